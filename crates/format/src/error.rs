@@ -1,0 +1,79 @@
+//! Why bytes from a disk were refused.
+
+use thiserror::Error;
+
+/// A structure that failed verification: which, where, and what was found.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// The magic number is not this structure's.
+    #[error("{what} at {at}: bad magic {found:#x}")]
+    BadMagic {
+        /// Structure expected.
+        what: &'static str,
+        /// Block or byte address it was read from.
+        at: u64,
+        /// Value found.
+        found: u64,
+    },
+    /// The checksum does not match.
+    #[error("{what} at {at}: checksum {found:#010x}, computed {expected:#010x}")]
+    ChecksumMismatch {
+        /// Structure expected.
+        what: &'static str,
+        /// Address.
+        at: u64,
+        /// Computed.
+        expected: u32,
+        /// Stored.
+        found: u32,
+    },
+    /// The structure says it belongs elsewhere (a misdirected write).
+    #[error("{what} at {at}: says it is at {found}")]
+    WrongAddress {
+        /// Structure expected.
+        what: &'static str,
+        /// Where it was read.
+        at: u64,
+        /// Where it says it is.
+        found: u64,
+    },
+    /// A metadata block of another kind.
+    #[error("block {at}: expected {expected}, found kind {found}")]
+    WrongKind {
+        /// Kind expected.
+        expected: &'static str,
+        /// Address.
+        at: u64,
+        /// Kind number found.
+        found: u16,
+    },
+    /// A field has a value that it cannot have.
+    #[error("{what} at {at}: field {field} is {value}")]
+    BadField {
+        /// Structure.
+        what: &'static str,
+        /// Address.
+        at: u64,
+        /// Field.
+        field: &'static str,
+        /// Value found.
+        value: u64,
+    },
+    /// Fewer bytes than the structure has.
+    #[error("{what}: {len} bytes are too few")]
+    TooShort {
+        /// Structure.
+        what: &'static str,
+        /// Bytes given.
+        len: usize,
+    },
+    /// A feature bit that this version does not know and may not ignore.
+    #[error("{what}: unknown incompatible feature bits {bits:#x}; a newer braid made it")]
+    UnknownFeature {
+        /// Structure.
+        what: &'static str,
+        /// The bits.
+        bits: u64,
+    },
+}

@@ -1,0 +1,35 @@
+//! What is on disk, and the units it is measured in. Pure: nothing here does I/O, reads a clock,
+//! or allocates more than a caller's buffer.
+//!
+//! Every structure ships five things together: a `repr(C)` layout whose size and offsets are
+//! asserted at compile time, a `decode` that verifies, an `encode` that seals, a dump (`Debug`),
+//! and a golden-bytes test. docs/FORMAT.md holds the tables.
+//!
+//! Invariants:
+//! * all integers are little-endian and have a fixed width;
+//! * no decoder panics, whatever the bytes are;
+//! * a metadata block carries its own address, so a misdirected write is noticed.
+
+#![forbid(unsafe_code)]
+
+pub mod crc;
+pub mod dinode;
+pub mod dirent;
+pub mod error;
+pub mod journal;
+pub mod label;
+pub mod lock_record;
+pub mod meta;
+pub mod node;
+pub mod plock;
+pub mod rgrp;
+pub mod superblock;
+pub mod tree;
+pub mod units;
+pub mod xattr;
+
+pub use error::FormatError;
+pub use units::{
+    BlockCount, BlockNo, BlockSize, ByteOffset, Bytes, Generation, Incarnation, InodeNo, LockNo,
+    NodeId, StripeUnit,
+};

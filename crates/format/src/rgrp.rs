@@ -1,0 +1,86 @@
+//! Resource groups: regions of about 1 GiB with their own lock, counters and bitmap.
+//! docs/FORMAT.md section 5.
+//!
+//! A group begins with its header slot, then its bitmap slots, then the blocks the bitmap speaks
+//! of. Two bits a block:
+//! ```text
+//!  00 free          01 data (or in a node's window: the window then says what it is)
+//!  10 metadata slot, free     11 metadata slot, in use
+//! ```
+//! While a node holds a window the group's bitmap shows the whole window as `01`; the truth for
+//! those blocks is the node's window block. Giving the window back copies its bits here.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::meta::MetaHeader;
+
+/// State of one block in a bitmap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum BlockState {
+    /// Nobody's.
+    Free = 0,
+    /// File data, or reserved by a window.
+    Data = 1,
+    /// Metadata slot, unused.
+    MetaFree = 2,
+    /// Metadata slot, used.
+    MetaUsed = 3,
+}
+impl BlockState {
+    /// From the two bits.
+    pub const fn from_bits(bits: u8) -> Self {
+        match bits & 3 {
+            0 => Self::Free,
+            1 => Self::Data,
+            2 => Self::MetaFree,
+            _ => Self::MetaUsed,
+        }
+    }
+}
+
+/// A resource group's header.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawRgrp {
+    /// Kind `Rgrp`, owner itself.
+    pub header: MetaHeader,
+    /// Which group, from 0.
+    pub index: U64,
+    /// Bitmap slots after this one.
+    pub bitmap_slots: U32,
+    /// Subpool it stands in.
+    pub subpool: U32,
+    /// First block that the bitmap speaks of.
+    pub first_block: U64,
+    /// Blocks that the bitmap speaks of.
+    pub block_count: U64,
+    /// Of those, free (state `Free`, and in no window).
+    pub free_blocks: U64,
+    /// Free metadata slots, in blocks (state `MetaFree`, in no window).
+    pub free_meta: U64,
+    /// Dinodes in use when last counted here (windows hold the difference).
+    pub dinodes: U64,
+}
+const _: () = assert!(size_of::<RawRgrp>() == 96);
+
+/// A node's window: a run of blocks of one group that only this node allocates from.
+/// Followed by two bits a block, `blocks` of them.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawWindow {
+    /// Kind `Window`.
+    pub header: MetaHeader,
+    /// Slot of the group it was taken from; 0 when the window is not in use.
+    pub rgrp: U64,
+    /// First block.
+    pub start: U64,
+    /// Blocks; 0 when not in use.
+    pub blocks: U64,
+    /// Incarnation of the node that took it.
+    pub incarnation: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+const _: () = assert!(size_of::<RawWindow>() == 72);

@@ -1,0 +1,117 @@
+//! The superblock: what a file system is and where its fixed parts lie. docs/FORMAT.md section 4.
+//!
+//! The fixed area, in order, each part a run of metadata slots unless said otherwise:
+//! ```text
+//!  slot 0        superblock (lock: "live": who may write the superblock)
+//!  named         rename lock, counters, reserved ...
+//!  plocks        buckets of program locks
+//!  slots         node slot records, one lock sector each, packed   (not metadata slots)
+//!  heartbeats    one lock sector each, packed                      (not metadata slots)
+//!  node areas    per node: NodeInfo, Orphans x 4, Window x 8, JournalHeader x 2, 1 spare
+//!  journals      per node: `journal_blocks` plain blocks
+//!  resource groups
+//!  last slot     copy of the superblock
+//! ```
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::meta::MetaHeader;
+
+/// The superblock's body.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawSuperblock {
+    /// Kind `Superblock`.
+    pub header: MetaHeader,
+    /// "BRAIDFS\0".
+    pub fs_magic: [u8; 8],
+    /// Format version, 1.
+    pub version: U32,
+    /// log2 of the block size.
+    pub block_shift: U16,
+    /// log2 of the lock sector size (9 or 12).
+    pub lock_sector_shift: U16,
+    /// The pool it lives on.
+    pub pool_uuid: [u8; 16],
+    /// The file system's own identity.
+    pub fs_uuid: [u8; 16],
+    /// Features an older version may ignore.
+    pub features_compat: U64,
+    /// Features an older version may ignore when it only reads.
+    pub features_ro_compat: U64,
+    /// Features an older version must refuse.
+    pub features_incompat: U64,
+    /// Blocks in the pool when the file system was made or last grown.
+    pub total_blocks: U64,
+    /// Nodes that may mount at once.
+    pub node_slots: U16,
+    /// Named locks.
+    pub named_count: U16,
+    /// Program-lock buckets.
+    pub plock_count: U16,
+    /// Metadata slots in a node's area.
+    pub node_area_slots: U16,
+    /// First named lock.
+    pub named_start: U64,
+    /// First program-lock bucket.
+    pub plock_start: U64,
+    /// First block of the packed node slot records.
+    pub slot_area: U64,
+    /// First block of the packed heartbeats.
+    pub heartbeat_area: U64,
+    /// First block of node 0's area.
+    pub node_area: U64,
+    /// First block of node 0's journal.
+    pub journal_area: U64,
+    /// Blocks in one journal.
+    pub journal_blocks: U64,
+    /// First resource group.
+    pub rgrp_start: U64,
+    /// Blocks from one resource group to the next; the last may be shorter.
+    pub rgrp_blocks: U64,
+    /// Number of resource groups.
+    pub rgrp_count: U64,
+    /// The root directory.
+    pub root_inode: U64,
+    /// Seed of the directory hash.
+    pub hash_seed: U64,
+    /// Stripe unit in bytes, for alignment of large files.
+    pub stripe_unit: U64,
+    /// Stripe width in bytes.
+    pub stripe_width: U64,
+    /// The pool's name, UTF-8, padded with zero.
+    pub name: [u8; 64],
+}
+const _: () = assert!(size_of::<RawSuperblock>() == 304);
+
+impl RawSuperblock {
+    /// Identifies a Braid file system to a person with a hex editor.
+    pub const FS_MAGIC: [u8; 8] = *b"BRAIDFS\0";
+    /// Format version.
+    pub const VERSION: u32 = 1;
+    /// Largest number of node slots.
+    pub const NODE_SLOTS_MAX: u16 = 1024;
+    /// Named lock: renames that move a directory.
+    pub const NAMED_RENAME: u64 = 0;
+    /// Named lock: cluster-wide counters (kind `Counters`).
+    pub const NAMED_COUNTERS: u64 = 1;
+    /// Named locks kept for later.
+    pub const NAMED_COUNT: u16 = 16;
+    /// Program-lock buckets.
+    pub const PLOCK_COUNT: u16 = 64;
+    /// In a node's area: counters.
+    pub const AREA_INFO: u64 = 0;
+    /// In a node's area: first orphan list.
+    pub const AREA_ORPHANS: u64 = 1;
+    /// Orphan lists per node.
+    pub const ORPHAN_BLOCKS: u64 = 4;
+    /// In a node's area: first window.
+    pub const AREA_WINDOWS: u64 = 5;
+    /// Windows per node.
+    pub const WINDOWS: u64 = 8;
+    /// In a node's area: two journal headers, written in turn.
+    pub const AREA_JOURNAL_HEADERS: u64 = 13;
+    /// Slots in a node's area.
+    pub const AREA_SLOTS: u16 = 16;
+}

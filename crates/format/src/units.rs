@@ -1,0 +1,188 @@
+//! Quantities, each with its own type. A position minus a position is a length. Conversions are
+//! checked methods here; no other file multiplies by a unit.
+
+use core::fmt;
+
+macro_rules! quantity {
+    ($(#[$doc:meta])* $name:ident, $inner:ty) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub $inner);
+        impl $name {
+            /// The bare number.
+            pub const fn get(self) -> $inner { self.0 }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { fmt::Display::fmt(&self.0, f) }
+        }
+        impl From<$inner> for $name {
+            fn from(v: $inner) -> Self { Self(v) }
+        }
+    };
+}
+
+quantity!(/// A length in bytes.
+    Bytes, u64);
+quantity!(/// A position in bytes, in a pool's logical address space or on one member (the context says).
+    ByteOffset, u64);
+quantity!(/// A file-system block's position in the pool's logical address space.
+    BlockNo, u64);
+quantity!(/// A length in file-system blocks.
+    BlockCount, u64);
+quantity!(/// An inode's number: the block number of its dinode's slot.
+    InodeNo, u64);
+quantity!(/// A device lock's number: the block number of the slot in whose first sector its record stands.
+    LockNo, u64);
+quantity!(/// A node's slot, 0 to 1,023.
+    NodeId, u16);
+quantity!(/// How often a slot has been taken: tells a dead holder from a live one in the same slot.
+    Incarnation, u32);
+quantity!(/// How often a metadata block's body has been written; never goes back.
+    Generation, u64);
+
+impl ByteOffset {
+    /// `self + len`, or `None` past 2^64.
+    pub fn checked_add(self, len: Bytes) -> Option<Self> {
+        self.0.checked_add(len.0).map(Self)
+    }
+}
+impl core::ops::Add<Bytes> for ByteOffset {
+    type Output = Self;
+    /// Panics on overflow: positions are validated when they enter.
+    fn add(self, len: Bytes) -> Self {
+        Self(self.0.checked_add(len.0).expect("byte offset overflow"))
+    }
+}
+impl core::ops::Sub for ByteOffset {
+    type Output = Bytes;
+    fn sub(self, other: Self) -> Bytes {
+        Bytes(self.0.checked_sub(other.0).expect("negative length"))
+    }
+}
+impl Bytes {
+    /// KiB, MiB, GiB as lengths.
+    pub const KIB: Self = Self(1 << 10);
+    /// One MiB.
+    pub const MIB: Self = Self(1 << 20);
+    /// One GiB.
+    pub const GIB: Self = Self(1 << 30);
+    /// As a memory length.
+    ///
+    /// # Panics
+    /// On a machine whose addresses cannot hold it.
+    pub fn to_usize(self) -> usize {
+        usize::try_from(self.0).expect("length exceeds the address space")
+    }
+}
+impl From<usize> for Bytes {
+    fn from(n: usize) -> Self {
+        Self(n as u64)
+    }
+}
+impl core::ops::Add<BlockCount> for BlockNo {
+    type Output = Self;
+    fn add(self, n: BlockCount) -> Self {
+        Self(self.0.checked_add(n.0).expect("block number overflow"))
+    }
+}
+impl core::ops::Sub for BlockNo {
+    type Output = BlockCount;
+    fn sub(self, other: Self) -> BlockCount {
+        BlockCount(self.0.checked_sub(other.0).expect("negative block count"))
+    }
+}
+impl From<InodeNo> for LockNo {
+    fn from(ino: InodeNo) -> Self {
+        Self(ino.0)
+    }
+}
+impl From<InodeNo> for BlockNo {
+    fn from(ino: InodeNo) -> Self {
+        Self(ino.0)
+    }
+}
+impl From<LockNo> for BlockNo {
+    fn from(lock: LockNo) -> Self {
+        Self(lock.0)
+    }
+}
+impl From<BlockNo> for LockNo {
+    fn from(block: BlockNo) -> Self {
+        Self(block.0)
+    }
+}
+impl From<BlockNo> for InodeNo {
+    fn from(block: BlockNo) -> Self {
+        Self(block.0)
+    }
+}
+
+/// A file system's block size: a power of two, 4 KiB to 64 KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockSize {
+    shift: u32,
+}
+impl BlockSize {
+    /// The default, 4 KiB.
+    pub const DEFAULT: Self = Self { shift: 12 };
+    /// `bytes` as a block size, if it may be one.
+    pub fn new(bytes: Bytes) -> Option<Self> {
+        (bytes.0.is_power_of_two() && (4096..=65536).contains(&bytes.0))
+            .then(|| Self { shift: bytes.0.trailing_zeros() })
+    }
+    /// In bytes.
+    pub const fn bytes(self) -> Bytes {
+        Bytes(1 << self.shift)
+    }
+    /// In bytes, as a memory length.
+    pub const fn to_usize(self) -> usize {
+        1 << self.shift
+    }
+    /// log2 of the byte count.
+    pub const fn shift(self) -> u32 {
+        self.shift
+    }
+    /// Where `block` begins.
+    ///
+    /// # Panics
+    /// On overflow: block numbers are validated when they are read from disk.
+    pub fn offset_of(self, block: BlockNo) -> ByteOffset {
+        assert!(block.0 <= u64::MAX >> self.shift, "block number {block} overflows");
+        ByteOffset(block.0 << self.shift)
+    }
+    /// The block that holds `offset`.
+    pub const fn block_of(self, offset: ByteOffset) -> BlockNo {
+        BlockNo(offset.0 >> self.shift)
+    }
+    /// Bytes in `n` blocks.
+    ///
+    /// # Panics
+    /// On overflow.
+    pub fn bytes_in(self, n: BlockCount) -> Bytes {
+        assert!(n.0 <= u64::MAX >> self.shift, "block count {n} overflows");
+        Bytes(n.0 << self.shift)
+    }
+    /// Blocks that `len` bytes touch from a block boundary (rounded up).
+    pub const fn blocks_for(self, len: Bytes) -> BlockCount {
+        BlockCount(len.0.div_ceil(1 << self.shift))
+    }
+}
+
+/// Contiguous bytes on one member before the next: a multiple of 4 KiB, 4 KiB to 1 GiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StripeUnit(Bytes);
+impl StripeUnit {
+    /// Smallest unit, and the grain of all units.
+    pub const GRAIN: Bytes = Bytes(4096);
+    /// Largest unit.
+    pub const MAX: Bytes = Bytes(1 << 30);
+    /// `bytes` as a stripe unit, if it may be one.
+    pub fn new(bytes: Bytes) -> Option<Self> {
+        (bytes.0 != 0 && bytes.0.is_multiple_of(Self::GRAIN.0) && bytes <= Self::MAX)
+            .then_some(Self(bytes))
+    }
+    /// In bytes.
+    pub const fn bytes(self) -> Bytes {
+        self.0
+    }
+}
