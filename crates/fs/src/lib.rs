@@ -1,1 +1,61 @@
-//! TODO
+//! The file system. Its public API, [`Fs`], is the native API: FUSE, the command line, the bulk
+//! service and the benchmark are all thin callers of it.
+//!
+//! Map, bottom up (a module uses only those above it):
+//! ```text
+//!  error, attr          what callers see
+//!  volume               geometry, superblock, raw metadata slots on the pool
+//!  meta, journal        metadata cache, transactions, group commit, checkpoint
+//!  replay               journal to disk, for a dead node or after a power cut
+//!  alloc                resource groups, windows, reservations, deferred frees
+//!  make                 mkfs
+//!  tree, map            index nodes; extents of a file
+//!  inode, core          inodes in memory under their cluster locks; the demotion pipeline
+//!  data                 dirty data, direct I/O, flush
+//!  dir, xattr           names; attributes
+//!  namei, orphan, plock operations on names; unlinked-but-open files; programs' locks
+//!  check                fsck
+//!  api, mount           the facade; joining, leaving, recovering
+//! ```
+//!
+//! Invariants of every operation, in order: (1) take cluster locks (named < inodes ascending <
+//! resource groups); (2) reserve space; (3) write new data into blocks nobody refers to yet;
+//! (4) open a transaction, change metadata, close it. No cluster lock is taken, no reservation
+//! made, inside a transaction. Data first, then the transaction that makes it visible: so a crash
+//! never shows a block's former contents, and no commit ever waits for data.
+
+#![forbid(unsafe_code)]
+
+pub mod alloc;
+pub mod api;
+pub mod attr;
+pub mod check;
+mod core;
+mod data;
+mod dir;
+pub mod error;
+mod handle;
+mod inode;
+mod journal;
+pub mod make;
+mod map;
+mod meta;
+mod mount;
+mod namei;
+mod orphan;
+mod plock;
+mod replay;
+mod tree;
+mod volume;
+mod xattr;
+
+pub use api::Fs;
+pub use attr::{
+    Attr, Cred, DirEntry, Fh, KernelCache, NoKernelCache, SetAttr, StatFs, Time, TimeSet,
+    WriteFlags,
+};
+pub use braid_format as format;
+pub use braid_lock as lock;
+pub use braid_pool as pool;
+pub use error::Error;
+pub use mount::MountOptions;

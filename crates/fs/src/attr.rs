@@ -1,0 +1,154 @@
+//! The values that callers of the file system give and get.
+
+use braid_format::InodeNo;
+
+/// A point in time since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Time {
+    /// Seconds, may be negative.
+    pub sec: i64,
+    /// Nanoseconds, below 1,000,000,000.
+    pub nsec: u32,
+}
+
+/// An inode's attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// Number.
+    pub ino: InodeNo,
+    /// Tells apart inodes that had one number one after the other.
+    pub generation: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Units of 512 bytes held.
+    pub blocks512: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of contents.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+    /// Birth.
+    pub btime: Time,
+    /// Type and permissions, as `st_mode`.
+    pub mode: u32,
+    /// Links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a special file.
+    pub rdev: u64,
+    /// Preferred I/O size, bytes.
+    pub blksize: u32,
+    /// `FS_*_FL`-like flags (immutable, append).
+    pub flags: u32,
+}
+
+/// Who asks: owner of new inodes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cred {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Process.
+    pub pid: u32,
+    /// Bits cleared in the mode of new inodes.
+    pub umask: u32,
+}
+
+/// An open file's number.
+pub type Fh = u64;
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeSet {
+    /// The present.
+    Now,
+    /// This one.
+    At(Time),
+}
+
+/// What `setattr` changes; `None` leaves a field alone.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Truncate or extend to.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<TimeSet>,
+    /// Modification time.
+    pub mtime: Option<TimeSet>,
+    /// Change time.
+    pub ctime: Option<TimeSet>,
+}
+
+/// How a write is to be done.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WriteFlags {
+    /// To the devices, past the cache (`O_DIRECT`).
+    pub direct: bool,
+    /// At the end of the file, wherever that is now (`O_APPEND`).
+    pub append: bool,
+    /// From the kernel's page cache (a mapped page): never extends the file.
+    pub from_page_cache: bool,
+    /// Clear set-user-ID and set-group-ID bits.
+    pub kill_privileges: bool,
+}
+
+/// An entry that `readdir` hands out.
+#[derive(Debug, Clone, Copy)]
+pub struct DirEntry<'a> {
+    /// The inode.
+    pub ino: InodeNo,
+    /// Where to go on after this entry.
+    pub next: u64,
+    /// `DT_*`.
+    pub kind: u32,
+    /// The name.
+    pub name: &'a [u8],
+    /// Attributes, when asked for and the entry is still there.
+    pub attr: Option<Attr>,
+}
+
+/// Totals for `df`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes per block.
+    pub block_size: u32,
+    /// Blocks in resource groups.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Inodes that could exist.
+    pub files: u64,
+    /// Of those, not in use.
+    pub files_free: u64,
+    /// Longest name.
+    pub name_max: u32,
+}
+
+/// What the kernel caches on this node's behalf, and how to take it back. Called from demotion
+/// threads only, never while a request of the kernel is being answered on the same thread.
+pub trait KernelCache: Send + Sync {
+    /// Drops cached attributes of `ino`, and its pages too if `data`. May block while the kernel
+    /// waits for a page fill that this node has yet to answer.
+    fn invalidate_inode(&self, ino: InodeNo, data: bool);
+    /// Drops cached names of directory `dir`. Never blocks.
+    fn invalidate_entries(&self, dir: InodeNo);
+}
+
+/// For native callers: nothing is cached above.
+#[derive(Debug, Default)]
+pub struct NoKernelCache;
+impl KernelCache for NoKernelCache {
+    fn invalidate_inode(&self, _ino: InodeNo, _data: bool) {}
+    fn invalidate_entries(&self, _dir: InodeNo) {}
+}

@@ -1,0 +1,189 @@
+//! What all operations share: the layers below, and the demotion pipeline that gives a cluster
+//! lock up.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use braid_format::meta::MetaKind;
+use braid_format::{BlockNo, InodeNo, LockNo, NodeId};
+use braid_lock::{DemoteFailed, Demoted, GlockOps, Guard, Local, LockManager, Mode};
+use parking_lot::RwLock;
+
+use crate::alloc::Alloc;
+use crate::attr::KernelCache;
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeTable, Locked, load};
+use crate::meta::Meta;
+use crate::mount::MountOptions;
+use crate::volume::Volume;
+
+/// A mounted file system's shared parts.
+pub(crate) struct Core {
+    pub volume: Arc<Volume>,
+    pub meta: Arc<Meta>,
+    pub alloc: Arc<Alloc>,
+    pub locks: Arc<LockManager>,
+    pub inodes: InodeTable,
+    pub handles: crate::handle::Handles,
+    pub kernel: Arc<dyn KernelCache>,
+    pub options: MountOptions,
+    pub node: NodeId,
+    /// First failure, once the node has withdrawn.
+    pub withdrawn: OnceLock<Arc<str>>,
+}
+
+impl Core {
+    /// Takes an inode's lock and loads its state.
+    pub fn lock(&self, ino: InodeNo, mode: Mode, local: Local) -> Result<Locked> {
+        self.check_ino(ino)?;
+        let guard = self.guard(LockNo::from(ino), mode, local)?;
+        self.loaded(ino, guard)
+    }
+    /// Shared: to read.
+    pub fn lock_shared(&self, ino: InodeNo) -> Result<Locked> {
+        self.lock(ino, Mode::Shared, Local::Shared)
+    }
+    /// Exclusive: to change.
+    pub fn lock_exclusive(&self, ino: InodeNo) -> Result<Locked> {
+        self.lock(ino, Mode::Exclusive, Local::Exclusive)
+    }
+    /// For a page fill that the kernel waits for (see `LockManager::acquire_fill`).
+    pub fn lock_fill(&self, ino: InodeNo, mode: Mode) -> Result<Locked> {
+        self.check_ino(ino)?;
+        let guard = self.locks.acquire_fill(LockNo::from(ino), mode, Duration::from_millis(1))?;
+        self.loaded(ino, guard)
+    }
+    /// Exclusive locks of several inodes, taken in ascending order; the result is in the order given.
+    /// Numbers must be distinct.
+    pub fn lock_many(&self, inos: &[InodeNo]) -> Result<Vec<Locked>> {
+        let mut order: Vec<usize> = (0..inos.len()).collect();
+        order.sort_by_key(|&i| inos[i]);
+        let mut out: Vec<Option<Locked>> = inos.iter().map(|_| None).collect();
+        for i in order {
+            out[i] = Some(self.lock_exclusive(inos[i])?);
+        }
+        Ok(out.into_iter().flatten().collect())
+    }
+    /// A lock without an inode behind it.
+    pub fn guard(&self, lock: LockNo, mode: Mode, local: Local) -> Result<Guard> {
+        self.check_alive()?;
+        Ok(self.locks.acquire(lock, mode, local)?)
+    }
+    /// Fails once the node has withdrawn.
+    pub fn check_alive(&self) -> Result<()> {
+        match self.withdrawn.get() {
+            None => Ok(()),
+            Some(reason) => Err(Error::Withdrawn { reason: reason.clone() }),
+        }
+    }
+    /// Numbers come from programs and from disk: only slots inside resource groups are inodes.
+    fn check_ino(&self, ino: InodeNo) -> Result<()> {
+        let block = BlockNo::from(ino);
+        if self.volume.rgrp_of(block).is_some() && self.volume.holds(block) {
+            Ok(())
+        } else {
+            Err(Error::Stale(ino))
+        }
+    }
+    fn loaded(&self, ino: InodeNo, guard: Guard) -> Result<Locked> {
+        let inode = self.inodes.get(ino);
+        load(&self.meta, &inode)?;
+        Ok(Locked { inode, guard })
+    }
+    /// Leaves the cluster after a failure: nothing more is written, every call fails; other nodes
+    /// see a dead node and replay its journal.
+    pub fn withdraw(&self, why: &Error) {
+        let reason: Arc<str> = why.to_string().into();
+        if self.withdrawn.set(reason.clone()).is_ok() {
+            tracing::error!(node = %self.node, "withdrawing: {reason}");
+            self.meta.poison(reason);
+            self.locks.withdraw();
+        }
+    }
+    /// Passes a result through; a fatal error makes the node withdraw.
+    pub fn watch<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(e) = &result
+            && e.is_fatal()
+        {
+            self.withdraw(e);
+        }
+        result
+    }
+
+    /// Writes back everything under an inode's exclusive lock: contents, times, metadata.
+    fn demote_inode(&self, inode: &Arc<Inode>, from: Mode, to: Mode) -> Result<()> {
+        if let Some(st) = inode.peek() {
+            let is_dir = st.raw.mode.get() & 0o170_000 == 0o040_000;
+            let writable = inode.writers.load(std::sync::atomic::Ordering::Acquire) > 0;
+            if to == Mode::Unlocked || writable {
+                // First the kernel's pages: dirty mapped ones come back to us as writes.
+                self.kernel.invalidate_inode(inode.ino, !is_dir);
+            }
+            if is_dir && to == Mode::Unlocked {
+                self.kernel.invalidate_entries(inode.ino);
+            }
+            if from == Mode::Exclusive {
+                crate::data::flush_for_demotion(self, inode)?;
+            }
+        }
+        if from == Mode::Exclusive {
+            self.meta.sync_owner(inode.lock_no())?;
+        }
+        if to == Mode::Unlocked {
+            inode.unload();
+            self.meta.drop_owner(inode.lock_no());
+        }
+        Ok(())
+    }
+}
+
+impl GlockOps for Core {
+    fn demote(
+        &self,
+        lock: LockNo,
+        from: Mode,
+        to: Mode,
+    ) -> std::result::Result<Demoted, DemoteFailed> {
+        let inode = self.inodes.find(InodeNo(lock.get()));
+        let opened =
+            inode.as_ref().is_some_and(|i| i.opens.load(std::sync::atomic::Ordering::Acquire) > 0);
+        let done = match &inode {
+            Some(inode) => self.demote_inode(inode, from, to),
+            None => self.demote_plain(lock, from, to),
+        };
+        match self.watch(done) {
+            Ok(()) => {
+                if let Some(inode) = inode
+                    && to == Mode::Unlocked
+                {
+                    inode.recorded_opener.store(opened, std::sync::atomic::Ordering::Release);
+                    drop(inode);
+                    self.inodes.evict(InodeNo(lock.get()));
+                }
+                Ok(Demoted { opened })
+            }
+            Err(e) => {
+                tracing::error!(lock = %lock, "cannot give the lock up: {e}");
+                Err(DemoteFailed)
+            }
+        }
+    }
+}
+
+impl Core {
+    /// A lock over metadata without an inode (resource group, bucket, counters).
+    fn demote_plain(&self, lock: LockNo, from: Mode, to: Mode) -> Result<()> {
+        if from == Mode::Exclusive {
+            self.meta.sync_owner(lock)?;
+        }
+        if to == Mode::Unlocked {
+            self.meta.drop_owner(lock);
+        }
+        Ok(())
+    }
+    /// The kind of a slot whose owner is itself.
+    pub fn read_owned(&self, lock: LockNo, kind: MetaKind) -> Result<crate::meta::Body> {
+        self.meta.read(BlockNo::from(lock), lock, kind)
+    }
+}

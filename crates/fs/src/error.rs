@@ -1,0 +1,174 @@
+//! What can go wrong, and the errno that a program sees.
+
+use braid_format::{BlockNo, FormatError, InodeNo};
+use braid_lock::LockError;
+use braid_pool::PoolError;
+use thiserror::Error;
+
+/// Any failure of the file system. Variants name the fact; [`Error::errno`] maps them for POSIX.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No such name or inode.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name is taken.
+    #[error("exists already")]
+    Exists,
+    /// A directory is needed.
+    #[error("not a directory")]
+    NotDirectory,
+    /// A directory will not do.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory has entries.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// A name longer than 255 bytes.
+    #[error("name too long")]
+    NameTooLong,
+    /// Too many links to one inode.
+    #[error("too many links")]
+    TooManyLinks,
+    /// No space left in the pool.
+    #[error("no space left in the pool")]
+    NoSpace,
+    /// The file would pass the largest size.
+    #[error("file too large")]
+    TooLarge,
+    /// An argument without meaning.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// Not done here.
+    #[error("operation not supported: {0}")]
+    NotSupported(&'static str),
+    /// The inode refuses it (immutable, append only, sticky).
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// The mount is read-only.
+    #[error("read-only file system")]
+    ReadOnly,
+    /// A handle that is not open, or not open for this.
+    #[error("bad file handle")]
+    BadHandle,
+    /// The inode was deleted and its number given to another.
+    #[error("stale inode {0}")]
+    Stale(InodeNo),
+    /// Attribute not there.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// Attribute or answer does not fit.
+    #[error("value too large for its place")]
+    Range,
+    /// Attribute space is full.
+    #[error("no room for attributes")]
+    AttributeSpace,
+    /// SEEK_DATA or SEEK_HOLE past the end.
+    #[error("no such offset")]
+    NoSuchOffset,
+    /// A lock of another program is in the way.
+    #[error("lock held by another")]
+    WouldBlock,
+    /// Waiting for a lock was broken off.
+    #[error("interrupted")]
+    Interrupted,
+    /// Waiting would close a circle.
+    #[error("deadlock")]
+    Deadlock,
+    /// The table of program locks is full.
+    #[error("no locks left")]
+    NoLocks,
+    /// Too many unlinked files are still open.
+    #[error("too many unlinked files are open")]
+    TooManyOrphans,
+    /// Metadata on disk is not what it must be. The node withdraws.
+    #[error("metadata block {block} is damaged: {source}; run `braid check`")]
+    Damaged {
+        /// The slot.
+        block: BlockNo,
+        /// What was found.
+        source: FormatError,
+    },
+    /// Metadata is sealed but contradicts itself. The node withdraws.
+    #[error("metadata block {block} is inconsistent: {what}; run `braid check`")]
+    Inconsistent {
+        /// The slot.
+        block: BlockNo,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// This node left the cluster after a failure.
+    #[error("this node has withdrawn: {reason}; unmount, and see the log")]
+    Withdrawn {
+        /// First failure.
+        reason: std::sync::Arc<str>,
+    },
+    /// Not a Braid file system, or one this version cannot use.
+    #[error("cannot use the superblock: {0}")]
+    Superblock(FormatError),
+    /// All node slots are taken.
+    #[error("all {0} node slots are in use; make the file system with --nodes larger")]
+    NoSlot(u16),
+    /// The pool is too small for a file system.
+    #[error("pool of {have} bytes is too small: a file system needs {need}")]
+    PoolTooSmall {
+        /// Bytes there.
+        have: u64,
+        /// Bytes needed.
+        need: u64,
+    },
+    /// From the volume layer.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// From the lock layer.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+}
+
+/// Result of file system calls.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// The errno a POSIX caller sees.
+    pub fn errno(&self) -> i32 {
+        use rustix::io::Errno as E;
+        let e = match self {
+            Self::NotFound => E::NOENT,
+            Self::Exists => E::EXIST,
+            Self::NotDirectory => E::NOTDIR,
+            Self::IsDirectory => E::ISDIR,
+            Self::NotEmpty => E::NOTEMPTY,
+            Self::NameTooLong => E::NAMETOOLONG,
+            Self::TooManyLinks => E::MLINK,
+            Self::NoSpace | Self::AttributeSpace | Self::PoolTooSmall { .. } => E::NOSPC,
+            Self::TooLarge => E::FBIG,
+            Self::Invalid(_) => E::INVAL,
+            Self::NotSupported(_) => E::OPNOTSUPP,
+            Self::NotPermitted => E::PERM,
+            Self::ReadOnly => E::ROFS,
+            Self::BadHandle => E::BADF,
+            Self::Stale(_) => E::STALE,
+            Self::NoAttribute => E::NODATA,
+            Self::Range => E::RANGE,
+            Self::NoSuchOffset => E::NXIO,
+            Self::WouldBlock => E::AGAIN,
+            Self::Interrupted => E::INTR,
+            Self::Deadlock => E::DEADLK,
+            Self::NoLocks => E::NOLCK,
+            Self::TooManyOrphans => E::NFILE,
+            Self::NoSlot(_) => E::USERS,
+            Self::Superblock(_) => E::INVAL,
+            Self::Damaged { .. }
+            | Self::Inconsistent { .. }
+            | Self::Withdrawn { .. }
+            | Self::Pool(_)
+            | Self::Lock(_) => E::IO,
+        };
+        e.raw_os_error()
+    }
+    /// Whether the node must withdraw: what is on disk, or on its way there, can no longer be
+    /// trusted.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Inconsistent { .. } | Self::Pool(_))
+    }
+}

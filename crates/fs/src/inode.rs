@@ -1,0 +1,289 @@
+//! Inodes in memory. An inode's state is good only while its cluster lock is held; the demotion
+//! pipeline (in [`crate::core`]) writes it back and forgets it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use braid_format::dinode::{Layout, RawDinode, RawTime};
+use braid_format::meta::MetaKind;
+use braid_format::{BlockNo, InodeNo, LockNo};
+use braid_lock::Guard;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::attr::{Attr, Time};
+use crate::data::FileData;
+use crate::error::{Error, Result};
+use crate::meta::{Meta, Tx};
+
+/// What is known of an inode while its lock is held.
+#[derive(Debug, Clone)]
+pub(crate) struct InodeState {
+    /// The dinode's fixed part: authoritative under the lock. `size` and times may be ahead of the disk.
+    pub raw: RawDinode,
+    /// Size up to which the data is in blocks that the dinode refers to. What a transaction writes as
+    /// the size until `data::flush` has caught up (then equal to `raw.size`).
+    pub disk_size: u64,
+    /// `raw` differs from the body in the cache (times, size): encode before release or fsync.
+    pub dirty: bool,
+}
+
+/// An inode in memory.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    /// Number.
+    pub ino: InodeNo,
+    /// `None` when the lock is not held or nothing was read yet.
+    state: RwLock<Option<InodeState>>,
+    /// Dirty contents (regular files).
+    pub data: FileData,
+    /// Open handles of this node.
+    pub opens: AtomicU32,
+    /// Of these, open for writing.
+    pub writers: AtomicU32,
+    /// This node was recorded as opener when it last gave the lock up.
+    pub recorded_opener: std::sync::atomic::AtomicBool,
+}
+
+impl Inode {
+    fn new(ino: InodeNo) -> Self {
+        Self {
+            ino,
+            state: RwLock::new(None),
+            data: FileData::default(),
+            opens: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
+            recorded_opener: std::sync::atomic::AtomicBool::new(false),
+        }
+    }
+    /// The lock that covers it.
+    pub fn lock_no(&self) -> LockNo {
+        LockNo::from(self.ino)
+    }
+    /// Its dinode's slot.
+    pub fn block(&self) -> BlockNo {
+        BlockNo::from(self.ino)
+    }
+    /// Forgets the state: the lock is about to be released.
+    pub fn unload(&self) {
+        *self.state.write() = None;
+    }
+    /// Whether a state is loaded.
+    pub fn is_loaded(&self) -> bool {
+        self.state.read().is_some()
+    }
+    /// State for the demotion pipeline, which runs without a guard.
+    pub fn peek(&self) -> Option<InodeState> {
+        self.state.read().clone()
+    }
+    /// Puts a state in place (a new inode).
+    pub fn set_state(&self, state: InodeState) {
+        *self.state.write() = Some(state);
+    }
+    /// Encodes the state into the dinode's body in `tx`. Exclusive lock held.
+    pub fn encode(&self, tx: &mut Tx<'_>) -> Result<()> {
+        let mut guard = self.state.write();
+        let Some(st) = guard.as_mut() else { return Ok(()) };
+        let raw = on_disk(st);
+        tx.modify(self.block(), self.lock_no(), MetaKind::Dinode, |body| write_fixed(body, &raw))?;
+        st.dirty = false;
+        Ok(())
+    }
+}
+
+/// The fixed part as the disk may see it now.
+fn on_disk(st: &InodeState) -> RawDinode {
+    let mut raw = st.raw;
+    if raw.layout.get() == Layout::Extents as u16 && st.disk_size < raw.size.get() {
+        raw.size.set(st.disk_size);
+    }
+    raw
+}
+
+/// Puts everything but the header into a body.
+pub(crate) fn write_fixed(body: &mut [u8], raw: &RawDinode) {
+    const HEAD: usize = braid_format::meta::MetaHeader::LEN;
+    if let (Some(to), Some(from)) =
+        (body.get_mut(HEAD..RawDinode::TAIL_AT), raw.as_bytes().get(HEAD..RawDinode::TAIL_AT))
+    {
+        to.copy_from_slice(from);
+    }
+}
+
+/// A locked inode: guard, and the inode with its state loaded.
+pub(crate) struct Locked {
+    /// Dropped last: unlocks.
+    pub inode: Arc<Inode>,
+    /// The hold.
+    pub guard: Guard,
+}
+
+impl Locked {
+    /// The state.
+    ///
+    /// # Panics
+    /// Never: a `Locked` is made only with a state loaded, and it is unloaded only when no guard is out.
+    pub fn st(&self) -> parking_lot::MappedRwLockReadGuard<'_, InodeState> {
+        RwLockReadGuard::map(self.inode.state.read(), |s| s.as_ref().expect("state under lock"))
+    }
+    /// The state, to change (exclusive lock, or times under it).
+    pub fn st_mut(&self) -> parking_lot::MappedRwLockWriteGuard<'_, InodeState> {
+        RwLockWriteGuard::map(self.inode.state.write(), |s| s.as_mut().expect("state under lock"))
+    }
+    /// Number.
+    pub fn ino(&self) -> InodeNo {
+        self.inode.ino
+    }
+    /// Its cluster lock.
+    pub fn lock_no(&self) -> LockNo {
+        self.inode.lock_no()
+    }
+    /// Attributes.
+    pub fn attr(&self) -> Attr {
+        attr_of(self.inode.ino, &self.st().raw)
+    }
+    /// `S_IFMT` bits.
+    pub fn file_type(&self) -> u32 {
+        self.st().raw.mode.get() & 0o170_000
+    }
+    /// A directory?
+    pub fn is_dir(&self) -> bool {
+        self.file_type() == 0o040_000
+    }
+    /// Refuses anything but a directory that still exists.
+    pub fn require_dir(&self) -> Result<()> {
+        if !self.is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        if self.st().raw.nlink.get() == 0 {
+            return Err(Error::NotFound);
+        }
+        Ok(())
+    }
+    /// How the tail is used.
+    pub fn layout(&self) -> Result<Layout> {
+        Layout::from_u16(self.st().raw.layout.get())
+            .ok_or(Error::Inconsistent { block: self.inode.block(), what: "layout" })
+    }
+    /// Changes fixed fields in memory and in the body, in `tx`.
+    pub fn update(&self, tx: &mut Tx<'_>, f: impl FnOnce(&mut RawDinode)) -> Result<()> {
+        f(&mut self.st_mut().raw);
+        self.inode.encode(tx)
+    }
+    /// Changes the whole body (tail included) in `tx`, then encodes the state over its fixed part.
+    /// `f` gets the body; it changes fixed fields only through [`Locked::update`] or `st_mut`.
+    pub fn modify_body<R>(&self, tx: &mut Tx<'_>, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let r = tx.modify(self.inode.block(), self.lock_no(), MetaKind::Dinode, f)?;
+        self.inode.encode(tx)?;
+        Ok(r)
+    }
+    /// The dinode's body (tail and inline attributes).
+    pub fn body(&self, meta: &Meta) -> Result<crate::meta::Body> {
+        meta.read(self.inode.block(), self.lock_no(), MetaKind::Dinode)
+    }
+}
+
+/// Attributes from a dinode.
+pub(crate) fn attr_of(ino: InodeNo, raw: &RawDinode) -> Attr {
+    Attr {
+        ino,
+        generation: raw.inode_generation.get(),
+        size: raw.size.get(),
+        // `blocks` is kept in units of 512 bytes nowhere else: the facade scales it.
+        blocks512: raw.blocks.get(),
+        atime: time_of(raw.atime),
+        mtime: time_of(raw.mtime),
+        ctime: time_of(raw.ctime),
+        btime: time_of(raw.btime),
+        mode: raw.mode.get(),
+        nlink: raw.nlink.get(),
+        uid: raw.uid.get(),
+        gid: raw.gid.get(),
+        rdev: raw.rdev.get(),
+        blksize: 1 << 20,
+        flags: raw.flags.get(),
+    }
+}
+
+/// From disk.
+pub(crate) fn time_of(t: RawTime) -> Time {
+    Time { sec: t.sec.get(), nsec: t.nsec.get() }
+}
+/// To disk.
+pub(crate) fn raw_time(t: Time) -> RawTime {
+    RawTime { sec: t.sec.into(), nsec: t.nsec.into() }
+}
+/// The present, as file times have it.
+pub(crate) fn now() -> Time {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    Time { sec: t.tv_sec, nsec: u32::try_from(t.tv_nsec).unwrap_or(0) }
+}
+
+/// Inodes in memory, by number.
+#[derive(Debug, Default)]
+pub(crate) struct InodeTable {
+    shards: [Mutex<HashMap<InodeNo, Arc<Inode>>>; 16],
+}
+
+impl InodeTable {
+    fn shard(&self, ino: InodeNo) -> &Mutex<HashMap<InodeNo, Arc<Inode>>> {
+        let n = usize::try_from((ino.get() ^ (ino.get() >> 4)) % 16).unwrap_or(0);
+        &self.shards[n]
+    }
+    /// The inode, made if it is not there.
+    pub fn get(&self, ino: InodeNo) -> Arc<Inode> {
+        self.shard(ino).lock().entry(ino).or_insert_with(|| Arc::new(Inode::new(ino))).clone()
+    }
+    /// The inode, if it is in memory.
+    pub fn find(&self, ino: InodeNo) -> Option<Arc<Inode>> {
+        self.shard(ino).lock().get(&ino).cloned()
+    }
+    /// Forgets an inode that nobody uses (called after its lock was given up).
+    pub fn evict(&self, ino: InodeNo) {
+        let mut shard = self.shard(ino).lock();
+        if let Some(inode) = shard.get(&ino) {
+            let idle = inode.opens.load(Ordering::Acquire) == 0
+                && Arc::strong_count(inode) == 1
+                && !inode.recorded_opener.load(Ordering::Acquire);
+            if idle {
+                shard.remove(&ino);
+            }
+        }
+    }
+    /// All inodes in memory (a copy).
+    pub fn all(&self) -> Vec<Arc<Inode>> {
+        self.shards.iter().flat_map(|s| s.lock().values().cloned().collect::<Vec<_>>()).collect()
+    }
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().len()).sum()
+    }
+}
+
+/// Loads `inode`'s state if it is not loaded. The lock is held.
+pub(crate) fn load(meta: &Meta, inode: &Inode) -> Result<()> {
+    if inode.is_loaded() {
+        return Ok(());
+    }
+    let body = match meta.read(inode.block(), inode.lock_no(), MetaKind::Dinode) {
+        Ok(body) => body,
+        // A slot that no longer (or not yet) holds a dinode: the caller's number is stale.
+        Err(Error::Damaged {
+            source: braid_format::FormatError::WrongKind { found, .. }, ..
+        }) if found == MetaKind::Free as u16 => return Err(Error::Stale(inode.ino)),
+        Err(e) => return Err(e),
+    };
+    let (raw, _) = RawDinode::read_from_prefix(&body).map_err(|_| Error::Inconsistent {
+        block: inode.block(),
+        what: "dinode shorter than its fixed part",
+    })?;
+    if Layout::from_u16(raw.layout.get()).is_none() {
+        return Err(Error::Inconsistent { block: inode.block(), what: "layout" });
+    }
+    let mut guard = inode.state.write();
+    if guard.is_none() {
+        *guard = Some(InodeState { raw, disk_size: raw.size.get(), dirty: false });
+    }
+    Ok(())
+}
