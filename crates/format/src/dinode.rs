@@ -14,7 +14,17 @@ use crate::meta::MetaHeader;
 
 /// A point in time: seconds and nanoseconds since 1970, as POSIX has it.
 #[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Default,
+    FromBytes,
+    IntoBytes,
+    KnownLayout,
+    Immutable,
+    Unaligned,
 )]
 #[repr(C)]
 pub struct RawTime {

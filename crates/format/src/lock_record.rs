@@ -7,6 +7,7 @@
 //! * a waiter that does not yet hold the lock may also be a holder only when it asks to go from
 //!   shared to exclusive.
 
+use crate::units::{Incarnation, LockNo, NodeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -76,4 +77,87 @@ impl RawLockRecord {
     pub const OPENERS: usize = 16;
     /// Bytes used at the start of the lock sector; the rest of a larger sector is zero.
     pub const LEN: usize = size_of::<Self>();
+}
+
+/// How a lock is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(u16)]
+pub enum Mode {
+    /// Not held.
+    #[default]
+    Unlocked = 0,
+    /// Held beside other shared holders: to read.
+    Shared = 1,
+    /// Held alone: to change.
+    Exclusive = 2,
+}
+impl Mode {
+    /// From the number on disk.
+    pub const fn from_u16(v: u16) -> Option<Self> {
+        match v {
+            0 => Some(Self::Unlocked),
+            1 => Some(Self::Shared),
+            2 => Some(Self::Exclusive),
+            _ => None,
+        }
+    }
+}
+
+/// A node in one of its lives: a slot, and how often it had been taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Life {
+    /// The slot.
+    pub slot: NodeId,
+    /// Which life of the slot.
+    pub incarnation: Incarnation,
+}
+
+/// A node that waits for a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Waiter {
+    /// Who.
+    pub life: Life,
+    /// What it wants: never [`Mode::Unlocked`].
+    pub mode: Mode,
+}
+
+/// A verified lock record.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LockRecord {
+    /// The lock's number.
+    pub lock: LockNo,
+    /// How it is held.
+    pub mode: Mode,
+    /// Counts the releases of an exclusive hold.
+    pub version: u64,
+    /// Fresh in every write.
+    pub nonce: u64,
+    /// Who holds it, longest first.
+    pub holders: Vec<Life>,
+    /// Who waits, first come first.
+    pub waiters: Vec<Waiter>,
+    /// Who gave it up with the file open.
+    pub openers: Vec<Life>,
+    /// There were more openers than fit.
+    pub openers_overflowed: bool,
+}
+
+impl LockRecord {
+    /// A lock nobody holds.
+    pub fn unlocked(lock: LockNo, nonce: u64) -> Self {
+        Self {
+            lock,
+            mode: Mode::Unlocked,
+            version: 0,
+            nonce,
+            holders: Vec::new(),
+            waiters: Vec::new(),
+            openers: Vec::new(),
+            openers_overflowed: false,
+        }
+    }
+    /// A lock held exclusive from birth by `life`.
+    pub fn born(lock: LockNo, life: Life, nonce: u64) -> Self {
+        Self { mode: Mode::Exclusive, holders: vec![life], ..Self::unlocked(lock, nonce) }
+    }
 }

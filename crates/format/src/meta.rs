@@ -16,9 +16,9 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::FormatError;
 use crate::crc::crc32c_with_hole;
 use crate::units::{BlockNo, BlockSize, Bytes, Generation, LockNo};
-use crate::FormatError;
 
 /// What a metadata block holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

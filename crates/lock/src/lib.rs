@@ -1,1 +1,37 @@
-//! TODO
+//! Locks kept by the disks, and who is alive to hold them. docs/LOCKING.md.
+//!
+//! From the bottom up:
+//! * [`dlock`]: the protocol of one device lock at one node, a pure `step(now, event) -> actions`;
+//! * [`store`]: where lock records stand and how they are compared and written;
+//! * [`glock`]: the cluster lock, what this node holds and caches: blocking, sticky, demoted on
+//!   demand by a pipeline;
+//! * [`hints`]: datagrams that say "look at this lock": for speed only;
+//! * [`node`]: slots, heartbeats, the watcher, the liveness lock, recovery.
+//!
+//! Invariants (the exhaustive search and the simulator check the first four at every step):
+//! 1. never an exclusive holder beside anything;
+//! 2. a node believes in no more than its record gives it: belief is lowered before the record,
+//!    raised after it;
+//! 3. a record is changed only by compare-and-write against bytes seen before, and every write
+//!    carries a fresh nonce, so that an unknown outcome is settled by reading;
+//! 4. waiters are served first come first;
+//! 5. a dead node's hold is broken only after its slot shows that it was recovered;
+//! 6. losing every hint costs time, never safety.
+
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod glock;
+pub mod node;
+pub mod store;
+
+pub use braid_format::lock_record::{Life as Me, Mode};
+pub use error::{LockError, StoreError};
+pub use glock::{
+    DemoteFailed, Demoted, GlockOps, GlockView, Guard, Local, LockManager, LockStats,
+    ManagerOptions,
+};
+pub use node::{
+    Hint, JoinOptions, Liveness, Membership, NodeAreas, NodeStore, NodeView, Peers, Recover,
+};
+pub use store::{CawOutcome, LockStore, MemoryStore, Sector};

@@ -1,0 +1,101 @@
+//! Why a lock operation failed.
+
+use std::sync::Arc;
+
+use braid_format::{FormatError, LockNo, NodeId};
+use thiserror::Error;
+
+use crate::Me;
+
+/// The store of lock records could not be read or written.
+#[derive(Debug, Clone, Error)]
+pub enum StoreError {
+    /// The device below failed; whether a write landed is unknown.
+    #[error("device: {0}")]
+    Device(#[source] Arc<dyn std::error::Error + Send + Sync>),
+    /// The lock number lies outside the store.
+    #[error("lock {lock} lies outside the store")]
+    Outside {
+        /// The number.
+        lock: LockNo,
+    },
+}
+
+/// A lock operation that failed.
+#[derive(Debug, Clone, Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// This node has withdrawn: it takes no lock and writes nothing any more.
+    #[error("this node has withdrawn")]
+    Withdrawn,
+    /// The manager was shut down.
+    #[error("the lock manager has been shut down")]
+    ShutDown,
+    /// The store failed, again and again.
+    #[error("lock {lock}: {source}")]
+    Store {
+        /// The lock.
+        lock: LockNo,
+        /// What the store said.
+        source: StoreError,
+    },
+    /// The bytes at the lock's place are no lock record.
+    #[error("lock {lock}: {source}")]
+    Record {
+        /// The lock.
+        lock: LockNo,
+        /// What is wrong with them.
+        source: FormatError,
+    },
+    /// A slot or heartbeat area could not be read or written.
+    #[error("node area: {0}")]
+    NodeStore(#[source] StoreError),
+    /// The bytes in a slot are no slot record.
+    #[error("node slot {slot}: {source}")]
+    Slot {
+        /// The slot.
+        slot: NodeId,
+        /// What is wrong with them.
+        source: FormatError,
+    },
+    /// Every node slot is taken by a node that lives, or may live.
+    #[error("all {slots} node slots are taken")]
+    NoFreeSlot {
+        /// How many there are.
+        slots: u16,
+    },
+    /// The slot asked for is taken.
+    #[error("node slot {slot} is taken by {holder:?} on host {host}")]
+    SlotTaken {
+        /// The slot.
+        slot: NodeId,
+        /// Who lives there.
+        holder: Me,
+        /// Its host.
+        host: Box<str>,
+    },
+    /// The slot asked for does not exist.
+    #[error("node slot {slot} does not exist: there are {slots}")]
+    NoSuchSlot {
+        /// The slot.
+        slot: NodeId,
+        /// How many there are.
+        slots: u16,
+    },
+    /// Recovery of a dead node failed.
+    #[error("recovery of node {node:?} failed: {source}")]
+    Recovery {
+        /// The dead node.
+        node: Me,
+        /// What the file system said.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
+    /// A thread could not be started, or a socket not be made.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: Arc<std::io::Error>,
+    },
+}
