@@ -1,2 +1,912 @@
 //! Member labels: who belongs to which pool, and the whole topology, on every member.
 //! docs/FORMAT.md section 1.
+//!
+//! ```text
+//!  0      64 KiB      192 KiB     1 MiB                    end - 1 MiB        end
+//!  | free | copy 0 ... | reserved  | data area ............. | copy 1 ... | free |
+//!         one write each; the bytes before copy 0 belong to nobody; the reserved ones are kept
+//!         for a write-intent log
+//! ```
+//! A label is [`RawLabel`], then `member_count` [`RawMember`]s, `node_count` [`RawTreeNode`]s,
+//! `edge_count` [`RawEdge`]s, `segment_count` [`RawSegment`]s, zeros to a multiple of 4 KiB. One
+//! CRC covers all of it. The labels of a pool differ only in `copy`, `at`, `member_index` and
+//! `member_uuid`, so any one of them can restore all the others.
+//!
+//! The topology is a forest: a node's children stand before it in the table and have no other
+//! parent. The pool's logical address space is a list of segments, each showing a range of one
+//! node. A change of shape under way is then two segments and a moving boundary, and subpools are
+//! segments of another kind: neither needs a new format.
+//!
+//! Invariants (checked by `decode`, and by `encode` before it writes):
+//! * every index is inside its table, every slice inside its member's data area;
+//! * segments follow each other without gap from logical byte 0, show only nodes without a
+//!   parent, and no byte of a node twice;
+//! * no two slices of one member overlap, unless a change of shape is under way.
+//!
+//! Together: no byte of a member has two logical addresses.
+
+use uuid::Uuid;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::FormatError;
+use crate::crc::crc32c_with_hole;
+use crate::units::{ByteOffset, Bytes, Epoch, MemberIndex};
+
+const WHAT: &str = "pool label";
+
+/// Head of a label.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawLabel {
+    /// "BRAIDPL\0".
+    pub magic: [u8; 8],
+    /// CRC-32C of `len` bytes with this field zero.
+    pub crc: U32,
+    /// Bytes in the label, a multiple of 4,096, at most [`Label::LEN_MAX`].
+    pub len: U32,
+    /// Revision, 1.
+    pub revision: U32,
+    /// Which copy, 0 or 1.
+    pub copy: U32,
+    /// Own byte offset on the member: exposes a label found in the wrong place.
+    pub at: U64,
+    /// Counted up with every change of the topology.
+    pub epoch: U64,
+    /// Features an older version may ignore.
+    pub features_compat: U64,
+    /// Features an older version may ignore when it only reads.
+    pub features_ro_compat: U64,
+    /// Features an older version must refuse: [`features`].
+    pub features_incompat: U64,
+    /// The pool.
+    pub pool_uuid: [u8; 16],
+    /// The pool's name, UTF-8, padded with zero.
+    pub name: [u8; 64],
+    /// The member this label stands on.
+    pub member_uuid: [u8; 16],
+    /// Its place in the member table.
+    pub member_index: U16,
+    /// Members, 1 to 256.
+    pub member_count: U16,
+    /// Topology nodes.
+    pub node_count: U16,
+    /// Edges from nodes to their children.
+    pub edge_count: U16,
+    /// Segments of the logical address space.
+    pub segment_count: U16,
+    /// Zero.
+    pub reserved0: U16,
+    /// Bytes in a device lock's sector: 512 or 4,096.
+    pub lock_sector: U32,
+    /// Block size of the file system on the pool, for people; 0 when there is none.
+    pub block_size: U32,
+    /// Zero.
+    pub flags: U32,
+    /// The pool's stripe unit in bytes.
+    pub stripe_unit: U64,
+    /// When the pool was made, Unix seconds, for people.
+    pub created: U64,
+    /// When this epoch was written, Unix seconds, for people.
+    pub changed: U64,
+    /// Fresh in every epoch written: tells apart two changes that claimed the same epoch.
+    pub change_id: [u8; 16],
+    /// Zero.
+    pub reserved: [u8; 288],
+}
+const _: () = assert!(size_of::<RawLabel>() == 512);
+const _: () = assert!(core::mem::offset_of!(RawLabel, crc) == 8);
+const _: () = assert!(core::mem::offset_of!(RawLabel, epoch) == 32);
+const _: () = assert!(core::mem::offset_of!(RawLabel, pool_uuid) == 64);
+const _: () = assert!(core::mem::offset_of!(RawLabel, member_index) == 160);
+const _: () = assert!(core::mem::offset_of!(RawLabel, stripe_unit) == 184);
+const _: () = assert!(core::mem::offset_of!(RawLabel, change_id) == 208);
+
+/// A member.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawMember {
+    /// Its identity.
+    pub uuid: [u8; 16],
+    /// Where its data area begins.
+    pub data_start: U64,
+    /// Bytes in its data area.
+    pub data_len: U64,
+    /// Bytes the device had when it joined: a smaller one has been truncated.
+    pub device_size: U64,
+    /// Epoch in which `state` was last changed.
+    pub state_epoch: U64,
+    /// Bandwidth measured or told, bytes per second; 0 unknown.
+    pub bytes_per_second: U64,
+    /// A [`MemberState`].
+    pub state: U16,
+    /// A [`DeviceClass`].
+    pub class: U16,
+    /// Bus or controller it hangs on, counted from 1; 0 unknown.
+    pub bus: U16,
+    /// Zero.
+    pub reserved: U16,
+    /// Path it was last seen at, padded with zero: a hint for people, never trusted.
+    pub path: [u8; 128],
+    /// Serial number or world-wide name, padded with zero, for people.
+    pub serial: [u8; 64],
+}
+const _: () = assert!(size_of::<RawMember>() == 256);
+const _: () = assert!(core::mem::offset_of!(RawMember, state) == 56);
+const _: () = assert!(core::mem::offset_of!(RawMember, path) == 64);
+
+/// A node of the topology.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawTreeNode {
+    /// 1 slice, 2 stripe, 3 mirror, 4 parity, 5 concat.
+    pub kind: U16,
+    /// Zero.
+    pub flags: U16,
+    /// Slice: the member.
+    pub member: U16,
+    /// First of its edges.
+    pub first_edge: U16,
+    /// Number of its edges.
+    pub child_count: U16,
+    /// Parity: how many of the children's worth of space is parity, 1 or 2.
+    pub parity: U16,
+    /// Parity: the code's number.
+    pub code: U16,
+    /// Zero.
+    pub reserved0: U16,
+    /// Slice: offset in the member's data area.
+    pub start: U64,
+    /// Logical bytes of this node.
+    pub len: U64,
+    /// Stripe and parity: the unit in bytes.
+    pub unit: U64,
+    /// Zero.
+    pub reserved: U64,
+}
+const _: () = assert!(size_of::<RawTreeNode>() == 48);
+const _: () = assert!(core::mem::offset_of!(RawTreeNode, start) == 16);
+
+/// From a node to a child.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawEdge {
+    /// Index of the child.
+    pub node: U16,
+    /// Units it takes of each row of a stripe; 1 when all are equal.
+    pub weight: U16,
+}
+const _: () = assert!(size_of::<RawEdge>() == 4);
+
+/// A run of the pool's logical address space.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawSegment {
+    /// First logical byte.
+    pub start: U64,
+    /// Bytes.
+    pub len: U64,
+    /// First byte of the node that it shows.
+    pub node_start: U64,
+    /// The node.
+    pub node: U16,
+    /// A [`SubpoolKind`].
+    pub subpool: U16,
+    /// Zero.
+    pub flags: U32,
+}
+const _: () = assert!(size_of::<RawSegment>() == 32);
+
+/// Incompatible features of a label: a version that does not know a bit must refuse the pool.
+pub mod features {
+    /// The topology has mirrors.
+    pub const MIRROR: u64 = 1;
+    /// The topology has parity.
+    pub const PARITY: u64 = 2;
+    /// A stripe gives its children unequal weights.
+    pub const WEIGHTS: u64 = 4;
+    /// There is more than one subpool.
+    pub const SUBPOOLS: u64 = 8;
+    /// A change of shape is under way.
+    pub const RESHAPE: u64 = 16;
+    /// All that this version can decode.
+    pub const KNOWN: u64 = MIRROR | PARITY | WEIGHTS | SUBPOOLS | RESHAPE;
+}
+
+/// What a member is to its pool.
+///
+/// ```text
+///   Spare ---> Rebuilding ---> Active ---> Failed      (each arrow is a new epoch)
+///                                 |
+///                                 +------> Leaving ---> gone from the table
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum MemberState {
+    /// In use, contents current.
+    Active = 1,
+    /// Out of use, contents not current.
+    Failed = 2,
+    /// Being filled.
+    Rebuilding = 3,
+    /// Waits to replace another.
+    Spare = 4,
+    /// Being emptied.
+    Leaving = 5,
+}
+impl MemberState {
+    /// From the number on disk.
+    pub const fn from_u16(v: u16) -> Option<Self> {
+        Some(match v {
+            1 => Self::Active,
+            2 => Self::Failed,
+            3 => Self::Rebuilding,
+            4 => Self::Spare,
+            5 => Self::Leaving,
+            _ => return None,
+        })
+    }
+}
+
+/// What kind of device a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u16)]
+pub enum DeviceClass {
+    /// Not known.
+    #[default]
+    Unknown = 0,
+    /// Turning disk.
+    Rotational = 1,
+    /// Solid state.
+    SolidState = 2,
+    /// Memory.
+    Memory = 3,
+}
+impl DeviceClass {
+    /// From the number on disk.
+    pub const fn from_u16(v: u16) -> Option<Self> {
+        Some(match v {
+            0 => Self::Unknown,
+            1 => Self::Rotational,
+            2 => Self::SolidState,
+            3 => Self::Memory,
+            _ => return None,
+        })
+    }
+}
+
+/// What a segment may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u16)]
+pub enum SubpoolKind {
+    /// Everything.
+    #[default]
+    General = 0,
+    /// File data.
+    Data = 1,
+    /// Metadata.
+    Metadata = 2,
+    /// Journals.
+    Journal = 3,
+}
+impl SubpoolKind {
+    /// From the number on disk.
+    pub const fn from_u16(v: u16) -> Option<Self> {
+        Some(match v {
+            0 => Self::General,
+            1 => Self::Data,
+            2 => Self::Metadata,
+            3 => Self::Journal,
+            _ => return None,
+        })
+    }
+}
+
+/// A member, decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Where its data area begins on the device.
+    pub data_start: ByteOffset,
+    /// Bytes in its data area.
+    pub data_len: Bytes,
+    /// Bytes the device had when it joined.
+    pub device_size: Bytes,
+    /// What it is to the pool.
+    pub state: MemberState,
+    /// Epoch in which `state` was last changed.
+    pub state_epoch: Epoch,
+    /// Kind of device.
+    pub class: DeviceClass,
+    /// Bandwidth, bytes per second; 0 unknown.
+    pub bytes_per_second: Bytes,
+    /// Bus or controller, counted from 1; 0 unknown.
+    pub bus: u16,
+    /// Path it was last seen at: a hint for people (bytes that are no UTF-8 are replaced).
+    pub path: String,
+    /// Serial number or world-wide name, for people.
+    pub serial: String,
+}
+
+/// A child of a node, with its share of each row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Child {
+    /// Index in [`Label::nodes`], lower than the parent's.
+    pub node: u16,
+    /// Units of each row, 1 when all are equal.
+    pub weight: u16,
+}
+
+/// What a topology node does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeKind {
+    /// A run of one member's data area.
+    Slice {
+        /// The member.
+        member: MemberIndex,
+        /// First byte, counted from the start of the data area.
+        start: ByteOffset,
+    },
+    /// Children side by side. Child `i` of weight `w` has `floor(len / (unit * w))` rows; a row
+    /// takes `w` units of each child that still has rows, dealt in rounds in child order. Where
+    /// children end, a new zone of fewer columns begins: all space is used.
+    Stripe {
+        /// Bytes on one child before the next.
+        unit: Bytes,
+        /// The columns.
+        children: Vec<Child>,
+    },
+    /// Children hold the same bytes.
+    Mirror {
+        /// The copies.
+        children: Vec<Child>,
+    },
+    /// Children hold data and, rotating, parity.
+    Parity {
+        /// Bytes on one child before the next.
+        unit: Bytes,
+        /// Children that may be lost, 1 or 2.
+        parity: u16,
+        /// Number of the code.
+        code: u16,
+        /// Data and parity columns.
+        children: Vec<Child>,
+    },
+    /// Children one after the other.
+    Concat {
+        /// In order.
+        children: Vec<Child>,
+    },
+}
+impl NodeKind {
+    /// The children; none for a slice.
+    pub fn children(&self) -> &[Child] {
+        match self {
+            Self::Slice { .. } => &[],
+            Self::Stripe { children, .. }
+            | Self::Mirror { children }
+            | Self::Parity { children, .. }
+            | Self::Concat { children } => children,
+        }
+    }
+    /// The word for people.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Slice { .. } => "slice",
+            Self::Stripe { .. } => "stripe",
+            Self::Mirror { .. } => "mirror",
+            Self::Parity { .. } => "parity",
+            Self::Concat { .. } => "concat",
+        }
+    }
+}
+
+/// A topology node, decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeNode {
+    /// Logical bytes.
+    pub len: Bytes,
+    /// What it does.
+    pub kind: NodeKind,
+}
+
+/// A run of the logical address space, decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// First logical byte.
+    pub start: ByteOffset,
+    /// Bytes.
+    pub len: Bytes,
+    /// Index of the node it shows.
+    pub node: u16,
+    /// First byte of that node.
+    pub node_start: ByteOffset,
+    /// What it may hold.
+    pub subpool: SubpoolKind,
+}
+
+/// A label, decoded and verified: who this member is, and the pool's whole topology.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label {
+    /// The pool.
+    pub pool: Uuid,
+    /// Its name.
+    pub name: String,
+    /// Counted up with every change.
+    pub epoch: Epoch,
+    /// Fresh in every epoch written.
+    pub change_id: Uuid,
+    /// Which member this label stands on.
+    pub member: MemberIndex,
+    /// Features an older version may ignore.
+    pub features_compat: u64,
+    /// Features an older version may ignore when it only reads.
+    pub features_ro_compat: u64,
+    /// Bytes in a device lock's sector.
+    pub lock_sector: Bytes,
+    /// Block size of the file system, for people; 0 when there is none.
+    pub block_size: Bytes,
+    /// A change of shape is under way: two trees then use the same members' space.
+    pub reshaping: bool,
+    /// The pool's stripe unit.
+    pub stripe_unit: Bytes,
+    /// When the pool was made, Unix seconds.
+    pub created: u64,
+    /// When this epoch was written, Unix seconds.
+    pub changed: u64,
+    /// The members; a member's index is its place here.
+    pub members: Vec<Member>,
+    /// The topology, children before parents.
+    pub nodes: Vec<TreeNode>,
+    /// The logical address space.
+    pub segments: Vec<Segment>,
+}
+
+impl RawLabel {
+    /// Identifies a member to a person with a hex editor.
+    pub const MAGIC: [u8; 8] = *b"BRAIDPL\0";
+    /// Revision.
+    pub const REVISION: u32 = 1;
+}
+
+impl Label {
+    /// Most bytes a label takes: room for each table at its limit.
+    pub const LEN_MAX: usize = 128 << 10;
+    /// Labels are written in multiples of this.
+    pub const GRAIN: usize = 4096;
+    /// Where copy 0 begins.
+    pub const COPY0_AT: ByteOffset = ByteOffset(64 << 10);
+    /// Where the data area begins.
+    pub const DATA_AT: ByteOffset = ByteOffset(1 << 20);
+    /// Bytes kept at the end of a device for copy 1.
+    pub const TAIL: Bytes = Bytes(1 << 20);
+    /// Data areas and copy 1 begin at multiples of this.
+    pub const ALIGN: Bytes = Bytes(1 << 20);
+    /// Most members.
+    pub const MEMBERS_MAX: usize = 256;
+    /// Most topology nodes.
+    pub const NODES_MAX: usize = 768;
+    /// Most edges.
+    pub const EDGES_MAX: usize = 4096;
+    /// Most segments.
+    pub const SEGMENTS_MAX: usize = 128;
+    /// Longest name, in bytes.
+    pub const NAME_MAX: usize = 63;
+    /// Most units of a row, all weights together.
+    pub const ROW_MAX: u64 = 4096;
+
+    /// Where copy 1 begins on a device of `size` bytes, or `None` when the device is too small
+    /// to have one and at least [`Label::ALIGN`] of data.
+    pub const fn copy1_at(size: Bytes) -> Option<ByteOffset> {
+        let whole = size.0 / Self::ALIGN.0 * Self::ALIGN.0;
+        if whole < Self::DATA_AT.0 + Self::ALIGN.0 + Self::TAIL.0 {
+            return None;
+        }
+        Some(ByteOffset(whole - Self::TAIL.0))
+    }
+
+    /// The incompatible feature bits that this topology needs.
+    pub fn features_incompat(&self) -> u64 {
+        let mut bits = 0;
+        for node in &self.nodes {
+            match node.kind {
+                NodeKind::Mirror { .. } => bits |= features::MIRROR,
+                NodeKind::Parity { .. } => bits |= features::PARITY,
+                NodeKind::Stripe { ref children, .. } if children.iter().any(|c| c.weight != 1) => {
+                    bits |= features::WEIGHTS;
+                }
+                _ => {}
+            }
+        }
+        if self.segments.iter().any(|s| s.subpool != SubpoolKind::General) {
+            bits |= features::SUBPOOLS;
+        }
+        if self.reshaping {
+            bits |= features::RESHAPE;
+        }
+        bits
+    }
+
+    /// Logical bytes of the pool.
+    pub fn size(&self) -> Bytes {
+        Bytes(self.segments.last().map_or(0, |s| s.start.0.saturating_add(s.len.0)))
+    }
+
+    /// Bytes this label takes on disk, a multiple of [`Label::GRAIN`].
+    pub fn encoded_len(&self) -> usize {
+        let edges: usize = self.nodes.iter().map(|n| n.kind.children().len()).sum();
+        (size_of::<RawLabel>()
+            + self.members.len() * size_of::<RawMember>()
+            + self.nodes.len() * size_of::<RawTreeNode>()
+            + edges * size_of::<RawEdge>()
+            + self.segments.len() * size_of::<RawSegment>())
+        .next_multiple_of(Self::GRAIN)
+    }
+
+    /// Writes copy `copy`, which will stand at `at`, to the start of `buf` and returns its length.
+    ///
+    /// # Errors
+    /// [`FormatError::BadField`] when the label breaks an invariant of the format,
+    /// [`FormatError::TooShort`] when it does not fit in `buf` ([`Label::LEN_MAX`] always does).
+    pub fn encode(&self, copy: u32, at: ByteOffset, buf: &mut [u8]) -> Result<usize, FormatError> {
+        let mut raw = self.raw_head(copy, at)?;
+        check::check(self, at.0)?;
+        let len = self.encoded_len();
+        let short = FormatError::TooShort { what: WHAT, len: buf.len() };
+        let buf = buf.get_mut(..len).filter(|_| len <= Self::LEN_MAX).ok_or(short)?;
+        buf.fill(0);
+        let mut first_edge = 0_u16;
+        let mut out = Writer { rest: buf };
+        raw.len = U32::new(as_u32(len));
+        out.put(&raw);
+        for member in &self.members {
+            out.put(&member.raw());
+        }
+        for node in &self.nodes {
+            out.put(&node.raw(first_edge));
+            first_edge += as_u16(node.kind.children().len());
+        }
+        for child in self.nodes.iter().flat_map(|n| n.kind.children()) {
+            out.put(&RawEdge { node: child.node.into(), weight: child.weight.into() });
+        }
+        for s in &self.segments {
+            out.put(&RawSegment {
+                start: s.start.0.into(),
+                len: s.len.0.into(),
+                node_start: s.node_start.0.into(),
+                node: s.node.into(),
+                subpool: (s.subpool as u16).into(),
+                flags: U32::ZERO,
+            });
+        }
+        raw.crc = crc32c_with_hole(buf, core::mem::offset_of!(RawLabel, crc)).into();
+        Writer { rest: buf }.put(&raw);
+        Ok(len)
+    }
+
+    fn raw_head(&self, copy: u32, at: ByteOffset) -> Result<RawLabel, FormatError> {
+        let bad = |field, value: usize| FormatError::BadField {
+            what: WHAT,
+            at: at.0,
+            field,
+            value: value as u64,
+        };
+        if self.name.is_empty() || self.name.len() > Self::NAME_MAX {
+            return Err(bad("name length", self.name.len()));
+        }
+        let own = self
+            .members
+            .get(usize::from(self.member.0))
+            .ok_or_else(|| bad("own member index", usize::from(self.member.0)))?;
+        let edges: usize = self.nodes.iter().map(|n| n.kind.children().len()).sum();
+        check::limits(self, edges, at.0)?;
+        Ok(RawLabel {
+            magic: RawLabel::MAGIC,
+            crc: U32::ZERO,
+            len: U32::ZERO,
+            revision: RawLabel::REVISION.into(),
+            copy: copy.into(),
+            at: at.0.into(),
+            epoch: self.epoch.0.into(),
+            features_compat: self.features_compat.into(),
+            features_ro_compat: self.features_ro_compat.into(),
+            features_incompat: self.features_incompat().into(),
+            pool_uuid: self.pool.into_bytes(),
+            name: padded(&self.name),
+            member_uuid: own.uuid.into_bytes(),
+            member_index: self.member.0.into(),
+            member_count: as_u16(self.members.len()).into(),
+            node_count: as_u16(self.nodes.len()).into(),
+            edge_count: as_u16(edges).into(),
+            segment_count: as_u16(self.segments.len()).into(),
+            reserved0: U16::ZERO,
+            lock_sector: u32::try_from(self.lock_sector.0)
+                .map_err(|_| bad("lock sector", self.lock_sector.to_usize()))?
+                .into(),
+            block_size: u32::try_from(self.block_size.0)
+                .map_err(|_| bad("block size", self.block_size.to_usize()))?
+                .into(),
+            flags: U32::ZERO,
+            stripe_unit: self.stripe_unit.0.into(),
+            created: self.created.into(),
+            changed: self.changed.into(),
+            change_id: self.change_id.into_bytes(),
+            reserved: [0; 288],
+        })
+    }
+
+    /// Verifies and decodes the label that was read from `at`. `buf` may be longer than the label
+    /// ([`Label::LEN_MAX`] is always enough). Never panics. Returns which copy it says it is.
+    ///
+    /// # Errors
+    /// [`FormatError`]: which fact about the bytes is wrong.
+    pub fn decode(buf: &[u8], at: ByteOffset) -> Result<(Self, u32), FormatError> {
+        let raw = Self::verified_head(buf, at)?;
+        let len = usize::try_from(raw.len.get()).unwrap_or(0);
+        let mut rest = buf.get(size_of::<RawLabel>()..len).unwrap_or(&[]);
+        let members: &[RawMember] = take(&mut rest, raw.member_count.get())?;
+        let nodes: &[RawTreeNode] = take(&mut rest, raw.node_count.get())?;
+        let edges: &[RawEdge] = take(&mut rest, raw.edge_count.get())?;
+        let segments: &[RawSegment] = take(&mut rest, raw.segment_count.get())?;
+        let bad = |field, value: u64| FormatError::BadField { what: WHAT, at: at.0, field, value };
+        let label = Self {
+            pool: Uuid::from_bytes(raw.pool_uuid),
+            name: unpadded(&raw.name).ok_or_else(|| bad("name (not UTF-8)", 0))?,
+            epoch: Epoch(raw.epoch.get()),
+            change_id: Uuid::from_bytes(raw.change_id),
+            member: MemberIndex(raw.member_index.get()),
+            features_compat: raw.features_compat.get(),
+            features_ro_compat: raw.features_ro_compat.get(),
+            lock_sector: Bytes(raw.lock_sector.get().into()),
+            block_size: Bytes(raw.block_size.get().into()),
+            reshaping: raw.features_incompat.get() & features::RESHAPE != 0,
+            stripe_unit: Bytes(raw.stripe_unit.get()),
+            created: raw.created.get(),
+            changed: raw.changed.get(),
+            members: members.iter().map(|m| m.decode(at)).collect::<Result<_, _>>()?,
+            nodes: nodes.iter().map(|n| n.decode(edges, at)).collect::<Result<_, _>>()?,
+            segments: segments.iter().map(|s| s.decode(at)).collect::<Result<_, _>>()?,
+        };
+        check::limits(&label, edges.len(), at.0)?;
+        check::check(&label, at.0)?;
+        let own = label.members.get(usize::from(label.member.0));
+        if own.is_none_or(|m| m.uuid.as_bytes() != &raw.member_uuid) {
+            return Err(bad("own member index", label.member.0.into()));
+        }
+        Ok((label, raw.copy.get()))
+    }
+
+    /// The head, after magic, length, checksum, address, revision and features have been verified.
+    fn verified_head(buf: &[u8], at: ByteOffset) -> Result<RawLabel, FormatError> {
+        let short = FormatError::TooShort { what: WHAT, len: buf.len() };
+        let (raw, _) = RawLabel::read_from_prefix(buf).map_err(|_| short.clone())?;
+        if raw.magic != RawLabel::MAGIC {
+            let found = u64::from_be_bytes(raw.magic);
+            return Err(FormatError::BadMagic { what: WHAT, at: at.0, found });
+        }
+        let bad = |field, value: u64| FormatError::BadField { what: WHAT, at: at.0, field, value };
+        let len = usize::try_from(raw.len.get()).unwrap_or(usize::MAX);
+        if len == 0 || len > Self::LEN_MAX || !len.is_multiple_of(Self::GRAIN) {
+            return Err(bad("length", raw.len.get().into()));
+        }
+        let bytes = buf.get(..len).ok_or(short)?;
+        let expected = crc32c_with_hole(bytes, core::mem::offset_of!(RawLabel, crc));
+        let found = raw.crc.get();
+        if expected != found {
+            return Err(FormatError::ChecksumMismatch { what: WHAT, at: at.0, expected, found });
+        }
+        if raw.at.get() != at.0 {
+            return Err(FormatError::WrongAddress { what: WHAT, at: at.0, found: raw.at.get() });
+        }
+        if raw.revision.get() != RawLabel::REVISION {
+            return Err(bad("revision", raw.revision.get().into()));
+        }
+        if raw.copy.get() > 1 {
+            return Err(bad("copy", raw.copy.get().into()));
+        }
+        let unknown = raw.features_incompat.get() & !features::KNOWN;
+        if unknown != 0 {
+            return Err(FormatError::UnknownFeature { what: WHAT, bits: unknown });
+        }
+        Ok(raw)
+    }
+}
+
+impl Member {
+    fn raw(&self) -> RawMember {
+        RawMember {
+            uuid: self.uuid.into_bytes(),
+            data_start: self.data_start.0.into(),
+            data_len: self.data_len.0.into(),
+            device_size: self.device_size.0.into(),
+            state_epoch: self.state_epoch.0.into(),
+            bytes_per_second: self.bytes_per_second.0.into(),
+            state: (self.state as u16).into(),
+            class: (self.class as u16).into(),
+            bus: self.bus.into(),
+            reserved: U16::ZERO,
+            path: padded(&self.path),
+            serial: padded(&self.serial),
+        }
+    }
+}
+
+impl RawMember {
+    fn decode(&self, at: ByteOffset) -> Result<Member, FormatError> {
+        let bad = |field, v: U16| FormatError::BadField {
+            what: WHAT,
+            at: at.0,
+            field,
+            value: v.get().into(),
+        };
+        Ok(Member {
+            uuid: Uuid::from_bytes(self.uuid),
+            data_start: ByteOffset(self.data_start.get()),
+            data_len: Bytes(self.data_len.get()),
+            device_size: Bytes(self.device_size.get()),
+            state: MemberState::from_u16(self.state.get())
+                .ok_or_else(|| bad("member state", self.state))?,
+            state_epoch: Epoch(self.state_epoch.get()),
+            class: DeviceClass::from_u16(self.class.get())
+                .ok_or_else(|| bad("device class", self.class))?,
+            bytes_per_second: Bytes(self.bytes_per_second.get()),
+            bus: self.bus.get(),
+            path: hint(&self.path),
+            serial: hint(&self.serial),
+        })
+    }
+}
+
+impl TreeNode {
+    fn raw(&self, first_edge: u16) -> RawTreeNode {
+        let children = as_u16(self.kind.children().len());
+        let mut raw = RawTreeNode {
+            kind: U16::ZERO,
+            flags: U16::ZERO,
+            member: U16::ZERO,
+            first_edge: if children == 0 { 0 } else { first_edge }.into(),
+            child_count: children.into(),
+            parity: U16::ZERO,
+            code: U16::ZERO,
+            reserved0: U16::ZERO,
+            start: U64::ZERO,
+            len: self.len.0.into(),
+            unit: U64::ZERO,
+            reserved: U64::ZERO,
+        };
+        raw.kind = U16::new(match &self.kind {
+            NodeKind::Slice { member, start } => {
+                raw.member = member.0.into();
+                raw.start = start.0.into();
+                1
+            }
+            NodeKind::Stripe { unit, .. } => {
+                raw.unit = unit.0.into();
+                2
+            }
+            NodeKind::Mirror { .. } => 3,
+            NodeKind::Parity { unit, parity, code, .. } => {
+                raw.unit = unit.0.into();
+                raw.parity = (*parity).into();
+                raw.code = (*code).into();
+                4
+            }
+            NodeKind::Concat { .. } => 5,
+        });
+        raw
+    }
+}
+
+impl RawTreeNode {
+    fn decode(&self, edges: &[RawEdge], at: ByteOffset) -> Result<TreeNode, FormatError> {
+        let bad = |field, v: U16| FormatError::BadField {
+            what: WHAT,
+            at: at.0,
+            field,
+            value: v.get().into(),
+        };
+        let first = usize::from(self.first_edge.get());
+        let children = edges
+            .get(first..first + usize::from(self.child_count.get()))
+            .ok_or_else(|| bad("first edge", self.first_edge))?
+            .iter()
+            .map(|e| Child { node: e.node.get(), weight: e.weight.get() })
+            .collect();
+        let unit = Bytes(self.unit.get());
+        let kind = match self.kind.get() {
+            1 => NodeKind::Slice {
+                member: MemberIndex(self.member.get()),
+                start: ByteOffset(self.start.get()),
+            },
+            2 => NodeKind::Stripe { unit, children },
+            3 => NodeKind::Mirror { children },
+            4 => NodeKind::Parity {
+                unit,
+                parity: self.parity.get(),
+                code: self.code.get(),
+                children,
+            },
+            5 => NodeKind::Concat { children },
+            _ => return Err(bad("node kind", self.kind)),
+        };
+        Ok(TreeNode { len: Bytes(self.len.get()), kind })
+    }
+}
+
+impl RawSegment {
+    fn decode(&self, at: ByteOffset) -> Result<Segment, FormatError> {
+        let subpool =
+            SubpoolKind::from_u16(self.subpool.get()).ok_or_else(|| FormatError::BadField {
+                what: WHAT,
+                at: at.0,
+                field: "subpool kind",
+                value: self.subpool.get().into(),
+            })?;
+        Ok(Segment {
+            start: ByteOffset(self.start.get()),
+            len: Bytes(self.len.get()),
+            node: self.node.get(),
+            node_start: ByteOffset(self.node_start.get()),
+            subpool,
+        })
+    }
+}
+
+/// Puts structures one after the other.
+struct Writer<'a> {
+    rest: &'a mut [u8],
+}
+impl Writer<'_> {
+    fn put<T: IntoBytes + Immutable>(&mut self, value: &T) {
+        let rest = core::mem::take(&mut self.rest);
+        let (head, tail) = rest.split_at_mut(size_of::<T>());
+        head.copy_from_slice(value.as_bytes());
+        self.rest = tail;
+    }
+}
+
+/// Takes `count` structures from the front of `rest`.
+fn take<'a, T>(rest: &mut &'a [u8], count: u16) -> Result<&'a [T], FormatError>
+where
+    T: FromBytes + KnownLayout + Immutable + Unaligned,
+{
+    let (head, tail) = <[T]>::ref_from_prefix_with_elems(rest, usize::from(count))
+        .map_err(|_| FormatError::TooShort { what: WHAT, len: rest.len() })?;
+    *rest = tail;
+    Ok(head)
+}
+
+/// `text` cut at a character boundary to leave at least one zero byte.
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut out = [0; N];
+    let mut end = text.len().min(N - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    for (to, from) in out.iter_mut().zip(text.as_bytes().iter().take(end)) {
+        *to = *from;
+    }
+    out
+}
+
+fn unpadded(bytes: &[u8]) -> Option<String> {
+    let text = bytes.split(|b| *b == 0).next()?;
+    core::str::from_utf8(text).ok().map(str::to_owned)
+}
+
+fn hint(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes.split(|b| *b == 0).next().unwrap_or(&[])).into_owned()
+}
+
+/// Table sizes are checked against limits far below these before they are narrowed.
+fn as_u16(n: usize) -> u16 {
+    u16::try_from(n).unwrap_or(u16::MAX)
+}
+fn as_u32(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+mod check;
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,8 @@ pub mod crc;
 pub mod dinode;
 pub mod dirent;
 pub mod error;
+#[cfg(test)]
+mod golden;
 pub mod journal;
 pub mod label;
 pub mod lock_record;
@@ -30,6 +32,6 @@ pub mod xattr;
 
 pub use error::FormatError;
 pub use units::{
-    BlockCount, BlockNo, BlockSize, ByteOffset, Bytes, Generation, Incarnation, InodeNo, LockNo,
-    NodeId, StripeUnit,
+    BlockCount, BlockNo, BlockSize, ByteOffset, Bytes, Epoch, Generation, Incarnation, InodeNo,
+    LockNo, MemberIndex, NodeId, StripeUnit,
 };

@@ -40,6 +40,11 @@ quantity!(/// How often a slot has been taken: tells a dead holder from a live o
 quantity!(/// How often a metadata block's body has been written; never goes back.
     Generation, u64);
 
+quantity!(/// How often a pool's topology has been changed: the highest one committed on a majority is in force.
+    Epoch, u64);
+quantity!(/// A member's place in its pool's member table, 0 to 255.
+    MemberIndex, u16);
+
 impl ByteOffset {
     /// `self + len`, or `None` past 2^64.
     pub fn checked_add(self, len: Bytes) -> Option<Self> {

@@ -1,0 +1,306 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn member(i: u8, mib: u64) -> Member {
+    Member {
+        uuid: Uuid::from_bytes([i + 0x10; 16]),
+        data_start: Label::DATA_AT,
+        data_len: Bytes(mib * MIB),
+        device_size: Bytes((mib + 2) * MIB),
+        state: MemberState::Active,
+        state_epoch: Epoch(1),
+        class: DeviceClass::SolidState,
+        bytes_per_second: Bytes(500_000_000),
+        bus: u16::from(i) + 1,
+        path: format!("/dev/sd{}", char::from(b'b' + i)),
+        serial: format!("SERIAL-{i}"),
+    }
+}
+
+fn slice(member: u16, start: u64, len: u64) -> TreeNode {
+    TreeNode {
+        len: Bytes(len),
+        kind: NodeKind::Slice { member: MemberIndex(member), start: ByteOffset(start) },
+    }
+}
+
+fn children(nodes: impl IntoIterator<Item = u16>) -> Vec<Child> {
+    nodes.into_iter().map(|node| Child { node, weight: 1 }).collect()
+}
+
+/// Two members of unequal size, one stripe.
+fn sample() -> Label {
+    let unit = Bytes(256 << 10);
+    Label {
+        pool: Uuid::from_bytes(*b"pool-identity-01"),
+        name: "scratch".into(),
+        epoch: Epoch(7),
+        change_id: Uuid::from_bytes(*b"change-ident-007"),
+        member: MemberIndex(1),
+        features_compat: 0,
+        features_ro_compat: 0,
+        lock_sector: Bytes(512),
+        block_size: Bytes(4096),
+        reshaping: false,
+        stripe_unit: unit,
+        created: 1_700_000_000,
+        changed: 1_700_000_100,
+        members: vec![member(0, 10), member(1, 16)],
+        nodes: vec![
+            slice(0, 0, 10 * MIB),
+            slice(1, 0, 16 * MIB),
+            TreeNode {
+                len: Bytes(26 * MIB),
+                kind: NodeKind::Stripe { unit, children: children([0, 1]) },
+            },
+        ],
+        segments: vec![Segment {
+            start: ByteOffset(0),
+            len: Bytes(26 * MIB),
+            node: 2,
+            node_start: ByteOffset(0),
+            subpool: SubpoolKind::General,
+        }],
+    }
+}
+
+/// Every kind of node, weights, subpools: what later versions will write.
+fn rich() -> Label {
+    let unit = Bytes(64 << 10);
+    let mut l = sample();
+    l.members = (0..5).map(|i| member(i, 16)).collect();
+    let mut nodes: Vec<TreeNode> = (0..5).map(|i| slice(i, 0, 8 * MIB)).collect();
+    nodes.push(TreeNode {
+        len: Bytes(8 * MIB),
+        kind: NodeKind::Mirror { children: children([0, 1]) },
+    });
+    nodes.push(TreeNode {
+        len: Bytes(16 * MIB),
+        kind: NodeKind::Parity { unit, parity: 1, code: 1, children: children([2, 3, 4]) },
+    });
+    nodes.push(TreeNode {
+        len: Bytes(24 * MIB),
+        kind: NodeKind::Concat { children: children([5, 6]) },
+    });
+    nodes.push(slice(0, 8 * MIB, 6 * MIB));
+    nodes.push(slice(1, 8 * MIB, 3 * MIB));
+    nodes.push(TreeNode {
+        len: Bytes(9 * MIB),
+        kind: NodeKind::Stripe {
+            unit,
+            children: vec![Child { node: 8, weight: 2 }, Child { node: 9, weight: 1 }],
+        },
+    });
+    l.nodes = nodes;
+    l.segments = vec![
+        Segment {
+            start: ByteOffset(0),
+            len: Bytes(24 * MIB),
+            node: 7,
+            node_start: ByteOffset(0),
+            subpool: SubpoolKind::Data,
+        },
+        Segment {
+            start: ByteOffset(24 * MIB),
+            len: Bytes(9 * MIB),
+            node: 10,
+            node_start: ByteOffset(0),
+            subpool: SubpoolKind::Metadata,
+        },
+    ];
+    l.members[4].state = MemberState::Rebuilding;
+    l
+}
+
+fn encoded(label: &Label) -> Vec<u8> {
+    let mut buf = vec![0x5a; Label::LEN_MAX];
+    let len = label.encode(0, Label::COPY0_AT, &mut buf).unwrap();
+    buf.truncate(len);
+    buf
+}
+
+/// `bytes` with a valid checksum.
+fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let crc = crc32c_with_hole(&bytes, 8);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn golden_bytes() {
+    crate::golden::check("label", &encoded(&sample()));
+    crate::golden::check("label_all_kinds", &encoded(&rich()));
+}
+
+#[test]
+fn what_is_encoded_is_decoded() {
+    for label in [sample(), rich()] {
+        let bytes = encoded(&label);
+        assert_eq!(Label::decode(&bytes, Label::COPY0_AT).unwrap(), (label.clone(), 0));
+        let mut padded = bytes.clone();
+        padded.resize(Label::LEN_MAX, 0x5a);
+        assert_eq!(Label::decode(&padded, Label::COPY0_AT).unwrap().0, label);
+    }
+    assert_eq!(
+        rich().features_incompat(),
+        features::MIRROR | features::PARITY | features::WEIGHTS | features::SUBPOOLS
+    );
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let mut bytes = encoded(&sample());
+    for at in 0..bytes.len() {
+        bytes[at] ^= 1 << (at % 8);
+        assert!(Label::decode(&bytes, Label::COPY0_AT).is_err(), "flip at {at}");
+        bytes[at] ^= 1 << (at % 8);
+    }
+}
+
+#[test]
+fn wrong_place_unknown_feature_and_revision_are_named() {
+    let bytes = encoded(&sample());
+    assert!(matches!(
+        Label::decode(&bytes, ByteOffset(0)),
+        Err(FormatError::WrongAddress { found: 65536, .. })
+    ));
+    let mut newer = bytes.clone();
+    newer[56 + 7] = 0x80;
+    assert!(matches!(
+        Label::decode(&resealed(newer), Label::COPY0_AT),
+        Err(FormatError::UnknownFeature { .. })
+    ));
+    let mut revision = bytes.clone();
+    revision[16] = 9;
+    assert!(matches!(
+        Label::decode(&resealed(revision), Label::COPY0_AT),
+        Err(FormatError::BadField { field: "revision", value: 9, .. })
+    ));
+    assert!(matches!(
+        Label::decode(&bytes[..100], Label::COPY0_AT),
+        Err(FormatError::TooShort { .. })
+    ));
+    assert!(matches!(
+        Label::decode(&bytes[..600], Label::COPY0_AT),
+        Err(FormatError::TooShort { .. })
+    ));
+    assert!(matches!(
+        Label::decode(&[0; 4096], Label::COPY0_AT),
+        Err(FormatError::BadMagic { .. })
+    ));
+}
+
+fn refused(field: &str, change: impl FnOnce(&mut Label)) {
+    let mut label = sample();
+    change(&mut label);
+    match label.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]) {
+        Err(FormatError::BadField { field: found, .. }) => assert_eq!(found, field),
+        other => panic!("expected a bad {field}, got {other:?}"),
+    }
+}
+
+#[test]
+fn broken_invariants_are_refused() {
+    refused("stripe unit", |l| l.stripe_unit = Bytes(1000));
+    refused("lock sector", |l| l.lock_sector = Bytes(1024));
+    refused("epoch", |l| l.epoch = Epoch(0));
+    refused("name", |l| l.name = "a/b".into());
+    refused("name length", |l| l.name = "x".repeat(64));
+    refused("own member index", |l| l.member = MemberIndex(2));
+    refused("member count", |l| {
+        l.members = (0..=255).map(|_| member(0, 4)).chain([member(1, 4)]).collect();
+    });
+    refused("identity, used twice, of member", |l| l.members[1].uuid = l.members[0].uuid);
+    refused("data area of member", |l| l.members[0].data_len = Bytes(u64::MAX));
+    refused("child of a node", |l| l.nodes.swap(0, 2));
+    refused("length of topology node", |l| l.nodes[1].len = Bytes(17 * MIB));
+    refused("length of topology node", |l| l.nodes[2].len = Bytes(25 * MIB));
+    refused("overlapping slice of member", |l| {
+        l.nodes[1] = slice(0, 5 * MIB, 5 * MIB);
+        l.nodes[2].len = Bytes(15 * MIB);
+        l.segments[0].len = Bytes(15 * MIB);
+    });
+    refused("segment of node", |l| l.segments[0].node = 0);
+    refused("segment start", |l| l.segments[0].start = ByteOffset(1));
+    refused("weight", |l| {
+        if let NodeKind::Stripe { children, .. } = &mut l.nodes[2].kind {
+            children[0].weight = 0;
+        }
+    });
+}
+
+#[test]
+fn the_largest_label_fits() {
+    let mut l = sample();
+    l.members =
+        (0..=255).map(|i| Member { uuid: Uuid::from_bytes([i; 16]), ..member(0, 300) }).collect();
+    let slices = u16::try_from(Label::NODES_MAX - 1).unwrap();
+    l.nodes = (0..slices).map(|i| slice(i % 256, u64::from(i / 256) * MIB, MIB)).collect();
+    l.nodes.push(TreeNode {
+        len: Bytes(u64::from(slices) * MIB),
+        kind: NodeKind::Concat { children: children(0..slices) },
+    });
+    l.segments = (0..Label::SEGMENTS_MAX as u64)
+        .map(|i| Segment {
+            start: ByteOffset(i * 4096),
+            len: Bytes(4096),
+            node: slices,
+            node_start: ByteOffset(i * 4096),
+            subpool: SubpoolKind::General,
+        })
+        .collect();
+    let bytes = encoded(&l);
+    assert_eq!(Label::decode(&bytes, Label::COPY0_AT).unwrap().0, l);
+    let full =
+        512 + 256 * 256 + Label::NODES_MAX * 48 + Label::EDGES_MAX * 4 + Label::SEGMENTS_MAX * 32;
+    assert!(full <= Label::LEN_MAX);
+    l.nodes.push(slice(0, 200 * MIB, MIB));
+    assert!(l.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]).is_err());
+}
+
+#[test]
+fn place_of_the_second_copy() {
+    assert_eq!(Label::copy1_at(Bytes(3 * MIB)), Some(ByteOffset(2 * MIB)));
+    assert_eq!(Label::copy1_at(Bytes(3 * MIB - 1)), None);
+    assert_eq!(Label::copy1_at(Bytes(10 * MIB + 4096)), Some(ByteOffset(9 * MIB)));
+    assert_eq!(Label::copy1_at(Bytes(u64::MAX)).map(|o| o.0 % MIB), Some(0));
+}
+
+proptest! {
+    /// Bytes of any kind under a valid checksum: never a panic, and whatever is accepted holds
+    /// the invariants (it can be encoded again).
+    #[test]
+    fn decode_never_panics(
+        rich_one: bool,
+        changes in proptest::collection::vec((12_usize..4096, any::<u8>()), 0..12),
+    ) {
+        let mut bytes = encoded(&if rich_one { rich() } else { sample() });
+        for (at, value) in changes {
+            if let Some(b) = bytes.get_mut(at) {
+                *b = value;
+            }
+        }
+        if let Ok((label, _)) = Label::decode(&resealed(bytes), Label::COPY0_AT) {
+            prop_assert!(label.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]).is_ok());
+        }
+    }
+
+    #[test]
+    fn decode_of_noise_never_panics(noise in proptest::collection::vec(any::<u8>(), 0..9000)) {
+        let mut noise = noise;
+        if noise.len() >= 4096 {
+            let len = u32::try_from(noise.len() / 4096 * 4096).unwrap();
+            noise[..8].copy_from_slice(&RawLabel::MAGIC);
+            noise[12..16].copy_from_slice(&len.to_le_bytes());
+            noise[16..24].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+            noise[24..32].copy_from_slice(&65536_u64.to_le_bytes());
+            noise[56..64].fill(0);
+            noise.truncate(len as usize);
+            noise = resealed(noise);
+        }
+        let _ = Label::decode(&noise, Label::COPY0_AT);
+    }
+}
