@@ -58,6 +58,8 @@ pub enum MetaKind {
     Quota = 16,
     /// A node's list of unlinked but open inodes.
     Orphans = 17,
+    /// A node's log of freed blocks that the groups do not yet know of.
+    FreeLog = 18,
 }
 impl MetaKind {
     /// From the number on disk.
@@ -81,6 +83,7 @@ impl MetaKind {
             15 => K::Counters,
             16 => K::Quota,
             17 => K::Orphans,
+            18 => K::FreeLog,
             _ => return None,
         })
     }
@@ -105,6 +108,7 @@ impl MetaKind {
             K::Counters => "counters",
             K::Quota => "quota block",
             K::Orphans => "orphan list",
+            K::FreeLog => "free log",
         }
     }
 }

@@ -84,3 +84,39 @@ pub struct RawWindow {
     pub reserved: U32,
 }
 const _: () = assert!(size_of::<RawWindow>() == 72);
+
+/// A block of a node's free log (kind `FreeLog`): header, count, then [`RawFreed`]s.
+///
+/// A run stands here from the transaction that frees it until the one that changes its bits in
+/// the group: exactly one of (window, free log, group) knows that a block is free.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawFreeLog {
+    /// Kind `FreeLog`.
+    pub header: MetaHeader,
+    /// Entries that follow.
+    pub count: U64,
+}
+const _: () = assert!(size_of::<RawFreeLog>() == 48);
+
+/// A freed run whose group does not know it yet.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct RawFreed {
+    /// First block.
+    pub start: U64,
+    /// Blocks; all of one group.
+    pub len: U32,
+    /// The [`BlockState`] they take: `Free` (data), or `MetaFree` (one metadata slot).
+    pub state: U32,
+}
+const _: () = assert!(size_of::<RawFreed>() == 16);
+
+impl RawFreeLog {
+    /// Entries that a body of `body_len` bytes holds.
+    pub const fn capacity(body_len: usize) -> usize {
+        body_len.saturating_sub(size_of::<Self>()) / size_of::<RawFreed>()
+    }
+}

@@ -7,7 +7,8 @@
 //!  plocks        buckets of program locks
 //!  slots         node slot records, one lock sector each, packed   (not metadata slots)
 //!  heartbeats    one lock sector each, packed                      (not metadata slots)
-//!  node areas    per node: NodeInfo, Orphans x 4, Window x 8, JournalHeader x 2, 1 spare
+//!  node areas    per node: NodeInfo, Orphans x 4, Window x 8, JournalHeader x 2,
+//!                FreeLog x 16, 1 spare
 //!  journals      per node: `journal_blocks` plain blocks
 //!  resource groups
 //!  last slot     copy of the superblock
@@ -112,6 +113,10 @@ impl RawSuperblock {
     pub const WINDOWS: u64 = 8;
     /// In a node's area: two journal headers, written in turn.
     pub const AREA_JOURNAL_HEADERS: u64 = 13;
+    /// In a node's area: first block of the free log.
+    pub const AREA_FREELOG: u64 = 15;
+    /// Free-log blocks per node.
+    pub const FREELOG_BLOCKS: u64 = 16;
     /// Slots in a node's area.
-    pub const AREA_SLOTS: u16 = 16;
+    pub const AREA_SLOTS: u16 = 32;
 }
