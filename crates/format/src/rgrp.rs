@@ -85,7 +85,8 @@ pub struct RawWindow {
 }
 const _: () = assert!(size_of::<RawWindow>() == 72);
 
-/// A block of a node's free log (kind `FreeLog`): header, count, then [`RawFreed`]s.
+/// A block of a node's free log (kind `FreeLog`): header, count, then as many places for a
+/// [`RawFreed`] as fit; a place with length 0 is empty.
 ///
 /// A run stands here from the transaction that frees it until the one that changes its bits in
 /// the group: exactly one of (window, free log, group) knows that a block is free.
@@ -94,7 +95,7 @@ const _: () = assert!(size_of::<RawWindow>() == 72);
 pub struct RawFreeLog {
     /// Kind `FreeLog`.
     pub header: MetaHeader,
-    /// Entries that follow.
+    /// Places in use.
     pub count: U64,
 }
 const _: () = assert!(size_of::<RawFreeLog>() == 48);
@@ -115,7 +116,7 @@ pub struct RawFreed {
 const _: () = assert!(size_of::<RawFreed>() == 16);
 
 impl RawFreeLog {
-    /// Entries that a body of `body_len` bytes holds.
+    /// Places in a body of `body_len` bytes.
     pub const fn capacity(body_len: usize) -> usize {
         body_len.saturating_sub(size_of::<Self>()) / size_of::<RawFreed>()
     }

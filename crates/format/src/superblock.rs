@@ -7,7 +7,7 @@
 //!  plocks        buckets of program locks
 //!  slots         node slot records, one lock sector each, packed   (not metadata slots)
 //!  heartbeats    one lock sector each, packed                      (not metadata slots)
-//!  node areas    per node: NodeInfo, Orphans x 4, Window x 8, JournalHeader x 2,
+//!  node areas    per node: NodeInfo, Orphans x 4, Window x 16, JournalHeader x 2,
 //!                FreeLog x 16, 1 spare
 //!  journals      per node: `journal_blocks` plain blocks
 //!  resource groups
@@ -110,13 +110,13 @@ impl RawSuperblock {
     /// In a node's area: first window.
     pub const AREA_WINDOWS: u64 = 5;
     /// Windows per node.
-    pub const WINDOWS: u64 = 8;
+    pub const WINDOWS: u64 = 16;
     /// In a node's area: two journal headers, written in turn.
-    pub const AREA_JOURNAL_HEADERS: u64 = 13;
+    pub const AREA_JOURNAL_HEADERS: u64 = 21;
     /// In a node's area: first block of the free log.
-    pub const AREA_FREELOG: u64 = 15;
+    pub const AREA_FREELOG: u64 = 23;
     /// Free-log blocks per node.
     pub const FREELOG_BLOCKS: u64 = 16;
     /// Slots in a node's area.
-    pub const AREA_SLOTS: u16 = 32;
+    pub const AREA_SLOTS: u16 = 40;
 }
