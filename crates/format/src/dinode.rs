@@ -126,4 +126,16 @@ impl RawDinode {
     pub const FLAG_IMMUTABLE: u32 = 1;
     /// May only be appended to.
     pub const FLAG_APPEND: u32 = 2;
+    /// Made without a name: may get its first one (`O_TMPFILE`). Cleared when it does.
+    pub const FLAG_TMPFILE: u32 = 1 << 16;
+
+    /// Bytes of the tail in a body of `body_len`: what inline attributes leave.
+    pub fn tail_capacity(&self, body_len: usize) -> usize {
+        body_len.saturating_sub(Self::TAIL_AT + usize::from(self.xattr_len.get()))
+    }
+    /// The most that inline attributes may take of a body of `body_len`, so that a tail of useful
+    /// size remains whatever the file becomes.
+    pub const fn xattr_inline_max(body_len: usize) -> usize {
+        body_len.saturating_sub(Self::TAIL_AT) / 2 / 8 * 8
+    }
 }

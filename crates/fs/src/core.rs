@@ -29,6 +29,8 @@ pub(crate) struct Core {
     pub kernel: Arc<dyn KernelCache>,
     pub options: MountOptions,
     pub node: NodeId,
+    pub orphans: crate::orphan::Orphans,
+    pub plocks: crate::plock::Plocks,
     /// First failure, once the node has withdrawn.
     pub withdrawn: OnceLock<Arc<str>>,
 }

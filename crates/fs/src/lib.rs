@@ -59,3 +59,4 @@ pub use braid_lock as lock;
 pub use braid_pool as pool;
 pub use error::Error;
 pub use mount::MountOptions;
+pub use plock::{Canceller, Plock, PlockKind};

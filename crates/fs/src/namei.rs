@@ -1,1 +1,0 @@
-//! Operations on names: lookup, create, link, unlink, rename.
