@@ -1,1 +1,179 @@
-//! TODO
+//! Many devices, one striped address space.
+//!
+//! A [`Pool`] is made once by [`Pool::create`] and afterwards put together from its members by
+//! [`Pool::assemble`], in whatever order and under whatever names they are found ([`discover`]).
+//! All its offsets are logical; [`map`] says where they lie.
+//!
+//! Invariants:
+//! * nothing is written before every check has passed;
+//! * at every moment each member has one whole label ([`members`]);
+//! * a pool is opened only with exactly its current members: no missing, stale, foreign,
+//!   truncated or duplicated one.
+
+#![forbid(unsafe_code)]
+
+pub use braid_device as device;
+
+pub mod assemble;
+mod clock;
+pub mod create;
+pub mod discover;
+pub mod error;
+pub mod io;
+pub mod map;
+pub mod members;
+pub mod queue;
+
+use std::sync::Arc;
+
+use braid_device::{Device, MemoryDevice};
+use braid_format::label::Label;
+use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
+use uuid::Uuid;
+
+pub use create::CreateOptions;
+pub use discover::{FoundMember, FoundPool, MemberCondition, discover};
+pub use error::{MissingMember, PoolError};
+pub use io::PoolRequest;
+pub use map::{Map, Piece, ZoneInfo};
+pub use queue::{PoolOp, PoolQueue};
+
+/// A member of an open pool.
+#[derive(Debug, Clone)]
+pub struct MemberInfo {
+    /// Its place.
+    pub index: MemberIndex,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Where it is now.
+    pub path: String,
+    /// Bytes in its data area.
+    pub data_len: Bytes,
+    /// Bytes of the device.
+    pub size: Bytes,
+}
+
+/// What a pool is.
+#[derive(Debug, Clone)]
+pub struct PoolInfo {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Logical bytes.
+    pub size: Bytes,
+    /// Contiguous bytes on one member before the next.
+    pub stripe_unit: Bytes,
+    /// Bytes in a full row of the first zone.
+    pub stripe_width: Bytes,
+    /// Bytes in a device lock's sector; the length of a compare-and-write.
+    pub lock_sector: Bytes,
+    /// Largest sector of the members: the grain of reads and writes.
+    pub sector: Bytes,
+    /// The members, in order.
+    pub members: Vec<MemberInfo>,
+    /// Runs of the logical space with the same columns.
+    pub zones: Vec<ZoneInfo>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    info: PoolInfo,
+    label: Label,
+    map: Map,
+    /// In member order.
+    devices: Vec<Arc<dyn Device>>,
+    sector: Bytes,
+}
+
+/// An open pool. A clone is another handle on the same pool; all methods take `&self` and may be
+/// called from any thread.
+#[derive(Debug, Clone)]
+pub struct Pool(Arc<Inner>);
+
+impl Pool {
+    /// Opens a pool on `devices` in member order, with a verified label.
+    pub(crate) fn open(devices: Vec<Arc<dyn Device>>, label: Label) -> Result<Self, PoolError> {
+        let map = Map::new(&label)?;
+        let sector = devices.iter().map(|d| d.info().sector).max().unwrap_or(Bytes(512));
+        let zones = map.zones();
+        let members = (0_u16..)
+            .zip(label.members.iter().zip(&devices))
+            .map(|(i, (m, device))| MemberInfo {
+                index: MemberIndex(i),
+                uuid: m.uuid,
+                path: device.info().name.clone(),
+                data_len: m.data_len,
+                size: device.info().size,
+            })
+            .collect();
+        let info = PoolInfo {
+            name: label.name.clone(),
+            uuid: label.pool,
+            epoch: label.epoch,
+            size: map.size(),
+            stripe_unit: label.stripe_unit,
+            stripe_width: stripe_width(&zones, label.stripe_unit),
+            lock_sector: label.lock_sector,
+            sector,
+            members,
+            zones,
+        };
+        Ok(Self(Arc::new(Inner { info, label, map, devices, sector })))
+    }
+
+    /// A pool of `n` memory devices of `size` each, named "test", for the tests of the layers
+    /// above. Each device has room for the labels besides.
+    ///
+    /// # Panics
+    /// When such a pool cannot be made (no member, or a size below one stripe unit).
+    pub fn for_tests(n: usize, size: Bytes) -> Self {
+        let whole =
+            Bytes(Label::DATA_AT.0 + size.0.next_multiple_of(Label::ALIGN.0) + Label::TAIL.0);
+        let devices = (0..n)
+            .map(|i| MemoryDevice::new(&format!("memory{i}"), whole, Bytes(512)) as Arc<dyn Device>)
+            .collect();
+        match Self::create(devices, &CreateOptions::new("test")) {
+            Ok(pool) => pool,
+            Err(e) => panic!("a pool for tests: {e}"),
+        }
+    }
+
+    /// What this pool is.
+    pub fn info(&self) -> &PoolInfo {
+        &self.0.info
+    }
+
+    /// The label in force (as member 0 has it, or another).
+    pub fn label(&self) -> &Label {
+        &self.0.label
+    }
+
+    /// The mapping.
+    pub fn map(&self) -> &Map {
+        &self.0.map
+    }
+
+    /// The members' devices, in member order.
+    pub fn devices(&self) -> &[Arc<dyn Device>] {
+        &self.0.devices
+    }
+
+    /// The device that carries the liveness byte locks of nodes.
+    pub fn member0(&self) -> &Arc<dyn Device> {
+        self.0.device(MemberIndex(0))
+    }
+
+    /// The member and device offset of a logical byte, for messages.
+    pub fn locate(&self, at: ByteOffset) -> Option<(&MemberInfo, ByteOffset)> {
+        let p = self.0.map.pieces(at, Bytes(1)).next()?;
+        Some((self.0.info.members.get(usize::from(p.member.0))?, p.at))
+    }
+}
+
+/// The row of the first zone; a pool of one member has rows of one unit.
+fn stripe_width(zones: &[ZoneInfo], unit: Bytes) -> Bytes {
+    zones.first().filter(|z| z.members.len() > 1).map_or(unit, |z| z.row)
+}

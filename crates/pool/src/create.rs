@@ -1,0 +1,276 @@
+//! Making a pool: checks first, all of them; then the labels; nothing is written before every
+//! device has passed.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use braid_device::{AlignedBuf, Device};
+use braid_format::label::{
+    Child, DeviceClass, Label, Member, MemberState, NodeKind, Segment, SubpoolKind, TreeNode,
+};
+use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex, StripeUnit};
+use uuid::Uuid;
+
+use crate::Pool;
+use crate::clock::unix_seconds;
+use crate::error::PoolError;
+use crate::members::{Found, write_epoch};
+
+/// Slots of nodes whose liveness bytes are looked at before a pool is overwritten.
+const NODE_SLOTS_MAX: u64 = 1024;
+
+/// How a pool is made.
+#[derive(Debug, Clone)]
+pub struct CreateOptions {
+    /// Its name: 1 to 63 bytes.
+    pub name: String,
+    /// Contiguous bytes on one member before the next.
+    pub stripe_unit: StripeUnit,
+    /// Bytes in a device lock's sector, 512 or 4096; `None`: the largest sector of the devices.
+    pub lock_sector: Option<Bytes>,
+    /// Overwrite other pools and file systems (never a device in use).
+    pub force: bool,
+}
+impl CreateOptions {
+    /// The stripe unit when none is asked for.
+    pub const STRIPE_UNIT: Bytes = Bytes(256 << 10);
+
+    /// Defaults, with this name.
+    pub fn new(name: impl Into<String>) -> Self {
+        let stripe_unit = StripeUnit::new(Self::STRIPE_UNIT);
+        Self {
+            name: name.into(),
+            stripe_unit: stripe_unit.expect("the default is a stripe unit"),
+            lock_sector: None,
+            force: false,
+        }
+    }
+
+    /// With this stripe unit.
+    ///
+    /// # Errors
+    /// [`PoolError::BadStripeUnit`].
+    pub fn stripe_unit(mut self, bytes: Bytes) -> Result<Self, PoolError> {
+        self.stripe_unit = StripeUnit::new(bytes).ok_or(PoolError::BadStripeUnit { bytes })?;
+        Ok(self)
+    }
+}
+
+impl Pool {
+    /// Makes a striped pool of `devices`, in this order, and opens it. All space of unequal
+    /// members is used, up to one stripe unit each. Its logical bytes are whatever was there.
+    ///
+    /// # Errors
+    /// Before anything is written: a bad name, too many or no devices, one given twice, read-only,
+    /// in use, too small, or (without `force`) with something on it. Later:
+    /// [`PoolError::Device`]; the devices may then carry labels of the unfinished pool.
+    pub fn create(
+        devices: Vec<Arc<dyn Device>>,
+        options: &CreateOptions,
+    ) -> Result<Self, PoolError> {
+        check_options(&devices, options)?;
+        let mut dirty = Vec::new();
+        for device in &devices {
+            if check_device(device, options)? {
+                dirty.push(device);
+            }
+        }
+        let label = label_of(&devices, options)?;
+        // Compiles, and refuses what cannot be mapped, before anything is lost.
+        let pool = Self::open(devices.clone(), label.clone())?;
+        for device in dirty {
+            wipe(device)?;
+        }
+        write_epoch(&devices, &label)?;
+        for (device, member) in devices.iter().zip(&label.members) {
+            verify(device, member, &devices)?;
+        }
+        Ok(pool)
+    }
+}
+
+fn path_of(device: &Arc<dyn Device>) -> String {
+    device.info().name.clone()
+}
+
+fn check_options(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<(), PoolError> {
+    let name = &options.name;
+    let plain = !name.contains(|c: char| c == '/' || c.is_control());
+    if name.is_empty() || name.len() > Label::NAME_MAX || !plain {
+        return Err(PoolError::BadName { name: name.clone() });
+    }
+    if devices.is_empty() {
+        return Err(PoolError::NoDevices);
+    }
+    if devices.len() > Label::MEMBERS_MAX {
+        return Err(PoolError::TooManyMembers { count: devices.len() });
+    }
+    for (i, a) in devices.iter().enumerate() {
+        if let Some(b) = devices.iter().take(i).find(|b| same_device(a, b)) {
+            return Err(PoolError::GivenTwice { path: path_of(a), other: path_of(b) });
+        }
+    }
+    Ok(())
+}
+
+/// Two names of one device: links, or the same node twice.
+pub(crate) fn same_device(a: &Arc<dyn Device>, b: &Arc<dyn Device>) -> bool {
+    if Arc::ptr_eq(a, b) {
+        return true;
+    }
+    let identity = |d: &Arc<dyn Device>| {
+        let m = std::fs::metadata(&d.info().name).ok()?;
+        Some(if d.info().is_block { (0, m.rdev()) } else { (m.dev(), m.ino()) })
+    };
+    a.info().is_block == b.info().is_block && identity(a).is_some_and(|x| Some(x) == identity(b))
+}
+
+/// Whether the device may become a member; says whether something on it must be wiped first.
+fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<bool, PoolError> {
+    let info = device.info();
+    let path = || info.name.clone();
+    if info.read_only {
+        return Err(PoolError::ReadOnly { path: path() });
+    }
+    let lock_sector = options.lock_sector.unwrap_or(Bytes(4096).max(info.sector));
+    if !matches!(lock_sector.0, 512 | 4096) || lock_sector < info.sector {
+        return Err(PoolError::BadLockSector { path: path(), sector: info.sector, lock_sector });
+    }
+    let ends = Label::DATA_AT.0 + Label::TAIL.0;
+    let unit = options.stripe_unit.bytes().0;
+    let data = Label::copy1_at(info.size).map_or(0, |at| at.0 - Label::DATA_AT.0);
+    if data < unit.max(Label::ALIGN.0) {
+        let needed = Bytes(ends + unit.next_multiple_of(Label::ALIGN.0));
+        return Err(PoolError::TooSmall { path: path(), size: info.size, needed });
+    }
+    if let Some(how) = braid_device::in_use(std::path::Path::new(&info.name))? {
+        return Err(PoolError::InUse { path: path(), how });
+    }
+    let found = Found::read(device.clone())?;
+    if let Some(label) = found.newest() {
+        if node_lives(device)? {
+            let how = format!("a node has pool {:?} mounted", label.name);
+            return Err(PoolError::InUse { path: path(), how });
+        }
+        if !options.force {
+            let (name, pool) = (label.name.clone(), label.pool);
+            return Err(PoolError::BelongsToPool { path: path(), name, pool });
+        }
+        return Ok(true);
+    }
+    let Some(foreign) = braid_device::probe(&**device) else { return Ok(false) };
+    if !options.force {
+        return Err(PoolError::Foreign { path: path(), what: foreign.to_string() });
+    }
+    Ok(true)
+}
+
+/// Whether a node on this host lives on the pool that begins with this device.
+fn node_lives(device: &Arc<dyn Device>) -> Result<bool, PoolError> {
+    for slot in 0..NODE_SLOTS_MAX {
+        if device.byte_locked(1 + slot)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Zeroes both ends, so that no signature of the former owner remains.
+fn wipe(device: &Arc<dyn Device>) -> Result<(), PoolError> {
+    let zeros = AlignedBuf::zeroed(Label::DATA_AT.0.try_into().unwrap_or(1 << 20));
+    let size = device.info().size.0 / device.info().sector.0 * device.info().sector.0;
+    let tail = ByteOffset(size - zeros.len() as u64);
+    for at in [ByteOffset(0), tail] {
+        device.write(at, &zeros)?;
+    }
+    Ok(())
+}
+
+/// Reads the labels back: two names of one device that nothing else gave away show here.
+fn verify(
+    device: &Arc<dyn Device>,
+    member: &Member,
+    devices: &[Arc<dyn Device>],
+) -> Result<(), PoolError> {
+    let found = Found::read(device.clone())?;
+    let Some(label) = found.newest() else { return Err(found.refusal()) };
+    let own = label.members.get(usize::from(label.member.0));
+    if own.is_some_and(|o| o.uuid == member.uuid) {
+        return Ok(());
+    }
+    let other = devices.get(usize::from(label.member.0)).map_or_else(String::new, path_of);
+    Err(PoolError::GivenTwice { path: path_of(device), other })
+}
+
+/// The first label of a pool of these devices: one stripe over one slice of each.
+fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Label, PoolError> {
+    let unit = options.stripe_unit.bytes();
+    let mut members = Vec::with_capacity(devices.len());
+    let mut nodes = Vec::with_capacity(devices.len() + 1);
+    let mut total = 0;
+    for (i, device) in (0_u16..).zip(devices) {
+        let member = member_of(device)?;
+        let len = member.data_len.0 / unit.0 * unit.0;
+        total += len;
+        let kind = NodeKind::Slice { member: MemberIndex(i), start: ByteOffset(0) };
+        nodes.push(TreeNode { len: Bytes(len), kind });
+        members.push(member);
+    }
+    let stripe = u16::try_from(nodes.len()).unwrap_or(u16::MAX);
+    let children = (0..stripe).map(|node| Child { node, weight: 1 }).collect();
+    nodes.push(TreeNode { len: Bytes(total), kind: NodeKind::Stripe { unit, children } });
+    let sector = devices.iter().map(|d| d.info().sector).max().unwrap_or(Bytes(512));
+    let now = unix_seconds();
+    Ok(Label {
+        pool: Uuid::new_v4(),
+        name: options.name.clone(),
+        epoch: Epoch(1),
+        change_id: Uuid::new_v4(),
+        member: MemberIndex(0),
+        features_compat: 0,
+        features_ro_compat: 0,
+        lock_sector: options.lock_sector.unwrap_or(sector),
+        block_size: Bytes(0),
+        reshaping: false,
+        stripe_unit: unit,
+        created: now,
+        changed: now,
+        members,
+        nodes,
+        segments: vec![Segment {
+            start: ByteOffset(0),
+            len: Bytes(total),
+            node: stripe,
+            node_start: ByteOffset(0),
+            subpool: SubpoolKind::General,
+        }],
+    })
+}
+
+fn member_of(device: &Arc<dyn Device>) -> Result<Member, PoolError> {
+    let info = device.info();
+    let copy1 = Label::copy1_at(info.size).ok_or_else(|| PoolError::TooSmall {
+        path: info.name.clone(),
+        size: info.size,
+        needed: Bytes(Label::DATA_AT.0 + Label::ALIGN.0 + Label::TAIL.0),
+    })?;
+    let class = match (info.engine, info.rotational) {
+        ("memory", _) => DeviceClass::Memory,
+        (_, Some(true)) => DeviceClass::Rotational,
+        (_, Some(false)) => DeviceClass::SolidState,
+        (_, None) => DeviceClass::Unknown,
+    };
+    Ok(Member {
+        uuid: Uuid::new_v4(),
+        data_start: Label::DATA_AT,
+        data_len: copy1 - Label::DATA_AT,
+        device_size: info.size,
+        state: MemberState::Active,
+        state_epoch: Epoch(1),
+        class,
+        bytes_per_second: Bytes(0),
+        bus: 0,
+        path: info.name.clone(),
+        serial: String::new(),
+    })
+}

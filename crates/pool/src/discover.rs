@@ -1,0 +1,216 @@
+//! Finding pools by their labels, whatever their devices are called.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use braid_device::{Device, FileDevice, OpenOptions};
+use braid_format::{Bytes, Epoch, MemberIndex};
+use uuid::Uuid;
+
+use crate::create::same_device;
+use crate::error::MissingMember;
+use crate::members::{Found, Verdict, judge};
+
+/// Names devices, files and directories to look at besides the machine's block devices, separated
+/// by colons.
+pub const DEVICES_VARIABLE: &str = "BRAID_DEVICES";
+
+/// Most files of one directory that are looked at.
+const DIRECTORY_FILES_MAX: usize = 4096;
+
+/// In what condition a member was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MemberCondition {
+    /// Current, both labels good.
+    Good,
+    /// Current; one label is damaged and will be healed when the pool is opened.
+    Damaged,
+    /// Of an older epoch.
+    Stale(Epoch),
+    /// Of a newer epoch than most.
+    Ahead(Epoch),
+    /// Removed from the pool.
+    Removed,
+    /// Smaller than it was.
+    Truncated(Bytes),
+    /// Another device carries the same label.
+    Duplicate(PathBuf),
+    /// So many members are missing that nothing is known.
+    Unknown,
+}
+impl core::fmt::Display for MemberCondition {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Good => write!(f, "good"),
+            Self::Damaged => write!(f, "good, one label damaged"),
+            Self::Stale(epoch) => write!(f, "stale, epoch {epoch}"),
+            Self::Ahead(epoch) => write!(f, "newer than the rest, epoch {epoch}"),
+            Self::Removed => write!(f, "removed from the pool"),
+            Self::Truncated(expected) => write!(f, "truncated, had {expected} bytes"),
+            Self::Duplicate(other) => write!(f, "copy of {}", other.display()),
+            Self::Unknown => write!(f, "unknown, too few members"),
+        }
+    }
+}
+
+/// A device that carries a pool's label.
+#[derive(Debug, Clone)]
+pub struct FoundMember {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its place in the pool, if it has one.
+    pub index: Option<MemberIndex>,
+    /// Its condition.
+    pub state: MemberCondition,
+}
+
+/// A pool of which at least one member was found.
+#[derive(Debug, Clone)]
+pub struct FoundPool {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Its epoch (the highest seen, when no epoch has a majority).
+    pub epoch: Epoch,
+    /// What was found, in member order.
+    pub members: Vec<FoundMember>,
+    /// Members that were not found.
+    pub missing: Vec<MissingMember>,
+}
+impl FoundPool {
+    /// Whether all members are there and current.
+    pub fn complete(&self) -> bool {
+        let good =
+            |m: &FoundMember| matches!(m.state, MemberCondition::Good | MemberCondition::Damaged);
+        self.missing.is_empty() && self.members.iter().all(good)
+    }
+    /// The paths of its members.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.members.iter().map(|m| m.path.as_path())
+    }
+}
+
+/// Finds the pools on `paths` (devices, files, or directories of them), or, when `None`, on all
+/// block devices of this machine and on what `$BRAID_DEVICES` names. What cannot be opened or has
+/// no good label is passed over.
+pub fn discover(paths: Option<&[PathBuf]>) -> Vec<FoundPool> {
+    let paths = paths.map_or_else(everywhere, |p| p.iter().flat_map(|p| expand(p)).collect());
+    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+    let mut pools: HashMap<Uuid, Vec<Found>> = HashMap::new();
+    for path in paths {
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let Ok(device) = FileDevice::open(&path, options) else { continue };
+        let device: Arc<dyn Device> = device;
+        if devices.iter().any(|d| same_device(d, &device)) {
+            continue;
+        }
+        devices.push(device.clone());
+        let Ok(found) = Found::read(device) else { continue };
+        if let Some(pool) = found.newest().map(|l| l.pool) {
+            pools.entry(pool).or_default().push(found);
+        }
+    }
+    let mut pools: Vec<FoundPool> = pools.into_values().filter_map(|f| describe(&f)).collect();
+    pools.sort_by(|a, b| (&a.name, a.uuid).cmp(&(&b.name, b.uuid)));
+    pools
+}
+
+fn describe(found: &[Found]) -> Option<FoundPool> {
+    let newest = found.iter().filter_map(Found::newest).max_by_key(|l| l.epoch)?;
+    let path = |f: &Found| PathBuf::from(f.path());
+    let (label, mut members, missing) = match judge(found) {
+        Ok(j) => {
+            let members = found.iter().zip(j.verdicts).map(|(f, v)| FoundMember {
+                path: path(f),
+                index: f.newest().map(|l| l.member),
+                state: condition(f, v),
+            });
+            (j.label, members.collect::<Vec<_>>(), j.missing)
+        }
+        Err(e) => {
+            let unknown = |f: &Found| FoundMember {
+                path: path(f),
+                index: f.newest().map(|l| l.member),
+                state: MemberCondition::Unknown,
+            };
+            let missing = match e {
+                crate::PoolError::Missing { missing, .. } => missing,
+                _ => Vec::new(),
+            };
+            (newest.clone(), found.iter().map(unknown).collect(), missing)
+        }
+    };
+    members.sort_by(|a, b| (a.index, &a.path).cmp(&(b.index, &b.path)));
+    Some(FoundPool { name: label.name, uuid: label.pool, epoch: label.epoch, members, missing })
+}
+
+fn condition(found: &Found, verdict: Verdict) -> MemberCondition {
+    match verdict {
+        Verdict::Current(_) if found.copies.iter().all(Result::is_ok) => MemberCondition::Good,
+        Verdict::Current(_) => MemberCondition::Damaged,
+        Verdict::Stale(epoch) => MemberCondition::Stale(epoch),
+        Verdict::Ahead(epoch) => MemberCondition::Ahead(epoch),
+        Verdict::Removed => MemberCondition::Removed,
+        Verdict::Truncated(expected) => MemberCondition::Truncated(expected),
+        Verdict::Duplicate(other, _) => MemberCondition::Duplicate(other.into()),
+    }
+}
+
+/// The machine's block devices, and what the environment names.
+fn everywhere() -> Vec<PathBuf> {
+    let partitions = std::fs::read_to_string("/proc/partitions").unwrap_or_default();
+    let named = std::env::var_os(DEVICES_VARIABLE).unwrap_or_default();
+    let mut paths: Vec<PathBuf> = block_devices(&partitions).collect();
+    paths.extend(
+        std::env::split_paths(&named)
+            .filter(|p| !p.as_os_str().is_empty())
+            .flat_map(|p| expand(&p)),
+    );
+    let loops = std::fs::read_dir("/dev").into_iter().flatten().flatten().map(|e| e.path());
+    paths.extend(loops.filter(|p| is_loop(p)));
+    paths
+}
+
+/// Paths of `/proc/partitions`' lines: major, minor, blocks, name.
+fn block_devices(partitions: &str) -> impl Iterator<Item = PathBuf> {
+    partitions.lines().skip(1).filter_map(|line| {
+        let name = line.split_whitespace().nth(3)?;
+        Some(Path::new("/dev").join(name))
+    })
+}
+
+fn is_loop(path: &Path) -> bool {
+    let name = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("loop"));
+    name.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// A directory's files (not below it), or the path itself.
+fn expand(path: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(path) else { return vec![path.to_owned()] };
+    let files = entries.flatten().map(|e| e.path()).filter(|p| !p.is_dir());
+    let mut files: Vec<PathBuf> = files.take(DIRECTORY_FILES_MAX).collect();
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_partitions_become_paths() {
+        let text = "major minor  #blocks  name\n\n 253        0   41943040 vda\n 7 0 1024 loop0\n";
+        let paths: Vec<_> = block_devices(text).collect();
+        assert_eq!(paths, [Path::new("/dev/vda"), Path::new("/dev/loop0")]);
+    }
+
+    #[test]
+    fn loop_devices_are_told_from_their_like() {
+        assert!(is_loop(Path::new("/dev/loop12")));
+        assert!(!is_loop(Path::new("/dev/loop-control")));
+        assert!(!is_loop(Path::new("/dev/loop")));
+    }
+}

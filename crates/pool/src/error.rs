@@ -1,0 +1,299 @@
+//! Why a pool cannot be made, put together or used. Each error names the device and says what to
+//! do about it.
+
+use braid_device::DeviceError;
+use braid_format::{ByteOffset, Bytes, Epoch, FormatError, MemberIndex};
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::map::MapError;
+
+/// A member that is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingMember {
+    /// Its place in the pool.
+    pub index: MemberIndex,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Where it was last seen.
+    pub last_path: String,
+}
+impl core::fmt::Display for MissingMember {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "member {} (last seen at {}, {})", self.index, self.last_path, self.uuid)
+    }
+}
+
+fn list(missing: &[MissingMember]) -> String {
+    missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Everything that can go wrong with a pool.
+#[derive(Debug, Clone, Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// No device was given.
+    #[error("no device given")]
+    NoDevices,
+    /// More members than a pool can have.
+    #[error("{count} devices are too many: a pool has at most 256 members")]
+    TooManyMembers {
+        /// How many were given.
+        count: usize,
+    },
+    /// A name that a pool cannot have.
+    #[error("{name:?} cannot be a pool's name: 1 to 63 bytes, no '/' and no control characters")]
+    BadName {
+        /// The name given.
+        name: String,
+    },
+    /// A stripe unit of nonsense.
+    #[error("{bytes} bytes cannot be a stripe unit: it must be a multiple of 4096, at most 1 GiB")]
+    BadStripeUnit {
+        /// What was given.
+        bytes: Bytes,
+    },
+    /// A lock sector of nonsense, or smaller than a device's sector.
+    #[error(
+        "a lock sector of {lock_sector} bytes is not possible on {path}, whose sectors have {sector}: use 4096, or 512 where all devices have 512"
+    )]
+    BadLockSector {
+        /// The device.
+        path: String,
+        /// Its sector.
+        sector: Bytes,
+        /// What was asked for.
+        lock_sector: Bytes,
+    },
+    /// A device that cannot hold the labels and one stripe unit.
+    #[error(
+        "{path} is too small: {size} bytes, at least {needed} are needed; use a larger device or a smaller stripe unit"
+    )]
+    TooSmall {
+        /// The device.
+        path: String,
+        /// Its size.
+        size: Bytes,
+        /// The least it must have.
+        needed: Bytes,
+    },
+    /// A device that cannot be written.
+    #[error("{path} is read-only: make it writable or leave it out")]
+    ReadOnly {
+        /// The device.
+        path: String,
+    },
+    /// A device that something else is using; not even force helps.
+    #[error("{path} is in use: {how}; unmount or detach it first")]
+    InUse {
+        /// The device.
+        path: String,
+        /// By what.
+        how: String,
+    },
+    /// A device with something else on it.
+    #[error(
+        "{path} carries {what}, which would be lost: give another device, or --force to overwrite it"
+    )]
+    Foreign {
+        /// The device.
+        path: String,
+        /// What was found.
+        what: String,
+    },
+    /// A device that is already in a pool.
+    #[error(
+        "{path} belongs to pool {name:?} ({pool}), which would be lost: give another device, or --force to overwrite it"
+    )]
+    BelongsToPool {
+        /// The device.
+        path: String,
+        /// That pool's name.
+        name: String,
+        /// That pool.
+        pool: Uuid,
+    },
+    /// One device given twice.
+    #[error("{path} and {other} are the same device: name each device once")]
+    GivenTwice {
+        /// The one.
+        path: String,
+        /// The other.
+        other: String,
+    },
+    /// No label on a device that should have one.
+    #[error("{path} is not a member of any pool{}: check the path, or leave it out", found.as_ref().map(|f| format!(" (it carries {f})")).unwrap_or_default())]
+    NotAMember {
+        /// The device.
+        path: String,
+        /// What stands there instead.
+        found: Option<String>,
+    },
+    /// Both labels of a member are damaged.
+    #[error(
+        "both labels of {path} are damaged (first: {first}; second: {second}): its data may be whole; restore the label from another member of the pool with `braid label restore`, do not create anew"
+    )]
+    LabelsDamaged {
+        /// The device.
+        path: String,
+        /// What is wrong with copy 0.
+        first: Box<FormatError>,
+        /// What is wrong with copy 1.
+        second: Box<FormatError>,
+    },
+    /// A member of another pool among the devices.
+    #[error(
+        "{path} belongs to pool {found_name:?} ({found}), {other} to pool {expected_name:?} ({expected}): give the members of one pool only"
+    )]
+    OtherPool {
+        /// The device.
+        path: String,
+        /// Its pool.
+        found: Uuid,
+        /// Its pool's name.
+        found_name: String,
+        /// The device it was compared with.
+        other: String,
+        /// That one's pool.
+        expected: Uuid,
+        /// That pool's name.
+        expected_name: String,
+    },
+    /// Members that were not found.
+    #[error("pool {name:?} is not complete: {} {} missing; attach {} and try again (`braid scan` lists what is seen)", list(missing), if missing.len() == 1 { "is" } else { "are" }, if missing.len() == 1 { "it" } else { "them" })]
+    Missing {
+        /// The pool.
+        name: String,
+        /// Who is not there.
+        missing: Vec<MissingMember>,
+    },
+    /// A member on a device that has become smaller.
+    #[error(
+        "{path} has been truncated: {size} bytes, it had {expected} when it joined pool {name:?}; give it its size back before use, or its data is lost"
+    )]
+    Truncated {
+        /// The device.
+        path: String,
+        /// The pool.
+        name: String,
+        /// Size now.
+        size: Bytes,
+        /// Size when it joined.
+        expected: Bytes,
+    },
+    /// A member that missed a change of the pool.
+    #[error(
+        "{path} is stale: its label is of epoch {epoch}, pool {name:?} is at epoch {current}; an old copy or backup of a member? give the current device instead"
+    )]
+    Stale {
+        /// The device.
+        path: String,
+        /// The pool.
+        name: String,
+        /// Its epoch.
+        epoch: Epoch,
+        /// The pool's.
+        current: Epoch,
+    },
+    /// A member that has seen a change that most of the others have not.
+    #[error(
+        "{path} is newer than the rest of pool {name:?}: its label is of epoch {epoch}, most members' of epoch {current}; the others are old copies or backups: give the current devices instead"
+    )]
+    Ahead {
+        /// The device.
+        path: String,
+        /// The pool.
+        name: String,
+        /// Its epoch.
+        epoch: Epoch,
+        /// The majority's.
+        current: Epoch,
+    },
+    /// Two devices with the label of one member.
+    #[error(
+        "{path} and {other} both carry the label of member {index} of pool {name:?}: one is a copy of the other; detach the copy (or wipe its labels)"
+    )]
+    Duplicate {
+        /// The one.
+        path: String,
+        /// The other.
+        other: String,
+        /// The pool.
+        name: String,
+        /// The member.
+        index: MemberIndex,
+    },
+    /// A device that is no longer in its pool.
+    #[error(
+        "{path} was removed from pool {name:?} or replaced before epoch {current}: leave it out"
+    )]
+    Removed {
+        /// The device.
+        path: String,
+        /// The pool.
+        name: String,
+        /// The pool's epoch.
+        current: Epoch,
+    },
+    /// The members do not agree, and no epoch has a majority.
+    #[error(
+        "the members of pool {name:?} do not agree: no epoch stands on a majority of them (highest seen: {highest}, on {path}); attach all current members, without old copies"
+    )]
+    NoMajority {
+        /// The pool.
+        name: String,
+        /// Highest epoch seen.
+        highest: Epoch,
+        /// A device that carries it.
+        path: String,
+    },
+    /// A label that this version cannot write or understand.
+    #[error("label of {path}: {source}")]
+    Label {
+        /// The device.
+        path: String,
+        /// What is wrong.
+        source: Box<FormatError>,
+    },
+    /// A topology that this version cannot serve.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// A read or write beyond the end.
+    #[error("{len} bytes at {at} reach past the end of the pool ({size} bytes)")]
+    PastEnd {
+        /// Where.
+        at: ByteOffset,
+        /// How many.
+        len: Bytes,
+        /// The pool's size.
+        size: Bytes,
+    },
+    /// A read or write that is not of whole sectors.
+    #[error("{len} bytes at {at} are not whole sectors of {sector} bytes")]
+    Misaligned {
+        /// Where.
+        at: ByteOffset,
+        /// How many.
+        len: Bytes,
+        /// The pool's sector.
+        sector: Bytes,
+    },
+    /// A device failed; its error names it.
+    #[error(transparent)]
+    Device {
+        /// Its error.
+        source: Box<DeviceError>,
+    },
+    /// The kernel refused a queue or a submission.
+    #[error("no queue for requests: {source}")]
+    Queue {
+        /// Its error.
+        source: Box<DeviceError>,
+    },
+}
+
+impl From<DeviceError> for PoolError {
+    fn from(source: DeviceError) -> Self {
+        Self::Device { source: Box::new(source) }
+    }
+}

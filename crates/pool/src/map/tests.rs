@@ -1,0 +1,270 @@
+use std::collections::HashMap;
+
+use braid_format::Epoch;
+use braid_format::label::{
+    Child, DeviceClass, Member, MemberState, Segment, SubpoolKind, TreeNode,
+};
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use super::*;
+
+const K4: u64 = 4096;
+
+fn stripe(lens: &[u64], unit: u64) -> Map {
+    let members: Vec<_> = lens.iter().map(|l| (Label::DATA_AT, Bytes(*l))).collect();
+    Map::stripe(&members, StripeUnit::new(Bytes(unit)).unwrap())
+}
+
+/// The reference: deals units one by one as the rule in the format says, knows nothing of zones.
+fn dealt(lens: &[u64], weights: &[u64], unit: u64) -> Vec<(u16, u64)> {
+    let rows: Vec<u64> = lens.iter().zip(weights).map(|(l, w)| l / (unit * w)).collect();
+    let mut out = Vec::new();
+    for row in 0..rows.iter().copied().max().unwrap_or(0) {
+        for round in 0..weights.iter().copied().max().unwrap_or(0) {
+            for (m, w) in (0_u16..).zip(weights) {
+                if round < *w && row < rows[usize::from(m)] {
+                    out.push((m, Label::DATA_AT.0 + (row * w + round) * unit));
+                }
+            }
+        }
+    }
+    out
+}
+
+/// A label of one stripe over whole members, weights and all.
+fn label(lens: &[u64], weights: &[u64], unit: u64) -> Label {
+    let members = (0_u8..).zip(lens).map(|(i, len)| Member {
+        uuid: Uuid::from_bytes([i; 16]),
+        data_start: Label::DATA_AT,
+        data_len: Bytes(*len),
+        device_size: Bytes(len + (2 << 20)),
+        state: MemberState::Active,
+        state_epoch: Epoch(1),
+        class: DeviceClass::Unknown,
+        bytes_per_second: Bytes(0),
+        bus: 0,
+        path: String::new(),
+        serial: String::new(),
+    });
+    let mut nodes: Vec<TreeNode> = (0_u16..).zip(lens).map(|(m, len)| slice(m, 0, *len)).collect();
+    let len = lens.iter().zip(weights).map(|(l, w)| l / (unit * w) * unit * w).sum();
+    let children =
+        (0_u16..).zip(weights).map(|(node, w)| Child { node, weight: u16::try_from(*w).unwrap() });
+    let kind = NodeKind::Stripe { unit: Bytes(unit), children: children.collect() };
+    nodes.push(TreeNode { len: Bytes(len), kind });
+    Label {
+        pool: Uuid::nil(),
+        name: "p".into(),
+        epoch: Epoch(1),
+        change_id: Uuid::nil(),
+        member: MemberIndex(0),
+        features_compat: 0,
+        features_ro_compat: 0,
+        lock_sector: Bytes(512),
+        block_size: Bytes(0),
+        reshaping: false,
+        stripe_unit: Bytes(unit),
+        created: 0,
+        changed: 0,
+        members: members.collect(),
+        segments: vec![Segment {
+            start: ByteOffset(0),
+            len: Bytes(len),
+            node: u16::try_from(nodes.len() - 1).unwrap(),
+            node_start: ByteOffset(0),
+            subpool: SubpoolKind::General,
+        }],
+        nodes,
+    }
+}
+
+fn slice(member: u16, start: u64, len: u64) -> TreeNode {
+    let kind = NodeKind::Slice { member: MemberIndex(member), start: ByteOffset(start) };
+    TreeNode { len: Bytes(len), kind }
+}
+
+/// Cuts pieces into single units of `grain` bytes.
+fn places(map: &Map, at: u64, len: u64, grain: u64) -> Vec<(u16, u64)> {
+    map.pieces(ByteOffset(at), Bytes(len))
+        .flat_map(|p| (0..p.len.0 / grain).map(move |i| (p.member.0, p.at.0 + i * grain)))
+        .collect()
+}
+
+#[test]
+fn drawing_in_the_module_is_true() {
+    let map = stripe(&[3 * K4, 5 * K4, 5 * K4], K4);
+    let zones: Vec<_> = map.zones().iter().map(|z| (z.start.0 / K4, z.members.len())).collect();
+    assert_eq!(zones, [(0, 3), (9, 2)]);
+    let base = Label::DATA_AT.0;
+    assert_eq!(
+        places(&map, 8 * K4, 5 * K4, K4),
+        [
+            (2, base + 2 * K4),
+            (1, base + 3 * K4),
+            (2, base + 3 * K4),
+            (1, base + 4 * K4),
+            (2, base + 4 * K4)
+        ]
+    );
+}
+
+#[test]
+fn one_member_is_one_piece() {
+    let map = stripe(&[1 << 30], 256 << 10);
+    let pieces: Vec<_> = map.pieces(ByteOffset(12345 * 512), Bytes(100 << 20)).collect();
+    assert_eq!(
+        pieces,
+        [Piece {
+            member: MemberIndex(0),
+            at: ByteOffset((1 << 20) + 12345 * 512),
+            len: Bytes(100 << 20)
+        }]
+    );
+}
+
+#[test]
+fn a_mebibyte_on_four_members_is_four_pieces() {
+    let map = stripe(&[1 << 30; 4], 256 << 10);
+    let pieces: Vec<_> = map.pieces(ByteOffset(8 << 20), Bytes(1 << 20)).collect();
+    assert_eq!(pieces.len(), 4);
+    assert!(pieces.iter().all(|p| p.at.0 == (3 << 20) && p.len.0 == 256 << 10));
+}
+
+#[test]
+fn nothing_lies_past_the_end() {
+    let map = stripe(&[1 << 20, 2 << 20], 64 << 10);
+    assert_eq!(map.size(), Bytes(3 << 20));
+    let sum = |at: u64, len| map.pieces(ByteOffset(at), Bytes(len)).map(|p| p.len.0).sum::<u64>();
+    assert_eq!(sum((3 << 20) - 4096, 8192), 4096);
+    assert_eq!(sum(3 << 20, 4096), 0);
+    assert_eq!(sum(u64::MAX - 5, u64::MAX), 0);
+    assert_eq!(map.inverse(MemberIndex(0), ByteOffset(2 << 20)), None);
+    assert_eq!(map.inverse(MemberIndex(0), ByteOffset(0)), None);
+    assert_eq!(map.inverse(MemberIndex(9), ByteOffset(1 << 20)), None);
+}
+
+#[test]
+fn concats_and_slices_of_members() {
+    // Concat of (a stripe over the first halves) and (the rest of member 1), shown in segments
+    // that cut both.
+    let mut l = label(&[64 * K4, 64 * K4], &[1, 1], K4);
+    l.nodes = vec![slice(0, 0, 32 * K4), slice(1, 0, 32 * K4), slice(1, 40 * K4, 20 * K4)];
+    let child = |node| Child { node, weight: 1 };
+    let kind = NodeKind::Stripe { unit: Bytes(K4), children: vec![child(0), child(1)] };
+    l.nodes.push(TreeNode { len: Bytes(64 * K4), kind });
+    let kind = NodeKind::Concat { children: vec![child(3), child(2)] };
+    l.nodes.push(TreeNode { len: Bytes(84 * K4), kind });
+    let segment = |start, len, node_start| Segment {
+        start: ByteOffset(start),
+        len: Bytes(len),
+        node: 4,
+        node_start: ByteOffset(node_start),
+        subpool: SubpoolKind::General,
+    };
+    l.segments = vec![segment(0, 74 * K4, 10 * K4), segment(74 * K4, 10 * K4, 0)];
+    l.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]).unwrap();
+    let map = Map::new(&l).unwrap();
+    let base = Label::DATA_AT.0;
+    assert_eq!(map.size(), Bytes(84 * K4));
+    assert_eq!(places(&map, 0, 2 * K4, K4), [(0, base + 5 * K4), (1, base + 5 * K4)]);
+    assert_eq!(places(&map, 53 * K4, 2 * K4, K4), [(1, base + 31 * K4), (1, base + 40 * K4)]);
+    assert_eq!(places(&map, 73 * K4, 2 * K4, K4), [(1, base + 59 * K4), (0, base)]);
+    bijection(&map, K4).unwrap();
+}
+
+#[test]
+fn stripe_of_concats() {
+    let mut l = label(&[64 * K4, 16 * K4, 16 * K4], &[1, 1, 1], K4);
+    let child = |node| Child { node, weight: 1 };
+    l.nodes = vec![slice(0, 0, 32 * K4), slice(1, 0, 16 * K4), slice(2, 0, 16 * K4)];
+    let kind = NodeKind::Concat { children: vec![child(1), child(2)] };
+    l.nodes.push(TreeNode { len: Bytes(32 * K4), kind });
+    let kind = NodeKind::Stripe { unit: Bytes(K4), children: vec![child(0), child(3)] };
+    l.nodes.push(TreeNode { len: Bytes(64 * K4), kind });
+    l.segments[0] = Segment { node: 4, len: Bytes(64 * K4), ..l.segments[0] };
+    l.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]).unwrap();
+    let map = Map::new(&l).unwrap();
+    let base = Label::DATA_AT.0;
+    assert_eq!(places(&map, 32 * K4, 2 * K4, K4), [(0, base + 16 * K4), (2, base)]);
+    bijection(&map, K4).unwrap();
+}
+
+#[test]
+fn what_this_version_does_not_serve_is_refused() {
+    let mut l = label(&[64 * K4, 64 * K4], &[1, 1], K4);
+    l.reshaping = true;
+    assert!(matches!(Map::new(&l), Err(MapError::Unsupported { .. })));
+    l.reshaping = false;
+    l.nodes[2].kind = NodeKind::Mirror {
+        children: vec![Child { node: 0, weight: 1 }, Child { node: 1, weight: 1 }],
+    };
+    assert_eq!(Map::new(&l), Err(MapError::Unsupported { what: "mirror" }));
+}
+
+/// Every grain of the logical space has one place, no two the same, and `inverse` finds it.
+fn bijection(map: &Map, grain: u64) -> Result<(), TestCaseError> {
+    let mut seen = HashMap::new();
+    for i in 0..map.size().0 / grain {
+        let at = ByteOffset(i * grain);
+        let pieces: Vec<_> = map.pieces(at, Bytes(grain)).collect();
+        prop_assert_eq!(pieces.len(), 1);
+        let p = pieces[0];
+        prop_assert_eq!(p.len, Bytes(grain));
+        prop_assert_eq!(seen.insert((p.member, p.at), at), None, "two addresses of one place");
+        prop_assert_eq!(map.inverse(p.member, p.at), Some(at));
+        let last = ByteOffset(p.at.0 + grain - 1);
+        prop_assert_eq!(map.inverse(p.member, last), Some(ByteOffset(at.0 + grain - 1)));
+    }
+    Ok(())
+}
+
+fn sizes() -> impl Strategy<Value = (Vec<u64>, Vec<u64>, u64)> {
+    (1_usize..=17, 1_u64..=7, any::<bool>()).prop_flat_map(|(n, unit, weighted)| {
+        let weight = if weighted { 1_u64..=4 } else { 1..=1 };
+        (
+            proptest::collection::vec((0_u64..60).prop_map(|b| b * K4), n),
+            proptest::collection::vec(weight, n),
+            Just(unit * K4),
+        )
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn any_stripe_is_a_bijection_and_deals_as_the_rule_says((lens, weights, unit) in sizes()) {
+        let l = label(&lens, &weights, unit);
+        let map = Map::new(&l).unwrap();
+        let reference = dealt(&lens, &weights, unit);
+        prop_assert_eq!(map.size().0, reference.len() as u64 * unit, "space lost or invented");
+        let found: Vec<_> = (0..reference.len() as u64)
+            .map(|i| places(&map, i * unit, unit, unit)[0])
+            .collect();
+        prop_assert_eq!(found, reference);
+        bijection(&map, K4)?;
+        for m in 0..lens.len() {
+            let m = u16::try_from(m).unwrap();
+            prop_assert_eq!(map.inverse(MemberIndex(m), ByteOffset(Label::DATA_AT.0 + lens[usize::from(m)])), None);
+        }
+    }
+
+    #[test]
+    fn a_range_is_the_sum_of_its_parts(
+        (lens, weights, unit) in sizes(), at in 0_u64..2000, len in 0_u64..2000,
+    ) {
+        let map = Map::new(&label(&lens, &weights, unit)).unwrap();
+        let (at, len) = (at * 512, len * 512);
+        let whole = places(&map, at, len, 512);
+        let single: Vec<_> =
+            (0..len / 512).flat_map(|i| places(&map, at + i * 512, 512, 512)).collect();
+        prop_assert_eq!(whole, single);
+    }
+
+    #[test]
+    fn unweighted_label_and_stripe_agree((lens, _, unit) in sizes()) {
+        let ones = vec![1; lens.len()];
+        prop_assert_eq!(Map::new(&label(&lens, &ones, unit)).unwrap(), stripe(&lens, unit));
+    }
+}

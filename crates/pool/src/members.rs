@@ -1,0 +1,321 @@
+//! Labels on devices: reading both copies, judging many members together, writing an epoch.
+//!
+//! An epoch is written in two phases: copy 0 on every member, flush, then copy 1 on every member,
+//! flush. So each member always has one whole label, and:
+//! * copy 1 of any member carries the epoch => copy 0 of every member does: it is *committed*;
+//! * no copy 1 carries it, and some member's copy 0 does not: it was never in use, and every
+//!   member's copy 1 still carries the one before: the pool goes back to that.
+//!
+//! The highest committed epoch that stands on a majority of its own members is in force.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use braid_device::{AlignedBuf, Device, Op, Request, run};
+use braid_format::label::{Label, MemberState};
+use braid_format::{ByteOffset, Bytes, Epoch, FormatError, MemberIndex};
+use uuid::Uuid;
+
+use crate::error::{MissingMember, PoolError};
+
+/// What stands where a label should.
+pub type Copy = Result<Label, FormatError>;
+
+/// A device and the two labels found on it.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// Copy 0 and copy 1.
+    pub copies: [Copy; 2],
+}
+
+/// Names an epoch: the number, and which change it was.
+type EpochId = (Epoch, Uuid);
+
+fn id(label: &Label) -> EpochId {
+    (label.epoch, label.change_id)
+}
+
+impl Found {
+    /// Reads both labels of `device`.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`] when the device cannot be read. Labels that are absent or damaged are
+    /// no error here: see `copies`.
+    pub fn read(device: Arc<dyn Device>) -> Result<Self, PoolError> {
+        let size = device.info().size;
+        let first = read_copy(&device, 0, Some(Label::COPY0_AT))?;
+        // A device that has grown has its second label where its end was.
+        let joined = first.as_ref().ok().and_then(|l| l.members.get(usize::from(l.member.0)));
+        let at_join = joined.and_then(|m| Label::copy1_at(m.device_size));
+        let mut second = read_copy(&device, 1, at_join.or(Label::copy1_at(size)))?;
+        if let (Ok(a), Ok(b)) = (&first, &second)
+            && (a.pool, own_uuid(a)) != (b.pool, own_uuid(b))
+        {
+            // Left over from another life of the device: copy 0 is written first.
+            let what = "pool label";
+            second = Err(FormatError::BadField { what, at: size.0, field: "member", value: 0 });
+        }
+        Ok(Self { device, copies: [first, second] })
+    }
+
+    /// The device's path.
+    pub fn path(&self) -> &str {
+        &self.device.info().name
+    }
+
+    /// The label of the highest epoch on this device.
+    pub fn newest(&self) -> Option<&Label> {
+        self.labels().max_by_key(|l| l.epoch)
+    }
+
+    /// The good labels.
+    pub fn labels(&self) -> impl Iterator<Item = &Label> {
+        self.copies.iter().filter_map(|c| c.as_ref().ok())
+    }
+
+    fn carries(&self, epoch: EpochId) -> bool {
+        self.labels().any(|l| id(l) == epoch)
+    }
+
+    /// Why this device, which has no good label, is no member.
+    pub fn refusal(&self) -> PoolError {
+        let path = self.path().to_owned();
+        let absent = |e: &FormatError| {
+            matches!(e, FormatError::BadMagic { .. } | FormatError::TooShort { .. })
+        };
+        match &self.copies {
+            [Err(first), Err(second)] if !(absent(first) && absent(second)) => {
+                PoolError::LabelsDamaged {
+                    path,
+                    first: Box::new(first.clone()),
+                    second: Box::new(second.clone()),
+                }
+            }
+            _ => PoolError::NotAMember {
+                path,
+                found: braid_device::probe(&*self.device).map(|f| f.to_string()),
+            },
+        }
+    }
+}
+
+fn own_uuid(label: &Label) -> Option<Uuid> {
+    label.members.get(usize::from(label.member.0)).map(|m| m.uuid)
+}
+
+/// Reads and verifies the copy at `at`; a place the device does not have holds nothing.
+fn read_copy(
+    device: &Arc<dyn Device>,
+    copy: u32,
+    at: Option<ByteOffset>,
+) -> Result<Copy, PoolError> {
+    let size = device.info().size;
+    let nothing = FormatError::TooShort { what: "pool label", len: 0 };
+    let Some(at) = at.filter(|at| at.0 < size.0) else { return Ok(Err(nothing)) };
+    let room = (size.0 - at.0).min(Label::LEN_MAX as u64);
+    let len = room / device.info().sector.0 * device.info().sector.0;
+    let mut buf = AlignedBuf::zeroed(Bytes(len).to_usize());
+    device.read(at, &mut buf)?;
+    Ok(match Label::decode(&buf, at) {
+        Ok((_, found)) if found != copy => Err(FormatError::BadField {
+            what: "pool label",
+            at: at.0,
+            field: "copy",
+            value: found.into(),
+        }),
+        Ok((label, _)) => Ok(label),
+        Err(e) => Err(e),
+    })
+}
+
+/// What a device is to the pool that was judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// A current member.
+    Current(MemberIndex),
+    /// Its label is of this older epoch.
+    Stale(Epoch),
+    /// Its label is of this newer epoch, which most members do not have.
+    Ahead(Epoch),
+    /// Not in the member table any more.
+    Removed,
+    /// Smaller than it was; it had this many bytes.
+    Truncated(Bytes),
+    /// It carries the same member's label as the device of this path.
+    Duplicate(String, MemberIndex),
+}
+
+/// What the labels of one pool's devices say together.
+#[derive(Debug, Clone)]
+pub struct Judgement {
+    /// The label in force (of whichever member it was read from).
+    pub label: Label,
+    /// For each device, in the order given.
+    pub verdicts: Vec<Verdict>,
+    /// Members that no device carries.
+    pub missing: Vec<MissingMember>,
+}
+
+/// Judges devices of one pool, each with at least one good label.
+///
+/// # Errors
+/// [`PoolError::Missing`] when so many members are missing that no epoch has a majority,
+/// [`PoolError::NoMajority`] when the members contradict each other.
+pub fn judge(found: &[Found]) -> Result<Judgement, PoolError> {
+    let mut first_with: HashMap<Uuid, usize> = HashMap::new();
+    for (i, f) in found.iter().enumerate() {
+        if let Some(uuid) = f.newest().and_then(own_uuid) {
+            first_with.entry(uuid).or_insert(i);
+        }
+    }
+    let voters: Vec<&Found> = first_with.values().filter_map(|i| found.get(*i)).collect();
+    let newest =
+        found.iter().filter_map(|f| f.newest().map(|l| (l, f.path()))).max_by_key(|(l, _)| l.epoch);
+    let Some((highest, path)) = newest else { return Err(PoolError::NoDevices) };
+    let Some(label) = in_force(&voters) else {
+        let missing = missing_of(highest, &first_with);
+        let name = highest.name.clone();
+        return Err(if missing.is_empty() {
+            PoolError::NoMajority { name, highest: highest.epoch, path: path.to_owned() }
+        } else {
+            PoolError::Missing { name, missing }
+        });
+    };
+    let verdicts =
+        found.iter().enumerate().map(|(i, f)| verdict(i, f, label, found, &first_with)).collect();
+    let missing = missing_of(label, &first_with);
+    Ok(Judgement { label: label.clone(), verdicts, missing })
+}
+
+/// The label of the highest committed epoch that stands on a majority.
+fn in_force<'a>(voters: &[&'a Found]) -> Option<&'a Label> {
+    let mut labels: Vec<&Label> = voters.iter().flat_map(|f| f.labels()).collect();
+    labels.sort_by_key(|l| core::cmp::Reverse(l.epoch));
+    labels.into_iter().find(|label| {
+        let active = |m: &&braid_format::label::Member| m.state == MemberState::Active;
+        let members = label.members.iter().filter(active).count();
+        let carriers = label
+            .members
+            .iter()
+            .filter(active)
+            .filter(|m| {
+                let here = |v: &&&Found| v.newest().and_then(own_uuid) == Some(m.uuid);
+                voters.iter().find(here).is_some_and(|v| v.carries(id(label)))
+            })
+            .count();
+        let second = |v: &&Found| v.copies[1].as_ref().is_ok_and(|l| id(l) == id(label));
+        let committed = carriers == members || voters.iter().any(second);
+        committed && carriers * 2 > members
+    })
+}
+
+fn missing_of(label: &Label, present: &HashMap<Uuid, usize>) -> Vec<MissingMember> {
+    (0_u16..)
+        .zip(&label.members)
+        .filter(|(_, m)| m.state == MemberState::Active && !present.contains_key(&m.uuid))
+        .map(|(i, m)| MissingMember {
+            index: MemberIndex(i),
+            uuid: m.uuid,
+            last_path: m.path.clone(),
+        })
+        .collect()
+}
+
+fn verdict(
+    i: usize,
+    device: &Found,
+    label: &Label,
+    all: &[Found],
+    first_with: &HashMap<Uuid, usize>,
+) -> Verdict {
+    let own = device.newest();
+    let uuid = own.and_then(own_uuid);
+    let place = label.members.iter().position(|m| Some(m.uuid) == uuid);
+    let index = MemberIndex(place.and_then(|p| u16::try_from(p).ok()).unwrap_or(u16::MAX));
+    let first = uuid.and_then(|u| first_with.get(&u)).copied().unwrap_or(i);
+    if let Some(other) = all.get(first).filter(|_| first != i) {
+        return Verdict::Duplicate(other.path().to_owned(), index);
+    }
+    let Some(member) = place.and_then(|p| label.members.get(p)) else { return Verdict::Removed };
+    if device.device.info().size < member.device_size {
+        return Verdict::Truncated(member.device_size);
+    }
+    let epoch = own.map_or(Epoch(0), |l| l.epoch);
+    if device.carries(id(label)) {
+        Verdict::Current(index)
+    } else if epoch > label.epoch {
+        Verdict::Ahead(epoch)
+    } else {
+        Verdict::Stale(epoch)
+    }
+}
+
+/// Writes `label` on `devices` (in member order): copy 0 everywhere, flush, copy 1 everywhere,
+/// flush. On return it is durable on all of them.
+///
+/// # Errors
+/// [`PoolError::Label`] before anything is written, [`PoolError::Device`] in between: the pool
+/// then has the old label or the new one, never a mixture.
+pub fn write_epoch(devices: &[Arc<dyn Device>], label: &Label) -> Result<(), PoolError> {
+    for copy in [0, 1] {
+        let all: Vec<usize> = (0..devices.len()).collect();
+        write_copies(devices, label, copy, &all)?;
+    }
+    Ok(())
+}
+
+/// Writes copy `copy` of `label` on the members in `which`, all at once, and flushes them.
+pub fn write_copies(
+    devices: &[Arc<dyn Device>],
+    label: &Label,
+    copy: u32,
+    which: &[usize],
+) -> Result<(), PoolError> {
+    let mut images = Vec::with_capacity(which.len());
+    for i in which {
+        let (Some(device), Some(member)) = (devices.get(*i), label.members.get(*i)) else {
+            continue;
+        };
+        let path = || device.info().name.clone();
+        let second = Label::copy1_at(member.device_size);
+        let at = if copy == 0 { Some(Label::COPY0_AT) } else { second };
+        let at = at.ok_or_else(|| PoolError::TooSmall {
+            path: path(),
+            size: member.device_size,
+            needed: Bytes(Label::DATA_AT.0 + Label::ALIGN.0 + Label::TAIL.0),
+        })?;
+        let mut own = label.clone();
+        own.member = MemberIndex(u16::try_from(*i).unwrap_or(u16::MAX));
+        let mut image = AlignedBuf::zeroed(own.encoded_len());
+        own.encode(copy, at, &mut image)
+            .map_err(|source| PoolError::Label { path: path(), source: Box::new(source) })?;
+        images.push((device, at, image));
+    }
+    let mut writes: Vec<Request<'_>> = images
+        .iter()
+        .map(|(d, at, image)| Request {
+            device: &***d,
+            at: *at,
+            op: Op::Write(image),
+            result: Ok(()),
+        })
+        .collect();
+    finish(&mut writes)?;
+    let mut flushes: Vec<Request<'_>> = images
+        .iter()
+        .map(|(d, ..)| Request { device: &***d, at: ByteOffset(0), op: Op::Flush, result: Ok(()) })
+        .collect();
+    finish(&mut flushes)
+}
+
+/// Runs all requests; the first failure is the result.
+fn finish(requests: &mut [Request<'_>]) -> Result<(), PoolError> {
+    run(requests);
+    for r in requests {
+        core::mem::replace(&mut r.result, Ok(()))?;
+    }
+    Ok(())
+}
