@@ -158,9 +158,9 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
         }
         return Ok(true);
     }
-    let Some(foreign) = braid_device::probe(&**device) else { return Ok(false) };
+    let Some(foreign) = crate::foreign::on(&**device) else { return Ok(false) };
     if !options.force {
-        return Err(PoolError::Foreign { path: path(), what: foreign.to_string() });
+        return Err(PoolError::Foreign { path: path(), what: foreign });
     }
     Ok(true)
 }

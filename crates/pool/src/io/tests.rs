@@ -1,1 +1,238 @@
+use braid_device::{AlignedBuf, MemoryDevice};
+use braid_format::StripeUnit;
+use proptest::prelude::*;
 
+use super::*;
+use crate::{CreateOptions, PoolOp, PoolQueue};
+
+fn pool(sizes_mib: &[u64], unit: u64) -> Pool {
+    let devices = sizes_mib
+        .iter()
+        .enumerate()
+        .map(|(i, mib)| {
+            let name = format!("memory{i}");
+            MemoryDevice::new(&name, Bytes((mib + 2) << 20), Bytes(512)) as Arc<dyn Device>
+        })
+        .collect();
+    let stripe_unit = StripeUnit::new(Bytes(unit)).unwrap();
+    Pool::create(devices, &CreateOptions { stripe_unit, ..CreateOptions::new("io") }).unwrap()
+}
+
+/// Bytes that say where they belong.
+fn pattern(at: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| ((at + i) / 512 * 31 + (at + i) % 251) as u8).collect()
+}
+
+#[test]
+fn what_is_written_is_read_whatever_the_cut() {
+    for n in [1, 2, 3, 4, 7, 17] {
+        let sizes: Vec<u64> = (0..n).map(|i| 1 + i % 3).collect();
+        let pool = pool(&sizes, 64 << 10);
+        let size = pool.info().size.to_usize();
+        assert_eq!(size as u64, sizes.iter().sum::<u64>() << 20);
+        let all = pattern(0, size);
+        for (i, chunk) in all.chunks(300 * 512).enumerate() {
+            pool.write(ByteOffset((i * 300 * 512) as u64), chunk).unwrap();
+        }
+        let mut back = vec![0; size];
+        pool.read(ByteOffset(0), &mut back).unwrap();
+        assert!(back == all, "{n} members");
+        // On the devices: each byte where the map says.
+        for (i, unit) in all.chunks(64 << 10).enumerate().step_by(5) {
+            let at = ByteOffset((i << 16) as u64);
+            let p = pool.map().pieces(at, Bytes(4096)).next().unwrap();
+            let mut raw = vec![0; 4096];
+            pool.devices()[usize::from(p.member.0)].read(p.at, &mut raw).unwrap();
+            assert!(raw == unit[..4096], "unit {i} of {n} members");
+        }
+    }
+}
+
+#[test]
+fn the_labels_survive_a_pool_written_from_end_to_end() {
+    let pool = pool(&[2, 3], 64 << 10);
+    let ones = vec![0xff; pool.info().size.to_usize()];
+    pool.write(ByteOffset(0), &ones).unwrap();
+    let again = Pool::assemble(pool.devices().to_vec()).unwrap();
+    assert_eq!(again.info().uuid, pool.info().uuid);
+}
+
+#[test]
+fn a_batch_mixes_requests_and_each_has_its_own_result() {
+    let pool = pool(&[4, 4], 64 << 10);
+    let data = pattern(7, 1 << 20);
+    let mut back = vec![0; 1 << 20];
+    pool.write(ByteOffset(0), &data).unwrap();
+    let mut requests = [
+        PoolRequest::read(ByteOffset(0), &mut back),
+        PoolRequest::write(ByteOffset(4 << 20), &data),
+        PoolRequest::write(ByteOffset(100), &data),
+        PoolRequest::write(pool.info().size.to_usize().wrapping_sub(512).into_offset(), &data),
+        PoolRequest::flush(),
+    ];
+    pool.run(&mut requests);
+    let [read, write, crooked, past, flush] = requests;
+    assert!(read.result.is_ok() && write.result.is_ok() && flush.result.is_ok());
+    assert!(matches!(crooked.result, Err(PoolError::Misaligned { at: ByteOffset(100), .. })));
+    assert!(matches!(past.result, Err(PoolError::PastEnd { .. })));
+    assert!(back == data);
+}
+
+trait IntoOffset {
+    fn into_offset(self) -> ByteOffset;
+}
+impl IntoOffset for usize {
+    fn into_offset(self) -> ByteOffset {
+        ByteOffset(self as u64)
+    }
+}
+
+#[test]
+fn requests_that_are_no_whole_sectors_are_refused() {
+    let pool = pool(&[1], 64 << 10);
+    let mut buf = [0; 100];
+    assert!(matches!(pool.read(ByteOffset(0), &mut buf), Err(PoolError::Misaligned { .. })));
+    assert!(matches!(pool.write(ByteOffset(1), &[0; 512]), Err(PoolError::Misaligned { .. })));
+    let last = ByteOffset(u64::MAX - 511);
+    assert!(matches!(pool.write(last, &[0; 512]), Err(PoolError::PastEnd { .. })));
+    pool.write(ByteOffset(0), &[]).unwrap();
+}
+
+#[test]
+fn compare_and_write_reaches_the_right_sector() {
+    let pool = pool(&[1, 2, 1], 4096);
+    for i in (0..pool.info().size.0).step_by(37 * 512) {
+        let at = ByteOffset(i);
+        let new = pattern(i, 512);
+        assert_eq!(pool.compare_and_write(at, &[0; 512], &new).unwrap(), CawOutcome::Written);
+        assert_eq!(
+            pool.compare_and_write(at, &[0; 512], &[1; 512]).unwrap(),
+            CawOutcome::Mismatch(new.clone())
+        );
+        let mut back = [0; 512];
+        pool.read(at, &mut back).unwrap();
+        assert_eq!(back[..], new);
+    }
+    let wrong = pool.compare_and_write(ByteOffset(0), &[0; 1024], &[0; 1024]);
+    assert!(matches!(wrong, Err(PoolError::Misaligned { .. })));
+    let wrong = pool.compare_and_write(ByteOffset(100), &[0; 512], &[0; 512]);
+    assert!(matches!(wrong, Err(PoolError::Misaligned { .. })));
+}
+
+#[test]
+fn zeroes_reach_exactly_their_range() {
+    let pool = pool(&[2, 3, 5], 8192);
+    let size = pool.info().size.to_usize();
+    let mut expected = pattern(3, size);
+    pool.write(ByteOffset(0), &expected).unwrap();
+    let (from, to) = (3 * 512, size - 5 * 512);
+    pool.write_zeroes(ByteOffset(from as u64), Bytes::from(to - from)).unwrap();
+    expected[from..to].fill(0);
+    let mut back = vec![1; size];
+    pool.read(ByteOffset(0), &mut back).unwrap();
+    assert!(back == expected);
+    pool.discard(ByteOffset(0), Bytes::from(size)).unwrap();
+    assert!(pool.discard(ByteOffset(512), Bytes::from(size)).is_err());
+}
+
+#[test]
+fn runs_are_one_per_member_and_zone() {
+    let pool = pool(&[4, 4, 6], 8192);
+    let calls = std::cell::RefCell::new(Vec::new());
+    pool.each_run(ByteOffset(0), pool.info().size, |d, at, len| {
+        calls.borrow_mut().push((d.info().name.clone(), at.0 >> 20, len.0 >> 20));
+        Ok(())
+    })
+    .unwrap();
+    let mut calls = calls.into_inner();
+    calls.sort();
+    let expected = [("memory0", 1, 4), ("memory1", 1, 4), ("memory2", 1, 6)];
+    assert_eq!(calls, expected.map(|(n, a, l)| (n.to_owned(), a, l)));
+}
+
+#[test]
+fn a_queue_gives_back_every_request() {
+    for sizes in [&[8][..], &[4, 4], &[2, 3, 4]] {
+        let pool = pool(sizes, 64 << 10);
+        let count = pool.info().size.0 >> 18;
+        let mut queue = PoolQueue::new(pool.clone(), 4).unwrap();
+        let (mut next, mut seen) = (0, Vec::new());
+        while seen.len() < usize::try_from(count).unwrap() {
+            while next < count && !queue.is_full() {
+                let mut buf = AlignedBuf::zeroed(1 << 18);
+                buf.copy_from_slice(&pattern(next << 18, 1 << 18));
+                queue.submit(next, ByteOffset(next << 18), PoolOp::Write(buf)).unwrap();
+                next += 1;
+            }
+            let (token, _, result) = queue.complete();
+            result.unwrap();
+            seen.push(token);
+        }
+        assert_eq!(queue.in_flight(), 0);
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..count));
+        let buf = AlignedBuf::zeroed(1 << 20);
+        queue.submit(9, ByteOffset(0), PoolOp::Read(buf)).unwrap();
+        let (token, buf, result) = queue.complete();
+        result.unwrap();
+        assert!(token == 9 && buf[..] == pattern(0, 1 << 20)[..]);
+        let past = queue.submit(1, pool_end(&pool), PoolOp::Read(AlignedBuf::zeroed(512)));
+        assert!(matches!(past, Err(PoolError::PastEnd { .. })));
+    }
+}
+
+fn pool_end(pool: &Pool) -> ByteOffset {
+    ByteOffset(pool.info().size.0)
+}
+
+#[test]
+fn a_pool_for_tests_has_its_size() {
+    let pool = Pool::for_tests(3, Bytes(4 << 20));
+    assert_eq!(pool.info().size, Bytes(12 << 20));
+    assert_eq!(pool.info().stripe_width, Bytes(768 << 10));
+    let (member, at) = pool.locate(ByteOffset(256 << 10)).unwrap();
+    assert_eq!((member.index, at), (MemberIndex(1), ByteOffset(1 << 20)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Any writes, in any batches, leave the pool as they would leave plain memory.
+    #[test]
+    fn a_pool_is_memory(
+        sizes in proptest::collection::vec(1_u64..4, 1..5),
+        unit in 1_u64..40,
+        batches in proptest::collection::vec(
+            proptest::collection::vec((0_usize..8000, 1_usize..600, any::<u8>()), 1..5), 1..6),
+    ) {
+        let pool = pool(&sizes, unit * 4096);
+        let size = pool.info().size.to_usize();
+        let mut model = vec![0; size];
+        for batch in batches {
+            let mut claimed = Vec::new();
+            let mut buffers = Vec::new();
+            for (at, len, fill) in batch {
+                let at = at * 512 % size;
+                let len = (len * 512).min(size - at);
+                // Requests of one batch have no order: they must not overlap.
+                if claimed.iter().any(|(a, l): &(usize, usize)| at < a + l && *a < at + len) {
+                    continue;
+                }
+                claimed.push((at, len));
+                buffers.push((at, vec![fill; len]));
+                model[at..at + len].fill(fill);
+            }
+            let mut requests: Vec<_> = buffers
+                .iter()
+                .map(|(at, b)| PoolRequest::write(ByteOffset(*at as u64), b))
+                .collect();
+            pool.run(&mut requests);
+            for r in requests {
+                prop_assert!(r.result.is_ok());
+            }
+        }
+        let mut back = vec![9; size];
+        pool.read(ByteOffset(0), &mut back).unwrap();
+        prop_assert!(back == model);
+    }
+}
