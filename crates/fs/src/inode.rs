@@ -77,6 +77,19 @@ impl Inode {
     pub fn peek(&self) -> Option<InodeState> {
         self.state.read().clone()
     }
+    /// The state, if one is loaded. The lock is held, or given up by the demotion that asks.
+    pub fn state_ref(&self) -> Option<parking_lot::MappedRwLockReadGuard<'_, InodeState>> {
+        RwLockReadGuard::try_map(self.state.read(), Option::as_ref).ok()
+    }
+    /// As [`Inode::state_ref`], to change.
+    pub fn state_mut(&self) -> Option<parking_lot::MappedRwLockWriteGuard<'_, InodeState>> {
+        RwLockWriteGuard::try_map(self.state.write(), Option::as_mut).ok()
+    }
+    /// Changes fixed fields in memory and in the body, in `tx`.
+    pub fn update(&self, tx: &mut Tx<'_>, f: impl FnOnce(&mut RawDinode)) -> Result<()> {
+        f(&mut self.state_mut().ok_or(Error::Stale(self.ino))?.raw);
+        self.encode(tx)
+    }
     /// Puts a state in place (a new inode).
     pub fn set_state(&self, state: InodeState) {
         *self.state.write() = Some(state);
@@ -168,8 +181,7 @@ impl Locked {
     }
     /// Changes fixed fields in memory and in the body, in `tx`.
     pub fn update(&self, tx: &mut Tx<'_>, f: impl FnOnce(&mut RawDinode)) -> Result<()> {
-        f(&mut self.st_mut().raw);
-        self.inode.encode(tx)
+        self.inode.update(tx, f)
     }
     /// Changes the whole body (tail included) in `tx`, then encodes the state over its fixed part.
     /// `f` gets the body; it changes fixed fields only through [`Locked::update`] or `st_mut`.
