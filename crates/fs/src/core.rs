@@ -28,6 +28,8 @@ pub(crate) struct Core {
     pub handles: crate::handle::Handles,
     pub kernel: Arc<dyn KernelCache>,
     pub options: MountOptions,
+    /// Dirty file data of this node.
+    pub dirty: crate::data::DirtyBound,
     pub node: NodeId,
     pub orphans: crate::orphan::Orphans,
     pub plocks: crate::plock::Plocks,

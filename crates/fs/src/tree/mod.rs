@@ -85,9 +85,10 @@ pub(crate) trait NodesMut: Nodes {
 pub(crate) fn slots_for_insert(height: u16) -> u64 {
     u64::from(height) + 2
 }
-/// Free-log entries that the removal of one leaf may take, in a tree of `height`.
+/// Free-log entries that the removal of one leaf may take, in a tree of `height`: the leaf, the
+/// index nodes that it leaves empty, and those whose place the root takes.
 pub(crate) fn frees_for_remove(height: u16) -> u64 {
-    u64::from(height) + 1
+    2 * u64::from(height) + 1
 }
 
 /// One node on the way down, and the entry taken there.
@@ -253,8 +254,9 @@ fn store(nodes: &mut impl NodesMut, step: &Step, entries: &[RawIndexEntry]) -> R
             let count = u16::try_from(entries.len()).unwrap_or(u16::MAX);
             nodes.set_tail(step.level, count, entries.as_bytes())
         }
-        Some(block) => nodes
-            .modify(block, MetaKind::Index, &mut |body| fill_node(body, step.level, entries)),
+        Some(block) => {
+            nodes.modify(block, MetaKind::Index, &mut |body| fill_node(body, step.level, entries))
+        }
     }
 }
 
@@ -329,8 +331,7 @@ fn grow(nodes: &mut impl NodesMut, step: &Step, entries: &[RawIndexEntry]) -> Re
     let parts = entries.len().div_ceil(node_capacity(nodes).max(1)).max(1);
     let mut above = Vec::with_capacity(parts);
     for part in entries.chunks(entries.len().div_ceil(parts)) {
-        let block =
-            nodes.create(MetaKind::Index, &mut |body| fill_node(body, step.level, part))?;
+        let block = nodes.create(MetaKind::Index, &mut |body| fill_node(body, step.level, part))?;
         above.push(entry(part.first().map_or(0, |e| e.key.get()), block));
     }
     let count = u16::try_from(above.len()).unwrap_or(u16::MAX);

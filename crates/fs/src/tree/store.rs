@@ -36,8 +36,7 @@ pub(crate) struct Reader<'a> {
 
 impl Nodes for Reader<'_> {
     fn root(&mut self) -> Result<(Root, Body)> {
-        let body =
-            self.meta.read(self.inode.block(), self.inode.lock_no(), MetaKind::Dinode)?;
+        let body = self.meta.read(self.inode.block(), self.inode.lock_no(), MetaKind::Dinode)?;
         Ok((root_of(self.inode, body.len())?, body))
     }
     fn read(&mut self, block: BlockNo, kind: MetaKind) -> Result<Body> {
@@ -108,8 +107,7 @@ impl NodesMut for Editor<'_, '_> {
         let block = self.inode.block();
         let root = root_of(self.inode, self.geo.body_len())?;
         let room = |body: &mut [u8]| -> bool {
-            let Some(tail) =
-                body.get_mut(root.tail_at..).and_then(|t| t.get_mut(..root.capacity))
+            let Some(tail) = body.get_mut(root.tail_at..).and_then(|t| t.get_mut(..root.capacity))
             else {
                 return false;
             };

@@ -100,10 +100,7 @@ impl Memory {
     fn keys(&mut self, leaf: BlockNo) -> Vec<u64> {
         let body = self.read(leaf, MetaKind::ExtentLeaf).unwrap();
         let n = u32::from_le_bytes(body[44..48].try_into().unwrap()) as usize;
-        body[48..48 + 8 * n]
-            .chunks(8)
-            .map(|c| u64::from_le_bytes(c.try_into().unwrap()))
-            .collect()
+        body[48..48 + 8 * n].chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect()
     }
     fn set_keys(&mut self, leaf: BlockNo, keys: &[u64]) {
         self.modify(leaf, MetaKind::ExtentLeaf, &mut |b| put_keys(b, keys)).unwrap();
@@ -256,9 +253,13 @@ fn hostile_roots_are_named() {
     let this = tree.create(MetaKind::Index, &mut |_| {}).unwrap();
     tree.modify(this, MetaKind::Index, &mut |b| fill_node(b, 1, &[entry(0, this)])).unwrap();
     tree.root = (2, 1, entry(0, this).as_bytes().to_vec());
-    assert!(matches!(descend(&mut tree, 0), Err(Error::Inconsistent { block, .. }) if block == this));
+    assert!(
+        matches!(descend(&mut tree, 0), Err(Error::Inconsistent { block, .. }) if block == this)
+    );
     let other = tree.create(MetaKind::Index, &mut |b| fill_node(b, 2, &[entry(0, this)])).unwrap();
     tree.modify(this, MetaKind::Index, &mut |b| fill_node(b, 2, &[entry(0, other)])).unwrap();
     tree.root = (3, 1, entry(0, this).as_bytes().to_vec());
-    assert!(matches!(descend(&mut tree, 0), Err(Error::Inconsistent { block, .. }) if block == other));
+    assert!(
+        matches!(descend(&mut tree, 0), Err(Error::Inconsistent { block, .. }) if block == other)
+    );
 }
