@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use braid_format::ByteOffset;
+use braid_format::{ByteOffset, Bytes};
 
 use crate::{AlignedBuf, Device, DeviceError};
 
@@ -51,6 +51,17 @@ pub enum OwnedOp {
     Write(AlignedBuf),
 }
 
+/// Where a part of a request's buffer goes.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// First byte on it.
+    pub at: ByteOffset,
+    /// Bytes, whole sectors.
+    pub len: Bytes,
+}
+
 /// A sliding window of requests for one thread.
 #[derive(Debug)]
 pub struct IoQueue {
@@ -75,17 +86,45 @@ impl IoQueue {
         at: ByteOffset,
         op: OwnedOp,
     ) -> Result<(), DeviceError> {
-        let done = match op {
+        let len = match &op {
+            OwnedOp::Read(buf) | OwnedOp::Write(buf) => buf.len(),
+        };
+        self.submit_parts(token, op, &[Part { device, at, len: Bytes::from(len) }])
+    }
+    /// Starts a request whose buffer goes to several places, part after part: one completion when
+    /// all parts are done, with the first error. All parts are in flight at once; they count as
+    /// one request of the window's depth. The parts' lengths add up to the buffer's.
+    ///
+    /// # Errors
+    /// See [`DeviceError`].
+    pub fn submit_parts(
+        &mut self,
+        token: u64,
+        op: OwnedOp,
+        parts: &[Part],
+    ) -> Result<(), DeviceError> {
+        let mut result = Ok(());
+        let buf = match op {
             OwnedOp::Read(mut buf) => {
-                let result = device.read(at, &mut buf);
-                (token, buf, result)
+                let mut rest: &mut [u8] = &mut buf;
+                for p in parts {
+                    let (now, later) = rest.split_at_mut(p.len.to_usize());
+                    result = result.and(p.device.read(p.at, now));
+                    rest = later;
+                }
+                buf
             }
             OwnedOp::Write(buf) => {
-                let result = device.write(at, &buf);
-                (token, buf, result)
+                let mut rest: &[u8] = &buf;
+                for p in parts {
+                    let (now, later) = rest.split_at(p.len.to_usize());
+                    result = result.and(p.device.write(p.at, now));
+                    rest = later;
+                }
+                buf
             }
         };
-        self.done.push_back(done);
+        self.done.push_back((token, buf, result));
         Ok(())
     }
     /// Requests not yet taken out.

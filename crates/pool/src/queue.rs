@@ -1,12 +1,10 @@
 //! A sliding window of large requests on a pool, for one thread: streaming and benchmarks.
 
-use std::collections::VecDeque;
-
-use braid_device::{AlignedBuf, IoQueue, OwnedOp};
+use braid_device::{AlignedBuf, IoQueue, OwnedOp, Part};
 use braid_format::{ByteOffset, Bytes};
 
+use crate::Pool;
 use crate::error::PoolError;
-use crate::{Pool, PoolRequest};
 
 /// What to do with a buffer that the queue owns until it is done.
 #[derive(Debug)]
@@ -24,16 +22,15 @@ impl PoolOp {
     }
 }
 
-/// Requests in flight on a pool, completed in any order.
+/// Requests in flight on a pool, completed in any order. A request over several members is one
+/// device request per piece, all in flight at once.
 #[derive(Debug)]
 pub struct PoolQueue {
     pool: Pool,
     depth: usize,
-    /// Requests that are one run on one member.
-    whole: IoQueue,
-    /// Requests over several members, not yet issued.
-    split: Vec<(u64, ByteOffset, PoolOp)>,
-    done: VecDeque<(u64, AlignedBuf, Result<(), PoolError>)>,
+    queue: IoQueue,
+    /// Kept from request to request, so that none allocates.
+    parts: Vec<Part>,
 }
 
 impl PoolQueue {
@@ -42,13 +39,13 @@ impl PoolQueue {
     /// # Errors
     /// [`PoolError::Queue`] when the kernel refuses it.
     pub fn new(pool: Pool, depth: usize) -> Result<Self, PoolError> {
-        let whole = IoQueue::new(depth).map_err(|e| PoolError::Queue { source: Box::new(e) })?;
-        Ok(Self { pool, depth, whole, split: Vec::with_capacity(depth), done: VecDeque::new() })
+        let queue = IoQueue::new(depth).map_err(|e| PoolError::Queue { source: Box::new(e) })?;
+        Ok(Self { pool, depth, queue, parts: Vec::new() })
     }
 
     /// Requests submitted and not yet given back.
     pub fn in_flight(&self) -> usize {
-        self.whole.in_flight() + self.split.len() + self.done.len()
+        self.queue.in_flight()
     }
 
     /// Whether the window is full: complete one before submitting another.
@@ -67,18 +64,18 @@ impl PoolQueue {
         assert!(!self.is_full(), "the window is full: complete a request first");
         let inner = &self.pool.0;
         inner.check(at, op.len())?;
-        let first = inner.map.pieces(at, op.len()).next();
-        let Some(p) = first.filter(|p| p.len == op.len()) else {
-            self.split.push((token, at, op));
-            return Ok(());
-        };
+        self.parts.extend(inner.map.pieces(at, op.len()).map(|p| Part {
+            device: inner.device(p.member).clone(),
+            at: p.at,
+            len: p.len,
+        }));
         let op = match op {
             PoolOp::Read(buf) => OwnedOp::Read(buf),
             PoolOp::Write(buf) => OwnedOp::Write(buf),
         };
-        self.whole
-            .submit(token, inner.device(p.member).clone(), p.at, op)
-            .map_err(|e| PoolError::Queue { source: Box::new(e) })
+        let started = self.queue.submit_parts(token, op, &self.parts);
+        self.parts.clear();
+        started.map_err(|e| PoolError::Queue { source: Box::new(e) })
     }
 
     /// Waits for any request; gives back its token, its buffer and how it ended.
@@ -87,31 +84,7 @@ impl PoolQueue {
     /// When nothing is in flight.
     pub fn complete(&mut self) -> (u64, AlignedBuf, Result<(), PoolError>) {
         assert!(self.in_flight() != 0, "nothing is in flight");
-        if self.done.is_empty() && !self.split.is_empty() {
-            self.run_split();
-        }
-        self.done.pop_front().unwrap_or_else(|| {
-            let (token, buf, result) = self.whole.complete();
-            (token, buf, result.map_err(|e| PoolError::Device { source: Box::new(e) }))
-        })
-    }
-
-    /// Issues all requests over several members at once.
-    fn run_split(&mut self) {
-        let mut split = std::mem::take(&mut self.split);
-        let mut requests: Vec<PoolRequest<'_>> = split
-            .iter_mut()
-            .map(|(_, at, op)| match op {
-                PoolOp::Read(buf) => PoolRequest::read(*at, buf),
-                PoolOp::Write(buf) => PoolRequest::write(*at, buf),
-            })
-            .collect();
-        self.pool.run(&mut requests);
-        let results: Vec<_> = requests.into_iter().map(|r| r.result).collect();
-        for ((token, _, op), result) in split.drain(..).zip(results) {
-            let (PoolOp::Read(buf) | PoolOp::Write(buf)) = op;
-            self.done.push_back((token, buf, result));
-        }
-        self.split = split;
+        let (token, buf, result) = self.queue.complete();
+        (token, buf, result.map_err(PoolError::from))
     }
 }
