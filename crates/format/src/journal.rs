@@ -1,12 +1,17 @@
 //! A node's journal: a ring of sealed transactions. docs/FORMAT.md section 12.
 //!
 //! ```text
-//!  record = | RawTxHeader | count x RawTxBlock | pad to sector | count x body image, each padded
-//!           to sector |      (one CRC over all of it; a record never wraps: a short end of the
-//!           ring is skipped by a header with count 0 and `skip`)
+//!  record = | RawTxHeader | count x RawTxBlock | pad to sector | count x body image |
 //! ```
-//! Physical redo: an image is a whole body, with its new generation already in it. A record is
-//! valid when its magic, sequence, incarnation and CRC are; replay stops at the first that is not.
+//! All sizes are multiples of the lock sector, and so is a body. A record never wraps: a short end
+//! of the ring is skipped by a record with count 0 that is one sector long on disk and whose `len`
+//! reaches to the end of the ring; its checksum covers the sector alone.
+//!
+//! Physical redo: an image is a whole sealed body, with its new generation already in it. A record
+//! is valid when its magic, sequence, incarnation, slot and checksum are; replay stops at the
+//! first that is not. A file system's first sequence number comes from its identity, and sequence
+//! numbers go on from one incarnation to the next, so no record of an earlier life, or of an
+//! earlier file system on the same blocks, is ever taken for one of the present.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -36,7 +41,7 @@ const _: () = assert!(size_of::<RawJournalHeader>() == 64);
 pub struct RawTxHeader {
     /// "BRTX".
     pub magic: U32,
-    /// CRC-32C of the record with this field zero.
+    /// CRC-32C of the record (of its first sector in a skip record) with this field zero.
     pub crc: U32,
     /// One more than the record before.
     pub sequence: U64,
@@ -56,6 +61,10 @@ const _: () = assert!(size_of::<RawTxHeader>() == 40);
 impl RawTxHeader {
     /// "BRTX".
     pub const MAGIC: u32 = u32::from_le_bytes(*b"BRTX");
+    /// Where the checksum stands.
+    pub const CRC_AT: usize = core::mem::offset_of!(Self, crc);
+    /// Size in bytes.
+    pub const LEN: usize = size_of::<Self>();
 }
 
 /// Names an image in a record.

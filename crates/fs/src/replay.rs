@@ -1,12 +1,25 @@
 //! Replays a journal: for a dead node (after its fence), or this slot's own after a power cut.
 //!
 //! Idempotent: the recoverer may die at any step and another starts over. A body is written only
-//! when what stands in its place is older or damaged, so replay never makes a block older.
+//! when what stands in its place is older or damaged, so replay never makes a block older. Nothing
+//! is written before the whole journal has been read and found sound: what the ring holds is
+//! hostile until proven otherwise.
 
-use braid_format::NodeId;
+use std::collections::BTreeMap;
 
-use crate::error::Result;
+use braid_format::journal::{RawTxBlock, RawTxHeader};
+use braid_format::meta::{MetaHeader, MetaKind};
+use braid_format::{BlockNo, Bytes, Generation, NodeId};
+use braid_pool::device::AlignedBuf;
+use braid_pool::{PoolOp, PoolRequest};
+use zerocopy::FromBytes;
+
+use crate::error::{Error, Result};
+use crate::journal::{Header, RecordHead, Ring, record_is_sealed};
 use crate::volume::Volume;
+
+/// Bodies compared and written at once; bounds memory.
+const BATCH: usize = 256;
 
 /// What a replay did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,8 +32,175 @@ pub(crate) struct Replayed {
     pub skipped: u64,
 }
 
-/// Replays `node`'s journal onto the devices, flushes, and marks the journal clean.
+/// Replays `node`'s journal onto the devices, flushes, and marks the journal clean. A clean
+/// journal: nothing is read but its headers, nothing is written.
+///
+/// # Errors
+/// When a device fails, no header is readable, or a sealed record names what cannot be. Nothing
+/// has been written then, or it may be done again.
 pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
-    let _ = (volume, node);
-    todo!()
+    let ring = Ring::of(volume, node)?;
+    let mut header = Header::read(volume, &ring)?;
+    let mut done = Replayed::default();
+    if header.clean {
+        return Ok(done);
+    }
+    let scan = scan(volume, &ring, &header)?;
+    done.transactions = scan.transactions;
+    let images: Vec<(BlockNo, Found)> = scan.images.into_iter().collect();
+    for batch in images.chunks(BATCH) {
+        let written = put_back(volume, &ring, batch)?;
+        done.written += written;
+        done.skipped += batch.len() as u64 - written;
+    }
+    // What was found in place may itself be unflushed writes of a process that died.
+    volume.pool.flush()?;
+    header.tail_sequence = scan.sequence;
+    header.tail_offset = scan.offset;
+    header.clean = true;
+    header.write(volume, node)?;
+    volume.pool.flush()?;
+    Ok(done)
+}
+
+/// The newest image of a block.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    /// Its place in the ring.
+    offset: u64,
+    generation: Generation,
+}
+
+/// What the ring holds.
+#[derive(Debug, Default)]
+struct Scan {
+    images: BTreeMap<BlockNo, Found>,
+    transactions: u64,
+    /// Where the next record would go, and its number.
+    offset: u64,
+    sequence: u64,
+}
+
+/// Follows the records from the tail to the first that is not valid. Ends: every record is at
+/// least a sector long and together they are no longer than the ring.
+fn scan(volume: &Volume, ring: &Ring, header: &Header) -> Result<Scan> {
+    let mut scan =
+        Scan { offset: header.tail_offset, sequence: header.tail_sequence, ..Scan::default() };
+    let mut left = ring.len;
+    let mut sector = AlignedBuf::zeroed(Bytes(ring.sector).to_usize());
+    loop {
+        let room = (ring.len - scan.offset).min(left);
+        if room < ring.sector {
+            return Ok(scan);
+        }
+        volume.pool.read(ring.at + Bytes(scan.offset), &mut sector)?;
+        let Some(head) = RecordHead::decode(ring, &sector, room) else { return Ok(scan) };
+        if head.incarnation != header.incarnation || head.sequence < scan.sequence {
+            return Ok(scan);
+        }
+        let mut record = AlignedBuf::zeroed(Bytes(head.stored_len(ring)).to_usize());
+        volume.pool.read(ring.at + Bytes(scan.offset), &mut record)?;
+        if !record_is_sealed(&record) {
+            return Ok(scan);
+        }
+        if head.sequence > scan.sequence {
+            // The ring has been reused past this tail: a newer header is lost, and what it would
+            // have led to with it.
+            let block = volume.geo.block_size.block_of(ring.at);
+            return Err(Error::Inconsistent { block, what: "journal header older than the ring" });
+        }
+        if head.count > 0 {
+            collect(volume, ring, &record, head, &mut scan)?;
+            scan.transactions += 1;
+        }
+        left -= head.len;
+        scan.offset = (scan.offset + head.len) % ring.len;
+        scan.sequence += 1;
+    }
+}
+
+/// Verifies every image of a sealed record and notes the newest of each block.
+fn collect(
+    volume: &Volume,
+    ring: &Ring,
+    record: &[u8],
+    head: RecordHead,
+    scan: &mut Scan,
+) -> Result<()> {
+    let head_len = ring.head_len(head.count);
+    let (names, images) = record.split_at(Bytes(head_len).to_usize().min(record.len()));
+    let names = names.get(RawTxHeader::LEN..).unwrap_or(&[]);
+    let names = names.chunks_exact(size_of::<RawTxBlock>());
+    let images = images.chunks_exact(Bytes(ring.image).to_usize());
+    let count = usize::try_from(head.count).unwrap_or(usize::MAX);
+    let mut offset = scan.offset + head_len;
+    for (name, image) in names.zip(images).take(count) {
+        let (name, _) = RawTxBlock::read_from_prefix(name)
+            .map_err(|_| Error::Inconsistent { block: BlockNo(0), what: "journal record" })?;
+        let block = BlockNo(name.block.get());
+        let (header, kind) =
+            MetaHeader::decode(image, block).map_err(|source| Error::Damaged { block, source })?;
+        if header.generation.get() != name.generation.get() {
+            return Err(Error::Inconsistent { block, what: "generation in the journal" });
+        }
+        if kind == MetaKind::JournalHeader || !is_slot(volume, block) {
+            return Err(Error::Inconsistent { block, what: "journal names what is no slot" });
+        }
+        let found = Found { offset, generation: header.generation() };
+        let newest = scan.images.entry(block).or_insert(found);
+        if newest.generation < found.generation {
+            *newest = found;
+        }
+        offset += ring.image;
+    }
+    Ok(())
+}
+
+/// Whether a body may be written to `block`: inside the file system, and neither in a journal nor
+/// among the packed records of the nodes, where lock sectors stand close together.
+fn is_slot(volume: &Volume, block: BlockNo) -> bool {
+    let sb = &volume.sb;
+    let slot_blocks = volume.geo.slot_blocks();
+    if !volume.holds(block) {
+        return false;
+    }
+    let nodes = u64::from(sb.node_slots.get());
+    let records = volume.geo.block_size.blocks_for(Bytes(nodes * volume.geo.lock_sector.get()));
+    let overlaps = |start: u64, len: u64| {
+        block.get() < start.saturating_add(len) && start < block.get() + slot_blocks
+    };
+    let journals = nodes.saturating_mul(sb.journal_blocks.get());
+    !overlaps(sb.slot_area.get(), records.get())
+        && !overlaps(sb.heartbeat_area.get(), records.get())
+        && !overlaps(sb.journal_area.get(), journals)
+}
+
+/// Writes those of `batch` in place that are newer than what stands there. Returns how many.
+/// Complete, not durable.
+fn put_back(volume: &Volume, ring: &Ring, batch: &[(BlockNo, Found)]) -> Result<u64> {
+    let len = Bytes(ring.image).to_usize();
+    let mut images = AlignedBuf::zeroed(batch.len() * len);
+    let mut places = AlignedBuf::zeroed(batch.len() * len);
+    let mut requests: Vec<PoolRequest<'_>> = Vec::with_capacity(batch.len() * 2);
+    for ((block, found), to) in batch.iter().zip(images.chunks_exact_mut(len)) {
+        let _ = block;
+        requests.push(PoolRequest::new(ring.at + Bytes(found.offset), PoolOp::Read(to)));
+    }
+    for ((block, _), to) in batch.iter().zip(places.chunks_exact_mut(len)) {
+        requests.push(PoolRequest::new(volume.body_at(*block), PoolOp::Read(to)));
+    }
+    volume.pool.run(&mut requests)?;
+    drop(requests);
+    let mut newer: Vec<(BlockNo, &[u8])> = Vec::with_capacity(batch.len());
+    let both = images.chunks_exact(len).zip(places.chunks_exact(len));
+    for ((block, found), (image, place)) in batch.iter().zip(both) {
+        MetaHeader::decode(image, *block)
+            .map_err(|source| Error::Damaged { block: *block, source })?;
+        let in_place = MetaHeader::decode(place, *block);
+        if !in_place.is_ok_and(|(h, _)| h.generation() >= found.generation) {
+            newer.push((*block, image));
+        }
+    }
+    volume.write_bodies(&newer)?;
+    Ok(newer.len() as u64)
 }

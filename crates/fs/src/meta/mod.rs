@@ -1,0 +1,498 @@
+//! The metadata cache and transactions.
+//!
+//! A cached block is an `Arc` of its body. A transaction changes a block by copy-on-write, so a
+//! commit takes its snapshot by cloning `Arc`s, and an in-place write never sees a half-done
+//! change. Life of a block:
+//! ```text
+//!            modify             snapshot               durable              written in place
+//!  clean ------------> running ----------> committing ---------> logged --------------------> clean
+//!                         ^                    | modify             | modify
+//!                         +--------------------+--------------------+  (newer image running, older
+//!                                                                       committing or logged)
+//! ```
+//! Invariants:
+//! * a body reaches its place only after the commit that holds it is durable (write-ahead);
+//! * the generation in a body's header grows by one with each commit that holds it;
+//! * bodies in memory are not sealed: the checksum is computed when one leaves for a device;
+//! * bodies go to their places under one mutex, so an older image never lands after a newer one;
+//! * the cache is bounded; only clean blocks are dropped. A free slot's body is dropped as soon as
+//!   it is clean: another node may use the slot next, and what was known of it be stale;
+//! * no cluster lock is taken while a transaction is open.
+//!
+//! Order of the locks in here: group of committers (never held over I/O), then journal, then
+//! write-back, then gate, then running or a cache shard, then owner shard or ledger.
+//!
+//! A failed write or flush poisons the whole: what is on the devices is no longer known, so
+//! nothing more is written, and every later call fails with [`Error::Withdrawn`].
+
+mod cache;
+mod commit;
+mod writeback;
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use braid_format::meta::{MetaHeader, MetaKind};
+use braid_format::{BlockNo, FormatError, Generation, Incarnation, LockNo, NodeId};
+use braid_pool::device::AlignedBuf;
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+use self::cache::{Cache, Entry, Shard};
+use self::commit::{Group, Running};
+use self::writeback::Ledger;
+use crate::error::{Error, Result};
+use crate::journal::Journal;
+use crate::volume::Volume;
+
+/// A metadata body, shared and immutable.
+pub(crate) type Body = Arc<AlignedBuf>;
+
+/// Blocks that an open transaction is expected to change at most. So many transactions are open
+/// at once that their credits stay below a quarter of the ring, and a commit is forced when the
+/// running transaction has reached another quarter: a record then takes half the ring at most. One
+/// transaction may go beyond its credit as long as the whole ring holds it.
+pub(crate) const TX_CREDIT: usize = 32;
+
+/// The cache, the running transaction, and this node's journal.
+pub(crate) struct Meta {
+    volume: Arc<Volume>,
+    cache: Cache,
+    /// Read side: an open transaction. Write side: the instant of a snapshot.
+    gate: RwLock<()>,
+    open: AtomicUsize,
+    running: Mutex<Running>,
+    /// Blocks in `running`, to be read without its lock.
+    running_blocks: AtomicUsize,
+    /// A quarter of the ring, in images.
+    quarter: usize,
+    group: Mutex<Group>,
+    group_changed: Condvar,
+    journal: Mutex<Journal>,
+    ledger: Mutex<Ledger>,
+    /// Held by whoever writes bodies in place.
+    write_back: Mutex<()>,
+    /// Held by whoever flushes for data alone.
+    data_flush: Mutex<()>,
+    data_written: AtomicU64,
+    data_flushed: AtomicU64,
+    poison: OnceLock<Arc<str>>,
+    counters: Counters,
+}
+
+/// How much has been done since the start.
+#[derive(Debug, Default)]
+struct Counters {
+    commits: AtomicU64,
+    logged: AtomicU64,
+    in_place: AtomicU64,
+    flushes: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// What [`Meta::stats`] tells.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MetaStats {
+    /// Records written.
+    pub commits: u64,
+    /// Images in them.
+    pub logged: u64,
+    /// Bodies written in place.
+    pub in_place: u64,
+    /// Flushes of all devices.
+    pub flushes: u64,
+    /// Bodies read from the devices.
+    pub misses: u64,
+    /// Bodies in the cache.
+    pub cached: u64,
+    /// Of these, not in place.
+    pub dirty: u64,
+}
+
+impl std::fmt::Debug for Meta {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Meta")
+            .field("open", &self.open)
+            .field("running_blocks", &self.running_blocks)
+            .field("poison", &self.poison)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// Address of the `Meta` whose transaction this thread has open. A second one, or a commit,
+    /// would wait for the first for ever.
+    static OPEN_HERE: Cell<usize> = const { Cell::new(0) };
+    /// This thread is in a closure that changes a body: a shard is locked.
+    static CHANGING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks this thread as changing a body.
+struct Changing;
+impl Changing {
+    fn enter() -> Self {
+        CHANGING.set(true);
+        Self
+    }
+}
+impl Drop for Changing {
+    fn drop(&mut self) {
+        CHANGING.set(false);
+    }
+}
+
+/// A block of another kind than its caller expects.
+fn wrong_kind(block: BlockNo, expected: MetaKind, found: MetaKind) -> Error {
+    let source = FormatError::WrongKind {
+        expected: expected.name(),
+        at: block.get(),
+        found: found as u16,
+    };
+    Error::Damaged { block, source }
+}
+
+impl Meta {
+    /// Takes over the journal of `node` (clean: replay has been done), and starts with an empty
+    /// cache of at most `cache_bytes` clean bodies. Writes nothing before the first commit.
+    ///
+    /// # Errors
+    /// When the journal is not clean, or its headers cannot be read.
+    pub fn open(
+        volume: Arc<Volume>,
+        node: NodeId,
+        incarnation: Incarnation,
+        cache_bytes: u64,
+    ) -> Result<Self> {
+        let journal = Journal::open(&volume, node, incarnation)?;
+        let quarter = journal.ring().len / 4 / journal.ring().image;
+        Ok(Self {
+            cache: Cache::new(cache_bytes, volume.geo.body_len()),
+            volume,
+            gate: RwLock::new(()),
+            open: AtomicUsize::new(0),
+            running: Mutex::new(Running::first()),
+            running_blocks: AtomicUsize::new(0),
+            quarter: usize::try_from(quarter).unwrap_or(usize::MAX),
+            group: Mutex::default(),
+            group_changed: Condvar::new(),
+            journal: Mutex::new(journal),
+            ledger: Mutex::default(),
+            write_back: Mutex::new(()),
+            data_flush: Mutex::new(()),
+            data_written: AtomicU64::new(0),
+            data_flushed: AtomicU64::new(0),
+            poison: OnceLock::new(),
+            counters: Counters::default(),
+        })
+    }
+    /// The body of `block`, from the cache or the devices, verified to be of `kind` and covered
+    /// by `owner`. The caller holds `owner`, at least shared (or the block is private to this
+    /// node: then `owner` is the block's own number, and the caller keeps its threads apart).
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] with [`FormatError::WrongKind`] for a sound block of another kind.
+    pub fn read(&self, block: BlockNo, owner: LockNo, kind: MetaKind) -> Result<Body> {
+        self.check()?;
+        let mut shard = self.load(block, owner, Some(kind))?;
+        let entry = shard.get(block).ok_or_else(|| lost(block))?;
+        entry.check(block, owner, kind)?;
+        Ok(entry.current.clone())
+    }
+    /// Joins the running transaction. Waits while a commit takes its snapshot, and starts a commit
+    /// when the running transaction has grown large. Never nest.
+    ///
+    /// # Panics
+    /// If this thread has one open already.
+    pub fn begin(&self) -> Result<Tx<'_>> {
+        self.assert_no_tx_here();
+        loop {
+            self.check()?;
+            let gate = self.gate.read();
+            let open = self.open.fetch_add(1, Ordering::AcqRel) + 1;
+            let crowded = open > 1 && open * TX_CREDIT > self.quarter;
+            if self.running_blocks.load(Ordering::Acquire) <= self.quarter && !crowded {
+                let outer = OPEN_HERE.replace(self.address());
+                return Ok(Tx { meta: self, outer, _gate: gate });
+            }
+            self.open.fetch_sub(1, Ordering::AcqRel);
+            drop(gate);
+            if crowded {
+                // Until all that are open have closed.
+                drop(self.gate.write());
+            } else {
+                self.commit()?;
+            }
+        }
+    }
+    /// Tells that file data was written (complete, not flushed).
+    pub fn note_data_written(&self) {
+        self.data_written.fetch_add(1, Ordering::AcqRel);
+    }
+    /// Forgets all cached blocks under `owner`.
+    ///
+    /// # Panics
+    /// If one of them is not clean (unless poisoned: then all is lost anyway).
+    pub fn drop_owner(&self, owner: LockNo) {
+        for block in self.cache.owners.blocks(owner) {
+            let mut shard = self.cache.shard(block);
+            let Some(entry) = shard.get(block) else { continue };
+            if entry.owner != owner {
+                continue;
+            }
+            let clean = entry.is_clean() || self.poison.get().is_some();
+            assert!(clean, "block {block} dropped with lock {owner} while it is not in place");
+            shard.remove(&self.cache.owners, block);
+        }
+    }
+    /// Tells the generation of the `Free` body that stands in a slot which no other node may use
+    /// now, so that [`Tx::create`] need not read it. Holds until used, or [`Meta::forget_free`].
+    /// The caller bounds their number.
+    pub fn adopt_free(&self, block: BlockNo, generation: Generation) {
+        self.cache.shard(block).adopted.insert(block, generation);
+    }
+    /// The slot may be used by other nodes again.
+    pub fn forget_free(&self, block: BlockNo) {
+        self.cache.shard(block).adopted.remove(&block);
+    }
+    /// After a withdrawal: nothing is written any more, every call fails. May be called from
+    /// anywhere; the first reason stays. A write already on its way cannot be recalled.
+    pub fn poison(&self, reason: Arc<str>) {
+        if self.poison.set(reason).is_ok() {
+            // Not while a waiter is between its check and its wait.
+            drop(self.group.lock());
+            self.group_changed.notify_all();
+        }
+    }
+    /// What has been done so far.
+    pub fn stats(&self) -> MetaStats {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let (cached, dirty) = self.cache.count();
+        MetaStats {
+            commits: get(&self.counters.commits),
+            logged: get(&self.counters.logged),
+            in_place: get(&self.counters.in_place),
+            flushes: get(&self.counters.flushes),
+            misses: get(&self.counters.misses),
+            cached: cached as u64,
+            dirty: dirty as u64,
+        }
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+    fn assert_no_tx_here(&self) {
+        assert_ne!(OPEN_HERE.get(), self.address(), "a transaction is open in this thread");
+    }
+    /// Fails once poisoned.
+    fn check(&self) -> Result<()> {
+        match self.poison.get() {
+            None => Ok(()),
+            Some(reason) => Err(Error::Withdrawn { reason: reason.clone() }),
+        }
+    }
+    /// Poisons when a step towards the devices failed.
+    fn fatal<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(e) = &result {
+            self.poison(e.to_string().into());
+        }
+        result
+    }
+    /// The shard of `block`, locked, with the block cached in it. Without a `kind`, any will do.
+    /// Only what matches is cached: of another's block nothing is known for longer than now.
+    fn load(
+        &self,
+        block: BlockNo,
+        owner: LockNo,
+        kind: Option<MetaKind>,
+    ) -> Result<MutexGuard<'_, Shard>> {
+        assert!(!CHANGING.get(), "a closure that changes a body used the metadata cache");
+        let mut shard = self.cache.shard(block);
+        if shard.get(block).is_some() {
+            return Ok(shard);
+        }
+        drop(shard);
+        let (body, header, found) = self.volume.read_body(block)?;
+        self.counters.misses.fetch_add(1, Ordering::Relaxed);
+        let mut shard = self.cache.shard(block);
+        if shard.get(block).is_some() {
+            return Ok(shard);
+        }
+        let entry = Entry::clean(LockNo(header.owner.get()), found, Arc::new(body));
+        match kind {
+            Some(kind) => entry.check(block, owner, kind)?,
+            None => entry.check_owner(block, owner)?,
+        }
+        shard.insert(&self.cache.owners, block, entry);
+        Ok(shard)
+    }
+    /// As [`Meta::load`] for [`Tx::create`]: a slot that is not cached is cached as `Free` under
+    /// its new owner, with the generation of the body that stands there.
+    fn load_free(&self, block: BlockNo, owner: LockNo) -> Result<MutexGuard<'_, Shard>> {
+        assert!(!CHANGING.get(), "a closure that changes a body used the metadata cache");
+        let mut shard = self.cache.shard(block);
+        let cached = shard.get(block).is_some();
+        let adopted = shard.adopted.remove(&block);
+        if cached {
+            return Ok(shard);
+        }
+        let generation = match adopted {
+            Some(generation) => generation,
+            None => {
+                drop(shard);
+                let generation = self.read_free(block)?;
+                shard = self.cache.shard(block);
+                if shard.get(block).is_some() {
+                    return Ok(shard);
+                }
+                generation
+            }
+        };
+        let body =
+            cache::blank(self.volume.geo.body_len(), block, owner, MetaKind::Free, generation);
+        shard.insert(&self.cache.owners, block, Entry::clean(owner, MetaKind::Free, body));
+        Ok(shard)
+    }
+    /// Generation of the body that stands in a slot about to be used.
+    fn read_free(&self, block: BlockNo) -> Result<Generation> {
+        if !self.volume.holds(block) {
+            return Err(Error::Inconsistent { block, what: "address beyond the file system" });
+        }
+        let mut body = AlignedBuf::zeroed(self.volume.geo.body_len());
+        self.volume.pool.read(self.volume.body_at(block), &mut body)?;
+        self.counters.misses.fetch_add(1, Ordering::Relaxed);
+        match MetaHeader::decode(&body, block) {
+            Ok((header, kind)) => {
+                refuse_used(block, kind)?;
+                Ok(header.generation())
+            }
+            Err(_) if body.iter().all(|b| *b == 0) => Ok(Generation(0)),
+            Err(source) => Err(Error::Damaged { block, source }),
+        }
+    }
+    /// Notes that a block has joined the running transaction. Its shard is locked.
+    fn join_running(&self, block: BlockNo) {
+        self.running.lock().blocks.push(block);
+        self.running_blocks.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Allocated slots of these kinds become `Free` before they are given out again.
+fn refuse_used(block: BlockNo, kind: MetaKind) -> Result<()> {
+    use MetaKind as K;
+    match kind {
+        K::Dinode | K::Index | K::ExtentLeaf | K::DirLeaf | K::Xattr => {
+            Err(Error::Inconsistent { block, what: "slot given out while it is in use" })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn lost(block: BlockNo) -> Error {
+    Error::Inconsistent { block, what: "body lost from the cache" }
+}
+
+/// An open transaction. Dropping it closes it: its changes are then part of the running
+/// transaction and become durable together with it. There is no roll-back: check everything
+/// before the first change; an error after it makes the node withdraw, and so does a panic.
+pub(crate) struct Tx<'a> {
+    meta: &'a Meta,
+    /// What this thread had open before (in another `Meta`).
+    outer: usize,
+    /// Dropped last.
+    _gate: RwLockReadGuard<'a, ()>,
+}
+
+impl Drop for Tx<'_> {
+    fn drop(&mut self) {
+        OPEN_HERE.set(self.outer);
+        if std::thread::panicking() {
+            self.meta.poison("panic in a transaction".into());
+        }
+        self.meta.open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Tx<'_> {
+    /// As [`Meta::read`]; sees this transaction's changes.
+    pub fn read(&mut self, block: BlockNo, owner: LockNo, kind: MetaKind) -> Result<Body> {
+        self.meta.read(block, owner, kind)
+    }
+    /// Changes a body. `owner` held exclusively. `f` gets the whole body; what it does to the
+    /// header is undone. It must not use the metadata cache (a panic tells).
+    pub fn modify<R>(
+        &mut self,
+        block: BlockNo,
+        owner: LockNo,
+        kind: MetaKind,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        self.meta.check()?;
+        let mut shard = self.meta.load(block, owner, Some(kind))?;
+        self.change(&mut shard, block, |entry| {
+            entry.check(block, owner, kind)?;
+            entry.edit(block, f)
+        })
+    }
+    /// Gives a free slot a new content: zeros, a header of `kind` and `owner`, then `f`. The old
+    /// body is read (or cached, or told by [`Meta::adopt_free`]) for its generation.
+    ///
+    /// # Errors
+    /// When the slot holds a dinode or a part of one, or what stands there is neither a sound body
+    /// nor all zero.
+    pub fn create<R>(
+        &mut self,
+        block: BlockNo,
+        owner: LockNo,
+        kind: MetaKind,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        self.meta.check()?;
+        let mut shard = self.meta.load_free(block, owner)?;
+        let owners = &self.meta.cache.owners;
+        self.change(&mut shard, block, |entry| {
+            refuse_used(block, entry.kind)?;
+            owners.transfer(block, entry.owner, owner);
+            entry.renew(block, owner, kind)?;
+            entry.edit(block, f)
+        })
+    }
+    /// Turns a slot into kind `Free` (still under `owner`). The allocator is told separately.
+    pub fn free(&mut self, block: BlockNo, owner: LockNo) -> Result<()> {
+        self.meta.check()?;
+        let mut shard = self.meta.load(block, owner, None)?;
+        self.change(&mut shard, block, |entry| {
+            entry.check_owner(block, owner)?;
+            entry.renew(block, owner, MetaKind::Free)
+        })
+    }
+    /// Runs `f` once the running transaction is durable (on the committing thread; short; it must
+    /// not commit).
+    pub fn on_commit(&mut self, f: Box<dyn FnOnce() + Send>) {
+        self.meta.running.lock().hooks.push(f);
+    }
+    /// Applies `f` to a cached entry and takes the block into the running transaction.
+    fn change<R>(
+        &self,
+        shard: &mut Shard,
+        block: BlockNo,
+        f: impl FnOnce(&mut Entry) -> Result<R>,
+    ) -> Result<R> {
+        let changing = Changing::enter();
+        let done = shard.change(block, |entry| {
+            let before = entry.running;
+            let r = f(entry);
+            (r, !before && entry.running)
+        });
+        drop(changing);
+        let (r, joined) = done.ok_or_else(|| lost(block))?;
+        if joined {
+            self.meta.join_running(block);
+        }
+        r
+    }
+}
+
+#[cfg(test)]
+mod tests;
