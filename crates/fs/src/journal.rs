@@ -19,8 +19,8 @@ use braid_format::superblock::RawSuperblock;
 use braid_format::{
     BlockNo, ByteOffset, Bytes, FormatError, Generation, Incarnation, LockNo, NodeId,
 };
+use braid_pool::PoolRequest;
 use braid_pool::device::AlignedBuf;
-use braid_pool::{PoolOp, PoolRequest};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
@@ -387,9 +387,9 @@ impl Journal {
         let at = self.ring.place(self.head);
         match &skip {
             None => volume.pool.write(at, &record[..len])?,
-            Some(skip) => volume.pool.run(&mut [
-                PoolRequest::new(self.ring.place(from.position), PoolOp::Write(skip)),
-                PoolRequest::new(at, PoolOp::Write(&record[..len])),
+            Some(skip) => volume.run(&mut [
+                PoolRequest::write(self.ring.place(from.position), skip),
+                PoolRequest::write(at, &record[..len]),
             ])?,
         }
         let sequence = self.next_sequence;

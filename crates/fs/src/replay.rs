@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use braid_format::journal::{RawTxBlock, RawTxHeader};
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::{BlockNo, Bytes, Generation, NodeId};
+use braid_pool::PoolRequest;
 use braid_pool::device::AlignedBuf;
-use braid_pool::{PoolOp, PoolRequest};
 use zerocopy::FromBytes;
 
 use crate::error::{Error, Result};
@@ -182,14 +182,13 @@ fn put_back(volume: &Volume, ring: &Ring, batch: &[(BlockNo, Found)]) -> Result<
     let mut images = AlignedBuf::zeroed(batch.len() * len);
     let mut places = AlignedBuf::zeroed(batch.len() * len);
     let mut requests: Vec<PoolRequest<'_>> = Vec::with_capacity(batch.len() * 2);
-    for ((block, found), to) in batch.iter().zip(images.chunks_exact_mut(len)) {
-        let _ = block;
-        requests.push(PoolRequest::new(ring.at + Bytes(found.offset), PoolOp::Read(to)));
+    for ((_, found), to) in batch.iter().zip(images.chunks_exact_mut(len)) {
+        requests.push(PoolRequest::read(ring.at + Bytes(found.offset), to));
     }
     for ((block, _), to) in batch.iter().zip(places.chunks_exact_mut(len)) {
-        requests.push(PoolRequest::new(volume.body_at(*block), PoolOp::Read(to)));
+        requests.push(PoolRequest::read(volume.body_at(*block), to));
     }
-    volume.pool.run(&mut requests)?;
+    volume.run(&mut requests)?;
     drop(requests);
     let mut newer: Vec<(BlockNo, &[u8])> = Vec::with_capacity(batch.len());
     let both = images.chunks_exact(len).zip(places.chunks_exact(len));

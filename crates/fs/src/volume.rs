@@ -4,7 +4,7 @@ use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, FormatError, InodeNo, LockNo, NodeId};
 use braid_pool::device::AlignedBuf;
-use braid_pool::{Pool, PoolOp, PoolRequest};
+use braid_pool::{Pool, PoolRequest};
 use zerocopy::FromBytes;
 
 use crate::error::{Error, Result};
@@ -163,14 +163,22 @@ impl Volume {
             MetaHeader::decode(&body, block).map_err(|source| Error::Damaged { block, source })?;
         Ok((body, header, kind))
     }
-    /// Writes bodies (sealed by the caller) in place, all at once. Complete, not durable.
+    /// Runs requests on the pool, all at once; the first failure, if any, when all have ended.
+    pub fn run(&self, requests: &mut [PoolRequest<'_>]) -> Result<()> {
+        self.pool.run(requests);
+        for request in requests {
+            std::mem::replace(&mut request.result, Ok(()))?;
+        }
+        Ok(())
+    }
+    /// Writes bodies (sealed by the caller) in place, many at once. Complete, not durable.
     pub fn write_bodies(&self, bodies: &[(BlockNo, &[u8])]) -> Result<()> {
         for chunk in bodies.chunks(256) {
             let mut requests: Vec<PoolRequest<'_>> = chunk
                 .iter()
-                .map(|(block, body)| PoolRequest::new(self.body_at(*block), PoolOp::Write(body)))
+                .map(|(block, body)| PoolRequest::write(self.body_at(*block), body))
                 .collect();
-            self.pool.run(&mut requests)?;
+            self.run(&mut requests)?;
         }
         Ok(())
     }

@@ -149,7 +149,10 @@ impl Shard {
     }
     /// Adds a clean entry for a block that has none, and makes room.
     pub fn insert(&mut self, owners: &Owners, block: BlockNo, entry: Entry) {
-        assert!(entry.is_clean() && !self.places.contains_key(&block), "block {block} cached twice");
+        assert!(
+            entry.is_clean() && !self.places.contains_key(&block),
+            "block {block} cached twice"
+        );
         owners.add(entry.owner, block);
         let place = self.empty.pop().unwrap_or_else(|| {
             self.slab.push(None);
@@ -280,9 +283,10 @@ impl Cache {
     }
     /// Cached bodies: (all, dirty ones among them).
     pub fn count(&self) -> (usize, usize) {
-        self.shards.iter().map(|s| s.lock()).fold((0, 0), |(all, dirty), s| {
-            (all + s.places.len(), dirty + s.dirty)
-        })
+        self.shards
+            .iter()
+            .map(|s| s.lock())
+            .fold((0, 0), |(all, dirty), s| (all + s.places.len(), dirty + s.dirty))
     }
 }
 

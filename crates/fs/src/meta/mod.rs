@@ -144,11 +144,8 @@ impl Drop for Changing {
 
 /// A block of another kind than its caller expects.
 fn wrong_kind(block: BlockNo, expected: MetaKind, found: MetaKind) -> Error {
-    let source = FormatError::WrongKind {
-        expected: expected.name(),
-        at: block.get(),
-        found: found as u16,
-    };
+    let source =
+        FormatError::WrongKind { expected: expected.name(), at: block.get(), found: found as u16 };
     Error::Damaged { block, source }
 }
 
