@@ -1,9 +1,13 @@
 //! Nodes: slot records, heartbeats, private counters, orphan lists. docs/FORMAT.md section 6.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::FormatError;
+use crate::crc::crc32c_with_hole;
+use crate::lock_record::{Life, Mode};
 use crate::meta::MetaHeader;
+use crate::units::{Incarnation, LockNo, NodeId};
 
 /// State of a node slot. Changed only by compare-and-write.
 ///
@@ -16,7 +20,7 @@ use crate::meta::MetaHeader;
 ///                        |  ^ recoverer died: another takes over
 ///                        +--+
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum SlotState {
     /// Nobody's; its journal is clean.
@@ -61,8 +65,10 @@ pub struct RawSlot {
     pub address: [u8; 128],
     /// Mount point, cut to fit, for people.
     pub mount_point: [u8; 128],
+    /// Identity of the machine (`/etc/machine-id`), zero where it has none.
+    pub machine_id: [u8; 16],
     /// Zero.
-    pub reserved: [u8; 116],
+    pub reserved: [u8; 100],
     /// CRC-32C of the 512 bytes with this field zero.
     pub crc: U32,
 }
@@ -71,6 +77,181 @@ const _: () = assert!(size_of::<RawSlot>() == 512);
 impl RawSlot {
     /// "BRSL".
     pub const MAGIC: u32 = u32::from_le_bytes(*b"BRSL");
+    const CRC_AT: usize = core::mem::offset_of!(Self, crc);
+}
+
+/// A verified node slot.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SlotRecord {
+    /// Which slot, and its current (or, when free, last) incarnation.
+    pub life: Life,
+    /// What is going on in it.
+    pub state: SlotState,
+    /// Who recovers it while `Recovering`.
+    pub recoverer: Option<Life>,
+    /// Process id, for people.
+    pub pid: u32,
+    /// Fresh in every write.
+    pub nonce: u64,
+    /// When it was taken, Unix seconds, for people.
+    pub since: u64,
+    /// Identity of the node (made at mount).
+    pub node_uuid: [u8; 16],
+    /// Identity of the running host.
+    pub boot_id: [u8; 16],
+    /// Identity of the machine, zero where unknown.
+    pub machine_id: [u8; 16],
+    /// Host name, cut to fit.
+    pub host: String,
+    /// Where hints are sent: `unix:PATH`, or empty.
+    pub address: String,
+    /// Mount point, for people, cut to fit.
+    pub mount_point: String,
+}
+
+impl SlotRecord {
+    const WHAT: &str = "node slot";
+
+    /// A slot that was never taken.
+    pub fn free(slot: NodeId) -> Self {
+        Self {
+            life: Life { slot, incarnation: Incarnation(0) },
+            state: SlotState::Free,
+            recoverer: None,
+            pid: 0,
+            nonce: 0,
+            since: 0,
+            node_uuid: [0; 16],
+            boot_id: [0; 16],
+            machine_id: [0; 16],
+            host: String::new(),
+            address: String::new(),
+            mount_point: String::new(),
+        }
+    }
+    /// Verifies the lock sector of `slot`. As with lock records only the one encoding is accepted.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn decode(sector: &[u8], slot: NodeId) -> Result<Self, FormatError> {
+        let at = u64::from(slot.0);
+        let bad = |field, value: u64| FormatError::BadField { what: Self::WHAT, at, field, value };
+        let (raw, tail) = RawSlot::read_from_prefix(sector)
+            .map_err(|_| FormatError::TooShort { what: Self::WHAT, len: sector.len() })?;
+        let sealed =
+            Sealed { what: Self::WHAT, at, magic: RawSlot::MAGIC, crc_at: RawSlot::CRC_AT };
+        sealed.verify(raw.as_bytes(), raw.magic, raw.crc, raw.revision)?;
+        if raw.slot.get() != slot.0 {
+            let found = u64::from(raw.slot.get());
+            return Err(FormatError::WrongAddress { what: Self::WHAT, at, found });
+        }
+        if raw.reserved != [0; 100] || tail.iter().any(|b| *b != 0) {
+            return Err(bad("reserved", 1));
+        }
+        let state = match raw.state.get() {
+            0 => SlotState::Free,
+            1 => SlotState::Active,
+            2 => SlotState::Recovering,
+            other => return Err(bad("state", u64::from(other))),
+        };
+        let by = Life {
+            slot: NodeId(raw.recoverer.get()),
+            incarnation: Incarnation(raw.recoverer_incarnation.get()),
+        };
+        let recoverer = (state == SlotState::Recovering).then_some(by);
+        if recoverer.is_none() && (by.slot.0 != 0 || by.incarnation.0 != 0) {
+            return Err(bad("recoverer", u64::from(by.slot.0)));
+        }
+        Ok(Self {
+            life: Life { slot, incarnation: Incarnation(raw.incarnation.get()) },
+            state,
+            recoverer,
+            pid: raw.pid.get(),
+            nonce: raw.nonce.get(),
+            since: raw.since.get(),
+            node_uuid: raw.node_uuid,
+            boot_id: raw.boot_id,
+            machine_id: raw.machine_id,
+            host: text(&raw.host).ok_or_else(|| bad("host", 0))?,
+            address: text(&raw.address).ok_or_else(|| bad("address", 0))?,
+            mount_point: text(&raw.mount_point).ok_or_else(|| bad("mount_point", 0))?,
+        })
+    }
+    /// Fills a whole lock sector with the record; texts are cut to fit at a character.
+    ///
+    /// # Panics
+    /// If the sector is shorter than a slot record, or `recoverer` does not fit `state`.
+    pub fn encode(&self, sector: &mut [u8]) {
+        assert_eq!(self.recoverer.is_some(), self.state == SlotState::Recovering);
+        let mut raw = RawSlot::new_zeroed();
+        raw.magic = U32::new(RawSlot::MAGIC);
+        raw.revision = U16::new(1);
+        raw.state = U16::new(self.state as u16);
+        raw.slot = U16::new(self.life.slot.0);
+        raw.incarnation = U32::new(self.life.incarnation.0);
+        if let Some(by) = self.recoverer {
+            raw.recoverer = U16::new(by.slot.0);
+            raw.recoverer_incarnation = U32::new(by.incarnation.0);
+        }
+        raw.pid = U32::new(self.pid);
+        raw.nonce = U64::new(self.nonce);
+        raw.since = U64::new(self.since);
+        raw.node_uuid = self.node_uuid;
+        raw.boot_id = self.boot_id;
+        raw.machine_id = self.machine_id;
+        put_text(&mut raw.host, &self.host);
+        put_text(&mut raw.address, &self.address);
+        put_text(&mut raw.mount_point, &self.mount_point);
+        raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawSlot::CRC_AT));
+        let (head, tail) = sector.split_at_mut(size_of::<RawSlot>());
+        head.copy_from_slice(raw.as_bytes());
+        tail.fill(0);
+    }
+}
+
+/// What all sealed sectors of this module have in common.
+struct Sealed {
+    what: &'static str,
+    at: u64,
+    magic: u32,
+    crc_at: usize,
+}
+impl Sealed {
+    fn verify(&self, bytes: &[u8], magic: U32, crc: U32, rev: U16) -> Result<(), FormatError> {
+        let Self { what, at, .. } = *self;
+        if magic.get() != self.magic {
+            return Err(FormatError::BadMagic { what, at, found: u64::from(magic.get()) });
+        }
+        let expected = crc32c_with_hole(bytes, self.crc_at);
+        if crc.get() != expected {
+            return Err(FormatError::ChecksumMismatch { what, at, expected, found: crc.get() });
+        }
+        if rev.get() != 1 {
+            let value = u64::from(rev.get());
+            return Err(FormatError::BadField { what, at, field: "revision", value });
+        }
+        Ok(())
+    }
+}
+
+/// Text padded with zero bytes.
+fn text(bytes: &[u8]) -> Option<String> {
+    let len = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    let (head, padding) = bytes.split_at(len);
+    if padding.iter().any(|b| *b != 0) {
+        return None;
+    }
+    core::str::from_utf8(head).ok().map(str::to_owned)
+}
+
+fn put_text(to: &mut [u8], text: &str) {
+    let mut len = text.len().min(to.len());
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    for (place, byte) in to.iter_mut().zip(text.bytes().take(len).take_while(|b| *b != 0)) {
+        *place = byte;
+    }
 }
 
 /// A wish in a heartbeat: a lock this node waits for. Others that hold it take it as a hint.
@@ -117,6 +298,88 @@ const _: () = assert!(size_of::<RawHeartbeat>() == 512);
 impl RawHeartbeat {
     /// "BRHB".
     pub const MAGIC: u32 = u32::from_le_bytes(*b"BRHB");
+    /// Most wishes in one beat.
+    pub const WISHES: usize = 24;
+    const CRC_AT: usize = core::mem::offset_of!(Self, crc);
+}
+
+/// A verified heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Heartbeat {
+    /// Whose.
+    pub life: Life,
+    /// Pool epoch this node uses.
+    pub pool_epoch: u32,
+    /// Counted up with each beat.
+    pub sequence: u64,
+    /// This node's change of the free block count.
+    pub free_delta: i64,
+    /// This node's change of the inode count.
+    pub inode_delta: i64,
+    /// Locks waited for longest, at most [`RawHeartbeat::WISHES`].
+    pub wishes: Vec<(LockNo, Mode)>,
+}
+
+impl Heartbeat {
+    const WHAT: &str = "heartbeat";
+
+    /// Verifies the heartbeat sector of `slot`. A sector that was never written is a
+    /// [`FormatError::BadMagic`]; one torn by a concurrent write a checksum mismatch: read again.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn decode(sector: &[u8], slot: NodeId) -> Result<Self, FormatError> {
+        let at = u64::from(slot.0);
+        let bad = |field, value: u64| FormatError::BadField { what: Self::WHAT, at, field, value };
+        let (raw, _) = RawHeartbeat::read_from_prefix(sector)
+            .map_err(|_| FormatError::TooShort { what: Self::WHAT, len: sector.len() })?;
+        let (magic, crc_at) = (RawHeartbeat::MAGIC, RawHeartbeat::CRC_AT);
+        let sealed = Sealed { what: Self::WHAT, at, magic, crc_at };
+        sealed.verify(raw.as_bytes(), raw.magic, raw.crc, raw.revision)?;
+        if raw.slot.get() != slot.0 {
+            let found = u64::from(raw.slot.get());
+            return Err(FormatError::WrongAddress { what: Self::WHAT, at, found });
+        }
+        let mut wishes = Vec::new();
+        for wish in raw.wishes {
+            match wish.mode.get() {
+                0 => {}
+                1 => wishes.push((LockNo(wish.lock.get()), Mode::Shared)),
+                2 => wishes.push((LockNo(wish.lock.get()), Mode::Exclusive)),
+                other => return Err(bad("wishes", other)),
+            }
+        }
+        Ok(Self {
+            life: Life { slot, incarnation: Incarnation(raw.incarnation.get()) },
+            pool_epoch: raw.pool_epoch.get(),
+            sequence: raw.sequence.get(),
+            free_delta: raw.free_delta.get().cast_signed(),
+            inode_delta: raw.inode_delta.get().cast_signed(),
+            wishes,
+        })
+    }
+    /// Fills a whole sector with the heartbeat; wishes beyond the room are left out.
+    ///
+    /// # Panics
+    /// If the sector is shorter than a heartbeat.
+    pub fn encode(&self, sector: &mut [u8]) {
+        let mut raw = RawHeartbeat::new_zeroed();
+        raw.magic = U32::new(RawHeartbeat::MAGIC);
+        raw.revision = U16::new(1);
+        raw.slot = U16::new(self.life.slot.0);
+        raw.incarnation = U32::new(self.life.incarnation.0);
+        raw.pool_epoch = U32::new(self.pool_epoch);
+        raw.sequence = U64::new(self.sequence);
+        raw.free_delta = U64::new(self.free_delta.cast_unsigned());
+        raw.inode_delta = U64::new(self.inode_delta.cast_unsigned());
+        for (place, (lock, mode)) in raw.wishes.iter_mut().zip(&self.wishes) {
+            *place = RawWish { lock: U64::new(lock.0), mode: U64::new(*mode as u64) };
+        }
+        raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawHeartbeat::CRC_AT));
+        let (head, tail) = sector.split_at_mut(size_of::<RawHeartbeat>());
+        head.copy_from_slice(raw.as_bytes());
+        tail.fill(0);
+    }
 }
 
 /// A node's private counters (kind `NodeInfo`), or the cluster's (kind `Counters`).
@@ -139,4 +402,105 @@ pub struct RawOrphans {
     pub header: MetaHeader,
     /// Inode numbers that follow.
     pub count: U64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot() -> SlotRecord {
+        SlotRecord {
+            life: Life { slot: NodeId(3), incarnation: Incarnation(9) },
+            state: SlotState::Recovering,
+            recoverer: Some(Life { slot: NodeId(1), incarnation: Incarnation(2) }),
+            pid: 77,
+            nonce: 5,
+            since: 6,
+            node_uuid: [1; 16],
+            boot_id: [2; 16],
+            machine_id: [3; 16],
+            host: "h".to_owned(),
+            address: "unix:/a".to_owned(),
+            mount_point: "/m".to_owned(),
+        }
+    }
+    fn beat() -> Heartbeat {
+        Heartbeat {
+            life: Life { slot: NodeId(3), incarnation: Incarnation(9) },
+            pool_epoch: 4,
+            sequence: 5,
+            free_delta: -2,
+            inode_delta: 1,
+            wishes: vec![(LockNo(16), Mode::Shared), (LockNo(17), Mode::Exclusive)],
+        }
+    }
+
+    #[test]
+    fn slot_golden_bytes() {
+        let mut sector = vec![0x5a; 512];
+        slot().encode(&mut sector);
+        let mut golden = vec![0_u8; 512];
+        let mut put = |at: usize, bytes: &[u8]| golden[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, b"BRSL\x01\0\x02\0\x03\0\x01\0");
+        put(12, &[9, 0, 0, 0, 2, 0, 0, 0, 77]);
+        put(24, &[5, 0, 0, 0, 0, 0, 0, 0, 6]);
+        put(40, &[1; 16]);
+        put(56, &[2; 16]);
+        put(72, b"h");
+        put(136, b"unix:/a");
+        put(264, b"/m");
+        put(392, &[3; 16]);
+        put(508, &0x255c_491c_u32.to_le_bytes());
+        assert_eq!(sector, golden);
+    }
+
+    #[test]
+    fn heartbeat_golden_bytes() {
+        let mut sector = vec![0x5a; 512];
+        beat().encode(&mut sector);
+        let mut golden = vec![0_u8; 512];
+        let mut put = |at: usize, bytes: &[u8]| golden[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, b"BRHB\x01\0\x03\0\x09\0\0\0\x04\0\0\0\x05");
+        put(24, &[0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]);
+        put(40, &[16, 0, 0, 0, 0, 0, 0, 0, 1]);
+        put(56, &[17, 0, 0, 0, 0, 0, 0, 0, 2]);
+        put(508, &0x703a_06c4_u32.to_le_bytes());
+        assert_eq!(sector, golden);
+    }
+
+    #[test]
+    fn both_round_trip_and_no_flipped_bit_passes() {
+        for len in [512, 4096] {
+            let mut sector = vec![0x5a; len];
+            slot().encode(&mut sector);
+            assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(slot()));
+            assert!(SlotRecord::decode(&sector, NodeId(4)).is_err());
+            for at in 0..len {
+                sector[at] ^= 1 << (at % 8);
+                assert!(SlotRecord::decode(&sector, NodeId(3)).is_err(), "flip at {at}");
+                sector[at] ^= 1 << (at % 8);
+            }
+            beat().encode(&mut sector);
+            assert_eq!(Heartbeat::decode(&sector, NodeId(3)), Ok(beat()));
+            for at in 0..512 {
+                sector[at] ^= 1 << (at % 8);
+                assert!(Heartbeat::decode(&sector, NodeId(3)).is_err(), "flip at {at}");
+                sector[at] ^= 1 << (at % 8);
+            }
+        }
+        for len in 0..512 {
+            assert!(SlotRecord::decode(&vec![0; len], NodeId(0)).is_err());
+            assert!(Heartbeat::decode(&vec![0; len], NodeId(0)).is_err());
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_at_a_character() {
+        let mut record = slot();
+        record.host = "\u{20ac}".repeat(30);
+        let mut sector = vec![0; 512];
+        record.encode(&mut sector);
+        let back = SlotRecord::decode(&sector, NodeId(3)).unwrap();
+        assert_eq!(back.host, "\u{20ac}".repeat(21));
+    }
 }
