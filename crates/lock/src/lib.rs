@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod dlock;
 pub mod error;
 pub mod glock;
 pub mod node;

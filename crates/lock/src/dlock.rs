@@ -1,0 +1,510 @@
+//! The protocol of one device lock at one node: a pure state machine. It does no I/O, reads no
+//! clock and starts nothing; the blocking manager, the exhaustive search and the simulator all
+//! run this same `step`.
+//!
+//! ```text
+//!                     Want                        record gives it
+//!   held = UN ----------------> queue up / wait ------------------> held = SH | EX
+//!       ^                          poll, hint                            |
+//!       |                                                  somebody waits: Action::Demote
+//!       |   record no longer                                             |
+//!       +---- names us ------- giving (belief already lowered) <----- Released
+//! ```
+//!
+//! Invariants:
+//! * `held <= mode given by the record`, always: it is lowered before a write that gives up is
+//!   issued, and raised only after a record was seen that grants it;
+//! * once giving up has begun it is carried through: a write whose outcome is unknown may land at
+//!   any time, until a different nonce is seen in the record (nonces never return, so a late
+//!   write against the old one can then never land);
+//! * every write hands the lock to the first waiters in the same compare-and-write, drops the
+//!   dead, and moves nobody past a living waiter;
+//! * at most one read or write is in flight.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_format::LockNo;
+use braid_format::lock_record::{LockRecord, Mode, RawLockRecord, Waiter};
+
+use crate::Me;
+
+/// A moment: time since an origin that the caller chose.
+pub type Time = Duration;
+
+/// A message about a lock. For speed only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// The sender waits for the lock in this mode.
+    Wanted(Mode),
+    /// The sender has handed the lock to the receiver.
+    Granted,
+}
+
+/// A record as it was seen, and which of the lives in it are dead and recovered.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Seen {
+    /// The record.
+    pub record: Arc<LockRecord>,
+    /// Lives named in it whose holds may be broken.
+    pub dead: Vec<Me>,
+}
+
+/// What the caller knows at a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Context {
+    /// This node.
+    pub me: Me,
+    /// Now.
+    pub now: Time,
+    /// A number never used before in any record: for the write that this step may issue.
+    pub nonce: u64,
+    /// Shortest and longest pause between two looks at a record that is waited for.
+    pub poll: (Duration, Duration),
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// Threads of this node want at least this mode.
+    Want(Mode),
+    /// Nobody here waits any more.
+    Unwant,
+    /// The layer above has given up what exceeds `to`: all of it is in place and stable.
+    /// Only below what is held, and not while giving up.
+    Released {
+        /// What is kept.
+        to: Mode,
+        /// A program here has the file open.
+        opened: bool,
+    },
+    /// Somebody says that the record has changed.
+    Look,
+    /// The moment of [`Dlock::timer`] has come.
+    Timer,
+    /// Answer to [`Action::Read`].
+    Read(Seen),
+    /// Answer to [`Action::CompareAndWrite`]: it stands.
+    Written,
+    /// Answer to [`Action::CompareAndWrite`]: this stood there instead.
+    Mismatch(Seen),
+    /// The read failed, or the outcome of the write is unknown.
+    Failed,
+}
+
+/// What to do. At most one of `Read` and `CompareAndWrite` in an answer, and no further one until
+/// it was answered by an event.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Read the record.
+    Read,
+    /// Write `new` if `expected` stands.
+    CompareAndWrite {
+        /// What was seen last.
+        expected: Arc<LockRecord>,
+        /// What shall stand.
+        new: Arc<LockRecord>,
+    },
+    /// Send a hint.
+    Hint {
+        /// To whom.
+        to: Me,
+        /// Which.
+        hint: Hint,
+    },
+    /// The lock is now held in this mode.
+    Granted(Mode),
+    /// Others wait: give up what exceeds this, then say `Released`.
+    Demote(Mode),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Io {
+    Reading,
+    Writing { expected: Arc<LockRecord>, new: Arc<LockRecord> },
+}
+
+/// One device lock at one node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Dlock {
+    lock: LockNo,
+    /// The record last seen or written, and the dead in it.
+    known: Option<Seen>,
+    held: Mode,
+    want: Mode,
+    giving: Option<(Mode, bool)>,
+    asked: Option<Mode>,
+    io: Option<Io>,
+    /// The record must be read before anything is decided.
+    look: bool,
+    /// Holders in the way are to be told.
+    hint_due: bool,
+    /// Next look while waiting, or next try after a failure; and the pause that led to it.
+    timer: Option<Time>,
+    pause: Duration,
+    /// Nothing is tried before `timer`.
+    paused: bool,
+    failures: u32,
+}
+
+impl Dlock {
+    /// A lock this node knows nothing about.
+    pub fn new(lock: LockNo) -> Self {
+        Self {
+            lock,
+            known: None,
+            held: Mode::Unlocked,
+            want: Mode::Unlocked,
+            giving: None,
+            asked: None,
+            io: None,
+            look: false,
+            hint_due: false,
+            timer: None,
+            pause: Duration::ZERO,
+            paused: false,
+            failures: 0,
+        }
+    }
+    /// A lock whose record this node wrote as held exclusive by itself.
+    pub fn born(lock: LockNo) -> Self {
+        Self { held: Mode::Exclusive, ..Self::new(lock) }
+    }
+    /// What this node may rely on.
+    pub fn held(&self) -> Mode {
+        self.held
+    }
+    /// What it is trying to get; unlocked when it has what it wanted.
+    pub fn want(&self) -> Mode {
+        self.want
+    }
+    /// Giving up has begun and is not yet in the record.
+    pub fn is_giving(&self) -> bool {
+        self.giving.is_some()
+    }
+    /// A read or write has not been answered.
+    pub fn is_busy(&self) -> bool {
+        self.io.is_some()
+    }
+    /// When [`Event::Timer`] is due.
+    pub fn timer(&self) -> Option<Time> {
+        self.timer
+    }
+    /// Failures since the last success.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+    /// The record last seen.
+    pub fn known(&self) -> Option<&LockRecord> {
+        self.known.as_ref().map(|s| &*s.record)
+    }
+    /// Nothing held, wanted or in flight: it may be forgotten.
+    pub fn is_idle(&self) -> bool {
+        self.held == Mode::Unlocked
+            && self.want == Mode::Unlocked
+            && self.giving.is_none()
+            && self.io.is_none()
+    }
+
+    /// Takes an event, says what to do.
+    ///
+    /// # Panics
+    /// If the caller breaks the protocol of [`Event`]: an answer to nothing, a release of what is
+    /// not held.
+    pub fn step(&mut self, cx: &Context, event: Event) -> Vec<Action> {
+        let mut out = Vec::new();
+        self.take(cx, event, &mut out);
+        if self.io.is_none() && !self.paused {
+            self.decide(cx, &mut out);
+        }
+        out
+    }
+
+    fn take(&mut self, cx: &Context, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Want(mode) => {
+                if mode > self.want {
+                    self.want = mode;
+                    self.pause = Duration::ZERO;
+                }
+            }
+            Event::Unwant => self.want = Mode::Unlocked,
+            Event::Released { to, opened } => {
+                assert!(to < self.held && self.giving.is_none(), "release of what is not held");
+                self.held = to;
+                self.asked = None;
+                self.giving = Some((to, opened));
+            }
+            Event::Look => self.look = true,
+            Event::Timer => {
+                if self.timer.is_some_and(|at| at <= cx.now) {
+                    self.timer = None;
+                    self.paused = false;
+                    self.look = true;
+                    self.hint_due = true;
+                }
+            }
+            Event::Read(seen) => {
+                assert_eq!(self.io.take(), Some(Io::Reading), "answer to no read");
+                self.succeeded();
+                self.known = Some(seen);
+            }
+            Event::Written => match self.io.take() {
+                Some(Io::Writing { expected, new }) => {
+                    self.succeeded();
+                    self.tell_granted(cx.me, &expected, &new, out);
+                    self.hint_due = true;
+                    self.known = Some(Seen { record: new, dead: Vec::new() });
+                }
+                other => panic!("answer to no write: {other:?}"),
+            },
+            Event::Mismatch(seen) => {
+                assert!(matches!(self.io.take(), Some(Io::Writing { .. })), "answer to no write");
+                self.succeeded();
+                self.known = Some(seen);
+            }
+            Event::Failed => {
+                assert!(self.io.take().is_some(), "failure of nothing");
+                self.failures += 1;
+                self.look = true;
+                // The first failure is settled by reading at once; then not in a tight loop.
+                if self.failures > 1 {
+                    self.paused = true;
+                    self.timer = Some(cx.now + self.next_pause(cx));
+                }
+            }
+        }
+    }
+
+    fn succeeded(&mut self) {
+        if self.failures > 0 {
+            self.failures = 0;
+            self.pause = Duration::ZERO;
+        }
+    }
+
+    fn next_pause(&mut self, cx: &Context) -> Duration {
+        self.pause = (self.pause * 2).clamp(cx.poll.0, cx.poll.1);
+        self.pause
+    }
+
+    /// With nothing in flight: the next read or write, if one is called for.
+    fn decide(&mut self, cx: &Context, out: &mut Vec<Action>) {
+        let goal = self.giving.is_some() || self.want > self.held;
+        if self.look || (goal && self.known.is_none()) {
+            self.look = false;
+            self.io = Some(Io::Reading);
+            out.push(Action::Read);
+            return;
+        }
+        let Some(Seen { record, dead }) = self.known.clone() else { return };
+        if let Some((to, opened)) = self.giving {
+            if record.mode_of(cx.me) > to {
+                let new = released(&record, &dead, cx, to, opened);
+                self.write(record, new, out);
+                return;
+            }
+            self.giving = None;
+        }
+        let given = record.mode_of(cx.me);
+        if given > self.held {
+            self.held = given;
+            self.asked = None;
+            out.push(Action::Granted(given));
+        }
+        if self.want <= self.held {
+            self.want = Mode::Unlocked;
+        }
+        self.heed_demand(cx, &record, &dead, out);
+        if self.want > self.held {
+            self.pursue(cx, record, &dead, out);
+        } else {
+            self.timer = None;
+            self.hint_due = false;
+            if let Some(new) = left_queue(&record, cx) {
+                self.write(record, new, out);
+            }
+        }
+    }
+
+    fn heed_demand(
+        &mut self,
+        cx: &Context,
+        record: &LockRecord,
+        dead: &[Me],
+        out: &mut Vec<Action>,
+    ) {
+        if self.held == Mode::Unlocked {
+            return;
+        }
+        let may_keep = if dead.is_empty() {
+            allowed(record, cx.me)
+        } else {
+            let mut living = record.clone();
+            purge(&mut living, dead, cx.me);
+            allowed(&living, cx.me)
+        };
+        if may_keep < self.held && self.asked.is_none_or(|asked| may_keep < asked) {
+            self.asked = Some(may_keep);
+            out.push(Action::Demote(may_keep));
+        }
+    }
+
+    fn pursue(
+        &mut self,
+        cx: &Context,
+        record: Arc<LockRecord>,
+        dead: &[Me],
+        out: &mut Vec<Action>,
+    ) {
+        let mut new = (*record).clone();
+        purge(&mut new, dead, cx.me);
+        enqueue(&mut new, cx.me, self.want);
+        advance(&mut new);
+        if new != *record {
+            new.nonce = cx.nonce;
+            self.write(record, new, out);
+            return;
+        }
+        if self.hint_due {
+            self.hint_due = false;
+            let hint = Hint::Wanted(self.want);
+            out.extend(in_the_way(&record, cx.me).map(|to| Action::Hint { to, hint }));
+        }
+        if self.timer.is_none() {
+            self.timer = Some(cx.now + self.next_pause(cx));
+        }
+    }
+
+    fn write(&mut self, expected: Arc<LockRecord>, new: LockRecord, out: &mut Vec<Action>) {
+        let new = Arc::new(new);
+        self.io = Some(Io::Writing { expected: expected.clone(), new: new.clone() });
+        out.push(Action::CompareAndWrite { expected, new });
+    }
+
+    /// Tells those whom our write has made holders.
+    fn tell_granted(&self, me: Me, old: &LockRecord, new: &LockRecord, out: &mut Vec<Action>) {
+        let granted = old.waiters.iter().map(|w| w.life).filter(|life| {
+            *life != me
+                && new.holders.contains(life)
+                && !new.waiters.iter().any(|w| w.life == *life)
+        });
+        out.extend(granted.map(|to| Action::Hint { to, hint: Hint::Granted }));
+    }
+}
+
+/// Drops the dead, and older lives of our own slot.
+fn purge(record: &mut LockRecord, dead: &[Me], me: Me) {
+    let gone = |l: &Me| (l.slot == me.slot && l.incarnation != me.incarnation) || dead.contains(l);
+    let held = record.holders.len();
+    record.holders.retain(|l| !gone(l));
+    record.waiters.retain(|w| !gone(&w.life));
+    record.openers.retain(|l| !gone(l));
+    if record.holders.len() < held && record.mode == Mode::Exclusive {
+        // What it changed was put in place by its recovery.
+        record.version += 1;
+    }
+    if record.holders.is_empty() {
+        record.mode = Mode::Unlocked;
+    }
+}
+
+/// Puts `me` at the end of the queue, if it is not in it and there is room.
+fn enqueue(record: &mut LockRecord, me: Me, mode: Mode) {
+    if let Some(mine) = record.waiters.iter_mut().find(|w| w.life == me) {
+        mine.mode = mine.mode.max(mode);
+    } else if record.waiters.len() < RawLockRecord::WAITERS {
+        record.waiters.push(Waiter { life: me, mode });
+    }
+}
+
+/// Hands the lock to the first waiters, as many as it may have at once.
+fn advance(record: &mut LockRecord) {
+    while let Some(head) = record.waiters.first().copied() {
+        let alone = record.holders.iter().all(|l| *l == head.life);
+        let room = record.holders.len() < RawLockRecord::HOLDERS;
+        match head.mode {
+            Mode::Exclusive if alone => {
+                record.mode = Mode::Exclusive;
+                record.holders = vec![head.life];
+            }
+            Mode::Shared if record.mode != Mode::Exclusive && room => {
+                record.mode = Mode::Shared;
+                record.holders.push(head.life);
+            }
+            _ => return,
+        }
+        record.waiters.remove(0);
+    }
+}
+
+/// `record` with `me` no more than `to`, and the lock handed on.
+fn released(record: &LockRecord, dead: &[Me], cx: &Context, to: Mode, opened: bool) -> LockRecord {
+    let mut new = record.clone();
+    if new.mode == Mode::Exclusive {
+        new.version += 1;
+    }
+    if to == Mode::Unlocked {
+        new.holders.retain(|l| *l != cx.me);
+        new.openers.retain(|l| *l != cx.me);
+        new.mode = if new.holders.is_empty() { Mode::Unlocked } else { new.mode };
+    } else {
+        new.mode = to;
+    }
+    purge(&mut new, dead, cx.me);
+    if opened && to == Mode::Unlocked {
+        if new.openers.len() < RawLockRecord::OPENERS {
+            new.openers.push(cx.me);
+        } else {
+            new.openers_overflowed = true;
+        }
+    }
+    advance(&mut new);
+    new.nonce = cx.nonce;
+    new
+}
+
+/// `record` without `me` among the waiters, if it is one.
+fn left_queue(record: &LockRecord, cx: &Context) -> Option<LockRecord> {
+    let at = record.waiters.iter().position(|w| w.life == cx.me)?;
+    let mut new = record.clone();
+    new.waiters.remove(at);
+    advance(&mut new);
+    new.nonce = cx.nonce;
+    Some(new)
+}
+
+/// The most that holder `me` may keep, given who waits before it (everyone, if it does not wait).
+fn allowed(record: &LockRecord, me: Me) -> Mode {
+    let ahead = record.waiters.iter().take_while(|w| w.life != me);
+    let mut may_keep = Mode::Exclusive;
+    for waiter in ahead {
+        if waiter.mode == Mode::Exclusive {
+            return Mode::Unlocked;
+        }
+        if record.mode == Mode::Exclusive {
+            may_keep = Mode::Shared;
+        } else if record.holders.len() >= RawLockRecord::HOLDERS
+            && record.holders.first() == Some(&me)
+        {
+            // No room for another reader: the one that has had it longest makes room.
+            return Mode::Unlocked;
+        }
+    }
+    may_keep
+}
+
+/// The holders that a hint of `me` should reach.
+fn in_the_way(record: &LockRecord, me: Me) -> impl Iterator<Item = Me> + '_ {
+    let waits = record.waiters.iter().any(|w| w.life == me);
+    record
+        .holders
+        .iter()
+        .copied()
+        .filter(move |l| waits && *l != me && allowed(record, *l) < record.mode)
+}
+
+#[cfg(test)]
+mod search;
+#[cfg(test)]
+mod tests;

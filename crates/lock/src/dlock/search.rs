@@ -1,0 +1,669 @@
+//! Exhaustive breadth-first search over the real `step`: every order of events of a few nodes
+//! on one lock, with the faults below, up to renaming of nodes and nonces.
+//!
+//! Permitted faults (each with a budget):
+//! * a node dies at any moment; a write it has in flight may land until it is recovered, or never;
+//! * a dead node's slot is taken again by a new life;
+//! * a write's outcome is unknown: it landed, it never will, or it lands later;
+//! * a read fails;
+//! * a waiting thread gives up;
+//! * a hint comes though nothing has happened (so hints may be doubled, late, or forged).
+//!
+//! Hints between nodes are not modelled: all are lost. What remains is the slow path, the timer of
+//! the waiting and the wish in the heartbeat; with those alone everybody must be served.
+
+use std::collections::hash_map::{DefaultHasher, Entry};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::time::Instant;
+
+use braid_format::{Incarnation, NodeId};
+
+use super::*;
+
+const LOCK: LockNo = LockNo(7);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Fate {
+    Alive,
+    Crashed,
+    Recovered,
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    life: Me,
+    fate: Fate,
+    dlock: Dlock,
+    /// Issued, has had no effect.
+    issued: Option<Action>,
+    /// Had its effect; the answer is under way.
+    answer: Option<Event>,
+    demote: Option<Mode>,
+    using: Mode,
+    goal: Mode,
+    wants: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Budget {
+    crashes: u8,
+    rejoins: u8,
+    unknown: u8,
+    unwant: u8,
+    spurious: u8,
+    shrink: u8,
+}
+
+#[derive(Debug, Clone)]
+struct World {
+    disk: Arc<LockRecord>,
+    nodes: Vec<Node>,
+    /// Writes whose issuer was told "unknown" (or died) and that may still land.
+    late: Vec<(usize, Arc<LockRecord>, Arc<LockRecord>)>,
+    budget: Budget,
+    nonce: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Move {
+    Want(Mode),
+    EndUse,
+    Release,
+    Shrink,
+    Unwant,
+    Land,
+    Deliver,
+    FailNever,
+    FailLanded,
+    FailLate,
+    LateLand(usize),
+    Timer,
+    Wish,
+    Spurious,
+    Crash,
+    Recover,
+    Rejoin,
+}
+impl Move {
+    /// Happens sooner or later without anybody's decision or bad luck.
+    fn fair(self) -> bool {
+        use Move as M;
+        matches!(
+            self,
+            M::EndUse | M::Release | M::Land | M::Deliver | M::Timer | M::Wish | M::Recover
+        )
+    }
+}
+
+impl World {
+    fn new(nodes: usize, wants: u8, budget: Budget) -> Self {
+        let node = |slot| Node {
+            life: Me { slot: NodeId(slot), incarnation: Incarnation(1) },
+            fate: Fate::Alive,
+            dlock: Dlock::new(LOCK),
+            issued: None,
+            answer: None,
+            demote: None,
+            using: Mode::Unlocked,
+            goal: Mode::Unlocked,
+            wants,
+        };
+        let nodes = u16::try_from(nodes).unwrap();
+        Self {
+            disk: Arc::new(LockRecord::unlocked(LOCK, 0)),
+            nodes: (0..nodes).map(node).collect(),
+            late: Vec::new(),
+            budget,
+            nonce: 0,
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let r = &self.disk;
+        let named =
+            r.holders.iter().chain(r.waiters.iter().map(|w| &w.life)).chain(r.openers.iter());
+        let dead = |l: &Me| {
+            let node = &self.nodes[usize::from(l.slot.0)];
+            node.life != *l || node.fate == Fate::Recovered
+        };
+        Seen { record: self.disk.clone(), dead: named.copied().filter(dead).collect() }
+    }
+
+    fn step(&mut self, i: usize, event: Event) {
+        self.nonce += 1;
+        let (me, now) = (self.nodes[i].life, Time::ZERO);
+        let cx = Context { me, now, nonce: self.nonce, poll: (Time::ZERO, Time::ZERO) };
+        let node = &mut self.nodes[i];
+        for action in node.dlock.step(&cx, event) {
+            match action {
+                Action::Granted(mode) => {
+                    node.demote = None;
+                    if node.goal > Mode::Unlocked && mode >= node.goal {
+                        node.using = node.goal;
+                        node.goal = Mode::Unlocked;
+                    }
+                }
+                Action::Demote(to) => node.demote = Some(to),
+                Action::Hint { .. } => {}
+                io => {
+                    assert!(node.issued.is_none() && node.answer.is_none(), "two in flight");
+                    node.issued = Some(io);
+                }
+            }
+        }
+    }
+
+    fn moves(&self) -> Vec<(usize, Move)> {
+        use Move as M;
+        let mut out = Vec::new();
+        let b = self.budget;
+        for k in 0..self.late.len() {
+            out.push((self.late[k].0, M::LateLand(k)));
+        }
+        for (i, n) in self.nodes.iter().enumerate() {
+            let mut add = |m| out.push((i, m));
+            match n.fate {
+                Fate::Crashed => {
+                    add(M::Recover);
+                    continue;
+                }
+                Fate::Recovered => {
+                    if b.rejoins > 0 {
+                        add(M::Rejoin);
+                    }
+                    continue;
+                }
+                Fate::Alive => {}
+            }
+            let quiet = !n.dlock.is_busy() && !n.dlock.is_giving();
+            if n.wants > 0 && n.goal == Mode::Unlocked && n.using == Mode::Unlocked {
+                add(M::Want(Mode::Shared));
+                add(M::Want(Mode::Exclusive));
+            }
+            if n.using > Mode::Unlocked {
+                add(M::EndUse);
+            }
+            if quiet && n.demote.is_some_and(|to| n.using <= to && to < n.dlock.held()) {
+                add(M::Release);
+            }
+            if quiet && b.shrink > 0 && n.using == Mode::Unlocked && n.dlock.held() > n.using {
+                add(M::Shrink);
+            }
+            if n.goal > Mode::Unlocked && b.unwant > 0 {
+                add(M::Unwant);
+            }
+            if let Some(io) = &n.issued {
+                add(M::Land);
+                if b.unknown > 0 {
+                    add(M::FailNever);
+                    if matches!(io, Action::CompareAndWrite { .. }) {
+                        add(M::FailLanded);
+                        add(M::FailLate);
+                    }
+                }
+            }
+            if n.answer.is_some() {
+                add(M::Deliver);
+            }
+            if n.dlock.timer().is_some() {
+                add(M::Timer);
+            }
+            let others_wait =
+                self.nodes.iter().enumerate().any(|(j, o)| j != i && o.goal > Mode::Unlocked);
+            if quiet && others_wait && n.demote.is_none() {
+                // Anybody may be named in the record without knowing (a late write): all look.
+                add(M::Wish);
+            }
+            if b.spurious > 0 {
+                add(M::Spurious);
+            }
+            if b.crashes > 0 {
+                add(M::Crash);
+            }
+        }
+        out
+    }
+
+    fn land(&mut self, i: usize, io: &Action) -> Result<Event, String> {
+        match io {
+            Action::Read => Ok(Event::Read(self.seen())),
+            Action::CompareAndWrite { expected, new } => {
+                if self.disk == *expected {
+                    self.check_change(self.nodes[i].life, &new.clone())?;
+                    self.disk = new.clone();
+                    Ok(Event::Written)
+                } else {
+                    Ok(Event::Mismatch(self.seen()))
+                }
+            }
+            other => Err(format!("not an I/O: {other:?}")),
+        }
+    }
+
+    fn apply(&mut self, i: usize, m: Move) -> Result<(), String> {
+        use Move as M;
+        match m {
+            M::Want(mode) => {
+                self.nodes[i].wants -= 1;
+                let n = &mut self.nodes[i];
+                let blocked = n.demote.is_some_and(|to| mode > to);
+                if n.dlock.held() >= mode && !blocked {
+                    n.using = mode;
+                } else {
+                    n.goal = mode;
+                    if mode > n.dlock.held() {
+                        self.step(i, Event::Want(mode));
+                    }
+                }
+            }
+            M::EndUse => self.nodes[i].using = Mode::Unlocked,
+            M::Release | M::Shrink => {
+                let n = &mut self.nodes[i];
+                let to = n.demote.take().unwrap_or(Mode::Unlocked);
+                let goal = n.goal;
+                if m == M::Shrink {
+                    self.budget.shrink -= 1;
+                }
+                self.step(i, Event::Released { to, opened: false });
+                if goal > self.nodes[i].dlock.held() {
+                    self.step(i, Event::Want(goal));
+                }
+            }
+            M::Unwant => {
+                self.budget.unwant -= 1;
+                self.nodes[i].goal = Mode::Unlocked;
+                self.step(i, Event::Unwant);
+            }
+            M::Land | M::FailLanded => {
+                let io = self.nodes[i].issued.take().ok_or("nothing issued")?;
+                let is_read = io == Action::Read;
+                let answer = self.land(i, &io)?;
+                if m == M::FailLanded {
+                    self.budget.unknown -= 1;
+                    self.step(i, Event::Failed);
+                } else if is_read {
+                    self.step(i, answer);
+                } else {
+                    self.nodes[i].answer = Some(answer);
+                }
+            }
+            M::Deliver => {
+                let answer = self.nodes[i].answer.take().ok_or("no answer")?;
+                self.step(i, answer);
+            }
+            M::FailNever => {
+                self.budget.unknown -= 1;
+                self.nodes[i].issued = None;
+                self.step(i, Event::Failed);
+            }
+            M::FailLate => {
+                self.budget.unknown -= 1;
+                self.go_late(i);
+                self.step(i, Event::Failed);
+            }
+            M::LateLand(k) => {
+                let (i, expected, new) = self.late.remove(k);
+                if self.disk == expected {
+                    self.check_change(self.nodes[i].life, &new)?;
+                    self.disk = new;
+                }
+            }
+            M::Timer => self.step(i, Event::Timer),
+            M::Wish => self.step(i, Event::Look),
+            M::Spurious => {
+                self.budget.spurious -= 1;
+                self.step(i, Event::Look);
+            }
+            M::Crash => {
+                self.budget.crashes -= 1;
+                self.go_late(i);
+                let n = &mut self.nodes[i];
+                (n.fate, n.answer, n.goal) = (Fate::Crashed, None, Mode::Unlocked);
+            }
+            M::Recover => {
+                // After the fence: nothing of it lands any more.
+                self.late.retain(|l| l.0 != i);
+                self.nodes[i].fate = Fate::Recovered;
+                self.nodes[i].using = Mode::Unlocked;
+                self.nodes[i].dlock = Dlock::new(LOCK);
+                self.nodes[i].demote = None;
+            }
+            M::Rejoin => {
+                self.budget.rejoins -= 1;
+                let n = &mut self.nodes[i];
+                n.life.incarnation.0 += 1;
+                (n.fate, n.wants) = (Fate::Alive, 1);
+            }
+        }
+        self.check()
+    }
+
+    fn go_late(&mut self, i: usize) {
+        if let Some(Action::CompareAndWrite { expected, new }) = self.nodes[i].issued.take() {
+            self.late.push((i, expected, new));
+        }
+    }
+
+    /// The invariants of every state.
+    fn check(&self) -> Result<(), String> {
+        self.disk.check().map_err(|f| format!("record: {f}"))?;
+        let living = || self.nodes.iter().filter(|n| n.fate != Fate::Recovered);
+        let exclusive = living().filter(|n| n.dlock.held() == Mode::Exclusive).count();
+        let holders = living().filter(|n| n.dlock.held() != Mode::Unlocked).count();
+        if exclusive > 0 && holders > 1 {
+            return Err("exclusive beside another holder".to_owned());
+        }
+        for n in living() {
+            if n.dlock.held() > self.disk.mode_of(n.life) {
+                return Err(format!("{:?} believes in more than the record gives", n.life));
+            }
+            if n.using > n.dlock.held() {
+                return Err(format!("{:?} uses more than it holds", n.life));
+            }
+        }
+        Ok(())
+    }
+
+    /// First come, first served; the version counts exclusive releases; the dead alone are dropped.
+    fn check_change(&self, writer: Me, new: &LockRecord) -> Result<(), String> {
+        let (old, dead) = (&*self.disk, self.seen().dead);
+        let gone = |l: &Me| dead.contains(l);
+        let mut queue: Vec<Me> = old.waiters.iter().map(|w| w.life).collect();
+        let stays = |l: &Me| new.waiters.iter().any(|w| w.life == *l);
+        let newly = |l: &Me| !old.holders.contains(l) || old.mode < new.mode;
+        let granted = |l: &Me| new.holders.contains(l) && newly(l) && !stays(l);
+        if !queue.contains(&writer) && (stays(&writer) || granted(&writer)) {
+            queue.push(writer);
+        }
+        // The dead may be dropped, by whoever has heard of it.
+        queue.retain(|l| !gone(l) || stays(l) || granted(l));
+        queue.retain(|l| *l != writer || stays(l) || granted(l));
+        let served = queue.iter().take_while(|l| granted(l)).count();
+        if !queue.iter().skip(served).all(stays) {
+            return Err(format!("not first come first served: {old:?} -> {new:?}"));
+        }
+        let left: Vec<Me> = new.waiters.iter().map(|w| w.life).collect();
+        if left.as_slice() != queue.get(served..).unwrap_or(&[]) {
+            return Err(format!("the queue was reordered: {old:?} -> {new:?}"));
+        }
+        for l in &old.holders {
+            if *l != writer && !gone(l) && !new.holders.contains(l) {
+                return Err(format!("a living holder was dropped: {old:?} -> {new:?}"));
+            }
+        }
+        let given_up = old.mode == Mode::Exclusive
+            && (new.mode != Mode::Exclusive || new.holders != old.holders);
+        if new.version != old.version + u64::from(given_up) {
+            return Err(format!("version: {old:?} -> {new:?}"));
+        }
+        Ok(())
+    }
+
+    /// Somebody alive waits to be served.
+    fn waiting(&self) -> bool {
+        self.nodes.iter().any(|n| n.fate == Fate::Alive && n.goal > Mode::Unlocked)
+    }
+
+    /// The same for states that differ only in the names of nodes and in nonces and versions.
+    fn fingerprint(&self, permutations: &[Vec<usize>]) -> u64 {
+        permutations.iter().map(|p| self.fingerprint_as(p)).min().unwrap_or(0)
+    }
+
+    fn fingerprint_as(&self, order: &[usize]) -> u64 {
+        let mut c = Canon { nonces: Vec::new(), place: [0; 4], hasher: DefaultHasher::new() };
+        for (at, i) in order.iter().enumerate() {
+            c.place[*i] = at;
+        }
+        c.record(&self.disk);
+        self.budget.hash(&mut c.hasher);
+        for i in order {
+            c.node(&self.nodes[*i]);
+        }
+        for at in 0..order.len() {
+            for (i, expected, new) in &self.late {
+                if c.place[*i] == at {
+                    at.hash(&mut c.hasher);
+                    c.record(expected);
+                    c.record(new);
+                }
+            }
+        }
+        c.hasher.finish()
+    }
+}
+
+struct Canon {
+    nonces: Vec<u64>,
+    place: [usize; 4],
+    hasher: DefaultHasher,
+}
+impl Canon {
+    fn record(&mut self, r: &LockRecord) {
+        let known = self.nonces.iter().position(|n| *n == r.nonce);
+        let name = known.unwrap_or(self.nonces.len());
+        name.hash(&mut self.hasher);
+        if known.is_some() {
+            return;
+        }
+        self.nonces.push(r.nonce);
+        r.mode.hash(&mut self.hasher);
+        // The order of holders matters only where there are many.
+        let mut holders: Vec<_> = r.holders.iter().map(|l| self.life(*l)).collect();
+        holders.sort_unstable();
+        holders.hash(&mut self.hasher);
+        for w in &r.waiters {
+            (self.life(w.life), w.mode).hash(&mut self.hasher);
+        }
+        (r.holders.len(), r.waiters.len()).hash(&mut self.hasher);
+    }
+    fn life(&self, l: Me) -> (usize, u32) {
+        (self.place[usize::from(l.slot.0)], l.incarnation.0)
+    }
+    fn seen(&mut self, s: &Seen) {
+        self.record(&s.record);
+        let mut dead: Vec<_> = s.dead.iter().map(|l| self.life(*l)).collect();
+        dead.sort_unstable();
+        dead.hash(&mut self.hasher);
+    }
+    fn io(&mut self, expected: &LockRecord, new: &LockRecord) {
+        self.record(expected);
+        self.record(new);
+    }
+    fn node(&mut self, n: &Node) {
+        let d = &n.dlock;
+        (n.life.incarnation.0, n.fate, n.demote, n.using, n.goal, n.wants).hash(&mut self.hasher);
+        (d.held, d.want, d.giving, d.asked, d.look).hash(&mut self.hasher);
+        (d.timer.is_some(), d.paused, d.failures.min(2), d.known.is_some()).hash(&mut self.hasher);
+        if let Some(s) = &d.known {
+            self.seen(s);
+        }
+        match &d.io {
+            None => 0.hash(&mut self.hasher),
+            Some(Io::Reading) => 1.hash(&mut self.hasher),
+            Some(Io::Writing { expected, new }) => {
+                2.hash(&mut self.hasher);
+                self.io(expected, new);
+            }
+        }
+        n.issued.is_some().hash(&mut self.hasher);
+        match &n.answer {
+            None => 0.hash(&mut self.hasher),
+            Some(Event::Written) => 1.hash(&mut self.hasher),
+            Some(Event::Mismatch(s) | Event::Read(s)) => {
+                2.hash(&mut self.hasher);
+                self.seen(s);
+            }
+            Some(other) => panic!("no answer: {other:?}"),
+        }
+    }
+}
+
+fn permutations(n: usize) -> Vec<Vec<usize>> {
+    if n == 0 {
+        return vec![Vec::new()];
+    }
+    let shorter = permutations(n - 1);
+    shorter
+        .iter()
+        .flat_map(|p| {
+            (0..n).map(move |at| {
+                let mut q = p.clone();
+                q.insert(at, n - 1);
+                q
+            })
+        })
+        .collect()
+}
+
+struct Search {
+    /// How each state was first reached.
+    parents: Vec<(u32, usize, Move)>,
+    /// Fair moves, from -> to, with loops left out.
+    fair: Vec<(u32, u32)>,
+    waiting: Vec<bool>,
+    transitions: u64,
+}
+
+impl Search {
+    fn run(start: &World) -> Self {
+        let perms = permutations(start.nodes.len());
+        let mut index: HashMap<u64, u32> = HashMap::new();
+        let mut this = Self {
+            parents: vec![(0, 0, Move::EndUse)],
+            fair: vec![],
+            waiting: vec![],
+            transitions: 0,
+        };
+        index.insert(start.fingerprint(&perms), 0);
+        this.waiting.push(start.waiting());
+        let mut frontier = VecDeque::from([(0_u32, start.clone())]);
+        while let Some((from, world)) = frontier.pop_front() {
+            for (i, m) in world.moves() {
+                this.transitions += 1;
+                let mut next = world.clone();
+                if let Err(what) = next.apply(i, m) {
+                    this.trace(start, from, i, m);
+                    panic!("{what}");
+                }
+                let fresh = u32::try_from(this.parents.len()).unwrap();
+                let to = match index.entry(next.fingerprint(&perms)) {
+                    Entry::Occupied(e) => *e.get(),
+                    Entry::Vacant(e) => {
+                        e.insert(fresh);
+                        this.parents.push((from, i, m));
+                        this.waiting.push(next.waiting());
+                        frontier.push_back((fresh, next));
+                        fresh
+                    }
+                };
+                if m.fair() && to != from {
+                    this.fair.push((from, to));
+                }
+            }
+        }
+        this.check_progress(start);
+        this
+    }
+
+    /// From every state, fair moves alone lead to one where nobody waits.
+    fn check_progress(&self, start: &World) {
+        let n = self.parents.len();
+        let mut first = vec![0_u32; n + 1];
+        for (_, to) in &self.fair {
+            first[*to as usize + 1] += 1;
+        }
+        for i in 0..n {
+            first[i + 1] += first[i];
+        }
+        let mut fill = first.clone();
+        let mut back = vec![0_u32; self.fair.len()];
+        for (from, to) in &self.fair {
+            back[fill[*to as usize] as usize] = *from;
+            fill[*to as usize] += 1;
+        }
+        let mut good: Vec<bool> = self.waiting.iter().map(|w| !w).collect();
+        let mut todo: Vec<usize> = (0..n).filter(|s| good[*s]).collect();
+        while let Some(s) = todo.pop() {
+            for from in &back[first[s] as usize..first[s + 1] as usize] {
+                let from = *from as usize;
+                if !good[from] {
+                    good[from] = true;
+                    todo.push(from);
+                }
+            }
+        }
+        if let Some(stuck) = good.iter().position(|g| !g) {
+            let (parent, i, m) = self.parents[stuck];
+            self.trace(start, parent, i, m);
+            panic!("somebody waits for ever");
+        }
+    }
+
+    /// Prints the moves that lead to `from` and then `m`. States are found again by fingerprint,
+    /// so node names are those of the first path.
+    fn trace(&self, start: &World, mut from: u32, i: usize, m: Move) {
+        let mut path = vec![(i, m)];
+        while from != 0 {
+            let (parent, i, m) = self.parents[from as usize];
+            path.push((i, m));
+            from = parent;
+        }
+        let mut world = start.clone();
+        for (i, m) in path.into_iter().rev() {
+            let done = world.apply(i, m);
+            println!("node {i} {m:?}: {done:?}\n    disk {:?}", world.disk);
+            println!("    {:?}", world.nodes[i].dlock);
+        }
+    }
+}
+
+fn search(name: &str, nodes: usize, wants: u8, budget: Budget, at_least: usize) {
+    let began = Instant::now();
+    let found = Search::run(&World::new(nodes, wants, budget));
+    println!(
+        "{name}: {} states, {} transitions, {:.1} s, {budget:?}",
+        found.parents.len(),
+        found.transitions,
+        began.elapsed().as_secs_f64()
+    );
+    assert!(found.parents.len() >= at_least, "the search has become shallow");
+}
+
+const NO_FAULTS: Budget =
+    Budget { crashes: 0, rejoins: 0, unknown: 0, unwant: 0, spurious: 0, shrink: 0 };
+
+#[test]
+fn two_nodes_crash_rejoin_unknown() {
+    let budget = Budget { crashes: 1, rejoins: 1, unknown: 1, ..NO_FAULTS };
+    search("2 nodes, 2 wants each", 2, 2, budget, 100_000);
+}
+
+#[test]
+fn two_nodes_unknown_twice() {
+    let budget = Budget { unknown: 2, ..NO_FAULTS };
+    search("2 nodes, 2 wants each", 2, 2, budget, 100_000);
+}
+
+#[test]
+fn two_nodes_second_thoughts() {
+    let budget = Budget { unknown: 1, unwant: 1, shrink: 1, ..NO_FAULTS };
+    search("2 nodes, 2 wants each", 2, 2, budget, 100_000);
+}
+
+#[test]
+fn three_nodes_without_faults() {
+    search("3 nodes, 1 want each", 3, 1, NO_FAULTS, 10_000);
+}
+
+#[test]
+fn three_nodes_crash() {
+    let budget = Budget { crashes: 1, ..NO_FAULTS };
+    search("3 nodes, 1 want each", 3, 1, budget, 50_000);
+}
+
+#[test]
+fn three_nodes_unknown() {
+    let budget = Budget { unknown: 1, ..NO_FAULTS };
+    search("3 nodes, 1 want each", 3, 1, budget, 50_000);
+}
