@@ -10,8 +10,14 @@ use crate::Me;
 /// The store of lock records could not be read or written.
 #[derive(Debug, Clone, Error)]
 pub enum StoreError {
-    /// The device below failed; whether a write landed is unknown.
-    #[error("device: {0}")]
+    /// The pool below failed; whether a write landed is unknown.
+    #[error(transparent)]
+    Pool(Arc<braid_pool::PoolError>),
+    /// Member 0 failed.
+    #[error(transparent)]
+    Member(Arc<braid_device::DeviceError>),
+    /// Another store failed.
+    #[error("lock store: {0}")]
     Device(#[source] Arc<dyn std::error::Error + Send + Sync>),
     /// The lock number lies outside the store.
     #[error("lock {lock} lies outside the store")]
@@ -19,6 +25,17 @@ pub enum StoreError {
         /// The number.
         lock: LockNo,
     },
+}
+
+impl From<braid_pool::PoolError> for StoreError {
+    fn from(e: braid_pool::PoolError) -> Self {
+        Self::Pool(Arc::new(e))
+    }
+}
+impl From<braid_device::DeviceError> for StoreError {
+    fn from(e: braid_device::DeviceError) -> Self {
+        Self::Member(Arc::new(e))
+    }
 }
 
 /// A lock operation that failed.

@@ -27,12 +27,11 @@ pub mod node;
 pub mod store;
 
 pub use braid_format::lock_record::{Life as Me, Mode};
+pub use dlock::Hint;
 pub use error::{LockError, StoreError};
 pub use glock::{
     DemoteFailed, Demoted, GlockOps, GlockView, Guard, Local, LockManager, LockStats,
     ManagerOptions,
 };
-pub use node::{
-    Hint, JoinOptions, Liveness, Membership, NodeAreas, NodeStore, NodeView, Peers, Recover,
-};
-pub use store::{CawOutcome, LockStore, MemoryStore, Sector};
+pub use node::{JoinOptions, Liveness, Membership, NodeAreas, NodeStore, NodeView, Peers, Recover};
+pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector};

@@ -7,10 +7,11 @@ use std::time::Duration;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo, NodeId};
 
+use crate::Me;
+use crate::dlock::Hint;
 use crate::error::{LockError, StoreError};
 use crate::glock::LockManager;
 use crate::store::{CawOutcome, Sector};
-use crate::{Me, Mode};
 
 /// Whether a life may still act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,15 +20,6 @@ pub enum Liveness {
     Alive,
     /// Its slot is free or another's: it was recovered or left; what it held may be broken.
     Dead,
-}
-
-/// A message about a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hint {
-    /// The sender waits for the lock in this mode.
-    Wanted(Mode),
-    /// The sender has handed the lock to the receiver.
-    Granted,
 }
 
 /// The other nodes, as the lock manager sees them.

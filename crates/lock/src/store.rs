@@ -1,20 +1,25 @@
 //! Where lock records stand and how they are compared and written.
+//!
+//! The protocol needs of a store: reads that return some sector that stood there whole (a torn
+//! one fails its checksum and is read again), a compare-and-write that is atomic among all nodes,
+//! and that a record written is seen by everybody's next read. Durability is not needed: with all
+//! nodes gone no lock is held by anybody alive.
 
-use braid_format::LockNo;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use braid_format::lock_record::LockRecord;
+use braid_format::{BlockNo, BlockSize, Bytes, FormatError, LockNo};
+use braid_pool::Pool;
+use parking_lot::Mutex;
 
 use crate::error::StoreError;
 
+pub use braid_device::CawOutcome;
+
 /// One lock sector's bytes.
 pub type Sector = Vec<u8>;
-
-/// Outcome of a compare-and-write that was answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CawOutcome {
-    /// The new bytes stand.
-    Written,
-    /// Nothing was written; these bytes stand there.
-    Mismatch(Sector),
-}
 
 /// A store of lock records. Compare-and-write is atomic among all nodes; an `Err` from it means
 /// that the outcome is unknown (it may even land later).
@@ -38,6 +43,194 @@ pub trait LockStore: Send + Sync {
     fn sector_len(&self) -> usize;
 }
 
-/// A store in memory, for tests.
+/// How often a sector is read again when it fails its checksum: a read may overtake half of a
+/// write. More often than this it is damage.
+const TORN_READS_MAX: u32 = 4;
+
+/// Reads and verifies a record.
+pub(crate) fn read_record(
+    store: &dyn LockStore,
+    lock: LockNo,
+) -> Result<Result<LockRecord, FormatError>, StoreError> {
+    let mut tries = 0;
+    loop {
+        let decoded = LockRecord::decode(&store.read(lock)?, lock);
+        tries += 1;
+        if !matches!(decoded, Err(FormatError::ChecksumMismatch { .. })) || tries > TORN_READS_MAX {
+            return Ok(decoded);
+        }
+    }
+}
+
+/// Lock records on the pool: each in the first lock sector of the block its number names.
+#[derive(Debug, Clone)]
+pub struct DeviceStore {
+    pool: Pool,
+    block_size: BlockSize,
+    lock_sector: Bytes,
+}
+
+impl DeviceStore {
+    /// The records of a file system with these sizes.
+    pub fn new(pool: Pool, block_size: BlockSize, lock_sector: Bytes) -> Self {
+        Self { pool, block_size, lock_sector }
+    }
+    /// Where a record stands; lock numbers come from disk and from the wire.
+    fn offset(&self, lock: LockNo) -> Result<braid_format::ByteOffset, StoreError> {
+        let shift = self.block_size.shift();
+        let at = lock.0.checked_mul(1 << shift).ok_or(StoreError::Outside { lock })?;
+        let end = at.checked_add(self.lock_sector.0).ok_or(StoreError::Outside { lock })?;
+        if end > self.pool.info().size.0 {
+            return Err(StoreError::Outside { lock });
+        }
+        Ok(self.block_size.offset_of(BlockNo::from(lock)))
+    }
+}
+
+impl LockStore for DeviceStore {
+    fn read(&self, lock: LockNo) -> Result<Sector, StoreError> {
+        let mut sector = vec![0; self.lock_sector.to_usize()];
+        self.pool.read(self.offset(lock)?, &mut sector)?;
+        Ok(sector)
+    }
+    fn compare_and_write(
+        &self,
+        lock: LockNo,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, StoreError> {
+        Ok(self.pool.compare_and_write(self.offset(lock)?, expected, new)?)
+    }
+    fn sector_len(&self) -> usize {
+        self.lock_sector.to_usize()
+    }
+}
+
+/// A store in memory, for tests: every lock exists, unlocked at first. Clones share the records.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryStore(Arc<Memory>);
+
 #[derive(Debug, Default)]
-pub struct MemoryStore {}
+struct Memory {
+    sectors: Mutex<HashMap<LockNo, Sector>>,
+    /// Every n-th compare-and-write reports failure; 0 = none.
+    fail_every: AtomicU64,
+    writes: AtomicU64,
+    /// Whether the failing one lands; turns each time.
+    land: AtomicBool,
+}
+
+impl MemoryStore {
+    const LEN: usize = 512;
+
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// From now on the outcome of every `n`-th compare-and-write is unknown to its caller; half of
+    /// them land.
+    pub fn fail_every(&self, n: u64) {
+        self.0.fail_every.store(n, Ordering::Relaxed);
+    }
+    /// Puts a record in place, as a metadata write does at the birth of its slot.
+    pub fn put(&self, record: &LockRecord) {
+        let mut sector = vec![0; Self::LEN];
+        record.encode(&mut sector);
+        self.0.sectors.lock().insert(record.lock, sector);
+    }
+    fn unlocked(lock: LockNo) -> Sector {
+        let mut sector = vec![0; Self::LEN];
+        LockRecord::unlocked(lock, 0).encode(&mut sector);
+        sector
+    }
+    fn failure() -> StoreError {
+        StoreError::Device(Arc::new(std::io::Error::other("injected failure")))
+    }
+}
+
+impl LockStore for MemoryStore {
+    fn read(&self, lock: LockNo) -> Result<Sector, StoreError> {
+        let found = self.0.sectors.lock().get(&lock).cloned();
+        Ok(found.unwrap_or_else(|| Self::unlocked(lock)))
+    }
+    fn compare_and_write(
+        &self,
+        lock: LockNo,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, StoreError> {
+        let n = self.0.fail_every.load(Ordering::Relaxed);
+        let fails = n != 0 && self.0.writes.fetch_add(1, Ordering::Relaxed) % n == 0;
+        if fails && self.0.land.fetch_xor(true, Ordering::Relaxed) {
+            return Err(Self::failure());
+        }
+        let mut sectors = self.0.sectors.lock();
+        let stands = sectors.entry(lock).or_insert_with(|| Self::unlocked(lock));
+        if stands.as_slice() != expected {
+            let stands = stands.clone();
+            return if fails { Err(Self::failure()) } else { Ok(CawOutcome::Mismatch(stands)) };
+        }
+        stands.copy_from_slice(new);
+        if fails { Err(Self::failure()) } else { Ok(CawOutcome::Written) }
+    }
+    fn sector_len(&self) -> usize {
+        Self::LEN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sector(record: &LockRecord, len: usize) -> Sector {
+        let mut bytes = vec![0; len];
+        record.encode(&mut bytes);
+        bytes
+    }
+
+    fn exercise(store: &dyn LockStore, lock: LockNo) {
+        let len = store.sector_len();
+        let old = sector(&LockRecord::unlocked(lock, 0), len);
+        let new = sector(&LockRecord::unlocked(lock, 1), len);
+        assert_eq!(store.compare_and_write(lock, &old, &new).unwrap(), CawOutcome::Written);
+        let refused = store.compare_and_write(lock, &old, &old).unwrap();
+        assert_eq!(refused, CawOutcome::Mismatch(new.clone()));
+        assert_eq!(store.read(lock).unwrap(), new);
+        assert_eq!(read_record(store, lock).unwrap().unwrap().nonce, 1);
+    }
+
+    #[test]
+    fn memory_compares_and_writes() {
+        exercise(&MemoryStore::new(), LockNo(5));
+    }
+
+    #[test]
+    fn pool_compares_and_writes_at_the_block_of_the_number() {
+        let pool = Pool::for_tests(2, Bytes(8 << 20));
+        let store = DeviceStore::new(pool.clone(), BlockSize::DEFAULT, Bytes(512));
+        let at = BlockSize::DEFAULT.offset_of(BlockNo(700));
+        pool.write(at, &sector(&LockRecord::unlocked(LockNo(700), 0), 512)).unwrap();
+        exercise(&store, LockNo(700));
+        let mut block = vec![0; 4096];
+        pool.read(at, &mut block).unwrap();
+        assert_eq!(&block[..4], b"BRLK");
+        assert!(block[512..].iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn numbers_outside_the_pool_are_refused() {
+        let pool = Pool::for_tests(1, Bytes(8 << 20));
+        let store = DeviceStore::new(pool, BlockSize::DEFAULT, Bytes(512));
+        for lock in [LockNo(u64::MAX), LockNo(1 << 52), LockNo(1 << 30)] {
+            assert!(matches!(store.read(lock), Err(StoreError::Outside { .. })), "{lock}");
+        }
+    }
+
+    #[test]
+    fn damage_is_reported_by_name() {
+        let pool = Pool::for_tests(1, Bytes(8 << 20));
+        let store = DeviceStore::new(pool, BlockSize::DEFAULT, Bytes(512));
+        let found = read_record(&store, LockNo(3)).unwrap();
+        assert!(matches!(found, Err(FormatError::BadMagic { at: 3, .. })));
+    }
+}
