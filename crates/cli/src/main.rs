@@ -1,2 +1,74 @@
-//! The braid command.
-fn main() {}
+//! The `braid` command: one binary, one file per subcommand.
+//!
+//! Called as `mount.braid` or `mount.fuse.braid` (from mount(8) and /etc/fstab) it is
+//! `braid mount`.
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod create;
+mod label;
+mod mount;
+mod runtime;
+mod scan;
+mod size;
+mod sources;
+mod status;
+mod ui;
+mod unmount;
+mod version;
+
+use clap::{Parser, Subcommand};
+
+/// One POSIX file system striped over many disks and shared, coherently, by many machines.
+#[derive(Debug, Parser)]
+#[command(name = "braid", version, disable_help_subcommand = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Create(create::Args),
+    Mount(mount::Args),
+    Unmount(unmount::Args),
+    Status(status::Args),
+    Scan(scan::Args),
+    Check(check::Args),
+    DumpLabel(label::Args),
+    Bench(braid_bench::cli::Args),
+    Version(version::Args),
+}
+
+fn main() -> std::process::ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("BRAID_LOG").unwrap_or_else(|_| "warn".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let args: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    let cli = match mount::from_mount_helper(&args) {
+        Some(helper) => Cli { command: Command::Mount(helper) },
+        None => Cli::parse_from(args),
+    };
+    let done = match cli.command {
+        Command::Create(a) => create::run(&a),
+        Command::Mount(a) => mount::run(&a),
+        Command::Unmount(a) => unmount::run(&a),
+        Command::Status(a) => status::run(&a),
+        Command::Scan(a) => scan::run(&a),
+        Command::Check(a) => check::run(&a),
+        Command::DumpLabel(a) => label::run(&a),
+        Command::Bench(a) => braid_bench::cli::run(&a).map(|()| std::process::ExitCode::SUCCESS),
+        Command::Version(a) => version::run(&a),
+    };
+    match done {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("braid: {e:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

@@ -1,11 +1,323 @@
-//! The facade: every call that fronts may make.
+//! The facade: every call that fronts may make. It locks nothing and decides nothing beyond
+//! opening and closing: each call goes to the module that does it, and a fatal result makes the
+//! node withdraw.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use braid_format::InodeNo;
+use braid_lock::Mode;
+use braid_pool::Pool;
+use braid_pool::device::AlignedBuf;
+
+use crate::attr::{Attr, Cred, DirEntry, Fh, KernelCache, SetAttr, StatFs, WriteFlags};
 use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::inode::Locked;
+use crate::mount::{Mounted, MountOptions};
+use crate::plock::{Canceller, Plock};
+use crate::{data, namei, orphan, plock, xattr};
 
 /// A mounted file system. Cheap to clone; thread-safe; calls block.
 #[derive(Clone)]
 pub struct Fs {
-    core: Arc<Core>,
+    mounted: Arc<Mounted>,
+}
+
+impl Fs {
+    /// Joins the cluster on `pool` as a node: claims a slot, recovers what dead nodes left, starts
+    /// the heartbeat. Blocks until the node can serve.
+    ///
+    /// # Errors
+    /// No file system on the pool, no slot free, or a device failed.
+    pub fn mount(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
+        Ok(Self { mounted: Arc::new(Mounted::new(pool, options, kernel)?) })
+    }
+    /// Leaves the cluster: everything dirty becomes durable, the slot free. Other clones of this
+    /// handle fail from then on.
+    ///
+    /// # Errors
+    /// A device failed; the node then counts as dead and others replay its journal.
+    pub fn unmount(&self) -> Result<()> {
+        self.mounted.unmount()
+    }
+    fn core(&self) -> &Arc<Core> {
+        &self.mounted.core
+    }
+    /// The pool below.
+    pub fn pool(&self) -> &Pool {
+        &self.core().volume.pool
+    }
+    /// The root directory's number.
+    pub fn root(&self) -> InodeNo {
+        self.core().volume.root()
+    }
+    /// What this node is and does, for status displays.
+    pub fn status(&self) -> crate::mount::NodeStatus {
+        self.mounted.status()
+    }
+    /// Why the node withdrew, if it did.
+    pub fn withdrawn(&self) -> Option<String> {
+        self.core().withdrawn.get().map(ToString::to_string)
+    }
+    fn run<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
+        let core = self.core();
+        core.check_alive()?;
+        core.watch(f(core))
+    }
+    fn change<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
+        if self.core().options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.run(f)
+    }
+    /// Dinodes count blocks of the file system; callers want units of 512 bytes.
+    fn scaled(&self, mut attr: Attr) -> Attr {
+        attr.blocks512 = attr.blocks512.saturating_mul(self.core().volume.geo.block_size.bytes().get() / 512);
+        attr
+    }
+
+    /// The inode behind `name` in `dir`.
+    pub fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Attr> {
+        self.run(|c| namei::lookup(c, dir, name)).map(|a| self.scaled(a))
+    }
+    /// Attributes.
+    pub fn getattr(&self, ino: InodeNo) -> Result<Attr> {
+        self.run(|c| namei::getattr(c, ino)).map(|a| self.scaled(a))
+    }
+    /// Changes attributes.
+    pub fn setattr(&self, ino: InodeNo, set: &SetAttr, _fh: Option<Fh>) -> Result<Attr> {
+        self.change(|c| namei::setattr(c, ino, set)).map(|a| self.scaled(a))
+    }
+    /// Makes a special file (or an empty regular one).
+    pub fn mknod(&self, dir: InodeNo, name: &[u8], mode: u32, rdev: u64, cred: &Cred) -> Result<Attr> {
+        self.change(|c| namei::mknod(c, dir, name, mode, rdev, cred)).map(|a| self.scaled(a))
+    }
+    /// Makes a directory.
+    pub fn mkdir(&self, dir: InodeNo, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr> {
+        self.change(|c| namei::mkdir(c, dir, name, mode, cred)).map(|a| self.scaled(a))
+    }
+    /// Makes a symbolic link.
+    pub fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], cred: &Cred) -> Result<Attr> {
+        self.change(|c| namei::symlink(c, dir, name, target, cred)).map(|a| self.scaled(a))
+    }
+    /// A symbolic link's target.
+    pub fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
+        self.run(|c| namei::readlink(c, ino))
+    }
+    /// Gives an inode another name.
+    pub fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Attr> {
+        self.change(|c| namei::link(c, ino, dir, name)).map(|a| self.scaled(a))
+    }
+    /// Removes a name that is not a directory's.
+    pub fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.change(|c| namei::unlink(c, dir, name))
+    }
+    /// Removes an empty directory.
+    pub fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.change(|c| namei::rmdir(c, dir, name))
+    }
+    /// Renames; `flags` as renameat2(2).
+    pub fn rename(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        new_dir: InodeNo,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        self.change(|c| namei::rename(c, dir, name, new_dir, new_name, flags))
+    }
+    /// Lists a directory from `cookie` (0: from the start) until `emit` says it is full.
+    pub fn readdir(
+        &self,
+        ino: InodeNo,
+        cookie: u64,
+        plus: bool,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.run(|c| {
+            namei::readdir(c, ino, cookie, plus, &mut |entry: &DirEntry<'_>| {
+                let scaled = DirEntry { attr: entry.attr.map(|a| self.scaled(a)), ..*entry };
+                emit(&scaled)
+            })
+        })
+    }
+
+    fn open_locked(&self, locked: &Locked, flags: i32) -> Fh {
+        self.core().handles.insert(locked.inode.clone(), flags)
+    }
+    /// Creates (`O_EXCL`: only if new) and opens a regular file.
+    pub fn create(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+        cred: &Cred,
+    ) -> Result<(Attr, Fh)> {
+        const O_EXCL: i32 = 0o200;
+        self.change(|c| {
+            let locked = namei::create(c, dir, name, mode, cred, flags & O_EXCL != 0)?;
+            let fh = self.open_locked(&locked, flags);
+            Ok((locked.attr(), fh))
+        })
+        .map(|(a, fh)| (self.scaled(a), fh))
+    }
+    /// Makes and opens a file without a name.
+    pub fn tmpfile(&self, dir: InodeNo, mode: u32, flags: i32, cred: &Cred) -> Result<(Attr, Fh)> {
+        self.change(|c| {
+            let locked = namei::tmpfile(c, dir, mode, cred)?;
+            let fh = self.open_locked(&locked, flags);
+            Ok((locked.attr(), fh))
+        })
+        .map(|(a, fh)| (self.scaled(a), fh))
+    }
+    /// Opens an inode. `O_TRUNC` truncates it.
+    pub fn open(&self, ino: InodeNo, flags: i32) -> Result<Fh> {
+        const O_TRUNC: i32 = 0o1000;
+        let writing = matches!(flags & 3, 1 | 2);
+        if writing && self.core().options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.run(|c| {
+            if writing && flags & O_TRUNC != 0 {
+                let locked = c.lock_exclusive(ino)?;
+                if locked.is_dir() {
+                    return Err(Error::IsDirectory);
+                }
+                data::truncate(c, &locked, 0)?;
+                return Ok(self.open_locked(&locked, flags));
+            }
+            let locked = c.lock_shared(ino)?;
+            if locked.is_dir() && writing {
+                return Err(Error::IsDirectory);
+            }
+            Ok(self.open_locked(&locked, flags))
+        })
+    }
+    /// Closes. An unlinked file's last close deletes it.
+    pub fn release(&self, fh: Fh) -> Result<()> {
+        let core = self.core();
+        let file = core.handles.remove(fh)?;
+        let inode = file.inode.clone();
+        drop(file);
+        if inode.opens.load(Ordering::Acquire) > 0 || core.withdrawn.get().is_some() {
+            return Ok(());
+        }
+        self.run(|c| {
+            // Unlinked here while open, or unlinked elsewhere since this node gave the lock up.
+            let unlinked = inode.peek().is_some_and(|st| st.raw.nlink.get() == 0);
+            if unlinked || inode.recorded_opener.swap(false, Ordering::AcqRel) {
+                orphan::last_close(c, inode.ino)?;
+            }
+            Ok(())
+        })
+    }
+    /// A program closed a descriptor: its fcntl locks on the file go.
+    pub fn flush(&self, fh: Fh, lock_owner: u64) -> Result<()> {
+        self.run(|c| {
+            let file = c.handles.get(fh)?;
+            plock::drop_owner(c, file.inode.ino, lock_owner)
+        })
+    }
+    /// Contents (and all metadata, unless `data_only`) durable on return.
+    pub fn fsync(&self, fh: Fh, data_only: bool) -> Result<()> {
+        self.run(|c| data::fsync(c, &c.handles.get(fh)?.inode, data_only))
+    }
+    /// A directory's changes durable on return.
+    pub fn fsync_dir(&self, _ino: InodeNo) -> Result<()> {
+        self.run(|c| c.meta.commit())
+    }
+    /// Everything of this node durable on return.
+    pub fn sync(&self) -> Result<()> {
+        self.run(|c| self.mounted.flush_all(c).and_then(|()| c.meta.barrier()))
+    }
+    /// Reads into `buf` (its length asked for); returns the bytes read.
+    pub fn read(&self, fh: Fh, offset: u64, buf: &mut AlignedBuf) -> Result<usize> {
+        self.run(|c| data::read(c, &*c.handles.get(fh)?, offset, buf))
+    }
+    /// Reads up to `len` bytes and hands them to `reply` while the inode's lock is still held, so
+    /// that what `reply` puts into the kernel's cache cannot outlive the lock. `fill`: the kernel
+    /// fills pages and holds their locks.
+    pub fn read_reply<R>(
+        &self,
+        fh: Fh,
+        offset: u64,
+        len: u32,
+        fill: bool,
+        reply: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        self.run(|c| data::read_reply(c, &*c.handles.get(fh)?, offset, len, fill, reply))
+    }
+    /// Writes; returns the bytes written.
+    pub fn write(&self, fh: Fh, offset: u64, bytes: &[u8], flags: WriteFlags) -> Result<usize> {
+        self.change(|c| data::write(c, &*c.handles.get(fh)?, offset, bytes, flags))
+    }
+    /// fallocate(2).
+    pub fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Result<()> {
+        self.change(|c| data::fallocate(c, &*c.handles.get(fh)?, mode, offset, len))
+    }
+    /// lseek(2) with `SEEK_DATA` or `SEEK_HOLE`.
+    pub fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Result<u64> {
+        self.run(|c| data::lseek(c, &*c.handles.get(fh)?, offset, whence))
+    }
+    /// copy_file_range(2); returns the bytes copied.
+    pub fn copy_file_range(
+        &self,
+        from: (Fh, u64),
+        to: (Fh, u64),
+        len: u64,
+    ) -> Result<u64> {
+        self.change(|c| {
+            let (source, target) = (c.handles.get(from.0)?, c.handles.get(to.0)?);
+            data::copy_file_range(c, (&*source, from.1), (&*target, to.1), len)
+        })
+    }
+
+    /// An extended attribute's value.
+    pub fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
+        self.run(|c| xattr::get(c, ino, name))
+    }
+    /// Sets an extended attribute; `flags` as setxattr(2).
+    pub fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        self.change(|c| xattr::set(c, ino, name, value, flags))
+    }
+    /// Names of extended attributes, each followed by NUL.
+    pub fn listxattr(&self, ino: InodeNo) -> Result<Vec<u8>> {
+        self.run(|c| xattr::list(c, ino))
+    }
+    /// Removes an extended attribute.
+    pub fn removexattr(&self, ino: InodeNo, name: &[u8]) -> Result<()> {
+        self.change(|c| xattr::remove(c, ino, name))
+    }
+
+    /// Totals. No device is touched: counters plus this node's and the others' published changes.
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.run(|c| {
+            let (blocks, free, inodes) = c.alloc.totals();
+            Ok(StatFs {
+                block_size: u32::try_from(c.volume.geo.block_size.bytes().get()).unwrap_or(4096),
+                blocks,
+                free,
+                files: inodes.saturating_add(free / c.volume.geo.slot_blocks()),
+                files_free: free / c.volume.geo.slot_blocks(),
+                name_max: 255,
+            })
+        })
+    }
+
+    /// Which lock stands in the way of `lock`, if one does (`F_GETLK`).
+    pub fn getlk(&self, ino: InodeNo, lock: &Plock) -> Result<Option<Plock>> {
+        self.run(|c| plock::getlk(c, ino, lock))
+    }
+    /// Sets or clears a program's lock. With `wait`, blocks until it is granted or cancelled.
+    pub fn setlk(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Result<()> {
+        self.run(|c| plock::setlk(c, ino, lock, wait))
+    }
+
+    /// A lock's mode on this node, for tests and status displays.
+    pub fn held_mode(&self, ino: InodeNo) -> Mode {
+        self.core().locks.held(ino.into())
+    }
 }

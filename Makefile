@@ -1,0 +1,38 @@
+# Two commands: `make demo` sets everything up and runs the main job; `make test` runs every test.
+# Others: build, install, bench, tidy.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+DEVICES ?=
+KEEP    ?=
+CARGO   ?= cargo
+
+.PHONY: demo test build install bench tidy setup clean
+
+demo: setup build
+	@DEVICES="$(DEVICES)" KEEP="$(KEEP)" scripts/demo.sh
+
+test: setup
+	@scripts/test.sh
+
+build:
+	$(CARGO) build --release --locked -p braid-cli
+
+# Debian packages that a fresh machine lacks (root, or sudo).
+setup:
+	@scripts/setup.sh
+
+install: build
+	install -D -m 755 target/release/braid $(DESTDIR)$(PREFIX)/bin/braid
+	install -d $(DESTDIR)/sbin
+	ln -sf $(PREFIX)/bin/braid $(DESTDIR)/sbin/mount.braid
+	ln -sf $(PREFIX)/bin/braid $(DESTDIR)/sbin/mount.fuse.braid
+
+bench: setup build
+	@scripts/bench.sh
+
+tidy:
+	$(CARGO) run -q --locked -p xtask -- tidy
+
+clean:
+	$(CARGO) clean

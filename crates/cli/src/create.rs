@@ -1,0 +1,102 @@
+//! `braid create`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use braid_format::{BlockSize, Bytes, StripeUnit};
+use braid_fs::make::{MakeOptions, make};
+use braid_pool::{CreateOptions, Pool};
+
+use crate::{size, sources, ui};
+
+/// Make a pool of devices and a file system on it.
+///
+/// The data of one file is striped over all devices. Any host that reaches all of them can then
+/// `braid mount` the pool. Everything that was on the devices is lost.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: braid create scratch /dev/sdb /dev/sdc /dev/sdd /dev/sde")]
+pub struct Args {
+    /// Name of the pool: letters, digits, '-', '_' and '.', at most 63
+    name: String,
+    /// Block devices, or files of a fixed size
+    #[arg(required = true, value_name = "DEVICE")]
+    devices: Vec<PathBuf>,
+    /// Contiguous bytes on one device before the next; a multiple of 4 KiB
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
+    stripe_unit: u64,
+    /// Block of the file system; a power of two from 4 KiB to 64 KiB
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse)]
+    block_size: u64,
+    /// Nodes that may mount at once (default: by the pool's size)
+    #[arg(long, value_name = "N")]
+    nodes: Option<u16>,
+    /// Bytes of one node's journal (default: by the pool's size)
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    journal_size: Option<u64>,
+    /// Use devices although they carry another file system or belonged to another pool
+    #[arg(long)]
+    force: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let Some(stripe_unit) = StripeUnit::new(Bytes(args.stripe_unit)) else {
+        bail!(
+            "a stripe unit of {} cannot be: take a multiple of 4 KiB, up to 1 GiB",
+            size::show(args.stripe_unit)
+        );
+    };
+    let Some(block_size) = BlockSize::new(Bytes(args.block_size)) else {
+        bail!(
+            "a block size of {} cannot be: take 4K, 8K, 16K, 32K or 64K",
+            size::show(args.block_size)
+        );
+    };
+    for path in &args.devices {
+        if !path.exists() {
+            bail!(
+                "{}: no such device or file (`truncate -s 10G FILE` makes a file to try with)",
+                path.display()
+            );
+        }
+        if let Some(use_) = braid_pool::device::in_use(path)? {
+            bail!("{}: in use: {use_}", path.display());
+        }
+    }
+    let devices = sources::open_devices(&args.devices, false)?;
+    let options = CreateOptions {
+        name: args.name.clone(),
+        stripe_unit,
+        lock_sector: None,
+        force: args.force,
+    };
+    let pool = Pool::create(devices, &options)?;
+    let bar = ui::bar("making");
+    let make_options =
+        MakeOptions { block_size, nodes: args.nodes, journal_size: args.journal_size };
+    make(&pool, &make_options, &mut ui::progress(&bar)).context("cannot make the file system")?;
+    bar.finish_and_clear();
+    let info = pool.info();
+    println!(
+        "created pool '{}': {} over {} {}, stripe unit {}, block size {}",
+        info.name,
+        size::show(info.size.get()),
+        info.members.len(),
+        if info.members.len() == 1 { "device" } else { "devices" },
+        size::show(stripe_unit.bytes().get()),
+        size::show(args.block_size),
+    );
+    println!("mount it, on every host that reaches the devices: braid mount {} DIR", mount_hint(args));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Plain files are not found by a scan: name them.
+fn mount_hint(args: &Args) -> String {
+    let files = args.devices.iter().all(|d| d.metadata().is_ok_and(|m| m.is_file()));
+    if files {
+        args.devices.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(" ")
+    } else {
+        args.name.clone()
+    }
+}

@@ -1,0 +1,88 @@
+//! Which mounts this host has: one small file each under /run/braid, removed when the mount ends.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// A mount of this host.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Mount {
+    /// Process that serves it.
+    pub pid: u32,
+    /// Pool.
+    pub pool: String,
+    /// Directory.
+    pub mount_point: PathBuf,
+    /// What was named when it was mounted: devices, or the pool.
+    pub sources: Vec<String>,
+}
+
+/// A note that removes itself.
+#[derive(Debug)]
+pub struct Note {
+    path: Option<PathBuf>,
+}
+
+impl Note {
+    /// Writes the note. Where no note can be written the mount works all the same.
+    pub fn write(mount_point: &Path, pool: &str, sources: &[String]) -> Self {
+        let mount = Mount {
+            pid: std::process::id(),
+            pool: pool.to_owned(),
+            mount_point: mount_point.to_owned(),
+            sources: sources
+                .iter()
+                .map(|s| match std::fs::canonicalize(s) {
+                    Ok(path) => path.display().to_string(),
+                    Err(_) => s.clone(),
+                })
+                .collect(),
+        };
+        let path = dir().join(format!("mount-{}.json", mount.pid));
+        let written = std::fs::create_dir_all(dir())
+            .and_then(|()| std::fs::write(&path, serde_json::to_vec(&mount)?));
+        match written {
+            Ok(()) => Self { path: Some(path) },
+            Err(e) => {
+                tracing::warn!("cannot write {}: {e}", path.display());
+                Self { path: None }
+            }
+        }
+    }
+}
+impl Drop for Note {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+/// Mounts whose process lives. Notes of dead ones are removed.
+pub fn mounts() -> Vec<Mount> {
+    let Ok(entries) = std::fs::read_dir(dir()) else { return Vec::new() };
+    let mut mounts = Vec::new();
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if !entry.file_name().to_string_lossy().starts_with("mount-") {
+            continue;
+        }
+        let Ok(bytes) = std::fs::read(&path) else { continue };
+        let Ok(mount) = serde_json::from_slice::<Mount>(&bytes) else { continue };
+        if Path::new(&format!("/proc/{}", mount.pid)).exists() {
+            mounts.push(mount);
+        } else {
+            std::fs::remove_file(&path).ok();
+        }
+    }
+    mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
+    mounts
+}
+
+fn dir() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        PathBuf::from("/run/braid")
+    } else {
+        std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from).join("braid")
+    }
+}

@@ -1,0 +1,61 @@
+//! From what a user names (a pool, or its devices) to an assembled pool.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use braid_pool::device::{Device, FileDevice, OpenOptions};
+use braid_pool::{Pool, discover};
+
+/// Opens the pool that `sources` name: one pool name (found by label), or all of its devices.
+///
+/// # Errors
+/// Nothing of that name, a device cannot be opened, or the members do not make a pool.
+pub fn open(sources: &[String], read_only: bool) -> Result<Pool> {
+    let paths = resolve(sources)?;
+    let devices = open_devices(&paths, read_only)?;
+    Ok(Pool::assemble(devices)?)
+}
+
+/// Opens devices as they are.
+///
+/// # Errors
+/// Names the device that cannot be opened.
+pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn Device>>> {
+    paths
+        .iter()
+        .map(|path| {
+            let options = OpenOptions { read_only, ..OpenOptions::default() };
+            let device = FileDevice::open(path, options)
+                .with_context(|| format!("cannot open device {}", path.display()))?;
+            Ok(device as Arc<dyn Device>)
+        })
+        .collect()
+}
+
+/// Paths of the members.
+fn resolve(sources: &[String]) -> Result<Vec<PathBuf>> {
+    match sources {
+        [] => bail!("name a pool or its devices"),
+        [name] if !Path::new(name).exists() => by_name(name),
+        _ => Ok(sources.iter().map(PathBuf::from).collect()),
+    }
+}
+
+/// The pool's name, or its UUID, among all devices that this host sees.
+fn by_name(name: &str) -> Result<Vec<PathBuf>> {
+    if name.contains('/') {
+        bail!("no such device: {name}");
+    }
+    let pools = discover(None)?;
+    let found: Vec<_> =
+        pools.iter().filter(|p| p.name == name || p.uuid.to_string() == name).collect();
+    match found.as_slice() {
+        [] => bail!(
+            "no pool called '{name}' on this host's devices; `braid scan` lists what is there \
+             (for pools on plain files name the files, or set BRAID_DEVICES)"
+        ),
+        [pool] => Ok(pool.members.iter().map(|m| m.path.clone()).collect()),
+        _ => bail!("{} pools are called '{name}'; use the UUID that `braid scan` shows", found.len()),
+    }
+}

@@ -1,0 +1,23 @@
+//! Progress bars and tables.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A bar that shows itself only on a terminal, and only when the work takes a moment.
+pub fn bar(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) =
+        ProgressStyle::with_template("{msg:>12} [{bar:40}] {pos}/{len} {elapsed} ETA {eta}")
+    {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_message(what);
+    bar
+}
+
+/// A callback for library code: (done, total).
+pub fn progress(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
+    |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+}

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that building, testing and the demo need and this machine lacks.
+set -euo pipefail
+
+declare -A package_of=(
+  [cc]=gcc [make]=make [fusermount3]=fuse3 [mkfs.xfs]=xfsprogs [losetup]=mount
+  [git]=git [sqlite3]=sqlite3 [python3]=python3 [tar]=tar [flock]=util-linux
+)
+missing=()
+for command in "${!package_of[@]}"; do
+  PATH=$PATH:/sbin:/usr/sbin command -v "$command" >/dev/null 2>&1 || missing+=("${package_of[$command]}")
+done
+[ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+
+echo "installing: ${missing[*]}"
+sudo=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "not root, and no sudo: install ${missing[*]} yourself" >&2; exit 1; }
+  sudo=(sudo)
+fi
+"${sudo[@]}" apt-get update -q >/dev/null
+DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
