@@ -6,9 +6,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use braid_format::meta::MetaKind;
-use braid_format::{BlockNo, InodeNo, LockNo, NodeId};
-use braid_lock::{DemoteFailed, Demoted, GlockOps, Guard, Local, LockManager, Mode};
-use parking_lot::RwLock;
+use braid_format::{BlockNo, InodeNo, LockNo};
+use braid_lock::{
+    DemoteFailed, Demoted, GlockOps, Guard, Liveness, Local, LockManager, Me, Membership, Mode, Peers,
+};
 
 use crate::alloc::Alloc;
 use crate::attr::KernelCache;
@@ -30,9 +31,11 @@ pub(crate) struct Core {
     pub options: MountOptions,
     /// Dirty file data of this node.
     pub dirty: crate::data::DirtyBound,
-    pub node: NodeId,
     pub orphans: crate::orphan::Orphans,
     pub plocks: crate::plock::Plocks,
+    /// This node, in this life.
+    pub me: Me,
+    pub membership: Arc<Membership>,
     /// First failure, once the node has withdrawn.
     pub withdrawn: OnceLock<Arc<str>>,
 }
@@ -100,7 +103,7 @@ impl Core {
     pub fn withdraw(&self, why: &Error) {
         let reason: Arc<str> = why.to_string().into();
         if self.withdrawn.set(reason.clone()).is_ok() {
-            tracing::error!(node = %self.node, "withdrawing: {reason}");
+            tracing::error!(node = %self.me.slot, "withdrawing: {reason}");
             self.meta.poison(reason);
             self.locks.withdraw();
         }
@@ -185,6 +188,10 @@ impl Core {
             self.meta.drop_owner(lock);
         }
         Ok(())
+    }
+    /// Whether a life of a slot may still act (its locks count).
+    pub fn is_live(&self, life: Me) -> bool {
+        life == self.me || self.membership.liveness(life) == Liveness::Alive
     }
     /// The kind of a slot whose owner is itself.
     pub fn read_owned(&self, lock: LockNo, kind: MetaKind) -> Result<crate::meta::Body> {

@@ -90,6 +90,10 @@ impl Inode {
         f(&mut self.state_mut().ok_or(Error::Stale(self.ino))?.raw);
         self.encode(tx)
     }
+    /// Contents or fields that the disk does not have yet.
+    pub fn is_dirty(&self) -> bool {
+        self.data.is_dirty() || self.state.read().as_ref().is_some_and(|st| st.dirty)
+    }
     /// Puts a state in place (a new inode).
     pub fn set_state(&self, state: InodeState) {
         *self.state.write() = Some(state);

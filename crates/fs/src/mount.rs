@@ -1,9 +1,26 @@
 //! Joining and leaving: slot, journal, lock manager, recovery of others.
 
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use braid_format::{Bytes, NodeId};
+use braid_format::{Bytes, FormatError, LockNo, NodeId};
+use braid_lock::{
+    DemoteFailed, Demoted, GlockOps, JoinOptions, LockManager, LockStats, ManagerOptions, Me,
+    Membership, Mode, NodeAreas, NodeView, PoolNodes, PoolStore, Recover,
+};
+use braid_pool::Pool;
+use parking_lot::{Condvar, Mutex};
+
+use crate::alloc::Alloc;
+use crate::attr::KernelCache;
+use crate::core::Core;
+use crate::data;
+use crate::error::{Error, Result};
+use crate::handle::Handles;
+use crate::inode::InodeTable;
+use crate::meta::Meta;
+use crate::volume::Volume;
 
 /// What may be chosen when mounting.
 #[derive(Debug, Clone)]
@@ -37,6 +54,274 @@ impl Default for MountOptions {
             commit_interval: Duration::from_secs(5),
             relatime: true,
             mount_point: PathBuf::new(),
+        }
+    }
+}
+
+/// What a mounted node says of itself.
+#[derive(Debug, Clone)]
+pub struct NodeStatus {
+    /// Its slot.
+    pub slot: NodeId,
+    /// All nodes of the cluster.
+    pub nodes: Vec<NodeView>,
+    /// Lock counters.
+    pub locks: LockStats,
+    /// Cluster locks in memory.
+    pub locks_held: usize,
+    /// Inodes in memory.
+    pub inodes: usize,
+    /// Open files.
+    pub open_files: usize,
+}
+
+/// A node that has joined: the core, its membership, its housekeeper.
+pub(crate) struct Mounted {
+    pub core: Arc<Core>,
+    membership: Arc<Membership>,
+    housekeeper: Mutex<Option<Housekeeper>>,
+}
+
+struct Housekeeper {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+/// The lock manager and the membership are made before the core that serves them: they reach it
+/// through this.
+#[derive(Default)]
+struct ToCore(OnceLock<Weak<Core>>);
+impl ToCore {
+    fn get(&self) -> Option<Arc<Core>> {
+        self.0.get()?.upgrade()
+    }
+}
+impl GlockOps for ToCore {
+    fn demote(
+        &self,
+        lock: LockNo,
+        from: Mode,
+        to: Mode,
+    ) -> std::result::Result<Demoted, DemoteFailed> {
+        self.get().ok_or(DemoteFailed)?.demote(lock, from, to)
+    }
+}
+
+/// Recovery of dead nodes. While this node itself is still joining there is no journal of its own
+/// to move the dead node's windows with: then only its journal is replayed, and whoever takes
+/// the slot inherits windows, free log and orphans as they stand.
+struct Recoverer {
+    volume: Arc<Volume>,
+    core: Arc<ToCore>,
+}
+impl Recover for Recoverer {
+    fn recover(&self, dead: Me) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let replayed = crate::replay::replay(&self.volume, dead.slot)?;
+        tracing::warn!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
+        if let Some(core) = self.core.get() {
+            let done = crate::alloc::reclaim(&core.volume, &core.meta, &core.locks, dead.slot)
+                .and_then(|()| crate::orphan::recover(&core, dead.slot));
+            core.watch(done)?;
+        }
+        Ok(())
+    }
+}
+
+impl Mounted {
+    /// Joins. See [`crate::Fs::mount`].
+    pub fn new(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
+        let volume = Arc::new(Volume::open(pool)?);
+        let areas = NodeAreas::from_superblock(&volume.sb).ok_or(Error::Superblock(
+            FormatError::BadField { what: "superblock", at: 0, field: "node areas", value: 0 },
+        ))?;
+        let to_core = Arc::new(ToCore::default());
+        let recoverer = Arc::new(Recoverer { volume: volume.clone(), core: to_core.clone() });
+        let join = JoinOptions {
+            slot: options.slot,
+            mount_point: options.mount_point.clone(),
+            pool_epoch: u32::try_from(volume.pool.info().epoch).unwrap_or(u32::MAX),
+            ..JoinOptions::default()
+        };
+        let nodes = Arc::new(PoolNodes::new(volume.pool.clone(), areas));
+        let membership = Membership::join(nodes, join, recoverer)?;
+        match Self::start(volume, options, kernel, &to_core, &membership) {
+            Ok(core) => {
+                let housekeeper = Mutex::new(Some(Housekeeper::start(&core, &membership)));
+                Ok(Self { core, membership, housekeeper })
+            }
+            Err(e) => {
+                // The slot counts as dead: whatever was begun is replayed by the next to mount.
+                membership.abandon();
+                Err(e)
+            }
+        }
+    }
+
+    fn start(
+        volume: Arc<Volume>,
+        options: MountOptions,
+        kernel: Arc<dyn KernelCache>,
+        to_core: &Arc<ToCore>,
+        membership: &Arc<Membership>,
+    ) -> Result<Arc<Core>> {
+        let me = membership.me();
+        let store = Arc::new(PoolStore::new(
+            volume.pool.clone(),
+            volume.geo.block_size,
+            volume.geo.lock_sector,
+        ));
+        let manager_options =
+            ManagerOptions { locks_max: options.locks_max, ..ManagerOptions::default() };
+        let locks =
+            LockManager::new(me, store, membership.clone(), to_core.clone(), manager_options)?;
+        let cache = options.metadata_cache.get();
+        let meta = Arc::new(Meta::open(volume.clone(), me.slot, me.incarnation, cache)?);
+        let alloc = Arc::new(Alloc::open(
+            volume.clone(),
+            meta.clone(),
+            locks.clone(),
+            me.slot,
+            me.incarnation,
+        )?);
+        let core = Arc::new(Core {
+            volume,
+            meta,
+            alloc,
+            locks: locks.clone(),
+            inodes: InodeTable::default(),
+            handles: Handles::default(),
+            kernel,
+            options,
+            me,
+            membership: membership.clone(),
+            withdrawn: OnceLock::new(),
+        });
+        to_core.0.set(Arc::downgrade(&core)).ok();
+        membership.attach(&locks)?;
+        crate::orphan::reap(&core)?;
+        Ok(core)
+    }
+
+    /// Leaves. See [`crate::Fs::unmount`].
+    pub fn unmount(&self) -> Result<()> {
+        if let Some(housekeeper) = self.housekeeper.lock().take() {
+            housekeeper.stop();
+        } else {
+            return Ok(());
+        }
+        let core = &self.core;
+        if let Err(e) = core.check_alive().and_then(|()| self.leave_cleanly()) {
+            core.withdraw(&e);
+            self.membership.abandon();
+            return Err(e);
+        }
+        Ok(())
+    }
+
+    /// Contents, then orphans and windows, then the journal, then the locks, then the slot.
+    fn leave_cleanly(&self) -> Result<()> {
+        let core = &self.core;
+        self.flush_all(core)?;
+        crate::orphan::reap(core)?;
+        core.alloc.close()?;
+        core.meta.close()?;
+        core.locks.shutdown()?;
+        self.membership.leave()?;
+        core.withdrawn.set("unmounted".into()).ok();
+        Ok(())
+    }
+
+    /// Writes the dirty contents of every inode (not durable by itself).
+    pub fn flush_all(&self, core: &Arc<Core>) -> Result<()> {
+        flush_all(core)
+    }
+
+    /// For status displays.
+    pub fn status(&self) -> NodeStatus {
+        NodeStatus {
+            slot: self.core.me.slot,
+            nodes: self.membership.nodes(),
+            locks: self.core.locks.stats(),
+            locks_held: self.core.locks.count(),
+            inodes: self.core.inodes.len(),
+            open_files: self.core.handles.len(),
+        }
+    }
+}
+
+fn flush_all(core: &Arc<Core>) -> Result<()> {
+    for inode in core.inodes.all() {
+        if !inode.is_dirty() {
+            continue;
+        }
+        match core.lock_exclusive(inode.ino) {
+            Ok(locked) => data::flush_inode(core, &locked)?,
+            // Deleted meanwhile: nothing left to write.
+            Err(Error::Stale(_)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+impl Housekeeper {
+    fn start(core: &Arc<Core>, membership: &Arc<Membership>) -> Self {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let (weak, signal) = (Arc::downgrade(core), stop.clone());
+        let (membership, interval) = (membership.clone(), core.options.commit_interval);
+        let thread = std::thread::Builder::new()
+            .name("braid-keeper".into())
+            .spawn(move || keep_house(&weak, &membership, &signal, interval))
+            .expect("a thread at mount time");
+        Self { stop, thread }
+    }
+    fn stop(self) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        self.thread.join().ok();
+    }
+}
+
+/// How often the counters are published and idle locks counted.
+const HOUSE_BEAT: Duration = Duration::from_millis(250);
+
+/// Every beat: publishes counters, keeps memory bounded. Every commit interval: makes what is
+/// dirty durable, applies deferred frees, looks after orphans.
+fn keep_house(
+    core: &Weak<Core>,
+    membership: &Membership,
+    stop: &(Mutex<bool>, Condvar),
+    interval: Duration,
+) {
+    let mut since_commit = Duration::ZERO;
+    loop {
+        {
+            let mut stopped = stop.0.lock();
+            if !*stopped {
+                stop.1.wait_for(&mut stopped, HOUSE_BEAT);
+            }
+            if *stopped {
+                return;
+            }
+        }
+        let Some(core) = core.upgrade() else { return };
+        if core.withdrawn.get().is_some() {
+            membership.abandon();
+            return;
+        }
+        let (free, inodes) = core.alloc.deltas();
+        membership.publish(free, inodes);
+        core.locks.drop_idle(core.options.locks_max);
+        since_commit += HOUSE_BEAT;
+        if since_commit >= interval {
+            since_commit = Duration::ZERO;
+            let done = flush_all(&core)
+                .and_then(|()| core.meta.commit())
+                .and_then(|()| core.alloc.drain_frees())
+                .and_then(|()| crate::orphan::reap(&core));
+            if let Err(e) = core.watch(done) {
+                tracing::error!("housekeeping: {e}");
+            }
         }
     }
 }
