@@ -1,0 +1,51 @@
+//! Buffered streams, as most programs run them: written with an fsync inside the measured time,
+//! read cold (fresh mount, caches dropped). The mount and XFS each stand on one loop device of
+//! the same backing.
+
+use anyhow::Result;
+
+use crate::cli::Common;
+use crate::report::Report;
+use crate::rig::{Backing, Loop, Mount};
+use crate::streams::{self, Direction, Phase};
+
+const REQUEST: usize = 1 << 20;
+
+/// Runs it.
+pub(crate) fn run(common: &Common) -> Result<Report> {
+    let mut report = Report::default();
+    let mut add = |k: &str, v: String| report.setup.push((k.to_owned(), v));
+    add("backing", format!("one loop device over a file in {}", common.dir.display()));
+    add("job", format!("{} MiB in 1 MiB requests, buffered, 1 stream", common.size >> 20));
+    let base = common.dir.join(format!("braid-bench-{}", std::process::id()));
+    let backing = Backing::new(base.clone(), common.size + (512 << 20))?;
+    let device = Loop::new(&backing.path)?;
+    let dir = base.with_extension("dir");
+    for _ in 0..common.repeats {
+        {
+            let mount = Mount::xfs(&device.path, dir.clone())?;
+            measure(common, &mount, "xfs", &mut report)?;
+        }
+        let devices = [device.path.clone()];
+        let mount = Mount::braid(&devices, dir.clone())?;
+        measure(common, &mount, "mount", &mut report)?;
+    }
+    Ok(report)
+}
+
+fn measure(common: &Common, mount: &Mount, name: &str, report: &mut Report) -> Result<()> {
+    let files = streams::files(&mount.dir, 1);
+    let phase = Phase {
+        direction: Direction::Write,
+        streams: 1,
+        bytes: common.size,
+        request: REQUEST,
+        direct: false,
+        sync: true,
+    };
+    report.add(name, "write+fsync", streams::run(&files, phase)?);
+    mount.drop_caches()?;
+    let phase = Phase { direction: Direction::Read, sync: false, ..phase };
+    report.add(name, "cold read", streams::run(&files, phase)?);
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! The ladder: the same sequential job on every layer, from the bare devices to the mount, with
+//! XFS on a loop device of the same backing beside it. Devices are freshly written once before, so
+//! that no layer pays for first touch; layers are measured in turn in every repeat.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use braid_format::{Bytes, ByteOffset, StripeUnit};
+use braid_fs::make::{MakeOptions, make};
+use braid_fs::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
+use braid_pool::device::{AlignedBuf, Device, FileDevice, IoQueue, OpenOptions, OwnedOp};
+use braid_pool::{CreateOptions, Pool, PoolQueue};
+
+use crate::cli::Common;
+use crate::report::{Figure, Report};
+use crate::rig::{Backing, Loop, Mount};
+use crate::streams::{self, Direction, Phase};
+
+/// Bytes per request.
+const REQUEST: usize = 1 << 20;
+/// Requests in flight per member, raw; the pool and the file system get as many bytes in flight.
+const DEPTH_PER_MEMBER: usize = 4;
+/// Room for labels, journals and resource groups beside the data.
+const SLACK: u64 = 512 << 20;
+
+const PHASES: [(Direction, &str); 2] = [(Direction::Write, "write"), (Direction::Read, "read")];
+
+/// Devices of one run.
+struct Rig {
+    /// Declared before the backings: loops go first.
+    loops: Vec<Loop>,
+    _backings: Vec<Backing>,
+    paths: Vec<PathBuf>,
+    work: PathBuf,
+}
+
+impl Rig {
+    fn new(common: &Common, name: &str, members: usize, bytes: u64) -> Result<Self> {
+        let work = common.dir.join(format!("braid-bench-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&work)?;
+        let backings = (0..members)
+            .map(|n| Backing::new(work.join(format!("disk{n}")), bytes))
+            .collect::<Result<Vec<_>>>()?;
+        let mut rig = Self {
+            loops: Vec::new(),
+            paths: backings.iter().map(|b| b.path.clone()).collect(),
+            _backings: backings,
+            work,
+        };
+        if let Some(rate) = common.throttle {
+            for path in &rig.paths {
+                let mut device = Loop::new(path)?;
+                device.throttle(rate)?;
+                rig.loops.push(device);
+            }
+            rig.paths = rig.loops.iter().map(|l| l.path.clone()).collect();
+        }
+        Ok(rig)
+    }
+    fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
+        self.paths
+            .iter()
+            .map(|p| {
+                let device = FileDevice::open(p, OpenOptions::default())
+                    .with_context(|| p.display().to_string())?;
+                Ok(device as Arc<dyn Device>)
+            })
+            .collect()
+    }
+}
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.loops.clear();
+        for entry in std::fs::read_dir(&self.work).into_iter().flatten().flatten() {
+            std::fs::remove_file(entry.path()).ok();
+        }
+        std::fs::remove_dir(&self.work).ok();
+    }
+}
+
+/// Runs the ladder.
+pub(crate) fn run(common: &Common) -> Result<Report> {
+    let mut report = Report::default();
+    let member_bytes = (common.size + SLACK) / common.members as u64 / REQUEST as u64 * REQUEST as u64
+        + (64 << 20);
+    describe(&mut report, common);
+    let rig = Rig::new(common, "pool", common.members, member_bytes)?;
+    let xfs_rig = xfs_possible().then(|| XfsRig::new(common)).transpose()?;
+    for repeat in 0..common.repeats {
+        eprintln!("repeat {} of {}", repeat + 1, common.repeats);
+        raw(common, &rig, &mut report)?;
+        pool(common, &rig, &mut report)?;
+        native(common, &rig, &mut report)?;
+        mounted(common, &rig, &mut report)?;
+        if let Some(xfs) = &xfs_rig {
+            xfs.measure(common, &mut report)?;
+        }
+    }
+    Ok(report)
+}
+
+fn describe(report: &mut Report, common: &Common) {
+    let mut add = |k: &str, v: String| report.setup.push((k.to_owned(), v));
+    add("backing", format!("{} ({} files)", common.dir.display(), common.members));
+    add("job", format!("{} MiB in 1 MiB requests, direct, {} streams", common.size >> 20, common.streams));
+    add("engine", braid_pool::device::default_engine().to_owned());
+    add("repeats", common.repeats.to_string());
+    if let Some(rate) = common.throttle {
+        add("throttle", format!("{} MB/s per device", rate / 1_000_000));
+    }
+}
+
+/// The clock, and the machine's CPU time, around `work`.
+fn timed(bytes: u64, work: impl FnOnce() -> Result<()>) -> Result<Figure> {
+    let cpu = crate::cpu::busy_seconds()?;
+    #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+    let began = Instant::now();
+    work()?;
+    let seconds = began.elapsed().as_secs_f64();
+    Ok(Figure::new(bytes, seconds, crate::cpu::busy_seconds()? - cpu))
+}
+
+fn owned(direction: Direction, buffer: AlignedBuf) -> OwnedOp {
+    match direction {
+        Direction::Read => OwnedOp::Read(buffer),
+        Direction::Write => OwnedOp::Write(buffer),
+    }
+}
+
+/// All devices at once, each sequentially, through the same engine that the pool uses.
+fn raw(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
+    let devices = rig.devices()?;
+    let per_member = common.size / common.members as u64 / REQUEST as u64;
+    for (direction, name) in PHASES {
+        let total = per_member * common.members as u64;
+        let figure = timed(total * REQUEST as u64, || {
+            let depth = DEPTH_PER_MEMBER * devices.len();
+            let mut queue = IoQueue::new(depth)?;
+            let mut free: Vec<AlignedBuf> = (0..depth).map(|_| AlignedBuf::zeroed(REQUEST)).collect();
+            for n in 0..total {
+                let device = &devices[usize::try_from(n)? % devices.len()];
+                let at = ByteOffset((8 << 20) + n / devices.len() as u64 * REQUEST as u64);
+                let buffer = match free.pop() {
+                    Some(buffer) => buffer,
+                    None => finish(queue.complete())?,
+                };
+                queue.submit(n, device.clone(), at, owned(direction, buffer))?;
+            }
+            while queue.in_flight() > 0 {
+                finish(queue.complete())?;
+            }
+            Ok(())
+        })?;
+        report.add("raw", name, figure);
+    }
+    Ok(())
+}
+
+fn finish<E: std::error::Error + Send + Sync + 'static>(
+    done: (u64, AlignedBuf, std::result::Result<(), E>),
+) -> Result<AlignedBuf> {
+    done.2?;
+    Ok(done.1)
+}
+
+fn fresh_pool(rig: &Rig) -> Result<Pool> {
+    let options = CreateOptions {
+        name: "bench".to_owned(),
+        stripe_unit: StripeUnit::new(Bytes(256 << 10)).context("stripe unit")?,
+        lock_sector: None,
+        force: true,
+    };
+    Ok(Pool::create(rig.devices()?, &options)?)
+}
+
+fn pool(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
+    let pool = fresh_pool(rig)?;
+    let total = common.size / REQUEST as u64;
+    for (direction, name) in PHASES {
+        let figure = timed(total * REQUEST as u64, || {
+            let depth = DEPTH_PER_MEMBER * common.members;
+            let mut queue = PoolQueue::new(&pool, depth)?;
+            let mut free: Vec<AlignedBuf> = (0..depth).map(|_| AlignedBuf::zeroed(REQUEST)).collect();
+            for n in 0..total {
+                let buffer = match free.pop() {
+                    Some(buffer) => buffer,
+                    None => finish(queue.complete())?,
+                };
+                queue.submit(n, ByteOffset(n * REQUEST as u64), owned(direction, buffer))?;
+            }
+            while queue.in_flight() > 0 {
+                finish(queue.complete())?;
+            }
+            Ok(())
+        })?;
+        report.add("pool", name, figure);
+    }
+    Ok(())
+}
+
+/// The file system's own API in this process: one file per stream, one thread each.
+fn native(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
+    let pool = fresh_pool(rig)?;
+    make(&pool, &MakeOptions::default(), &mut |_, _| {})?;
+    let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
+    let bytes = common.size / common.streams as u64 / REQUEST as u64 * REQUEST as u64;
+    let handles = (0..common.streams)
+        .map(|n| {
+            const O_RDWR: i32 = 2;
+            let name = format!("stream{n}");
+            Ok(fs.create(fs.root(), name.as_bytes(), 0o644, O_RDWR, &Cred::default())?.1)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    for (direction, name) in PHASES {
+        let start = Barrier::new(common.streams + 1);
+        let figure = std::thread::scope(|scope| {
+            let workers: Vec<_> = handles
+                .iter()
+                .map(|&fh| {
+                    let (fs, start) = (&fs, &start);
+                    scope.spawn(move || native_stream(fs, fh, direction, bytes, start))
+                })
+                .collect();
+            start.wait();
+            timed(bytes * common.streams as u64, || {
+                for worker in workers {
+                    worker.join().map_err(|_| anyhow::anyhow!("a stream panicked"))??;
+                }
+                Ok(())
+            })
+        })?;
+        report.add("native", name, figure);
+    }
+    for fh in handles {
+        fs.release(fh)?;
+    }
+    fs.unmount()?;
+    Ok(())
+}
+
+fn native_stream(fs: &Fs, fh: u64, direction: Direction, bytes: u64, start: &Barrier) -> Result<()> {
+    let mut buffer = AlignedBuf::zeroed(REQUEST);
+    start.wait();
+    let mut at = 0;
+    while at < bytes {
+        let n = match direction {
+            Direction::Write => {
+                let flags = WriteFlags { direct: true, ..WriteFlags::default() };
+                fs.write(fh, at, &buffer, flags)?
+            }
+            Direction::Read => fs.read(fh, at, &mut buffer)?,
+        };
+        anyhow::ensure!(n == REQUEST, "short transfer of {n} bytes at {at}");
+        at += n as u64;
+    }
+    Ok(())
+}
+
+/// Ordinary programs on the mount.
+fn mounted(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
+    let mount = Mount::braid(&rig.paths, rig.work.join("mount"))?;
+    measure_streams(common, &mount, "mount", report)
+}
+
+fn measure_streams(common: &Common, mount: &Mount, name: &str, report: &mut Report) -> Result<()> {
+    let files = streams::files(&mount.dir, common.streams);
+    for (direction, phase_name) in PHASES {
+        let phase = Phase {
+            direction,
+            streams: common.streams,
+            bytes: common.size / common.streams as u64 / REQUEST as u64 * REQUEST as u64,
+            request: REQUEST,
+            direct: true,
+            sync: false,
+        };
+        report.add(name, phase_name, streams::run(&files, phase)?);
+    }
+    Ok(())
+}
+
+/// Loop devices and mkfs.xfs need root and the package.
+fn xfs_possible() -> bool {
+    rustix::process::geteuid().is_root()
+        && ["/sbin/mkfs.xfs", "/usr/sbin/mkfs.xfs"].iter().any(|p| std::path::Path::new(p).exists())
+        && std::path::Path::new("/dev/loop-control").exists()
+}
+
+/// XFS on one loop device of the same backing.
+struct XfsRig {
+    device: Loop,
+    _backing: Backing,
+    dir: PathBuf,
+}
+impl XfsRig {
+    fn new(common: &Common) -> Result<Self> {
+        let path = common.dir.join(format!("braid-bench-{}-xfs", std::process::id()));
+        let backing = Backing::new(path.clone(), common.size + SLACK)?;
+        let mut device = Loop::new(&backing.path)?;
+        if let Some(rate) = common.throttle {
+            device.throttle(rate)?;
+        }
+        Ok(Self { device, _backing: backing, dir: path.with_extension("dir") })
+    }
+    fn measure(&self, common: &Common, report: &mut Report) -> Result<()> {
+        let mount = Mount::xfs(&self.device.path, self.dir.clone())?;
+        measure_streams(common, &mount, "xfs (1 loop)", report)
+    }
+}

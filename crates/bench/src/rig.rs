@@ -1,0 +1,164 @@
+//! What benchmarks stand on: backing files, loop devices, throttles, mounts. All of it is taken
+//! down again when dropped.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Runs a command; its error output is the error.
+pub(crate) fn command(program: &str, args: &[&str]) -> Result<String> {
+    let output = Command::new(program)
+        .args(args)
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        bail!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// A path as command-line text.
+pub(crate) fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{}: not UTF-8", path.display()))
+}
+
+/// A backing file, every block written once so that no first-touch cost is measured.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    pub path: PathBuf,
+}
+impl Backing {
+    pub fn new(path: PathBuf, bytes: u64) -> Result<Self> {
+        let file = OpenOptions::new().create_new(true).write(true).open(&path)?;
+        let backing = Self { path };
+        fill(&file, bytes)?;
+        Ok(backing)
+    }
+}
+impl Drop for Backing {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.path).ok();
+    }
+}
+
+fn fill(file: &File, bytes: u64) -> Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < bytes {
+        let n = zeros.len().min(usize::try_from(bytes - at)?);
+        file.write_all_at(&zeros[..n], at)?;
+        at += n as u64;
+    }
+    file.sync_all()?;
+    Ok(())
+}
+
+/// A loop device over a file, direct if the backing can.
+#[derive(Debug)]
+pub(crate) struct Loop {
+    pub path: PathBuf,
+    throttled: Option<String>,
+}
+impl Loop {
+    pub fn new(backing: &Path) -> Result<Self> {
+        let backing = text(backing)?;
+        let direct = command("losetup", &["--find", "--show", "--direct-io=on", backing]);
+        let path = match direct {
+            Ok(path) => path,
+            Err(_) => command("losetup", &["--find", "--show", backing])?,
+        };
+        Ok(Self { path: PathBuf::from(path), throttled: None })
+    }
+    /// Limits the device to `rate` bytes per second in each direction (cgroup v1 blkio, this
+    /// process and its children).
+    pub fn throttle(&mut self, rate: u64) -> Result<()> {
+        let device = command("lsblk", &["-dno", "MAJ:MIN", text(&self.path)?])?;
+        let device = device.trim().to_owned();
+        for file in ["read_bps_device", "write_bps_device"] {
+            let path = format!("/sys/fs/cgroup/blkio/blkio.throttle.{file}");
+            std::fs::write(&path, format!("{device} {rate}"))
+                .with_context(|| format!("cannot throttle through {path}"))?;
+        }
+        self.throttled = Some(device);
+        Ok(())
+    }
+}
+impl Drop for Loop {
+    fn drop(&mut self) {
+        if let Some(device) = &self.throttled {
+            for file in ["read_bps_device", "write_bps_device"] {
+                let path = format!("/sys/fs/cgroup/blkio/blkio.throttle.{file}");
+                std::fs::write(path, format!("{device} 0")).ok();
+            }
+        }
+        if let Ok(path) = text(&self.path) {
+            command("losetup", &["-d", path]).ok();
+        }
+    }
+}
+
+/// A directory with something mounted on it.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    pub dir: PathBuf,
+    unmount: Unmount,
+}
+#[derive(Debug)]
+enum Unmount {
+    Kernel,
+    Braid,
+}
+impl Mount {
+    /// XFS, freshly made, on `device`.
+    pub fn xfs(device: &Path, dir: PathBuf) -> Result<Self> {
+        command("mkfs.xfs", &["-q", "-f", text(device)?])?;
+        std::fs::create_dir_all(&dir)?;
+        command("mount", &["-t", "xfs", text(device)?, text(&dir)?])?;
+        Ok(Self { dir, unmount: Unmount::Kernel })
+    }
+    /// A Braid pool, freshly made, on `devices`, served by a process of its own.
+    pub fn braid(devices: &[PathBuf], dir: PathBuf) -> Result<Self> {
+        let exe = std::env::current_exe()?;
+        let names = devices.iter().map(|d| text(d)).collect::<Result<Vec<_>>>()?;
+        let mut create = vec!["create", "bench", "--force"];
+        create.extend(&names);
+        command(text(&exe)?, &create)?;
+        Self::braid_again(devices, dir)
+    }
+    /// A Braid pool that is there already.
+    pub fn braid_again(devices: &[PathBuf], dir: PathBuf) -> Result<Self> {
+        let exe = std::env::current_exe()?;
+        std::fs::create_dir_all(&dir)?;
+        let mut mount = vec!["mount"];
+        for device in devices {
+            mount.push(text(device)?);
+        }
+        mount.push(text(&dir)?);
+        command(text(&exe)?, &mount)?;
+        Ok(Self { dir, unmount: Unmount::Braid })
+    }
+    /// Drops what the kernel caches of the file system's files.
+    pub fn drop_caches(&self) -> Result<()> {
+        command("sync", &["-f", text(&self.dir)?])?;
+        std::fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop caches: not root?")
+    }
+}
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let done = match (&self.unmount, text(&self.dir), std::env::current_exe()) {
+            (Unmount::Kernel, Ok(dir), _) => command("umount", &[dir]).map(drop),
+            (Unmount::Braid, Ok(dir), Ok(exe)) => {
+                command(&exe.to_string_lossy(), &["unmount", dir]).map(drop)
+            }
+            _ => Ok(()),
+        };
+        if let Err(e) = done {
+            eprintln!("braid bench: {e:#}");
+        }
+        std::fs::remove_dir(&self.dir).ok();
+    }
+}

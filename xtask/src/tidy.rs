@@ -1,0 +1,181 @@
+//! The checks.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// What each crate may use of the workspace (STYLE.md section 2). `None`: anything.
+const MAY_USE: &[(&str, Option<&[&str]>)] = &[
+    ("braid-format", Some(&[])),
+    ("braid-device", Some(&["braid-format"])),
+    ("braid-pool", Some(&["braid-device", "braid-format"])),
+    ("braid-lock", Some(&["braid-pool", "braid-device", "braid-format"])),
+    ("braid-fs", Some(&["braid-lock", "braid-pool", "braid-device", "braid-format"])),
+    ("braid-fuse", Some(&["braid-fs", "braid-device", "braid-format"])),
+    ("braid-bench", Some(&["braid-fs", "braid-pool", "braid-device", "braid-format"])),
+    ("braid-sim", None),
+    ("braid-cli", None),
+    ("xtask", Some(&[])),
+];
+
+/// Documents that describe a folder: a change there wants a look at the document.
+const DESCRIBES: &[(&str, &str)] =
+    &[("docs/FORMAT.md", "crates/format/src"), ("docs/LOCKING.md", "crates/lock/src/dlock")];
+
+/// Longest file, tests not counted.
+const LINES_MAX: usize = 800;
+
+/// All problems found.
+pub fn check() -> Result<Vec<String>> {
+    let root = root()?;
+    let mut problems = Vec::new();
+    layers(&root, &mut problems)?;
+    for file in sources(&root)? {
+        source(&root, &file, &mut problems)?;
+    }
+    architecture(&root, &mut problems)?;
+    for (document, folder) in DESCRIBES {
+        let text = read(&root.join(document))?;
+        let line = stamp_line(folder, fingerprint(&root, folder)?);
+        if !text.contains(&line) {
+            problems.push(format!(
+                "{folder} changed: read {document}, mend it, then `cargo run -p xtask -- stamp`"
+            ));
+        }
+    }
+    Ok(problems)
+}
+
+/// Writes the present fingerprints into the documents.
+pub fn stamp() -> Result<Vec<String>> {
+    let root = root()?;
+    for (document, folder) in DESCRIBES {
+        let path = root.join(document);
+        let mark = format!("<!-- matches {folder} ");
+        let mut text: String =
+            read(&path)?.lines().filter(|l| !l.starts_with(&mark)).fold(String::new(), |t, l| t + l + "\n");
+        text.push_str(&stamp_line(folder, fingerprint(&root, folder)?));
+        text.push('\n');
+        std::fs::write(&path, text)?;
+    }
+    Ok(Vec::new())
+}
+
+fn stamp_line(folder: &str, print: u64) -> String {
+    format!("<!-- matches {folder} {print:016x} -->")
+}
+
+/// FNV-1a over names and contents, in order.
+fn fingerprint(root: &Path, folder: &str) -> Result<u64> {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut files = Vec::new();
+    let start = root.join(folder);
+    if start.is_dir() {
+        walk(&start, &mut files)?;
+    } else {
+        files.push(start.with_extension("rs"));
+    }
+    files.sort();
+    for file in files {
+        let name = file.strip_prefix(root)?.to_string_lossy().into_owned();
+        for byte in name.bytes().chain(read(&file)?.bytes()) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    Ok(hash)
+}
+
+/// Dependencies point down only.
+fn layers(root: &Path, problems: &mut Vec<String>) -> Result<()> {
+    let output = Command::new("cargo")
+        .args(["metadata", "--no-deps", "--format-version", "1", "--locked"])
+        .current_dir(root)
+        .output()?;
+    if !output.status.success() {
+        bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let rules: BTreeMap<_, _> = MAY_USE.iter().copied().collect();
+    for package in metadata["packages"].as_array().context("packages")? {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some(allowed) = rules.get(name) else {
+            problems.push(format!("crate {name} has no row in xtask/src/tidy.rs"));
+            continue;
+        };
+        let Some(allowed) = allowed else { continue };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let used = dependency["name"].as_str().unwrap_or_default();
+            let normal = dependency["kind"].is_null();
+            if normal && used.starts_with("braid-") && !allowed.contains(&used) {
+                problems.push(format!("crate {name} may not use {used}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One source file: documented, not too long, safe.
+fn source(root: &Path, file: &Path, problems: &mut Vec<String>) -> Result<()> {
+    let text = read(file)?;
+    let name = file.strip_prefix(root)?.display();
+    if !text.trim_start().starts_with("//!") {
+        problems.push(format!("{name}: does not begin with //! and its purpose"));
+    }
+    let is_test = file.components().any(|c| c.as_os_str() == "tests")
+        || file.file_stem().is_some_and(|s| s.to_string_lossy().contains("test"));
+    let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or(&text).lines().count();
+    if code > LINES_MAX && !is_test {
+        problems.push(format!("{name}: {code} lines, {LINES_MAX} are the limit"));
+    }
+    let crate_root = file.ends_with("src/lib.rs") || file.ends_with("src/main.rs");
+    let may_be_unsafe = file.starts_with(root.join("crates/device"));
+    if crate_root && !may_be_unsafe && !text.contains("forbid(unsafe_code)") && !file.starts_with(root.join("xtask")) {
+        problems.push(format!("{name}: lacks #![forbid(unsafe_code)]"));
+    }
+    Ok(())
+}
+
+/// Every crate has its place on the map.
+fn architecture(root: &Path, problems: &mut Vec<String>) -> Result<()> {
+    let map = read(&root.join("ARCHITECTURE.md"))?;
+    for entry in std::fs::read_dir(root.join("crates"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !map.contains(&format!("crates/{name}")) {
+            problems.push(format!("ARCHITECTURE.md does not mention crates/{name}"));
+        }
+    }
+    Ok(())
+}
+
+fn sources(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    walk(&root.join("crates"), &mut files)?;
+    walk(&root.join("xtask"), &mut files)?;
+    files.sort();
+    Ok(files)
+}
+
+fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() {
+            if path.file_name().is_some_and(|n| n != "target") {
+                walk(&path, files)?;
+            }
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| path.display().to_string())
+}
+
+fn root() -> Result<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Ok(here.parent().context("workspace root")?.to_owned())
+}
