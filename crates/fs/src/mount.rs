@@ -190,6 +190,8 @@ impl Mounted {
             locks: locks.clone(),
             inodes: InodeTable::default(),
             handles: Handles::default(),
+            orphans: crate::orphan::Orphans::default(),
+            plocks: crate::plock::Plocks::default(),
             kernel,
             options,
             me,
