@@ -14,7 +14,7 @@ use crate::attr::{Attr, Cred, DirEntry, Fh, KernelCache, SetAttr, StatFs, WriteF
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::Locked;
-use crate::mount::{Mounted, MountOptions};
+use crate::mount::{MountOptions, Mounted};
 use crate::plock::{Canceller, Plock};
 use crate::{data, namei, orphan, plock, xattr};
 
@@ -73,7 +73,8 @@ impl Fs {
     }
     /// Dinodes count blocks of the file system; callers want units of 512 bytes.
     fn scaled(&self, mut attr: Attr) -> Attr {
-        attr.blocks512 = attr.blocks512.saturating_mul(self.core().volume.geo.block_size.bytes().get() / 512);
+        attr.blocks512 =
+            attr.blocks512.saturating_mul(self.core().volume.geo.block_size.bytes().get() / 512);
         attr
     }
 
@@ -90,7 +91,14 @@ impl Fs {
         self.change(|c| namei::setattr(c, ino, set)).map(|a| self.scaled(a))
     }
     /// Makes a special file (or an empty regular one).
-    pub fn mknod(&self, dir: InodeNo, name: &[u8], mode: u32, rdev: u64, cred: &Cred) -> Result<Attr> {
+    pub fn mknod(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+        cred: &Cred,
+    ) -> Result<Attr> {
         self.change(|c| namei::mknod(c, dir, name, mode, rdev, cred)).map(|a| self.scaled(a))
     }
     /// Makes a directory.
@@ -134,12 +142,11 @@ impl Fs {
         ino: InodeNo,
         cookie: u64,
         plus: bool,
-        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         self.run(|c| {
-            namei::readdir(c, ino, cookie, plus, &mut |entry: &DirEntry<'_>| {
-                let scaled = DirEntry { attr: entry.attr.map(|a| self.scaled(a)), ..*entry };
-                emit(&scaled)
+            namei::readdir(c, ino, cookie, plus, &mut |entry: DirEntry<'_>| {
+                emit(DirEntry { attr: entry.attr.map(|a| self.scaled(a)), ..entry })
             })
         })
     }
@@ -263,12 +270,7 @@ impl Fs {
         self.run(|c| data::lseek(c, &*c.handles.get(fh)?, offset, whence))
     }
     /// copy_file_range(2); returns the bytes copied.
-    pub fn copy_file_range(
-        &self,
-        from: (Fh, u64),
-        to: (Fh, u64),
-        len: u64,
-    ) -> Result<u64> {
+    pub fn copy_file_range(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
         self.change(|c| {
             let (source, target) = (c.handles.get(from.0)?, c.handles.get(to.0)?);
             data::copy_file_range(c, (&*source, from.1), (&*target, to.1), len)

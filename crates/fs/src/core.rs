@@ -8,7 +8,8 @@ use std::time::Duration;
 use braid_format::meta::MetaKind;
 use braid_format::{BlockNo, InodeNo, LockNo};
 use braid_lock::{
-    DemoteFailed, Demoted, GlockOps, Guard, Liveness, Local, LockManager, Me, Membership, Mode, Peers,
+    DemoteFailed, Demoted, GlockOps, Guard, Liveness, Local, LockManager, Me, Membership, Mode,
+    Peers,
 };
 
 use crate::alloc::Alloc;

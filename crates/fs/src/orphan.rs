@@ -30,3 +30,10 @@ pub(crate) fn recover(core: &Arc<Core>, node: NodeId) -> Result<()> {
     let _ = (core, node);
     todo!()
 }
+
+/// This node's last close of an inode that is unlinked, or whose lock was given up while it was
+/// open: deletes it if nobody refers to it any more.
+pub(crate) fn last_close(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
+    let _ = (core, ino);
+    todo!()
+}
