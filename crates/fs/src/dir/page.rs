@@ -132,10 +132,8 @@ impl Packed {
     }
     /// Puts an encoded entry with key `cookie` (which is not there) in its place.
     pub fn insert(&mut self, cookie: u64, record: &[u8]) {
-        let at = self
-            .iter()
-            .find(|e| e.cookie > cookie)
-            .map_or(self.bytes.len(), |e| e.record.start);
+        let at =
+            self.iter().find(|e| e.cookie > cookie).map_or(self.bytes.len(), |e| e.record.start);
         self.bytes.splice(at..at, record.iter().copied());
         self.count += 1;
     }

@@ -118,6 +118,13 @@ pub(crate) struct Path {
     pub next: Option<u64>,
 }
 
+impl Path {
+    /// Whether the leaf is the first child of the node right above it.
+    pub fn is_first_child(&self) -> bool {
+        self.steps.last().is_none_or(|s| s.pos == 0)
+    }
+}
+
 fn bad(block: BlockNo, what: &'static str) -> Error {
     Error::Inconsistent { block, what }
 }
