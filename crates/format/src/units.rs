@@ -181,6 +181,8 @@ impl StripeUnit {
     pub const GRAIN: Bytes = Bytes(4096);
     /// Largest unit.
     pub const MAX: Bytes = Bytes(1 << 30);
+    /// The unit when none is asked for, 256 KiB.
+    pub const DEFAULT: Self = Self(Bytes(256 << 10));
     /// `bytes` as a stripe unit, if it may be one.
     pub fn new(bytes: Bytes) -> Option<Self> {
         (bytes.0 != 0 && bytes.0.is_multiple_of(Self::GRAIN.0) && bytes <= Self::MAX)

@@ -57,11 +57,9 @@ fn one_pool(found: &[Found]) -> Result<(), PoolError> {
         if label.pool != expected.pool {
             return Err(PoolError::OtherPool {
                 path: f.path().to_owned(),
-                found: label.pool,
-                found_name: label.name.clone(),
+                found: Box::new(label.into()),
                 other: other.to_owned(),
-                expected: expected.pool,
-                expected_name: expected.name.clone(),
+                expected: Box::new(expected.into()),
             });
         }
     }
@@ -113,11 +111,11 @@ fn heal(members: &[Found], label: &Label) {
     };
     let (first, second) = (wrong(0), wrong(1));
     let read_only = members.iter().any(|f| f.device.info().read_only);
-    let Some(member0) = members.first() else { return };
+    let Some(lowest) = members.first() else { return };
     if (first.is_empty() && second.is_empty()) || read_only {
         return;
     }
-    let Ok(Some(_guard)) = member0.device.lock_byte(LABEL_LOCK_BYTE) else { return };
+    let Ok(Some(_guard)) = lowest.device.lock_byte(LABEL_LOCK_BYTE) else { return };
     let unchanged = members
         .iter()
         .all(|f| Found::read(f.device.clone()).is_ok_and(|now| now.copies == f.copies));

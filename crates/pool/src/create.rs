@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::Pool;
 use crate::clock::unix_seconds;
 use crate::error::PoolError;
+use crate::map::Map;
 use crate::members::{Found, write_epoch};
 
 /// Slots of nodes whose liveness bytes are looked at before a pool is overwritten.
@@ -32,15 +33,11 @@ pub struct CreateOptions {
     pub force: bool,
 }
 impl CreateOptions {
-    /// The stripe unit when none is asked for.
-    pub const STRIPE_UNIT: Bytes = Bytes(256 << 10);
-
     /// Defaults, with this name.
     pub fn new(name: impl Into<String>) -> Self {
-        let stripe_unit = StripeUnit::new(Self::STRIPE_UNIT);
         Self {
             name: name.into(),
-            stripe_unit: stripe_unit.expect("the default is a stripe unit"),
+            stripe_unit: StripeUnit::DEFAULT,
             lock_sector: None,
             force: false,
         }
@@ -77,7 +74,7 @@ impl Pool {
         }
         let label = label_of(&devices, options)?;
         // Compiles, and refuses what cannot be mapped, before anything is lost.
-        let pool = Self::open(devices.clone(), label.clone())?;
+        Map::new(&label)?;
         for device in dirty {
             wipe(device)?;
         }
@@ -85,7 +82,7 @@ impl Pool {
         for (device, member) in devices.iter().zip(&label.members) {
             verify(device, member, &devices)?;
         }
-        Ok(pool)
+        Self::open(devices, label)
     }
 }
 
@@ -143,7 +140,10 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
         let needed = Bytes(ends + unit.next_multiple_of(Label::ALIGN.0));
         return Err(PoolError::TooSmall { path: path(), size: info.size, needed });
     }
-    if let Some(how) = braid_device::in_use(std::path::Path::new(&info.name))? {
+    // A device without a descriptor has no path that somebody else could use.
+    if device.as_raw_fd().is_some()
+        && let Some(how) = braid_device::in_use(std::path::Path::new(&info.name))?
+    {
         return Err(PoolError::InUse { path: path(), how });
     }
     let found = Found::read(device.clone())?;

@@ -2,6 +2,7 @@
 //! do about it.
 
 use braid_device::DeviceError;
+use braid_format::label::Label;
 use braid_format::{ByteOffset, Bytes, Epoch, FormatError, MemberIndex};
 use thiserror::Error;
 use uuid::Uuid;
@@ -26,6 +27,25 @@ impl core::fmt::Display for MissingMember {
 
 fn list(missing: &[MissingMember]) -> String {
     missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// A pool, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolName {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uuid: Uuid,
+}
+impl From<&Label> for PoolName {
+    fn from(label: &Label) -> Self {
+        Self { name: label.name.clone(), uuid: label.pool }
+    }
+}
+impl core::fmt::Display for PoolName {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "pool {:?} ({})", self.name, self.uuid)
+    }
 }
 
 /// Everything that can go wrong with a pool.
@@ -142,22 +162,16 @@ pub enum PoolError {
         second: Box<FormatError>,
     },
     /// A member of another pool among the devices.
-    #[error(
-        "{path} belongs to pool {found_name:?} ({found}), {other} to pool {expected_name:?} ({expected}): give the members of one pool only"
-    )]
+    #[error("{path} belongs to {found}, {other} to {expected}: give the members of one pool only")]
     OtherPool {
         /// The device.
         path: String,
         /// Its pool.
-        found: Uuid,
-        /// Its pool's name.
-        found_name: String,
+        found: Box<PoolName>,
         /// The device it was compared with.
         other: String,
         /// That one's pool.
-        expected: Uuid,
-        /// That pool's name.
-        expected_name: String,
+        expected: Box<PoolName>,
     },
     /// Members that were not found.
     #[error("pool {name:?} is not complete: {} {} missing; attach {} and try again (`braid scan` lists what is seen)", list(missing), if missing.len() == 1 { "is" } else { "are" }, if missing.len() == 1 { "it" } else { "them" })]

@@ -265,6 +265,9 @@ pub fn write_epoch(devices: &[Arc<dyn Device>], label: &Label) -> Result<(), Poo
 }
 
 /// Writes copy `copy` of `label` on the members in `which`, all at once, and flushes them.
+///
+/// # Errors
+/// As [`write_epoch`].
 pub fn write_copies(
     devices: &[Arc<dyn Device>],
     label: &Label,

@@ -20,7 +20,7 @@ fn pool(sizes_mib: &[u64], unit: u64) -> Pool {
 
 /// Bytes that say where they belong.
 fn pattern(at: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|i| ((at + i) / 512 * 31 + (at + i) % 251) as u8).collect()
+    (0..len as u64).map(|i| (((at + i) / 512 * 31 + (at + i)) % 251).to_le_bytes()[0]).collect()
 }
 
 #[test]
