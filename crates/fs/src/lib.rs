@@ -45,6 +45,8 @@ mod namei;
 mod orphan;
 mod plock;
 mod replay;
+#[cfg(test)]
+mod test_volume;
 mod tree;
 mod volume;
 mod xattr;
