@@ -35,3 +35,5 @@ pub fn check(name: &str, bytes: &[u8]) {
     });
     assert_eq!(now, golden, "the bytes of {name} are not the golden ones");
 }
+
+mod structures;
