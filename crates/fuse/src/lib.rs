@@ -1,1 +1,53 @@
-//! TODO
+//! FUSE: requests of the kernel become calls of the file system. This crate speaks the protocol of
+//! `/dev/fuse` itself and decides nothing about files.
+//!
+//! Map, bottom up (a module uses only those above it):
+//! ```text
+//!  abi                  messages of the kernel, to the byte
+//!  error, request       checked slices of a message
+//!  reply                answers and notifications: one writev each
+//!  files                the file system as a trait
+//!  wire                 its values in the kernel's form
+//!  nodes, interrupts    what the kernel holds; waits that a signal may end
+//!  notify               drops of what the kernel caches
+//!  dispatch             one opcode, one call
+//!  options, connect     mount and unmount
+//!  workers, session     threads; a mount from greeting to end
+//! ```
+//!
+//! Invariants: (1) every request is answered exactly once, except those that want no answer; (2) no
+//! message of the kernel, however short or odd, panics; (3) a thread that answers requests never
+//! sends a notification; (4) what the kernel may cache is covered by a lock that this node holds,
+//! and is dropped before the lock goes ([`nodes`] has the races); (5) a request blocked on a lock
+//! holds up no other.
+//!
+//! How data flows. A file open for reading only is read through the kernel's page cache, filled
+//! while the inode's lock is held ([`Files::read_reply`]). A file that may be written, or that is
+//! opened with `O_DIRECT`, goes past the page cache, with parallel writes; mapping it shared still
+//! works. After a write, pages that others on this node may have filled meanwhile are dropped
+//! before the program goes on ([`notify`]).
+
+#![forbid(unsafe_code)]
+
+pub mod abi;
+pub mod connect;
+mod dispatch;
+pub mod error;
+pub mod files;
+mod interrupts;
+mod nodes;
+mod notify;
+pub mod options;
+mod reply;
+mod request;
+pub mod session;
+pub mod types;
+mod wire;
+mod workers;
+
+pub use connect::unmount;
+pub use error::{BadRequest, FuseError};
+pub use files::{Answer, Errno, Files};
+pub use notify::KernelLink;
+pub use options::Options;
+pub use session::{Session, Terms};

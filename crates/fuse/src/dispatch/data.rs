@@ -1,0 +1,150 @@
+//! Requests about open files: their contents and the locks that programs put on them.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{Call, Outcome};
+use crate::abi::{
+    self, CopyFileRangeIn, FallocateIn, FlushIn, FsyncIn, LkIn, LseekIn, OpenIn, OpenOut, ReadIn,
+    ReleaseIn, WriteIn, WriteOut, o, op, write,
+};
+use crate::error::BadRequest;
+use crate::files::Files;
+use crate::notify::LateWrite;
+use crate::types::{Plock, PlockKind, WriteFlags};
+use crate::wire::{self, OpenMode};
+
+impl<F: Files> Call<'_, F> {
+    pub(super) fn open(&mut self) -> Outcome<()> {
+        let how: OpenIn = self.body.take()?;
+        let mode = OpenMode::of(how.flags);
+        let fh = self.files().open(self.ino(), how.flags.cast_signed())?;
+        let nodes = self.server.nodes();
+        nodes.opened(self.nodeid, mode.cached);
+        let out =
+            OpenOut { fh: mode.number(fh), open_flags: mode.open_flags(), ..OpenOut::default() };
+        if !self.reply.value(&out) {
+            nodes.closed(self.nodeid, mode.cached);
+            let _ = self.files().release(fh);
+        }
+        Ok(())
+    }
+    pub(super) fn release(&mut self) -> Outcome<()> {
+        let what: ReleaseIn = self.body.take()?;
+        let (fh, mode) = OpenMode::split(what.fh);
+        if what.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
+            let all = Plock {
+                start: 0,
+                end: u64::MAX,
+                kind: PlockKind::Unlock,
+                owner: what.lock_owner,
+                pid: self.cred.pid,
+            };
+            if let Err(errno) = self.files().flock(self.ino(), &all, None) {
+                tracing::error!(nodeid = self.nodeid, %errno, "a flock outlives its file");
+            }
+        }
+        let result = self.files().release(fh);
+        self.server.nodes().closed(self.nodeid, mode.cached);
+        self.done(result)
+    }
+
+    pub(super) fn read(&mut self) -> Outcome<()> {
+        let what: ReadIn = self.body.take()?;
+        let (fh, mode) = OpenMode::split(what.fh);
+        let fill = what.read_flags & abi::READ_LOCKOWNER == 0;
+        if fill && !mode.cached {
+            self.server.nodes().filling(self.nodeid);
+        }
+        let reply = self.reply;
+        self.files().read_reply(fh, what.offset, what.size, fill, |bytes| reply.bytes(bytes))?;
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self) -> Outcome<()> {
+        let what: WriteIn = self.body.take()?;
+        let bytes = self.body.bytes(what.size)?;
+        let (fh, _) = OpenMode::split(what.fh);
+        let from_page_cache = what.write_flags & write::CACHE != 0;
+        let flags = WriteFlags {
+            direct: what.flags & o::DIRECT != 0,
+            append: what.flags & o::APPEND != 0 && !from_page_cache,
+            from_page_cache,
+            kill_privileges: what.write_flags & write::KILL_SUIDGID != 0,
+        };
+        let written = self.files().write(fh, what.offset, bytes, flags)?;
+        let written = u32::try_from(written).map_err(|_| Errno::OVERFLOW)?;
+        if from_page_cache || written == 0 || !self.server.nodes().mixed(self.nodeid) {
+            return self.value(&WriteOut { size: written, padding: 0 });
+        }
+        // Pages filled while the write was under way may hold what it replaced. The program must
+        // not go on before they are gone, and this thread must not wait for that.
+        let range =
+            if flags.append { (0, 0) } else { (what.offset, u64::from(written)) };
+        self.server.late.submit(LateWrite {
+            device: Arc::clone(self.reply.device),
+            unique: self.reply.unique,
+            node: self.nodeid,
+            range,
+            written,
+        });
+        Ok(())
+    }
+
+    pub(super) fn flush(&mut self) -> Outcome<()> {
+        let what: FlushIn = self.body.take()?;
+        self.done(self.files().flush(OpenMode::split(what.fh).0, what.lock_owner))
+    }
+    pub(super) fn fsync(&mut self) -> Outcome<()> {
+        let what: FsyncIn = self.body.take()?;
+        let data_only = what.fsync_flags & abi::FSYNC_DATA_ONLY != 0;
+        self.done(self.files().fsync(OpenMode::split(what.fh).0, data_only))
+    }
+    pub(super) fn fallocate(&mut self) -> Outcome<()> {
+        let what: FallocateIn = self.body.take()?;
+        let (fh, _) = OpenMode::split(what.fh);
+        let mode = what.mode.cast_signed();
+        self.done(self.files().fallocate(fh, mode, what.offset, what.length))
+    }
+    pub(super) fn lseek(&mut self) -> Outcome<()> {
+        let what: LseekIn = self.body.take()?;
+        let (fh, _) = OpenMode::split(what.fh);
+        let offset = self.files().lseek(fh, what.offset, what.whence.cast_signed())?;
+        self.value(&offset)
+    }
+    pub(super) fn copy_file_range(&mut self) -> Outcome<()> {
+        let what: CopyFileRangeIn = self.body.take()?;
+        let from = (OpenMode::split(what.fh_in).0, what.off_in);
+        let to = (OpenMode::split(what.fh_out).0, what.off_out);
+        if self.opcode == op::COPY_FILE_RANGE_64 {
+            let copied = self.files().copy_file_range(from, to, what.len)?;
+            return self.value(&copied);
+        }
+        // The older form answers in 32 bits.
+        let len = what.len.min(u64::from(u32::MAX - 4095));
+        let copied = self.files().copy_file_range(from, to, len)?;
+        let size = u32::try_from(copied).map_err(|_| Errno::OVERFLOW)?;
+        self.value(&WriteOut { size, padding: 0 })
+    }
+
+    pub(super) fn getlk(&mut self) -> Outcome<()> {
+        let what: LkIn = self.body.take()?;
+        let want = wire::plock(&what.lk, what.owner).ok_or(BadRequest::Value)?;
+        let found = self.files().getlk(self.ino(), &want)?;
+        self.value(&wire::file_lock(found.as_ref()))
+    }
+    pub(super) fn setlk(&mut self, wait: bool) -> Outcome<()> {
+        let what: LkIn = self.body.take()?;
+        let want = wire::plock(&what.lk, what.owner).ok_or(BadRequest::Value)?;
+        let wait = wait.then(|| self.server.interrupts.enter(self.reply.unique));
+        let canceller = wait.as_ref().map(|w| &w.canceller);
+        let result = if what.lk_flags & abi::LK_FLOCK != 0 {
+            self.files().flock(self.ino(), &want, canceller)
+        } else {
+            self.files().setlk(self.ino(), &want, canceller)
+        };
+        drop(wait);
+        self.done(result)
+    }
+}

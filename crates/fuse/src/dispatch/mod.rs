@@ -1,0 +1,235 @@
+//! Requests to calls: each opcode is one call of [`Files`], its arguments checked and its result
+//! put into the kernel's form. No decisions are made here beyond what may be cached.
+
+mod data;
+mod names;
+
+use std::sync::Arc;
+
+use braid_format::InodeNo;
+use rustix::io::Errno;
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::abi::{self, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InterruptIn, op};
+use crate::error::BadRequest;
+use crate::files::{Answer, Files};
+use crate::interrupts::Interrupts;
+use crate::nodes::{Nodes, Stamp};
+use crate::notify::{KernelLink, Late};
+use crate::reply::{Device, Reply};
+use crate::request::{Body, Request};
+use crate::session::Terms;
+use crate::types::{Attr, Cred};
+use crate::wire;
+
+/// Why a request gets an error.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fault {
+    /// The file system says so.
+    Errno(Errno),
+    /// The request makes no sense.
+    Bad(BadRequest),
+}
+
+impl From<Errno> for Fault {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+impl From<BadRequest> for Fault {
+    fn from(bad: BadRequest) -> Self {
+        Self::Bad(bad)
+    }
+}
+
+type Outcome<T> = Result<T, Fault>;
+
+/// A file system and everything needed to answer for it. Shared by all threads.
+#[derive(Debug)]
+pub struct Server<F> {
+    files: F,
+    root: InodeNo,
+    terms: Terms,
+    link: Arc<KernelLink>,
+    interrupts: Interrupts,
+    late: Arc<Late>,
+}
+
+/// One request under way.
+struct Call<'a, F> {
+    server: &'a Server<F>,
+    nodeid: u64,
+    cred: Cred,
+    opcode: u32,
+    body: Body<'a>,
+    reply: Reply<'a>,
+    scratch: &'a mut Vec<u8>,
+}
+
+impl<F: Files> Server<F> {
+    /// Ready to answer.
+    pub fn new(files: F, link: Arc<KernelLink>, terms: Terms) -> Self {
+        let root = files.root();
+        let late = Late::new(Arc::clone(&link));
+        Self { files, root, terms, link, interrupts: Interrupts::default(), late }
+    }
+    /// What was agreed on with the kernel.
+    pub fn terms(&self) -> Terms {
+        self.terms
+    }
+    /// The mount is gone: ends waits for locks, and helper threads once they are done.
+    pub fn close(&self) {
+        self.interrupts.close();
+        self.late.close();
+    }
+    /// Answers one message, whatever it holds. `scratch` is reused between requests.
+    pub fn answer(&self, device: &Device, message: &[u8], scratch: &mut Vec<u8>) {
+        let request = match Request::parse(message) {
+            Ok(request) => request,
+            Err(bad) => {
+                tracing::error!(%bad, "message from the kernel");
+                return;
+            }
+        };
+        let header = request.header;
+        let reply = Reply { device, unique: header.unique };
+        let mut call = Call {
+            server: self,
+            nodeid: header.nodeid,
+            cred: Cred { uid: header.uid, gid: header.gid, pid: header.pid, umask: 0 },
+            opcode: header.opcode,
+            body: request.body,
+            reply,
+            scratch,
+        };
+        match call.run() {
+            Ok(()) => {}
+            Err(Fault::Errno(errno)) => reply.error(errno),
+            Err(Fault::Bad(bad)) => {
+                tracing::error!(opcode = header.opcode, %bad, "request from the kernel");
+                if !matches!(header.opcode, op::FORGET | op::BATCH_FORGET | op::INTERRUPT) {
+                    reply.error(Errno::IO);
+                }
+            }
+        }
+    }
+    fn nodes(&self) -> &Nodes {
+        self.link.nodes()
+    }
+    /// The root is 1 to the kernel.
+    fn ino(&self, nodeid: u64) -> InodeNo {
+        if nodeid == abi::ROOT_ID { self.root } else { InodeNo(nodeid) }
+    }
+    fn node(&self, ino: InodeNo) -> u64 {
+        if ino == self.root { abi::ROOT_ID } else { ino.get() }
+    }
+    /// Counts an entry that is about to be handed out, and fills it in. `versioned`: the kernel
+    /// itself orders this kind of answer and drops of the same inode.
+    fn entry(&self, attr: &Attr, stamp: Stamp, versioned: bool) -> EntryOut {
+        let nodeid = self.node(attr.ino);
+        let fresh = self.nodes().entered(nodeid, stamp);
+        let cache = fresh && versioned && self.terms.cache_attributes;
+        EntryOut {
+            nodeid,
+            generation: attr.generation,
+            entry_valid: self.names_valid(),
+            attr_valid: if cache { wire::FOREVER } else { 0 },
+            attr: wire::attr(attr),
+            ..EntryOut::default()
+        }
+    }
+    fn names_valid(&self) -> u64 {
+        if self.terms.cache_names { wire::FOREVER } else { 0 }
+    }
+    fn attr_valid(&self) -> u64 {
+        if self.terms.cache_attributes { wire::FOREVER } else { 0 }
+    }
+}
+
+impl<F: Files> Call<'_, F> {
+    fn files(&self) -> &F {
+        &self.server.files
+    }
+    fn ino(&self) -> InodeNo {
+        self.server.ino(self.nodeid)
+    }
+    fn done(&self, result: Answer<()>) -> Outcome<()> {
+        result?;
+        self.reply.bytes(&[]);
+        Ok(())
+    }
+    #[allow(clippy::unnecessary_wraps, reason = "ends a handler")]
+    fn value<T: IntoBytes + Immutable>(&self, value: &T) -> Outcome<()> {
+        self.reply.value(value);
+        Ok(())
+    }
+
+    /// One arm per opcode.
+    fn run(&mut self) -> Outcome<()> {
+        match self.opcode {
+            op::LOOKUP => self.lookup(),
+            op::FORGET => self.forget(),
+            op::BATCH_FORGET => self.batch_forget(),
+            op::GETATTR => self.getattr(),
+            op::STATX => self.statx(),
+            op::SETATTR => self.setattr(),
+            op::READLINK => self.readlink(),
+            op::SYMLINK => self.symlink(),
+            op::MKNOD => self.mknod(),
+            op::MKDIR => self.mkdir(),
+            op::UNLINK => self.unlink(),
+            op::RMDIR => self.rmdir(),
+            op::RENAME => self.rename(),
+            op::RENAME2 => self.rename2(),
+            op::LINK => self.link(),
+            op::CREATE => self.create(),
+            op::TMPFILE => self.tmpfile(),
+            op::OPEN => self.open(),
+            op::RELEASE => self.release(),
+            op::READ => self.read(),
+            op::WRITE => self.write(),
+            op::FLUSH => self.flush(),
+            op::FSYNC => self.fsync(),
+            op::FALLOCATE => self.fallocate(),
+            op::LSEEK => self.lseek(),
+            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => self.copy_file_range(),
+            op::OPENDIR => self.opendir(),
+            op::READDIR => self.readdir(false),
+            op::READDIRPLUS => self.readdir(true),
+            op::RELEASEDIR | op::DESTROY => self.done(Ok(())),
+            op::FSYNCDIR => self.done(self.files().fsync_dir(self.ino())),
+            op::SYNCFS => self.done(self.files().sync()),
+            op::STATFS => self.value(&wire::statfs(&self.files().statfs()?)),
+            op::GETXATTR => self.getxattr(),
+            op::SETXATTR => self.setxattr(),
+            op::LISTXATTR => self.listxattr(),
+            op::REMOVEXATTR => self.removexattr(),
+            op::GETLK => self.getlk(),
+            op::SETLK => self.setlk(false),
+            op::SETLKW => self.setlk(true),
+            op::INTERRUPT => self.interrupt(),
+            op::NOTIFY_REPLY => Ok(()),
+            // ACCESS among them: permissions are the kernel's, which asks no more once refused.
+            _ => Err(Errno::NOSYS.into()),
+        }
+    }
+
+    fn forget(&mut self) -> Outcome<()> {
+        let count: ForgetIn = self.body.take()?;
+        self.server.nodes().forgot(self.nodeid, count.nlookup);
+        Ok(())
+    }
+    fn batch_forget(&mut self) -> Outcome<()> {
+        let batch: BatchForgetIn = self.body.take()?;
+        for _ in 0..batch.count {
+            let one: ForgetOne = self.body.take()?;
+            self.server.nodes().forgot(one.nodeid, one.nlookup);
+        }
+        Ok(())
+    }
+    fn interrupt(&mut self) -> Outcome<()> {
+        let which: InterruptIn = self.body.take()?;
+        self.server.interrupts.interrupt(which.unique);
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+//! Requests about names, attributes and extended attributes.
+
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::{Call, Outcome};
+use crate::abi::{
+    self, AttrOut, CreateIn, Dirent, EntryOut, GetxattrIn, GetxattrOut, LinkIn, MkdirIn, MknodIn,
+    OpenOut, ReadIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, StatxIn, StatxOut,
+};
+use crate::files::{Answer, Files};
+use crate::nodes::Stamp;
+use crate::types::{Attr, Cred, DirEntry, Fh};
+use crate::wire::{self, OpenMode};
+
+/// Longest answer to a READDIR, however much is asked for.
+const LISTING_MAX: usize = 256 << 10;
+/// Bytes that entries are padded to.
+const ENTRY_ALIGN: usize = 8;
+
+impl<F: Files> Call<'_, F> {
+    /// Answers with an entry; takes its count back if the kernel does not want it any more.
+    fn entry(&self, attr: &Attr, stamp: Stamp, versioned: bool) {
+        let entry = self.server.entry(attr, stamp, versioned);
+        if !self.reply.value(&entry) {
+            self.server.nodes().forgot(entry.nodeid, 1);
+        }
+    }
+    fn stamp(&self) -> Stamp {
+        self.server.nodes().stamp()
+    }
+    /// For whatever makes a new inode.
+    fn made(&self, stamp: Stamp, made: Answer<Attr>) -> Outcome<()> {
+        self.entry(&made?, stamp, true);
+        Ok(())
+    }
+    fn cred(&self, umask: u32) -> Cred {
+        Cred { umask, ..self.cred }
+    }
+
+    pub(super) fn lookup(&mut self) -> Outcome<()> {
+        let name = self.body.name()?;
+        let stamp = self.stamp();
+        // "." comes from file handles: the kernel knows the number and wants the inode.
+        let found = if name == b"." {
+            self.files().getattr(self.ino())
+        } else {
+            self.files().lookup(self.ino(), name)
+        };
+        match found {
+            Ok(attr) => self.entry(&attr, stamp, true),
+            Err(Errno::NOENT) if self.server.terms.cache_names && name != b"." => {
+                // That there is no such name may be cached too.
+                let nothing =
+                    EntryOut { entry_valid: self.server.names_valid(), ..EntryOut::default() };
+                self.reply.value(&nothing);
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(())
+    }
+    pub(super) fn getattr(&mut self) -> Outcome<()> {
+        let attr = self.files().getattr(self.ino())?;
+        self.attributes(&attr, self.server.attr_valid())
+    }
+    fn attributes(&self, attr: &Attr, attr_valid: u64) -> Outcome<()> {
+        self.value(&AttrOut { attr_valid, attr: wire::attr(attr), ..AttrOut::default() })
+    }
+    pub(super) fn statx(&mut self) -> Outcome<()> {
+        let _wanted: StatxIn = self.body.take()?;
+        let attr = self.files().getattr(self.ino())?;
+        self.value(&StatxOut {
+            attr_valid: self.server.attr_valid(),
+            stat: wire::statx(&attr),
+            ..StatxOut::default()
+        })
+    }
+    pub(super) fn setattr(&mut self) -> Outcome<()> {
+        let set: SetattrIn = self.body.take()?;
+        let fh = (set.valid & abi::setattr::FH != 0).then(|| OpenMode::split(set.fh).0);
+        let attr = self.files().setattr(self.ino(), &wire::set_attr(&set), fh)?;
+        // The kernel takes these over whatever it has been told to drop meanwhile: not to be kept.
+        self.attributes(&attr, 0)
+    }
+    pub(super) fn readlink(&mut self) -> Outcome<()> {
+        let target = self.files().readlink(self.ino())?;
+        self.reply.bytes(&target);
+        Ok(())
+    }
+    pub(super) fn symlink(&mut self) -> Outcome<()> {
+        let (name, target) = (self.body.name()?, self.body.name()?);
+        let stamp = self.stamp();
+        self.made(stamp, self.files().symlink(self.ino(), name, target, &self.cred))
+    }
+    pub(super) fn mknod(&mut self) -> Outcome<()> {
+        let how: MknodIn = self.body.take()?;
+        let name = self.body.name()?;
+        let (stamp, cred, rdev) = (self.stamp(), self.cred(how.umask), u64::from(how.rdev));
+        self.made(stamp, self.files().mknod(self.ino(), name, how.mode, rdev, &cred))
+    }
+    pub(super) fn mkdir(&mut self) -> Outcome<()> {
+        let how: MkdirIn = self.body.take()?;
+        let name = self.body.name()?;
+        let (stamp, cred) = (self.stamp(), self.cred(how.umask));
+        self.made(stamp, self.files().mkdir(self.ino(), name, how.mode, &cred))
+    }
+    pub(super) fn unlink(&mut self) -> Outcome<()> {
+        let name = self.body.name()?;
+        self.done(self.files().unlink(self.ino(), name))
+    }
+    pub(super) fn rmdir(&mut self) -> Outcome<()> {
+        let name = self.body.name()?;
+        self.done(self.files().rmdir(self.ino(), name))
+    }
+    pub(super) fn rename(&mut self) -> Outcome<()> {
+        let to: RenameIn = self.body.take()?;
+        self.rename_to(to.newdir, 0)
+    }
+    pub(super) fn rename2(&mut self) -> Outcome<()> {
+        let to: Rename2In = self.body.take()?;
+        self.rename_to(to.newdir, to.flags)
+    }
+    fn rename_to(&mut self, newdir: u64, flags: u32) -> Outcome<()> {
+        let (name, new_name) = (self.body.name()?, self.body.name()?);
+        let to = (self.server.ino(newdir), new_name);
+        self.done(self.files().rename((self.ino(), name), to, flags))
+    }
+    pub(super) fn link(&mut self) -> Outcome<()> {
+        let old: LinkIn = self.body.take()?;
+        let name = self.body.name()?;
+        let stamp = self.stamp();
+        let attr = self.files().link(self.server.ino(old.oldnodeid), self.ino(), name)?;
+        // The kernel has the inode and takes these attributes over without ordering them.
+        self.entry(&attr, stamp, false);
+        Ok(())
+    }
+
+    pub(super) fn create(&mut self) -> Outcome<()> {
+        let how: CreateIn = self.body.take()?;
+        let name = self.body.name()?;
+        let (stamp, cred) = (self.stamp(), self.cred(how.umask));
+        let flags = how.flags.cast_signed();
+        let made = self.files().create(self.ino(), name, how.mode, flags, &cred)?;
+        self.opened_entry(made, how.flags, stamp);
+        Ok(())
+    }
+    pub(super) fn tmpfile(&mut self) -> Outcome<()> {
+        let how: CreateIn = self.body.take()?;
+        let (stamp, cred) = (self.stamp(), self.cred(how.umask));
+        let made = self.files().tmpfile(self.ino(), how.mode, how.flags.cast_signed(), &cred)?;
+        self.opened_entry(made, how.flags, stamp);
+        Ok(())
+    }
+    fn opened_entry(&self, (attr, fh): (Attr, Fh), flags: u32, stamp: Stamp) {
+        let mode = OpenMode::of(flags);
+        let entry = self.server.entry(&attr, stamp, true);
+        self.server.nodes().opened(entry.nodeid, mode.cached);
+        let open =
+            OpenOut { fh: mode.number(fh), open_flags: mode.open_flags(), ..OpenOut::default() };
+        if !self.reply.parts(entry.as_bytes(), open.as_bytes()) {
+            self.server.nodes().closed(entry.nodeid, mode.cached);
+            self.server.nodes().forgot(entry.nodeid, 1);
+            let _ = self.files().release(fh);
+        }
+    }
+
+    pub(super) fn opendir(&mut self) -> Outcome<()> {
+        self.value(&OpenOut::default())
+    }
+    pub(super) fn readdir(&mut self, plus: bool) -> Outcome<()> {
+        let from: ReadIn = self.body.take()?;
+        let room = usize::try_from(from.size).unwrap_or(LISTING_MAX).min(LISTING_MAX);
+        let stamp = self.stamp();
+        let mut out = std::mem::take(self.scratch);
+        out.clear();
+        let server = self.server;
+        let mut handed_out = Vec::new();
+        let listed = server.files.readdir(self.ino(), from.offset, plus, &mut |entry| {
+            if out.len() + record_len(plus, entry.name.len()) > room {
+                return true;
+            }
+            if plus {
+                let known = entry.attr.filter(|_| !matches!(entry.name, b"." | b".."));
+                let head = known.map_or_else(EntryOut::default, |attr| {
+                    let head = server.entry(&attr, stamp, true);
+                    handed_out.push(head.nodeid);
+                    head
+                });
+                out.extend_from_slice(head.as_bytes());
+            }
+            put_entry(&mut out, entry);
+            false
+        });
+        let taken = listed.is_ok() && self.reply.bytes(&out);
+        if !taken {
+            for node in handed_out {
+                server.nodes().forgot(node, 1);
+            }
+        }
+        *self.scratch = out;
+        Ok(listed?)
+    }
+
+    pub(super) fn getxattr(&mut self) -> Outcome<()> {
+        let wanted: GetxattrIn = self.body.take()?;
+        let name = self.body.name()?;
+        let value = self.files().getxattr(self.ino(), name)?;
+        self.sized(wanted.size, &value)
+    }
+    pub(super) fn listxattr(&mut self) -> Outcome<()> {
+        let wanted: GetxattrIn = self.body.take()?;
+        let names = self.files().listxattr(self.ino())?;
+        self.sized(wanted.size, &names)
+    }
+    /// The bytes if they fit; their number if that is all that is asked for.
+    fn sized(&self, room: u32, bytes: &[u8]) -> Outcome<()> {
+        let size = u32::try_from(bytes.len()).map_err(|_| Errno::TOOBIG)?;
+        if room == 0 {
+            return self.value(&GetxattrOut { size, padding: 0 });
+        }
+        if size > room {
+            return Err(Errno::RANGE.into());
+        }
+        self.reply.bytes(bytes);
+        Ok(())
+    }
+    pub(super) fn setxattr(&mut self) -> Outcome<()> {
+        let how: SetxattrIn = self.body.take()?;
+        let name = self.body.name()?;
+        let value = self.body.bytes(how.size)?;
+        self.done(self.files().setxattr(self.ino(), name, value, how.flags.cast_signed()))
+    }
+    pub(super) fn removexattr(&mut self) -> Outcome<()> {
+        let name = self.body.name()?;
+        self.done(self.files().removexattr(self.ino(), name))
+    }
+}
+
+/// Bytes that an entry takes.
+fn record_len(plus: bool, name: usize) -> usize {
+    let head = if plus { size_of::<EntryOut>() } else { 0 };
+    (head + size_of::<Dirent>() + name).next_multiple_of(ENTRY_ALIGN)
+}
+
+fn put_entry(out: &mut Vec<u8>, entry: &DirEntry<'_>) {
+    let head = Dirent {
+        ino: entry.ino.get(),
+        off: entry.next,
+        namelen: u32::try_from(entry.name.len()).unwrap_or(u32::MAX),
+        kind: entry.kind,
+    };
+    out.extend_from_slice(head.as_bytes());
+    out.extend_from_slice(entry.name);
+    out.resize(out.len().next_multiple_of(ENTRY_ALIGN), 0);
+}
+
+const _: () = assert!(size_of::<EntryOut>().is_multiple_of(ENTRY_ALIGN));

@@ -1,0 +1,84 @@
+//! The file system behind the transport, as a trait, so that the transport can be tested without
+//! devices. Every method is one call of the facade `braid_fs::Fs`; see there for what it promises.
+//!
+//! Methods may block; each request has a thread of its own. They may panic only on a broken
+//! invariant, which ends the process (see [`crate::session`]).
+
+use braid_format::InodeNo;
+pub use rustix::io::Errno;
+
+use crate::types::{
+    Attr, Canceller, Cred, DirEntry, Fh, Plock, SetAttr, StatFs, WriteFlags,
+};
+
+/// Result of a call: a value, or the errno that the program sees.
+pub type Answer<T> = Result<T, Errno>;
+
+/// A file system that can be mounted.
+#[allow(missing_docs, reason = "one to one with the facade of the file system")]
+pub trait Files: Send + Sync + 'static {
+    /// The root directory's number.
+    fn root(&self) -> InodeNo;
+    fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr>;
+    fn getattr(&self, ino: InodeNo) -> Answer<Attr>;
+    fn setattr(&self, ino: InodeNo, set: &SetAttr, fh: Option<Fh>) -> Answer<Attr>;
+    fn mknod(&self, dir: InodeNo, name: &[u8], mode: u32, rdev: u64, cred: &Cred) -> Answer<Attr>;
+    fn mkdir(&self, dir: InodeNo, name: &[u8], mode: u32, cred: &Cred) -> Answer<Attr>;
+    fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], cred: &Cred) -> Answer<Attr>;
+    fn readlink(&self, ino: InodeNo) -> Answer<Vec<u8>>;
+    fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Answer<Attr>;
+    fn unlink(&self, dir: InodeNo, name: &[u8]) -> Answer<()>;
+    fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Answer<()>;
+    fn rename(
+        &self,
+        from: (InodeNo, &[u8]),
+        to: (InodeNo, &[u8]),
+        flags: u32,
+    ) -> Answer<()>;
+    fn readdir(
+        &self,
+        ino: InodeNo,
+        cookie: u64,
+        plus: bool,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Answer<()>;
+    fn create(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+        cred: &Cred,
+    ) -> Answer<(Attr, Fh)>;
+    fn tmpfile(&self, dir: InodeNo, mode: u32, flags: i32, cred: &Cred) -> Answer<(Attr, Fh)>;
+    fn open(&self, ino: InodeNo, flags: i32) -> Answer<Fh>;
+    fn release(&self, fh: Fh) -> Answer<()>;
+    fn flush(&self, fh: Fh, lock_owner: u64) -> Answer<()>;
+    fn fsync(&self, fh: Fh, data_only: bool) -> Answer<()>;
+    fn fsync_dir(&self, ino: InodeNo) -> Answer<()>;
+    fn sync(&self) -> Answer<()>;
+    /// `reply` runs once, with at most `len` bytes, while the inode's lock is still held; not at
+    /// all if the call fails.
+    fn read_reply<R>(
+        &self,
+        fh: Fh,
+        offset: u64,
+        len: u32,
+        fill: bool,
+        reply: impl FnOnce(&[u8]) -> R,
+    ) -> Answer<R>;
+    fn write(&self, fh: Fh, offset: u64, bytes: &[u8], flags: WriteFlags) -> Answer<usize>;
+    fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()>;
+    fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Answer<u64>;
+    fn copy_file_range(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Answer<u64>;
+    fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>>;
+    fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: i32) -> Answer<()>;
+    fn listxattr(&self, ino: InodeNo) -> Answer<Vec<u8>>;
+    fn removexattr(&self, ino: InodeNo, name: &[u8]) -> Answer<()>;
+    fn statfs(&self) -> Answer<StatFs>;
+    fn getlk(&self, ino: InodeNo, lock: &Plock) -> Answer<Option<Plock>>;
+    /// fcntl(2) locks. With `wait`, blocks until granted or cancelled.
+    fn setlk(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Answer<()>;
+    /// flock(2) locks.
+    fn flock(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Answer<()>;
+}

@@ -1,0 +1,205 @@
+//! Messages to the kernel that no request asked for: drops of cached attributes, pages and names.
+//!
+//! None is ever sent by a thread that answers requests: dropping pages waits for page fills, and a
+//! fill waits for an answer. Drops on behalf of the cluster come from the file system's demotion
+//! threads; drops of pages that a local write has made old come from the threads of [`Late`],
+//! which then answer the write.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use braid_format::InodeNo;
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::abi::{InvalInodeOut, ROOT_ID, WriteOut, notify};
+use crate::nodes::Nodes;
+use crate::reply::{Device, Reply, send};
+use crate::types::KernelCache;
+
+/// Between two tries to drop an inode that the kernel is about to make.
+const RETRY_FIRST: Duration = Duration::from_micros(20);
+/// The longest such pause.
+const RETRY_LONGEST: Duration = Duration::from_millis(5);
+/// After so many tries (about a second) the entry must have been lost with its program.
+const RETRIES_MAX: u32 = 200;
+/// Threads that answer writes after dropping pages.
+const LATE_THREADS_MAX: usize = 8;
+
+#[derive(Debug)]
+struct Connection {
+    device: Device,
+    root: InodeNo,
+    epoch: bool,
+}
+
+/// The way from the file system to the kernel's caches: give it to `Fs::mount`, then to
+/// [`crate::Session::serve`]. Until then, and after the unmount, the kernel caches nothing and
+/// every call returns at once.
+#[derive(Debug, Default)]
+pub struct KernelLink {
+    connection: OnceLock<Connection>,
+    nodes: Nodes,
+}
+
+impl KernelLink {
+    /// Not connected yet.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+    /// Connects to a mount; once. Returns whether this was the first time.
+    pub(crate) fn connect(&self, device: Device, root: InodeNo, epoch: bool) -> bool {
+        self.connection.set(Connection { device, root, epoch }).is_ok()
+    }
+    pub(crate) fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+    /// Inodes that the kernel holds, for status displays.
+    pub fn inodes_in_kernel(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Drops attributes of a node, and pages of `range` (bytes from, bytes; 0: to the end).
+    fn drop_node(&self, device: &Device, node: u64, range: Option<(u64, u64)>) {
+        if !self.nodes.invalidating(node) {
+            return;
+        }
+        let (from, len) = range.unwrap_or_default();
+        let message = InvalInodeOut {
+            ino: node,
+            off: if range.is_some() { i64::try_from(from).unwrap_or(i64::MAX) } else { -1 },
+            len: i64::try_from(len).unwrap_or(0),
+        };
+        let mut pause = RETRY_FIRST;
+        for _ in 0..RETRIES_MAX {
+            match send(device, 0, notify::INVAL_INODE, [message.as_bytes(), &[]]) {
+                Ok(()) | Err(Errno::NODEV | Errno::NOTCONN) => return,
+                Err(Errno::NOENT) => {
+                    if !self.nodes.known(node) || node == ROOT_ID {
+                        return;
+                    }
+                }
+                Err(errno) => {
+                    tracing::error!(node, %errno, "the kernel refused to drop its cache");
+                    return;
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(RETRY_LONGEST);
+        }
+        tracing::warn!(node, "an inode handed out never arrived in the kernel");
+    }
+}
+
+impl KernelCache for KernelLink {
+    fn invalidate_inode(&self, ino: InodeNo, data: bool) {
+        let Some(connection) = self.connection.get() else { return };
+        let node = if ino == connection.root { ROOT_ID } else { ino.get() };
+        self.drop_node(&connection.device, node, data.then_some((0, 0)));
+    }
+    fn invalidate_entries(&self, _dir: InodeNo) {
+        let Some(connection) = self.connection.get() else { return };
+        if !connection.epoch {
+            // Names are not cached at all.
+            return;
+        }
+        match send(&connection.device, 0, notify::INC_EPOCH, [&[], &[]]) {
+            Ok(()) | Err(Errno::NODEV | Errno::NOTCONN) => {}
+            Err(errno) => tracing::error!(%errno, "the kernel refused to drop names"),
+        }
+    }
+}
+
+/// A write that is done, but whose pages in the kernel may be old.
+#[derive(Debug)]
+pub(crate) struct LateWrite {
+    pub device: Device,
+    pub unique: u64,
+    pub node: u64,
+    /// First byte and number of bytes; 0: to the end.
+    pub range: (u64, u64),
+    /// For the answer.
+    pub written: u32,
+}
+
+#[derive(Debug, Default)]
+struct LateState {
+    queue: VecDeque<LateWrite>,
+    idle: usize,
+    threads: usize,
+    closed: bool,
+}
+
+/// Threads that drop the pages, then answer the write. The queue is bounded by the programs that
+/// wait in write(2); the threads by [`LATE_THREADS_MAX`], since one can be held up by a page fill
+/// that waits for another node.
+#[derive(Debug)]
+pub(crate) struct Late {
+    link: Arc<KernelLink>,
+    state: Mutex<LateState>,
+    wake: Condvar,
+}
+
+impl Late {
+    pub fn new(link: Arc<KernelLink>) -> Arc<Self> {
+        Arc::new(Self { link, state: Mutex::default(), wake: Condvar::new() })
+    }
+    /// Takes over the answer of a write.
+    pub fn submit(self: &Arc<Self>, write: LateWrite) {
+        let mut state = self.state.lock();
+        state.queue.push_back(write);
+        let grow = state.queue.len() > state.idle && state.threads < LATE_THREADS_MAX;
+        if grow {
+            let me = Arc::clone(self);
+            let started =
+                std::thread::Builder::new().name("fuse-late".into()).spawn(move || me.run());
+            match started {
+                Ok(_) => state.threads += 1,
+                Err(error) => {
+                    tracing::error!(%error, "cannot start a thread");
+                    if state.threads == 0 {
+                        // Nobody would ever answer. The page cache may stay old until the lock
+                        // moves; better than a program that hangs.
+                        if let Some(write) = state.queue.pop_back() {
+                            drop(state);
+                            answer(&write);
+                        }
+                        return;
+                    }
+                }
+            }
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+    fn run(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(write) = state.queue.pop_front() {
+                drop(state);
+                self.link.drop_node(&write.device, write.node, Some(write.range));
+                answer(&write);
+                state = self.state.lock();
+            } else if state.closed {
+                state.threads -= 1;
+                return;
+            } else {
+                state.idle += 1;
+                self.wake.wait(&mut state);
+                state.idle -= 1;
+            }
+        }
+    }
+    /// Ends the threads once the queue is empty.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.wake.notify_all();
+    }
+}
+
+fn answer(write: &LateWrite) {
+    let reply = Reply { device: &write.device, unique: write.unique };
+    reply.value(&WriteOut { size: write.written, padding: 0 });
+}

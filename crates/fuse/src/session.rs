@@ -1,0 +1,256 @@
+//! A mount: from mount(2) and the greeting to the last answer.
+//!
+//! [`Session::mount`] leaves the kernel's requests queued until [`Session::serve`] has threads for
+//! them. A panic while answering a request ends the process at once: an invariant is broken, and
+//! a node that stops is repaired by the others, while one that goes on might not be.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use braid_format::Bytes;
+use rustix::io::Errno;
+
+use crate::abi::{self, InitIn, InitOut, init, op};
+use crate::connect;
+use crate::dispatch::Server;
+use crate::error::{BadRequest, FuseError};
+use crate::files::Files;
+use crate::notify::KernelLink;
+use crate::options::Options;
+use crate::reply::{Device, Reply};
+use crate::request::{Request, RequestBuf};
+use crate::workers;
+
+const PAGE: u64 = 4096;
+/// Pages in a request where the kernel has no limit to be asked for.
+const PAGES_USUAL: u64 = 256;
+const PAGE_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+
+/// What is always asked for, if the kernel offers it. Not among it: write-back caching (it dirties
+/// pages without asking, after the lock is gone) and splicing.
+const WANTED: u64 = init::ASYNC_READ
+    | init::POSIX_LOCKS
+    | init::FLOCK_LOCKS
+    | init::ATOMIC_O_TRUNC
+    | init::EXPORT_SUPPORT
+    | init::BIG_WRITES
+    | init::DONT_MASK
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::EXPLICIT_INVAL_DATA
+    | init::HANDLE_KILLPRIV_V2
+    | init::EXT
+    | init::DIRECT_IO_ALLOW_MMAP;
+
+/// What kernel and transport agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Minor version in use.
+    pub minor: u32,
+    /// `init::*` in use.
+    pub flags: u64,
+    /// Largest payload of a WRITE.
+    pub max_write: Bytes,
+    /// The kernel may cache attributes.
+    pub cache_attributes: bool,
+    /// The kernel may cache names: it can be told to drop them without a lock.
+    pub cache_names: bool,
+}
+
+/// Something mounted and not yet served.
+#[derive(Debug)]
+pub struct Session {
+    device: Device,
+    mount_point: PathBuf,
+    options: Options,
+    terms: Terms,
+    served: bool,
+}
+
+impl Session {
+    /// Mounts on `mount_point` and settles the terms with the kernel. Programs that use the mount
+    /// wait until [`Session::serve`]. Dropping the session without serving unmounts it.
+    ///
+    /// # Errors
+    /// See [`FuseError`]; nothing stays mounted.
+    pub fn mount(mount_point: &Path, options: &Options) -> Result<Self, FuseError> {
+        let max_write = settle_max_io(options);
+        let device: Device = Arc::new(connect::mount(mount_point, options)?);
+        let mut session = Self {
+            device,
+            mount_point: mount_point.to_owned(),
+            options: options.clone(),
+            // Until the greeting; never used.
+            terms: Terms {
+                minor: 0,
+                flags: 0,
+                max_write,
+                cache_attributes: false,
+                cache_names: false,
+            },
+            served: false,
+        };
+        session.terms = session.greet(max_write)?;
+        if options.read_ahead > Bytes(0) {
+            connect::set_read_ahead(mount_point, options.read_ahead.get() / 1024);
+        }
+        Ok(session)
+    }
+
+    /// What was agreed on.
+    pub fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    fn greet(&self, max_write: Bytes) -> Result<Terms, FuseError> {
+        let mut buf = RequestBuf::new(max_write.to_usize());
+        loop {
+            let len = match rustix::io::read(&self.device, buf.space()) {
+                Ok(len) => len,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(FuseError::Device(errno)),
+            };
+            let mut request = Request::parse(buf.filled(len))?;
+            if request.header.opcode != op::INIT {
+                return Err(BadRequest::Opcode(request.header.opcode).into());
+            }
+            let greeting: InitIn = request.body.take_grown(16)?;
+            let reply = Reply { device: &self.device, unique: request.header.unique };
+            if greeting.major > abi::MAJOR {
+                // The kernel then greets again, in the version it is told.
+                reply.value(&InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() });
+                continue;
+            }
+            if greeting.major < abi::MAJOR || greeting.minor < abi::MINOR_LEAST {
+                reply.error(Errno::PROTO);
+                let (major, minor) = (greeting.major, greeting.minor);
+                return Err(FuseError::Version { major, minor });
+            }
+            let (terms, answer) = agree(&greeting, max_write, &self.options);
+            reply.value(&answer);
+            tracing::debug!(?terms, "mounted");
+            return Ok(terms);
+        }
+    }
+
+    /// Answers requests until the file system is unmounted, on threads of its own; the caller's
+    /// waits. `link` must be the one that the file system drops caches through.
+    ///
+    /// # Errors
+    /// The device failed, or no thread could be started; the mount is then taken away.
+    pub fn serve<F: Files>(mut self, files: F, link: &Arc<KernelLink>) -> Result<(), FuseError> {
+        let epoch = self.terms.cache_names;
+        if !link.connect(Arc::clone(&self.device), files.root(), epoch) {
+            return Err(FuseError::LinkInUse);
+        }
+        let server = Arc::new(Server::new(files, Arc::clone(link), self.terms));
+        let result = workers::run(&self.device, &server, self.options.workers_max);
+        server.close();
+        // After a clean end the kernel has already let go of the mount.
+        self.served = result.is_ok();
+        result
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.served {
+            let _ = connect::unmount(&self.mount_point, true);
+        }
+    }
+}
+
+/// The largest request this machine allows, up to what was asked for.
+fn settle_max_io(options: &Options) -> Bytes {
+    let wanted = options.max_io.get().div_ceil(PAGE).max(1);
+    let limit = || {
+        let text = std::fs::read_to_string(PAGE_LIMIT).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let mut allowed = limit().unwrap_or(PAGES_USUAL);
+    if wanted > allowed && options.raise_page_limit {
+        if let Err(error) = std::fs::write(PAGE_LIMIT, wanted.to_string()) {
+            tracing::warn!(%error, "cannot raise {PAGE_LIMIT}");
+        }
+        allowed = limit().unwrap_or(PAGES_USUAL);
+    }
+    if wanted > allowed {
+        tracing::warn!(pages = allowed, "requests are limited by {PAGE_LIMIT}");
+    }
+    Bytes(wanted.min(allowed) * PAGE)
+}
+
+/// The answer to the kernel's greeting.
+fn agree(greeting: &InitIn, max_write: Bytes, options: &Options) -> (Terms, InitOut) {
+    let offered = u64::from(greeting.flags)
+        | if u64::from(greeting.flags) & init::EXT != 0 {
+            u64::from(greeting.flags2) << 32
+        } else {
+            0
+        };
+    let minor = greeting.minor.min(abi::MINOR);
+    let flags = offered & WANTED;
+    if flags & init::DIRECT_IO_ALLOW_MMAP == 0 {
+        tracing::warn!("this kernel cannot map files shared that are open for writing (Linux 6.6)");
+    }
+    let terms = Terms {
+        minor,
+        flags,
+        max_write,
+        cache_attributes: options.cache,
+        cache_names: options.cache && minor >= abi::MINOR_EPOCH,
+    };
+    let pages = max_write.get() / PAGE;
+    let low = |n: u64| u32::try_from(n & 0xffff_ffff).unwrap_or(0);
+    let answer = InitOut {
+        major: abi::MAJOR,
+        minor: abi::MINOR,
+        max_readahead: greeting.max_readahead.max(low(options.read_ahead.get())),
+        flags: low(flags),
+        max_background: options.background_max,
+        congestion_threshold: (options.background_max / 4).saturating_mul(3).max(1),
+        max_write: low(max_write.get()),
+        time_gran: 1,
+        max_pages: u16::try_from(pages).unwrap_or(u16::MAX),
+        flags2: low(flags >> 32),
+        ..InitOut::default()
+    };
+    (terms, answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn greeting(minor: u32, flags: u64) -> InitIn {
+        InitIn {
+            major: 7,
+            minor,
+            max_readahead: 131_072,
+            flags: (flags & 0xffff_ffff) as u32,
+            flags2: (flags >> 32) as u32,
+            ..InitIn::default()
+        }
+    }
+
+    #[test]
+    fn only_what_is_offered_is_taken() {
+        let options = Options::default();
+        let (terms, answer) = agree(&greeting(45, u64::MAX), Bytes::MIB, &options);
+        assert_eq!(terms.flags, WANTED);
+        assert!(terms.cache_names);
+        assert_eq!((answer.max_pages, answer.max_write), (256, 1 << 20));
+        assert_eq!(u64::from(answer.flags2) << 32, init::DIRECT_IO_ALLOW_MMAP);
+        let (terms, _) = agree(&greeting(38, init::ASYNC_READ), Bytes::MIB, &options);
+        assert_eq!(terms.flags, init::ASYNC_READ);
+        assert!(!terms.cache_names && terms.cache_attributes);
+        assert_eq!(terms.minor, 38);
+        // Without EXT the second half is not there, whatever stands in its place.
+        let high = init::DIRECT_IO_ALLOW_MMAP;
+        assert_eq!(agree(&greeting(36, high), Bytes::MIB, &options).0.flags, 0);
+    }
+}
