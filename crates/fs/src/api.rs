@@ -318,6 +318,11 @@ impl Fs {
         self.run(|c| plock::setlk(c, ino, lock, wait))
     }
 
+    /// The same for flock(2), whose locks are on whole files and apart from those of fcntl(2).
+    pub fn flock(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Result<()> {
+        self.run(|c| plock::flock(c, ino, lock, wait))
+    }
+
     /// A lock's mode on this node, for tests and status displays.
     pub fn held_mode(&self, ino: InodeNo) -> Mode {
         self.core().locks.held(ino.into())

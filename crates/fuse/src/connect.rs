@@ -9,14 +9,14 @@ use std::process::Command;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
     recvmsg, socketpair,
 };
 
 use crate::error::FuseError;
-use crate::options::Options;
+use crate::options::FuseOptions;
 
 /// The type in the mount table is `fuse.` and this.
 pub const SUBTYPE: &str = "braid";
@@ -25,11 +25,12 @@ pub const SUBTYPE: &str = "braid";
 ///
 /// # Errors
 /// See [`FuseError`].
-pub fn mount(mount_point: &Path, options: &Options) -> Result<OwnedFd, FuseError> {
+pub fn mount(source: &str, options: &FuseOptions) -> Result<OwnedFd, FuseError> {
+    let mount_point = options.mount_point.as_path();
     let stat = rustix::fs::stat(mount_point)
         .map_err(|errno| FuseError::MountPoint { path: mount_point.into(), errno })?;
     if options.use_helper || !rustix::process::geteuid().is_root() {
-        return mount_by_helper(mount_point, options);
+        return mount_by_helper(source, options);
     }
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(FuseError::NoDevice)?;
@@ -42,45 +43,24 @@ pub fn mount(mount_point: &Path, options: &Options) -> Result<OwnedFd, FuseError
     let data = CString::new(data)
         .map_err(|_| FuseError::Mount { path: mount_point.into(), errno: Errno::INVAL })?;
     let kind = format!("fuse.{SUBTYPE}");
-    rustix::mount::mount(
-        options.source.as_str(),
-        mount_point,
-        kind.as_str(),
-        options.flags,
-        data.as_c_str(),
-    )
-    .map_err(|errno| FuseError::Mount { path: mount_point.into(), errno })?;
+    rustix::mount::mount(source, mount_point, kind.as_str(), options.flags(), data.as_c_str())
+        .map_err(|errno| FuseError::Mount { path: mount_point.into(), errno })?;
     Ok(device)
 }
 
-/// The words that `fusermount3` takes.
-fn helper_words(options: &Options) -> String {
-    let mut words = format!(
-        "fsname={},subtype={SUBTYPE},default_permissions",
-        options.source.replace('\\', "\\\\").replace(',', "\\,")
-    );
-    if options.allow_other {
-        words.push_str(",allow_other");
-    }
-    for (flag, word) in [
-        (MountFlags::RDONLY, "ro"),
-        (MountFlags::NOSUID, "nosuid"),
-        (MountFlags::NODEV, "nodev"),
-        (MountFlags::NOEXEC, "noexec"),
-        (MountFlags::NOATIME, "noatime"),
-        (MountFlags::SYNCHRONOUS, "sync"),
-        (MountFlags::DIRSYNC, "dirsync"),
-    ] {
-        if options.flags.contains(flag) {
-            words.push(',');
-            words.push_str(word);
-        }
+/// The `-o` string for `fusermount3`.
+fn helper_words(source: &str, options: &FuseOptions) -> String {
+    let source = source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut words = format!("fsname={source},subtype={SUBTYPE},default_permissions");
+    for word in options.words() {
+        words.push(',');
+        words.push_str(word);
     }
     words
 }
 
 /// `fusermount3` is set-user-ID root; it mounts, and sends the device over a socket.
-fn mount_by_helper(mount_point: &Path, options: &Options) -> Result<OwnedFd, FuseError> {
+fn mount_by_helper(source: &str, options: &FuseOptions) -> Result<OwnedFd, FuseError> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(FuseError::HelperSilent)?;
@@ -88,9 +68,9 @@ fn mount_by_helper(mount_point: &Path, options: &Options) -> Result<OwnedFd, Fus
     fcntl_setfd(&theirs, FdFlags::empty()).map_err(FuseError::HelperSilent)?;
     let mut child = Command::new("fusermount3")
         .arg("-o")
-        .arg(helper_words(options))
+        .arg(helper_words(source, options))
         .arg("--")
-        .arg(mount_point)
+        .arg(&options.mount_point)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .spawn()
         .map_err(FuseError::HelperMissing)?;

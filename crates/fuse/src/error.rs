@@ -55,7 +55,10 @@ pub enum FuseError {
         what: &'static str,
     },
     /// The kernel speaks another protocol.
-    #[error("the kernel speaks FUSE {major}.{minor}; 7.{} or later is needed", crate::abi::MINOR_LEAST)]
+    #[error(
+        "the kernel speaks FUSE {major}.{minor}; 7.{} or later is needed",
+        crate::abi::MINOR_LEAST
+    )]
     Version {
         /// Kernel's.
         major: u32,
@@ -71,9 +74,6 @@ pub enum FuseError {
     /// No thread could be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
-    /// The [`crate::KernelLink`] already serves another mount.
-    #[error("this kernel link already serves another mount")]
-    LinkInUse,
 }
 
 /// A message that is not what the protocol says. It is answered with EIO and logged.

@@ -7,9 +7,7 @@
 use braid_format::InodeNo;
 pub use rustix::io::Errno;
 
-use crate::types::{
-    Attr, Canceller, Cred, DirEntry, Fh, Plock, SetAttr, StatFs, WriteFlags,
-};
+use braid_fs::{Attr, Canceller, Cred, DirEntry, Fh, Plock, SetAttr, StatFs, WriteFlags};
 
 /// Result of a call: a value, or the errno that the program sees.
 pub type Answer<T> = Result<T, Errno>;
@@ -29,18 +27,13 @@ pub trait Files: Send + Sync + 'static {
     fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Answer<Attr>;
     fn unlink(&self, dir: InodeNo, name: &[u8]) -> Answer<()>;
     fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Answer<()>;
-    fn rename(
-        &self,
-        from: (InodeNo, &[u8]),
-        to: (InodeNo, &[u8]),
-        flags: u32,
-    ) -> Answer<()>;
+    fn rename(&self, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), flags: u32) -> Answer<()>;
     fn readdir(
         &self,
         ino: InodeNo,
         cookie: u64,
         plus: bool,
-        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Answer<()>;
     fn create(
         &self,

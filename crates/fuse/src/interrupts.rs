@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use parking_lot::Mutex;
 
-use crate::types::Canceller;
+use braid_fs::Canceller;
 
 /// Interrupts of unknown requests that are remembered. Most of them are for requests that cannot
 /// be interrupted; only those that overtook their request matter, and they do so by microseconds.

@@ -6,7 +6,7 @@
 //!  abi                  messages of the kernel, to the byte
 //!  error, request       checked slices of a message
 //!  reply                answers and notifications: one writev each
-//!  files                the file system as a trait
+//!  files, braid         the file system as a trait; the real one
 //!  wire                 its values in the kernel's form
 //!  nodes, interrupts    what the kernel holds; waits that a signal may end
 //!  notify               drops of what the kernel caches
@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod abi;
+mod braid;
 pub mod connect;
 mod dispatch;
 pub mod error;
@@ -41,7 +42,6 @@ pub mod options;
 mod reply;
 mod request;
 pub mod session;
-pub mod types;
 mod wire;
 mod workers;
 
@@ -49,5 +49,5 @@ pub use connect::unmount;
 pub use error::{BadRequest, FuseError};
 pub use files::{Answer, Errno, Files};
 pub use notify::KernelLink;
-pub use options::Options;
+pub use options::FuseOptions;
 pub use session::{Session, Terms};

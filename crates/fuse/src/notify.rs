@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 use crate::abi::{InvalInodeOut, ROOT_ID, WriteOut, notify};
 use crate::nodes::Nodes;
 use crate::reply::{Device, Reply, send};
-use crate::types::KernelCache;
+use braid_fs::KernelCache;
 
 /// Between two tries to drop an inode that the kernel is about to make.
 const RETRY_FIRST: Duration = Duration::from_micros(20);
@@ -35,9 +35,9 @@ struct Connection {
     epoch: bool,
 }
 
-/// The way from the file system to the kernel's caches: give it to `Fs::mount`, then to
-/// [`crate::Session::serve`]. Until then, and after the unmount, the kernel caches nothing and
-/// every call returns at once.
+/// The way from the file system to the kernel's caches; a session has one
+/// ([`crate::Session::kernel_cache`]). Until it serves, and after the unmount, the kernel caches
+/// nothing and every call returns at once.
 #[derive(Debug, Default)]
 pub struct KernelLink {
     connection: OnceLock<Connection>,
@@ -46,12 +46,13 @@ pub struct KernelLink {
 
 impl KernelLink {
     /// Not connected yet.
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
-    /// Connects to a mount; once. Returns whether this was the first time.
-    pub(crate) fn connect(&self, device: Device, root: InodeNo, epoch: bool) -> bool {
-        self.connection.set(Connection { device, root, epoch }).is_ok()
+    /// From now on the kernel may cache.
+    pub(crate) fn connect(&self, device: Device, root: InodeNo, epoch: bool) {
+        // A session serves once.
+        let _ = self.connection.set(Connection { device, root, epoch });
     }
     pub(crate) fn nodes(&self) -> &Nodes {
         &self.nodes

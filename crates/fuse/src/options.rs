@@ -1,5 +1,7 @@
 //! What may be chosen when mounting, and the `-o` words for it.
 
+use std::path::PathBuf;
+
 use braid_format::Bytes;
 use rustix::mount::MountFlags;
 
@@ -8,18 +10,28 @@ use crate::error::FuseError;
 /// Choices of the transport; the file system has its own.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "independent switches")]
-pub struct Options {
-    /// Shown as the device in the mount table, e.g. the pool's name.
-    pub source: String,
-    /// `ro`, `nosuid`, `nodev`, `noexec`, `noatime`, ... as mount(2) takes them.
-    pub flags: MountFlags,
+pub struct FuseOptions {
+    /// Where to mount.
+    pub mount_point: PathBuf,
+    /// Nothing is written through this mount.
+    pub read_only: bool,
+    /// Set-user-ID and set-group-ID bits do not count.
+    pub nosuid: bool,
+    /// Device files are not devices.
+    pub nodev: bool,
+    /// No programs are run from it.
+    pub noexec: bool,
+    /// Access times are left alone.
+    pub noatime: bool,
+    /// Every change is durable before the program goes on.
+    pub sync: bool,
     /// Users other than the one who mounts may use it. Default yes; permissions are checked by
     /// the kernel in any case.
     pub allow_other: bool,
     /// The largest WRITE and READ. More than 1 MiB needs `raise_page_limit`, or a
     /// `fs.fuse.max_pages_limit` raised beforehand.
-    pub max_io: Bytes,
-    /// May raise `fs.fuse.max_pages_limit` of this machine to what `max_io` needs.
+    pub max_write: Bytes,
+    /// May raise `fs.fuse.max_pages_limit` of this machine to what `max_write` needs.
     pub raise_page_limit: bool,
     /// The kernel reads so far ahead of a program that reads in sequence. Needs root.
     pub read_ahead: Bytes,
@@ -35,17 +47,23 @@ pub struct Options {
 }
 
 /// Largest request that kernels take without a raised limit.
-pub const MAX_IO_USUAL: Bytes = Bytes::MIB;
+pub const MAX_WRITE_USUAL: Bytes = Bytes::MIB;
 /// Largest request that can be chosen.
-pub const MAX_IO_LARGEST: Bytes = Bytes(4 << 20);
+pub const MAX_WRITE_LARGEST: Bytes = Bytes(4 << 20);
 
-impl Default for Options {
-    fn default() -> Self {
+impl FuseOptions {
+    /// What is usual, on this mount point.
+    pub fn new(mount_point: PathBuf) -> Self {
         Self {
-            source: "braid".into(),
-            flags: MountFlags::empty(),
+            mount_point,
+            read_only: false,
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            noatime: false,
+            sync: false,
             allow_other: true,
-            max_io: MAX_IO_USUAL,
+            max_write: MAX_WRITE_USUAL,
             raise_page_limit: false,
             read_ahead: Bytes(8 << 20),
             background_max: 64,
@@ -54,76 +72,81 @@ impl Default for Options {
             use_helper: false,
         }
     }
-}
+    /// As mount(2) takes them.
+    pub(crate) fn flags(&self) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::NOSUID, self.nosuid);
+        flags.set(MountFlags::NODEV, self.nodev);
+        flags.set(MountFlags::NOEXEC, self.noexec);
+        flags.set(MountFlags::NOATIME, self.noatime);
+        flags.set(MountFlags::SYNCHRONOUS, self.sync);
+        flags
+    }
+    /// As `fusermount3` takes them.
+    pub(crate) fn words(&self) -> Vec<&'static str> {
+        [
+            (self.read_only, "ro"),
+            (self.nosuid, "nosuid"),
+            (self.nodev, "nodev"),
+            (self.noexec, "noexec"),
+            (self.noatime, "noatime"),
+            (self.sync, "sync"),
+            (self.allow_other, "allow_other"),
+        ]
+        .into_iter()
+        .filter_map(|(on, word)| on.then_some(word))
+        .collect()
+    }
 
-/// Words that are flags of mount(2): the word, the flag, whether it is set or cleared.
-const FLAGS: [(&str, MountFlags, bool); 19] = [
-    ("ro", MountFlags::RDONLY, true),
-    ("rw", MountFlags::RDONLY, false),
-    ("nosuid", MountFlags::NOSUID, true),
-    ("suid", MountFlags::NOSUID, false),
-    ("nodev", MountFlags::NODEV, true),
-    ("dev", MountFlags::NODEV, false),
-    ("noexec", MountFlags::NOEXEC, true),
-    ("exec", MountFlags::NOEXEC, false),
-    ("noatime", MountFlags::NOATIME, true),
-    ("atime", MountFlags::NOATIME, false),
-    ("nodiratime", MountFlags::NODIRATIME, true),
-    ("diratime", MountFlags::NODIRATIME, false),
-    ("relatime", MountFlags::RELATIME, true),
-    ("norelatime", MountFlags::RELATIME, false),
-    ("strictatime", MountFlags::STRICTATIME, true),
-    ("sync", MountFlags::SYNCHRONOUS, true),
-    ("async", MountFlags::SYNCHRONOUS, false),
-    ("dirsync", MountFlags::DIRSYNC, true),
-    ("silent", MountFlags::SILENT, true),
-];
-
-/// Words that mean something to mount(8), fstab or systemd, and nothing here.
-const IGNORED: [&str; 9] =
-    ["defaults", "auto", "noauto", "user", "nouser", "users", "nofail", "_netdev", "default_permissions"];
-
-impl Options {
-    /// Takes in a comma-separated `-o` string and returns the words that are not the
-    /// transport's, for the file system's options.
+    /// Takes in one word of a comma-separated `-o` string. Returns whether it was the transport's:
+    /// the others are the file system's, or nobody's.
     ///
     /// # Errors
     /// A value makes no sense.
-    pub fn apply(&mut self, words: &str) -> Result<Vec<String>, FuseError> {
-        let mut rest = Vec::new();
-        for word in words.split(',').filter(|w| !w.is_empty()) {
-            if IGNORED.contains(&word) || word.starts_with("x-") || word.starts_with("comment=") {
-                continue;
-            }
-            if let Some((_, flag, set)) = FLAGS.iter().find(|(name, _, _)| *name == word) {
-                self.flags.set(*flag, *set);
-            } else if !self.apply_own(word)? {
-                rest.push(word.to_owned());
-            }
+    pub fn apply(&mut self, word: &str) -> Result<bool, FuseError> {
+        if IGNORED.contains(&word) || word.starts_with("x-") || word.starts_with("comment=") {
+            return Ok(true);
         }
-        Ok(rest)
-    }
-
-    /// Returns whether the word was one of the transport's own.
-    fn apply_own(&mut self, word: &str) -> Result<bool, FuseError> {
-        let bad = |what| FuseError::Option { option: word.to_owned(), what };
-        let (key, value) = word.split_once('=').unwrap_or((word, ""));
-        let number = || value.parse::<u64>().map_err(|_| bad("needs a number"));
-        match key {
+        match word {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "nosuid" => self.nosuid = true,
+            "suid" => self.nosuid = false,
+            "nodev" => self.nodev = true,
+            "dev" => self.nodev = false,
+            "noexec" => self.noexec = true,
+            "exec" => self.noexec = false,
+            "noatime" => self.noatime = true,
+            "atime" | "relatime" => self.noatime = false,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
             "allow_other" => self.allow_other = true,
             "noallow_other" => self.allow_other = false,
-            "fsname" if !value.is_empty() => value.clone_into(&mut self.source),
-            "max_io" => {
-                let size = parse_size(value).ok_or_else(|| bad("needs a size, such as 1M"))?;
-                if size < Bytes(4096) || size > MAX_IO_LARGEST || !size.get().is_multiple_of(4096) {
+            "raise_page_limit" => self.raise_page_limit = true,
+            "nokernelcache" => self.cache = false,
+            _ => return self.apply_value(word),
+        }
+        Ok(true)
+    }
+
+    fn apply_value(&mut self, word: &str) -> Result<bool, FuseError> {
+        let bad = |what| FuseError::Option { option: word.to_owned(), what };
+        let Some((key, value)) = word.split_once('=') else { return Ok(false) };
+        let number = || value.parse::<u64>().map_err(|_| bad("needs a number"));
+        let size = || parse_size(value).ok_or_else(|| bad("needs a size, such as 1M"));
+        match key {
+            "max_write" => {
+                let size = size()?;
+                let fits = (Bytes(4096)..=MAX_WRITE_LARGEST).contains(&size);
+                if !fits || !size.get().is_multiple_of(4096) {
                     return Err(bad("must be a multiple of 4K between 4K and 4M"));
                 }
-                self.max_io = size;
+                self.max_write = size;
             }
-            "raise_page_limit" => self.raise_page_limit = true,
             "read_ahead" => {
-                let size = parse_size(value).ok_or_else(|| bad("needs a size, such as 8M"))?;
-                if size > Bytes(1 << 30) {
+                let size = size()?;
+                if size > Bytes::GIB {
                     return Err(bad("must be at most 1G"));
                 }
                 self.read_ahead = size;
@@ -136,12 +159,24 @@ impl Options {
                 let n = usize::try_from(number()?).ok().filter(|n| (2..=65_536).contains(n));
                 self.workers_max = n.ok_or_else(|| bad("must be between 2 and 65536"))?;
             }
-            "nokernelcache" => self.cache = false,
             _ => return Ok(false),
         }
         Ok(true)
     }
 }
+
+/// Words that mean something to mount(8), fstab or systemd, and nothing here.
+const IGNORED: [&str; 9] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "nofail",
+    "_netdev",
+    "default_permissions",
+];
 
 /// A number with an optional K, M or G behind it (powers of 1024).
 fn parse_size(text: &str) -> Option<Bytes> {
@@ -162,26 +197,32 @@ mod tests {
 
     #[test]
     fn words_are_sorted_out() {
-        let mut options = Options::default();
-        let rest = options
-            .apply("rw,nosuid,noatime,slot=3,x-systemd.automount,max_io=512K,_netdev,fsname=p0")
-            .unwrap();
-        assert_eq!(rest, ["slot=3"]);
-        assert_eq!(options.flags, MountFlags::NOSUID | MountFlags::NOATIME);
-        assert_eq!(options.max_io, Bytes(512 << 10));
-        assert_eq!(options.source, "p0");
-        options.apply("suid,ro").unwrap();
-        assert_eq!(options.flags, MountFlags::RDONLY | MountFlags::NOATIME);
+        let mut options = FuseOptions::new("/mnt".into());
+        let words = "rw,nosuid,noatime,slot=3,x-systemd.automount,max_write=512K,_netdev,rubbish";
+        let others: Vec<_> =
+            words.split(',').filter(|word| !options.apply(word).unwrap()).collect();
+        assert_eq!(others, ["slot=3", "rubbish"]);
+        assert_eq!(options.flags(), MountFlags::NOSUID | MountFlags::NOATIME);
+        assert_eq!(options.words(), ["nosuid", "noatime", "allow_other"]);
+        assert_eq!(options.max_write, Bytes(512 << 10));
     }
 
     #[test]
     fn nonsense_is_refused() {
         for word in [
-            "max_io=5", "max_io=8M", "max_io=", "max_io=9999999999G", "max_io=1X", "read_ahead=-1",
-            "workers_max=1", "workers_max=x", "background_max=0", "background_max=70000",
+            "max_write=5",
+            "max_write=8M",
+            "max_write=",
+            "max_write=9999999999G",
+            "max_write=1X",
+            "read_ahead=-1",
             "read_ahead=2G",
+            "workers_max=1",
+            "workers_max=x",
+            "background_max=0",
+            "background_max=70000",
         ] {
-            let refused = Options::default().apply(word);
+            let refused = FuseOptions::new("/mnt".into()).apply(word);
             assert!(matches!(refused, Err(FuseError::Option { .. })), "{word}");
         }
     }

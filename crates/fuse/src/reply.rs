@@ -21,8 +21,7 @@ pub fn send(device: &Device, unique: u64, code: i32, parts: [&[u8]; 2]) -> Resul
     let len = size_of::<OutHeader>() + first.len() + second.len();
     let len = u32::try_from(len).map_err(|_| Errno::TOOBIG)?;
     let header = OutHeader { len, error: code, unique };
-    let slices =
-        [IoSlice::new(header.as_bytes()), IoSlice::new(first), IoSlice::new(second)];
+    let slices = [IoSlice::new(header.as_bytes()), IoSlice::new(first), IoSlice::new(second)];
     let used = if !second.is_empty() {
         3
     } else if !first.is_empty() {

@@ -4,7 +4,7 @@
 //! them. A panic while answering a request ends the process at once: an invariant is broken, and
 //! a node that stops is repaired by the others, while one that goes on might not be.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use braid_format::Bytes;
@@ -16,7 +16,7 @@ use crate::dispatch::Server;
 use crate::error::{BadRequest, FuseError};
 use crate::files::Files;
 use crate::notify::KernelLink;
-use crate::options::Options;
+use crate::options::FuseOptions;
 use crate::reply::{Device, Reply};
 use crate::request::{Request, RequestBuf};
 use crate::workers;
@@ -65,89 +65,51 @@ pub struct Terms {
 #[derive(Debug)]
 pub struct Session {
     device: Device,
-    mount_point: PathBuf,
-    options: Options,
+    options: FuseOptions,
     terms: Terms,
+    link: Arc<KernelLink>,
     served: bool,
 }
 
 impl Session {
-    /// Mounts on `mount_point` and settles the terms with the kernel. Programs that use the mount
-    /// wait until [`Session::serve`]. Dropping the session without serving unmounts it.
+    /// Mounts and settles the terms with the kernel. `source` is shown as the device in the mount
+    /// table, e.g. the pool's name. Programs that use the mount wait until [`Session::serve`].
+    /// Dropping the session without serving unmounts it.
     ///
     /// # Errors
     /// See [`FuseError`]; nothing stays mounted.
-    pub fn mount(mount_point: &Path, options: &Options) -> Result<Self, FuseError> {
-        let max_write = settle_max_io(options);
-        let device: Device = Arc::new(connect::mount(mount_point, options)?);
-        let mut session = Self {
-            device,
-            mount_point: mount_point.to_owned(),
-            options: options.clone(),
-            // Until the greeting; never used.
-            terms: Terms {
-                minor: 0,
-                flags: 0,
-                max_write,
-                cache_attributes: false,
-                cache_names: false,
-            },
-            served: false,
-        };
-        session.terms = session.greet(max_write)?;
+    pub fn mount(source: &str, options: FuseOptions) -> Result<Self, FuseError> {
+        let max_write = settle_max_write(&options);
+        let device: Device = Arc::new(connect::mount(source, &options)?);
+        let unmount_on_error = Unmount(Some(&options.mount_point));
+        let terms = greet(&device, max_write, &options)?;
+        unmount_on_error.disarm();
         if options.read_ahead > Bytes(0) {
-            connect::set_read_ahead(mount_point, options.read_ahead.get() / 1024);
+            connect::set_read_ahead(&options.mount_point, options.read_ahead.get() / 1024);
         }
-        Ok(session)
+        Ok(Self { device, options, terms, link: KernelLink::new(), served: false })
     }
-
     /// What was agreed on.
     pub fn terms(&self) -> Terms {
         self.terms
     }
-
-    fn greet(&self, max_write: Bytes) -> Result<Terms, FuseError> {
-        let mut buf = RequestBuf::new(max_write.to_usize());
-        loop {
-            let len = match rustix::io::read(&self.device, buf.space()) {
-                Ok(len) => len,
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(FuseError::Device(errno)),
-            };
-            let mut request = Request::parse(buf.filled(len))?;
-            if request.header.opcode != op::INIT {
-                return Err(BadRequest::Opcode(request.header.opcode).into());
-            }
-            let greeting: InitIn = request.body.take_grown(16)?;
-            let reply = Reply { device: &self.device, unique: request.header.unique };
-            if greeting.major > abi::MAJOR {
-                // The kernel then greets again, in the version it is told.
-                reply.value(&InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() });
-                continue;
-            }
-            if greeting.major < abi::MAJOR || greeting.minor < abi::MINOR_LEAST {
-                reply.error(Errno::PROTO);
-                let (major, minor) = (greeting.major, greeting.minor);
-                return Err(FuseError::Version { major, minor });
-            }
-            let (terms, answer) = agree(&greeting, max_write, &self.options);
-            reply.value(&answer);
-            tracing::debug!(?terms, "mounted");
-            return Ok(terms);
-        }
+    /// The way to the kernel's caches, for `Fs::mount`. It does nothing until the session serves.
+    pub fn kernel_cache(&self) -> Arc<KernelLink> {
+        Arc::clone(&self.link)
     }
-
+    /// Gives the mount up without having served it; programs that wait for it get an error.
+    pub fn abort(self) {
+        drop(self);
+    }
     /// Answers requests until the file system is unmounted, on threads of its own; the caller's
-    /// waits. `link` must be the one that the file system drops caches through.
+    /// waits.
     ///
     /// # Errors
     /// The device failed, or no thread could be started; the mount is then taken away.
-    pub fn serve<F: Files>(mut self, files: F, link: &Arc<KernelLink>) -> Result<(), FuseError> {
+    pub fn serve<F: Files>(mut self, files: F) -> Result<(), FuseError> {
         let epoch = self.terms.cache_names;
-        if !link.connect(Arc::clone(&self.device), files.root(), epoch) {
-            return Err(FuseError::LinkInUse);
-        }
-        let server = Arc::new(Server::new(files, Arc::clone(link), self.terms));
+        self.link.connect(Arc::clone(&self.device), files.root(), epoch);
+        let server = Arc::new(Server::new(files, Arc::clone(&self.link), self.terms));
         let result = workers::run(&self.device, &server, self.options.workers_max);
         server.close();
         // After a clean end the kernel has already let go of the mount.
@@ -159,14 +121,65 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if !self.served {
-            let _ = connect::unmount(&self.mount_point, true);
+            drop(Unmount(Some(&self.options.mount_point)));
         }
     }
 }
 
+/// Takes a mount away that nobody serves.
+struct Unmount<'a>(Option<&'a Path>);
+
+impl Unmount<'_> {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unmount<'_> {
+    fn drop(&mut self) {
+        if let Some(mount_point) = self.0
+            && let Err(error) = connect::unmount(mount_point, true)
+        {
+            tracing::error!(%error, "a mount without a server stays behind");
+        }
+    }
+}
+
+/// Reads the kernel's greeting and answers it.
+fn greet(device: &Device, max_write: Bytes, options: &FuseOptions) -> Result<Terms, FuseError> {
+    let mut buf = RequestBuf::new(max_write.to_usize());
+    loop {
+        let len = match rustix::io::read(device, buf.space()) {
+            Ok(len) => len,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(FuseError::Device(errno)),
+        };
+        let mut request = Request::parse(buf.filled(len))?;
+        if request.header.opcode != op::INIT {
+            return Err(BadRequest::Opcode(request.header.opcode).into());
+        }
+        let greeting: InitIn = request.body.take_grown(16)?;
+        let reply = Reply { device: device, unique: request.header.unique };
+        if greeting.major > abi::MAJOR {
+            // The kernel then greets again, in the version it is told.
+            reply.value(&InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() });
+            continue;
+        }
+        if greeting.major < abi::MAJOR || greeting.minor < abi::MINOR_LEAST {
+            reply.error(Errno::PROTO);
+            let (major, minor) = (greeting.major, greeting.minor);
+            return Err(FuseError::Version { major, minor });
+        }
+        let (terms, answer) = agree(&greeting, max_write, options);
+        reply.value(&answer);
+        tracing::debug!(?terms, "mounted");
+        return Ok(terms);
+    }
+}
+
 /// The largest request this machine allows, up to what was asked for.
-fn settle_max_io(options: &Options) -> Bytes {
-    let wanted = options.max_io.get().div_ceil(PAGE).max(1);
+fn settle_max_write(options: &FuseOptions) -> Bytes {
+    let wanted = options.max_write.get().div_ceil(PAGE).max(1);
     let limit = || {
         let text = std::fs::read_to_string(PAGE_LIMIT).ok()?;
         text.trim().parse::<u64>().ok()
@@ -185,7 +198,7 @@ fn settle_max_io(options: &Options) -> Bytes {
 }
 
 /// The answer to the kernel's greeting.
-fn agree(greeting: &InitIn, max_write: Bytes, options: &Options) -> (Terms, InitOut) {
+fn agree(greeting: &InitIn, max_write: Bytes, options: &FuseOptions) -> (Terms, InitOut) {
     let offered = u64::from(greeting.flags)
         | if u64::from(greeting.flags) & init::EXT != 0 {
             u64::from(greeting.flags2) << 32
@@ -239,7 +252,7 @@ mod tests {
 
     #[test]
     fn only_what_is_offered_is_taken() {
-        let options = Options::default();
+        let options = FuseOptions::new("/mnt".into());
         let (terms, answer) = agree(&greeting(45, u64::MAX), Bytes::MIB, &options);
         assert_eq!(terms.flags, WANTED);
         assert!(terms.cache_names);

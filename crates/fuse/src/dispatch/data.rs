@@ -12,8 +12,8 @@ use crate::abi::{
 use crate::error::BadRequest;
 use crate::files::Files;
 use crate::notify::LateWrite;
-use crate::types::{Plock, PlockKind, WriteFlags};
 use crate::wire::{self, OpenMode};
+use braid_fs::{Plock, PlockKind, WriteFlags};
 
 impl<F: Files> Call<'_, F> {
     pub(super) fn open(&mut self) -> Outcome<()> {
@@ -80,8 +80,7 @@ impl<F: Files> Call<'_, F> {
         }
         // Pages filled while the write was under way may hold what it replaced. The program must
         // not go on before they are gone, and this thread must not wait for that.
-        let range =
-            if flags.append { (0, 0) } else { (what.offset, u64::from(written)) };
+        let range = if flags.append { (0, 0) } else { (what.offset, u64::from(written)) };
         self.server.late.submit(LateWrite {
             device: Arc::clone(self.reply.device),
             unique: self.reply.unique,

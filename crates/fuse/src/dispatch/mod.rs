@@ -19,8 +19,8 @@ use crate::notify::{KernelLink, Late};
 use crate::reply::{Device, Reply};
 use crate::request::{Body, Request};
 use crate::session::Terms;
-use crate::types::{Attr, Cred};
 use crate::wire;
+use braid_fs::{Attr, Cred};
 
 /// Why a request gets an error.
 #[derive(Debug, Clone, Copy)]

@@ -10,8 +10,8 @@ use crate::abi::{
 };
 use crate::files::{Answer, Files};
 use crate::nodes::Stamp;
-use crate::types::{Attr, Cred, DirEntry, Fh};
 use crate::wire::{self, OpenMode};
+use braid_fs::{Attr, Cred, DirEntry, Fh};
 
 /// Longest answer to a READDIR, however much is asked for.
 const LISTING_MAX: usize = 256 << 10;
@@ -188,7 +188,7 @@ impl<F: Files> Call<'_, F> {
                 });
                 out.extend_from_slice(head.as_bytes());
             }
-            put_entry(&mut out, entry);
+            put_entry(&mut out, &entry);
             false
         });
         let taken = listed.is_ok() && self.reply.bytes(&out);
