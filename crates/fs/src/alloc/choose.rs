@@ -1,0 +1,148 @@
+//! Which part of a group becomes a window. Pure.
+
+use braid_format::rgrp::BlockState;
+
+use super::bits;
+
+/// What is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish<'a> {
+    /// Blocks in the group.
+    pub count: u64,
+    /// Ranges (start, length) that are windows of this node already.
+    pub taken: &'a [(u64, u64)],
+    /// Where the last window in this group ended.
+    pub near: Option<u64>,
+    /// Most blocks in the window.
+    pub len: u64,
+    /// Grain of start and end.
+    pub grain: u64,
+    /// `Free`, or `MetaFree` when only slots are wanted.
+    pub state: BlockState,
+}
+
+/// Parts of the group outside `taken`.
+fn allowed(wish: &Wish<'_>) -> Vec<(u64, u64)> {
+    let mut taken: Vec<(u64, u64)> = wish.taken.to_vec();
+    taken.sort_unstable();
+    let mut out = Vec::new();
+    let mut at = 0;
+    for (start, len) in taken {
+        if start > at {
+            out.push((at, start));
+        }
+        at = at.max(start + len);
+    }
+    if at < wish.count {
+        out.push((at, wish.count));
+    }
+    out
+}
+
+/// The best range for a window, as (start, length): right after the last one if there is room; else
+/// the longest run; else, in a group without long runs, the range that holds most.
+pub(super) fn choose(bits: &[u8], wish: &Wish<'_>) -> Option<(u64, u64)> {
+    let enough = (wish.len / 4).max(1);
+    let mut longest: Option<(u64, u64, u64)> = None;
+    let mut densest: Option<(u64, u64, u64)> = None;
+    for (from, to) in allowed(wish) {
+        let runs: Vec<(u64, u64)> = bits::runs(bits, from, to, wish.state).collect();
+        for &(start, n) in &runs {
+            if let Some(near) = wish.near
+                && near >= start
+                && near < start + n
+                && start + n - near >= enough
+            {
+                return Some(cut(wish, near, to, near + wish.len));
+            }
+            if longest.is_none_or(|(_, best, _)| n > best) {
+                longest = Some((start, n, to));
+            }
+        }
+        if let Some((start, sum)) = densest_range(&runs, wish.len)
+            && densest.is_none_or(|(_, best, _)| sum > best)
+        {
+            densest = Some((start, sum, to));
+        }
+    }
+    let (start, n, to) = longest?;
+    if n >= enough {
+        return Some(cut(wish, start, to, start + wish.len));
+    }
+    let (start, _, to) = densest?;
+    Some(cut(wish, start, to, start + wish.len))
+}
+
+/// Range from `start` to `end`, at most to `to`, on the grain (which `to` is on, but for a group's
+/// very end).
+fn cut(wish: &Wish<'_>, start: u64, to: u64, end: u64) -> (u64, u64) {
+    let start = start / wish.grain * wish.grain;
+    let end = (end / wish.grain * wish.grain).max(start + wish.grain).min(to);
+    (start, end - start)
+}
+
+/// Start of the range of `len` blocks that holds most of `runs`, and how much.
+fn densest_range(runs: &[(u64, u64)], len: u64) -> Option<(u64, u64)> {
+    let mut best: Option<(u64, u64)> = None;
+    let mut sum = 0;
+    let mut end = 0;
+    for (i, &(start, n)) in runs.iter().enumerate() {
+        while let Some(&(s, m)) = runs.get(end) {
+            if s + m > start + len {
+                break;
+            }
+            sum += m;
+            end += 1;
+        }
+        // A run that sticks out counts with its inner part.
+        let tail = runs.get(end).map_or(0, |&(s, _)| (start + len).saturating_sub(s));
+        if best.is_none_or(|(_, b)| sum + tail > b) {
+            best = Some((start, sum + tail));
+        }
+        if end > i {
+            sum -= n;
+        } else {
+            end = i + 1;
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(len: u64, taken: &[(u64, u64)], near: Option<u64>) -> Wish<'_> {
+        Wish { count: 1000, taken, near, len, grain: 1, state: BlockState::Free }
+    }
+    fn group(free: &[(u64, u64)]) -> Vec<u8> {
+        let mut b = vec![0x55; 250];
+        for &(start, n) in free {
+            bits::fill(&mut b, start, n, BlockState::Free);
+        }
+        b
+    }
+
+    #[test]
+    fn goes_on_where_the_last_one_ended() {
+        let b = group(&[(0, 900)]);
+        assert_eq!(choose(&b, &wish(100, &[], None)), Some((0, 100)));
+        assert_eq!(choose(&b, &wish(100, &[(0, 100)], Some(100))), Some((100, 100)));
+        assert_eq!(choose(&b, &wish(100, &[(0, 100)], Some(950))), Some((100, 100)));
+    }
+    #[test]
+    fn prefers_the_longest_run_then_the_densest_range() {
+        let b = group(&[(10, 5), (100, 60), (300, 40)]);
+        assert_eq!(choose(&b, &wish(100, &[], None)), Some((100, 100)));
+        assert_eq!(choose(&b, &wish(100, &[(100, 50)], None)), Some((300, 100)));
+        let scattered: Vec<(u64, u64)> =
+            [3, 20, 500, 504, 508, 512, 516, 700].iter().map(|&s| (s, 2)).collect();
+        assert_eq!(choose(&group(&scattered), &wish(40, &[], None)), Some((500, 40)));
+    }
+    #[test]
+    fn nothing_free_is_none_and_the_last_block_is_found() {
+        assert_eq!(choose(&group(&[]), &wish(40, &[], None)), None);
+        assert_eq!(choose(&group(&[(999, 1)]), &wish(40, &[], None)), Some((999, 1)));
+        assert_eq!(choose(&group(&[(5, 3)]), &wish(40, &[(0, 100)], None)), None);
+    }
+}

@@ -1,0 +1,549 @@
+//! Space: resource groups, this node's windows, reservations, deferred frees.
+//!
+//! A window is a run of one group's blocks from which only this node allocates; taking and
+//! returning one needs the group's lock, allocating from it needs none. The group's bitmap shows a
+//! window's takeable blocks as `Data`; the window block (private, journaled) says what they are.
+//! When a window goes back, for each of its blocks: window `Free` or `MetaFree` -> the same in the
+//! group; window `MetaUsed` -> the same in the group, if the group still says `Data`; window
+//! `Data` -> the group is left alone (the block was never the window's, or is file data).
+//!
+//! Freeing a block inside a window of this node changes the window (reusable once the transaction
+//! is durable). Freeing any other block appends it to this node's free log (private, journaled) in
+//! the same transaction; the log is drained later under the groups' locks: first the `Free` bodies
+//! of metadata slots are put in place, then the bits change and the entries go, in one transaction.
+//!
+//! Invariants:
+//! * exactly one of (a group, a window, a free log) knows that a block is free; so windows of two
+//!   nodes may overlap (a block of one, freed by another, taken by a third) and still agree;
+//! * what is takeable in memory is free in a durable image of the window, or was never used;
+//! * a metadata slot never becomes anything else, and its `Free` body is stable before its bit
+//!   says `MetaFree` where another node may look;
+//! * promises never exceed what is takeable.
+//!
+//! Lock order: [`Refill`] (held across I/O and group locks), then [`State`] (short, never across
+//! a call into the cache or the locks).
+
+pub(crate) mod bits;
+mod choose;
+mod group;
+pub(crate) mod image;
+mod log;
+mod private;
+mod refill;
+mod set;
+mod state;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use braid_format::lock_record::Life;
+use braid_format::meta::MetaKind;
+use braid_format::node::RawCounters;
+use braid_format::rgrp::BlockState;
+use braid_format::superblock::RawSuperblock;
+use braid_format::{BlockNo, Incarnation, LockNo, NodeId};
+use braid_lock::{Guard, Local, LockManager, Mode};
+use parking_lot::{Condvar, Mutex};
+use zerocopy::FromBytes;
+
+use self::log::{FreeLog, Freed};
+use self::private::Private;
+use self::refill::Refill;
+use self::state::State;
+use crate::error::{Error, Result};
+use crate::make::GroupShape;
+use crate::meta::{Meta, Tx};
+use crate::volume::Volume;
+
+/// Slots looked at for one whose lock this node holds already, before it asks for one.
+const DINODE_TRIES: usize = 32;
+/// The cluster's counters on disk are read again after this.
+const COUNTERS_AGE_MAX: Duration = Duration::from_millis(500);
+
+/// What the other nodes have not yet told the cluster's counters: (free blocks, inodes).
+pub(crate) type OthersDeltas = Box<dyn Fn() -> (i64, i64) + Send + Sync>;
+
+/// This node's allocator.
+#[derive(Clone)]
+pub(crate) struct Alloc {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    volume: Arc<Volume>,
+    meta: Arc<Meta>,
+    locks: Arc<LockManager>,
+    node: NodeId,
+    incarnation: Incarnation,
+    state: Mutex<State>,
+    refill: Mutex<Refill>,
+    /// A reservation was dropped.
+    released: Condvar,
+    /// Blocks in all groups.
+    total: u64,
+    /// The cluster's counters as last read: when, (free blocks, inodes).
+    counters: Mutex<(Instant, u64, u64)>,
+    others: Mutex<Option<OthersDeltas>>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Alloc").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// A promise of space, made before the transaction (or when data is dirtied). Dropping it returns
+/// what was not used.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    /// Data blocks still promised.
+    pub data: u64,
+    /// Metadata slots still promised.
+    pub slots: u64,
+    /// Free-log entries still promised.
+    pub frees: u64,
+    home: Arc<Inner>,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.data + self.slots + self.frees != 0 {
+            self.home.state.lock().unpromise(self.data, self.slots, self.frees);
+            self.home.released.notify_all();
+        }
+    }
+}
+
+/// A contiguous run of blocks taken out of a window in memory: data may be written there before
+/// any transaction refers to it. Dropped without [`Alloc::commit_run`], it goes back.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// First block.
+    pub start: BlockNo,
+    /// Blocks.
+    pub len: u64,
+    home: Option<Arc<Inner>>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.take() {
+            home.state.lock().unclaim(self.start.get(), self.len);
+        }
+    }
+}
+
+impl Volume {
+    /// The parts of group `index`.
+    pub(crate) fn group_shape(&self, index: u64) -> Option<GroupShape> {
+        if index >= self.sb.rgrp_count.get() {
+            return None;
+        }
+        let bytes = self.sb.total_blocks.get() << self.geo.block_size.shift();
+        let copy = self.geo.block_size.block_of(Self::copy_offset_of(bytes));
+        crate::make::group_shape(self.geo, &self.sb, copy, index)
+    }
+    /// Where the superblock's copy stands in a pool of `size` bytes.
+    pub(crate) fn copy_offset_of(size: u64) -> braid_format::ByteOffset {
+        const GRAIN: u64 = 128 << 10;
+        braid_format::ByteOffset(size.saturating_sub(1) / GRAIN * GRAIN)
+    }
+}
+
+impl Inner {
+    fn private(&self) -> Private<'_> {
+        Private { volume: &self.volume, meta: &self.meta, locks: &self.locks, node: self.node }
+    }
+    fn slot_blocks(&self) -> u64 {
+        self.volume.geo.slot_blocks()
+    }
+    /// Adds to this node's change of the counters, on disk in `tx` and in memory.
+    fn count(&self, tx: &mut Tx<'_>, free: i64, inodes: i64) -> Result<()> {
+        self.private().count(tx, free, inodes)?;
+        let mut state = self.state.lock();
+        state.deltas.0 += free;
+        state.deltas.1 += inodes;
+        Ok(())
+    }
+    /// Blocks as a change of a counter.
+    fn signed(n: u64) -> i64 {
+        i64::try_from(n).unwrap_or(i64::MAX)
+    }
+}
+
+impl Alloc {
+    /// Opens the windows and the free log of `node` (returned ones are empty).
+    ///
+    /// # Errors
+    /// When one of this node's private blocks is damaged, or a device fails.
+    pub fn open(
+        volume: Arc<Volume>,
+        meta: Arc<Meta>,
+        locks: Arc<LockManager>,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) -> Result<Self> {
+        let private = Private { volume: &volume, meta: &meta, locks: &locks, node };
+        let log = FreeLog::new(RawSuperblock::FREELOG_BLOCKS, private.log_places());
+        let mut state = State::new(RawSuperblock::WINDOWS, log);
+        state.deltas = private.read_counts()?;
+        for place in 0..RawSuperblock::WINDOWS {
+            if let Some(w) = private.read_window(place)? {
+                state.open_window(place, w.group, w.start, w.len);
+                state.absorb(place, w.bits(), 0, w.len, volume.geo.slot_blocks());
+            }
+        }
+        state.log.load(private.read_log()?);
+        let mut total = 0;
+        for index in 0..volume.sb.rgrp_count.get() {
+            total += volume.group_shape(index).map_or(0, |g| g.block_count);
+        }
+        let counters = read_counters(&volume)?;
+        let refill = Refill::new(&volume, node);
+        let inner = Inner {
+            volume,
+            meta,
+            locks,
+            node,
+            incarnation,
+            state: Mutex::new(state),
+            refill: Mutex::new(refill),
+            released: Condvar::new(),
+            total,
+            counters: Mutex::new((Instant::now(), counters.0, counters.1)),
+            others: Mutex::new(None),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+    /// Says how to learn what the other nodes have not yet told the cluster's counters.
+    pub fn set_others(&self, others: OthersDeltas) {
+        *self.inner.others.lock() = Some(others);
+    }
+    /// Promises space, taking windows (group locks, I/O, a transaction of its own) and draining
+    /// the free log where needed. Call with inode locks held and no transaction open.
+    ///
+    /// # Errors
+    /// `NoSpace`, with everything as before. Windows are bounded in number: in a pool that is
+    /// nearly full and badly fragmented they may not hold all that is asked for beside all that is
+    /// promised; then write out what is dirty (which turns promises into used space) and ask again.
+    pub fn reserve(&self, data: u64, slots: u64, frees: u64) -> Result<Reservation> {
+        let home = &self.inner;
+        let promised = home.state.lock().promise(data, slots, frees);
+        if !promised {
+            home.refill_for(data, slots, frees)?;
+        }
+        Ok(Reservation { data, slots, frees, home: home.clone() })
+    }
+    /// Moves `from`'s promise into `into`.
+    pub fn merge(&self, into: &mut Reservation, mut from: Reservation) {
+        into.data += std::mem::take(&mut from.data);
+        into.slots += std::mem::take(&mut from.slots);
+        into.frees += std::mem::take(&mut from.frees);
+    }
+    /// Takes up to `want` blocks in one run, near or right after `goal` if possible, in memory.
+    /// Never fails while the reservation covers it (at least one block is promised).
+    ///
+    /// # Panics
+    /// If nothing is promised.
+    pub fn claim(&self, r: &mut Reservation, want: u64, goal: Option<BlockNo>) -> Result<Run> {
+        assert!(r.data > 0, "claim without a promise");
+        let want = want.clamp(1, r.data);
+        let align = self.inner.volume.sb.stripe_width.get() >> self.inner.volume.geo.block_size.shift();
+        let mut state = self.inner.state.lock();
+        let (start, len) = state
+            .claim(want, goal.map(BlockNo::get), align)
+            .ok_or(Error::Invalid("space promised and not there"))?;
+        r.data -= len;
+        state.unpromise(len, 0, 0);
+        Ok(Run { start: BlockNo(start), len, home: Some(self.inner.clone()) })
+    }
+    /// Makes the first `len` blocks of a run used, in `tx`; the rest goes back.
+    ///
+    /// # Panics
+    /// If `len` is more than the run has.
+    pub fn commit_run(&self, tx: &mut Tx<'_>, mut run: Run, len: u64) -> Result<()> {
+        assert!(len <= run.len, "more than was claimed");
+        let start = run.start.get();
+        if len > 0 {
+            let (place, at) = self.inner.place_of(start)?;
+            let private = self.inner.private();
+            private.set_window_bits(tx, place, &[(at, len, BlockState::Data)])?;
+            self.inner.count(tx, -Inner::signed(len), 0)?;
+        }
+        run.home = None;
+        let mut state = self.inner.state.lock();
+        state.settle(start, len);
+        state.unclaim(start + len, run.len - len);
+        Ok(())
+    }
+    /// A metadata slot for a tree node, attribute block or the like: used from `tx` on. The caller
+    /// follows with [`Tx::create`].
+    ///
+    /// # Panics
+    /// If no slot is promised.
+    pub fn take_slot(&self, tx: &mut Tx<'_>, r: &mut Reservation) -> Result<BlockNo> {
+        let slot = self.inner.claim_slot(r)?;
+        self.inner.use_slot(tx, slot)?;
+        Ok(BlockNo(slot))
+    }
+    /// A metadata slot for a dinode, with its lock held exclusively. Before the transaction.
+    ///
+    /// # Panics
+    /// If no slot is promised.
+    pub fn claim_dinode(&self, r: &mut Reservation) -> Result<(BlockNo, Guard)> {
+        assert!(r.slots > 0, "slot without a promise");
+        let mut passed = Vec::new();
+        let mut found = None;
+        while passed.len() < DINODE_TRIES {
+            let next = {
+                let mut state = self.inner.state.lock();
+                if passed.is_empty() { state.next_slot() } else { state.spare_slot() }
+            };
+            let Some(slot) = next else { break };
+            let lock = LockNo(slot);
+            if let Some(guard) =
+                self.inner.locks.try_acquire(lock, Mode::Exclusive, Local::Exclusive)
+            {
+                found = Some((slot, guard));
+                break;
+            }
+            passed.push(slot);
+        }
+        // None of them is held: ask for one. Whoever holds the lock of a free slot lets it go
+        // without waiting for another.
+        let found = match found {
+            Some(found) => Ok(found),
+            None if passed.is_empty() => Err(Error::Invalid("slot promised and not there")),
+            None => {
+                let slot = passed.swap_remove(0);
+                let lock =
+                    self.inner.locks.acquire(LockNo(slot), Mode::Exclusive, Local::Exclusive);
+                lock.map(|guard| (slot, guard)).inspect_err(|_| passed.push(slot)).map_err(Error::from)
+            }
+        };
+        let mut state = self.inner.state.lock();
+        for slot in passed {
+            state.put_slot(slot);
+        }
+        let (slot, guard) = found?;
+        r.slots -= 1;
+        state.unpromise(0, 1, 0);
+        Ok((BlockNo(slot), guard))
+    }
+    /// Makes a claimed dinode slot used. (`unclaim_dinode` gives it back instead.)
+    pub fn commit_dinode(&self, tx: &mut Tx<'_>, slot: BlockNo) -> Result<()> {
+        self.inner.use_slot(tx, slot.get())?;
+        self.inner.count(tx, 0, 1)
+    }
+    /// Gives a claimed dinode slot back.
+    pub fn unclaim_dinode(&self, slot: BlockNo) {
+        self.inner.state.lock().put_slot(slot.get());
+    }
+    /// Frees data blocks. One free-log entry of the reservation at most, per resource group touched.
+    ///
+    /// # Errors
+    /// [`Error::Inconsistent`] when the run does not lie in one group (before any change).
+    ///
+    /// # Panics
+    /// If an entry is needed and none is promised.
+    pub fn free_data(
+        &self,
+        tx: &mut Tx<'_>,
+        r: &mut Reservation,
+        start: BlockNo,
+        len: u64,
+    ) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.inner.check_run(start, len)?;
+        self.inner.free(tx, r, Freed { start: start.get(), len, state: BlockState::Free })?;
+        self.inner.count(tx, Inner::signed(len), 0)
+    }
+    /// Frees a metadata slot (after [`Tx::free`]). One free-log entry at most.
+    /// `dinode`: counts one inode less.
+    ///
+    /// # Errors
+    /// [`Error::Inconsistent`] when the slot does not lie in a group (before any change).
+    ///
+    /// # Panics
+    /// If an entry is needed and none is promised.
+    pub fn free_slot(
+        &self,
+        tx: &mut Tx<'_>,
+        r: &mut Reservation,
+        slot: BlockNo,
+        dinode: bool,
+    ) -> Result<()> {
+        let len = self.inner.slot_blocks();
+        self.inner.check_run(slot, len)?;
+        self.inner.free(tx, r, Freed { start: slot.get(), len, state: BlockState::MetaFree })?;
+        if dinode { self.inner.count(tx, 0, -1) } else { Ok(()) }
+    }
+    /// Applies the free log to the groups. No transaction open.
+    pub fn drain_frees(&self) -> Result<()> {
+        let mut refill = self.inner.refill.lock();
+        self.inner.drain(&mut refill).map(|_| ())
+    }
+    /// This node's change of (free blocks, inodes) since the cluster's counters were last updated.
+    pub fn deltas(&self) -> (i64, i64) {
+        self.inner.state.lock().deltas
+    }
+    /// Totals of the resource groups: (blocks, free blocks in groups and all known windows, inodes).
+    pub fn totals(&self) -> (u64, u64, u64) {
+        let inner = &self.inner;
+        let (free, inodes) = {
+            let mut counters = inner.counters.lock();
+            if counters.0.elapsed() >= COUNTERS_AGE_MAX {
+                // A read beside a write may be torn: then the old values stay.
+                if let Ok((free, inodes)) = read_counters(&inner.volume) {
+                    *counters = (Instant::now(), free, inodes);
+                }
+            }
+            (counters.1, counters.2)
+        };
+        let own = self.deltas();
+        let others = inner.others.lock().as_ref().map_or((0, 0), |f| f());
+        let free = free.saturating_add_signed(own.0.saturating_add(others.0));
+        let inodes = inodes.saturating_add_signed(own.1.saturating_add(others.1));
+        (inner.total, free.min(inner.total), inodes)
+    }
+    /// Gives back every window that is idle, so that other nodes may use its space.
+    pub fn shrink(&self) -> Result<()> {
+        let mut refill = self.inner.refill.lock();
+        self.inner.drain(&mut refill)?;
+        self.inner.give_back_idle(&mut refill, false)
+    }
+    /// Unmount: drains the log, returns the windows, folds the deltas into the counters. Nothing
+    /// is reserved or claimed any more, nobody uses the allocator afterwards.
+    pub fn close(&self) -> Result<()> {
+        let inner = &self.inner;
+        let mut refill = inner.refill.lock();
+        // Frees become takeable, so that no window is busy.
+        inner.meta.commit()?;
+        inner.drain(&mut refill)?;
+        inner.give_back_idle(&mut refill, true)?;
+        let (free, inodes) = inner.private().fold()?;
+        let mut state = inner.state.lock();
+        state.deltas.0 -= free;
+        state.deltas.1 -= inodes;
+        drop(state);
+        let (free, inodes) = read_counters(&inner.volume)?;
+        *inner.counters.lock() = (Instant::now(), free, inodes);
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Which window holds `block`, which is claimed from it, and where.
+    fn place_of(&self, block: u64) -> Result<(u64, u64)> {
+        let block_no = BlockNo(block);
+        let what = "claimed block outside this node's windows";
+        self.state.lock().place_of(block).ok_or(Error::Inconsistent { block: block_no, what })
+    }
+    /// A slot for which `r` holds a promise.
+    fn claim_slot(&self, r: &mut Reservation) -> Result<u64> {
+        assert!(r.slots > 0, "slot without a promise");
+        let mut state = self.state.lock();
+        let slot = state.next_slot().ok_or(Error::Invalid("slot promised and not there"))?;
+        r.slots -= 1;
+        state.unpromise(0, 1, 0);
+        Ok(slot)
+    }
+    /// A claimed slot is used from `tx` on.
+    fn use_slot(&self, tx: &mut Tx<'_>, slot: u64) -> Result<()> {
+        let (place, at) = self.place_of(slot)?;
+        let runs = [(at, self.slot_blocks(), BlockState::MetaUsed)];
+        self.private().set_window_bits(tx, place, &runs)?;
+        self.state.lock().settle(slot, 1);
+        Ok(())
+    }
+    /// Refuses a run that does not lie in one group.
+    fn check_run(&self, start: BlockNo, len: u64) -> Result<()> {
+        let shape = self.volume.rgrp_of(start).and_then(|index| self.volume.group_shape(index));
+        let inside = shape.is_some_and(|g| {
+            start.get() >= g.first_block
+                && len <= g.block_count
+                && start.get() - g.first_block <= g.block_count - len
+        });
+        let bad = Error::Inconsistent { block: start, what: "freed run outside its group" };
+        if inside { Ok(()) } else { Err(bad) }
+    }
+    /// Into a window of this node if it lies in one, else into the free log.
+    fn free(self: &Arc<Self>, tx: &mut Tx<'_>, r: &mut Reservation, freed: Freed) -> Result<()> {
+        let private = self.private();
+        let pending = self.state.lock().begin_free(freed.start, freed.len);
+        if let Some((place, at)) = pending {
+            private.set_window_bits(tx, place, &[(at, freed.len, freed.state)])?;
+            let home = Arc::clone(self);
+            let slot = freed.state == BlockState::MetaFree;
+            tx.on_commit(Box::new(move || {
+                let mut state = home.state.lock();
+                if slot {
+                    state.put_freed_slot(freed.start, freed.len);
+                } else {
+                    state.unclaim(freed.start, freed.len);
+                }
+            }));
+            return Ok(());
+        }
+        assert!(r.frees > 0, "free without a promise");
+        let place = {
+            let mut state = self.state.lock();
+            r.frees -= 1;
+            state.unpromise(0, 0, 1);
+            state.log.add(freed)
+        };
+        private.write_log(tx, place, Some(freed))
+    }
+}
+
+/// The cluster's counters as they stand on the devices: (free blocks, inodes).
+fn read_counters(volume: &Volume) -> Result<(u64, u64)> {
+    let block = BlockNo::from(volume.named(RawSuperblock::NAMED_COUNTERS));
+    let (body, _, kind) = volume.read_body(block)?;
+    let bad = Error::Inconsistent { block, what: "not the cluster's counters" };
+    match RawCounters::read_from_prefix(&body) {
+        Ok((raw, _)) if kind == MetaKind::Counters => Ok((raw.free_blocks.get(), raw.inodes.get())),
+        _ => Err(bad),
+    }
+}
+
+/// After replay of dead `node`'s journal, on the recoverer: returns its windows, applies its free
+/// log, folds in its counters. Idempotent. The recoverer's transactions change the dead node's
+/// private blocks; they are in place on return, and no longer cached here.
+///
+/// # Errors
+/// The slot must then stay in recovery; it is tried again.
+pub(crate) fn reclaim(
+    volume: &Arc<Volume>,
+    meta: &Meta,
+    locks: &Arc<LockManager>,
+    node: NodeId,
+) -> Result<()> {
+    let private = Private { volume, meta, locks, node };
+    for place in 0..RawSuperblock::WINDOWS {
+        if let Some(window) = private.read_window(place)? {
+            private.return_windows(window.group, &[window])?;
+        }
+    }
+    let entries = private.read_log()?;
+    if !entries.is_empty() {
+        private.drain(&entries, &|_| Vec::new(), &mut |_| {})?;
+    }
+    private.fold()?;
+    let blocks = private.all_blocks();
+    meta.sync_blocks(&blocks)?;
+    for block in blocks {
+        meta.drop_owner(LockNo::from(block));
+    }
+    Ok(())
+}
+
+/// This node in this life.
+fn life(inner: &Inner) -> Life {
+    Life { slot: inner.node, incarnation: inner.incarnation }
+}

@@ -1,0 +1,389 @@
+//! A node's private blocks (windows, free log, counters) and their way back into groups and
+//! cluster counters. Used by the node itself, and for a dead one by its recoverer.
+//!
+//! Every step is one transaction that changes both sides, so it is done wholly or not at all, and
+//! doing it again finds nothing left to do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use braid_format::meta::MetaKind;
+use braid_format::node::RawCounters;
+use braid_format::rgrp::{BlockState, RawFreeLog, RawWindow};
+use braid_format::superblock::RawSuperblock;
+use braid_format::{BlockNo, Incarnation, LockNo, NodeId};
+use braid_lock::{Local, LockManager, Mode};
+use zerocopy::FromBytes;
+
+use super::bits;
+use super::group::{Edits, Group};
+use super::log::{self, Freed, Place};
+use crate::error::{Error, Result};
+use crate::meta::{Body, Meta, Tx};
+use crate::volume::Volume;
+
+/// Bits of a window block begin here.
+const WINDOW_BITS: usize = size_of::<RawWindow>();
+
+/// Where private blocks live and what changes them.
+#[derive(Clone, Copy)]
+pub(super) struct Private<'a> {
+    pub volume: &'a Volume,
+    pub meta: &'a Meta,
+    pub locks: &'a Arc<LockManager>,
+    /// Whose blocks.
+    pub node: NodeId,
+}
+
+/// A window block as read.
+#[derive(Debug)]
+pub(super) struct WindowBlock {
+    /// Which of the node's windows.
+    pub place: u64,
+    pub group: u64,
+    pub start: u64,
+    pub len: u64,
+    body: Body,
+}
+
+impl WindowBlock {
+    /// Two bits a block.
+    pub fn bits(&self) -> &[u8] {
+        self.body.get(WINDOW_BITS..).unwrap_or(&[])
+    }
+}
+
+/// Blocks that a window block can speak of, a multiple of the metadata chunk.
+pub(super) fn window_capacity(volume: &Volume) -> u64 {
+    let bits = volume.geo.body_len().saturating_sub(WINDOW_BITS) as u64 * bits::PER_BYTE;
+    bits / volume.geo.chunk_blocks() * volume.geo.chunk_blocks()
+}
+
+impl Private<'_> {
+    fn area(&self, n: u64) -> BlockNo {
+        self.volume.node_area(self.node, n)
+    }
+    /// Block of window `place`.
+    pub fn window_block(&self, place: u64) -> BlockNo {
+        self.area(RawSuperblock::AREA_WINDOWS + place)
+    }
+    /// Block `n` of the free log.
+    pub fn log_block(&self, n: u64) -> BlockNo {
+        self.area(RawSuperblock::AREA_FREELOG + n)
+    }
+    fn info_block(&self) -> BlockNo {
+        self.area(RawSuperblock::AREA_INFO)
+    }
+    /// All blocks that this module changes.
+    pub fn all_blocks(&self) -> Vec<BlockNo> {
+        let windows = (0..RawSuperblock::WINDOWS).map(|n| self.window_block(n));
+        let logs = (0..RawSuperblock::FREELOG_BLOCKS).map(|n| self.log_block(n));
+        windows.chain(logs).chain([self.info_block()]).collect()
+    }
+
+    /// Reads window `place`; `None` when it is not in use.
+    pub fn read_window(&self, place: u64) -> Result<Option<WindowBlock>> {
+        let block = self.window_block(place);
+        let body = self.meta.read(block, LockNo::from(block), MetaKind::Window)?;
+        let bad = |what| Error::Inconsistent { block, what };
+        let (raw, _) =
+            RawWindow::read_from_prefix(&body).map_err(|_| bad("window block too short"))?;
+        let (start, len) = (raw.start.get(), raw.blocks.get());
+        if len == 0 {
+            return Ok(None);
+        }
+        let group = self.volume.rgrp_of(BlockNo(start)).ok_or(bad("window outside all groups"))?;
+        let shape = self.volume.group_shape(group).ok_or(bad("window outside all groups"))?;
+        let inside = start >= shape.first_block
+            && len <= shape.block_count
+            && start - shape.first_block <= shape.block_count - len;
+        if raw.rgrp.get() != shape.start.get() || !inside || len > window_capacity(self.volume) {
+            return Err(bad("window bounds"));
+        }
+        Ok(Some(WindowBlock { place, group, start, len, body }))
+    }
+    /// Sets bits of window `place`, in `tx`.
+    pub fn set_window_bits(
+        &self,
+        tx: &mut Tx<'_>,
+        place: u64,
+        runs: &[(u64, u64, BlockState)],
+    ) -> Result<()> {
+        let block = self.window_block(place);
+        tx.modify(block, LockNo::from(block), MetaKind::Window, |body| {
+            let Some(bits) = body.get_mut(WINDOW_BITS..) else { return };
+            for &(start, len, state) in runs {
+                bits::fill(bits, start, len, state);
+            }
+        })
+    }
+    /// Makes window `place` one of `len` blocks from `start`, all of them `Data` but `runs`; with
+    /// `len` 0, unused.
+    pub fn write_window(
+        &self,
+        tx: &mut Tx<'_>,
+        place: u64,
+        start: u64,
+        len: u64,
+        incarnation: Incarnation,
+        runs: &[(u64, u64, BlockState)],
+    ) -> Result<()> {
+        let block = self.window_block(place);
+        let rgrp = match self.volume.rgrp_of(BlockNo(start)) {
+            Some(index) if len != 0 => self.volume.rgrp(index).get(),
+            _ => 0,
+        };
+        tx.modify(block, LockNo::from(block), MetaKind::Window, |body| {
+            if let Ok((raw, bits)) = RawWindow::mut_from_prefix(body) {
+                raw.rgrp.set(rgrp);
+                raw.start.set(start);
+                raw.blocks.set(len);
+                raw.incarnation.set(incarnation.get());
+                bits.fill(0);
+                if len != 0 {
+                    bits::fill(bits, 0, bits.len() as u64 * bits::PER_BYTE, BlockState::Data);
+                }
+                for &(start, len, state) in runs {
+                    bits::fill(bits, start, len, state);
+                }
+            }
+        })
+    }
+
+    /// Gives windows of group `index` back to it. Nobody takes from them or frees into them now.
+    ///
+    /// The one rule: what a window calls free is free, whatever the group says; a used metadata
+    /// slot is told to the group only while the group knows nothing better.
+    pub fn return_windows(&self, index: u64, windows: &[WindowBlock]) -> Result<()> {
+        let slots: Vec<BlockNo> = windows.iter().flat_map(|w| self.free_slots(w)).collect();
+        // Their bodies become visible to other nodes: they must be in place first.
+        if !slots.is_empty() {
+            self.meta.sync_blocks(&slots)?;
+        }
+        let lock = LockNo::from(self.volume.rgrp(index));
+        let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
+        let mut group = Group::load(self.volume, self.meta, index)?;
+        let mut edits = Edits::default();
+        for w in windows {
+            plan_return(&group, w, &mut edits)?;
+        }
+        let mut tx = self.meta.begin()?;
+        group.apply(&mut tx, &edits)?;
+        for w in windows {
+            self.write_window(&mut tx, w.place, 0, 0, Incarnation(0), &[])?;
+        }
+        drop(tx);
+        self.forget(&slots);
+        drop(guard);
+        Ok(())
+    }
+    /// Other nodes may use these slots from now on: nothing of them stays cached.
+    fn forget(&self, slots: &[BlockNo]) {
+        for slot in slots {
+            self.meta.forget_free(*slot);
+        }
+    }
+    fn free_slots(&self, w: &WindowBlock) -> Vec<BlockNo> {
+        let step = usize::try_from(self.volume.geo.slot_blocks()).unwrap_or(1);
+        bits::runs(w.bits(), 0, w.len, BlockState::MetaFree)
+            .flat_map(|(start, n)| (start..start + n).step_by(step))
+            .map(|i| BlockNo(w.start + i))
+            .collect()
+    }
+
+    /// Reads the free log.
+    pub fn read_log(&self) -> Result<Vec<(Place, Freed)>> {
+        let mut out = Vec::new();
+        for n in 0..RawSuperblock::FREELOG_BLOCKS {
+            let block = self.log_block(n);
+            let body = self.meta.read(block, LockNo::from(block), MetaKind::FreeLog)?;
+            let entries =
+                log::decode(&body, block).map_err(|source| Error::Damaged { block, source })?;
+            out.extend(entries.into_iter().map(|(index, f)| (Place { block: n, index }, f)));
+        }
+        Ok(out)
+    }
+    /// Writes (or clears) a place of the free log, in `tx`.
+    pub fn write_log(&self, tx: &mut Tx<'_>, place: Place, freed: Option<Freed>) -> Result<()> {
+        let block = self.log_block(place.block);
+        tx.modify(block, LockNo::from(block), MetaKind::FreeLog, |body| {
+            log::write(body, place.index, freed);
+        })
+    }
+    /// Places in a block of the log.
+    pub fn log_places(&self) -> usize {
+        RawFreeLog::capacity(self.volume.geo.body_len())
+    }
+    /// Applies durable entries of the free log. `own` says which part of a run lies in a window of
+    /// this node, as (place, offset in the window, offset in the run, length): that part goes
+    /// there. `done` is told of each group's entries after their transaction.
+    pub fn drain(
+        &self,
+        entries: &[(Place, Freed)],
+        own: &dyn Fn(Freed) -> Vec<(u64, u64, u64, u64)>,
+        done: &mut dyn FnMut(&[(Place, Freed)]),
+    ) -> Result<()> {
+        let slots: Vec<BlockNo> = entries
+            .iter()
+            .filter(|(_, f)| f.state == BlockState::MetaFree)
+            .map(|(_, f)| BlockNo(f.start))
+            .collect();
+        // Commits too: what was freed may be given out only once that is durable.
+        if slots.is_empty() {
+            self.meta.commit()?;
+        } else {
+            self.meta.sync_blocks(&slots)?;
+        }
+        let mut groups: BTreeMap<u64, Vec<(Place, Freed)>> = BTreeMap::new();
+        for (place, freed) in entries {
+            let block = BlockNo(freed.start);
+            let what = "freed run outside all groups";
+            let index =
+                self.volume.rgrp_of(block).ok_or(Error::Inconsistent { block, what })?;
+            groups.entry(index).or_default().push((*place, *freed));
+        }
+        for (index, mut entries) in groups {
+            entries.sort_unstable_by_key(|(_, f)| f.start);
+            self.drain_group(index, &entries, own)?;
+            done(&entries);
+        }
+        Ok(())
+    }
+    fn drain_group(
+        &self,
+        index: u64,
+        entries: &[(Place, Freed)],
+        own: &dyn Fn(Freed) -> Vec<(u64, u64, u64, u64)>,
+    ) -> Result<()> {
+        let lock = LockNo::from(self.volume.rgrp(index));
+        let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
+        let mut group = Group::load(self.volume, self.meta, index)?;
+        let mut edits = Edits::default();
+        let mut shown = Vec::new();
+        let mut inside: Vec<(u64, u64, u64, BlockState)> = Vec::new();
+        for (_, freed) in entries {
+            let parts = own(*freed);
+            inside.extend(parts.iter().map(|&(w, at, _, n)| (w, at, n, freed.state)));
+            if parts.is_empty() && freed.state == BlockState::MetaFree {
+                shown.push(BlockNo(freed.start));
+            }
+            plan_free(&group, *freed, self.volume.geo.slot_blocks(), &parts, &mut edits)?;
+        }
+        let mut tx = self.meta.begin()?;
+        group.apply(&mut tx, &edits)?;
+        let slot_blocks = self.volume.geo.slot_blocks();
+        for (place, at, n, state) in inside {
+            let n = if state == BlockState::MetaFree { slot_blocks } else { n };
+            self.set_window_bits(&mut tx, place, &[(at, n, state)])?;
+        }
+        for (place, _) in entries {
+            self.write_log(&mut tx, *place, None)?;
+        }
+        drop(tx);
+        self.forget(&shown);
+        drop(guard);
+        Ok(())
+    }
+
+    /// Adds to this node's change of (free blocks, inodes), in `tx`.
+    pub fn count(&self, tx: &mut Tx<'_>, free: i64, inodes: i64) -> Result<()> {
+        let block = self.info_block();
+        tx.modify(block, LockNo::from(block), MetaKind::NodeInfo, |body| {
+            if let Ok((raw, _)) = RawCounters::mut_from_prefix(body) {
+                raw.free_blocks.set(raw.free_blocks.get().wrapping_add_signed(free));
+                raw.inodes.set(raw.inodes.get().wrapping_add_signed(inodes));
+            }
+        })
+    }
+    /// This node's change of (free blocks, inodes).
+    pub fn read_counts(&self) -> Result<(i64, i64)> {
+        let block = self.info_block();
+        let body = self.meta.read(block, LockNo::from(block), MetaKind::NodeInfo)?;
+        let (raw, _) = RawCounters::read_from_prefix(&body)
+            .map_err(|_| Error::Inconsistent { block, what: "node information too short" })?;
+        Ok((raw.free_blocks.get().cast_signed(), raw.inodes.get().cast_signed()))
+    }
+    /// Moves this node's change into the cluster's counters; in place on return. Gives what was
+    /// moved.
+    pub fn fold(&self) -> Result<(i64, i64)> {
+        let lock = self.volume.named(RawSuperblock::NAMED_COUNTERS);
+        let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
+        let (block, info) = (BlockNo::from(lock), self.info_block());
+        // Both bodies are sound before the first change.
+        self.meta.read(block, lock, MetaKind::Counters)?;
+        self.read_counts()?;
+        let mut tx = self.meta.begin()?;
+        let taken = tx.modify(info, LockNo::from(info), MetaKind::NodeInfo, |body| {
+            let Ok((raw, _)) = RawCounters::mut_from_prefix(body) else { return (0, 0) };
+            let old = (raw.free_blocks.get().cast_signed(), raw.inodes.get().cast_signed());
+            raw.free_blocks.set(0);
+            raw.inodes.set(0);
+            old
+        })?;
+        tx.modify(block, lock, MetaKind::Counters, |body| {
+            if let Ok((raw, _)) = RawCounters::mut_from_prefix(body) {
+                raw.free_blocks.set(raw.free_blocks.get().wrapping_add_signed(taken.0));
+                raw.inodes.set(raw.inodes.get().wrapping_add_signed(taken.1));
+            }
+        })?;
+        drop(tx);
+        self.meta.sync_owner(lock)?;
+        drop(guard);
+        Ok(taken)
+    }
+}
+
+/// What returning `w` changes in its group.
+fn plan_return(group: &Group, w: &WindowBlock, edits: &mut Edits) -> Result<()> {
+    let base = group.local_run(w.start, w.len)?;
+    for state in [BlockState::Free, BlockState::MetaFree, BlockState::MetaUsed] {
+        for (start, len) in bits::runs(w.bits(), 0, w.len, state) {
+            for i in base + start..base + start + len {
+                let old = bits::get(&group.bits, i);
+                match (state, old) {
+                    (BlockState::MetaUsed, BlockState::Data)
+                    | (BlockState::Free, BlockState::Data)
+                    | (BlockState::MetaFree, BlockState::Data | BlockState::MetaUsed) => {
+                        edits.push(i, 1, old, state);
+                    }
+                    (BlockState::MetaUsed, _) => {}
+                    _ => {
+                        let block = BlockNo(group.block(i));
+                        return Err(Error::Inconsistent { block, what: "free in two places" });
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What applying `freed` changes in its group, without the `parts` that go to a window.
+fn plan_free(
+    group: &Group,
+    freed: Freed,
+    slot_blocks: u64,
+    parts: &[(u64, u64, u64, u64)],
+    edits: &mut Edits,
+) -> Result<()> {
+    let slot = freed.state == BlockState::MetaFree;
+    let len = if slot { slot_blocks } else { freed.len };
+    let base = group.local_run(freed.start, len)?;
+    for i in 0..len {
+        if parts.iter().any(|&(_, _, from, n)| i >= from && (slot || i < from + n)) {
+            continue;
+        }
+        let old = bits::get(&group.bits, base + i);
+        let fits = match old {
+            BlockState::Data => true,
+            BlockState::MetaUsed => slot,
+            BlockState::Free | BlockState::MetaFree => false,
+        };
+        if !fits {
+            let block = BlockNo(group.block(base + i));
+            return Err(Error::Inconsistent { block, what: "freed, but not in use" });
+        }
+        edits.push(base + i, 1, old, freed.state);
+    }
+    Ok(())
+}

@@ -1,0 +1,546 @@
+//! More space for this node: windows from groups, chunks of metadata from windows, and back.
+
+use braid_format::meta::{Geometry, MetaHeader, MetaKind};
+use braid_format::rgrp::{BlockState, RawRgrp};
+use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo, NodeId};
+use braid_lock::{Local, Mode};
+use braid_pool::PoolRequest;
+use braid_pool::device::AlignedBuf;
+use parking_lot::MutexGuard;
+use std::time::Duration;
+use zerocopy::FromBytes;
+
+use super::choose::{Wish, choose};
+use super::group::{Edits, Group};
+use super::image::Fresh;
+use super::log::Freed;
+use super::private::{WindowBlock, window_capacity};
+use super::{Inner, bits, life};
+use crate::error::{Error, Result};
+use crate::volume::Volume;
+
+/// First window of a node that begins to write.
+const WINDOW_FIRST: Bytes = Bytes(16 << 20);
+/// Smallest window taken for want of more space.
+const WINDOW_MIN: Bytes = Bytes(1 << 20);
+/// A window takes at most this part (divisor) of a node's share of what is free.
+const SHARE: u64 = 4;
+/// Metadata chunks carved at once, when a node keeps creating.
+const CHUNKS_MAX: u64 = 4;
+/// Windows given up for better ones in one call.
+const TRADES_MAX: u32 = 64;
+/// How long a reservation waits for places in the free log that others were promised.
+const LOG_WAIT: Duration = Duration::from_millis(100);
+/// How often.
+const LOG_WAITS: u32 = 100;
+/// Group headers read at once for hints.
+const HINT_BATCH: u64 = 256;
+
+/// What is believed of a group without its lock.
+#[derive(Debug, Clone, Copy, Default)]
+struct Hint {
+    free: u64,
+    free_meta: u64,
+    /// Where the last window ended, from the group's first block.
+    near: Option<u64>,
+}
+
+/// Held by the one thread that gets or returns space.
+#[derive(Debug)]
+pub(super) struct Refill {
+    hints: Vec<Hint>,
+    hinted: bool,
+    /// Group that windows come from now.
+    current: u64,
+    /// Blocks of the next window.
+    target: u64,
+    /// Chunks carved next.
+    chunks: u64,
+}
+
+impl Refill {
+    /// Nodes begin spread evenly over the groups.
+    pub fn new(volume: &Volume, node: NodeId) -> Self {
+        let groups = volume.sb.rgrp_count.get();
+        let nodes = u64::from(volume.sb.node_slots.get()).max(1);
+        let hints = vec![Hint::default(); usize::try_from(groups).unwrap_or(0)];
+        let target = blocks(volume.geo.block_size, WINDOW_FIRST);
+        let target = target.min(window_capacity(volume));
+        let current = u64::from(node.get()) * groups / nodes;
+        Self { hints, hinted: false, current, target, chunks: 1 }
+    }
+    fn hint(&self, index: u64) -> Hint {
+        usize::try_from(index).ok().and_then(|i| self.hints.get(i)).copied().unwrap_or_default()
+    }
+    fn set_hint(&mut self, index: u64, f: impl FnOnce(&mut Hint)) {
+        if let Some(h) = usize::try_from(index).ok().and_then(|i| self.hints.get_mut(i)) {
+            f(h);
+        }
+    }
+    /// Groups from the current one on, those with room for a whole window first.
+    fn order(&self, need: Need) -> Vec<u64> {
+        let n = self.hints.len() as u64;
+        let all = (0..n).map(|k| (self.current + k) % n.max(1));
+        let (mut good, mut poor) = (Vec::new(), Vec::new());
+        for index in all {
+            let hint = self.hint(index);
+            if hint.free >= self.target {
+                good.push(index);
+            } else if hint.free > 0 || need.slots && hint.free_meta > 0 {
+                poor.push(index);
+            }
+        }
+        poor.sort_by_key(|&index| std::cmp::Reverse(self.hint(index).free));
+        good.extend(poor);
+        good
+    }
+}
+
+/// What is short.
+#[derive(Debug, Clone, Copy)]
+struct Need {
+    /// Blocks wanted in the window.
+    data: u64,
+    /// Slots are wanted, wherever they come from.
+    slots: bool,
+}
+
+fn blocks(size: BlockSize, len: Bytes) -> u64 {
+    size.blocks_for(len).get()
+}
+
+impl Inner {
+    /// Gets what a reservation wants, and promises it.
+    pub(super) fn refill_for(&self, data: u64, slots: u64, frees: u64) -> Result<()> {
+        let mut refill = self.refill.lock();
+        let mut settled = false;
+        let mut waits = 0;
+        let mut trades = 0;
+        loop {
+            let (data_free, slots_free, log_free) = {
+                let mut state = self.state.lock();
+                if state.promise(data, slots, frees) {
+                    return Ok(());
+                }
+                (state.data_free(), state.slots_free(), state.log_free())
+            };
+            if log_free < frees {
+                self.room_in_log(&mut refill, frees, &mut waits)?;
+                continue;
+            }
+            let progress = if slots_free < slots {
+                self.more_slots(&mut refill, data, slots - slots_free, &mut trades)?
+            } else {
+                let need = Need { data: data - data_free.min(data), slots: false };
+                self.extend(&mut refill, need, &mut trades)?
+            };
+            if progress {
+                settled = false;
+                continue;
+            }
+            if settled {
+                return Err(Error::NoSpace);
+            }
+            // Blocks whose free is not durable yet, and those in the log, may be all there is.
+            self.meta.commit()?;
+            self.drain(&mut refill)?;
+            settled = true;
+        }
+    }
+    fn room_in_log(
+        &self,
+        refill: &mut MutexGuard<'_, Refill>,
+        frees: u64,
+        waits: &mut u32,
+    ) -> Result<()> {
+        if frees > self.state.lock().log.capacity() / 2 {
+            return Err(Error::Invalid("too many frees in one transaction"));
+        }
+        if self.drain(refill)? {
+            return Ok(());
+        }
+        // All places are promised: those who have them are about to end.
+        *waits += 1;
+        if *waits > LOG_WAITS {
+            return Err(Error::NoSpace);
+        }
+        let mut state = self.state.lock();
+        if state.log_free() < frees {
+            self.released.wait_for(&mut state, LOG_WAIT);
+        }
+        Ok(())
+    }
+    /// Metadata slots: a whole chunk if there is room for one beside the data asked for; else slots
+    /// or room from a group; else whatever there is, down to a single slot.
+    fn more_slots(
+        &self,
+        refill: &mut Refill,
+        data: u64,
+        slots: u64,
+        trades: &mut u32,
+    ) -> Result<bool> {
+        let chunk = self.volume.geo.chunk_blocks();
+        if self.carve(refill, data, true)? {
+            return Ok(true);
+        }
+        let want = chunk.max(slots * self.slot_blocks()) + data;
+        if self.extend(refill, Need { data: want, slots: true }, trades)? {
+            return Ok(true);
+        }
+        self.carve(refill, 0, false)
+    }
+
+    /// Turns free blocks of a window into metadata slots whose locks this node holds from birth.
+    /// Keeps `data` blocks free. `whole`: in chunks, or not at all.
+    fn carve(&self, refill: &mut Refill, data: u64, whole: bool) -> Result<bool> {
+        let per_slot = self.slot_blocks();
+        let Some((start, slots)) = self.claim_chunk(refill, data, whole) else {
+            return Ok(false);
+        };
+        let blocks = slots * per_slot;
+        self.write_chunk(start, slots)
+            .inspect_err(|_| self.state.lock().unclaim(start, blocks))?;
+        // The commit flushes the chunk before the record that makes it metadata.
+        self.meta.note_data_written();
+        let (place, at) = self.place_of(start)?;
+        let mut tx = self.meta.begin()?;
+        let runs = [(at, blocks, BlockState::MetaFree)];
+        self.private().set_window_bits(&mut tx, place, &runs)?;
+        self.count(&mut tx, -Self::signed(blocks), 0)?;
+        drop(tx);
+        let all = (0..slots).map(|i| start + i * per_slot);
+        self.locks.adopt(all.clone().map(LockNo));
+        for slot in all.clone() {
+            self.meta.adopt_free(BlockNo(slot), Generation(1));
+        }
+        let mut state = self.state.lock();
+        state.settle(start, blocks);
+        for slot in all {
+            state.add_slot(slot);
+        }
+        refill.chunks = (refill.chunks * 2).min(CHUNKS_MAX);
+        Ok(true)
+    }
+    /// Blocks for a chunk (or several, or a part), claimed: (first block, slots).
+    fn claim_chunk(&self, refill: &Refill, data: u64, whole: bool) -> Option<(u64, u64)> {
+        let per_slot = self.slot_blocks();
+        let chunk = Geometry::SLOTS_PER_CHUNK;
+        let mut state = self.state.lock();
+        let free = state.data_free().checked_sub(data)?;
+        if whole {
+            let mut n = refill.chunks;
+            while n > 0 {
+                let blocks = n * chunk * per_slot;
+                if free >= blocks
+                    && let Some(start) = state.claim_aligned(blocks, chunk * per_slot)
+                {
+                    return Some((start, n * chunk));
+                }
+                n /= 2;
+            }
+            return None;
+        }
+        let mut slots = chunk / 2;
+        while slots > 0 {
+            let blocks = slots * per_slot;
+            if free >= blocks
+                && let Some(start) = state.claim_aligned(blocks, per_slot)
+            {
+                return Some((start, slots));
+            }
+            slots /= 2;
+        }
+        None
+    }
+    /// One large write: lock records held by this node, `Free` bodies.
+    fn write_chunk(&self, start: u64, slots: u64) -> Result<()> {
+        let geo = self.volume.geo;
+        let bytes = Bytes(geo.slot_bytes());
+        let mut buf = AlignedBuf::zeroed(Bytes(slots * bytes.get()).to_usize());
+        // Nothing was ever compared with a record here: any nonce is fresh.
+        let nonce = u64::from(self.incarnation.get()) << 32 | u64::from(self.node.get());
+        for (i, slot) in (0..slots).zip(buf.chunks_exact_mut(bytes.to_usize())) {
+            let block = BlockNo(start + i * geo.slot_blocks());
+            let fresh =
+                Fresh { holder: Some(life(self)), ..Fresh::own(block, MetaKind::Free, nonce) };
+            fresh.write(geo, slot, |_| {});
+        }
+        Ok(self.volume.pool.write(self.volume.slot_at(BlockNo(start)), &buf)?)
+    }
+
+    /// Takes a window, or adds to one. False when no group has anything for it.
+    fn extend(&self, refill: &mut Refill, need: Need, trades: &mut u32) -> Result<bool> {
+        if !refill.hinted {
+            self.read_hints(refill)?;
+        }
+        let mut tried = vec![false; refill.hints.len()];
+        for pass in 0..3 {
+            let order = match pass {
+                0 => refill.order(need),
+                1 => {
+                    self.read_hints(refill)?;
+                    refill.order(need)
+                }
+                // What stands on disk may be older than what a node holds under its lock.
+                _ => (0..refill.hints.len() as u64).collect(),
+            };
+            for index in order {
+                let Some(tried) = usize::try_from(index).ok().and_then(|i| tried.get_mut(i)) else {
+                    continue;
+                };
+                if std::mem::replace(tried, true) {
+                    continue;
+                }
+                if self.take(refill, index, need, trades)? {
+                    refill.current = index;
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+    /// Reads all groups' headers without their locks.
+    fn read_hints(&self, refill: &mut Refill) -> Result<()> {
+        let volume = &self.volume;
+        let count = refill.hints.len() as u64;
+        for first in (0..count).step_by(usize::try_from(HINT_BATCH).unwrap_or(1)) {
+            let n = HINT_BATCH.min(count - first);
+            let mut bodies: Vec<AlignedBuf> =
+                (0..n).map(|_| AlignedBuf::zeroed(volume.geo.body_len())).collect();
+            let mut requests: Vec<PoolRequest<'_>> = (first..)
+                .zip(&mut bodies)
+                .map(|(i, body)| PoolRequest::read(volume.body_at(volume.rgrp(i)), body))
+                .collect();
+            volume.pool.run(&mut requests);
+            requests.into_iter().try_for_each(|r| r.result)?;
+            for (index, body) in (first..).zip(&bodies) {
+                let sound = MetaHeader::decode_kind(body, volume.rgrp(index), MetaKind::Rgrp);
+                let Ok((raw, _)) = RawRgrp::read_from_prefix(body) else { continue };
+                // One that is being written may be torn: its lock will tell.
+                let (free, free_meta) = match sound {
+                    Ok(_) => (raw.free_blocks.get(), raw.free_meta.get()),
+                    Err(_) => (1, 1),
+                };
+                refill.set_hint(index, |h| {
+                    h.free = free;
+                    h.free_meta = free_meta;
+                });
+            }
+        }
+        refill.hinted = true;
+        Ok(())
+    }
+    /// Takes what group `index` has: into this node's windows that lie there, and a new one.
+    fn take(
+        &self,
+        refill: &mut Refill,
+        index: u64,
+        need: Need,
+        trades: &mut u32,
+    ) -> Result<bool> {
+        let place = self.empty_place(trades)?;
+        let lock = LockNo::from(self.volume.rgrp(index));
+        let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
+        let mut group = Group::load(&self.volume, &self.meta, index)?;
+        let note = |refill: &mut Refill, group: &Group| {
+            refill.set_hint(index, |h| {
+                h.free = group.raw.free_blocks.get();
+                h.free_meta = group.raw.free_meta.get();
+            });
+        };
+        note(refill, &group);
+        if group.raw.free_blocks.get() == 0 && !(need.slots && group.raw.free_meta.get() > 0) {
+            return Ok(false);
+        }
+        let mut ranges = self.own_ranges(&group);
+        let fresh = place.and_then(|place| {
+            let taken: Vec<(u64, u64)> = ranges.iter().map(|r| (r.1, r.2)).collect();
+            self.choose_range(refill, &group, need, &taken).map(|(at, n)| (place, at, n))
+        });
+        ranges.extend(fresh);
+        let mut edits = Edits::default();
+        let moved: Vec<Moved> =
+            ranges.iter().map(|&range| move_free(&group, range, &mut edits)).collect();
+        if edits.is_empty() {
+            return Ok(false);
+        }
+        let fresh = fresh.map(|(place, _, _)| place);
+        self.write_take(&mut group, &edits, &moved, fresh)?;
+        note(refill, &group);
+        if let Some(m) = moved.iter().find(|m| Some(m.place) == fresh) {
+            refill.set_hint(index, |h| h.near = Some(m.at + m.len));
+            refill.target = (refill.target * 2).min(window_capacity(&self.volume));
+        }
+        drop(guard);
+        Ok(true)
+    }
+    /// The transaction of [`Inner::take`], then the same in memory.
+    fn write_take(
+        &self,
+        group: &mut Group,
+        edits: &Edits,
+        moved: &[Moved],
+        fresh: Option<u64>,
+    ) -> Result<()> {
+        let private = self.private();
+        let mut tx = self.meta.begin()?;
+        group.apply(&mut tx, edits)?;
+        for m in moved {
+            if Some(m.place) == fresh {
+                let start = group.block(m.at);
+                let runs = &m.runs;
+                private.write_window(&mut tx, m.place, start, m.len, self.incarnation, runs)?;
+            } else if !m.runs.is_empty() {
+                private.set_window_bits(&mut tx, m.place, &m.runs)?;
+            }
+        }
+        drop(tx);
+        let mut state = self.state.lock();
+        for m in moved {
+            if Some(m.place) == fresh {
+                state.open_window(m.place, group.index, group.block(m.at), m.len);
+            }
+            for &(at, n, kind) in &m.runs {
+                state.add_free(m.place, at, n, kind, self.slot_blocks());
+            }
+        }
+        Ok(())
+    }
+    /// This node's open windows in a group: (place, start in the group, length).
+    fn own_ranges(&self, group: &Group) -> Vec<(u64, u64, u64)> {
+        let state = self.state.lock();
+        (0..)
+            .zip(&state.windows)
+            .filter(|(_, w)| w.is_open() && w.group == group.index)
+            .filter_map(|(place, w)| Some((place, group.local(w.start)?, w.len)))
+            .collect()
+    }
+    fn choose_range(
+        &self,
+        refill: &Refill,
+        group: &Group,
+        need: Need,
+        taken: &[(u64, u64)],
+    ) -> Option<(u64, u64)> {
+        let cap = window_capacity(&self.volume);
+        let size = self.volume.geo.block_size;
+        let nodes = u64::from(self.volume.sb.node_slots.get()).max(1);
+        let free: u64 = refill.hints.iter().map(|h| h.free).sum();
+        let share = (free / (SHARE * nodes)).max(blocks(size, WINDOW_MIN));
+        let len = refill.target.min(share).max(need.data).min(cap);
+        let grain = self.slot_blocks();
+        let wish = Wish {
+            count: group.shape.block_count,
+            taken,
+            near: refill.hint(group.index).near,
+            len: len.next_multiple_of(grain).min(cap),
+            grain,
+            state: BlockState::Free,
+        };
+        choose(&group.bits, &wish).or_else(|| {
+            if need.slots {
+                choose(&group.bits, &Wish { state: BlockState::MetaFree, ..wish })
+            } else {
+                None
+            }
+        })
+    }
+
+    /// A window that is not in use: one that never was, else one of those used up, else the one
+    /// with least in it that can be spared.
+    fn empty_place(&self, trades: &mut u32) -> Result<Option<u64>> {
+        let unused =
+            || (0..).zip(&self.state.lock().windows).find(|(_, w)| w.len == 0).map(|(i, _)| i);
+        if let Some(place) = unused() {
+            return Ok(Some(place));
+        }
+        let used_up = self.state.lock().close_windows(|w| w.exhausted());
+        self.give_back(used_up)?;
+        if let Some(place) = unused() {
+            return Ok(Some(place));
+        }
+        if *trades >= TRADES_MAX {
+            return Ok(None);
+        }
+        *trades += 1;
+        let spared = self.state.lock().close_poorest();
+        self.give_back(spared.into_iter().collect())?;
+        Ok(unused())
+    }
+    /// Returns every window that is not busy. `all`: every one must go.
+    pub(super) fn give_back_idle(&self, _refill: &mut Refill, all: bool) -> Result<()> {
+        let closing = {
+            let mut state = self.state.lock();
+            if all {
+                state.close_windows(|_| true)
+            } else {
+                state.close_spare()
+            }
+        };
+        self.give_back(closing)
+    }
+    /// Returns windows that are closing.
+    fn give_back(&self, places: Vec<u64>) -> Result<()> {
+        let private = self.private();
+        let mut windows: Vec<WindowBlock> = Vec::new();
+        for place in places {
+            windows.extend(private.read_window(place)?);
+        }
+        windows.sort_by_key(|w| w.group);
+        while let Some(last) = windows.last() {
+            let index = last.group;
+            let from = windows.partition_point(|w| w.group < index);
+            let of_group = windows.split_off(from);
+            private.return_windows(index, &of_group)?;
+            let mut state = self.state.lock();
+            for w in &of_group {
+                state.open_window(w.place, 0, 0, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the free log. False when it was empty.
+    pub(super) fn drain(&self, _refill: &mut Refill) -> Result<bool> {
+        let entries = self.state.lock().log.entries();
+        if entries.is_empty() {
+            return Ok(false);
+        }
+        // Windows neither come nor go: the caller holds the refill lock.
+        let own = |freed: Freed| self.state.lock().overlaps(freed.start, freed.len);
+        let per_slot = self.slot_blocks();
+        self.private().drain(&entries, &own, &mut |done| {
+            let mut state = self.state.lock();
+            for (place, freed) in done {
+                for (window, at, _, n) in state.overlaps(freed.start, freed.len) {
+                    state.add_free(window, at, n, freed.state, per_slot);
+                }
+                state.log.remove(*place);
+            }
+        })?;
+        Ok(true)
+    }
+}
+
+/// What goes from a group into one window.
+#[derive(Debug)]
+struct Moved {
+    place: u64,
+    /// The window, from the group's first block.
+    at: u64,
+    len: u64,
+    /// Takeable runs, from the window's start.
+    runs: Vec<(u64, u64, BlockState)>,
+}
+
+fn move_free(group: &Group, range: (u64, u64, u64), edits: &mut Edits) -> Moved {
+    let (place, at, len) = range;
+    let mut runs = Vec::new();
+    for state in [BlockState::Free, BlockState::MetaFree] {
+        for (start, n) in bits::runs(&group.bits, at, at + len, state) {
+            edits.push(start, n, state, BlockState::Data);
+            runs.push((start - at, n, state));
+        }
+    }
+    Moved { place, at, len, runs }
+}

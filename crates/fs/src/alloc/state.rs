@@ -1,0 +1,312 @@
+//! What is promised, claimed and takeable: the allocator's memory. No I/O; held for moments.
+
+use std::collections::VecDeque;
+
+use braid_format::rgrp::BlockState;
+
+use super::log::FreeLog;
+use super::window::Window;
+
+/// From this many blocks a claim is a stream's: it gets a long run to itself.
+const STREAM_BLOCKS: u64 = 64;
+/// Ends of streams that are remembered.
+const TAILS: usize = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct State {
+    pub windows: Vec<Window>,
+    pub log: FreeLog,
+    data_promised: u64,
+    slots_promised: u64,
+    frees_promised: u64,
+    /// Where the latest streams would go on.
+    tails: VecDeque<u64>,
+    /// Window that the last small claim came from.
+    current: usize,
+    /// This node's change of (free blocks, inodes).
+    pub deltas: (i64, i64),
+}
+
+impl State {
+    /// `windows` unused windows.
+    pub fn new(windows: u64, log: FreeLog) -> Self {
+        Self {
+            windows: (0..windows).map(|_| Window::default()).collect(),
+            log,
+            data_promised: 0,
+            slots_promised: 0,
+            frees_promised: 0,
+            tails: VecDeque::new(),
+            current: 0,
+            deltas: (0, 0),
+        }
+    }
+    fn sum(&self, f: impl Fn(&Window) -> u64) -> u64 {
+        self.windows.iter().filter(|w| w.is_open()).map(f).sum()
+    }
+    /// Takeable data blocks that nobody was promised.
+    pub fn data_free(&self) -> u64 {
+        self.sum(|w| w.data.count()).saturating_sub(self.data_promised)
+    }
+    /// Takeable slots that nobody was promised.
+    pub fn slots_free(&self) -> u64 {
+        self.sum(|w| w.slots.count()).saturating_sub(self.slots_promised)
+    }
+    /// Places of the log that nobody was promised.
+    pub fn log_free(&self) -> u64 {
+        self.log.room().saturating_sub(self.frees_promised)
+    }
+    /// Promises all, or nothing.
+    pub fn promise(&mut self, data: u64, slots: u64, frees: u64) -> bool {
+        let fits = (data == 0 || self.data_free() >= data)
+            && (slots == 0 || self.slots_free() >= slots)
+            && (frees == 0 || self.log_free() >= frees);
+        if fits {
+            self.data_promised += data;
+            self.slots_promised += slots;
+            self.frees_promised += frees;
+        }
+        fits
+    }
+    /// Takes promises back, or turns them into claims.
+    pub fn unpromise(&mut self, data: u64, slots: u64, frees: u64) {
+        self.data_promised -= data;
+        self.slots_promised -= slots;
+        self.frees_promised -= frees;
+    }
+
+    /// Puts window `place` into use, with nothing takeable.
+    pub fn open_window(&mut self, place: u64, group: u64, start: u64, len: u64) {
+        if let Some(w) = self.window(place) {
+            w.reset(group, start, len);
+        }
+    }
+    /// Makes takeable what a window block's bits say.
+    pub fn absorb(&mut self, place: u64, bits: &[u8], from: u64, to: u64, slot_blocks: u64) {
+        if let Some(w) = self.window(place) {
+            w.absorb(bits, from, to, slot_blocks);
+        }
+    }
+    /// Window `place`.
+    pub fn window(&mut self, place: u64) -> Option<&mut Window> {
+        usize::try_from(place).ok().and_then(|i| self.windows.get_mut(i))
+    }
+    fn holder(&mut self, block: u64) -> Option<&mut Window> {
+        self.windows.iter_mut().find(|w| w.holds(block))
+    }
+    /// The open window that holds `block`, and where in it.
+    pub fn place_of(&self, block: u64) -> Option<(u64, u64)> {
+        (0..).zip(&self.windows).find(|(_, w)| w.holds(block)).map(|(i, w)| (i, block - w.start))
+    }
+
+    /// Makes takeable what a group gave, or a drained log entry frees: `n` blocks of window
+    /// `place`, from `at`.
+    pub fn add_free(&mut self, place: u64, at: u64, n: u64, kind: BlockState, slot_blocks: u64) {
+        let Some(w) = self.window(place) else { return };
+        if kind == BlockState::Free {
+            w.data.add(at, n);
+        } else {
+            let step = usize::try_from(slot_blocks).unwrap_or(1);
+            for i in (at..at + n).step_by(step) {
+                w.slots.add(i, 1);
+            }
+        }
+    }
+    /// A slot was carved out of claimed blocks.
+    pub fn add_slot(&mut self, slot: u64) {
+        if let Some(w) = self.holder(slot) {
+            w.slots.add(slot - w.start, 1);
+        }
+    }
+    /// Claims `blocks` for metadata on a multiple of `align`, as far from streams as may be.
+    pub fn claim_aligned(&mut self, blocks: u64, align: u64) -> Option<u64> {
+        let n = self.windows.len().max(1);
+        for i in (0..n).map(|k| (self.current + k) % n) {
+            let Some(w) = self.windows.get_mut(i).filter(|w| w.is_open()) else { continue };
+            if let Some(at) = w.last_aligned(blocks, align) {
+                w.data.remove(at, blocks);
+                w.busy += blocks;
+                return Some(w.start + at);
+            }
+        }
+        None
+    }
+    /// Parts of a run that lie in open windows: (window, offset there, offset in the run, length).
+    pub fn overlaps(&self, start: u64, len: u64) -> Vec<(u64, u64, u64, u64)> {
+        (0..)
+            .zip(&self.windows)
+            .filter(|(_, w)| w.is_open())
+            .filter_map(|(place, w)| {
+                let from = start.max(w.start);
+                let to = (start + len).min(w.start + w.len);
+                (from < to).then(|| (place, from - w.start, from - start, to - from))
+            })
+            .collect()
+    }
+    /// Closes the idle windows that `f` chooses.
+    pub fn close_windows(&mut self, f: impl Fn(&Window) -> bool) -> Vec<u64> {
+        let mut out = Vec::new();
+        for (place, w) in (0..).zip(&mut self.windows) {
+            if w.is_open() && w.busy == 0 && f(w) {
+                w.closing = true;
+                out.push(place);
+            }
+        }
+        out
+    }
+    /// Closes the idle window with least in it, if the promises can do without.
+    pub fn close_poorest(&mut self) -> Option<u64> {
+        let (data, slots) = (self.data_free(), self.slots_free());
+        let idle = self.windows.iter_mut().zip(0..).filter(|(w, _)| w.is_open() && w.busy == 0);
+        let (w, place) = idle.min_by_key(|(w, _)| w.data.count() + w.slots.count())?;
+        if w.data.count() > data || w.slots.count() > slots {
+            return None;
+        }
+        w.closing = true;
+        Some(place)
+    }
+    /// Closes idle windows as long as the promises can do without.
+    pub fn close_spare(&mut self) -> Vec<u64> {
+        std::iter::from_fn(|| self.close_poorest()).collect()
+    }
+
+    /// Takes up to `want` blocks in one run: (start, length). `None` only when nothing at all is
+    /// takeable.
+    pub fn claim(&mut self, want: u64, goal: Option<u64>, align: u64) -> Option<(u64, u64)> {
+        let (i, at, len) = self
+            .after_goal(want, goal)
+            .or_else(|| if want >= STREAM_BLOCKS { self.stream(want, align) } else { None })
+            .or_else(|| self.small(want))
+            .or_else(|| self.longest().map(|(i, at, n)| (i, at, n.min(want))))?;
+        let w = self.windows.get_mut(i)?;
+        w.data.remove(at, len);
+        w.busy += len;
+        w.data_cursor = at + len;
+        let start = w.start + at;
+        self.current = i;
+        let goes_on = goal == Some(start);
+        if goes_on {
+            self.tails.retain(|t| *t != start);
+        }
+        if goes_on || want >= STREAM_BLOCKS {
+            if self.tails.len() >= TAILS {
+                self.tails.pop_front();
+            }
+            self.tails.push_back(start + len);
+        }
+        Some((start, len))
+    }
+    /// Right at the goal, or a run that fits behind it in its window.
+    fn after_goal(&self, want: u64, goal: Option<u64>) -> Option<(usize, u64, u64)> {
+        let goal = goal?;
+        let (i, w) = self.windows.iter().enumerate().find(|(_, w)| w.holds(goal))?;
+        let at = goal - w.start;
+        if w.data.has(at) {
+            let (_, n) = w.data.run_from(at)?;
+            return Some((i, at, n.min(want)));
+        }
+        let (at, _) = w.data.run_of(at, want)?;
+        (!self.is_tail(w.start + at)).then_some((i, at, want))
+    }
+    fn is_tail(&self, block: u64) -> bool {
+        self.tails.contains(&block)
+    }
+    /// A new stream: in the longest run; in its middle when another stream grows into it.
+    fn stream(&self, want: u64, align: u64) -> Option<(usize, u64, u64)> {
+        let (i, at, n) = self.longest()?;
+        let base = self.windows.get(i)?.start;
+        let aligned = |from: u64| match align {
+            0 => from,
+            _ if want >= align => (base + from).next_multiple_of(align) - base,
+            _ => from,
+        };
+        let first = if self.is_tail(base + at) && n >= 2 * want { at + n / 2 } else { at };
+        [aligned(first), first, at]
+            .into_iter()
+            .find(|&from| from + want <= at + n)
+            .map(|from| (i, from, want))
+    }
+    /// The next run that fits; from its end when a stream grows into it.
+    fn small(&self, want: u64) -> Option<(usize, u64, u64)> {
+        let n = self.windows.len().max(1);
+        let order = (0..n).map(|k| (self.current + k) % n);
+        for i in order {
+            let Some(w) = self.windows.get(i).filter(|w| w.is_open()) else { continue };
+            let found = w.data.run_of(w.data_cursor, want).or_else(|| w.data.run_of(0, want));
+            if let Some((at, len)) = found {
+                let from = if self.is_tail(w.start + at) { at + len - want } else { at };
+                return Some((i, from, want));
+            }
+        }
+        None
+    }
+    fn longest(&self) -> Option<(usize, u64, u64)> {
+        let runs = self.windows.iter().enumerate().filter(|(_, w)| w.is_open());
+        runs.filter_map(|(i, w)| w.data.longest().map(|(at, n)| (i, at, n)))
+            .fold(None, |best: Option<(usize, u64, u64)>, run| match best {
+                Some(b) if b.2 >= run.2 => best,
+                _ => Some(run),
+            })
+    }
+    /// Claimed blocks (or freed ones that are durable) are takeable again.
+    pub fn unclaim(&mut self, start: u64, len: u64) {
+        if len > 0
+            && let Some(w) = self.holder(start)
+        {
+            w.data.add(start - w.start, len);
+            w.busy -= len;
+        }
+    }
+    /// Claimed blocks, or a claimed slot (`len` 1), are used.
+    pub fn settle(&mut self, start: u64, len: u64) {
+        if len > 0
+            && let Some(w) = self.holder(start)
+        {
+            w.busy -= len;
+        }
+    }
+
+    /// Claims the next slot, near the last one.
+    pub fn next_slot(&mut self) -> Option<u64> {
+        let n = self.windows.len().max(1);
+        let order = (0..n).map(|k| (self.current + k) % n);
+        let i = order
+            .into_iter()
+            .find(|&i| self.windows.get(i).is_some_and(|w| w.is_open() && w.slots.count() > 0))?;
+        let w = self.windows.get_mut(i)?;
+        let (at, _) = w.slots.run_from(w.slot_cursor).or_else(|| w.slots.run_from(0))?;
+        w.slots.remove(at, 1);
+        w.busy += 1;
+        w.slot_cursor = at + 1;
+        Some(w.start + at)
+    }
+    /// Claims another slot beside one that is covered by a promise, if that leaves enough for all
+    /// promises.
+    pub fn spare_slot(&mut self) -> Option<u64> {
+        let takeable = self.sum(|w| w.slots.count());
+        if takeable >= self.slots_promised { self.next_slot() } else { None }
+    }
+    /// A claimed slot is takeable again.
+    pub fn put_slot(&mut self, slot: u64) {
+        self.put_freed_slot(slot, 1);
+    }
+    /// A freed slot's transaction is durable; `busy` was counted up by `n`.
+    pub fn put_freed_slot(&mut self, slot: u64, n: u64) {
+        if let Some(w) = self.holder(slot) {
+            w.slots.add(slot - w.start, 1);
+            w.busy -= n;
+        }
+    }
+    /// A run is about to be freed: if it lies wholly in an open window, the window stays until the
+    /// free is durable, and (place, offset) is given.
+    pub fn begin_free(&mut self, start: u64, len: u64) -> Option<(u64, u64)> {
+        let found = self.place_of(start)?;
+        let w = self.holder(start)?;
+        if start + len > w.start + w.len {
+            return None;
+        }
+        w.busy += len;
+        Some(found)
+    }
+}

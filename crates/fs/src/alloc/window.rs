@@ -1,0 +1,108 @@
+//! A window in memory: what of it may be taken now. Pure.
+//!
+//! ```text
+//!              claim              commit_run, take_slot, commit_dinode
+//!  takeable ----------> claimed ---------------------------------------> used
+//!     ^  ^                 | dropped                                       | free
+//!     |  +-----------------+                                               v
+//!     +--------------------------------------------------- freed, not yet durable
+//!                       the freeing transaction is durable
+//! ```
+//! `busy` counts the blocks claimed or freed but not durable: a window with any stays.
+
+use braid_format::rgrp::BlockState;
+
+use super::bits;
+use super::set::Set;
+
+/// One of this node's windows.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    /// Group it was taken from.
+    pub group: u64,
+    /// First block.
+    pub start: u64,
+    /// Blocks; 0: not in use.
+    pub len: u64,
+    /// Takeable blocks for data or new chunks, from `start`.
+    pub data: Set,
+    /// First blocks of takeable metadata slots, from `start`.
+    pub slots: Set,
+    /// Blocks and slots claimed, or freed and not durable.
+    pub busy: u64,
+    /// Where the search for data goes on.
+    pub data_cursor: u64,
+    /// Where the search for slots goes on.
+    pub slot_cursor: u64,
+    /// On its way back to its group: nothing is taken from it or freed into it.
+    pub closing: bool,
+}
+
+impl Window {
+    /// In use, and not on its way back.
+    pub fn is_open(&self) -> bool {
+        self.len != 0 && !self.closing
+    }
+    /// Whether `block` lies in it (it is open).
+    pub fn holds(&self, block: u64) -> bool {
+        self.is_open() && block >= self.start && block - self.start < self.len
+    }
+    /// Empty window over `len` blocks from `start`.
+    pub fn reset(&mut self, group: u64, start: u64, len: u64) {
+        *self = Self {
+            group,
+            start,
+            len,
+            data: Set::new(len),
+            slots: Set::new(len),
+            ..Self::default()
+        };
+    }
+    /// Adds what `bits` (the window block's) say is takeable in `from..to`, and was not.
+    pub fn absorb(&mut self, bits: &[u8], from: u64, to: u64, slot_blocks: u64) {
+        for (start, n) in bits::runs(bits, from, to, BlockState::Free) {
+            self.data.add(start, n);
+        }
+        for (start, n) in bits::runs(bits, from, to, BlockState::MetaFree) {
+            for i in (start..start + n).step_by(usize::try_from(slot_blocks).unwrap_or(1)) {
+                self.slots.add(i, 1);
+            }
+        }
+    }
+    /// Nothing to take, and nothing that will be.
+    pub fn exhausted(&self) -> bool {
+        self.is_open() && self.busy == 0 && self.data.count() == 0 && self.slots.count() == 0
+    }
+    /// The last aligned piece of `n` blocks that is takeable.
+    pub fn last_aligned(&self, n: u64, align: u64) -> Option<u64> {
+        let mut found = None;
+        for (start, len) in self.data.runs() {
+            if len < n {
+                continue;
+            }
+            let last = (self.start + start + len - n) / align * align;
+            if last >= self.start + start {
+                found = Some(last - self.start);
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_aligned_piece_is_inside_a_run() {
+        let mut w = Window::default();
+        w.reset(0, 100, 1000);
+        w.data.add(0, 300);
+        w.data.add(400, 30);
+        // Blocks 100..400 and 500..530.
+        assert_eq!(w.last_aligned(64, 64), Some(320 - 100));
+        assert_eq!(w.last_aligned(16, 2), Some(514 - 100));
+        assert_eq!(w.last_aligned(256, 256), None);
+        assert_eq!(w.last_aligned(301, 1), None);
+    }
+}

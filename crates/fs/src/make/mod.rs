@@ -1,0 +1,370 @@
+//! mkfs: makes a file system on a pool.
+//!
+//! Order: (1) a superblock that stands there is wiped and the wipe made durable, so that a
+//! half-made file system is never taken for a whole one; (2) everything else, in large parallel
+//! writes, then a flush; (3) the superblock and its copy, then a flush.
+
+mod plan;
+
+use braid_format::crc::crc32c_with_hole;
+use braid_format::dinode::{Layout, RawDinode, RawTime};
+use braid_format::journal::RawJournalHeader;
+use braid_format::meta::{Geometry, MetaHeader, MetaKind};
+use braid_format::node::{RawCounters, RawSlot, SlotState};
+use braid_format::rgrp::BlockState;
+use braid_format::superblock::RawSuperblock;
+use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo};
+use braid_pool::device::AlignedBuf;
+use braid_pool::{Pool, PoolRequest};
+use zerocopy::{FromZeros, IntoBytes};
+
+use self::plan::{Plan, Space};
+pub(crate) use self::plan::{GroupShape, blocks_per_bitmap, group_shape};
+use crate::alloc::bits;
+use crate::alloc::image::Fresh;
+use crate::error::{Error, Result};
+
+/// Bytes in one write of fixed metadata.
+const PIECE: u64 = 1 << 20;
+/// Bytes gathered before a batch of writes is issued.
+const BATCH: u64 = 16 << 20;
+
+/// What may be chosen.
+#[derive(Debug, Clone)]
+pub struct MakeOptions {
+    /// File-system block.
+    pub block_size: BlockSize,
+    /// Nodes that may mount at once; `None`: by the pool's size.
+    pub nodes: Option<u16>,
+    /// Bytes of one journal; `None`: by the pool's size.
+    pub journal_size: Option<u64>,
+}
+impl Default for MakeOptions {
+    fn default() -> Self {
+        Self { block_size: BlockSize::DEFAULT, nodes: None, journal_size: None }
+    }
+}
+
+/// Writes a new, empty file system: fixed area, resource groups, root directory. `progress` gets
+/// (done, total) in resource groups. Durable on return; the superblock is written last.
+///
+/// # Errors
+/// [`Error::PoolTooSmall`] and [`Error::Invalid`] before anything is written; those of the pool.
+pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+    let info = pool.info();
+    let space = Space {
+        size: info.size,
+        stripe_width: info.stripe_width,
+        lock_sector: info.lock_sector,
+    };
+    let plan = Plan::new(space, options)?;
+    let maker = Maker { pool, plan, geo: plan.geo, nonce: random() };
+    maker.wipe()?;
+    maker.fixed_area()?;
+    maker.groups(progress)?;
+    maker.counters()?;
+    maker.root()?;
+    pool.flush()?;
+    maker.superblocks()?;
+    pool.flush()?;
+    Ok(())
+}
+
+/// Sixty-four random bits (a version 4 UUID has a few fixed ones in the other half too).
+fn random() -> u64 {
+    let (a, b) = uuid::Uuid::new_v4().as_u64_pair();
+    a ^ b.rotate_left(17)
+}
+
+struct Maker<'a> {
+    pool: &'a Pool,
+    plan: Plan,
+    geo: Geometry,
+    /// Nonce of all lock records.
+    nonce: u64,
+}
+
+impl Maker<'_> {
+    /// Writes buffers at their places, all at once.
+    fn write_all(&self, buffers: &[(BlockNo, AlignedBuf)]) -> Result<()> {
+        let bs = self.geo.block_size;
+        let mut requests: Vec<PoolRequest<'_>> = buffers
+            .iter()
+            .map(|(block, buf)| PoolRequest::write(bs.offset_of(*block), buf))
+            .collect();
+        self.pool.run(&mut requests);
+        requests.into_iter().try_for_each(|r| r.result.map_err(Error::from))
+    }
+
+    /// Writes `count` slots from `first`; `f` gets the slot's index and its bytes.
+    fn slots(&self, first: BlockNo, count: u64, f: impl Fn(u64, &mut [u8])) -> Result<()> {
+        let slot = self.geo.slot_bytes();
+        let per_piece = (PIECE / slot).max(1);
+        let mut batch = Vec::new();
+        let mut done = 0;
+        while done < count {
+            let n = per_piece.min(count - done);
+            let mut buf = AlignedBuf::zeroed(Bytes(n * slot).to_usize());
+            for (i, bytes) in (done..).zip(buf.chunks_exact_mut(Bytes(slot).to_usize())) {
+                f(i, bytes);
+            }
+            batch.push((BlockNo(first.get() + done * self.geo.slot_blocks()), buf));
+            done += n;
+            if batch.len() as u64 * PIECE >= BATCH {
+                self.write_all(&batch)?;
+                batch.clear();
+            }
+        }
+        self.write_all(&batch)
+    }
+    /// Slots of one kind that are their own owners.
+    fn plain_slots(&self, first: u64, count: u64, kind: impl Fn(u64) -> MetaKind) -> Result<()> {
+        self.slots(BlockNo(first), count, |i, slot| {
+            let block = BlockNo(first + i * self.geo.slot_blocks());
+            Fresh::own(block, kind(i), self.nonce).write(self.geo, slot, |_| {});
+        })
+    }
+
+    fn wipe(&self) -> Result<()> {
+        let slot = Bytes(self.geo.slot_bytes()).to_usize();
+        let zero = |block| (block, AlignedBuf::zeroed(slot));
+        self.write_all(&[zero(BlockNo(0)), zero(self.plan.copy)])?;
+        self.pool.flush()?;
+        Ok(())
+    }
+
+    fn fixed_area(&self) -> Result<()> {
+        let p = &self.plan;
+        self.plain_slots(p.named_start, u64::from(RawSuperblock::NAMED_COUNT), |_| MetaKind::Named)?;
+        self.plain_slots(p.plock_start, u64::from(RawSuperblock::PLOCK_COUNT), |_| MetaKind::Plock)?;
+        self.node_records()?;
+        let per_node = u64::from(RawSuperblock::AREA_SLOTS);
+        let first_sequence = (random() >> 24).max(1);
+        self.slots(BlockNo(p.node_area), u64::from(p.nodes) * per_node, |i, slot| {
+            let block = BlockNo(p.node_area + i * self.geo.slot_blocks());
+            let n = i % per_node;
+            let fresh = Fresh::own(block, area_kind(n), self.nonce);
+            if fresh.kind == MetaKind::JournalHeader {
+                self.journal_header(fresh, n, first_sequence, slot);
+            } else {
+                fresh.write(self.geo, slot, |_| {});
+            }
+        })
+    }
+    /// The ring keeps its former bytes: a first sequence drawn at random keeps a record of a
+    /// former file system from being taken for one of this.
+    fn journal_header(&self, fresh: Fresh, n: u64, first_sequence: u64, slot: &mut [u8]) {
+        let generation = Generation(1 + n - RawSuperblock::AREA_JOURNAL_HEADERS);
+        Fresh { generation, ..fresh }.write(self.geo, slot, |body| {
+            let mut raw = RawJournalHeader::new_zeroed();
+            raw.tail_sequence.set(first_sequence);
+            raw.clean.set(1);
+            let _ = raw.write_to_prefix(body);
+        });
+    }
+    /// Slot records, free; heartbeats, silent.
+    fn node_records(&self) -> Result<()> {
+        let p = &self.plan;
+        let sector = self.geo.lock_sector.to_usize();
+        let len = Bytes((p.node_area - p.slot_area) << self.geo.block_size.shift()).to_usize();
+        let mut buf = AlignedBuf::zeroed(len);
+        for (slot, record) in (0..p.nodes).zip(buf.chunks_exact_mut(sector)) {
+            let mut raw = RawSlot::new_zeroed();
+            raw.magic.set(RawSlot::MAGIC);
+            raw.revision.set(1);
+            raw.state.set(SlotState::Free as u16);
+            raw.slot.set(slot);
+            raw.nonce.set(self.nonce);
+            let crc = crc32c_with_hole(raw.as_bytes(), core::mem::offset_of!(RawSlot, crc));
+            raw.crc.set(crc);
+            let _ = raw.write_to_prefix(record);
+        }
+        self.write_all(&[(BlockNo(p.slot_area), buf)])
+    }
+
+    fn groups(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let total = self.plan.rgrp_count;
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        for index in 0..total {
+            let buf = self.group(index)?;
+            bytes += buf.1.len() as u64;
+            batch.push(buf);
+            if bytes >= BATCH || index + 1 == total {
+                self.write_all(&batch)?;
+                batch.clear();
+                bytes = 0;
+                progress(index + 1, total);
+            }
+        }
+        Ok(())
+    }
+    /// Header and bitmaps of one group, as they stand on disk.
+    fn group(&self, index: u64) -> Result<(BlockNo, AlignedBuf)> {
+        let shape = self.shape(index)?;
+        let slot = self.geo.slot_bytes();
+        let mut buf = AlignedBuf::zeroed(Bytes((1 + shape.bitmap_slots) * slot).to_usize());
+        let owner = LockNo::from(shape.start);
+        let mut raw = shape.raw(index);
+        if index == 0 {
+            let chunk = self.geo.chunk_blocks();
+            raw.free_blocks.set(shape.block_count - chunk);
+            raw.free_meta.set(chunk - self.geo.slot_blocks());
+            raw.dinodes.set(1);
+        }
+        for (i, bytes) in (0..).zip(buf.chunks_exact_mut(Bytes(slot).to_usize())) {
+            let block = BlockNo(shape.start.get() + i * self.geo.slot_blocks());
+            let kind = if i == 0 { MetaKind::Rgrp } else { MetaKind::Bitmap };
+            let fresh = Fresh { owner, ..Fresh::own(block, kind, self.nonce) };
+            fresh.write(self.geo, bytes, |body| {
+                if i == 0 {
+                    let _ = raw.write_to_prefix(body);
+                } else {
+                    self.bitmap(index, &shape, i - 1, body);
+                }
+            });
+        }
+        Ok((shape.start, buf))
+    }
+    /// All free, but for the first chunk in group 0. Blocks past the group's end read as data.
+    fn bitmap(&self, index: u64, shape: &GroupShape, n: u64, body: &mut [u8]) {
+        let per = blocks_per_bitmap(self.geo);
+        let from = n * per;
+        let Some(bits) = body.get_mut(MetaHeader::LEN..) else { return };
+        let end = shape.block_count.saturating_sub(from).min(per);
+        bits::fill(bits, end, per - end, BlockState::Data);
+        if index == 0 {
+            let chunk = self.root_block(shape).get() - shape.first_block;
+            for i in 0..self.geo.chunk_blocks() {
+                let used = i < self.geo.slot_blocks();
+                let state = if used { BlockState::MetaUsed } else { BlockState::MetaFree };
+                if (from..from + per).contains(&(chunk + i)) {
+                    bits::set(bits, chunk + i - from, state);
+                }
+            }
+        }
+    }
+    fn shape(&self, index: u64) -> Result<GroupShape> {
+        self.plan.group(index).ok_or(Error::Invalid("resource group without room"))
+    }
+    /// The root's dinode: the first aligned chunk of group 0 begins with it.
+    fn root_block(&self, shape: &GroupShape) -> BlockNo {
+        BlockNo(shape.first_block.next_multiple_of(self.geo.chunk_blocks()))
+    }
+
+    fn counters(&self) -> Result<()> {
+        let slot = self.geo.slot_blocks();
+        let block = BlockNo(self.plan.named_start + RawSuperblock::NAMED_COUNTERS * slot);
+        let mut free = 0;
+        for index in 0..self.plan.rgrp_count {
+            free += self.shape(index)?.block_count;
+        }
+        free -= self.geo.chunk_blocks();
+        self.slots(block, 1, |_, bytes| {
+            Fresh::own(block, MetaKind::Counters, self.nonce).write(self.geo, bytes, |body| {
+                let mut raw = RawCounters::new_zeroed();
+                raw.free_blocks.set(free);
+                raw.inodes.set(1);
+                let _ = raw.write_to_prefix(body);
+            });
+        })
+    }
+    /// The first chunk: the root directory, empty, and free slots behind it.
+    fn root(&self) -> Result<()> {
+        let first = self.root_block(&self.shape(0)?);
+        let raw = root_dinode(first);
+        self.slots(first, Geometry::SLOTS_PER_CHUNK, |i, bytes| {
+            let block = BlockNo(first.get() + i * self.geo.slot_blocks());
+            let kind = if i == 0 { MetaKind::Dinode } else { MetaKind::Free };
+            Fresh::own(block, kind, self.nonce).write(self.geo, bytes, |body| {
+                if i == 0 {
+                    let _ = raw.write_to_prefix(body);
+                }
+            });
+        })
+    }
+
+    fn superblocks(&self) -> Result<()> {
+        let raw = self.superblock()?;
+        for block in [self.plan.copy, BlockNo(0)] {
+            self.slots(block, 1, |_, bytes| {
+                let fresh = Fresh {
+                    owner: LockNo(0),
+                    ..Fresh::own(block, MetaKind::Superblock, self.nonce)
+                };
+                fresh.write(self.geo, bytes, |body| {
+                    let _ = raw.write_to_prefix(body);
+                });
+            })?;
+        }
+        Ok(())
+    }
+    fn superblock(&self) -> Result<RawSuperblock> {
+        let (p, info) = (&self.plan, self.pool.info());
+        let mut sb = RawSuperblock::new_zeroed();
+        sb.fs_magic = RawSuperblock::FS_MAGIC;
+        sb.version.set(RawSuperblock::VERSION);
+        sb.block_shift.set(u16::try_from(self.geo.block_size.shift()).unwrap_or(0));
+        sb.lock_sector_shift
+            .set(u16::try_from(self.geo.lock_sector.get().trailing_zeros()).unwrap_or(0));
+        sb.pool_uuid = info.uuid.into_bytes();
+        sb.fs_uuid = uuid::Uuid::new_v4().into_bytes();
+        sb.total_blocks.set(p.total_blocks);
+        sb.node_slots.set(p.nodes);
+        sb.named_count.set(RawSuperblock::NAMED_COUNT);
+        sb.plock_count.set(RawSuperblock::PLOCK_COUNT);
+        sb.node_area_slots.set(RawSuperblock::AREA_SLOTS);
+        sb.named_start.set(p.named_start);
+        sb.plock_start.set(p.plock_start);
+        sb.slot_area.set(p.slot_area);
+        sb.heartbeat_area.set(p.heartbeat_area);
+        sb.node_area.set(p.node_area);
+        sb.journal_area.set(p.journal_area);
+        sb.journal_blocks.set(p.journal_blocks);
+        sb.rgrp_start.set(p.rgrp_start);
+        sb.rgrp_blocks.set(p.rgrp_blocks);
+        sb.rgrp_count.set(p.rgrp_count);
+        sb.root_inode.set(self.root_block(&self.shape(0)?).get());
+        sb.hash_seed.set(random());
+        sb.stripe_unit.set(info.stripe_unit.get());
+        sb.stripe_width.set(info.stripe_width.get());
+        let cut = info.name.floor_char_boundary(sb.name.len());
+        for (to, from) in sb.name.iter_mut().zip(info.name.as_bytes().iter().take(cut)) {
+            *to = *from;
+        }
+        Ok(sb)
+    }
+}
+
+/// What slot `n` of a node's area holds.
+pub(crate) fn area_kind(n: u64) -> MetaKind {
+    use RawSuperblock as S;
+    match n {
+        S::AREA_INFO => MetaKind::NodeInfo,
+        n if (S::AREA_ORPHANS..S::AREA_ORPHANS + S::ORPHAN_BLOCKS).contains(&n) => {
+            MetaKind::Orphans
+        }
+        n if (S::AREA_WINDOWS..S::AREA_WINDOWS + S::WINDOWS).contains(&n) => MetaKind::Window,
+        n if (S::AREA_JOURNAL_HEADERS..S::AREA_JOURNAL_HEADERS + 2).contains(&n) => {
+            MetaKind::JournalHeader
+        }
+        n if (S::AREA_FREELOG..S::AREA_FREELOG + S::FREELOG_BLOCKS).contains(&n) => {
+            MetaKind::FreeLog
+        }
+        _ => MetaKind::Free,
+    }
+}
+
+fn root_dinode(block: BlockNo) -> RawDinode {
+    let now = crate::inode::raw_time(crate::inode::now());
+    let mut raw = RawDinode::new_zeroed();
+    raw.mode.set(0o040_755);
+    raw.nlink.set(2);
+    for time in [&mut raw.atime, &mut raw.mtime, &mut raw.ctime, &mut raw.btime] {
+        *time = RawTime { ..now };
+    }
+    raw.layout.set(Layout::DirStuffed as u16);
+    raw.inode_generation.set(1);
+    raw.parent.set(block.get());
+    raw
+}
