@@ -61,8 +61,7 @@ pub(super) fn check_header(
     body: &[u8],
 ) -> Result<RawRgrp> {
     let bad = |what| Error::Inconsistent { block, what };
-    let (raw, _) =
-        RawRgrp::read_from_prefix(body).map_err(|_| bad("group header too short"))?;
+    let (raw, _) = RawRgrp::read_from_prefix(body).map_err(|_| bad("group header too short"))?;
     if raw.index.get() != index {
         return Err(bad("group index"));
     }
@@ -90,8 +89,7 @@ impl Group {
         let raw = check_header(block, index, &shape, &body)?;
         let slot_blocks = volume.geo.slot_blocks();
         let per_bitmap = blocks_per_bitmap(volume.geo);
-        let mut group =
-            Self { index, lock, shape, raw, bits: Vec::new(), slot_blocks, per_bitmap };
+        let mut group = Self { index, lock, shape, raw, bits: Vec::new(), slot_blocks, per_bitmap };
         for n in 0..shape.bitmap_slots {
             let body = meta.read(group.bitmap(n), lock, MetaKind::Bitmap)?;
             group.bits.extend_from_slice(body.get(MetaHeader::LEN..).unwrap_or(&[]));

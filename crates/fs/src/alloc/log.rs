@@ -64,11 +64,9 @@ impl FreeLog {
     pub fn entries(&self) -> Vec<(Place, Freed)> {
         self.used.iter().map(|(p, f)| (*p, *f)).collect()
     }
-    /// Takes over the entries of log block `block` as read.
-    pub fn load(&mut self, block: u64, entries: Vec<(usize, Freed)>) {
-        for (index, freed) in entries {
-            self.used.insert(Place { block, index }, freed);
-        }
+    /// Takes over entries as read.
+    pub fn load(&mut self, entries: Vec<(Place, Freed)>) {
+        self.used.extend(entries);
         let used = &self.used;
         self.empty.retain(|Reverse(place)| !used.contains_key(place));
     }
@@ -80,7 +78,8 @@ fn entry_at(index: usize) -> usize {
 
 /// The entries of a log block's body.
 pub(super) fn decode(body: &[u8], block: BlockNo) -> Result<Vec<(usize, Freed)>, FormatError> {
-    let bad = |field, value| FormatError::BadField { what: "free log", at: block.get(), field, value };
+    let bad =
+        |field, value| FormatError::BadField { what: "free log", at: block.get(), field, value };
     let mut out = Vec::new();
     for index in 0..RawFreeLog::capacity(body.len()) {
         let Some(bytes) = body.get(entry_at(index)..) else { break };
@@ -104,14 +103,12 @@ pub(super) fn decode(body: &[u8], block: BlockNo) -> Result<Vec<(usize, Freed)>,
 
 /// Writes (or with `None` clears) a place of a log block's body.
 pub(super) fn write(body: &mut [u8], index: usize, freed: Option<Freed>) {
-    let raw = freed.map_or(
-        RawFreed { start: 0.into(), len: 0.into(), state: 0.into() },
-        |f| RawFreed {
+    let raw =
+        freed.map_or(RawFreed { start: 0.into(), len: 0.into(), state: 0.into() }, |f| RawFreed {
             start: f.start.into(),
             len: u32::try_from(f.len).unwrap_or(0).into(),
             state: (f.state as u32).into(),
-        },
-    );
+        });
     if let Some(bytes) = body.get_mut(entry_at(index)..) {
         let _ = raw.write_to_prefix(bytes);
     }

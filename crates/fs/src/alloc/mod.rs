@@ -251,7 +251,8 @@ impl Alloc {
     pub fn claim(&self, r: &mut Reservation, want: u64, goal: Option<BlockNo>) -> Result<Run> {
         assert!(r.data > 0, "claim without a promise");
         let want = want.clamp(1, r.data);
-        let align = self.inner.volume.sb.stripe_width.get() >> self.inner.volume.geo.block_size.shift();
+        let align =
+            self.inner.volume.sb.stripe_width.get() >> self.inner.volume.geo.block_size.shift();
         let mut state = self.inner.state.lock();
         let (start, len) = state
             .claim(want, goal.map(BlockNo::get), align)
@@ -321,7 +322,9 @@ impl Alloc {
                 let slot = passed.swap_remove(0);
                 let lock =
                     self.inner.locks.acquire(LockNo(slot), Mode::Exclusive, Local::Exclusive);
-                lock.map(|guard| (slot, guard)).inspect_err(|_| passed.push(slot)).map_err(Error::from)
+                lock.map(|guard| (slot, guard))
+                    .inspect_err(|_| passed.push(slot))
+                    .map_err(Error::from)
             }
         };
         let mut state = self.inner.state.lock();

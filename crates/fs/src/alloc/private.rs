@@ -238,8 +238,7 @@ impl Private<'_> {
         for (place, freed) in entries {
             let block = BlockNo(freed.start);
             let what = "freed run outside all groups";
-            let index =
-                self.volume.rgrp_of(block).ok_or(Error::Inconsistent { block, what })?;
+            let index = self.volume.rgrp_of(block).ok_or(Error::Inconsistent { block, what })?;
             groups.entry(index).or_default().push((*place, *freed));
         }
         for (index, mut entries) in groups {

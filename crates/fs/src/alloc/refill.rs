@@ -198,8 +198,7 @@ impl Inner {
             return Ok(false);
         };
         let blocks = slots * per_slot;
-        self.write_chunk(start, slots)
-            .inspect_err(|_| self.state.lock().unclaim(start, blocks))?;
+        self.write_chunk(start, slots).inspect_err(|_| self.state.lock().unclaim(start, blocks))?;
         // The commit flushes the chunk before the record that makes it metadata.
         self.meta.note_data_written();
         let (place, at) = self.place_of(start)?;
@@ -331,13 +330,7 @@ impl Inner {
         Ok(())
     }
     /// Takes what group `index` has: into this node's windows that lie there, and a new one.
-    fn take(
-        &self,
-        refill: &mut Refill,
-        index: u64,
-        need: Need,
-        trades: &mut u32,
-    ) -> Result<bool> {
+    fn take(&self, refill: &mut Refill, index: u64, need: Need, trades: &mut u32) -> Result<bool> {
         let place = self.empty_place(trades)?;
         let lock = LockNo::from(self.volume.rgrp(index));
         let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
@@ -471,11 +464,7 @@ impl Inner {
     pub(super) fn give_back_idle(&self, _refill: &mut Refill, all: bool) -> Result<()> {
         let closing = {
             let mut state = self.state.lock();
-            if all {
-                state.close_windows(|_| true)
-            } else {
-                state.close_spare()
-            }
+            if all { state.close_windows(|_| true) } else { state.close_spare() }
         };
         self.give_back(closing)
     }

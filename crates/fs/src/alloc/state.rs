@@ -243,11 +243,13 @@ impl State {
     }
     fn longest(&self) -> Option<(usize, u64, u64)> {
         let runs = self.windows.iter().enumerate().filter(|(_, w)| w.is_open());
-        runs.filter_map(|(i, w)| w.data.longest().map(|(at, n)| (i, at, n)))
-            .fold(None, |best: Option<(usize, u64, u64)>, run| match best {
+        runs.filter_map(|(i, w)| w.data.longest().map(|(at, n)| (i, at, n))).fold(
+            None,
+            |best: Option<(usize, u64, u64)>, run| match best {
                 Some(b) if b.2 >= run.2 => best,
                 _ => Some(run),
-            })
+            },
+        )
     }
     /// Claimed blocks (or freed ones that are durable) are takeable again.
     pub fn unclaim(&mut self, start: u64, len: u64) {

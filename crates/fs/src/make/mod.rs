@@ -18,8 +18,8 @@ use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolRequest};
 use zerocopy::{FromZeros, IntoBytes};
 
-use self::plan::{Plan, Space};
 pub(crate) use self::plan::{GroupShape, blocks_per_bitmap, group_shape};
+use self::plan::{Plan, Space};
 use crate::alloc::bits;
 use crate::alloc::image::Fresh;
 use crate::error::{Error, Result};
@@ -52,11 +52,8 @@ impl Default for MakeOptions {
 /// [`Error::PoolTooSmall`] and [`Error::Invalid`] before anything is written; those of the pool.
 pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let info = pool.info();
-    let space = Space {
-        size: info.size,
-        stripe_width: info.stripe_width,
-        lock_sector: info.lock_sector,
-    };
+    let space =
+        Space { size: info.size, stripe_width: info.stripe_width, lock_sector: info.lock_sector };
     let plan = Plan::new(space, options)?;
     let maker = Maker { pool, plan, geo: plan.geo, nonce: random() };
     maker.wipe()?;
@@ -135,8 +132,12 @@ impl Maker<'_> {
 
     fn fixed_area(&self) -> Result<()> {
         let p = &self.plan;
-        self.plain_slots(p.named_start, u64::from(RawSuperblock::NAMED_COUNT), |_| MetaKind::Named)?;
-        self.plain_slots(p.plock_start, u64::from(RawSuperblock::PLOCK_COUNT), |_| MetaKind::Plock)?;
+        self.plain_slots(p.named_start, u64::from(RawSuperblock::NAMED_COUNT), |_| {
+            MetaKind::Named
+        })?;
+        self.plain_slots(p.plock_start, u64::from(RawSuperblock::PLOCK_COUNT), |_| {
+            MetaKind::Plock
+        })?;
         self.node_records()?;
         let per_node = u64::from(RawSuperblock::AREA_SLOTS);
         let first_sequence = (random() >> 24).max(1);

@@ -196,7 +196,8 @@ impl Plan {
         let chunk = self.geo.chunk_blocks();
         let group_min = bs.blocks_for(GROUP_MIN).get().max(4 * chunk);
         let need = (journals + 2 * group_min) << bs.shift();
-        let too_small = Error::PoolTooSmall { have: space.size.get(), need: need.max(POOL_MIN.get()) };
+        let too_small =
+            Error::PoolTooSmall { have: space.size.get(), need: need.max(POOL_MIN.get()) };
         let Some(room) = self.copy.get().checked_sub(journals).filter(|&n| n >= 2 * group_min)
         else {
             return Err(too_small);
@@ -235,19 +236,17 @@ fn copy_offset(size: Bytes) -> ByteOffset {
     ByteOffset((size.get().saturating_sub(1)) / GRAIN * GRAIN)
 }
 
-
 #[cfg(test)]
 mod tests {
+    use braid_format::BlockSize;
+
     use super::*;
 
     fn plan(size: u64, f: impl FnOnce(&mut MakeOptions)) -> Result<Plan> {
         let mut options = MakeOptions::default();
         f(&mut options);
-        let space = Space {
-            size: Bytes(size),
-            stripe_width: Bytes(1 << 20),
-            lock_sector: Bytes(512),
-        };
+        let space =
+            Space { size: Bytes(size), stripe_width: Bytes(1 << 20), lock_sector: Bytes(512) };
         Plan::new(space, &options)
     }
     fn check(p: &Plan) {

@@ -248,9 +248,13 @@ impl Meta {
     pub fn adopt_free(&self, block: BlockNo, generation: Generation) {
         self.cache.shard(block).adopted.insert(block, generation);
     }
-    /// The slot may be used by other nodes again.
+    /// The slot may be used by other nodes again: its `Free` body (in place by now) is forgotten.
     pub fn forget_free(&self, block: BlockNo) {
-        self.cache.shard(block).adopted.remove(&block);
+        let mut shard = self.cache.shard(block);
+        shard.adopted.remove(&block);
+        if shard.get(block).is_some_and(|e| e.kind == MetaKind::Free && e.is_clean()) {
+            shard.remove(&self.cache.owners, block);
+        }
     }
     /// After a withdrawal: nothing is written any more, every call fails. May be called from
     /// anywhere; the first reason stays. A write already on its way cannot be recalled.
