@@ -908,5 +908,6 @@ fn as_u32(n: usize) -> u32 {
 }
 
 mod check;
+mod dump;
 #[cfg(test)]
 mod tests;

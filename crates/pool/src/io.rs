@@ -1,9 +1,10 @@
 //! Requests on a pool: split over the members, all in flight at once.
 //!
 //! A request of one piece (a pool of one member, or a request inside one stripe unit) goes to its
-//! device as it is. Others become one device request per piece, in the order of the members'
-//! bytes, in one submission: what is adjacent on a member arrives together, so that the kernel
-//! merges it. Up to [`INLINE`] pieces need no allocation.
+//! device as it is. Others become one device request per piece, all in one submission, so that
+//! every member works at once and the kernel may merge what is adjacent on a member. Up to
+//! [`INLINE`] pieces need no allocation. Where no memory is involved (discard, zeroes) the pieces of
+//! a member are merged here: one request per member and zone.
 
 use std::sync::Arc;
 

@@ -304,3 +304,21 @@ proptest! {
         let _ = Label::decode(&noise, Label::COPY0_AT);
     }
 }
+
+#[test]
+fn the_dump_shows_members_and_the_tree() {
+    let text = rich().to_string();
+    for part in ["scratch", "epoch        7", "/dev/sde", "Rebuilding", "Metadata", "weight 2"] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let tree: Vec<&str> = text.lines().skip_while(|l| *l != "topology").collect();
+    assert_eq!(
+        tree[2..6],
+        [
+            "    concat 7, 25165824 bytes",
+            "      mirror 5, 8388608 bytes",
+            "        slice 0, 8388608 bytes, member 0 from 0",
+            "        slice 1, 8388608 bytes, member 1 from 0",
+        ]
+    );
+}
