@@ -70,7 +70,7 @@ impl Ring {
             .checked_add(1)
             .and_then(|n| n.checked_mul(blocks))
             .and_then(|n| n.checked_add(sb.journal_area.get()));
-        if !end.is_some_and(|end| end <= sb.total_blocks.get()) {
+        if end.is_none_or(|end| end > sb.total_blocks.get()) {
             return bad("journal_blocks", blocks);
         }
         let (at, len) = volume.journal(node);
@@ -81,7 +81,7 @@ impl Ring {
             image: volume.geo.body_len() as u64,
             node,
         };
-        if ring.len < RING_IMAGES_MIN * ring.image || ring.len % ring.sector != 0 {
+        if ring.len < RING_IMAGES_MIN * ring.image || !ring.len.is_multiple_of(ring.sector) {
             return bad("journal_blocks", blocks);
         }
         Ok(ring)
@@ -163,7 +163,7 @@ impl Header {
         let (raw, _) = RawJournalHeader::read_from_prefix(&body)
             .map_err(|_| Error::Inconsistent { block, what: "journal header too short" })?;
         let tail_offset = raw.tail_offset.get();
-        if tail_offset >= ring.len || tail_offset % ring.sector != 0 {
+        if tail_offset >= ring.len || !tail_offset.is_multiple_of(ring.sector) {
             return Err(Error::Inconsistent { block, what: "journal tail outside the ring" });
         }
         if raw.tail_sequence.get() >= SEQUENCE_MAX || header.generation.get() >= SEQUENCE_MAX {

@@ -103,11 +103,19 @@ fn scan(volume: &Volume, ring: &Ring, header: &Header) -> Result<Scan> {
         if !record_is_sealed(&record) {
             return Ok(scan);
         }
-        if head.sequence > scan.sequence {
+        match head.sequence - scan.sequence {
+            0 => {}
             // The ring has been reused past this tail: a newer header is lost, and what it would
             // have led to with it.
-            let block = volume.geo.block_size.block_of(ring.at);
-            return Err(Error::Inconsistent { block, what: "journal header older than the ring" });
+            ahead if ahead <= ring.len / ring.sector => {
+                let block = volume.geo.block_size.block_of(ring.at);
+                return Err(Error::Inconsistent {
+                    block,
+                    what: "journal header older than the ring",
+                });
+            }
+            // Of an earlier file system.
+            _ => return Ok(scan),
         }
         if head.count > 0 {
             collect(volume, ring, &record, head, &mut scan)?;
@@ -156,23 +164,24 @@ fn collect(
     Ok(())
 }
 
-/// Whether a body may be written to `block`: inside the file system, and neither in a journal nor
-/// among the packed records of the nodes, where lock sectors stand close together.
+/// Whether a body may be written to `block`: only where slots are, and where one begins. Anywhere
+/// else a body could lie over data, a ring, or a lock sector.
 fn is_slot(volume: &Volume, block: BlockNo) -> bool {
     let sb = &volume.sb;
-    let slot_blocks = volume.geo.slot_blocks();
-    if !volume.holds(block) {
-        return false;
-    }
+    let slot = volume.geo.slot_blocks();
     let nodes = u64::from(sb.node_slots.get());
-    let records = volume.geo.block_size.blocks_for(Bytes(nodes * volume.geo.lock_sector.get()));
-    let overlaps = |start: u64, len: u64| {
-        block.get() < start.saturating_add(len) && start < block.get() + slot_blocks
-    };
-    let journals = nodes.saturating_mul(sb.journal_blocks.get());
-    !overlaps(sb.slot_area.get(), records.get())
-        && !overlaps(sb.heartbeat_area.get(), records.get())
-        && !overlaps(sb.journal_area.get(), journals)
+    let areas = [
+        (0, 1),
+        (sb.named_start.get(), u64::from(sb.named_count.get())),
+        (sb.plock_start.get(), u64::from(sb.plock_count.get())),
+        (sb.node_area.get(), nodes * u64::from(sb.node_area_slots.get())),
+        (sb.rgrp_start.get(), sb.rgrp_count.get().saturating_mul(sb.rgrp_blocks.get()) / slot),
+    ];
+    volume.holds(block)
+        && areas.iter().any(|(start, slots)| {
+            let from_start = block.get().checked_sub(*start);
+            from_start.is_some_and(|n| n.is_multiple_of(slot) && n / slot < *slots)
+        })
 }
 
 /// Writes those of `batch` in place that are newer than what stands there. Returns how many.
@@ -203,3 +212,6 @@ fn put_back(volume: &Volume, ring: &Ring, batch: &[(BlockNo, Found)]) -> Result<
     volume.write_bodies(&newer)?;
     Ok(newer.len() as u64)
 }
+
+#[cfg(test)]
+mod tests;

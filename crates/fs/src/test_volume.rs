@@ -152,14 +152,15 @@ impl Tape {
     }
     /// The image after all events, with nothing that was not flushed.
     pub fn durable(&self) -> Vec<u8> {
-        let last = self.len();
-        let mut out = Vec::new();
-        self.each_cut(&[Fate::Lost], |n, _, image| {
-            if n == last {
-                out = image.to_vec();
+        let events = self.events.lock();
+        let mut image = self.base.lock().clone();
+        let flushed = events.iter().rposition(|e| *e == Event::Flush).unwrap_or(0);
+        for event in &events[..flushed] {
+            if let Event::Write(at, data) = event {
+                image[*at..at + data.len()].copy_from_slice(data);
             }
-        });
-        out
+        }
+        image
     }
     fn burn(&self) -> Result<(), DeviceError> {
         let left = self.fuse.load(Ordering::Acquire);

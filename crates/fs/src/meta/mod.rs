@@ -338,17 +338,16 @@ impl Meta {
         if cached {
             return Ok(shard);
         }
-        let generation = match adopted {
-            Some(generation) => generation,
-            None => {
-                drop(shard);
-                let generation = self.read_free(block)?;
-                shard = self.cache.shard(block);
-                if shard.get(block).is_some() {
-                    return Ok(shard);
-                }
-                generation
+        let generation = if let Some(generation) = adopted {
+            generation
+        } else {
+            drop(shard);
+            let generation = self.read_free(block)?;
+            shard = self.cache.shard(block);
+            if shard.get(block).is_some() {
+                return Ok(shard);
             }
+            generation
         };
         let body =
             cache::blank(self.volume.geo.body_len(), block, owner, MetaKind::Free, generation);

@@ -536,7 +536,7 @@ impl Story {
         assert_eq!(replay(&t.volume, NODE).unwrap(), Replayed::default());
         assert_eq!(t.tape.len(), len, "a second replay wrote");
         // A recoverer that dies anywhere is followed by another, with the same end.
-        if n % 5 == 0 {
+        if n.is_multiple_of(5) {
             t.tape.each_cut(&[Fate::Torn(1)], |_, _, image| {
                 let again = TestVolume::from_image(image);
                 replay(&again.volume, NODE).unwrap();

@@ -1,0 +1,318 @@
+//! Tests of replay against journals that lie.
+
+use std::sync::Arc;
+
+use braid_format::journal::RawJournalHeader;
+use braid_format::meta::Geometry;
+use braid_format::superblock::RawSuperblock;
+use braid_format::{BlockSize, ByteOffset, Incarnation, LockNo};
+use zerocopy::IntoBytes;
+
+use super::*;
+use crate::journal;
+use crate::meta::Meta;
+use crate::test_volume::{Rng, Shape, TestVolume};
+
+const NODE: NodeId = NodeId(1);
+const KIND: MetaKind = MetaKind::Index;
+
+fn open(t: &TestVolume, incarnation: u32) -> Meta {
+    Meta::open(t.volume.clone(), NODE, Incarnation(incarnation), 1 << 20).unwrap()
+}
+/// One transaction that sets `count` slots to `value`, committed.
+fn put(t: &TestVolume, meta: &Meta, count: u64, value: u8) {
+    let mut tx = meta.begin().unwrap();
+    for n in 0..count {
+        let block = t.slot(n);
+        let owner = LockNo::from(block);
+        if meta.read(block, owner, KIND).is_err() {
+            tx.create(block, owner, KIND, |b| b[64..].fill(value)).unwrap();
+        } else {
+            tx.modify(block, owner, KIND, |b| b[64..].fill(value)).unwrap();
+        }
+    }
+    drop(tx);
+    meta.commit().unwrap();
+}
+fn value(t: &TestVolume, n: u64) -> Option<u8> {
+    t.volume.read_body(t.slot(n)).ok().map(|(b, ..)| b[100])
+}
+/// Reads the ring.
+fn ring_bytes(t: &TestVolume) -> (Ring, Vec<u8>) {
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    let mut bytes = vec![0; Bytes(ring.len).to_usize()];
+    t.volume.pool.read(ring.at, &mut bytes).unwrap();
+    (ring, bytes)
+}
+fn usize_of(n: u64) -> usize {
+    Bytes(n).to_usize()
+}
+fn reseal(record: &mut [u8]) {
+    let crc = braid_format::crc::crc32c_with_hole(record, RawTxHeader::CRC_AT);
+    record[RawTxHeader::CRC_AT..RawTxHeader::CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn a_torn_record_ends_the_journal() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    for v in 1..=3 {
+        put(&t, &meta, 3, v);
+    }
+    let (ring, bytes) = ring_bytes(&t);
+    let len = usize_of(ring.record_len(3));
+    for (torn, left) in [(0, None), (1, Some(1)), (2, Some(2))] {
+        for sector in 0..len / 512 {
+            let after = t.crash();
+            let at = torn * len + sector * 512 + 13;
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            after.volume.pool.write(ring.at, &damaged).unwrap();
+            let done = replay(&after.volume, NODE).unwrap();
+            assert_eq!(done.transactions, torn as u64, "sector {sector}");
+            assert_eq!(value(&after, 0), left);
+            assert_eq!(value(&after, 2), left);
+        }
+    }
+}
+
+#[test]
+fn what_is_in_place_and_newer_stays_and_what_is_torn_is_mended() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    put(&t, &meta, 3, 1);
+    let after = t.crash();
+    // Another node has written slot 0 since, and lost half of its write of slot 1.
+    let body = |block, generation: u64, value| {
+        let mut body = vec![value; t.volume.geo.body_len()];
+        let mut header = MetaHeader::new(KIND, block, LockNo::from(block));
+        header.generation.set(generation);
+        header.write_to_prefix(&mut body).unwrap();
+        MetaHeader::seal(&mut body);
+        body
+    };
+    let newer = body(after.slot(0), 2, 7);
+    after.volume.write_bodies(&[(after.slot(0), &newer)]).unwrap();
+    let torn = body(after.slot(1), 2, 7);
+    after.volume.pool.write(after.volume.body_at(after.slot(1)), &torn[..1024]).unwrap();
+    let done = replay(&after.volume, NODE).unwrap();
+    assert_eq!(done, Replayed { transactions: 1, written: 2, skipped: 1 });
+    assert_eq!([0, 1, 2].map(|n| value(&after, n)), [Some(7), Some(1), Some(1)]);
+    assert_eq!(replay(&after.volume, NODE).unwrap(), Replayed::default());
+}
+
+#[test]
+fn records_of_another_incarnation_are_not_replayed() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    put(&t, &meta, 3, 1);
+    // As if the next life had begun at the same place, and died before its first record.
+    let after = t.crash();
+    let ring = Ring::of(&after.volume, NODE).unwrap();
+    let mut header = Header::read(&after.volume, &ring).unwrap();
+    header.incarnation = Incarnation(2);
+    header.write(&after.volume, NODE).unwrap();
+    assert_eq!(replay(&after.volume, NODE).unwrap(), Replayed::default());
+    assert_eq!(value(&after, 0), None);
+}
+
+#[test]
+fn records_of_an_earlier_file_system_are_not_replayed() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    for v in 1..=6 {
+        put(&t, &meta, 3, v);
+    }
+    drop(meta);
+    // mkfs again: another identity, the same places, a ring that is not wiped.
+    let mut sb = t.volume.sb;
+    sb.fs_uuid = *uuid::Uuid::new_v4().as_bytes();
+    let volume = Arc::new(Volume { pool: t.volume.pool.clone(), geo: t.volume.geo, sb });
+    journal::format(&volume, NODE).unwrap();
+    let again = TestVolume { volume, tape: t.tape.clone() };
+    let meta = open(&again, 1);
+    put(&again, &meta, 3, 9);
+    let done = replay(&again.volume, NODE).unwrap();
+    assert_eq!(done.transactions, 1, "the second record in the ring is an old one");
+    assert_eq!(value(&again, 0), Some(9));
+}
+
+#[test]
+fn a_torn_header_write_is_survived_and_a_lost_one_noticed() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    // Wraps several times, so the tail moves.
+    for v in 1..=200 {
+        put(&t, &meta, 5, v);
+    }
+    let block = |copy| t.volume.node_area(NODE, RawSuperblock::AREA_JOURNAL_HEADERS + copy);
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    let newest = Header::read(&t.volume, &ring).unwrap();
+    assert!(newest.generation > 4);
+    // The older copy is damaged: nothing is lost.
+    let after = t.crash();
+    let at = after.volume.body_at(block(1 - newest.copy));
+    after.volume.pool.write(at, &[7; 512]).unwrap();
+    assert!(replay(&after.volume, NODE).unwrap().transactions > 0);
+    assert_eq!(value(&after, 0), Some(200));
+    // The newer is: its predecessor leads to where the ring has been used again.
+    let after = t.crash();
+    let at = after.volume.body_at(block(newest.copy));
+    after.volume.pool.write(at, &[7; 512]).unwrap();
+    let outcome = replay(&after.volume, NODE);
+    assert!(
+        matches!(outcome, Err(Error::Inconsistent { .. })) || value(&after, 0) == Some(200),
+        "{outcome:?} lost {:?}",
+        value(&after, 0)
+    );
+    // Both are.
+    let at = after.volume.body_at(block(1 - newest.copy));
+    after.volume.pool.write(at, &[7; 512]).unwrap();
+    assert!(matches!(replay(&after.volume, NODE), Err(Error::Damaged { .. })));
+}
+
+#[test]
+fn sealed_nonsense_is_refused_before_anything_is_written() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    put(&t, &meta, 3, 1);
+    let (ring, bytes) = ring_bytes(&t);
+    let sb = &t.volume.sb;
+    let wrong = [
+        sb.slot_area.get(),
+        sb.heartbeat_area.get(),
+        sb.journal_area.get(),
+        sb.journal_area.get() + 2 * sb.journal_blocks.get() - 1,
+        sb.total_blocks.get(),
+        u64::MAX,
+        u64::MAX >> 12,
+    ];
+    for place in wrong {
+        let mut record = bytes[..usize_of(ring.record_len(3))].to_vec();
+        // The second image, sealed for that place.
+        let name = RawTxHeader::LEN + size_of::<RawTxBlock>();
+        record[name..name + 8].copy_from_slice(&place.to_le_bytes());
+        let image = usize_of(ring.head_len(3) + ring.image);
+        record[image + 8..image + 16].copy_from_slice(&place.to_le_bytes());
+        MetaHeader::seal(&mut record[image..image + usize_of(ring.image)]);
+        reseal(&mut record);
+        let after = t.crash();
+        after.volume.pool.write(ring.at, &record).unwrap();
+        let len = after.tape.len();
+        assert!(replay(&after.volume, NODE).is_err(), "block {place}");
+        assert_eq!(after.tape.len(), len, "block {place}");
+    }
+}
+
+/// Bytes of the volume that replay may change: bodies of slots, and headers.
+fn may_change(t: &TestVolume) -> Vec<bool> {
+    let volume = &t.volume;
+    let mut map = vec![false; usize_of(volume.pool.info().size.get())];
+    for block in 0..volume.sb.total_blocks.get() {
+        if is_slot(volume, BlockNo(block)) {
+            let at = usize_of(volume.body_at(BlockNo(block)).get());
+            map[at..at + volume.geo.body_len()].fill(true);
+        }
+    }
+    map
+}
+
+#[test]
+fn hostile_journals_never_panic_or_reach_a_lock_sector() {
+    let four_k = Geometry { block_size: BlockSize::DEFAULT, lock_sector: Bytes(4096) };
+    for geo in [Geometry::DEFAULT, four_k] {
+        let t = TestVolume::new(Shape { geo, journal_blocks: 140, ..Shape::default() });
+        let meta = open(&t, 1);
+        for v in 1..=4 {
+            put(&t, &meta, 4, v);
+        }
+        drop(meta);
+        let (ring, bytes) = ring_bytes(&t);
+        let allowed = may_change(&t);
+        let start = t.crash();
+        let image = start.tape.bytes();
+        let mut replayed = 0;
+        for seed in 0..100 {
+            let mut rng = Rng(seed);
+            let t = TestVolume::from_image(&image);
+            let record = usize_of(ring.record_len(4));
+            let mut ring_now = bytes.clone();
+            for _ in 0..=rng.below(3) {
+                spoil(&mut rng, &ring, &mut ring_now, record);
+            }
+            t.volume.pool.write(ring.at, &ring_now).unwrap();
+            if rng.below(4) == 0 {
+                spoil_header(&mut rng, &t);
+            }
+            let mut before = vec![0; allowed.len()];
+            t.volume.pool.read(ByteOffset(0), &mut before).unwrap();
+            replayed += u64::from(replay(&t.volume, NODE).is_ok());
+            let mut after = vec![0; allowed.len()];
+            t.volume.pool.read(ByteOffset(0), &mut after).unwrap();
+            for ((before, after), allowed) in
+                before.chunks(512).zip(after.chunks(512)).zip(allowed.chunks(512))
+            {
+                assert!(before == after || allowed.iter().all(|a| *a), "seed {seed}");
+            }
+        }
+        assert!((10..100).contains(&replayed), "{replayed}");
+    }
+}
+
+/// Changes something in a record and seals it again, as far as it can be.
+fn spoil(rng: &mut Rng, ring: &Ring, bytes: &mut [u8], len: usize) {
+    let record = &mut bytes[usize::try_from(rng.below(4)).unwrap() * len..][..len];
+    let numbers = [0, 1, 3, 5, 512, 1 << 20, 1 << 40, u64::MAX, u64::MAX >> 12, rng.next()];
+    let number = numbers[usize::try_from(rng.below(10)).unwrap()];
+    // A field of the head, a name, or a header of an image.
+    let image = usize_of(ring.head_len(4));
+    let (at, width) = match rng.below(4) {
+        0 => (8 * usize::try_from(1 + rng.below(4)).unwrap(), 8),
+        1 => (16 + 4 * usize::try_from(rng.below(6)).unwrap(), 4),
+        2 => (RawTxHeader::LEN + 8 * usize::try_from(rng.below(8)).unwrap(), 8),
+        _ => (image + 8 * usize::try_from(rng.below(4)).unwrap(), 8),
+    };
+    record[at..at + width].copy_from_slice(&number.to_le_bytes()[..width]);
+    MetaHeader::seal(&mut record[image..image + usize_of(ring.image)]);
+    reseal(record);
+}
+
+fn spoil_header(rng: &mut Rng, t: &TestVolume) {
+    for copy in 0..2 {
+        let block = t.volume.node_area(NODE, RawSuperblock::AREA_JOURNAL_HEADERS + copy);
+        let (mut body, ..) = t.volume.read_body(block).unwrap();
+        let (mut raw, _) = RawJournalHeader::read_from_prefix(&body).unwrap();
+        let number =
+            [0, 512, 1 << 30, u64::MAX, rng.next()][usize::try_from(rng.below(5)).unwrap()];
+        match rng.below(3) {
+            0 => raw.tail_offset.set(number),
+            1 => raw.tail_sequence.set(number),
+            _ => raw.header.generation.set(number),
+        }
+        raw.write_to_prefix(&mut body).unwrap();
+        MetaHeader::seal(&mut body);
+        t.volume.write_bodies(&[(block, &body)]).unwrap();
+    }
+}
+
+#[test]
+fn every_geometry_replays() {
+    for shift in [12, 16] {
+        for lock_sector in [512, 4096] {
+            let block_size = BlockSize::new(Bytes(1 << shift)).unwrap();
+            let geo = Geometry { block_size, lock_sector: Bytes(lock_sector) };
+            let shape = Shape { geo, size: Bytes(40 << 20), nodes: 2, journal_blocks: 160 };
+            let t = TestVolume::new(shape);
+            let meta = open(&t, 1);
+            for v in 1..=60 {
+                put(&t, &meta, 7, v);
+            }
+            let after = t.crash();
+            replay(&after.volume, NODE).unwrap();
+            for n in 0..7 {
+                assert_eq!(value(&after, n), Some(60), "{geo:?}");
+            }
+            assert_eq!(value(&after, 7), None);
+        }
+    }
+}
