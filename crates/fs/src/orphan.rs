@@ -1,39 +1,354 @@
-//! Unlinked but open inodes: the node that removed the last link lists the inode in its orphan
-//! blocks (same transaction) until it is deleted.
+//! Inodes without a name: unlinked but open, made without one, or too large to be freed in one
+//! transaction. The node that takes the last name away lists the inode in its orphan blocks (same
+//! transaction) until it is deleted.
+//!
+//! Who deletes: whoever closes the inode last ([`delete`]). When that is another node, the entry
+//! here is stale, and [`reap`] clears it. A listed number counts for nothing by itself: only an
+//! inode that stands there, without links and without openers, is deleted.
+//!
+//! Order: inode lock, then the table of this module (never held while waiting for a cluster lock
+//! or for a transaction to begin).
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use braid_format::{InodeNo, NodeId};
+use braid_format::meta::MetaKind;
+use braid_format::node::RawOrphans;
+use braid_format::superblock::RawSuperblock;
+use braid_format::{BlockNo, InodeNo, LockNo, NodeId};
+use parking_lot::Mutex;
+use zerocopy::FromBytes;
 
+use crate::alloc::Reservation;
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::inode::Locked;
+use crate::meta::Tx;
+use crate::namei::is_open;
 
-/// This node's orphan lists in memory.
+/// Where a list's entries begin.
+const HEAD: usize = size_of::<RawOrphans>();
+/// Bytes of an entry.
+const ENTRY: usize = size_of::<u64>();
+
+/// This node's orphan lists in memory: read from its blocks at first use.
 #[derive(Debug, Default)]
-pub(crate) struct Orphans {}
+pub(crate) struct Orphans {
+    table: Mutex<Option<Table>>,
+}
+
+#[derive(Debug)]
+struct Table {
+    /// In which of this node's blocks each inode is listed.
+    listed: HashMap<InodeNo, usize>,
+    /// Entries in each block.
+    counts: Vec<usize>,
+    /// Entries that fit in one block.
+    capacity: usize,
+    /// Rooms given out and not used yet.
+    promised: usize,
+}
+
+impl Table {
+    fn free(&self) -> usize {
+        let all = self.counts.len() * self.capacity;
+        all.saturating_sub(self.listed.len() + self.promised)
+    }
+}
+
+/// A promise of room in the lists. Dropped unused, it goes back.
+pub(crate) struct Room {
+    core: Arc<Core>,
+    used: bool,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if !self.used
+            && let Some(table) = self.core.orphans.table.lock().as_mut()
+        {
+            table.promised = table.promised.saturating_sub(1);
+        }
+    }
+}
+
+fn bad(block: BlockNo, what: &'static str) -> Error {
+    Error::Inconsistent { block, what }
+}
+
+/// The `n`-th list of `node`.
+fn block_of(core: &Core, node: NodeId, n: usize) -> BlockNo {
+    core.volume.node_area(node, RawSuperblock::AREA_ORPHANS + n as u64)
+}
+
+/// The inodes in a list's body.
+fn decode(body: &[u8], block: BlockNo) -> Result<Vec<InodeNo>> {
+    let (head, rest) =
+        RawOrphans::read_from_prefix(body).map_err(|_| bad(block, "orphan list too short"))?;
+    let bytes = usize::try_from(head.count.get())
+        .ok()
+        .and_then(|n| n.checked_mul(ENTRY))
+        .and_then(|len| rest.get(..len))
+        .ok_or_else(|| bad(block, "count of orphans"))?;
+    Ok(bytes
+        .chunks_exact(ENTRY)
+        .filter_map(|c| c.try_into().ok())
+        .map(|c| InodeNo(u64::from_le_bytes(c)))
+        .collect())
+}
+
+/// Writes a list.
+fn encode(body: &mut [u8], inos: &[InodeNo]) {
+    let Some((head, rest)) = body.split_at_mut_checked(HEAD) else { return };
+    if let Some(count) = head.get_mut(HEAD - ENTRY..) {
+        count.copy_from_slice(&(inos.len() as u64).to_le_bytes());
+    }
+    rest.fill(0);
+    for (to, ino) in rest.chunks_exact_mut(ENTRY).zip(inos) {
+        to.copy_from_slice(&ino.get().to_le_bytes());
+    }
+}
+
+fn read(core: &Core, block: BlockNo) -> Result<Vec<InodeNo>> {
+    let body = core.meta.read(block, LockNo::from(block), MetaKind::Orphans)?;
+    decode(&body, block)
+}
+
+/// Reads this node's lists unless that has been done. No transaction need be closed for it.
+pub(crate) fn load(core: &Core) -> Result<()> {
+    let mut table = core.orphans.table.lock();
+    if table.is_some() {
+        return Ok(());
+    }
+    let blocks = usize::try_from(RawSuperblock::ORPHAN_BLOCKS).unwrap_or(0);
+    let mut listed = HashMap::new();
+    let mut counts = Vec::with_capacity(blocks);
+    for n in 0..blocks {
+        let inos = read(core, block_of(core, core.me.slot, n))?;
+        counts.push(inos.len());
+        listed.extend(inos.into_iter().map(|ino| (ino, n)));
+    }
+    let capacity = core.volume.geo.body_len().saturating_sub(HEAD) / ENTRY;
+    *table = Some(Table { listed, counts, capacity, promised: 0 });
+    Ok(())
+}
+
+/// Promises room for one inode.
+///
+/// # Errors
+/// `TooManyOrphans`.
+pub(crate) fn room(core: &Arc<Core>) -> Result<Room> {
+    load(core)?;
+    let mut table = core.orphans.table.lock();
+    let table = table.as_mut().ok_or(Error::TooManyOrphans)?;
+    if table.free() == 0 {
+        return Err(Error::TooManyOrphans);
+    }
+    table.promised += 1;
+    Ok(Room { core: core.clone(), used: false })
+}
+
+/// Lists an inode that is losing its last name, in the same transaction.
+///
+/// # Errors
+/// Fatal ones only.
+pub(crate) fn list(core: &Core, tx: &mut Tx<'_>, mut room: Room, ino: InodeNo) -> Result<()> {
+    let mut table = core.orphans.table.lock();
+    let Some(table) = table.as_mut() else { return Err(Error::TooManyOrphans) };
+    room.used = true;
+    table.promised = table.promised.saturating_sub(1);
+    // A stale entry of the number's former inode does as well.
+    if table.listed.contains_key(&ino) {
+        return Ok(());
+    }
+    let n = table
+        .counts
+        .iter()
+        .position(|&c| c < table.capacity)
+        .ok_or(Error::TooManyOrphans)?;
+    change(core, tx, block_of(core, core.me.slot, n), |inos| inos.push(ino))?;
+    if let Some(count) = table.counts.get_mut(n) {
+        *count += 1;
+    }
+    table.listed.insert(ino, n);
+    Ok(())
+}
+
+/// Takes an inode off this node's lists if it is there. [`load`] has been called.
+///
+/// # Errors
+/// Fatal ones only.
+pub(crate) fn unlist(core: &Core, tx: &mut Tx<'_>, ino: InodeNo) -> Result<()> {
+    let mut table = core.orphans.table.lock();
+    let Some(table) = table.as_mut() else { return Ok(()) };
+    let Some(&n) = table.listed.get(&ino) else { return Ok(()) };
+    change(core, tx, block_of(core, core.me.slot, n), |inos| inos.retain(|&i| i != ino))?;
+    table.listed.remove(&ino);
+    if let Some(count) = table.counts.get_mut(n) {
+        *count = count.saturating_sub(1);
+    }
+    Ok(())
+}
+
+/// Changes a list. It is private to this node: nobody else changes it meanwhile.
+fn change(
+    core: &Core,
+    tx: &mut Tx<'_>,
+    block: BlockNo,
+    f: impl FnOnce(&mut Vec<InodeNo>),
+) -> Result<()> {
+    let owner = LockNo::from(block);
+    let body = tx.read(block, owner, MetaKind::Orphans)?;
+    let mut inos = decode(&body, block)?;
+    drop(body);
+    f(&mut inos);
+    if HEAD + inos.len() * ENTRY > core.volume.geo.body_len() {
+        return Err(bad(block, "orphan list overflows"));
+    }
+    tx.modify(block, owner, MetaKind::Orphans, |body| encode(body, &inos))
+}
+
+/// Frees a dinode and its attribute block in `tx`: two free-log entries at most. Its contents are
+/// gone already. The inode's state must not be used after it; the caller unloads it when the
+/// transaction is closed.
+pub(crate) fn free_dinode(
+    core: &Core,
+    tx: &mut Tx<'_>,
+    r: &mut Reservation,
+    inode: &Locked,
+) -> Result<()> {
+    let lock = inode.lock_no();
+    let attributes = BlockNo(inode.st().raw.xattr_block.get());
+    if attributes != BlockNo(0) {
+        tx.free(attributes, lock)?;
+        core.alloc.free_slot(tx, r, attributes, false)?;
+    }
+    tx.free(inode.inode.block(), lock)?;
+    core.alloc.free_slot(tx, r, inode.inode.block(), true)
+}
 
 /// Deletes an inode without links that nobody has open: contents, attributes, slot. Crash-safe
-/// and idempotent; does nothing while someone has it open.
+/// and idempotent; does nothing while someone has it open. No lock held.
 pub(crate) fn delete(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
-    let _ = (core, ino);
-    todo!()
-}
-/// Deletes what can be deleted of this node's own list. Returns how many inodes remain listed.
-pub(crate) fn reap(core: &Arc<Core>) -> Result<usize> {
-    let _ = core;
-    todo!()
-}
-/// After replay of dead `node`'s journal: moves its list into this node's. Takes no inode lock (the
-/// dead may still hold them); call [`reap`] once its slot is free. What does not fit stays for the
-/// slot's next owner.
-pub(crate) fn recover(core: &Arc<Core>, node: NodeId) -> Result<()> {
-    let _ = (core, node);
-    todo!()
+    load(core)?;
+    match core.lock_exclusive(ino) {
+        Ok(locked) => delete_locked(core, locked),
+        // Another node deleted it: the entry here, if any, is stale.
+        Err(Error::Stale(_)) => forget(core, ino),
+        Err(e) => Err(e),
+    }
 }
 
-/// This node's last close of an inode that is unlinked, or whose lock was given up while it was
-/// open: deletes it if nobody refers to it any more.
-pub(crate) fn last_close(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
-    let _ = (core, ino);
-    todo!()
+/// As [`delete`], of an inode locked exclusively.
+pub(crate) fn delete_locked(core: &Arc<Core>, locked: Locked) -> Result<()> {
+    load(core)?;
+    let ino = locked.ino();
+    if locked.st().raw.nlink.get() > 0 {
+        return forget(core, ino);
+    }
+    if is_open(&locked) {
+        return Ok(());
+    }
+    crate::data::free_contents(core, &locked)?;
+    let attributes = locked.st().raw.xattr_block.get() != 0;
+    let mut r = core.alloc.reserve(0, 0, 1 + u64::from(attributes))?;
+    let mut tx = core.meta.begin()?;
+    let done = free_dinode(core, &mut tx, &mut r, &locked)
+        .and_then(|()| unlist(core, &mut tx, ino));
+    drop(tx);
+    locked.inode.unload();
+    if let Err(e) = &done {
+        core.withdraw(e);
+    }
+    done
+}
+
+/// Takes a stale entry off this node's lists, in a transaction of its own.
+fn forget(core: &Core, ino: InodeNo) -> Result<()> {
+    let listed =
+        core.orphans.table.lock().as_ref().is_some_and(|table| table.listed.contains_key(&ino));
+    if !listed {
+        return Ok(());
+    }
+    let mut tx = core.meta.begin()?;
+    let done = unlist(core, &mut tx, ino);
+    drop(tx);
+    core.watch(done)
+}
+
+/// Deletes what can be deleted of this node's own list: at mount, after another node's recovery,
+/// and now and then (it takes every listed inode's lock). Returns how many remain listed.
+pub(crate) fn reap(core: &Arc<Core>) -> Result<usize> {
+    load(core)?;
+    let listed: Vec<InodeNo> = core
+        .orphans
+        .table
+        .lock()
+        .as_ref()
+        .map(|table| table.listed.keys().copied().collect())
+        .unwrap_or_default();
+    for ino in listed {
+        let open_here =
+            core.inodes.find(ino).is_some_and(|i| i.opens.load(Ordering::Acquire) > 0);
+        if open_here {
+            continue;
+        }
+        match delete(core, ino) {
+            Err(e) if !e.is_fatal() => tracing::warn!("orphan {ino} is left for later: {e}"),
+            other => other?,
+        }
+    }
+    Ok(core.orphans.table.lock().as_ref().map_or(0, |table| table.listed.len()))
+}
+
+/// After replay of dead `node`'s journal: moves its list into this node's. Takes no inode lock (the
+/// dead may still hold them): call [`reap`] once its slot is free. What does not fit stays for the
+/// slot's next owner. Durable and in place on return; idempotent.
+pub(crate) fn recover(core: &Arc<Core>, node: NodeId) -> Result<()> {
+    load(core)?;
+    for n in 0..usize::try_from(RawSuperblock::ORPHAN_BLOCKS).unwrap_or(0) {
+        let block = block_of(core, node, n);
+        let inos = read(core, block)?;
+        if !inos.is_empty() {
+            let mut rooms: Vec<Room> = Vec::new();
+            while rooms.len() < inos.len()
+                && let Ok(room) = room(core)
+            {
+                rooms.push(room);
+            }
+            let taken = rooms.len();
+            let mut tx = core.meta.begin()?;
+            let moved = inos
+                .iter()
+                .zip(rooms)
+                .try_for_each(|(&ino, room)| list(core, &mut tx, room, ino))
+                .and_then(|()| change(core, &mut tx, block, |list| drop(list.drain(..taken))));
+            drop(tx);
+            core.watch(moved)?;
+            core.meta.sync_blocks(&[block])?;
+        }
+        // The slot's next owner writes it from now on.
+        core.meta.drop_owner(LockNo::from(block));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_encode_and_decode_and_refuse_nonsense() {
+        let mut body = vec![0x5a_u8; 200];
+        let inos: Vec<InodeNo> = (1..=10).map(InodeNo).collect();
+        encode(&mut body, &inos);
+        assert_eq!(decode(&body, BlockNo(9)).unwrap(), inos);
+        assert!(body[HEAD + 80..].iter().all(|&b| b == 0));
+        encode(&mut body, &[]);
+        assert!(decode(&body, BlockNo(9)).unwrap().is_empty());
+        body[HEAD - ENTRY..HEAD].fill(0xff);
+        assert!(decode(&body, BlockNo(9)).is_err());
+        assert!(decode(&body[..10], BlockNo(9)).is_err());
+    }
 }

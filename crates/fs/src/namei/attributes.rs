@@ -1,0 +1,72 @@
+//! Attributes.
+
+use std::sync::Arc;
+
+use braid_format::InodeNo;
+use braid_format::dinode::{RawDinode, RawTime};
+
+use super::{S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_IXGRP, mutable, sealed, writable};
+use crate::attr::{Attr, SetAttr, TimeSet};
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::inode::{now, raw_time};
+
+/// An inode's attributes.
+pub(crate) fn getattr(core: &Arc<Core>, ino: InodeNo) -> Result<Attr> {
+    Ok(core.lock_shared(ino)?.attr())
+}
+
+/// Changes attributes; a size is set through [`crate::data`].
+///
+/// A new owner or group takes the set-user-ID bit, and the set-group-ID bit of what the group may
+/// execute, off anything but a directory, unless a mode is given too.
+pub(crate) fn setattr(core: &Arc<Core>, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
+    writable(core)?;
+    let locked = core.lock_exclusive(ino)?;
+    mutable(&locked, RawDinode::FLAG_IMMUTABLE)?;
+    if let Some(size) = set.size {
+        match locked.file_type() {
+            S_IFREG => {}
+            S_IFDIR => return Err(Error::IsDirectory),
+            _ => return Err(Error::Invalid("size of a special file")),
+        }
+        mutable(&locked, RawDinode::FLAG_APPEND)?;
+        crate::data::truncate(core, &locked, size)?;
+    }
+    let present = raw_time(now());
+    let at = |t: TimeSet| match t {
+        TimeSet::Now => present,
+        TimeSet::At(time) => raw_time(time),
+    };
+    let mut tx = core.meta.begin()?;
+    let changed = locked.update(&mut tx, |raw| apply(raw, set, present, &at));
+    drop(tx);
+    sealed(core, changed)?;
+    Ok(locked.attr())
+}
+
+fn apply(raw: &mut RawDinode, set: &SetAttr, present: RawTime, at: &dyn Fn(TimeSet) -> RawTime) {
+    let old = raw.mode.get();
+    if let Some(uid) = set.uid {
+        raw.uid = uid.into();
+    }
+    if let Some(gid) = set.gid {
+        raw.gid = gid.into();
+    }
+    if let Some(mode) = set.mode {
+        raw.mode = (old & S_IFMT | mode & !S_IFMT).into();
+    } else if (set.uid.is_some() || set.gid.is_some()) && old & S_IFMT != S_IFDIR {
+        let mut mode = old & !S_ISUID;
+        if mode & S_IXGRP != 0 {
+            mode &= !S_ISGID;
+        }
+        raw.mode = mode.into();
+    }
+    if let Some(t) = set.atime {
+        raw.atime = at(t);
+    }
+    if let Some(t) = set.mtime {
+        raw.mtime = at(t);
+    }
+    raw.ctime = set.ctime.map_or(present, at);
+}

@@ -1,0 +1,144 @@
+//! Reading names.
+
+use std::sync::Arc;
+
+use braid_format::InodeNo;
+use braid_format::dinode::{Layout, RawDinode};
+use braid_format::tree::RawExtent;
+use braid_format::{BlockCount, BlockNo, Bytes};
+use braid_lock::Mode;
+use braid_pool::device::AlignedBuf;
+use zerocopy::FromBytes;
+
+use super::{S_IFDIR, S_IFLNK, kind_of, lock_named, reader};
+use crate::attr::{Attr, DirEntry};
+use crate::core::Core;
+use crate::dir::{self, Listed};
+use crate::error::{Error, Result};
+use crate::inode::Locked;
+
+/// Entries taken out of a directory at a time; with attributes, fewer: the kernel's buffer holds
+/// about twenty.
+const BATCH: usize = 256;
+const BATCH_PLUS: usize = 32;
+
+/// The inode that `name` in `dir` leads to. "." and ".." work too.
+pub(crate) fn lookup(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<Attr> {
+    match name {
+        b"." | b".." => {
+            let locked = core.lock_shared(dir)?;
+            locked.require_dir()?;
+            if name == b"." {
+                return Ok(locked.attr());
+            }
+            let parent = parent_of(&locked);
+            drop(locked);
+            super::getattr(core, parent)
+        }
+        _ => Ok(lock_named(core, dir, name, Mode::Shared)?.child.attr()),
+    }
+}
+
+/// A locked directory's parent; the root's is itself.
+pub(super) fn parent_of(dir: &Locked) -> InodeNo {
+    InodeNo(dir.st().raw.parent.get())
+}
+
+/// A symbolic link's target.
+pub(crate) fn readlink(core: &Arc<Core>, ino: InodeNo) -> Result<Vec<u8>> {
+    let locked = core.lock_shared(ino)?;
+    if locked.file_type() != S_IFLNK {
+        return Err(Error::Invalid("not a symbolic link"));
+    }
+    let bad = |what| Error::Inconsistent { block: locked.inode.block(), what };
+    let size = usize::try_from(locked.st().raw.size.get()).unwrap_or(usize::MAX);
+    if size > super::make::TARGET_MAX {
+        return Err(bad("length of a symbolic link"));
+    }
+    let body = locked.body(&core.meta)?;
+    let tail = body.get(RawDinode::TAIL_AT..).ok_or_else(|| bad("tail"))?;
+    if locked.layout()? == Layout::Stuffed {
+        return tail.get(..size).map(<[u8]>::to_vec).ok_or_else(|| bad("tail"));
+    }
+    let (extent, _) = RawExtent::read_from_prefix(tail).map_err(|_| bad("tail"))?;
+    let start = BlockNo(extent.physical.get());
+    let geo = core.volume.geo;
+    let blocks = geo.block_size.blocks_for(Bytes::from(size));
+    let fits = BlockCount(u64::from(extent.len.get())) >= blocks
+        && start.get().checked_add(blocks.0).is_some_and(|end| {
+            end <= core.volume.sb.total_blocks.get() && start.get() > 0
+        });
+    if !fits {
+        return Err(bad("extent of a symbolic link"));
+    }
+    let mut buf = AlignedBuf::zeroed(geo.block_size.bytes_in(blocks).to_usize());
+    core.volume.pool.read(geo.block_size.offset_of(start), &mut buf)?;
+    buf.get(..size).map(<[u8]>::to_vec).ok_or_else(|| bad("length of a symbolic link"))
+}
+
+/// Hands the entries after `cookie` to `emit` until it says that it is full (that entry then
+/// counts as not taken) or the directory ends. `plus`: with attributes.
+///
+/// No lock is held while `emit` runs. Attributes are read after the directory's lock was given
+/// up, one child's lock at a time, so no lock order is violated; an entry whose inode has gone
+/// meanwhile comes without them.
+pub(crate) fn readdir(
+    core: &Arc<Core>,
+    ino: InodeNo,
+    cookie: u64,
+    plus: bool,
+    emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+) -> Result<()> {
+    let mut cookie = cookie;
+    let mut batch: Vec<Listed> = Vec::new();
+    loop {
+        batch.clear();
+        let locked = core.lock_shared(ino)?;
+        if !locked.is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        let parent = parent_of(&locked);
+        let max = if plus { BATCH_PLUS } else { BATCH };
+        let more = dir::list_after(
+            &mut reader(core, &locked),
+            cookie.max(dir::DOT_DOT),
+            max,
+            &mut batch,
+        )?;
+        drop(locked);
+        let dots: [(u64, InodeNo, &[u8]); 2] = [(1, ino, b"."), (dir::DOT_DOT, parent, b"..")];
+        for (next, to, name) in dots {
+            if next <= cookie {
+                continue;
+            }
+            let kind = kind_of(S_IFDIR);
+            let attr = if plus { attr_if_there(core, to, kind)? } else { None };
+            if emit(DirEntry { ino: to, next, kind, name, attr }) {
+                return Ok(());
+            }
+            cookie = next;
+        }
+        for Listed { cookie: next, ino: to, kind, name } in batch.drain(..) {
+            let attr = if plus { attr_if_there(core, to, kind)? } else { None };
+            if emit(DirEntry { ino: to, next, kind, name: &name, attr }) {
+                return Ok(());
+            }
+            cookie = next;
+        }
+        if !more {
+            return Ok(());
+        }
+    }
+}
+
+/// Attributes of a child seen a moment ago; `None` when it has gone.
+fn attr_if_there(core: &Arc<Core>, ino: InodeNo, kind: u32) -> Result<Option<Attr>> {
+    match core.lock_shared(ino) {
+        Ok(locked) => {
+            let attr = locked.attr();
+            Ok((attr.nlink > 0 && kind_of(attr.mode) == kind).then_some(attr))
+        }
+        Err(Error::Stale(_)) => Ok(None),
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,185 @@
+//! Removing names, and what becomes of an inode whose last name goes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use braid_format::InodeNo;
+use braid_format::dinode::{Layout, RawDinode};
+use braid_lock::Mode;
+
+use super::{
+    Named, S_IFDIR, lock_named, mutable, reader, remove_entry, sealed, touch, writable,
+};
+use crate::alloc::Reservation;
+use crate::core::Core;
+use crate::dir;
+use crate::error::{Error, Result};
+use crate::inode::Locked;
+use crate::meta::Tx;
+use crate::orphan::{self, Room};
+
+/// Removes a name of anything but a directory.
+///
+/// The inode goes with its last name: a small one in the same transaction, a large one after it,
+/// listed as an orphan meanwhile. One that is open stays listed until it is closed everywhere.
+pub(crate) fn unlink(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<()> {
+    take_away(core, dir, name, false)
+}
+
+/// Removes an empty directory.
+pub(crate) fn rmdir(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<()> {
+    match name {
+        b"." => Err(Error::Invalid("removal of \".\"")),
+        b".." => Err(Error::NotEmpty),
+        _ => take_away(core, dir, name, true),
+    }
+}
+
+fn take_away(core: &Arc<Core>, dir: InodeNo, name: &[u8], directory: bool) -> Result<()> {
+    writable(core)?;
+    let Named { dir, found, child } = lock_named(core, dir, name, Mode::Exclusive)?;
+    mutable(&dir, RawDinode::FLAG_IMMUTABLE | RawDinode::FLAG_APPEND)?;
+    mutable(&child, RawDinode::FLAG_IMMUTABLE | RawDinode::FLAG_APPEND)?;
+    match (child.file_type() == S_IFDIR, directory) {
+        (true, false) => return Err(Error::IsDirectory),
+        (false, true) => return Err(Error::NotDirectory),
+        (true, true) if child.st().raw.entries.get() > 0 => return Err(Error::NotEmpty),
+        _ => {}
+    }
+    let dropped = Dropped::plan(core, &child)?;
+    let frees = dir::frees_for_remove(&mut reader(core, &dir), found.cookie)?;
+    let mut r = core.alloc.reserve(0, 0, frees + dropped.frees())?;
+    let mut tx = core.meta.begin()?;
+    let done = remove_entry(core, (&mut tx, &mut r), &dir, (name, found), frees)
+        .and_then(|()| dropped.apply(core, &mut tx, &mut r, &child));
+    drop(tx);
+    let fate = sealed(core, done)?;
+    drop(dir);
+    drop(r);
+    fate.finish(core, child)
+}
+
+/// What is to become of an inode that loses a name.
+pub(crate) struct Dropped {
+    fate: Fate,
+    /// For the orphan list.
+    room: Option<Room>,
+}
+
+/// See [`Dropped`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It has other names.
+    Stays,
+    /// Someone has it open: deleted at the last close.
+    Open,
+    /// Too large for one transaction: deleted right after.
+    Large,
+    /// Freed in the same transaction.
+    Freed {
+        /// Its attribute block goes too.
+        attributes: bool,
+    },
+}
+
+/// Whether a program somewhere has the inode open. Exclusive lock held.
+pub(crate) fn is_open(inode: &Locked) -> bool {
+    inode.inode.opens.load(Ordering::Acquire) > 0
+        || !inode.guard.openers().is_empty()
+        || inode.guard.openers_overflowed()
+}
+
+/// Whether nothing but the dinode (and an attribute block) is to be freed.
+fn is_small(inode: &Locked) -> Result<bool> {
+    let layout = inode.layout()?;
+    let st = inode.st();
+    let contents = match layout {
+        Layout::None | Layout::Stuffed | Layout::DirStuffed => false,
+        Layout::Extents | Layout::DirHashed => {
+            st.raw.tree_height.get() > 0 || st.raw.tail_count.get() > 0
+        }
+    };
+    Ok(!contents)
+}
+
+impl Dropped {
+    /// Decides, before the transaction. Exclusive lock held.
+    ///
+    /// # Errors
+    /// `TooManyOrphans` when it must be listed and the lists are full.
+    pub fn plan(core: &Arc<Core>, inode: &Locked) -> Result<Self> {
+        let (links, attributes) = {
+            let st = inode.st();
+            (st.raw.nlink.get(), st.raw.xattr_block.get() != 0)
+        };
+        let fate = if links > 1 && !inode.is_dir() {
+            Fate::Stays
+        } else if is_open(inode) {
+            Fate::Open
+        } else if is_small(inode)? && !inode.inode.data.is_dirty() {
+            Fate::Freed { attributes }
+        } else {
+            Fate::Large
+        };
+        let room = match fate {
+            Fate::Open | Fate::Large => Some(orphan::room(core)?),
+            Fate::Stays | Fate::Freed { .. } => None,
+        };
+        Ok(Self { fate, room })
+    }
+    /// Free-log entries that [`Self::apply`] may take.
+    pub fn frees(&self) -> u64 {
+        match self.fate {
+            Fate::Freed { attributes } => 1 + u64::from(attributes),
+            _ => 0,
+        }
+    }
+    /// Takes the link away. After a fate of `Freed` the inode's state must not be used any more.
+    pub fn apply(
+        self,
+        core: &Arc<Core>,
+        tx: &mut Tx<'_>,
+        r: &mut Reservation,
+        inode: &Locked,
+    ) -> Result<Fate> {
+        match self.fate {
+            Fate::Stays => inode.update(tx, |raw| {
+                raw.nlink = raw.nlink.get().saturating_sub(1).into();
+                touch(raw);
+            })?,
+            Fate::Open | Fate::Large => {
+                inode.update(tx, |raw| {
+                    raw.nlink = 0.into();
+                    touch(raw);
+                })?;
+                let room = self.room.ok_or(Error::TooManyOrphans)?;
+                orphan::list(core, tx, room, inode.ino())?;
+            }
+            Fate::Freed { .. } => orphan::free_dinode(core, tx, r, inode)?,
+        }
+        Ok(self.fate)
+    }
+}
+
+impl Fate {
+    /// After the transaction, with the directories' locks given up.
+    ///
+    /// # Errors
+    /// None for a large inode that could not be deleted now: it is listed, and tried again later.
+    pub fn finish(self, core: &Arc<Core>, inode: Locked) -> Result<()> {
+        match self {
+            Self::Stays | Self::Open => Ok(()),
+            Self::Freed { .. } => {
+                inode.inode.unload();
+                Ok(())
+            }
+            Self::Large => match orphan::delete_locked(core, inode) {
+                Err(e) if !e.is_fatal() => {
+                    tracing::warn!("a removed file's space is freed later: {e}");
+                    Ok(())
+                }
+                other => other,
+            },
+        }
+    }
+}
