@@ -56,6 +56,15 @@ impl Core {
     pub fn lock_exclusive(&self, ino: InodeNo) -> Result<Locked> {
         self.lock(ino, Mode::Exclusive, Local::Exclusive)
     }
+    /// Takes an inode's lock if that needs no waiting, whatever else is held.
+    pub fn try_lock(&self, ino: InodeNo, mode: Mode, local: Local) -> Result<Option<Locked>> {
+        self.check_ino(ino)?;
+        self.check_alive()?;
+        match self.locks.try_acquire(LockNo::from(ino), mode, local) {
+            Some(guard) => self.loaded(ino, guard).map(Some),
+            None => Ok(None),
+        }
+    }
     /// For a page fill that the kernel waits for (see `LockManager::acquire_fill`).
     pub fn lock_fill(&self, ino: InodeNo, mode: Mode) -> Result<Locked> {
         self.check_ino(ino)?;

@@ -23,7 +23,7 @@ use zerocopy::FromBytes;
 use crate::alloc::Reservation;
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::inode::Locked;
+use crate::inode::{Locked, now};
 use crate::meta::Tx;
 use crate::namei::is_open;
 
@@ -38,10 +38,23 @@ pub(crate) struct Orphans {
     table: Mutex<Option<Table>>,
 }
 
+/// A listed inode.
+#[derive(Debug, Clone, Copy)]
+struct Listed {
+    /// In which of this node's blocks.
+    block: usize,
+    /// Not to be looked at before (Unix seconds): another node has it open, and looking takes its
+    /// lock away from there.
+    retry_at: i64,
+}
+
+/// Seconds between two looks at an inode that another node has open. That node deletes it at its
+/// last close; the look is for nodes that died.
+const RETRY_SECONDS: i64 = 60;
+
 #[derive(Debug)]
 struct Table {
-    /// In which of this node's blocks each inode is listed.
-    listed: HashMap<InodeNo, usize>,
+    listed: HashMap<InodeNo, Listed>,
     /// Entries in each block.
     counts: Vec<usize>,
     /// Entries that fit in one block.
@@ -127,7 +140,7 @@ pub(crate) fn load(core: &Core) -> Result<()> {
     for n in 0..blocks {
         let inos = read(core, block_of(core, core.me.slot, n))?;
         counts.push(inos.len());
-        listed.extend(inos.into_iter().map(|ino| (ino, n)));
+        listed.extend(inos.into_iter().map(|ino| (ino, Listed { block: n, retry_at: 0 })));
     }
     let capacity = core.volume.geo.body_len().saturating_sub(HEAD) / ENTRY;
     *table = Some(Table { listed, counts, capacity, promised: 0 });
@@ -162,16 +175,12 @@ pub(crate) fn list(core: &Core, tx: &mut Tx<'_>, mut room: Room, ino: InodeNo) -
     if table.listed.contains_key(&ino) {
         return Ok(());
     }
-    let n = table
-        .counts
-        .iter()
-        .position(|&c| c < table.capacity)
-        .ok_or(Error::TooManyOrphans)?;
+    let n = table.counts.iter().position(|&c| c < table.capacity).ok_or(Error::TooManyOrphans)?;
     change(core, tx, block_of(core, core.me.slot, n), |inos| inos.push(ino))?;
     if let Some(count) = table.counts.get_mut(n) {
         *count += 1;
     }
-    table.listed.insert(ino, n);
+    table.listed.insert(ino, Listed { block: n, retry_at: 0 });
     Ok(())
 }
 
@@ -182,7 +191,7 @@ pub(crate) fn list(core: &Core, tx: &mut Tx<'_>, mut room: Room, ino: InodeNo) -
 pub(crate) fn unlist(core: &Core, tx: &mut Tx<'_>, ino: InodeNo) -> Result<()> {
     let mut table = core.orphans.table.lock();
     let Some(table) = table.as_mut() else { return Ok(()) };
-    let Some(&n) = table.listed.get(&ino) else { return Ok(()) };
+    let Some(&Listed { block: n, .. }) = table.listed.get(&ino) else { return Ok(()) };
     change(core, tx, block_of(core, core.me.slot, n), |inos| inos.retain(|&i| i != ino))?;
     table.listed.remove(&ino);
     if let Some(count) = table.counts.get_mut(n) {
@@ -240,6 +249,12 @@ pub(crate) fn delete(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
     }
 }
 
+/// This node's last close of an inode that is unlinked, or whose lock was given up while it was
+/// open: deletes it if nobody refers to it any more. No lock held.
+pub(crate) fn last_close(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
+    delete(core, ino)
+}
+
 /// As [`delete`], of an inode locked exclusively.
 pub(crate) fn delete_locked(core: &Arc<Core>, locked: Locked) -> Result<()> {
     load(core)?;
@@ -254,8 +269,8 @@ pub(crate) fn delete_locked(core: &Arc<Core>, locked: Locked) -> Result<()> {
     let attributes = locked.st().raw.xattr_block.get() != 0;
     let mut r = core.alloc.reserve(0, 0, 1 + u64::from(attributes))?;
     let mut tx = core.meta.begin()?;
-    let done = free_dinode(core, &mut tx, &mut r, &locked)
-        .and_then(|()| unlist(core, &mut tx, ino));
+    let done =
+        free_dinode(core, &mut tx, &mut r, &locked).and_then(|()| unlist(core, &mut tx, ino));
     drop(tx);
     locked.inode.unload();
     if let Err(e) = &done {
@@ -281,22 +296,24 @@ fn forget(core: &Core, ino: InodeNo) -> Result<()> {
 /// and now and then (it takes every listed inode's lock). Returns how many remain listed.
 pub(crate) fn reap(core: &Arc<Core>) -> Result<usize> {
     load(core)?;
-    let listed: Vec<InodeNo> = core
-        .orphans
-        .table
-        .lock()
-        .as_ref()
-        .map(|table| table.listed.keys().copied().collect())
-        .unwrap_or_default();
-    for ino in listed {
-        let open_here =
-            core.inodes.find(ino).is_some_and(|i| i.opens.load(Ordering::Acquire) > 0);
+    let present = now().sec;
+    let due: Vec<InodeNo> = core.orphans.table.lock().as_ref().map_or_else(Vec::new, |table| {
+        let due = table.listed.iter().filter(|(_, l)| l.retry_at <= present);
+        due.map(|(&ino, _)| ino).collect()
+    });
+    for ino in due {
+        let open_here = core.inodes.find(ino).is_some_and(|i| i.opens.load(Ordering::Acquire) > 0);
         if open_here {
             continue;
         }
         match delete(core, ino) {
             Err(e) if !e.is_fatal() => tracing::warn!("orphan {ino} is left for later: {e}"),
             other => other?,
+        }
+        if let Some(table) = core.orphans.table.lock().as_mut()
+            && let Some(listed) = table.listed.get_mut(&ino)
+        {
+            listed.retry_at = present + RETRY_SECONDS;
         }
     }
     Ok(core.orphans.table.lock().as_ref().map_or(0, |table| table.listed.len()))

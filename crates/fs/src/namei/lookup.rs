@@ -65,9 +65,10 @@ pub(crate) fn readlink(core: &Arc<Core>, ino: InodeNo) -> Result<Vec<u8>> {
     let geo = core.volume.geo;
     let blocks = geo.block_size.blocks_for(Bytes::from(size));
     let fits = BlockCount(u64::from(extent.len.get())) >= blocks
-        && start.get().checked_add(blocks.0).is_some_and(|end| {
-            end <= core.volume.sb.total_blocks.get() && start.get() > 0
-        });
+        && start
+            .get()
+            .checked_add(blocks.0)
+            .is_some_and(|end| end <= core.volume.sb.total_blocks.get() && start.get() > 0);
     if !fits {
         return Err(bad("extent of a symbolic link"));
     }
@@ -99,12 +100,8 @@ pub(crate) fn readdir(
         }
         let parent = parent_of(&locked);
         let max = if plus { BATCH_PLUS } else { BATCH };
-        let more = dir::list_after(
-            &mut reader(core, &locked),
-            cookie.max(dir::DOT_DOT),
-            max,
-            &mut batch,
-        )?;
+        let more =
+            dir::list_after(&mut reader(core, &locked), cookie.max(dir::DOT_DOT), max, &mut batch)?;
         drop(locked);
         let dots: [(u64, InodeNo, &[u8]); 2] = [(1, ino, b"."), (dir::DOT_DOT, parent, b"..")];
         for (next, to, name) in dots {

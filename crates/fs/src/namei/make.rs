@@ -12,8 +12,8 @@ use braid_pool::device::AlignedBuf;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
-    LINKS_MAX, RETRIES, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, add_entry, kind_of,
-    lock_named, mutable, probe, sealed, touch, vacant, writable,
+    LINKS_MAX, RETRIES, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, add_entry, kind_of, lock_named,
+    mutable, probe, sealed, touch, vacant, writable,
 };
 use crate::alloc::{Reservation, Run};
 use crate::attr::{Attr, Cred};

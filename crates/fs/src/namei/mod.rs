@@ -111,9 +111,10 @@ fn lock(core: &Core, ino: InodeNo, mode: Mode) -> Result<Locked> {
 /// An entry that leads nowhere is damage: the inode exists while the entry does.
 fn dangling(e: Error, ino: InodeNo) -> Error {
     match e {
-        Error::Stale(_) => {
-            Error::Inconsistent { block: ino.into(), what: "a name leads to a slot without an inode" }
-        }
+        Error::Stale(_) => Error::Inconsistent {
+            block: ino.into(),
+            what: "a name leads to a slot without an inode",
+        },
         e => e,
     }
 }
@@ -176,7 +177,8 @@ struct DirChange {
 impl DirChange {
     /// One entry more (or fewer), for an inode of `kind`.
     fn one(name: &[u8], added: bool) -> Self {
-        let bytes = i64::try_from(braid_format::dirent::RawDirent::len_for(name.len())).unwrap_or(0);
+        let bytes =
+            i64::try_from(braid_format::dirent::RawDirent::len_for(name.len())).unwrap_or(0);
         if added {
             Self { entries: 1, bytes, links: 0 }
         } else {

@@ -7,9 +7,7 @@ use braid_format::InodeNo;
 use braid_format::dinode::{Layout, RawDinode};
 use braid_lock::Mode;
 
-use super::{
-    Named, S_IFDIR, lock_named, mutable, reader, remove_entry, sealed, touch, writable,
-};
+use super::{Named, S_IFDIR, lock_named, mutable, reader, remove_entry, sealed, touch, writable};
 use crate::alloc::Reservation;
 use crate::core::Core;
 use crate::dir;

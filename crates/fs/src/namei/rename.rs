@@ -15,8 +15,8 @@ use braid_lock::{Local, Mode};
 use super::lookup::parent_of;
 use super::remove::{Dropped, Fate};
 use super::{
-    LINKS_MAX, RETRIES, S_IFDIR, add_entry, find, kind_of, mutable, reader,
-    remove_entry, replace_entry, sealed, touch, vacant, writable,
+    LINKS_MAX, RETRIES, S_IFDIR, add_entry, find, kind_of, mutable, reader, remove_entry,
+    replace_entry, sealed, touch, vacant, writable,
 };
 use crate::alloc::Reservation;
 use crate::core::Core;
@@ -273,8 +273,7 @@ fn displace(
     };
     let mut r = core.alloc.reserve(0, slots, frees + more)?;
     let mut tx = core.meta.begin()?;
-    let done =
-        displace_in(core, (&mut tx, &mut r), &locks, (from, src, frees), (to, target));
+    let done = displace_in(core, (&mut tx, &mut r), &locks, (from, src, frees), (to, target));
     drop(tx);
     let fate = sealed(core, done)?;
     drop(r);
