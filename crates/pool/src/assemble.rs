@@ -21,7 +21,7 @@ impl Pool {
     /// One of [`PoolError`]'s variants for each thing that can be wrong with a member: not one,
     /// both labels damaged, another pool's, a copy of another, removed, truncated, stale, missing.
     pub fn assemble(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
-        let found = devices.into_iter().map(Found::read).collect::<Result<Vec<_>, _>>()?;
+        let found: Vec<Found> = devices.into_iter().map(Found::read).collect();
         one_pool(&found)?;
         let judgement = judge(&found)?;
         for (f, verdict) in found.iter().zip(&judgement.verdicts) {
@@ -116,9 +116,7 @@ fn heal(members: &[Found], label: &Label) {
         return;
     }
     let Ok(Some(_guard)) = lowest.device.lock_byte(LABEL_LOCK_BYTE) else { return };
-    let unchanged = members
-        .iter()
-        .all(|f| Found::read(f.device.clone()).is_ok_and(|now| now.copies == f.copies));
+    let unchanged = members.iter().all(|f| Found::read(f.device.clone()).labels().eq(f.labels()));
     if !unchanged {
         return;
     }

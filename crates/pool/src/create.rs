@@ -146,7 +146,7 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
     {
         return Err(PoolError::InUse { path: path(), how });
     }
-    let found = Found::read(device.clone())?;
+    let found = Found::read(device.clone());
     if let Some(label) = found.newest() {
         if node_lives(device)? {
             let how = format!("a node has pool {:?} mounted", label.name);
@@ -192,7 +192,7 @@ fn verify(
     member: &Member,
     devices: &[Arc<dyn Device>],
 ) -> Result<(), PoolError> {
-    let found = Found::read(device.clone())?;
+    let found = Found::read(device.clone());
     let Some(label) = found.newest() else { return Err(found.refusal()) };
     let own = label.members.get(usize::from(label.member.0));
     if own.is_some_and(|o| o.uuid == member.uuid) {

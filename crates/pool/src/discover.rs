@@ -87,7 +87,7 @@ impl FoundPool {
             |m: &FoundMember| matches!(m.state, MemberCondition::Good | MemberCondition::Damaged);
         self.missing.is_empty() && self.members.iter().all(good)
     }
-    /// The paths of its members.
+    /// The paths of what was found.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.members.iter().map(|m| m.path.as_path())
     }
@@ -97,10 +97,16 @@ impl FoundPool {
 /// block devices of this machine and on what `$BRAID_DEVICES` names. What cannot be opened or has
 /// no good label is passed over.
 pub fn discover(paths: Option<&[PathBuf]>) -> Vec<FoundPool> {
-    let paths = paths.map_or_else(everywhere, |p| p.iter().flat_map(|p| expand(p)).collect());
+    let paths: Vec<PathBuf> =
+        paths.map_or_else(everywhere, |p| p.iter().flat_map(|p| expand(p)).collect());
+    let backing: Vec<PathBuf> = paths.iter().filter_map(|p| backing_file(p)).collect();
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     let mut pools: HashMap<Uuid, Vec<Found>> = HashMap::new();
     for path in paths {
+        // A file under a loop device is that device, not a copy of it.
+        if !backing.is_empty() && path.canonicalize().is_ok_and(|p| backing.contains(&p)) {
+            continue;
+        }
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
         let Ok(device) = FileDevice::open(&path, options) else { continue };
         let device: Arc<dyn Device> = device;
@@ -108,7 +114,7 @@ pub fn discover(paths: Option<&[PathBuf]>) -> Vec<FoundPool> {
             continue;
         }
         devices.push(device.clone());
-        let Ok(found) = Found::read(device) else { continue };
+        let found = Found::read(device);
         if let Some(pool) = found.newest().map(|l| l.pool) {
             pools.entry(pool).or_default().push(found);
         }
@@ -185,6 +191,14 @@ fn block_devices(partitions: &str) -> impl Iterator<Item = PathBuf> {
 fn is_loop(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("loop"));
     name.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// The file under a loop device.
+fn backing_file(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name().filter(|_| is_loop(path))?;
+    let file = Path::new("/sys/block").join(name).join("loop/backing_file");
+    let text = std::fs::read_to_string(file).ok()?;
+    Path::new(text.trim_end_matches('\n')).canonicalize().ok()
 }
 
 /// A directory's files (not below it), or the path itself.

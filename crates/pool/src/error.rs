@@ -29,6 +29,24 @@ fn list(missing: &[MissingMember]) -> String {
     missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// Why a label cannot be used.
+#[derive(Debug, Clone, Error)]
+#[non_exhaustive]
+pub enum LabelFault {
+    /// The bytes are not a good label.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The bytes cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] DeviceError),
+}
+impl LabelFault {
+    /// Whether there is simply no label, rather than a damaged one.
+    pub fn absent(&self) -> bool {
+        matches!(self, Self::Format(FormatError::BadMagic { .. } | FormatError::TooShort { .. }))
+    }
+}
+
 /// A pool, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolName {
@@ -157,9 +175,9 @@ pub enum PoolError {
         /// The device.
         path: String,
         /// What is wrong with copy 0.
-        first: Box<FormatError>,
+        first: Box<LabelFault>,
         /// What is wrong with copy 1.
-        second: Box<FormatError>,
+        second: Box<LabelFault>,
     },
     /// A member of another pool among the devices.
     #[error("{path} belongs to {found}, {other} to {expected}: give the members of one pool only")]

@@ -16,10 +16,10 @@ use braid_format::label::{Label, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, FormatError, MemberIndex};
 use uuid::Uuid;
 
-use crate::error::{MissingMember, PoolError};
+use crate::error::{LabelFault, MissingMember, PoolError};
 
 /// What stands where a label should.
-pub type Copy = Result<Label, FormatError>;
+pub type Copy = Result<Label, LabelFault>;
 
 /// A device and the two labels found on it.
 #[derive(Debug, Clone)]
@@ -38,26 +38,23 @@ fn id(label: &Label) -> EpochId {
 }
 
 impl Found {
-    /// Reads both labels of `device`.
-    ///
-    /// # Errors
-    /// [`PoolError::Device`] when the device cannot be read. Labels that are absent or damaged are
-    /// no error here: see `copies`.
-    pub fn read(device: Arc<dyn Device>) -> Result<Self, PoolError> {
+    /// Reads both labels of `device`; what is absent, damaged or unreadable is said in `copies`.
+    pub fn read(device: Arc<dyn Device>) -> Self {
         let size = device.info().size;
-        let first = read_copy(&device, 0, Some(Label::COPY0_AT))?;
+        let first = read_copy(&device, 0, Some(Label::COPY0_AT));
         // A device that has grown has its second label where its end was.
         let joined = first.as_ref().ok().and_then(|l| l.members.get(usize::from(l.member.0)));
         let at_join = joined.and_then(|m| Label::copy1_at(m.device_size));
-        let mut second = read_copy(&device, 1, at_join.or(Label::copy1_at(size)))?;
+        let mut second = read_copy(&device, 1, at_join.or(Label::copy1_at(size)));
         if let (Ok(a), Ok(b)) = (&first, &second)
             && (a.pool, own_uuid(a)) != (b.pool, own_uuid(b))
         {
             // Left over from another life of the device: copy 0 is written first.
             let what = "pool label";
-            second = Err(FormatError::BadField { what, at: size.0, field: "member", value: 0 });
+            let other = FormatError::BadField { what, at: size.0, field: "member", value: 0 };
+            second = Err(other.into());
         }
-        Ok(Self { device, copies: [first, second] })
+        Self { device, copies: [first, second] }
     }
 
     /// The device's path.
@@ -82,11 +79,8 @@ impl Found {
     /// Why this device, which has no good label, is no member.
     pub fn refusal(&self) -> PoolError {
         let path = self.path().to_owned();
-        let absent = |e: &FormatError| {
-            matches!(e, FormatError::BadMagic { .. } | FormatError::TooShort { .. })
-        };
         match &self.copies {
-            [Err(first), Err(second)] if !(absent(first) && absent(second)) => {
+            [Err(first), Err(second)] if !(first.absent() && second.absent()) => {
                 PoolError::LabelsDamaged {
                     path,
                     first: Box::new(first.clone()),
@@ -103,28 +97,20 @@ fn own_uuid(label: &Label) -> Option<Uuid> {
 }
 
 /// Reads and verifies the copy at `at`; a place the device does not have holds nothing.
-fn read_copy(
-    device: &Arc<dyn Device>,
-    copy: u32,
-    at: Option<ByteOffset>,
-) -> Result<Copy, PoolError> {
+fn read_copy(device: &Arc<dyn Device>, copy: u32, at: Option<ByteOffset>) -> Copy {
+    let what = "pool label";
     let size = device.info().size;
-    let nothing = FormatError::TooShort { what: "pool label", len: 0 };
-    let Some(at) = at.filter(|at| at.0 < size.0) else { return Ok(Err(nothing)) };
+    let at = at.filter(|at| at.0 < size.0).ok_or(FormatError::TooShort { what, len: 0 })?;
     let room = (size.0 - at.0).min(Label::LEN_MAX as u64);
     let len = room / device.info().sector.0 * device.info().sector.0;
     let mut buf = AlignedBuf::zeroed(Bytes(len).to_usize());
     device.read(at, &mut buf)?;
-    Ok(match Label::decode(&buf, at) {
-        Ok((_, found)) if found != copy => Err(FormatError::BadField {
-            what: "pool label",
-            at: at.0,
-            field: "copy",
-            value: found.into(),
-        }),
-        Ok((label, _)) => Ok(label),
-        Err(e) => Err(e),
-    })
+    let (label, found) = Label::decode(&buf, at)?;
+    if found != copy {
+        let value = found.into();
+        return Err(FormatError::BadField { what, at: at.0, field: "copy", value }.into());
+    }
+    Ok(label)
 }
 
 /// What a device is to the pool that was judged.

@@ -426,7 +426,7 @@ fn discovery_names_pools_and_conditions() {
     let pools = look();
     let names: Vec<_> = pools.iter().map(|p| (p.name.as_str(), p.members.len())).collect();
     assert_eq!(names, [("other", 1), ("p", 3)]);
-    assert!(pools.iter().all(|p| p.complete()));
+    assert!(pools.iter().all(braid_pool::FoundPool::complete));
     assert_eq!(pools[1].uuid, pool.info().uuid);
 
     std::fs::remove_file(disks.path("another name of a")).unwrap();
