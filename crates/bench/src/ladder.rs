@@ -11,7 +11,8 @@ use braid_format::{Bytes, ByteOffset, StripeUnit};
 use braid_fs::make::{MakeOptions, make};
 use braid_fs::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
 use braid_pool::device::{AlignedBuf, Device, FileDevice, IoQueue, OpenOptions, OwnedOp};
-use braid_pool::{CreateOptions, Pool, PoolQueue};
+
+use braid_pool::{CreateOptions, Pool, PoolOp, PoolQueue};
 
 use crate::cli::Common;
 use crate::report::{Figure, Report};
@@ -129,6 +130,13 @@ fn owned(direction: Direction, buffer: AlignedBuf) -> OwnedOp {
     }
 }
 
+fn pool_op(direction: Direction, buffer: AlignedBuf) -> PoolOp {
+    match direction {
+        Direction::Read => PoolOp::Read(buffer),
+        Direction::Write => PoolOp::Write(buffer),
+    }
+}
+
 /// All devices at once, each sequentially, through the same engine that the pool uses.
 fn raw(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     let devices = rig.devices()?;
@@ -181,14 +189,14 @@ fn pool(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     for (direction, name) in PHASES {
         let figure = timed(total * REQUEST as u64, || {
             let depth = DEPTH_PER_MEMBER * common.members;
-            let mut queue = PoolQueue::new(&pool, depth)?;
+            let mut queue = PoolQueue::new(pool.clone(), depth)?;
             let mut free: Vec<AlignedBuf> = (0..depth).map(|_| AlignedBuf::zeroed(REQUEST)).collect();
             for n in 0..total {
                 let buffer = match free.pop() {
                     Some(buffer) => buffer,
                     None => finish(queue.complete())?,
                 };
-                queue.submit(n, ByteOffset(n * REQUEST as u64), owned(direction, buffer))?;
+                queue.submit(n, ByteOffset(n * REQUEST as u64), pool_op(direction, buffer))?;
             }
             while queue.in_flight() > 0 {
                 finish(queue.complete())?;

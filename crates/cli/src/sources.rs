@@ -47,7 +47,7 @@ fn by_name(name: &str) -> Result<Vec<PathBuf>> {
     if name.contains('/') {
         bail!("no such device: {name}");
     }
-    let pools = discover(None)?;
+    let pools = discover(None);
     let found: Vec<_> =
         pools.iter().filter(|p| p.name == name || p.uuid.to_string() == name).collect();
     match found.as_slice() {

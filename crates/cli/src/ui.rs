@@ -21,3 +21,10 @@ pub fn progress(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
         bar.set_position(done);
     }
 }
+
+/// A plain table.
+pub fn table(header: &[&str]) -> comfy_table::Table {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::NOTHING).set_header(header);
+    table
+}

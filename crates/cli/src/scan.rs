@@ -1,0 +1,62 @@
+//! `braid scan`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use braid_pool::{FoundPool, MemberCondition, discover};
+use serde_json::json;
+
+/// List the pools on this host's devices, found by their labels.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Look only at these devices, files or directories (default: all block devices, and those in
+    /// BRAID_DEVICES)
+    #[arg(value_name = "DEVICE")]
+    paths: Vec<PathBuf>,
+    /// Machine-readable
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let pools = discover((!args.paths.is_empty()).then_some(args.paths.as_slice()));
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&pools.iter().map(as_json).collect::<Vec<_>>())?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if pools.is_empty() {
+        println!("no pools found");
+    }
+    for pool in &pools {
+        let state = if pool.complete() { "complete" } else { "INCOMPLETE" };
+        println!("{}  {}  epoch {}  {state}", pool.name, pool.uuid, pool.epoch);
+        for member in &pool.members {
+            let index = member.index.map_or_else(|| "-".to_owned(), |i| i.to_string());
+            match &member.state {
+                MemberCondition::Good => println!("  {index:>3}  {}", member.path.display()),
+                other => println!("  {index:>3}  {}  ({other})", member.path.display()),
+            }
+        }
+        for missing in &pool.missing {
+            println!("       missing: {missing}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn as_json(pool: &FoundPool) -> serde_json::Value {
+    json!({
+        "name": pool.name,
+        "uuid": pool.uuid.to_string(),
+        "epoch": pool.epoch.get(),
+        "complete": pool.complete(),
+        "members": pool.members.iter().map(|m| json!({
+            "path": m.path,
+            "index": m.index.map(|i| i.get()),
+            "state": m.state.to_string(),
+        })).collect::<Vec<_>>(),
+        "missing": pool.missing.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}

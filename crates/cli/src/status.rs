@@ -1,0 +1,128 @@
+//! `braid status`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use braid_fs::ClusterView;
+use serde_json::json;
+
+use crate::{runtime, size, sources, ui};
+
+/// Show mounts of this host, or a pool: members, space, nodes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool's name, or all of its devices (default: what is mounted on this host)
+    #[arg(value_name = "NAME|DEVICE")]
+    sources: Vec<String>,
+    /// Machine-readable
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it. Looking changes nothing, and needs no mount.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mounts = runtime::mounts();
+    let view = if args.sources.is_empty() {
+        None
+    } else {
+        let pool = sources::open(&args.sources, true)?;
+        Some((pool.info().clone(), braid_fs::inspect(pool)?))
+    };
+    if args.json {
+        let mounts: Vec<_> = mounts
+            .iter()
+            .map(|m| json!({"pid": m.pid, "pool": m.pool, "mount_point": m.mount_point}))
+            .collect();
+        let pool = view.as_ref().map(|(info, cluster)| as_json(info, cluster));
+        println!("{}", serde_json::to_string_pretty(&json!({"mounts": mounts, "pool": pool}))?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some((info, cluster)) = &view {
+        show(info, cluster);
+    } else if mounts.is_empty() {
+        println!("nothing is mounted on this host; name a pool to see it");
+    } else {
+        let mut table = ui::table(&["pool", "mounted on", "process"]);
+        for m in &mounts {
+            table.add_row([m.pool.clone(), m.mount_point.display().to_string(), m.pid.to_string()]);
+        }
+        println!("{table}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(info: &braid_pool::PoolInfo, cluster: &ClusterView) {
+    println!(
+        "pool {} ({}), epoch {}: {}, stripe unit {}, block size {}",
+        info.name,
+        info.uuid,
+        info.epoch,
+        size::show(info.size.get()),
+        size::show(info.stripe_unit.get()),
+        size::show(cluster.block_size.get()),
+    );
+    println!(
+        "space: {} free of {}; {} inodes",
+        size::show(cluster.free.get()),
+        size::show(cluster.size.get()),
+        cluster.inodes
+    );
+    let mut members = ui::table(&["member", "device", "size", "used for data"]);
+    for m in &info.members {
+        members.add_row([
+            m.index.to_string(),
+            m.path.clone(),
+            size::show(m.size.get()),
+            size::show(m.data_len.get()),
+        ]);
+    }
+    println!("{members}");
+    if cluster.nodes.is_empty() {
+        println!("no node has it mounted ({} may at once)", cluster.node_slots);
+        return;
+    }
+    let mut nodes = ui::table(&["node", "state", "host", "process", "mounted on"]);
+    for n in &cluster.nodes {
+        nodes.add_row([
+            n.life.slot.to_string(),
+            state(n).to_owned(),
+            n.host.clone(),
+            n.pid.to_string(),
+            n.mount_point.clone(),
+        ]);
+    }
+    println!("{nodes}");
+}
+
+fn state(node: &braid_fs::lock::NodeView) -> &'static str {
+    use braid_format::node::SlotState;
+    match (node.state, node.beating) {
+        (SlotState::Active, true) => "alive",
+        (SlotState::Active, false) => "silent",
+        (SlotState::Recovering, _) => "being recovered",
+        (SlotState::Free, _) => "free",
+    }
+}
+
+fn as_json(info: &braid_pool::PoolInfo, cluster: &ClusterView) -> serde_json::Value {
+    json!({
+        "name": info.name,
+        "uuid": info.uuid.to_string(),
+        "epoch": info.epoch.get(),
+        "size": info.size.get(),
+        "stripe_unit": info.stripe_unit.get(),
+        "stripe_width": info.stripe_width.get(),
+        "block_size": cluster.block_size.get(),
+        "fs_size": cluster.size.get(),
+        "fs_free": cluster.free.get(),
+        "inodes": cluster.inodes,
+        "node_slots": cluster.node_slots,
+        "members": info.members.iter().map(|m| json!({
+            "index": m.index.get(), "path": m.path, "size": m.size.get(), "data": m.data_len.get(),
+        })).collect::<Vec<_>>(),
+        "nodes": cluster.nodes.iter().map(|n| json!({
+            "slot": n.life.slot.get(), "incarnation": n.life.incarnation.get(), "state": state(n),
+            "host": n.host, "pid": n.pid, "mount_point": n.mount_point, "since": n.since,
+        })).collect::<Vec<_>>(),
+    })
+}
