@@ -54,8 +54,10 @@ pub fn stamp() -> Result<Vec<String>> {
     for (document, folder) in DESCRIBES {
         let path = root.join(document);
         let mark = format!("<!-- matches {folder} ");
-        let mut text: String =
-            read(&path)?.lines().filter(|l| !l.starts_with(&mark)).fold(String::new(), |t, l| t + l + "\n");
+        let mut text: String = read(&path)?
+            .lines()
+            .filter(|l| !l.starts_with(&mark))
+            .fold(String::new(), |t, l| t + l + "\n");
         text.push_str(&stamp_line(folder, fingerprint(&root, folder)?));
         text.push('\n');
         std::fs::write(&path, text)?;
@@ -131,7 +133,11 @@ fn source(root: &Path, file: &Path, problems: &mut Vec<String>) -> Result<()> {
     }
     let crate_root = file.ends_with("src/lib.rs") || file.ends_with("src/main.rs");
     let may_be_unsafe = file.starts_with(root.join("crates/device"));
-    if crate_root && !may_be_unsafe && !text.contains("forbid(unsafe_code)") && !file.starts_with(root.join("xtask")) {
+    if crate_root
+        && !may_be_unsafe
+        && !text.contains("forbid(unsafe_code)")
+        && !file.starts_with(root.join("xtask"))
+    {
         problems.push(format!("{name}: lacks #![forbid(unsafe_code)]"));
     }
     Ok(())

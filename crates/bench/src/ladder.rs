@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use braid_format::{Bytes, ByteOffset, StripeUnit};
+use braid_format::{ByteOffset, Bytes, StripeUnit};
 use braid_fs::make::{MakeOptions, make};
 use braid_fs::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
 use braid_pool::device::{AlignedBuf, Device, FileDevice, IoQueue, OpenOptions, OwnedOp};
@@ -84,7 +84,8 @@ impl Drop for Rig {
 /// Runs the ladder.
 pub(crate) fn run(common: &Common) -> Result<Report> {
     let mut report = Report::default();
-    let member_bytes = (common.size + SLACK) / common.members as u64 / REQUEST as u64 * REQUEST as u64
+    let member_bytes = (common.size + SLACK) / common.members as u64 / REQUEST as u64
+        * REQUEST as u64
         + (64 << 20);
     describe(&mut report, common);
     let rig = Rig::new(common, "pool", common.members, member_bytes)?;
@@ -105,7 +106,10 @@ pub(crate) fn run(common: &Common) -> Result<Report> {
 fn describe(report: &mut Report, common: &Common) {
     let mut add = |k: &str, v: String| report.setup.push((k.to_owned(), v));
     add("backing", format!("{} ({} files)", common.dir.display(), common.members));
-    add("job", format!("{} MiB in 1 MiB requests, direct, {} streams", common.size >> 20, common.streams));
+    add(
+        "job",
+        format!("{} MiB in 1 MiB requests, direct, {} streams", common.size >> 20, common.streams),
+    );
     add("engine", braid_pool::device::default_engine().to_owned());
     add("repeats", common.repeats.to_string());
     if let Some(rate) = common.throttle {
@@ -146,7 +150,8 @@ fn raw(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
         let figure = timed(total * REQUEST as u64, || {
             let depth = DEPTH_PER_MEMBER * devices.len();
             let mut queue = IoQueue::new(depth)?;
-            let mut free: Vec<AlignedBuf> = (0..depth).map(|_| AlignedBuf::zeroed(REQUEST)).collect();
+            let mut free: Vec<AlignedBuf> =
+                (0..depth).map(|_| AlignedBuf::zeroed(REQUEST)).collect();
             for n in 0..total {
                 let device = &devices[usize::try_from(n)? % devices.len()];
                 let at = ByteOffset((8 << 20) + n / devices.len() as u64 * REQUEST as u64);
@@ -190,7 +195,8 @@ fn pool(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
         let figure = timed(total * REQUEST as u64, || {
             let depth = DEPTH_PER_MEMBER * common.members;
             let mut queue = PoolQueue::new(pool.clone(), depth)?;
-            let mut free: Vec<AlignedBuf> = (0..depth).map(|_| AlignedBuf::zeroed(REQUEST)).collect();
+            let mut free: Vec<AlignedBuf> =
+                (0..depth).map(|_| AlignedBuf::zeroed(REQUEST)).collect();
             for n in 0..total {
                 let buffer = match free.pop() {
                     Some(buffer) => buffer,
@@ -248,7 +254,13 @@ fn native(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn native_stream(fs: &Fs, fh: u64, direction: Direction, bytes: u64, start: &Barrier) -> Result<()> {
+fn native_stream(
+    fs: &Fs,
+    fh: u64,
+    direction: Direction,
+    bytes: u64,
+    start: &Barrier,
+) -> Result<()> {
     let mut buffer = AlignedBuf::zeroed(REQUEST);
     start.wait();
     let mut at = 0;

@@ -7,8 +7,8 @@
 
 #![forbid(unsafe_code)]
 
-pub mod cli;
 mod buffered;
+pub mod cli;
 mod cpu;
 mod ladder;
 mod meta;

@@ -75,7 +75,15 @@ impl Report {
         }
         let mut table = comfy_table::Table::new();
         table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["", "phase", unit, "min..max", &format!("ratio to {base}"), "spread", "CPU s/GiB"]);
+        table.set_header([
+            "",
+            "phase",
+            unit,
+            "min..max",
+            &format!("ratio to {base}"),
+            "spread",
+            "CPU s/GiB",
+        ]);
         for row in &self.rows {
             let base_row = self.rows.iter().find(|r| r.name == base && r.phase == row.phase);
             let (low, high) = row.rate.spread();
@@ -84,8 +92,11 @@ impl Report {
                 let (low, high) = ratio.spread();
                 (format!("{:.2}", ratio.median()), format!("{low:.2}..{high:.2}"))
             });
-            let cpu =
-                if row.cpu.0.is_empty() { String::new() } else { format!("{:.2}", row.cpu.median()) };
+            let cpu = if row.cpu.0.is_empty() {
+                String::new()
+            } else {
+                format!("{:.2}", row.cpu.median())
+            };
             table.add_row([
                 row.name.clone(),
                 row.phase.clone(),

@@ -37,7 +37,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         report.replayed,
         match (report.problems.len(), report.repaired) {
             (0, _) => "clean".to_owned(),
-            (n, 0) => format!("{n} problems{}", if args.repair { "" } else { "; --repair mends what it can" }),
+            (n, 0) => format!(
+                "{n} problems{}",
+                if args.repair { "" } else { "; --repair mends what it can" }
+            ),
             (n, r) => format!("{n} problems, {r} repaired"),
         }
     );

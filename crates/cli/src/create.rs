@@ -87,7 +87,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         size::show(stripe_unit.bytes().get()),
         size::show(args.block_size),
     );
-    println!("mount it, on every host that reaches the devices: braid mount {} DIR", mount_hint(args));
+    println!(
+        "mount it, on every host that reaches the devices: braid mount {} DIR",
+        mount_hint(args)
+    );
     Ok(ExitCode::SUCCESS)
 }
 

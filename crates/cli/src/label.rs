@@ -20,7 +20,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut bad = false;
     for device in sources::open_devices(&args.devices, true)? {
-        let found = Found::read(device)?;
+        let found = Found::read(device);
         println!("{}", found.path());
         for (n, copy) in found.copies.iter().enumerate() {
             println!("  copy {n}: {copy:#?}");

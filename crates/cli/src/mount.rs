@@ -108,7 +108,9 @@ fn apply(plan: &mut Plan, key: &str, value: Option<&str>) -> Result<()> {
             plan.fs.read_only = true;
             plan.fuse.read_only = true;
         }
-        "slot" => plan.fs.slot = Some(NodeId(number()?.try_into().context("option slot: 0 to 1023")?)),
+        "slot" => {
+            plan.fs.slot = Some(NodeId(number()?.try_into().context("option slot: 0 to 1023")?))
+        }
         "cache" => plan.fs.metadata_cache = Bytes(bytes()?),
         "dirty" => plan.fs.dirty_max = Bytes(bytes()?),
         "locks" => plan.fs.locks_max = usize::try_from(number()?)?,
@@ -121,8 +123,8 @@ fn apply(plan: &mut Plan, key: &str, value: Option<&str>) -> Result<()> {
         "nodev" => plan.fuse.nodev = true,
         "noexec" => plan.fuse.noexec = true,
         // Words for mount(8) and systemd, not for us.
-        "defaults" | "rw" | "auto" | "noauto" | "_netdev" | "nofail" | "user" | "nouser" | "users"
-        | "exec" | "suid" | "dev" | "relatime" | "allow_other" | "async" => {}
+        "defaults" | "rw" | "auto" | "noauto" | "_netdev" | "nofail" | "user" | "nouser"
+        | "users" | "exec" | "suid" | "dev" | "relatime" | "allow_other" | "async" => {}
         _ if key.starts_with("x-") || key.starts_with("comment") => {}
         _ => bail!("unknown mount option '{key}'; see `braid mount --help`"),
     }

@@ -83,6 +83,8 @@ fn dir() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         PathBuf::from("/run/braid")
     } else {
-        std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from).join("braid")
+        std::env::var_os("XDG_RUNTIME_DIR")
+            .map_or_else(std::env::temp_dir, PathBuf::from)
+            .join("braid")
     }
 }

@@ -23,7 +23,10 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let pools = discover((!args.paths.is_empty()).then_some(args.paths.as_slice()));
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&pools.iter().map(as_json).collect::<Vec<_>>())?);
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&pools.iter().map(as_json).collect::<Vec<_>>())?
+        );
         return Ok(ExitCode::SUCCESS);
     }
     if pools.is_empty() {

@@ -26,7 +26,9 @@ pub fn show(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut unit = 0;
     let mut rest = bytes;
-    while rest >= 10 << 10 && unit + 1 < UNITS.len() || rest >= 1 << 10 && rest % (1 << 10) == 0 && unit + 1 < UNITS.len() {
+    while rest >= 10 << 10 && unit + 1 < UNITS.len()
+        || rest >= 1 << 10 && rest % (1 << 10) == 0 && unit + 1 < UNITS.len()
+    {
         rest >>= 10;
         unit += 1;
     }

@@ -56,6 +56,8 @@ fn by_name(name: &str) -> Result<Vec<PathBuf>> {
              (for pools on plain files name the files, or set BRAID_DEVICES)"
         ),
         [pool] => Ok(pool.members.iter().map(|m| m.path.clone()).collect()),
-        _ => bail!("{} pools are called '{name}'; use the UUID that `braid scan` shows", found.len()),
+        _ => {
+            bail!("{} pools are called '{name}'; use the UUID that `braid scan` shows", found.len())
+        }
     }
 }

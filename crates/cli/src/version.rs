@@ -11,7 +11,8 @@ pub fn run(_args: &Args) -> anyhow::Result<ExitCode> {
     println!("braid {}", env!("CARGO_PKG_VERSION"));
     println!("file system format {}", braid_fs::format::superblock::RawSuperblock::VERSION);
     println!("device engine {}", braid_fs::pool::device::default_engine());
-    let fuse = if std::path::Path::new("/dev/fuse").exists() { "yes" } else { "no: mounting will fail" };
+    let fuse =
+        if std::path::Path::new("/dev/fuse").exists() { "yes" } else { "no: mounting will fail" };
     println!("/dev/fuse {fuse}");
     Ok(ExitCode::SUCCESS)
 }

@@ -68,8 +68,7 @@ impl FileDevice {
             at: ByteOffset(0),
             source: Arc::new(e),
         };
-        let file =
-            File::options().read(true).write(!options.read_only).open(path).map_err(wrap)?;
+        let file = File::options().read(true).write(!options.read_only).open(path).map_err(wrap)?;
         let meta = file.metadata().map_err(wrap)?;
         let mut size = meta.len();
         if meta.file_type().is_block_device() {
@@ -85,13 +84,22 @@ impl FileDevice {
             is_block: meta.file_type().is_block_device(),
             read_only: options.read_only,
             rotational: None,
-            caps: Capabilities { compare_and_write: true, atomic_write: sector, ..Capabilities::default() },
+            caps: Capabilities {
+                compare_and_write: true,
+                atomic_write: sector,
+                ..Capabilities::default()
+            },
             engine: "pread",
         };
         Ok(Arc::new(Self { info, file, caw: Mutex::new(()) }))
     }
     fn wrap(&self, operation: &'static str, at: ByteOffset, e: std::io::Error) -> DeviceError {
-        DeviceError::Io { device: self.info.name.as_str().into(), operation, at, source: Arc::new(e) }
+        DeviceError::Io {
+            device: self.info.name.as_str().into(),
+            operation,
+            at,
+            source: Arc::new(e),
+        }
     }
 }
 
@@ -108,7 +116,12 @@ impl Device for FileDevice {
     fn flush(&self) -> Result<(), DeviceError> {
         self.file.sync_data().map_err(|e| self.wrap("flush", ByteOffset(0), e))
     }
-    fn compare_and_write(&self, at: ByteOffset, expected: &[u8], new: &[u8]) -> Result<CawOutcome, DeviceError> {
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
         let _one = self.caw.lock();
         let mut now = vec![0; new.len()];
         self.read(at, &mut now)?;

@@ -31,7 +31,13 @@ impl MemoryDevice {
                 is_block: false,
                 read_only: false,
                 rotational: Some(false),
-                caps: Capabilities { compare_and_write: true, write_zeroes: true, discard: true, atomic_write: sector, ..Capabilities::default() },
+                caps: Capabilities {
+                    compare_and_write: true,
+                    write_zeroes: true,
+                    discard: true,
+                    atomic_write: sector,
+                    ..Capabilities::default()
+                },
                 engine: "memory",
             },
             bytes: RwLock::new(vec![0; size.to_usize()]),
@@ -76,7 +82,12 @@ impl Device for MemoryDevice {
     fn flush(&self) -> Result<(), DeviceError> {
         Ok(())
     }
-    fn compare_and_write(&self, at: ByteOffset, expected: &[u8], new: &[u8]) -> Result<CawOutcome, DeviceError> {
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
         let range = self.range(at, new.len())?;
         let mut bytes = self.bytes.write();
         let slot = &mut bytes[range];
