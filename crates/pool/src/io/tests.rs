@@ -1,5 +1,6 @@
 use braid_device::{AlignedBuf, MemoryDevice};
 use braid_format::StripeUnit;
+use braid_format::label::{Child, NodeKind, Segment, TreeNode};
 use proptest::prelude::*;
 
 use super::*;
@@ -235,4 +236,27 @@ proptest! {
         pool.read(ByteOffset(0), &mut back).unwrap();
         prop_assert!(back == model);
     }
+}
+
+#[test]
+fn runs_with_a_gap_between_them_are_not_merged() {
+    let device = MemoryDevice::new("m", Bytes(18 << 20), Bytes(512)) as Arc<dyn Device>;
+    let whole = Pool::create(vec![device.clone()], &CreateOptions::new("gap")).unwrap();
+    let mut label = whole.label().clone();
+    let slice = |start: u64, len: u64| TreeNode {
+        len: Bytes(len << 20),
+        kind: NodeKind::Slice { member: MemberIndex(0), start: ByteOffset(start << 20) },
+    };
+    let children = (0..2).map(|node| Child { node, weight: 1 }).collect();
+    let kind = NodeKind::Concat { children };
+    label.nodes = vec![slice(8, 4), slice(2, 3), TreeNode { len: Bytes(7 << 20), kind }];
+    label.segments[0] = Segment { node: 2, len: Bytes(7 << 20), ..label.segments[0] };
+    let pool = Pool::open(vec![device.clone()], label).unwrap();
+    device.write(ByteOffset(0), &vec![7; 18 << 20]).unwrap();
+    pool.write_zeroes(ByteOffset(1 << 20), Bytes(5 << 20)).unwrap();
+    let mut bytes = vec![0; 18 << 20];
+    device.read(ByteOffset(0), &mut bytes).unwrap();
+    let zero: Vec<usize> = (0..18).filter(|m| bytes[*m << 20] == 0).collect();
+    assert_eq!(zero, [3, 4, 10, 11, 12]);
+    assert_eq!(bytes.iter().filter(|b| **b == 0).count(), 5 << 20);
 }
