@@ -228,7 +228,13 @@ impl Dlock {
                     self.pause = Duration::ZERO;
                 }
             }
-            Event::Unwant => self.want = Mode::Unlocked,
+            Event::Unwant => {
+                self.want = Mode::Unlocked;
+                if self.paused && self.is_idle() {
+                    // Nobody needs the record any more that could not be read.
+                    (self.paused, self.look, self.timer) = (false, false, None);
+                }
+            }
             Event::Released { to, opened } => {
                 assert!(to < self.held && self.giving.is_none(), "release of what is not held");
                 self.held = to;

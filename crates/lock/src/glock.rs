@@ -1,14 +1,35 @@
-//! Cluster locks: what this node holds, and the users and caches under it.
+//! Cluster locks: what this node holds, and the users and caches under it. The blocking edge of
+//! [`crate::dlock`].
+//!
+//! A lock once taken stays until another node asks for it (sticky), so taking it again costs a
+//! shard's mutex and the lock's own, no I/O and no allocation. The thread at the head of a lock's
+//! queue talks to the record itself; demoter threads answer the wishes of other nodes.
+//!
+//! Lock order inside: shard, then glock, then (leaves) the demoters' queue, the wishes, a waiter's
+//! answer. No mutex is held during I/O, while a hint is sent, or during [`GlockOps::demote`].
 
+mod acquire;
+mod demote;
+mod drive;
+mod state;
+mod table;
+
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use braid_format::LockNo;
+use parking_lot::{Condvar, Mutex};
 
+use crate::dlock::{Dlock, Hint};
 use crate::error::LockError;
 use crate::node::Peers;
 use crate::store::LockStore;
 use crate::{Me, Mode};
+
+use state::{Admission, Glock};
 
 /// Exclusion among the threads of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -104,12 +125,78 @@ pub struct GlockView {
     pub waiting: u32,
     /// A demotion to this mode is under way.
     pub demoting: Option<Mode>,
+    /// Holders in the record when it was last seen.
+    pub holders: Vec<Me>,
+    /// Waiters in the record when it was last seen.
+    pub waiters: Vec<(Me, Mode)>,
 }
 
-/// This node's cluster locks.
+/// This node's cluster locks. Dropping it ends its threads without giving anything up.
 pub struct LockManager {
-    _private: (),
+    core: Arc<Core>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
+
+pub(crate) struct Core {
+    me: Me,
+    store: Arc<dyn LockStore>,
+    peers: Arc<dyn Peers>,
+    ops: Arc<dyn GlockOps>,
+    options: ManagerOptions,
+    origin: Instant,
+    table: table::Table,
+    work: demote::Work,
+    stop: AtomicU8,
+    /// Coarse time for "least recently used".
+    tick: AtomicU32,
+    ticker: (Mutex<()>, Condvar),
+    nonces: AtomicU64,
+    tenures: AtomicU64,
+    counters: Counters,
+    shrinks: Shrinks,
+    /// Locks waited for, since when.
+    wishes: Mutex<HashMap<LockNo, (Instant, Mode)>>,
+}
+
+#[derive(Default)]
+struct Counters {
+    slow: AtomicU64,
+    caws: AtomicU64,
+    reads: AtomicU64,
+    hints_sent: AtomicU64,
+    hints_received: AtomicU64,
+    demotions: AtomicU64,
+    polls: AtomicU64,
+}
+
+/// Releases of idle locks under way.
+#[derive(Default)]
+struct Shrinks {
+    pending: Mutex<usize>,
+    done: Condvar,
+}
+impl Shrinks {
+    fn begin(&self) {
+        *self.pending.lock() += 1;
+    }
+    fn done(&self) {
+        let mut pending = self.pending.lock();
+        *pending = pending.saturating_sub(1);
+        if *pending == 0 {
+            self.done.notify_all();
+        }
+    }
+    fn wait(&self) {
+        let mut pending = self.pending.lock();
+        while *pending > 0 {
+            self.done.wait(&mut pending);
+        }
+    }
+}
+
+const RUNNING: u8 = 0;
+const SHUT_DOWN: u8 = 1;
+const WITHDRAWN: u8 = 2;
 
 impl LockManager {
     /// A manager for node `me`; starts its threads.
@@ -123,22 +210,59 @@ impl LockManager {
         ops: Arc<dyn GlockOps>,
         options: ManagerOptions,
     ) -> Result<Arc<Self>, LockError> {
-        let _ = (me, store, peers, ops, options);
-        todo!()
+        // A life of a slot starts where no earlier one can have been.
+        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let demoters = options.demoters.max(1);
+        let core = Arc::new(Core {
+            me,
+            store,
+            peers,
+            ops,
+            options,
+            origin: Instant::now(),
+            table: table::Table::new(),
+            work: demote::Work::default(),
+            stop: AtomicU8::new(RUNNING),
+            tick: AtomicU32::new(0),
+            ticker: (Mutex::new(()), Condvar::new()),
+            nonces: AtomicU64::new(random),
+            tenures: AtomicU64::new(1),
+            counters: Counters::default(),
+            shrinks: Shrinks::default(),
+            wishes: Mutex::new(HashMap::new()),
+        });
+        let manager = Arc::new(Self { core: core.clone(), threads: Mutex::new(Vec::new()) });
+        for n in 0..demoters {
+            let core = core.clone();
+            manager.spawn(&format!("demote-{n}"), move || core.demoter())?;
+        }
+        manager.spawn("lock-tick", move || core.ticker())?;
+        Ok(manager)
+    }
+    fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), LockError> {
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body)
+            .map_err(|e| LockError::Os { what: "cannot start a thread", source: Arc::new(e) })?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+    /// Who this node is.
+    pub fn me(&self) -> Me {
+        self.core.me
     }
     /// Takes `lock`: at least `cluster` among nodes, `local` among this node's threads. Blocks.
-    /// Cached: no I/O.
+    /// Cached: no I/O. A thread must not take a lock that it has.
     ///
     /// # Errors
-    /// Withdrawn or shut down, or the record is unreadable.
+    /// Withdrawn or shut down, or the record cannot be read or is damaged.
     pub fn acquire(
         self: &Arc<Self>,
         lock: LockNo,
         cluster: Mode,
         local: Local,
     ) -> Result<Guard, LockError> {
-        let _ = (lock, cluster, local);
-        todo!()
+        self.core.acquire(lock, cluster, local, None)
     }
     /// For kernel page fills (always [`Local::Shared`]): during a demotion waits `patience`, then
     /// is admitted under the still-held lock, whose mode may be weaker than asked for (see
@@ -152,8 +276,7 @@ impl LockManager {
         cluster: Mode,
         patience: Duration,
     ) -> Result<Guard, LockError> {
-        let _ = (lock, cluster, patience);
-        todo!()
+        self.core.acquire(lock, cluster, Local::Shared, Some(patience))
     }
     /// Takes `lock` if that needs neither I/O nor waiting.
     pub fn try_acquire(
@@ -162,88 +285,227 @@ impl LockManager {
         cluster: Mode,
         local: Local,
     ) -> Option<Guard> {
-        let _ = (lock, cluster, local);
-        todo!()
+        self.core.try_acquire(lock, cluster, local)
     }
     /// Records that this node has written as held exclusive by itself (the birth of a metadata
-    /// chunk): held from now on without a compare-and-write each.
+    /// chunk, `LockRecord::born`): held from now on without a compare-and-write each.
     pub fn adopt(&self, locks: impl Iterator<Item = LockNo>) {
-        let _ = locks.count();
-        todo!()
+        for lock in locks {
+            let glock = self.core.glock(lock);
+            let mut state = glock.state.lock();
+            if state.is_idle() {
+                state.dlock = Dlock::born(lock);
+                state.note_grant(Mode::Unlocked, || self.core.next_tenure());
+                state.used = self.core.tick.load(Ordering::Relaxed);
+            } else {
+                tracing::error!(%lock, "born although it is in use");
+            }
+        }
     }
     /// Releases least recently used idle locks until at most `keep` remain in memory. Blocks
-    /// until the demotions are done.
+    /// until the demotions are done: the caller has no guard.
     pub fn drop_idle(&self, keep: usize) {
-        let _ = keep;
-        todo!()
+        self.core.shrink(keep);
+        if self.core.stopped().is_none() {
+            self.core.shrinks.wait();
+        }
     }
     /// What this node holds of `lock` now.
     pub fn held(&self, lock: LockNo) -> Mode {
-        let _ = lock;
-        todo!()
+        let glock = self.core.table.get(lock);
+        glock.map_or(Mode::Unlocked, |g| g.state.lock().dlock.held())
     }
     /// Locks in memory.
     pub fn count(&self) -> usize {
-        todo!()
+        self.core.table.count()
     }
     /// Counters.
     pub fn stats(&self) -> LockStats {
-        todo!()
+        let c = &self.core.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let acquires = self.core.table.acquires();
+        LockStats {
+            acquires,
+            cached: acquires.saturating_sub(get(&c.slow)),
+            caws: get(&c.caws),
+            reads: get(&c.reads),
+            hints_sent: get(&c.hints_sent),
+            hints_received: get(&c.hints_received),
+            demotions: get(&c.demotions),
+            polls: get(&c.polls),
+        }
     }
     /// Every lock in memory, for status.
     pub fn snapshot(&self) -> Vec<GlockView> {
-        todo!()
+        let mut all = Vec::with_capacity(self.count());
+        self.core.table.for_each(|glock| {
+            let state = glock.state.lock();
+            all.push(GlockView {
+                lock: glock.lock,
+                held: state.dlock.held(),
+                wanted: state.dlock.want(),
+                users: state.users(),
+                waiting: u32::try_from(state.queue.len()).unwrap_or(u32::MAX),
+                demoting: state.demotion.map(|d| d.to),
+                holders: state.dlock.known().map_or_else(Vec::new, |k| k.holders.clone()),
+                waiters: state.dlock.known().map_or_else(Vec::new, |k| {
+                    k.waiters.iter().map(|w| (w.life, w.mode)).collect()
+                }),
+            });
+        });
+        all.sort_by_key(|view| view.lock);
+        all
+    }
+    /// Locks that threads of this node have waited for longest, at most `most`.
+    pub fn wishes(&self, most: usize) -> Vec<(LockNo, Mode)> {
+        let mut all: Vec<_> = self
+            .core
+            .wishes
+            .lock()
+            .iter()
+            .map(|(lock, (since, mode))| (*since, *lock, *mode))
+            .collect();
+        all.sort_unstable_by_key(|wish| wish.0);
+        all.into_iter().take(most).map(|(_, lock, mode)| (lock, mode)).collect()
+    }
+    /// A hint from another node: the record of `lock` is looked at.
+    pub fn hint(&self, lock: LockNo, hint: Hint) {
+        self.core.counters.hints_received.fetch_add(1, Ordering::Relaxed);
+        self.core.heed_hint(lock, hint);
+    }
+    /// A wish in another node's heartbeat: as a hint, for locks this node holds or waits for.
+    pub fn wish(&self, lock: LockNo, mode: Mode) {
+        self.core.heed_wish(lock, mode);
+    }
+    /// A node was recovered, or left: whoever waits looks again.
+    pub fn node_gone(&self) {
+        let waited: Vec<LockNo> = self.core.wishes.lock().keys().copied().collect();
+        for lock in waited {
+            self.core.heed_hint(lock, Hint::Granted);
+        }
     }
     /// Stops: demotes everything dirty through the ops and ends the threads; the slot may then be
-    /// freed: records that still name this life are broken lazily by whoever wants them.
+    /// freed: records that still name this life are broken lazily by whoever wants them. Waits
+    /// for guards that are still out.
     ///
     /// # Errors
     /// A demotion failed: the slot must not be freed, others will replay the journal.
     pub fn shutdown(&self) -> Result<(), LockError> {
-        todo!()
+        let withdrawn = self.core.halt(SHUT_DOWN);
+        self.join();
+        if withdrawn {
+            return Err(LockError::Withdrawn);
+        }
+        let mut all = Vec::new();
+        self.core.table.for_each(|glock| all.push(glock.clone()));
+        for glock in &all {
+            while glock.state.lock().users() > 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let all = Mutex::new(all);
+        let threads = self.core.options.demoters.max(1);
+        let stable = std::thread::scope(|scope| {
+            let share = || self.core.demote_share(&all);
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(share)).collect();
+            threads.into_iter().all(|t| t.join().unwrap_or(false))
+        });
+        if stable && self.core.stop.load(Ordering::Acquire) == SHUT_DOWN {
+            Ok(())
+        } else {
+            self.core.withdraw();
+            Err(LockError::Withdrawn)
+        }
     }
     /// From now on every acquire fails and no record is read or written. Does not block.
     pub fn withdraw(&self) {
-        todo!()
+        self.core.withdraw();
+    }
+    fn join(&self) {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let here = std::thread::current().id();
+        for thread in threads.into_iter().filter(|t| t.thread().id() != here) {
+            if thread.join().is_err() {
+                tracing::error!("a lock thread panicked");
+            }
+        }
+    }
+}
+
+impl Drop for LockManager {
+    fn drop(&mut self) {
+        self.core.halt(SHUT_DOWN);
+        self.join();
     }
 }
 
 /// A lock in use. Dropping it ends the use; the node keeps the lock until it is asked for.
 pub struct Guard {
-    _private: (),
+    glock: Arc<Glock>,
+    admission: Admission,
 }
 
 impl Guard {
     /// The lock.
     pub fn lock(&self) -> LockNo {
-        todo!()
+        self.glock.lock
     }
     /// The mode this use may rely on: the one asked for, or for a fill admitted during a demotion
     /// the one still held.
     pub fn mode(&self) -> Mode {
-        todo!()
+        self.admission.mode
     }
     /// First use since the cluster lock was taken or taken again. Others may use it at the same
     /// time: a cache knows by itself whether it is loaded (a demotion to unlocked has emptied it).
     pub fn first(&self) -> bool {
-        todo!()
+        self.admission.first
     }
     /// Counts the times this node took this lock from nothing: a cache loaded under one value is
     /// void under another.
     pub fn tenure(&self) -> u64 {
-        todo!()
+        self.admission.tenure
     }
     /// Living nodes that gave the lock up while a program of theirs had the file open, without
     /// this one. Complete only under an exclusive guard, and unless `openers_overflowed`.
     pub fn openers(&self) -> Vec<Me> {
-        todo!()
+        let named = match self.glock.state.lock().dlock.known() {
+            Some(known) => known.openers.clone(),
+            None => Vec::new(),
+        };
+        match self.glock.core.upgrade() {
+            Some(core) => {
+                named.into_iter().filter(|l| *l != core.me && !core.is_dead(*l)).collect()
+            }
+            None => named,
+        }
     }
     /// More nodes had it open than the record can name.
     pub fn openers_overflowed(&self) -> bool {
-        todo!()
+        self.glock.state.lock().dlock.known().is_some_and(|known| known.openers_overflowed)
     }
     /// The record's version: counts releases of exclusive holds.
     pub fn version(&self) -> u64 {
-        todo!()
+        self.glock.state.lock().dlock.known().map_or(0, |known| known.version)
     }
 }
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let mut state = self.glock.state.lock();
+        state.end(self.admission.mode, self.admission.local);
+        if state.concerns_others()
+            && let Some(core) = self.glock.core.upgrade()
+        {
+            core.settle(&self.glock, &mut state);
+        }
+    }
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Guard").field(&self.glock.lock).field(&self.admission).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! Taking a lock: the cached path, and the queue.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use braid_format::LockNo;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::state::{Admission, Glock, Request, State, Waiter};
+use super::{Core, Guard, Local, SHUT_DOWN, WITHDRAWN};
+use crate::Mode;
+use crate::dlock::Event;
+use crate::error::LockError;
+
+impl Core {
+    /// Why nothing is acquired any more.
+    pub(super) fn stopped(&self) -> Option<LockError> {
+        match self.stop.load(Ordering::Relaxed) {
+            SHUT_DOWN => Some(LockError::ShutDown),
+            WITHDRAWN => Some(LockError::Withdrawn),
+            _ => None,
+        }
+    }
+    pub(super) fn glock(self: &Arc<Self>, lock: LockNo) -> Arc<Glock> {
+        self.table.get_or_insert(lock, || {
+            let core = Arc::downgrade(self);
+            Arc::new(Glock { lock, core, state: Mutex::new(State::new(lock)) })
+        })
+    }
+
+    pub(super) fn acquire(
+        self: &Arc<Self>,
+        lock: LockNo,
+        cluster: Mode,
+        local: Local,
+        patience: Option<Duration>,
+    ) -> Result<Guard, LockError> {
+        assert!(cluster > Mode::Unlocked, "a lock is taken in a mode");
+        loop {
+            if let Some(error) = self.stopped() {
+                return Err(error);
+            }
+            let glock = self.glock(lock);
+            let mut state = glock.state.lock();
+            if state.gone {
+                continue;
+            }
+            state.used = self.tick.load(Ordering::Relaxed);
+            let admission = if state.queue.is_empty() && state.admits(cluster, local) {
+                state.admit(cluster, local)
+            } else {
+                let fill = patience.map(|patience| Instant::now() + patience);
+                self.queue_up(&glock, &mut state, Request { cluster, local, fill })?
+            };
+            drop(state);
+            return Ok(Guard { glock, admission });
+        }
+    }
+
+    pub(super) fn try_acquire(
+        self: &Arc<Self>,
+        lock: LockNo,
+        cluster: Mode,
+        local: Local,
+    ) -> Option<Guard> {
+        if self.stopped().is_some() {
+            return None;
+        }
+        let glock = self.table.get(lock)?;
+        let mut state = glock.state.lock();
+        if state.gone || !state.queue.is_empty() || !state.admits(cluster, local) {
+            return None;
+        }
+        state.used = self.tick.load(Ordering::Relaxed);
+        let admission = state.admit(cluster, local);
+        drop(state);
+        Some(Guard { glock, admission })
+    }
+
+    #[cold]
+    fn queue_up(
+        &self,
+        glock: &Arc<Glock>,
+        state: &mut MutexGuard<'_, State>,
+        request: Request,
+    ) -> Result<Admission, LockError> {
+        self.counters.slow.fetch_add(1, Ordering::Relaxed);
+        let waiter = Waiter::new(request);
+        state.queue.push_back(waiter.clone());
+        loop {
+            // Read again under the mutex: whoever stops the manager then takes the mutex to wake
+            // us, so either we see it here or we are woken.
+            if let Some(error) = self.stopped() {
+                state.leave_queue(&waiter);
+                if let Some(Ok(admission)) = waiter.answer.lock().take() {
+                    state.end(admission.mode, admission.local);
+                }
+                return Err(error);
+            }
+            if let Some(answer) = waiter.answer.lock().take() {
+                return answer;
+            }
+            let now = Instant::now();
+            if request.fill.is_some_and(|at| at <= now) && state.admits_fill() {
+                state.leave_queue(&waiter);
+                let admission = state.admit_fill(request.cluster);
+                self.settle(glock, state);
+                return Ok(admission);
+            }
+            let head = state.queue.front().is_some_and(|w| Arc::ptr_eq(w, &waiter));
+            if head && let Some(event) = self.event_for_head(state, request.cluster) {
+                self.drive(glock, state, event);
+                continue;
+            }
+            let until = self.wait_until(state, &request, head);
+            match until {
+                Some(at) => {
+                    waiter.condition.wait_until(state, at);
+                }
+                None => waiter.condition.wait(state),
+            }
+        }
+    }
+
+    /// What the head of the queue does about the record.
+    fn event_for_head(&self, state: &mut State, cluster: Mode) -> Option<Event> {
+        if state.io || cluster <= state.dlock.held() {
+            return None;
+        }
+        if state.dlock.want() < cluster {
+            state.hold.wanted(Instant::now());
+            return Some(Event::Want(cluster));
+        }
+        if state.look {
+            state.look = false;
+            return Some(Event::Look);
+        }
+        let due = state.dlock.timer().is_some_and(|at| at <= self.now());
+        due.then(|| {
+            self.counters.polls.fetch_add(1, Ordering::Relaxed);
+            Event::Timer
+        })
+    }
+
+    /// When the waiting thread must look by itself, if nobody wakes it before.
+    fn wait_until(&self, state: &State, request: &Request, head: bool) -> Option<Instant> {
+        let fill = request.fill.filter(|_| state.admits_fill());
+        let pursues = head && !state.io && request.cluster > state.dlock.held();
+        let timer = state.dlock.timer().filter(|_| pursues).map(|at| self.origin + at);
+        match (fill, timer) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}

@@ -1,0 +1,443 @@
+use std::collections::HashSet;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize};
+
+use braid_format::lock_record::LockRecord;
+use braid_format::{Incarnation, NodeId};
+use parking_lot::RwLock;
+
+use super::*;
+use crate::node::Liveness;
+use crate::store::MemoryStore;
+
+const LOCK: LockNo = LockNo(64);
+
+fn me(slot: u16) -> Me {
+    Me { slot: NodeId(slot), incarnation: Incarnation(1) }
+}
+
+/// Managers that reach each other by function call.
+#[derive(Default)]
+struct Net {
+    nodes: RwLock<Vec<(Me, Weak<LockManager>)>>,
+    dead: Mutex<HashSet<Me>>,
+    deaf: AtomicBool,
+}
+impl Peers for Net {
+    fn liveness(&self, life: Me) -> Liveness {
+        if self.dead.lock().contains(&life) { Liveness::Dead } else { Liveness::Alive }
+    }
+    fn hint(&self, to: Me, lock: LockNo, hint: Hint) {
+        if self.deaf.load(Ordering::Relaxed) {
+            return;
+        }
+        let found = self.nodes.read().iter().find(|n| n.0 == to).map(|n| n.1.clone());
+        if let Some(manager) = found.and_then(|weak| weak.upgrade()) {
+            manager.hint(lock, hint);
+        }
+    }
+}
+
+/// A file system that caches nothing.
+#[derive(Default)]
+struct Plain {
+    calls: AtomicUsize,
+}
+impl GlockOps for Plain {
+    fn demote(&self, _: LockNo, from: Mode, to: Mode) -> Result<Demoted, DemoteFailed> {
+        assert!(to < from);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        Ok(Demoted::default())
+    }
+}
+
+struct Cluster {
+    net: Arc<Net>,
+    store: MemoryStore,
+    nodes: Vec<Arc<LockManager>>,
+    beat: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+}
+impl Cluster {
+    fn new(n: u16, ops: &[Arc<dyn GlockOps>], options: &ManagerOptions) -> Self {
+        let net = Arc::new(Net::default());
+        let store = MemoryStore::new();
+        let nodes: Vec<_> = (0..n)
+            .map(|slot| {
+                let ops = ops.get(usize::from(slot)).cloned();
+                let ops = ops.unwrap_or_else(|| Arc::new(Plain::default()));
+                LockManager::new(
+                    me(slot),
+                    Arc::new(store.clone()),
+                    net.clone(),
+                    ops,
+                    options.clone(),
+                )
+                .unwrap()
+            })
+            .collect();
+        *net.nodes.write() = nodes.iter().map(|m| (m.me(), Arc::downgrade(m))).collect();
+        Self { net, store, nodes, beat: None }
+    }
+    fn plain(n: u16) -> Self {
+        Self::new(n, &[], &ManagerOptions::default())
+    }
+    /// All hints are lost; wishes reach everybody every `every`.
+    fn deaf(mut self, every: Duration) -> Self {
+        self.net.deaf.store(true, Ordering::Relaxed);
+        let stop = Arc::new(AtomicBool::new(false));
+        let nodes: Vec<_> = self.nodes.iter().map(Arc::downgrade).collect();
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                std::thread::sleep(every);
+                let nodes: Vec<_> = nodes.iter().filter_map(Weak::upgrade).collect();
+                for from in &nodes {
+                    for (lock, mode) in from.wishes(24) {
+                        for to in nodes.iter().filter(|to| to.me() != from.me()) {
+                            to.wish(lock, mode);
+                        }
+                    }
+                }
+            }
+        });
+        self.beat = Some((stop, thread));
+        self
+    }
+    fn record(&self, lock: LockNo) -> LockRecord {
+        LockRecord::decode(&self.store.read(lock).unwrap(), lock).unwrap()
+    }
+}
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.beat.take() {
+            stop.store(true, Ordering::Relaxed);
+            thread.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn cached_lock_needs_no_io() {
+    let c = Cluster::plain(1);
+    drop(c.nodes[0].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap());
+    let before = c.nodes[0].stats();
+    for _ in 0..1000 {
+        let g = c.nodes[0].acquire(LOCK, Mode::Shared, Local::Shared).unwrap();
+        assert_eq!((g.mode(), g.first(), g.lock()), (Mode::Shared, false, LOCK));
+    }
+    let after = c.nodes[0].stats();
+    assert_eq!((after.caws, after.reads), (before.caws, before.reads));
+    assert_eq!(after.cached - before.cached, 1000);
+}
+
+#[test]
+fn uncontended_acquire_is_one_read_and_one_write() {
+    let c = Cluster::plain(1);
+    let g = c.nodes[0].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap();
+    assert!(g.first());
+    let s = c.nodes[0].stats();
+    assert_eq!((s.reads, s.caws), (1, 1));
+    assert_eq!(c.record(LOCK).holders, vec![me(0)]);
+}
+
+#[test]
+fn exclusive_moves_and_version_counts_it() {
+    let c = Cluster::plain(2);
+    for round in 0..20_u64 {
+        for node in &c.nodes {
+            let g = node.acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap();
+            assert!(g.first());
+            assert_eq!(c.record(LOCK).holders, vec![node.me()]);
+            if round > 0 {
+                assert!(g.version() >= round);
+            }
+        }
+    }
+}
+
+#[test]
+fn readers_share_and_a_writer_makes_them_go() {
+    let c = Cluster::plain(3);
+    let guards: Vec<_> =
+        c.nodes.iter().map(|n| n.acquire(LOCK, Mode::Shared, Local::Shared).unwrap()).collect();
+    assert_eq!(c.record(LOCK).holders.len(), 3);
+    drop(guards);
+    drop(c.nodes[1].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap());
+    assert_eq!(c.nodes[0].held(LOCK), Mode::Unlocked);
+    assert_eq!(c.nodes[1].held(LOCK), Mode::Exclusive);
+    drop(c.nodes[0].acquire(LOCK, Mode::Shared, Local::Shared).unwrap());
+    assert_eq!(c.nodes[1].held(LOCK), Mode::Shared);
+}
+
+#[test]
+fn openers_are_recorded_and_the_dead_left_out() {
+    struct Open;
+    impl GlockOps for Open {
+        fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
+            Ok(Demoted { opened: true })
+        }
+    }
+    let open: Arc<dyn GlockOps> = Arc::new(Open);
+    let c = Cluster::new(2, &[open], &ManagerOptions::default());
+    drop(c.nodes[0].acquire(LOCK, Mode::Shared, Local::Shared).unwrap());
+    let g = c.nodes[1].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap();
+    assert_eq!(g.openers(), vec![me(0)]);
+    assert!(!g.openers_overflowed());
+    c.net.dead.lock().insert(me(0));
+    assert_eq!(g.openers(), vec![]);
+}
+
+#[test]
+fn a_dead_holder_is_broken_only_once_recovered() {
+    let c = Cluster::plain(2);
+    drop(c.nodes[0].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap());
+    c.nodes[0].withdraw();
+    let taken = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let g = c.nodes[1].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap();
+            taken.store(true, Ordering::Release);
+            drop(g);
+        });
+        std::thread::sleep(Duration::from_millis(150));
+        assert!(!taken.load(Ordering::Acquire), "taken before recovery");
+        c.net.dead.lock().insert(me(0));
+        c.nodes[1].node_gone();
+    });
+    assert_eq!(c.record(LOCK).holders, vec![me(1)]);
+    assert_eq!(c.record(LOCK).version, 1);
+}
+
+#[test]
+fn adopted_locks_are_held_from_birth() {
+    let c = Cluster::plain(2);
+    let locks = || (1000..1064).map(LockNo);
+    for lock in locks() {
+        c.store.put(&LockRecord::born(lock, me(0), 9));
+    }
+    c.nodes[0].adopt(locks());
+    for lock in locks() {
+        drop(c.nodes[0].acquire(lock, Mode::Exclusive, Local::Exclusive).unwrap());
+    }
+    assert_eq!(c.nodes[0].stats().caws, 0);
+    drop(c.nodes[1].acquire(LockNo(1003), Mode::Shared, Local::Shared).unwrap());
+    assert_eq!(c.record(LockNo(1003)).holders, vec![me(0), me(1)]);
+}
+
+#[test]
+fn idle_locks_are_bounded() {
+    let c = Cluster::plain(1);
+    for n in 0..500 {
+        drop(c.nodes[0].acquire(LockNo(n), Mode::Exclusive, Local::Exclusive).unwrap());
+    }
+    let used = c.nodes[0].acquire(LockNo(7), Mode::Exclusive, Local::Exclusive).unwrap();
+    c.nodes[0].drop_idle(100);
+    assert_eq!(c.nodes[0].count(), 100);
+    c.nodes[0].drop_idle(0);
+    assert_eq!(c.nodes[0].count(), 1);
+    assert_eq!(c.nodes[0].held(LockNo(7)), Mode::Exclusive);
+    assert_eq!(c.record(LockNo(8)).mode, Mode::Unlocked);
+    drop(used);
+    drop(c.nodes[0].acquire(LockNo(8), Mode::Exclusive, Local::Exclusive).unwrap());
+}
+
+#[test]
+fn the_bound_holds_by_itself() {
+    let options = ManagerOptions { locks_max: 200, ..ManagerOptions::default() };
+    let c = Cluster::new(1, &[], &options);
+    for n in 0..2000 {
+        drop(c.nodes[0].acquire(LockNo(n), Mode::Exclusive, Local::Exclusive).unwrap());
+    }
+    let until = Instant::now() + Duration::from_secs(5);
+    while c.nodes[0].count() > 200 {
+        assert!(Instant::now() < until, "{} locks", c.nodes[0].count());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The demotion waits for a page fill that asks for the lock only when the demotion has begun: as
+/// a kernel that must have a page to give it up.
+struct WaitsForFill {
+    asked: (Mutex<u32>, Condvar),
+    filled: (Mutex<bool>, Condvar),
+}
+impl GlockOps for WaitsForFill {
+    fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
+        *self.asked.0.lock() += 1;
+        self.asked.1.notify_all();
+        let mut filled = self.filled.0.lock();
+        while !*filled {
+            self.filled.1.wait(&mut filled);
+        }
+        Ok(Demoted::default())
+    }
+}
+
+#[test]
+fn a_fill_is_admitted_into_a_demotion_that_waits_for_it() {
+    for held in [Mode::Shared, Mode::Exclusive] {
+        let ops = Arc::new(WaitsForFill {
+            asked: (Mutex::new(0), Condvar::new()),
+            filled: (Mutex::new(false), Condvar::new()),
+        });
+        let c = Cluster::new(2, &[ops.clone()], &ManagerOptions::default());
+        drop(c.nodes[0].acquire(LOCK, held, Local::Shared).unwrap());
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let g = c.nodes[1].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap();
+                assert_eq!(c.nodes[0].held(LOCK), Mode::Unlocked);
+                drop(g);
+            });
+            let mut asked = ops.asked.0.lock();
+            while *asked == 0 {
+                ops.asked.1.wait(&mut asked);
+            }
+            drop(asked);
+            let patience = Duration::from_millis(2);
+            let g = c.nodes[0].acquire_fill(LOCK, Mode::Exclusive, patience).unwrap();
+            assert_eq!(g.mode(), held, "a fill may get less than it asked for");
+            assert_eq!(c.nodes[0].held(LOCK), held);
+            *ops.filled.0.lock() = true;
+            ops.filled.1.notify_all();
+            std::thread::sleep(Duration::from_millis(5));
+            assert_eq!(c.nodes[0].held(LOCK), held, "released under a fill");
+            drop(g);
+        });
+        assert_eq!(*ops.asked.0.lock(), 2, "a pass after the fill");
+    }
+}
+
+#[test]
+fn a_failed_demotion_withdraws_and_keeps_the_lock() {
+    struct Fails;
+    impl GlockOps for Fails {
+        fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
+            Err(DemoteFailed)
+        }
+    }
+    let fails: Arc<dyn GlockOps> = Arc::new(Fails);
+    let c = Cluster::new(2, &[fails], &ManagerOptions::default());
+    drop(c.nodes[0].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap());
+    std::thread::scope(|s| {
+        let waits = s.spawn(|| c.nodes[1].acquire(LOCK, Mode::Shared, Local::Shared));
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(c.record(LOCK).holders, vec![me(0)]);
+        let refused = c.nodes[0].acquire(LockNo(1), Mode::Shared, Local::Shared);
+        assert!(matches!(refused, Err(LockError::Withdrawn)));
+        c.nodes[1].withdraw();
+        assert!(matches!(waits.join().unwrap(), Err(LockError::Withdrawn)));
+    });
+}
+
+#[test]
+fn a_damaged_record_is_an_error_not_a_hang() {
+    let c = Cluster::plain(1);
+    let outside = LockNo(77);
+    c.store.put(&LockRecord::unlocked(outside, 0));
+    let mut bytes = c.store.read(outside).unwrap();
+    let good = bytes.clone();
+    bytes[20] ^= 1;
+    c.store.compare_and_write(outside, &good, &bytes).unwrap();
+    for _ in 0..3 {
+        let refused = c.nodes[0].acquire(outside, Mode::Shared, Local::Shared);
+        assert!(matches!(refused, Err(LockError::Record { .. })), "{refused:?}");
+    }
+    c.store.put(&LockRecord::unlocked(outside, 0));
+    drop(c.nodes[0].acquire(outside, Mode::Shared, Local::Shared).unwrap());
+}
+
+#[test]
+fn shutdown_demotes_what_is_held_and_leaves_the_records() {
+    let ops = Arc::new(Plain::default());
+    let c = Cluster::new(1, &[ops.clone()], &ManagerOptions::default());
+    for n in 0..50 {
+        drop(c.nodes[0].acquire(LockNo(n), Mode::Exclusive, Local::Exclusive).unwrap());
+    }
+    let writes = c.nodes[0].stats().caws;
+    c.nodes[0].shutdown().unwrap();
+    assert_eq!(ops.calls.load(Ordering::Relaxed), 50);
+    assert_eq!(c.nodes[0].stats().caws, writes);
+    let refused = c.nodes[0].acquire(LockNo(1), Mode::Shared, Local::Shared);
+    assert!(matches!(refused, Err(LockError::ShutDown)));
+}
+
+/// Counts who is inside.
+struct Checker {
+    /// Per lock, users that rely on an exclusive hold: node 0 counts up, node 1 down.
+    strong: Vec<AtomicI32>,
+    /// Per lock and node, local users; an exclusive one counts a thousand.
+    local: Vec<AtomicI32>,
+}
+
+fn hammer(c: &Cluster, threads: usize, rounds: usize, locks: u64) {
+    let check = Checker {
+        strong: (0..locks).map(|_| AtomicI32::new(0)).collect(),
+        local: (0..locks * 2).map(|_| AtomicI32::new(0)).collect(),
+    };
+    let began = Instant::now();
+    std::thread::scope(|s| {
+        for t in 0..threads {
+            let (check, c) = (&check, &c);
+            s.spawn(move || {
+                let mut random = 0x1234_5678_u64 + t as u64 * 7919;
+                for _ in 0..rounds {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let r = random >> 33;
+                    let n = t % c.nodes.len();
+                    one(check, &c.nodes[n], n, r, locks);
+                }
+            });
+        }
+    });
+    let stats: Vec<_> = c.nodes.iter().map(|n| n.stats()).collect();
+    println!("{threads} threads x {rounds}: {:?} {stats:?}", began.elapsed());
+}
+
+fn one(check: &Checker, node: &Arc<LockManager>, n: usize, r: u64, locks: u64) {
+    let at = (r % locks) as usize;
+    let cluster = if r & 0x100 == 0 { Mode::Shared } else { Mode::Exclusive };
+    let local = if r & 0x600 == 0 { Local::Exclusive } else { Local::Shared };
+    let lock = LockNo(at as u64);
+    let guard = if r & 0x7800 == 0 && local == Local::Shared {
+        node.acquire_fill(lock, cluster, Duration::from_micros(100)).unwrap()
+    } else {
+        node.acquire(lock, cluster, local).unwrap()
+    };
+    let (strong, inside) = (&check.strong[at], &check.local[at * 2 + n]);
+    let sign = if n == 0 { 1 } else { -1 };
+    let exclusive = guard.mode() == Mode::Exclusive;
+    let now = strong.fetch_add(if exclusive { sign } else { 0 }, Ordering::SeqCst);
+    assert!(now == 0 || now.signum() == sign, "exclusive on another node");
+    let weight = if local == Local::Exclusive { 1000 } else { 1 };
+    let before = inside.fetch_add(weight, Ordering::SeqCst);
+    assert!(if weight == 1 { before < 1000 } else { before == 0 }, "local exclusion: {before}");
+    if r & 0x8000 == 0 {
+        std::thread::yield_now();
+    }
+    let now = strong.load(Ordering::SeqCst);
+    assert!(now == 0 || now.signum() == sign, "exclusive on another node");
+    inside.fetch_sub(weight, Ordering::SeqCst);
+    strong.fetch_sub(if exclusive { sign } else { 0 }, Ordering::SeqCst);
+    drop(guard);
+}
+
+#[test]
+fn sixty_four_threads_two_nodes_with_hints() {
+    hammer(&Cluster::plain(2), 128, 150, 8);
+}
+
+#[test]
+fn sixty_four_threads_two_nodes_all_hints_lost() {
+    let options = ManagerOptions { poll_max: Duration::from_millis(5), ..Default::default() };
+    let c = Cluster::new(2, &[], &options).deaf(Duration::from_millis(2));
+    hammer(&c, 128, 40, 8);
+}
+
+#[test]
+fn two_nodes_with_unknown_outcomes() {
+    let options = ManagerOptions { poll_max: Duration::from_millis(5), ..Default::default() };
+    let c = Cluster::new(2, &[], &options).deaf(Duration::from_millis(2));
+    c.net.deaf.store(false, Ordering::Relaxed);
+    c.store.fail_every(5);
+    hammer(&c, 32, 50, 4);
+}
