@@ -282,14 +282,7 @@ pub(crate) fn load(meta: &Meta, inode: &Inode) -> Result<()> {
     if inode.is_loaded() {
         return Ok(());
     }
-    let body = match meta.read(inode.block(), inode.lock_no(), MetaKind::Dinode) {
-        Ok(body) => body,
-        // A slot that no longer (or not yet) holds a dinode: the caller's number is stale.
-        Err(Error::Damaged {
-            source: braid_format::FormatError::WrongKind { found, .. }, ..
-        }) if found == MetaKind::Free as u16 => return Err(Error::Stale(inode.ino)),
-        Err(e) => return Err(e),
-    };
+    let body = read_dinode(meta, inode)?;
     let (raw, _) = RawDinode::read_from_prefix(&body).map_err(|_| Error::Inconsistent {
         block: inode.block(),
         what: "dinode shorter than its fixed part",
@@ -302,4 +295,31 @@ pub(crate) fn load(meta: &Meta, inode: &Inode) -> Result<()> {
         *guard = Some(InodeState { raw, disk_size: raw.size.get(), dirty: false });
     }
     Ok(())
+}
+
+/// How often a dinode that fails its checksum is read.
+const TORN_READS: u32 = 5;
+
+/// The body of a dinode whose lock is held.
+///
+/// The number may be stale: the slot may be free, hold a block of another inode, or have become
+/// something else altogether. Then it is not covered by the lock that is held, and may be written
+/// while it is read: a checksum that does not fit is believed only when it stays.
+fn read_dinode(meta: &Meta, inode: &Inode) -> Result<crate::meta::Body> {
+    use braid_format::FormatError as F;
+    let mut reads = 0;
+    loop {
+        let source = match meta.read(inode.block(), inode.lock_no(), MetaKind::Dinode) {
+            Err(Error::Damaged { source, .. }) => source,
+            other => return other,
+        };
+        reads += 1;
+        match source {
+            F::WrongKind { .. } | F::BadMagic { .. } => return Err(Error::Stale(inode.ino)),
+            F::ChecksumMismatch { .. } if reads < TORN_READS => {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            source => return Err(Error::Damaged { block: inode.block(), source }),
+        }
+    }
 }

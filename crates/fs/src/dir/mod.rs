@@ -359,6 +359,12 @@ fn join(nodes: &mut impl NodesMut, page: &Page, mut packed: Packed, next: u64) -
     store(nodes, page, &packed)
 }
 
+/// Bytes of a directory's tail that entries take, while they stand there.
+pub(crate) fn tail_used(nodes: &mut impl Nodes) -> Result<usize> {
+    let page = page_of(nodes, DOT_DOT + 1)?;
+    if page.path.is_some() { Ok(0) } else { page.used() }
+}
+
 /// Appends to `out` the entries after `cookie`, until it holds `max` or the directory ends. Says
 /// whether there may be more.
 pub(crate) fn list_after(

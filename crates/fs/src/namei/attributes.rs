@@ -33,6 +33,9 @@ pub(crate) fn setattr(core: &Arc<Core>, ino: InodeNo, set: &SetAttr) -> Result<A
         mutable(&locked, RawDinode::FLAG_APPEND)?;
         crate::data::truncate(core, &locked, size)?;
     }
+    if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
+        crate::xattr::drop_capability(core, &locked)?;
+    }
     let present = raw_time(now());
     let at = |t: TimeSet| match t {
         TimeSet::Now => present,

@@ -1,13 +1,26 @@
 //! Locks of programs, fcntl and flock, across nodes. Buckets of them are metadata like any other,
 //! each under its own cluster lock.
+//!
+//! A blocked program waits on a condition of this node and looks at the bucket again with growing
+//! pauses (1 to 50 ms), so an unlock on another node is noticed without a message. Waiters are
+//! recorded in the bucket, so circles of them are found as far as one bucket shows; who is served
+//! first is not defined. Locks of dead nodes count for nothing and are dropped on sight.
 
+mod table;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use braid_format::InodeNo;
+use braid_format::meta::MetaKind;
+use braid_lock::{Guard, Local, Me, Mode};
+use parking_lot::{Condvar, Mutex};
 
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use table::{Lock, Owner, Table};
 
 /// What a program asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,37 +69,238 @@ impl Canceller {
     }
 }
 
-/// Waiters of this node.
+/// Waiters of this node, and what its programs may hold.
 #[derive(Debug, Default)]
-pub(crate) struct Plocks {}
+pub(crate) struct Plocks {
+    /// Counts changes made by this node; waiters look again when it moves.
+    changes: Mutex<u64>,
+    changed: Condvar,
+    /// Files and owners of this node that may have locks: an unlock or close of anyone else is
+    /// free of cost.
+    mine: Mutex<HashSet<(InodeNo, u64, bool)>>,
+}
 
-/// The first lock that stands in the way of `want`, or `None`.
+impl Plocks {
+    fn count(&self) -> u64 {
+        *self.changes.lock()
+    }
+    fn notify(&self) {
+        *self.changes.lock() += 1;
+        self.changed.notify_all();
+    }
+    /// Waits until something changed here since `seen`, at most `patience`.
+    fn wait(&self, seen: u64, patience: Duration) {
+        let mut count = self.changes.lock();
+        if *count == seen {
+            self.changed.wait_for(&mut count, patience);
+        }
+    }
+}
+
+/// Pauses between two looks at a lock held on another node.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+impl Plock {
+    fn as_lock(&self, core: &Core, ino: InodeNo, flock: bool) -> Result<Lock> {
+        let (start, end) = if flock { (0, u64::MAX) } else { (self.start, self.end) };
+        if start > end {
+            return Err(Error::Invalid("range of a lock"));
+        }
+        let owner = Owner { node: core.me, id: self.owner, flock };
+        let exclusive = self.kind == PlockKind::Exclusive;
+        Ok(Lock { ino, start, end, owner, pid: self.pid, exclusive })
+    }
+}
+
+/// A bucket under its cluster lock.
+struct Bucket<'a> {
+    core: &'a Core,
+    guard: Guard,
+    table: Table,
+    /// Entries on disk, dead ones included.
+    on_disk: Table,
+}
+
+impl<'a> Bucket<'a> {
+    fn open(core: &'a Core, ino: InodeNo, mode: Mode) -> Result<Self> {
+        let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
+        let guard = core.guard(core.volume.plock_bucket(ino), mode, local)?;
+        let body = core.read_owned(guard.lock(), MetaKind::Plock)?;
+        let bad = |what| Error::Inconsistent { block: guard.lock().into(), what };
+        let on_disk = Table::decode(&body, &|_| true).map_err(bad)?;
+        let mut table = on_disk.clone();
+        let mut verdicts: HashMap<Me, bool> = HashMap::new();
+        let mut live =
+            |l: &Lock| *verdicts.entry(l.owner.node).or_insert_with(|| core.is_live(l.owner.node));
+        table.held.retain(&mut live);
+        table.waiting.retain(&mut live);
+        Ok(Self { core, guard, table, on_disk })
+    }
+    /// Whether the table's entries fit.
+    fn fits(&self) -> bool {
+        self.table.len() <= Table::capacity(self.core.volume.geo.body_len())
+    }
+    /// Writes the table back if it changed.
+    fn close(self) -> Result<()> {
+        if self.table == self.on_disk {
+            return Ok(());
+        }
+        let lock = self.guard.lock();
+        let mut tx = self.core.meta.begin()?;
+        let done = tx.modify(lock.into(), lock, MetaKind::Plock, |body| self.table.encode(body));
+        drop(tx);
+        self.core.watch(done)
+    }
+}
+
+/// The first lock that stands in the way of `want`, or `None`. Of fcntl locks.
 pub(crate) fn getlk(core: &Arc<Core>, ino: InodeNo, want: &Plock) -> Result<Option<Plock>> {
-    let _ = (core, ino, want);
-    todo!()
+    let lock = want.as_lock(core, ino, false)?;
+    let bucket = Bucket::open(core, ino, Mode::Shared)?;
+    Ok(bucket.table.conflict(&lock).map(|l| Plock {
+        start: l.start,
+        end: l.end,
+        kind: if l.exclusive { PlockKind::Exclusive } else { PlockKind::Shared },
+        owner: l.owner.id,
+        pid: if l.owner.node == core.me { l.pid } else { 0 },
+    }))
 }
 /// Takes, changes or gives up an fcntl lock. `wait`: blocks until it is free or cancelled.
+///
+/// # Errors
+/// `WouldBlock` without `wait`; `Interrupted`, `Deadlock` with it; `NoLocks` when the table of
+/// program locks is full.
 pub(crate) fn setlk(
     core: &Arc<Core>,
     ino: InodeNo,
     want: &Plock,
     wait: Option<&Canceller>,
 ) -> Result<()> {
-    let _ = (core, ino, want, wait);
-    todo!()
+    change(core, ino, want, wait, false)
 }
-/// The same for flock: `start` and `end` do not count.
+/// The same for flock: `start` and `end` do not count; circles of waiters are not looked for. A
+/// lock that is to be converted is given up first, as flock(2) says.
 pub(crate) fn flock(
     core: &Arc<Core>,
     ino: InodeNo,
     want: &Plock,
     wait: Option<&Canceller>,
 ) -> Result<()> {
-    let _ = (core, ino, want, wait);
-    todo!()
+    change(core, ino, want, wait, true)
 }
 /// Gives up all fcntl locks that `owner` of this node has on the file (a close).
 pub(crate) fn drop_owner(core: &Arc<Core>, ino: InodeNo, owner: u64) -> Result<()> {
-    let _ = (core, ino, owner);
-    todo!()
+    let all = Plock { start: 0, end: u64::MAX, kind: PlockKind::Unlock, owner, pid: 0 };
+    change(core, ino, &all, None, false)
+}
+
+fn change(
+    core: &Arc<Core>,
+    ino: InodeNo,
+    want: &Plock,
+    wait: Option<&Canceller>,
+    flock: bool,
+) -> Result<()> {
+    let lock = want.as_lock(core, ino, flock)?;
+    let key = (ino, want.owner, flock);
+    if want.kind == PlockKind::Unlock {
+        if !core.plocks.mine.lock().contains(&key) {
+            return Ok(());
+        }
+        return unlock(core, &lock, key);
+    }
+    let mut pause = PAUSE_MIN;
+    let mut recorded = false;
+    loop {
+        let seen = core.plocks.count();
+        match attempt(core, &lock, wait.is_some(), recorded)? {
+            Outcome::Granted => {
+                core.plocks.notify();
+                return Ok(());
+            }
+            Outcome::Busy => {}
+        }
+        let Some(canceller) = wait else { return Err(Error::WouldBlock) };
+        recorded = true;
+        loop {
+            if canceller.is_cancelled() {
+                return give_up_waiting(core, &lock);
+            }
+            core.plocks.wait(seen, pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+            if core.plocks.count() != seen || is_free(core, &lock)? {
+                break;
+            }
+        }
+    }
+}
+
+enum Outcome {
+    Granted,
+    Busy,
+}
+
+/// Grants the lock if nothing stands in its way; otherwise, if it `waits`, records that.
+fn attempt(core: &Core, lock: &Lock, waits: bool, recorded: bool) -> Result<Outcome> {
+    let mut bucket = Bucket::open(core, lock.ino, Mode::Exclusive)?;
+    if bucket.table.conflict(lock).is_none() {
+        bucket.table.stop_waiting(lock.ino, lock.owner);
+        bucket.table.grant(*lock);
+        if !bucket.fits() {
+            return Err(Error::NoLocks);
+        }
+        // Under the bucket's lock, as `unlock` removes it.
+        core.plocks.mine.lock().insert((lock.ino, lock.owner.id, lock.owner.flock));
+        bucket.close()?;
+        return Ok(Outcome::Granted);
+    }
+    if lock.owner.flock {
+        bucket.table.clear(lock.ino, lock.owner, 0, u64::MAX);
+    } else if waits && bucket.table.would_deadlock(lock) {
+        bucket.table.stop_waiting(lock.ino, lock.owner);
+        bucket.close()?;
+        return Err(Error::Deadlock);
+    }
+    if waits && !recorded {
+        bucket.table.waiting.push(*lock);
+        // Without room the wait goes on unrecorded: only circles through it stay unseen.
+        if !bucket.fits() {
+            bucket.table.waiting.pop();
+        }
+    }
+    let gave_up = bucket.table.held.len() < bucket.on_disk.held.len();
+    bucket.close()?;
+    if gave_up {
+        core.plocks.notify();
+    }
+    Ok(Outcome::Busy)
+}
+
+/// A look without changing anything.
+fn is_free(core: &Core, lock: &Lock) -> Result<bool> {
+    Ok(Bucket::open(core, lock.ino, Mode::Shared)?.table.conflict(lock).is_none())
+}
+
+fn give_up_waiting(core: &Core, lock: &Lock) -> Result<()> {
+    let mut bucket = Bucket::open(core, lock.ino, Mode::Exclusive)?;
+    bucket.table.stop_waiting(lock.ino, lock.owner);
+    bucket.close()?;
+    Err(Error::Interrupted)
+}
+
+fn unlock(core: &Core, lock: &Lock, key: (InodeNo, u64, bool)) -> Result<()> {
+    let mut bucket = Bucket::open(core, lock.ino, Mode::Exclusive)?;
+    bucket.table.clear(lock.ino, lock.owner, lock.start, lock.end);
+    if !bucket.fits() {
+        return Err(Error::NoLocks);
+    }
+    let has = |l: &Lock| l.ino == lock.ino && l.owner == lock.owner;
+    let none = !bucket.table.held.iter().any(has) && !bucket.table.waiting.iter().any(has);
+    if none {
+        core.plocks.mine.lock().remove(&key);
+    }
+    bucket.close()?;
+    core.plocks.notify();
+    Ok(())
 }
