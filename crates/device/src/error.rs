@@ -47,4 +47,42 @@ pub enum DeviceError {
         /// Device.
         device: Arc<str>,
     },
+    /// It was opened for reading only.
+    #[error("{device}: opened for reading only")]
+    ReadOnly {
+        /// Device.
+        device: Arc<str>,
+    },
+    /// Neither a block device nor a regular file.
+    #[error("{device}: neither a block device nor a regular file")]
+    NotADevice {
+        /// Its path.
+        device: Arc<str>,
+    },
+    /// Smaller than one sector.
+    #[error("{device}: {size} bytes are less than a sector")]
+    Empty {
+        /// Device.
+        device: Arc<str>,
+        /// Its size.
+        size: Bytes,
+    },
+    /// Exclusive use was asked for, but it is in use.
+    #[error("{device}: in use: {by}")]
+    InUse {
+        /// Device.
+        device: Arc<str>,
+        /// By what.
+        by: crate::InUse,
+    },
+    /// A test's device failed on purpose.
+    #[error("{device}: {operation} at {at} fails by plan")]
+    Injected {
+        /// Device.
+        device: Arc<str>,
+        /// What was tried.
+        operation: &'static str,
+        /// Where.
+        at: ByteOffset,
+    },
 }

@@ -1,15 +1,42 @@
 //! One storage device: read, write, flush, compare-and-write.
+//!
+//! [`Device`] is what the layers above see; [`FileDevice`] is the real one (a file or a block
+//! device), [`MemoryDevice`], [`FaultyDevice`] and [`RecordingDevice`] are for tests. [`run`] puts
+//! many requests on many devices in flight at once; [`IoQueue`] is a sliding window of them.
+//!
+//! Invariants:
+//! * memory given to the kernel is neither freed nor reused before the kernel has given it back,
+//!   whatever panics or ends in between;
+//! * a request in flight has no timeout: it ends when the device ends it;
+//! * a completed write is not durable before a later flush succeeds, and after a failed flush the
+//!   device takes no more writes;
+//! * this is the only crate with `unsafe` code: the buffer, the engines, a few ioctls.
 
 mod buffer;
+mod engine;
 mod error;
+mod faulty;
 mod file;
+mod in_use;
 mod memory;
+mod queue;
+mod random;
+mod recording;
 mod run;
+mod signature;
 mod traits;
 
 pub use buffer::AlignedBuf;
+pub use engine::default_engine;
 pub use error::DeviceError;
-pub use file::{Direct, FileDevice, OpenOptions, default_engine, in_use};
+pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
+pub use file::{Direct, FileDevice, OpenOptions};
+pub use in_use::{InUse, in_use};
 pub use memory::MemoryDevice;
-pub use run::{IoQueue, Op, OwnedOp, Part, Request, run};
-pub use traits::{ByteLockGuard, Capabilities, CawOutcome, Device, DeviceInfo};
+pub use queue::{IoQueue, OwnedOp, Part};
+pub use recording::{Event, RecordingDevice, Replay};
+pub use run::{Op, Request, run};
+pub use signature::{Foreign, probe};
+pub use traits::{
+    ByteLockGuard, CAW_MAX, Capabilities, CawOutcome, Device, DeviceInfo, RingTarget,
+};

@@ -1,6 +1,7 @@
 //! A device in memory, for tests.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use braid_format::{ByteOffset, Bytes};
@@ -8,10 +9,18 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{ByteLockGuard, Capabilities, CawOutcome, Device, DeviceError, DeviceInfo};
 
-/// A device in memory. Every write is durable at once.
+/// Bytes that are allocated, and copied when a fork changes them, at once. A multiple of
+/// [`crate::CAW_MAX`].
+const CHUNK: usize = 64 << 10;
+
+/// `None` reads as zeros.
+type Chunk = RwLock<Option<Arc<[u8; CHUNK]>>>;
+
+/// A device in memory. Every write is durable at once and, within 64 KiB, never seen half done.
+/// Only what is not zero takes memory, and a [`MemoryDevice::fork`] shares what neither changes.
 pub struct MemoryDevice {
     info: DeviceInfo,
-    bytes: RwLock<Vec<u8>>,
+    chunks: Vec<Chunk>,
     held: Arc<Mutex<HashSet<u64>>>,
 }
 impl std::fmt::Debug for MemoryDevice {
@@ -19,9 +28,16 @@ impl std::fmt::Debug for MemoryDevice {
         write!(f, "MemoryDevice({})", self.info.name)
     }
 }
+
 impl MemoryDevice {
     /// A device of `size` zero bytes.
+    ///
+    /// # Panics
+    /// If `sector` is not 512 or 4096, or `size` not a multiple of it.
     pub fn new(name: &str, size: Bytes, sector: Bytes) -> Arc<Self> {
+        assert!(matches!(sector.get(), 512 | 4096), "a sector is 512 or 4096 bytes");
+        assert!(size.get().is_multiple_of(sector.get()), "a device is whole sectors");
+        let chunks = size.to_usize().div_ceil(CHUNK);
         Arc::new(Self {
             info: DeviceInfo {
                 name: name.to_owned(),
@@ -33,50 +49,77 @@ impl MemoryDevice {
                 rotational: Some(false),
                 caps: Capabilities {
                     compare_and_write: true,
+                    persistent_reservations: false,
                     write_zeroes: true,
                     discard: true,
                     atomic_write: sector,
-                    ..Capabilities::default()
                 },
                 engine: "memory",
             },
-            bytes: RwLock::new(vec![0; size.to_usize()]),
+            chunks: (0..chunks).map(|_| RwLock::new(None)).collect(),
             held: Arc::default(),
         })
     }
-    fn range(&self, at: ByteOffset, len: usize) -> Result<std::ops::Range<usize>, DeviceError> {
-        let device: Arc<str> = self.info.name.as_str().into();
-        let (sector, bytes) = (self.info.sector.get(), Bytes::from(len));
-        if at.get() % sector != 0 || bytes.get() % sector != 0 {
-            return Err(DeviceError::Unaligned { device, at, len: bytes });
-        }
-        match at.checked_add(bytes) {
-            Some(end) if end.get() <= self.info.size.get() => {
-                let start = Bytes(at.get()).to_usize();
-                Ok(start..start + len)
-            }
-            _ => Err(DeviceError::OutOfRange { device, at, len: bytes }),
-        }
+    /// A device with the same bytes that goes its own way from here; nobody holds its liveness
+    /// bytes. Cheap: bytes are shared until one of the two changes them. Writes under way at the
+    /// same time may be in it in part.
+    pub fn fork(&self, name: &str) -> Arc<Self> {
+        Arc::new(Self {
+            info: DeviceInfo { name: name.to_owned(), ..self.info.clone() },
+            chunks: self.chunks.iter().map(|c| RwLock::new(c.read().clone())).collect(),
+            held: Arc::default(),
+        })
+    }
+    /// The chunks of a checked range: chunk, range in it, range in the request.
+    fn pieces(
+        &self,
+        at: ByteOffset,
+        len: usize,
+    ) -> impl Iterator<Item = (&Chunk, Range<usize>, Range<usize>)> {
+        let start = Bytes(at.get()).to_usize();
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let here = start + done;
+            let (chunk, from) = (self.chunks.get(here / CHUNK)?, here % CHUNK);
+            let now = (len - done).min(CHUNK - from);
+            let piece = (chunk, from..from + now, done..done + now);
+            done += now;
+            (now != 0).then_some(piece)
+        })
     }
 }
+
+/// The bytes to change: a fresh chunk, or the device's own copy.
+fn own(chunk: &mut Option<Arc<[u8; CHUNK]>>) -> &mut [u8; CHUNK] {
+    Arc::make_mut(chunk.get_or_insert_with(|| Arc::new([0; CHUNK])))
+}
+
 struct Held(Arc<Mutex<HashSet<u64>>>, u64);
 impl Drop for Held {
     fn drop(&mut self) {
         self.0.lock().remove(&self.1);
     }
 }
+
 impl Device for MemoryDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
     fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        let range = self.range(at, buf.len())?;
-        buf.copy_from_slice(&self.bytes.read()[range]);
+        self.info.check(at, Bytes::from(buf.len()))?;
+        for (chunk, range, to) in self.pieces(at, buf.len()) {
+            match &*chunk.read() {
+                Some(bytes) => buf[to].copy_from_slice(&bytes[range]),
+                None => buf[to].fill(0),
+            }
+        }
         Ok(())
     }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        let range = self.range(at, buf.len())?;
-        self.bytes.write()[range].copy_from_slice(buf);
+        self.info.check(at, Bytes::from(buf.len()))?;
+        for (chunk, range, from) in self.pieces(at, buf.len()) {
+            own(&mut chunk.write())[range].copy_from_slice(&buf[from]);
+        }
         Ok(())
     }
     fn flush(&self) -> Result<(), DeviceError> {
@@ -88,29 +131,84 @@ impl Device for MemoryDevice {
         expected: &[u8],
         new: &[u8],
     ) -> Result<CawOutcome, DeviceError> {
-        let range = self.range(at, new.len())?;
-        let mut bytes = self.bytes.write();
-        let slot = &mut bytes[range];
-        if slot == expected {
-            slot.copy_from_slice(new);
-            Ok(CawOutcome::Written)
-        } else {
-            Ok(CawOutcome::Mismatch(slot.to_vec()))
+        self.info.check_caw(at, expected, new)?;
+        // Aligned to itself and not longer than a chunk: one piece.
+        let Some((chunk, range, _)) = self.pieces(at, new.len()).next() else {
+            return Ok(CawOutcome::Written);
+        };
+        let mut chunk = chunk.write();
+        let stands = &mut own(&mut chunk)[range];
+        if stands != expected {
+            return Ok(CawOutcome::Mismatch(stands.to_vec()));
         }
+        stands.copy_from_slice(new);
+        Ok(CawOutcome::Written)
     }
     fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         self.write_zeroes(at, len)
     }
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        let range = self.range(at, len.to_usize())?;
-        self.bytes.write()[range].fill(0);
+        self.info.check(at, len)?;
+        for (chunk, range, _) in self.pieces(at, len.to_usize()) {
+            let mut chunk = chunk.write();
+            if range.len() == CHUNK {
+                *chunk = None;
+            } else if chunk.is_some() {
+                own(&mut chunk)[range].fill(0);
+            }
+        }
         Ok(())
     }
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         let fresh = self.held.lock().insert(byte);
-        Ok(fresh.then(|| ByteLockGuard(Box::new(Held(self.held.clone(), byte)))))
+        Ok(fresh.then(|| ByteLockGuard::new(Held(self.held.clone(), byte))))
     }
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
         Ok(self.held.lock().contains(&byte))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_writes_cross_chunks_and_forks_go_their_own_way() {
+        let a = MemoryDevice::new("a", Bytes(1 << 20), Bytes(512));
+        let data: Vec<u8> = (0..200_704_u32).map(|i| (i % 251) as u8).collect();
+        let at = ByteOffset(CHUNK as u64 - 1024);
+        a.write(at, &data).unwrap();
+        let b = a.fork("b");
+        a.write_zeroes(at, Bytes::from(data.len())).unwrap();
+        let mut back = vec![1; data.len()];
+        a.read(at, &mut back).unwrap();
+        assert!(back.iter().all(|x| *x == 0));
+        b.read(at, &mut back).unwrap();
+        assert!(back == data);
+        assert_eq!(b.info().name, "b");
+    }
+    #[test]
+    fn ranges_are_checked() {
+        let a = MemoryDevice::new("a", Bytes(1 << 20), Bytes(512));
+        let mut buf = [0; 512];
+        let unaligned = a.read(ByteOffset(1), &mut buf);
+        assert!(matches!(unaligned, Err(DeviceError::Unaligned { .. })));
+        let short = a.write(ByteOffset(0), &buf[..100]);
+        assert!(matches!(short, Err(DeviceError::Unaligned { .. })));
+        let past = a.read(ByteOffset(1 << 20), &mut buf);
+        assert!(matches!(past, Err(DeviceError::OutOfRange { .. })));
+        let wrap = a.write_zeroes(ByteOffset(u64::MAX - 511), Bytes(1024));
+        assert!(matches!(wrap, Err(DeviceError::OutOfRange { .. })));
+        let long = a.compare_and_write(ByteOffset(0), &[0; 8192], &[0; 8192]);
+        assert!(matches!(long, Err(DeviceError::Unaligned { .. })));
+    }
+    #[test]
+    fn liveness_bytes_exclude() {
+        let a = MemoryDevice::new("a", Bytes(1 << 20), Bytes(512));
+        let guard = a.lock_byte(3).unwrap();
+        assert!(guard.is_some() && a.byte_locked(3).unwrap());
+        assert!(a.lock_byte(3).unwrap().is_none());
+        drop(guard);
+        assert!(!a.byte_locked(3).unwrap());
     }
 }

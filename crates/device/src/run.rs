@@ -1,11 +1,14 @@
 //! Many requests at once.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_format::{ByteOffset, Bytes};
 
-use crate::{AlignedBuf, Device, DeviceError};
+use crate::engine::{Flight, Transfer, Wait, engine_kind};
+use crate::{Device, DeviceError, RingTarget};
 
 /// What a request does.
 #[derive(Debug)]
@@ -14,7 +17,7 @@ pub enum Op<'a> {
     Read(&'a mut [u8]),
     /// Write from.
     Write(&'a [u8]),
-    /// Make durable.
+    /// Make durable what had completed before.
     Flush,
 }
 
@@ -31,111 +34,136 @@ pub struct Request<'a> {
     pub result: Result<(), DeviceError>,
 }
 
-/// Issues all requests at once and waits for all.
+thread_local! {
+    static FLIGHT: RefCell<Option<Flight>> = const { RefCell::new(None) };
+}
+
+/// Issues all requests at once on this thread's ring and waits for all of them; each `result` says
+/// how its request ended. There is no order among the requests of a batch: a flush covers only
+/// writes that had completed before the call. Devices without a descriptor are served by their own
+/// methods meanwhile.
+///
+/// Returns, or unwinds, only when the kernel holds none of the requests' memory.
 pub fn run(requests: &mut [Request<'_>]) {
-    for r in requests {
-        r.result = match &mut r.op {
-            Op::Read(buf) => r.device.read(r.at, buf),
-            Op::Write(buf) => r.device.write(r.at, buf),
-            Op::Flush => r.device.flush(),
-        };
+    // One request gains nothing from a ring; see `FileDevice` for the measurement.
+    if let [only] = requests {
+        return inline(only);
+    }
+    let ran = FLIGHT.try_with(|flight| {
+        let Ok(mut flight) = flight.try_borrow_mut() else { return false };
+        if flight.as_ref().is_none_or(|f| !f.is_ours()) {
+            *flight = Some(Flight::new(engine_kind()));
+        }
+        let Some(flight) = flight.as_mut() else { return false };
+        run_on(flight, requests);
+        true
+    });
+    // A thread at its end, or a device whose own method runs a batch.
+    if ran != Ok(true) {
+        requests.iter_mut().for_each(inline);
     }
 }
 
-/// What an owned request does.
-#[derive(Debug)]
-pub enum OwnedOp {
-    /// Read into.
-    Read(AlignedBuf),
-    /// Write from.
-    Write(AlignedBuf),
+fn inline(r: &mut Request<'_>) {
+    r.result = match &mut r.op {
+        Op::Read(buf) => r.device.read(r.at, buf),
+        Op::Write(buf) => r.device.write(r.at, buf),
+        Op::Flush => r.device.flush(),
+    };
 }
 
-/// Where a part of a request's buffer goes.
-#[derive(Debug, Clone)]
-pub struct Part {
-    /// The device.
-    pub device: Arc<dyn Device>,
-    /// First byte on it.
-    pub at: ByteOffset,
-    /// Bytes, whole sectors.
-    pub len: Bytes,
+/// Waits for the kernel even if the stack is unwound.
+struct Landing<'f>(&'f mut Flight);
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        self.0.drain();
+    }
 }
 
-/// A sliding window of requests for one thread.
-#[derive(Debug)]
-pub struct IoQueue {
-    done: VecDeque<(u64, AlignedBuf, Result<(), DeviceError>)>,
+pub(crate) fn run_on(flight: &mut Flight, requests: &mut [Request<'_>]) {
+    let flight = Landing(flight);
+    for (owner, r) in (0_u32..).zip(requests.iter_mut()) {
+        let Some(target) = r.device.ring_target() else { continue };
+        match transfer(owner, target, r) {
+            // SAFETY: the memory and the device are borrowed by `requests`, whose operations are
+            // not touched again before `Landing` has waited for everything.
+            Ok(transfer) => unsafe { flight.0.start(transfer) },
+            Err(e) => r.result = Err(e),
+        }
+    }
+    flight.0.reap(Wait::No, |owner, result| settle(requests, owner, result));
+    for r in requests.iter_mut().filter(|r| r.device.ring_target().is_none()) {
+        inline(r);
+    }
+    flight.0.reap(Wait::All, |owner, result| settle(requests, owner, result));
 }
-impl IoQueue {
-    /// At most `depth` in flight.
-    ///
-    /// # Errors
-    /// No ring could be made and no fallback either.
-    pub fn new(depth: usize) -> Result<Self, DeviceError> {
-        Ok(Self { done: VecDeque::with_capacity(depth) })
-    }
-    /// Starts a request.
-    ///
-    /// # Errors
-    /// See [`DeviceError`].
-    pub fn submit(
-        &mut self,
-        token: u64,
-        device: Arc<dyn Device>,
-        at: ByteOffset,
-        op: OwnedOp,
-    ) -> Result<(), DeviceError> {
-        let len = match &op {
-            OwnedOp::Read(buf) | OwnedOp::Write(buf) => buf.len(),
-        };
-        self.submit_parts(token, op, &[Part { device, at, len: Bytes::from(len) }])
-    }
-    /// Starts a request whose buffer goes to several places, part after part: one completion when
-    /// all parts are done, with the first error. All parts are in flight at once; they count as
-    /// one request of the window's depth. The parts' lengths add up to the buffer's.
-    ///
-    /// # Errors
-    /// See [`DeviceError`].
-    pub fn submit_parts(
-        &mut self,
-        token: u64,
-        op: OwnedOp,
-        parts: &[Part],
-    ) -> Result<(), DeviceError> {
-        let mut result = Ok(());
-        let buf = match op {
-            OwnedOp::Read(mut buf) => {
-                let mut rest: &mut [u8] = &mut buf;
-                for p in parts {
-                    let (now, later) = rest.split_at_mut(p.len.to_usize());
-                    result = result.and(p.device.read(p.at, now));
-                    rest = later;
-                }
-                buf
-            }
-            OwnedOp::Write(buf) => {
-                let mut rest: &[u8] = &buf;
-                for p in parts {
-                    let (now, later) = rest.split_at(p.len.to_usize());
-                    result = result.and(p.device.write(p.at, now));
-                    rest = later;
-                }
-                buf
-            }
-        };
-        self.done.push_back((token, buf, result));
-        Ok(())
-    }
-    /// Requests not yet taken out.
-    pub fn in_flight(&self) -> usize {
-        self.done.len()
-    }
-    /// Waits for one.
-    ///
-    /// # Panics
-    /// If none is in flight.
-    pub fn complete(&mut self) -> (u64, AlignedBuf, Result<(), DeviceError>) {
-        self.done.pop_front().expect("a request in flight")
-    }
+
+fn transfer(
+    owner: u32,
+    target: RingTarget<'_>,
+    r: &mut Request<'_>,
+) -> Result<Transfer, DeviceError> {
+    Ok(match &mut r.op {
+        Op::Read(buf) => {
+            r.device.info().check(r.at, Bytes::from(buf.len()))?;
+            Transfer::read(owner, target, r.at.get(), buf.as_mut_ptr(), buf.len())
+        }
+        Op::Write(buf) => {
+            check_write(r.device, target.poisoned, r.at, Bytes::from(buf.len()))?;
+            Transfer::write(owner, target, r.at.get(), buf.as_ptr(), buf.len())
+        }
+        Op::Flush => {
+            check_poison(r.device, target.poisoned)?;
+            Transfer::flush(owner, target)
+        }
+    })
 }
+
+fn check_poison(device: &dyn Device, poisoned: Option<&AtomicBool>) -> Result<(), DeviceError> {
+    if poisoned.is_some_and(|p| p.load(Ordering::Acquire)) {
+        return Err(DeviceError::Poisoned { device: device.info().name.as_str().into() });
+    }
+    Ok(())
+}
+
+/// Whether a write may be issued.
+pub(crate) fn check_write(
+    device: &dyn Device,
+    poisoned: Option<&AtomicBool>,
+    at: ByteOffset,
+    len: Bytes,
+) -> Result<(), DeviceError> {
+    if device.info().read_only {
+        return Err(DeviceError::ReadOnly { device: device.info().name.as_str().into() });
+    }
+    check_poison(device, poisoned)?;
+    device.info().check(at, len)
+}
+
+/// What the system said, as an error of `device`.
+pub(crate) fn io_error(
+    device: &dyn Device,
+    operation: &'static str,
+    at: ByteOffset,
+    source: io::Error,
+) -> DeviceError {
+    let device = device.info().name.as_str().into();
+    DeviceError::Io { device, operation, at, source: Arc::new(source) }
+}
+
+fn settle(requests: &mut [Request<'_>], owner: u32, result: io::Result<()>) {
+    let r = &mut requests[owner as usize];
+    let operation = match r.op {
+        Op::Read(_) => "read",
+        Op::Write(_) => "write",
+        Op::Flush => "flush",
+    };
+    let poisoned = r.device.ring_target().and_then(|t| t.poisoned);
+    if let (Op::Flush, Err(_), Some(poisoned)) = (&r.op, &result, poisoned) {
+        poisoned.store(true, Ordering::Release);
+    }
+    r.result = result.map_err(|e| io_error(r.device, operation, r.at, e));
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,10 +2,15 @@
 
 use std::fmt::Debug;
 use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use braid_format::{ByteOffset, Bytes};
 
 use crate::DeviceError;
+
+/// Longest compare-and-write: the largest sector there is.
+pub const CAW_MAX: Bytes = Bytes(4096);
 
 /// What a device can do beyond reading and writing.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,20 +23,20 @@ pub struct Capabilities {
     pub write_zeroes: bool,
     /// Discard.
     pub discard: bool,
-    /// Largest write that is never torn.
+    /// Largest write that is never torn by a power cut.
     pub atomic_write: Bytes,
 }
 
 /// What a device is.
 #[derive(Debug, Clone)]
 pub struct DeviceInfo {
-    /// Path or name.
+    /// Path or name, as it was given.
     pub name: String,
-    /// Bytes.
+    /// Whole sectors.
     pub size: Bytes,
-    /// Logical sector: unit of I/O.
+    /// Logical sector: unit of I/O, 512 or 4096.
     pub sector: Bytes,
-    /// Physical sector.
+    /// Physical sector: what is written without reading first.
     pub physical_sector: Bytes,
     /// A block device rather than a file.
     pub is_block: bool,
@@ -45,6 +50,44 @@ pub struct DeviceInfo {
     pub engine: &'static str,
 }
 
+impl DeviceInfo {
+    /// Checks that a range is whole sectors inside the device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unaligned`], [`DeviceError::OutOfRange`].
+    pub fn check(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        let device = || Arc::from(self.name.as_str());
+        let sector = self.sector.get();
+        if !at.get().is_multiple_of(sector) || !len.get().is_multiple_of(sector) {
+            return Err(DeviceError::Unaligned { device: device(), at, len });
+        }
+        match at.checked_add(len) {
+            Some(end) if end.get() <= self.size.get() => Ok(()),
+            _ => Err(DeviceError::OutOfRange { device: device(), at, len }),
+        }
+    }
+    /// Checks the arguments of a compare-and-write: two equal lengths, one sector (up to
+    /// [`CAW_MAX`], so that a 4 KiB record may stand on 512-byte sectors), aligned to itself.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unaligned`], [`DeviceError::OutOfRange`].
+    pub fn check_caw(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<(), DeviceError> {
+        let len = Bytes::from(new.len());
+        self.check(at, len)?;
+        let one = len.get().is_power_of_two() && len <= CAW_MAX;
+        if !one || !at.get().is_multiple_of(len.get()) || expected.len() != new.len() {
+            let device = Arc::from(self.name.as_str());
+            return Err(DeviceError::Unaligned { device, at, len });
+        }
+        Ok(())
+    }
+}
+
 /// How a compare-and-write ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CawOutcome {
@@ -54,58 +97,95 @@ pub enum CawOutcome {
     Mismatch(Vec<u8>),
 }
 
-/// Keeps a liveness byte locked; the kernel lets go when the process ends.
-pub struct ByteLockGuard(pub(crate) Box<dyn std::any::Any + Send + Sync>);
+/// Keeps a liveness byte locked until it is dropped; the kernel lets go when the process ends.
+pub struct ByteLockGuard(Box<dyn Send + Sync>);
 
-/// One device. Completed writes are durable only after `flush`.
+impl ByteLockGuard {
+    /// A guard that unlocks by dropping `inner`.
+    pub(crate) fn new(inner: impl Send + Sync + 'static) -> Self {
+        Self(Box::new(inner))
+    }
+}
+impl Debug for ByteLockGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let _ = &self.0;
+        f.write_str("ByteLockGuard")
+    }
+}
+
+/// How [`run`](crate::run) and [`IoQueue`](crate::IoQueue) reach a device past its methods.
+#[derive(Debug, Clone, Copy)]
+pub struct RingTarget<'a> {
+    /// Open as long as the device lives.
+    pub fd: RawFd,
+    /// A transfer goes on only from a multiple of this.
+    pub sector: usize,
+    /// Memory aligned otherwise is copied through a buffer that is.
+    pub memory_align: usize,
+    /// Set when a flush fails; nothing is written while it is set.
+    pub poisoned: Option<&'a AtomicBool>,
+}
+
+/// One device. Ranges are whole sectors; memory may stand anywhere, but memory that is not aligned
+/// to 4096 bytes may cost a copy. All methods block until the device is done.
 pub trait Device: Send + Sync + Debug {
     /// What it is.
     fn info(&self) -> &DeviceInfo;
-    /// Reads whole sectors.
+    /// Reads whole sectors. A sector being written at the same time may read half old, half new,
+    /// on files even when it is written by [`Device::compare_and_write`].
     ///
     /// # Errors
-    /// See [`DeviceError`].
+    /// See [`DeviceError`]; `buf` may then hold anything.
     fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError>;
     /// Writes whole sectors; complete, not durable.
     ///
     /// # Errors
-    /// See [`DeviceError`].
+    /// See [`DeviceError`]; any of the sectors may then be old, new, or (without power) torn.
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError>;
-    /// Makes completed writes durable. A failure poisons the device.
+    /// Makes writes that completed before durable. A failure poisons this handle: later writes
+    /// and flushes are refused.
     ///
     /// # Errors
     /// See [`DeviceError`].
     fn flush(&self) -> Result<(), DeviceError>;
-    /// Writes one sector if it equals `expected`; atomic among all openers on this host.
+    /// Writes one sector if it equals `expected`; atomic among all openers on this host (and on
+    /// all hosts where the device itself has the command). Complete, not durable.
     ///
     /// # Errors
-    /// The outcome is then unknown.
+    /// See [`DeviceError`]; after an error of the system it is not known whether `new` stands.
     fn compare_and_write(
         &self,
         at: ByteOffset,
         expected: &[u8],
         new: &[u8],
     ) -> Result<CawOutcome, DeviceError>;
-    /// Tells the device that a range is not needed.
+    /// Tells the device that a range is not needed: it then reads as before or as zeros. Where the
+    /// device knows no such thing, nothing happens.
     ///
     /// # Errors
     /// See [`DeviceError`].
     fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError>;
-    /// Makes a range read as zero.
+    /// Makes a range read as zeros; complete, not durable.
     ///
     /// # Errors
     /// See [`DeviceError`].
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError>;
-    /// Descriptor, for rings that serve many devices.
+    /// The descriptor under it, if there is one.
     fn as_raw_fd(&self) -> Option<RawFd> {
+        self.ring_target().map(|t| t.fd)
+    }
+    /// What rings need to serve it together with other devices; `None`: only by its methods.
+    fn ring_target(&self) -> Option<RingTarget<'_>> {
         None
     }
-    /// Takes liveness byte `byte`, or `None` if another opener holds it.
+    /// Takes liveness byte `byte` (below 2^62), or `None` if anybody on this host holds it. It is
+    /// let go when the guard is dropped or the process ends. A process forked meanwhile that does
+    /// not `exec` keeps it held.
     ///
     /// # Errors
     /// See [`DeviceError`].
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError>;
-    /// Whether somebody else holds liveness byte `byte`.
+    /// Whether anybody on this host, this handle included, holds liveness byte `byte`.
     ///
     /// # Errors
     /// See [`DeviceError`].

@@ -144,7 +144,7 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
     if device.as_raw_fd().is_some()
         && let Some(how) = braid_device::in_use(std::path::Path::new(&info.name))?
     {
-        return Err(PoolError::InUse { path: path(), how });
+        return Err(PoolError::InUse { path: path(), how: how.to_string() });
     }
     let found = Found::read(device.clone());
     if let Some(label) = found.newest() {

@@ -1,0 +1,232 @@
+//! How transfers reach the kernel: `io_uring`, or threads that call `pread` and `pwrite` where it
+//! is refused (seccomp profiles of containers, `kernel.io_uring_disabled`, old kernels) or where
+//! `BRAID_NO_URING` is set.
+//!
+//! [`Flight`] drives either: it starts transfers, keeps the number in flight bounded, carries on
+//! after short and interrupted ones, and waits for all of them before it is dropped.
+//!
+//! ```text
+//!            start            issue (room)         completion: all bytes, or an error
+//!  caller ----------> waiting -----------> kernel ------------------------------------> done
+//!                        ^                   |
+//!                        +-------------------+  short, interrupted, next piece of a bounce
+//! ```
+
+mod ring;
+mod threads;
+mod transfer;
+
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+
+pub(crate) use transfer::{Kind, Next, Transfer};
+
+use ring::Ring;
+use threads::Threads;
+
+/// Transfers in flight per engine; more wait their turn. Deep enough for a stripe of 256 members
+/// to stay busy, small enough for the memory-lock limits of old kernels.
+pub(crate) const DEPTH: usize = 256;
+
+/// Environment variable that forbids `io_uring` when set and not empty.
+const NO_URING: &str = "BRAID_NO_URING";
+
+/// One system call's worth of a transfer. The memory behind `base` must stay valid until the
+/// engine reports the call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    pub kind: Kind,
+    pub fd: i32,
+    pub at: u64,
+    pub base: *mut u8,
+    pub len: u32,
+}
+
+/// What an engine is asked to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EngineKind {
+    Uring,
+    Pread,
+}
+
+/// The kind of engine that this process uses: decided once.
+pub(crate) fn engine_kind() -> EngineKind {
+    static KIND: OnceLock<EngineKind> = OnceLock::new();
+    *KIND.get_or_init(|| {
+        if std::env::var_os(NO_URING).is_some_and(|v| !v.is_empty()) {
+            return EngineKind::Pread;
+        }
+        match Ring::probe() {
+            Ok(()) => EngineKind::Uring,
+            Err(e) => {
+                tracing::info!("io_uring is refused ({e}): requests go through pread and pwrite");
+                EngineKind::Pread
+            }
+        }
+    })
+}
+
+/// The engine that files and block devices use on this machine: `io_uring` or `pread`.
+pub fn default_engine() -> &'static str {
+    match engine_kind() {
+        EngineKind::Uring => "io_uring",
+        EngineKind::Pread => "pread",
+    }
+}
+
+#[derive(Debug)]
+enum Engine {
+    Ring(Ring),
+    Threads(Threads),
+}
+impl Engine {
+    fn new(kind: EngineKind) -> Self {
+        if kind == EngineKind::Uring {
+            match Ring::new() {
+                Ok(ring) => return Self::Ring(ring),
+                // Out of descriptors or lockable memory: slower is better than not at all.
+                Err(e) => tracing::warn!("no io_uring for this thread ({e}): using pread"),
+            }
+        }
+        Self::Threads(Threads::new())
+    }
+    /// # Safety
+    /// See [`Call`].
+    unsafe fn push(&mut self, token: u32, call: &Call) {
+        match self {
+            // SAFETY: the caller's promise.
+            Self::Ring(r) => unsafe { r.push(token, call) },
+            // SAFETY: the caller's promise.
+            Self::Threads(t) => unsafe { t.push(token, call) },
+        }
+    }
+    fn wait(&mut self, at_least: usize, done: &mut Vec<(u32, i32)>) {
+        match self {
+            Self::Ring(r) => r.wait(at_least, done),
+            Self::Threads(t) => t.wait(at_least, done),
+        }
+    }
+}
+
+/// How long [`Flight::reap`] waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Only hands over what was started.
+    No,
+    /// Until at least one transfer is done (if any is in flight).
+    One,
+    /// Until all are done.
+    All,
+}
+
+/// Transfers on their way, at most [`DEPTH`] of them in the kernel.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    engine: Engine,
+    /// By slot; a slot is free when it is on `free`.
+    transfers: Vec<Transfer>,
+    free: Vec<u32>,
+    /// Slots that have something to issue.
+    ready: VecDeque<u32>,
+    /// Calls the engine has.
+    issued: usize,
+    /// Kept from call to call, so that none allocates.
+    events: Vec<(u32, i32)>,
+    process: u32,
+}
+
+impl Flight {
+    pub fn new(kind: EngineKind) -> Self {
+        Self {
+            engine: Engine::new(kind),
+            transfers: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            issued: 0,
+            events: Vec::new(),
+            process: std::process::id(),
+        }
+    }
+    /// Whether this process made it: a ring and its threads do not survive a `fork`.
+    pub fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+    /// Transfers not done.
+    pub fn pending(&self) -> usize {
+        self.transfers.len() - self.free.len()
+    }
+    /// Takes a transfer; it goes to the kernel with the next [`Self::reap`].
+    ///
+    /// # Safety
+    /// Until `reap` reports the transfer or [`Self::drain`] returns, its memory stays allocated and
+    /// is touched by nobody else, and its descriptor stays open.
+    pub unsafe fn start(&mut self, transfer: Transfer) {
+        let slot = if let Some(slot) = self.free.pop() {
+            self.transfers[slot as usize] = transfer;
+            slot
+        } else {
+            self.transfers.push(transfer);
+            u32::try_from(self.transfers.len() - 1).expect("fewer than 2^32 transfers")
+        };
+        self.ready.push_back(slot);
+    }
+    fn issue(&mut self) {
+        while self.issued < DEPTH {
+            let Some(slot) = self.ready.pop_front() else { return };
+            let call = self.transfers[slot as usize].call();
+            // SAFETY: `start`'s caller keeps the memory and the descriptor; a bounce buffer is
+            // owned by the transfer, which stays in its slot until it is done.
+            unsafe { self.engine.push(slot, &call) };
+            self.issued += 1;
+        }
+    }
+    /// Issues what is ready, waits, and calls `done(owner, result)` for each finished transfer.
+    pub fn reap(&mut self, wait: Wait, mut done: impl FnMut(u32, std::io::Result<()>)) {
+        loop {
+            self.issue();
+            let at_least = match wait {
+                Wait::No => 0,
+                Wait::One => 1.min(self.issued),
+                // With more to issue, the next goes down as soon as there is room.
+                Wait::All if !self.ready.is_empty() => 1.min(self.issued),
+                Wait::All => self.issued,
+            };
+            self.engine.wait(at_least, &mut self.events);
+            let mut finished = 0;
+            while let Some((slot, result)) = self.events.pop() {
+                self.issued -= 1;
+                let transfer = &mut self.transfers[slot as usize];
+                match transfer.completed(result) {
+                    Next::Again => self.ready.push_back(slot),
+                    Next::Done(result) => {
+                        let owner = transfer.owner();
+                        transfer.release();
+                        self.free.push(slot);
+                        finished += 1;
+                        done(owner, result);
+                    }
+                }
+            }
+            let enough = match wait {
+                Wait::No => self.ready.is_empty() || self.issued == DEPTH,
+                Wait::One => finished > 0 || self.pending() == 0,
+                Wait::All => self.pending() == 0,
+            };
+            if enough {
+                return;
+            }
+        }
+    }
+    /// Waits until the kernel has given everything back.
+    pub fn drain(&mut self) {
+        if self.is_ours() {
+            self.reap(Wait::All, |_, _| ());
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}

@@ -1,0 +1,166 @@
+//! Threads that call `pread`, `pwrite` and `fdatasync`, shared by the whole process: as many as
+//! there are calls at once, up to a limit; an idle one ends after a while.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{Call, Kind};
+
+/// Most threads of a process.
+const THREADS_MAX: usize = 32;
+/// An idle thread ends after this.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Where one engine's completions are put.
+#[derive(Debug, Default)]
+struct Mailbox {
+    done: Mutex<Vec<(u32, i32)>>,
+    arrived: Condvar,
+}
+
+struct Job {
+    token: u32,
+    call: Call,
+    to: Arc<Mailbox>,
+}
+// SAFETY: the memory behind `call.base` belongs to the call until its completion is posted
+// (contract of `push`), and system calls may be made on it from any thread.
+unsafe impl Send for Job {}
+
+#[derive(Default)]
+struct Jobs {
+    queue: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+#[derive(Default)]
+struct Workers {
+    jobs: Mutex<Jobs>,
+    work: Condvar,
+}
+
+impl Workers {
+    /// This process's. A forked child has its own: threads do not survive a `fork`.
+    fn of_this_process() -> Arc<Self> {
+        static WORKERS: Mutex<Option<(u32, Arc<Workers>)>> = Mutex::new(None);
+        let process = std::process::id();
+        let mut workers = WORKERS.lock();
+        match &*workers {
+            Some((owner, w)) if *owner == process => w.clone(),
+            _ => workers.insert((process, Arc::default())).1.clone(),
+        }
+    }
+    /// Queues a job; `false` when no thread is there to do it and none can be started.
+    fn submit(self: &Arc<Self>, job: Job) -> Result<(), Job> {
+        let mut jobs = self.jobs.lock();
+        jobs.queue.push_back(job);
+        if jobs.idle >= jobs.queue.len() || jobs.threads >= THREADS_MAX {
+            self.work.notify_one();
+            return Ok(());
+        }
+        let me = self.clone();
+        let spawned =
+            std::thread::Builder::new().name("braid-io".to_owned()).spawn(move || me.work());
+        match spawned {
+            Ok(_) => jobs.threads += 1,
+            // Others will come to it.
+            Err(_) if jobs.threads > 0 => {}
+            Err(_) => return jobs.queue.pop_back().map_or(Ok(()), Err),
+        }
+        self.work.notify_one();
+        Ok(())
+    }
+    fn work(&self) {
+        let mut jobs = self.jobs.lock();
+        loop {
+            if let Some(job) = jobs.queue.pop_front() {
+                drop(jobs);
+                // SAFETY: contract of `push`: the memory and the descriptor last until the post.
+                let result = unsafe { perform(&job.call) };
+                post(&job, result);
+                jobs = self.jobs.lock();
+                continue;
+            }
+            jobs.idle += 1;
+            let slept = self.work.wait_for(&mut jobs, IDLE);
+            jobs.idle -= 1;
+            if slept.timed_out() && jobs.queue.is_empty() {
+                jobs.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+fn post(job: &Job, result: i32) {
+    job.to.done.lock().push((job.token, result));
+    job.to.arrived.notify_one();
+}
+
+/// One system call: bytes moved, or a negative error number, as a ring would say it.
+///
+/// # Safety
+/// `call.base` points to `call.len` bytes that the kernel may read or write.
+unsafe fn perform(call: &Call) -> i32 {
+    let (len, at) = (call.len as usize, i64::try_from(call.at).unwrap_or(i64::MAX));
+    let moved = match call.kind {
+        // SAFETY: the caller's promise.
+        Kind::Read => unsafe { libc::pread64(call.fd, call.base.cast(), len, at) },
+        // SAFETY: the caller's promise.
+        Kind::Write => unsafe { libc::pwrite64(call.fd, call.base.cast_const().cast(), len, at) },
+        // SAFETY: takes no memory.
+        Kind::Flush => unsafe { libc::fdatasync(call.fd) as isize },
+    };
+    if moved < 0 {
+        return -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    }
+    i32::try_from(moved).unwrap_or(i32::MAX)
+}
+
+/// An engine on the process's threads.
+pub(super) struct Threads {
+    workers: Arc<Workers>,
+    mailbox: Arc<Mailbox>,
+    /// For another thread it would do, but engines are of one thread.
+    _thread: std::marker::PhantomData<*const ()>,
+}
+impl std::fmt::Debug for Threads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Threads")
+    }
+}
+
+impl Threads {
+    pub fn new() -> Self {
+        Self {
+            workers: Workers::of_this_process(),
+            mailbox: Arc::default(),
+            _thread: std::marker::PhantomData,
+        }
+    }
+    /// # Safety
+    /// See [`Call`].
+    pub unsafe fn push(&mut self, token: u32, call: &Call) {
+        let job = Job { token, call: *call, to: self.mailbox.clone() };
+        if let Err(job) = self.workers.submit(job) {
+            // SAFETY: the caller's promise.
+            let result = unsafe { perform(&job.call) };
+            post(&job, result);
+        }
+    }
+    pub fn wait(&mut self, at_least: usize, done: &mut Vec<(u32, i32)>) {
+        let mut mail = self.mailbox.done.lock();
+        loop {
+            done.append(&mut mail);
+            if done.len() >= at_least {
+                return;
+            }
+            self.mailbox.arrived.wait(&mut mail);
+        }
+    }
+}

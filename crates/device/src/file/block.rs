@@ -1,0 +1,153 @@
+//! What the kernel says about block devices: size, sectors, queue, canonical node.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use braid_format::{ByteOffset, Bytes};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, StatxFlags, major, minor};
+
+mod numbers {
+    //! Request numbers of `linux/fs.h`: `_IOR(0x12, 114, size_t)`, `_IO(0x12, 119)`,
+    //! `_IO(0x12, 127)`.
+    nix::ioctl_read!(get_size, 0x12, 114, u64);
+    nix::ioctl_write_ptr_bad!(discard, nix::request_code_none!(0x12, 119), [u64; 2]);
+    nix::ioctl_write_ptr_bad!(zero_out, nix::request_code_none!(0x12, 127), [u64; 2]);
+}
+
+/// Size (`BLKGETSIZE64`).
+pub(super) fn size(file: &File) -> io::Result<Bytes> {
+    let mut bytes = 0;
+    // SAFETY: the kernel writes eight bytes to `bytes`.
+    unsafe { numbers::get_size(file.as_raw_fd(), &raw mut bytes) }?;
+    Ok(Bytes(bytes))
+}
+
+/// Logical sector (`BLKSSZGET`).
+pub(super) fn logical_sector(file: &File) -> io::Result<Bytes> {
+    Ok(Bytes(rustix::fs::ioctl_blksszget(file)?.into()))
+}
+
+/// Physical sector (`BLKPBSZGET`).
+pub(super) fn physical_sector(file: &File) -> io::Result<Bytes> {
+    Ok(Bytes(rustix::fs::ioctl_blkpbszget(file)?.into()))
+}
+
+/// `BLKDISCARD`.
+pub(super) fn discard(file: &File, at: ByteOffset, len: Bytes) -> io::Result<()> {
+    let range = [at.get(), len.get()];
+    // SAFETY: the kernel reads two numbers from `range`.
+    unsafe { numbers::discard(file.as_raw_fd(), &raw const range) }?;
+    Ok(())
+}
+
+/// `BLKZEROOUT`: by the device's own command, or by zeros that the kernel sends.
+pub(super) fn zero(file: &File, at: ByteOffset, len: Bytes) -> io::Result<()> {
+    let range = [at.get(), len.get()];
+    // SAFETY: the kernel reads two numbers from `range`.
+    unsafe { numbers::zero_out(file.as_raw_fd(), &raw const range) }?;
+    Ok(())
+}
+
+/// Alignment of memory and of offsets for direct I/O, where the kernel (6.1) and the file system
+/// tell.
+pub(super) fn direct_alignment(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    /// `STATX_DIOALIGN` of `linux/stat.h`.
+    const DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
+    let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, DIOALIGN).ok()?;
+    let told = stat.stx_mask & DIOALIGN.bits() != 0 && stat.stx_dio_offset_align != 0;
+    told.then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
+}
+
+/// Whether a file lives in memory.
+pub(super) fn on_tmpfs(file: &File) -> bool {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    rustix::fs::fstatfs(file.as_fd()).is_ok_and(|s| s.f_type == TMPFS_MAGIC)
+}
+
+/// What sysfs says about a device's queue.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Queue {
+    pub rotational: Option<bool>,
+    pub discard: bool,
+    pub write_zeroes: bool,
+    pub atomic_write: Option<Bytes>,
+}
+
+impl Queue {
+    /// The queue of block device `dev`, or of the disk it is a partition of. Nothing is known of
+    /// devices without one (memory, network).
+    pub fn of(dev: u64) -> Self {
+        let device = sysfs(dev);
+        let own = device.join("queue");
+        let queue = if own.is_dir() { own } else { device.join("../queue") };
+        let number = |name: &str| -> Option<u64> {
+            std::fs::read_to_string(queue.join(name)).ok()?.trim().parse().ok()
+        };
+        let some = |name| number(name).is_some_and(|n| n > 0);
+        Self {
+            rotational: number("rotational").map(|n| n != 0),
+            discard: some("discard_max_bytes"),
+            write_zeroes: some("write_zeroes_max_bytes"),
+            atomic_write: number("atomic_write_unit_max_bytes").filter(|n| *n > 0).map(Bytes),
+        }
+    }
+}
+
+/// The directory of block device `dev` in sysfs.
+pub(crate) fn sysfs(dev: u64) -> PathBuf {
+    // Resolved, so that `..` of a partition is its disk.
+    let link = PathBuf::from(format!("/sys/dev/block/{}:{}", major(dev), minor(dev)));
+    std::fs::canonicalize(&link).unwrap_or(link)
+}
+
+/// The node that the kernel itself made for block device `dev`; `path` when there is none (a
+/// container's private `/dev`: locks then only meet within it).
+pub(crate) fn canonical_node(path: &Path, dev: u64) -> PathBuf {
+    let node = || {
+        let told = std::fs::read_to_string(sysfs(dev).join("uevent")).ok()?;
+        let name = told.lines().find_map(|l| l.strip_prefix("DEVNAME="))?;
+        let node = Path::new("/dev").join(name);
+        let meta = std::fs::metadata(&node).ok()?;
+        (meta.file_type().is_block_device() && meta.rdev() == dev).then_some(node)
+    };
+    node().unwrap_or_else(|| {
+        tracing::warn!("{}: no node of its own in /dev; locks may not meet", path.display());
+        path.to_owned()
+    })
+}
+
+/// Block devices that this process has opened exclusively: [`crate::in_use`] must not take our own
+/// claim for somebody else's.
+static CLAIMED: Mutex<Option<HashMap<u64, usize>>> = Mutex::new(None);
+
+/// A device in [`CLAIMED`].
+#[derive(Debug)]
+pub(crate) struct Claim(u64);
+
+impl Claim {
+    pub fn new(dev: u64) -> Self {
+        *CLAIMED.lock().get_or_insert_default().entry(dev).or_default() += 1;
+        Self(dev)
+    }
+    /// Whether this process has claimed `dev`.
+    pub fn is_ours(dev: u64) -> bool {
+        CLAIMED.lock().as_ref().is_some_and(|c| c.contains_key(&dev))
+    }
+}
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut claimed = CLAIMED.lock();
+        let Some(claimed) = claimed.as_mut() else { return };
+        if let Some(n) = claimed.get_mut(&self.0) {
+            *n -= 1;
+            if *n == 0 {
+                claimed.remove(&self.0);
+            }
+        }
+    }
+}

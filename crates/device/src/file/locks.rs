@@ -1,0 +1,147 @@
+//! Kernel locks on a device's inode: sectors for compare-and-write, liveness bytes.
+//!
+//! They are locks of the open file description: two handles exclude each other, in one process or
+//! in two, but the threads of one handle do not. Therefore each handle also keeps a table of its
+//! own, which is taken first:
+//!
+//! ```text
+//! order: stripe mutex of the sector -> kernel lock on the sector -> (I/O) -> both let go
+//! ```
+//!
+//! A thread holds at most one kernel lock that it waited for, so there is no cycle. The kernel
+//! drops all of a handle's locks when its last descriptor is closed, at the latest when the
+//! process dies.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use braid_format::{ByteOffset, Bytes};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::CAW_MAX;
+
+/// Mutexes over which the sectors are spread.
+const STRIPES: usize = 64;
+/// Where the liveness bytes begin: beyond every device.
+const BYTES_AT: u64 = 1 << 62;
+
+/// A handle's locks.
+#[derive(Debug)]
+pub(super) struct Locks {
+    file: Arc<File>,
+    stripes: Box<[Mutex<()>; STRIPES]>,
+    bytes: Arc<Mutex<HashSet<u64>>>,
+}
+
+fn region(kind: i32, at: u64, len: u64) -> io::Result<libc::flock> {
+    let number =
+        |n: u64| i64::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    Ok(libc::flock {
+        l_type: i16::try_from(kind).unwrap_or(i16::MAX),
+        l_whence: 0,
+        l_start: number(at)?,
+        l_len: number(len)?,
+        l_pid: 0,
+    })
+}
+
+fn unlock(file: &File, at: u64, len: u64) {
+    let Ok(region) = region(libc::F_UNLCK, at, len) else { return };
+    // Splitting a region may need memory.
+    while let Err(e) = fcntl(file, FcntlArg::F_OFD_SETLK(&region)) {
+        if !matches!(e, Errno::EINTR | Errno::ENOLCK | Errno::ENOMEM) {
+            tracing::error!("a lock at {at} could not be let go: {e}");
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A sector locked against every other compare-and-write on this host.
+#[derive(Debug)]
+pub(super) struct SectorHeld<'a> {
+    file: &'a File,
+    at: u64,
+    len: u64,
+    // Let go after the kernel's lock: fields drop after `drop`.
+    _stripe: MutexGuard<'a, ()>,
+}
+impl Drop for SectorHeld<'_> {
+    fn drop(&mut self) {
+        unlock(self.file, self.at, self.len);
+    }
+}
+
+/// A liveness byte held.
+#[derive(Debug)]
+pub(super) struct ByteHeld {
+    file: Arc<File>,
+    bytes: Arc<Mutex<HashSet<u64>>>,
+    byte: u64,
+}
+impl Drop for ByteHeld {
+    fn drop(&mut self) {
+        // Under the table's lock, so that no taker comes between.
+        let mut bytes = self.bytes.lock();
+        unlock(&self.file, BYTES_AT + self.byte, 1);
+        bytes.remove(&self.byte);
+    }
+}
+
+impl Locks {
+    pub fn new(file: Arc<File>) -> Self {
+        let stripes = Box::new([const { Mutex::new(()) }; STRIPES]);
+        Self { file, stripes, bytes: Arc::default() }
+    }
+    /// Locks the sector at `at`, waiting as long as it takes.
+    pub fn sector(&self, at: ByteOffset, len: Bytes) -> io::Result<SectorHeld<'_>> {
+        // Sectors of different lengths that overlap share a stripe.
+        let stripe = Bytes(at.get() / CAW_MAX.get() % STRIPES as u64).to_usize();
+        let stripe = self.stripes[stripe].lock();
+        let wanted = region(libc::F_WRLCK, at.get(), len.get())?;
+        loop {
+            match fcntl(&*self.file, FcntlArg::F_OFD_SETLKW(&wanted)) {
+                Ok(_) => break,
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(SectorHeld { file: &self.file, at: at.get(), len: len.get(), _stripe: stripe })
+    }
+    /// Takes a liveness byte if nobody holds it.
+    pub fn byte(&self, byte: u64) -> io::Result<Option<ByteHeld>> {
+        let wanted = region(libc::F_WRLCK, place(byte)?, 1)?;
+        let mut bytes = self.bytes.lock();
+        if bytes.contains(&byte) {
+            return Ok(None);
+        }
+        loop {
+            match fcntl(&*self.file, FcntlArg::F_OFD_SETLK(&wanted)) {
+                Ok(_) => break,
+                Err(Errno::EAGAIN | Errno::EACCES) => return Ok(None),
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        bytes.insert(byte);
+        Ok(Some(ByteHeld { file: self.file.clone(), bytes: self.bytes.clone(), byte }))
+    }
+    /// Whether anybody holds a liveness byte.
+    pub fn is_byte_locked(&self, byte: u64) -> io::Result<bool> {
+        if self.bytes.lock().contains(&byte) {
+            return Ok(true);
+        }
+        let mut asked = region(libc::F_WRLCK, place(byte)?, 1)?;
+        fcntl(&*self.file, FcntlArg::F_OFD_GETLK(&mut asked))?;
+        Ok(i32::from(asked.l_type) != libc::F_UNLCK)
+    }
+}
+
+fn place(byte: u64) -> io::Result<u64> {
+    let place = BYTES_AT.checked_add(byte).filter(|p| *p < i64::MAX as u64);
+    place.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}

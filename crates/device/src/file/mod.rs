@@ -1,0 +1,391 @@
+//! Files and block devices.
+//!
+//! Single requests go by `pread` and `pwrite`, batches by [`crate::run`] through the thread's
+//! ring. Compare-and-write is made of an open-file-description lock on the sector's own bytes, so
+//! that all openers on this host exclude each other, whatever process they are in: see [`locks`].
+
+mod block;
+mod locks;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use braid_format::{ByteOffset, Bytes};
+use rustix::fs::{FallocateFlags, FlockOperation};
+
+use crate::run::{check_write, io_error};
+use crate::{
+    AlignedBuf, ByteLockGuard, Capabilities, CawOutcome, Device, DeviceError, DeviceInfo, InUse,
+    RingTarget,
+};
+use locks::Locks;
+
+pub(crate) use block::{Claim, canonical_node, sysfs};
+
+/// Largest piece of a copy through an aligned buffer, and of zeros written by hand.
+const PIECE: usize = 1 << 20;
+
+/// Past the page cache?
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Direct {
+    /// Where the file system has it.
+    #[default]
+    Auto,
+    /// Or fail.
+    Yes,
+    /// Never.
+    No,
+}
+
+/// How to open.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenOptions {
+    /// No writes.
+    pub read_only: bool,
+    /// Past the page cache?
+    pub direct: Direct,
+    /// Refuse a device that is in use, and keep others from opening it so.
+    pub exclusive: bool,
+}
+
+/// A file or block device.
+///
+/// # Source
+/// Why a single request is a plain system call, and only a batch goes to the ring: see the table
+/// in `docs/decisions`; to repeat it: `cargo run --release -p braid-device --example engines`.
+#[derive(Debug)]
+pub struct FileDevice {
+    info: DeviceInfo,
+    file: Arc<File>,
+    locks: Locks,
+    /// Alignment of memory that direct I/O demands; 1 when it demands none.
+    memory_align: usize,
+    poisoned: AtomicBool,
+    _claim: Option<block::Claim>,
+}
+
+/// Alignments of direct I/O on an open file.
+#[derive(Debug, Clone, Copy)]
+struct Alignment {
+    memory: usize,
+    sector: Bytes,
+}
+
+impl FileDevice {
+    /// Opens a block device or a regular file, past the page cache where that is possible. A block
+    /// device is opened through its canonical node in `/dev`, so that the locks of all openers
+    /// meet on one inode, whatever link they came by.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`] when it cannot be opened or measured, [`DeviceError::NotADevice`],
+    /// [`DeviceError::Empty`], [`DeviceError::InUse`] (with `exclusive`).
+    pub fn open(path: &Path, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
+        let opening = Opening { path, name: path.display().to_string().into(), options };
+        opening.open().map(Arc::new)
+    }
+    fn wrap(&self, operation: &'static str, at: ByteOffset, e: io::Error) -> DeviceError {
+        io_error(self, operation, at, e)
+    }
+    fn check_write(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        check_write(self, Some(&self.poisoned), at, len)
+    }
+    fn suits(&self, memory: *const u8) -> bool {
+        memory.addr().is_multiple_of(self.memory_align)
+    }
+    /// `read` without checks.
+    fn fill(&self, at: ByteOffset, buf: &mut [u8]) -> io::Result<()> {
+        if self.suits(buf.as_ptr()) {
+            return self.file.read_exact_at(buf, at.get());
+        }
+        let mut bounce = AlignedBuf::zeroed(buf.len().min(PIECE));
+        let mut at = at.get();
+        for piece in buf.chunks_mut(PIECE) {
+            let through = bounce.split_at_mut(piece.len()).0;
+            self.file.read_exact_at(through, at)?;
+            piece.copy_from_slice(through);
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+    /// `write` without checks.
+    fn store(&self, at: ByteOffset, buf: &[u8]) -> io::Result<()> {
+        if self.suits(buf.as_ptr()) {
+            return self.file.write_all_at(buf, at.get());
+        }
+        let mut bounce = AlignedBuf::zeroed(buf.len().min(PIECE));
+        let mut at = at.get();
+        for piece in buf.chunks(PIECE) {
+            let through = bounce.split_at_mut(piece.len()).0;
+            through.copy_from_slice(piece);
+            self.file.write_all_at(through, at)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+    fn write_zeroes_by_hand(&self, at: ByteOffset, len: Bytes) -> io::Result<()> {
+        let zeros = AlignedBuf::zeroed(len.to_usize().min(PIECE));
+        let (mut at, end) = (at.get(), at.get() + len.get());
+        while at < end {
+            let now = Bytes(end - at).to_usize().min(zeros.len());
+            self.file.write_all_at(zeros.split_at(now).0, at)?;
+            at += now as u64;
+        }
+        Ok(())
+    }
+    /// Tries to zero a range without sending zeros.
+    fn zero_range(&self, at: ByteOffset, len: Bytes) -> io::Result<()> {
+        if self.info.is_block {
+            return block::zero(&self.file, at, len);
+        }
+        // Keeps the blocks allocated; tmpfs and others only know the hole.
+        self.allocate(FallocateFlags::ZERO_RANGE, at, len)
+            .or_else(|_| self.allocate(FallocateFlags::PUNCH_HOLE, at, len))
+    }
+    fn allocate(&self, how: FallocateFlags, at: ByteOffset, len: Bytes) -> io::Result<()> {
+        loop {
+            let how = how | FallocateFlags::KEEP_SIZE;
+            match rustix::fs::fallocate(&*self.file, how, at.get(), len.get()) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+}
+
+fn unsupported(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY | libc::EINVAL | libc::EPERM)
+    )
+}
+
+impl Device for FileDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.info.check(at, Bytes::from(buf.len()))?;
+        self.fill(at, buf).map_err(|e| self.wrap("read", at, e))
+    }
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        self.check_write(at, Bytes::from(buf.len()))?;
+        self.store(at, buf).map_err(|e| self.wrap("write", at, e))
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        if self.poisoned.load(Ordering::Acquire) {
+            return Err(DeviceError::Poisoned { device: self.info.name.as_str().into() });
+        }
+        self.file.sync_data().map_err(|e| {
+            // What failed to reach the disk is dropped from the page cache and marked clean: a
+            // second flush would succeed and mean nothing.
+            self.poisoned.store(true, Ordering::Release);
+            self.wrap("flush", ByteOffset(0), e)
+        })
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        self.check_write(at, Bytes::from(new.len()))?;
+        self.info.check_caw(at, expected, new)?;
+        let wrap = |e| self.wrap("compare-and-write", at, e);
+        let mut sector = AlignedBuf::zeroed(new.len());
+        let _held = self.locks.sector(at, Bytes::from(new.len())).map_err(wrap)?;
+        self.file.read_exact_at(&mut sector, at.get()).map_err(wrap)?;
+        if sector[..] != *expected {
+            return Ok(CawOutcome::Mismatch(sector.to_vec()));
+        }
+        sector.copy_from_slice(new);
+        self.file.write_all_at(&sector, at.get()).map_err(wrap)?;
+        Ok(CawOutcome::Written)
+    }
+    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.check_write(at, len)?;
+        if len.get() == 0 {
+            return Ok(());
+        }
+        let result = if self.info.is_block {
+            block::discard(&self.file, at, len)
+        } else {
+            self.allocate(FallocateFlags::PUNCH_HOLE, at, len)
+        };
+        match result {
+            Err(e) if unsupported(&e) => Ok(()),
+            other => other.map_err(|e| self.wrap("discard", at, e)),
+        }
+    }
+    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.check_write(at, len)?;
+        if len.get() == 0 {
+            return Ok(());
+        }
+        let result = match self.zero_range(at, len) {
+            Err(e) if unsupported(&e) => self.write_zeroes_by_hand(at, len),
+            other => other,
+        };
+        result.map_err(|e| self.wrap("write zeros", at, e))
+    }
+    fn as_raw_fd(&self) -> Option<RawFd> {
+        Some(self.file.as_raw_fd())
+    }
+    fn ring_target(&self) -> Option<RingTarget<'_>> {
+        Some(RingTarget {
+            fd: self.file.as_raw_fd(),
+            sector: self.info.sector.to_usize(),
+            memory_align: self.memory_align,
+            poisoned: Some(&self.poisoned),
+        })
+    }
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        let guard = self.locks.byte(byte).map_err(|e| self.wrap("lock", ByteOffset(byte), e))?;
+        Ok(guard.map(ByteLockGuard::new))
+    }
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.locks.is_byte_locked(byte).map_err(|e| self.wrap("lock", ByteOffset(byte), e))
+    }
+}
+
+/// A device being opened.
+struct Opening<'a> {
+    path: &'a Path,
+    name: Arc<str>,
+    options: OpenOptions,
+}
+
+impl Opening<'_> {
+    fn wrap(&self, operation: &'static str, e: impl Into<io::Error>) -> DeviceError {
+        let source = Arc::new(e.into());
+        DeviceError::Io { device: self.name.clone(), operation, at: ByteOffset(0), source }
+    }
+    fn open(&self) -> Result<FileDevice, DeviceError> {
+        let meta = std::fs::metadata(self.path).map_err(|e| self.wrap("open", e))?;
+        let kind = meta.file_type();
+        if !kind.is_block_device() && !kind.is_file() {
+            return Err(DeviceError::NotADevice { device: self.name.clone() });
+        }
+        let is_block = kind.is_block_device();
+        let node = if is_block {
+            canonical_node(self.path, meta.rdev())
+        } else {
+            PathBuf::from(self.path)
+        };
+        let (file, direct) = self.open_node(&node, is_block)?;
+        let claim = self.claim(&file, &meta, is_block)?;
+        let Alignment { memory, sector } = self.alignment(&file, direct, is_block)?;
+        let size =
+            if is_block { block::size(&file) } else { file.metadata().map(|m| Bytes(m.len())) };
+        let size = size.map_err(|e| self.wrap("measure", e))?;
+        let whole = Bytes(size.get() / sector.get() * sector.get());
+        if whole.get() == 0 {
+            return Err(DeviceError::Empty { device: self.name.clone(), size });
+        }
+        let queue = block::Queue::of(if is_block { meta.rdev() } else { meta.dev() });
+        let caps = Capabilities {
+            compare_and_write: !self.options.read_only,
+            persistent_reservations: false,
+            write_zeroes: !is_block || queue.write_zeroes,
+            discard: !is_block || queue.discard,
+            atomic_write: queue.atomic_write.filter(|_| is_block).unwrap_or(sector).max(sector),
+        };
+        let physical = if is_block { block::physical_sector(&file).ok() } else { None };
+        let info = DeviceInfo {
+            name: self.name.to_string(),
+            size: whole,
+            sector,
+            physical_sector: physical.unwrap_or(sector).max(sector),
+            is_block,
+            read_only: self.options.read_only,
+            rotational: queue.rotational,
+            caps,
+            engine: crate::default_engine(),
+        };
+        let file = Arc::new(file);
+        let locks = Locks::new(file.clone());
+        let poisoned = AtomicBool::new(false);
+        Ok(FileDevice { info, file, locks, memory_align: memory, poisoned, _claim: claim })
+    }
+    /// Opens the node; says whether past the page cache.
+    fn open_node(&self, node: &Path, is_block: bool) -> Result<(File, bool), DeviceError> {
+        let excl = if is_block && self.options.exclusive { libc::O_EXCL } else { 0 };
+        let open = |flags: i32| {
+            File::options()
+                .read(true)
+                .write(!self.options.read_only)
+                .custom_flags(flags | excl)
+                .open(node)
+        };
+        let opened = match self.options.direct {
+            Direct::No => open(0).map(|f| (f, false)),
+            Direct::Yes => open(libc::O_DIRECT).map(|f| (f, true)),
+            Direct::Auto => match open(libc::O_DIRECT) {
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => open(0).map(|f| (f, false)),
+                other => other.map(|f| (f, true)),
+            },
+        };
+        opened.map_err(|e| match e.raw_os_error() {
+            Some(libc::EBUSY) if excl != 0 => {
+                DeviceError::InUse { device: self.name.clone(), by: InUse::Claimed }
+            }
+            _ => self.wrap("open", e),
+        })
+    }
+    /// With `exclusive`: remembers the block device as ours, or locks the file.
+    fn claim(
+        &self,
+        file: &File,
+        meta: &std::fs::Metadata,
+        is_block: bool,
+    ) -> Result<Option<block::Claim>, DeviceError> {
+        if !self.options.exclusive {
+            return Ok(None);
+        }
+        if is_block {
+            return Ok(Some(block::Claim::new(meta.rdev())));
+        }
+        let refused = |by| Err(DeviceError::InUse { device: self.name.clone(), by });
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return refused(InUse::Claimed),
+            Err(e) => return Err(self.wrap("lock", e)),
+        }
+        match crate::in_use(self.path)? {
+            Some(by) => refused(by),
+            None => Ok(None),
+        }
+    }
+    fn alignment(
+        &self,
+        file: &File,
+        direct: bool,
+        is_block: bool,
+    ) -> Result<Alignment, DeviceError> {
+        let wrap = |e| self.wrap("measure", e);
+        let logical =
+            if is_block { Some(block::logical_sector(file).map_err(wrap)?) } else { None };
+        let sector = logical.unwrap_or(Bytes(512));
+        if !direct {
+            return Ok(Alignment { memory: 1, sector });
+        }
+        let told = block::direct_alignment(file.as_fd());
+        let (memory, offset) = match told {
+            Some((memory, offset)) => (memory, Bytes(offset.into())),
+            // tmpfs takes the flag and copies all the same.
+            None if block::on_tmpfs(file) => (1, sector),
+            // An old kernel: what suits every device.
+            None => (4096, logical.unwrap_or(Bytes(4096))),
+        };
+        let sector = sector.max(offset);
+        let memory = memory.max(1) as usize;
+        if sector.get() > 4096 || memory > AlignedBuf::ALIGN || !memory.is_power_of_two() {
+            return Err(self.wrap("measure", io::Error::from(io::ErrorKind::Unsupported)));
+        }
+        Ok(Alignment { memory, sector })
+    }
+}

@@ -1,0 +1,234 @@
+//! A sliding window of requests whose buffers the queue owns meanwhile.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use braid_format::{ByteOffset, Bytes};
+
+use crate::engine::{EngineKind, Flight, Transfer, Wait, engine_kind};
+use crate::run::{check_write, io_error};
+use crate::{AlignedBuf, Device, DeviceError};
+
+/// What an owned request does.
+#[derive(Debug)]
+pub enum OwnedOp {
+    /// Read into.
+    Read(AlignedBuf),
+    /// Write from.
+    Write(AlignedBuf),
+}
+
+/// Where a part of a request's buffer goes.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// First byte on it.
+    pub at: ByteOffset,
+    /// Bytes, whole sectors.
+    pub len: Bytes,
+}
+
+/// A request on its way.
+#[derive(Debug)]
+struct Pending {
+    token: u64,
+    buf: AlignedBuf,
+    write: bool,
+    parts: Vec<Part>,
+    /// Transfers not done.
+    left: usize,
+    result: Result<(), DeviceError>,
+}
+
+/// A sliding window of requests for one thread, on a ring (or threads) of its own. What was
+/// submitted is under way at once. Dropping the queue waits for what is in flight.
+#[derive(Debug)]
+pub struct IoQueue {
+    // Before `pending`: its drop waits for the kernel, then the buffers may go.
+    flight: Flight,
+    /// By slot.
+    pending: Vec<Option<Pending>>,
+    free: Vec<u32>,
+    done: VecDeque<Pending>,
+    /// Emptied part lists, kept so that a request allocates nothing.
+    lists: Vec<Vec<Part>>,
+    /// Transfer owner -> (slot, part) of the request it belongs to.
+    owners: Vec<(u32, u32)>,
+    free_owners: Vec<u32>,
+    in_flight: usize,
+}
+
+impl IoQueue {
+    /// A queue that is to hold about `depth` requests at a time (more are taken).
+    ///
+    /// # Errors
+    /// None today: where `io_uring` is refused, threads serve the queue.
+    pub fn new(depth: usize) -> Result<Self, DeviceError> {
+        Ok(Self::with_engine(depth, engine_kind()))
+    }
+    pub(crate) fn with_engine(depth: usize, kind: EngineKind) -> Self {
+        Self {
+            flight: Flight::new(kind),
+            pending: Vec::with_capacity(depth),
+            free: Vec::new(),
+            done: VecDeque::with_capacity(depth),
+            lists: Vec::new(),
+            owners: Vec::new(),
+            free_owners: Vec::new(),
+            in_flight: 0,
+        }
+    }
+    /// Starts a request.
+    ///
+    /// # Errors
+    /// None today: what is wrong with a request is said by its completion, with its buffer.
+    pub fn submit(
+        &mut self,
+        token: u64,
+        device: Arc<dyn Device>,
+        at: ByteOffset,
+        op: OwnedOp,
+    ) -> Result<(), DeviceError> {
+        let len = match &op {
+            OwnedOp::Read(buf) | OwnedOp::Write(buf) => buf.len(),
+        };
+        self.submit_parts(token, op, &[Part { device, at, len: Bytes::from(len) }])
+    }
+    /// Starts a request whose buffer goes to several places, part after part: one completion when
+    /// all parts are done, with the first error. All parts are in flight at once; they count as
+    /// one request of the window's depth.
+    ///
+    /// # Errors
+    /// None today, as [`IoQueue::submit`].
+    ///
+    /// # Panics
+    /// If the parts' lengths do not add up to the buffer's.
+    pub fn submit_parts(
+        &mut self,
+        token: u64,
+        op: OwnedOp,
+        parts: &[Part],
+    ) -> Result<(), DeviceError> {
+        let (buf, write) = match op {
+            OwnedOp::Read(buf) => (buf, false),
+            OwnedOp::Write(buf) => (buf, true),
+        };
+        let total: u64 = parts.iter().map(|p| p.len.get()).sum();
+        assert_eq!(total, buf.len() as u64, "the parts' lengths add up to the buffer's");
+        let mut list = self.lists.pop().unwrap_or_default();
+        list.extend_from_slice(parts);
+        let request = Pending { token, buf, write, parts: list, left: 0, result: Ok(()) };
+        let slot = if let Some(slot) = self.free.pop() {
+            self.pending[slot as usize] = Some(request);
+            slot
+        } else {
+            self.pending.push(Some(request));
+            index(self.pending.len() - 1)
+        };
+        self.in_flight += 1;
+        self.start(slot);
+        self.reap(Wait::No);
+        Ok(())
+    }
+    /// Starts the transfers of a request; parts on devices without a descriptor are done at once.
+    fn start(&mut self, slot: u32) {
+        let Some(request) = &mut self.pending[slot as usize] else { return };
+        let mut from = 0;
+        // One address for all parts, taken once: the buffer is not touched again through `buf`
+        // while transfers use it.
+        let base = request.buf.as_mut_ptr();
+        for (part, p) in (0_u32..).zip(&request.parts) {
+            let len = p.len.to_usize();
+            // SAFETY: the lengths add up to the buffer's.
+            let memory = unsafe { base.add(from) };
+            from += len;
+            let checked = match (request.write, p.device.ring_target()) {
+                (true, Some(t)) => check_write(&*p.device, t.poisoned, p.at, p.len),
+                (false, Some(_)) => p.device.info().check(p.at, p.len),
+                // SAFETY: this part of the buffer is used by nobody else.
+                (true, None) => p
+                    .device
+                    .write(p.at, unsafe { std::slice::from_raw_parts(memory.cast_const(), len) }),
+                // SAFETY: as above.
+                (false, None) => {
+                    p.device.read(p.at, unsafe { std::slice::from_raw_parts_mut(memory, len) })
+                }
+            };
+            let target = match checked {
+                Ok(()) => p.device.ring_target(),
+                Err(e) => {
+                    request.result = std::mem::replace(&mut request.result, Ok(())).and(Err(e));
+                    None
+                }
+            };
+            let Some(target) = target else { continue };
+            let owner = self.free_owners.pop().unwrap_or_else(|| {
+                self.owners.push((0, 0));
+                index(self.owners.len() - 1)
+            });
+            self.owners[owner as usize] = (slot, part);
+            let transfer = if request.write {
+                Transfer::write(owner, target, p.at.get(), memory, len)
+            } else {
+                Transfer::read(owner, target, p.at.get(), memory, len)
+            };
+            // SAFETY: the buffer and the device stay in `pending` until all transfers of the
+            // request are reported; `flight` is dropped, and with it drained, before `pending`.
+            unsafe { self.flight.start(transfer) };
+            request.left += 1;
+        }
+        if request.left == 0 {
+            self.finish(slot);
+        }
+    }
+    fn finish(&mut self, slot: u32) {
+        if let Some(request) = self.pending[slot as usize].take() {
+            self.free.push(slot);
+            self.done.push_back(request);
+        }
+    }
+    fn reap(&mut self, wait: Wait) {
+        let Self { flight, pending, free, done, owners, free_owners, .. } = self;
+        flight.reap(wait, |owner, result| {
+            let (slot, part) = owners[owner as usize];
+            free_owners.push(owner);
+            let place = &mut pending[slot as usize];
+            let Some(request) = place else { return };
+            request.left -= 1;
+            if let (Err(e), Ok(())) = (result, &request.result) {
+                let p = &request.parts[part as usize];
+                let operation = if request.write { "write" } else { "read" };
+                request.result = Err(io_error(&*p.device, operation, p.at, e));
+            }
+            if request.left == 0 {
+                done.extend(place.take());
+                free.push(slot);
+            }
+        });
+    }
+    /// Requests not yet taken out.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+    /// Waits for one; gives back its token, its buffer and how it ended.
+    ///
+    /// # Panics
+    /// If none is in flight.
+    pub fn complete(&mut self) -> (u64, AlignedBuf, Result<(), DeviceError>) {
+        assert!(self.in_flight != 0, "a request in flight");
+        loop {
+            if let Some(mut request) = self.done.pop_front() {
+                self.in_flight -= 1;
+                request.parts.clear();
+                self.lists.push(request.parts);
+                return (request.token, request.buf, request.result);
+            }
+            self.reap(Wait::One);
+        }
+    }
+}
+
+fn index(n: usize) -> u32 {
+    u32::try_from(n).expect("fewer than 2^32 requests")
+}

@@ -1,0 +1,136 @@
+//! The file device, seen from outside: ranges, zeroing, claims, and locks in one process.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use braid_device::{
+    CawOutcome, Device, DeviceError, Direct, FileDevice, InUse, Op, OpenOptions, Request, run,
+};
+use braid_format::{ByteOffset, Bytes};
+
+const SIZE: u64 = 4 << 20;
+
+fn file(dir: &Path, size: u64) -> PathBuf {
+    let path = dir.join("device");
+    std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+    path
+}
+fn temp() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+fn open(path: &Path) -> Arc<FileDevice> {
+    FileDevice::open(path, OpenOptions::default()).unwrap()
+}
+
+#[test]
+fn a_size_is_whole_sectors_and_an_empty_file_is_no_device() {
+    let dir = temp();
+    let d = open(&file(dir.path(), SIZE + 100));
+    assert_eq!(d.info().size, Bytes(SIZE));
+    assert!(d.info().sector.get() <= 4096 && !d.info().is_block);
+    let empty = FileDevice::open(&file(dir.path(), 100), OpenOptions::default());
+    assert!(matches!(empty, Err(DeviceError::Empty { .. })));
+    let directory = FileDevice::open(dir.path(), OpenOptions::default());
+    assert!(matches!(directory, Err(DeviceError::NotADevice { .. })));
+    let missing = FileDevice::open(&dir.path().join("missing"), OpenOptions::default());
+    assert!(matches!(missing, Err(DeviceError::Io { operation: "open", .. })));
+}
+#[test]
+fn reading_only_means_no_writes() {
+    let dir = temp();
+    let path = file(dir.path(), SIZE);
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let d = FileDevice::open(&path, options).unwrap();
+    let data = [1; 4096];
+    let refused = |r: Result<(), DeviceError>| matches!(r, Err(DeviceError::ReadOnly { .. }));
+    assert!(refused(d.write(ByteOffset(0), &data)));
+    assert!(refused(d.write_zeroes(ByteOffset(0), Bytes(4096))));
+    assert!(refused(d.compare_and_write(ByteOffset(0), &data, &data).map(|_| ())));
+    let mut buf = [1; 4096];
+    let mut both = [
+        Request { device: &*d, at: ByteOffset(0), op: Op::Write(&data), result: Ok(()) },
+        Request { device: &*d, at: ByteOffset(0), op: Op::Read(&mut buf), result: Ok(()) },
+    ];
+    run(&mut both);
+    let [write, read] = both;
+    assert!(refused(write.result) && read.result.is_ok());
+    assert_eq!(buf, [0; 4096]);
+    // Liveness can be asked by a reader.
+    let writer = open(&path);
+    let _guard = writer.lock_byte(5).unwrap().unwrap();
+    assert!(d.byte_locked(5).unwrap() && !d.byte_locked(6).unwrap());
+}
+#[test]
+fn zeroing_and_discarding_take_ranges_of_any_length() {
+    for (place, direct) in [("/var/tmp", Direct::Auto), ("/dev/shm", Direct::Auto)] {
+        let dir = tempfile::tempdir_in(place).unwrap();
+        let path = file(dir.path(), SIZE);
+        let d = FileDevice::open(&path, OpenOptions { direct, ..OpenOptions::default() }).unwrap();
+        d.write(ByteOffset(0), &vec![7; SIZE as usize]).unwrap();
+        d.write_zeroes(ByteOffset(4096), Bytes(1 << 20)).unwrap();
+        d.write_zeroes(ByteOffset(0), Bytes(0)).unwrap();
+        d.discard(ByteOffset(2 << 20), Bytes(1 << 20)).unwrap();
+        let mut back = vec![1; SIZE as usize];
+        d.read(ByteOffset(0), &mut back).unwrap();
+        assert!(back[..4096].iter().all(|b| *b == 7));
+        assert!(back[4096..4096 + (1 << 20)].iter().all(|b| *b == 0));
+        assert!(back[4096 + (1 << 20)..2 << 20].iter().all(|b| *b == 7));
+        assert!(back[3 << 20..].iter().all(|b| *b == 7));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE, "the size is kept");
+        let past = d.discard(ByteOffset(SIZE), Bytes(4096));
+        assert!(matches!(past, Err(DeviceError::OutOfRange { .. })));
+    }
+}
+#[test]
+fn an_exclusive_opener_keeps_out_another() {
+    let dir = temp();
+    let path = file(dir.path(), SIZE);
+    let exclusive = OpenOptions { exclusive: true, ..OpenOptions::default() };
+    let first = FileDevice::open(&path, exclusive).unwrap();
+    let second = FileDevice::open(&path, exclusive);
+    assert!(matches!(second, Err(DeviceError::InUse { by: InUse::Claimed, .. })));
+    open(&path);
+    drop(first);
+    FileDevice::open(&path, exclusive).unwrap();
+}
+#[test]
+fn compare_and_write_compares_and_writes() {
+    let dir = temp();
+    let d = open(&file(dir.path(), SIZE));
+    let sector = d.info().sector.to_usize();
+    // Memory at an odd address is fine.
+    let ones = vec![1; sector + 1];
+    let ones = &ones[usize::from(ones.as_ptr().addr() % 2 == 0)..][..sector];
+    let zeros = vec![0; sector];
+    let at = ByteOffset(8192);
+    assert_eq!(d.compare_and_write(at, &zeros, ones).unwrap(), CawOutcome::Written);
+    let again = d.compare_and_write(at, &zeros, ones).unwrap();
+    assert_eq!(again, CawOutcome::Mismatch(ones.to_vec()));
+    let long = vec![0; 8192];
+    let long = d.compare_and_write(at, &long, &long);
+    assert!(matches!(long, Err(DeviceError::Unaligned { .. })));
+    let uneven = d.compare_and_write(at, &zeros, &vec![1; 2 * sector]);
+    assert!(matches!(uneven, Err(DeviceError::Unaligned { .. })));
+}
+#[test]
+fn liveness_bytes_exclude_within_and_between_handles() {
+    let dir = temp();
+    let path = file(dir.path(), SIZE);
+    let (a, b) = (open(&path), open(&path));
+    let held = a.lock_byte(1).unwrap().unwrap();
+    assert!(a.lock_byte(1).unwrap().is_none(), "the same handle");
+    assert!(b.lock_byte(1).unwrap().is_none(), "another handle");
+    assert!(a.byte_locked(1).unwrap() && b.byte_locked(1).unwrap());
+    let other = b.lock_byte(2).unwrap();
+    assert!(other.is_some());
+    drop(held);
+    assert!(!a.byte_locked(1).unwrap() && !b.byte_locked(1).unwrap());
+    assert!(a.byte_locked(2).unwrap());
+    let held = b.lock_byte(1).unwrap();
+    // A handle that is gone holds nothing, except what guards keep.
+    drop(b);
+    assert!(a.byte_locked(1).unwrap());
+    drop(held);
+    assert!(!a.byte_locked(1).unwrap());
+    assert!(a.lock_byte(u64::MAX).is_err());
+}
