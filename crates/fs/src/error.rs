@@ -109,6 +109,14 @@ pub enum Error {
     /// All node slots are taken.
     #[error("all {0} node slots are in use; make the file system with --nodes larger")]
     NoSlot(u16),
+    /// A node has the file system mounted, or may have.
+    #[error("node {slot} on host {host} has the file system mounted; unmount it first")]
+    Mounted {
+        /// Its slot.
+        slot: braid_format::NodeId,
+        /// Where it runs.
+        host: Box<str>,
+    },
     /// The pool is too small for a file system.
     #[error("pool of {have} bytes is too small: a file system needs {need}")]
     PoolTooSmall {
@@ -157,6 +165,7 @@ impl Error {
             Self::NoLocks => E::NOLCK,
             Self::TooManyOrphans => E::NFILE,
             Self::NoSlot(_) => E::USERS,
+            Self::Mounted { .. } => E::BUSY,
             Self::Superblock(_) => E::INVAL,
             Self::Damaged { .. }
             | Self::Inconsistent { .. }

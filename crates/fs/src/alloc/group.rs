@@ -54,7 +54,7 @@ impl Edits {
 }
 
 /// Bounds and counters of a group's header as its place demands them.
-pub(super) fn check_header(
+pub(crate) fn check_header(
     block: BlockNo,
     index: u64,
     shape: &GroupShape,

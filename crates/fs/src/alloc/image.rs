@@ -1,10 +1,9 @@
 //! Bytes of fresh metadata slots: lock record, then body.
 
-use braid_format::crc::crc32c_with_hole;
-use braid_format::lock_record::{Life, RawLockRecord};
+use braid_format::lock_record::{Life, LockRecord};
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::{BlockNo, Generation, LockNo};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// What a fresh slot holds.
 #[derive(Debug, Clone, Copy)]
@@ -48,20 +47,12 @@ impl Fresh {
     }
 
     fn write_lock(&self, sector: &mut [u8]) {
-        let mut raw = RawLockRecord::new_zeroed();
-        raw.magic.set(RawLockRecord::MAGIC);
-        raw.revision.set(1);
-        raw.lock.set(self.block.get());
-        raw.nonce.set(self.nonce);
-        if let Some(life) = self.holder {
-            raw.mode.set(2);
-            raw.holder_count.set(1);
-            raw.holders[0].slot.set(life.slot.get());
-            raw.holders[0].incarnation.set(life.incarnation.get());
+        let lock = LockNo::from(self.block);
+        match self.holder {
+            Some(life) => LockRecord::born(lock, life, self.nonce),
+            None => LockRecord::unlocked(lock, self.nonce),
         }
-        let crc = crc32c_with_hole(raw.as_bytes(), core::mem::offset_of!(RawLockRecord, crc));
-        raw.crc.set(crc);
-        raw.write_to_prefix(sector).expect("a lock sector holds a record");
+        .encode(sector);
     }
 }
 
@@ -70,13 +61,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn body_decodes_and_record_is_sealed() {
+    fn body_and_record_decode() {
         let geo = Geometry::DEFAULT;
         let mut slot = vec![0x5a; geo.slot_bytes() as usize];
         Fresh::own(BlockNo(9), MetaKind::Free, 7).write(geo, &mut slot, |_| {});
         let (header, kind) = MetaHeader::decode(&slot[512..], BlockNo(9)).unwrap();
         assert_eq!((kind, header.generation().get(), header.owner.get()), (MetaKind::Free, 1, 9));
-        let crc = u32::from_le_bytes(slot[508..512].try_into().unwrap());
-        assert_eq!(crc, crc32c_with_hole(&slot[..512], 508));
+        let record = LockRecord::decode(&slot[..512], LockNo(9)).unwrap();
+        assert_eq!(record, LockRecord::unlocked(LockNo(9), 7));
+        let life = Life { slot: 3.into(), incarnation: 4.into() };
+        let fresh = Fresh { holder: Some(life), ..Fresh::own(BlockNo(9), MetaKind::Free, 7) };
+        fresh.write(geo, &mut slot, |_| {});
+        let record = LockRecord::decode(&slot[..512], LockNo(9)).unwrap();
+        assert_eq!(record.holders, [life]);
     }
 }

@@ -49,6 +49,7 @@ use braid_lock::{Guard, Local, LockManager, Mode};
 use parking_lot::{Condvar, Mutex};
 use zerocopy::FromBytes;
 
+pub(crate) use self::group::check_header as check_group_header;
 use self::log::{FreeLog, Freed};
 use self::private::Private;
 use self::refill::Refill;
@@ -513,6 +514,15 @@ fn read_counters(volume: &Volume) -> Result<(u64, u64)> {
         Ok((raw, _)) if kind == MetaKind::Counters => Ok((raw.free_blocks.get(), raw.inodes.get())),
         _ => Err(bad),
     }
+}
+
+/// The runs in a free log's block, for the checker: (start, length, state).
+pub(crate) fn free_log_entries(
+    body: &[u8],
+    block: BlockNo,
+) -> std::result::Result<Vec<(u64, u64, BlockState)>, braid_format::FormatError> {
+    let entries = log::decode(body, block)?;
+    Ok(entries.into_iter().map(|(_, f)| (f.start, f.len, f.state)).collect())
 }
 
 /// After replay of dead `node`'s journal, on the recoverer: returns its windows, applies its free

@@ -6,14 +6,13 @@
 
 mod plan;
 
-use braid_format::crc::crc32c_with_hole;
 use braid_format::dinode::{Layout, RawDinode, RawTime};
 use braid_format::journal::RawJournalHeader;
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
-use braid_format::node::{RawCounters, RawSlot, SlotState};
+use braid_format::node::{RawCounters, SlotRecord};
 use braid_format::rgrp::BlockState;
 use braid_format::superblock::RawSuperblock;
-use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo};
+use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo, NodeId};
 use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolRequest};
 use zerocopy::{FromZeros, IntoBytes};
@@ -170,15 +169,7 @@ impl Maker<'_> {
         let len = Bytes((p.node_area - p.slot_area) << self.geo.block_size.shift()).to_usize();
         let mut buf = AlignedBuf::zeroed(len);
         for (slot, record) in (0..p.nodes).zip(buf.chunks_exact_mut(sector)) {
-            let mut raw = RawSlot::new_zeroed();
-            raw.magic.set(RawSlot::MAGIC);
-            raw.revision.set(1);
-            raw.state.set(SlotState::Free as u16);
-            raw.slot.set(slot);
-            raw.nonce.set(self.nonce);
-            let crc = crc32c_with_hole(raw.as_bytes(), core::mem::offset_of!(RawSlot, crc));
-            raw.crc.set(crc);
-            let _ = raw.write_to_prefix(record);
+            SlotRecord::free(NodeId(slot)).encode(record);
         }
         self.write_all(&[(BlockNo(p.slot_area), buf)])
     }

@@ -1,0 +1,137 @@
+//! The fixed area: superblocks, named locks, lock buckets, nodes' private blocks.
+
+use braid_format::meta::{MetaHeader, MetaKind};
+use braid_format::node::{RawCounters, RawOrphans};
+use braid_format::rgrp::RawWindow;
+use braid_format::superblock::RawSuperblock;
+use braid_format::{BlockNo, InodeNo, NodeId};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::space::Private;
+use super::{BATCH, Checker, Mendable};
+use crate::alloc::free_log_entries;
+use crate::error::Result;
+use crate::make::area_kind;
+use crate::volume::Volume;
+
+impl Checker {
+    /// Both copies, against the one in use.
+    pub(super) fn superblocks(&mut self, found: &mut Mendable) -> Result<()> {
+        let bytes = self.volume.sb.total_blocks.get() << self.volume.geo.block_size.shift();
+        let copy = self.volume.geo.block_size.block_of(Volume::copy_offset_of(bytes));
+        for block in [BlockNo(0), copy] {
+            let body = self.read(&[block])?.pop();
+            let problem = match body {
+                Some(Ok((body, _, MetaKind::Superblock))) => {
+                    let len = size_of::<RawSuperblock>();
+                    let mine = self.volume.sb.as_bytes().get(MetaHeader::LEN..);
+                    let same = body.get(MetaHeader::LEN..len) == mine;
+                    (!same).then(|| "superblock copies differ".to_owned())
+                }
+                Some(Ok((_, _, kind))) => Some(format!("{} instead of superblock", kind.name())),
+                Some(Err(e)) => Some(format!("superblock: {e}")),
+                None => None,
+            };
+            if let Some(text) = problem {
+                self.problem(block, text);
+                found.superblocks.push(block);
+            }
+        }
+        Ok(())
+    }
+    /// Everything between the superblock and the groups. Gives the inodes on orphan lists.
+    pub(super) fn fixed_area(&mut self) -> Result<Vec<InodeNo>> {
+        let sb = self.volume.sb;
+        let slot = self.volume.geo.slot_blocks();
+        let run = |start: u64, n: u16| (0..u64::from(n)).map(move |i| BlockNo(start + i * slot));
+        let mut roots = Vec::new();
+        let named = run(sb.named_start.get(), sb.named_count.get()).zip(0_u64..);
+        let mut want: Vec<(BlockNo, MetaKind, Option<(NodeId, u64)>)> = named
+            .map(|(block, n)| match n {
+                RawSuperblock::NAMED_COUNTERS => (block, MetaKind::Counters, None),
+                _ => (block, MetaKind::Named, None),
+            })
+            .collect();
+        want.extend(
+            run(sb.plock_start.get(), sb.plock_count.get()).map(|b| (b, MetaKind::Plock, None)),
+        );
+        for node in 0..sb.node_slots.get() {
+            for n in 0..u64::from(sb.node_area_slots.get()) {
+                let block = self.volume.node_area(NodeId(node), n);
+                want.push((block, area_kind(n), Some((NodeId(node), n))));
+            }
+        }
+        for part in want.chunks(BATCH) {
+            let blocks: Vec<BlockNo> = part.iter().map(|w| w.0).collect();
+            for (&(block, kind, place), body) in part.iter().zip(self.read(&blocks)?) {
+                match body {
+                    Ok((body, _, k)) if k == kind => {
+                        self.fixed(block, kind, place, &body, &mut roots)
+                    }
+                    Ok((_, _, k)) => {
+                        self.problem(block, format!("{} instead of {}", k.name(), kind.name()));
+                    }
+                    // One of the two copies may be torn; replay needed the other, and found it.
+                    Err(_) if kind == MetaKind::JournalHeader => {}
+                    Err(e) => self.problem(block, format!("{}: {e}", kind.name())),
+                }
+            }
+        }
+        Ok(roots)
+    }
+    fn fixed(
+        &mut self,
+        block: BlockNo,
+        kind: MetaKind,
+        place: Option<(NodeId, u64)>,
+        body: &[u8],
+        roots: &mut Vec<InodeNo>,
+    ) {
+        match (kind, place) {
+            (MetaKind::Counters | MetaKind::NodeInfo, _) => {
+                if let Ok((raw, _)) = RawCounters::read_from_prefix(body) {
+                    let sums = &mut self.space.counted;
+                    sums.0 = sums.0.wrapping_add(raw.free_blocks.get());
+                    sums.1 = sums.1.wrapping_add(raw.inodes.get());
+                    if kind == MetaKind::Counters {
+                        self.total = raw.inodes.get();
+                    }
+                }
+            }
+            (MetaKind::Window, Some(_)) => {
+                if let Ok((raw, bits)) = RawWindow::read_from_prefix(body)
+                    && raw.blocks.get() != 0
+                {
+                    let (start, len) = (raw.start.get(), raw.blocks.get());
+                    self.space.private.push(Private::Window {
+                        block,
+                        start,
+                        len,
+                        bits: bits.into(),
+                    });
+                }
+            }
+            (MetaKind::FreeLog, Some(_)) => match free_log_entries(body, block) {
+                Ok(entries) => self.space.private.extend(
+                    entries.into_iter().map(|(start, len, state)| Private::Freed {
+                        block,
+                        start,
+                        len,
+                        state,
+                    }),
+                ),
+                Err(e) => self.problem(block, e),
+            },
+            (MetaKind::Orphans, Some(_)) => roots.extend(orphans(body)),
+            _ => {}
+        }
+    }
+}
+
+/// The numbers on an orphan list.
+fn orphans(body: &[u8]) -> Vec<InodeNo> {
+    let Ok((raw, rest)) = RawOrphans::read_from_prefix(body) else { return Vec::new() };
+    let count = usize::try_from(raw.count.get()).unwrap_or(usize::MAX);
+    let numbers = rest.chunks_exact(8).take(count);
+    numbers.map(|b| InodeNo(b.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)))).collect()
+}

@@ -1,0 +1,222 @@
+//! fsck: verifies a file system that nobody has mounted, and repairs it when asked.
+//!
+//! ```text
+//!  refuse while a node lives -> replay journals -> fixed area -> group headers and bitmaps
+//!    -> walk all dinodes and trees from the root and the orphan lists, in batches
+//!    -> compare links, parents, counts -> compare bitmaps with what was seen -> counters
+//! ```
+//! The walk marks every block it meets in a map of its own; what the bitmaps, the windows and the
+//! free logs of dead nodes say together must be the same. Nothing here trusts a number from disk
+//! before it is bounded, and no structure is followed twice, so the walk ends on any image.
+//!
+//! Repair rewrites what can be derived from the rest: bitmaps, group counters, cluster counters,
+//! link counts, entry and block counts, the superblock's other copy; it empties windows and free
+//! logs, whose content the bitmaps then hold, and drops directory entries that lead nowhere. What
+//! it cannot derive (a damaged dinode or tree node, blocks used twice, inodes without a name) stays
+//! reported.
+
+mod fixed;
+mod links;
+mod repair;
+mod space;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::sync::Arc;
+
+use braid_format::meta::{MetaHeader, MetaKind};
+use braid_format::node::{SlotRecord, SlotState};
+use braid_format::{BlockNo, ByteOffset, FormatError, NodeId};
+use braid_pool::device::AlignedBuf;
+use braid_pool::{Pool, PoolRequest};
+
+use self::links::Inodes;
+use self::space::Space;
+use crate::error::{Error, Result};
+use crate::replay;
+use crate::volume::Volume;
+
+/// Bodies read at once.
+const BATCH: usize = 256;
+/// Lines kept; more are only counted.
+const PROBLEMS_MAX: usize = 10_000;
+/// Byte lock of node slot 0 on the pool's first member; the next slot's is one higher.
+const LIFE_BYTE: u64 = 1;
+
+/// What to do.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CheckOptions {
+    /// Mend what can be mended.
+    pub repair: bool,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// One line per problem, naming the block.
+    pub problems: Vec<String>,
+    /// Problems mended.
+    pub repaired: u64,
+    /// Inodes seen.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Data blocks referred to.
+    pub data_blocks: u64,
+    /// Journals that had to be replayed first.
+    pub replayed: u64,
+}
+
+/// Checks the file system on `pool`. `progress` gets (done, total).
+///
+/// # Errors
+/// When a node has it mounted, or a device fails. Problems found are in the report.
+pub fn check(
+    pool: Pool,
+    options: CheckOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Report> {
+    let volume = Arc::new(Volume::open(pool)?);
+    refuse_live(&volume)?;
+    let mut report = Report::default();
+    for slot in 0..volume.sb.node_slots.get() {
+        let done = replay::replay(&volume, NodeId(slot))?;
+        report.replayed += u64::from(done.transactions > 0);
+    }
+    let mut checker = Checker {
+        space: Space::new(&volume),
+        inodes: Inodes::default(),
+        volume,
+        report,
+        suppressed: 0,
+        total: 0,
+    };
+    let mut found = checker.run(progress)?;
+    if options.repair && found.any() {
+        repair::repair(&mut checker, &mut found)?;
+    }
+    Ok(checker.finish())
+}
+
+/// What of the problems can be mended.
+#[derive(Debug, Default)]
+struct Mendable {
+    /// Bitmaps, group counters, windows, logs, cluster counters.
+    space: u64,
+    /// Dinodes whose counts are wrong: number and what they must be.
+    counts: Vec<links::Counts>,
+    /// Entries that lead nowhere: directory, block that holds the entry, cookie.
+    entries: Vec<walk::BadEntry>,
+    /// Superblock copies to rewrite.
+    superblocks: Vec<BlockNo>,
+    /// Blocks used twice or of unreadable owners: then bitmaps are not rewritten.
+    unsure: bool,
+}
+impl Mendable {
+    fn any(&self) -> bool {
+        self.space > 0
+            || !self.counts.is_empty()
+            || !self.entries.is_empty()
+            || !self.superblocks.is_empty()
+    }
+}
+
+struct Checker {
+    volume: Arc<Volume>,
+    space: Space,
+    inodes: Inodes,
+    report: Report,
+    suppressed: u64,
+    /// Inodes expected, for the progress.
+    total: u64,
+}
+
+impl Checker {
+    fn run(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<Mendable> {
+        let mut found = Mendable::default();
+        self.superblocks(&mut found)?;
+        let roots = self.fixed_area()?;
+        self.groups(&mut found)?;
+        self.walk(&roots, &mut found, progress)?;
+        self.unreachable(&mut found, progress)?;
+        self.compare_links(&mut found);
+        self.compare_space(&mut found);
+        self.free_slots()?;
+        self.compare_counters(&mut found);
+        Ok(found)
+    }
+    /// Adds a line that names `block`.
+    fn problem(&mut self, block: BlockNo, text: impl std::fmt::Display) {
+        if self.report.problems.len() < PROBLEMS_MAX {
+            self.report.problems.push(format!("block {block}: {text}"));
+        } else {
+            self.suppressed += 1;
+        }
+    }
+    fn finish(mut self) -> Report {
+        if self.suppressed > 0 {
+            self.report.problems.push(format!("and {} problems more", self.suppressed));
+        }
+        self.report
+    }
+    /// Reads and verifies the bodies of `blocks` (all inside the file system), all at once.
+    fn read(&self, blocks: &[BlockNo]) -> Result<Vec<Verified>> {
+        let volume = &self.volume;
+        let mut bodies: Vec<AlignedBuf> =
+            blocks.iter().map(|_| AlignedBuf::zeroed(volume.geo.body_len())).collect();
+        let mut requests: Vec<PoolRequest<'_>> = blocks
+            .iter()
+            .zip(&mut bodies)
+            .map(|(block, body)| PoolRequest::read(volume.body_at(*block), body))
+            .collect();
+        volume.pool.run(&mut requests);
+        requests.into_iter().try_for_each(|r| r.result)?;
+        let decode = |(body, block): (AlignedBuf, &BlockNo)| {
+            let (header, kind) = MetaHeader::decode(&body, *block)?;
+            Ok((body, header, kind))
+        };
+        Ok(bodies.into_iter().zip(blocks).map(decode).collect())
+    }
+}
+
+/// A body that is sound, or why it is not.
+type Verified = std::result::Result<(AlignedBuf, MetaHeader, MetaKind), FormatError>;
+
+/// Refuses while a node may have the file system mounted: checking beside it would see half of
+/// what it does, and replaying its journal would undo what it did.
+fn refuse_live(volume: &Volume) -> Result<()> {
+    let sector = volume.geo.lock_sector;
+    let start = volume.geo.block_size.offset_of(BlockNo(volume.sb.slot_area.get()));
+    for slot in 0..volume.sb.node_slots.get() {
+        let mut bytes = AlignedBuf::zeroed(sector.to_usize());
+        let at = ByteOffset(start.get() + u64::from(slot) * sector.get());
+        volume.pool.read(at, &mut bytes)?;
+        let Ok(record) = SlotRecord::decode(&bytes, NodeId(slot)) else { continue };
+        if record.state == SlotState::Free {
+            continue;
+        }
+        let byte = LIFE_BYTE + u64::from(slot);
+        let live = volume.pool.member0().byte_locked(byte).map_err(braid_pool::PoolError::from)?;
+        if live || !here(&record) {
+            return Err(Error::Mounted { slot: NodeId(slot), host: record.host.into() });
+        }
+    }
+    Ok(())
+}
+
+/// Whether the node ran on this machine: then its kernel lock tells whether it still does.
+fn here(record: &SlotRecord) -> bool {
+    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let machine = parse_id(&machine);
+    if machine != [0; 16] && record.machine_id != [0; 16] {
+        return machine == record.machine_id;
+    }
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    parse_id(&boot) == record.boot_id
+}
+
+/// Thirty-two hexadecimal digits, hyphens ignored; zero when it is anything else.
+fn parse_id(text: &str) -> [u8; 16] {
+    uuid::Uuid::try_parse(text.trim()).map_or([0; 16], uuid::Uuid::into_bytes)
+}

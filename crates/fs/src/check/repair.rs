@@ -1,0 +1,277 @@
+//! Mending what follows from the rest. Everything is rewritten in place: nobody has it mounted, and
+//! a check that dies half-way is simply run again.
+
+use std::collections::BTreeMap;
+
+use braid_format::dinode::RawDinode;
+use braid_format::meta::{MetaHeader, MetaKind};
+use braid_format::node::RawCounters;
+use braid_format::rgrp::{BlockState, RawRgrp};
+use braid_format::superblock::RawSuperblock;
+use braid_format::tree::RawNode;
+use braid_format::{BlockNo, LockNo, NodeId};
+use braid_pool::device::AlignedBuf;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::walk::BadEntry;
+use super::{BATCH, Checker, Mendable};
+use crate::alloc::bits;
+use crate::dir::page::Packed;
+use crate::error::Result;
+use crate::make::blocks_per_bitmap;
+
+/// A body to be written, its header but not its checksum in place.
+type Image = (BlockNo, AlignedBuf);
+
+pub(super) fn repair(checker: &mut Checker, found: &mut Mendable) -> Result<()> {
+    entries(checker, found)?;
+    counts(checker, found)?;
+    if found.space > 0 {
+        if found.unsure || checker.space.groups.iter().any(|g| g.seen.is_empty()) {
+            checker.problem(
+                BlockNo(checker.volume.sb.rgrp_start.get()),
+                "bitmaps are not mended while there are damaged inodes or blocks used twice",
+            );
+        } else {
+            groups(checker)?;
+            private(checker)?;
+            counters(checker)?;
+            checker.report.repaired += found.space;
+        }
+    }
+    checker.volume.pool.flush()?;
+    superblocks(checker, found)?;
+    checker.volume.pool.flush()?;
+    Ok(())
+}
+
+/// A fresh body for a block, one generation above whatever sound body stands there.
+fn fresh(checker: &Checker, block: BlockNo, kind: MetaKind, owner: LockNo) -> Result<AlignedBuf> {
+    let mut body = AlignedBuf::zeroed(checker.volume.geo.body_len());
+    let mut header = MetaHeader::new(kind, block, owner);
+    // Beyond all that any journal may hold of a block whose body is lost.
+    let generation = match checker.read(&[block])?.pop() {
+        Some(Ok((_, h, _))) => h.generation.get() + 1,
+        _ => 1 << 40,
+    };
+    header.generation.set(generation);
+    let _ = header.write_to_prefix(&mut body);
+    Ok(body)
+}
+
+/// Seals and writes.
+fn write(checker: &Checker, mut images: Vec<Image>) -> Result<()> {
+    for (_, body) in &mut images {
+        MetaHeader::seal(body);
+    }
+    let refs: Vec<(BlockNo, &[u8])> = images.iter().map(|(b, body)| (*b, &**body)).collect();
+    checker.volume.write_bodies(&refs)
+}
+
+/// Changes a sound body in place.
+fn change(checker: &Checker, block: BlockNo, f: impl FnOnce(&mut [u8])) -> Result<bool> {
+    let Some(Ok((mut body, mut header, _))) = checker.read(&[block])?.pop() else {
+        return Ok(false);
+    };
+    f(&mut body);
+    header.generation.set(header.generation.get() + 1);
+    let _ = header.write_to_prefix(&mut body);
+    write(checker, vec![(block, body)])?;
+    Ok(true)
+}
+
+/// Drops entries that lead nowhere, and counts again.
+fn entries(checker: &mut Checker, found: &mut Mendable) -> Result<()> {
+    let mut by_block: BTreeMap<BlockNo, Vec<BadEntry>> = BTreeMap::new();
+    for entry in &found.entries {
+        by_block.entry(entry.block).or_default().push(*entry);
+    }
+    for (block, bad) in by_block {
+        let mut dropped = 0;
+        change(checker, block, |body| {
+            for entry in &bad {
+                dropped += u64::from(drop_entry(body, *entry));
+            }
+        })?;
+        checker.report.repaired += dropped;
+        let dir = bad.first().map_or(0, |e| e.dir.get());
+        change(checker, BlockNo(dir), |body| {
+            if let Ok((raw, _)) = RawDinode::mut_from_prefix(body) {
+                raw.entries.set(raw.entries.get().saturating_sub(dropped));
+            }
+        })?;
+        for counts in found.counts.iter_mut().filter(|c| c.ino.get() == dir) {
+            counts.entries = counts.entries.saturating_sub(dropped);
+        }
+    }
+    Ok(())
+}
+fn drop_entry(body: &mut [u8], entry: BadEntry) -> bool {
+    let stuffed = entry.block.get() == entry.dir.get();
+    let Ok((raw, _)) = RawDinode::read_from_prefix(body) else { return false };
+    let (from, to, count) = if stuffed {
+        let end = RawDinode::TAIL_AT + raw.tail_capacity(body.len());
+        (RawDinode::TAIL_AT, end, raw.tail_count.get())
+    } else {
+        let Ok((head, _)) = RawNode::read_from_prefix(body) else { return false };
+        (size_of::<RawNode>(), body.len(), head.count.get())
+    };
+    let Some(area) = body.get_mut(from..to) else { return false };
+    let Ok(mut packed) = Packed::copy(area, usize::from(count), 0..u64::MAX) else { return false };
+    if !packed.remove(entry.cookie) {
+        return false;
+    }
+    area.fill(0);
+    for (to, from) in area.iter_mut().zip(&packed.bytes) {
+        *to = *from;
+    }
+    let (count, used) = (u16::try_from(packed.count).unwrap_or(0), packed.bytes.len());
+    if stuffed {
+        if let Ok((raw, _)) = RawDinode::mut_from_prefix(body) {
+            raw.tail_count.set(count);
+        }
+    } else if let Ok((head, _)) = RawNode::mut_from_prefix(body) {
+        head.count.set(count);
+        head.used.set(u32::try_from(used).unwrap_or(0));
+    }
+    true
+}
+
+/// Link, block and entry counts.
+fn counts(checker: &mut Checker, found: &Mendable) -> Result<()> {
+    for c in &found.counts {
+        let done = change(checker, BlockNo::from(c.ino), |body| {
+            if let Ok((raw, _)) = RawDinode::mut_from_prefix(body) {
+                raw.nlink.set(c.nlink);
+                raw.blocks.set(c.blocks);
+                raw.entries.set(c.entries);
+                raw.parent.set(c.parent);
+            }
+        })?;
+        checker.report.repaired += u64::from(done);
+    }
+    Ok(())
+}
+
+/// Bitmaps from what the walk saw. A slot that is not in use stays metadata when its bit or its
+/// body says that it is.
+fn groups(checker: &mut Checker) -> Result<()> {
+    let slot = checker.volume.geo.slot_blocks();
+    for index in 0..checker.space.groups.len() {
+        meta_free(checker, index)?;
+        let Some(group) = checker.space.groups.get(index) else { break };
+        let (shape, raw) = (group.shape, group.shape.raw(index as u64));
+        let now = group.seen.clone();
+        let owner = LockNo::from(shape.start);
+        let per = blocks_per_bitmap(checker.volume.geo);
+        let per_bytes = usize::try_from(per / bits::PER_BYTE).unwrap_or(0);
+        let mut images = Vec::new();
+        for (n, part) in (0_u64..).zip(now.chunks(per_bytes.max(1))) {
+            let block = BlockNo(shape.start.get() + (1 + n) * slot);
+            let mut body = fresh(checker, block, MetaKind::Bitmap, owner)?;
+            if let Some(to) = body.get_mut(MetaHeader::LEN..) {
+                for (to, from) in to.iter_mut().zip(part) {
+                    *to = *from;
+                }
+                let end = (shape.block_count - n * per).min(per);
+                bits::fill(to, end, per - end, BlockState::Data);
+            }
+            images.push((block, body));
+        }
+        let mut head = fresh(checker, shape.start, MetaKind::Rgrp, owner)?;
+        let count = |state| bits::count(&now, 0, shape.block_count, state);
+        if let Ok((to, _)) = RawRgrp::mut_from_prefix(&mut head) {
+            let header = to.header;
+            *to = raw;
+            to.header = header;
+            to.free_blocks.set(count(BlockState::Free));
+            to.free_meta.set(count(BlockState::MetaFree));
+        }
+        images.push((shape.start, head));
+        write(checker, images)?;
+    }
+    Ok(())
+}
+/// Turns what the walk saw of a group into what its bitmap must say: adds the free slots.
+fn meta_free(checker: &mut Checker, index: usize) -> Result<()> {
+    let slot = checker.volume.geo.slot_blocks();
+    let Some(group) = checker.space.groups.get(index) else { return Ok(()) };
+    let first = group.shape.first_block.next_multiple_of(slot) - group.shape.first_block;
+    let step = usize::try_from(slot).unwrap_or(1);
+    let unseen = |i: &u64| bits::get(&group.seen, *i) == BlockState::Free;
+    let (mut meta, mut ask) = (Vec::new(), Vec::new());
+    for i in (first..group.shape.block_count).step_by(step).filter(unseen) {
+        match bits::get(&group.bits, i) {
+            BlockState::MetaFree | BlockState::MetaUsed => meta.push(i),
+            // Without a sound bitmap, the bodies tell.
+            _ if !group.sound => ask.push(i),
+            _ => {}
+        }
+    }
+    let base = group.shape.first_block;
+    for part in ask.chunks(BATCH) {
+        let blocks: Vec<BlockNo> = part.iter().map(|i| BlockNo(base + i)).collect();
+        for (i, body) in part.iter().zip(checker.read(&blocks)?) {
+            if body.is_ok() {
+                meta.push(*i);
+            }
+        }
+    }
+    let mut images = Vec::new();
+    for &i in &meta {
+        let block = BlockNo(base + i);
+        if !matches!(checker.read(&[block])?.pop(), Some(Ok((_, _, MetaKind::Free)))) {
+            images.push((block, fresh(checker, block, MetaKind::Free, LockNo::from(block))?));
+        }
+    }
+    write(checker, images)?;
+    if let Some(group) = checker.space.groups.get_mut(index) {
+        for i in meta {
+            bits::fill(&mut group.seen, i, slot, BlockState::MetaFree);
+        }
+    }
+    Ok(())
+}
+
+/// Windows and free logs empty, changes of counters zero: the groups now hold all.
+fn private(checker: &mut Checker) -> Result<()> {
+    let sb = checker.volume.sb;
+    let mut images = Vec::new();
+    for node in 0..sb.node_slots.get() {
+        for n in 0..u64::from(sb.node_area_slots.get()) {
+            let kind = crate::make::area_kind(n);
+            if matches!(kind, MetaKind::Window | MetaKind::FreeLog | MetaKind::NodeInfo) {
+                let block = checker.volume.node_area(NodeId(node), n);
+                images.push((block, fresh(checker, block, kind, LockNo::from(block))?));
+            }
+        }
+    }
+    write(checker, images)
+}
+fn counters(checker: &mut Checker) -> Result<()> {
+    let block = BlockNo::from(checker.volume.named(RawSuperblock::NAMED_COUNTERS));
+    let mut body = fresh(checker, block, MetaKind::Counters, LockNo::from(block))?;
+    let groups = checker.space.groups.iter();
+    let free: u64 =
+        groups.map(|g| bits::count(&g.seen, 0, g.shape.block_count, BlockState::Free)).sum();
+    if let Ok((raw, _)) = RawCounters::mut_from_prefix(&mut body) {
+        raw.free_blocks.set(free);
+        raw.inodes.set(checker.report.inodes);
+    }
+    write(checker, vec![(block, body)])
+}
+
+/// The copy in use over the one that is not like it.
+fn superblocks(checker: &mut Checker, found: &Mendable) -> Result<()> {
+    for &block in &found.superblocks {
+        let mut body = fresh(checker, block, MetaKind::Superblock, LockNo(0))?;
+        let len = size_of::<RawSuperblock>();
+        let from = checker.volume.sb.as_bytes().get(MetaHeader::LEN..len).unwrap_or(&[]);
+        if let Some(to) = body.get_mut(MetaHeader::LEN..len) {
+            to.copy_from_slice(from);
+        }
+        write(checker, vec![(block, body)])?;
+        checker.report.repaired += 1;
+    }
+    Ok(())
+}
