@@ -1,0 +1,174 @@
+//! Wrong devices, damaged labels, nonsense arguments: each gets an error that names the thing, and
+//! harms nothing.
+
+mod common;
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+use common::{Cluster, Disks, can_mount, fails, ok, sh};
+
+fn flip(path: &std::path::Path, at: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    byte[0] ^= 0x10;
+    file.write_all_at(&byte, at).unwrap();
+}
+
+/// Both labels of a device: 64 KiB from its start, 1 MiB from its end (docs/FORMAT.md).
+fn labels(path: &std::path::Path) -> [u64; 2] {
+    [64 << 10, fs::metadata(path).unwrap().len() - (1 << 20)]
+}
+
+#[test]
+fn create_refuses_nonsense() {
+    let d = Disks::new(2, 256);
+    let said = fails(&d.with(&["create", "p", "--stripe-unit", "5000"], &[]));
+    assert!(said.contains("stripe unit") && said.contains("4 KiB"), "{said}");
+    let said = fails(&d.with(&["create", "p", "--block-size", "3K"], &[]));
+    assert!(said.contains("block size"), "{said}");
+    let said = fails(&d.with(&["create", "bad/name"], &[]));
+    assert!(said.contains("name"), "{said}");
+    let said = fails(&["create", "p", &d.path("nothing")]);
+    assert!(said.contains("nothing"), "{said}");
+    let same = d.names()[0];
+    let said = fails(&["create", "p", same, same]);
+    assert!(said.contains(same), "{said}");
+    assert!(!ok(&d.with(&["scan"], &[])).contains("epoch"), "nothing was written");
+}
+
+#[test]
+fn create_refuses_small_used_and_foreign_devices() {
+    let small = Disks::new(1, 1);
+    let said = fails(&small.with(&["create", "p"], &[]));
+    assert!(said.contains(small.names()[0]) || said.contains("small"), "{said}");
+
+    let d = Disks::new(2, 512);
+    sh(&format!("mkfs.ext4 -q -F {}", d.names()[1]));
+    let said = fails(&d.with(&["create", "p"], &[]));
+    assert!(said.contains("ext4") && said.contains("--force") && said.contains(d.names()[1]), "{said}");
+    ok(&d.with(&["create", "p", "--force"], &[]));
+
+    let said = fails(&["create", "q", d.names()[0]]);
+    assert!(said.contains("'p'") || said.contains("\"p\"") || said.contains("pool p"), "{said}");
+}
+
+#[test]
+fn labels_heal_from_their_copies_and_wrong_members_are_named() {
+    let d = Disks::new(3, 256);
+    ok(&d.with(&["create", "p"], &[]));
+    let other = Disks::new(1, 256);
+    ok(&other.with(&["create", "other"], &[]));
+
+    // Any order will do; a missing or foreign member will not.
+    ok(&["status", d.names()[2], d.names()[0], d.names()[1]]);
+    let said = fails(&["status", d.names()[0], d.names()[1]]);
+    assert!(said.contains("missing") && said.contains("disk2"), "{said}");
+    let said = fails(&["status", d.names()[0], d.names()[1], other.names()[0]]);
+    assert!(said.contains(other.names()[0]), "{said}");
+
+    // One damaged label is healed from the other; two are refused.
+    let [first, second] = labels(&d.paths[0]);
+    flip(&d.paths[0], first + 200);
+    ok(&d.with(&["status"], &[]));
+    ok(&d.with(&["check"], &[]));
+    flip(&d.paths[0], second + 200);
+    ok(&d.with(&["check"], &[]));
+    flip(&d.paths[0], first + 200);
+    flip(&d.paths[0], second + 200);
+    let said = fails(&d.with(&["status"], &[]));
+    assert!(said.contains("disk0"), "{said}");
+}
+
+#[test]
+fn truncated_and_copied_members_are_refused() {
+    let d = Disks::new(2, 256);
+    ok(&d.with(&["create", "p"], &[]));
+    let copy = d.path("copy");
+    fs::copy(&d.paths[1], &copy).unwrap();
+    let said = fails(&["status", d.names()[0], d.names()[1], &copy]);
+    assert!(said.contains("copy"), "{said}");
+    OpenOptions::new().write(true).open(&d.paths[1]).unwrap().set_len(200 << 20).unwrap();
+    let said = fails(&d.with(&["status"], &[]));
+    assert!(said.contains("truncated") && said.contains("disk1"), "{said}");
+}
+
+#[test]
+fn two_nodes_cannot_have_one_slot() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1, 256, 0);
+    c.mount(&["slot=1"]);
+    let dir = c.disks.path("second");
+    fs::create_dir(&dir).unwrap();
+    let said = fails(&c.disks.with(&["mount"], &[&dir, "-o", "slot=1"]));
+    assert!(said.contains("slot 1"), "{said}");
+    let said = fails(&c.disks.with(&["mount"], &[&dir, "-o", "slot=900"]));
+    assert!(said.contains("900"), "{said}");
+    let said = fails(&c.disks.with(&["mount"], &[&dir, "-o", "sloth"]));
+    assert!(said.contains("sloth"), "{said}");
+    let said = fails(&c.disks.with(&["mount"], &[&c.disks.path("no-such-dir")]));
+    assert!(said.contains("no-such-dir"), "{said}");
+    c.finish();
+}
+
+#[test]
+fn a_mounted_pool_is_neither_made_again_nor_checked() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(2, 256, 1);
+    fs::write(c.node(0).join("kept"), "kept").unwrap();
+    let said = fails(&c.disks.with(&["create", "again", "--force"], &[]));
+    assert!(said.contains("use"), "{said}");
+    let said = fails(&c.disks.with(&["check"], &[]));
+    assert!(said.contains("mounted"), "{said}");
+    c.unmount_all();
+    let dir = c.mount(&[]);
+    assert_eq!(fs::read_to_string(dir.join("kept")).unwrap(), "kept");
+    c.finish();
+}
+
+#[test]
+fn damaged_metadata_is_named_by_the_check_and_the_node_withdraws() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1, 256, 1);
+    fs::create_dir(c.node(0).join("dir")).unwrap();
+    fs::write(c.node(0).join("dir/file"), "x").unwrap();
+    let ino = std::os::unix::fs::MetadataExt::ino(&fs::metadata(c.node(0).join("dir")).unwrap());
+    c.unmount_all();
+    // The pool has one member: a block stands 1 MiB (label area) further on the device.
+    flip(&c.disks.paths[0], (1 << 20) + ino * 4096 + 512 + 100);
+    let said = fails(&c.disks.with(&["check"], &[]));
+    assert!(said.contains(&ino.to_string()), "block {ino} is not named: {said}");
+    let dir = c.mount(&[]);
+    let error = fs::read_dir(dir.join("dir")).map(|_| ()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert_eq!(fs::write(dir.join("new"), "y").unwrap_err().raw_os_error(), Some(libc::EIO));
+    let log = fs::read_to_string(format!("{}.log", dir.display())).unwrap();
+    assert!(log.contains(&format!("block {ino}")), "{log}");
+    c.detach(0);
+}
+
+#[test]
+fn a_loop_device_with_a_mounted_file_system_is_in_use() {
+    if !can_mount() {
+        return;
+    }
+    let d = Disks::new(1, 64);
+    let dir = d.path("mnt");
+    fs::create_dir(&dir).unwrap();
+    let device = sh(&format!(
+        "mkfs.ext4 -q -F {0}; losetup --find --show {0}",
+        d.names()[0]
+    ));
+    let device = device.trim();
+    sh(&format!("mount {device} {dir}"));
+    let said = fails(&["create", "p", "--force", device]);
+    sh(&format!("umount {dir}; losetup -d {device}"));
+    assert!(said.contains("in use") && said.contains(device), "{said}");
+}

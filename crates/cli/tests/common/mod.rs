@@ -1,0 +1,181 @@
+//! Pools on sparse files, mounted as several nodes by the real command.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(missing_docs, reason = "test support")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The command under test.
+pub fn braid(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_braid")).args(args).output().expect("braid starts")
+}
+
+/// Runs a command that must succeed; returns its output.
+pub fn ok(args: &[&str]) -> String {
+    let out = braid(args);
+    let (stdout, stderr) = (text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "braid {args:?}: {stdout}{stderr}");
+    stdout
+}
+
+/// Runs a command that must fail; returns what it says.
+pub fn fails(args: &[&str]) -> String {
+    let out = braid(args);
+    let said = text(&out.stderr) + &text(&out.stdout);
+    assert!(!out.status.success(), "braid {args:?} succeeded: {said}");
+    assert!(!said.contains("panicked"), "braid {args:?} panicked: {said}");
+    said
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs a shell script; returns its output; fails the test if the script fails.
+pub fn sh(script: &str) -> String {
+    let out = Command::new("bash").args(["-euo", "pipefail", "-c", script]).output().expect("bash");
+    assert!(
+        out.status.success(),
+        "{script}\n{}{}",
+        text(&out.stdout),
+        text(&out.stderr)
+    );
+    text(&out.stdout)
+}
+
+/// Mounting needs /dev/fuse and root (or fusermount3). Says so where it is skipped.
+pub fn can_mount() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    let able = Path::new("/dev/fuse").exists() && root;
+    if !able {
+        eprintln!("SKIPPED: mounting needs /dev/fuse and root");
+    }
+    able
+}
+
+/// Device files in a directory of their own.
+pub struct Disks {
+    pub dir: tempfile::TempDir,
+    pub paths: Vec<PathBuf>,
+}
+
+impl Disks {
+    pub fn new(count: usize, mib: u64) -> Self {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let paths = (0..count)
+            .map(|n| {
+                let path = dir.path().join(format!("disk{n}"));
+                std::fs::File::create(&path).and_then(|f| f.set_len(mib << 20)).expect("device file");
+                path
+            })
+            .collect();
+        Self { dir, paths }
+    }
+    pub fn names(&self) -> Vec<&str> {
+        self.paths.iter().map(|p| p.to_str().expect("UTF-8")).collect()
+    }
+    pub fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().expect("UTF-8").to_owned()
+    }
+    /// `command NAME? devices... rest`
+    pub fn with<'a>(&'a self, head: &[&'a str], tail: &[&'a str]) -> Vec<&'a str> {
+        let mut args = head.to_vec();
+        args.extend(self.names());
+        args.extend(tail);
+        args
+    }
+}
+
+/// A pool, mounted by one or more nodes; unmounted when dropped.
+pub struct Cluster {
+    pub disks: Disks,
+    pub nodes: Vec<PathBuf>,
+}
+
+impl Cluster {
+    /// `disks` sparse files of `mib` MiB each, striped, mounted `nodes` times.
+    pub fn new(disks: usize, mib: u64, nodes: usize) -> Self {
+        let disks = Disks::new(disks, mib);
+        ok(&disks.with(&["create", "test"], &[]));
+        let mut cluster = Self { disks, nodes: Vec::new() };
+        for _ in 0..nodes {
+            cluster.mount(&[]);
+        }
+        cluster
+    }
+    /// One more node; returns where.
+    pub fn mount(&mut self, options: &[&str]) -> PathBuf {
+        let dir = self.disks.dir.path().join(format!("node{}", self.nodes.len()));
+        std::fs::create_dir_all(&dir).expect("mount point");
+        let log = format!("log={}.log", dir.display());
+        let mut tail = vec![dir.to_str().expect("UTF-8"), "-o", &log];
+        for option in options {
+            tail.extend(["-o", option]);
+        }
+        ok(&self.disks.with(&["mount"], &tail));
+        self.nodes.push(dir.clone());
+        dir
+    }
+    pub fn node(&self, n: usize) -> &Path {
+        &self.nodes[n]
+    }
+    /// Process that serves node `n`.
+    pub fn pid(&self, n: usize) -> i32 {
+        let status = ok(&["status", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        let dir = self.nodes[n].to_str().expect("UTF-8");
+        let mount = status["mounts"]
+            .as_array()
+            .expect("mounts")
+            .iter()
+            .find(|m| m["mount_point"] == dir)
+            .unwrap_or_else(|| panic!("{dir} is not among {status}"));
+        i32::try_from(mount["pid"].as_i64().expect("pid")).expect("pid")
+    }
+    /// SIGKILL to node `n`'s process: as if its machine lost power, but for the page cache.
+    pub fn kill(&self, n: usize) {
+        let pid = rustix::process::Pid::from_raw(self.pid(n)).expect("pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+    }
+    pub fn unmount(&self, n: usize) {
+        ok(&["unmount", self.nodes[n].to_str().expect("UTF-8")]);
+    }
+    pub fn detach(&self, n: usize) {
+        braid(&["unmount", "--lazy", self.nodes[n].to_str().expect("UTF-8")]);
+    }
+    pub fn unmount_all(&mut self) {
+        for dir in std::mem::take(&mut self.nodes) {
+            if is_mounted(&dir) {
+                ok(&["unmount", dir.to_str().expect("UTF-8")]);
+            }
+        }
+    }
+    /// Unmounts everywhere; the check must find nothing.
+    pub fn finish(mut self) {
+        self.unmount_all();
+        let said = ok(&self.disks.with(&["check"], &[]));
+        assert!(said.contains("clean"), "{said}");
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for dir in &self.nodes {
+            if is_mounted(dir) {
+                if std::thread::panicking() {
+                    let log = std::fs::read_to_string(format!("{}.log", dir.display()));
+                    eprintln!("{}: {}", dir.display(), log.unwrap_or_default());
+                    braid(&["unmount", "--lazy", dir.to_str().expect("UTF-8")]);
+                } else {
+                    braid(&["unmount", dir.to_str().expect("UTF-8")]);
+                }
+            }
+        }
+    }
+}
+
+pub fn is_mounted(dir: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    mounts.lines().any(|l| l.split(' ').nth(1) == dir.to_str())
+}

@@ -1,0 +1,344 @@
+//! What docs/SEMANTICS.md promises of two nodes, seen through two mounts of one pool.
+
+mod common;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::time::{Duration, Instant};
+
+use common::{Cluster, can_mount, sh};
+
+#[test]
+fn a_write_that_returned_is_seen_by_the_other_node_without_reopening() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(4, 256, 2);
+    let (a, b) = (c.node(0), c.node(1));
+    fs::write(a.join("f"), "one").unwrap();
+    let mut on_b = File::open(b.join("f")).unwrap();
+    let mut text = String::new();
+    on_b.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "one");
+    for round in 0..200 {
+        let (from, open) = if round % 2 == 0 { (a, &on_b) } else { (b, &on_b) };
+        let content = format!("round {round:04}");
+        fs::write(from.join("f"), &content).unwrap();
+        let mut seen = vec![0; content.len()];
+        open.read_exact_at(&mut seen, 0).unwrap();
+        assert_eq!(seen, content.as_bytes());
+        assert_eq!(fs::metadata(a.join("f")).unwrap().len(), content.len() as u64);
+        assert_eq!(fs::metadata(b.join("f")).unwrap().len(), content.len() as u64);
+    }
+    c.finish();
+}
+
+#[test]
+fn names_are_the_same_everywhere_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let (a, b) = (c.node(0), c.node(1));
+    assert!(!b.join("x").exists()); // a negative name is cached on B ...
+    fs::create_dir(a.join("x")).unwrap();
+    assert!(b.join("x").is_dir()); // ... and must not outlive A's mkdir
+    fs::write(b.join("x/file"), "1").unwrap();
+    fs::rename(a.join("x/file"), a.join("x/other")).unwrap();
+    assert!(!b.join("x/file").exists() && b.join("x/other").exists());
+    fs::hard_link(b.join("x/other"), b.join("link")).unwrap();
+    assert_eq!(fs::metadata(a.join("link")).unwrap().nlink(), 2);
+    std::os::unix::fs::symlink("x/other", a.join("sym")).unwrap();
+    assert_eq!(fs::read_to_string(b.join("sym")).unwrap(), "1");
+    fs::set_permissions(a.join("link"), fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(fs::metadata(b.join("x/other")).unwrap().permissions().mode() & 0o777, 0o640);
+    fs::remove_file(b.join("x/other")).unwrap();
+    assert_eq!(fs::metadata(a.join("link")).unwrap().nlink(), 1);
+    fs::remove_file(a.join("link")).unwrap();
+    fs::remove_dir(b.join("x")).unwrap();
+    assert!(!a.join("x").exists());
+    let left: Vec<_> = fs::read_dir(b).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["sym"]);
+    c.finish();
+}
+
+#[test]
+fn appends_of_both_nodes_are_all_there() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
+    File::create(a.join("log")).unwrap();
+    let writers: Vec<_> = [a.clone(), b]
+        .into_iter()
+        .enumerate()
+        .map(|(n, dir)| {
+            std::thread::spawn(move || {
+                let mut file = OpenOptions::new().append(true).open(dir.join("log")).unwrap();
+                for i in 0..300 {
+                    file.write_all(format!("node {n} line {i:05}\n").as_bytes()).unwrap();
+                }
+            })
+        })
+        .collect();
+    for w in writers {
+        w.join().unwrap();
+    }
+    let text = fs::read_to_string(a.join("log")).unwrap();
+    let mut lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 600);
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), 600, "lines were lost or doubled");
+    c.finish();
+}
+
+#[test]
+fn shared_mappings_see_the_other_node() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let (a, b) = (c.node(0).display().to_string(), c.node(1).display().to_string());
+    let script = format!(
+        r#"
+import mmap, os
+fa = os.open("{a}/m", os.O_RDWR | os.O_CREAT, 0o644)
+os.ftruncate(fa, 8192)
+ma = mmap.mmap(fa, 8192)
+fb = os.open("{b}/m", os.O_RDWR)
+mb = mmap.mmap(fb, 8192)
+for n in range(50):
+    ma[0:8] = b"A%07d" % n
+    assert mb[0:8] == b"A%07d" % n, (n, mb[0:8])
+    mb[4096:4104] = b"B%07d" % n
+    assert ma[4096:4104] == b"B%07d" % n, (n, ma[4096:4104])
+assert open("{b}/m", "rb").read(8) == b"A%07d" % 49
+"#
+    );
+    fs::write(c.disks.path("m.py"), script).unwrap();
+    sh(&format!("timeout 60 python3 {}", c.disks.path("m.py")));
+    c.finish();
+}
+
+#[test]
+fn program_locks_exclude_across_nodes() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let (a, b) = (c.node(0).display(), c.node(1).display());
+    let script = format!(
+        r#"
+import fcntl, os, time
+open("{a}/l", "w").close()
+fa = os.open("{a}/l", os.O_RDWR); fb = os.open("{b}/l", os.O_RDWR)
+def child(f):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(f())
+    return os.waitpid(pid, 0)[1] >> 8
+def refused(call):
+    def run():
+        try: call()
+        except BlockingIOError: return 0
+        return 1
+    return run
+fcntl.lockf(fa, fcntl.LOCK_EX, 100, 0)
+assert child(refused(lambda: fcntl.lockf(fb, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 50))) == 0
+assert child(lambda: fcntl.lockf(fb, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 100) or 0) == 0
+pid = os.fork()
+if pid == 0:
+    start = time.time(); fcntl.lockf(fb, fcntl.LOCK_EX, 10, 50)
+    os._exit(0 if time.time() - start > 0.3 else 1)
+time.sleep(0.5); fcntl.lockf(fa, fcntl.LOCK_UN, 100, 0)
+assert os.waitpid(pid, 0)[1] == 0
+fcntl.flock(fa, fcntl.LOCK_EX)
+assert refused(lambda: fcntl.flock(fb, fcntl.LOCK_EX | fcntl.LOCK_NB))() == 0
+fcntl.flock(fa, fcntl.LOCK_UN); fcntl.flock(fb, fcntl.LOCK_EX | fcntl.LOCK_NB)
+"#
+    );
+    fs::write(c.disks.path("l.py"), script).unwrap();
+    sh(&format!("timeout 60 python3 {}", c.disks.path("l.py")));
+    c.finish();
+}
+
+#[test]
+fn an_unlinked_file_lives_while_another_node_has_it_open() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let (a, b) = (c.node(0), c.node(1));
+    fs::write(a.join("f"), vec![7; 300_000]).unwrap();
+    let mut open = File::open(b.join("f")).unwrap();
+    let free_before = sh(&format!("stat -f -c %f {}", a.display()));
+    fs::remove_file(a.join("f")).unwrap();
+    assert!(!b.join("f").exists());
+    let mut all = Vec::new();
+    open.seek(SeekFrom::Start(0)).unwrap();
+    open.read_to_end(&mut all).unwrap();
+    assert_eq!(all, vec![7; 300_000]);
+    drop(open);
+    let began = Instant::now();
+    loop {
+        let free = sh(&format!("stat -f -c %f {}", b.display()));
+        if free.trim().parse::<u64>().unwrap() > free_before.trim().parse::<u64>().unwrap() {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "the blocks are never freed");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    c.finish();
+}
+
+#[test]
+fn a_killed_node_loses_nothing_that_was_fsynced_and_the_other_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(4, 512, 2);
+    let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
+    fs::create_dir(a.join("d")).unwrap();
+    let acknowledged = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let counter = acknowledged.clone();
+    let writer = std::thread::spawn(move || {
+        for n in 0_u32.. {
+            let done = (|| -> std::io::Result<()> {
+                let mut file = File::create(a.join(format!("d/{n}")))?;
+                file.write_all(&n.to_le_bytes().repeat(1 + n as usize * 97 % 9000))?;
+                file.sync_all()
+            })();
+            if done.is_err() {
+                return;
+            }
+            counter.store(n + 1, std::sync::atomic::Ordering::SeqCst);
+        }
+    });
+    std::thread::sleep(Duration::from_millis(1500));
+    c.kill(0);
+    let began = Instant::now();
+    fs::write(b.join("d/after"), "alive").unwrap();
+    let waited = began.elapsed();
+    writer.join().unwrap();
+    c.detach(0);
+    assert!(waited < Duration::from_secs(2), "node B needed {waited:?}");
+    let count = acknowledged.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(count > 0);
+    for n in 0..count {
+        let expected = n.to_le_bytes().repeat(1 + n as usize * 97 % 9000);
+        let found = fs::read(b.join(format!("d/{n}"))).unwrap();
+        assert!(found == expected, "file {n} of {count}");
+    }
+    c.finish();
+}
+
+#[test]
+fn after_all_nodes_died_the_next_mount_recovers() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(2, 256, 2);
+    for (n, node) in [c.node(0).to_owned(), c.node(1).to_owned()].iter().enumerate() {
+        let mut file = File::create(node.join(format!("f{n}"))).unwrap();
+        file.write_all(&[n as u8; 100_000]).unwrap();
+        file.sync_all().unwrap();
+    }
+    c.kill(0);
+    c.kill(1);
+    c.detach(0);
+    c.detach(1);
+    c.nodes.clear();
+    let dir = c.disks.dir.path().join("again");
+    c.nodes.push(dir.clone());
+    c.nodes.clear();
+    let again = c.mount(&[]);
+    for n in 0..2_u8 {
+        assert_eq!(fs::read(again.join(format!("f{n}"))).unwrap(), vec![n; 100_000]);
+    }
+    c.finish();
+}
+
+#[test]
+fn programs_run_from_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 512, 2);
+    let (a, b) = (c.node(0).display(), c.node(1).display());
+    sh(&format!(
+        r#"
+        cp /bin/ls {a}/ls; {b}/ls -d {b} >/dev/null
+        cd {a} && git init -q repo && cd repo && git config user.email t@t && git config user.name t
+        for i in $(seq 50); do echo $i >f$i; done; git add . && git commit -qm one
+        cd {b}/repo && git status --porcelain | (! grep .) && git log --oneline | grep -q one
+        cat >{a}/hello.c <<'C'
+#include <stdio.h>
+int main(void) {{ puts("hello"); return 0; }}
+C
+        gcc -o {a}/hello {a}/hello.c && test "$({b}/hello)" = hello
+        tar -C /usr/include -cf {a}/inc.tar linux && mkdir {b}/x && tar -C {b}/x -xf {a}/inc.tar
+        diff -r /usr/include/linux {a}/x/linux
+        sqlite3 {a}/db 'create table t(x); insert into t values (1),(2);'
+        sqlite3 {b}/db 'insert into t values (3);'
+        test "$(sqlite3 {a}/db 'select sum(x) from t')" = 6
+        sqlite3 {b}/db 'pragma journal_mode=delete; begin; insert into t values (10); rollback; pragma integrity_check;' | grep -q ok
+        "#
+    ));
+    c.finish();
+}
+
+#[test]
+fn a_full_pool_says_so_and_keeps_what_was_there() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 128, 2);
+    let (a, b) = (c.node(0), c.node(1));
+    fs::write(a.join("early"), vec![1; 1 << 20]).unwrap();
+    let mut file = File::create(a.join("fill")).unwrap();
+    let chunk = vec![2_u8; 1 << 20];
+    let error = loop {
+        if let Err(e) = file.write_all(&chunk) {
+            break e;
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+    drop(file);
+    assert_eq!(fs::read(b.join("early")).unwrap(), vec![1; 1 << 20]);
+    fs::remove_file(b.join("fill")).unwrap();
+    let began = Instant::now();
+    while fs::write(b.join("again"), vec![3; 16 << 20]).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(20), "space never comes back");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(fs::read(a.join("again")).unwrap(), vec![3; 16 << 20]);
+    c.finish();
+}
+
+#[test]
+fn direct_and_buffered_agree() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(4, 256, 2);
+    let (a, b) = (c.node(0), c.node(1));
+    sh(&format!(
+        "head -c 8M /dev/urandom >{0}/src && dd if={0}/src of={1}/copy bs=1M oflag=direct status=none && cmp {0}/src {0}/copy && \
+         dd if={1}/copy of={0}/back bs=64K iflag=direct status=none && cmp {1}/src {1}/back",
+        a.display(),
+        b.display()
+    ));
+    let direct = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(a.join("copy"))
+        .unwrap();
+    fs::write(b.join("copy"), vec![9; 4096]).unwrap();
+    let mut page = braid_fs::pool::device::AlignedBuf::zeroed(4096);
+    direct.read_exact_at(&mut page, 0).unwrap();
+    assert!(page.iter().all(|&x| x == 9), "direct read of what the other node wrote");
+    c.finish();
+}
