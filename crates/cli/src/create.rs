@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use braid_format::{BlockSize, Bytes, StripeUnit};
+use braid_format::superblock::RawSuperblock;
+use braid_format::{BlockSize, Bytes, NodeId, StripeUnit};
 use braid_fs::make::{MakeOptions, make};
+use braid_pool::device::Device;
 use braid_pool::{CreateOptions, Pool};
 
 use crate::{size, sources, ui};
@@ -65,6 +67,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     let devices = sources::open_devices(&args.devices, false)?;
+    for device in &devices {
+        refuse_live(device.as_ref())?;
+    }
     let options = CreateOptions {
         name: args.name.clone(),
         stripe_unit,
@@ -92,6 +97,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         mount_hint(args)
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// A device of a pool that some node of this host has mounted, whatever it is called here.
+fn refuse_live(device: &dyn Device) -> Result<()> {
+    for slot in 0..RawSuperblock::NODE_SLOTS_MAX {
+        if device.byte_locked(braid_fs::lock::liveness_byte(NodeId(slot)))? {
+            bail!("{}: in use: node {slot} of a Braid pool has it mounted", device.info().name);
+        }
+    }
+    Ok(())
 }
 
 /// Plain files are not found by a scan: name them.
