@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use braid_format::superblock::RawSuperblock;
-use braid_format::{BlockSize, Bytes, NodeId, StripeUnit};
+use braid_format::{BlockSize, Bytes, StripeUnit};
 use braid_fs::make::{MakeOptions, make};
 use braid_pool::device::Device;
 use braid_pool::{CreateOptions, Pool};
@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// A device of a pool that some node of this host has mounted, whatever it is called here.
 fn refuse_live(device: &dyn Device) -> Result<()> {
     for slot in 0..RawSuperblock::NODE_SLOTS_MAX {
-        if device.byte_locked(braid_fs::lock::liveness_byte(NodeId(slot)))? {
+        if device.byte_locked(1 + u64::from(slot))? {
             bail!("{}: in use: node {slot} of a Braid pool has it mounted", device.info().name);
         }
     }

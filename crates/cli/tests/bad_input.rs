@@ -47,7 +47,10 @@ fn create_refuses_small_used_and_foreign_devices() {
     let d = Disks::new(2, 512);
     sh(&format!("mkfs.ext4 -q -F {}", d.names()[1]));
     let said = fails(&d.with(&["create", "p"], &[]));
-    assert!(said.contains("ext4") && said.contains("--force") && said.contains(d.names()[1]), "{said}");
+    assert!(
+        said.contains("ext4") && said.contains("--force") && said.contains(d.names()[1]),
+        "{said}"
+    );
     ok(&d.with(&["create", "p", "--force"], &[]));
 
     let said = fails(&["create", "q", d.names()[0]]);
@@ -162,10 +165,7 @@ fn a_loop_device_with_a_mounted_file_system_is_in_use() {
     let d = Disks::new(1, 64);
     let dir = d.path("mnt");
     fs::create_dir(&dir).unwrap();
-    let device = sh(&format!(
-        "mkfs.ext4 -q -F {0}; losetup --find --show {0}",
-        d.names()[0]
-    ));
+    let device = sh(&format!("mkfs.ext4 -q -F {0}; losetup --find --show {0}", d.names()[0]));
     let device = device.trim();
     sh(&format!("mount {device} {dir}"));
     let said = fails(&["create", "p", "--force", device]);

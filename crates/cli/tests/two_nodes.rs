@@ -331,11 +331,8 @@ fn direct_and_buffered_agree() {
         a.display(),
         b.display()
     ));
-    let direct = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(a.join("copy"))
-        .unwrap();
+    let direct =
+        OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(a.join("copy")).unwrap();
     fs::write(b.join("copy"), vec![9; 4096]).unwrap();
     let mut page = braid_fs::pool::device::AlignedBuf::zeroed(4096);
     direct.read_exact_at(&mut page, 0).unwrap();

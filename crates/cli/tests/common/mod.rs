@@ -35,12 +35,7 @@ fn text(bytes: &[u8]) -> String {
 /// Runs a shell script; returns its output; fails the test if the script fails.
 pub fn sh(script: &str) -> String {
     let out = Command::new("bash").args(["-euo", "pipefail", "-c", script]).output().expect("bash");
-    assert!(
-        out.status.success(),
-        "{script}\n{}{}",
-        text(&out.stdout),
-        text(&out.stderr)
-    );
+    assert!(out.status.success(), "{script}\n{}{}", text(&out.stdout), text(&out.stderr));
     text(&out.stdout)
 }
 
@@ -66,7 +61,9 @@ impl Disks {
         let paths = (0..count)
             .map(|n| {
                 let path = dir.path().join(format!("disk{n}"));
-                std::fs::File::create(&path).and_then(|f| f.set_len(mib << 20)).expect("device file");
+                std::fs::File::create(&path)
+                    .and_then(|f| f.set_len(mib << 20))
+                    .expect("device file");
                 path
             })
             .collect();
