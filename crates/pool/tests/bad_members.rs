@@ -352,6 +352,9 @@ fn flipped_bits_in_both_copies_are_refused() {
     assert!(matches!(error, PoolError::LabelsDamaged { .. }));
     assert!(error.to_string().contains("restore"));
     assert!(disks.bytes("b", 0, 8 << 20) == before, "refused, and nothing written");
+    // A new pool is not made over it unasked.
+    let error = refused(Pool::create(disks.open_all(&["b"]), &CreateOptions::new("new")), "/b");
+    assert!(matches!(error, PoolError::Foreign { .. }));
     // Left out, it is missing, and the message says where it was.
     let error = refused(Pool::assemble(disks.open_all(&["a", "c"])), "/b");
     assert!(matches!(error, PoolError::Missing { .. }));
