@@ -162,7 +162,7 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
     let what = if damaged {
         Some("a damaged label of a pool".to_owned())
     } else {
-        crate::foreign::on(&**device)
+        braid_device::probe(&**device).map(|f| f.to_string())
     };
     match what {
         Some(what) if !options.force => Err(PoolError::Foreign { path: path(), what }),
