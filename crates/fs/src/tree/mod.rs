@@ -19,6 +19,8 @@
 //! Nothing here rolls back: callers validate first, reserve [`slots_for_insert`] slots and
 //! [`frees_for_remove`] free-log entries, and treat an error of a change as fatal.
 
+#[cfg(test)]
+pub(crate) mod memory;
 mod store;
 #[cfg(test)]
 mod tests;
