@@ -181,12 +181,6 @@ pub(crate) fn part(nodes: &mut impl Nodes, bounds: Bounds, at: u64) -> Result<Pa
     Ok(Part { low: keys.start, high: keys.end, extents })
 }
 
-/// The last extent of the file.
-pub(crate) fn last(nodes: &mut impl Nodes, bounds: Bounds) -> Result<Option<Extent>> {
-    // Leaves are never empty.
-    Ok(part(nodes, bounds, LOGICAL_END - 1)?.extents.last().copied())
-}
-
 /// Replaces what stands in `range` of `list` by `new`; what was there goes to `removed`.
 fn cut(
     list: &[Extent],
