@@ -9,9 +9,9 @@
 //!
 //! Physical redo: an image is a whole sealed body, with its new generation already in it. A record
 //! is valid when its magic, sequence, incarnation, slot and checksum are; replay stops at the
-//! first that is not. A file system's first sequence number comes from its identity, and sequence
-//! numbers go on from one incarnation to the next, so no record of an earlier life, or of an
-//! earlier file system on the same blocks, is ever taken for one of the present.
+//! first that is not. A file system's first sequence number is drawn at random when it is made, and
+//! sequence numbers go on from one incarnation to the next, so no record of an earlier life, or of
+//! an earlier file system on the same blocks, is ever taken for one of the present.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

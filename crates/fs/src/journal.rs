@@ -200,34 +200,21 @@ impl Header {
         raw.write_to_prefix(body).expect("a body holds a journal header");
         MetaHeader::seal(body);
     }
-    /// Clean, and what stands in the ring never matters: the first sequence number follows from
-    /// the file system's identity.
-    fn empty(fs_uuid: &[u8; 16], copy: u64) -> Self {
-        let (id, _) = u64::read_from_prefix(fs_uuid).expect("16 bytes hold 8");
-        Self {
-            generation: 1 + copy,
-            copy,
-            tail_sequence: id >> 3,
-            tail_offset: 0,
-            incarnation: Incarnation(0),
-            clean: true,
-        }
-    }
 }
 
-/// For mkfs: fills `body` (a whole body, zeroed) with header `copy` (0 or 1) of an empty journal,
-/// to stand in slot `block`. The ring itself needs no writing.
-pub(crate) fn empty_header(fs_uuid: &[u8; 16], copy: u64, block: BlockNo, body: &mut [u8]) {
-    Header::empty(fs_uuid, copy).encode(block, body);
-}
-
-/// As [`empty_header`], written to both slots of `node`. Complete, not durable.
-pub(crate) fn format(volume: &Volume, node: NodeId) -> Result<()> {
-    for copy in 0..HEADER_COPIES {
-        let block = Header::block(volume, node, copy);
-        let mut body = AlignedBuf::zeroed(volume.geo.body_len());
-        empty_header(&volume.sb.fs_uuid, copy, block, &mut body);
-        volume.write_bodies(&[(block, &body)])?;
+/// Writes the headers of an empty journal, as mkfs does. Complete, not durable.
+#[cfg(test)]
+pub(crate) fn format(volume: &Volume, node: NodeId, first_sequence: u64) -> Result<()> {
+    let mut header = Header {
+        generation: 0,
+        copy: 1,
+        tail_sequence: first_sequence,
+        tail_offset: 0,
+        incarnation: Incarnation(0),
+        clean: true,
+    };
+    for _ in 0..HEADER_COPIES {
+        header.write(volume, node)?;
     }
     Ok(())
 }
@@ -309,10 +296,13 @@ impl Journal {
         let to_end = self.ring.len - self.head % self.ring.len;
         if len <= to_end { len } else { to_end + len }
     }
+    /// Bytes between tail and head.
+    pub fn used(&self) -> u64 {
+        self.head - self.tail
+    }
     /// Whether a record of `count` images fits before the tail.
     pub fn fits(&self, count: u64) -> bool {
-        let used = self.head - self.tail;
-        self.needed(self.ring.record_len(count)) <= self.ring.len - used
+        self.needed(self.ring.record_len(count)) <= self.ring.len - self.used()
     }
     /// Bytes in use if the tail were at `tail`.
     pub fn used_from(&self, tail: Placed) -> u64 {

@@ -323,6 +323,9 @@ fn keep_house(
         let (free, inodes) = core.alloc.deltas();
         membership.publish(free, inodes);
         core.locks.drop_idle(core.options.locks_max);
+        if let Err(e) = core.watch(core.meta.relieve()) {
+            tracing::error!("checkpoint: {e}");
+        }
         since_commit += HOUSE_BEAT;
         if since_commit >= interval {
             since_commit = Duration::ZERO;

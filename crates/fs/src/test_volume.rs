@@ -269,7 +269,7 @@ impl TestVolume {
         pool.write(ByteOffset(0) + shape.geo.body_at(), &body).unwrap();
         let volume = Arc::new(Volume::open(pool).unwrap());
         for node in 0..shape.nodes {
-            journal::format(&volume, NodeId(node)).unwrap();
+            journal::format(&volume, NodeId(node), 1000).unwrap();
         }
         tape.record();
         Self { volume, tape }

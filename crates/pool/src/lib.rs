@@ -19,6 +19,7 @@ mod clock;
 pub mod create;
 pub mod discover;
 pub mod error;
+mod foreign;
 pub mod io;
 pub mod map;
 pub mod members;

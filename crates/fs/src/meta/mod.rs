@@ -70,6 +70,8 @@ pub(crate) struct Meta {
     group_changed: Condvar,
     journal: Mutex<Journal>,
     ledger: Mutex<Ledger>,
+    /// Bodies of others that go along when an owner's are written in place.
+    along_max: usize,
     /// Held by whoever writes bodies in place.
     write_back: Mutex<()>,
     /// Held by whoever flushes for data alone.
@@ -175,6 +177,7 @@ impl Meta {
             group_changed: Condvar::new(),
             journal: Mutex::new(journal),
             ledger: Mutex::default(),
+            along_max: writeback::ALONG_MAX,
             write_back: Mutex::new(()),
             data_flush: Mutex::new(()),
             data_written: AtomicU64::new(0),

@@ -13,7 +13,7 @@ use crate::journal::{Appended, Image, Journal, Placed};
 
 /// Bodies of others that go along when an owner's are written in place: enough to make the next
 /// demotions find theirs clean, few enough not to hold this one up.
-const ALONG_MAX: usize = 4096;
+pub(super) const ALONG_MAX: usize = 4096;
 /// Bytes of sealed copies in memory at once during write-back.
 const COPY_MAX: usize = 4 << 20;
 
@@ -65,9 +65,9 @@ impl Meta {
     pub fn sync_owner(&self, owner: LockNo) -> Result<()> {
         self.sync(&self.cache.owners.blocks(owner))
     }
-    /// On return these blocks, as of now, are in place and stable: commits if one of them is not
-    /// committed, writes them in place if one is not there.
+    /// Commits everything, then writes these blocks in place, if one is not there, and flushes.
     pub fn sync_blocks(&self, blocks: &[BlockNo]) -> Result<()> {
+        self.commit()?;
         self.sync(blocks)
     }
     fn sync(&self, blocks: &[BlockNo]) -> Result<()> {
@@ -85,7 +85,7 @@ impl Meta {
             self.commit()?;
         }
         if dirty {
-            self.write_back(blocks, ALONG_MAX)?;
+            self.write_back(blocks, self.along_max)?;
         }
         Ok(())
     }
@@ -97,6 +97,15 @@ impl Meta {
         let mut journal = self.journal.lock();
         let tail = self.tail(&journal);
         self.fatal(journal.move_tail(&self.volume, tail))
+    }
+    /// For a thread in the background: checkpoints when more than half of the ring is in use, so
+    /// that commits need not wait for it. Else nothing.
+    pub fn relieve(&self) -> Result<()> {
+        let journal = self.journal.lock();
+        let used = journal.used();
+        let half = journal.ring().len / 2;
+        drop(journal);
+        if used > half { self.checkpoint() } else { Ok(()) }
     }
     /// Commits, checkpoints, and marks the journal clean. Transactions after it open it again.
     pub fn close(&self) -> Result<()> {

@@ -1,7 +1,5 @@
 //! Tests of replay against journals that lie.
 
-use std::sync::Arc;
-
 use braid_format::journal::RawJournalHeader;
 use braid_format::meta::Geometry;
 use braid_format::superblock::RawSuperblock;
@@ -124,12 +122,9 @@ fn records_of_an_earlier_file_system_are_not_replayed() {
         put(&t, &meta, 3, v);
     }
     drop(meta);
-    // mkfs again: another identity, the same places, a ring that is not wiped.
-    let mut sb = t.volume.sb;
-    sb.fs_uuid = *uuid::Uuid::new_v4().as_bytes();
-    let volume = Arc::new(Volume { pool: t.volume.pool.clone(), geo: t.volume.geo, sb });
-    journal::format(&volume, NODE).unwrap();
-    let again = TestVolume { volume, tape: t.tape.clone() };
+    // mkfs again: the same places, another first sequence, a ring that is not wiped.
+    journal::format(&t.volume, NODE, 77_000_000).unwrap();
+    let again = t;
     let meta = open(&again, 1);
     put(&again, &meta, 3, 9);
     let done = replay(&again.volume, NODE).unwrap();

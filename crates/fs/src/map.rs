@@ -1,0 +1,1 @@
+//! A file's extents: which pool blocks hold which file blocks.
