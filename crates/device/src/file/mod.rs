@@ -65,6 +65,9 @@ pub struct FileDevice {
     locks: Locks,
     /// Alignment of memory that direct I/O demands; 1 when it demands none.
     memory_align: usize,
+    /// A file in memory (tmpfs). The kernel serves such a file only by blocking, so a ring hands
+    /// every transfer to one worker thread: a copy by the caller costs 3 to 5 us less.
+    in_memory: bool,
     poisoned: AtomicBool,
     _claim: Option<block::Claim>,
 }
@@ -236,7 +239,7 @@ impl Device for FileDevice {
         Some(self.file.as_raw_fd())
     }
     fn ring_target(&self) -> Option<RingTarget<'_>> {
-        Some(RingTarget {
+        (!self.in_memory).then(|| RingTarget {
             fd: self.file.as_raw_fd(),
             sector: self.info.sector.to_usize(),
             memory_align: self.memory_align,
@@ -294,6 +297,8 @@ impl Opening<'_> {
             discard: !is_block || queue.discard,
             atomic_write: queue.atomic_write.filter(|_| is_block).unwrap_or(sector).max(sector),
         };
+        // The node of a block device stands on a tmpfs too.
+        let in_memory = !is_block && block::on_tmpfs(&file);
         let physical = if is_block { block::physical_sector(&file).ok() } else { None };
         let info = DeviceInfo {
             name: self.name.to_string(),
@@ -304,12 +309,13 @@ impl Opening<'_> {
             read_only: self.options.read_only,
             rotational: queue.rotational,
             caps,
-            engine: crate::default_engine(),
+            engine: if in_memory { "pread" } else { crate::default_engine() },
         };
         let file = Arc::new(file);
         let locks = Locks::new(file.clone());
         let poisoned = AtomicBool::new(false);
-        Ok(FileDevice { info, file, locks, memory_align: memory, poisoned, _claim: claim })
+        let memory_align = memory;
+        Ok(FileDevice { info, file, locks, memory_align, in_memory, poisoned, _claim: claim })
     }
     /// Opens the node; says whether past the page cache.
     fn open_node(&self, node: &Path, is_block: bool) -> Result<(File, bool), DeviceError> {
