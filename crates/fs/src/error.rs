@@ -125,6 +125,9 @@ pub enum Error {
         /// Bytes needed.
         need: u64,
     },
+    /// Contents of a file could not be read or written. Only this file suffers.
+    #[error("contents of a file: {0}")]
+    Contents(#[source] PoolError),
     /// From the volume layer.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -170,6 +173,7 @@ impl Error {
             Self::Damaged { .. }
             | Self::Inconsistent { .. }
             | Self::Withdrawn { .. }
+            | Self::Contents(_)
             | Self::Pool(_)
             | Self::Lock(_) => E::IO,
         };

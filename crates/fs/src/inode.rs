@@ -22,8 +22,9 @@ use crate::meta::{Meta, Tx};
 pub(crate) struct InodeState {
     /// The dinode's fixed part: authoritative under the lock. `size` and times may be ahead of the disk.
     pub raw: RawDinode,
-    /// Size up to which the data is in blocks that the dinode refers to. What a transaction writes as
-    /// the size until `data::flush` has caught up (then equal to `raw.size`).
+    /// Regular files: size up to which the data is in blocks (or in the tail) that the dinode refers
+    /// to. What a transaction writes as the size until `data::flush` has caught up. Below `raw.size`
+    /// only while there are dirty pages.
     pub disk_size: u64,
     /// `raw` differs from the body in the cache (times, size): encode before release or fsync.
     pub dirty: bool,
@@ -68,6 +69,7 @@ impl Inode {
     /// Forgets the state: the lock is about to be released.
     pub fn unload(&self) {
         *self.state.write() = None;
+        self.data.forget_map();
     }
     /// Whether a state is loaded.
     pub fn is_loaded(&self) -> bool {
@@ -112,7 +114,7 @@ impl Inode {
 /// The fixed part as the disk may see it now.
 fn on_disk(st: &InodeState) -> RawDinode {
     let mut raw = st.raw;
-    if raw.layout.get() == Layout::Extents as u16 && st.disk_size < raw.size.get() {
+    if raw.mode.get() & 0o170_000 == 0o100_000 && st.disk_size < raw.size.get() {
         raw.size.set(st.disk_size);
     }
     raw

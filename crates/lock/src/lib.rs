@@ -23,6 +23,7 @@
 pub mod dlock;
 pub mod error;
 pub mod glock;
+pub mod hints;
 pub mod node;
 pub mod store;
 
@@ -33,5 +34,8 @@ pub use glock::{
     DemoteFailed, Demoted, GlockOps, GlockView, Guard, Local, LockManager, LockStats,
     ManagerOptions,
 };
-pub use node::{JoinOptions, Liveness, Membership, NodeAreas, NodeStore, NodeView, Peers, Recover};
+pub use node::{
+    HostIdentity, JoinOptions, Liveness, Membership, MemoryNodes, NodeAreas, NodeStore, NodeView,
+    Peers, PoolNodes, Recover,
+};
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector};

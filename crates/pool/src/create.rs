@@ -158,11 +158,16 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
         }
         return Ok(true);
     }
-    let Some(foreign) = crate::foreign::on(&**device) else { return Ok(false) };
-    if !options.force {
-        return Err(PoolError::Foreign { path: path(), what: foreign });
+    let damaged = found.copies.iter().any(|c| c.as_ref().is_err_and(|e| !e.absent()));
+    let what = if damaged {
+        Some("a damaged label of a pool".to_owned())
+    } else {
+        braid_device::probe(&**device).map(|f| f.to_string())
+    };
+    match what {
+        Some(what) if !options.force => Err(PoolError::Foreign { path: path(), what }),
+        what => Ok(what.is_some()),
     }
-    Ok(true)
 }
 
 /// Whether a node on this host lives on the pool that begins with this device.

@@ -19,7 +19,6 @@ mod clock;
 pub mod create;
 pub mod discover;
 pub mod error;
-mod foreign;
 pub mod io;
 pub mod map;
 pub mod members;

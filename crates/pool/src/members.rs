@@ -87,7 +87,10 @@ impl Found {
                     second: Box::new(second.clone()),
                 }
             }
-            _ => PoolError::NotAMember { path, found: crate::foreign::on(&*self.device) },
+            _ => PoolError::NotAMember {
+                path,
+                found: braid_device::probe(&*self.device).map(|f| f.to_string()),
+            },
         }
     }
 }

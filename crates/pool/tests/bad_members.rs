@@ -10,7 +10,7 @@ use std::sync::Arc;
 use braid_format::label::{Label, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_pool::assemble::LABEL_LOCK_BYTE;
-use braid_pool::device::{Device, FileDevice, MemoryDevice, OpenOptions};
+use braid_pool::device::{Device, FileDevice, MemoryDevice, OpenOptions, probe};
 use braid_pool::members::{write_copies, write_epoch};
 use braid_pool::{CreateOptions, MemberCondition, Pool, PoolError, discover};
 use tempfile::TempDir;
@@ -189,6 +189,26 @@ fn one_device_given_twice() {
 }
 
 #[test]
+fn a_foreign_file_system_needs_force() {
+    let device = memory("disk", 8);
+    let mut head = vec![0; 4096];
+    head[..4].copy_from_slice(b"XFSB");
+    device.write(ByteOffset(0), &head).unwrap();
+    let error = refused(Pool::create(vec![device.clone()], &CreateOptions::new("p")), "disk");
+    assert!(matches!(error, PoolError::Foreign { .. }));
+    assert!(error.to_string().contains("XFS"), "{error}");
+    let mut now = vec![0; 4096];
+    device.read(ByteOffset(0), &mut now).unwrap();
+    assert!(now == head, "refused, and nothing written");
+    let error = refused(Pool::assemble(vec![device.clone()]), "XFS");
+    assert!(matches!(error, PoolError::NotAMember { .. }));
+    let options = CreateOptions { force: true, ..CreateOptions::new("p") };
+    Pool::create(vec![device.clone()], &options).unwrap();
+    assert_eq!(probe(&*device), None, "its signature is gone");
+    Pool::assemble(vec![device]).unwrap();
+}
+
+#[test]
 fn another_pools_member_needs_force() {
     let devices = vec![memory("one", 8), memory("two", 8)];
     let old = Pool::create(devices[..1].to_vec(), &CreateOptions::new("old")).unwrap();
@@ -352,6 +372,9 @@ fn flipped_bits_in_both_copies_are_refused() {
     assert!(matches!(error, PoolError::LabelsDamaged { .. }));
     assert!(error.to_string().contains("restore"));
     assert!(disks.bytes("b", 0, 8 << 20) == before, "refused, and nothing written");
+    // A new pool is not made over it unasked.
+    let error = refused(Pool::create(disks.open_all(&["b"]), &CreateOptions::new("new")), "/b");
+    assert!(matches!(error, PoolError::Foreign { .. }));
     // Left out, it is missing, and the message says where it was.
     let error = refused(Pool::assemble(disks.open_all(&["a", "c"])), "/b");
     assert!(matches!(error, PoolError::Missing { .. }));

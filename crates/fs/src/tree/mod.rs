@@ -19,6 +19,8 @@
 //! Nothing here rolls back: callers validate first, reserve [`slots_for_insert`] slots and
 //! [`frees_for_remove`] free-log entries, and treat an error of a change as fatal.
 
+#[cfg(test)]
+pub(crate) mod memory;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -31,7 +33,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::error::{Error, Result};
 use crate::meta::Body;
 
-pub(crate) use store::{Editor, Reader};
+pub(crate) use store::{Editor, Reader, root_of};
 
 /// Highest tree there can be: with the smallest nodes this covers 2^64 keys many times over.
 pub(crate) const HEIGHT_MAX: u16 = 12;

@@ -11,7 +11,7 @@ use crate::inode::Inode;
 use crate::meta::{Body, Meta, Tx};
 
 /// The root of an inode whose lock is held.
-fn root_of(inode: &Inode, body_len: usize) -> Result<Root> {
+pub(crate) fn root_of(inode: &Inode, body_len: usize) -> Result<Root> {
     let st = inode.state_ref().ok_or(Error::Stale(inode.ino))?;
     let xattr_len = usize::from(st.raw.xattr_len.get());
     let capacity = body_len

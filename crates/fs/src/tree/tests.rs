@@ -1,84 +1,13 @@
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
-use braid_format::LockNo;
-use braid_pool::device::AlignedBuf;
 use proptest::prelude::*;
 
+use super::memory::Memory;
 use super::*;
 
 const BODY: usize = size_of::<RawNode>() + 3 * ENTRY;
 const TAIL: usize = 2 * ENTRY;
 const LEAF_KEYS: usize = 3;
-const ROOT: BlockNo = BlockNo(1);
-
-/// A tree in memory with nodes of three entries, whose leaves hold up to three keys each.
-#[derive(Default)]
-struct Memory {
-    root: (u16, u16, Vec<u8>),
-    nodes: BTreeMap<BlockNo, (MetaKind, Vec<u8>)>,
-    last: u64,
-}
-
-fn body_of(bytes: &[u8]) -> Body {
-    let mut buf = AlignedBuf::zeroed(bytes.len());
-    buf.copy_from_slice(bytes);
-    Arc::new(buf)
-}
-
-impl Nodes for Memory {
-    fn root(&mut self) -> Result<(Root, Body)> {
-        let (height, count, tail) = &self.root;
-        let mut bytes = tail.clone();
-        bytes.resize(TAIL, 0);
-        let root = Root { block: ROOT, height: *height, count: *count, tail_at: 0, capacity: TAIL };
-        Ok((root, body_of(&bytes)))
-    }
-    fn read(&mut self, block: BlockNo, kind: MetaKind) -> Result<Body> {
-        match self.nodes.get(&block) {
-            Some((k, bytes)) if *k == kind => Ok(body_of(bytes)),
-            _ => Err(bad(block, "no such node")),
-        }
-    }
-}
-
-impl NodesMut for Memory {
-    fn body_len(&self) -> usize {
-        BODY
-    }
-    fn modify(
-        &mut self,
-        block: BlockNo,
-        kind: MetaKind,
-        f: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<()> {
-        match self.nodes.get_mut(&block) {
-            Some((k, bytes)) if *k == kind => {
-                f(bytes);
-                Ok(())
-            }
-            _ => Err(bad(block, "no such node")),
-        }
-    }
-    fn create(&mut self, kind: MetaKind, f: &mut dyn FnMut(&mut [u8])) -> Result<BlockNo> {
-        self.last += 1;
-        let block = BlockNo(100 + self.last);
-        let mut bytes = vec![0; BODY];
-        let head = MetaHeader::new(kind, block, LockNo(1));
-        bytes[..MetaHeader::LEN].copy_from_slice(head.as_bytes());
-        f(&mut bytes);
-        self.nodes.insert(block, (kind, bytes));
-        Ok(block)
-    }
-    fn free(&mut self, block: BlockNo) -> Result<()> {
-        self.nodes.remove(&block).map(|_| ()).ok_or_else(|| bad(block, "freed twice"))
-    }
-    fn set_tail(&mut self, height: u16, count: u16, contents: &[u8]) -> Result<()> {
-        assert!(contents.len() <= TAIL);
-        self.root = (height, count, contents.to_vec());
-        Ok(())
-    }
-}
 
 fn put_keys(body: &mut [u8], keys: &[u64]) {
     body[44..48].copy_from_slice(&u32::try_from(keys.len()).unwrap().to_le_bytes());
@@ -89,7 +18,7 @@ fn put_keys(body: &mut [u8], keys: &[u64]) {
 
 impl Memory {
     fn new() -> Self {
-        let mut m = Self::default();
+        let mut m = Self::sized(BODY, TAIL);
         let leaf = m.leaf(&[]);
         root_one_child(&mut m, leaf).unwrap();
         m

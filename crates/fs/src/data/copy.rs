@@ -1,0 +1,79 @@
+//! copy_file_range(2): bytes through memory of this node, never through the caller's.
+
+use std::sync::Arc;
+
+use braid_lock::{Local, Mode};
+use braid_pool::device::AlignedBuf;
+
+use super::read::with_bytes;
+use super::{Held, require_regular, write};
+use crate::attr::WriteFlags;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::handle::OpenFile;
+
+/// Bytes copied under one pair of locks.
+const STEP: u64 = 1 << 20;
+/// Bytes copied by one call: the caller asks again for the rest.
+const CALL_MAX: u64 = 64 << 20;
+
+/// Copies; returns the bytes copied, fewer than `len` at the source's end or after 64 MiB.
+///
+/// # Errors
+/// `Invalid` when the ranges overlap in one file; what reading and writing give, unless something
+/// was copied before.
+pub(crate) fn copy_file_range(
+    core: &Arc<Core>,
+    from: (&OpenFile, u64),
+    to: (&OpenFile, u64),
+    len: u64,
+) -> Result<u64> {
+    let ((source, from), (target, to)) = (from, to);
+    if !source.readable() || !target.writable() {
+        return Err(Error::BadHandle);
+    }
+    let len = len.min(CALL_MAX);
+    let (Some(from_end), Some(to_end)) = (from.checked_add(len), to.checked_add(len)) else {
+        return Err(Error::TooLarge);
+    };
+    if source.inode.ino == target.inode.ino && from < to_end && to < from_end {
+        return Err(Error::Invalid("overlapping ranges"));
+    }
+    let mut memory = AlignedBuf::zeroed(usize::try_from(len.min(STEP)).unwrap_or(0));
+    let mut done = 0;
+    while done < len {
+        let step = (len - done).min(STEP);
+        match copy_step(core, (source, from + done), (target, to + done), step, &mut memory) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if done == 0 || e.is_fatal() => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+fn copy_step(
+    core: &Arc<Core>,
+    (source, from): (&OpenFile, u64),
+    (target, to): (&OpenFile, u64),
+    len: u64,
+    memory: &mut AlignedBuf,
+) -> Result<u64> {
+    let n = {
+        let locked = core.lock(source.inode.ino, Mode::Shared, Local::Shared)?;
+        require_regular(&locked)?;
+        with_bytes(Held::of(core, &locked), from, len, |bytes| {
+            if let Some(to) = memory.get_mut(..bytes.len()) {
+                to.copy_from_slice(bytes);
+            }
+            bytes.len()
+        })?
+    };
+    match memory.get(..n) {
+        Some(bytes) if n > 0 => {
+            write(core, target, to, bytes, WriteFlags::default()).map(|n| n as u64)
+        }
+        _ => Ok(0),
+    }
+}

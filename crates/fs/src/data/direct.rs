@@ -1,0 +1,167 @@
+//! Direct writes: whole blocks, from the caller's memory to the devices.
+//!
+//! They run beside one another and beside readers: data goes to blocks that are written already, or
+//! to new ones that nobody refers to; only the transaction that links new ones is serialised. Two
+//! that fill the same hole at the same time conflict: the later one does its work again, alone.
+
+use braid_format::dinode::Layout;
+use braid_pool::PoolRequest;
+use smallvec::SmallVec;
+
+use super::extents::Pieces;
+use super::flush::{What, flush, flush_locked, link_all};
+use super::link::Link;
+use super::read::bytes;
+use super::{Held, Promise, View, bound, touch};
+use crate::error::{Error, Result};
+use crate::inode::InodeState;
+use crate::map::{Load, slots_bound};
+
+/// Writes beside others (shared on this node). `false`: not possible so, nothing was changed that
+/// the same write done again would not overwrite.
+///
+/// # Errors
+/// `Contents`: the range may hold old or new bytes.
+pub(super) fn write_beside(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool> {
+    let end = offset + data.len() as u64;
+    if must_flush(held, offset, end, held.view()?) {
+        flush(held, What::Contents)?;
+    }
+    let view = held.view()?;
+    if view.layout != Layout::Extents || held.ragged_end(offset, view)?.is_some() {
+        return Ok(false);
+    }
+    match put(held, None, offset, data) {
+        Err(Error::NoSpace) => Ok(false),
+        done => done,
+    }
+}
+
+/// Writes with no other user on this node; `change` held.
+pub(super) fn write_alone(
+    held: Held<'_>,
+    promise: &mut Promise,
+    offset: u64,
+    data: &[u8],
+) -> Result<()> {
+    let end = offset + data.len() as u64;
+    let view = held.view()?;
+    // What has to stand in blocks before the file may get longer: a stuffed file's bytes, zeros
+    // after the end.
+    let kept = offset > 0 || end < view.size;
+    let fill = if view.layout == Layout::Stuffed {
+        (view.size > 0 && kept && !held.data().is_dirty()).then_some(0)
+    } else {
+        held.ragged_end(offset, view)?
+    };
+    if let Some(block) = fill {
+        held.promise_for(promise, block..block + 1, &[])?;
+        held.fill(block, view)?;
+        held.recount();
+    }
+    if fill.is_some() || must_flush(held, offset, end, view) {
+        flush_locked(held, promise, What::Contents)?;
+    }
+    match put(held, Some(promise), offset, data) {
+        Err(Error::NoSpace) => {
+            flush_locked(held, promise, What::Contents)?;
+            bound::write_out(held.core, 0)?;
+            put(held, Some(promise), offset, data).map(|_| ())
+        }
+        done => done.map(|_| ()),
+    }
+}
+
+/// Dirty pages that must go first: those in the range, all when the file gets longer past bytes
+/// that only they hold, all of a stuffed file.
+fn must_flush(held: Held<'_>, offset: u64, end: u64, view: View) -> bool {
+    if !held.data().is_dirty() {
+        return false;
+    }
+    let range = offset >> held.shift()..held.blocks_for(end);
+    view.layout != Layout::Extents
+        || (end > view.disk_size && view.disk_size < view.size)
+        || held.data().pages.read().any(held.shift(), range)
+}
+
+/// Claims, writes, links. `false`: another writer has filled one of the holes meanwhile.
+fn put(held: Held<'_>, change: Option<&mut Promise>, offset: u64, data: &[u8]) -> Result<bool> {
+    let shift = held.shift();
+    let end = offset + data.len() as u64;
+    let pieces = held.lookup(offset >> shift..end >> shift)?;
+    let mut links = Vec::new();
+    let mut own = Promise::default();
+    if pieces.iter().any(|p| p.written().is_none()) {
+        claim(held, &mut own, &pieces, &mut links)?;
+    }
+    write_all(held, &pieces, &links, data)?;
+    held.core.meta.note_data_written();
+    if links.is_empty() && end <= held.view()?.size {
+        held.change_state(touch)?;
+        return Ok(true);
+    }
+    let _serial = match change {
+        Some(_) => None,
+        None => Some(held.data().change.lock()),
+    };
+    for link in &links {
+        let now = held.lookup(link.logical..link.logical + link.len)?;
+        let same = |p: &super::extents::Piece| match link.run {
+            Some(_) => p.physical.is_none(),
+            None => p.unwritten,
+        };
+        if !now.iter().all(same) {
+            return Ok(false);
+        }
+    }
+    link_all(held, &mut own, links, end, |st: &mut InodeState, upto| {
+        let upto = upto.min(end);
+        st.raw.size = st.raw.size.get().max(upto).into();
+        st.disk_size = st.disk_size.max(upto).min(st.raw.size.get());
+        touch(st);
+    })?;
+    Ok(true)
+}
+
+/// Promises and claims blocks for the holes; unwritten blocks will be marked written.
+fn claim(held: Held<'_>, own: &mut Promise, pieces: &Pieces, links: &mut Vec<Link>) -> Result<()> {
+    let holes: u64 = pieces.iter().filter(|p| p.physical.is_none()).map(|p| p.len).sum();
+    let places = pieces.iter().filter(|p| p.written().is_none()).count() as u64;
+    let load = Load { blocks: holes, places };
+    let slots = slots_bound(&held.root()?, held.core.volume.geo.body_len(), load);
+    held.top_up(own, holes, slots)?;
+    for p in pieces {
+        match p.physical {
+            None => {
+                let reservation = own.reservation.as_mut().ok_or(Error::NoSpace)?;
+                held.claim_hole(reservation, (p.logical, p.len), links)?;
+            }
+            Some(physical) if p.unwritten => links.push(Link {
+                logical: p.logical,
+                len: p.len,
+                physical,
+                run: None,
+                unwritten: false,
+            }),
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// One submission for the whole range.
+fn write_all(held: Held<'_>, pieces: &Pieces, links: &[Link], data: &[u8]) -> Result<()> {
+    let (shift, block_size) = (held.shift(), held.core.volume.geo.block_size);
+    let first = pieces.first().map_or(0, |p| p.logical);
+    let slice = |logical: u64, len: u64| {
+        let from = bytes(logical - first, shift);
+        data.get(from..from + bytes(len, shift)).unwrap_or_default()
+    };
+    let old = pieces.iter().filter_map(|p| Some((p.logical, p.len, p.written()?)));
+    let new = links.iter().map(|l| (l.logical, l.len, l.physical));
+    let mut requests: SmallVec<[PoolRequest<'_>; 2]> = old
+        .chain(new)
+        .map(|(logical, len, at)| PoolRequest::write(block_size.offset_of(at), slice(logical, len)))
+        .collect();
+    held.run(&mut requests)
+}

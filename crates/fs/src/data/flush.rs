@@ -1,0 +1,180 @@
+//! Flush: claims blocks for what is dirty, writes it, links it.
+
+use braid_pool::PoolRequest;
+
+use super::link::{LINKS_PER_TX, Link};
+use super::pages::Pages;
+use super::{Held, Promise, View};
+use crate::error::{Error, Result};
+use crate::inode::InodeState;
+use braid_format::BlockNo;
+
+/// Requests in one submission: bounds memory, keeps all members busy.
+const REQUESTS_MAX: usize = 512;
+
+/// How much of an inode is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// Contents and the dinode.
+    All,
+    /// Contents, and what is needed to read them: times may stay behind.
+    Contents,
+}
+
+/// Dirty blocks and where they go.
+struct Target {
+    logical: u64,
+    len: u64,
+    physical: BlockNo,
+}
+
+/// Writes everything dirty and links it. Exclusive cluster lock held, at least shared on this node.
+pub(super) fn flush(held: Held<'_>, what: What) -> Result<()> {
+    let mut promise = held.data().change.lock();
+    flush_locked(held, &mut promise, what)
+}
+
+/// As [`flush`], unless somebody is at it: for those who hold another file's `change`.
+pub(super) fn try_flush(held: Held<'_>) -> Result<()> {
+    match held.data().change.try_lock() {
+        Some(mut promise) => flush_locked(held, &mut promise, What::Contents),
+        None => Ok(()),
+    }
+}
+
+/// As [`flush`], with `change` held.
+pub(super) fn flush_locked(held: Held<'_>, promise: &mut Promise, what: What) -> Result<()> {
+    if !held.inode.is_loaded() {
+        return Ok(());
+    }
+    if !held.data().is_dirty() {
+        return if what == What::All { encode(held) } else { Ok(()) };
+    }
+    let view = held.view()?;
+    let links = write_pages(held, promise, view)?;
+    link_flushed(held, promise, links, view)?;
+    held.data().pages.write().clear();
+    held.recount();
+    // What was promised and not used goes back.
+    *promise = Promise::default();
+    Ok(())
+}
+
+/// Only the dinode's fields are dirty.
+fn encode(held: Held<'_>) -> Result<()> {
+    if !held.inode.state_ref().is_some_and(|st| st.dirty) {
+        return Ok(());
+    }
+    let mut tx = held.core.meta.begin()?;
+    held.fatal(held.inode.encode(&mut tx))
+}
+
+/// Claims, writes; what is to be linked.
+fn write_pages(held: Held<'_>, promise: &mut Promise, view: View) -> Result<Vec<Link>> {
+    let mut links = Vec::new();
+    let mut targets = Vec::new();
+    let pages = held.data().pages.read();
+    let done = pages
+        .runs(held.shift(), 0..held.blocks_for(view.size))
+        .into_iter()
+        .try_for_each(|run| place(held, promise, run, &mut links, &mut targets))
+        .and_then(|()| write_targets(held, &pages, &targets));
+    drop(pages);
+    held.core.meta.note_data_written();
+    if let Err(e) = done {
+        // The runs go back; the pages stay dirty and need their promise again.
+        let lost = links.iter().filter(|l| l.run.is_some()).map(|l| l.len).sum();
+        drop(links);
+        if let Err(again) = held.top_up(promise, lost, 0) {
+            tracing::error!(ino = %held.inode.ino, "promised space is gone: {again}");
+        }
+        return Err(e);
+    }
+    Ok(links)
+}
+
+/// Decides where a run of dirty blocks goes.
+fn place(
+    held: Held<'_>,
+    promise: &mut Promise,
+    run: std::ops::Range<u64>,
+    links: &mut Vec<Link>,
+    targets: &mut Vec<Target>,
+) -> Result<()> {
+    for piece in held.lookup(run)? {
+        let (logical, len) = (piece.logical, piece.len);
+        if let Some(physical) = piece.physical {
+            targets.push(Target { logical, len, physical });
+            if piece.unwritten {
+                links.push(Link { logical, len, physical, run: None, unwritten: false });
+            }
+            continue;
+        }
+        let from = links.len();
+        let reservation = promise.reservation.as_mut().ok_or(Error::NoSpace)?;
+        held.claim_hole(reservation, (logical, len), links)?;
+        targets.extend(links.iter().skip(from).map(|l| Target {
+            logical: l.logical,
+            len: l.len,
+            physical: l.physical,
+        }));
+    }
+    Ok(())
+}
+
+/// Writes the pages to their places, many at once.
+fn write_targets(held: Held<'_>, pages: &Pages, targets: &[Target]) -> Result<()> {
+    let block_size = held.core.volume.geo.block_size;
+    let mut requests = Vec::new();
+    for t in targets {
+        for (first, bytes) in pages.slices(held.shift(), t.logical..t.logical + t.len) {
+            let block = BlockNo(t.physical.get() + (first - t.logical));
+            requests.push(PoolRequest::write(block_size.offset_of(block), bytes));
+            if requests.len() >= REQUESTS_MAX {
+                held.run(&mut requests)?;
+                requests.clear();
+            }
+        }
+    }
+    held.run(&mut requests)
+}
+
+/// Links everything; the size on disk follows what is linked.
+fn link_flushed(held: Held<'_>, promise: &mut Promise, links: Vec<Link>, view: View) -> Result<()> {
+    if links.is_empty() {
+        held.change_state(|st| {
+            let size = st.raw.size.get();
+            st.dirty |= st.disk_size < size;
+            st.disk_size = size;
+        })?;
+        return encode(held);
+    }
+    link_all(held, promise, links, view.size, |st, upto| {
+        st.disk_size = upto.max(st.disk_size).min(st.raw.size.get());
+    })
+}
+
+/// Links `links` in as many transactions as it takes, `change` held. `finish` gets the byte up to
+/// which all is linked; in the last transaction that is `end`.
+pub(super) fn link_all(
+    held: Held<'_>,
+    promise: &mut Promise,
+    links: Vec<Link>,
+    end: u64,
+    finish: impl Fn(&mut InodeState, u64),
+) -> Result<()> {
+    let mut rest = links;
+    loop {
+        let later = rest.split_off(rest.len().min(LINKS_PER_TX));
+        let upto = match rest.last() {
+            Some(l) if !later.is_empty() => (l.logical + l.len) << held.shift(),
+            _ => end,
+        };
+        let reservation = held.slots_for(promise, &rest)?;
+        held.link(reservation, rest, |st| finish(st, upto))?;
+        if later.is_empty() {
+            return Ok(());
+        }
+        rest = later;
+    }
+}

@@ -1,0 +1,167 @@
+//! The transaction that makes data visible: extents into the map, runs out of the allocator, size
+//! and times into the dinode.
+
+use braid_format::BlockNo;
+use braid_format::dinode::Layout;
+
+use super::{Held, Promise};
+use crate::alloc::{Reservation, Run};
+use crate::error::{Error, Result};
+use crate::inode::InodeState;
+use crate::map::{self, Extent, Load};
+use crate::tree::{Editor, NodesMut};
+
+/// Extents that one transaction links: each may change a leaf of its own.
+pub(super) const LINKS_PER_TX: usize = 64;
+
+/// Blocks to be linked.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// First file block.
+    pub logical: u64,
+    /// Blocks.
+    pub len: u64,
+    /// First pool block.
+    pub physical: BlockNo,
+    /// New blocks; `None`: the file has them already, unwritten.
+    pub run: Option<Run>,
+    /// Their contents count as zero.
+    pub unwritten: bool,
+}
+
+impl Link {
+    fn extent(&self) -> Extent {
+        Extent {
+            logical: self.logical,
+            physical: self.physical,
+            len: self.len,
+            unwritten: self.unwritten,
+            shared: false,
+        }
+    }
+}
+
+impl Held<'_> {
+    /// Links `links` (ascending) and changes the state by `finish`, in one transaction. `change` held,
+    /// data written. A stuffed file becomes one with extents: its bytes are in what is linked.
+    ///
+    /// # Errors
+    /// All of them are fatal, except when the transaction could not be opened.
+    pub fn link(
+        &self,
+        reservation: &mut Reservation,
+        links: Vec<Link>,
+        finish: impl FnOnce(&mut InodeState),
+    ) -> Result<()> {
+        let core = self.core;
+        let layout = self.view()?.layout;
+        let mut tx = core.meta.begin()?;
+        let mut map = self.data().map.write();
+        *map = None;
+        let mut editor = Editor {
+            alloc: &core.alloc,
+            tx: &mut tx,
+            reservation,
+            inode: self.inode,
+            geo: core.volume.geo,
+        };
+        let done = self.change_map(&mut editor, layout, links).and_then(|new_blocks| {
+            self.change_state(|st| {
+                st.raw.blocks = st.raw.blocks.get().saturating_add(new_blocks).into();
+                finish(st);
+            })?;
+            self.inode.encode(editor.tx)
+        });
+        self.fatal(done)
+    }
+
+    fn change_map(
+        &self,
+        editor: &mut Editor<'_, '_>,
+        layout: Layout,
+        links: Vec<Link>,
+    ) -> Result<u64> {
+        if layout == Layout::Stuffed && !links.is_empty() {
+            editor.set_tail(0, 0, &[])?;
+            self.change_state(|st| st.raw.layout = (Layout::Extents as u16).into())?;
+        }
+        let mut new_blocks = 0;
+        for link in links {
+            let range = link.logical..link.logical + link.len;
+            let before = map::splice(editor, self.bounds(), range, &[link.extent()])?;
+            if let Some(run) = link.run {
+                if !before.is_empty() {
+                    return Err(self.bad("hole that is none"));
+                }
+                new_blocks += link.len;
+                self.core.alloc.commit_run(editor.tx, run, link.len)?;
+            }
+        }
+        Ok(new_blocks)
+    }
+
+    /// The promise's reservation, with at least the slots that `links` extents may take now.
+    pub fn slots_for<'p>(
+        &self,
+        promise: &'p mut Promise,
+        links: &[Link],
+    ) -> Result<&'p mut Reservation> {
+        let load = Load { blocks: links.len() as u64, places: links.len() as u64 };
+        let need = map::slots_bound(&self.root()?, self.core.volume.geo.body_len(), load);
+        self.top_up(promise, 0, need)?;
+        promise.reservation.as_mut().ok_or(Error::NoSpace)
+    }
+
+    /// Makes the promise hold `data` blocks more, and `slots` in all.
+    ///
+    /// # Errors
+    /// `NoSpace`, with the promise as before.
+    pub fn top_up(&self, promise: &mut Promise, data: u64, slots: u64) -> Result<()> {
+        let have = promise.reservation.as_ref().map_or(0, |r| r.slots);
+        let more = slots.saturating_sub(have);
+        if data == 0 && more == 0 && promise.reservation.is_some() {
+            return Ok(());
+        }
+        let fresh = self.core.alloc.reserve(data, more, 0)?;
+        match &mut promise.reservation {
+            Some(r) => self.core.alloc.merge(r, fresh),
+            none => *none = Some(fresh),
+        }
+        Ok(())
+    }
+
+    /// Claims runs for a hole, out of `reservation`; `sink` gets each.
+    pub fn claim_hole(
+        &self,
+        reservation: &mut Reservation,
+        (logical, len): (u64, u64),
+        sink: &mut Vec<Link>,
+    ) -> Result<()> {
+        let before = self.block_before(logical)?;
+        let mut last_run = self.data().last_run.lock();
+        let mut goal = match before {
+            Some(block) => Some(BlockNo(block.get() + 1)),
+            // Runs of concurrent writers are not linked yet: leave the gap that they will fill.
+            None => last_run
+                .filter(|(end, _)| *end <= logical && logical - end <= GOAL_GAP_MAX)
+                .map(|(end, block)| BlockNo(block.get() + (logical - end))),
+        };
+        let (mut at, end) = (logical, logical + len);
+        while at < end {
+            if reservation.data == 0 {
+                return Err(Error::NoSpace);
+            }
+            let run = self.core.alloc.claim(reservation, end - at, goal)?;
+            let (physical, n) = (run.start, run.len);
+            sink.push(Link { logical: at, len: n, physical, run: Some(run), unwritten: false });
+            at += n;
+            let next = BlockNo(physical.get() + n);
+            goal = Some(next);
+            *last_run = Some((at, next));
+        }
+        Ok(())
+    }
+}
+
+/// Blocks between the last run and the next up to which they are kept in step.
+const GOAL_GAP_MAX: u64 = 4_096;

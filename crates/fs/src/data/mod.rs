@@ -1,0 +1,228 @@
+//! File contents: dirty data held under exclusive locks, direct I/O, flush, truncate, fallocate.
+//!
+//! Small files stand in the dinode's tail (*stuffed*): written by transactions. All others are in
+//! extents. A write goes one of two ways:
+//! * *cached*: into [`pages::Pages`] of the inode, its space promised at once, so that only the
+//!   write can fail for want of space; [`flush`] later claims runs (delayed allocation), writes
+//!   them, and links them in one transaction;
+//! * *direct* (`O_DIRECT`, and large aligned writes, which a cache would only slow down): from the
+//!   caller's memory to the devices before the call returns. Neither is durable before fsync.
+//!
+//! Clean data is not cached here: that is the kernel's page cache's business.
+//!
+//! Invariants:
+//! * data is on the devices before the transaction that makes it visible: a crash never shows a
+//!   block's former contents;
+//! * a dirty block over a hole has its space promised;
+//! * bytes past the end of the file in its last block are zero in a dirty page, and undefined on
+//!   disk: whoever makes the file longer writes zeros there first;
+//! * a dinode that still says `Stuffed` while dirty pages exist has all its bytes in them;
+//! * `disk_size` is below the size only while there are dirty pages.
+//!
+//! Locks of one inode, in order: cluster lock, [`Promise`] (`change`), transaction, `map`, `pages`,
+//! state. [`Promise`] is held by whoever flushes or changes the map, so both go on beside readers
+//! and direct writers ([`braid_lock::Local::Shared`] under an exclusive cluster lock).
+
+mod bound;
+mod copy;
+mod direct;
+mod extents;
+mod flush;
+mod link;
+mod pages;
+mod punch;
+mod read;
+mod seek;
+mod space;
+#[cfg(test)]
+mod tests;
+mod truncate;
+mod write;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_format::BlockNo;
+use braid_format::dinode::{Layout, RawDinode};
+use braid_format::meta::MetaKind;
+use braid_lock::{Local, Mode};
+use parking_lot::{Mutex, RwLock};
+
+use crate::alloc::Reservation;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeState, Locked, now, raw_time};
+use crate::map::{Bounds, Load, Part};
+use crate::meta::Body;
+use crate::tree::{Reader, Root, root_of};
+
+pub(crate) use bound::DirtyBound;
+pub(crate) use copy::copy_file_range;
+pub(crate) use read::{read, read_reply};
+pub(crate) use seek::lseek;
+pub(crate) use space::fallocate;
+pub(crate) use truncate::{free_contents, truncate};
+pub(crate) use write::write;
+
+/// Largest file.
+pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
+
+/// What an inode holds besides its dinode.
+#[derive(Debug, Default)]
+pub(crate) struct FileData {
+    /// Memory that `pages` hold: to be read without a lock.
+    dirty: AtomicU64,
+    pages: RwLock<pages::Pages>,
+    /// Some consecutive leaves of the map, decoded.
+    map: RwLock<Option<Part>>,
+    change: Mutex<Promise>,
+    /// Where the last run that was claimed ended: (file block, pool block).
+    last_run: Mutex<Option<(u64, BlockNo)>>,
+}
+
+/// Space promised to dirty pages.
+#[derive(Debug, Default)]
+struct Promise {
+    reservation: Option<Reservation>,
+    /// What the flush will ask of the tree.
+    load: Load,
+}
+
+impl FileData {
+    /// Contents that the devices do not have yet.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire) > 0
+    }
+    /// Drops the decoded map: the lock is about to be released.
+    pub fn forget_map(&self) {
+        *self.map.write() = None;
+        *self.last_run.lock() = None;
+    }
+}
+
+/// An inode whose cluster lock is held: by a guard, or by the demotion that gives it up.
+#[derive(Clone, Copy)]
+struct Held<'a> {
+    core: &'a Core,
+    inode: &'a Arc<Inode>,
+}
+
+/// The few fields of a state that all paths look at.
+#[derive(Debug, Clone, Copy)]
+struct View {
+    size: u64,
+    disk_size: u64,
+    layout: Layout,
+}
+
+impl<'a> Held<'a> {
+    fn of(core: &'a Core, locked: &'a Locked) -> Self {
+        Self { core, inode: &locked.inode }
+    }
+    fn data(&self) -> &'a FileData {
+        &self.inode.data
+    }
+    /// log2 of the block size.
+    fn shift(&self) -> u32 {
+        self.core.volume.geo.block_size.shift()
+    }
+    fn block_size(&self) -> u64 {
+        1 << self.shift()
+    }
+    /// Blocks that `bytes` from a block's start touch.
+    fn blocks_for(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.block_size())
+    }
+    fn view(&self) -> Result<View> {
+        let st = self.inode.state_ref().ok_or(Error::Stale(self.inode.ino))?;
+        let layout = Layout::from_u16(st.raw.layout.get()).ok_or_else(|| self.bad("layout"))?;
+        Ok(View { size: st.raw.size.get(), disk_size: st.disk_size, layout })
+    }
+    fn change_state(&self, f: impl FnOnce(&mut InodeState)) -> Result<()> {
+        f(&mut *self.inode.state_mut().ok_or(Error::Stale(self.inode.ino))?);
+        Ok(())
+    }
+    fn bad(&self, what: &'static str) -> Error {
+        Error::Inconsistent { block: self.inode.block(), what }
+    }
+    fn reader(&self) -> Reader<'a> {
+        Reader { meta: &self.core.meta, inode: self.inode }
+    }
+    fn root(&self) -> Result<Root> {
+        root_of(self.inode, self.core.volume.geo.body_len())
+    }
+    fn bounds(&self) -> Bounds {
+        let sb = &self.core.volume.sb;
+        Bounds { start: sb.rgrp_start.get(), end: sb.total_blocks.get() }
+    }
+    fn body(&self) -> Result<Body> {
+        self.core.meta.read(self.inode.block(), self.inode.lock_no(), MetaKind::Dinode)
+    }
+    /// The bytes of a stuffed file.
+    fn stuffed<'b>(&self, body: &'b [u8], size: u64) -> Result<&'b [u8]> {
+        let capacity = self.root()?.capacity;
+        usize::try_from(size)
+            .ok()
+            .filter(|n| *n <= capacity)
+            .and_then(|n| body.get(RawDinode::TAIL_AT..)?.get(..n))
+            .ok_or_else(|| self.bad("size of a stuffed file"))
+    }
+    /// An error after the first change of a transaction: nothing can be taken back.
+    fn fatal<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(e) = &result {
+            self.core.withdraw(e);
+        }
+        result
+    }
+    /// Accounts for the memory that dirty pages hold now. `change` held.
+    fn recount(&self) {
+        let bytes = self.data().pages.read().bytes();
+        let before = self.data().dirty.swap(bytes, Ordering::AcqRel);
+        self.core.dirty.moved(self.inode, before, bytes);
+    }
+}
+
+/// Refuses what has no contents of its own.
+fn require_regular(locked: &Locked) -> Result<()> {
+    match locked.file_type() {
+        0o100_000 => Ok(()),
+        0o040_000 => Err(Error::IsDirectory),
+        _ => Err(Error::Invalid("not a regular file")),
+    }
+}
+
+/// Contents changed now.
+fn touch(st: &mut InodeState) {
+    let t = raw_time(now());
+    st.raw.mtime = t;
+    st.raw.ctime = t;
+    st.dirty = true;
+}
+
+/// Writes dirty contents, then the transaction that makes them visible; not durable by itself.
+/// Exclusive cluster lock held.
+///
+/// # Errors
+/// `Contents` when a device refuses: the data stays dirty, so every later flush tells again.
+pub(crate) fn flush_inode(core: &Arc<Core>, locked: &Locked) -> Result<()> {
+    flush::flush(Held::of(core, locked), flush::What::All)
+}
+
+/// Contents (and all metadata, unless `data_only`) durable on return. No lock held.
+///
+/// # Errors
+/// As [`flush_inode`]; `Withdrawn` when a flush of the devices failed.
+pub(crate) fn fsync(core: &Arc<Core>, inode: &Arc<Inode>, data_only: bool) -> Result<()> {
+    if inode.is_dirty() {
+        let locked = core.lock(inode.ino, Mode::Exclusive, Local::Shared)?;
+        let what = if data_only { flush::What::Contents } else { flush::What::All };
+        flush::flush(Held::of(core, &locked), what)?;
+    }
+    core.meta.barrier()
+}
+
+/// Writes all dirty contents (and the dinode's dirty fields) of an inode whose exclusive lock this
+/// node gives up: no new lock, no new reservation.
+pub(crate) fn flush_for_demotion(core: &Core, inode: &Arc<Inode>) -> Result<()> {
+    flush::flush(Held { core, inode }, flush::What::All)
+}

@@ -1,0 +1,241 @@
+//! Reads: dirty pages over device data over zeros, straight into the memory that is handed on.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use braid_format::dinode::Layout;
+use braid_lock::{Local, Mode};
+use braid_pool::PoolRequest;
+use braid_pool::device::AlignedBuf;
+use smallvec::{SmallVec, smallvec};
+
+use super::{Held, require_regular};
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::handle::OpenFile;
+
+/// Buffers up to this size are kept by their thread.
+const SCRATCH_MAX: usize = 8 << 20;
+/// Buffers grow in such steps.
+const SCRATCH_STEP: usize = 64 << 10;
+
+thread_local! {
+    static SCRATCH: Cell<Option<AlignedBuf>> = const { Cell::new(None) };
+}
+
+/// Lends `f` this thread's buffer, `len` bytes of whatever was in it before.
+pub(super) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    let mut buf = SCRATCH
+        .take()
+        .filter(|b| b.len() >= len)
+        .unwrap_or_else(|| AlignedBuf::zeroed(len.next_multiple_of(SCRATCH_STEP)));
+    let r = f(buf.get_mut(..len).unwrap_or_default());
+    if buf.len() <= SCRATCH_MAX {
+        SCRATCH.set(Some(buf));
+    }
+    r
+}
+
+/// Memory for consecutive blocks that are not dirty.
+struct Want<'b> {
+    first: u64,
+    memory: &'b mut [u8],
+}
+
+impl Held<'_> {
+    /// Fills `memory` (whole blocks) with file blocks from `first`. Bytes past the end of the file
+    /// are undefined. Stuffed files without dirty pages are not read here.
+    pub fn read_blocks(&self, first: u64, memory: &mut [u8]) -> Result<()> {
+        let shift = self.shift();
+        if !self.data().is_dirty() {
+            return self.read_devices(smallvec![Want { first, memory }]);
+        }
+        let mut wants = SmallVec::new();
+        {
+            let pages = self.data().pages.read();
+            let end = first + ((memory.len() as u64) >> shift);
+            let mut rest = memory;
+            let mut at = first;
+            for run in pages.runs(shift, first..end) {
+                let (clean, later) = rest.split_at_mut(bytes(run.start - at, shift));
+                if !clean.is_empty() {
+                    wants.push(Want { first: at, memory: clean });
+                }
+                let (dirty, later) = later.split_at_mut(bytes(run.end - run.start, shift));
+                let mut to = &mut *dirty;
+                for (_, from) in pages.slices(shift, run.clone()) {
+                    let (now, next) = to.split_at_mut(from.len());
+                    now.copy_from_slice(from);
+                    to = next;
+                }
+                rest = later;
+                at = run.end;
+            }
+            if !rest.is_empty() {
+                wants.push(Want { first: at, memory: rest });
+            }
+        }
+        self.read_devices(wants)
+    }
+
+    /// Reads from the devices, all at once; holes become zeros.
+    fn read_devices(&self, wants: SmallVec<[Want<'_>; 1]>) -> Result<()> {
+        let shift = self.shift();
+        let block_size = self.core.volume.geo.block_size;
+        let mut requests: SmallVec<[PoolRequest<'_>; 2]> = SmallVec::new();
+        for want in wants {
+            let mut rest = want.memory;
+            let end = want.first + ((rest.len() as u64) >> shift);
+            if want.first == end {
+                continue;
+            }
+            for piece in self.lookup(want.first..end)? {
+                let (now, later) = rest.split_at_mut(bytes(piece.len, shift));
+                match piece.written() {
+                    Some(at) => requests.push(PoolRequest::read(block_size.offset_of(at), now)),
+                    None => now.fill(0),
+                }
+                rest = later;
+            }
+        }
+        self.run(&mut requests)
+    }
+
+    /// Issues requests for contents; the first that failed is the error.
+    pub fn run(&self, requests: &mut [PoolRequest<'_>]) -> Result<()> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        self.core.volume.pool.run(requests);
+        for r in requests {
+            std::mem::replace(&mut r.result, Ok(())).map_err(Error::Contents)?;
+        }
+        Ok(())
+    }
+
+    /// One block as it is now, zero past the end of the file: to be written in part.
+    pub fn block_now(&self, block: u64, size: u64, memory: &mut [u8]) -> Result<()> {
+        let start = block << self.shift();
+        if start >= size {
+            memory.fill(0);
+            return Ok(());
+        }
+        self.read_blocks(block, memory)?;
+        if let Some(past) =
+            usize::try_from(size - start).ok().and_then(|valid| memory.get_mut(valid..))
+        {
+            past.fill(0);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes in `blocks` blocks of something that is in memory.
+pub(super) fn bytes(blocks: u64, shift: u32) -> usize {
+    usize::try_from(blocks << shift).expect("length of a buffer")
+}
+
+/// Reads up to `len` bytes at `offset` and calls `reply` with them while the inode's lock is held.
+/// `fill`: the kernel fills pages, whose locks it holds meanwhile.
+///
+/// # Errors
+/// `BadHandle`, `IsDirectory`, `Contents` when a device cannot read.
+pub(crate) fn read_reply<R>(
+    core: &Arc<Core>,
+    file: &OpenFile,
+    offset: u64,
+    len: u32,
+    fill: bool,
+    reply: impl FnOnce(&[u8]) -> R,
+) -> Result<R> {
+    if !fill && !file.readable() {
+        return Err(Error::BadHandle);
+    }
+    let ino = file.inode.ino;
+    let locked = if fill {
+        // A page that may be mapped for writing is dirtied unasked: it lives under an exclusive lock.
+        let writers = file.inode.writers.load(std::sync::atomic::Ordering::Acquire);
+        core.lock_fill(ino, if writers > 0 { Mode::Exclusive } else { Mode::Shared })?
+    } else {
+        core.lock(ino, Mode::Shared, Local::Shared)?
+    };
+    require_regular(&locked)?;
+    with_bytes(Held::of(core, &locked), offset, u64::from(len), reply)
+}
+
+/// Calls `f` with what stands in `len` bytes from `offset`, cut at the end of the file.
+pub(super) fn with_bytes<R>(
+    held: Held<'_>,
+    offset: u64,
+    len: u64,
+    f: impl FnOnce(&[u8]) -> R,
+) -> Result<R> {
+    let (in_tail, view) = stuffed_now(held)?;
+    let end = view.size.min(offset.saturating_add(len));
+    if offset >= end {
+        return Ok(f(&[]));
+    }
+    if in_tail {
+        let body = held.body()?;
+        let all = held.stuffed(&body, view.size)?;
+        let (from, to) = (small(offset), small(end));
+        return Ok(f(all.get(from..to).unwrap_or_default()));
+    }
+    let shift = held.shift();
+    let first = offset >> shift;
+    let start = first << shift;
+    let n = bytes(held.blocks_for(end - start), shift);
+    with_scratch(n, |memory| {
+        held.read_blocks(first, memory)?;
+        Ok(f(memory.get(small(offset - start)..small(end - start)).unwrap_or_default()))
+    })
+}
+
+/// Whether the bytes are in the tail. Dirtiness is looked at first: a flush beside this reader first
+/// changes the layout, then drops the pages, and a stuffed file gets pages only when it has no readers.
+fn stuffed_now(held: Held<'_>) -> Result<(bool, super::View)> {
+    let dirty = held.data().is_dirty();
+    let view = held.view()?;
+    Ok((view.layout == Layout::Stuffed && !dirty, view))
+}
+
+/// An offset inside something that is in memory.
+fn small(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+/// Reads into the caller's memory; returns the bytes read. Aligned reads are not copied.
+///
+/// # Errors
+/// As [`read_reply`].
+pub(crate) fn read(
+    core: &Arc<Core>,
+    file: &OpenFile,
+    offset: u64,
+    buf: &mut AlignedBuf,
+) -> Result<usize> {
+    if !file.readable() {
+        return Err(Error::BadHandle);
+    }
+    let locked = core.lock(file.inode.ino, Mode::Shared, Local::Shared)?;
+    require_regular(&locked)?;
+    let held = Held::of(core, &locked);
+    let (stuffed, view) = stuffed_now(held)?;
+    let end = view.size.min(offset.saturating_add(buf.len() as u64));
+    if offset >= end {
+        return Ok(0);
+    }
+    let n = small(end - offset);
+    let shift = held.shift();
+    let whole = bytes(held.blocks_for(end - offset), shift);
+    let aligned = offset & (held.block_size() - 1) == 0;
+    match buf.get_mut(..whole) {
+        Some(memory) if aligned && !stuffed => held.read_blocks(offset >> shift, memory)?,
+        _ => with_bytes(held, offset, n as u64, |bytes| {
+            if let Some(to) = buf.get_mut(..bytes.len()) {
+                to.copy_from_slice(bytes);
+            }
+        })?,
+    }
+    Ok(n)
+}

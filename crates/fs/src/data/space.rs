@@ -1,0 +1,181 @@
+//! fallocate(2): blocks ahead of contents, holes, zeros.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use braid_format::dinode::{Layout, RawDinode};
+
+use super::extents::Piece;
+use super::flush::{What, flush_locked, link_all};
+use super::link::{LINKS_PER_TX, Link};
+use super::{Held, Promise, SIZE_MAX, bound, require_regular, touch};
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::handle::OpenFile;
+use crate::map::{Load, slots_bound};
+
+const KEEP_SIZE: i32 = 1;
+const PUNCH_HOLE: i32 = 2;
+const ZERO_RANGE: i32 = 16;
+
+/// Blocks that one step allocates: bounds what is promised at a time.
+const STEP: u64 = 64 << 10;
+
+/// fallocate(2). Modes 0, `KEEP_SIZE`, `PUNCH_HOLE | KEEP_SIZE`, `ZERO_RANGE` with or without
+/// `KEEP_SIZE`.
+///
+/// # Errors
+/// `NotSupported` for other modes; `NoSpace` (what was allocated until then stays); `TooLarge`.
+pub(crate) fn fallocate(
+    core: &Arc<Core>,
+    file: &OpenFile,
+    mode: i32,
+    offset: u64,
+    len: u64,
+) -> Result<()> {
+    if !file.writable() {
+        return Err(Error::BadHandle);
+    }
+    let known = matches!(mode & !KEEP_SIZE, 0 | ZERO_RANGE) || mode == PUNCH_HOLE | KEEP_SIZE;
+    if !known {
+        return Err(Error::NotSupported("this mode of fallocate"));
+    }
+    if len == 0 {
+        return Err(Error::Invalid("length of fallocate"));
+    }
+    let end = offset.checked_add(len).filter(|e| *e <= SIZE_MAX).ok_or(Error::TooLarge)?;
+    let locked = core.lock_exclusive(file.inode.ino)?;
+    require_regular(&locked)?;
+    let flags = locked.st().raw.flags.get();
+    let append = flags & RawDinode::FLAG_APPEND != 0 && mode & !KEEP_SIZE != 0;
+    if flags & RawDinode::FLAG_IMMUTABLE != 0 || append {
+        return Err(Error::NotPermitted);
+    }
+    let held = Held::of(core, &locked);
+    let mut promise = held.data().change.lock();
+    let keep_size = mode & KEEP_SIZE != 0;
+    match mode & !KEEP_SIZE {
+        PUNCH_HOLE => held.punch(&mut promise, offset..end),
+        ZERO_RANGE => {
+            held.punch(&mut promise, offset..end)?;
+            held.preallocate(&mut promise, offset..end, keep_size)
+        }
+        _ => held.preallocate(&mut promise, offset..end, keep_size),
+    }
+}
+
+impl Held<'_> {
+    /// Zeros in place of bytes `range`; whole blocks of it become holes.
+    fn punch(&self, promise: &mut Promise, range: Range<u64>) -> Result<()> {
+        let view = self.view()?;
+        let in_tail = view.layout == Layout::Stuffed && !self.data().is_dirty();
+        if view.layout == Layout::Stuffed && !in_tail {
+            flush_locked(*self, promise, What::Contents)?;
+        }
+        let (shift, bs) = (self.shift(), self.block_size());
+        let last = range.end.min(view.size);
+        if in_tail {
+            return if range.start < last {
+                let n = usize::try_from(last - range.start).unwrap_or(0);
+                self.write_tail(range.start, &vec![0; n], view.size)
+            } else {
+                Ok(())
+            };
+        }
+        // Up to the end of the file the last block counts as whole.
+        let whole = range.start.div_ceil(bs)..if range.end >= view.size {
+            range.end.div_ceil(bs)
+        } else {
+            range.end >> shift
+        };
+        if whole.start >= whole.end {
+            self.zero_bytes(promise, range.start..last)?;
+        } else {
+            self.zero_bytes(promise, range.start..last.min(whole.start << shift))?;
+            self.zero_bytes(promise, whole.end << shift..last)?;
+            self.forget_pages(promise, whole.clone());
+            self.cut_hole(whole, |_| {})?;
+        }
+        self.change_state(touch)
+    }
+
+    /// Writes zeros inside one block, unless it reads as zero anyway.
+    fn zero_bytes(&self, promise: &mut Promise, range: Range<u64>) -> Result<()> {
+        if range.start >= range.end {
+            return Ok(());
+        }
+        let block = range.start >> self.shift();
+        let dirty = self.data().pages.read().has(self.shift(), block);
+        let written = self.lookup(block..block + 1)?.first().is_some_and(|p| p.written().is_some());
+        if !dirty && !written {
+            return Ok(());
+        }
+        let n = usize::try_from(range.end - range.start).unwrap_or(0);
+        self.write_cached(promise, range.start, &vec![0; n])
+    }
+
+    /// Gives every hole of `range` blocks that read as zero; makes the file longer unless told not to.
+    fn preallocate(&self, promise: &mut Promise, range: Range<u64>, keep_size: bool) -> Result<()> {
+        let view = self.view()?;
+        let capacity = self.root()?.capacity as u64;
+        if view.layout == Layout::Stuffed && !self.data().is_dirty() && range.end <= capacity {
+            let size = if keep_size { view.size } else { view.size.max(range.end) };
+            return self.write_tail(view.size, &[], size);
+        }
+        self.unstuff(promise)?;
+        // Dirty blocks over holes get their blocks now: promised and allocated would be too much.
+        flush_locked(*self, promise, What::Contents)?;
+        let blocks = range.start >> self.shift()..self.blocks_for(range.end);
+        if self.missing(&blocks)? > self.core.alloc.totals().1 {
+            return Err(Error::NoSpace);
+        }
+        let mut at = blocks.start;
+        while at < blocks.end {
+            at = match self.allocate(at..blocks.end) {
+                Err(Error::NoSpace) => {
+                    bound::write_out(self.core, 0)?;
+                    self.allocate(at..blocks.end)?
+                }
+                done => done?,
+            };
+        }
+        if !keep_size {
+            self.extend(promise, self.view()?, range.end)?;
+        }
+        self.change_state(touch)
+    }
+
+    /// Blocks of `range` that are holes.
+    fn missing(&self, range: &Range<u64>) -> Result<u64> {
+        let (mut at, mut sum) = (range.start, 0);
+        while at < range.end {
+            let pieces = self.lookup_some(at..range.end)?;
+            sum += pieces.iter().filter(|p| p.physical.is_none()).map(|p| p.len).sum::<u64>();
+            at = pieces.last().map_or(range.end, Piece::end);
+        }
+        Ok(sum)
+    }
+
+    /// Blocks for the holes at the start of `range`; where it stopped.
+    fn allocate(&self, range: Range<u64>) -> Result<u64> {
+        let pieces = self.lookup_some(range.start..range.end.min(range.start + STEP))?;
+        let upto = pieces.last().map_or(range.end, Piece::end);
+        let holes: Vec<(u64, u64)> =
+            pieces.iter().filter(|p| p.physical.is_none()).map(|p| (p.logical, p.len)).collect();
+        for batch in holes.chunks(LINKS_PER_TX) {
+            let blocks = batch.iter().map(|h| h.1).sum();
+            let load = Load { blocks: batch.len() as u64, places: batch.len() as u64 };
+            let mut own = Promise::default();
+            let slots = slots_bound(&self.root()?, self.core.volume.geo.body_len(), load);
+            self.top_up(&mut own, blocks, slots)?;
+            let mut links: Vec<Link> = Vec::new();
+            for hole in batch {
+                let reservation = own.reservation.as_mut().ok_or(Error::NoSpace)?;
+                self.claim_hole(reservation, *hole, &mut links)?;
+            }
+            links.iter_mut().for_each(|l| l.unwritten = true);
+            link_all(*self, &mut own, links, 0, |_, _| {})?;
+        }
+        Ok(upto)
+    }
+}

@@ -1,0 +1,313 @@
+//! Writes: which way each goes, and the cached way.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use braid_format::dinode::{Layout, RawDinode};
+use braid_format::meta::MetaKind;
+use braid_lock::{Local, Mode};
+
+use super::flush::{What, flush_locked};
+use super::read::{bytes, with_scratch};
+use super::{Held, Promise, SIZE_MAX, View, bound, direct, fsync, require_regular, touch};
+use crate::attr::WriteFlags;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::handle::OpenFile;
+use crate::inode::{InodeState, Locked};
+use crate::map::slots_bound;
+
+/// From this size on, aligned writes go past the cache: a copy and a second trip gain nothing.
+const DIRECT_MIN: usize = 256 << 10;
+/// Memory must be aligned so for the devices to take it without a copy.
+const MEMORY_ALIGN: usize = 4096;
+
+/// `O_DSYNC`, `O_SYNC` (which includes it).
+const O_DSYNC: i32 = 0o10_000;
+const O_SYNC: i32 = 0o4_010_000;
+
+/// Writes; returns the bytes written. With `O_SYNC` or `O_DSYNC` they are durable on return.
+///
+/// # Errors
+/// `NoSpace` and `Contents` leave the file as it was before (a direct write may have changed some of
+/// the range that it was to change); `TooLarge`, `BadHandle`, `NotPermitted`.
+pub(crate) fn write(
+    core: &Arc<Core>,
+    file: &OpenFile,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<usize> {
+    if !file.writable() && !flags.from_page_cache {
+        return Err(Error::BadHandle);
+    }
+    if data.is_empty() {
+        return Ok(0);
+    }
+    bound::make_room(core, data.len() as u64)?;
+    let n = if flags.from_page_cache {
+        from_page_cache(core, file, offset, data)?
+    } else {
+        from_program(core, file, offset, data, flags)?
+    };
+    if file.flags & O_SYNC == O_SYNC {
+        fsync(core, &file.inode, false)?;
+    } else if file.flags & O_DSYNC != 0 {
+        fsync(core, &file.inode, true)?;
+    }
+    Ok(n)
+}
+
+/// Whether a write goes straight to the devices.
+fn wants_direct(core: &Core, offset: u64, data: &[u8], flags: WriteFlags) -> bool {
+    let mask = core.volume.geo.block_size.bytes().get() - 1;
+    let aligned = (offset | data.len() as u64) & mask == 0;
+    let large = data.len() >= DIRECT_MIN && data.as_ptr().addr().is_multiple_of(MEMORY_ALIGN);
+    aligned && (flags.direct || large)
+}
+
+/// Refuses what the inode's flags forbid, and what lies past the largest size.
+fn check(locked: &Locked, offset: u64, len: usize, append: bool) -> Result<()> {
+    require_regular(locked)?;
+    let inode_flags = locked.st().raw.flags.get();
+    let append_only = inode_flags & RawDinode::FLAG_APPEND != 0 && !append;
+    if inode_flags & RawDinode::FLAG_IMMUTABLE != 0 || append_only {
+        return Err(Error::NotPermitted);
+    }
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= SIZE_MAX => Ok(()),
+        _ => Err(Error::TooLarge),
+    }
+}
+
+fn from_program(
+    core: &Arc<Core>,
+    file: &OpenFile,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<usize> {
+    let ino = file.inode.ino;
+    if !flags.append && wants_direct(core, offset, data, flags) {
+        let locked = core.lock(ino, Mode::Exclusive, Local::Shared)?;
+        check(&locked, offset, data.len(), false)?;
+        let privileged = flags.kill_privileges && locked.st().raw.mode.get() & 0o6000 != 0;
+        if !privileged && direct::write_beside(Held::of(core, &locked), offset, data)? {
+            return Ok(data.len());
+        }
+    }
+    let locked = core.lock(ino, Mode::Exclusive, Local::Exclusive)?;
+    let offset = if flags.append { locked.st().raw.size.get() } else { offset };
+    check(&locked, offset, data.len(), flags.append)?;
+    if flags.kill_privileges {
+        kill_privileges(&mut locked.st_mut());
+    }
+    let held = Held::of(core, &locked);
+    let mut promise = held.data().change.lock();
+    if wants_direct(core, offset, data, flags) {
+        direct::write_alone(held, &mut promise, offset, data)?;
+        return Ok(data.len());
+    }
+    held.stay_below(&mut promise, data.len())?;
+    held.write_cached(&mut promise, offset, data)?;
+    if flags.direct {
+        flush_locked(held, &mut promise, What::Contents)?;
+    }
+    Ok(data.len())
+}
+
+/// A mapped page comes back from the kernel, perhaps because this node is giving the lock up: then
+/// it is let in under the lock that is still held.
+fn from_page_cache(core: &Arc<Core>, file: &OpenFile, offset: u64, data: &[u8]) -> Result<usize> {
+    let ino = file.inode.ino;
+    let mut locked = core.lock_fill(ino, Mode::Exclusive)?;
+    if locked.guard.mode() != Mode::Exclusive {
+        drop(locked);
+        locked = core.lock(ino, Mode::Exclusive, Local::Shared)?;
+    }
+    require_regular(&locked)?;
+    let held = Held::of(core, &locked);
+    let mut promise = held.data().change.lock();
+    // Never longer: what the page holds past the end is not part of the file.
+    let size = held.view()?.size;
+    let inside = size.saturating_sub(offset).min(data.len() as u64);
+    let inside = usize::try_from(inside).unwrap_or(0);
+    if let Some(now) = data.get(..inside).filter(|d| !d.is_empty()) {
+        held.stay_below(&mut promise, now.len())?;
+        held.write_cached(&mut promise, offset, now)?;
+    }
+    Ok(data.len())
+}
+
+/// Clears set-user-ID, and set-group-ID where it means execution.
+fn kill_privileges(st: &mut InodeState) {
+    let mode = st.raw.mode.get();
+    let mut kept = mode & !0o4000;
+    if mode & 0o2010 == 0o2010 {
+        kept &= !0o2000;
+    }
+    if kept != mode {
+        st.raw.mode = kept.into();
+        st.dirty = true;
+    }
+}
+
+impl Held<'_> {
+    /// Writes this file out when the node's bound would be passed and the other files could not be:
+    /// then the writer hears of a device that refuses.
+    fn stay_below(&self, promise: &mut Promise, len: usize) -> Result<()> {
+        if bound::would_pass(self.core, len as u64) && self.data().is_dirty() {
+            flush_locked(*self, promise, What::Contents)?;
+        }
+        Ok(())
+    }
+
+    /// Writes into the tail or into dirty pages; makes the file longer where needed. Alone on this
+    /// node (or inside the size), `change` held.
+    ///
+    /// # Errors
+    /// `NoSpace` after everything that could be written out has been.
+    pub fn write_cached(&self, promise: &mut Promise, offset: u64, data: &[u8]) -> Result<()> {
+        match self.try_write_cached(promise, offset, data) {
+            Err(Error::NoSpace) => {
+                // Writing out turns promises for the worst case into what is really used.
+                flush_locked(*self, promise, What::Contents)?;
+                bound::write_out(self.core, 0)?;
+                self.try_write_cached(promise, offset, data)
+            }
+            done => done,
+        }
+    }
+
+    fn try_write_cached(&self, promise: &mut Promise, offset: u64, data: &[u8]) -> Result<()> {
+        let view = self.view()?;
+        let end = offset + data.len() as u64;
+        if view.layout == Layout::Stuffed
+            && !self.data().is_dirty()
+            && end.max(view.size) <= self.root()?.capacity as u64
+        {
+            return self.write_tail(offset, data, view.size.max(end));
+        }
+        let fills = self.fills(offset, end, view)?;
+        self.promise_for(promise, offset >> self.shift()..self.blocks_for(end), &fills)?;
+        for block in fills {
+            self.fill(block, view)?;
+        }
+        self.data().pages.write().put(self.shift(), offset, data);
+        self.recount();
+        self.change_state(|st| {
+            st.raw.size = view.size.max(end).into();
+            touch(st);
+        })
+    }
+
+    /// A small file's bytes, by a transaction of their own.
+    pub fn write_tail(&self, offset: u64, data: &[u8], size: u64) -> Result<()> {
+        let from = usize::try_from(offset).map_err(|_| Error::TooLarge)?;
+        let mut tx = self.core.meta.begin()?;
+        let (block, lock) = (self.inode.block(), self.inode.lock_no());
+        let done = tx
+            .modify(block, lock, MetaKind::Dinode, |body| {
+                let tail = body.get_mut(RawDinode::TAIL_AT..);
+                match tail.and_then(|t| t.get_mut(from..from + data.len())) {
+                    Some(to) => to.copy_from_slice(data),
+                    None => debug_assert!(false, "tail write outside of the tail"),
+                }
+            })
+            .and_then(|()| {
+                self.change_state(|st| {
+                    st.raw.size = size.into();
+                    st.disk_size = size;
+                    touch(st);
+                })?;
+                self.inode.encode(&mut tx)
+            });
+        self.fatal(done)
+    }
+
+    /// Blocks that must be filled with what they hold before `offset..end` is written into pages:
+    /// those written in part, the last one of a file that gets longer, a stuffed file's only one.
+    fn fills(&self, offset: u64, end: u64, view: View) -> Result<Vec<u64>> {
+        let shift = self.shift();
+        let mut out = Vec::new();
+        let mut add = |block: u64| {
+            // Wholly overwritten, as far as the file goes?
+            let (from, to) = (block << shift, ((block + 1) << shift).min(view.size.max(end)));
+            let covered = offset <= from && to <= end;
+            if !covered && !out.contains(&block) {
+                out.push(block);
+            }
+        };
+        if view.size > 0 && view.layout == Layout::Stuffed {
+            add(0);
+        }
+        add(offset >> shift);
+        add((end - 1) >> shift);
+        if let Some(last) = self.ragged_end(offset, view)? {
+            add(last);
+        }
+        let pages = self.data().pages.read();
+        out.retain(|b| !pages.has(shift, *b));
+        Ok(out)
+    }
+
+    /// The last block of a file that will get longer by something at `offset` or beyond, if bytes
+    /// past the end may stand in it on disk.
+    pub fn ragged_end(&self, offset: u64, view: View) -> Result<Option<u64>> {
+        let block = view.size >> self.shift();
+        if offset <= view.size || view.size & (self.block_size() - 1) == 0 {
+            return Ok(None);
+        }
+        let written = self.lookup(block..block + 1)?.first().is_some_and(|p| p.written().is_some());
+        Ok(Some(block).filter(|_| written))
+    }
+
+    /// Promises space for blocks that become dirty.
+    pub fn promise_for(
+        &self,
+        promise: &mut Promise,
+        blocks: Range<u64>,
+        fills: &[u64],
+    ) -> Result<()> {
+        let mut load = promise.load;
+        let mut new = 0;
+        let extra = fills.iter().filter(|b| !blocks.contains(b)).map(|b| *b..*b + 1);
+        let all: Vec<Range<u64>> = std::iter::once(blocks.clone()).chain(extra).collect();
+        for range in all {
+            let clean = self.data().pages.read().clean_runs(self.shift(), range);
+            for run in clean {
+                for piece in self.lookup(run)? {
+                    let hole = piece.physical.is_none();
+                    new += if hole { piece.len } else { 0 };
+                    load.places += u64::from(hole || piece.unwritten);
+                }
+            }
+        }
+        load.blocks += new;
+        let slots = slots_bound(&self.root()?, self.core.volume.geo.body_len(), load);
+        self.top_up(promise, new, slots)?;
+        promise.load = load;
+        Ok(())
+    }
+
+    /// Makes a block dirty as it is now. Its space is promised.
+    pub fn fill(&self, block: u64, view: View) -> Result<()> {
+        let shift = self.shift();
+        if self.data().pages.read().has(shift, block) {
+            return Ok(());
+        }
+        with_scratch(bytes(1, shift), |memory| {
+            if view.layout == Layout::Stuffed && block == 0 {
+                let body = self.body()?;
+                let all = self.stuffed(&body, view.size)?;
+                let (bytes, zeros) = memory.split_at_mut(all.len().min(memory.len()));
+                bytes.copy_from_slice(all);
+                zeros.fill(0);
+            } else {
+                self.block_now(block, view.size, memory)?;
+            }
+            self.data().pages.write().put(shift, block << shift, memory);
+            Ok(())
+        })
+    }
+}

@@ -1,1 +1,0 @@
-//! A file's extents: which pool blocks hold which file blocks.

@@ -1,0 +1,219 @@
+//! Hints: datagrams over Unix sockets that say "look at this lock". For speed only: any of them
+//! may be lost, doubled, late or forged; the receiver looks at the record, nothing more.
+//!
+//! A datagram is 32 bytes: "BRHT", version (`u16`), kind (`u16`: 1 wanted shared, 2 wanted
+//! exclusive, 3 granted), sender's slot and incarnation, receiver's incarnation, lock number; all
+//! little-endian. Anything else is ignored.
+
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use braid_format::{Incarnation, LockNo, NodeId};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::dlock::Hint;
+use crate::{Me, Mode};
+
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawHint {
+    magic: U32,
+    version: U16,
+    kind: U16,
+    from_slot: U16,
+    reserved: U16,
+    from_incarnation: U32,
+    to_incarnation: U32,
+    reserved2: U32,
+    lock: U64,
+}
+const _: () = assert!(size_of::<RawHint>() == 32);
+
+const MAGIC: u32 = u32::from_le_bytes(*b"BRHT");
+
+/// A received hint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Who says it sent it.
+    pub from: Me,
+    /// About which lock.
+    pub lock: LockNo,
+    /// What it says.
+    pub hint: Hint,
+}
+
+fn encode(from: Me, to: Me, lock: LockNo, hint: Hint) -> RawHint {
+    let kind = match hint {
+        Hint::Wanted(Mode::Exclusive) => 2,
+        Hint::Wanted(_) => 1,
+        Hint::Granted => 3,
+    };
+    RawHint {
+        magic: U32::new(MAGIC),
+        version: U16::new(1),
+        kind: U16::new(kind),
+        from_slot: U16::new(from.slot.0),
+        reserved: U16::new(0),
+        from_incarnation: U32::new(from.incarnation.0),
+        to_incarnation: U32::new(to.incarnation.0),
+        reserved2: U32::new(0),
+        lock: U64::new(lock.0),
+    }
+}
+
+fn decode(bytes: &[u8], me: Me) -> Option<Received> {
+    let raw = RawHint::read_from_bytes(bytes).ok()?;
+    if raw.magic.get() != MAGIC
+        || raw.version.get() != 1
+        || raw.to_incarnation.get() != me.incarnation.0
+    {
+        return None;
+    }
+    let hint = match raw.kind.get() {
+        1 => Hint::Wanted(Mode::Shared),
+        2 => Hint::Wanted(Mode::Exclusive),
+        3 => Hint::Granted,
+        _ => return None,
+    };
+    let from = Me {
+        slot: NodeId(raw.from_slot.get()),
+        incarnation: Incarnation(raw.from_incarnation.get()),
+    };
+    Some(Received { from, lock: LockNo(raw.lock.get()), hint })
+}
+
+/// A node's end.
+#[derive(Debug)]
+pub struct HintSocket {
+    me: Me,
+    socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl HintSocket {
+    /// Longest path a socket address holds, and the slot record's field less its prefix.
+    const PATH_MAX: usize = 100;
+    const PREFIX: &str = "unix:";
+
+    /// The socket of `me` of file system `fs`, under `/run/braid` or else the directory for
+    /// temporary files; readable and writable by this user only.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn bind(fs: uuid::Uuid, me: Me) -> io::Result<Self> {
+        let name = format!("{}-{}.sock", me.slot, me.incarnation);
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for root in [PathBuf::from("/run"), std::env::temp_dir(), PathBuf::from("/tmp")] {
+            let dir = root.join("braid").join(fs.to_string());
+            match Self::bind_in(&dir, &name, me) {
+                Ok(socket) => return Ok(socket),
+                Err(e) => last = e,
+            }
+        }
+        Err(last)
+    }
+    fn bind_in(dir: &Path, name: &str, me: Me) -> io::Result<Self> {
+        use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+        let path = dir.join(name);
+        if path.as_os_str().len() > Self::PATH_MAX {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        }
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        // Left by an earlier life; the liveness lock of the slot is ours.
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let socket = UnixDatagram::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(Self { me, socket, path })
+    }
+    /// What others find in the slot record.
+    pub fn address(&self) -> String {
+        format!("{}{}", Self::PREFIX, self.path.display())
+    }
+    /// Sends if that is possible at once.
+    pub fn send(&self, address: &str, to: Me, lock: LockNo, hint: Hint) {
+        let Some(path) = address.strip_prefix(Self::PREFIX) else { return };
+        let message = encode(self.me, to, lock, hint);
+        let Ok(target) = rustix::net::SocketAddrUnix::new(path) else { return };
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        // Lost is lost: whoever waits looks by itself.
+        let _ = rustix::net::sendto(&self.socket, message.as_bytes(), flags, &target);
+    }
+    /// Waits for a datagram; `None` for anything that is no hint (see [`Self::wake`]).
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn receive(&self) -> io::Result<Option<Received>> {
+        let mut buf = [0; 64];
+        let len = self.socket.recv(&mut buf)?;
+        Ok(buf.get(..len).and_then(|bytes| decode(bytes, self.me)))
+    }
+    /// Makes [`Self::receive`] return.
+    pub fn wake(&self) {
+        if let Ok(target) = rustix::net::SocketAddrUnix::new(&self.path) {
+            let flags = rustix::net::SendFlags::DONTWAIT;
+            let _ = rustix::net::sendto(&self.socket, &[], flags, &target);
+        }
+    }
+}
+
+impl Drop for HintSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn me(slot: u16) -> Me {
+        Me { slot: NodeId(slot), incarnation: Incarnation(3) }
+    }
+
+    #[test]
+    fn every_kind_travels() {
+        for hint in [Hint::Wanted(Mode::Shared), Hint::Wanted(Mode::Exclusive), Hint::Granted] {
+            let raw = encode(me(1), me(2), LockNo(99), hint);
+            let expected = Received { from: me(1), lock: LockNo(99), hint };
+            assert_eq!(decode(raw.as_bytes(), me(2)), Some(expected));
+        }
+    }
+
+    #[test]
+    fn short_foreign_and_misdirected_datagrams_are_ignored() {
+        let raw = encode(me(1), me(2), LockNo(99), Hint::Granted);
+        for len in 0..32 {
+            assert_eq!(decode(&raw.as_bytes()[..len], me(2)), None);
+        }
+        let mut long = raw.as_bytes().to_vec();
+        long.push(0);
+        assert_eq!(decode(&long, me(2)), None);
+        for (at, value) in [(0, b'X'), (4, 9), (6, 0), (6, 4), (16, 1)] {
+            let mut bad = raw.as_bytes().to_vec();
+            bad[at] = value;
+            assert_eq!(decode(&bad, me(2)), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn sockets_deliver_and_a_full_or_missing_one_does_not_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let a = HintSocket::bind_in(dir.path(), "a", me(1)).unwrap();
+        let b = HintSocket::bind_in(dir.path(), "b", me(2)).unwrap();
+        a.send(&b.address(), me(2), LockNo(5), Hint::Granted);
+        let got = b.receive().unwrap().unwrap();
+        assert_eq!((got.from, got.lock, got.hint), (me(1), LockNo(5), Hint::Granted));
+        for _ in 0..10_000 {
+            a.send(&b.address(), me(2), LockNo(5), Hint::Granted);
+        }
+        a.send("unix:/nowhere/at/all", me(2), LockNo(5), Hint::Granted);
+        a.send("tcp:somewhere", me(2), LockNo(5), Hint::Granted);
+        b.wake();
+        assert!(b.receive().unwrap().is_some());
+    }
+}

@@ -1,0 +1,316 @@
+//! The node areas and liveness locks: on a pool, and in memory for tests.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use braid_format::node::SlotRecord;
+use braid_format::superblock::RawSuperblock;
+use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, NodeId};
+use braid_pool::Pool;
+use parking_lot::Mutex;
+
+use crate::error::StoreError;
+use crate::store::{CawOutcome, Sector};
+
+/// The node areas and the liveness locks. [`PoolNodes`] is the real one.
+pub trait NodeStore: Send + Sync {
+    /// Number of slots.
+    fn slots(&self) -> u16;
+    /// Bytes in a slot's or heartbeat's sector.
+    fn sector_len(&self) -> usize;
+    /// Names the directory of the hint sockets.
+    fn fs_uuid(&self) -> uuid::Uuid;
+    /// All slot records, packed.
+    ///
+    /// # Errors
+    /// The device's.
+    fn read_slots(&self) -> Result<Vec<u8>, StoreError>;
+    /// One slot record.
+    ///
+    /// # Errors
+    /// The device's.
+    fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError>;
+    /// Changes one slot record.
+    ///
+    /// # Errors
+    /// The device's: the outcome is then unknown.
+    fn compare_and_write_slot(
+        &self,
+        slot: NodeId,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, StoreError>;
+    /// All heartbeats, packed.
+    ///
+    /// # Errors
+    /// The device's.
+    fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError>;
+    /// Writes one heartbeat: a plain write of its node alone.
+    ///
+    /// # Errors
+    /// The device's.
+    fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError>;
+    /// Takes the liveness lock of `slot` (a kernel lock that ends with the process), or `None` if
+    /// another process of this host holds it.
+    ///
+    /// # Errors
+    /// The device's.
+    fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError>;
+    /// Whether another process of this host holds the liveness lock of `slot`.
+    ///
+    /// # Errors
+    /// The device's.
+    fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError>;
+}
+
+/// Where slots and heartbeats stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeAreas {
+    /// File-system block.
+    pub block_size: BlockSize,
+    /// Unit of compare-and-write.
+    pub lock_sector: Bytes,
+    /// Number of slots.
+    pub node_slots: u16,
+    /// First block of the packed slot records.
+    pub slot_area: BlockNo,
+    /// First block of the packed heartbeats.
+    pub heartbeat_area: BlockNo,
+    /// Names the directory of the hint sockets.
+    pub fs_uuid: uuid::Uuid,
+}
+
+impl NodeAreas {
+    /// From a verified superblock; `None` if its sizes are impossible.
+    pub fn from_superblock(sb: &RawSuperblock) -> Option<Self> {
+        let shift = u32::from(sb.block_shift.get());
+        let sector_shift = sb.lock_sector_shift.get();
+        let node_slots = sb.node_slots.get();
+        if !(sector_shift == 9 || sector_shift == 12)
+            || !(1..=RawSuperblock::NODE_SLOTS_MAX).contains(&node_slots)
+        {
+            return None;
+        }
+        Some(Self {
+            block_size: BlockSize::new(Bytes(1_u64.checked_shl(shift)?))?,
+            lock_sector: Bytes(1 << sector_shift),
+            node_slots,
+            slot_area: BlockNo(sb.slot_area.get()),
+            heartbeat_area: BlockNo(sb.heartbeat_area.get()),
+            fs_uuid: uuid::Uuid::from_bytes(sb.fs_uuid),
+        })
+    }
+    /// Fills a buffer with free slot records for all slots, packed: what a new file system has.
+    ///
+    /// # Panics
+    /// If the buffer does not have room.
+    pub fn encode_free_slots(&self, area: &mut [u8]) {
+        let sectors = area.chunks_exact_mut(self.lock_sector.to_usize());
+        let mut count = 0;
+        for (slot, sector) in (0..self.node_slots).zip(sectors) {
+            SlotRecord::free(NodeId(slot)).encode(sector);
+            count += 1;
+        }
+        assert_eq!(count, self.node_slots, "no room for the slots");
+    }
+}
+
+/// The node areas of a file system on a pool, liveness locks on its member 0.
+#[derive(Debug, Clone)]
+pub struct PoolNodes {
+    pool: Pool,
+    areas: NodeAreas,
+}
+
+impl PoolNodes {
+    /// Byte 0 is not a slot's: kept for the pool.
+    const FIRST_BYTE: u64 = 1;
+
+    /// The areas `areas` of `pool`.
+    pub fn new(pool: Pool, areas: NodeAreas) -> Self {
+        Self { pool, areas }
+    }
+    fn at(&self, area: BlockNo, slot: NodeId) -> ByteOffset {
+        let within = Bytes(u64::from(slot.0) * self.areas.lock_sector.0);
+        self.areas.block_size.offset_of(area) + within
+    }
+    fn read_area(&self, area: BlockNo) -> Result<Vec<u8>, StoreError> {
+        let mut bytes = vec![0; usize::from(self.areas.node_slots) * self.sector_len()];
+        self.pool.read(self.at(area, NodeId(0)), &mut bytes)?;
+        Ok(bytes)
+    }
+    fn byte(slot: NodeId) -> u64 {
+        Self::FIRST_BYTE + u64::from(slot.0)
+    }
+}
+
+impl NodeStore for PoolNodes {
+    fn slots(&self) -> u16 {
+        self.areas.node_slots
+    }
+    fn sector_len(&self) -> usize {
+        self.areas.lock_sector.to_usize()
+    }
+    fn fs_uuid(&self) -> uuid::Uuid {
+        self.areas.fs_uuid
+    }
+    fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
+        self.read_area(self.areas.slot_area)
+    }
+    fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
+        let mut bytes = vec![0; self.sector_len()];
+        self.pool.read(self.at(self.areas.slot_area, slot), &mut bytes)?;
+        Ok(bytes)
+    }
+    fn compare_and_write_slot(
+        &self,
+        slot: NodeId,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, StoreError> {
+        let at = self.at(self.areas.slot_area, slot);
+        Ok(self.pool.compare_and_write(at, expected, new)?)
+    }
+    fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {
+        self.read_area(self.areas.heartbeat_area)
+    }
+    fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
+        Ok(self.pool.write(self.at(self.areas.heartbeat_area, slot), bytes)?)
+    }
+    fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
+        let guard = self.pool.member0().lock_byte(Self::byte(slot))?;
+        Ok(guard.map(|g| Box::new(g) as Box<dyn Send + Sync>))
+    }
+    fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
+        Ok(self.pool.member0().byte_locked(Self::byte(slot))?)
+    }
+}
+
+/// Node areas in memory, for tests: each handle stands for one process; [`Self::process`] makes
+/// another on the same host.
+#[derive(Debug, Clone)]
+pub struct MemoryNodes {
+    shared: Arc<Mutex<Shared>>,
+    process: u64,
+    uuid: uuid::Uuid,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    slots: Vec<Sector>,
+    beats: Vec<Sector>,
+    /// Slot and process.
+    lives: HashSet<(u16, u64)>,
+    processes: u64,
+    broken: HashSet<u64>,
+}
+
+struct Life {
+    shared: Arc<Mutex<Shared>>,
+    key: (u16, u64),
+}
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.shared.lock().lives.remove(&self.key);
+    }
+}
+
+impl MemoryNodes {
+    const LEN: usize = 512;
+
+    /// Areas of `slots` free slots.
+    pub fn new(slots: u16) -> Self {
+        let slot = |n| {
+            let mut sector = vec![0; Self::LEN];
+            SlotRecord::free(NodeId(n)).encode(&mut sector);
+            sector
+        };
+        let shared = Shared {
+            slots: (0..slots).map(slot).collect(),
+            beats: vec![vec![0; Self::LEN]; usize::from(slots)],
+            ..Shared::default()
+        };
+        let shared = Arc::new(Mutex::new(shared));
+        Self { shared, process: 0, uuid: uuid::Uuid::new_v4() }
+    }
+    /// The same areas, seen by another process.
+    #[must_use]
+    pub fn process(&self) -> Self {
+        let mut shared = self.shared.lock();
+        shared.processes += 1;
+        Self { process: shared.processes, shared: self.shared.clone(), uuid: self.uuid }
+    }
+    /// The process dies: its liveness locks are gone, its I/O fails.
+    pub fn kill(&self) {
+        let mut shared = self.shared.lock();
+        shared.broken.insert(self.process);
+        shared.lives.retain(|(_, process)| *process != self.process);
+    }
+    fn with<T>(
+        &self,
+        slot: NodeId,
+        f: impl FnOnce(&mut Shared, usize) -> T,
+    ) -> Result<T, StoreError> {
+        let mut shared = self.shared.lock();
+        let at = usize::from(slot.0);
+        if shared.broken.contains(&self.process) || at >= shared.slots.len() {
+            return Err(StoreError::Device(Arc::new(std::io::Error::other("dead process"))));
+        }
+        Ok(f(&mut shared, at))
+    }
+}
+
+impl NodeStore for MemoryNodes {
+    fn slots(&self) -> u16 {
+        u16::try_from(self.shared.lock().slots.len()).unwrap_or(u16::MAX)
+    }
+    fn sector_len(&self) -> usize {
+        Self::LEN
+    }
+    fn fs_uuid(&self) -> uuid::Uuid {
+        self.uuid
+    }
+    fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
+        self.with(NodeId(0), |s, _| s.slots.concat())
+    }
+    fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
+        self.with(slot, |s, at| s.slots.get(at).cloned().unwrap_or_default())
+    }
+    fn compare_and_write_slot(
+        &self,
+        slot: NodeId,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, StoreError> {
+        self.with(slot, |s, at| match s.slots.get_mut(at) {
+            Some(stands) if stands.as_slice() == expected => {
+                stands.copy_from_slice(new);
+                CawOutcome::Written
+            }
+            other => CawOutcome::Mismatch(other.cloned().unwrap_or_default()),
+        })
+    }
+    fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {
+        self.with(NodeId(0), |s, _| s.beats.concat())
+    }
+    fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
+        self.with(slot, |s, at| {
+            if let Some(beat) = s.beats.get_mut(at) {
+                beat.copy_from_slice(bytes);
+            }
+        })
+    }
+    fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
+        let key = (slot.0, self.process);
+        self.with(slot, |s, _| {
+            if s.lives.iter().any(|l| l.0 == slot.0) {
+                return None;
+            }
+            s.lives.insert(key);
+            Some(Box::new(Life { shared: self.shared.clone(), key }) as Box<dyn Send + Sync>)
+        })
+    }
+    fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
+        self.with(slot, |s, _| s.lives.iter().any(|l| l.0 == slot.0 && l.1 != self.process))
+    }
+}

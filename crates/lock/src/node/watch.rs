@@ -1,0 +1,439 @@
+//! Who is dead, and who recovers whom: a pure state machine over what the watcher sees.
+//!
+//! ```text
+//!                      byte gone twice, no beat between (same boot)
+//!   Active(other) ---- earlier boot of this host, silent ----------> Claim --written--> Recover
+//!        |                                                             ^                   |
+//!        | silent, another host                                        |                   v
+//!        v                                            Recovering(by a dead node)     Free the slot
+//!     Suspect: said once, nothing is done
+//! ```
+//!
+//! Invariants:
+//! * recovery begins only after a fence: on one host the liveness lock of a process ends with its
+//!   last descriptor, so nothing of it is in flight any more;
+//! * one recoverer at a time: the claim is a compare-and-write against the record seen;
+//! * a slot is freed only by its recoverer, or by its own node;
+//! * every step may be repeated: a recoverer that dies leaves a record that says so.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use braid_format::NodeId;
+use braid_format::node::{SlotRecord, SlotState};
+
+use crate::Me;
+use crate::dlock::Time;
+
+/// Who a host is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostIdentity {
+    /// Of the running kernel.
+    pub boot_id: [u8; 16],
+    /// Of the installation; zero where unknown.
+    pub machine_id: [u8; 16],
+    /// Host name.
+    pub host: String,
+}
+
+/// One slot at one look.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SlotSight {
+    /// Its record.
+    pub record: SlotRecord,
+    /// Sequence of its current life's last heartbeat, if it has written one.
+    pub sequence: Option<u64>,
+    /// Whether a process of this host holds its liveness lock.
+    pub life_locked: bool,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum WatchEvent {
+    /// A look at all slots.
+    Sight(Vec<SlotSight>),
+    /// Answer to [`WatchAction::Write`]: whether the new record stands.
+    Wrote(bool),
+    /// Answer to [`WatchAction::Recover`]: whether all is in place and stable.
+    Recovered(bool),
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum WatchAction {
+    /// Compare-and-write a slot record.
+    Write {
+        /// What was seen.
+        expected: Box<SlotRecord>,
+        /// What shall stand.
+        new: Box<SlotRecord>,
+    },
+    /// Recover a fenced node.
+    Recover(Me),
+    /// Say that a node has been silent for long and nothing can be done without a fence.
+    Suspect(Me),
+    /// Our own slot is no longer ours: stop everything.
+    Evicted,
+    /// Somebody was recovered or left: who waits for its locks looks again.
+    Gone(Me),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Track {
+    life: Me,
+    sequence: Option<u64>,
+    /// Since when the sequence stands still.
+    since: Time,
+    /// Looks in a row at which the liveness lock was gone and no beat had come.
+    unlocked: u32,
+    suspected: bool,
+    gone: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Task {
+    Claiming(Box<SlotRecord>),
+    Recovering(Box<SlotRecord>),
+    Freeing(Box<SlotRecord>),
+}
+
+/// The watcher of one node.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    me: Me,
+    identity: HostIdentity,
+    beat: Duration,
+    tracks: HashMap<NodeId, Track>,
+    task: Option<Task>,
+}
+
+impl Watch {
+    /// Looks in a row without liveness lock and without a beat that prove death. Two, so that a
+    /// host on which liveness locks are not shared (other device nodes) is found out by its beats.
+    pub const LOOKS: u32 = 2;
+    /// Beats missed before a node of another host is suspect.
+    pub const SUSPECT_BEATS: u32 = 20;
+    /// Beats missed before an earlier boot of this host is taken for dead. The host is this one
+    /// (machine and name), its kernel another: it cannot still run, unless it is a clone with
+    /// equal names, which would beat.
+    pub const EARLIER_BOOT_BEATS: u32 = 8;
+
+    /// The watcher of `me` on the host `identity`, with `beat` between heartbeats.
+    pub fn new(me: Me, identity: HostIdentity, beat: Duration) -> Self {
+        Self { me, identity, beat, tracks: HashMap::new(), task: None }
+    }
+    /// A recovery is under way here.
+    pub fn is_recovering(&self) -> bool {
+        self.task.is_some()
+    }
+
+    /// Takes an event, says what to do. `nonce` was never used before in a slot record: for the
+    /// write that this step may issue.
+    pub fn step(&mut self, now: Time, nonce: u64, event: WatchEvent) -> Vec<WatchAction> {
+        match event {
+            WatchEvent::Sight(slots) => self.look(now, nonce, &slots),
+            WatchEvent::Wrote(written) => self.wrote(written),
+            WatchEvent::Recovered(done) => self.recovered(nonce, done),
+        }
+    }
+
+    fn look(&mut self, now: Time, nonce: u64, slots: &[SlotSight]) -> Vec<WatchAction> {
+        let mut out = Vec::new();
+        for sight in slots {
+            self.track(now, sight, &mut out);
+        }
+        if let Some(mine) = slots.iter().find(|s| s.record.life.slot == self.me.slot)
+            && (mine.record.life != self.me || mine.record.state != SlotState::Active)
+        {
+            out.push(WatchAction::Evicted);
+            return out;
+        }
+        if self.task.is_some() {
+            return out;
+        }
+        let dead = slots
+            .iter()
+            .find(|s| s.record.life.slot != self.me.slot && self.needs_recovery(now, s, slots));
+        if let Some(dead) = dead {
+            let expected = Box::new(dead.record.clone());
+            let mut new = expected.clone();
+            new.state = SlotState::Recovering;
+            new.recoverer = Some(self.me);
+            new.nonce = nonce;
+            self.task = Some(Task::Claiming(new.clone()));
+            out.push(WatchAction::Write { expected, new });
+        }
+        out
+    }
+
+    fn track(&mut self, now: Time, sight: &SlotSight, out: &mut Vec<WatchAction>) {
+        let life = sight.record.life;
+        let fresh = Track {
+            life,
+            sequence: sight.sequence,
+            since: now,
+            unlocked: 0,
+            suspected: false,
+            gone: false,
+        };
+        let before = self.tracks.insert(life.slot, fresh);
+        let Some(track) = self.tracks.get_mut(&life.slot) else { return };
+        if let Some(before) = before {
+            if before.life != life && !before.gone {
+                out.push(WatchAction::Gone(before.life));
+            }
+            if before.life == life && before.sequence == sight.sequence {
+                *track = before;
+            } else if before.life == life {
+                track.gone = before.gone;
+            }
+        }
+        match sight.record.state {
+            SlotState::Free => {
+                if !track.gone {
+                    track.gone = true;
+                    out.push(WatchAction::Gone(life));
+                }
+            }
+            SlotState::Active | SlotState::Recovering => {
+                track.gone = false;
+                track.unlocked = if sight.life_locked { 0 } else { track.unlocked + 1 };
+                let silent = now.saturating_sub(track.since) > self.beat * Self::SUSPECT_BEATS;
+                let here = sight.record.boot_id == self.identity.boot_id;
+                if silent && !here && !track.suspected && life != self.me {
+                    track.suspected = true;
+                    out.push(WatchAction::Suspect(life));
+                }
+            }
+        }
+    }
+
+    fn needs_recovery(&self, now: Time, sight: &SlotSight, slots: &[SlotSight]) -> bool {
+        let record = &sight.record;
+        match (record.state, record.recoverer) {
+            (SlotState::Free, _) => false,
+            (SlotState::Active, _) | (SlotState::Recovering, None) => self.is_fenced(now, sight),
+            // It takes the slot over itself and is named in the record like a node that lives in it.
+            (SlotState::Recovering, Some(by)) if by.slot == record.life.slot => {
+                self.is_fenced(now, sight)
+            }
+            (SlotState::Recovering, Some(by)) if by == self.me => true,
+            (SlotState::Recovering, Some(by)) => {
+                let recoverer = slots.iter().find(|s| s.record.life.slot == by.slot);
+                recoverer.is_none_or(|r| {
+                    r.record.life != by
+                        || r.record.state != SlotState::Active
+                        || self.is_fenced(now, r)
+                })
+            }
+        }
+    }
+
+    /// The process that is named in the record can issue nothing any more, and nothing of it is in
+    /// flight.
+    fn is_fenced(&self, now: Time, sight: &SlotSight) -> bool {
+        let Some(track) = self.tracks.get(&sight.record.life.slot) else { return false };
+        if sight.life_locked {
+            return false;
+        }
+        if sight.record.boot_id == self.identity.boot_id {
+            return track.unlocked >= Self::LOOKS;
+        }
+        let this_machine = sight.record.machine_id == self.identity.machine_id
+            && self.identity.machine_id != [0; 16]
+            && sight.record.host == self.identity.host;
+        this_machine && now.saturating_sub(track.since) > self.beat * Self::EARLIER_BOOT_BEATS
+    }
+
+    fn wrote(&mut self, written: bool) -> Vec<WatchAction> {
+        match self.task.take() {
+            Some(Task::Claiming(record)) if written => {
+                let dead = record.life;
+                self.task = Some(Task::Recovering(record));
+                vec![WatchAction::Recover(dead)]
+            }
+            Some(Task::Freeing(record)) if written => vec![WatchAction::Gone(record.life)],
+            // Another was faster, or the outcome is unknown: the next look shows it.
+            _ => Vec::new(),
+        }
+    }
+
+    fn recovered(&mut self, nonce: u64, done: bool) -> Vec<WatchAction> {
+        match self.task.take() {
+            Some(Task::Recovering(record)) if done => {
+                let new = Box::new(freed(&record, nonce));
+                self.task = Some(Task::Freeing(new.clone()));
+                vec![WatchAction::Write { expected: record, new }]
+            }
+            // The slot says that we recover it: the next look begins again.
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// This host, asked of the system.
+pub fn this_host() -> HostIdentity {
+    let file = |path: &str| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        uuid::Uuid::try_parse(text.trim()).map_or([0; 16], uuid::Uuid::into_bytes)
+    };
+    HostIdentity {
+        boot_id: file("/proc/sys/kernel/random/boot_id"),
+        machine_id: file("/etc/machine-id"),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+    }
+}
+
+/// The record of a slot whose life is over and recovered, or has left.
+pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
+    SlotRecord {
+        state: SlotState::Free,
+        recoverer: None,
+        nonce,
+        pid: 0,
+        address: String::new(),
+        ..record.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_format::Incarnation;
+
+    const BEAT: Duration = Duration::from_millis(250);
+
+    fn me(slot: u16, incarnation: u32) -> Me {
+        Me { slot: NodeId(slot), incarnation: Incarnation(incarnation) }
+    }
+    fn identity(boot: u8) -> HostIdentity {
+        HostIdentity { boot_id: [boot; 16], machine_id: [7; 16], host: "h".to_owned() }
+    }
+    fn active(life: Me, boot: u8) -> SlotSight {
+        let mut record = SlotRecord::free(life.slot);
+        record.life = life;
+        record.state = SlotState::Active;
+        record.boot_id = [boot; 16];
+        record.machine_id = [7; 16];
+        record.host = "h".to_owned();
+        SlotSight { record, sequence: Some(1), life_locked: true }
+    }
+    fn watch() -> Watch {
+        Watch::new(me(0, 1), identity(1), BEAT)
+    }
+    /// The action that writes a slot, at a look.
+    fn claims(actions: &[WatchAction]) -> Option<Me> {
+        actions.iter().find_map(|a| match a {
+            WatchAction::Write { new, .. } if new.state == SlotState::Recovering => Some(new.life),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn a_process_of_this_host_is_dead_when_its_lock_is_gone_at_two_looks() {
+        let mut w = watch();
+        let mut slots = vec![active(me(0, 1), 1), active(me(1, 4), 1)];
+        for n in 0..10 {
+            assert_eq!(w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone())), vec![]);
+        }
+        slots[1].life_locked = false;
+        assert_eq!(w.step(BEAT * 10, 9, WatchEvent::Sight(slots.clone())), vec![]);
+        let actions = w.step(BEAT * 11, 9, WatchEvent::Sight(slots.clone()));
+        assert_eq!(claims(&actions), Some(me(1, 4)));
+        assert_eq!(
+            w.step(BEAT * 11, 9, WatchEvent::Wrote(true)),
+            vec![WatchAction::Recover(me(1, 4))]
+        );
+        let freeing = w.step(BEAT * 12, 9, WatchEvent::Recovered(true));
+        let [WatchAction::Write { expected, new }] = &freeing[..] else { panic!("{freeing:?}") };
+        assert_eq!(expected.state, SlotState::Recovering);
+        assert_eq!((new.state, new.life), (SlotState::Free, me(1, 4)));
+        let done = w.step(BEAT * 12, 9, WatchEvent::Wrote(true));
+        assert_eq!(done, vec![WatchAction::Gone(me(1, 4))]);
+    }
+
+    #[test]
+    fn a_beat_without_a_lock_is_life() {
+        let mut w = watch();
+        for n in 0..50 {
+            let mut other = active(me(1, 1), 1);
+            other.life_locked = false;
+            other.sequence = Some(u64::from(n));
+            let slots = vec![active(me(0, 1), 1), other];
+            assert_eq!(w.step(BEAT * n, 9, WatchEvent::Sight(slots)), vec![]);
+        }
+    }
+
+    #[test]
+    fn silence_of_another_host_is_only_suspicion() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 2);
+        other.record.host = "elsewhere".to_owned();
+        other.life_locked = false;
+        let mut said = Vec::new();
+        for n in 0..100 {
+            let slots = vec![active(me(0, 1), 1), other.clone()];
+            said.extend(w.step(BEAT * n, 9, WatchEvent::Sight(slots)));
+        }
+        assert_eq!(said, vec![WatchAction::Suspect(me(1, 1))]);
+    }
+
+    #[test]
+    fn an_earlier_boot_of_this_host_is_dead_after_silence() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 2);
+        other.life_locked = false;
+        let mut at = None;
+        for n in 0..30 {
+            let slots = vec![active(me(0, 1), 1), other.clone()];
+            if claims(&w.step(BEAT * n, 9, WatchEvent::Sight(slots))).is_some() {
+                at = Some(n);
+                break;
+            }
+        }
+        assert_eq!(at, Some(Watch::EARLIER_BOOT_BEATS + 1));
+    }
+
+    #[test]
+    fn a_dead_recoverer_is_replaced_and_a_living_one_is_not() {
+        let mut w = watch();
+        let mut dead = active(me(2, 1), 1);
+        dead.record.state = SlotState::Recovering;
+        dead.record.recoverer = Some(me(1, 1));
+        dead.life_locked = false;
+        let mut recoverer = active(me(1, 1), 1);
+        for n in 0..5 {
+            let slots = vec![active(me(0, 1), 1), recoverer.clone(), dead.clone()];
+            assert_eq!(w.step(BEAT * n, 9, WatchEvent::Sight(slots)), vec![]);
+        }
+        recoverer.record = freed(&recoverer.record, 9);
+        let slots = vec![active(me(0, 1), 1), recoverer, dead];
+        assert_eq!(claims(&w.step(BEAT * 5, 9, WatchEvent::Sight(slots))), Some(me(2, 1)));
+    }
+
+    #[test]
+    fn losing_the_race_or_failing_begins_again() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 1);
+        other.life_locked = false;
+        let slots = vec![active(me(0, 1), 1), other];
+        w.step(BEAT, 9, WatchEvent::Sight(slots.clone()));
+        assert!(claims(&w.step(BEAT * 2, 9, WatchEvent::Sight(slots.clone()))).is_some());
+        assert_eq!(w.step(BEAT * 2, 9, WatchEvent::Wrote(false)), vec![]);
+        assert!(claims(&w.step(BEAT * 3, 9, WatchEvent::Sight(slots.clone()))).is_some());
+        w.step(BEAT * 3, 9, WatchEvent::Wrote(true));
+        assert!(w.is_recovering());
+        assert_eq!(w.step(BEAT * 4, 9, WatchEvent::Recovered(false)), vec![]);
+        let mut slots = slots;
+        slots[1].record.state = SlotState::Recovering;
+        slots[1].record.recoverer = Some(me(0, 1));
+        assert!(claims(&w.step(BEAT * 5, 9, WatchEvent::Sight(slots))).is_some());
+    }
+
+    #[test]
+    fn a_node_that_lost_its_slot_is_told() {
+        let mut w = watch();
+        let slots = vec![active(me(0, 2), 1)];
+        assert!(w.step(BEAT, 9, WatchEvent::Sight(slots)).contains(&WatchAction::Evicted));
+    }
+}
