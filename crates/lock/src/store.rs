@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, FormatError, LockNo};
@@ -43,21 +44,26 @@ pub trait LockStore: Send + Sync {
     fn sector_len(&self) -> usize;
 }
 
-/// How often a sector is read again when it fails its checksum: a read may overtake half of a
-/// write. More often than this it is damage.
-const TORN_READS_MAX: u32 = 4;
+/// Pauses, about 50 ms in all, after which a sector that fails its checksum is damaged and not
+/// torn: a read may overtake a write of which half is done, and that writer may be off its CPU.
+pub(crate) fn torn_pauses() -> impl Iterator<Item = Duration> {
+    (0..12_u32).map(|n| Duration::from_micros(if n < 2 { 0 } else { 12 << n }))
+}
 
 /// Reads and verifies a record.
 pub(crate) fn read_record(
     store: &dyn LockStore,
     lock: LockNo,
 ) -> Result<Result<LockRecord, FormatError>, StoreError> {
-    let mut tries = 0;
+    let mut pauses = torn_pauses();
     loop {
         let decoded = LockRecord::decode(&store.read(lock)?, lock);
-        tries += 1;
-        if !matches!(decoded, Err(FormatError::ChecksumMismatch { .. })) || tries > TORN_READS_MAX {
+        if !matches!(decoded, Err(FormatError::ChecksumMismatch { .. })) {
             return Ok(decoded);
+        }
+        match pauses.next() {
+            Some(pause) => std::thread::sleep(pause),
+            None => return Ok(decoded),
         }
     }
 }

@@ -1,1 +1,233 @@
+use braid_format::{Incarnation, NodeId};
+use proptest::prelude::*;
 
+use super::*;
+
+const LOCK: LockNo = LockNo(9);
+
+fn me(slot: u16) -> Me {
+    Me { slot: NodeId(slot), incarnation: Incarnation(1) }
+}
+fn wants(slot: u16, mode: Mode) -> Waiter {
+    Waiter { life: me(slot), mode }
+}
+fn record(mode: Mode, holders: &[u16], waiters: &[Waiter]) -> LockRecord {
+    LockRecord {
+        mode,
+        holders: holders.iter().map(|h| me(*h)).collect(),
+        waiters: waiters.to_vec(),
+        ..LockRecord::unlocked(LOCK, 1)
+    }
+}
+fn cx(slot: u16) -> Context {
+    let poll = (Duration::from_millis(1), Duration::from_millis(8));
+    Context { me: me(slot), now: Time::ZERO, nonce: 77, poll }
+}
+fn seen(record: LockRecord) -> Seen {
+    Seen { record: Arc::new(record), dead: Vec::new() }
+}
+/// A lock that waits, behind `record`.
+fn waiting(slot: u16, mode: Mode, record: LockRecord) -> (Dlock, Vec<Action>) {
+    let mut d = Dlock::new(LOCK);
+    assert_eq!(d.step(&cx(slot), Event::Want(mode)), vec![Action::Read]);
+    let actions = d.step(&cx(slot), Event::Read(seen(record)));
+    (d, actions)
+}
+fn written(actions: &[Action]) -> &LockRecord {
+    match actions {
+        [.., Action::CompareAndWrite { new, .. }] => new,
+        other => panic!("no write: {other:?}"),
+    }
+}
+fn hints(actions: &[Action]) -> Vec<(u16, Hint)> {
+    let hint = |a: &Action| match a {
+        Action::Hint { to, hint } => Some((to.slot.0, *hint)),
+        _ => None,
+    };
+    actions.iter().filter_map(hint).collect()
+}
+
+#[test]
+fn a_free_lock_is_taken_by_one_write() {
+    let (mut d, actions) = waiting(0, Mode::Exclusive, record(Mode::Unlocked, &[], &[]));
+    let new = written(&actions);
+    assert_eq!((new.mode, &new.holders, new.nonce), (Mode::Exclusive, &vec![me(0)], 77));
+    assert_eq!(d.step(&cx(0), Event::Written), vec![Action::Granted(Mode::Exclusive)]);
+    assert_eq!((d.held(), d.want(), d.timer()), (Mode::Exclusive, Mode::Unlocked, None));
+}
+
+#[test]
+fn a_waiter_hints_those_in_the_way_and_polls_ever_more_rarely() {
+    let (mut d, actions) = waiting(0, Mode::Exclusive, record(Mode::Shared, &[1, 2], &[]));
+    assert_eq!(written(&actions).waiters, vec![wants(0, Mode::Exclusive)]);
+    let actions = d.step(&cx(0), Event::Written);
+    let wanted = Hint::Wanted(Mode::Exclusive);
+    assert_eq!(hints(&actions), vec![(1, wanted), (2, wanted)]);
+    let mut now = Time::ZERO;
+    let mut pauses = Vec::new();
+    for _ in 0..6 {
+        let at = d.timer().unwrap();
+        pauses.push((at - now).as_millis());
+        now = at;
+        let cx = Context { now, ..cx(0) };
+        assert_eq!(d.step(&cx, Event::Timer), vec![Action::Read]);
+        let r = record(Mode::Shared, &[1, 2], &[wants(0, Mode::Exclusive)]);
+        let actions = d.step(&cx, Event::Read(seen(r)));
+        assert_eq!(hints(&actions).len(), 2, "hints are sent again");
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 8, 8]);
+}
+
+#[test]
+fn a_release_hands_over_to_all_readers_at_the_head() {
+    let r = record(
+        Mode::Exclusive,
+        &[0],
+        &[wants(1, Mode::Shared), wants(2, Mode::Shared), wants(3, Mode::Exclusive)],
+    );
+    let mut d = Dlock::born(LOCK);
+    assert_eq!(d.step(&cx(0), Event::Look), vec![Action::Read]);
+    assert_eq!(d.step(&cx(0), Event::Read(seen(r))), vec![Action::Demote(Mode::Unlocked)]);
+    let actions = d.step(&cx(0), Event::Released { to: Mode::Unlocked, opened: true });
+    assert_eq!(d.held(), Mode::Unlocked, "belief goes first");
+    let new = written(&actions);
+    assert_eq!((new.mode, new.version), (Mode::Shared, 1));
+    assert_eq!(new.holders, vec![me(1), me(2)]);
+    assert_eq!(new.waiters, vec![wants(3, Mode::Exclusive)]);
+    assert_eq!(new.openers, vec![me(0)]);
+    let actions = d.step(&cx(0), Event::Written);
+    assert_eq!(hints(&actions), vec![(1, Hint::Granted), (2, Hint::Granted)]);
+    assert!(d.is_idle());
+}
+
+#[test]
+fn only_readers_waiting_cost_a_writer_no_more_than_exclusiveness() {
+    let r = record(Mode::Exclusive, &[0], &[wants(1, Mode::Shared)]);
+    let mut d = Dlock::born(LOCK);
+    d.step(&cx(0), Event::Look);
+    assert_eq!(d.step(&cx(0), Event::Read(seen(r))), vec![Action::Demote(Mode::Shared)]);
+    let actions = d.step(&cx(0), Event::Released { to: Mode::Shared, opened: false });
+    assert_eq!(written(&actions).holders, vec![me(0), me(1)]);
+}
+
+#[test]
+fn of_two_upgraders_the_second_gives_way() {
+    let queue = [wants(0, Mode::Exclusive), wants(1, Mode::Exclusive)];
+    let r = record(Mode::Shared, &[0, 1], &queue);
+    assert_eq!(allowed(&r, me(0)), Mode::Exclusive);
+    assert_eq!(allowed(&r, me(1)), Mode::Unlocked);
+    let mut after = released(&r, &[], &cx(1), Mode::Unlocked, false);
+    assert_eq!((after.mode, &after.holders), (Mode::Exclusive, &vec![me(0)]));
+    assert_eq!(after.waiters, vec![wants(1, Mode::Exclusive)]);
+    after.mode = Mode::Exclusive;
+    assert_eq!(after.check(), Ok(()));
+}
+
+#[test]
+fn a_full_list_of_readers_makes_the_oldest_go() {
+    let holders: Vec<u16> = (0..28).collect();
+    let r = record(Mode::Shared, &holders, &[wants(40, Mode::Shared)]);
+    assert_eq!(allowed(&r, me(0)), Mode::Unlocked);
+    assert_eq!(allowed(&r, me(1)), Mode::Exclusive);
+    assert_eq!(in_the_way(&r, me(40)).collect::<Vec<_>>(), vec![me(0)]);
+    let after = released(&r, &[], &cx(0), Mode::Unlocked, false);
+    assert_eq!(after.holders.last(), Some(&me(40)));
+    assert_eq!(after.check(), Ok(()));
+}
+
+#[test]
+fn a_full_queue_is_waited_for_by_polling() {
+    let queue: Vec<Waiter> = (1..13).map(|n| wants(n, Mode::Exclusive)).collect();
+    let (d, actions) = waiting(50, Mode::Exclusive, record(Mode::Exclusive, &[0], &queue));
+    assert_eq!(actions, vec![]);
+    assert!(d.timer().is_some());
+}
+
+#[test]
+fn the_dead_are_dropped_and_count_as_a_release() {
+    let mut r = record(Mode::Exclusive, &[1], &[wants(2, Mode::Shared)]);
+    r.openers = vec![me(1), me(3)];
+    let dead = vec![me(1), me(2)];
+    let mut d = Dlock::new(LOCK);
+    d.step(&cx(0), Event::Want(Mode::Shared));
+    let seen = Seen { record: Arc::new(r), dead };
+    let actions = d.step(&cx(0), Event::Read(seen));
+    let new = written(&actions);
+    assert_eq!((new.mode, &new.holders, new.version), (Mode::Shared, &vec![me(0)], 1));
+    assert_eq!(new.openers, vec![me(3)]);
+}
+
+#[test]
+fn an_older_life_of_the_own_slot_is_dead() {
+    let mut r = record(Mode::Exclusive, &[0], &[]);
+    r.holders[0].incarnation = Incarnation(0);
+    let (_, actions) = waiting(0, Mode::Exclusive, r);
+    assert_eq!(written(&actions).holders, vec![me(0)]);
+}
+
+#[test]
+fn openers_beyond_the_room_leave_a_mark() {
+    let mut r = record(Mode::Exclusive, &[0], &[]);
+    r.openers = (20..36).map(me).collect();
+    let after = released(&r, &[], &cx(0), Mode::Unlocked, true);
+    assert!(after.openers_overflowed && after.openers.len() == 16);
+    let again = released(&r, &[], &cx(0), Mode::Unlocked, false);
+    assert!(!again.openers_overflowed);
+}
+
+#[test]
+fn an_unknown_release_is_carried_through_whatever_is_wanted_meanwhile() {
+    let r = record(Mode::Exclusive, &[0], &[wants(1, Mode::Exclusive)]);
+    let mut d = Dlock::born(LOCK);
+    d.step(&cx(0), Event::Look);
+    d.step(&cx(0), Event::Read(seen(r.clone())));
+    let first = d.step(&cx(0), Event::Released { to: Mode::Unlocked, opened: false });
+    assert_eq!(d.step(&cx(0), Event::Failed), vec![Action::Read], "settled by reading");
+    assert_eq!(d.step(&cx(0), Event::Want(Mode::Shared)), vec![]);
+    let again = d.step(&cx(0), Event::Read(seen(r)));
+    assert_eq!(written(&first).holders, written(&again).holders, "it may still land: no way back");
+    assert_eq!(d.held(), Mode::Unlocked);
+}
+
+proptest! {
+    /// Whatever stands in a record, what this node makes of it keeps the record's invariants, and
+    /// nobody living loses a hold or a place.
+    #[test]
+    fn every_change_keeps_the_record_valid(
+        mode in 0_u16..3,
+        holders in proptest::sample::subsequence((0_u16..30).collect::<Vec<_>>(), 0..29),
+        queue in proptest::sample::subsequence((0_u16..40).collect::<Vec<_>>(), 0..13),
+        modes in proptest::collection::vec(any::<bool>(), 13),
+        slot in 0_u16..45,
+        want in any::<bool>(),
+    ) {
+        let mode = Mode::from_u16(mode).unwrap();
+        let mut holders = holders;
+        match mode {
+            Mode::Unlocked => holders.clear(),
+            Mode::Exclusive => holders.truncate(1),
+            Mode::Shared => {}
+        }
+        let pick = |b: bool| if b { Mode::Exclusive } else { Mode::Shared };
+        let waiters: Vec<Waiter> = queue.iter().zip(modes).map(|(s, m)| wants(*s, pick(m))).collect();
+        let old = record(mode, &holders, &waiters);
+        prop_assume!(old.check().is_ok());
+        if old.mode_of(me(slot)) < pick(want) {
+            let mut new = old.clone();
+            enqueue(&mut new, me(slot), pick(want));
+            advance(&mut new);
+            prop_assert_eq!(new.check(), Ok(()));
+            let kept = old.holders.iter().all(|l| new.holders.contains(l));
+            prop_assert!(kept, "{:?} -> {:?}", old, new);
+        }
+        if old.mode_of(me(slot)) > Mode::Unlocked {
+            for to in [Mode::Unlocked, Mode::Shared] {
+                if to < old.mode {
+                    let new = released(&old, &[], &cx(slot), to, true);
+                    prop_assert_eq!(new.check(), Ok(()));
+                    prop_assert!(new.mode_of(me(slot)) <= to || old.waiters.first().is_some_and(|w| w.life == me(slot)));
+                }
+            }
+        }
+    }
+}

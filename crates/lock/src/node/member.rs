@@ -17,7 +17,7 @@ use crate::dlock::Hint;
 use crate::error::LockError;
 use crate::glock::LockManager;
 use crate::hints::HintSocket;
-use crate::store::CawOutcome;
+use crate::store::{CawOutcome, torn_pauses};
 use crate::{Me, Mode};
 
 /// A node that could not write its heartbeat for so many beats withdraws.
@@ -512,10 +512,11 @@ fn read_slots(store: &dyn NodeStore) -> Result<Vec<SlotRecord>, LockError> {
 /// A record read in one piece with others may be torn; alone it is not for long.
 fn decode_slot(store: &dyn NodeStore, slot: NodeId, bytes: &[u8]) -> Result<SlotRecord, LockError> {
     let mut decoded = SlotRecord::decode(bytes, slot);
-    for _ in 0..4 {
+    for pause in torn_pauses() {
         if !matches!(decoded, Err(FormatError::ChecksumMismatch { .. })) {
             break;
         }
+        std::thread::sleep(pause);
         let again = store.read_slot(slot).map_err(LockError::NodeStore)?;
         decoded = SlotRecord::decode(&again, slot);
     }

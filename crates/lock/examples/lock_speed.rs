@@ -1,0 +1,222 @@
+//! What locks cost: cached, taken from the device, handed between two nodes of one host, and many
+//! at once. `cargo run --release -p braid-lock --example lock_speed [DIRECTORY]`; the directory
+//! holds the devices (default `/dev/shm`).
+//!
+//! The two nodes have their own open devices, slots, hint sockets and threads, as two processes
+//! would.
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use braid_device::{Device, FileDevice, OpenOptions};
+use braid_format::lock_record::LockRecord;
+use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
+use braid_lock::{
+    DemoteFailed, Demoted, DeviceStore, GlockOps, JoinOptions, Local, LockManager, LockStore,
+    ManagerOptions, Me, Membership, Mode, NodeAreas, PoolNodes, Recover,
+};
+use braid_pool::{CreateOptions, Pool};
+
+type Any = Box<dyn Error + Send + Sync>;
+
+struct Clean;
+impl GlockOps for Clean {
+    fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
+        Ok(Demoted::default())
+    }
+}
+impl Recover for Clean {
+    fn recover(&self, _: Me) -> Result<(), Any> {
+        Ok(())
+    }
+}
+
+const SECTOR: Bytes = Bytes(512);
+const FIRST: u64 = 1024;
+const LOCKS: u64 = 20_000;
+
+fn open(dir: &Path) -> Result<Vec<Arc<dyn Device>>, Any> {
+    (0..2)
+        .map(|n| {
+            let path = dir.join(format!("member{n}"));
+            let device = FileDevice::open(&path, OpenOptions::default())?;
+            Ok(device as Arc<dyn Device>)
+        })
+        .collect()
+}
+
+fn areas() -> NodeAreas {
+    NodeAreas {
+        block_size: BlockSize::DEFAULT,
+        lock_sector: SECTOR,
+        node_slots: 64,
+        slot_area: BlockNo(256),
+        heartbeat_area: BlockNo(272),
+        fs_uuid: uuid::Uuid::new_v4(),
+    }
+}
+
+fn format(pool: &Pool, areas: &NodeAreas) -> Result<(), Any> {
+    let mut slots = vec![0; usize::from(areas.node_slots) * SECTOR.to_usize()];
+    areas.encode_free_slots(&mut slots);
+    pool.write(areas.block_size.offset_of(areas.slot_area), &slots)?;
+    let mut sector = vec![0; SECTOR.to_usize()];
+    for lock in (FIRST..FIRST + LOCKS + 64).map(LockNo) {
+        LockRecord::unlocked(lock, 0).encode(&mut sector);
+        pool.write(areas.block_size.offset_of(BlockNo::from(lock)), &sector)?;
+    }
+    Ok(())
+}
+
+struct Node {
+    member: Arc<Membership>,
+    manager: Arc<LockManager>,
+}
+
+fn node(dir: &Path, areas: NodeAreas) -> Result<Node, Any> {
+    let pool = Pool::assemble(open(dir)?)?;
+    let store = Arc::new(PoolNodes::new(pool.clone(), areas));
+    let member = Membership::join(store, JoinOptions::default(), Arc::new(Clean))?;
+    let store = Arc::new(DeviceStore::new(pool, areas.block_size, SECTOR));
+    let manager = LockManager::new(
+        member.me(),
+        store,
+        member.clone(),
+        Arc::new(Clean),
+        ManagerOptions::default(),
+    )?;
+    member.attach(&manager)?;
+    Ok(Node { member, manager })
+}
+
+fn show(what: &str, mut times: Vec<Duration>) {
+    times.sort_unstable();
+    let at = |percent: usize| times.get(times.len() * percent / 100).copied().unwrap_or_default();
+    println!(
+        "{what}: p50 {:?}, p90 {:?}, p99 {:?} ({} times)",
+        at(50),
+        at(90),
+        at(99),
+        times.len()
+    );
+}
+
+fn cached(node: &Node) -> Result<(), Any> {
+    const ROUNDS: u32 = 1_000_000;
+    for threads in [1_u32, 2] {
+        for (what, spread) in [("one lock", 0), ("a lock each", 1), ("1,000 locks each", 1000)] {
+            let began = Instant::now();
+            std::thread::scope(|s| {
+                for t in 0..threads {
+                    let first = FIRST + u64::from(t) * spread;
+                    s.spawn(move || {
+                        for n in 0..ROUNDS {
+                            let lock = LockNo(first + u64::from(n) % spread.max(1));
+                            drop(node.manager.acquire(lock, Mode::Shared, Local::Shared));
+                        }
+                    });
+                }
+            });
+            println!("cached, {threads} threads, {what}: {:?} per pair", began.elapsed() / ROUNDS);
+        }
+    }
+    Ok(())
+}
+
+fn uncontended(node: &Node, dir: &Path) -> Result<(), Any> {
+    let store = DeviceStore::new(Pool::assemble(open(dir)?)?, BlockSize::DEFAULT, SECTOR);
+    let lock = LockNo(FIRST + LOCKS + 1);
+    let mut old = store.read(lock)?;
+    let mut bare = Vec::new();
+    for nonce in 1..2000 {
+        let mut new = vec![0; SECTOR.to_usize()];
+        LockRecord::unlocked(lock, nonce).encode(&mut new);
+        let began = Instant::now();
+        store.compare_and_write(lock, &old, &new)?;
+        bare.push(began.elapsed());
+        old = new;
+    }
+    show("bare compare-and-write", bare);
+    let mut times = Vec::new();
+    for n in 0..2000 {
+        let began = Instant::now();
+        let guard = node.manager.acquire(LockNo(FIRST + n), Mode::Exclusive, Local::Shared)?;
+        times.push(began.elapsed());
+        drop(guard);
+    }
+    show("first acquire of a free lock", times);
+    Ok(())
+}
+
+fn hand_over(a: &Node, b: &Node) -> Result<(), Any> {
+    let lock = LockNo(FIRST + LOCKS + 2);
+    let mut times = Vec::new();
+    for _ in 0..3000 {
+        for node in [a, b] {
+            let began = Instant::now();
+            drop(node.manager.acquire(lock, Mode::Exclusive, Local::Exclusive)?);
+            times.push(began.elapsed());
+        }
+    }
+    show("hand-over of a clean lock, exclusive to exclusive", times);
+    let mut times = Vec::new();
+    for _ in 0..3000 {
+        let began = Instant::now();
+        drop(a.manager.acquire(lock, Mode::Exclusive, Local::Exclusive)?);
+        drop(b.manager.acquire(lock, Mode::Shared, Local::Shared)?);
+        times.push(began.elapsed());
+    }
+    show("write on A, then read on B (two hand-overs)", times);
+    Ok(())
+}
+
+fn scan(a: &Node, b: &Node) -> Result<(), Any> {
+    for lock in (FIRST..FIRST + LOCKS).map(LockNo) {
+        drop(a.manager.acquire(lock, Mode::Exclusive, Local::Shared)?);
+    }
+    for threads in [1, 4] {
+        let (from, to) = if threads == 1 { (a, b) } else { (b, a) };
+        let held =
+            (FIRST..FIRST + LOCKS).filter(|l| from.manager.held(LockNo(*l)) > Mode::Unlocked);
+        let held = held.count();
+        let began = Instant::now();
+        std::thread::scope(|s| {
+            for t in 0..threads {
+                s.spawn(move || {
+                    for lock in (FIRST..FIRST + LOCKS).filter(|l| l % threads == t) {
+                        drop(to.manager.acquire(LockNo(lock), Mode::Exclusive, Local::Shared));
+                    }
+                });
+            }
+        });
+        let took = began.elapsed();
+        let rate = LOCKS as f64 / took.as_secs_f64();
+        println!(
+            "scan of {held} exclusive locks of the other node, {threads} threads: {rate:.0}/s"
+        );
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Any> {
+    let root = std::env::args().nth(1).unwrap_or_else(|| "/dev/shm".to_owned());
+    let dir = tempfile::Builder::new().prefix("braid-lock-speed").tempdir_in(root)?;
+    for n in 0..2 {
+        std::fs::File::create(dir.path().join(format!("member{n}")))?.set_len(256 << 20)?;
+    }
+    let areas = areas();
+    format(&Pool::create(open(dir.path())?, &CreateOptions::new("speed"))?, &areas)?;
+    let (a, b) = (node(dir.path(), areas)?, node(dir.path(), areas)?);
+    cached(&a)?;
+    uncontended(&a, dir.path())?;
+    hand_over(&a, &b)?;
+    scan(&a, &b)?;
+    for node in [a, b] {
+        println!("{:?}", node.manager.stats());
+        node.manager.shutdown()?;
+        node.member.leave()?;
+    }
+    Ok(())
+}
