@@ -269,7 +269,8 @@ fn member_of(device: &Arc<dyn Device>) -> Result<Member, PoolError> {
         uuid: Uuid::new_v4(),
         data_start: Label::DATA_AT,
         data_len: copy1 - Label::DATA_AT,
-        device_size: info.size,
+        // Whole sectors of the largest kind: the same file may be seen with other sectors later.
+        device_size: Bytes(info.size.0 / Label::GRAIN as u64 * Label::GRAIN as u64),
         state: MemberState::Active,
         state_epoch: Epoch(1),
         class,

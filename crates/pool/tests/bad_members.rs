@@ -280,6 +280,14 @@ fn a_truncated_member() {
 }
 
 #[test]
+fn a_size_that_is_no_multiple_of_a_large_sector() {
+    let small = MemoryDevice::new("m", Bytes(8 * MIB + 1536), Bytes(512));
+    let pool = Pool::create(vec![small.clone()], &CreateOptions::new("p")).unwrap();
+    assert_eq!(pool.label().members[0].device_size, Bytes(8 * MIB));
+    Pool::assemble(vec![small]).unwrap();
+}
+
+#[test]
 fn a_member_that_has_grown() {
     let (disks, pool) = Disks::with_pool();
     File::options().write(true).open(disks.path("b")).unwrap().set_len(20 * MIB).unwrap();
