@@ -252,12 +252,14 @@ impl Mounted {
 }
 
 fn node_store(volume: &Volume, areas: NodeAreas) -> Arc<dyn braid_lock::NodeStore> {
-    let _ = (volume, areas);
-    todo!()
+    Arc::new(braid_lock::PoolNodes::new(volume.pool.clone(), areas))
 }
 fn lock_store(volume: &Volume) -> Arc<dyn braid_lock::LockStore> {
-    let _ = volume;
-    todo!()
+    Arc::new(braid_lock::DeviceStore::new(
+        volume.pool.clone(),
+        volume.geo.block_size,
+        volume.geo.lock_sector,
+    ))
 }
 
 fn flush_all(core: &Arc<Core>) -> Result<()> {

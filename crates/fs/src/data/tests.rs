@@ -1,1 +1,270 @@
+use std::sync::Arc;
 
+use braid_format::{Bytes, InodeNo, StripeUnit};
+use braid_pool::device::{AlignedBuf, Device, MemoryDevice};
+use braid_pool::{CreateOptions, Pool};
+use proptest::prelude::*;
+
+use crate::attr::{Cred, Fh, NoKernelCache, SetAttr, WriteFlags};
+use crate::check::{CheckOptions, check};
+use crate::make::{MakeOptions, make};
+use crate::{Error, Fs, MountOptions};
+
+const O_RDWR: i32 = 2;
+
+/// A pool in memory with one file system, mounted by one node.
+struct Rig {
+    devices: Vec<Arc<dyn Device>>,
+    options: MountOptions,
+    fs: Fs,
+}
+
+impl Rig {
+    fn new(members: usize, member_mib: u64, dirty_max: u64) -> Self {
+        let devices: Vec<Arc<dyn Device>> = (0..members)
+            .map(|i| {
+                let size = Bytes(member_mib << 20);
+                MemoryDevice::new(&format!("m{i}"), size, Bytes(512)) as Arc<dyn Device>
+            })
+            .collect();
+        Self::on(devices, dirty_max)
+    }
+    fn on(devices: Vec<Arc<dyn Device>>, dirty_max: u64) -> Self {
+        let create = CreateOptions {
+            stripe_unit: StripeUnit::new(Bytes(64 << 10)).unwrap(),
+            ..CreateOptions::new("rig")
+        };
+        let pool = Pool::create(devices.clone(), &create).unwrap();
+        let options =
+            MakeOptions { nodes: Some(2), journal_size: Some(4 << 20), ..MakeOptions::default() };
+        make(&pool, &options, &mut |_, _| {}).unwrap();
+        let options = MountOptions { dirty_max: Bytes(dirty_max), ..MountOptions::default() };
+        let fs = Fs::mount(pool, options.clone(), Arc::new(NoKernelCache)).unwrap();
+        Self { devices, options, fs }
+    }
+    fn remount(&mut self) {
+        self.fs.unmount().unwrap();
+        let pool = Pool::assemble(self.devices.clone()).unwrap();
+        self.fs = Fs::mount(pool, self.options.clone(), Arc::new(NoKernelCache)).unwrap();
+    }
+    fn create(&self, name: &str) -> (InodeNo, Fh) {
+        let (attr, fh) = self
+            .fs
+            .create(self.fs.root(), name.as_bytes(), 0o644, O_RDWR, &Cred::default())
+            .unwrap();
+        (attr.ino, fh)
+    }
+    fn write(&self, fh: Fh, offset: u64, data: &[u8]) -> crate::error::Result<usize> {
+        self.fs.write(fh, offset, data, WriteFlags::default())
+    }
+    fn read(&self, fh: Fh, offset: u64, len: usize) -> Vec<u8> {
+        let mut buf = AlignedBuf::zeroed(len);
+        buf.fill(0xee);
+        let n = self.fs.read(fh, offset, &mut buf).unwrap();
+        let other = self
+            .fs
+            .read_reply(fh, offset, u32::try_from(len).unwrap(), false, <[u8]>::to_vec)
+            .unwrap();
+        assert!(buf[..n] == other[..], "both ways of reading agree");
+        other
+    }
+    /// Unmounts and checks.
+    fn verify(self) {
+        self.fs.unmount().unwrap();
+        let pool = Pool::assemble(self.devices.clone()).unwrap();
+        let report = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+    }
+}
+
+/// Bytes that differ by place and by `seed`.
+fn pattern(seed: u64, len: usize) -> AlignedBuf {
+    let mut buf = AlignedBuf::zeroed(len);
+    let mut rng = crate::test_volume::Rng(seed);
+    for chunk in buf.chunks_mut(8) {
+        let word = rng.next().to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    buf
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Write { at: u64, len: usize, direct: bool },
+    Aligned { block: u64, blocks: u64, direct: bool },
+    Append { len: usize },
+    Truncate { size: u64 },
+    Fallocate { mode: i32, at: u64, len: u64 },
+    Read { at: u64, len: usize },
+    Sync { data_only: bool },
+    Mapped { at: u64, len: usize },
+    Remount,
+}
+
+const SPAN: u64 = 1_500_000;
+
+fn op() -> impl Strategy<Value = Op> {
+    let near = prop_oneof![3 => 0..12_000_u64, 2 => 0..SPAN];
+    let len = prop_oneof![4 => 1..6_000_usize, 1 => 1..200_000_usize];
+    prop_oneof![
+        6 => (near.clone(), len.clone(), prop::bool::weighted(0.2))
+            .prop_map(|(at, len, direct)| Op::Write { at, len, direct }),
+        4 => (0..360_u64, 1..100_u64, any::<bool>())
+            .prop_map(|(block, blocks, direct)| Op::Aligned { block, blocks, direct }),
+        2 => len.clone().prop_map(|len| Op::Append { len }),
+        3 => near.clone().prop_map(|size| Op::Truncate { size }),
+        3 => (prop::sample::select(vec![0, 1, 3, 16, 17]), near.clone(), 1..300_000_u64)
+            .prop_map(|(mode, at, len)| Op::Fallocate { mode, at, len }),
+        4 => (near.clone(), len.clone()).prop_map(|(at, len)| Op::Read { at, len }),
+        1 => any::<bool>().prop_map(|data_only| Op::Sync { data_only }),
+        2 => (near, len).prop_map(|(at, len)| Op::Mapped { at, len }),
+        1 => Just(Op::Remount),
+    ]
+}
+
+/// What a file holds.
+#[derive(Default)]
+struct Model(Vec<u8>);
+
+impl Model {
+    fn grow(&mut self, size: u64) {
+        let size = usize::try_from(size).unwrap();
+        if self.0.len() < size {
+            self.0.resize(size, 0);
+        }
+    }
+    fn put(&mut self, at: u64, data: &[u8]) {
+        self.grow(at + data.len() as u64);
+        let at = usize::try_from(at).unwrap();
+        self.0[at..at + data.len()].copy_from_slice(data);
+    }
+    fn slice(&self, at: u64, len: usize) -> &[u8] {
+        let at = usize::try_from(at).unwrap().min(self.0.len());
+        &self.0[at..(at + len).min(self.0.len())]
+    }
+}
+
+fn apply(rig: &mut Rig, ino: InodeNo, fh: &mut Fh, model: &mut Model, i: u64, op: &Op) {
+    let size = model.0.len() as u64;
+    match *op {
+        Op::Write { at, len, direct } => {
+            let data = pattern(i, len);
+            let flags = WriteFlags { direct, ..WriteFlags::default() };
+            assert_eq!(rig.fs.write(*fh, at, &data, flags).unwrap(), len);
+            model.put(at, &data);
+        }
+        Op::Aligned { block, blocks, direct } => {
+            let data = pattern(i, usize::try_from(blocks * 4096).unwrap());
+            let flags = WriteFlags { direct, ..WriteFlags::default() };
+            rig.fs.write(*fh, block * 4096, &data, flags).unwrap();
+            model.put(block * 4096, &data);
+        }
+        Op::Append { len } => {
+            let data = pattern(i, len);
+            let flags = WriteFlags { append: true, ..WriteFlags::default() };
+            rig.fs.write(*fh, 77, &data, flags).unwrap();
+            model.put(size, &data);
+        }
+        Op::Truncate { size } => {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            assert_eq!(rig.fs.setattr(ino, &set, Some(*fh)).unwrap().size, size);
+            model.grow(size);
+            model.0.truncate(usize::try_from(size).unwrap());
+        }
+        Op::Fallocate { mode, at, len } => {
+            rig.fs.fallocate(*fh, mode, at, len).unwrap();
+            if mode & 1 == 0 {
+                model.grow(at + len);
+            }
+            if mode & !1 != 0 {
+                let end = (at + len).min(model.0.len() as u64);
+                if at < end {
+                    model.put(at, &vec![0; usize::try_from(end - at).unwrap()]);
+                }
+            }
+        }
+        Op::Read { at, len } => {
+            assert!(rig.read(*fh, at, len) == model.slice(at, len), "read at {at}");
+        }
+        Op::Sync { data_only } => rig.fs.fsync(*fh, data_only).unwrap(),
+        Op::Mapped { at, len } => {
+            let data = pattern(i, len);
+            let flags = WriteFlags { from_page_cache: true, ..WriteFlags::default() };
+            rig.fs.write(*fh, at, &data, flags).unwrap();
+            let inside = usize::try_from(size.saturating_sub(at)).unwrap().min(len);
+            if inside > 0 {
+                model.put(at, &data[..inside]);
+            }
+        }
+        Op::Remount => {
+            rig.fs.release(*fh).unwrap();
+            rig.remount();
+            *fh = rig.fs.open(ino, O_RDWR).unwrap();
+        }
+    }
+    assert_eq!(rig.fs.getattr(ino).unwrap().size, model.0.len() as u64);
+}
+
+/// Holes and data as `lseek` tells them agree with the contents: no byte of data in a hole.
+fn seek_agrees(rig: &Rig, fh: Fh, model: &Model) {
+    let mut at = 0;
+    let size = model.0.len() as u64;
+    while at < size {
+        let data = match rig.fs.lseek(fh, at, 3) {
+            Ok(data) => data,
+            Err(Error::NoSuchOffset) => size,
+            Err(e) => panic!("{e}"),
+        };
+        let hole = model.slice(at, usize::try_from(data - at).unwrap());
+        assert!(hole.iter().all(|b| *b == 0), "data in the hole {at}..{data}");
+        if data < size {
+            let next = rig.fs.lseek(fh, data, 4).unwrap();
+            assert!(next > data && next <= size);
+            at = next;
+        } else {
+            at = size;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn a_file_behaves_as_a_vector_of_bytes(
+        ops in prop::collection::vec(op(), 1..40),
+        dirty_max in prop::sample::select(vec![0_u64, 100_000, 128 << 20]),
+    ) {
+        let mut rig = Rig::new(2, 64, dirty_max);
+        let (ino, mut fh) = rig.create("f");
+        let mut model = Model::default();
+        for (i, op) in ops.iter().enumerate() {
+            apply(&mut rig, ino, &mut fh, &mut model, i as u64, op);
+        }
+        seek_agrees(&rig, fh, &model);
+        prop_assert!(rig.read(fh, 0, 2 << 20) == model.0);
+        apply(&mut rig, ino, &mut fh, &mut model, 0, &Op::Remount);
+        prop_assert!(rig.read(fh, 0, 2 << 20) == model.0, "after a remount");
+        seek_agrees(&rig, fh, &model);
+        rig.fs.release(fh).unwrap();
+        rig.verify();
+    }
+}
+
+#[test]
+fn small_files_take_no_block() {
+    let mut rig = Rig::new(1, 64, 1 << 20);
+    let (ino, fh) = rig.create("small");
+    rig.write(fh, 0, b"hello").unwrap();
+    rig.write(fh, 100, b"world").unwrap();
+    assert_eq!(rig.fs.getattr(ino).unwrap().blocks512, 0);
+    rig.fs.release(fh).unwrap();
+    rig.remount();
+    let fh = rig.fs.open(ino, O_RDWR).unwrap();
+    let all = rig.read(fh, 0, 4096);
+    assert_eq!(
+        (&all[..5], &all[5..100], &all[100..]),
+        (&b"hello"[..], &[0; 95][..], &b"world"[..])
+    );
+    rig.fs.release(fh).unwrap();
+    rig.verify();
+}
