@@ -12,7 +12,7 @@
 //! Hints between nodes are not modelled: all are lost. What remains is the slow path, the timer of
 //! the waiting and the wish in the heartbeat; with those alone everybody must be served.
 
-use std::collections::hash_map::{DefaultHasher, Entry};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::time::Instant;
@@ -411,7 +411,7 @@ impl World {
     }
 
     fn fingerprint_as(&self, order: &[usize]) -> u64 {
-        let mut c = Canon { nonces: Vec::new(), place: [0; 4], hasher: DefaultHasher::new() };
+        let mut c = Canon { nonces: Vec::new(), place: [0; 4], hasher: Mix(0) };
         for (at, i) in order.iter().enumerate() {
             c.place[*i] = at;
         }
@@ -433,10 +433,43 @@ impl World {
     }
 }
 
+/// Fast, and good enough for a few million states (64 bits, every word avalanched).
+struct Mix(u64);
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.write_u64(u64::from(*b));
+        }
+    }
+    fn write_u64(&mut self, n: u64) {
+        let x = (self.0 ^ n).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        self.0 = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    }
+    fn write_u8(&mut self, n: u8) {
+        self.write_u64(u64::from(n));
+    }
+    fn write_u16(&mut self, n: u16) {
+        self.write_u64(u64::from(n));
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(u64::from(n));
+    }
+    fn write_usize(&mut self, n: usize) {
+        self.write_u64(n as u64);
+    }
+    fn write_isize(&mut self, n: isize) {
+        self.write_u64(n as u64);
+    }
+}
+
 struct Canon {
     nonces: Vec<u64>,
     place: [usize; 4],
-    hasher: DefaultHasher,
+    hasher: Mix,
 }
 impl Canon {
     fn record(&mut self, r: &LockRecord) {
