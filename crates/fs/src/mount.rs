@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{Bytes, FormatError, LockNo, NodeId};
 use braid_lock::{
-    DemoteFailed, Demoted, GlockOps, JoinOptions, LockManager, LockStats, ManagerOptions, Me,
-    Membership, Mode, NodeAreas, NodeView, Recover,
+    DemoteFailed, Demoted, DeviceStore, GlockOps, JoinOptions, LockError, LockManager, LockStats,
+    ManagerOptions, Me, Membership, Mode, NodeAreas, NodeStore, NodeView, PoolNodes, Recover,
 };
 use braid_pool::Pool;
 use parking_lot::{Condvar, Mutex};
@@ -134,9 +135,7 @@ impl Mounted {
     /// Joins. See [`crate::Fs::mount`].
     pub fn new(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
         let volume = Arc::new(Volume::open(pool)?);
-        let areas = NodeAreas::from_superblock(&volume.sb).ok_or(Error::Superblock(
-            FormatError::BadField { what: "superblock", at: 0, field: "node areas", value: 0 },
-        ))?;
+        let areas = node_areas(&volume)?;
         let to_core = Arc::new(ToCore::default());
         let recoverer = Arc::new(Recoverer { volume: volume.clone(), core: to_core.clone() });
         let join = JoinOptions {
@@ -145,7 +144,7 @@ impl Mounted {
             pool_epoch: u32::try_from(volume.pool.info().epoch.get()).unwrap_or(u32::MAX),
             ..JoinOptions::default()
         };
-        let nodes = node_store(&volume, areas);
+        let nodes = Arc::new(PoolNodes::new(volume.pool.clone(), areas));
         let membership = Membership::join(nodes, join, recoverer)?;
         match Self::start(volume, options, kernel, &to_core, &membership) {
             Ok(core) => {
@@ -168,7 +167,11 @@ impl Mounted {
         membership: &Arc<Membership>,
     ) -> Result<Arc<Core>> {
         let me = membership.me();
-        let store = lock_store(&volume);
+        let store = Arc::new(DeviceStore::new(
+            volume.pool.clone(),
+            volume.geo.block_size,
+            volume.geo.lock_sector,
+        ));
         let manager_options =
             ManagerOptions { locks_max: options.locks_max, ..ManagerOptions::default() };
         let locks =
@@ -198,6 +201,8 @@ impl Mounted {
             membership: membership.clone(),
             withdrawn: OnceLock::new(),
         });
+        let others = membership.clone();
+        core.alloc.set_others(Box::new(move || others.others_deltas()));
         to_core.0.set(Arc::downgrade(&core)).ok();
         membership.attach(&locks)?;
         crate::orphan::reap(&core)?;
@@ -220,14 +225,14 @@ impl Mounted {
         Ok(())
     }
 
-    /// Contents, then orphans and windows, then the journal, then the locks, then the slot.
+    /// Contents, then orphans and windows, then the locks, then the journal, then the slot.
     fn leave_cleanly(&self) -> Result<()> {
         let core = &self.core;
         self.flush_all(core)?;
         crate::orphan::reap(core)?;
         core.alloc.close()?;
-        core.meta.close()?;
         core.locks.shutdown()?;
+        core.meta.close()?;
         self.membership.leave()?;
         core.withdrawn.set("unmounted".into()).ok();
         Ok(())
@@ -249,17 +254,6 @@ impl Mounted {
             open_files: self.core.handles.len(),
         }
     }
-}
-
-fn node_store(volume: &Volume, areas: NodeAreas) -> Arc<dyn braid_lock::NodeStore> {
-    Arc::new(braid_lock::PoolNodes::new(volume.pool.clone(), areas))
-}
-fn lock_store(volume: &Volume) -> Arc<dyn braid_lock::LockStore> {
-    Arc::new(braid_lock::DeviceStore::new(
-        volume.pool.clone(),
-        volume.geo.block_size,
-        volume.geo.lock_sector,
-    ))
 }
 
 fn flush_all(core: &Arc<Core>) -> Result<()> {
@@ -344,6 +338,36 @@ fn keep_house(
 
 /// The nodes in the slot table, without joining.
 pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
-    let _ = volume;
-    todo!()
+    let areas = node_areas(volume)?;
+    let store = PoolNodes::new(volume.pool.clone(), areas);
+    let packed = store.read_slots().map_err(LockError::NodeStore)?;
+    let mut nodes = Vec::new();
+    for (n, sector) in (0..areas.node_slots).zip(packed.chunks_exact(store.sector_len())) {
+        let slot = NodeId(n);
+        let record =
+            SlotRecord::decode(sector, slot).map_err(|source| LockError::Slot { slot, source })?;
+        if record.state == SlotState::Free {
+            continue;
+        }
+        nodes.push(NodeView {
+            life: record.life,
+            state: record.state,
+            recoverer: record.recoverer,
+            host: record.host,
+            pid: record.pid,
+            mount_point: record.mount_point,
+            since: record.since,
+            beating: store.life_locked(slot).map_err(LockError::NodeStore)?,
+        });
+    }
+    Ok(nodes)
+}
+
+fn node_areas(volume: &Volume) -> Result<NodeAreas> {
+    NodeAreas::from_superblock(&volume.sb).ok_or(Error::Superblock(FormatError::BadField {
+        what: "superblock",
+        at: 0,
+        field: "node areas",
+        value: 0,
+    }))
 }
