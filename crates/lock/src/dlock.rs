@@ -258,7 +258,7 @@ impl Dlock {
             Event::Written => match self.io.take() {
                 Some(Io::Writing { expected, new }) => {
                     self.succeeded();
-                    self.tell_granted(cx.me, &expected, &new, out);
+                    Self::tell_granted(cx.me, &expected, &new, out);
                     self.hint_due = true;
                     self.known = Some(Seen { record: new, dead: Vec::new() });
                 }
@@ -389,7 +389,7 @@ impl Dlock {
     }
 
     /// Tells those whom our write has made holders.
-    fn tell_granted(&self, me: Me, old: &LockRecord, new: &LockRecord, out: &mut Vec<Action>) {
+    fn tell_granted(me: Me, old: &LockRecord, new: &LockRecord, out: &mut Vec<Action>) {
         let granted = old.waiters.iter().map(|w| w.life).filter(|life| {
             *life != me
                 && new.holders.contains(life)

@@ -166,7 +166,7 @@ impl LockStore for MemoryStore {
         new: &[u8],
     ) -> Result<CawOutcome, StoreError> {
         let n = self.0.fail_every.load(Ordering::Relaxed);
-        let fails = n != 0 && self.0.writes.fetch_add(1, Ordering::Relaxed) % n == 0;
+        let fails = n != 0 && self.0.writes.fetch_add(1, Ordering::Relaxed).is_multiple_of(n);
         if fails && self.0.land.fetch_xor(true, Ordering::Relaxed) {
             return Err(Self::failure());
         }

@@ -241,6 +241,7 @@ impl World {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm per kind of move")]
     fn apply(&mut self, i: usize, m: Move) -> Result<(), String> {
         use Move as M;
         match m {
@@ -462,7 +463,7 @@ impl Hasher for Mix {
         self.write_u64(n as u64);
     }
     fn write_isize(&mut self, n: isize) {
-        self.write_u64(n as u64);
+        self.write_u64(n.cast_unsigned() as u64);
     }
 }
 

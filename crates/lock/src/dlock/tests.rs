@@ -67,7 +67,7 @@ fn a_waiter_hints_those_in_the_way_and_polls_ever_more_rarely() {
     let mut pauses = Vec::new();
     for _ in 0..6 {
         let at = d.timer().unwrap();
-        pauses.push((at - now).as_millis());
+        pauses.push(at.saturating_sub(now).as_millis());
         now = at;
         let cx = Context { now, ..cx(0) };
         assert_eq!(d.step(&cx, Event::Timer), vec![Action::Read]);

@@ -277,17 +277,14 @@ impl Core {
     ) {
         let done = MutexGuard::unlocked(state, || self.ops.demote(glock.lock, from, to));
         let Some(demotion) = state.demotion.as_mut() else { return };
-        match done {
-            Ok(done) => {
-                demotion.opened = done.opened;
-                demotion.phase = Phase::Ready;
-            }
-            Err(_) => {
-                // The lock stays held for ever: others must not see what is not stable.
-                tracing::error!(lock = %glock.lock, "demotion failed: this node withdraws");
-                demotion.phase = Phase::Draining;
-                MutexGuard::unlocked(state, || self.withdraw());
-            }
+        if let Ok(done) = done {
+            demotion.opened = done.opened;
+            demotion.phase = Phase::Ready;
+        } else {
+            // The lock stays held for ever: others must not see what is not stable.
+            tracing::error!(lock = %glock.lock, "demotion failed: this node withdraws");
+            demotion.phase = Phase::Draining;
+            MutexGuard::unlocked(state, || self.withdraw());
         }
     }
 

@@ -9,7 +9,7 @@ use braid_format::lock_record::LockRecord;
 use parking_lot::MutexGuard;
 
 use super::state::{Glock, State};
-use super::{Core, RUNNING, SHUT_DOWN, WITHDRAWN};
+use super::{Core, RUNNING, WITHDRAWN};
 use crate::dlock::{Action, Context, Event, Hint, Seen, Time};
 use crate::error::LockError;
 use crate::node::Liveness;
@@ -89,7 +89,7 @@ impl Core {
             next = answer;
         }
         state.io = false;
-        self.report_failures(state);
+        Self::report_failures(state);
         self.publish_wish(glock.lock, state);
         self.settle(glock, state);
     }
@@ -167,7 +167,7 @@ impl Core {
     }
 
     /// Waiting threads learn of a record that stays out of reach.
-    fn report_failures(&self, state: &mut State) {
+    fn report_failures(state: &mut State) {
         let failures = state.dlock.failures();
         if failures == 0 {
             state.error = None;
@@ -271,7 +271,6 @@ impl Core {
     }
 
     pub(super) fn withdraw(&self) {
-        debug_assert!(SHUT_DOWN < WITHDRAWN);
         self.halt(WITHDRAWN);
     }
 

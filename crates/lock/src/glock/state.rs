@@ -130,6 +130,7 @@ impl Hold {
 }
 
 /// What changes about a lock.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not states of one machine")]
 pub(super) struct State {
     pub(super) dlock: Dlock,
     /// Local shared users, and of all users those that rely on an exclusive hold.

@@ -56,7 +56,6 @@ impl Table {
             count: AtomicUsize::new(0),
         }
     }
-    #[expect(clippy::cast_possible_truncation, reason = "the low bits are meant")]
     fn shard(&self, lock: LockNo) -> &Mutex<Shard> {
         let mut hasher = LockHasher::default();
         hasher.write_u64(lock.0);
@@ -74,10 +73,10 @@ impl Table {
         if let Some(found) = shard.map.get(&lock) {
             return found.clone();
         }
-        let made = make();
-        shard.map.insert(lock, made.clone());
+        let new = make();
+        shard.map.insert(lock, new.clone());
         self.count.fetch_add(1, Ordering::Relaxed);
-        made
+        new
     }
     pub(super) fn get(&self, lock: LockNo) -> Option<Arc<Glock>> {
         self.shard(lock).lock().map.get(&lock).cloned()

@@ -280,7 +280,8 @@ fn a_fill_is_admitted_into_a_demotion_that_waits_for_it() {
             asked: (Mutex::new(0), Condvar::new()),
             filled: (Mutex::new(false), Condvar::new()),
         });
-        let c = Cluster::new(2, &[ops.clone()], &ManagerOptions::default());
+        let as_ops: Arc<dyn GlockOps> = ops.clone();
+        let c = Cluster::new(2, &[as_ops], &ManagerOptions::default());
         drop(c.nodes[0].acquire(LOCK, held, Local::Shared).unwrap());
         std::thread::scope(|s| {
             s.spawn(|| {
@@ -349,7 +350,8 @@ fn a_damaged_record_is_an_error_not_a_hang() {
 #[test]
 fn shutdown_demotes_what_is_held_and_leaves_the_records() {
     let ops = Arc::new(Plain::default());
-    let c = Cluster::new(1, &[ops.clone()], &ManagerOptions::default());
+    let as_ops: Arc<dyn GlockOps> = ops.clone();
+    let c = Cluster::new(1, &[as_ops], &ManagerOptions::default());
     for n in 0..50 {
         drop(c.nodes[0].acquire(LockNo(n), Mode::Exclusive, Local::Exclusive).unwrap());
     }
@@ -394,7 +396,7 @@ fn hammer(c: &Cluster, threads: usize, rounds: usize, locks: u64) {
 }
 
 fn one(check: &Checker, node: &Arc<LockManager>, n: usize, r: u64, locks: u64) {
-    let at = (r % locks) as usize;
+    let at = usize::try_from(r % locks).unwrap();
     let cluster = if r & 0x100 == 0 { Mode::Shared } else { Mode::Exclusive };
     let local = if r & 0x600 == 0 { Local::Exclusive } else { Local::Shared };
     let lock = LockNo(at as u64);

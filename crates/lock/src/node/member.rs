@@ -76,6 +76,7 @@ impl Membership {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
         let claim = Claim { store: &*store, options: &options, identity: &identity };
         let (mine, socket, life) = claim.any(&*recover)?;
+        store.flush().map_err(LockError::NodeStore)?;
         let me = mine.life;
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         let inner = Arc::new(Inner {

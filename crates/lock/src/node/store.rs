@@ -50,6 +50,12 @@ pub trait NodeStore: Send + Sync {
     /// # Errors
     /// The device's.
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError>;
+    /// Makes all completed writes durable. A slot must not turn back into a free one in a power
+    /// cut once its node has written to its journal.
+    ///
+    /// # Errors
+    /// The device's.
+    fn flush(&self) -> Result<(), StoreError>;
     /// Takes the liveness lock of `slot` (a kernel lock that ends with the process), or `None` if
     /// another process of this host holds it.
     ///
@@ -177,6 +183,9 @@ impl NodeStore for PoolNodes {
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
         Ok(self.pool.write(self.at(self.areas.heartbeat_area, slot), bytes)?)
     }
+    fn flush(&self) -> Result<(), StoreError> {
+        Ok(self.pool.flush()?)
+    }
     fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
         let guard = self.pool.member0().lock_byte(Self::byte(slot))?;
         Ok(guard.map(|g| Box::new(g) as Box<dyn Send + Sync>))
@@ -299,6 +308,9 @@ impl NodeStore for MemoryNodes {
                 beat.copy_from_slice(bytes);
             }
         })
+    }
+    fn flush(&self) -> Result<(), StoreError> {
+        self.with(NodeId(0), |_, _| ())
     }
     fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
         let key = (slot.0, self.process);
