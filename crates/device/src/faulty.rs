@@ -110,6 +110,7 @@ struct State {
 }
 
 /// What becomes of an operation.
+#[derive(Debug, Clone, Copy)]
 enum Fate {
     Goes,
     Faulty(FaultKind),

@@ -14,7 +14,7 @@ use crate::{ByteLockGuard, Capabilities, CawOutcome, Device, DeviceError, Device
 const CHUNK: usize = 64 << 10;
 
 /// `None` reads as zeros.
-type Chunk = RwLock<Option<Arc<[u8; CHUNK]>>>;
+type Chunk = RwLock<Option<Arc<[u8]>>>;
 
 /// A device in memory. Every write is durable at once and, within 64 KiB, never seen half done.
 /// Only what is not zero takes memory, and a [`MemoryDevice::fork`] shares what neither changes.
@@ -90,8 +90,8 @@ impl MemoryDevice {
 }
 
 /// The bytes to change: a fresh chunk, or the device's own copy.
-fn own(chunk: &mut Option<Arc<[u8; CHUNK]>>) -> &mut [u8; CHUNK] {
-    Arc::make_mut(chunk.get_or_insert_with(|| Arc::new([0; CHUNK])))
+fn own(chunk: &mut Option<Arc<[u8]>>) -> &mut [u8] {
+    Arc::make_mut(chunk.get_or_insert_with(|| vec![0; CHUNK].into()))
 }
 
 struct Held(Arc<Mutex<HashSet<u64>>>, u64);

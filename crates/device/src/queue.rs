@@ -143,20 +143,15 @@ impl IoQueue {
             // SAFETY: the lengths add up to the buffer's.
             let memory = unsafe { base.add(from) };
             from += len;
-            let checked = match (request.write, p.device.ring_target()) {
+            let target = p.device.ring_target();
+            let checked = match (request.write, target) {
                 (true, Some(t)) => check_write(&*p.device, t.poisoned, p.at, p.len),
                 (false, Some(_)) => p.device.info().check(p.at, p.len),
-                // SAFETY: this part of the buffer is used by nobody else.
-                (true, None) => p
-                    .device
-                    .write(p.at, unsafe { std::slice::from_raw_parts(memory.cast_const(), len) }),
-                // SAFETY: as above.
-                (false, None) => {
-                    p.device.read(p.at, unsafe { std::slice::from_raw_parts_mut(memory, len) })
-                }
+                // SAFETY: `len` bytes of the buffer, used by nobody else.
+                (_, None) => unsafe { by_method(p, request.write, memory) },
             };
             let target = match checked {
-                Ok(()) => p.device.ring_target(),
+                Ok(()) => target,
                 Err(e) => {
                     request.result = std::mem::replace(&mut request.result, Ok(())).and(Err(e));
                     None
@@ -227,6 +222,16 @@ impl IoQueue {
             self.reap(Wait::One);
         }
     }
+}
+
+/// Serves a part by the device's own method.
+///
+/// # Safety
+/// `memory` points to `part.len` bytes that nobody else uses.
+unsafe fn by_method(part: &Part, write: bool, memory: *mut u8) -> Result<(), DeviceError> {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(memory, part.len.to_usize()) };
+    if write { part.device.write(part.at, bytes) } else { part.device.read(part.at, bytes) }
 }
 
 fn index(n: usize) -> u32 {

@@ -112,7 +112,7 @@ fn mbr(head: &[u8]) -> bool {
     let Some(table) = head.get(446..510) else { return false };
     let (entries, _) = table.as_chunks::<16>();
     holds(head, 510, b"\x55\xaa")
-        && entries.iter().all(|e| e[0] & 0x7f == 0)
+        && entries.iter().all(|e| matches!(e[0], 0 | 0x80))
         && entries.iter().any(|e| e[4] != 0)
 }
 
@@ -165,7 +165,7 @@ mod tests {
         let device = MemoryDevice::new("probe", Bytes(SIZE), Bytes(512));
         let first = at / 512 * 512;
         let mut buf = vec![0; 1024];
-        buf[(at - first) as usize..][..bytes.len()].copy_from_slice(bytes);
+        buf[usize::try_from(at - first).unwrap()..][..bytes.len()].copy_from_slice(bytes);
         let room = usize::try_from(SIZE - first).unwrap().min(1024);
         device.write(ByteOffset(first), &buf[..room]).unwrap();
         probe(&*device)

@@ -14,6 +14,7 @@ pub const CAW_MAX: Bytes = Bytes(4096);
 
 /// What a device can do beyond reading and writing.
 #[derive(Debug, Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each asked by name")]
 pub struct Capabilities {
     /// Atomic compare-and-write of one sector.
     pub compare_and_write: bool,

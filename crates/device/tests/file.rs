@@ -1,5 +1,7 @@
 //! The file device, seen from outside: ranges, zeroing, claims, and locks in one process.
 
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -100,7 +102,7 @@ fn compare_and_write_compares_and_writes() {
     let sector = d.info().sector.to_usize();
     // Memory at an odd address is fine.
     let ones = vec![1; sector + 1];
-    let ones = &ones[usize::from(ones.as_ptr().addr() % 2 == 0)..][..sector];
+    let ones = &ones[usize::from(ones.as_ptr().addr().is_multiple_of(2))..][..sector];
     let zeros = vec![0; sector];
     let at = ByteOffset(8192);
     assert_eq!(d.compare_and_write(at, &zeros, ones).unwrap(), CawOutcome::Written);

@@ -1,6 +1,8 @@
 //! Several processes on one device: compare-and-write counts exactly, and a process that dies lets
 //! go of its liveness byte.
 
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -169,7 +169,7 @@ mod tests {
         let total = BOUNCE_MAX + 512;
         let mut memory = vec![0_u8; total + 513];
         // An odd address, whatever the allocator gave.
-        let from = usize::from(memory.as_ptr().addr() % 2 == 0);
+        let from = usize::from(memory.as_ptr().addr().is_multiple_of(2));
         let base = memory[from..].as_mut_ptr();
         let mut t = Transfer::read(0, TARGET, 0, base, total);
         for (len, value) in [(BOUNCE_MAX, 1), (512, 2)] {

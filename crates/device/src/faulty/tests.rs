@@ -1,3 +1,5 @@
+#![expect(clippy::cast_possible_truncation, reason = "small numbers as test data")]
+
 use std::collections::HashSet;
 
 use super::*;

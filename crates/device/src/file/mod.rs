@@ -1,7 +1,7 @@
 //! Files and block devices.
 //!
-//! Single requests go by `pread` and `pwrite`, batches by [`crate::run`] through the thread's
-//! ring. Compare-and-write is made of an open-file-description lock on the sector's own bytes, so
+//! Single requests go by `pread` and `pwrite`, batches by [`crate::run`] through the thread's ring
+//! (the module `engine` has the figures that say so). Compare-and-write is made of an open-file-description lock on the sector's own bytes, so
 //! that all openers on this host exclude each other, whatever process they are in: see [`locks`].
 
 mod block;
@@ -53,11 +53,7 @@ pub struct OpenOptions {
     pub exclusive: bool,
 }
 
-/// A file or block device.
-///
-/// # Source
-/// Why a single request is a plain system call, and only a batch goes to the ring: see the table
-/// in `docs/decisions`; to repeat it: `cargo run --release -p braid-device --example engines`.
+/// A file or block device. One request is one system call; a batch goes to the thread's ring.
 #[derive(Debug)]
 pub struct FileDevice {
     info: DeviceInfo,
@@ -66,7 +62,7 @@ pub struct FileDevice {
     /// Alignment of memory that direct I/O demands; 1 when it demands none.
     memory_align: usize,
     /// A file in memory (tmpfs). The kernel serves such a file only by blocking, so a ring hands
-    /// every transfer to one worker thread: a copy by the caller costs 3 to 5 us less.
+    /// every transfer to a worker thread, which costs more than the copy: see `engine`.
     in_memory: bool,
     poisoned: AtomicBool,
     _claim: Option<block::Claim>,

@@ -1,0 +1,180 @@
+//! Block devices, by loop devices: only where there are rights to make them; elsewhere the tests
+//! say so and pass.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use braid_device::{
+    CawOutcome, Device, DeviceError, FileDevice, InUse, Op, OpenOptions, Request, in_use, run,
+};
+use braid_format::{ByteOffset, Bytes};
+
+const SIZE: u64 = 16 << 20;
+
+struct Loop {
+    dir: tempfile::TempDir,
+    node: PathBuf,
+}
+impl Loop {
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("backing")
+    }
+    /// A loop device over a file of `size`, or `None` (said) where none can be made.
+    fn new(size: u64, sector: u64) -> Option<Self> {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let file = dir.path().join("backing");
+        std::fs::File::create(&file).unwrap().set_len(size).unwrap();
+        let out = Command::new("losetup")
+            .args(["--find", "--show", "--sector-size", &sector.to_string()])
+            .arg(&file)
+            .output();
+        match out {
+            Ok(out) if out.status.success() => {
+                let node = String::from_utf8(out.stdout).unwrap().trim().into();
+                Some(Self { dir, node })
+            }
+            other => {
+                eprintln!("skipped, no loop device: {other:?}");
+                None
+            }
+        }
+    }
+    fn run(&self, program: &str, args: &[&str]) -> bool {
+        let out = Command::new(program).args(args).current_dir(self.dir.path()).output();
+        out.is_ok_and(|o| o.status.success())
+    }
+}
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.node).status();
+    }
+}
+fn open(path: &Path) -> Arc<FileDevice> {
+    FileDevice::open(path, OpenOptions::default()).unwrap()
+}
+
+#[test]
+fn size_and_sectors_are_the_devices_own() {
+    for sector in [512, 4096] {
+        let Some(l) = Loop::new(SIZE, sector) else { return };
+        let d = open(&l.node);
+        let info = d.info();
+        assert!(info.is_block && info.size == Bytes(SIZE) && info.sector == Bytes(sector));
+        assert!(info.physical_sector >= info.sector);
+        let less = d.read(ByteOffset(0), &mut [0; 256]);
+        assert!(matches!(less, Err(DeviceError::Unaligned { .. })));
+        let mut odd = vec![3; 65536 + 1];
+        d.write(ByteOffset(65536), &odd[1..]).unwrap();
+        let mut back = [vec![0; 65537], vec![0; 65537]];
+        let [a, b] = &mut back;
+        let mut reads = [
+            Request {
+                device: &*d,
+                at: ByteOffset(65536),
+                op: Op::Read(&mut a[1..]),
+                result: Ok(()),
+            },
+            Request {
+                device: &*d,
+                at: ByteOffset(0),
+                op: Op::Read(&mut b[..65536]),
+                result: Ok(()),
+            },
+        ];
+        run(&mut reads);
+        assert!(reads.iter().all(|r| r.result.is_ok()));
+        odd[0] = 0;
+        assert!(back[0] == odd && back[1].iter().all(|x| *x == 0));
+        d.flush().unwrap();
+    }
+}
+#[test]
+fn zeroing_and_discarding() {
+    let Some(l) = Loop::new(SIZE, 512) else { return };
+    let d = open(&l.node);
+    d.write(ByteOffset(0), &vec![9; 1 << 20]).unwrap();
+    d.write_zeroes(ByteOffset(512), Bytes(100 * 512)).unwrap();
+    d.discard(ByteOffset(512 << 10), Bytes(64 << 10)).unwrap();
+    let mut back = vec![1; 1 << 20];
+    d.read(ByteOffset(0), &mut back).unwrap();
+    assert!(back[..512].iter().all(|b| *b == 9));
+    assert!(back[512..101 * 512].iter().all(|b| *b == 0));
+    assert!(back[101 * 512..512 << 10].iter().all(|b| *b == 9));
+    assert!(back[576 << 10..].iter().all(|b| *b == 9));
+}
+#[test]
+fn openers_by_different_names_exclude_each_other() {
+    let Some(l) = Loop::new(SIZE, 512) else { return };
+    let link = l.dir.path().join("link");
+    symlink(&l.node, &link).unwrap();
+    let meta = std::fs::metadata(&l.node).unwrap();
+    let dev = std::os::unix::fs::MetadataExt::rdev(&meta);
+    let (major, minor) = (rustix::fs::major(dev).to_string(), rustix::fs::minor(dev).to_string());
+    let mut names = vec![l.node.clone(), link];
+    // A second node of the same device has an inode of its own.
+    if l.run("mknod", &["node", "b", &major, &minor]) {
+        names.push(l.dir.path().join("node"));
+    }
+    let handles: Vec<_> = names.iter().map(|n| open(n)).collect();
+    let held = handles[0].lock_byte(3).unwrap().unwrap();
+    for h in &handles {
+        assert!(h.byte_locked(3).unwrap(), "{}", h.info().name);
+        assert!(h.lock_byte(3).unwrap().is_none());
+    }
+    drop(held);
+    // And compare-and-write counts exactly over all of them.
+    std::thread::scope(|s| {
+        for h in &handles {
+            s.spawn(move || {
+                let mut now = vec![0; 512];
+                for _ in 0..100 {
+                    loop {
+                        let value = u64::from_le_bytes(*now.first_chunk().unwrap());
+                        let next = (value + 1).to_le_bytes().repeat(64);
+                        match h.compare_and_write(ByteOffset(1024), &now, &next).unwrap() {
+                            CawOutcome::Written => break,
+                            CawOutcome::Mismatch(stands) => now = stands,
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let mut now = vec![0; 512];
+    handles[0].read(ByteOffset(1024), &mut now).unwrap();
+    let value = u64::from_le_bytes(*now.first_chunk().unwrap());
+    assert_eq!(value, 100 * handles.len() as u64);
+}
+#[test]
+fn who_uses_it_is_named() {
+    let Some(l) = Loop::new(SIZE, 512) else { return };
+    assert_eq!(in_use(&l.file()).unwrap(), Some(InUse::Loop(l.node.clone())));
+    assert_eq!(in_use(&l.node).unwrap(), None);
+    let exclusive = OpenOptions { exclusive: true, ..OpenOptions::default() };
+    let file = FileDevice::open(&l.file(), exclusive);
+    assert!(matches!(file, Err(DeviceError::InUse { by: InUse::Loop(_), .. })));
+    let ours = FileDevice::open(&l.node, exclusive).unwrap();
+    let second = FileDevice::open(&l.node, exclusive);
+    assert!(matches!(second, Err(DeviceError::InUse { by: InUse::Claimed, .. })));
+    // What this process holds itself is no obstacle to it.
+    assert_eq!(in_use(&l.node).unwrap(), None);
+    drop(ours);
+    if l.run("mkfs.ext4", &["-q", l.node.to_str().unwrap()]) {
+        let d = open(&l.node);
+        let foreign = braid_device::probe(&*d).unwrap();
+        assert_eq!(foreign.name, "an ext2, ext3 or ext4 file system");
+        drop(d);
+        std::fs::create_dir(l.dir.path().join("mnt")).unwrap();
+        if l.run("mount", &[l.node.to_str().unwrap(), "mnt"]) {
+            let used = in_use(&l.node).unwrap();
+            let refused = FileDevice::open(&l.node, exclusive);
+            assert!(l.run("umount", &["mnt"]));
+            assert_eq!(used, Some(InUse::Mounted(l.dir.path().join("mnt"))));
+            assert!(matches!(refused, Err(DeviceError::InUse { .. })));
+        }
+    }
+}
