@@ -62,8 +62,24 @@ fn role() {
             std::thread::sleep(std::time::Duration::from_secs(60));
         }
         "fork" => {
-            // Rings and threads made before a fork must not hurt the child.
-            batch(&FileDevice::open(path, OpenOptions::default()).unwrap());
+            // Rings and threads made before a fork must hurt neither side.
+            let d = FileDevice::open(path, OpenOptions::default()).unwrap();
+            batch(&d);
+            // SAFETY: the forked process does its batch and ends without running anything else.
+            match unsafe { nix::unistd::fork() }.unwrap() {
+                nix::unistd::ForkResult::Child => {
+                    let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| batch(&d)))
+                        .is_ok();
+                    // SAFETY: ends the process.
+                    unsafe { libc::_exit(i32::from(!fine)) }
+                }
+                nix::unistd::ForkResult::Parent { child } => {
+                    batch(&d);
+                    let status = nix::sys::wait::waitpid(child, None).unwrap();
+                    assert_eq!(status, nix::sys::wait::WaitStatus::Exited(child, 0));
+                    batch(&d);
+                }
+            }
         }
         other => panic!("role {other}"),
     }
@@ -134,10 +150,9 @@ fn a_killed_process_lets_go_of_its_liveness_byte_at_once() {
 }
 
 #[test]
-fn a_child_has_engines_of_its_own() {
+fn a_forked_process_has_engines_of_its_own() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = device(&dir);
-    batch(&FileDevice::open(&path, OpenOptions::default()).unwrap());
     for no_uring in ["", "1"] {
         let out = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "role", "--test-threads=1"])

@@ -391,3 +391,52 @@ impl Opening<'_> {
         Ok(Alignment { memory, sector })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Op, Request, run};
+
+    #[test]
+    fn a_failed_flush_is_the_end_of_writing() {
+        for batch in [false, true] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            file.as_file().set_len(1 << 20).unwrap();
+            let device = FileDevice::open(file.path(), OpenOptions::default()).unwrap();
+            let mut device = Arc::into_inner(device).unwrap();
+            let good = device.file.clone();
+            device.flush().unwrap();
+            // A pipe cannot be flushed.
+            let (pipe, _other) = std::io::pipe().unwrap();
+            device.file = Arc::new(File::from(std::os::fd::OwnedFd::from(pipe)));
+            let mut both = [0, 1].map(|_| Request {
+                device: &device,
+                at: ByteOffset(0),
+                op: Op::Flush,
+                result: Ok(()),
+            });
+            run(if batch { &mut both } else { both.split_at_mut(1).0 });
+            assert!(matches!(both[0].result, Err(DeviceError::Io { operation: "flush", .. })));
+            // The disk is well again: what was lost is still lost.
+            device.file = good;
+            let data = [0; 4096];
+            let poisoned = |r: Result<(), DeviceError>| {
+                assert!(matches!(r, Err(DeviceError::Poisoned { .. })), "{r:?}");
+            };
+            poisoned(device.flush());
+            poisoned(device.write(ByteOffset(0), &data));
+            poisoned(device.compare_and_write(ByteOffset(0), &data, &data).map(|_| ()));
+            let mut more = [Op::Write(&data), Op::Flush].map(|op| Request {
+                device: &device,
+                at: ByteOffset(0),
+                op,
+                result: Ok(()),
+            });
+            run(&mut more);
+            for r in more {
+                poisoned(r.result);
+            }
+            device.read(ByteOffset(0), &mut [0; 4096]).unwrap();
+        }
+    }
+}
