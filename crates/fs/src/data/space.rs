@@ -96,7 +96,14 @@ impl Held<'_> {
             self.forget_pages(promise, whole.clone());
             self.cut_hole(whole, |_| {})?;
         }
-        self.change_state(touch)
+        let clean = !self.data().is_dirty();
+        self.change_state(|st| {
+            if clean {
+                // Pages that the size on disk waited for have become part of the hole.
+                st.disk_size = st.raw.size.get();
+            }
+            touch(st);
+        })
     }
 
     /// Writes zeros inside one block, unless it reads as zero anyway.

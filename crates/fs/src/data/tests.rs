@@ -238,7 +238,9 @@ proptest! {
         let (ino, mut fh) = rig.create("f");
         let mut model = Model::default();
         for (i, op) in ops.iter().enumerate() {
+            let t = std::time::Instant::now();
             apply(&mut rig, ino, &mut fh, &mut model, i as u64, op);
+            if t.elapsed().as_millis() > 15 { eprintln!("SLOW {:?} {op:?} size {} bound {dirty_max}", t.elapsed(), model.0.len()); }
         }
         seek_agrees(&rig, fh, &model);
         prop_assert!(rig.read(fh, 0, 2 << 20) == model.0);
@@ -267,4 +269,22 @@ fn small_files_take_no_block() {
     );
     rig.fs.release(fh).unwrap();
     rig.verify();
+}
+
+#[test]
+#[ignore]
+fn timing() {
+    let t = std::time::Instant::now();
+    let mut rig = Rig::new(2, 64, 1 << 20);
+    eprintln!("make+mount {:?}", t.elapsed());
+    let t = std::time::Instant::now();
+    rig.fs.unmount().unwrap();
+    eprintln!("unmount {:?}", t.elapsed());
+    let t = std::time::Instant::now();
+    let pool = Pool::assemble(rig.devices.clone()).unwrap();
+    rig.fs = Fs::mount(pool, rig.options.clone(), Arc::new(NoKernelCache)).unwrap();
+    eprintln!("mount {:?}", t.elapsed());
+    let t = std::time::Instant::now();
+    rig.verify();
+    eprintln!("verify {:?}", t.elapsed());
 }

@@ -238,7 +238,7 @@ impl Held<'_> {
                 out.push(block);
             }
         };
-        if view.size > 0 && view.layout == Layout::Stuffed {
+        if view.size > 0 && view.layout == Layout::Stuffed && !self.data().is_dirty() {
             add(0);
         }
         add(offset >> shift);
@@ -297,7 +297,7 @@ impl Held<'_> {
             return Ok(());
         }
         with_scratch(bytes(1, shift), |memory| {
-            if view.layout == Layout::Stuffed && block == 0 {
+            if view.layout == Layout::Stuffed && block == 0 && !self.data().is_dirty() {
                 let body = self.body()?;
                 let all = self.stuffed(&body, view.size)?;
                 let (bytes, zeros) = memory.split_at_mut(all.len().min(memory.len()));
