@@ -1,0 +1,417 @@
+//! What programs do, through a real mount of the file system in memory.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use braid_format::{Bytes, InodeNo};
+use braid_fs::KernelCache;
+use common::memfs::ROOT;
+use common::{Mounted, can_mount, eventually, python, sh};
+
+#[test]
+fn shell_commands() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    assert_eq!(fs::metadata(m.dir()).unwrap().ino(), ROOT);
+    let listing = sh(
+        m.dir(),
+        "mkdir -p a/b; cp /bin/ls a/copy; cmp /bin/ls a/copy; mv a/copy a/b/moved; ln a/b/moved hard;
+         ln -s a/b/moved soft; cmp soft hard; chmod 4711 hard; test -u a/b/moved; mkfifo fifo;
+         mknod dev c 259 70000; touch -d '1965-01-02 03:04:05 UTC' old; rm -r a; cat hard | cmp - /bin/ls;
+         echo one > text; echo two >> text; cat text; : > text; test ! -s text; ls -la",
+    );
+    assert!(listing.starts_with("one\ntwo\n"), "{listing}");
+    assert!(listing.contains("259, 70000"), "{listing}");
+    assert_eq!(fs::metadata(m.path("old")).unwrap().mtime(), -157_668_955);
+    assert_eq!(fs::metadata(m.path("hard")).unwrap().nlink(), 1);
+    assert!(fs::metadata(m.path("soft")).is_err());
+    sh(m.dir(), "test $(stat -c %W hard) -gt 1000000000");
+    sh(m.dir(), "df . | grep -q 4194304; touch x y; mv -n x y; test -e x; mv -T x z; test -e z");
+    assert_eq!(m.terms.max_write, Bytes::MIB);
+    m.end().unwrap();
+}
+
+#[test]
+fn a_tree_by_tar() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    sh(m.dir(), &format!("tar -C {source} -cf - . | tar -xf -; diff -r {source} ."));
+    let files = fs::read_dir(m.dir()).unwrap().count();
+    assert!(files > 10);
+    sh(m.dir(), "find . -type f | xargs cat > /dev/null; rm -rf ./*; test -z \"$(ls)\"");
+    eventually("the kernel forgets", || {
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        m.link.inodes_in_kernel() == 0
+    });
+    assert_eq!(m.fs.open_files(), 0);
+    m.end().unwrap();
+}
+
+#[test]
+fn direct_requests_are_large_and_aligned() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    sh(
+        m.dir(),
+        "dd if=/dev/urandom of=/dev/shm/braid-fuse-$$ bs=1M count=8 status=none;
+         dd if=/dev/shm/braid-fuse-$$ of=f bs=1M oflag=direct status=none;
+         dd if=f of=/dev/shm/braid-fuse-$$.back bs=1M iflag=direct status=none;
+         cmp f /dev/shm/braid-fuse-$$; cmp /dev/shm/braid-fuse-$$ /dev/shm/braid-fuse-$$.back;
+         rm /dev/shm/braid-fuse-$$ /dev/shm/braid-fuse-$$.back",
+    );
+    let seen = &m.fs.seen;
+    assert_eq!(seen.largest_write.load(Ordering::Relaxed), 1 << 20);
+    assert_eq!(seen.largest_read.load(Ordering::Relaxed), 1 << 20);
+    assert_eq!(seen.writes.load(Ordering::Relaxed), 8);
+    assert_eq!(seen.misaligned.load(Ordering::Relaxed), 0);
+    assert!(seen.direct_reads.load(Ordering::Relaxed) >= 8);
+    m.end().unwrap();
+}
+
+#[test]
+fn buffered_streams_keep_several_requests_under_way() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    let contents: Vec<u8> = (0..32_u32 << 20).map(|i| (i / 4096) as u8).collect();
+    fs::write(m.path("big"), &contents).unwrap();
+    *m.fs.read_delay.lock() = Duration::from_millis(5);
+    assert!(fs::read(m.path("big")).unwrap() == contents);
+    let seen = &m.fs.seen;
+    assert_eq!(seen.largest_read.load(Ordering::Relaxed), 1 << 20);
+    let at_once = seen.reads_at_once.load(Ordering::Relaxed);
+    assert!(at_once >= 4, "{at_once} reads at a time");
+    // The second time it comes from the page cache.
+    let fills = seen.fills.load(Ordering::Relaxed);
+    assert!(fs::read(m.path("big")).unwrap() == contents);
+    assert_eq!(seen.fills.load(Ordering::Relaxed), fills);
+    m.end().unwrap();
+}
+
+#[test]
+fn shared_mappings_and_programs() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    fs::write(m.path("f"), vec![b'a'; 10_000]).unwrap();
+    python(
+        m.dir(),
+        "
+import mmap, os
+r = os.open('f', os.O_RDONLY)
+w = os.open('f', os.O_RDWR)
+shown = mmap.mmap(r, 0, prot=mmap.PROT_READ)
+changed = mmap.mmap(w, 0)
+assert shown[5000:5003] == b'aaa'
+changed[5000:5003] = b'xyz'
+changed.flush()
+assert shown[5000:5003] == b'xyz'
+assert os.pread(r, 3, 5000) == b'xyz'
+assert os.pread(w, 3, 5000) == b'xyz'
+# A write is seen by mappings when write(2) returns.
+for i in range(200):
+    text = b'%04d' % i
+    assert os.pwrite(w, text, 4094) == 4
+    assert shown[4094:4098] == text, (i, shown[4094:4098])
+    assert changed[4094:4098] == text
+    assert os.pread(r, 4, 4094) == text
+assert changed[5000:5003] == b'xyz'
+",
+    );
+    let ino = m.fs.ino_of("f");
+    assert_eq!(&m.fs.contents(ino)[4094..4098], b"0199");
+    assert_eq!(&m.fs.contents(ino)[5000..5003], b"xyz");
+    assert!(m.fs.seen.page_writes.load(Ordering::Relaxed) > 0);
+    let said = sh(m.dir(), "cp /bin/echo say; ./say from the mount; cp /bin/true t; ./t");
+    assert_eq!(said, "from the mount\n");
+    m.end().unwrap();
+}
+
+#[test]
+fn readers_never_see_old_bytes_after_a_write() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    let path = m.path("f");
+    fs::write(&path, [0_u8; 65536]).unwrap();
+    let writer = File::options().read(true).write(true).open(&path).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| {
+                let reader = File::open(&path).unwrap();
+                let mut page = [0_u8; 4096];
+                while !stop.load(Ordering::Relaxed) {
+                    reader.read_exact_at(&mut page, 8192).unwrap();
+                }
+            });
+        }
+        let reader = File::open(&path).unwrap();
+        let mut page = [0_u8; 4096];
+        for round in 0..2000_u32 {
+            let fresh = [(round % 251) as u8; 4096];
+            writer.write_all_at(&fresh, 8192).unwrap();
+            reader.read_exact_at(&mut page, 8192).unwrap();
+            assert!(page == fresh, "round {round}: {} instead of {}", page[0], fresh[0]);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(writer);
+    m.end().unwrap();
+}
+
+#[test]
+fn appends_go_to_the_end() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    sh(
+        m.dir(),
+        "for i in 1 2 3 4; do (for j in $(seq 50); do echo line; done >> log) & done; wait",
+    );
+    assert_eq!(fs::read_to_string(m.path("log")).unwrap(), "line\n".repeat(200));
+    m.end().unwrap();
+}
+
+#[test]
+fn waiting_for_locks_and_signals() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    fs::write(m.path("f"), "x").unwrap();
+    let said = python(
+        m.dir(),
+        "
+import fcntl, os, signal, time
+f = open('f', 'r+')
+fcntl.lockf(f, fcntl.LOCK_EX)
+child = os.fork()
+if child == 0:
+    g = open('f', 'r+')
+    try:
+        fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os._exit(1)
+    except BlockingIOError:
+        pass
+    def ring(*_):
+        raise TimeoutError
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        fcntl.lockf(g, fcntl.LOCK_EX)
+        os._exit(2)
+    except TimeoutError:
+        pass
+    # And a wait that ends well.
+    fcntl.lockf(g, fcntl.LOCK_EX)
+    os._exit(0)
+time.sleep(0.6)
+fcntl.lockf(f, fcntl.LOCK_UN)
+assert os.waitpid(child, 0)[1] == 0
+# A waiter that is killed goes at once, and its wait with it.
+fcntl.lockf(f, fcntl.LOCK_EX)
+child = os.fork()
+if child == 0:
+    fcntl.lockf(open('f', 'r+'), fcntl.LOCK_EX)
+    os._exit(0)
+time.sleep(0.2)
+os.kill(child, signal.SIGKILL)
+assert os.waitpid(child, 0)[1] == signal.SIGKILL
+# Closing gives fcntl locks up; flock lives with the open file.
+f.close()
+f = open('f', 'r+')
+fcntl.flock(f, fcntl.LOCK_EX)
+g = open('f', 'r+')
+fcntl.lockf(g, fcntl.LOCK_EX)
+try:
+    fcntl.flock(g, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    assert False
+except BlockingIOError:
+    pass
+f.close()
+fcntl.flock(g, fcntl.LOCK_EX)
+print('done')
+",
+    );
+    assert_eq!(said, "done\n");
+    m.end().unwrap();
+}
+
+#[test]
+fn ten_thousand_entries() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    let dir = m.path("many");
+    fs::create_dir(&dir).unwrap();
+    for i in 0..10_000 {
+        File::create(dir.join(format!("file-{i:05}"))).unwrap();
+    }
+    let mut names: Vec<_> = fs::read_dir(&dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names.len(), 10_000);
+    assert!(names.iter().enumerate().all(|(i, n)| *n == format!("file-{i:05}")));
+    assert_eq!(sh(&dir, "ls -l | wc -l").trim(), "10001");
+    // Entries may go while they are listed.
+    for entry in fs::read_dir(&dir).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    fs::remove_dir(&dir).unwrap();
+    m.end().unwrap();
+}
+
+#[test]
+fn extended_attributes_holes_and_copies() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    fs::write(m.path("f"), "contents").unwrap();
+    python(
+        m.dir(),
+        "
+import os
+os.setxattr('f', 'user.a', b'1' * 60000)
+os.setxattr('f', 'user.b', b'')
+assert os.getxattr('f', 'user.a') == b'1' * 60000
+assert sorted(os.listxattr('f')) == ['user.a', 'user.b']
+for flag, name, want in ((os.XATTR_CREATE, 'user.a', 17), (os.XATTR_REPLACE, 'user.c', 61)):
+    try:
+        os.setxattr('f', name, b'2', flag)
+        assert False
+    except OSError as e:
+        assert e.errno == want, e
+os.removexattr('f', 'user.a')
+assert os.listxattr('f') == ['user.b']
+f = os.open('f', os.O_RDWR)
+assert os.lseek(f, 0, os.SEEK_DATA) == 0
+assert os.lseek(f, 2, os.SEEK_HOLE) == 8
+os.posix_fallocate(f, 0, 5000)
+assert os.fstat(f).st_size == 5000
+g = os.open('g', os.O_RDWR | os.O_CREAT)
+n = os.copy_file_range(f, g, 5000, 0, 0)
+assert n == 5000, n
+assert os.pread(g, 8, 0) == b'contents'
+t = os.open('.', os.O_TMPFILE | os.O_RDWR)
+os.write(t, b'nameless')
+assert os.pread(t, 20, 0) == b'nameless'
+os.fsync(t)
+os.truncate('g', 3)
+assert open('g').read() == 'con'
+",
+    );
+    m.end().unwrap();
+}
+
+#[test]
+fn what_another_node_changes_is_seen() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    fs::write(m.path("f"), "before").unwrap();
+    let ino = InodeNo(m.fs.ino_of("f"));
+    let mut open = File::open(m.path("f")).unwrap();
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "before");
+    // Under a held lock nothing is asked again.
+    assert_eq!(fs::metadata(m.path("f")).unwrap().len(), 6);
+    let (lookups, getattrs) = (&m.fs.seen.lookups, &m.fs.seen.getattrs);
+    let asked = (lookups.load(Ordering::Relaxed), getattrs.load(Ordering::Relaxed));
+    for _ in 0..100 {
+        assert_eq!(fs::metadata(m.path("f")).unwrap().len(), 6);
+        assert!(!m.path("new").exists());
+    }
+    let again = (lookups.load(Ordering::Relaxed), getattrs.load(Ordering::Relaxed));
+    if m.terms.cache_names {
+        assert!(again.0 <= asked.0 + 1 && again.1 <= asked.1 + 2, "{asked:?} {again:?}");
+    }
+    m.fs.write_elsewhere(ino.get(), b"afterwards");
+    m.link.invalidate_inode(ino, true);
+    assert_eq!(fs::metadata(m.path("f")).unwrap().len(), 10);
+    text.clear();
+    open.seek(SeekFrom::Start(0)).unwrap();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "afterwards");
+    m.fs.create_elsewhere("new");
+    m.link.invalidate_entries(InodeNo(ROOT));
+    assert!(m.path("new").exists());
+    m.fs.unlink_elsewhere("f");
+    m.link.invalidate_entries(InodeNo(ROOT));
+    assert!(!m.path("f").exists());
+    assert_eq!(open.metadata().unwrap().len(), 10);
+    drop(open);
+    m.end().unwrap();
+}
+
+#[test]
+fn a_blocked_request_holds_up_no_other() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    fs::write(m.path("quick"), "q").unwrap();
+    m.fs.hold_writes.store(true, Ordering::Relaxed);
+    std::thread::scope(|s| {
+        for i in 0..40 {
+            let path = m.path(&format!("slow-{i}"));
+            s.spawn(move || fs::write(path, "w").unwrap());
+        }
+        eventually("forty writes wait", || m.fs.seen.writes.load(Ordering::Relaxed) >= 41);
+        let start = Instant::now();
+        assert_eq!(fs::read_to_string(m.path("quick")).unwrap(), "q");
+        assert!(start.elapsed() < Duration::from_secs(2));
+        m.fs.hold_writes.store(false, Ordering::Relaxed);
+    });
+    m.end().unwrap();
+}
+
+#[test]
+fn unlinked_files_and_direct_flags() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    let mut f = File::options().create_new(true).read(true).write(true).open(m.path("f")).unwrap();
+    f.write_all(b"still here").unwrap();
+    fs::remove_file(m.path("f")).unwrap();
+    let mut text = String::new();
+    f.seek(SeekFrom::Start(0)).unwrap();
+    f.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "still here");
+    drop(f);
+    eventually("released", || m.fs.open_files() == 0);
+    let direct = File::options()
+        .create(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(m.path("d"))
+        .unwrap();
+    direct.write_all_at(b"odd length", 3).unwrap();
+    assert_eq!(fs::read(m.path("d")).unwrap(), b"\0\0\0odd length");
+    drop(direct);
+    m.end().unwrap();
+}
