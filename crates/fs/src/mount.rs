@@ -123,6 +123,7 @@ impl Recover for Recoverer {
         let replayed = crate::replay::replay(&self.volume, dead.slot)?;
         tracing::warn!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
         if let Some(core) = self.core.get() {
+            core.membership.mark_replayed(dead);
             let done = crate::alloc::reclaim(&core.volume, &core.meta, &core.locks, dead.slot)
                 .and_then(|()| crate::orphan::recover(&core, dead.slot));
             core.watch(done)?;

@@ -6,6 +6,7 @@
 //! which then answer the write.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ struct Connection {
 pub struct KernelLink {
     connection: OnceLock<Connection>,
     nodes: Nodes,
+    /// The mount is gone, and the kernel's caches with it.
+    gone: AtomicBool,
 }
 
 impl KernelLink {
@@ -54,6 +57,11 @@ impl KernelLink {
         // A session serves once.
         let _ = self.connection.set(Connection { device, root, epoch });
     }
+    /// The kernel has let go of the mount: nothing is cached any more, and inodes went without a
+    /// FORGET each.
+    pub(crate) fn disconnect(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
     pub(crate) fn nodes(&self) -> &Nodes {
         &self.nodes
     }
@@ -64,7 +72,7 @@ impl KernelLink {
 
     /// Drops attributes of a node, and pages of `range` (bytes from, bytes; 0: to the end).
     fn drop_node(&self, device: &Device, node: u64, range: Option<(u64, u64)>) {
-        if !self.nodes.invalidating(node) {
+        if self.gone.load(Ordering::Acquire) || !self.nodes.invalidating(node) {
             return;
         }
         let (from, len) = range.unwrap_or_default();
@@ -78,7 +86,8 @@ impl KernelLink {
             match send(device, 0, notify::INVAL_INODE, [message.as_bytes(), &[]]) {
                 Ok(()) | Err(Errno::NODEV | Errno::NOTCONN) => return,
                 Err(Errno::NOENT) => {
-                    if !self.nodes.known(node) || node == ROOT_ID {
+                    let gone = self.gone.load(Ordering::Acquire);
+                    if gone || !self.nodes.known(node) || node == ROOT_ID {
                         return;
                     }
                 }

@@ -111,6 +111,7 @@ impl Session {
         self.link.connect(Arc::clone(&self.device), files.root(), epoch);
         let server = Arc::new(Server::new(files, Arc::clone(&self.link), self.terms));
         let result = workers::run(&self.device, &server, self.options.workers_max);
+        self.link.disconnect();
         server.close();
         // After a clean end the kernel has already let go of the mount.
         self.served = result.is_ok();

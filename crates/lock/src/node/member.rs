@@ -55,6 +55,9 @@ struct Inner {
     /// Wakes the watcher: `None` to end.
     watcher: Mutex<Option<Sender<Option<bool>>>>,
     recovery: Mutex<Option<JoinHandle<()>>>,
+    /// Dead lives that this node is recovering and whose journals it has replayed: their holds
+    /// count for nothing here, although their slots are not free yet.
+    replayed: RwLock<Vec<Me>>,
 }
 
 struct Cached {
@@ -96,6 +99,7 @@ impl Membership {
             stop: (Mutex::new(false), Condvar::new()),
             watcher: Mutex::new(None),
             recovery: Mutex::new(None),
+            replayed: RwLock::default(),
             store,
         });
         let slots = inner.read_slots()?;
@@ -133,6 +137,20 @@ impl Membership {
         self.spawn("watcher", move || inner.watch(&receiver))?;
         let inner = self.inner.clone();
         self.spawn("hints", move || inner.receive_hints())
+    }
+    /// The recoverer has replayed `dead`'s journal: everything it held is in place and stable. From
+    /// now on its holds may be broken here, although its slot stays `Recovering` until the rest
+    /// (windows, orphans) is done, which itself needs locks that it held.
+    pub fn mark_replayed(&self, dead: Me) {
+        {
+            let mut replayed = self.inner.replayed.write();
+            if !replayed.contains(&dead) {
+                replayed.push(dead);
+            }
+        }
+        if let Some(manager) = self.inner.manager() {
+            manager.node_gone();
+        }
     }
     /// Publishes this node's change of the counters with the next heartbeat.
     pub fn publish(&self, free_delta: i64, inode_delta: i64) {
@@ -264,6 +282,9 @@ impl Inner {
     fn liveness(&self, life: Me) -> Liveness {
         let at = usize::from(life.slot.0);
         {
+            if self.replayed.read().contains(&life) {
+                return Liveness::Dead;
+            }
             let slots = self.slots.read();
             match slots.get(at) {
                 None => return Liveness::Alive,
