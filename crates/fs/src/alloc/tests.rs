@@ -1,1 +1,620 @@
+//! Allocators of several nodes over one memory pool, with the real cache, journal and locks.
 
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{OnceLock, Weak};
+
+use braid_lock::{DemoteFailed, Demoted, GlockOps, Hint, Liveness, ManagerOptions, Me, Peers};
+use braid_pool::Pool;
+use parking_lot::RwLock;
+
+use super::*;
+use crate::make::{MakeOptions, make};
+use crate::replay::replay;
+use crate::test_volume::Rng;
+
+#[derive(Default)]
+struct Net {
+    nodes: RwLock<Vec<Weak<LockManager>>>,
+    dead: Mutex<HashSet<Me>>,
+}
+impl Peers for Net {
+    fn liveness(&self, life: Me) -> Liveness {
+        if self.dead.lock().contains(&life) { Liveness::Dead } else { Liveness::Alive }
+    }
+    fn hint(&self, to: Me, lock: LockNo, hint: Hint) {
+        let all: Vec<_> = self.nodes.read().iter().filter_map(Weak::upgrade).collect();
+        if let Some(manager) = all.into_iter().find(|m| m.me() == to) {
+            manager.hint(lock, hint);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Ops(OnceLock<Weak<Meta>>);
+impl GlockOps for Ops {
+    fn demote(
+        &self,
+        lock: LockNo,
+        from: Mode,
+        to: Mode,
+    ) -> std::result::Result<Demoted, DemoteFailed> {
+        let meta = self.0.get().and_then(Weak::upgrade).ok_or(DemoteFailed)?;
+        if from == Mode::Exclusive {
+            meta.sync_owner(lock).map_err(|_| DemoteFailed)?;
+        }
+        if to == Mode::Unlocked {
+            meta.drop_owner(lock);
+        }
+        Ok(Demoted::default())
+    }
+}
+
+struct Cluster {
+    pool: Pool,
+    volume: Arc<Volume>,
+    net: Arc<Net>,
+}
+
+struct Node {
+    me: Me,
+    meta: Arc<Meta>,
+    locks: Arc<LockManager>,
+    alloc: Alloc,
+}
+
+impl Cluster {
+    fn new(mib: u64) -> Self {
+        let pool = Pool::for_tests(1, braid_format::Bytes(mib << 20));
+        make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let volume = Arc::new(Volume::open(pool.clone()).unwrap());
+        Self { pool, volume, net: Arc::default() }
+    }
+    fn node(&self, slot: u16, incarnation: u32) -> Node {
+        let me = Me { slot: NodeId(slot), incarnation: Incarnation(incarnation) };
+        let geo = self.volume.geo;
+        let store =
+            braid_lock::DeviceStore::new(self.pool.clone(), geo.block_size, geo.lock_sector);
+        let ops = Arc::new(Ops::default());
+        let options = ManagerOptions { demoters: 1, ..ManagerOptions::default() };
+        let locks =
+            LockManager::new(me, Arc::new(store), self.net.clone(), ops.clone(), options).unwrap();
+        self.net.nodes.write().push(Arc::downgrade(&locks));
+        let (volume, slot) = (self.volume.clone(), me.slot);
+        let meta = Arc::new(Meta::open(volume.clone(), slot, me.incarnation, 8 << 20).unwrap());
+        ops.0.set(Arc::downgrade(&meta)).unwrap();
+        let alloc = Alloc::open(volume, meta.clone(), locks.clone(), slot, me.incarnation).unwrap();
+        Node { me, meta, locks, alloc }
+    }
+    /// The node is gone; another has recovered it.
+    fn bury(&self, dead: &Node, by: &Node) {
+        dead.locks.withdraw();
+        dead.meta.poison("crash".into());
+        replay(&self.volume, dead.me.slot).unwrap();
+        reclaim(&self.volume, &by.meta, &by.locks, dead.me.slot).unwrap();
+        self.net.dead.lock().insert(dead.me);
+    }
+    /// Counters and bitmaps of a file system whose nodes have all left: (data blocks, slots in use).
+    fn usage(&self) -> (Vec<u64>, Vec<u64>) {
+        let (mut data, mut slots, mut free) = (Vec::new(), Vec::new(), 0);
+        for index in 0..self.volume.sb.rgrp_count.get() {
+            let shape = self.volume.group_shape(index).unwrap();
+            let (body, _, _) = self.volume.read_body(shape.start).unwrap();
+            let raw = group::check_header(shape.start, index, &shape, &body).unwrap();
+            let mut bits = Vec::new();
+            for n in 0..shape.bitmap_slots {
+                let block = BlockNo(shape.start.get() + 1 + n);
+                let (body, _, kind) = self.volume.read_body(block).unwrap();
+                assert_eq!(kind, MetaKind::Bitmap);
+                bits.extend_from_slice(&body[braid_format::meta::MetaHeader::LEN..]);
+            }
+            let of = |state| bits::count(&bits, 0, shape.block_count, state);
+            assert_eq!(raw.free_blocks.get(), of(BlockState::Free), "group {index}");
+            assert_eq!(raw.free_meta.get(), of(BlockState::MetaFree), "group {index}");
+            free += raw.free_blocks.get();
+            for i in 0..shape.block_count {
+                match bits::get(&bits, i) {
+                    BlockState::Data => data.push(shape.first_block + i),
+                    BlockState::MetaUsed => slots.push(shape.first_block + i),
+                    _ => {}
+                }
+            }
+        }
+        let (counted, inodes) = read_counters(&self.volume).unwrap();
+        assert_eq!(counted, free, "cluster counter of free blocks");
+        assert!(inodes >= 1);
+        (data, slots)
+    }
+    fn inodes(&self) -> u64 {
+        read_counters(&self.volume).unwrap().1
+    }
+}
+
+impl Node {
+    fn leave(&self) {
+        self.alloc.close().unwrap();
+        self.locks.shutdown().unwrap();
+        self.meta.close().unwrap();
+    }
+    /// Data of `n` blocks, as runs.
+    fn write(&self, n: u64) -> Result<Vec<(u64, u64)>> {
+        let mut r = self.alloc.reserve(n, 0, 0)?;
+        let (mut out, mut goal, mut left) = (Vec::new(), None, n);
+        while left > 0 {
+            let run = self.alloc.claim(&mut r, left, goal)?;
+            let (start, len) = (run.start.get(), run.len);
+            left -= len;
+            goal = Some(BlockNo(start + len));
+            self.alloc.commit_run(&mut self.meta.begin()?, run, len)?;
+            out.push((start, len));
+        }
+        Ok(out)
+    }
+    fn erase(&self, runs: &[(u64, u64)]) -> Result<()> {
+        for &(start, len) in runs {
+            let mut r = self.alloc.reserve(0, 0, 1)?;
+            let mut tx = self.meta.begin()?;
+            self.alloc.free_data(&mut tx, &mut r, BlockNo(start), len)?;
+        }
+        Ok(())
+    }
+    fn create(&self) -> Result<BlockNo> {
+        let mut r = self.alloc.reserve(0, 1, 0)?;
+        let (slot, guard) = self.alloc.claim_dinode(&mut r)?;
+        let mut tx = self.meta.begin()?;
+        self.alloc.commit_dinode(&mut tx, slot)?;
+        tx.create(slot, LockNo::from(slot), MetaKind::Dinode, |_| {})?;
+        drop(tx);
+        drop(guard);
+        Ok(slot)
+    }
+    fn remove(&self, slot: BlockNo) -> Result<()> {
+        let lock = LockNo::from(slot);
+        let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
+        let mut r = self.alloc.reserve(0, 0, 1)?;
+        let mut tx = self.meta.begin()?;
+        tx.free(slot, lock)?;
+        self.alloc.free_slot(&mut tx, &mut r, slot, true)?;
+        drop(tx);
+        drop(guard);
+        Ok(())
+    }
+}
+
+#[test]
+fn fresh_file_system_is_all_free_and_stays_so() {
+    let c = Cluster::new(64);
+    let (data, slots) = c.usage();
+    assert_eq!((data.len(), slots.as_slice()), (0, &[c.volume.root().get()][..]));
+    let node = c.node(0, 1);
+    let (total, free, inodes) = node.alloc.totals();
+    assert!(free < total && total - free == 64, "{total} {free}");
+    assert_eq!(inodes, 1);
+    node.leave();
+    assert_eq!(c.usage().0.len(), 0);
+}
+
+#[test]
+fn streamed_file_is_one_extent_per_window_and_windows_join() {
+    let c = Cluster::new(256);
+    let node = c.node(1, 1);
+    let mut extents: Vec<(u64, u64)> = Vec::new();
+    let mut goal = None;
+    for _ in 0..32 {
+        let mut r = node.alloc.reserve(256, 0, 0).unwrap();
+        let run = node.alloc.claim(&mut r, 256, goal).unwrap();
+        let (start, len) = (run.start.get(), run.len);
+        goal = Some(BlockNo(start + len));
+        node.alloc.commit_run(&mut node.meta.begin().unwrap(), run, len).unwrap();
+        match extents.last_mut() {
+            Some((s, n)) if *s + *n == start => *n += len,
+            _ => extents.push((start, len)),
+        }
+    }
+    // 32 MiB from groups of about 15 MiB.
+    assert!(extents.len() <= 4, "{extents:?}");
+    node.leave();
+    assert_eq!(c.usage().0.len(), 32 * 256);
+}
+
+#[test]
+fn two_streams_do_not_share_a_run() {
+    let c = Cluster::new(256);
+    let node = c.node(0, 1);
+    let mut ends = [None, None];
+    let mut extents = 0;
+    // Room for both, in one window.
+    drop(node.alloc.reserve(2000, 0, 0).unwrap());
+    for i in 0..16 {
+        let mut r = node.alloc.reserve(64, 0, 0).unwrap();
+        let run = node.alloc.claim(&mut r, 64, ends[i % 2]).unwrap();
+        extents += u32::from(ends[i % 2] != Some(run.start));
+        ends[i % 2] = Some(BlockNo(run.start.get() + run.len));
+        let len = run.len;
+        node.alloc.commit_run(&mut node.meta.begin().unwrap(), run, len).unwrap();
+    }
+    assert_eq!(extents, 2);
+    node.leave();
+}
+
+#[test]
+fn unused_promises_and_claims_go_back() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let before = node.alloc.totals();
+    let mut r = node.alloc.reserve(100, 3, 5).unwrap();
+    let other = node.alloc.reserve(10, 0, 0).unwrap();
+    node.alloc.merge(&mut r, other);
+    assert_eq!((r.data, r.slots, r.frees), (110, 3, 5));
+    let run = node.alloc.claim(&mut r, 50, None).unwrap();
+    let start = run.start;
+    assert_eq!((run.len, r.data), (50, 60));
+    drop(run);
+    let run = node.alloc.claim(&mut r, 50, Some(start)).unwrap();
+    assert_eq!(run.start, start, "what went back is taken again");
+    node.alloc.commit_run(&mut node.meta.begin().unwrap(), run, 20).unwrap();
+    let (slot, guard) = node.alloc.claim_dinode(&mut r).unwrap();
+    drop(guard);
+    node.alloc.unclaim_dinode(slot);
+    drop(r);
+    let state = node.alloc.inner.state.lock();
+    assert!(state.windows.iter().all(|w| w.busy == 0));
+    drop(state);
+    // One chunk was carved.
+    assert_eq!(before.1 - node.alloc.totals().1, 20 + 64);
+    node.leave();
+    assert_eq!(c.usage().0.len(), 20);
+}
+
+#[test]
+fn freed_blocks_are_not_given_out_before_the_free_is_durable() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let runs = node.write(500).unwrap();
+    node.meta.commit().unwrap();
+    node.erase(&runs).unwrap();
+    let freed: HashSet<u64> = runs.iter().flat_map(|&(s, n)| s..s + n).collect();
+    let again = node.write(500).unwrap();
+    assert!(again.iter().flat_map(|&(s, n)| s..s + n).all(|b| !freed.contains(&b)));
+    node.erase(&again).unwrap();
+    node.meta.commit().unwrap();
+    node.leave();
+    assert_eq!(c.usage().0.len(), 0);
+}
+
+#[test]
+fn full_is_exact_and_full_again_after_frees() {
+    let c = Cluster::new(64);
+    let node = c.node(2, 1);
+    let free = node.alloc.totals().1;
+    assert!(matches!(node.alloc.reserve(free + 1, 0, 0), Err(Error::NoSpace)));
+    let mut files = Vec::new();
+    let mut got = 0;
+    let mut step = 1000;
+    while step > 0 {
+        match node.write(step) {
+            Ok(runs) => {
+                got += step;
+                files.push(runs);
+            }
+            Err(Error::NoSpace) => step /= 2,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    assert_eq!(got, free, "every free block was to be had");
+    assert_eq!(node.alloc.totals().1, 0);
+    assert!(matches!(node.alloc.reserve(1, 0, 0), Err(Error::NoSpace)));
+    // The chunk of the root has free slots; then there is no room for more.
+    let mut created = 0;
+    while node.create().is_ok() {
+        created += 1;
+    }
+    assert_eq!(created, 63);
+    // Freed, but not committed by anyone: the allocator commits by itself when it is short.
+    let half: u64 = files
+        .drain(..4)
+        .map(|runs| {
+            node.erase(&runs).unwrap();
+            runs.iter().map(|r| r.1).sum::<u64>()
+        })
+        .sum();
+    let runs = node.write(half).unwrap();
+    assert!(matches!(node.alloc.reserve(1, 0, 0), Err(Error::NoSpace)));
+    files.push(runs);
+    node.leave();
+    let used: u64 = files.iter().flatten().map(|r| r.1).sum();
+    assert_eq!(c.usage().0.len() as u64, used);
+    assert_eq!(c.usage().0.len() as u64, free);
+}
+
+#[test]
+fn metadata_finds_room_in_crumbs() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let free = node.alloc.totals().1;
+    let runs = node.write(free).unwrap();
+    // Every 40th block is free again: no chunk fits anywhere.
+    let mut crumbs = 0;
+    for &(start, len) in &runs {
+        for block in (start..start + len).step_by(40) {
+            node.erase(&[(block, 1)]).unwrap();
+            crumbs += 1;
+        }
+    }
+    for _ in 0..crumbs + 63 {
+        node.create().unwrap();
+    }
+    assert!(matches!(node.create(), Err(Error::NoSpace)));
+    node.leave();
+    assert_eq!(c.usage().1.len() as u64, crumbs + 63 + 1);
+}
+
+#[test]
+fn dead_node_gives_back_all_but_what_was_durable() {
+    let c = Cluster::new(64);
+    let (a, b) = (c.node(0, 1), c.node(1, 1));
+    let kept = a.write(700).unwrap();
+    let slot = a.create().unwrap();
+    a.meta.commit().unwrap();
+    let _lost = a.write(300).unwrap();
+    a.create().unwrap();
+    c.bury(&a, &b);
+    // Twice: the recoverer may have died before it told.
+    reclaim(&c.volume, &b.meta, &b.locks, a.me.slot).unwrap();
+    let a2 = c.node(0, 2);
+    assert_eq!(a2.alloc.deltas(), (0, 0));
+    a2.leave();
+    b.leave();
+    let (data, slots) = c.usage();
+    let want: Vec<u64> = kept.iter().flat_map(|&(s, n)| s..s + n).collect();
+    assert_eq!(data, want);
+    assert!(slots.contains(&slot.get()) && slots.len() == 2);
+    assert_eq!(c.inodes(), 2);
+}
+
+#[test]
+fn windows_left_by_a_dead_node_are_inherited_by_its_slot() {
+    let c = Cluster::new(64);
+    let a = c.node(0, 1);
+    let kept = a.write(700).unwrap();
+    a.erase(&[(kept[0].0, 100)]).unwrap();
+    a.create().unwrap();
+    a.meta.commit().unwrap();
+    a.locks.withdraw();
+    a.meta.poison("crash".into());
+    replay(&c.volume, a.me.slot).unwrap();
+    c.net.dead.lock().insert(a.me);
+    let a = c.node(0, 2);
+    a.write(50).unwrap();
+    a.create().unwrap();
+    a.leave();
+    assert_eq!(c.usage().0.len(), 650);
+    assert_eq!(c.usage().1.len(), 3);
+}
+
+/// What the whole cluster uses, and whether it is durable.
+struct Held {
+    node: usize,
+    len: u64,
+    slot: bool,
+    durable: Arc<AtomicBool>,
+}
+/// What is being freed.
+struct Gone {
+    node: usize,
+    start: u64,
+    held: Held,
+    durable: Arc<AtomicBool>,
+}
+
+struct World {
+    c: Cluster,
+    nodes: Vec<Node>,
+    rng: Rng,
+    held: BTreeMap<u64, Held>,
+    gone: Vec<Gone>,
+}
+
+impl World {
+    fn flag(tx: &mut Tx<'_>) -> Arc<AtomicBool> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let set = flag.clone();
+        tx.on_commit(Box::new(move || set.store(true, Ordering::Release)));
+        flag
+    }
+    fn overlaps(&self, start: u64, len: u64) -> bool {
+        let hit = |s: u64, n: u64| s < start + len && start < s + n;
+        self.held.iter().any(|(s, h)| hit(*s, h.len))
+            || self
+                .gone
+                .iter()
+                .any(|g| !g.durable.load(Ordering::Acquire) && hit(g.start, g.held.len))
+    }
+    fn hold(&mut self, start: u64, len: u64, slot: bool, node: usize, durable: Arc<AtomicBool>) {
+        assert!(!self.overlaps(start, len), "{start}+{len} given out twice");
+        self.held.insert(start, Held { node, len, slot, durable });
+    }
+    fn write(&mut self, i: usize) {
+        let want = 1 + self.rng.below(400);
+        let node = &self.nodes[i];
+        let mut r = match node.alloc.reserve(want, 0, 0) {
+            Ok(r) => r,
+            Err(Error::NoSpace) => return,
+            Err(e) => panic!("{e}"),
+        };
+        let mut goal = None;
+        while r.data > 0 {
+            let node = &self.nodes[i];
+            let ask = 1 + self.rng.below(r.data);
+            let run = node.alloc.claim(&mut r, ask, goal).unwrap();
+            let (start, len) = (run.start.get(), run.len);
+            goal = Some(BlockNo(start + len));
+            let keep = if self.rng.below(4) == 0 { self.rng.below(len + 1) } else { len };
+            let mut tx = node.meta.begin().unwrap();
+            node.alloc.commit_run(&mut tx, run, keep).unwrap();
+            let flag = Self::flag(&mut tx);
+            drop(tx);
+            if keep > 0 {
+                self.hold(start, keep, false, i, flag);
+            }
+            if self.rng.below(8) == 0 {
+                break;
+            }
+        }
+    }
+    fn create(&mut self, i: usize) {
+        for _ in 0..1 + self.rng.below(20) {
+            let node = &self.nodes[i];
+            let mut r = match node.alloc.reserve(0, 1, 0) {
+                Ok(r) => r,
+                Err(Error::NoSpace) => return,
+                Err(e) => panic!("{e}"),
+            };
+            let (slot, guard) = node.alloc.claim_dinode(&mut r).unwrap();
+            if self.rng.below(10) == 0 {
+                drop(guard);
+                node.alloc.unclaim_dinode(slot);
+                continue;
+            }
+            let mut tx = node.meta.begin().unwrap();
+            node.alloc.commit_dinode(&mut tx, slot).unwrap();
+            tx.create(slot, LockNo::from(slot), MetaKind::Dinode, |_| {}).unwrap();
+            let flag = Self::flag(&mut tx);
+            drop(tx);
+            drop(guard);
+            self.hold(slot.get(), 1, true, i, flag);
+        }
+    }
+    fn free(&mut self, i: usize) {
+        for _ in 0..1 + self.rng.below(12) {
+            let n = self.held.len() as u64;
+            if n == 0 {
+                return;
+            }
+            let at = usize::try_from(self.rng.below(n)).unwrap();
+            let start = *self.held.keys().nth(at).unwrap();
+            let held = self.held.remove(&start).unwrap();
+            // Others see only what is durable: a file's lock going over makes it so.
+            if held.node != i {
+                self.nodes[held.node].meta.commit().unwrap();
+            }
+            let node = &self.nodes[i];
+            let guard = held.slot.then(|| {
+                node.locks.acquire(LockNo(start), Mode::Exclusive, Local::Exclusive).unwrap()
+            });
+            let mut r = node.alloc.reserve(0, 0, 1).unwrap();
+            let mut tx = node.meta.begin().unwrap();
+            if held.slot {
+                tx.free(BlockNo(start), LockNo(start)).unwrap();
+                node.alloc.free_slot(&mut tx, &mut r, BlockNo(start), true).unwrap();
+            } else {
+                node.alloc.free_data(&mut tx, &mut r, BlockNo(start), held.len).unwrap();
+            }
+            let durable = Self::flag(&mut tx);
+            drop(tx);
+            drop(guard);
+            self.gone.push(Gone { node: i, start, held, durable });
+        }
+    }
+    fn crash(&mut self, i: usize) {
+        let by = (i + 1) % self.nodes.len();
+        self.c.bury(&self.nodes[i], &self.nodes[by]);
+        // What was not durable never happened.
+        for gone in std::mem::take(&mut self.gone) {
+            if gone.node == i && !gone.durable.load(Ordering::Acquire) {
+                self.held.insert(gone.start, gone.held);
+            } else {
+                self.gone.push(gone);
+            }
+        }
+        self.held.retain(|_, h| h.node != i || h.durable.load(Ordering::Acquire));
+        let incarnation = self.nodes[i].me.incarnation.get() + 1;
+        let slot = self.nodes[i].me.slot.get();
+        self.nodes[i] = self.c.node(slot, incarnation);
+    }
+    fn step(&mut self) {
+        let i = usize::try_from(self.rng.below(2)).unwrap();
+        match self.rng.below(20) {
+            0..=6 => self.write(i),
+            7..=10 => self.create(i),
+            11..=15 => self.free(i),
+            16 => self.nodes[i].meta.commit().unwrap(),
+            17 => self.nodes[i].alloc.drain_frees().unwrap(),
+            18 => self.nodes[i].alloc.shrink().unwrap(),
+            _ => self.crash(i),
+        }
+        self.gone.retain(|g| !g.durable.load(Ordering::Acquire));
+    }
+    fn finish(self) {
+        for node in &self.nodes {
+            node.leave();
+        }
+        let (data, slots) = self.c.usage();
+        let blocks = |slot| {
+            let held = self.held.iter().filter(move |(_, h)| h.slot == slot);
+            held.flat_map(|(s, h)| *s..*s + h.len).collect::<Vec<u64>>()
+        };
+        assert_eq!(data, blocks(false));
+        let mut want = blocks(true);
+        want.push(self.c.volume.root().get());
+        want.sort_unstable();
+        assert_eq!(slots, want);
+        assert_eq!(self.c.inodes(), want.len() as u64);
+    }
+}
+
+/// Two nodes write, create, free each other's things, drain, give windows back and die at random:
+/// no block is given out twice, none is lost, all counts are exact.
+#[test]
+fn random_histories_conserve_blocks() {
+    for seed in 0..12 {
+        let c = Cluster::new(48);
+        let nodes = vec![c.node(0, 1), c.node(1, 1)];
+        let mut w = World { c, nodes, rng: Rng(seed), held: BTreeMap::new(), gone: Vec::new() };
+        for _ in 0..150 {
+            w.step();
+        }
+        w.finish();
+    }
+}
+
+/// As above in a pool kept nearly full by many threads of one node.
+#[test]
+fn threads_share_windows() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let total = node.alloc.totals().1;
+    let files: Mutex<Vec<(u64, u64)>> = Mutex::default();
+    std::thread::scope(|s| {
+        for t in 0..4 {
+            let (node, files) = (&node, &files);
+            s.spawn(move || {
+                let mut rng = Rng(t);
+                for _ in 0..100 {
+                    match node.write(1 + rng.below(300)) {
+                        Ok(runs) => files.lock().extend(runs),
+                        Err(Error::NoSpace) => {}
+                        Err(e) => panic!("{e}"),
+                    }
+                    if rng.below(3) == 0 {
+                        let gone = {
+                            let mut files = files.lock();
+                            let n = files.len() / 3;
+                            files.drain(..n).collect::<Vec<_>>()
+                        };
+                        node.erase(&gone).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let mut files = files.into_inner();
+    files.sort_unstable();
+    for pair in files.windows(2) {
+        assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?} overlap");
+    }
+    let used: u64 = files.iter().map(|f| f.1).sum();
+    assert_eq!(node.alloc.totals().1, total - used);
+    node.leave();
+    assert_eq!(c.usage().0.len() as u64, used);
+}
