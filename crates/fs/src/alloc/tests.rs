@@ -57,6 +57,7 @@ struct Cluster {
 }
 
 struct Node {
+    net: Arc<Net>,
     me: Me,
     meta: Arc<Meta>,
     locks: Arc<LockManager>,
@@ -84,7 +85,7 @@ impl Cluster {
         let meta = Arc::new(Meta::open(volume.clone(), slot, me.incarnation, 8 << 20).unwrap());
         ops.0.set(Arc::downgrade(&meta)).unwrap();
         let alloc = Alloc::open(volume, meta.clone(), locks.clone(), slot, me.incarnation).unwrap();
-        Node { me, meta, locks, alloc }
+        Node { net: self.net.clone(), me, meta, locks, alloc }
     }
     /// The node is gone; another has recovered it.
     fn bury(&self, dead: &Node, by: &Node) {
@@ -135,6 +136,8 @@ impl Node {
         self.alloc.close().unwrap();
         self.locks.shutdown().unwrap();
         self.meta.close().unwrap();
+        // Its slot is free: what it still holds is broken lazily.
+        self.net.dead.lock().insert(self.me);
     }
     /// Data of `n` blocks, as runs.
     fn write(&self, n: u64) -> Result<Vec<(u64, u64)>> {
@@ -200,21 +203,23 @@ fn streamed_file_is_one_extent_per_window_and_windows_join() {
     let node = c.node(1, 1);
     let mut extents: Vec<(u64, u64)> = Vec::new();
     let mut goal = None;
+    let mut total = 0;
     for _ in 0..32 {
         let mut r = node.alloc.reserve(256, 0, 0).unwrap();
         let run = node.alloc.claim(&mut r, 256, goal).unwrap();
         let (start, len) = (run.start.get(), run.len);
         goal = Some(BlockNo(start + len));
+        total += len;
         node.alloc.commit_run(&mut node.meta.begin().unwrap(), run, len).unwrap();
         match extents.last_mut() {
             Some((s, n)) if *s + *n == start => *n += len,
             _ => extents.push((start, len)),
         }
     }
-    // 32 MiB from groups of about 15 MiB.
-    assert!(extents.len() <= 4, "{extents:?}");
+    // About 32 MiB from groups of about 15 MiB.
+    assert!(total > 30 * 256 && extents.len() <= 4, "{extents:?}");
     node.leave();
-    assert_eq!(c.usage().0.len(), 32 * 256);
+    assert_eq!(c.usage().0.len() as u64, total);
 }
 
 #[test]
@@ -567,11 +572,11 @@ impl World {
 /// no block is given out twice, none is lost, all counts are exact.
 #[test]
 fn random_histories_conserve_blocks() {
-    for seed in 0..12 {
+    for seed in 0..30 {
         let c = Cluster::new(48);
         let nodes = vec![c.node(0, 1), c.node(1, 1)];
         let mut w = World { c, nodes, rng: Rng(seed), held: BTreeMap::new(), gone: Vec::new() };
-        for _ in 0..150 {
+        for _ in 0..250 {
             w.step();
         }
         w.finish();
