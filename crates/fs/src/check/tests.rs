@@ -1,1 +1,367 @@
+//! A populated file system, damaged in known ways: each must be named, and mended where it can be.
 
+use std::sync::Arc;
+
+use braid_format::dinode::RawDinode;
+use braid_format::meta::{MetaHeader, MetaKind};
+use braid_format::node::RawCounters;
+use braid_format::rgrp::{BlockState, RawRgrp};
+use braid_format::superblock::RawSuperblock;
+use braid_format::tree::{RawExtent, RawNode};
+use braid_format::{BlockNo, ByteOffset, Bytes, InodeNo};
+use braid_pool::Pool;
+use braid_pool::device::{Device, MemoryDevice};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::*;
+use crate::alloc::bits;
+use crate::attr::{Cred, NoKernelCache, WriteFlags};
+use crate::make::{MakeOptions, make};
+use crate::mount::MountOptions;
+use crate::{Attr, Fs};
+
+const CRED: Cred = Cred { uid: 0, gid: 0, pid: 1, umask: 0o022 };
+const RDWR: i32 = 2;
+
+fn mount(pool: &Pool) -> Fs {
+    Fs::mount(pool.clone(), MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
+}
+fn file(fs: &Fs, dir: InodeNo, name: &str, pieces: &[(u64, usize)]) -> Attr {
+    let (attr, fh) = fs.create(dir, name.as_bytes(), 0o644, RDWR, &CRED).unwrap();
+    for &(at, len) in pieces {
+        fs.write(fh, at, &vec![0x42; len], WriteFlags::default()).unwrap();
+    }
+    fs.fsync(fh, false).unwrap();
+    fs.release(fh).unwrap();
+    attr
+}
+
+/// What [`populated`] made.
+struct Made {
+    pool: Pool,
+    volume: Volume,
+    /// A file with blocks; another one.
+    big: BlockNo,
+    other: BlockNo,
+    /// A directory in a tree of leaves, and how many names it has.
+    dir: BlockNo,
+    names: u64,
+    /// A directory in a directory.
+    sub: BlockNo,
+}
+
+fn populate(fs: &Fs) -> [InodeNo; 4] {
+    let root = fs.root();
+    let dir = fs.mkdir(root, b"dir", 0o755, &CRED).unwrap().ino;
+    for i in 0..300 {
+        file(fs, dir, &format!("a file with a rather long name {i}"), &[]);
+    }
+    let sub = fs.mkdir(dir, b"sub", 0o755, &CRED).unwrap().ino;
+    let big = file(fs, sub, "big", &[(0, 1 << 20), (8 << 20, 100_000)]).ino;
+    let other = file(fs, root, "other", &[(0, 300_000)]).ino;
+    file(fs, root, "small", &[(0, 100)]);
+    fs.link(other, dir, b"another name").unwrap();
+    fs.symlink(sub, b"way", b"../../other", &CRED).unwrap();
+    fs.setxattr(big, b"user.note", &[7; 900], 0).unwrap();
+    fs.unlink(dir, b"a file with a rather long name 7").unwrap();
+    [big, other, dir, sub]
+}
+fn populated() -> Made {
+    let pool = Pool::for_tests(2, Bytes(40 << 20));
+    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = mount(&pool);
+    let [big, other, dir, sub] = populate(&fs).map(BlockNo::from);
+    fs.unmount().unwrap();
+    let volume = Volume::open(pool.clone()).unwrap();
+    Made { pool, volume, big, other, dir, names: 301, sub }
+}
+fn run(pool: &Pool, repair: bool) -> Report {
+    check(pool.clone(), CheckOptions { repair }, &mut |_, _| {}).unwrap()
+}
+fn assert_clean(pool: &Pool) -> Report {
+    let report = run(pool, false);
+    assert!(report.problems.is_empty(), "{:#?}", report.problems);
+    report
+}
+
+impl Made {
+    fn body(&self, block: BlockNo) -> Vec<u8> {
+        self.volume.read_body(block).unwrap().0.to_vec()
+    }
+    /// Changes a body and seals it again.
+    fn edit<T>(&self, block: BlockNo, f: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut body = self.body(block);
+        let t = f(&mut body);
+        MetaHeader::seal(&mut body);
+        self.volume.write_bodies(&[(block, &body)]).unwrap();
+        t
+    }
+    fn dinode<T>(&self, block: BlockNo, f: impl FnOnce(&mut RawDinode) -> T) -> T {
+        self.edit(block, |body| f(RawDinode::mut_from_prefix(body).unwrap().0))
+    }
+    /// Breaks a body without sealing it.
+    fn smash(&self, block: BlockNo) {
+        let mut body = self.body(block);
+        body[100] ^= 0xff;
+        self.volume.write_bodies(&[(block, &body)]).unwrap();
+    }
+    /// Sets the bits of a run in its group's bitmap.
+    fn set_bits(&self, block: u64, len: u64, state: BlockState) {
+        let index = self.volume.rgrp_of(BlockNo(block)).unwrap();
+        let shape = self.volume.group_shape(index).unwrap();
+        let per = crate::make::blocks_per_bitmap(self.volume.geo);
+        let at = block - shape.first_block;
+        assert!(at / per == (at + len - 1) / per);
+        let bitmap = BlockNo(shape.start.get() + 1 + at / per);
+        self.edit(bitmap, |body| bits::fill(&mut body[MetaHeader::LEN..], at % per, len, state));
+    }
+    fn state_of(&self, block: u64) -> BlockState {
+        let index = self.volume.rgrp_of(BlockNo(block)).unwrap();
+        let shape = self.volume.group_shape(index).unwrap();
+        let per = crate::make::blocks_per_bitmap(self.volume.geo);
+        let at = block - shape.first_block;
+        let bitmap = BlockNo(shape.start.get() + 1 + at / per);
+        bits::get(&self.body(bitmap)[MetaHeader::LEN..], at % per)
+    }
+    fn first_extent(&self, ino: BlockNo) -> RawExtent {
+        let body = self.body(ino);
+        assert_eq!(RawDinode::read_from_prefix(&body).unwrap().0.tree_height.get(), 0);
+        RawExtent::read_from_prefix(&body[RawDinode::TAIL_AT..]).unwrap().0
+    }
+    /// A problem that names `block` and says `what`; with `mended`, a repair leaves nothing.
+    fn expect(&self, block: BlockNo, what: &str, mended: bool) {
+        let before = self.image();
+        let report = run(&self.pool, false);
+        let name = format!("block {block}:");
+        let named = report.problems.iter().any(|p| p.starts_with(&name) && p.contains(what));
+        assert!(named, "no {name} .. {what} in {:#?}", report.problems);
+        assert!(self.image() == before, "a check without repair wrote");
+        let repaired = run(&self.pool, true);
+        if mended {
+            assert!(repaired.repaired > 0);
+            assert_clean(&self.pool);
+        }
+    }
+    fn image(&self) -> Vec<Vec<u8>> {
+        image(&self.pool)
+    }
+}
+
+fn image(pool: &Pool) -> Vec<Vec<u8>> {
+    let read = |d: &Arc<dyn Device>| {
+        let mut bytes = vec![0; d.info().size.to_usize()];
+        d.read(ByteOffset(0), &mut bytes).unwrap();
+        bytes
+    };
+    pool.devices().iter().map(read).collect()
+}
+/// The same bytes on other devices: what a machine that lost power leaves.
+fn copy(pool: &Pool) -> Pool {
+    let device = |(n, bytes): (usize, Vec<u8>)| {
+        let size = Bytes::from(bytes.len());
+        let d = MemoryDevice::new(&format!("copy{n}"), size, Bytes(512));
+        d.write(ByteOffset(0), &bytes).unwrap();
+        d as Arc<dyn Device>
+    };
+    Pool::assemble(image(pool).into_iter().enumerate().map(device).collect()).unwrap()
+}
+
+#[test]
+fn what_mkfs_makes_is_clean() {
+    for n in [1, 3] {
+        let pool = Pool::for_tests(n, Bytes(64 << 20));
+        let mut seen = (0, 0);
+        make(&pool, &MakeOptions::default(), &mut |done, total| seen = (done, total)).unwrap();
+        assert!(seen.0 == seen.1 && seen.1 >= 4);
+        let report = assert_clean(&pool);
+        assert_eq!((report.inodes, report.directories, report.data_blocks), (1, 1, 0));
+    }
+}
+
+#[test]
+fn what_operations_leave_is_clean() {
+    let made = populated();
+    let report = assert_clean(&made.pool);
+    // Root, dir, sub; 299 files, big, other, small, way.
+    assert_eq!((report.inodes, report.directories), (306, 3));
+    assert!(report.data_blocks >= (1 << 20) / 4096 + 25 + 74);
+    assert_eq!(report.replayed, 0);
+}
+
+#[test]
+fn journal_of_a_dead_node_is_replayed_first_and_its_windows_count() {
+    let pool = Pool::for_tests(2, Bytes(40 << 20));
+    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = mount(&pool);
+    populate(&fs);
+    fs.sync().unwrap();
+    let left = copy(&pool);
+    let refused = check(pool.clone(), CheckOptions::default(), &mut |_, _| {});
+    assert!(matches!(refused, Err(Error::Mounted { .. })), "{refused:?}");
+    let report = assert_clean(&left);
+    assert_eq!((report.inodes, report.replayed), (306, 1));
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn bitmap_and_counters() {
+    let m = populated();
+    let extent = m.first_extent(m.other);
+    let at = extent.physical.get();
+    m.set_bits(at + 1, 2, BlockState::Free);
+    m.expect(BlockNo(at + 1), "2 block(s): file data that the bitmap", true);
+
+    let shape = m.volume.group_shape(3).unwrap();
+    let free = shape.first_block + shape.block_count - 100;
+    assert_eq!(m.state_of(free), BlockState::Free);
+    m.set_bits(free, 5, BlockState::Data);
+    m.expect(BlockNo(free), "5 block(s): data blocks that nothing refers to", true);
+    m.set_bits(free, 1, BlockState::MetaUsed);
+    m.expect(BlockNo(free), "metadata blocks that nothing refers to", true);
+
+    m.set_bits(m.big.get(), 1, BlockState::MetaFree);
+    m.expect(m.big, "metadata in use", true);
+
+    m.edit(shape.start, |b| RawRgrp::mut_from_prefix(b).unwrap().0.free_blocks.set(3));
+    m.expect(shape.start, "counts 3 free blocks", true);
+
+    let counters = BlockNo::from(m.volume.named(RawSuperblock::NAMED_COUNTERS));
+    m.edit(counters, |b| RawCounters::mut_from_prefix(b).unwrap().0.inodes.set(3));
+    m.expect(counters, "3 inodes, there are 306", true);
+
+    m.smash(BlockNo(shape.start.get() + 1));
+    m.expect(BlockNo(shape.start.get() + 1), "allocation bitmap: ", true);
+}
+
+#[test]
+fn superblock_copies() {
+    let m = populated();
+    m.smash(BlockNo(0));
+    m.expect(BlockNo(0), "superblock: ", true);
+    let bytes = m.volume.sb.total_blocks.get() << 12;
+    let copy = BlockNo(Volume::copy_offset_of(bytes).get() >> 12);
+    m.edit(copy, |b| RawSuperblock::mut_from_prefix(b).unwrap().0.hash_seed.set(1));
+    m.expect(copy, "copies differ", true);
+}
+
+#[test]
+fn links_parents_and_counts() {
+    let m = populated();
+    m.dinode(m.other, |raw| raw.nlink.set(5));
+    m.expect(m.other, "inode has 2 links, its dinode says 5", true);
+    m.dinode(m.big, |raw| raw.blocks.set(1));
+    m.expect(m.big, "its dinode says 1", true);
+    m.dinode(m.dir, |raw| raw.entries.set(2));
+    m.expect(m.dir, &format!("directory has {} entries", m.names), true);
+    m.dinode(m.sub, |raw| raw.parent.set(m.volume.sb.root_inode.get()));
+    m.expect(m.sub, "directory is in", true);
+    m.dinode(m.dir, |raw| raw.nlink.set(2));
+    m.expect(m.dir, "inode has 3 links", true);
+}
+
+#[test]
+fn entries_that_lead_nowhere() {
+    let m = populated();
+    // The root's tail: turn the first entry's inode into a number that cannot be one.
+    let root = BlockNo::from(m.volume.root());
+    m.edit(root, |b| b[RawDinode::TAIL_AT + 8..][..8].copy_from_slice(&7_u64.to_le_bytes()));
+    m.expect(root, "names 7, which cannot be an inode", false);
+
+    let m = populated();
+    m.smash(m.big);
+    m.expect(m.big, "dinode: ", false);
+    let problems = run(&m.pool, false).problems;
+    let metadata = problems.iter().any(|p| p.contains("metadata blocks that nothing refers to"));
+    assert!(metadata, "its slot is no longer named: {problems:#?}");
+    assert!(!problems.iter().any(|p| p.contains("which is no inode")), "the entry was dropped");
+}
+
+#[test]
+fn damaged_trees() {
+    let m = populated();
+    // Two files, the same blocks.
+    let extent = m.first_extent(m.other);
+    m.edit(m.big, |b| {
+        let e = RawExtent::mut_from_prefix(&mut b[RawDinode::TAIL_AT..]).unwrap().0;
+        e.physical = extent.physical;
+    });
+    m.expect(BlockNo(extent.physical.get()), "and so does another", false);
+
+    let m = populated();
+    m.edit(m.other, |b| {
+        let e = RawExtent::mut_from_prefix(&mut b[RawDinode::TAIL_AT..]).unwrap().0;
+        e.physical.set(5);
+    });
+    m.expect(BlockNo(5), "outside all groups", false);
+
+    let m = populated();
+    m.edit(m.other, |b| {
+        let e = RawExtent::mut_from_prefix(&mut b[RawDinode::TAIL_AT..]).unwrap().0;
+        e.len.set(0);
+    });
+    m.expect(m.other, "order of extents", false);
+
+    // A leaf of the large directory: entries out of order; then a leaf of another owner.
+    let m = populated();
+    let body = m.body(m.dir);
+    let raw = RawDinode::read_from_prefix(&body).unwrap().0;
+    assert_eq!(raw.tree_height.get(), 1, "a leaf or two below the root");
+    let at = RawDinode::TAIL_AT + 8;
+    let leaf = BlockNo(u64::from_le_bytes(body[at..at + 8].try_into().unwrap()));
+    m.edit(leaf, |b| {
+        let at = size_of::<RawNode>();
+        b[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+    });
+    m.expect(leaf, "order of entries", false);
+    m.edit(leaf, |b| MetaHeader::mut_from_prefix(b).unwrap().0.owner.set(9));
+    m.expect(leaf, "belongs to 9", false);
+    m.edit(leaf, |b| MetaHeader::mut_from_prefix(b).unwrap().0.kind.set(MetaKind::Xattr as u16));
+    m.expect(leaf, "attribute block instead of directory leaf", false);
+}
+
+#[test]
+fn inodes_without_a_name_and_slots_in_disguise() {
+    let m = populated();
+    // The only entries of `sub` go.
+    m.edit(m.sub, |b| {
+        let raw = RawDinode::mut_from_prefix(b).unwrap().0;
+        raw.tail_count.set(0);
+        raw.entries.set(0);
+    });
+    m.expect(m.big, "inode without a name", false);
+
+    let m = populated();
+    let shape = m.volume.group_shape(0).unwrap();
+    let slot = (0..shape.block_count)
+        .map(|i| shape.first_block + i)
+        .find(|&b| m.state_of(b) == BlockState::MetaFree)
+        .unwrap();
+    m.edit(BlockNo(slot), |b| {
+        MetaHeader::mut_from_prefix(b).unwrap().0.kind.set(MetaKind::Dinode as u16);
+    });
+    m.expect(BlockNo(slot), "free metadata block holds a dinode", false);
+    m.smash(BlockNo(slot));
+    m.expect(BlockNo(slot), "free metadata block: ", false);
+}
+
+#[test]
+fn no_bytes_make_it_panic_or_run_for_ever() {
+    let m = populated();
+    let before = m.image();
+    let mut rng = crate::test_volume::Rng(5);
+    let targets = [m.big, m.other, m.dir, m.sub, BlockNo::from(m.volume.root())];
+    for round in 0..60 {
+        let block = targets[round % targets.len()];
+        // Sealed nonsense: only the checks behind the checksum can notice.
+        m.edit(block, |b| {
+            for _ in 0..1 + rng.below(6) {
+                let at = MetaHeader::LEN + usize::try_from(rng.below(400)).unwrap();
+                b[at] = u8::try_from(rng.below(256)).unwrap();
+            }
+        });
+        run(&m.pool, round % 2 == 1);
+        for (d, bytes) in m.pool.devices().iter().zip(&before) {
+            d.write(ByteOffset(0), bytes).unwrap();
+        }
+    }
+}
