@@ -31,6 +31,7 @@ fn a_write_that_returned_is_seen_by_the_other_node_without_reopening() {
         assert_eq!(fs::metadata(a.join("f")).unwrap().len(), content.len() as u64);
         assert_eq!(fs::metadata(b.join("f")).unwrap().len(), content.len() as u64);
     }
+    drop(on_b);
     c.finish();
 }
 
@@ -337,5 +338,6 @@ fn direct_and_buffered_agree() {
     let mut page = braid_fs::pool::device::AlignedBuf::zeroed(4096);
     direct.read_exact_at(&mut page, 0).unwrap();
     assert!(page.iter().all(|&x| x == 9), "direct read of what the other node wrote");
+    drop(direct);
     c.finish();
 }

@@ -71,8 +71,11 @@ impl Held<'_> {
         let groups: u64 = batch.iter().map(|e| self.groups_of(e)).sum();
         // Leaves that become empty, and the last one that goes back into the tail.
         let frees = groups + 2 * tree::frees_for_remove(height);
-        // Cutting out of the middle of an extent makes two of it.
-        let mut reservation = core.alloc.reserve(0, tree::slots_for_insert(height), frees)?;
+        // Cutting out of the middle of an extent makes two of it. Any other cut needs no space: a
+        // file can be deleted from a full pool.
+        let splits = batch.iter().any(|e| e.logical < range.start && e.end() > range.end);
+        let slots = if splits { tree::slots_for_insert(height) } else { 0 };
+        let mut reservation = core.alloc.reserve(0, slots, frees)?;
         let mut tx = core.meta.begin()?;
         let mut map = self.data().map.write();
         *map = None;
