@@ -1,1 +1,0 @@
-//! See the tests against a mounted core below.

@@ -1,0 +1,124 @@
+//! Two nodes on one pool.
+
+use super::*;
+
+#[test]
+fn a_name_made_on_one_node_is_seen_on_the_other_at_once() {
+    let pool = pool();
+    let (a, b) = (mount(&pool, 0), mount(&pool, 1));
+    let root = a.volume.root();
+    let dir = make_dir(&a, root, "dir");
+    for i in 0..20 {
+        let (one, other) = if i % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let made = touch_file(one, dir, &format!("f{i}"));
+        assert_eq!(lookup(other, dir, format!("f{i}").as_bytes()).unwrap(), made);
+    }
+    assert_eq!(names(&b, dir), names(&a, dir));
+    rename(&b, dir, b"f0", root, b"moved", 0).unwrap();
+    assert!(matches!(lookup(&a, dir, b"f0"), Err(Error::NotFound)));
+    unlink(&a, root, b"moved").unwrap();
+    assert!(matches!(unlink(&b, root, b"moved"), Err(Error::NotFound)));
+    a.unmount();
+    b.unmount();
+}
+
+#[test]
+fn an_inode_unlinked_here_and_open_there_goes_with_the_last_close() {
+    let pool = pool();
+    let (a, b) = (mount(&pool, 0), mount(&pool, 1));
+    let root = a.volume.root();
+    let ino = touch_file(&a, root, "f").ino;
+    let fh = open(&b, ino);
+    unlink(&a, root, b"f").unwrap();
+    // It lives, without a name, for both.
+    assert_eq!(getattr(&b, ino).unwrap().nlink, 0);
+    assert_eq!(orphan::reap(&a).unwrap(), 1);
+    assert_eq!(getattr(&b, ino).unwrap().nlink, 0);
+    close(&b, fh);
+    assert!(gone(&b, ino));
+    assert!(gone(&a, ino));
+    a.unmount();
+    b.unmount();
+}
+
+#[test]
+fn the_lists_of_a_dead_node_are_taken_over() {
+    let pool = pool();
+    let (a, b) = (mount(&pool, 0), mount(&pool, 1));
+    let root = a.volume.root();
+    let ino = touch_file(&a, root, "f").ino;
+    let held = open(&a, ino);
+    unlink(&a, root, b"f").unwrap();
+    // As if a had died and been replayed: what it committed is in place, its locks are free.
+    a.handles.remove(held).unwrap();
+    a.meta.close().unwrap();
+    a.locks.shutdown().unwrap();
+    orphan::recover(&b, a.me.slot).unwrap();
+    orphan::recover(&b, a.me.slot).unwrap();
+    assert_eq!(orphan::reap(&b).unwrap(), 0);
+    assert!(gone(&b, ino));
+    b.unmount();
+    // Nothing is left on the slot's own list either.
+    let c = mount(&pool, 0);
+    assert_eq!(orphan::reap(&c).unwrap(), 0);
+}
+
+#[test]
+fn lists_full_of_open_orphans_refuse_more_and_recover() {
+    let node = mount(&pool(), 0);
+    let root = node.volume.root();
+    let room = (node.volume.geo.body_len() - 48) / 8 * 4;
+    let mut open_files = Vec::new();
+    for _ in 0..room {
+        let tmp = tmpfile(&node, root, 0o600, &CRED).unwrap();
+        open_files.push(node.handles.insert(tmp.inode.clone(), 2));
+    }
+    assert!(matches!(tmpfile(&node, root, 0o600, &CRED), Err(Error::TooManyOrphans)));
+    touch_file(&node, root, "f");
+    let fh = open(&node, lookup(&node, root, b"f").unwrap().ino);
+    assert!(matches!(unlink(&node, root, b"f"), Err(Error::TooManyOrphans)));
+    assert_eq!(lookup(&node, root, b"f").unwrap().nlink, 1);
+    close(&node, open_files.pop().unwrap());
+    unlink(&node, root, b"f").unwrap();
+    close(&node, fh);
+    for fh in open_files {
+        close(&node, fh);
+    }
+    assert_eq!(orphan::reap(&node).unwrap(), 0);
+    node.unmount();
+}
+
+#[test]
+fn two_nodes_at_the_same_names_never_disagree() {
+    let pool = pool();
+    let (a, b) = (mount(&pool, 0), mount(&pool, 1));
+    let root = a.volume.root();
+    let (d1, d2) = (make_dir(&a, root, "d1"), make_dir(&a, root, "d2"));
+    std::thread::scope(|s| {
+        for (n, node) in [(0_u32, &a), (1, &b)] {
+            s.spawn(move || {
+                for i in 0..40 {
+                    let name = format!("n{}", (i * 7 + n) % 5);
+                    let (from, to) = if i % 2 == 0 { (d1, d2) } else { (d2, d1) };
+                    let result = match (i + n) % 4 {
+                        0 => create(node, from, name.as_bytes(), 0o600, &CRED, false).map(drop),
+                        1 => rename(node, from, name.as_bytes(), to, b"n0", 0),
+                        2 => unlink(node, to, name.as_bytes()),
+                        _ => mkdir(node, to, format!("s{n}{i}").as_bytes(), 0o700, &CRED).map(drop),
+                    };
+                    match result {
+                        Ok(()) | Err(Error::NotFound | Error::Exists) => {}
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+            });
+        }
+    });
+    for dir in [d1, d2] {
+        assert_eq!(names(&a, dir), names(&b, dir));
+        let subdirs = names(&a, dir).iter().filter(|n| n.starts_with('s')).count();
+        assert_eq!(getattr(&b, dir).unwrap().nlink as usize, 2 + subdirs);
+    }
+    a.unmount();
+    b.unmount();
+}
