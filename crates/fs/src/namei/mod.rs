@@ -13,6 +13,8 @@ mod make;
 mod remove;
 mod rename;
 #[cfg(test)]
+pub(crate) mod rig;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

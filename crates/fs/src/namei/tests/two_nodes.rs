@@ -49,18 +49,20 @@ fn the_lists_of_a_dead_node_are_taken_over() {
     let ino = touch_file(&a, root, "f").ino;
     let held = open(&a, ino);
     unlink(&a, root, b"f").unwrap();
-    // As if a had died and been replayed: what it committed is in place, its locks are free.
+    a.meta.commit().unwrap();
+    // Dies with the file open; b fences, replays, takes the list over, then the locks.
     a.handles.remove(held).unwrap();
-    a.meta.close().unwrap();
-    a.locks.shutdown().unwrap();
-    orphan::recover(&b, a.me.slot).unwrap();
-    orphan::recover(&b, a.me.slot).unwrap();
+    a.withdraw(&Error::NotPermitted);
+    a.membership.abandon();
+    assert_eq!(getattr(&b, ino).unwrap().nlink, 0);
     assert_eq!(orphan::reap(&b).unwrap(), 0);
     assert!(gone(&b, ino));
+    assert!(matches!(lookup(&b, root, b"f"), Err(Error::NotFound)));
     b.unmount();
     // Nothing is left on the slot's own list either.
     let c = mount(&pool, 0);
     assert_eq!(orphan::reap(&c).unwrap(), 0);
+    c.unmount();
 }
 
 #[test]

@@ -1,0 +1,45 @@
+//! Mounted nodes for tests.
+
+use std::sync::Arc;
+
+use braid_format::{Bytes, NodeId};
+use braid_pool::device::MemoryDevice;
+use braid_pool::{CreateOptions, Pool};
+
+use crate::attr::NoKernelCache;
+use crate::core::Core;
+use crate::make::{MakeOptions, make};
+use crate::mount::{MountOptions, Mounted};
+
+/// A new file system for four nodes, in memory.
+pub(crate) fn pool() -> Pool {
+    let device = MemoryDevice::new("test", Bytes(512 << 20), Bytes(512));
+    let pool = Pool::create(vec![device], &CreateOptions::new("test")).unwrap();
+    let options =
+        MakeOptions { nodes: Some(4), journal_size: Some(8 << 20), ..MakeOptions::default() };
+    make(&pool, &options, &mut |_, _| {}).unwrap();
+    pool
+}
+
+/// A mounted node.
+pub(crate) struct Node(Mounted);
+
+impl std::ops::Deref for Node {
+    type Target = Arc<Core>;
+    fn deref(&self) -> &Arc<Core> {
+        &self.0.core
+    }
+}
+
+/// Mounts `pool` in slot `slot`.
+pub(crate) fn mount(pool: &Pool, slot: u16) -> Node {
+    let options = MountOptions { slot: Some(NodeId(slot)), ..MountOptions::default() };
+    Node(Mounted::new(pool.clone(), options, Arc::new(NoKernelCache)).unwrap())
+}
+
+impl Node {
+    /// Leaves cleanly.
+    pub fn unmount(self) {
+        self.0.unmount().unwrap();
+    }
+}
