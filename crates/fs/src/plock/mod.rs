@@ -7,6 +7,8 @@
 //! first is not defined. Locks of dead nodes count for nothing and are dropped on sight.
 
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

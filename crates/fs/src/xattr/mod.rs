@@ -4,6 +4,8 @@
 //! Values are opaque here, those of `security.`, `trusted.` and `system.posix_acl_*` too.
 
 mod pack;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -106,12 +106,7 @@ impl Model {
         }
     }
     /// What rename must answer: an errno, or `Ok(true)` when something is to change.
-    fn may_rename(
-        &self,
-        (d1, n1): (InodeNo, &str),
-        (d2, n2): (InodeNo, &str),
-        flags: u32,
-    ) -> bool {
+    fn may_rename(&self, (d1, n1): (InodeNo, &str), (d2, n2): (InodeNo, &str), flags: u32) -> bool {
         let Some(src) = self.get(d1, n1) else { return false };
         let dst = self.get(d2, n2);
         match (flags, dst) {
@@ -235,7 +230,8 @@ fn step(node: &Node, model: &mut Model, open_files: &mut Vec<u64>, op: &Op) {
             let may = model
                 .get(d, &n)
                 .is_some_and(|i| model.is_dir(i) == rm && (!rm || model.is_empty(i)));
-            let done = if rm { rmdir(node, d, n.as_bytes()) } else { unlink(node, d, n.as_bytes()) };
+            let done =
+                if rm { rmdir(node, d, n.as_bytes()) } else { unlink(node, d, n.as_bytes()) };
             assert_eq!(done.is_ok(), may, "{op:?} {done:?}");
             if may {
                 model.drop_name(d, &n);

@@ -1,0 +1,138 @@
+//! Program locks on two mounted nodes.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::*;
+use crate::attr::Cred;
+use crate::namei::create;
+use crate::namei::rig::{Node, mount, pool};
+
+fn rig() -> (Node, Node, InodeNo) {
+    let pool = pool();
+    let (a, b) = (mount(&pool, 0), mount(&pool, 1));
+    let root = a.volume.root();
+    let ino = create(&a, root, b"f", 0o644, &Cred::default(), true).unwrap().ino();
+    (a, b, ino)
+}
+fn want(owner: u64, start: u64, end: u64, kind: PlockKind) -> Plock {
+    Plock { start, end, kind, owner, pid: 42 }
+}
+use PlockKind::{Exclusive, Shared, Unlock};
+
+#[test]
+fn locks_count_across_nodes() {
+    let (a, b, ino) = rig();
+    setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+    let blocked = setlk(&b, ino, &want(1, 9, 20, Shared), None);
+    assert!(matches!(blocked, Err(Error::WouldBlock)), "the same owner number elsewhere");
+    setlk(&b, ino, &want(1, 10, 20, Exclusive), None).unwrap();
+    let found = getlk(&b, ino, &want(1, 5, 30, Shared)).unwrap().unwrap();
+    assert_eq!((found.start, found.end, found.kind, found.pid), (0, 9, Exclusive, 0));
+    let found = getlk(&a, ino, &want(2, 0, 0, Shared)).unwrap().unwrap();
+    assert_eq!((found.pid, found.owner), (42, 1));
+    assert_eq!(getlk(&a, ino, &want(2, 21, u64::MAX, Exclusive)).unwrap(), None);
+    // A close gives up everything of its owner, and of nobody else.
+    drop_owner(&a, ino, 2).unwrap();
+    assert!(getlk(&b, ino, &want(1, 0, 9, Exclusive)).unwrap().is_some());
+    drop_owner(&a, ino, 1).unwrap();
+    assert_eq!(getlk(&b, ino, &want(1, 0, 9, Exclusive)).unwrap(), None);
+    assert!(matches!(setlk(&a, ino, &want(1, 9, 3, Exclusive), None), Err(Error::Invalid(_))));
+    a.unmount();
+    b.unmount();
+}
+
+#[test]
+fn a_waiter_gets_the_lock_when_another_node_gives_it_up() {
+    let (a, b, ino) = rig();
+    setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+    std::thread::scope(|s| {
+        let (sent, got) = mpsc::channel();
+        let b = &b;
+        s.spawn(move || {
+            sent.send(setlk(b, ino, &want(1, 0, 9, Exclusive), Some(&Canceller::new()))).unwrap();
+        });
+        assert!(got.recv_timeout(Duration::from_millis(100)).is_err(), "granted too early");
+        setlk(&a, ino, &want(1, 0, 9, Unlock), None).unwrap();
+        got.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
+    });
+    assert!(getlk(&a, ino, &want(1, 0, 9, Shared)).unwrap().is_some());
+}
+
+#[test]
+fn a_wait_can_be_broken_off_and_leaves_nothing() {
+    let (a, b, ino) = rig();
+    setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+    let canceller = Canceller::new();
+    std::thread::scope(|s| {
+        let waiter = s.spawn(|| setlk(&b, ino, &want(1, 0, 9, Shared), Some(&canceller)));
+        std::thread::sleep(Duration::from_millis(50));
+        canceller.cancel();
+        assert!(matches!(waiter.join().unwrap(), Err(Error::Interrupted)));
+    });
+    let bucket = Bucket::open(&a, ino, Mode::Shared).unwrap();
+    assert_eq!((bucket.table.held.len(), bucket.table.waiting.len()), (1, 0));
+}
+
+#[test]
+fn a_circle_of_waiters_is_refused() {
+    let (a, b, ino) = rig();
+    setlk(&a, ino, &want(1, 0, 0, Exclusive), None).unwrap();
+    setlk(&b, ino, &want(1, 1, 1, Exclusive), None).unwrap();
+    std::thread::scope(|s| {
+        let waiter = s.spawn(|| setlk(&a, ino, &want(1, 1, 1, Exclusive), Some(&Canceller::new())));
+        let mut tries = 0;
+        while Bucket::open(&b, ino, Mode::Shared).unwrap().table.waiting.is_empty() {
+            tries += 1;
+            assert!(tries < 500, "the waiter is not recorded");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let circle = setlk(&b, ino, &want(1, 0, 0, Exclusive), Some(&Canceller::new()));
+        assert!(matches!(circle, Err(Error::Deadlock)));
+        drop_owner(&b, ino, 1).unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn whole_file_locks_are_a_world_of_their_own() {
+    let (a, b, ino) = rig();
+    flock(&a, ino, &want(1, 0, 0, Shared), None).unwrap();
+    flock(&b, ino, &want(1, 0, 0, Shared), None).unwrap();
+    setlk(&b, ino, &want(1, 0, u64::MAX, Exclusive), None).unwrap();
+    // A conversion that cannot be had gives up what was held.
+    assert!(matches!(flock(&a, ino, &want(1, 0, 0, Exclusive), None), Err(Error::WouldBlock)));
+    flock(&b, ino, &want(1, 0, 0, Exclusive), None).unwrap();
+    // fcntl's close does not touch it.
+    drop_owner(&b, ino, 1).unwrap();
+    assert!(matches!(flock(&a, ino, &want(1, 0, 0, Shared), None), Err(Error::WouldBlock)));
+    flock(&b, ino, &want(1, 0, 0, Unlock), None).unwrap();
+    flock(&a, ino, &want(1, 0, 0, Exclusive), None).unwrap();
+}
+
+#[test]
+fn a_full_bucket_has_no_locks_left() {
+    let (a, _b, ino) = rig();
+    let room = Table::capacity(a.volume.geo.body_len()) as u64;
+    for i in 0..room {
+        setlk(&a, ino, &want(1, i * 2, i * 2, Exclusive), None).unwrap();
+    }
+    let more = setlk(&a, ino, &want(1, 9_999, 9_999, Exclusive), None);
+    assert!(matches!(more, Err(Error::NoLocks)));
+    // Joining needs no entry; a split does.
+    setlk(&a, ino, &want(1, 0, 2, Exclusive), None).unwrap();
+    setlk(&a, ino, &want(1, 9_999, 9_999, Exclusive), None).unwrap();
+    assert!(matches!(setlk(&a, ino, &want(1, 1, 1, Unlock), None), Err(Error::NoLocks)));
+    drop_owner(&a, ino, 1).unwrap();
+    setlk(&a, ino, &want(2, 0, u64::MAX, Exclusive), None).unwrap();
+}
+
+#[test]
+fn locks_of_a_dead_node_count_for_nothing() {
+    let (a, b, ino) = rig();
+    setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+    a.meta.commit().unwrap();
+    a.withdraw(&Error::NotPermitted);
+    a.membership.abandon();
+    setlk(&b, ino, &want(1, 0, 9, Exclusive), Some(&Canceller::new())).unwrap();
+}
