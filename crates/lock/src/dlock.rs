@@ -186,6 +186,10 @@ impl Dlock {
     pub fn is_busy(&self) -> bool {
         self.io.is_some()
     }
+    /// What has not been answered is a read.
+    pub fn is_reading(&self) -> bool {
+        self.io == Some(Io::Reading)
+    }
     /// When [`Event::Timer`] is due.
     pub fn timer(&self) -> Option<Time> {
         self.timer

@@ -1,0 +1,502 @@
+//! A process: joins, beats, watches, recovers, leaves. The threads and sockets of
+//! `braid_lock::node` in virtual time, over its real step.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use braid_format::node::{Heartbeat, SlotRecord, SlotState};
+use braid_format::{Incarnation, NodeId};
+use braid_lock::dlock::{Event as LockEvent, Time};
+use braid_lock::node::watch::{SlotSight, Watch, WatchAction, WatchEvent, freed};
+use braid_lock::{HostIdentity, Me, Mode};
+
+use crate::disk::{Address, Answer, LEN, Op, lock_no};
+use crate::locks::Lock;
+use crate::work::{Counters, NodeWork, WorkEvent, WorkIo};
+use crate::world::{Event, Pid, World};
+
+/// Between two heartbeats, and two looks.
+pub(crate) const BEAT: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Joining,
+    Running,
+    /// No new uses; everything is being put in place.
+    Leaving,
+    /// Dead, or has left.
+    Gone,
+}
+
+/// What a request was for.
+#[derive(Debug, Clone)]
+pub(crate) enum Purpose {
+    JoinRead,
+    /// Takes over a dead node's slot: what shall stand meanwhile, and at last.
+    TakeWrite(Box<SlotRecord>, Box<SlotRecord>),
+    TakeSettle(Box<SlotRecord>, Box<SlotRecord>),
+    JoinWrite(Box<SlotRecord>),
+    JoinSettle(Box<SlotRecord>),
+    Beat,
+    Sight,
+    WatchWrite(Box<SlotRecord>),
+    WatchSettle(Box<SlotRecord>),
+    LeaveWrite(Box<SlotRecord>),
+    LeaveSettle,
+    Lock(usize),
+    Work {
+        token: u64,
+    },
+}
+impl Purpose {
+    /// Failures of these reads are handled as in the real code.
+    pub(crate) fn may_fail(&self) -> bool {
+        matches!(self, Self::Lock(_) | Self::Work { .. } | Self::Sight | Self::JoinRead)
+    }
+}
+
+pub(crate) struct Process {
+    pub(crate) node: u16,
+    pub(crate) me: Option<Me>,
+    pub(crate) state: State,
+    pub(crate) fenced: bool,
+    /// It left in good order: its liveness lock went with it.
+    pub(crate) left: bool,
+    /// Its slot shows that it is over.
+    pub(crate) recovered: bool,
+    pub(crate) stalled_until: Time,
+    pub(crate) in_flight: u32,
+    pub(crate) tokens: u64,
+    pub(crate) requests: HashMap<u64, Purpose>,
+    pub(crate) locks: Vec<Lock>,
+    pub(crate) work: Option<Box<dyn NodeWork>>,
+    /// Per thread, since when it waits.
+    pub(crate) waits: Vec<Option<Time>>,
+    watch: Option<Watch>,
+    mine: Option<Box<SlotRecord>>,
+    slots: Vec<SlotRecord>,
+    beats: Vec<Option<Heartbeat>>,
+    sequence: u64,
+}
+
+impl Process {
+    pub(crate) fn says_dead(&self, life: Me) -> bool {
+        self.slots.get(usize::from(life.slot.0)).is_some_and(|r| {
+            r.life.incarnation > life.incarnation || (r.life == life && r.state == SlotState::Free)
+        })
+    }
+}
+
+fn identity() -> HostIdentity {
+    HostIdentity { boot_id: [1; 16], machine_id: [2; 16], host: "host".to_owned() }
+}
+
+fn bytes_of(record: &SlotRecord) -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    record.encode(&mut bytes);
+    bytes
+}
+
+impl World {
+    pub(crate) fn start(&mut self, node: u16) {
+        let locks = usize::from(self.cluster.locks);
+        let threads = usize::from(self.cluster.threads);
+        let pid = self.processes.len();
+        self.processes.push(Process {
+            node,
+            me: None,
+            state: State::Joining,
+            fenced: false,
+            left: false,
+            recovered: false,
+            stalled_until: Time::ZERO,
+            in_flight: 0,
+            tokens: 0,
+            requests: HashMap::new(),
+            locks: (0..locks).map(|l| Lock::new(lock_no(l))).collect(),
+            work: None,
+            waits: vec![None; threads],
+            watch: None,
+            mine: None,
+            slots: Vec::new(),
+            beats: vec![None; usize::from(self.cluster.slots)],
+            sequence: 0,
+        });
+        self.submit(pid, Address::Slots, Op::Read, Purpose::JoinRead);
+    }
+
+    pub(crate) fn answered(&mut self, pid: Pid, token: u64, answer: Answer) {
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let Some(purpose) = process.requests.remove(&token) else {
+            return self.fail(format!("process {pid} is answered twice"));
+        };
+        match (purpose, answer) {
+            (Purpose::Lock(lock), answer) => self.lock_answered(pid, lock, answer),
+            (Purpose::Work { token }, answer) => {
+                let result = match answer {
+                    Answer::Done(bytes) => Ok(bytes),
+                    Answer::Mismatch(_) | Answer::Failed => Err(()),
+                };
+                self.work(pid, WorkEvent::Done { token, result });
+            }
+            (Purpose::Beat, _) => {}
+            (Purpose::Sight, Answer::Done(bytes)) => {
+                self.see(pid, &bytes);
+                self.after(BEAT, Event::Look { pid });
+            }
+            (Purpose::Sight, _) => self.after(BEAT, Event::Look { pid }),
+            (Purpose::JoinRead, Answer::Done(bytes)) => self.claim(pid, &bytes),
+            (Purpose::JoinRead, _) => self.join_again(pid),
+            (Purpose::TakeWrite(taking, mine), Answer::Failed) => {
+                let slot = Address::Slot(mine.life.slot.0);
+                self.submit(pid, slot, Op::Read, Purpose::TakeSettle(taking, mine));
+            }
+            (Purpose::TakeWrite(taking, mine), answer) => {
+                let done = stands(&answer, &taking);
+                self.taken(pid, &taking, &mine, done);
+            }
+            (Purpose::TakeSettle(taking, mine), answer) => {
+                let done = answer == Answer::Done(bytes_of(&taking));
+                self.taken(pid, &taking, &mine, done);
+            }
+            (Purpose::JoinWrite(new), Answer::Failed) => {
+                let slot = Address::Slot(new.life.slot.0);
+                self.submit(pid, slot, Op::Read, Purpose::JoinSettle(new));
+            }
+            (Purpose::JoinWrite(new), answer) => {
+                let done = stands(&answer, &new);
+                self.joined(pid, new, done);
+            }
+            (Purpose::JoinSettle(new), answer) => {
+                let done = answer == Answer::Done(bytes_of(&new));
+                self.joined(pid, new, done);
+            }
+            (Purpose::WatchWrite(new), Answer::Failed) => {
+                let slot = Address::Slot(new.life.slot.0);
+                self.submit(pid, slot, Op::Read, Purpose::WatchSettle(new));
+            }
+            (Purpose::WatchWrite(new), answer) => {
+                self.watch(pid, WatchEvent::Wrote(stands(&answer, &new)));
+            }
+            (Purpose::WatchSettle(new), answer) => {
+                let done = answer == Answer::Done(bytes_of(&new));
+                self.watch(pid, WatchEvent::Wrote(done));
+            }
+            (Purpose::LeaveWrite(new), Answer::Failed) => {
+                let slot = Address::Slot(new.life.slot.0);
+                self.submit(pid, slot, Op::Read, Purpose::LeaveSettle);
+            }
+            (Purpose::LeaveWrite(_) | Purpose::LeaveSettle, _) => self.has_left(pid),
+        }
+    }
+
+    /// Chooses a free slot, or if there is none one whose process is dead, and takes its
+    /// liveness lock.
+    fn claim(&mut self, pid: Pid, bytes: &[u8]) {
+        let mut slots = self.decode_slots(bytes);
+        slots.retain(|r| !self.lives.contains_key(&r.life.slot.0));
+        let free: Vec<_> = slots.iter().filter(|r| r.state == SlotState::Free).collect();
+        if !free.is_empty() {
+            let old = (*self.random.pick(&free)).clone();
+            let mine = self.next_life(pid, &old);
+            return self.write_slot(pid, &old, &mine, Purpose::JoinWrite(mine.clone()));
+        }
+        let own = |r: &SlotRecord| r.recoverer.is_none_or(|by| by.slot == r.life.slot);
+        slots.retain(own);
+        if slots.is_empty() {
+            return self.join_again(pid);
+        }
+        let old = self.random.pick(&slots).clone();
+        let mine = self.next_life(pid, &old);
+        let mut taking = mine.clone();
+        taking.state = SlotState::Recovering;
+        taking.recoverer = Some(mine.life);
+        taking.life = old.life;
+        taking.nonce = self.nonce();
+        self.write_slot(pid, &old, &taking, Purpose::TakeWrite(taking.clone(), mine));
+    }
+
+    fn write_slot(&mut self, pid: Pid, old: &SlotRecord, new: &SlotRecord, purpose: Purpose) {
+        let op = Op::CompareAndWrite { expected: bytes_of(old), new: bytes_of(new) };
+        self.submit(pid, Address::Slot(new.life.slot.0), op, purpose);
+    }
+
+    fn next_life(&mut self, pid: Pid, old: &SlotRecord) -> Box<SlotRecord> {
+        let slot = old.life.slot;
+        self.lives.insert(slot.0, pid);
+        let last = old.recoverer.filter(|by| by.slot == slot).unwrap_or(old.life);
+        let host = identity();
+        Box::new(SlotRecord {
+            life: Me { slot, incarnation: Incarnation(last.incarnation.0 + 1) },
+            state: SlotState::Active,
+            recoverer: None,
+            nonce: self.nonce(),
+            boot_id: host.boot_id,
+            machine_id: host.machine_id,
+            host: host.host,
+            ..old.clone()
+        })
+    }
+
+    /// The dead node's slot is ours to recover, or not.
+    fn taken(&mut self, pid: Pid, taking: &SlotRecord, mine: &SlotRecord, done: bool) {
+        if !done {
+            return self.join_again(pid);
+        }
+        if self.check_fenced(pid, taking.life) {
+            self.report.recoveries += 1;
+            self.write_slot(pid, taking, mine, Purpose::JoinWrite(Box::new(mine.clone())));
+        }
+    }
+
+    fn join_again(&mut self, pid: Pid) {
+        self.lives.retain(|_, holder| *holder != pid);
+        let pause = self.random.time(Duration::from_millis(100));
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        // The process as such goes on; it is simpler to start another in its place.
+        process.state = State::Gone;
+        process.left = true;
+        let node = process.node;
+        self.after(pause, Event::Start(node));
+    }
+
+    fn joined(&mut self, pid: Pid, mine: Box<SlotRecord>, done: bool) {
+        if !done {
+            return self.join_again(pid);
+        }
+        let me = mine.life;
+        if self.processes.iter().any(|p| p.me == Some(me)) {
+            return self.fail(format!("{me:?} lives twice"));
+        }
+        let work =
+            Counters::new(me, self.cluster.devices, self.oracle.clone(), self.cluster.sabotage);
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        process.me = Some(me);
+        process.mine = Some(mine);
+        process.state = State::Running;
+        process.work = Some(Box::new(work));
+        process.watch = Some(Watch::new(me, identity(), BEAT));
+        self.note(|| format!("process {pid} is {me:?}"));
+        self.after(Duration::ZERO, Event::Beat { pid });
+        self.after(BEAT / 2, Event::Look { pid });
+        for thread in 0..usize::from(self.cluster.threads) {
+            let pause = self.random.time(Duration::from_millis(20));
+            self.after(pause, Event::Thread { pid, thread });
+        }
+    }
+
+    pub(crate) fn beat(&mut self, pid: Pid) {
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let Some(life) = process.me else { return };
+        process.sequence += 1;
+        let waiting = process.locks.iter().enumerate().filter(|(_, l)| l.waits());
+        let beat = Heartbeat {
+            life,
+            pool_epoch: 1,
+            sequence: process.sequence,
+            free_delta: 0,
+            inode_delta: 0,
+            wishes: waiting.map(|(at, l)| (lock_no(at), l.dlock.want())).collect(),
+        };
+        let mut bytes = vec![0; LEN];
+        beat.encode(&mut bytes);
+        self.submit(pid, Address::Beat(life.slot.0), Op::Write(bytes), Purpose::Beat);
+        self.after(BEAT, Event::Beat { pid });
+    }
+
+    fn decode_slots(&mut self, bytes: &[u8]) -> Vec<SlotRecord> {
+        let sectors = bytes.chunks_exact(LEN);
+        let decoded: Result<Vec<_>, _> = (0..self.cluster.slots)
+            .zip(sectors)
+            .map(|(slot, sector)| SlotRecord::decode(sector, NodeId(slot)))
+            .collect();
+        decoded.unwrap_or_else(|e| {
+            self.fail(e.to_string());
+            Vec::new()
+        })
+    }
+
+    fn see(&mut self, pid: Pid, bytes: &[u8]) {
+        let slots = self.decode_slots(bytes);
+        let beats = bytes.chunks_exact(LEN).skip(slots.len());
+        let beats: Vec<Option<Heartbeat>> = (0..self.cluster.slots)
+            .zip(beats)
+            .map(|(slot, sector)| Heartbeat::decode(sector, NodeId(slot)).ok())
+            .collect();
+        let sight = slots
+            .iter()
+            .zip(&beats)
+            .map(|(record, beat)| SlotSight {
+                record: record.clone(),
+                sequence: beat.as_ref().filter(|b| b.life == record.life).map(|b| b.sequence),
+                life_locked: self.lives.contains_key(&record.life.slot.0),
+            })
+            .collect();
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        process.slots = slots;
+        process.beats = beats;
+        // A leaving node watches until it frees its slot.
+        if process.mine.is_some() {
+            self.watch(pid, WatchEvent::Sight(sight));
+        }
+        self.heed_wishes(pid);
+    }
+
+    /// As `Membership` does: nodes in the way look; sometimes everybody does, for a late write may
+    /// have made one a holder that does not know.
+    fn heed_wishes(&mut self, pid: Pid) {
+        let Some(process) = self.processes.get(pid) else { return };
+        let others = process.beats.iter().flatten().filter(|b| Some(b.life) != process.me);
+        let wishes: Vec<_> = others.flat_map(|b| b.wishes.clone()).collect();
+        for (lock, mode) in wishes {
+            let stubborn = self.random.below(8) == 0;
+            let Some(process) = self.processes.get(pid) else { return };
+            let found = process.locks.iter().position(|l| l.dlock_no() == lock);
+            let Some(at) = found else { continue };
+            let Some(state) = process.locks.get(at) else { continue };
+            let held = state.dlock.held();
+            let in_the_way = held == Mode::Exclusive || (held == Mode::Shared && mode > held);
+            if stubborn || in_the_way || state.waits() {
+                self.lock_hint(pid, at);
+            }
+        }
+    }
+
+    fn watch(&mut self, pid: Pid, event: WatchEvent) {
+        let (now, nonce) = (self.now, self.nonce());
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let Some(watch) = &mut process.watch else { return };
+        for action in watch.step(now, nonce, event) {
+            match action {
+                WatchAction::Write { expected, new } => {
+                    self.write_slot(pid, &expected, &new, Purpose::WatchWrite(new.clone()));
+                }
+                WatchAction::Recover(dead) => self.begin_recovery(pid, dead),
+                WatchAction::Suspect(life) => {
+                    self.fail(format!("{life:?} is suspected on its own host"));
+                }
+                WatchAction::Evicted => {
+                    self.fail(format!("process {pid} was evicted although it lives"));
+                }
+                WatchAction::Gone(_) => {
+                    for lock in 0..usize::from(self.cluster.locks) {
+                        if self.lock_waits(pid, lock) {
+                            self.lock_hint(pid, lock);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin_recovery(&mut self, pid: Pid, dead: Me) {
+        if self.check_fenced(pid, dead) {
+            self.note(|| format!("process {pid} recovers {dead:?}"));
+            self.work(pid, WorkEvent::Recover { dead });
+        }
+    }
+
+    /// Nothing of `dead` is under way any more.
+    fn check_fenced(&mut self, pid: Pid, dead: Me) -> bool {
+        let owner = self.processes.iter().find(|p| p.me == Some(dead));
+        // A life whose claim landed late never was a process.
+        let fenced = owner.is_none_or(|p| p.state == State::Gone && (p.fenced || p.left));
+        if !fenced {
+            self.fail(format!("process {pid} recovers {dead:?}, which is not fenced"));
+        }
+        fenced
+    }
+
+    pub(crate) fn recovered_by(&mut self, pid: Pid, dead: Me) {
+        self.report.recoveries += 1;
+        self.note(|| format!("process {pid} has recovered {dead:?}"));
+        self.watch(pid, WatchEvent::Recovered(true));
+        self.leave_if_done(pid);
+    }
+
+    /// A slot changed on the device: whose life is over?
+    pub(crate) fn slot_changed(&mut self, slot: u16) {
+        let Answer::Done(bytes) = self.disk.land(Address::Slot(slot), &Op::Read) else { return };
+        match SlotRecord::decode(&bytes, NodeId(slot)) {
+            Err(e) => self.fail(e.to_string()),
+            Ok(record) => {
+                for process in &mut self.processes {
+                    if let Some(me) = process.me
+                        && me.slot == record.life.slot
+                        && (me.incarnation < record.life.incarnation
+                            || record.state == SlotState::Free)
+                    {
+                        process.recovered = true;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn leave(&mut self, pid: Pid) {
+        if let Some(process) = self.processes.get_mut(pid)
+            && process.state == State::Running
+        {
+            process.state = State::Leaving;
+            self.note(|| format!("process {pid} leaves"));
+            self.leave_if_done(pid);
+        }
+    }
+
+    /// Once nothing is used, waited for or dirty, the slot is freed. A recovery under way is
+    /// waited for as well.
+    pub(crate) fn leave_if_done(&mut self, pid: Pid) {
+        let Some(process) = self.processes.get(pid) else { return };
+        let recovering = process.watch.as_ref().is_some_and(Watch::is_recovering);
+        if process.state != State::Leaving || recovering {
+            return;
+        }
+        let busy = process.locks.iter().any(Lock::in_use);
+        let held = process.locks.iter().position(|l| !l.settled());
+        match held {
+            _ if busy => {}
+            Some(lock) => self.settle_for_leave(pid, lock),
+            None => {
+                let nonce = self.nonce();
+                let Some(process) = self.processes.get_mut(pid) else { return };
+                let Some(mine) = process.mine.take() else { return };
+                let new = Box::new(freed(&mine, nonce));
+                self.write_slot(pid, &mine, &new, Purpose::LeaveWrite(new.clone()));
+            }
+        }
+    }
+
+    /// Whether or not the slot was freed: nothing dirty is left, so others may recover it.
+    fn has_left(&mut self, pid: Pid) {
+        self.lives.retain(|_, holder| *holder != pid);
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        process.state = State::Gone;
+        process.left = true;
+        let node = process.node;
+        self.note(|| format!("process {pid} has left"));
+        let pause = self.random.time(Duration::from_millis(300));
+        self.after(pause, Event::Start(node));
+    }
+
+    pub(crate) fn work_io(&mut self, pid: Pid, token: u64, place: (u16, u64), io: WorkIo) {
+        let op = match io {
+            WorkIo::Read => Op::Read,
+            WorkIo::Write(bytes) => Op::Write(bytes),
+            WorkIo::Flush => Op::Flush,
+        };
+        self.submit(pid, Address::Data(place), op, Purpose::Work { token });
+    }
+
+    /// Feeds a lock's event to whoever waits (a hint, a wish).
+    pub(crate) fn lock_look(&mut self, pid: Pid, lock: usize) {
+        self.dlock(pid, lock, LockEvent::Look);
+    }
+}
+
+fn stands(answer: &Answer, new: &SlotRecord) -> bool {
+    match answer {
+        Answer::Done(_) => true,
+        Answer::Mismatch(stands) => *stands == bytes_of(new),
+        Answer::Failed => false,
+    }
+}

@@ -1,0 +1,370 @@
+//! Virtual time: the queue of events, requests under way, processes that come and go.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use braid_lock::Me;
+use braid_lock::dlock::Time;
+
+use crate::disk::{Address, Answer, Disk, Op};
+use crate::node::{Process, Purpose, State};
+use crate::random::Random;
+use crate::work::Oracle;
+use crate::{Cluster, Faults, Sabotage};
+
+/// A process: never the same number twice.
+pub(crate) type Pid = usize;
+
+#[derive(Debug, Clone)]
+pub(crate) enum Event {
+    /// A process starts on a node.
+    Start(u16),
+    /// A request has its effect.
+    Land { pid: Pid, token: u64, address: Address, op: Op, tells: Tells },
+    /// A process is told of it.
+    Answer { pid: Pid, token: u64, answer: Answer },
+    /// A lock's timer.
+    Timer { pid: Pid, lock: usize },
+    /// A hint arrives.
+    Hint { pid: Pid, lock: usize },
+    /// Time to write a heartbeat.
+    Beat { pid: Pid },
+    /// Time to look at the other nodes.
+    Look { pid: Pid },
+    /// A thread wants a lock.
+    Thread { pid: Pid, thread: usize },
+    /// A thread has finished with it.
+    EndUse { pid: Pid, thread: usize, lock: usize },
+    /// Something happens to some node.
+    Trouble,
+}
+
+impl Event {
+    /// The process whose CPU it needs.
+    fn needs(&self) -> Option<Pid> {
+        match self {
+            Self::Start(_) | Self::Land { .. } | Self::Trouble => None,
+            Self::Answer { pid, .. }
+            | Self::Timer { pid, .. }
+            | Self::Hint { pid, .. }
+            | Self::Beat { pid }
+            | Self::Look { pid }
+            | Self::Thread { pid, .. }
+            | Self::EndUse { pid, .. } => Some(*pid),
+        }
+    }
+}
+
+/// What a landing tells its issuer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tells {
+    Truth,
+    Failure,
+    /// It was told of a failure already.
+    Nothing,
+    /// It never lands, and it is told of a failure.
+    NeverLands,
+}
+
+/// What a run did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Events handled.
+    pub events: u64,
+    /// Uses of locks that ended.
+    pub uses: u64,
+    /// Crashes.
+    pub crashes: u64,
+    /// Recoveries that ended.
+    pub recoveries: u64,
+    /// Failed or late requests.
+    pub faults: u64,
+    /// Acknowledged increments.
+    pub stable: u64,
+}
+
+impl std::ops::AddAssign<&Report> for Report {
+    fn add_assign(&mut self, other: &Report) {
+        self.events += other.events;
+        self.uses += other.uses;
+        self.crashes += other.crashes;
+        self.recoveries += other.recoveries;
+        self.faults += other.faults;
+        self.stable += other.stable;
+    }
+}
+
+/// An invariant that broke.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// When.
+    pub at: Duration,
+    /// What.
+    pub what: String,
+    /// The events before it, if traced.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {} at {:?}: {}", self.seed, self.at, self.what)?;
+        write!(f, "to replay it: cargo run -p braid-sim -- {} --trace", self.seed)
+    }
+}
+impl std::error::Error for Failure {}
+
+pub(crate) struct World {
+    seed: u64,
+    pub(crate) cluster: Cluster,
+    pub(crate) now: Time,
+    pub(crate) random: Random,
+    queue: BTreeMap<(Time, u64), Event>,
+    serial: u64,
+    pub(crate) disk: Disk,
+    pub(crate) processes: Vec<Process>,
+    /// Who holds the liveness lock of a slot.
+    pub(crate) lives: HashMap<u16, Pid>,
+    pub(crate) oracle: Rc<RefCell<Oracle>>,
+    pub(crate) report: Report,
+    pub(crate) broken: Option<String>,
+    trace: Option<Vec<String>>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, cluster: &Cluster, trace: bool) -> Self {
+        let locks = usize::from(cluster.locks);
+        let mut world = Self {
+            seed,
+            cluster: cluster.clone(),
+            now: Time::ZERO,
+            random: Random::new(seed),
+            queue: BTreeMap::new(),
+            serial: 0,
+            disk: Disk::new(cluster.slots, locks),
+            processes: Vec::new(),
+            lives: HashMap::new(),
+            oracle: Rc::new(RefCell::new(Oracle::new(locks))),
+            report: Report::default(),
+            broken: None,
+            trace: trace.then(Vec::new),
+        };
+        for node in 0..cluster.nodes {
+            let at = world.random.time(Duration::from_millis(50));
+            world.after(at, Event::Start(node));
+        }
+        world.next_trouble();
+        world
+    }
+    pub(crate) fn run(mut self) -> Result<Report, Box<Failure>> {
+        let end = self.cluster.faults.until + self.cluster.faults.patience;
+        while let Some(((at, _), event)) = self.queue.pop_first() {
+            if at > end || self.broken.is_some() {
+                break;
+            }
+            self.now = at;
+            self.report.events += 1;
+            if let Some(pid) = event.needs() {
+                let Some(process) = self.processes.get(pid) else { continue };
+                if process.state == State::Gone {
+                    continue;
+                }
+                if process.stalled_until > at {
+                    let until = process.stalled_until;
+                    self.at(until, event);
+                    continue;
+                }
+            }
+            self.note(|| format!("{event:?}"));
+            self.handle(event);
+        }
+        if self.broken.is_none() {
+            self.check_end();
+        }
+        self.report.stable = self.oracle.borrow().stable_total();
+        match self.broken.take() {
+            None => Ok(self.report),
+            Some(what) => Err(Box::new(Failure {
+                seed: self.seed,
+                at: self.now,
+                what,
+                trace: self.trace.unwrap_or_default(),
+            })),
+        }
+    }
+    /// Remembers a line, when traced.
+    pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
+        let now = self.now;
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{now:>12?} {}", line()));
+        }
+    }
+    /// Ends the run.
+    pub(crate) fn fail(&mut self, what: String) {
+        self.broken.get_or_insert(what);
+    }
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Start(node) => self.start(node),
+            Event::Land { pid, token, address, op, tells } => {
+                self.land(pid, token, address, &op, tells);
+            }
+            Event::Answer { pid, token, answer } => self.answered(pid, token, answer),
+            Event::Timer { pid, lock } => self.lock_timer(pid, lock),
+            Event::Hint { pid, lock } => self.lock_hint(pid, lock),
+            Event::Beat { pid } => self.beat(pid),
+            Event::Look { pid } => self.submit(pid, Address::Slots, Op::Read, Purpose::Sight),
+            Event::Thread { pid, thread } => self.thread_wants(pid, thread),
+            Event::EndUse { pid, thread, lock } => self.end_use(pid, thread, lock),
+            Event::Trouble => self.trouble(),
+        }
+    }
+    pub(crate) fn at(&mut self, at: Time, event: Event) {
+        self.serial += 1;
+        self.queue.insert((at.max(self.now), self.serial), event);
+    }
+    pub(crate) fn after(&mut self, pause: Duration, event: Event) {
+        self.at(self.now + pause, event);
+    }
+    pub(crate) fn faulty(&self) -> bool {
+        self.now < self.cluster.faults.until
+    }
+    pub(crate) fn nonce(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Issues a request, and decides its fate.
+    pub(crate) fn submit(&mut self, pid: Pid, address: Address, op: Op, purpose: Purpose) {
+        let Faults { failing, slow, late_max, .. } = self.cluster.faults;
+        let faulty = self.faulty();
+        let mut latency = Duration::from_micros(10) + self.random.time(Duration::from_micros(100));
+        if faulty && self.random.permille(slow) {
+            latency += self.random.time(late_max);
+        }
+        let fails = faulty && self.random.permille(failing);
+        let compares = matches!(op, Op::CompareAndWrite { .. });
+        let reads = op == Op::Read && purpose.may_fail();
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        process.tokens += 1;
+        let token = process.tokens;
+        process.requests.insert(token, purpose);
+        process.in_flight += 1;
+        let mut tells = Tells::Truth;
+        let mut lands = latency;
+        if fails && (compares || reads) {
+            self.report.faults += 1;
+            tells = match self.random.below(3) {
+                0 => Tells::Failure,
+                1 => Tells::NeverLands,
+                _ if reads => Tells::NeverLands,
+                _ => {
+                    // Often just after the issuer was told, which is when it matters.
+                    let soon = self.random.below(2) == 0;
+                    lands += self.random.time(if soon { late_max / 200 } else { late_max });
+                    self.after(latency, Event::Answer { pid, token, answer: Answer::Failed });
+                    Tells::Nothing
+                }
+            };
+        }
+        self.after(lands, Event::Land { pid, token, address, op, tells });
+    }
+
+    fn land(&mut self, pid: Pid, token: u64, address: Address, op: &Op, tells: Tells) {
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        process.in_flight -= 1;
+        let (dead, fenced) = (process.state == State::Gone, process.fenced);
+        // What a dead process had in flight: about half of it lands.
+        let lands = tells != Tells::NeverLands && !(dead && self.random.below(2) == 0);
+        let mut answer = Answer::Failed;
+        if lands {
+            if fenced {
+                self.fail(format!("a request of fenced process {pid} lands: {op:?}"));
+            }
+            self.check_landing(pid, address, op);
+            let done = self.disk.land(address, op);
+            if !matches!(done, Answer::Mismatch(_)) && *op != Op::Read {
+                self.changed(address);
+            }
+            if tells == Tells::Truth {
+                answer = done;
+            }
+        }
+        if dead {
+            self.fence_if_quiet(pid);
+        } else if tells != Tells::Nothing {
+            let back = self.random.time(Duration::from_micros(50));
+            self.after(back, Event::Answer { pid, token, answer });
+        }
+    }
+
+    fn next_trouble(&mut self) {
+        let every = self.cluster.faults.trouble_every;
+        if !every.is_zero() {
+            let pause = self.random.time(every * 2);
+            self.after(pause, Event::Trouble);
+        }
+    }
+
+    fn trouble(&mut self) {
+        if !self.faulty() {
+            return;
+        }
+        self.next_trouble();
+        let running: Vec<Pid> = (0..self.processes.len())
+            .filter(|pid| self.processes.get(*pid).is_some_and(|p| p.state != State::Gone))
+            .collect();
+        if running.is_empty() {
+            return;
+        }
+        let pid = *self.random.pick(&running);
+        match self.random.below(4) {
+            0 | 1 => self.crash(pid),
+            2 => {
+                let pause = self.random.time(self.cluster.faults.stall_max);
+                let until = self.now + pause;
+                self.note(|| format!("process {pid} is stopped until {until:?}"));
+                if let Some(process) = self.processes.get_mut(pid) {
+                    process.stalled_until = until;
+                }
+            }
+            _ => self.leave(pid),
+        }
+    }
+
+    /// As SIGKILL.
+    pub(crate) fn crash(&mut self, pid: Pid) {
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let (node, me) = (process.node, process.me);
+        process.state = State::Gone;
+        self.report.crashes += 1;
+        self.note(|| format!("process {pid} {me:?} dies"));
+        if let Some(me) = me {
+            self.oracle.borrow_mut().died(me);
+        }
+        self.fence_if_quiet(pid);
+        let pause = self.random.time(Duration::from_millis(600));
+        self.after(pause, Event::Start(node));
+    }
+
+    /// The descriptors of a dead process close once nothing of it is in flight.
+    fn fence_if_quiet(&mut self, pid: Pid) {
+        let early = self.cluster.sabotage == Some(Sabotage::FenceEarly);
+        let quiet = self.processes.get(pid).is_some_and(|p| (p.in_flight == 0 || early) && !p.left);
+        if quiet {
+            self.lives.retain(|_, holder| *holder != pid);
+            if let Some(process) = self.processes.get_mut(pid) {
+                process.fenced = true;
+            }
+        }
+    }
+
+    /// The living process of a life, if it can be reached.
+    pub(crate) fn process_of(&self, life: Me) -> Option<Pid> {
+        self.processes.iter().position(|p| p.me == Some(life) && p.state == State::Running)
+    }
+}
