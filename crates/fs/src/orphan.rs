@@ -242,7 +242,7 @@ pub(crate) fn free_dinode(
 pub(crate) fn delete(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
     load(core)?;
     match core.lock_exclusive(ino) {
-        Ok(locked) => delete_locked(core, locked),
+        Ok(locked) => delete_locked(core, &locked),
         // Another node deleted it: the entry here, if any, is stale.
         Err(Error::Stale(_)) => forget(core, ino),
         Err(e) => Err(e),
@@ -255,22 +255,22 @@ pub(crate) fn last_close(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
     delete(core, ino)
 }
 
-/// As [`delete`], of an inode locked exclusively.
-pub(crate) fn delete_locked(core: &Arc<Core>, locked: Locked) -> Result<()> {
+/// As [`delete`], of an inode locked exclusively. Once it is deleted its state is unloaded: the
+/// caller only unlocks it.
+pub(crate) fn delete_locked(core: &Arc<Core>, locked: &Locked) -> Result<()> {
     load(core)?;
     let ino = locked.ino();
     if locked.st().raw.nlink.get() > 0 {
         return forget(core, ino);
     }
-    if is_open(&locked) {
+    if is_open(locked) {
         return Ok(());
     }
-    crate::data::free_contents(core, &locked)?;
+    crate::data::free_contents(core, locked)?;
     let attributes = locked.st().raw.xattr_block.get() != 0;
     let mut r = core.alloc.reserve(0, 0, 1 + u64::from(attributes))?;
     let mut tx = core.meta.begin()?;
-    let done =
-        free_dinode(core, &mut tx, &mut r, &locked).and_then(|()| unlist(core, &mut tx, ino));
+    let done = free_dinode(core, &mut tx, &mut r, locked).and_then(|()| unlist(core, &mut tx, ino));
     drop(tx);
     locked.inode.unload();
     if let Err(e) = &done {

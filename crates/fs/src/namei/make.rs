@@ -145,10 +145,10 @@ pub(crate) fn tmpfile(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) ->
         }
     };
     let ino = InodeNo::from(slot);
-    let made = born(core, &mut tx, slot, guard, raw, &[])
+    let done = born(core, &mut tx, slot, guard, raw, &[])
         .and_then(|locked| orphan::list(core, &mut tx, room, ino).map(|()| locked));
     drop(tx);
-    sealed(core, made)
+    sealed(core, done)
 }
 
 /// Gives an inode one more name.

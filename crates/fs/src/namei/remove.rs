@@ -54,7 +54,7 @@ fn take_away(core: &Arc<Core>, dir: InodeNo, name: &[u8], directory: bool) -> Re
     let fate = sealed(core, done)?;
     drop(dir);
     drop(r);
-    fate.finish(core, child)
+    fate.finish(core, &child)
 }
 
 /// What is to become of an inode that loses a name.
@@ -160,11 +160,12 @@ impl Dropped {
 }
 
 impl Fate {
-    /// After the transaction, with the directories' locks given up.
+    /// After the transaction, with the directories' locks given up. The caller then unlocks the
+    /// inode, whose state may be unloaded.
     ///
     /// # Errors
     /// None for a large inode that could not be deleted now: it is listed, and tried again later.
-    pub fn finish(self, core: &Arc<Core>, inode: Locked) -> Result<()> {
+    pub fn finish(self, core: &Arc<Core>, inode: &Locked) -> Result<()> {
         match self {
             Self::Stays | Self::Open => Ok(()),
             Self::Freed { .. } => {

@@ -280,7 +280,7 @@ fn displace(
     let Locks { old_dir, new_dir, src, dst } = locks;
     drop((old_dir, new_dir, src));
     match dst {
-        Some(inode) => fate.finish(core, inode),
+        Some(inode) => fate.finish(core, &inode),
         None => Ok(()),
     }
 }

@@ -7,6 +7,7 @@ use braid_pool::device::MemoryDevice;
 use braid_pool::{CreateOptions, Pool};
 
 use crate::attr::NoKernelCache;
+use crate::check::{CheckOptions, check};
 use crate::core::Core;
 use crate::make::{MakeOptions, make};
 use crate::mount::{MountOptions, Mounted};
@@ -38,6 +39,13 @@ pub(crate) fn mount(pool: &Pool, slot: u16) -> Node {
 }
 
 impl Node {
+    /// Leaves (the last node to do so); the check then finds nothing wrong.
+    pub fn unmount_clean(self) {
+        let pool = self.volume.pool.clone();
+        self.unmount();
+        let report = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+    }
     /// Leaves cleanly.
     pub fn unmount(self) {
         self.0.unmount().unwrap();

@@ -156,9 +156,9 @@ impl<'a> Bucket<'a> {
     }
 }
 
-/// The first lock that stands in the way of `want`, or `None`. Of fcntl locks.
-pub(crate) fn getlk(core: &Arc<Core>, ino: InodeNo, want: &Plock) -> Result<Option<Plock>> {
-    let lock = want.as_lock(core, ino, false)?;
+/// The first lock that stands in the way of `asked`, or `None`. Of fcntl locks.
+pub(crate) fn getlk(core: &Arc<Core>, ino: InodeNo, asked: &Plock) -> Result<Option<Plock>> {
+    let lock = asked.as_lock(core, ino, false)?;
     let bucket = Bucket::open(core, ino, Mode::Shared)?;
     Ok(bucket.table.conflict(&lock).map(|l| Plock {
         start: l.start,
@@ -176,20 +176,20 @@ pub(crate) fn getlk(core: &Arc<Core>, ino: InodeNo, want: &Plock) -> Result<Opti
 pub(crate) fn setlk(
     core: &Arc<Core>,
     ino: InodeNo,
-    want: &Plock,
+    asked: &Plock,
     wait: Option<&Canceller>,
 ) -> Result<()> {
-    change(core, ino, want, wait, false)
+    change(core, ino, asked, wait, false)
 }
 /// The same for flock: `start` and `end` do not count; circles of waiters are not looked for. A
 /// lock that is to be converted is given up first, as flock(2) says.
 pub(crate) fn flock(
     core: &Arc<Core>,
     ino: InodeNo,
-    want: &Plock,
+    asked: &Plock,
     wait: Option<&Canceller>,
 ) -> Result<()> {
-    change(core, ino, want, wait, true)
+    change(core, ino, asked, wait, true)
 }
 /// Gives up all fcntl locks that `owner` of this node has on the file (a close).
 pub(crate) fn drop_owner(core: &Arc<Core>, ino: InodeNo, owner: u64) -> Result<()> {
@@ -200,13 +200,13 @@ pub(crate) fn drop_owner(core: &Arc<Core>, ino: InodeNo, owner: u64) -> Result<(
 fn change(
     core: &Arc<Core>,
     ino: InodeNo,
-    want: &Plock,
+    asked: &Plock,
     wait: Option<&Canceller>,
     flock: bool,
 ) -> Result<()> {
-    let lock = want.as_lock(core, ino, flock)?;
-    let key = (ino, want.owner, flock);
-    if want.kind == PlockKind::Unlock {
+    let lock = asked.as_lock(core, ino, flock)?;
+    let key = (ino, asked.owner, flock);
+    if asked.kind == PlockKind::Unlock {
         if !core.plocks.mine.lock().contains(&key) {
             return Ok(());
         }

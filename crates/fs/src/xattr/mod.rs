@@ -189,6 +189,7 @@ fn tail_used(core: &Core, inode: &Locked) -> Result<usize> {
 }
 
 /// Where attributes are to stand.
+#[derive(Debug, Clone, Copy)]
 enum Target {
     Inline,
     /// In the block that is there, or in a new one.

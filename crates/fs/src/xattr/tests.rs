@@ -82,7 +82,7 @@ fn grow_out_of_the_dinode_and_back() {
     node.meta.commit().unwrap();
     node.alloc.drain_frees().unwrap();
     assert_eq!(node.alloc.totals().2, totals.2 - 1);
-    node.unmount();
+    node.unmount_clean();
 }
 
 #[test]
@@ -110,6 +110,7 @@ fn share_the_dinode_with_entries_and_targets() {
     set(&node, link, b"trusted.v", &value, 0).unwrap();
     assert_eq!(crate::namei::readlink(&node, link).unwrap(), target);
     assert_eq!(get(&node, link, b"trusted.v").unwrap(), value);
+    node.unmount_clean();
 }
 
 #[test]

@@ -99,9 +99,9 @@ fn set_group_id_directories_pass_their_group_on() {
 fn symbolic_links_of_every_length() {
     let node = mount(&pool(), 0);
     let root = node.volume.root();
-    for len in [1, 100, 3_327, 3_328, 3_329, 4_000, 4_095] {
+    for len in [1_usize, 100, 3_327, 3_328, 3_329, 4_000, 4_095] {
         let name = format!("link{len}");
-        let target: Vec<u8> = (0..len).map(|i| b'a' + (i % 26) as u8).collect();
+        let target: Vec<u8> = b"abcdefgh".iter().copied().cycle().take(len).collect();
         let attr = symlink(&node, root, name.as_bytes(), &target, &CRED).unwrap();
         assert_eq!((attr.size, attr.mode), (len as u64, 0o120_777));
         assert_eq!(readlink(&node, attr.ino).unwrap(), target);
@@ -110,6 +110,9 @@ fn symbolic_links_of_every_length() {
     assert!(matches!(symlink(&node, root, b"l", &long, &CRED), Err(Error::NameTooLong)));
     assert!(matches!(symlink(&node, root, b"l", b"", &CRED), Err(Error::NotFound)));
     assert!(matches!(readlink(&node, root), Err(Error::Invalid(_))));
+    unlink(&node, root, b"link4095").unwrap();
+    unlink(&node, root, b"link100").unwrap();
+    node.unmount_clean();
 }
 
 #[test]
@@ -236,8 +239,10 @@ fn fifty_thousand_files_in_one_directory() {
     }
     let attr = getattr(&node, dir).unwrap();
     assert_eq!((attr.size, attr.blocks512), (0, 0));
-    rmdir(&node, node.volume.root(), b"big").unwrap();
-    node.unmount();
+    for i in 0..100 {
+        touch_file(&node, dir, &format!("again{i}"));
+    }
+    node.unmount_clean();
 }
 
 #[test]

@@ -285,5 +285,6 @@ proptest! {
         // Another node reads it from the devices.
         let node = mount(&pool, 1);
         same(&node, &model);
+        node.unmount_clean();
     }
 }

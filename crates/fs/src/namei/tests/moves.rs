@@ -68,12 +68,15 @@ fn files() {
     assert_eq!(t.links(t.f), 2);
 }
 
+/// From, to, flags, errno.
+type Case<'a> = ((InodeNo, &'a str), (InodeNo, &'a str), u32, i32);
+
 #[test]
 fn refusals() {
     let t = tree();
     let all = |t: &Tree| (names(&t.node, t.a), names(&t.node, t.b), names(&t.node, t.full));
     let before = all(&t);
-    let cases: &[((InodeNo, &str), (InodeNo, &str), u32, i32)] = &[
+    let cases: &[Case<'_>] = &[
         ((t.a, "none"), (t.b, "x"), 0, libc_errno::NOENT),
         ((t.a, "f"), (t.b, "g"), NOREPLACE, libc_errno::EXIST),
         ((t.a, "f"), (t.a, "f"), NOREPLACE, libc_errno::EXIST),
@@ -199,5 +202,5 @@ fn moves_in_large_directories_split_and_join_leaves() {
         unlink(&t.node, dir, format!("m{i}").as_bytes()).unwrap();
     }
     assert_eq!(names(&t.node, t.a).len(), 4);
-    t.node.unmount();
+    t.node.unmount_clean();
 }

@@ -69,16 +69,16 @@ fn the_lists_of_a_dead_node_are_taken_over() {
     // Nothing is left on the slot's own list either.
     let c = mount(&pool, 0);
     assert_eq!(orphan::reap(&c).unwrap(), 0);
-    c.unmount();
+    c.unmount_clean();
 }
 
 #[test]
 fn lists_full_of_open_orphans_refuse_more_and_recover() {
     let node = mount(&pool(), 0);
     let root = node.volume.root();
-    let room = (node.volume.geo.body_len() - 48) / 8 * 4;
+    let entries = (node.volume.geo.body_len() - 48) / 8 * 4;
     let mut open_files = Vec::new();
-    for _ in 0..room {
+    for _ in 0..entries {
         let tmp = tmpfile(&node, root, 0o600, &CRED).unwrap();
         open_files.push(node.handles.insert(tmp.inode.clone(), 2));
     }
@@ -129,5 +129,5 @@ fn two_nodes_at_the_same_names_never_disagree() {
         assert_eq!(getattr(&b, dir).unwrap().nlink as usize, 2 + subdirs);
     }
     a.unmount();
-    b.unmount();
+    b.unmount_clean();
 }
