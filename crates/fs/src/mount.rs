@@ -328,7 +328,7 @@ fn keep_house(
             since_commit = Duration::ZERO;
             let done = flush_all(&core)
                 .and_then(|()| core.meta.commit())
-                .and_then(|()| core.alloc.drain_frees())
+                .and_then(|()| core.alloc.tend())
                 .and_then(|()| crate::orphan::reap(&core));
             if let Err(e) = core.watch(done) {
                 tracing::error!("housekeeping: {e}");

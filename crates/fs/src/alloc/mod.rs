@@ -64,6 +64,9 @@ const DINODE_TRIES: usize = 32;
 /// The cluster's counters on disk are read again after this.
 const COUNTERS_AGE_MAX: Duration = Duration::from_millis(500);
 
+/// Space is short when less than this part (divisor) of the pool is free.
+const SHORT: u64 = 8;
+
 /// What the other nodes have not yet told the cluster's counters: (free blocks, inodes).
 pub(crate) type OthersDeltas = Box<dyn Fn() -> (i64, i64) + Send + Sync>;
 
@@ -415,7 +418,22 @@ impl Alloc {
         let inodes = inodes.saturating_add_signed(own.1.saturating_add(others.1));
         (inner.total, free.min(inner.total), inodes)
     }
+    /// Housekeeping, now and then: applies the free log; and when space is short and this node has
+    /// not allocated since the last call, gives its idle windows back, so that other nodes may use
+    /// what is in them.
+    pub fn tend(&self) -> Result<()> {
+        let (total, free, _) = self.totals();
+        let mut refill = self.inner.refill.lock();
+        self.inner.drain(&mut refill)?;
+        let claims = self.inner.state.lock().claims;
+        let idle = refill.is_idle(claims);
+        if idle && free < total / SHORT {
+            self.inner.give_back_idle(&mut refill, false)?;
+        }
+        Ok(())
+    }
     /// Gives back every window that is idle, so that other nodes may use its space.
+    #[cfg(test)]
     pub fn shrink(&self) -> Result<()> {
         let mut refill = self.inner.refill.lock();
         self.inner.drain(&mut refill)?;

@@ -22,6 +22,11 @@ use crate::error::{Error, Result};
 use crate::meta::{Body, Meta, Tx};
 use crate::volume::Volume;
 
+/// An entry of the free log, and where it stands.
+pub(super) type Entry = (Place, Freed);
+/// A part of a run that lies in a window: (window, offset there, offset in the run, length).
+pub(super) type Part = (u64, u64, u64, u64);
+
 /// Bits of a window block begin here.
 const WINDOW_BITS: usize = size_of::<RawWindow>();
 
@@ -214,14 +219,13 @@ impl Private<'_> {
     pub fn log_places(&self) -> usize {
         RawFreeLog::capacity(self.volume.geo.body_len())
     }
-    /// Applies durable entries of the free log. `own` says which part of a run lies in a window of
-    /// this node, as (place, offset in the window, offset in the run, length): that part goes
-    /// there. `done` is told of each group's entries after their transaction.
+    /// Applies durable entries of the free log. `own` says which parts of a run lie in windows of
+    /// this node: those go there. `done` is told of each group's entries after their transaction.
     pub fn drain(
         &self,
-        entries: &[(Place, Freed)],
-        own: &dyn Fn(Freed) -> Vec<(u64, u64, u64, u64)>,
-        done: &mut dyn FnMut(&[(Place, Freed)]),
+        entries: &[Entry],
+        own: &dyn Fn(Freed) -> Vec<Part>,
+        done: &mut dyn FnMut(&[Entry]),
     ) -> Result<()> {
         let slots: Vec<BlockNo> = entries
             .iter()
@@ -251,8 +255,8 @@ impl Private<'_> {
     fn drain_group(
         &self,
         index: u64,
-        entries: &[(Place, Freed)],
-        own: &dyn Fn(Freed) -> Vec<(u64, u64, u64, u64)>,
+        entries: &[Entry],
+        own: &dyn Fn(Freed) -> Vec<Part>,
     ) -> Result<()> {
         let lock = LockNo::from(self.volume.rgrp(index));
         let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
@@ -340,9 +344,11 @@ fn plan_return(group: &Group, w: &WindowBlock, edits: &mut Edits) -> Result<()> 
             for i in base + start..base + start + len {
                 let old = bits::get(&group.bits, i);
                 match (state, old) {
-                    (BlockState::MetaUsed, BlockState::Data)
-                    | (BlockState::Free, BlockState::Data)
-                    | (BlockState::MetaFree, BlockState::Data | BlockState::MetaUsed) => {
+                    (
+                        BlockState::MetaUsed | BlockState::Free | BlockState::MetaFree,
+                        BlockState::Data,
+                    )
+                    | (BlockState::MetaFree, BlockState::MetaUsed) => {
                         edits.push(i, 1, old, state);
                     }
                     (BlockState::MetaUsed, _) => {}
@@ -362,7 +368,7 @@ fn plan_free(
     group: &Group,
     freed: Freed,
     slot_blocks: u64,
-    parts: &[(u64, u64, u64, u64)],
+    parts: &[Part],
     edits: &mut Edits,
 ) -> Result<()> {
     let slot = freed.state == BlockState::MetaFree;

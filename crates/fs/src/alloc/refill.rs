@@ -15,6 +15,7 @@ use super::group::{Edits, Group};
 use super::image::Fresh;
 use super::log::Freed;
 use super::private::{WindowBlock, window_capacity};
+use super::window::Window;
 use super::{Inner, bits, life};
 use crate::error::{Error, Result};
 use crate::volume::Volume;
@@ -56,6 +57,8 @@ pub(super) struct Refill {
     target: u64,
     /// Chunks carved next.
     chunks: u64,
+    /// Claims when the housekeeper last looked.
+    claims: u64,
 }
 
 impl Refill {
@@ -67,7 +70,11 @@ impl Refill {
         let target = blocks(volume.geo.block_size, WINDOW_FIRST);
         let target = target.min(window_capacity(volume));
         let current = u64::from(node.get()) * groups / nodes;
-        Self { hints, hinted: false, current, target, chunks: 1 }
+        Self { hints, hinted: false, current, target, chunks: 1, claims: 0 }
+    }
+    /// Whether nothing was claimed since the last call.
+    pub fn is_idle(&mut self, claims: u64) -> bool {
+        std::mem::replace(&mut self.claims, claims) == claims
     }
     fn hint(&self, index: u64) -> Hint {
         usize::try_from(index).ok().and_then(|i| self.hints.get(i)).copied().unwrap_or_default()
@@ -447,7 +454,7 @@ impl Inner {
         if let Some(place) = unused() {
             return Ok(Some(place));
         }
-        let used_up = self.state.lock().close_windows(|w| w.exhausted());
+        let used_up = self.state.lock().close_windows(Window::exhausted);
         self.give_back(used_up)?;
         if let Some(place) = unused() {
             return Ok(Some(place));

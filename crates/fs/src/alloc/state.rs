@@ -24,6 +24,8 @@ pub(super) struct State {
     tails: VecDeque<u64>,
     /// Window that the last small claim came from.
     current: usize,
+    /// Claims so far: tells whether the node allocates.
+    pub claims: u64,
     /// This node's change of (free blocks, inodes).
     pub deltas: (i64, i64),
 }
@@ -39,6 +41,7 @@ impl State {
             frees_promised: 0,
             tails: VecDeque::new(),
             current: 0,
+            claims: 0,
             deltas: (0, 0),
         }
     }
@@ -185,6 +188,7 @@ impl State {
         w.data_cursor = at + len;
         let start = w.start + at;
         self.current = i;
+        self.claims += 1;
         let goes_on = goal == Some(start);
         if goes_on {
             self.tails.retain(|t| *t != start);
@@ -281,7 +285,9 @@ impl State {
         w.slots.remove(at, 1);
         w.busy += 1;
         w.slot_cursor = at + 1;
-        Some(w.start + at)
+        let slot = w.start + at;
+        self.claims += 1;
+        Some(slot)
     }
     /// Claims another slot beside one that is covered by a promise, if that leaves enough for all
     /// promises.

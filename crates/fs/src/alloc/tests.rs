@@ -92,8 +92,9 @@ impl Cluster {
         dead.locks.withdraw();
         dead.meta.poison("crash".into());
         replay(&self.volume, dead.me.slot).unwrap();
-        reclaim(&self.volume, &by.meta, &by.locks, dead.me.slot).unwrap();
+        // From here on the recoverer may break what the dead node held.
         self.net.dead.lock().insert(dead.me);
+        reclaim(&self.volume, &by.meta, &by.locks, dead.me.slot).unwrap();
     }
     /// Counters and bitmaps of a file system whose nodes have all left: (data blocks, slots in use).
     fn usage(&self) -> (Vec<u64>, Vec<u64>) {
@@ -355,6 +356,28 @@ fn metadata_finds_room_in_crumbs() {
 }
 
 #[test]
+fn idle_windows_go_back_when_space_is_short() {
+    let c = Cluster::new(64);
+    let (a, b) = (c.node(0, 1), c.node(1, 1));
+    a.write(10).unwrap();
+    a.alloc.tend().unwrap();
+    let mut b_has = 0;
+    while let Ok(runs) = b.write(200) {
+        b_has += runs.iter().map(|r| r.1).sum::<u64>();
+    }
+    // `a` now knows that it is short (both count in one closure here).
+    let all = a.alloc.totals().1;
+    a.alloc.set_others(Box::new(move || (-i64::try_from(b_has).unwrap(), 0)));
+    a.alloc.tend().unwrap();
+    let more = b.alloc.reserve(all - b_has, 0, 0);
+    assert!(more.is_ok(), "{:?}", more.err());
+    drop(more);
+    a.leave();
+    b.leave();
+    assert_eq!(c.usage().0.len() as u64, b_has + 10);
+}
+
+#[test]
 fn dead_node_gives_back_all_but_what_was_durable() {
     let c = Cluster::new(64);
     let (a, b) = (c.node(0, 1), c.node(1, 1));
@@ -544,7 +567,7 @@ impl World {
             7..=10 => self.create(i),
             11..=15 => self.free(i),
             16 => self.nodes[i].meta.commit().unwrap(),
-            17 => self.nodes[i].alloc.drain_frees().unwrap(),
+            17 => self.nodes[i].alloc.tend().unwrap(),
             18 => self.nodes[i].alloc.shrink().unwrap(),
             _ => self.crash(i),
         }

@@ -66,7 +66,7 @@ impl Checker {
             for (&(block, kind, place), body) in part.iter().zip(self.read(&blocks)?) {
                 match body {
                     Ok((body, _, k)) if k == kind => {
-                        self.fixed(block, kind, place, &body, &mut roots)
+                        self.fixed(block, kind, place, &body, &mut roots);
                     }
                     Ok((_, _, k)) => {
                         self.problem(block, format!("{} instead of {}", k.name(), kind.name()));

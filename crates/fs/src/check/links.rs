@@ -9,6 +9,7 @@ use super::{Checker, Mendable};
 
 /// What the walk learns of an inode.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub(super) struct Info {
     /// Its dinode was read and is sound.
     pub sound: bool,
@@ -91,52 +92,52 @@ impl Checker {
             self.inodes.insert(ino, info);
         }
     }
-    fn compare_inode(&mut self, ino: u64, info: &Info, root: bool, found: &mut Mendable) {
+    fn compare_inode(&mut self, ino: u64, seen: &Info, root: bool, found: &mut Mendable) {
         let block = BlockNo(ino);
         let before = (self.report.problems.len() as u64).saturating_add(self.suppressed);
-        let due = info.links_due(root);
-        if info.nlink != due {
-            self.problem(block, format!("inode has {} links, its dinode says {}", due, info.nlink));
+        let due = seen.links_due(root);
+        if seen.nlink != due {
+            self.problem(block, format!("inode has {} links, its dinode says {}", due, seen.nlink));
         }
-        if !info.bad && info.blocks != info.blocks_says {
-            let (is, says) = (info.blocks, info.blocks_says);
+        if !seen.bad && seen.blocks != seen.blocks_says {
+            let (is, says) = (seen.blocks, seen.blocks_says);
             self.problem(block, format!("inode holds {is} blocks, its dinode says {says}"));
         }
-        if info.is_dir() {
-            if !info.bad && info.entries != info.entries_says {
-                let (is, says) = (info.entries, info.entries_says);
+        if seen.is_dir() {
+            if !seen.bad && seen.entries != seen.entries_says {
+                let (is, says) = (seen.entries, seen.entries_says);
                 self.problem(block, format!("directory has {is} entries, its dinode says {says}"));
             }
-            if !root && info.links > 0 && info.parent != info.parent_says {
-                let (is, says) = (info.parent, info.parent_says);
+            if !root && seen.links > 0 && seen.parent != seen.parent_says {
+                let (is, says) = (seen.parent, seen.parent_says);
                 self.problem(block, format!("directory is in {is}, its dinode says {says}"));
             }
         }
         let after = (self.report.problems.len() as u64).saturating_add(self.suppressed);
         if after > before {
-            let keep = |says, is| if info.bad { says } else { is };
+            let keep = |says, is| if seen.bad { says } else { is };
             found.counts.push(Counts {
                 ino: InodeNo(ino),
                 nlink: due,
-                blocks: keep(info.blocks_says, info.blocks),
-                entries: if info.is_dir() {
-                    keep(info.entries_says, info.entries)
+                blocks: keep(seen.blocks_says, seen.blocks),
+                entries: if seen.is_dir() {
+                    keep(seen.entries_says, seen.entries)
                 } else {
-                    info.entries_says
+                    seen.entries_says
                 },
-                parent: if info.is_dir() && info.links > 0 {
-                    info.parent
+                parent: if seen.is_dir() && seen.links > 0 {
+                    seen.parent
                 } else {
-                    info.parent_says
+                    seen.parent_says
                 },
             });
         }
-        let kind = (info.mode >> 12) & 15;
-        if info.kinds & !(1 << kind) != 0 {
+        let kind = (seen.mode >> 12) & 15;
+        if seen.kinds & !(1 << kind) != 0 {
             self.problem(block, "a directory entry tells another file type than the dinode");
         }
-        if info.is_dir() && info.links > 1 {
-            self.problem(block, format!("directory has {} names", info.links));
+        if seen.is_dir() && seen.links > 1 {
+            self.problem(block, format!("directory has {} names", seen.links));
         }
     }
 }

@@ -95,10 +95,6 @@ impl Space {
         bits::fill(&mut group.seen, at, len, state);
         Ok(())
     }
-    /// Whether the walk has been at `block`.
-    pub fn is_seen(&mut self, block: u64) -> bool {
-        self.locate(block, 1).is_some_and(|(g, at)| bits::get(&g.seen, at) != BlockState::Free)
-    }
 }
 
 impl Checker {

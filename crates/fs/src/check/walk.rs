@@ -11,7 +11,6 @@ use braid_format::xattr::RawXattr;
 use braid_format::{BlockNo, InodeNo};
 use zerocopy::FromBytes;
 
-use super::links::Info;
 use super::space::Clash;
 use super::{BATCH, Checker, Mendable};
 use crate::dir::{self, page};
@@ -254,9 +253,9 @@ impl Checker {
     fn dinode(&mut self, ino: u64, body: &[u8], queue: &mut Queue, found: &mut Mendable) {
         let Ok((raw, _)) = RawDinode::read_from_prefix(body) else { return };
         let slot = self.volume.geo.slot_blocks();
-        let info = self.inodes.entry(ino).or_default();
-        info.load(&raw);
-        let is_dir = info.is_dir();
+        let known = self.inodes.entry(ino).or_default();
+        known.load(&raw);
+        let is_dir = known.is_dir();
         self.report.inodes += 1;
         self.report.directories += u64::from(is_dir);
         self.mark(ino, ino, slot, BlockState::MetaUsed, found);
@@ -456,11 +455,11 @@ impl Checker {
             return;
         }
         let new = !self.inodes.contains_key(&ino);
-        let info = self.inodes.entry(ino).or_insert_with(Info::default);
-        info.links += 1;
-        info.kinds |= 1_u32.checked_shl(kind).unwrap_or(1);
-        info.parent = dir;
-        info.from = Some(place);
+        let known = self.inodes.entry(ino).or_default();
+        known.links += 1;
+        known.kinds |= 1_u32.checked_shl(kind).unwrap_or(1);
+        known.parent = dir;
+        known.from = Some(place);
         if new {
             queue.push_back(Item::Dinode(ino));
         }

@@ -360,3 +360,34 @@ fn root_dinode(block: BlockNo) -> RawDinode {
     raw.parent.set(block.get());
     raw
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use braid_pool::CreateOptions;
+    use braid_pool::device::{Device, FileDevice, OpenOptions};
+
+    use super::*;
+
+    /// A tebibyte of holes: only headers and bitmaps are written.
+    #[test]
+    fn huge_sparse_pool_is_made_in_seconds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        let file = std::fs::File::create(&path).unwrap();
+        if file.set_len(1 << 40).is_err() {
+            return; // This file system has no files of that size.
+        }
+        let device: Arc<dyn Device> = FileDevice::open(&path, OpenOptions::default()).unwrap();
+        let pool = Pool::create(vec![device], &CreateOptions::new("huge")).unwrap();
+        let begin = Instant::now();
+        make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let took = begin.elapsed();
+        println!("1 TiB: {took:?}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        let volume = crate::volume::Volume::open(pool).unwrap();
+        assert!(volume.sb.rgrp_count.get() >= 1000);
+    }
+}
