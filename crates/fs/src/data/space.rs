@@ -96,14 +96,9 @@ impl Held<'_> {
             self.forget_pages(promise, whole.clone());
             self.cut_hole(whole, |_| {})?;
         }
-        let clean = !self.data().is_dirty();
-        self.change_state(|st| {
-            if clean {
-                // Pages that the size on disk waited for have become part of the hole.
-                st.disk_size = st.raw.size.get();
-            }
-            touch(st);
-        })
+        // Pages that the size on disk waited for may have become part of the hole.
+        self.settle_size()?;
+        self.change_state(touch)
     }
 
     /// Writes zeros inside one block, unless it reads as zero anyway.

@@ -58,11 +58,25 @@ impl Held<'_> {
         }
         self.change_state(|st| {
             st.raw.size = size.into();
-            if !self.data().is_dirty() {
-                st.disk_size = size;
-            }
             st.dirty = true;
-        })
+        })?;
+        self.settle_size()
+    }
+
+    /// The size goes to disk now, unless it waits for dirty pages.
+    pub fn settle_size(&self) -> Result<()> {
+        if self.data().is_dirty() {
+            return Ok(());
+        }
+        let behind = self.inode.state_ref().is_some_and(|st| st.disk_size < st.raw.size.get());
+        if !behind {
+            return Ok(());
+        }
+        let mut tx = self.core.meta.begin()?;
+        let done = self
+            .change_state(|st| st.disk_size = st.raw.size.get())
+            .and_then(|()| self.inode.encode(&mut tx));
+        self.fatal(done)
     }
 
     /// Makes one block dirty as it is.
@@ -95,11 +109,12 @@ impl Held<'_> {
             if clean && size > self.root()?.capacity as u64 {
                 // All its bytes were in the pages: what is left is a hole.
                 self.leave_tail()?;
-                return self.change_state(|st| {
+                self.change_state(|st| {
                     st.raw.size = size.into();
-                    st.disk_size = size;
+                    st.disk_size = st.disk_size.min(size);
                     touch(st);
-                });
+                })?;
+                return self.settle_size();
             }
             return self.shrink_tail(view, size);
         }
