@@ -14,7 +14,12 @@ use crate::mount::{MountOptions, Mounted};
 
 /// A new file system for four nodes, in memory.
 pub(crate) fn pool() -> Pool {
-    let device = MemoryDevice::new("test", Bytes(512 << 20), Bytes(512));
+    pool_of(Bytes(512 << 20))
+}
+
+/// As [`pool`], of a given size.
+pub(crate) fn pool_of(size: Bytes) -> Pool {
+    let device = MemoryDevice::new("test", size, Bytes(512));
     let pool = Pool::create(vec![device], &CreateOptions::new("test")).unwrap();
     let options =
         MakeOptions { nodes: Some(4), journal_size: Some(8 << 20), ..MakeOptions::default() };

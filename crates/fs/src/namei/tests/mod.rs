@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use braid_format::InodeNo;
 
-use super::rig::{mount, pool};
+use super::rig::{mount, pool, pool_of};
 use super::*;
 use crate::attr::{Attr, Cred, SetAttr, Time, TimeSet};
 use crate::orphan;
@@ -308,4 +308,40 @@ fn what_was_made_is_there_after_a_remount() {
     let link = lookup(&node, root, b"link").unwrap();
     assert_eq!(readlink(&node, link.ino).unwrap(), [b't'; 4_000]);
     node.unmount();
+}
+
+#[test]
+fn a_full_pool_refuses_new_names_and_is_emptied_again() {
+    let node = mount(&pool_of(braid_format::Bytes(128 << 20)), 0);
+    let root = node.volume.root();
+    let dir = make_dir(&node, root, "dir");
+    let mut made = 0_u32;
+    let refused = loop {
+        // An inode and a block each.
+        match symlink(&node, dir, format!("link{made}").as_bytes(), &[b't'; 4_095], &CRED) {
+            Ok(_) => made += 1,
+            Err(e) => break e,
+        }
+        assert!(made < 100_000, "never full");
+    };
+    assert!(matches!(refused, Error::NoSpace), "{refused}");
+    assert!(made > 1_000, "full after {made}");
+    let before = getattr(&node, dir).unwrap();
+    assert!(matches!(symlink(&node, dir, b"one more", &[b't'; 4_095], &CRED), Err(Error::NoSpace)));
+    assert!(matches!(lookup(&node, dir, b"one more"), Err(Error::NotFound)));
+    assert_eq!(getattr(&node, dir).unwrap(), before);
+    assert_eq!(names(&node, dir).len(), made as usize + 2);
+    for i in 0..made {
+        let name = format!("link{i}");
+        if i % 100 == 0 {
+            let ino = lookup(&node, dir, name.as_bytes()).unwrap().ino;
+            assert_eq!(readlink(&node, ino).unwrap(), [b't'; 4_095]);
+        }
+        unlink(&node, dir, name.as_bytes()).unwrap();
+    }
+    assert_eq!(orphan::reap(&node).unwrap(), 0);
+    node.meta.commit().unwrap();
+    node.alloc.drain_frees().unwrap();
+    symlink(&node, dir, b"again", &[b't'; 4_095], &CRED).unwrap();
+    node.unmount_clean();
 }
