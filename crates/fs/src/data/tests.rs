@@ -1,7 +1,9 @@
 use std::sync::Arc;
 
 use braid_format::{Bytes, InodeNo, NodeId, StripeUnit};
-use braid_pool::device::{AlignedBuf, Device, MemoryDevice, RecordingDevice};
+use braid_pool::device::{
+    AlignedBuf, Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, RecordingDevice,
+};
 use braid_pool::{CreateOptions, Pool};
 use proptest::prelude::*;
 
@@ -563,4 +565,135 @@ fn a_power_cut_loses_nothing_that_was_synced() {
             assert!(report.problems.is_empty(), "seed {seed}, event {n}: {:?}", report.problems);
         }
     }
+}
+
+/// Two nodes on one pool.
+struct Pair {
+    devices: Vec<Arc<dyn Device>>,
+    nodes: [Fs; 2],
+}
+
+impl Pair {
+    fn new() -> Self {
+        let rig = Rig::new(2, 96, 8 << 20);
+        let pool = Pool::assemble(rig.devices.clone()).unwrap();
+        let other = Fs::mount(pool, rig.options.clone(), Arc::new(NoKernelCache)).unwrap();
+        Self { devices: rig.devices, nodes: [rig.fs, other] }
+    }
+    fn verify(self) {
+        for fs in &self.nodes {
+            fs.unmount().unwrap();
+        }
+        let pool = Pool::assemble(self.devices.clone()).unwrap();
+        let report = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+    }
+}
+
+#[test]
+fn what_one_node_wrote_the_other_reads() {
+    let pair = Pair::new();
+    let [a, b] = &pair.nodes;
+    let (attr, fa) = a.create(a.root(), b"f", 0o644, O_RDWR, &Cred::default()).unwrap();
+    let fb = b.open(attr.ino, O_RDWR).unwrap();
+    let read = |fs: &Fs, fh, at: u64, len: usize| {
+        fs.read_reply(fh, at, u32::try_from(len).unwrap(), false, <[u8]>::to_vec).unwrap()
+    };
+    let mut model = Model::default();
+    let mut rng = crate::test_volume::Rng(5);
+    for i in 0..60 {
+        let ((writer, fw), (reader, fr)) =
+            if i % 2 == 0 { ((a, fa), (b, fb)) } else { ((b, fb), (a, fa)) };
+        let at = rng.below(300_000);
+        let data = pattern(i, usize::try_from(1 + rng.below(30_000)).unwrap());
+        match rng.below(5) {
+            0 => {
+                let set = SetAttr { size: Some(at), ..SetAttr::default() };
+                writer.setattr(attr.ino, &set, None).unwrap();
+                model.grow(at);
+                model.0.truncate(usize::try_from(at).unwrap());
+            }
+            1 => {
+                let data = pattern(i, 300 << 10);
+                let flags = WriteFlags { direct: true, ..WriteFlags::default() };
+                writer.write(fw, at / 4096 * 4096, &data, flags).unwrap();
+                model.put(at / 4096 * 4096, &data);
+            }
+            2 => {
+                let flags = WriteFlags { append: true, ..WriteFlags::default() };
+                writer.write(fw, 0, &data, flags).unwrap();
+                model.put(model.0.len() as u64, &data);
+            }
+            _ => {
+                writer.write(fw, at, &data, WriteFlags::default()).unwrap();
+                model.put(at, &data);
+            }
+        }
+        assert!(read(reader, fr, 0, 2 << 20) == model.0, "step {i}");
+        assert_eq!(reader.getattr(attr.ino).unwrap().size, model.0.len() as u64);
+    }
+    a.release(fa).unwrap();
+    b.release(fb).unwrap();
+    pair.verify();
+}
+
+#[test]
+fn appends_of_two_nodes_never_overlap() {
+    const EACH: u64 = 60;
+    let pair = Pair::new();
+    let [a, b] = &pair.nodes;
+    let (attr, fa) = a.create(a.root(), b"log", 0o644, O_RDWR, &Cred::default()).unwrap();
+    let fb = b.open(attr.ino, O_RDWR).unwrap();
+    std::thread::scope(|scope| {
+        for (who, fs, fh) in [(1_u8, a, fa), (2, b, fb)] {
+            scope.spawn(move || {
+                for i in 0..EACH {
+                    let record = [who, u8::try_from(i).unwrap(), 0xff, who];
+                    let flags = WriteFlags { append: true, ..WriteFlags::default() };
+                    fs.write(fh, 0, &record.repeat(50), flags).unwrap();
+                }
+            });
+        }
+    });
+    let all = a.read_reply(fa, 0, 1 << 20, false, <[u8]>::to_vec).unwrap();
+    assert_eq!(all.len() as u64, 2 * EACH * 200);
+    let mut next = [0_u8; 3];
+    for record in all.chunks(200) {
+        let who = usize::from(record[0]);
+        assert_eq!(record, [record[0], next[who], 0xff, record[0]].repeat(50));
+        next[who] += 1;
+    }
+    a.release(fa).unwrap();
+    b.release(fb).unwrap();
+    pair.verify();
+}
+
+#[test]
+fn a_write_that_fails_is_told_until_it_succeeds() {
+    let inner = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
+    let device = FaultyDevice::new(inner, FaultPlan::default());
+    let rig = Rig::on(vec![device.clone() as Arc<dyn Device>], 1 << 20);
+    let (_, fh) = rig.create("f");
+    let before = rig.fs.statfs().unwrap().free;
+    rig.write(fh, 0, &pattern(1, 100_000)).unwrap();
+    // Heartbeats write too: the next few writes fail, whoever makes them.
+    for round in 0..2 {
+        device.arm(On::Write, 0, FaultKind::Fails);
+        let mut told = false;
+        for _ in 0..20 {
+            if matches!(rig.fs.fsync(fh, false), Err(Error::Contents(_))) {
+                told = true;
+                break;
+            }
+            rig.write(fh, 0, &pattern(1, 100_000)).unwrap();
+            device.arm(On::Write, 0, FaultKind::Fails);
+        }
+        assert!(told, "round {round}");
+    }
+    device.heal();
+    assert!(rig.read(fh, 0, 100_000) == pattern(1, 100_000)[..]);
+    rig.fs.fsync(fh, false).unwrap();
+    assert_eq!(before - rig.fs.statfs().unwrap().free, 25);
+    rig.fs.release(fh).unwrap();
+    rig.verify();
 }
