@@ -171,6 +171,29 @@ fn hand_over(a: &Node, b: &Node) -> Result<(), Any> {
     Ok(())
 }
 
+/// Both nodes in a tight loop: whether a lock stays long enough to be worth its way.
+fn contend(a: &Node, b: &Node) {
+    const TIME: Duration = Duration::from_secs(1);
+    let lock = LockNo(FIRST + LOCKS + 3);
+    let before = a.manager.stats().demotions + b.manager.stats().demotions;
+    let began = Instant::now();
+    let mut counts = Vec::new();
+    std::thread::scope(|s| {
+        let work = |node: &Node| {
+            let mut n = 0_u64;
+            while began.elapsed() < TIME {
+                drop(node.manager.acquire(lock, Mode::Exclusive, Local::Exclusive));
+                n += 1;
+            }
+            n
+        };
+        let threads = [s.spawn(move || work(a)), s.spawn(move || work(b))];
+        counts.extend(threads.into_iter().map(|t| t.join().unwrap_or(0)));
+    });
+    let moves = a.manager.stats().demotions + b.manager.stats().demotions - before;
+    println!("both nodes in a tight loop, 1 s: {counts:?} acquires, {moves} hand-overs");
+}
+
 fn scan(a: &Node, b: &Node) -> Result<(), Any> {
     for lock in (FIRST..FIRST + LOCKS).map(LockNo) {
         drop(a.manager.acquire(lock, Mode::Exclusive, Local::Shared)?);
@@ -209,6 +232,7 @@ fn main() -> Result<(), Any> {
     cached(&a);
     uncontended(&a, dir.path())?;
     hand_over(&a, &b)?;
+    contend(&a, &b);
     scan(&a, &b)?;
     for node in [a, b] {
         println!("{:?}", node.manager.stats());

@@ -143,7 +143,7 @@ impl HintSocket {
         // Lost is lost: whoever waits looks by itself.
         let _ = rustix::net::sendto(&self.socket, message.as_bytes(), flags, &target);
     }
-    /// Waits for a datagram; `None` for anything that is no hint (see [`Self::wake`]).
+    /// Waits for a datagram; `None` for anything that is no hint (see [`Self::close`]).
     ///
     /// # Errors
     /// The system's.
@@ -152,11 +152,10 @@ impl HintSocket {
         let len = self.socket.recv(&mut buf)?;
         Ok(buf.get(..len).and_then(|bytes| decode(bytes, self.me)))
     }
-    /// Makes [`Self::receive`] return.
-    pub fn wake(&self) {
-        if let Ok(target) = rustix::net::SocketAddrUnix::new(&self.path) {
-            let flags = rustix::net::SendFlags::DONTWAIT;
-            let _ = rustix::net::sendto(&self.socket, &[], flags, &target);
+    /// Makes [`Self::receive`] return at once, now and from now on; whatever became of the path.
+    pub fn close(&self) {
+        if let Err(e) = self.socket.shutdown(std::net::Shutdown::Both) {
+            tracing::warn!("cannot close the hint socket: {e}");
         }
     }
 }
@@ -213,7 +212,15 @@ mod tests {
         }
         a.send("unix:/nowhere/at/all", me(2), LockNo(5), Hint::Granted);
         a.send("tcp:somewhere", me(2), LockNo(5), Hint::Granted);
-        b.wake();
         assert!(b.receive().unwrap().is_some());
+        let closed = HintSocket::bind_in(dir.path(), "c", me(3)).unwrap();
+        std::fs::remove_file(dir.path().join("c")).unwrap();
+        std::thread::scope(|s| {
+            let waits = s.spawn(|| closed.receive().unwrap());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            closed.close();
+            assert_eq!(waits.join().unwrap(), None);
+        });
+        assert_eq!(closed.receive().unwrap(), None);
     }
 }

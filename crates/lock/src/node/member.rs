@@ -222,7 +222,7 @@ impl Membership {
         if let Some(watcher) = &*self.inner.watcher.lock() {
             let _ = watcher.send(None);
         }
-        self.inner.socket.wake();
+        self.inner.socket.close();
         let here = std::thread::current().id();
         let mut threads = std::mem::take(&mut *self.threads.lock());
         // The watcher first, which starts recoveries; then what it has started.
