@@ -24,7 +24,10 @@ const CRED: Cred = Cred { uid: 0, gid: 0, pid: 1, umask: 0o022 };
 const RDWR: i32 = 2;
 
 fn mount(pool: &Pool) -> Fs {
-    Fs::mount(pool.clone(), MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
+    // Nothing happens in the background: a copy of the devices is then one moment's.
+    let commit_interval = std::time::Duration::from_secs(3600);
+    let options = MountOptions { commit_interval, ..MountOptions::default() };
+    Fs::mount(pool.clone(), options, Arc::new(NoKernelCache)).unwrap()
 }
 fn file(fs: &Fs, dir: InodeNo, name: &str, pieces: &[(u64, usize)]) -> Attr {
     let (attr, fh) = fs.create(dir, name.as_bytes(), 0o644, RDWR, &CRED).unwrap();
@@ -67,7 +70,7 @@ fn populate(fs: &Fs) -> [InodeNo; 4] {
     [big, other, dir, sub]
 }
 fn populated() -> Made {
-    let pool = Pool::for_tests(2, Bytes(40 << 20));
+    let pool = Pool::for_tests(2, Bytes(26 << 20));
     make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let fs = mount(&pool);
     let [big, other, dir, sub] = populate(&fs).map(BlockNo::from);
@@ -190,7 +193,7 @@ fn what_operations_leave_is_clean() {
 
 #[test]
 fn journal_of_a_dead_node_is_replayed_first_and_its_windows_count() {
-    let pool = Pool::for_tests(2, Bytes(40 << 20));
+    let pool = Pool::for_tests(2, Bytes(26 << 20));
     make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let fs = mount(&pool);
     populate(&fs);
