@@ -1,6 +1,8 @@
 //! Real processes on real files: kernel locks, hint sockets, SIGKILL. Each process is this test
 //! program again, told by its environment to be a node.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
