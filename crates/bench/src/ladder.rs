@@ -120,7 +120,6 @@ fn describe(report: &mut Report, common: &Common) {
 /// The clock, and the machine's CPU time, around `work`.
 fn timed(bytes: u64, work: impl FnOnce() -> Result<()>) -> Result<Figure> {
     let cpu = crate::cpu::busy_seconds()?;
-    #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
     let began = Instant::now();
     work()?;
     let seconds = began.elapsed().as_secs_f64();

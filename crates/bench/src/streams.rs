@@ -56,7 +56,6 @@ pub(crate) fn run(files: &[PathBuf], phase: Phase) -> Result<Figure> {
             .collect();
         start.wait();
         let cpu = crate::cpu::busy_seconds()?;
-        #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
         let began = Instant::now();
         for worker in workers {
             worker.join().map_err(|_| anyhow::anyhow!("a stream panicked"))??;

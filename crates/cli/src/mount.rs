@@ -53,7 +53,9 @@ pub fn from_mount_helper(args: &[OsString]) -> Option<Args> {
     while let Some(word) = rest.next() {
         match word.as_str() {
             "-o" => options.extend(rest.next()),
-            "-t" | "-N" => drop(rest.next()),
+            "-t" | "-N" => {
+                rest.next();
+            }
             flag if flag.starts_with('-') => {}
             _ => words.push(word),
         }

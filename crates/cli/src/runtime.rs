@@ -12,6 +12,7 @@ pub struct Mount {
     /// Pool.
     pub pool: String,
     /// Directory.
+    #[expect(clippy::struct_field_names, reason = "the term that mount(8) uses")]
     pub mount_point: PathBuf,
     /// What was named when it was mounted: devices, or the pool.
     pub sources: Vec<String>,

@@ -57,7 +57,7 @@ fn as_json(pool: &FoundPool) -> serde_json::Value {
         "complete": pool.complete(),
         "members": pool.members.iter().map(|m| json!({
             "path": m.path,
-            "index": m.index.map(|i| i.get()),
+            "index": m.index.map(braid_format::MemberIndex::get),
             "state": m.state.to_string(),
         })).collect::<Vec<_>>(),
         "missing": pool.missing.iter().map(ToString::to_string).collect::<Vec<_>>(),

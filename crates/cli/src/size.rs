@@ -26,13 +26,13 @@ pub fn show(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut unit = 0;
     let mut rest = bytes;
-    while rest >= 10 << 10 && unit + 1 < UNITS.len()
-        || rest >= 1 << 10 && rest % (1 << 10) == 0 && unit + 1 < UNITS.len()
+    while unit + 1 < UNITS.len()
+        && (rest >= 10 << 10 || (rest >= 1 << 10 && rest.is_multiple_of(1 << 10)))
     {
         rest >>= 10;
         unit += 1;
     }
-    let whole = u128::from(bytes) * 10 >> (10 * unit);
+    let whole = (u128::from(bytes) * 10) >> (10 * unit);
     if whole % 10 == 0 {
         format!("{} {}", whole / 10, UNITS[unit])
     } else {

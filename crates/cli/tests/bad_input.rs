@@ -1,6 +1,8 @@
 //! Wrong devices, damaged labels, nonsense arguments: each gets an error that names the thing, and
 //! harms nothing.
 
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
 mod common;
 
 use std::fs::{self, OpenOptions};

@@ -1,5 +1,7 @@
 //! What docs/SEMANTICS.md promises of two nodes, seen through two mounts of one pool.
 
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
 mod common;
 
 use std::fs::{self, File, OpenOptions};

@@ -2,6 +2,11 @@
 //! opening and closing: each call goes to the module that does it, and a fatal result makes the
 //! node withdraw.
 
+#![expect(
+    clippy::missing_errors_doc,
+    reason = "every call fails with `Error`, whose variants say why and which errno that is"
+)]
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -238,7 +243,7 @@ impl Fs {
     }
     /// Everything of this node durable on return.
     pub fn sync(&self) -> Result<()> {
-        self.run(|c| self.mounted.flush_all(c).and_then(|()| c.meta.barrier()))
+        self.run(|c| crate::mount::flush_all(c).and_then(|()| c.meta.barrier()))
     }
     /// Reads into `buf` (its length asked for); returns the bytes read.
     pub fn read(&self, fh: Fh, offset: u64, buf: &mut AlignedBuf) -> Result<usize> {

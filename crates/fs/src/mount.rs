@@ -229,7 +229,7 @@ impl Mounted {
     /// Contents, then orphans and windows, then the locks, then the journal, then the slot.
     fn leave_cleanly(&self) -> Result<()> {
         let core = &self.core;
-        self.flush_all(core)?;
+        flush_all(core)?;
         crate::orphan::reap(core)?;
         core.alloc.close()?;
         core.locks.shutdown()?;
@@ -237,11 +237,6 @@ impl Mounted {
         self.membership.leave()?;
         core.withdrawn.set("unmounted".into()).ok();
         Ok(())
-    }
-
-    /// Writes the dirty contents of every inode (not durable by itself).
-    pub fn flush_all(&self, core: &Arc<Core>) -> Result<()> {
-        flush_all(core)
     }
 
     /// For status displays.
@@ -257,7 +252,8 @@ impl Mounted {
     }
 }
 
-fn flush_all(core: &Arc<Core>) -> Result<()> {
+/// Writes the dirty contents of every inode (not durable by itself).
+pub(crate) fn flush_all(core: &Arc<Core>) -> Result<()> {
     for inode in core.inodes.all() {
         if !inode.is_dirty() {
             continue;

@@ -1,5 +1,7 @@
 //! `sim SEED [--trace]` replays one run; `sim FIRST LAST` runs many and stops at the first failure.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use braid_sim::{Cluster, Report, run};
