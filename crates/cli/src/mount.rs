@@ -111,7 +111,7 @@ fn apply(plan: &mut Plan, key: &str, value: Option<&str>) -> Result<()> {
             plan.fuse.read_only = true;
         }
         "slot" => {
-            plan.fs.slot = Some(NodeId(number()?.try_into().context("option slot: 0 to 1023")?))
+            plan.fs.slot = Some(NodeId(number()?.try_into().context("option slot: 0 to 1023")?));
         }
         "cache" => plan.fs.metadata_cache = Bytes(bytes()?),
         "dirty" => plan.fs.dirty_max = Bytes(bytes()?),

@@ -20,7 +20,7 @@ pub struct Args {
 }
 
 /// Longest wait for the node to leave.
-const LEAVE_MAX: Duration = Duration::from_secs(120);
+const LEAVE_MAX: Duration = Duration::from_mins(2);
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {

@@ -83,7 +83,7 @@ impl RawLockRecord {
     const CRC_AT: usize = core::mem::offset_of!(Self, crc);
 }
 impl RawHolder {
-    fn life(&self) -> Life {
+    fn life(self) -> Life {
         Life { slot: NodeId(self.slot.get()), incarnation: Incarnation(self.incarnation.get()) }
     }
 }
@@ -216,7 +216,7 @@ impl LockRecord {
             if used.iter().any(|h| h.mode.get() != 0) {
                 return Err(bad(field, 0));
             }
-            Ok(used.iter().map(|h| h.life()).collect::<Vec<_>>())
+            Ok(used.iter().copied().map(RawHolder::life).collect::<Vec<_>>())
         };
         let waiting = used(&raw.waiters, raw.waiter_count)
             .ok_or_else(|| bad("waiters", u64::from(raw.waiter_count.get())))?;

@@ -91,6 +91,7 @@ pub struct SetAttr {
 }
 
 /// How a write is to be done.
+#[expect(clippy::struct_excessive_bools, reason = "independent switches")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteFlags {
     /// To the devices, past the cache (`O_DIRECT`).

@@ -153,7 +153,7 @@ impl Error {
             Self::TooManyLinks => E::MLINK,
             Self::NoSpace | Self::AttributeSpace | Self::PoolTooSmall { .. } => E::NOSPC,
             Self::TooLarge => E::FBIG,
-            Self::Invalid(_) => E::INVAL,
+            Self::Invalid(_) | Self::Superblock(_) => E::INVAL,
             Self::NotSupported(_) => E::OPNOTSUPP,
             Self::NotPermitted => E::PERM,
             Self::ReadOnly => E::ROFS,
@@ -169,7 +169,6 @@ impl Error {
             Self::TooManyOrphans => E::NFILE,
             Self::NoSlot(_) => E::USERS,
             Self::Mounted { .. } => E::BUSY,
-            Self::Superblock(_) => E::INVAL,
             Self::Damaged { .. }
             | Self::Inconsistent { .. }
             | Self::Withdrawn { .. }

@@ -13,7 +13,11 @@ use braid_fs::{Attr, Canceller, Cred, DirEntry, Fh, Plock, SetAttr, StatFs, Writ
 pub type Answer<T> = Result<T, Errno>;
 
 /// A file system that can be mounted.
-#[allow(missing_docs, reason = "one to one with the facade of the file system")]
+#[allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "one to one with the facade of the file system"
+)]
 pub trait Files: Send + Sync + 'static {
     /// The root directory's number.
     fn root(&self) -> InodeNo;

@@ -160,7 +160,7 @@ fn greet(device: &Device, max_write: Bytes, options: &FuseOptions) -> Result<Ter
             return Err(BadRequest::Opcode(request.header.opcode).into());
         }
         let greeting: InitIn = request.body.take_grown(16)?;
-        let reply = Reply { device: device, unique: request.header.unique };
+        let reply = Reply { device, unique: request.header.unique };
         if greeting.major > abi::MAJOR {
             // The kernel then greets again, in the version it is told.
             reply.value(&InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() });

@@ -242,6 +242,7 @@ impl Alloc {
         Ok(Reservation { data, slots, frees, home: home.clone() })
     }
     /// Moves `from`'s promise into `into`.
+    #[expect(clippy::unused_self, reason = "both are promises of this allocator")]
     pub fn merge(&self, into: &mut Reservation, mut from: Reservation) {
         into.data += std::mem::take(&mut from.data);
         into.slots += std::mem::take(&mut from.slots);
@@ -391,6 +392,7 @@ impl Alloc {
         if dinode { self.inner.count(tx, 0, -1) } else { Ok(()) }
     }
     /// Applies the free log to the groups. No transaction open.
+    #[cfg(test)]
     pub fn drain_frees(&self) -> Result<()> {
         let mut refill = self.inner.refill.lock();
         self.inner.drain(&mut refill).map(|_| ())

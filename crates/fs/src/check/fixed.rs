@@ -14,6 +14,9 @@ use crate::error::Result;
 use crate::make::area_kind;
 use crate::volume::Volume;
 
+/// A slot of the fixed area: where, what, and whose.
+type Want = (BlockNo, MetaKind, Option<(NodeId, u64)>);
+
 impl Checker {
     /// Both copies, against the one in use.
     pub(super) fn superblocks(&mut self, found: &mut Mendable) -> Result<()> {
@@ -46,7 +49,7 @@ impl Checker {
         let run = |start: u64, n: u16| (0..u64::from(n)).map(move |i| BlockNo(start + i * slot));
         let mut roots = Vec::new();
         let named = run(sb.named_start.get(), sb.named_count.get()).zip(0_u64..);
-        let mut want: Vec<(BlockNo, MetaKind, Option<(NodeId, u64)>)> = named
+        let mut want: Vec<Want> = named
             .map(|(block, n)| match n {
                 RawSuperblock::NAMED_COUNTERS => (block, MetaKind::Counters, None),
                 _ => (block, MetaKind::Named, None),

@@ -85,6 +85,7 @@ fn must_flush(held: Held<'_>, offset: u64, end: u64, view: View) -> bool {
 }
 
 /// Claims, writes, links. `false`: another writer has filled one of the holes meanwhile.
+#[expect(clippy::needless_pass_by_value, reason = "a handle and a loan")]
 fn put(held: Held<'_>, change: Option<&mut Promise>, offset: u64, data: &[u8]) -> Result<bool> {
     let shift = held.shift();
     let end = offset + data.len() as u64;

@@ -175,7 +175,9 @@ impl Held<'_> {
                 let reservation = own.reservation.as_mut().ok_or(Error::NoSpace)?;
                 self.claim_hole(reservation, *hole, &mut links)?;
             }
-            links.iter_mut().for_each(|l| l.unwritten = true);
+            for link in &mut links {
+                link.unwritten = true;
+            }
             link_all(*self, &mut own, links, 0, |_, _| {})?;
         }
         Ok(upto)

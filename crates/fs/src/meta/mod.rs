@@ -93,6 +93,7 @@ struct Counters {
 }
 
 /// What [`Meta::stats`] tells.
+#[cfg(test)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MetaStats {
     /// Records written.
@@ -269,6 +270,7 @@ impl Meta {
         }
     }
     /// What has been done so far.
+    #[cfg(test)]
     pub fn stats(&self) -> MetaStats {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let (cached, dirty) = self.cache.count();
