@@ -320,7 +320,10 @@ impl Maker<'_> {
         sb.hash_seed.set(random());
         sb.stripe_unit.set(info.stripe_unit.get());
         sb.stripe_width.set(info.stripe_width.get());
-        let cut = info.name.floor_char_boundary(sb.name.len());
+        let mut cut = info.name.len().min(sb.name.len());
+        while !info.name.is_char_boundary(cut) {
+            cut -= 1;
+        }
         for (to, from) in sb.name.iter_mut().zip(info.name.as_bytes().iter().take(cut)) {
             *to = *from;
         }
