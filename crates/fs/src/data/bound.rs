@@ -10,6 +10,7 @@ use braid_format::InodeNo;
 use braid_lock::{Local, Mode};
 use parking_lot::Mutex;
 
+use super::pages::Spare;
 use super::{Held, flush};
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -20,6 +21,8 @@ use crate::inode::Inode;
 pub(crate) struct DirtyBound {
     bytes: AtomicU64,
     files: Mutex<HashMap<InodeNo, Arc<Inode>>>,
+    /// Memory of pages that were written out.
+    pub(super) spare: Spare,
 }
 
 impl DirtyBound {

@@ -53,7 +53,7 @@ pub(super) fn flush_locked(held: Held<'_>, promise: &mut Promise, what: What) ->
     let view = held.view()?;
     let links = write_pages(held, promise, view)?;
     link_flushed(held, promise, links, view)?;
-    held.data().pages.write().clear();
+    held.data().pages.write().clear(&held.core.dirty.spare);
     held.recount();
     // What was promised and not used goes back.
     *promise = Promise::default();

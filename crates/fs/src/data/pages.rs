@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use braid_pool::device::AlignedBuf;
+use parking_lot::Mutex;
 
 /// Bytes of file that one page covers: 16 blocks of 4 KiB, one of 64 KiB.
 const PAGE: usize = 64 << 10;
@@ -17,11 +18,30 @@ struct Page {
     dirty: u16,
 }
 
+/// Buffers of full pages to be used again: fresh memory costs a page fault each 4 KiB.
+#[derive(Debug, Default)]
+pub(super) struct Spare(Mutex<Vec<AlignedBuf>>);
+
+impl Spare {
+    /// Most that are kept.
+    const KEPT_MAX: usize = 256;
+
+    fn take(&self) -> AlignedBuf {
+        self.0.lock().pop().unwrap_or_else(|| AlignedBuf::zeroed(PAGE))
+    }
+    fn give(&self, bufs: impl Iterator<Item = AlignedBuf>) {
+        let mut kept = self.0.lock();
+        let room = Self::KEPT_MAX.saturating_sub(kept.len());
+        kept.extend(bufs.filter(|b| b.len() == PAGE).take(room));
+    }
+}
+
 /// Dirty blocks by number.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     pages: BTreeMap<u64, Page>,
     bytes: u64,
+    blocks: u64,
 }
 
 fn to_u64(n: usize) -> u64 {
@@ -43,6 +63,10 @@ impl Pages {
     /// Memory held.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+    /// Dirty blocks.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
     }
     /// Nothing dirty.
     pub fn is_empty(&self) -> bool {
@@ -108,25 +132,28 @@ impl Pages {
     }
     /// Writes `data` at byte `offset`; every block it touches is dirty from then on. The rest of a
     /// block that is touched in part and was not dirty is zero.
-    pub fn put(&mut self, shift: u32, offset: u64, data: &[u8]) {
+    pub fn put(&mut self, spare: &Spare, shift: u32, offset: u64, data: &[u8]) {
         let mut offset = offset;
         let mut rest = data;
         while !rest.is_empty() {
             let page = offset / to_u64(PAGE);
             let at = usize::try_from(offset % to_u64(PAGE)).unwrap_or(0);
             let (now, later) = rest.split_at(rest.len().min(PAGE - at));
-            self.put_in_page(shift, page, at, now);
+            self.put_in_page(spare, shift, page, at, now);
             offset += to_u64(now.len());
             rest = later;
         }
     }
-    fn put_in_page(&mut self, shift: u32, page: u64, at: usize, data: &[u8]) {
+    fn put_in_page(&mut self, spare: &Spare, shift: u32, page: u64, at: usize, data: &[u8]) {
         let end = at + data.len();
-        let need = end.next_multiple_of(1 << shift).next_power_of_two().min(PAGE);
+        let least = end.next_multiple_of(1 << shift).next_power_of_two().min(PAGE);
+        // Whoever writes on from the page before will fill this one.
+        let writes_on = at == 0 && page > 0 && self.pages.contains_key(&(page - 1));
+        let need = if writes_on { PAGE } else { least };
         let p =
             self.pages.entry(page).or_insert_with(|| Page { buf: AlignedBuf::zeroed(0), dirty: 0 });
         if p.buf.len() < need {
-            let mut larger = AlignedBuf::zeroed(need);
+            let mut larger = if need == PAGE { spare.take() } else { AlignedBuf::zeroed(need) };
             if let Some(kept) = larger.get_mut(..p.buf.len()) {
                 kept.copy_from_slice(&p.buf);
             }
@@ -145,9 +172,11 @@ impl Pages {
         if let Some(to) = p.buf.get_mut(at..end) {
             to.copy_from_slice(data);
         }
+        let before = p.dirty.count_ones();
         for block in at >> shift..=(end - 1) >> shift {
             p.dirty |= 1 << block;
         }
+        self.blocks += u64::from(p.dirty.count_ones() - before);
     }
     /// Zeroes what a dirty block holds from byte `offset` to the block's end.
     pub fn zero_block_from(&mut self, shift: u32, offset: u64) {
@@ -171,11 +200,13 @@ impl Pages {
         let n = per_page(shift);
         let mut empty = Vec::new();
         for (page, p) in self.pages.range_mut(first..=last) {
+            let before = p.dirty.count_ones();
             for bit in 0..n {
                 if range.contains(&(page * n + bit)) {
                     p.dirty &= !(1 << bit);
                 }
             }
+            self.blocks -= u64::from(before - p.dirty.count_ones());
             if p.dirty == 0 {
                 empty.push(*page);
                 self.bytes -= to_u64(p.buf.len());
@@ -186,9 +217,11 @@ impl Pages {
         }
     }
     /// Everything is forgotten.
-    pub fn clear(&mut self) {
-        self.pages.clear();
+    pub fn clear(&mut self, spare: &Spare) {
+        let pages = std::mem::take(&mut self.pages);
+        spare.give(pages.into_values().map(|p| p.buf));
         self.bytes = 0;
+        self.blocks = 0;
     }
 }
 
@@ -205,17 +238,18 @@ mod tests {
             ops in prop::collection::vec((0..40_u64, 1..12_u64, any::<u8>(), any::<bool>()), 1..40),
         ) {
             let bs = 1_u64 << shift;
-            let mut pages = Pages::default();
+            let (mut pages, spare) = (Pages::default(), Spare::default());
             let mut model: BTreeMap<u64, u8> = BTreeMap::new();
             for (block, n, byte, put) in ops {
                 if put {
-                    pages.put(shift, block * bs, &vec![byte; usize::try_from(n * bs).unwrap()]);
+                    pages.put(&spare, shift, block * bs, &vec![byte; usize::try_from(n * bs).unwrap()]);
                     model.extend((block..block + n).map(|b| (b, byte)));
                 } else {
                     pages.forget(shift, block..block + n);
                     model.retain(|b, _| !(block..block + n).contains(b));
                 }
                 let dirty: Vec<u64> = pages.runs(shift, 0..60).into_iter().flatten().collect();
+                prop_assert_eq!(pages.blocks(), dirty.len() as u64);
                 prop_assert_eq!(&dirty, &model.keys().copied().collect::<Vec<_>>());
                 let clean = pages.clean_runs(shift, 3..50).into_iter().flatten();
                 prop_assert!(clean.eq((3..50).filter(|b| !model.contains_key(b))));
@@ -227,6 +261,12 @@ mod tests {
                     }
                 }
             }
+            // Buffers that come back are not clean: what is put in part is zero around it.
+            pages.clear(&spare);
+            pages.put(&spare, shift, 60_000, b"x");
+            let got: Vec<u8> = pages.slices(shift, 60_000 >> shift..(60_000 >> shift) + 1)
+                .flat_map(|s| s.1.to_vec()).collect();
+            prop_assert_eq!(got.iter().filter(|b| **b != 0).count(), 1);
             pages.forget(shift, 0..100);
             prop_assert!(pages.is_empty() && pages.bytes() == 0);
         }
@@ -235,7 +275,7 @@ mod tests {
     #[test]
     fn small_files_take_little_memory() {
         let mut pages = Pages::default();
-        pages.put(12, 0, &[1; 5_000]);
+        pages.put(&Spare::default(), 12, 0, &[1; 5_000]);
         assert_eq!(pages.bytes(), 8_192);
         pages.zero_block_from(12, 100);
         let all: Vec<u8> = pages.slices(12, 0..2).flat_map(|s| s.1.to_vec()).collect();

@@ -19,6 +19,9 @@ use crate::map::slots_bound;
 
 /// From this size on, aligned writes go past the cache: a copy and a second trip gain nothing.
 const DIRECT_MIN: usize = 256 << 10;
+/// A file with so much that is dirty is written out by its next writer: enough for large requests
+/// and long runs, little enough to be in the processor's cache still.
+const FILE_DIRTY_MAX: u64 = 8 << 20;
 /// Memory must be aligned so for the devices to take it without a copy.
 const MEMORY_ALIGN: usize = 4096;
 
@@ -153,10 +156,11 @@ fn kill_privileges(st: &mut InodeState) {
 }
 
 impl Held<'_> {
-    /// Writes this file out when the node's bound would be passed and the other files could not be:
-    /// then the writer hears of a device that refuses.
+    /// Writes this file out when it has much that is dirty, or when the node's bound would be passed
+    /// and the other files could not be: the writer hears of a device that refuses.
     fn stay_below(&self, promise: &mut Promise, len: usize) -> Result<()> {
-        if bound::would_pass(self.core, len as u64) && self.data().is_dirty() {
+        let much = self.data().pages.read().blocks() << self.shift() >= FILE_DIRTY_MAX;
+        if much || (self.data().is_dirty() && bound::would_pass(self.core, len as u64)) {
             flush_locked(*self, promise, What::Contents)?;
         }
         Ok(())
@@ -193,7 +197,7 @@ impl Held<'_> {
         for block in fills {
             self.fill(block, view)?;
         }
-        self.data().pages.write().put(self.shift(), offset, data);
+        self.data().pages.write().put(&self.core.dirty.spare, self.shift(), offset, data);
         self.recount();
         self.change_state(|st| {
             st.raw.size = view.size.max(end).into();
@@ -306,7 +310,7 @@ impl Held<'_> {
             } else {
                 self.block_now(block, view.size, memory)?;
             }
-            self.data().pages.write().put(shift, block << shift, memory);
+            self.data().pages.write().put(&self.core.dirty.spare, shift, block << shift, memory);
             Ok(())
         })
     }
