@@ -28,8 +28,10 @@ pub struct Args {
     #[arg(required = true, num_args = 2.., value_name = "NAME|DEVICE... DIR")]
     words: Vec<String>,
     /// Options, comma separated: ro, slot=N, cache=SIZE (metadata kept, 128M), dirty=SIZE (unwritten data
-    /// kept, 128M), locks=N (inodes kept, 200000), commit=SECONDS (5), noatime, max_write=SIZE (1M),
-    /// log=FILE, devices=A:B:..., nosuid, nodev, noexec
+    /// kept, 128M), locks=N (inodes kept, 200000), commit=SECONDS (5), noatime, log=FILE,
+    /// devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
+    /// raise_page_limit (allow 4M on this machine), read_ahead=SIZE (8M), workers_max=N (512),
+    /// background_max=N (64), nocachenames (needed to mount something inside), noallow_other
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Stay in the foreground
@@ -92,12 +94,12 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<Plan> {
     };
     for option in options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty()) {
         let (key, value) = option.split_once('=').map_or((option, None), |(k, v)| (k, Some(v)));
-        apply(&mut plan, key, value)?;
+        apply(&mut plan, option, key, value)?;
     }
     Ok(plan)
 }
 
-fn apply(plan: &mut Plan, key: &str, value: Option<&str>) -> Result<()> {
+fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Result<()> {
     let need = || value.with_context(|| format!("option {key} needs a value: {key}=..."));
     let bytes = || -> Result<u64> {
         size::parse(need()?).map_err(|e| anyhow::anyhow!("option {key}: {e}"))
@@ -118,16 +120,9 @@ fn apply(plan: &mut Plan, key: &str, value: Option<&str>) -> Result<()> {
         "locks" => plan.fs.locks_max = usize::try_from(number()?)?,
         "commit" => plan.fs.commit_interval = Duration::from_secs(number()?.clamp(1, 300)),
         "noatime" => plan.fs.relatime = false,
-        "max_write" => plan.fuse.max_write = Bytes(bytes()?),
         "log" => plan.log = Some(PathBuf::from(need()?)),
         "devices" => plan.devices = need()?.split(':').map(str::to_owned).collect(),
-        "nosuid" => plan.fuse.nosuid = true,
-        "nodev" => plan.fuse.nodev = true,
-        "noexec" => plan.fuse.noexec = true,
-        // Words for mount(8) and systemd, not for us.
-        "defaults" | "rw" | "auto" | "noauto" | "_netdev" | "nofail" | "user" | "nouser"
-        | "users" | "exec" | "suid" | "dev" | "relatime" | "allow_other" | "async" => {}
-        _ if key.starts_with("x-") || key.starts_with("comment") => {}
+        _ if plan.fuse.apply(option)? => {}
         _ => bail!("unknown mount option '{key}'; see `braid mount --help`"),
     }
     Ok(())

@@ -88,6 +88,9 @@ pub struct SetAttr {
     pub mtime: Option<TimeSet>,
     /// Change time.
     pub ctime: Option<TimeSet>,
+    /// With `size`: take set-user-ID off, and set-group-ID of what the group may execute, as when
+    /// somebody without the right to keep them truncates.
+    pub kill_privileges: bool,
 }
 
 /// How a write is to be done.

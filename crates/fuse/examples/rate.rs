@@ -1,8 +1,10 @@
 //! Requests per second of the transport alone, over a file system in memory:
 //! `cargo run --release -p braid-fuse --example rate`. Needs root and /dev/fuse.
 //!
-//! Programs and server share the machine, so a rate is what one client thread (or two) gets with
-//! the server's threads beside it.
+//! Programs and server share the machine; CPU time is of both together. Words on the command line
+//! are mount options.
+
+#![allow(clippy::pedantic, clippy::unwrap_used, reason = "a measurement")]
 
 #[path = "../tests/common/memfs.rs"]
 mod memfs;
@@ -44,7 +46,8 @@ fn main() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = FuseOptions::new(dir.path().to_owned());
     // Attributes are asked for every time.
-    options.cache = false;
+    options.cache_attributes = false;
+    options.cache_names = false;
     let words = std::env::args().skip(1);
     words.for_each(|word| assert!(options.apply(&word).unwrap(), "{word}"));
     let fs = MemFs::new();
@@ -80,7 +83,9 @@ fn measure(dir: &Path) {
         rate("read 4 KiB, direct", threads, 50_000, |t, i| {
             thread_local!(static BUF: std::cell::RefCell<Vec<u8>> = vec![0; 4096].into());
             let at = u64::from(i.wrapping_mul(2_654_435_761) >> 18) * 4096 + t as u64;
-            BUF.with_borrow_mut(|b| file.read_exact_at(b, at.min((64 * MIB - 4096) as u64)).unwrap());
+            BUF.with_borrow_mut(|b| {
+                file.read_exact_at(b, at.min((64 * MIB - 4096) as u64)).unwrap()
+            });
         });
         let buffer = vec![1_u8; MIB];
         rate("write 1 MiB, direct", threads, 2_000, |t, i| {

@@ -25,8 +25,9 @@ pub struct FuseOptions {
     pub noatime: bool,
     /// Every change is durable before the program goes on.
     pub sync: bool,
-    /// Users other than the one who mounts may use it. Default yes; permissions are checked by
-    /// the kernel in any case.
+    /// Users other than the one who mounts may use it. Default: if root mounts; fusermount3 grants
+    /// it to others only if /etc/fuse.conf says so. Permissions are checked by the kernel in any
+    /// case.
     pub allow_other: bool,
     /// The largest WRITE and READ. More than 1 MiB needs `raise_page_limit`, or a
     /// `fs.fuse.max_pages_limit` raised beforehand.
@@ -40,8 +41,12 @@ pub struct FuseOptions {
     /// Threads that answer requests, at most. All of them can be waiting for locks of other
     /// nodes, so this bounds how many programs wait at a time without holding up the rest.
     pub workers_max: usize,
-    /// The kernel may cache attributes and names under held locks. Off for tests and diagnosis.
-    pub cache: bool,
+    /// The kernel may cache attributes under held locks. Off for tests and diagnosis.
+    pub cache_attributes: bool,
+    /// The kernel may cache names under held locks. It then drops all of them at once whenever
+    /// another node changes any directory in use here, and takes away whatever is mounted on
+    /// directories inside this mount: turn it off to mount there.
+    pub cache_names: bool,
     /// Mount through fusermount3 even as root.
     pub use_helper: bool,
 }
@@ -62,13 +67,14 @@ impl FuseOptions {
             noexec: false,
             noatime: false,
             sync: false,
-            allow_other: true,
+            allow_other: rustix::process::geteuid().is_root(),
             max_write: MAX_WRITE_USUAL,
             raise_page_limit: false,
             read_ahead: Bytes(8 << 20),
             background_max: 64,
             workers_max: 512,
-            cache: true,
+            cache_attributes: true,
+            cache_names: true,
             use_helper: false,
         }
     }
@@ -124,7 +130,8 @@ impl FuseOptions {
             "allow_other" => self.allow_other = true,
             "noallow_other" => self.allow_other = false,
             "raise_page_limit" => self.raise_page_limit = true,
-            "nokernelcache" => self.cache = false,
+            "nocacheattr" => self.cache_attributes = false,
+            "nocachenames" => self.cache_names = false,
             _ => return self.apply_value(word),
         }
         Ok(true)
@@ -203,7 +210,8 @@ mod tests {
             words.split(',').filter(|word| !options.apply(word).unwrap()).collect();
         assert_eq!(others, ["slot=3", "rubbish"]);
         assert_eq!(options.flags(), MountFlags::NOSUID | MountFlags::NOATIME);
-        assert_eq!(options.words(), ["nosuid", "noatime", "allow_other"]);
+        options.apply("noallow_other").unwrap();
+        assert_eq!(options.words(), ["nosuid", "noatime"]);
         assert_eq!(options.max_write, Bytes(512 << 10));
     }
 

@@ -215,8 +215,8 @@ fn agree(greeting: &InitIn, max_write: Bytes, options: &FuseOptions) -> (Terms, 
         minor,
         flags,
         max_write,
-        cache_attributes: options.cache,
-        cache_names: options.cache && minor >= abi::MINOR_EPOCH,
+        cache_attributes: options.cache_attributes,
+        cache_names: options.cache_names && minor >= abi::MINOR_EPOCH,
     };
     let pages = max_write.get() / PAGE;
     let low = |n: u64| u32::try_from(n & 0xffff_ffff).unwrap_or(0);

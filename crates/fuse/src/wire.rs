@@ -96,6 +96,7 @@ pub fn set_attr(w: &SetattrIn) -> SetAttr {
         atime: time(setattr::ATIME, setattr::ATIME_NOW, w.atime, w.atimensec),
         mtime: time(setattr::MTIME, setattr::MTIME_NOW, w.mtime, w.mtimensec),
         ctime: time(setattr::CTIME, 0, w.ctime, w.ctimensec),
+        kill_privileges: has(setattr::KILL_SUIDGID),
     }
 }
 
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn locks_survive_both_ways() {
         for kind in [libc::F_RDLCK, libc::F_WRLCK] {
-            let wire = FileLock { start: 5, end: LOCK_END, kind: kind as u32, pid: 3 };
+            let wire = FileLock { start: 5, end: LOCK_END, kind: kind.cast_unsigned(), pid: 3 };
             let lock = plock(&wire, 9).unwrap();
             assert_eq!((lock.end, lock.owner), (u64::MAX, 9));
             let back = file_lock(Some(&lock));

@@ -14,14 +14,15 @@ use crate::files::Files;
 use crate::reply::Device;
 use crate::request::RequestBuf;
 
-/// Threads that may wait for a request at a time.
-const IDLE_MAX: usize = 4;
+/// Threads that may wait for a request at a time, beyond one per processor.
+const IDLE_SPARE: usize = 2;
 
 #[derive(Debug)]
 struct Pool<F> {
     device: Device,
     server: Arc<Server<F>>,
     threads_max: usize,
+    idle_max: usize,
     /// Waiting in read(2).
     idle: AtomicUsize,
     state: Mutex<State>,
@@ -50,6 +51,7 @@ pub fn run<F: Files>(
         device: Arc::clone(device),
         server: Arc::clone(server),
         threads_max,
+        idle_max: std::thread::available_parallelism().map_or(1, usize::from) + IDLE_SPARE,
         idle: AtomicUsize::new(0),
         state: Mutex::default(),
         ended: Condvar::new(),
@@ -115,7 +117,7 @@ impl<F: Files> Pool<F> {
                         tracing::error!(%error, "requests may have to wait");
                     }
                     self.server.answer(&self.device, buf.filled(len), &mut scratch);
-                    if self.idle.load(Ordering::SeqCst) >= IDLE_MAX {
+                    if self.idle.load(Ordering::SeqCst) >= self.idle_max {
                         return Ok(());
                     }
                 }

@@ -1,5 +1,7 @@
 //! How mounts begin and end.
 
+#![allow(clippy::pedantic, clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::fs::{self, File};

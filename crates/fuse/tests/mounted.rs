@@ -1,5 +1,7 @@
 //! What programs do, through a real mount of the file system in memory.
 
+#![allow(clippy::pedantic, clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::fs::{self, File};

@@ -19,7 +19,8 @@ pub(crate) fn getattr(core: &Arc<Core>, ino: InodeNo) -> Result<Attr> {
 /// Changes attributes; a size is set through [`crate::data`].
 ///
 /// A new owner or group takes the set-user-ID bit, and the set-group-ID bit of what the group may
-/// execute, off anything but a directory, unless a mode is given too.
+/// execute, off anything but a directory, unless a mode is given too; so does a new size that
+/// says so.
 pub(crate) fn setattr(core: &Arc<Core>, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
     writable(core)?;
     let locked = core.lock_exclusive(ino)?;
@@ -50,6 +51,7 @@ pub(crate) fn setattr(core: &Arc<Core>, ino: InodeNo, set: &SetAttr) -> Result<A
 
 fn apply(raw: &mut RawDinode, set: &SetAttr, present: RawTime, at: &dyn Fn(TimeSet) -> RawTime) {
     let old = raw.mode.get();
+    let truncated = set.size.is_some() && set.kill_privileges;
     if let Some(uid) = set.uid {
         raw.uid = uid.into();
     }
@@ -58,7 +60,7 @@ fn apply(raw: &mut RawDinode, set: &SetAttr, present: RawTime, at: &dyn Fn(TimeS
     }
     if let Some(mode) = set.mode {
         raw.mode = (old & S_IFMT | mode & !S_IFMT).into();
-    } else if (set.uid.is_some() || set.gid.is_some()) && old & S_IFMT != S_IFDIR {
+    } else if (set.uid.is_some() || set.gid.is_some() || truncated) && old & S_IFMT != S_IFDIR {
         let mut mode = old & !S_ISUID;
         if mode & S_IXGRP != 0 {
             mode &= !S_ISGID;

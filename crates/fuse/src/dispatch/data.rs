@@ -13,13 +13,19 @@ use crate::error::BadRequest;
 use crate::files::Files;
 use crate::notify::LateWrite;
 use crate::wire::{self, OpenMode};
-use braid_fs::{Plock, PlockKind, WriteFlags};
+use braid_fs::{Plock, PlockKind, SetAttr, WriteFlags};
 
 impl<F: Files> Call<'_, F> {
     pub(super) fn open(&mut self) -> Outcome<()> {
         let how: OpenIn = self.body.take()?;
         let mode = OpenMode::of(how.flags);
-        let fh = self.files().open(self.ino(), how.flags.cast_signed())?;
+        let mut flags = how.flags;
+        if flags & o::TRUNC != 0 && how.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+            let empty = SetAttr { size: Some(0), kill_privileges: true, ..SetAttr::default() };
+            self.files().setattr(self.ino(), &empty, None)?;
+            flags &= !o::TRUNC;
+        }
+        let fh = self.files().open(self.ino(), flags.cast_signed())?;
         let nodes = self.server.nodes();
         nodes.opened(self.nodeid, mode.cached);
         let out =
@@ -135,13 +141,13 @@ impl<F: Files> Call<'_, F> {
     }
     pub(super) fn setlk(&mut self, wait: bool) -> Outcome<()> {
         let what: LkIn = self.body.take()?;
-        let want = wire::plock(&what.lk, what.owner).ok_or(BadRequest::Value)?;
+        let lock = wire::plock(&what.lk, what.owner).ok_or(BadRequest::Value)?;
         let wait = wait.then(|| self.server.interrupts.enter(self.reply.unique));
         let canceller = wait.as_ref().map(|w| &w.canceller);
         let result = if what.lk_flags & abi::LK_FLOCK != 0 {
-            self.files().flock(self.ino(), &want, canceller)
+            self.files().flock(self.ino(), &lock, canceller)
         } else {
-            self.files().setlk(self.ino(), &want, canceller)
+            self.files().setlk(self.ino(), &lock, canceller)
         };
         drop(wait);
         self.done(result)

@@ -3,6 +3,8 @@
 
 mod data;
 mod names;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -2,6 +2,7 @@
 //! promises (alignment of payloads, size of requests) and can play the other node: change contents
 //! behind the kernel's back.
 
+#![allow(clippy::pedantic, clippy::unwrap_used, reason = "for tests")]
 #![allow(dead_code, reason = "each user needs a part of it")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -552,7 +553,7 @@ impl Files for Shared {
         let count = if flags.from_page_cache { &seen.page_writes } else { &seen.writes };
         count.fetch_add(1, Ordering::Relaxed);
         seen.largest_write.fetch_max(bytes.len(), Ordering::Relaxed);
-        if bytes.len() % 4096 == 0 && !(bytes.as_ptr() as usize).is_multiple_of(4096) {
+        if bytes.len().is_multiple_of(4096) && !(bytes.as_ptr() as usize).is_multiple_of(4096) {
             seen.misaligned.fetch_add(1, Ordering::Relaxed);
         }
         while self.hold_writes.load(Ordering::Relaxed) {

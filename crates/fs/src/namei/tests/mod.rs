@@ -125,6 +125,11 @@ fn attributes_are_set_as_posix_says() {
     assert_eq!(set(SetAttr { uid: Some(7), ..SetAttr::default() }).mode, 0o100_755);
     set(SetAttr { mode: Some(0o6745), ..SetAttr::default() });
     assert_eq!(set(SetAttr { gid: Some(7), ..SetAttr::default() }).mode, 0o102_745);
+    set(SetAttr { mode: Some(0o6755), ..SetAttr::default() });
+    let size = SetAttr { size: Some(1), ..SetAttr::default() };
+    assert_eq!(set(size).mode, 0o106_755);
+    assert_eq!(set(SetAttr { kill_privileges: true, ..size }).mode, 0o100_755);
+    set(SetAttr { mode: Some(0o2745), ..SetAttr::default() });
     let old = Time { sec: -5, nsec: 999_999_999 };
     let attr = set(SetAttr {
         atime: Some(TimeSet::At(old)),

@@ -1,0 +1,330 @@
+//! Messages of every kind, whole and mangled: nothing panics, and every request gets exactly one
+//! answer.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_format::{Bytes, InodeNo};
+use braid_fs::{Attr, Canceller, Cred, DirEntry, Fh, Plock, SetAttr, StatFs, Time, WriteFlags};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Server;
+use crate::abi::{InHeader, OutHeader, WriteIn, op};
+use crate::files::{Answer, Errno, Files};
+use crate::notify::KernelLink;
+use crate::reply::Device;
+use crate::session::Terms;
+
+/// Says yes and no in turn.
+#[derive(Debug, Default)]
+struct Moody(AtomicU64);
+
+impl Moody {
+    fn mood<T>(&self, value: T) -> Answer<T> {
+        let turn = self.0.fetch_add(1, Ordering::Relaxed);
+        if turn.is_multiple_of(3) { Err(Errno::NOENT) } else { Ok(value) }
+    }
+    fn attr(&self) -> Answer<Attr> {
+        let time = Time { sec: i64::MIN, nsec: u32::MAX };
+        self.mood(Attr {
+            ino: InodeNo(self.0.load(Ordering::Relaxed) % 7),
+            generation: 1,
+            size: u64::MAX,
+            blocks512: u64::MAX,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            mode: u32::MAX,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: u64::MAX,
+            blksize: 4096,
+            flags: 0,
+        })
+    }
+}
+
+impl Files for Moody {
+    fn root(&self) -> InodeNo {
+        InodeNo(5)
+    }
+    fn lookup(&self, _: InodeNo, _: &[u8]) -> Answer<Attr> {
+        self.attr()
+    }
+    fn getattr(&self, _: InodeNo) -> Answer<Attr> {
+        self.attr()
+    }
+    fn setattr(&self, _: InodeNo, _: &SetAttr, _: Option<Fh>) -> Answer<Attr> {
+        self.attr()
+    }
+    fn mknod(&self, _: InodeNo, _: &[u8], _: u32, _: u64, _: &Cred) -> Answer<Attr> {
+        self.attr()
+    }
+    fn mkdir(&self, _: InodeNo, _: &[u8], _: u32, _: &Cred) -> Answer<Attr> {
+        self.attr()
+    }
+    fn symlink(&self, _: InodeNo, _: &[u8], _: &[u8], _: &Cred) -> Answer<Attr> {
+        self.attr()
+    }
+    fn readlink(&self, _: InodeNo) -> Answer<Vec<u8>> {
+        self.mood(b"target".to_vec())
+    }
+    fn link(&self, _: InodeNo, _: InodeNo, _: &[u8]) -> Answer<Attr> {
+        self.attr()
+    }
+    fn unlink(&self, _: InodeNo, _: &[u8]) -> Answer<()> {
+        self.mood(())
+    }
+    fn rmdir(&self, _: InodeNo, _: &[u8]) -> Answer<()> {
+        self.mood(())
+    }
+    fn rename(&self, _: (InodeNo, &[u8]), _: (InodeNo, &[u8]), _: u32) -> Answer<()> {
+        self.mood(())
+    }
+    fn readdir(
+        &self,
+        _: InodeNo,
+        _: u64,
+        _: bool,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Answer<()> {
+        for next in 1..100 {
+            let attr = self.attr().ok();
+            if emit(DirEntry { ino: InodeNo(next), next, kind: 8, name: &[b'n'; 99], attr }) {
+                break;
+            }
+        }
+        self.mood(())
+    }
+    fn create(&self, _: InodeNo, _: &[u8], _: u32, _: i32, _: &Cred) -> Answer<(Attr, Fh)> {
+        self.attr().map(|a| (a, u64::MAX))
+    }
+    fn tmpfile(&self, _: InodeNo, _: u32, _: i32, _: &Cred) -> Answer<(Attr, Fh)> {
+        self.attr().map(|a| (a, 0))
+    }
+    fn open(&self, _: InodeNo, _: i32) -> Answer<Fh> {
+        self.mood(3)
+    }
+    fn release(&self, _: Fh) -> Answer<()> {
+        self.mood(())
+    }
+    fn flush(&self, _: Fh, _: u64) -> Answer<()> {
+        self.mood(())
+    }
+    fn fsync(&self, _: Fh, _: bool) -> Answer<()> {
+        self.mood(())
+    }
+    fn fsync_dir(&self, _: InodeNo) -> Answer<()> {
+        self.mood(())
+    }
+    fn sync(&self) -> Answer<()> {
+        self.mood(())
+    }
+    fn read_reply<R>(
+        &self,
+        _: Fh,
+        _: u64,
+        len: u32,
+        _: bool,
+        reply: impl FnOnce(&[u8]) -> R,
+    ) -> Answer<R> {
+        self.mood(())?;
+        Ok(reply(&vec![0; len.min(5000) as usize]))
+    }
+    fn write(&self, _: Fh, _: u64, bytes: &[u8], _: WriteFlags) -> Answer<usize> {
+        self.mood(bytes.len())
+    }
+    fn fallocate(&self, _: Fh, _: i32, _: u64, _: u64) -> Answer<()> {
+        self.mood(())
+    }
+    fn lseek(&self, _: Fh, offset: u64, _: i32) -> Answer<u64> {
+        self.mood(offset)
+    }
+    fn copy_file_range(&self, _: (Fh, u64), _: (Fh, u64), len: u64) -> Answer<u64> {
+        self.mood(len)
+    }
+    fn getxattr(&self, _: InodeNo, _: &[u8]) -> Answer<Vec<u8>> {
+        self.mood(vec![1; 70])
+    }
+    fn setxattr(&self, _: InodeNo, _: &[u8], _: &[u8], _: i32) -> Answer<()> {
+        self.mood(())
+    }
+    fn listxattr(&self, _: InodeNo) -> Answer<Vec<u8>> {
+        self.mood(vec![1; 70])
+    }
+    fn removexattr(&self, _: InodeNo, _: &[u8]) -> Answer<()> {
+        self.mood(())
+    }
+    fn statfs(&self) -> Answer<StatFs> {
+        self.mood(StatFs {
+            block_size: 1,
+            blocks: u64::MAX,
+            free: 0,
+            files: 0,
+            files_free: 0,
+            name_max: 255,
+        })
+    }
+    fn getlk(&self, _: InodeNo, lock: &Plock) -> Answer<Option<Plock>> {
+        self.mood(Some(*lock))
+    }
+    fn setlk(&self, _: InodeNo, _: &Plock, _: Option<&Canceller>) -> Answer<()> {
+        self.mood(())
+    }
+    fn flock(&self, _: InodeNo, _: &Plock, _: Option<&Canceller>) -> Answer<()> {
+        self.mood(())
+    }
+}
+
+/// The other end plays the kernel.
+struct Rig {
+    server: Server<Moody>,
+    device: Device,
+    kernel: UnixDatagram,
+    scratch: Vec<u8>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (kernel, ours) = UnixDatagram::pair().unwrap();
+        kernel.set_nonblocking(true).unwrap();
+        let terms = Terms {
+            minor: 45,
+            flags: 0,
+            max_write: Bytes::MIB,
+            cache_attributes: true,
+            cache_names: true,
+        };
+        let device: Device = Arc::new(OwnedFd::from(ours));
+        let link = KernelLink::new();
+        let server = Server::new(Moody::default(), link, terms);
+        Self { server, device, kernel, scratch: Vec::new() }
+    }
+    /// Sends a message; returns the answers.
+    fn ask(&mut self, message: &[u8]) -> Vec<(OutHeader, usize)> {
+        self.server.answer(&self.device, message, &mut self.scratch);
+        let mut buf = vec![0; 1 << 17];
+        let mut answers = Vec::new();
+        while let Ok(len) = self.kernel.recv(&mut buf) {
+            let header = OutHeader::read_from_prefix(&buf[..len]).unwrap().0;
+            // Not the notifications.
+            if header.unique != 0 {
+                answers.push((header, len));
+            }
+        }
+        answers
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn below(&mut self, n: u64) -> usize {
+        usize::try_from(self.next() % n).unwrap()
+    }
+}
+
+fn message(opcode: u32, unique: u64, nodeid: u64, body: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(size_of::<InHeader>() + body.len()).unwrap();
+    let header = InHeader { len, opcode, unique, nodeid, ..InHeader::default() };
+    [header.as_bytes(), body].concat()
+}
+
+/// Requests that get no answer.
+const SILENT: [u32; 4] = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::NOTIFY_REPLY];
+
+#[test]
+fn every_request_gets_one_answer_whatever_it_holds() {
+    let mut rig = Rig::new();
+    let mut random = Random(0x1234_5678_9abc_def1);
+    let mut late = Vec::new();
+    for unique in 1..60_000_u64 {
+        let opcode = u32::try_from(random.below(60)).unwrap();
+        let len = random.below(160);
+        let mut body: Vec<u8> = (0..len).map(|_| random.next().to_le_bytes()[4]).collect();
+        // Often mostly zeroes, so that names end and numbers are small.
+        for byte in &mut body {
+            if random.below(3) > 0 {
+                *byte = 0;
+            }
+        }
+        let nodeid = [1, 5, 0, random.next()][random.below(4)];
+        let mut answers = rig.ask(&message(opcode, unique, nodeid, &body));
+        answers.retain(|(header, _)| {
+            let own = header.unique == unique;
+            if !own {
+                late.retain(|l| *l != header.unique);
+            }
+            own
+        });
+        if SILENT.contains(&opcode) {
+            assert!(answers.is_empty(), "opcode {opcode}");
+            continue;
+        }
+        if answers.is_empty() && opcode == op::WRITE {
+            // The file has pages: another thread answers.
+            late.push(unique);
+            continue;
+        }
+        assert_eq!(answers.len(), 1, "opcode {opcode}, {len} bytes");
+        let (header, len) = answers[0];
+        assert_eq!(header.len as usize, len, "opcode {opcode}");
+        assert_eq!(header.unique, unique);
+        assert!((-4095..=0).contains(&header.error), "{}", header.error);
+        assert!(header.error == 0 || len == 16);
+    }
+    let start = std::time::Instant::now();
+    while !late.is_empty() && start.elapsed() < std::time::Duration::from_secs(5) {
+        for (header, _) in rig.ask(&[]) {
+            late.retain(|l| *l != header.unique);
+        }
+    }
+    assert_eq!(late, [] as [u64; 0]);
+    rig.server.close();
+}
+
+#[test]
+fn mangled_headers_are_dropped() {
+    let mut rig = Rig::new();
+    let mut random = Random(99);
+    let whole = message(op::GETATTR, 7, 1, &[0; 16]);
+    for len in 0..whole.len() {
+        assert!(rig.ask(&whole[..len]).is_empty());
+    }
+    for _ in 0..20_000 {
+        let mut message = whole.clone();
+        let at = random.below(whole.len() as u64);
+        message[at] ^= 1 << random.below(8);
+        rig.ask(&message);
+    }
+}
+
+#[test]
+fn a_write_that_lies_about_its_length_is_refused() {
+    let mut rig = Rig::new();
+    for size in [9, 4096, u32::MAX] {
+        let head = WriteIn { size, ..WriteIn::default() };
+        let body = [head.as_bytes(), &b"8 bytes."[..]].concat();
+        let answers = rig.ask(&message(op::WRITE, 3, 5, &body));
+        assert_eq!(answers[0].0.error, -Errno::IO.raw_os_error());
+    }
+}
+
+#[test]
+fn unknown_requests_are_not_implemented() {
+    let mut rig = Rig::new();
+    for opcode in [op::ACCESS, 37, 39, 40, 54, 4096, u32::MAX] {
+        let answers = rig.ask(&message(opcode, 3, 5, &[0; 64]));
+        assert_eq!(answers[0].0.error, -Errno::NOSYS.raw_os_error(), "{opcode}");
+    }
+}
