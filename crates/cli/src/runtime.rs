@@ -70,7 +70,7 @@ pub fn mounts() -> Vec<Mount> {
         }
         let Ok(bytes) = std::fs::read(&path) else { continue };
         let Ok(mount) = serde_json::from_slice::<Mount>(&bytes) else { continue };
-        if Path::new(&format!("/proc/{}", mount.pid)).exists() {
+        if lives(mount.pid) {
             mounts.push(mount);
         } else {
             std::fs::remove_file(&path).ok();
@@ -78,6 +78,12 @@ pub fn mounts() -> Vec<Mount> {
     }
     mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
     mounts
+}
+
+/// A process that was killed but not yet waited for has no program any more.
+fn lives(pid: u32) -> bool {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+    !matches!(program, Err(e) if e.kind() == std::io::ErrorKind::NotFound)
 }
 
 fn dir() -> PathBuf {

@@ -106,7 +106,8 @@ fn every_table_is_what_the_compiler_lays_out() {
 #[test]
 fn every_structure_is_compared() {
     let compared: Vec<&str> = compiled().iter().map(|c| c.0).collect();
-    let sources = std::fs::read_dir(root().join("src")).expect("sources");
+    let folders = [root().join("src"), root().join("src/label")];
+    let sources = folders.iter().flat_map(|f| std::fs::read_dir(f).expect("sources"));
     let mut seen = 0;
     for file in sources.flatten().map(|e| e.path()).filter(|p| p.is_file()) {
         let text = std::fs::read_to_string(&file).expect("a source");

@@ -11,7 +11,7 @@ use braid_format::tree::{RawExtent, RawNode};
 use braid_format::{BlockNo, ByteOffset, Bytes, InodeNo};
 use braid_pool::Pool;
 use braid_pool::device::{Device, MemoryDevice};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use super::*;
 use crate::alloc::bits;
