@@ -39,7 +39,7 @@ impl Spare {
 /// Dirty blocks by number.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
-    pages: BTreeMap<u64, Page>,
+    by_number: BTreeMap<u64, Page>,
     bytes: u64,
     blocks: u64,
 }
@@ -70,12 +70,12 @@ impl Pages {
     }
     /// Nothing dirty.
     pub fn is_empty(&self) -> bool {
-        self.pages.is_empty()
+        self.by_number.is_empty()
     }
     /// Whether `block` is dirty.
     pub fn has(&self, shift: u32, block: u64) -> bool {
         let (page, bit) = place(shift, block);
-        self.pages.get(&page).is_some_and(|p| p.dirty >> bit & 1 == 1)
+        self.by_number.get(&page).is_some_and(|p| p.dirty >> bit & 1 == 1)
     }
     /// Whether a block of `range` is dirty.
     pub fn any(&self, shift: u32, range: Range<u64>) -> bool {
@@ -84,11 +84,11 @@ impl Pages {
     /// Maximal runs of dirty blocks inside `range`, ascending.
     pub fn runs(&self, shift: u32, range: Range<u64>) -> Vec<Range<u64>> {
         let mut out: Vec<Range<u64>> = Vec::new();
-        if range.is_empty() || self.pages.is_empty() {
+        if range.is_empty() || self.by_number.is_empty() {
             return out;
         }
         let (first, last) = (place(shift, range.start).0, place(shift, range.end - 1).0);
-        for (page, p) in self.pages.range(first..=last) {
+        for (page, p) in self.by_number.range(first..=last) {
             let base = page * per_page(shift);
             for bit in 0..per_page(shift) {
                 let block = base + bit;
@@ -127,7 +127,7 @@ impl Pages {
             let last = range.end.min((page + 1) * n);
             let from = usize::try_from(first - page * n).ok()? << shift;
             let to = usize::try_from(last - page * n).ok()? << shift;
-            Some((first, self.pages.get(&page)?.buf.get(from..to)?))
+            Some((first, self.by_number.get(&page)?.buf.get(from..to)?))
         })
     }
     /// Writes `data` at byte `offset`; every block it touches is dirty from then on. The rest of a
@@ -148,10 +148,12 @@ impl Pages {
         let end = at + data.len();
         let least = end.next_multiple_of(1 << shift).next_power_of_two().min(PAGE);
         // Whoever writes on from the page before will fill this one.
-        let writes_on = at == 0 && page > 0 && self.pages.contains_key(&(page - 1));
+        let writes_on = at == 0 && page > 0 && self.by_number.contains_key(&(page - 1));
         let need = if writes_on { PAGE } else { least };
-        let p =
-            self.pages.entry(page).or_insert_with(|| Page { buf: AlignedBuf::zeroed(0), dirty: 0 });
+        let p = self
+            .by_number
+            .entry(page)
+            .or_insert_with(|| Page { buf: AlignedBuf::zeroed(0), dirty: 0 });
         if p.buf.len() < need {
             let mut larger = if need == PAGE { spare.take() } else { AlignedBuf::zeroed(need) };
             if let Some(kept) = larger.get_mut(..p.buf.len()) {
@@ -181,7 +183,7 @@ impl Pages {
     /// Zeroes what a dirty block holds from byte `offset` to the block's end.
     pub fn zero_block_from(&mut self, shift: u32, offset: u64) {
         let (page, bit) = place(shift, offset >> shift);
-        let Some(p) = self.pages.get_mut(&page) else { return };
+        let Some(p) = self.by_number.get_mut(&page) else { return };
         if p.dirty >> bit & 1 == 0 {
             return;
         }
@@ -199,7 +201,7 @@ impl Pages {
         let (first, last) = (place(shift, range.start).0, place(shift, range.end - 1).0);
         let n = per_page(shift);
         let mut empty = Vec::new();
-        for (page, p) in self.pages.range_mut(first..=last) {
+        for (page, p) in self.by_number.range_mut(first..=last) {
             let before = p.dirty.count_ones();
             for bit in 0..n {
                 if range.contains(&(page * n + bit)) {
@@ -213,12 +215,12 @@ impl Pages {
             }
         }
         for page in empty {
-            self.pages.remove(&page);
+            self.by_number.remove(&page);
         }
     }
     /// Everything is forgotten.
     pub fn clear(&mut self, spare: &Spare) {
-        let pages = std::mem::take(&mut self.pages);
+        let pages = std::mem::take(&mut self.by_number);
         spare.give(pages.into_values().map(|p| p.buf));
         self.bytes = 0;
         self.blocks = 0;
@@ -232,6 +234,7 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn keeps_what_was_put(
             shift in 12_u32..=16,

@@ -88,11 +88,11 @@ impl Held<'_> {
         } else {
             range.end >> shift
         };
-        if whole.start >= whole.end {
-            self.zero_bytes(promise, range.start..last)?;
-        } else {
-            self.zero_bytes(promise, range.start..last.min(whole.start << shift))?;
+        self.zero_bytes(promise, range.start..last.min(whole.start << shift))?;
+        if whole.start <= whole.end {
             self.zero_bytes(promise, whole.end << shift..last)?;
+        }
+        if whole.start < whole.end {
             self.forget_pages(promise, whole.clone());
             self.cut_hole(whole, |_| {})?;
         }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use braid_format::{Bytes, InodeNo, NodeId, StripeUnit};
+use braid_format::{BlockSize, Bytes, InodeNo, NodeId, StripeUnit};
 use braid_pool::device::{
     AlignedBuf, Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, RecordingDevice,
 };
@@ -21,24 +21,30 @@ struct Rig {
     fs: Fs,
 }
 
+fn memory(members: usize, member_mib: u64, sector: u64) -> Vec<Arc<dyn Device>> {
+    let size = Bytes(member_mib << 20);
+    let device = |i| MemoryDevice::new(&format!("m{i}"), size, Bytes(sector)) as Arc<dyn Device>;
+    (0..members).map(device).collect()
+}
+
 impl Rig {
     fn new(members: usize, member_mib: u64, dirty_max: u64) -> Self {
-        let devices: Vec<Arc<dyn Device>> = (0..members)
-            .map(|i| {
-                let size = Bytes(member_mib << 20);
-                MemoryDevice::new(&format!("m{i}"), size, Bytes(512)) as Arc<dyn Device>
-            })
-            .collect();
-        Self::on(devices, dirty_max)
+        Self::on(memory(members, member_mib, 512), dirty_max)
     }
     fn on(devices: Vec<Arc<dyn Device>>, dirty_max: u64) -> Self {
+        Self::shaped(devices, BlockSize::DEFAULT, dirty_max)
+    }
+    fn shaped(devices: Vec<Arc<dyn Device>>, block_size: BlockSize, dirty_max: u64) -> Self {
         let create = CreateOptions {
             stripe_unit: StripeUnit::new(Bytes(64 << 10)).unwrap(),
             ..CreateOptions::new("rig")
         };
         let pool = Pool::create(devices.clone(), &create).unwrap();
-        let options =
-            MakeOptions { nodes: Some(2), journal_size: Some(4 << 20), ..MakeOptions::default() };
+        let options = MakeOptions {
+            nodes: Some(2),
+            journal_size: Some(1024 << block_size.shift()),
+            block_size,
+        };
         make(&pool, &options, &mut |_, _| {}).unwrap();
         let options = MountOptions { dirty_max: Bytes(dirty_max), ..MountOptions::default() };
         let fs = Fs::mount(pool, options.clone(), Arc::new(NoKernelCache)).unwrap();
@@ -230,13 +236,16 @@ fn seek_agrees(rig: &Rig, fh: Fh, model: &Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 200, ..ProptestConfig::default() })]
     #[test]
     fn a_file_behaves_as_a_vector_of_bytes(
         ops in prop::collection::vec(op(), 1..40),
         dirty_max in prop::sample::select(vec![0_u64, 100_000, 128 << 20]),
+        // Slots of one block and of two; small and large blocks.
+        (shift, sector) in prop::sample::select(vec![(12, 512), (12, 4096), (14, 512), (16, 4096)]),
     ) {
-        let mut rig = Rig::new(2, 64, dirty_max);
+        let block_size = BlockSize::new(Bytes(1 << shift)).unwrap();
+        let mut rig = Rig::shaped(memory(2, 256, sector), block_size, dirty_max);
         let (ino, mut fh) = rig.create("f");
         let mut model = Model::default();
         for (i, op) in ops.iter().enumerate() {
