@@ -42,7 +42,8 @@ impl Link {
 }
 
 impl Held<'_> {
-    /// Links `links` (ascending) and changes the state by `finish`, in one transaction. `change` held,
+    /// Links `links` (ascending) and changes the state by `finish`, in one transaction. `change`
+    /// held,
     /// data written. A stuffed file becomes one with extents: its bytes are in what is linked.
     ///
     /// # Errors

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 /// Bytes of file that one page covers: 16 blocks of 4 KiB, one of 64 KiB.
 const PAGE: usize = 64 << 10;
 
-/// One page. The buffer is as long as the last dirty block in it needs, rounded up to a power of two.
+/// One page. The buffer is as long as the last dirty block in it needs, rounded up to a power of
+/// two.
 #[derive(Debug)]
 struct Page {
     buf: AlignedBuf,
@@ -267,8 +268,9 @@ mod tests {
             // Buffers that come back are not clean: what is put in part is zero around it.
             pages.clear(&spare);
             pages.put(&spare, shift, 60_000, b"x");
-            let got: Vec<u8> = pages.slices(shift, 60_000 >> shift..(60_000 >> shift) + 1)
-                .flat_map(|s| s.1.to_vec()).collect();
+            let block = 60_000 >> shift;
+            let slices = pages.slices(shift, block..block + 1);
+            let got: Vec<u8> = slices.flat_map(|s| s.1.to_vec()).collect();
             prop_assert_eq!(got.iter().filter(|b| **b != 0).count(), 1);
             pages.forget(shift, 0..100);
             prop_assert!(pages.is_empty() && pages.bytes() == 0);

@@ -14,9 +14,11 @@ use crate::tree::{self, Editor};
 const CUTS_PER_TX: usize = 64;
 
 impl Held<'_> {
-    /// Takes all blocks from file block `from` on away, the last ones first, so that a crash between
+    /// Takes all blocks from file block `from` on away, the last ones first, so that a crash
+    /// between
     /// two transactions leaves a shorter file and never former contents past its end. `finish` gets
-    /// the file block from which on nothing is left; it is called in each transaction, the last time
+    /// the file block from which on nothing is left; it is called in each transaction, the last
+    /// time
     /// (even if there was nothing to take) with `from`. Alone on this node, `change` held.
     pub fn cut_end(&self, from: u64, mut finish: impl FnMut(&mut InodeState, u64)) -> Result<()> {
         loop {

@@ -153,7 +153,8 @@ pub(crate) fn read_reply<R>(
     }
     let ino = file.inode.ino;
     let locked = if fill {
-        // A page that may be mapped for writing is dirtied unasked: it lives under an exclusive lock.
+        // A page that may be mapped for writing is dirtied unasked: it lives under an exclusive
+        // lock.
         let writers = file.inode.writers.load(std::sync::atomic::Ordering::Acquire);
         core.lock_fill(ino, if writers > 0 { Mode::Exclusive } else { Mode::Shared })?
     } else {
@@ -191,8 +192,10 @@ pub(super) fn with_bytes<R>(
     })
 }
 
-/// Whether the bytes are in the tail. Dirtiness is looked at first: a flush beside this reader first
-/// changes the layout, then drops the pages, and a stuffed file gets pages only when it has no readers.
+/// Whether the bytes are in the tail. Dirtiness is looked at first: a flush beside this reader
+/// first
+/// changes the layout, then drops the pages, and a stuffed file gets pages only when it has no
+/// readers.
 fn stuffed_now(held: Held<'_>) -> Result<(bool, super::View)> {
     let dirty = held.data().is_dirty();
     let view = held.view()?;

@@ -116,7 +116,8 @@ impl Held<'_> {
         self.write_cached(promise, range.start, &vec![0; n])
     }
 
-    /// Gives every hole of `range` blocks that read as zero; makes the file longer unless told not to.
+    /// Gives every hole of `range` blocks that read as zero; makes the file longer unless told not
+    /// to.
     fn preallocate(&self, promise: &mut Promise, range: Range<u64>, keep_size: bool) -> Result<()> {
         let view = self.view()?;
         let capacity = self.root()?.capacity as u64;

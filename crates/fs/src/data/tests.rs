@@ -236,7 +236,11 @@ fn seek_agrees(rig: &Rig, fh: Fh, model: &Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        max_shrink_iters: 200,
+        ..ProptestConfig::default()
+    })]
     #[test]
     fn a_file_behaves_as_a_vector_of_bytes(
         ops in prop::collection::vec(op(), 1..40),
@@ -398,9 +402,9 @@ fn sparse_files_reach_to_the_largest_size() {
 
 #[test]
 fn alternate_blocks_make_a_tall_tree() {
+    const N: u64 = 20_000;
     let mut rig = Rig::new(2, 128, 16 << 20);
     let (ino, mut fh) = rig.create("holes");
-    const N: u64 = 20_000;
     let block = |i: u64| pattern(i, 4096);
     for i in 0..N {
         // Not in order: leaves split in the middle.
@@ -434,9 +438,9 @@ fn alternate_blocks_make_a_tall_tree() {
 
 #[test]
 fn threads_write_and_read_one_file() {
+    const STEP: u64 = 256 << 10;
     let mut rig = Rig::new(4, 64, 1 << 20);
     let (ino, fh) = rig.create("shared");
-    const STEP: u64 = 256 << 10;
     let fs = &rig.fs;
     std::thread::scope(|scope| {
         for t in 0..4_u64 {
@@ -705,4 +709,58 @@ fn a_write_that_fails_is_told_until_it_succeeds() {
     assert_eq!(before - rig.fs.statfs().unwrap().free, 25);
     rig.fs.release(fh).unwrap();
     rig.verify();
+}
+
+/// Every block a thread writes is filled with one byte, so a block of two bytes was torn.
+#[test]
+fn two_nodes_with_many_threads_agree() {
+    let pair = Pair::new();
+    let root = pair.nodes[0].root();
+    let (attr, first) =
+        pair.nodes[0].create(root, b"busy", 0o644, O_RDWR, &Cred::default()).unwrap();
+    std::thread::scope(|scope| {
+        for t in 0..4_u64 {
+            let fs = &pair.nodes[usize::try_from(t % 2).unwrap()];
+            scope.spawn(move || {
+                let fh = fs.open(attr.ino, O_RDWR).unwrap();
+                let mut rng = crate::test_volume::Rng(t);
+                for i in 0..400 {
+                    let at = rng.below(60) * 4096;
+                    let blocks = usize::try_from(1 + rng.below(20)).unwrap();
+                    let mut data = AlignedBuf::zeroed(blocks * 4096);
+                    data.fill(u8::try_from(1 + t * 60 + i % 60).unwrap());
+                    let mut flags = WriteFlags::default();
+                    match rng.below(8) {
+                        0 => {
+                            let set = SetAttr { size: Some(at), ..SetAttr::default() };
+                            fs.setattr(attr.ino, &set, None).unwrap();
+                        }
+                        1 => fs.fsync(fh, i % 2 == 0).unwrap(),
+                        2 => fs.fallocate(fh, 3, at, 40_960).unwrap(),
+                        3 => {
+                            let found =
+                                fs.read_reply(fh, 0, 1 << 20, true, <[u8]>::to_vec).unwrap();
+                            for block in found.chunks(4096) {
+                                assert!(block.iter().all(|b| *b == block[0]), "torn block");
+                            }
+                        }
+                        kind => {
+                            flags.direct = kind > 5;
+                            flags.from_page_cache = kind == 4;
+                            fs.write(fh, at, &data, flags).unwrap();
+                        }
+                    }
+                }
+                fs.release(fh).unwrap();
+            });
+        }
+    });
+    let [a, b] = &pair.nodes;
+    let fb = b.open(attr.ino, O_RDWR).unwrap();
+    let one = a.read_reply(first, 0, 1 << 20, false, <[u8]>::to_vec).unwrap();
+    let two = b.read_reply(fb, 0, 1 << 20, false, <[u8]>::to_vec).unwrap();
+    assert!(one == two && one.chunks(4096).all(|c| c.iter().all(|b| *b == c[0])));
+    a.release(first).unwrap();
+    b.release(fb).unwrap();
+    pair.verify();
 }

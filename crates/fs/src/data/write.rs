@@ -32,7 +32,8 @@ const O_SYNC: i32 = 0o4_010_000;
 /// Writes; returns the bytes written. With `O_SYNC` or `O_DSYNC` they are durable on return.
 ///
 /// # Errors
-/// `NoSpace` and `Contents` leave the file as it was before (a direct write may have changed some of
+/// `NoSpace` and `Contents` leave the file as it was before (a direct write may have changed some
+/// of
 /// the range that it was to change); `TooLarge`, `BadHandle`, `NotPermitted`.
 pub(crate) fn write(
     core: &Arc<Core>,
@@ -156,7 +157,8 @@ fn kill_privileges(st: &mut InodeState) {
 }
 
 impl Held<'_> {
-    /// Writes this file out when it has much that is dirty, or when the node's bound would be passed
+    /// Writes this file out when it has much that is dirty, or when the node's bound would be
+    /// passed
     /// and the other files could not be: the writer hears of a device that refuses.
     fn stay_below(&self, promise: &mut Promise, len: usize) -> Result<()> {
         let much = self.data().pages.read().blocks() << self.shift() >= FILE_DIRTY_MAX;
