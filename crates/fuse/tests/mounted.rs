@@ -165,7 +165,8 @@ fn readers_never_see_old_bytes_after_a_write() {
         }
         let reader = File::open(&path).unwrap();
         let mut page = [0_u8; 4096];
-        for round in 0..2000_u32 {
+        *m.fs.write_delay.lock() = Duration::from_micros(100);
+        for round in 0..1000_u32 {
             let fresh = [(round % 251) as u8; 4096];
             writer.write_all_at(&fresh, 8192).unwrap();
             reader.read_exact_at(&mut page, 8192).unwrap();
@@ -366,6 +367,58 @@ fn what_another_node_changes_is_seen() {
     assert!(!m.path("f").exists());
     assert_eq!(open.metadata().unwrap().len(), 10);
     drop(open);
+    m.end().unwrap();
+}
+
+/// Attributes travel to the kernel while another node changes them and has them dropped: whichever
+/// comes first, the old ones do not stay.
+#[test]
+fn a_drop_that_passes_its_answer_is_not_lost() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    for round in 0..1500_u64 {
+        let name = format!("f{round}");
+        m.fs.create_elsewhere(&name);
+        let (ino, path) = (m.fs.ino_of(&name), m.path(&name));
+        *m.fs.lookup_delay.lock() = Duration::from_micros(round % 3 * 20);
+        std::thread::scope(|s| {
+            // Not fs::metadata: that asks for the birth time too, in a request of its own.
+            s.spawn(|| rustix::fs::access(&path, rustix::fs::Access::EXISTS).unwrap());
+            std::thread::sleep(Duration::from_micros(round * 37 % 150));
+            m.fs.write_elsewhere(ino, b"changed");
+            m.link.invalidate_inode(InodeNo(ino), true);
+        });
+        assert_eq!(rustix::fs::stat(&path).unwrap().st_size, 7, "round {round}");
+    }
+    m.end().unwrap();
+}
+
+/// Changes a limit of the machine (and puts it back).
+#[test]
+#[ignore = "changes fs.fuse.max_pages_limit"]
+fn requests_of_four_mib() {
+    if !can_mount() {
+        return;
+    }
+    const LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+    let before = fs::read_to_string(LIMIT).unwrap();
+    let m = Mounted::with(|o| {
+        o.max_write = Bytes(4 << 20);
+        o.raise_page_limit = true;
+    });
+    fs::write(LIMIT, before).unwrap();
+    sh(
+        m.dir(),
+        "dd if=/dev/zero of=f bs=4M count=4 oflag=direct status=none;
+         dd if=f of=/dev/null bs=4M iflag=direct status=none",
+    );
+    let seen = &m.fs.seen;
+    assert_eq!(m.terms.max_write, Bytes(4 << 20));
+    assert_eq!(seen.largest_write.load(Ordering::Relaxed), 4 << 20);
+    assert_eq!(seen.largest_read.load(Ordering::Relaxed), 4 << 20);
+    assert_eq!(seen.misaligned.load(Ordering::Relaxed), 0);
     m.end().unwrap();
 }
 

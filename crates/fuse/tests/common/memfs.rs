@@ -141,6 +141,10 @@ pub struct MemFs {
     pub seen: Seen,
     /// Every read takes this long, as if from a disk.
     pub read_delay: Mutex<Duration>,
+    /// Between finding a name and saying so.
+    pub lookup_delay: Mutex<Duration>,
+    /// Between the arrival of a write and its being done.
+    pub write_delay: Mutex<Duration>,
     /// Writes wait while this is set.
     pub hold_writes: AtomicBool,
 }
@@ -160,6 +164,8 @@ impl MemFs {
             lock_freed: Condvar::new(),
             seen: Seen::default(),
             read_delay: Mutex::new(Duration::ZERO),
+            lookup_delay: Mutex::new(Duration::ZERO),
+            write_delay: Mutex::new(Duration::ZERO),
             hold_writes: AtomicBool::new(false),
         };
         let root = Dir { parent: ROOT, ..Dir::default() };
@@ -556,6 +562,10 @@ impl Files for Shared {
         if bytes.len().is_multiple_of(4096) && !(bytes.as_ptr() as usize).is_multiple_of(4096) {
             seen.misaligned.fetch_add(1, Ordering::Relaxed);
         }
+        let delay = *self.write_delay.lock();
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
         while self.hold_writes.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -677,6 +687,10 @@ impl MemFs {
         };
         let node = self.node(ino.ok_or(Errno::NOENT)?)?;
         let attr = node.lock().attr();
+        let delay = *self.lookup_delay.lock();
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
         Ok(attr)
     }
     fn unlink(&self, dir: InodeNo, name: &[u8]) -> Answer<()> {
