@@ -20,6 +20,9 @@ use crate::meta::Meta;
 use crate::mount::MountOptions;
 use crate::volume::Volume;
 
+/// How long a page fill waits for a demotion to end before it is let in under the lock still held.
+const FILL_PATIENCE: Duration = Duration::from_millis(1);
+
 /// A mounted file system's shared parts.
 pub(crate) struct Core {
     pub volume: Arc<Volume>,
@@ -68,7 +71,17 @@ impl Core {
     /// For a page fill that the kernel waits for (see `LockManager::acquire_fill`).
     pub fn lock_fill(&self, ino: InodeNo, mode: Mode) -> Result<Locked> {
         self.check_ino(ino)?;
-        let guard = self.locks.acquire_fill(LockNo::from(ino), mode, Duration::from_millis(1))?;
+        let guard =
+            self.locks.acquire_fill(LockNo::from(ino), mode, Local::Shared, FILL_PATIENCE)?;
+        self.loaded(ino, guard)
+    }
+    /// Exclusive, for a truncation: the kernel holds back its own writes of the file meanwhile, and a
+    /// demotion under way may be waiting for one of them.
+    pub fn lock_truncation(&self, ino: InodeNo) -> Result<Locked> {
+        self.check_ino(ino)?;
+        let lock = LockNo::from(ino);
+        let guard =
+            self.locks.acquire_fill(lock, Mode::Exclusive, Local::Exclusive, FILL_PATIENCE)?;
         self.loaded(ino, guard)
     }
     /// Exclusive locks of several inodes, taken in ascending order; the result is in the order given.
@@ -147,10 +160,6 @@ impl Core {
         if from == Mode::Exclusive {
             self.meta.sync_owner(inode.lock_no())?;
         }
-        if to == Mode::Unlocked {
-            inode.unload();
-            self.meta.drop_owner(inode.lock_no());
-        }
         Ok(())
     }
 }
@@ -167,7 +176,9 @@ impl GlockOps for Core {
             inode.as_ref().is_some_and(|i| i.opens.load(std::sync::atomic::Ordering::Acquire) > 0);
         let done = match &inode {
             Some(inode) => self.demote_inode(inode, from, to),
-            None => self.demote_plain(lock, from, to),
+            // Metadata without an inode (resource group, bucket, counters).
+            None if from == Mode::Exclusive => self.meta.sync_owner(lock),
+            None => Ok(()),
         };
         match self.watch(done) {
             Ok(()) => {
@@ -175,8 +186,6 @@ impl GlockOps for Core {
                     && to == Mode::Unlocked
                 {
                     inode.recorded_opener.store(opened, std::sync::atomic::Ordering::Release);
-                    drop(inode);
-                    self.inodes.evict(InodeNo(lock.get()));
                 }
                 Ok(Demoted { opened })
             }
@@ -186,19 +195,17 @@ impl GlockOps for Core {
             }
         }
     }
+    fn forget(&self, lock: LockNo) {
+        let ino = InodeNo(lock.get());
+        if let Some(inode) = self.inodes.find(ino) {
+            inode.unload();
+        }
+        self.meta.drop_owner(lock);
+        self.inodes.evict(ino);
+    }
 }
 
 impl Core {
-    /// A lock over metadata without an inode (resource group, bucket, counters).
-    fn demote_plain(&self, lock: LockNo, from: Mode, to: Mode) -> Result<()> {
-        if from == Mode::Exclusive {
-            self.meta.sync_owner(lock)?;
-        }
-        if to == Mode::Unlocked {
-            self.meta.drop_owner(lock);
-        }
-        Ok(())
-    }
     /// Whether a life of a slot may still act (its locks count).
     pub fn is_live(&self, life: Me) -> bool {
         life == self.me || self.membership.liveness(life) == Liveness::Alive

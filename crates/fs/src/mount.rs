@@ -106,6 +106,11 @@ impl GlockOps for ToCore {
     ) -> std::result::Result<Demoted, DemoteFailed> {
         self.get().ok_or(DemoteFailed)?.demote(lock, from, to)
     }
+    fn forget(&self, lock: LockNo) {
+        if let Some(core) = self.get() {
+            core.forget(lock);
+        }
+    }
 }
 
 /// Recovery of dead nodes. While this node itself is still joining there is no journal of its own

@@ -61,6 +61,11 @@ pub trait GlockOps: Send + Sync {
     /// # Errors
     /// The lock is then kept and the manager withdraws.
     fn demote(&self, lock: LockNo, from: Mode, to: Mode) -> Result<Demoted, DemoteFailed>;
+    /// Called after the last [`Self::demote`] to [`Mode::Unlocked`], when nobody uses the lock and
+    /// nobody, fills included, is let in any more: forgets what was cached under it. Does not block.
+    fn forget(&self, lock: LockNo) {
+        let _ = lock;
+    }
 }
 
 /// Bounds and times of a manager.
@@ -264,9 +269,11 @@ impl LockManager {
     ) -> Result<Guard, LockError> {
         self.core.acquire(lock, cluster, local, None)
     }
-    /// For kernel page fills (always [`Local::Shared`]): during a demotion waits `patience`, then
-    /// is admitted under the still-held lock, whose mode may be weaker than asked for (see
-    /// [`Guard::mode`]); the demotion then makes another pass before it releases.
+    /// For operations that the kernel waits for while it holds what a demotion may need (the lock
+    /// of a page that is being filled; its own writes held back during a truncation): when a
+    /// demotion is under way waits `patience`, then is admitted under the still-held lock; the
+    /// demotion then makes another pass before it releases. With [`Local::Shared`] the mode may be
+    /// weaker than asked for (see [`Guard::mode`]), with [`Local::Exclusive`] never.
     ///
     /// # Errors
     /// As [`Self::acquire`].
@@ -274,9 +281,10 @@ impl LockManager {
         self: &Arc<Self>,
         lock: LockNo,
         cluster: Mode,
+        local: Local,
         patience: Duration,
     ) -> Result<Guard, LockError> {
-        self.core.acquire(lock, cluster, Local::Shared, Some(patience))
+        self.core.acquire(lock, cluster, local, Some(patience))
     }
     /// Takes `lock` if that needs neither I/O nor waiting.
     pub fn try_acquire(

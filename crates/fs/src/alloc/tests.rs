@@ -172,17 +172,6 @@ impl Node {
         drop(guard);
         Ok(slot)
     }
-    fn remove(&self, slot: BlockNo) -> Result<()> {
-        let lock = LockNo::from(slot);
-        let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
-        let mut r = self.alloc.reserve(0, 0, 1)?;
-        let mut tx = self.meta.begin()?;
-        tx.free(slot, lock)?;
-        self.alloc.free_slot(&mut tx, &mut r, slot, true)?;
-        drop(tx);
-        drop(guard);
-        Ok(())
-    }
 }
 
 #[test]

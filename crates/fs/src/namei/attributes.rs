@@ -23,7 +23,10 @@ pub(crate) fn getattr(core: &Arc<Core>, ino: InodeNo) -> Result<Attr> {
 /// says so.
 pub(crate) fn setattr(core: &Arc<Core>, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
     writable(core)?;
-    let locked = core.lock_exclusive(ino)?;
+    let locked = match set.size {
+        Some(_) => core.lock_truncation(ino)?,
+        None => core.lock_exclusive(ino)?,
+    };
     mutable(&locked, RawDinode::FLAG_IMMUTABLE)?;
     if let Some(size) = set.size {
         match locked.file_type() {

@@ -102,9 +102,11 @@ impl Core {
                 return answer;
             }
             let now = Instant::now();
-            if request.fill.is_some_and(|at| at <= now) && state.admits_fill() {
+            if request.fill.is_some_and(|at| at <= now)
+                && state.admits_fill(request.cluster, request.local)
+            {
                 state.leave_queue(&waiter);
-                let admission = state.admit_fill(request.cluster);
+                let admission = state.admit_fill(request.cluster, request.local);
                 self.settle(glock, state);
                 return Ok(admission);
             }
@@ -145,7 +147,7 @@ impl Core {
 
     /// When the waiting thread must look by itself, if nobody wakes it before.
     fn wait_until(&self, state: &State, request: &Request, head: bool) -> Option<Instant> {
-        let fill = request.fill.filter(|_| state.admits_fill());
+        let fill = request.fill.filter(|_| state.admits_fill(request.cluster, request.local));
         let pursues = head && !state.io && request.cluster > state.dlock.held();
         let timer = state.dlock.timer().filter(|_| pursues).map(|at| self.origin + at);
         match (fill, timer) {

@@ -160,6 +160,9 @@ impl Core {
                 Next::Again => {}
                 Next::Call { from, to } => self.call_ops(glock, state, from, to),
                 Next::Release { to, opened } => {
+                    if to == Mode::Unlocked {
+                        MutexGuard::unlocked(state, || self.ops.forget(glock.lock));
+                    }
                     self.drive(glock, state, Event::Released { to, opened });
                 }
             }
@@ -322,6 +325,9 @@ impl Core {
             let done = MutexGuard::unlocked(&mut state, || {
                 self.ops.demote(glock.lock, held, Mode::Unlocked)
             });
+            if done.is_ok() {
+                MutexGuard::unlocked(&mut state, || self.ops.forget(glock.lock));
+            }
             state.end(held, Local::Exclusive);
             if done.is_err() {
                 return false;

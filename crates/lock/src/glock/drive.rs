@@ -200,6 +200,9 @@ impl Core {
     /// Wakes or calls everybody who can now go on. Call after every change.
     pub(super) fn settle(&self, glock: &Arc<Glock>, state: &mut State) {
         state.serve_queue();
+        if state.demotion.is_some() {
+            state.wake_fills();
+        }
         if self.stopped().is_some() {
             self.end_shrink(state);
             return;

@@ -206,11 +206,16 @@ impl State {
             && self.local_free(local)
             && self.demotion.is_none_or(|d| cluster <= d.to)
     }
-    /// Whether a fill may begin during the demotion under way.
-    pub(super) fn admits_fill(&self) -> bool {
+    /// Whether a fill may begin during the demotion under way. One that must be alone gets nothing
+    /// weaker than it asks for.
+    pub(super) fn admits_fill(&self, cluster: Mode, local: Local) -> bool {
+        let least = match local {
+            Local::Shared => Mode::Shared,
+            Local::Exclusive => cluster,
+        };
         self.demotion.is_some_and(|d| d.phase != Phase::Releasing)
-            && self.dlock.held() >= Mode::Shared
-            && self.local_free(Local::Shared)
+            && self.dlock.held() >= least
+            && self.local_free(local)
     }
     /// Begins a use.
     pub(super) fn admit(&mut self, mode: Mode, local: Local) -> Admission {
@@ -224,11 +229,11 @@ impl State {
         Admission { mode, local, first, tenure: self.tenure }
     }
     /// Begins a use of a fill during a demotion.
-    pub(super) fn admit_fill(&mut self, cluster: Mode) -> Admission {
+    pub(super) fn admit_fill(&mut self, cluster: Mode, local: Local) -> Admission {
         if let Some(demotion) = &mut self.demotion {
             demotion.admitted = true;
         }
-        self.admit(cluster.min(self.dlock.held()), Local::Shared)
+        self.admit(cluster.min(self.dlock.held()), local)
     }
     /// Ends a use.
     pub(super) fn end(&mut self, mode: Mode, local: Local) {

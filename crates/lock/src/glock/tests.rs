@@ -295,7 +295,8 @@ fn a_fill_is_admitted_into_a_demotion_that_waits_for_it() {
             }
             drop(asked);
             let patience = Duration::from_millis(2);
-            let g = c.nodes[0].acquire_fill(LOCK, Mode::Exclusive, patience).unwrap();
+            let g =
+                c.nodes[0].acquire_fill(LOCK, Mode::Exclusive, Local::Shared, patience).unwrap();
             assert_eq!(g.mode(), held, "a fill may get less than it asked for");
             assert_eq!(c.nodes[0].held(LOCK), held);
             *ops.filled.0.lock() = true;
@@ -400,8 +401,8 @@ fn one(check: &Checker, node: &Arc<LockManager>, n: usize, r: u64, locks: u64) {
     let cluster = if r & 0x100 == 0 { Mode::Shared } else { Mode::Exclusive };
     let local = if r & 0x600 == 0 { Local::Exclusive } else { Local::Shared };
     let lock = LockNo(at as u64);
-    let guard = if r & 0x7800 == 0 && local == Local::Shared {
-        node.acquire_fill(lock, cluster, Duration::from_micros(100)).unwrap()
+    let guard = if r & 0x7800 == 0 {
+        node.acquire_fill(lock, cluster, local, Duration::from_micros(100)).unwrap()
     } else {
         node.acquire(lock, cluster, local).unwrap()
     };
