@@ -140,34 +140,58 @@ fn pool_op(direction: Direction, buffer: AlignedBuf) -> PoolOp {
     }
 }
 
-/// All devices at once, each sequentially, through the same engine that the pool uses.
+/// All devices at once, each sequentially, through the same engine that the pool uses: as many
+/// threads as the layers above have streams, so that no layer has more of the processors.
 fn raw(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     let devices = rig.devices()?;
-    let per_member = common.size / common.members as u64 / REQUEST as u64;
+    let total = common.size / REQUEST as u64;
     for (direction, name) in PHASES {
-        let total = per_member * common.members as u64;
         let figure = timed(total * REQUEST as u64, || {
-            let depth = DEPTH_PER_MEMBER * devices.len();
-            let mut queue = IoQueue::new(depth)?;
-            let mut free: Vec<AlignedBuf> =
-                (0..depth).map(|_| AlignedBuf::zeroed(REQUEST)).collect();
-            for n in 0..total {
-                let device = &devices[usize::try_from(n)? % devices.len()];
-                let at = ByteOffset((8 << 20) + n / devices.len() as u64 * REQUEST as u64);
-                let buffer = match free.pop() {
-                    Some(buffer) => buffer,
-                    None => finish(queue.complete())?,
-                };
-                queue.submit(n, device.clone(), at, owned(direction, buffer))?;
-            }
-            while queue.in_flight() > 0 {
-                finish(queue.complete())?;
-            }
-            Ok(())
+            in_threads(common, total, |numbers| {
+                let depth = DEPTH_PER_MEMBER * devices.len().div_ceil(common.streams);
+                let mut queue = IoQueue::new(depth)?;
+                let mut free = buffers(depth);
+                for n in numbers {
+                    let device = &devices[usize::try_from(n)? % devices.len()];
+                    let at = ByteOffset((8 << 20) + n / devices.len() as u64 * REQUEST as u64);
+                    let buffer = match free.pop() {
+                        Some(buffer) => buffer,
+                        None => finish(queue.complete())?,
+                    };
+                    queue.submit(n, device.clone(), at, owned(direction, buffer))?;
+                }
+                while queue.in_flight() > 0 {
+                    finish(queue.complete())?;
+                }
+                Ok(())
+            })
         })?;
         report.add("raw", name, figure);
     }
     Ok(())
+}
+
+fn buffers(count: usize) -> Vec<AlignedBuf> {
+    (0..count).map(|_| AlignedBuf::zeroed(REQUEST)).collect()
+}
+
+/// Splits `total` requests into one contiguous share per stream, a thread each.
+fn in_threads(
+    common: &Common,
+    total: u64,
+    work: impl Fn(std::ops::Range<u64>) -> Result<()> + Sync,
+) -> Result<()> {
+    let share = total / common.streams as u64;
+    std::thread::scope(|scope| {
+        let work = &work;
+        let workers: Vec<_> = (0..common.streams as u64)
+            .map(|s| scope.spawn(move || work(s * share..(s + 1) * share)))
+            .collect();
+        for worker in workers {
+            worker.join().map_err(|_| anyhow::anyhow!("a stream panicked"))??;
+        }
+        Ok(())
+    })
 }
 
 fn finish<E: std::error::Error + Send + Sync + 'static>(
@@ -192,21 +216,22 @@ fn pool(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     let total = common.size / REQUEST as u64;
     for (direction, name) in PHASES {
         let figure = timed(total * REQUEST as u64, || {
-            let depth = DEPTH_PER_MEMBER * common.members;
-            let mut queue = PoolQueue::new(pool.clone(), depth)?;
-            let mut free: Vec<AlignedBuf> =
-                (0..depth).map(|_| AlignedBuf::zeroed(REQUEST)).collect();
-            for n in 0..total {
-                let buffer = match free.pop() {
-                    Some(buffer) => buffer,
-                    None => finish(queue.complete())?,
-                };
-                queue.submit(n, ByteOffset(n * REQUEST as u64), pool_op(direction, buffer))?;
-            }
-            while queue.in_flight() > 0 {
-                finish(queue.complete())?;
-            }
-            Ok(())
+            in_threads(common, total, |numbers| {
+                let depth = DEPTH_PER_MEMBER * common.members.div_ceil(common.streams);
+                let mut queue = PoolQueue::new(pool.clone(), depth)?;
+                let mut free = buffers(depth);
+                for n in numbers {
+                    let buffer = match free.pop() {
+                        Some(buffer) => buffer,
+                        None => finish(queue.complete())?,
+                    };
+                    queue.submit(n, ByteOffset(n * REQUEST as u64), pool_op(direction, buffer))?;
+                }
+                while queue.in_flight() > 0 {
+                    finish(queue.complete())?;
+                }
+                Ok(())
+            })
         })?;
         report.add("pool", name, figure);
     }
