@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use braid_fuse::{Errno, FuseError, FuseOptions, Session, unmount};
 use common::memfs::{MemFs, Shared};
-use common::{Mounted, can_mount, eventually, sh};
+use common::{Mounted, can_mount, eventually, sh, unmount_idle};
 
 #[test]
 fn busy_mounts_stay_until_detached() {
@@ -45,7 +45,7 @@ fn a_killed_server_leaves_errors_and_an_unmountable_mount() {
     assert_eq!(error.raw_os_error(), Some(Errno::NOTCONN.raw_os_error()));
     assert!(open.sync_all().is_err());
     drop(open);
-    unmount(dir.path(), false).unwrap();
+    unmount_idle(dir.path()).unwrap();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 /// The command under test.
 pub fn braid(args: &[&str]) -> Output {
@@ -37,6 +38,22 @@ pub fn sh(script: &str) -> String {
     let out = Command::new("bash").args(["-euo", "pipefail", "-c", script]).output().expect("bash");
     assert!(out.status.success(), "{script}\n{}{}", text(&out.stdout), text(&out.stderr));
     text(&out.stdout)
+}
+
+/// Unmounts `dir`, on which this test has nothing open. A program that another test's thread starts
+/// holds copies of all descriptors between its fork and its exec, so "busy" may last for a moment.
+pub fn unmount_idle(dir: &Path) {
+    let start = Instant::now();
+    loop {
+        let out = braid(&["unmount", dir.to_str().expect("UTF-8")]);
+        let said = text(&out.stderr);
+        if out.status.success() {
+            return;
+        }
+        let patient = said.contains("busy") && start.elapsed() < Duration::from_secs(10);
+        assert!(patient, "unmount {}: {said}", dir.display());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Mounting needs /dev/fuse and root (or fusermount3). Says so where it is skipped.
@@ -136,7 +153,7 @@ impl Cluster {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
     }
     pub fn unmount(&self, n: usize) {
-        ok(&["unmount", self.nodes[n].to_str().expect("UTF-8")]);
+        unmount_idle(&self.nodes[n]);
     }
     pub fn detach(&self, n: usize) {
         braid(&["unmount", "--lazy", self.nodes[n].to_str().expect("UTF-8")]);
@@ -144,7 +161,7 @@ impl Cluster {
     pub fn unmount_all(&mut self) {
         for dir in std::mem::take(&mut self.nodes) {
             if is_mounted(&dir) {
-                ok(&["unmount", dir.to_str().expect("UTF-8")]);
+                unmount_idle(&dir);
             }
         }
     }

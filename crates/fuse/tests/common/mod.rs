@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use braid_fuse::{FuseError, FuseOptions, KernelLink, Session, Terms, unmount};
+use braid_fuse::{Errno, FuseError, FuseOptions, KernelLink, Session, Terms, unmount};
 use memfs::{MemFs, Shared};
 
 /// Whether this machine and user can mount; says so if not.
@@ -56,7 +56,7 @@ impl Mounted {
     }
     /// Unmounts, and returns what serving ended with. Nothing may be open any more.
     pub fn end(mut self) -> Result<(), FuseError> {
-        unmount(self.dir.path(), false)?;
+        unmount_idle(self.dir.path())?;
         self.server.take().unwrap().join().unwrap()
     }
 }
@@ -66,6 +66,22 @@ impl Drop for Mounted {
         // The server is not waited for: files that a failed test left open keep it.
         if self.server.take().is_some() {
             let _ = unmount(self.dir.path(), true);
+        }
+    }
+}
+
+/// Unmounts `dir`, on which this test has nothing open. A program that another test's thread starts
+/// holds copies of all descriptors between its fork and its exec, so "busy" may last for a moment.
+pub fn unmount_idle(dir: &Path) -> Result<(), FuseError> {
+    let start = Instant::now();
+    loop {
+        match unmount(dir, false) {
+            Err(FuseError::Unmount { errno: Errno::BUSY, .. })
+                if start.elapsed() < Duration::from_secs(10) =>
+            {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            ended => return ended,
         }
     }
 }
