@@ -25,8 +25,8 @@ setup:
 install: build
 	install -D -m 755 target/release/braid $(DESTDIR)$(PREFIX)/bin/braid
 	install -d $(DESTDIR)/sbin
-	ln -sf $(PREFIX)/bin/braid $(DESTDIR)/sbin/mount.braid
-	ln -sf $(PREFIX)/bin/braid $(DESTDIR)/sbin/mount.fuse.braid
+	for name in mount.braid mount.fuse.braid umount.braid umount.fuse.braid; do \
+	  ln -sf $(PREFIX)/bin/braid $(DESTDIR)/sbin/$$name; done
 
 bench: setup build
 	@scripts/bench.sh

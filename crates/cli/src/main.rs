@@ -1,12 +1,13 @@
 //! The `braid` command: one binary, one file per subcommand.
 //!
-//! Called as `mount.braid` or `mount.fuse.braid` (from mount(8) and /etc/fstab) it is
-//! `braid mount`.
+//! Called as `mount.braid` (from mount(8) and /etc/fstab) it is `braid mount`, as `umount.braid`
+//! `braid unmount`.
 
 #![forbid(unsafe_code)]
 
 mod check;
 mod create;
+mod helper;
 mod label;
 mod mount;
 mod runtime;
@@ -18,7 +19,11 @@ mod ui;
 mod unmount;
 mod version;
 
+use std::io::IsTerminal;
+
 use clap::{Parser, Subcommand};
+
+use self::helper::Helper;
 
 /// One POSIX file system striped over many disks and shared, coherently, by many machines.
 #[derive(Debug, Parser)]
@@ -47,14 +52,27 @@ fn main() -> std::process::ExitCode {
             tracing_subscriber::EnvFilter::try_from_env("BRAID_LOG")
                 .unwrap_or_else(|_| "warn".into()),
         )
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
     let args: Vec<std::ffi::OsString> = std::env::args_os().collect();
-    let cli = match mount::from_mount_helper(&args) {
-        Some(helper) => Cli { command: Command::Mount(helper) },
-        None => Cli::parse_from(args),
+    let command = match helper::from_name(&args) {
+        Ok(Some(Helper::Mount(args))) => Ok(Command::Mount(args)),
+        Ok(Some(Helper::Unmount(args))) => Ok(Command::Unmount(args)),
+        Ok(None) => Ok(Cli::parse_from(args).command),
+        Err(e) => Err(e),
     };
-    let done = match cli.command {
+    match command.and_then(run) {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("braid: {e:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
+    match command {
         Command::Create(a) => create::run(&a),
         Command::Mount(a) => mount::run(&a),
         Command::Unmount(a) => unmount::run(&a),
@@ -66,13 +84,6 @@ fn main() -> std::process::ExitCode {
         Command::Version(_) => {
             version::run();
             Ok(std::process::ExitCode::SUCCESS)
-        }
-    };
-    match done {
-        Ok(code) => code,
-        Err(e) => {
-            eprintln!("braid: {e:#}");
-            std::process::ExitCode::FAILURE
         }
     }
 }

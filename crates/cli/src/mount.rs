@@ -1,10 +1,10 @@
-//! `braid mount`, and `mount.braid` for mount(8) and /etc/fstab.
+//! `braid mount`.
 //!
 //! The daemon is this program started once more: the parent waits until the child says on a pipe
 //! that the mount serves, or why not. So nothing is forked after threads exist.
 
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -26,43 +26,30 @@ use crate::{runtime, size, sources};
 pub struct Args {
     /// The pool's name (or all of its devices), then the directory
     #[arg(required = true, num_args = 2.., value_name = "NAME|DEVICE... DIR")]
-    words: Vec<String>,
+    pub words: Vec<String>,
     /// Options, comma separated: ro, slot=N, cache=SIZE (metadata kept, 128M), dirty=SIZE (unwritten data
     /// kept, 128M), locks=N (inodes kept, 200000), commit=SECONDS (5), noatime, log=FILE,
     /// devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
     /// raise_page_limit (allow 4M on this machine), read_ahead=SIZE (8M), workers_max=N (512),
-    /// background_max=N (64), nocachenames (needed to mount something inside), noallow_other
+    /// background_max=N (64), nocachenames (needed to mount something inside), noallow_other.
+    /// Without log= messages go to the kernel's log (root) or nowhere
     #[arg(short = 'o', value_name = "OPTIONS")]
-    options: Vec<String>,
+    pub options: Vec<String>,
     /// Stay in the foreground
     #[arg(short, long)]
-    foreground: bool,
+    pub foreground: bool,
     /// Ready signal on standard output (used by the background start)
     #[arg(long, hide = true)]
-    ready: bool,
-}
-
-/// `mount.braid SOURCE DIR [-sfnvN] [-o OPTIONS]`, as mount(8) calls it.
-pub fn from_mount_helper(args: &[OsString]) -> Option<Args> {
-    let program = PathBuf::from(args.first()?);
-    let name = program.file_name()?.to_str()?;
-    if !matches!(name, "mount.braid" | "mount.fuse.braid") {
-        return None;
-    }
-    let mut words = Vec::new();
-    let mut options = Vec::new();
-    let mut rest = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned());
-    while let Some(word) = rest.next() {
-        match word.as_str() {
-            "-o" => options.extend(rest.next()),
-            "-t" | "-N" => {
-                rest.next();
-            }
-            flag if flag.starts_with('-') => {}
-            _ => words.push(word),
-        }
-    }
-    Some(Args { words, options, foreground: false, ready: false })
+    pub ready: bool,
+    /// The device shown in the mount table, if not the pool's name
+    #[arg(long, hide = true, value_name = "TEXT")]
+    pub shown_as: Option<String>,
+    /// Look at the options, then mount nothing
+    #[arg(skip)]
+    pub fake: bool,
+    /// Options that nobody knows are left out
+    #[arg(skip)]
+    pub sloppy: bool,
 }
 
 /// Everything the options say.
@@ -81,25 +68,41 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !dir.is_dir() {
         bail!("{}: not a directory to mount on", dir.display());
     }
-    let plan = parse(devices, dir, &args.options)?;
-    if args.foreground { serve(plan, args.ready) } else { start_daemon(args) }
+    let (plan, unknown) = parse(devices, dir, &args.options)?;
+    if let (Some(option), false) = (unknown.first(), args.sloppy) {
+        bail!("unknown mount option '{option}'; see `braid mount --help`");
+    }
+    if args.fake {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.foreground { serve(plan, args) } else { start_daemon(args, &unknown) }
 }
 
-fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<Plan> {
+/// What the options ask for, and the options that nobody knows.
+fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, Vec<String>)> {
     let mut plan = Plan {
         devices: devices.to_vec(),
         fs: MountOptions { mount_point: dir.clone(), ..MountOptions::default() },
         fuse: FuseOptions::new(dir),
         log: None,
     };
-    for option in options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty()) {
+    let mut unknown = Vec::new();
+    for option in each(options) {
         let (key, value) = option.split_once('=').map_or((option, None), |(k, v)| (k, Some(v)));
-        apply(&mut plan, option, key, value)?;
+        if !apply(&mut plan, option, key, value)? {
+            unknown.push(option.to_owned());
+        }
     }
-    Ok(plan)
+    Ok((plan, unknown))
 }
 
-fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Result<()> {
+/// Comma-separated words of all `-o`.
+fn each(options: &[String]) -> impl Iterator<Item = &str> {
+    options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty())
+}
+
+/// Takes one option in; false if nobody knows it.
+fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Result<bool> {
     let need = || value.with_context(|| format!("option {key} needs a value: {key}=..."));
     let bytes = || -> Result<u64> {
         size::parse(need()?).map_err(|e| anyhow::anyhow!("option {key}: {e}"))
@@ -108,9 +111,9 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
         need()?.parse().with_context(|| format!("option {key}: not a number"))
     };
     match key {
-        "ro" => {
-            plan.fs.read_only = true;
-            plan.fuse.read_only = true;
+        "ro" | "rw" => {
+            plan.fs.read_only = key == "ro";
+            plan.fuse.read_only = key == "ro";
         }
         "slot" => {
             plan.fs.slot = Some(NodeId(number()?.try_into().context("option slot: 0 to 1023")?));
@@ -119,21 +122,26 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
         "dirty" => plan.fs.dirty_max = Bytes(bytes()?),
         "locks" => plan.fs.locks_max = usize::try_from(number()?)?,
         "commit" => plan.fs.commit_interval = Duration::from_secs(number()?.clamp(1, 300)),
-        "noatime" => plan.fs.relatime = false,
+        "noatime" | "atime" | "relatime" => {
+            plan.fs.relatime = key != "noatime";
+            plan.fuse.apply(option)?;
+        }
+        "strictatime" => bail!("option strictatime: access times follow relatime at most"),
+        "remount" => bail!("a mounted pool cannot be remounted: unmount it and mount it again"),
         "log" => plan.log = Some(PathBuf::from(need()?)),
-        "devices" => plan.devices = need()?.split(':').map(str::to_owned).collect(),
-        _ if plan.fuse.apply(option)? => {}
-        _ => bail!("unknown mount option '{key}'; see `braid mount --help`"),
+        "devices" => plan.devices = sources::split(need()?),
+        _ => return Ok(plan.fuse.apply(option)?),
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Mounts and serves until unmounted.
-fn serve(plan: Plan, ready: bool) -> Result<ExitCode> {
-    let pool = sources::open(&plan.devices, plan.fs.read_only)?;
+fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
+    // Locks and the heartbeat are on the devices: a node that changes no file writes all the same.
+    let pool = sources::open(&plan.devices, false)?;
     let name = pool.info().name.clone();
     let plan_dir = plan.fs.mount_point.clone();
-    let session = Session::mount(&name, plan.fuse)?;
+    let session = Session::mount(args.shown_as.as_ref().unwrap_or(&name), plan.fuse)?;
     let fs = match Fs::mount(pool, plan.fs, session.kernel_cache()) {
         Ok(fs) => fs,
         Err(e) => {
@@ -142,7 +150,7 @@ fn serve(plan: Plan, ready: bool) -> Result<ExitCode> {
         }
     };
     let note = runtime::Note::write(&plan_dir, &name, &plan.devices);
-    if ready {
+    if args.ready {
         detach(plan.log.as_deref())?;
     }
     let served = session.serve(fs.clone());
@@ -161,22 +169,29 @@ fn detach(log: Option<&Path>) -> Result<()> {
     rustix::process::chdir("/")?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
-    match log {
-        Some(path) => {
-            let file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
-            rustix::stdio::dup2_stderr(file)?;
-        }
-        None => rustix::stdio::dup2_stderr(&null)?,
-    }
+    let append = |path: &Path| std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let messages = match log {
+        Some(path) => append(path)?,
+        // What a node says when it leaves must not be lost: the kernel's log takes it (root's only).
+        None => std::fs::OpenOptions::new().write(true).open(KERNEL_LOG).unwrap_or(null),
+    };
+    rustix::stdio::dup2_stderr(messages)?;
     Ok(())
 }
 
+/// One line written is one message.
+const KERNEL_LOG: &str = "/dev/kmsg";
+
 /// Starts this program again in the background and waits for its word.
-fn start_daemon(args: &Args) -> Result<ExitCode> {
+fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("mount").args(["--foreground", "--ready"]);
-    for options in &args.options {
-        command.arg("-o").arg(options);
+    // Whatever the file is called: this is no helper's call.
+    command.arg0("braid").arg("mount").args(["--foreground", "--ready"]);
+    if let Some(text) = &args.shown_as {
+        command.arg("--shown-as").arg(text);
+    }
+    for option in each(&args.options).filter(|o| !leave_out.iter().any(|l| l == o)) {
+        command.arg("-o").arg(option);
     }
     command.arg("--").args(&args.words);
     let mut child = command

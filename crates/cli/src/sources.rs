@@ -37,9 +37,28 @@ pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn De
 fn resolve(sources: &[String]) -> Result<Vec<PathBuf>> {
     match sources {
         [] => bail!("name a pool or its devices"),
+        [list] if split(list).len() > 1 && !Path::new(list).exists() => {
+            Ok(split(list).into_iter().map(PathBuf::from).collect())
+        }
         [name] if !Path::new(name).exists() => by_name(name),
         _ => Ok(sources.iter().map(PathBuf::from).collect()),
     }
+}
+
+/// A list of devices in one word, as /etc/fstab has room for: separated by colons. Names of devices
+/// may have colons in them, so between absolute paths only a colon before a slash separates.
+pub fn split(list: &str) -> Vec<String> {
+    if !list.starts_with('/') {
+        return list.split(':').map(str::to_owned).collect();
+    }
+    let mut paths = Vec::new();
+    let mut rest = list;
+    while let Some(at) = rest.find(":/") {
+        paths.push(rest[..at].to_owned());
+        rest = &rest[at + 1..];
+    }
+    paths.push(rest.to_owned());
+    paths
 }
 
 /// The pool's name, or its UUID, among all devices that this host sees.
@@ -59,5 +78,19 @@ fn by_name(name: &str) -> Result<Vec<PathBuf>> {
         _ => {
             bail!("{} pools are called '{name}'; use the UUID that `braid scan` shows", found.len())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn lists_of_devices() {
+        assert_eq!(split("/dev/sdb:/dev/sdc"), ["/dev/sdb", "/dev/sdc"]);
+        let by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-1";
+        assert_eq!(split(&format!("{by_path}:/dev/sdb")), [by_path, "/dev/sdb"]);
+        assert_eq!(split("a:b"), ["a", "b"]);
+        assert_eq!(split("scratch"), ["scratch"]);
     }
 }

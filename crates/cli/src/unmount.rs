@@ -13,10 +13,13 @@ use crate::runtime;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Where it is mounted
-    dir: PathBuf,
+    pub dir: PathBuf,
     /// Detach now even if files are open; the node leaves when the last is closed
     #[arg(long)]
-    lazy: bool,
+    pub lazy: bool,
+    /// Programs that wait for an answer of the file system get an error first
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Longest wait for the node to leave.
@@ -31,7 +34,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let pid = rustix::process::Pid::from_raw(i32::try_from(m.pid).ok()?)?;
         rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
     });
-    detach(&dir, args.lazy)?;
+    detach(&dir, args)?;
     if let (Some(pidfd), false) = (waiter, args.lazy) {
         let mut fds = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
         let wait = rustix::time::Timespec { tv_sec: LEAVE_MAX.as_secs().cast_signed(), tv_nsec: 0 };
@@ -42,9 +45,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn detach(dir: &Path, lazy: bool) -> Result<()> {
+fn detach(dir: &Path, args: &Args) -> Result<()> {
     if rustix::process::geteuid().is_root() {
-        let flags = if lazy { MntFlags::MNT_DETACH } else { MntFlags::empty() };
+        let mut flags = MntFlags::empty();
+        flags.set(MntFlags::MNT_DETACH, args.lazy);
+        flags.set(MntFlags::MNT_FORCE, args.force);
         return match umount2(dir, flags) {
             Ok(()) => Ok(()),
             Err(nix::errno::Errno::EBUSY) => bail!(
@@ -57,7 +62,7 @@ fn detach(dir: &Path, lazy: bool) -> Result<()> {
     }
     let mut command = Command::new("fusermount3");
     command.arg("-u");
-    if lazy {
+    if args.lazy {
         command.arg("-z");
     }
     let status = command.arg("--").arg(dir).status().context("cannot run fusermount3")?;

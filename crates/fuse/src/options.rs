@@ -111,7 +111,8 @@ impl FuseOptions {
     /// # Errors
     /// A value makes no sense.
     pub fn apply(&mut self, word: &str) -> Result<bool, FuseError> {
-        if IGNORED.contains(&word) || word.starts_with("x-") || word.starts_with("comment=") {
+        let starts = |prefix: &&str| word.starts_with(prefix);
+        if IGNORED.contains(&word) || IGNORED_PREFIXES.iter().any(starts) {
             return Ok(true);
         }
         match word {
@@ -125,7 +126,7 @@ impl FuseOptions {
             "exec" => self.noexec = false,
             "noatime" => self.noatime = true,
             "atime" | "relatime" => self.noatime = false,
-            "sync" => self.sync = true,
+            "sync" | "dirsync" => self.sync = true,
             "async" => self.sync = false,
             "allow_other" => self.allow_other = true,
             "noallow_other" => self.allow_other = false,
@@ -172,18 +173,34 @@ impl FuseOptions {
     }
 }
 
-/// Words that mean something to mount(8), fstab or systemd, and nothing here.
-const IGNORED: [&str; 9] = [
+/// Words that mean something to mount(8), fstab or systemd, and nothing here; and hints about
+/// access times and versions that a file system may leave aside.
+const IGNORED: [&str; 22] = [
     "defaults",
     "auto",
     "noauto",
     "user",
     "nouser",
     "users",
+    "nousers",
+    "owner",
+    "noowner",
+    "group",
+    "nogroup",
     "nofail",
+    "fail",
     "_netdev",
     "default_permissions",
+    "nomand",
+    "silent",
+    "loud",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
 ];
+/// The same, with something behind it.
+const IGNORED_PREFIXES: [&str; 5] = ["x-", "X-", "comment=", "user=", "uhelper="];
 
 /// A number with an optional K, M or G behind it (powers of 1024).
 fn parse_size(text: &str) -> Option<Bytes> {

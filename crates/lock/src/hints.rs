@@ -84,6 +84,9 @@ fn decode(bytes: &[u8], me: Me) -> Option<Received> {
     Some(Received { from, lock: LockNo(raw.lock.get()), hint })
 }
 
+/// Nodes that leave while one joins, before joining does without their directory.
+const BIND_ATTEMPTS_MAX: u32 = 16;
+
 /// A node's end.
 #[derive(Debug)]
 pub struct HintSocket {
@@ -120,13 +123,18 @@ impl HintSocket {
         if path.as_os_str().len() > Self::PATH_MAX {
             return Err(io::ErrorKind::InvalidFilename.into());
         }
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        // Left by an earlier life; the liveness lock of the slot is ours.
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let socket = UnixDatagram::bind(&path)?;
+        let mut attempts = 0;
+        let socket = loop {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            remove_earlier(dir, name, me)?;
+            match UnixDatagram::bind(&path) {
+                // The last node that was here took the directory with it just now.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && attempts < BIND_ATTEMPTS_MAX => {
+                    attempts += 1;
+                }
+                bound => break bound?,
+            }
+        };
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         Ok(Self { me, socket, path })
     }
@@ -163,7 +171,28 @@ impl HintSocket {
 impl Drop for HintSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+        // The last one out; while others are there it is not empty and stays.
+        if let Some(dir) = self.path.parent() {
+            let _ = std::fs::remove_dir(dir);
+        }
     }
+}
+
+/// Sockets that this name or earlier lives of this slot left behind; the slot's liveness lock is
+/// ours.
+fn remove_earlier(dir: &Path, name: &str, me: Me) -> io::Result<()> {
+    let slot = format!("{}-", me.slot);
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let found = entry.file_name();
+        let earlier = found.to_str().is_some_and(|n| n == name || n.starts_with(&slot));
+        let removed = if earlier { std::fs::remove_file(entry.path()) } else { Ok(()) };
+        if let Err(e) = removed
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            return Err(e);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -222,5 +251,21 @@ mod tests {
             assert_eq!(waits.join().unwrap(), None);
         });
         assert_eq!(closed.receive().unwrap(), None);
+    }
+
+    #[test]
+    fn nothing_is_left_when_the_last_node_leaves() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = dir.path().join("pool");
+        std::fs::create_dir(&pool).unwrap();
+        // Killed: it left its socket.
+        std::fs::write(pool.join("1-2.sock"), "").unwrap();
+        let a = HintSocket::bind_in(&pool, "1-3.sock", me(1)).unwrap();
+        let b = HintSocket::bind_in(&pool, "2-3.sock", me(2)).unwrap();
+        assert!(!pool.join("1-2.sock").exists());
+        drop(a);
+        assert!(pool.exists());
+        drop(b);
+        assert!(!pool.exists());
     }
 }

@@ -193,3 +193,12 @@ pub fn is_mounted(dir: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
     mounts.lines().any(|l| l.split(' ').nth(1) == dir.to_str())
 }
+
+/// Waits for something that comes about by itself.
+pub fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
