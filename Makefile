@@ -5,12 +5,13 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 DEVICES ?=
 KEEP    ?=
+CONFIRM ?=
 CARGO   ?= cargo
 
 .PHONY: demo test build install bench tidy setup clean
 
 demo: setup build
-	@DEVICES="$(DEVICES)" KEEP="$(KEEP)" scripts/demo.sh
+	@DEVICES="$(DEVICES)" KEEP="$(KEEP)" CONFIRM="$(CONFIRM)" scripts/demo.sh
 
 test: setup
 	@scripts/test.sh

@@ -2,8 +2,9 @@
 # The main job, on real data: a 4-way striped pool, one file system, two nodes that meet only
 # through the devices. Leaves nothing behind (KEEP=1 keeps devices and mounts).
 #
-#   DEVICES="/dev/sdb /dev/sdc ..."   use these block devices instead of sparse files (destroys them)
-#   CONFIRM=yes                       do not ask before destroying them
+#   DEVICES="/dev/sdb /dev/sdc ..."   use these block devices instead of sparse files: what is on them
+#                                     is lost, and at the end they are empty
+#   CONFIRM=yes                       do not ask before
 #   DEMO_SMALL=1                      a smaller tree and file, for continuous integration
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,11 +17,23 @@ devices=()
 files_min=20000 big_mib=2048 device_size=6G
 if [ -n "${DEMO_SMALL:-}" ]; then files_min=3000 big_mib=256 device_size=2G; fi
 started=$SECONDS
+overwritten=""
 
 say()  { printf '\n\033[1m%s\033[0m\n' "$*"; }
 note() { printf '   %s\n' "$*"; }
 fail() { printf '\nFAILED: %s\n' "$*" >&2; exit 1; }
 mounted() { grep -q " $1 fuse" /proc/mounts; }
+
+# Both labels of each device go; so no pool that nobody wants is found later.
+wipe_labels() {
+  local device size
+  for device in "${devices[@]}"; do
+    size=$(blockdev --getsize64 "$device")
+    dd if=/dev/zero of="$device" bs=1M count=1 conv=fsync status=none
+    dd if=/dev/zero of="$device" bs=1M count=2 seek="$((size / 1048576 - 2))" conv=fsync status=none
+  done
+  note "the demo's labels are gone from: ${devices[*]} (so is what was on them before)"
+}
 
 cleanup() {
   local status=$?
@@ -34,6 +47,7 @@ cleanup() {
     for dir in "$a" "$b"; do
       if mounted "$dir"; then "$braid" unmount "$dir" 2>/dev/null || "$braid" unmount --lazy "$dir"; fi
     done
+    if [ -n "$overwritten" ]; then wipe_labels; fi
     rm -rf "$work"
   fi
   exit $status
@@ -48,12 +62,27 @@ if [ "$(id -u)" -ne 0 ] && ! command -v fusermount3 >/dev/null; then fail "not r
 force=()
 if [ -n "${DEVICES:-}" ]; then
   read -r -a devices <<<"$DEVICES"
+  total=0
+  for device in "${devices[@]}"; do
+    [ -e "$device" ] || fail "$device: no such device; nothing was touched"
+    [ -b "$device" ] || fail "$device is not a block device (without DEVICES the demo makes files of its own); nothing was touched"
+    total=$((total + $(blockdev --getsize64 "$device")))
+  done
+  [ "$total" -ge $(((big_mib + 2048) << 20)) ] ||
+    fail "the demo needs $((big_mib + 2048)) MiB, these devices have $((total >> 20)); nothing was touched"
+  # In use, mounted, read-only, too small, given twice: not even confirmed.
+  "$braid" create demo "${devices[@]}" --force --dry-run >/dev/null || fail "nothing was touched"
   printf '\nEVERYTHING ON THESE DEVICES WILL BE DESTROYED:\n'
   lsblk -o NAME,SIZE,MODEL,FSTYPE,MOUNTPOINT "${devices[@]}" 2>/dev/null || ls -l "${devices[@]}"
+  for device in "${devices[@]}"; do
+    "$braid" create demo "$device" --dry-run 2>&1 >/dev/null | sed -n 's/, which would be lost.*/: IT WILL BE LOST/; s/^braid: /   /p' || true
+  done
   if [ "${CONFIRM:-}" != yes ]; then
-    read -r -p "Type yes to go on: " answer
+    answer=""
+    read -r -p "Type yes to go on (CONFIRM=yes answers for scripts): " answer || true
     [ "$answer" = yes ] || fail "not confirmed; nothing was touched"
   fi
+  overwritten=yes
   force=(--force)
 else
   for n in 0 1 2 3; do

@@ -39,6 +39,9 @@ pub struct Args {
     /// Use devices although they carry another file system or belonged to another pool
     #[arg(long)]
     force: bool,
+    /// Only say whether it could be done; write nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// Runs it.
@@ -76,6 +79,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         lock_sector: None,
         force: args.force,
     };
+    if args.dry_run {
+        Pool::may_create(&devices, &options)?;
+        println!("pool '{}' could be made; nothing was written", args.name);
+        return Ok(ExitCode::SUCCESS);
+    }
     let pool = Pool::create(devices, &options)?;
     let bar = ui::bar("making");
     let make_options =

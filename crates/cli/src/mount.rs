@@ -23,6 +23,7 @@ use crate::{runtime, size, sources};
 ///     scratch  /scratch  braid  defaults,_netdev  0 0
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
     /// The pool's name (or all of its devices), then the directory
     #[arg(required = true, num_args = 2.., value_name = "NAME|DEVICE... DIR")]

@@ -53,6 +53,10 @@ fn create_refuses_small_used_and_foreign_devices() {
         said.contains("ext4") && said.contains("--force") && said.contains(d.names()[1]),
         "{said}"
     );
+    let said = ok(&d.with(&["create", "p", "--force", "--dry-run"], &[]));
+    assert!(said.contains("nothing was written"), "{said}");
+    let said = fails(&d.with(&["create", "p"], &[]));
+    assert!(said.contains("ext4"), "{said}");
     ok(&d.with(&["create", "p", "--force"], &[]));
 
     let said = fails(&["create", "q", d.names()[0]]);

@@ -65,17 +65,8 @@ impl Pool {
         devices: Vec<Arc<dyn Device>>,
         options: &CreateOptions,
     ) -> Result<Self, PoolError> {
-        check_options(&devices, options)?;
-        let mut dirty = Vec::new();
-        for device in &devices {
-            if check_device(device, options)? {
-                dirty.push(device);
-            }
-        }
-        let label = label_of(&devices, options)?;
-        // Compiles, and refuses what cannot be mapped, before anything is lost.
-        Map::new(&label)?;
-        for device in dirty {
+        let (label, dirty) = examine(&devices, options)?;
+        for device in &dirty {
             wipe(device)?;
         }
         write_epoch(&devices, &label)?;
@@ -84,6 +75,35 @@ impl Pool {
         }
         Self::open(devices, label)
     }
+
+    /// What [`Pool::create`] checks before it writes anything.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn may_create(
+        devices: &[Arc<dyn Device>],
+        options: &CreateOptions,
+    ) -> Result<(), PoolError> {
+        examine(devices, options).map(drop)
+    }
+}
+
+/// All checks; the label to be, and the devices that must be wiped first.
+fn examine(
+    devices: &[Arc<dyn Device>],
+    options: &CreateOptions,
+) -> Result<(Label, Vec<Arc<dyn Device>>), PoolError> {
+    check_options(devices, options)?;
+    let mut dirty = Vec::new();
+    for device in devices {
+        if check_device(device, options)? {
+            dirty.push(device.clone());
+        }
+    }
+    let label = label_of(devices, options)?;
+    // Compiles, and refuses what cannot be mapped, before anything is lost.
+    Map::new(&label)?;
+    Ok((label, dirty))
 }
 
 fn path_of(device: &Arc<dyn Device>) -> String {

@@ -169,7 +169,7 @@ pub enum PoolError {
     },
     /// Both labels of a member are damaged.
     #[error(
-        "both labels of {path} are damaged (first: {first}; second: {second}): its data may be whole; restore the label from another member of the pool with `braid label restore`, do not create anew"
+        "both labels of {path} are damaged (first: {first}; second: {second}): its data may be whole, so keep the device as it is and do not create anew; `braid dump-label` shows what is left of both, and a backup of the device's first MiB brings the first back"
     )]
     LabelsDamaged {
         /// The device.

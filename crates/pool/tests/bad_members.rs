@@ -378,7 +378,7 @@ fn flipped_bits_in_both_copies_are_refused() {
     let before = disks.bytes("b", 0, 8 << 20);
     let error = refused(Pool::assemble(disks.open_all(&["a", "b", "c"])), "/b");
     assert!(matches!(error, PoolError::LabelsDamaged { .. }));
-    assert!(error.to_string().contains("restore"));
+    assert!(error.to_string().contains("do not create anew"));
     assert!(disks.bytes("b", 0, 8 << 20) == before, "refused, and nothing written");
     // A new pool is not made over it unasked.
     let error = refused(Pool::create(disks.open_all(&["b"]), &CreateOptions::new("new")), "/b");
