@@ -23,6 +23,12 @@ use crate::mount::{MountOptions, Mounted};
 use crate::plock::{Canceller, Plock};
 use crate::{data, namei, orphan, plock, xattr};
 
+/// Type bits of a mode, and a regular file's.
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+/// Of open(2).
+const O_TRUNC: i32 = 0o1000;
+
 /// A mounted file system. Cheap to clone; thread-safe; calls block.
 #[derive(Clone)]
 pub struct Fs {
@@ -76,10 +82,21 @@ impl Fs {
         }
         self.run(f)
     }
-    /// Dinodes count blocks of the file system; callers want units of 512 bytes.
+    /// Dinodes count blocks of the file system; callers want units of 512 bytes. Contents that have
+    /// no block count too: archivers take a file without blocks for one hole.
     fn scaled(&self, mut attr: Attr) -> Attr {
-        attr.blocks512 =
-            attr.blocks512.saturating_mul(self.core().volume.geo.block_size.bytes().get() / 512);
+        const UNIT: u64 = 512;
+        let block = self.core().volume.geo.block_size.bytes().get();
+        attr.blocks512 = attr.blocks512.saturating_mul(block / UNIT);
+        let whole = attr.size.div_ceil(block).saturating_mul(block / UNIT);
+        if attr.mode & S_IFMT == S_IFREG && attr.blocks512 < whole {
+            // Not written out yet: an estimate, since some of it may replace blocks.
+            let inode = self.core().inodes.find(attr.ino);
+            let dirty = inode.map_or(0, |i| i.data.dirty_bytes()) / UNIT;
+            // In the dinode itself.
+            let stuffed = if attr.size < block { attr.size.div_ceil(UNIT) } else { 0 };
+            attr.blocks512 = attr.blocks512.saturating_add(dirty).min(whole).max(stuffed);
+        }
         attr
     }
 
@@ -171,6 +188,11 @@ impl Fs {
         const O_EXCL: i32 = 0o200;
         self.change(|c| {
             let locked = namei::create(c, dir, name, mode, cred, flags & O_EXCL != 0)?;
+            let size = locked.st().raw.size.get();
+            if flags & O_TRUNC != 0 && size > 0 {
+                // Another node made it a moment ago.
+                data::truncate(c, &locked, 0)?;
+            }
             let fh = self.open_locked(&locked, flags);
             Ok((locked.attr(), fh))
         })
@@ -187,7 +209,6 @@ impl Fs {
     }
     /// Opens an inode. `O_TRUNC` truncates it.
     pub fn open(&self, ino: InodeNo, flags: i32) -> Result<Fh> {
-        const O_TRUNC: i32 = 0o1000;
         let writing = matches!(flags & 3, 1 | 2);
         if writing && self.core().options.read_only {
             return Err(Error::ReadOnly);
@@ -198,6 +219,7 @@ impl Fs {
                 if locked.is_dir() {
                     return Err(Error::IsDirectory);
                 }
+                xattr::drop_capability(c, &locked)?;
                 data::truncate(c, &locked, 0)?;
                 return Ok(self.open_locked(&locked, flags));
             }

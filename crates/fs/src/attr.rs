@@ -88,8 +88,7 @@ pub struct SetAttr {
     pub mtime: Option<TimeSet>,
     /// Change time.
     pub ctime: Option<TimeSet>,
-    /// With `size`: take set-user-ID off, and set-group-ID of what the group may execute, as when
-    /// somebody without the right to keep them truncates.
+    /// Take set-user-ID and set-group-ID bits away, as a write by an unprivileged program does.
     pub kill_privileges: bool,
 }
 

@@ -36,6 +36,7 @@ mod dispatch;
 pub mod error;
 pub mod files;
 mod interrupts;
+mod lockers;
 mod nodes;
 mod notify;
 pub mod options;

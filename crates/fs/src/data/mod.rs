@@ -93,6 +93,10 @@ impl FileData {
     pub fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Acquire) > 0
     }
+    /// Memory that they take.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty.load(Ordering::Relaxed)
+    }
     /// Drops the decoded map: the lock is about to be released.
     pub fn forget_map(&self) {
         *self.map.write() = None;

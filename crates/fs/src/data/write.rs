@@ -14,8 +14,9 @@ use crate::attr::WriteFlags;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::OpenFile;
-use crate::inode::{InodeState, Locked};
+use crate::inode::Locked;
 use crate::map::slots_bound;
+use crate::namei::unprivileged;
 
 /// From this size on, aligned writes go past the cache: a copy and a second trip gain nothing.
 const DIRECT_MIN: usize = 256 << 10;
@@ -95,17 +96,16 @@ fn from_program(
     if !flags.append && wants_direct(core, offset, data, flags) {
         let locked = core.lock(ino, Mode::Exclusive, Local::Shared)?;
         check(&locked, offset, data.len(), false)?;
-        let privileged = flags.kill_privileges && locked.st().raw.mode.get() & 0o6000 != 0;
-        if !privileged && direct::write_beside(Held::of(core, &locked), offset, data)? {
+        if !privileged(core, &locked, flags.kill_privileges)?
+            && direct::write_beside(Held::of(core, &locked), offset, data)?
+        {
             return Ok(data.len());
         }
     }
     let locked = core.lock(ino, Mode::Exclusive, Local::Exclusive)?;
     let offset = if flags.append { locked.st().raw.size.get() } else { offset };
     check(&locked, offset, data.len(), flags.append)?;
-    if flags.kill_privileges {
-        kill_privileges(&mut locked.st_mut());
-    }
+    kill_privileges(core, &locked, flags.kill_privileges)?;
     let held = Held::of(core, &locked);
     let mut promise = held.data().change.lock();
     if wants_direct(core, offset, data, flags) {
@@ -143,17 +143,26 @@ fn from_page_cache(core: &Arc<Core>, file: &OpenFile, offset: u64, data: &[u8]) 
     Ok(data.len())
 }
 
-/// Clears set-user-ID, and set-group-ID where it means execution.
-fn kill_privileges(st: &mut InodeState) {
-    let mode = st.raw.mode.get();
-    let mut kept = mode & !0o4000;
-    if mode & 0o2010 == 0o2010 {
-        kept &= !0o2000;
+/// What a change of contents takes away: capabilities always, set-user-ID and set-group-ID bits
+/// when the program may not keep them (`mode_too`). Exclusive lock held, alone on this node.
+pub(super) fn kill_privileges(core: &Arc<Core>, locked: &Locked, mode_too: bool) -> Result<()> {
+    crate::xattr::drop_capability(core, locked)?;
+    if mode_too {
+        let mut st = locked.st_mut();
+        let mode = st.raw.mode.get();
+        let kept = unprivileged(mode);
+        if kept != mode {
+            st.raw.mode = kept.into();
+            st.dirty = true;
+        }
     }
-    if kept != mode {
-        st.raw.mode = kept.into();
-        st.dirty = true;
-    }
+    Ok(())
+}
+
+/// Whether [`kill_privileges`] would change anything.
+fn privileged(core: &Arc<Core>, locked: &Locked, mode_too: bool) -> Result<bool> {
+    let mode = locked.st().raw.mode.get();
+    Ok(mode_too && unprivileged(mode) != mode || crate::xattr::has_capability(core, locked)?)
 }
 
 impl Held<'_> {

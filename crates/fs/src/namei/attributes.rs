@@ -18,9 +18,7 @@ pub(crate) fn getattr(core: &Arc<Core>, ino: InodeNo) -> Result<Attr> {
 
 /// Changes attributes; a size is set through [`crate::data`].
 ///
-/// A new owner or group takes the set-user-ID bit, and the set-group-ID bit of what the group may
-/// execute, off anything but a directory, unless a mode is given too; so does a new size that
-/// says so.
+/// A new owner or group takes privileges ([`unprivileged`]) away, unless a mode is given too.
 pub(crate) fn setattr(core: &Arc<Core>, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
     writable(core)?;
     let locked = match set.size {
@@ -37,7 +35,7 @@ pub(crate) fn setattr(core: &Arc<Core>, ino: InodeNo, set: &SetAttr) -> Result<A
         mutable(&locked, RawDinode::FLAG_APPEND)?;
         crate::data::truncate(core, &locked, size)?;
     }
-    if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
+    if set.size.is_some() || set.uid.is_some() || set.gid.is_some() || set.kill_privileges {
         crate::xattr::drop_capability(core, &locked)?;
     }
     let present = raw_time(now());
@@ -52,9 +50,18 @@ pub(crate) fn setattr(core: &Arc<Core>, ino: InodeNo, set: &SetAttr) -> Result<A
     Ok(locked.attr())
 }
 
+/// A mode without the set-user-ID bit, and without the set-group-ID bit where the group may
+/// execute. Directories keep theirs, which mean something else.
+pub(crate) fn unprivileged(mode: u32) -> u32 {
+    match mode {
+        dir if dir & S_IFMT == S_IFDIR => dir,
+        group if group & S_IXGRP != 0 => group & !(S_ISUID | S_ISGID),
+        other => other & !S_ISUID,
+    }
+}
+
 fn apply(raw: &mut RawDinode, set: &SetAttr, present: RawTime, at: &dyn Fn(TimeSet) -> RawTime) {
     let old = raw.mode.get();
-    let truncated = set.size.is_some() && set.kill_privileges;
     if let Some(uid) = set.uid {
         raw.uid = uid.into();
     }
@@ -63,12 +70,8 @@ fn apply(raw: &mut RawDinode, set: &SetAttr, present: RawTime, at: &dyn Fn(TimeS
     }
     if let Some(mode) = set.mode {
         raw.mode = (old & S_IFMT | mode & !S_IFMT).into();
-    } else if (set.uid.is_some() || set.gid.is_some() || truncated) && old & S_IFMT != S_IFDIR {
-        let mut mode = old & !S_ISUID;
-        if mode & S_IXGRP != 0 {
-            mode &= !S_ISGID;
-        }
-        raw.mode = mode.into();
+    } else if set.uid.is_some() || set.gid.is_some() || set.kill_privileges {
+        raw.mode = unprivileged(old).into();
     }
     if let Some(t) = set.atime {
         raw.atime = at(t);

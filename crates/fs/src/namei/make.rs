@@ -13,7 +13,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
     LINKS_MAX, RETRIES, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, add_entry, kind_of, lock_named,
-    mutable, probe, sealed, touch, vacant, writable,
+    mutable, probe, sealed, touch, unprivileged, vacant, writable,
 };
 use crate::alloc::{Reservation, Run};
 use crate::attr::{Attr, Cred};
@@ -91,6 +91,10 @@ pub(crate) fn symlink(
 
 /// Makes a regular file, or finds the one there (unless `exclusive`). Returned still locked
 /// exclusive, so that the caller can open it before anyone can delete it.
+///
+/// # Errors
+/// `Stale` when another node has just made something there that only an ordinary open can judge:
+/// not a regular file, or one that `cred` may not use for certain. The kernel then looks again.
 pub(crate) fn create(
     core: &Arc<Core>,
     dir: InodeNo,
@@ -109,9 +113,9 @@ pub(crate) fn create(
         match lock_named(core, dir, name, Mode::Exclusive) {
             Ok(there) => {
                 return match there.child.file_type() {
-                    S_IFREG => Ok(there.child),
+                    S_IFREG if surely_permitted(&there.child, cred) => Ok(there.child),
                     S_IFDIR => Err(Error::IsDirectory),
-                    _ => Err(Error::Exists),
+                    _ => Err(Error::Stale(there.child.ino())),
                 };
             }
             // Removed meanwhile.
@@ -120,6 +124,14 @@ pub(crate) fn create(
         }
     }
     Err(Error::WouldBlock)
+}
+
+/// Whether `cred` may read and write the file, and a truncation would take nothing else away. The
+/// program's further groups and capabilities are not known here.
+fn surely_permitted(file: &Locked, cred: &Cred) -> bool {
+    let st = file.st();
+    let (mode, owner) = (st.raw.mode.get(), st.raw.uid.get());
+    cred.uid == 0 || owner == cred.uid && mode & 0o600 == 0o600 && unprivileged(mode) == mode
 }
 
 /// Makes a regular file without a name, listed as an orphan. Returned locked exclusive.

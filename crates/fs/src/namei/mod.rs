@@ -31,7 +31,7 @@ use crate::inode::{Locked, now, raw_time};
 use crate::meta::Tx;
 use crate::tree::{Editor, Reader};
 
-pub(crate) use attributes::{getattr, setattr};
+pub(crate) use attributes::{getattr, setattr, unprivileged};
 pub(crate) use lookup::{lookup, readdir, readlink};
 pub(crate) use make::{create, link, mkdir, mknod, symlink, tmpfile};
 pub(crate) use remove::{is_open, rmdir, unlink};

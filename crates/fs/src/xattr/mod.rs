@@ -29,6 +29,8 @@ const VALUE_MAX: usize = 65_536;
 const CREATE: i32 = 1;
 /// Fail when it is not.
 const REPLACE: i32 = 2;
+/// What file capabilities are kept in.
+const CAPABILITY: &[u8] = b"security.capability";
 /// Where attributes begin in an attribute block: after the header and their byte count.
 const BLOCK_AT: usize = MetaHeader::LEN + size_of::<u64>();
 
@@ -153,17 +155,23 @@ pub(crate) fn remove(core: &Arc<Core>, ino: InodeNo, name: &[u8]) -> Result<()> 
 /// Takes a file's capabilities away, as every write, truncation and change of owner must. Exclusive
 /// lock held, no transaction open.
 pub(crate) fn drop_capability(core: &Arc<Core>, inode: &Locked) -> Result<()> {
-    let none = {
-        let st = inode.st();
-        st.raw.xattr_len.get() == 0 && st.raw.xattr_block.get() == 0
-    };
-    if none {
+    if !has_any(inode) {
         return Ok(());
     }
     let mut all = load(core, inode)?;
     let before = all.len();
-    all.retain(|a| a.name != b"security.capability");
+    all.retain(|a| a.name != CAPABILITY);
     if all.len() == before { Ok(()) } else { store(core, inode, &all) }
+}
+
+/// Whether the inode's file, run, gives capabilities.
+pub(crate) fn has_capability(core: &Core, inode: &Locked) -> Result<bool> {
+    Ok(has_any(inode) && load(core, inode)?.iter().any(|a| a.name == CAPABILITY))
+}
+
+fn has_any(inode: &Locked) -> bool {
+    let st = inode.st();
+    st.raw.xattr_len.get() != 0 || st.raw.xattr_block.get() != 0
 }
 
 /// Bytes of the tail that are in use, or that dirty contents may come to use.

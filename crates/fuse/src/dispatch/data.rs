@@ -10,22 +10,23 @@ use crate::abi::{
     ReleaseIn, WriteIn, WriteOut, o, op, write,
 };
 use crate::error::BadRequest;
-use crate::files::Files;
+use crate::files::{Answer, Files};
 use crate::notify::LateWrite;
 use crate::wire::{self, OpenMode};
-use braid_fs::{Plock, PlockKind, SetAttr, WriteFlags};
+use braid_format::InodeNo;
+use braid_fs::{KernelCache, Plock, PlockKind, SetAttr, WriteFlags};
 
 impl<F: Files> Call<'_, F> {
     pub(super) fn open(&mut self) -> Outcome<()> {
         let how: OpenIn = self.body.take()?;
         let mode = OpenMode::of(how.flags);
-        let mut flags = how.flags;
-        if flags & o::TRUNC != 0 && how.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
-            let empty = SetAttr { size: Some(0), kill_privileges: true, ..SetAttr::default() };
-            self.files().setattr(self.ino(), &empty, None)?;
-            flags &= !o::TRUNC;
+        let fh = self.files().open(self.ino(), how.flags.cast_signed())?;
+        if how.open_flags & abi::OPEN_KILL_SUIDGID != 0
+            && let Err(errno) = self.shed_privileges(self.ino())
+        {
+            let _ = self.files().release(fh);
+            return Err(errno.into());
         }
-        let fh = self.files().open(self.ino(), flags.cast_signed())?;
         let nodes = self.server.nodes();
         nodes.opened(self.nodeid, mode.cached);
         let out =
@@ -36,24 +37,52 @@ impl<F: Files> Call<'_, F> {
         }
         Ok(())
     }
+    /// Whether a change of the file's contents can take set-user-ID or set-group-ID bits away.
+    fn is_privileged(&self, ino: InodeNo) -> Answer<bool> {
+        Ok(self.files().getattr(ino)?.mode & 0o6000 != 0)
+    }
+    /// Takes them away, in the kernel's copy too.
+    fn shed_privileges(&self, ino: InodeNo) -> Answer<()> {
+        if self.is_privileged(ino)? {
+            let set = SetAttr { kill_privileges: true, ..SetAttr::default() };
+            self.files().setattr(ino, &set, None)?;
+            self.mode_changed(ino);
+        }
+        Ok(())
+    }
+    /// The kernel takes over sizes and times after what it asked for, but runs programs by the mode
+    /// it has. This drops no pages, so that nothing is waited for.
+    fn mode_changed(&self, ino: InodeNo) {
+        self.server.link.invalidate_inode(ino, false);
+    }
+    /// After changes for which the kernel does not say whether the program may keep the bits: it
+    /// leaves them to root only.
+    fn changed_by_program(&self, ino: InodeNo) -> Answer<()> {
+        if self.cred.uid == 0 { Ok(()) } else { self.shed_privileges(ino) }
+    }
+
     pub(super) fn release(&mut self) -> Outcome<()> {
         let what: ReleaseIn = self.body.take()?;
         let (fh, mode) = OpenMode::split(what.fh);
         if what.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
-            let all = Plock {
-                start: 0,
-                end: u64::MAX,
-                kind: PlockKind::Unlock,
-                owner: what.lock_owner,
-                pid: self.cred.pid,
-            };
+            let all = self.unlock_all(what.lock_owner);
             if let Err(errno) = self.files().flock(self.ino(), &all, None) {
                 tracing::error!(nodeid = self.nodeid, %errno, "a flock outlives its file");
+            }
+        }
+        for owner in self.server.lockers.released(fh) {
+            if let Err(errno) = self.files().setlk(self.ino(), &self.unlock_all(owner), None) {
+                tracing::error!(nodeid = self.nodeid, %errno, "a lock outlives its open file");
             }
         }
         let result = self.files().release(fh);
         self.server.nodes().closed(self.nodeid, mode.cached);
         self.done(result)
+    }
+
+    fn unlock_all(&self, owner: u64) -> Plock {
+        let kind = PlockKind::Unlock;
+        Plock { start: 0, end: u64::MAX, kind, owner, pid: self.cred.pid }
     }
 
     pub(super) fn read(&mut self) -> Outcome<()> {
@@ -79,7 +108,11 @@ impl<F: Files> Call<'_, F> {
             from_page_cache,
             kill_privileges: what.write_flags & write::KILL_SUIDGID != 0,
         };
+        let sheds = flags.kill_privileges && self.is_privileged(self.ino())?;
         let written = self.files().write(fh, what.offset, bytes, flags)?;
+        if sheds {
+            self.mode_changed(self.ino());
+        }
         let written = u32::try_from(written).map_err(|_| Errno::OVERFLOW)?;
         if from_page_cache || written == 0 || !self.server.nodes().mixed(self.nodeid) {
             return self.value(&WriteOut { size: written, padding: 0 });
@@ -99,7 +132,10 @@ impl<F: Files> Call<'_, F> {
 
     pub(super) fn flush(&mut self) -> Outcome<()> {
         let what: FlushIn = self.body.take()?;
-        self.done(self.files().flush(OpenMode::split(what.fh).0, what.lock_owner))
+        let (fh, _) = OpenMode::split(what.fh);
+        let result = self.files().flush(fh, what.lock_owner);
+        self.server.lockers.flushed(fh, what.lock_owner);
+        self.done(result)
     }
     pub(super) fn fsync(&mut self) -> Outcome<()> {
         let what: FsyncIn = self.body.take()?;
@@ -110,7 +146,8 @@ impl<F: Files> Call<'_, F> {
         let what: FallocateIn = self.body.take()?;
         let (fh, _) = OpenMode::split(what.fh);
         let mode = what.mode.cast_signed();
-        self.done(self.files().fallocate(fh, mode, what.offset, what.length))
+        self.files().fallocate(fh, mode, what.offset, what.length)?;
+        self.done(self.changed_by_program(self.ino()))
     }
     pub(super) fn lseek(&mut self) -> Outcome<()> {
         let what: LseekIn = self.body.take()?;
@@ -122,13 +159,14 @@ impl<F: Files> Call<'_, F> {
         let what: CopyFileRangeIn = self.body.take()?;
         let from = (OpenMode::split(what.fh_in).0, what.off_in);
         let to = (OpenMode::split(what.fh_out).0, what.off_out);
-        if self.opcode == op::COPY_FILE_RANGE_64 {
-            let copied = self.files().copy_file_range(from, to, what.len)?;
+        // The older form answers in 32 bits.
+        let wide = self.opcode == op::COPY_FILE_RANGE_64;
+        let len = if wide { what.len } else { what.len.min(u64::from(u32::MAX - 4095)) };
+        let copied = self.files().copy_file_range(from, to, len)?;
+        self.changed_by_program(self.server.ino(what.nodeid_out))?;
+        if wide {
             return self.value(&copied);
         }
-        // The older form answers in 32 bits.
-        let len = what.len.min(u64::from(u32::MAX - 4095));
-        let copied = self.files().copy_file_range(from, to, len)?;
         let size = u32::try_from(copied).map_err(|_| Errno::OVERFLOW)?;
         self.value(&WriteOut { size, padding: 0 })
     }
@@ -147,6 +185,9 @@ impl<F: Files> Call<'_, F> {
         let result = if what.lk_flags & abi::LK_FLOCK != 0 {
             self.files().flock(self.ino(), &lock, canceller)
         } else {
+            if lock.kind != PlockKind::Unlock {
+                self.server.lockers.locking(OpenMode::split(what.fh).0, lock.owner);
+            }
             self.files().setlk(self.ino(), &lock, canceller)
         };
         drop(wait);

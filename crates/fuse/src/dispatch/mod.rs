@@ -16,6 +16,7 @@ use crate::abi::{self, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InterruptIn
 use crate::error::BadRequest;
 use crate::files::{Answer, Files};
 use crate::interrupts::Interrupts;
+use crate::lockers::Lockers;
 use crate::nodes::{Nodes, Stamp};
 use crate::notify::{KernelLink, Late};
 use crate::reply::{Device, Reply};
@@ -54,6 +55,7 @@ pub struct Server<F> {
     terms: Terms,
     link: Arc<KernelLink>,
     interrupts: Interrupts,
+    lockers: Lockers,
     late: Arc<Late>,
 }
 
@@ -73,7 +75,15 @@ impl<F: Files> Server<F> {
     pub fn new(files: F, link: Arc<KernelLink>, terms: Terms) -> Self {
         let root = files.root();
         let late = Late::new(Arc::clone(&link));
-        Self { files, root, terms, link, interrupts: Interrupts::default(), late }
+        Self {
+            files,
+            root,
+            terms,
+            link,
+            interrupts: Interrupts::default(),
+            lockers: Lockers::default(),
+            late,
+        }
     }
     /// What was agreed on with the kernel.
     pub fn terms(&self) -> Terms {
@@ -198,7 +208,8 @@ impl<F: Files> Call<'_, F> {
             op::OPENDIR => self.opendir(),
             op::READDIR => self.readdir(false),
             op::READDIRPLUS => self.readdir(true),
-            op::RELEASEDIR | op::DESTROY => self.done(Ok(())),
+            op::RELEASEDIR => self.releasedir(),
+            op::DESTROY => self.done(Ok(())),
             op::FSYNCDIR => self.done(self.files().fsync_dir(self.ino())),
             op::SYNCFS => self.done(self.files().sync()),
             op::STATFS => self.value(&wire::statfs(&self.files().statfs()?)),

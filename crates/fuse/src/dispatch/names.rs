@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 use super::{Call, Outcome};
 use crate::abi::{
     self, AttrOut, CreateIn, Dirent, EntryOut, GetxattrIn, GetxattrOut, LinkIn, MkdirIn, MknodIn,
-    OpenOut, ReadIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, StatxIn, StatxOut,
+    OpenOut, ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, StatxIn, StatxOut,
 };
 use crate::files::{Answer, Files};
 use crate::nodes::Stamp;
@@ -164,8 +164,17 @@ impl<F: Files> Call<'_, F> {
         }
     }
 
+    /// A directory that is open outlives its removal, as a file does.
     pub(super) fn opendir(&mut self) -> Outcome<()> {
-        self.value(&OpenOut::default())
+        let fh = self.files().open(self.ino(), 0)?;
+        if !self.reply.value(&OpenOut { fh, ..OpenOut::default() }) {
+            let _ = self.files().release(fh);
+        }
+        Ok(())
+    }
+    pub(super) fn releasedir(&mut self) -> Outcome<()> {
+        let what: ReleaseIn = self.body.take()?;
+        self.done(self.files().release(what.fh))
     }
     pub(super) fn readdir(&mut self, plus: bool) -> Outcome<()> {
         let from: ReadIn = self.body.take()?;
