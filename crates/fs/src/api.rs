@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_format::InodeNo;
-use braid_lock::Mode;
+use braid_lock::{Local, Mode};
 use braid_pool::Pool;
 use braid_pool::device::AlignedBuf;
 
@@ -223,7 +223,9 @@ impl Fs {
                 data::truncate(c, &locked, 0)?;
                 return Ok(self.open_locked(&locked, flags));
             }
-            let locked = c.lock_shared(ino)?;
+            // A writer comes under an exclusive lock: see `Inode::writers`.
+            let mode = if writing { Mode::Exclusive } else { Mode::Shared };
+            let locked = c.lock(ino, mode, Local::Shared)?;
             if locked.is_dir() && writing {
                 return Err(Error::IsDirectory);
             }

@@ -147,8 +147,11 @@ impl Core {
             let is_dir = st.raw.mode.get() & 0o170_000 == 0o040_000;
             let writable = inode.writers.load(std::sync::atomic::Ordering::Acquire) > 0;
             if to == Mode::Unlocked || writable {
-                // First the kernel's pages: dirty mapped ones come back to us as writes.
-                self.kernel.invalidate_inode(inode.ino, !is_dir);
+                // First the kernel's pages: dirty mapped ones come back to us as writes. Where there
+                // can be none (see `Inode::writers`), a page fill may be waiting for the exclusive
+                // lock, and nothing must wait for it.
+                let pages = !is_dir && (from == Mode::Exclusive || !writable);
+                self.kernel.invalidate_inode(inode.ino, pages);
             }
             if is_dir && to == Mode::Unlocked {
                 self.kernel.invalidate_entries(inode.ino);

@@ -41,7 +41,10 @@ pub(crate) struct Inode {
     pub data: FileData,
     /// Open handles of this node.
     pub opens: AtomicU32,
-    /// Of these, open for writing.
+    /// Of these, open for writing, and so perhaps mapped: the kernel dirties pages that it has
+    /// without asking. Counted up under the exclusive lock only; while there is one, pages are
+    /// filled under that lock, and dropped when it is weakened. So under a shared lock the kernel
+    /// has no pages of an inode with writers.
     pub writers: AtomicU32,
     /// This node was recorded as opener when it last gave the lock up.
     pub recorded_opener: std::sync::atomic::AtomicBool,

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_format::dinode::Layout;
 use braid_lock::{Local, Mode};
@@ -13,9 +14,12 @@ use super::{Held, require_regular};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::OpenFile;
+use crate::inode::Locked;
 
 /// Buffers up to this size are kept by their thread.
 const SCRATCH_MAX: usize = 8 << 20;
+/// Before a page fill asks again for the lock that it needs.
+const FILL_PAUSE: Duration = Duration::from_millis(1);
 /// Buffers grow in such steps.
 const SCRATCH_STEP: usize = 64 << 10;
 
@@ -151,17 +155,33 @@ pub(crate) fn read_reply<R>(
     if !fill && !file.readable() {
         return Err(Error::BadHandle);
     }
-    let ino = file.inode.ino;
     let locked = if fill {
-        // A page that may be mapped for writing is dirtied unasked: it lives under an exclusive
-        // lock.
-        let writers = file.inode.writers.load(std::sync::atomic::Ordering::Acquire);
-        core.lock_fill(ino, if writers > 0 { Mode::Exclusive } else { Mode::Shared })?
+        lock_to_fill(core, file)?
     } else {
-        core.lock(ino, Mode::Shared, Local::Shared)?
+        core.lock(file.inode.ino, Mode::Shared, Local::Shared)?
     };
     require_regular(&locked)?;
     with_bytes(Held::of(core, &locked), offset, u64::from(len), reply)
+}
+
+/// Locks an inode whose pages the kernel fills. A page that may be mapped for writing is dirtied
+/// unasked: it lives under an exclusive lock (see `Inode::writers`).
+fn lock_to_fill(core: &Arc<Core>, file: &OpenFile) -> Result<Locked> {
+    let inode = &file.inode;
+    loop {
+        let has_writers = || inode.writers.load(std::sync::atomic::Ordering::Acquire) > 0;
+        let mode = if has_writers() { Mode::Exclusive } else { Mode::Shared };
+        let locked = core.lock_fill(inode.ino, mode)?;
+        // Writers come under the exclusive lock: there is no new one while a weaker one is held.
+        if locked.guard.mode() == Mode::Exclusive || !has_writers() {
+            return Ok(locked);
+        }
+        // Let in while a shared lock goes, or a writer came before this lock. Waiting in the queue
+        // like anybody else would not do: the exclusive hold of a thread before this one may be
+        // given up first, and waits for this very page.
+        drop(locked);
+        std::thread::sleep(FILL_PAUSE);
+    }
 }
 
 /// Calls `f` with what stands in `len` bytes from `offset`, cut at the end of the file.

@@ -161,7 +161,10 @@ impl Core {
                 Next::Call { from, to } => self.call_ops(glock, state, from, to),
                 Next::Release { to, opened } => {
                     if to == Mode::Unlocked {
+                        // Nobody else drives meanwhile: the record is about to be written.
+                        state.io = true;
                         MutexGuard::unlocked(state, || self.ops.forget(glock.lock));
+                        state.io = false;
                     }
                     self.drive(glock, state, Event::Released { to, opened });
                 }

@@ -1,0 +1,263 @@
+//! What programs expect of any file system, through the real mount: the parts that take the kernel,
+//! the front and the file system together to get right.
+
+mod common;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+
+use common::{Cluster, can_mount, sh};
+
+/// Runs a Python program in a directory on node A; `B` is the same directory on node B.
+fn python(c: &Cluster, program: &str) {
+    let head = r#"
+import ctypes, errno, fcntl, os, struct, subprocess, sys
+A, B = sys.argv[1:3]
+os.chdir(A)
+libc = ctypes.CDLL(None, use_errno=True)
+def refused(number, call, *args):
+    try: call(*args)
+    except OSError as e: assert e.errno == number, (call, args, e)
+    else: raise AssertionError((call, args))
+def unprivileged(call):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([]); os.setgid(1000); os.setuid(1000); call()
+        except BaseException as e:
+            print(repr(e), file=sys.stderr); os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+"#;
+    let path = c.disks.path("program.py");
+    fs::write(&path, format!("{head}{program}")).unwrap();
+    let (a, b) = (c.node(0).display(), c.node(1).display());
+    sh(&format!("chmod 755 {} && timeout 60 python3 {path} {a} {b}", c.disks.path("")));
+}
+
+#[test]
+fn whoever_may_not_keep_privileges_takes_them_off_by_any_change() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+def write(f): os.pwrite(f, os.pread(f, 4096, 0), 0)
+def allocate(f): os.posix_fallocate(f, 1 << 20, 4096)
+def copy(f):
+    source = os.open("/usr/bin/id", os.O_RDONLY)
+    local = os.open("plain", os.O_RDONLY)
+    os.copy_file_range(local, f, 4096, 0, 0)
+def shorten(f): os.ftruncate(f, os.fstat(f).st_size)
+def empty(f): os.close(os.open(f"/proc/self/fd/{f}", os.O_WRONLY | os.O_TRUNC))
+subprocess.check_call(["cp", "/usr/bin/id", "plain"]); os.chmod("plain", 0o755)
+for how in (write, allocate, copy, shorten, empty):
+    name = how.__name__
+    subprocess.check_call(["cp", "/usr/bin/id", name])
+    os.chmod(name, 0o6777); os.stat(name)
+    def change():
+        file = os.open(name, os.O_RDWR); how(file); os.close(file)
+        if how != empty:
+            # The kernel runs it by the mode that it has.
+            assert subprocess.check_output(["./" + name, "-u"]) == b"1000\n"
+    unprivileged(change)
+    assert os.stat(name).st_mode & 0o7777 == 0o777, (name, oct(os.stat(name).st_mode))
+    assert os.stat(f"{B}/{name}").st_mode & 0o7777 == 0o777
+# Without execution by the group its bit means something else.
+os.close(os.open("locking", os.O_CREAT | os.O_WRONLY)); os.chmod("locking", 0o6706)
+unprivileged(lambda: os.write(os.open("locking", os.O_WRONLY), b"x"))
+assert os.stat("locking").st_mode & 0o7777 == 0o2706
+# Capabilities go by any write, root's too.
+capability = bytes.fromhex("0100000200200000000000000000000000000000")
+for size in (3, 1 << 20):
+    os.setxattr("plain", "security.capability", capability)
+    os.setxattr("plain", "user.stays", b"1")
+    os.pwrite(os.open("plain", os.O_WRONLY), b"!" * size, 0)
+    refused(errno.ENODATA, os.getxattr, "plain", "security.capability")
+    assert os.getxattr("plain", "user.stays") == b"1"
+os.chmod("plain", 0o6755); os.pwrite(os.open("plain", os.O_WRONLY), b"!", 0)
+assert os.stat("plain").st_mode & 0o7777 == 0o6755
+"#,
+    );
+    c.finish();
+}
+
+#[test]
+fn a_directory_that_is_open_outlives_its_removal() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+for remover in (A, B):
+    os.mkdir("d")
+    for n in range(300): os.close(os.open(f"d/{n:0200}", os.O_CREAT | os.O_WRONLY))
+    d = os.open("d", os.O_RDONLY | os.O_DIRECTORY)
+    assert len(os.listdir(d)) == 300
+    subprocess.check_call(["rm", "-r", remover + "/d"])
+    assert os.listdir(d) == []
+    assert os.fstat(d).st_nlink == 0
+    refused(errno.ENOENT, lambda: os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=d))
+    refused(errno.ENOENT, lambda: os.mkdir("x", dir_fd=d))
+    os.close(d)
+os.mkdir("d"); os.mkdir("e")
+d = os.open("d", os.O_RDONLY | os.O_DIRECTORY)
+os.rename("e", "d")
+assert os.fstat(d).st_nlink == 0 and os.stat("d").st_nlink == 2
+"#,
+    );
+    c.finish();
+}
+
+#[test]
+fn locks_of_an_open_file_description_go_with_it() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+F_OFD_SETLK = 37
+def lock(f, kind): fcntl.fcntl(f, F_OFD_SETLK, struct.pack("hhqqi4x", kind, 0, 0, 10, 0))
+def open_(where): return os.open(where + "/l", os.O_CREAT | os.O_RDWR)
+for elsewhere in (A, B):
+    one, two = open_(A), open_(elsewhere)
+    lock(one, fcntl.F_WRLCK)
+    refused(errno.EAGAIN, lock, two, fcntl.F_WRLCK)
+    copy = os.dup(one); os.close(one)
+    refused(errno.EAGAIN, lock, two, fcntl.F_WRLCK)
+    os.close(copy)
+    for _ in range(100):
+        try: lock(two, fcntl.F_WRLCK); break
+        except BlockingIOError: import time; time.sleep(0.05)
+    else: raise AssertionError("the lock outlived its description")
+    # Locks of this process stay while it closes only files that it never locked through.
+    os.close(two)
+"#,
+    );
+    c.finish();
+}
+
+#[test]
+fn files_with_contents_have_blocks() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let a = c.node(0);
+    for size in [1_usize, 600, 3000, 4096, 100_000] {
+        let path = a.join(format!("f{size}"));
+        fs::write(&path, vec![b'x'; size]).unwrap();
+        let delayed = fs::metadata(&path).unwrap().blocks();
+        assert!(delayed > 0 && delayed <= size.div_ceil(4096) as u64 * 8, "{size}: {delayed}");
+        File::open(&path).unwrap().sync_all().unwrap();
+        assert!(fs::metadata(&path).unwrap().blocks() > 0, "{size}");
+    }
+    let hole = File::create(a.join("hole")).unwrap();
+    hole.set_len(1 << 30).unwrap();
+    assert_eq!(hole.metadata().unwrap().blocks(), 0);
+    drop(hole);
+    // An archiver that asks for holes takes a file without blocks for one.
+    sh(&format!(
+        "cd {} && tar -Scf ../all.tar f* && mkdir back && tar -C back -xf ../all.tar && \
+         for f in f*; do cmp $f back/$f; done",
+        a.display()
+    ));
+    c.finish();
+}
+
+#[test]
+fn a_file_that_another_node_made_meanwhile_is_judged_like_any_other() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
+    // Both create the same names at the same time and truncate: whoever comes second finds a file.
+    let start = std::sync::Barrier::new(2);
+    let make = |dir: &std::path::Path| {
+        for n in 0..200 {
+            start.wait();
+            let mut how = OpenOptions::new();
+            how.write(true).create(true).truncate(true).mode(0o600);
+            drop(how.open(dir.join(n.to_string())).unwrap());
+        }
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| make(&a));
+        s.spawn(|| make(&b));
+    });
+    assert_eq!(fs::read_dir(&a).unwrap().count(), 200);
+    let meta = fs::metadata(b.join("0")).unwrap();
+    assert_eq!((meta.permissions().mode() & 0o777, meta.len()), (0o600, 0));
+    // A program may lose the race to a file that it may not touch.
+    python(
+        &c,
+        r#"
+os.mkdir("public"); os.chmod("public", 0o777)
+def mine():
+    for n in range(150):
+        try: os.close(os.open(f"{A}/public/{n}", os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600))
+        except PermissionError: pass
+child = os.fork()
+if child == 0:
+    status = 1
+    try: unprivileged(mine); status = 0
+    finally: os._exit(status)
+theirs = []
+for n in range(150):
+    f = os.open(f"{B}/public/{n}", os.O_CREAT | os.O_RDWR, 0o600)
+    os.write(f, b"secret")
+    if os.fstat(f).st_uid == 0: theirs.append(n)
+    os.close(f)
+assert os.waitpid(child, 0)[1] == 0
+for n in theirs: assert open(f"{A}/public/{n}").read() == "secret", n
+"#,
+    );
+    c.finish();
+}
+
+#[test]
+fn pages_cached_while_nobody_could_write_may_be_mapped_for_writing_later() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    // Each round A has pages under a shared lock, then dirties them through a mapping made later,
+    // while B reads and asks for attributes.
+    python(
+        &c,
+        r#"
+import mmap, threading, time
+SIZE = 256 << 10
+f = os.open("m", os.O_CREAT | os.O_RDWR); os.pwrite(f, bytes(SIZE), 0); os.close(f)
+stop = False
+def other():
+    while not stop:
+        with open(B + "/m", "rb") as f: f.read()
+        os.stat(B + "/m")
+reader = threading.Thread(target=other); reader.start()
+try:
+    expected = bytearray(SIZE)
+    for round in range(150):
+        r = os.open("m", os.O_RDONLY)
+        cached = mmap.mmap(r, SIZE, prot=mmap.PROT_READ)
+        assert cached[:] == expected, round
+        w = os.open("m", os.O_RDWR); m = mmap.mmap(w, SIZE)
+        for page in range(round % 7, SIZE // 4096, 5):
+            m[page * 4096] = expected[page * 4096] = round % 251 + 1
+        if round % 3 == 0: m.flush()
+        assert os.pread(w, SIZE, 0) == expected, round
+        m.close(); os.close(w); cached.close(); os.close(r)
+        with open(B + "/m", "rb") as f: assert f.read() == expected, round
+finally:
+    stop = True; reader.join()
+"#,
+    );
+    c.finish();
+}
