@@ -6,6 +6,7 @@ DESTDIR ?=
 DEVICES ?=
 KEEP    ?=
 CONFIRM ?=
+RESULTS ?= bench-results
 CARGO   ?= cargo
 
 .PHONY: demo test build install bench tidy setup clean
@@ -30,7 +31,7 @@ install: build
 	  ln -sf $(PREFIX)/bin/braid $(DESTDIR)/sbin/$$name; done
 
 bench: setup build
-	@scripts/bench.sh
+	@scripts/bench.sh $(RESULTS)
 
 tidy:
 	$(CARGO) run -q --locked -p xtask -- tidy

@@ -20,6 +20,8 @@ enum Mode {
     Buffered(Common),
     /// Creating, looking up and removing empty files against XFS
     Meta(Common),
+    /// Resident memory of a mount's process that holds many inodes and streams a large file
+    Memory(Common),
 }
 
 /// What all modes have.
@@ -43,7 +45,10 @@ pub struct Common {
     /// Limit each device to this many bytes per second (loop devices, cgroup v1, root)
     #[arg(long, value_name = "RATE", value_parser = braid_size)]
     pub throttle: Option<u64>,
-    /// Files (for `meta`)
+    /// Options of the mount (for `memory`), e.g. memory=256M
+    #[arg(short = 'o', long, value_name = "OPTIONS")]
+    pub mount_options: Option<String>,
+    /// Files (for `meta` and `memory`)
     #[arg(long, default_value_t = 20_000)]
     pub files: usize,
     /// Machine-readable, all samples
@@ -77,6 +82,7 @@ pub fn run(args: &Args) -> Result<()> {
         Mode::Ladder(c) => (crate::ladder::run(c)?, "raw", "MB/s", c),
         Mode::Buffered(c) => (crate::buffered::run(c)?, "xfs", "MB/s", c),
         Mode::Meta(c) => (crate::meta::run(c)?, "xfs", "files/s", c),
+        Mode::Memory(c) => (crate::memory::run(c)?, "", "MiB", c),
     };
     if common.json {
         println!("{}", serde_json::to_string_pretty(&report)?);

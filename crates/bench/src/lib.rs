@@ -11,6 +11,7 @@ mod buffered;
 pub mod cli;
 mod cpu;
 mod ladder;
+mod memory;
 mod meta;
 mod report;
 mod rig;

@@ -38,6 +38,13 @@ impl Backing {
         fill(&file, bytes)?;
         Ok(backing)
     }
+    /// Nothing is written: where first touch does not count.
+    pub fn sparse(path: PathBuf, bytes: u64) -> Result<Self> {
+        let file = OpenOptions::new().create_new(true).write(true).open(&path)?;
+        let backing = Self { path };
+        file.set_len(bytes)?;
+        Ok(backing)
+    }
 }
 impl Drop for Backing {
     fn drop(&mut self) {
@@ -122,15 +129,19 @@ impl Mount {
     }
     /// A Braid pool, freshly made, on `devices`, served by a process of its own.
     pub fn braid(devices: &[PathBuf], dir: PathBuf) -> Result<Self> {
+        Self::braid_with(devices, dir, None)
+    }
+    /// The same, with `-o` options.
+    pub fn braid_with(devices: &[PathBuf], dir: PathBuf, options: Option<&str>) -> Result<Self> {
         let exe = std::env::current_exe()?;
         let names = devices.iter().map(|d| text(d)).collect::<Result<Vec<_>>>()?;
         let mut create = vec!["create", "bench", "--force"];
         create.extend(&names);
         command(text(&exe)?, &create)?;
-        Self::braid_again(devices, dir)
+        Self::braid_again(devices, dir, options)
     }
     /// A Braid pool that is there already.
-    pub fn braid_again(devices: &[PathBuf], dir: PathBuf) -> Result<Self> {
+    pub fn braid_again(devices: &[PathBuf], dir: PathBuf, options: Option<&str>) -> Result<Self> {
         let exe = std::env::current_exe()?;
         std::fs::create_dir_all(&dir)?;
         let mut mount = vec!["mount"];
@@ -138,8 +149,20 @@ impl Mount {
             mount.push(text(device)?);
         }
         mount.push(text(&dir)?);
+        if let Some(options) = options {
+            mount.extend(["-o", options]);
+        }
         command(text(&exe)?, &mount)?;
         Ok(Self { dir, unmount: Unmount::Braid })
+    }
+    /// The process that serves a Braid mount.
+    pub fn server(&self) -> Result<u32> {
+        let status = command(text(&std::env::current_exe()?)?, &["status", "--json"])?;
+        let status: serde_json::Value = serde_json::from_str(&status)?;
+        let mounts = status["mounts"].as_array().context("no mounts")?;
+        let mount = mounts.iter().find(|m| m["mount_point"].as_str() == self.dir.to_str());
+        let pid = mount.and_then(|m| m["pid"].as_u64()).context("the mount is not listed")?;
+        Ok(u32::try_from(pid)?)
     }
     /// Drops what the kernel caches of the file system's files.
     pub fn drop_caches(&self) -> Result<()> {

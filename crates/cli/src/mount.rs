@@ -28,8 +28,9 @@ pub struct Args {
     /// The pool's name (or all of its devices), then the directory
     #[arg(required = true, num_args = 2.., value_name = "NAME|DEVICE... DIR")]
     pub words: Vec<String>,
-    /// Options, comma separated: ro, slot=N, cache=SIZE (metadata kept, 128M), dirty=SIZE (unwritten data
-    /// kept, 128M), locks=N (inodes kept, 200000), commit=SECONDS (5), noatime, log=FILE,
+    /// Options, comma separated: ro, slot=N, memory=SIZE (bound of this node's memory, 512M), or its
+    /// parts: cache=SIZE (metadata kept, 96M), dirty=SIZE (unwritten data kept, 96M), locks=N (idle
+    /// inodes kept, 104857); commit=SECONDS (5), noatime, log=FILE,
     /// devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
     /// raise_page_limit (allow 4M on this machine), read_ahead=SIZE (8M), workers_max=N (512),
     /// background_max=N (64), nocachenames (needed to mount something inside), noallow_other.
@@ -87,6 +88,14 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, 
         fuse: FuseOptions::new(dir),
         log: None,
     };
+    // First, wherever it stands: it sets what the others may set apart.
+    if let Some(total) = each(options).filter_map(|o| o.strip_prefix("memory=")).last() {
+        let total = Bytes(size::parse(total).map_err(|e| anyhow::anyhow!("option memory: {e}"))?);
+        if total < MountOptions::MEMORY_MIN {
+            bail!("option memory: at least {}", size::show(MountOptions::MEMORY_MIN.get()));
+        }
+        plan.fs.bound_memory(total);
+    }
     let mut unknown = Vec::new();
     for option in each(options) {
         let (key, value) = option.split_once('=').map_or((option, None), |(k, v)| (k, Some(v)));
@@ -119,6 +128,7 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
         "slot" => {
             plan.fs.slot = Some(NodeId(number()?.try_into().context("option slot: 0 to 1023")?));
         }
+        "memory" => drop(need()?),
         "cache" => plan.fs.metadata_cache = Bytes(bytes()?),
         "dirty" => plan.fs.dirty_max = Bytes(bytes()?),
         "locks" => plan.fs.locks_max = usize::try_from(number()?)?,
@@ -180,12 +190,20 @@ fn detach(log: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
+/// Of the C library's allocator.
+const ARENAS_MAX: &str = "MALLOC_ARENA_MAX";
+
 /// One line written is one message.
 const KERNEL_LOG: &str = "/dev/kmsg";
 
 /// Starts this program again in the background and waits for its word.
 fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
     let mut command = Command::new(std::env::current_exe()?);
+    // The allocator keeps what it once had for each of its arenas, and makes eight per processor:
+    // most of a node's memory would be nobody's.
+    if std::env::var_os(ARENAS_MAX).is_none() {
+        command.env(ARENAS_MAX, "2");
+    }
     // Whatever the file is called: this is no helper's call.
     command.arg0("braid").arg("mount").args(["--foreground", "--ready"]);
     if let Some(text) = &args.shown_as {

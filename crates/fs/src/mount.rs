@@ -32,6 +32,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Bound of clean metadata in memory.
     pub metadata_cache: Bytes,
+    /// Bound of metadata in memory that is in the journal and not yet in its place.
+    pub logged_max: Bytes,
     /// Bound of dirty file data in memory.
     pub dirty_max: Bytes,
     /// Bound of cluster locks (and so of inodes) kept while idle.
@@ -46,16 +48,39 @@ pub struct MountOptions {
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self {
+        let mut options = Self {
             slot: None,
             read_only: false,
-            metadata_cache: Bytes(128 << 20),
-            dirty_max: Bytes(128 << 20),
-            locks_max: 200_000,
+            metadata_cache: Bytes(0),
+            logged_max: Bytes(0),
+            dirty_max: Bytes(0),
+            locks_max: 0,
             commit_interval: Duration::from_secs(5),
             relatime: true,
             mount_point: PathBuf::new(),
-        }
+        };
+        options.bound_memory(Self::MEMORY);
+        options
+    }
+}
+
+impl MountOptions {
+    /// Usual bound of a node's memory: it holds 100,000 inodes.
+    pub const MEMORY: Bytes = Bytes(512 << 20);
+    /// Least bound that makes sense: below, buffers and threads need more than what is bounded.
+    pub const MEMORY_MIN: Bytes = Bytes(64 << 20);
+    /// Memory of an idle inode and its cluster lock (measured, with the allocator's share).
+    const INODE_BYTES: u64 = 1280;
+
+    /// Shares out `total` bytes: three quarters over what can be bounded one by one, a quarter for
+    /// the rest (buffers, threads, what the allocator cannot give back).
+    pub fn bound_memory(&mut self, total: Bytes) {
+        let sixteenth = total.get() / 16;
+        self.metadata_cache = Bytes(3 * sixteenth);
+        self.dirty_max = Bytes(3 * sixteenth);
+        self.logged_max = Bytes(2 * sixteenth);
+        let locks = 4 * sixteenth / Self::INODE_BYTES;
+        self.locks_max = usize::try_from(locks).unwrap_or(usize::MAX);
     }
 }
 
@@ -183,7 +208,9 @@ impl Mounted {
         let locks =
             LockManager::new(me, store, membership.clone(), to_core.clone(), manager_options)?;
         let cache = options.metadata_cache.get();
-        let meta = Arc::new(Meta::open(volume.clone(), me.slot, me.incarnation, cache)?);
+        let mut meta = Meta::open(volume.clone(), me.slot, me.incarnation, cache)?;
+        meta.bound_logged(options.logged_max.get());
+        let meta = Arc::new(meta);
         let alloc = Arc::new(Alloc::open(
             volume.clone(),
             meta.clone(),

@@ -54,6 +54,9 @@ pub(crate) type Body = Arc<AlignedBuf>;
 /// transaction may go beyond its credit as long as the whole ring holds it.
 pub(crate) const TX_CREDIT: usize = 32;
 
+/// However small a bound is asked for, so many blocks may be logged: enough transactions at once.
+const LOGGED_MIN: usize = 16 * TX_CREDIT;
+
 /// The cache, the running transaction, and this node's journal.
 pub(crate) struct Meta {
     volume: Arc<Volume>,
@@ -64,8 +67,10 @@ pub(crate) struct Meta {
     running: Mutex<Running>,
     /// Blocks in `running`, to be read without its lock.
     running_blocks: AtomicUsize,
-    /// A quarter of the ring, in images.
+    /// A quarter of the ring, in images; or of `logged_max`, if that is less.
     quarter: usize,
+    /// Most blocks in memory that are in the journal and not in their place.
+    logged_max: usize,
     group: Mutex<Group>,
     group_changed: Condvar,
     journal: Mutex<Journal>,
@@ -174,6 +179,7 @@ impl Meta {
             running: Mutex::new(Running::first()),
             running_blocks: AtomicUsize::new(0),
             quarter: usize::try_from(quarter).unwrap_or(usize::MAX),
+            logged_max: usize::MAX,
             group: Mutex::default(),
             group_changed: Condvar::new(),
             journal: Mutex::new(journal),
@@ -186,6 +192,13 @@ impl Meta {
             poison: OnceLock::new(),
             counters: Counters::default(),
         })
+    }
+    /// At most `bytes` of bodies that are in the journal and not in their place, however large the
+    /// ring is; a small bound is raised so that every transaction fits.
+    pub fn bound_logged(&mut self, bytes: u64) {
+        let images = bytes / self.volume.geo.body_len() as u64;
+        self.logged_max = usize::try_from(images).unwrap_or(usize::MAX).max(LOGGED_MIN);
+        self.quarter = self.quarter.min(self.logged_max / 4);
     }
     /// The body of `block`, from the cache or the devices, verified to be of `kind` and covered
     /// by `owner`. The caller holds `owner`, at least shared (or the block is private to this

@@ -355,6 +355,32 @@ fn the_cache_is_bounded() {
 }
 
 #[test]
+fn bodies_in_the_journal_are_bounded_whatever_the_ring_holds() {
+    let dirty_max = |bound: Option<u64>| {
+        let shape = Shape { size: Bytes(32 << 20), journal_blocks: 2000, ..Shape::default() };
+        let t = TestVolume::new(shape);
+        let mut meta = open(&t, 1);
+        if let Some(bytes) = bound {
+            meta.bound_logged(bytes);
+        }
+        let mut most = 0;
+        for n in 0..1500 {
+            set(&t, &mut meta.begin().unwrap(), n, n + 1, true);
+            if n % 50 == 49 {
+                meta.commit().unwrap();
+            }
+            most = most.max(meta.stats().dirty);
+        }
+        meta.close().unwrap();
+        most
+    };
+    // The least bound: LOGGED_MIN, and what runs beside it.
+    let most = dirty_max(Some(0));
+    assert!(most <= (LOGGED_MIN + 50) as _, "{most}");
+    assert!(dirty_max(None) > most, "the ring alone would hold more");
+}
+
+#[test]
 fn the_ring_wraps_and_never_overflows() {
     let t = TestVolume::new(Shape::default());
     let meta = open(&t, 1);

@@ -98,14 +98,15 @@ impl Meta {
         let tail = self.tail(&journal);
         self.fatal(journal.move_tail(&self.volume, tail))
     }
-    /// For a thread in the background: checkpoints when more than half of the ring is in use, so
-    /// that commits need not wait for it. Else nothing.
+    /// For a thread in the background: checkpoints when more than half of the ring, or of the memory
+    /// for logged bodies, is in use, so that commits need not wait for it. Else nothing.
     pub fn relieve(&self) -> Result<()> {
         let journal = self.journal.lock();
         let used = journal.used();
         let half = journal.ring().len / 2;
         drop(journal);
-        if used > half { self.checkpoint() } else { Ok(()) }
+        let crowded = self.ledger.lock().blocks.len() > self.logged_max / 2;
+        if used > half || crowded { self.checkpoint() } else { Ok(()) }
     }
     /// Commits, checkpoints, and marks the journal clean. Transactions after it open it again.
     pub fn close(&self) -> Result<()> {
@@ -139,8 +140,12 @@ impl Meta {
             });
         }
     }
-    /// Before a commit of `count` images: makes the ring hold them.
+    /// Before a commit of `count` images: makes the ring, and the bound of memory, hold them.
     pub(super) fn make_room(&self, journal: &mut Journal, count: u64) -> Result<()> {
+        let logged = self.ledger.lock().blocks.len() as u64;
+        if logged > 0 && logged + count > self.logged_max as u64 {
+            self.write_back(&[], usize::MAX)?;
+        }
         if journal.fits(count) {
             return Ok(());
         }

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Measures this machine against the goals (docs/BENCHMARKING.md): RAM-backed files, throttled loop
+# devices, XFS beside it. Prints one table; the exit status is not 0 if something falls short.
+#
+#   scripts/bench.sh [DIR]      all figures as JSON into DIR (default: bench-results)
+#   SIZE=1G REPEATS=5           bytes moved per phase; repeats
+#   MEMORY_SIZE=8G FILES=100000 what the mount streams and holds while its memory is measured
+#   BACKING=/dev/shm            where the devices' files are made: a RAM file system
+#   ONLY="ladder4 meta"         only these of: ladder4 ladder1 throttled buffered meta memory
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+braid=$PWD/target/release/braid
+results=${1:-bench-results}
+size=${SIZE:-1G} repeats=${REPEATS:-5}
+memory_size=${MEMORY_SIZE:-8G} files=${FILES:-100000}
+backing=${BACKING:-/dev/shm}
+only=${ONLY:-ladder4 ladder1 throttled buffered meta memory}
+
+[ "$(id -u)" -eq 0 ] || { echo "mounts, loop devices and dropping caches need root" >&2; exit 1; }
+[ -x "$braid" ] || { echo "build first: make build" >&2; exit 1; }
+case "$(stat -f -c %T "$backing")" in
+  tmpfs | ramfs) ;;
+  *) echo "note: $backing is not in RAM; the goals are for RAM-backed devices" >&2 ;;
+esac
+mkdir -p "$results"
+rm -f "$results"/{ladder4,ladder1,throttled,buffered,meta,memory}.json
+
+# A suite that cannot run is a failure, not a pass.
+measure() {
+  local name=$1; shift
+  case " $only " in *" $name "*) ;; *) return 0 ;; esac
+  printf '== %s: braid bench %s\n' "$name" "$*" >&2
+  "$braid" bench "$@" --dir "$backing" --json >"$results/$name.json.part" &&
+    mv "$results/$name.json.part" "$results/$name.json" ||
+    { rm -f "$results/$name.json.part"; printf 'FAILED: %s\n' "$name" >&2; }
+}
+
+measure ladder4   ladder --members 4 --size "$size" --repeats "$repeats"
+measure ladder1   ladder --members 1 --size "$size" --repeats "$repeats"
+measure throttled ladder --members 4 --size "$size" --repeats "$repeats" --throttle 200000000
+measure buffered  buffered --size "$size" --repeats "$repeats"
+measure meta      meta --repeats "$repeats"
+measure memory    memory --size "$memory_size" --files "$files" --repeats 1
+
+python3 scripts/bench_verdict.py "$results" $only

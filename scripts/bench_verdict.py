@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Compares the figures of scripts/bench.sh with the goals: bench_verdict.py DIR SUITE..."""
+import json
+import os
+import statistics
+import sys
+
+GB_PER_GIB = 1.073741824
+
+
+def rows(directory, suite):
+    """The rows of a suite by (layer, phase); None if it did not run."""
+    try:
+        with open(os.path.join(directory, suite + ".json")) as file:
+            report = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return {(row["name"], row["phase"]): row for row in report["rows"]}
+
+
+def ratio(layer, base, *phases):
+    """Per phase: quotients of the same repeat."""
+
+    def samples(table):
+        for phase in phases:
+            pairs = zip(table[(layer, phase)]["rate"], table[(base, phase)]["rate"])
+            yield phase, [a / b for a, b in pairs if b > 0]
+
+    return samples
+
+
+def cpu_per_gb(layer, *phases):
+    """CPU seconds of the whole machine per 10^9 bytes."""
+
+    def samples(table):
+        for phase in phases:
+            yield phase, [cpu / GB_PER_GIB for cpu in table[(layer, phase)]["cpu"]]
+
+    return samples
+
+
+def peak(table):
+    """The largest resident size seen, MiB."""
+    yield "peak, MiB", [max(max(row["rate"]) for (name, _), row in table.items() if name == "peak")]
+
+
+DIRECT, BUFFERED = ("write", "read"), ("write+fsync", "cold read")
+# What, suite, figures, "least" or "most", goal.
+GOALS = [
+    ("pool / raw, 4 members", "ladder4", ratio("pool", "raw", *DIRECT), "least", 0.95),
+    ("pool / raw, 1 member", "ladder1", ratio("pool", "raw", *DIRECT), "least", 0.95),
+    ("native API / raw, 4 members", "ladder4", ratio("native", "raw", *DIRECT), "least", 0.90),
+    ("native API / raw, 1 member", "ladder1", ratio("native", "raw", *DIRECT), "least", 0.90),
+    ("mount / raw, 4 throttled devices", "throttled", ratio("mount", "raw", *DIRECT), "least", 0.95),
+    ("mount / raw, 1 in RAM", "ladder1", ratio("mount", "raw", *DIRECT), "least", 0.70),
+    ("mount / raw, 4 in RAM", "ladder4", ratio("mount", "raw", *DIRECT), "least", 0.40),
+    ("CPU of the mount, s per GB", "ladder4", cpu_per_gb("mount", *DIRECT), "most", 0.30),
+    ("mount / XFS, buffered", "buffered", ratio("mount", "xfs", *BUFFERED), "least", 0.70),
+    ("mount / XFS, empty files", "meta", ratio("mount", "xfs", "create+close"), "least", 0.25),
+    ("memory of a mount", "memory", peak, "most", 512),
+]
+
+
+def main(directory, suites):
+    short = 0
+    table = []
+    for what, suite, figures, sense, goal in GOALS:
+        if suite not in suites:
+            continue
+        measured = rows(directory, suite)
+        if measured is None:
+            table.append((what, "", f"{goal:g}", "not measured", "", "FAILED"))
+            short += 1
+            continue
+        for phase, samples in figures(measured):
+            median = statistics.median(samples)
+            good = median >= goal if sense == "least" else median <= goal
+            short += not good
+            spread = f"{min(samples):.2f}..{max(samples):.2f}" if len(samples) > 1 else ""
+            sign = ">=" if sense == "least" else "<="
+            number = f"{median:.2f}" if goal < 100 else f"{median:.0f}"
+            verdict = "met" if good else "SHORT"
+            table.append((what, phase, f"{sign} {goal:g}", number, spread, verdict))
+    header = ("", "phase", "goal", "median", "spread", "verdict")
+    widths = [max(len(row[i]) for row in [header, *table]) for i in range(len(header))]
+    for row in [header, *table]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    print(f"\n{short} short of the goal; all samples in {directory}" if short else
+          f"\nall goals met; all samples in {directory}")
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
