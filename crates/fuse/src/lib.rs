@@ -35,6 +35,7 @@ pub mod connect;
 mod dispatch;
 pub mod error;
 pub mod files;
+mod intake;
 mod interrupts;
 mod lockers;
 mod nodes;

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -11,15 +12,20 @@ use rustix::io::Errno;
 use crate::dispatch::Server;
 use crate::error::FuseError;
 use crate::files::Files;
+use crate::intake::Intake;
 use crate::reply::Device;
 use crate::request::RequestBuf;
 
 /// Threads that may wait for a request at a time, beyond one per processor.
 const IDLE_SPARE: usize = 2;
 
+/// Superfluous threads end one in this time.
+const END_INTERVAL: Duration = Duration::from_millis(200);
+
 #[derive(Debug)]
 struct Pool<F> {
     device: Device,
+    intake: Intake,
     server: Arc<Server<F>>,
     threads_max: usize,
     idle_max: usize,
@@ -32,6 +38,8 @@ struct Pool<F> {
 #[derive(Debug, Default)]
 struct State {
     threads: usize,
+    /// When the last superfluous thread ended.
+    ended: Option<Instant>,
     failure: Option<FuseError>,
     /// The bound was met, and said so.
     bound_met: bool,
@@ -49,6 +57,7 @@ pub fn run<F: Files>(
 ) -> Result<(), FuseError> {
     let pool = Arc::new(Pool {
         device: Arc::clone(device),
+        intake: Intake::new(Arc::clone(device)).map_err(FuseError::Device)?,
         server: Arc::clone(server),
         threads_max,
         idle_max: std::thread::available_parallelism().map_or(1, usize::from) + IDLE_SPARE,
@@ -87,6 +96,17 @@ impl<F: Files> Pool<F> {
         Ok(())
     }
 
+    /// Whether a superfluous thread may end. Few may at a time: a program's requests come in bursts,
+    /// and a thread costs more to start than to keep.
+    fn may_end(&self) -> bool {
+        let mut state = self.state.lock();
+        let may = state.ended.is_none_or(|last| last.elapsed() >= END_INTERVAL);
+        if may {
+            state.ended = Some(Instant::now());
+        }
+        may
+    }
+
     fn work(self: Arc<Self>) {
         let _abort = AbortOnPanic;
         let failure = self.serve().err();
@@ -105,9 +125,10 @@ impl<F: Files> Pool<F> {
     fn serve(self: &Arc<Self>) -> Result<(), FuseError> {
         let mut buf = RequestBuf::new(self.server.terms().max_write.to_usize());
         let mut scratch = Vec::new();
+        let bed = self.intake.bed().map_err(FuseError::Device)?;
         loop {
             self.idle.fetch_add(1, Ordering::SeqCst);
-            let read = rustix::io::read(&self.device, buf.space());
+            let read = self.intake.next(&bed, buf.space());
             let others = self.idle.fetch_sub(1, Ordering::SeqCst) - 1;
             match read {
                 Ok(len) => {
@@ -117,7 +138,7 @@ impl<F: Files> Pool<F> {
                         tracing::error!(%error, "requests may have to wait");
                     }
                     self.server.answer(&self.device, buf.filled(len), &mut scratch);
-                    if self.idle.load(Ordering::SeqCst) >= self.idle_max {
+                    if self.idle.load(Ordering::SeqCst) >= self.idle_max && self.may_end() {
                         return Ok(());
                     }
                 }
