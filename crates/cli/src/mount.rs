@@ -33,7 +33,8 @@ pub struct Args {
     /// inodes kept, 104857); commit=SECONDS (5), noatime, log=FILE,
     /// devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
     /// raise_page_limit (allow 4M on this machine), read_ahead=SIZE (8M), workers_max=N (512),
-    /// background_max=N (64), nocachenames (needed to mount something inside), noallow_other.
+    /// background_max=N (64), nocachenames (needed to mount something inside), nocachedata (reads go
+    /// past the kernel's page cache: exact beside any others, slower again and again), noallow_other.
     /// Without log= messages go to the kernel's log (root) or nowhere
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,

@@ -261,3 +261,74 @@ finally:
     );
     c.finish();
 }
+
+#[test]
+fn one_file_on_two_nodes_agrees_with_a_model_beside_other_readers() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(2, 256, 0);
+    for _ in 0..2 {
+        c.mount(&["nocachedata"]);
+    }
+    // One program orders all changes and knows what must stand there; others read meanwhile, so that
+    // the file's lock is asked for again and again.
+    python(
+        &c,
+        r#"
+import mmap, random, signal, time
+R = random.Random(7); MAX = 300_000
+def disturb(path):
+    while True:
+        if R.random() < 0.5: os.stat(path)
+        else:
+            with open(path, "rb") as f: os.pread(f.fileno(), 5000, R.randrange(MAX))
+        time.sleep(R.choice((0, 0, 0.001, 0.003)))
+paths = [A + "/f", B + "/f"]
+writers = [os.open(p, os.O_RDWR | os.O_CREAT) for p in paths]
+readers = [os.open(p, os.O_RDONLY) for p in paths]
+others = []
+for p in paths * 2:
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(50); disturb(p)
+    others.append(pid)
+maps = [None, None]; model = bytearray()
+def resize(size):
+    if size < len(model): del model[size:]
+    else: model.extend(bytes(size - len(model)))
+def place(at, data):
+    if at > len(model): resize(at)
+    model[at:at + len(data)] = data
+def same(got, at, length, what):
+    assert got == model[at:at + length], (what, at, length, len(got), len(model))
+def settle(n):
+    # The kernel looks at the size it last heard of when a page is touched: ask until it has this one.
+    left = bytes(4)
+    while struct.unpack("i", left)[0] != len(model):
+        os.fstat(writers[n]); left = fcntl.ioctl(writers[n], 0x541B, bytes(4))
+try:
+    for step in range(2000):
+        n = R.randrange(2); at = R.randrange(MAX); length = R.choice((1, 3000, R.randrange(1, 60_000)))
+        data = bytes([R.randrange(1, 256)]) * length
+        what = R.choice(("read", "read", "write", "append", "truncate", "stat", "map", "unmap", "load", "store", "store"))
+        if what == "read": same(os.pread(R.choice((readers, writers))[n], length, at), at, length, (step, n))
+        elif what == "write": assert os.pwrite(writers[n], data, at) == length; place(at, data)
+        elif what == "append" and len(model) < MAX: os.pwrite(writers[n], data, len(model)); place(len(model), data)
+        elif what == "truncate": R.choice((lambda: os.truncate(paths[n], at), lambda: os.ftruncate(writers[n], at)))(); resize(at)
+        elif what == "stat": assert os.stat(paths[n]).st_size == len(model), step
+        elif what in ("map", "unmap"):
+            if maps[n]: maps[n].close()
+            maps[n] = mmap.mmap(writers[n], len(model)) if what == "map" and model else None
+        elif maps[n] and model:
+            at %= min(len(maps[n]), len(model)); length = min(length, len(maps[n]) - at, len(model) - at)
+            settle(n)
+            if what == "load": same(maps[n][at:at + length], at, length, (step, n, what))
+            else: maps[n][at:at + length] = data[:length]; place(at, data[:length])
+    for r in readers: same(os.pread(r, MAX * 2, 0), 0, MAX * 2, "end")
+finally:
+    for pid in others: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)
+"#,
+    );
+    c.finish();
+}

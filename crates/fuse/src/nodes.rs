@@ -10,11 +10,16 @@
 //!   and it says so. [`Nodes::known`] tells such a case (an entry was handed out and not forgotten)
 //!   from an inode that the kernel really does not have; the drop is repeated until it lands.
 //!
-//! Once the kernel has the inode, its own version counters order answers and drops.
+//! Once the kernel has the inode, its own version counters order answers and drops. They do so by
+//! throwing an answer away when a drop came after the question. The program that asked by `stat` has
+//! its attributes all the same; but a read through the page cache that asked for the size goes on
+//! with the older one. So what other nodes pull at again and again is not opened that way
+//! ([`Nodes::contested`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -48,7 +53,16 @@ struct Node {
     cached: u32,
     /// A file past the page cache is mapped, so that there are pages all the same.
     mapped: bool,
+    /// Drops for other nodes' sake, each within [`PULL_PAUSE`] of the one before.
+    pulls: u8,
+    /// The last of them, in milliseconds since [`Nodes::origin`], wrapping.
+    pulled: u32,
 }
+
+/// After so many drops in a row ...
+const PULLS_MANY: u8 = 4;
+/// ... with no longer pause than this between them, a node is contested.
+const PULL_PAUSE: Duration = Duration::from_secs(1);
 
 const SHARDS: usize = 64;
 
@@ -59,6 +73,7 @@ type Shard = Mutex<HashMap<u64, Node, BuildHasherDefault<NumberHasher>>>;
 pub struct Nodes {
     shards: [Shard; SHARDS],
     invalidations: AtomicU64,
+    origin: Instant,
 }
 
 /// The number of drops at some moment.
@@ -67,7 +82,11 @@ pub struct Stamp(u64);
 
 impl Default for Nodes {
     fn default() -> Self {
-        Self { shards: std::array::from_fn(|_| Shard::default()), invalidations: AtomicU64::new(0) }
+        Self {
+            shards: std::array::from_fn(|_| Shard::default()),
+            invalidations: AtomicU64::new(0),
+            origin: Instant::now(),
+        }
     }
 }
 
@@ -102,6 +121,23 @@ impl Nodes {
     pub fn invalidating(&self, node: u64) -> bool {
         self.invalidations.fetch_add(1, Ordering::SeqCst);
         self.known(node)
+    }
+    fn millis(&self, now: Instant) -> u32 {
+        let all = now.saturating_duration_since(self.origin).as_millis();
+        u32::try_from(all & u128::from(u32::MAX)).unwrap_or(0)
+    }
+    /// What the kernel has of `node` is dropped because another node wants it.
+    pub fn pulled(&self, node: u64, now: Instant) {
+        let now = self.millis(now);
+        self.with(node, |n| {
+            n.pulls = if soon(n.pulled, now) { n.pulls.saturating_add(1) } else { 1 };
+            n.pulled = now;
+        });
+    }
+    /// Whether other nodes pull at `node` again and again.
+    pub fn contested(&self, node: u64, now: Instant) -> bool {
+        let now = self.millis(now);
+        self.with(node, |n| n.pulls >= PULLS_MANY && soon(n.pulled, now))
     }
     /// Whether the kernel has the inode, or will when it reads an answer already sent.
     pub fn known(&self, node: u64) -> bool {
@@ -138,9 +174,29 @@ impl Nodes {
     }
 }
 
+fn soon(before: u32, now: u32) -> bool {
+    u128::from(now.wrapping_sub(before)) <= PULL_PAUSE.as_millis()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn contested_is_what_others_pull_at_again_and_again() {
+        let nodes = Nodes::default();
+        nodes.entered(5, nodes.stamp());
+        let at = |seconds: f64| nodes.origin + Duration::from_secs_f64(seconds);
+        for n in 0..3 {
+            nodes.pulled(5, at(f64::from(n)));
+        }
+        assert!(!nodes.contested(5, at(2.0)), "few");
+        nodes.pulled(5, at(3.0));
+        assert!(nodes.contested(5, at(3.5)));
+        assert!(!nodes.contested(5, at(4.5)), "over");
+        nodes.pulled(5, at(6.0));
+        assert!(!nodes.contested(5, at(6.0)), "begins anew");
+    }
 
     #[test]
     fn an_answer_older_than_a_drop_may_not_be_cached() {

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
 use parking_lot::{Condvar, Mutex};
@@ -107,6 +107,7 @@ impl KernelCache for KernelLink {
     fn invalidate_inode(&self, ino: InodeNo, data: bool) {
         let Some(connection) = self.connection.get() else { return };
         let node = if ino == connection.root { ROOT_ID } else { ino.get() };
+        self.nodes.pulled(node, Instant::now());
         self.drop_node(&connection.device, node, data.then_some((0, 0)));
     }
     fn invalidate_entries(&self, _dir: InodeNo) {

@@ -47,6 +47,9 @@ pub struct FuseOptions {
     /// another node changes any directory in use here, and takes away whatever is mounted on
     /// directories inside this mount: turn it off to mount there.
     pub cache_names: bool,
+    /// Files open for reading only may be read through the kernel's page cache, except while other
+    /// nodes pull at them ([`crate::nodes`]). Off: reads are exact whatever happens, and slower.
+    pub cache_data: bool,
     /// Mount through fusermount3 even as root.
     pub use_helper: bool,
 }
@@ -75,6 +78,7 @@ impl FuseOptions {
             workers_max: 512,
             cache_attributes: true,
             cache_names: true,
+            cache_data: true,
             use_helper: false,
         }
     }
@@ -133,6 +137,7 @@ impl FuseOptions {
             "raise_page_limit" => self.raise_page_limit = true,
             "nocacheattr" => self.cache_attributes = false,
             "nocachenames" => self.cache_names = false,
+            "nocachedata" => self.cache_data = false,
             _ => return self.apply_value(word),
         }
         Ok(true)

@@ -59,6 +59,8 @@ pub struct Terms {
     pub cache_attributes: bool,
     /// The kernel may cache names: it can be told to drop them without a lock.
     pub cache_names: bool,
+    /// Contents are cached by the kernel.
+    pub cache_data: bool,
 }
 
 /// Something mounted and not yet served.
@@ -217,6 +219,7 @@ fn agree(greeting: &InitIn, max_write: Bytes, options: &FuseOptions) -> (Terms, 
         max_write,
         cache_attributes: options.cache_attributes,
         cache_names: options.cache_names && minor >= abi::MINOR_EPOCH,
+        cache_data: options.cache_data,
     };
     let pages = max_write.get() / PAGE;
     let low = |n: u64| u32::try_from(n & 0xffff_ffff).unwrap_or(0);

@@ -140,9 +140,10 @@ pub struct OpenMode {
 impl OpenMode {
     /// Files open for reading only are cached. Those that may be written go past the page cache,
     /// so that the kernel holds no page lock while a write waits for another node's lock; so do
-    /// those that ask for it.
-    pub fn of(flags: u32) -> Self {
-        Self { cached: flags & abi::o::ACCMODE == abi::o::RDONLY && flags & abi::o::DIRECT == 0 }
+    /// those that ask for it, and all where the cache would not be exact (`may_cache`).
+    pub fn of(flags: u32, may_cache: bool) -> Self {
+        let reads = flags & abi::o::ACCMODE == abi::o::RDONLY;
+        Self { cached: may_cache && reads && flags & abi::o::DIRECT == 0 }
     }
     /// For the kernel.
     pub fn open_flags(self) -> u32 {
@@ -207,12 +208,12 @@ mod tests {
 
     #[test]
     fn open_modes() {
-        let rdonly = OpenMode::of(0);
-        assert!(rdonly.cached);
+        let rdonly = OpenMode::of(0, true);
+        assert!(rdonly.cached && !OpenMode::of(0, false).cached);
         assert_eq!(OpenMode::split(rdonly.number(77)), (77, rdonly));
         for flags in [1, 2, abi::o::DIRECT, 2 | abi::o::DIRECT] {
-            assert!(!OpenMode::of(flags).cached);
-            assert_eq!(OpenMode::of(flags).open_flags() & 1, 1);
+            assert!(!OpenMode::of(flags, true).cached);
+            assert_eq!(OpenMode::of(flags, true).open_flags() & 1, 1);
         }
     }
 }

@@ -19,7 +19,7 @@ use braid_fs::{KernelCache, Plock, PlockKind, SetAttr, WriteFlags};
 impl<F: Files> Call<'_, F> {
     pub(super) fn open(&mut self) -> Outcome<()> {
         let how: OpenIn = self.body.take()?;
-        let mode = OpenMode::of(how.flags);
+        let mode = OpenMode::of(how.flags, self.server.may_cache(self.nodeid));
         let fh = self.files().open(self.ino(), how.flags.cast_signed())?;
         if how.open_flags & abi::OPEN_KILL_SUIDGID != 0
             && let Err(errno) = self.shed_privileges(self.ino())

@@ -7,6 +7,7 @@ mod names;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use braid_format::InodeNo;
 use rustix::io::Errno;
@@ -152,6 +153,10 @@ impl<F: Files> Server<F> {
     }
     fn names_valid(&self) -> u64 {
         if self.terms.cache_names { wire::FOREVER } else { 0 }
+    }
+    /// Whether a file opened for reading now may be read through the page cache.
+    fn may_cache(&self, nodeid: u64) -> bool {
+        self.terms.cache_data && !self.nodes().contested(nodeid, Instant::now())
     }
     fn attr_valid(&self) -> u64 {
         if self.terms.cache_attributes { wire::FOREVER } else { 0 }

@@ -152,8 +152,8 @@ impl<F: Files> Call<'_, F> {
         Ok(())
     }
     fn opened_entry(&self, (attr, fh): (Attr, Fh), flags: u32, stamp: Stamp) {
-        let mode = OpenMode::of(flags);
         let entry = self.server.entry(&attr, stamp, true);
+        let mode = OpenMode::of(flags, self.server.may_cache(entry.nodeid));
         self.server.nodes().opened(entry.nodeid, mode.cached);
         let open =
             OpenOut { fh: mode.number(fh), open_flags: mode.open_flags(), ..OpenOut::default() };

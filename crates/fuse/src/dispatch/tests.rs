@@ -198,6 +198,7 @@ impl Rig {
             max_write: Bytes::MIB,
             cache_attributes: true,
             cache_names: true,
+            cache_data: true,
         };
         let device: Device = Arc::new(OwnedFd::from(ours));
         let link = KernelLink::new();
