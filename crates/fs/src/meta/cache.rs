@@ -65,6 +65,12 @@ impl Entry {
     pub fn is_clean(&self) -> bool {
         !self.running && self.committing.is_none() && self.logged.is_none()
     }
+    /// Generation of the newest image.
+    pub fn generation(&self) -> Generation {
+        let header = MetaHeader::read_from_prefix(&self.current);
+        // A body is never shorter than its header: whoever cached it has read that.
+        header.map_or(Generation(0), |(header, _)| header.generation())
+    }
     /// Refuses a block of another kind, or under another lock.
     pub fn check(&self, block: BlockNo, owner: LockNo, kind: MetaKind) -> Result<()> {
         if self.kind != kind {

@@ -476,14 +476,19 @@ impl Tx<'_> {
             entry.edit(block, f)
         })
     }
-    /// Turns a slot into kind `Free` (still under `owner`). The allocator is told separately.
+    /// Turns a slot into kind `Free` (still under `owner`). The allocator is told separately. The
+    /// body's generation stays known, as by [`Meta::adopt_free`]: until [`Meta::forget_free`], no
+    /// other node may use the slot.
     pub fn free(&mut self, block: BlockNo, owner: LockNo) -> Result<()> {
         self.meta.check()?;
         let mut shard = self.meta.load(block, owner, None)?;
-        self.change(&mut shard, block, |entry| {
+        let generation = self.change(&mut shard, block, |entry| {
             entry.check_owner(block, owner)?;
-            entry.renew(block, owner, MetaKind::Free)
-        })
+            entry.renew(block, owner, MetaKind::Free)?;
+            Ok(entry.generation())
+        })?;
+        shard.adopted.insert(block, generation);
+        Ok(())
     }
     /// Runs `f` once the running transaction is durable (on the committing thread; short; it must
     /// not commit).

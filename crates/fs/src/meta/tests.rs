@@ -227,6 +227,31 @@ fn a_slot_freed_and_used_again_before_any_commit() {
 }
 
 #[test]
+fn a_slot_freed_here_is_used_again_without_being_read() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    let (block, owner) = (t.slot(0), owner_of(&t, 0));
+    set(&t, &mut meta.begin().unwrap(), 0, 1, true);
+    meta.commit().unwrap();
+    meta.begin().unwrap().free(block, owner).unwrap();
+    meta.sync_owner(owner).unwrap();
+    meta.drop_owner(owner);
+    assert_eq!(meta.stats().cached, 0);
+    let misses = meta.stats().misses;
+    meta.begin().unwrap().create(block, owner, KIND, |b| fill(b, 7)).unwrap();
+    assert_eq!(meta.stats().misses, misses);
+    meta.sync_owner(owner).unwrap();
+    assert_eq!(in_place(&t, 0), Some((7, 3)));
+    // Others may have used it since.
+    meta.begin().unwrap().free(block, owner).unwrap();
+    meta.sync_owner(owner).unwrap();
+    meta.drop_owner(owner);
+    meta.forget_free(block);
+    meta.begin().unwrap().create(block, owner, KIND, |b| fill(b, 8)).unwrap();
+    assert_eq!(meta.stats().misses, misses + 1);
+}
+
+#[test]
 fn unreadable_slots_are_not_given_a_new_life() {
     let t = TestVolume::new(Shape::default());
     let meta = open(&t, 1);
