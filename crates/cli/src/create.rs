@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockSize, Bytes, StripeUnit};
-use braid_fs::make::{MakeOptions, make};
+use braid_fs::make::{MakeOptions, make, may_make};
 use braid_pool::device::Device;
 use braid_pool::{CreateOptions, Pool};
 
@@ -79,15 +79,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         lock_sector: None,
         force: args.force,
     };
+    let make_options =
+        MakeOptions { block_size, nodes: args.nodes, journal_size: args.journal_size };
+    // All that can be refused is refused before anything is written.
+    let plan = Pool::plan(devices.clone(), &options)?;
+    may_make(&plan, &make_options).context("cannot make the file system")?;
     if args.dry_run {
-        Pool::may_create(&devices, &options)?;
         println!("pool '{}' could be made; nothing was written", args.name);
         return Ok(ExitCode::SUCCESS);
     }
     let pool = Pool::create(devices, &options)?;
     let bar = ui::bar("making");
-    let make_options =
-        MakeOptions { block_size, nodes: args.nodes, journal_size: args.journal_size };
     make(&pool, &make_options, &mut ui::progress(&bar)).context("cannot make the file system")?;
     bar.finish_and_clear();
     let info = pool.info();

@@ -23,7 +23,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let found = Found::read(device);
         println!("{}", found.path());
         for (n, copy) in found.copies.iter().enumerate() {
-            println!("  copy {n}: {copy:#?}");
+            match copy {
+                Ok(label) => println!("  copy {n}: {label:#?}"),
+                Err(fault) => println!("  copy {n}: none: {fault}"),
+            }
         }
         if found.newest().is_none() {
             bad = true;

@@ -65,10 +65,23 @@ fn main() -> std::process::ExitCode {
     match command.and_then(run) {
         Ok(code) => code,
         Err(e) => {
-            eprintln!("braid: {e:#}");
+            eprintln!("braid: {}", said(&e));
             std::process::ExitCode::FAILURE
         }
     }
+}
+
+/// An error and its causes, but for what has been said already.
+fn said(e: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in e.chain().map(ToString::to_string).filter(|c| !c.is_empty()) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {

@@ -71,6 +71,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !dir.is_dir() {
         bail!("{}: not a directory to mount on", dir.display());
     }
+    refuse_mounted(&dir)?;
     let (plan, unknown) = parse(devices, dir, &args.options)?;
     if let (Some(option), false) = (unknown.first(), args.sloppy) {
         bail!("unknown mount option '{option}'; see `braid mount --help`");
@@ -79,6 +80,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.foreground { serve(plan, args) } else { start_daemon(args, &unknown) }
+}
+
+/// A second node on top of the first, in the same directory, is nobody's wish.
+fn refuse_mounted(dir: &Path) -> Result<()> {
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let on = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        words.next().map(Path::new) == Some(dir) && words.next() == Some("fuse.braid")
+    };
+    if table.lines().any(on) {
+        bail!(
+            "{}: a pool is mounted there already; unmount it first, or take another directory",
+            dir.display()
+        );
+    }
+    Ok(())
 }
 
 /// What the options ask for, and the options that nobody knows.

@@ -1,11 +1,14 @@
 //! `braid scan`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use braid_pool::members::Found;
 use braid_pool::{FoundPool, MemberCondition, discover};
 use serde_json::json;
+
+use crate::sources;
 
 /// List the pools on this host's devices, found by their labels.
 #[derive(Debug, clap::Args)]
@@ -32,6 +35,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if pools.is_empty() {
         println!("no pools found");
     }
+    for path in args.paths.iter().filter(|p| !p.is_dir()) {
+        if !pools.iter().any(|pool| pool.members.iter().any(|m| m.path == *path)) {
+            println!("{}", why_not(path));
+        }
+    }
     for pool in &pools {
         let state = if pool.complete() { "complete" } else { "INCOMPLETE" };
         println!("{}  {}  epoch {}  {state}", pool.name, pool.uuid, pool.epoch);
@@ -47,6 +55,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why a device that was named is a member of nothing.
+fn why_not(path: &Path) -> String {
+    match sources::open_devices(&[path.to_owned()], true) {
+        Err(e) => format!("{e}"),
+        Ok(mut devices) => match devices.pop().map(Found::read) {
+            Some(found) if found.newest().is_none() => found.refusal().to_string(),
+            _ => format!("{}: its pool was not seen", path.display()),
+        },
+    }
 }
 
 fn as_json(pool: &FoundPool) -> serde_json::Value {

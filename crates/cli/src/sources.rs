@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use braid_pool::device::{Device, FileDevice, OpenOptions};
 use braid_pool::{Pool, discover};
 
@@ -25,9 +25,11 @@ pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn De
     paths
         .iter()
         .map(|path| {
+            if !path.exists() {
+                bail!("{}: no such device or file", path.display());
+            }
             let options = OpenOptions { read_only, ..OpenOptions::default() };
-            let device = FileDevice::open(path, options)
-                .with_context(|| format!("cannot open device {}", path.display()))?;
+            let device = FileDevice::open(path, options)?;
             Ok(device as Arc<dyn Device>)
         })
         .collect()

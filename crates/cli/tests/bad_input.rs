@@ -34,6 +34,12 @@ fn create_refuses_nonsense() {
     assert!(said.contains("name"), "{said}");
     let said = fails(&["create", "p", &d.path("nothing")]);
     assert!(said.contains("nothing"), "{said}");
+    let journal = ["create", "p", "--journal-size", "4M", "--block-size", "64K"];
+    let said = fails(&d.with(&journal, &[]));
+    assert!(said.contains("--journal-size"), "{said}");
+    let said = fails(&d.with(&["create", "p", "--journal-size", "1G"], &[]));
+    assert!(said.contains("too small") && said.contains("--nodes"), "{said}");
+    assert!(fails(&d.with(&["create", "p", "--nodes", "5000"], &[])).contains("1024"));
     let same = d.names()[0];
     let said = fails(&["create", "p", same, same]);
     assert!(said.contains(same), "{said}");
@@ -74,6 +80,10 @@ fn labels_heal_from_their_copies_and_wrong_members_are_named() {
     ok(&["status", d.names()[2], d.names()[0], d.names()[1]]);
     let said = fails(&["status", d.names()[0], d.names()[1]]);
     assert!(said.contains("missing") && said.contains("disk2"), "{said}");
+    let said = fails(&["status", d.names()[0], &d.path("gone")]);
+    assert!(said.contains("gone: no such device"), "{said}");
+    let said = ok(&["scan", &d.path("gone")]);
+    assert!(said.contains("gone: no such device"), "{said}");
     let said = fails(&["status", d.names()[0], d.names()[1], other.names()[0]]);
     assert!(said.contains(other.names()[0]), "{said}");
 
@@ -113,7 +123,10 @@ fn two_nodes_cannot_have_one_slot() {
     let dir = c.disks.path("second");
     fs::create_dir(&dir).unwrap();
     let said = fails(&c.disks.with(&["mount"], &[&dir, "-o", "slot=1"]));
-    assert!(said.contains("slot 1"), "{said}");
+    assert!(said.contains("slot 1") && !said.contains("NodeId"), "{said}");
+    let first = c.node(0).to_str().unwrap().to_owned();
+    let said = fails(&c.disks.with(&["mount"], &[&first]));
+    assert!(said.contains("mounted there already"), "{said}");
     let said = fails(&c.disks.with(&["mount"], &[&dir, "-o", "slot=900"]));
     assert!(said.contains("900"), "{said}");
     let said = fails(&c.disks.with(&["mount"], &[&dir, "-o", "sloth"]));

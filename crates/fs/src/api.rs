@@ -139,6 +139,10 @@ impl Fs {
     pub fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Attr> {
         self.change(|c| namei::link(c, ino, dir, name)).map(|a| self.scaled(a))
     }
+    /// Gives an inode that has no name its first one, and this link count.
+    pub(crate) fn adopt(&self, ino: InodeNo, dir: InodeNo, new: (&[u8], u32)) -> Result<()> {
+        self.change(|c| namei::adopt(c, ino, dir, new))
+    }
     /// Removes a name that is not a directory's.
     pub fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         self.change(|c| namei::unlink(c, dir, name))

@@ -1,6 +1,6 @@
 //! What can go wrong, and the errno that a program sees.
 
-use braid_format::{BlockNo, FormatError, InodeNo};
+use braid_format::{BlockNo, Bytes, FormatError, InodeNo};
 use braid_lock::LockError;
 use braid_pool::PoolError;
 use thiserror::Error;
@@ -118,12 +118,24 @@ pub enum Error {
         host: Box<str>,
     },
     /// The pool is too small for a file system.
-    #[error("pool of {have} bytes is too small: a file system needs {need}")]
+    #[error(
+        "pool of {have} bytes is too small: a file system needs {need} (fewer --nodes and smaller --journal-size need less)"
+    )]
     PoolTooSmall {
         /// Bytes there.
         have: u64,
         /// Bytes needed.
         need: u64,
+    },
+    /// A journal that one transaction could fill.
+    #[error(
+        "a journal of {size} bytes is too small: with this block size it needs {need} (--journal-size)"
+    )]
+    JournalTooSmall {
+        /// Bytes asked for.
+        size: Bytes,
+        /// Bytes needed.
+        need: Bytes,
     },
     /// Contents of a file could not be read or written. Only this file suffers.
     #[error("contents of a file: {0}")]
@@ -153,7 +165,7 @@ impl Error {
             Self::TooManyLinks => E::MLINK,
             Self::NoSpace | Self::AttributeSpace | Self::PoolTooSmall { .. } => E::NOSPC,
             Self::TooLarge => E::FBIG,
-            Self::Invalid(_) | Self::Superblock(_) => E::INVAL,
+            Self::Invalid(_) | Self::Superblock(_) | Self::JournalTooSmall { .. } => E::INVAL,
             Self::NotSupported(_) => E::OPNOTSUPP,
             Self::NotPermitted => E::PERM,
             Self::ReadOnly => E::ROFS,

@@ -76,13 +76,13 @@ pub enum LockError {
         source: FormatError,
     },
     /// Every node slot is taken by a node that lives, or may live.
-    #[error("all {slots} node slots are taken")]
+    #[error("all {slots} node slots are taken: unmount one (`braid status` lists them)")]
     NoFreeSlot {
         /// How many there are.
         slots: u16,
     },
     /// The slot asked for is taken.
-    #[error("node slot {slot} is taken by {holder:?} on host {host}")]
+    #[error("node slot {slot} is taken by a node on host {host}: take another, or leave slot= out")]
     SlotTaken {
         /// The slot.
         slot: NodeId,

@@ -11,11 +11,11 @@ use braid_format::label::{
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex, StripeUnit};
 use uuid::Uuid;
 
-use crate::Pool;
 use crate::clock::unix_seconds;
 use crate::error::PoolError;
 use crate::map::Map;
 use crate::members::{Found, write_epoch};
+use crate::{Pool, PoolInfo};
 
 /// Slots of nodes whose liveness bytes are looked at before a pool is overwritten.
 const NODE_SLOTS_MAX: u64 = 1024;
@@ -76,15 +76,16 @@ impl Pool {
         Self::open(devices, label)
     }
 
-    /// What [`Pool::create`] checks before it writes anything.
+    /// What [`Pool::create`] checks before it writes anything; the pool as it would be.
     ///
     /// # Errors
     /// As there.
-    pub fn may_create(
-        devices: &[Arc<dyn Device>],
+    pub fn plan(
+        devices: Vec<Arc<dyn Device>>,
         options: &CreateOptions,
-    ) -> Result<(), PoolError> {
-        examine(devices, options).map(drop)
+    ) -> Result<PoolInfo, PoolError> {
+        let (label, _) = examine(&devices, options)?;
+        Ok(Self::open(devices, label)?.info().clone())
     }
 }
 

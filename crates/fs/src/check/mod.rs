@@ -11,12 +11,13 @@
 //!
 //! Repair rewrites what can be derived from the rest: bitmaps, group counters, cluster counters,
 //! link counts, entry and block counts, the superblock's other copy; it empties windows and free
-//! logs, whose content the bitmaps then hold, and drops directory entries that lead nowhere. What
-//! it cannot derive (a damaged dinode or tree node, blocks used twice, inodes without a name) stays
-//! reported.
+//! logs, whose content the bitmaps then hold, drops directory entries that lead nowhere, and puts
+//! inodes without a name into `/lost+found`. What it cannot derive (a damaged dinode or tree node,
+//! blocks used twice) stays reported.
 
 mod fixed;
 mod links;
+mod lost;
 mod repair;
 mod space;
 #[cfg(test)]
@@ -96,6 +97,15 @@ pub fn check(
     if options.repair && found.any() {
         repair::repair(&mut checker, &mut found)?;
     }
+    let lost = if options.repair { checker.lost(&found) } else { Vec::new() };
+    if !lost.is_empty() {
+        let (named, result) = lost::reconnect(checker.volume.pool.clone(), &lost);
+        checker.report.repaired += named;
+        if let Err(e) = result {
+            let root = BlockNo::from(checker.volume.root());
+            checker.problem(root, format!("not all could be put into /lost+found: {e}"));
+        }
+    }
     Ok(checker.finish())
 }
 
@@ -110,6 +120,8 @@ struct Mendable {
     entries: Vec<walk::BadEntry>,
     /// Superblock copies to rewrite.
     superblocks: Vec<BlockNo>,
+    /// Blocks are in use that the bitmaps offer to the allocator, or call something else.
+    exposed: bool,
     /// Blocks used twice or of unreadable owners: then bitmaps are not rewritten.
     unsure: bool,
 }

@@ -199,6 +199,7 @@ impl Checker {
         for group in self.space.groups.iter().filter(|g| g.sound) {
             for (at, len, says, seen) in differences(group) {
                 let start = group.shape.first_block + at;
+                found.exposed |= seen != BlockState::Free;
                 let text = match (says, seen) {
                     (BlockState::Data, BlockState::Free) => "data blocks that nothing refers to",
                     (BlockState::MetaUsed, BlockState::Free) => {

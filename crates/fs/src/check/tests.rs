@@ -331,7 +331,35 @@ fn inodes_without_a_name_and_slots_in_disguise() {
         raw.tail_count.set(0);
         raw.entries.set(0);
     });
-    m.expect(m.big, "inode without a name", false);
+    m.expect(m.big, "inode without a name", true);
+    let fs = mount(&m.pool);
+    let lost = fs.lookup(fs.root(), b"lost+found").unwrap();
+    let big = fs.lookup(lost.ino, format!("#{}", m.big).as_bytes()).unwrap();
+    assert_eq!((big.ino, big.nlink, big.size), (InodeNo::from(m.big), 1, (8 << 20) + 100_000));
+    let fh = fs.open(big.ino, RDWR).unwrap();
+    let mut piece = AlignedBuf::zeroed(100);
+    fs.read(fh, 8 << 20, &mut piece).unwrap();
+    assert_eq!(*piece, [0x42; 100]);
+    fs.release(fh).unwrap();
+    fs.unmount().unwrap();
+
+    // All names in the root go: a whole tree is found again by its top, with what is in it.
+    let m = populated();
+    let root = BlockNo::from(m.volume.root());
+    m.dinode(root, |raw| {
+        raw.tail_count.set(0);
+        raw.entries.set(0);
+    });
+    m.expect(m.dir, "inode without a name", true);
+    let fs = mount(&m.pool);
+    let lost = fs.lookup(fs.root(), b"lost+found").unwrap();
+    let dir = fs.lookup(lost.ino, format!("#{}", m.dir).as_bytes()).unwrap();
+    assert_eq!(dir.nlink, 3);
+    let sub = fs.lookup(dir.ino, b"sub").unwrap();
+    assert_eq!(fs.lookup(sub.ino, b"big").unwrap().ino, InodeNo::from(m.big));
+    assert_eq!(fs.lookup(dir.ino, b"..").map(|a| a.ino).ok(), Some(lost.ino));
+    fs.unmount().unwrap();
+    assert_clean(&m.pool);
 
     let m = populated();
     let shape = m.volume.group_shape(0).unwrap();

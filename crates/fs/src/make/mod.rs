@@ -14,7 +14,7 @@ use braid_format::rgrp::BlockState;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo, NodeId};
 use braid_pool::device::AlignedBuf;
-use braid_pool::{Pool, PoolRequest};
+use braid_pool::{Pool, PoolInfo, PoolRequest};
 use zerocopy::{FromZeros, IntoBytes};
 
 pub(crate) use self::plan::{GroupShape, blocks_per_bitmap, group_shape};
@@ -44,16 +44,27 @@ impl Default for MakeOptions {
     }
 }
 
+/// Whether a file system could be made on a pool that is, or would be, like this.
+///
+/// # Errors
+/// [`Error::PoolTooSmall`], [`Error::JournalTooSmall`], [`Error::Invalid`].
+pub fn may_make(pool: &PoolInfo, options: &MakeOptions) -> Result<()> {
+    plan(pool, options).map(drop)
+}
+
+fn plan(pool: &PoolInfo, options: &MakeOptions) -> Result<Plan> {
+    let space =
+        Space { size: pool.size, stripe_width: pool.stripe_width, lock_sector: pool.lock_sector };
+    Plan::new(space, options)
+}
+
 /// Writes a new, empty file system: fixed area, resource groups, root directory. `progress` gets
 /// (done, total) in resource groups. Durable on return; the superblock is written last.
 ///
 /// # Errors
-/// [`Error::PoolTooSmall`] and [`Error::Invalid`] before anything is written; those of the pool.
+/// Those of [`may_make`], before anything is written; those of the pool.
 pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
-    let info = pool.info();
-    let space =
-        Space { size: info.size, stripe_width: info.stripe_width, lock_sector: info.lock_sector };
-    let plan = Plan::new(space, options)?;
+    let plan = plan(pool.info(), options)?;
     let maker = Maker { pool, plan, geo: plan.geo, nonce: random() };
     maker.wipe()?;
     maker.fixed_area()?;

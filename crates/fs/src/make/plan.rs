@@ -125,6 +125,13 @@ fn default_journal(size: Bytes, nodes: u16) -> Bytes {
     Bytes((share >> 20 << 20).clamp(2 << 20, max.get()))
 }
 
+/// What a mount needs to begin: [`crate::journal::RING_IMAGES_MIN`] bodies, in whole blocks.
+fn journal_min(geo: Geometry) -> Bytes {
+    let images = crate::journal::RING_IMAGES_MIN * geo.body_len() as u64;
+    let block = geo.block_size.bytes().get();
+    JOURNAL_MIN.max(Bytes(images.next_multiple_of(block)))
+}
+
 fn lcm(a: u64, b: u64) -> u64 {
     let (mut x, mut y) = (a, b);
     while y != 0 {
@@ -144,10 +151,12 @@ impl Plan {
         if nodes == 0 || nodes > RawSuperblock::NODE_SLOTS_MAX {
             return Err(Error::Invalid("number of node slots (1 to 1024)"));
         }
-        let journal =
-            options.journal_size.map_or_else(|| default_journal(space.size, nodes), Bytes);
-        if journal < JOURNAL_MIN {
-            return Err(Error::Invalid("journal size (at least 1 MiB)"));
+        let least = journal_min(geo);
+        let journal = options
+            .journal_size
+            .map_or_else(|| default_journal(space.size, nodes).max(least), Bytes);
+        if journal < least {
+            return Err(Error::JournalTooSmall { size: journal, need: least });
         }
         let mut plan = Self::fixed_area(geo, nodes, journal);
         plan.copy = geo.block_size.block_of(copy_offset(space.size));
@@ -308,5 +317,25 @@ mod tests {
         assert!(need > 256 << 20);
         plan(need + (8 << 20), |o| o.journal_size = Some(64 << 20)).unwrap();
         assert!(plan(64 << 20, |o| o.nodes = Some(0)).is_err());
+    }
+    #[test]
+    fn a_journal_that_no_mount_would_take_is_not_made() {
+        for block in [4096, 16 << 10, 64 << 10] {
+            let with = |journal| {
+                plan(1 << 30, |o| {
+                    o.block_size = BlockSize::new(Bytes(block)).unwrap();
+                    o.journal_size = journal;
+                })
+            };
+            let Error::JournalTooSmall { need, .. } = with(Some(4096)).unwrap_err() else {
+                panic!()
+            };
+            assert!(with(Some(need.get() - 1)).is_err());
+            for journal in [Some(need.get()), None] {
+                let p = with(journal).unwrap();
+                let images = p.journal_blocks * block / p.geo.body_len() as u64;
+                assert!(images >= crate::journal::RING_IMAGES_MIN, "{p:?}");
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! Costs, all caches warm: no device I/O and no cluster-lock I/O for any operation here, beyond
 //! what the allocator and the journal need from time to time.
 
+mod adopt;
 mod attributes;
 mod lookup;
 mod make;
@@ -31,6 +32,7 @@ use crate::inode::{Locked, now, raw_time};
 use crate::meta::Tx;
 use crate::tree::{Editor, Reader};
 
+pub(crate) use adopt::adopt;
 pub(crate) use attributes::{getattr, setattr, unprivileged};
 pub(crate) use lookup::{lookup, readdir, readlink};
 pub(crate) use make::{create, link, mkdir, mknod, symlink, tmpfile};
