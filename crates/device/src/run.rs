@@ -49,6 +49,10 @@ pub fn run(requests: &mut [Request<'_>]) {
     if let [only] = requests {
         return inline(only);
     }
+    // Nothing for a ring: none is made.
+    if requests.iter().all(|r| r.device.ring_target().is_none()) {
+        return requests.iter_mut().for_each(inline);
+    }
     let ran = FLIGHT.try_with(|flight| {
         let Ok(mut flight) = flight.try_borrow_mut() else { return false };
         if flight.as_ref().is_none_or(|f| !f.is_ours()) {

@@ -46,6 +46,8 @@ mod namei;
 mod orphan;
 mod plock;
 mod replay;
+#[doc(hidden)]
+pub mod simulation;
 #[cfg(test)]
 mod test_volume;
 mod tree;

@@ -116,13 +116,24 @@ struct Housekeeper {
 /// The lock manager and the membership are made before the core that serves them: they reach it
 /// through this.
 #[derive(Default)]
-struct ToCore(OnceLock<Weak<Core>>);
+struct ToCore {
+    core: OnceLock<Weak<Core>>,
+    /// Of the core; locks are taken before that is whole.
+    meta: OnceLock<Weak<Meta>>,
+}
 impl ToCore {
     fn get(&self) -> Option<Arc<Core>> {
-        self.0.get()?.upgrade()
+        self.core.get()?.upgrade()
     }
 }
 impl GlockOps for ToCore {
+    fn granted(&self, _: LockNo, mode: Mode) {
+        if mode == Mode::Exclusive
+            && let Some(meta) = self.meta.get().and_then(Weak::upgrade)
+        {
+            meta.note_granted();
+        }
+    }
     fn demote(
         &self,
         lock: LockNo,
@@ -198,6 +209,11 @@ impl Mounted {
         membership: &Arc<Membership>,
     ) -> Result<Arc<Core>> {
         let me = membership.me();
+        let cache = options.metadata_cache.get();
+        let mut meta = Meta::open(volume.clone(), me.slot, me.incarnation, cache)?;
+        meta.bound_logged(options.logged_max.get());
+        let meta = Arc::new(meta);
+        to_core.meta.set(Arc::downgrade(&meta)).ok();
         let store = Arc::new(DeviceStore::new(
             volume.pool.clone(),
             volume.geo.block_size,
@@ -207,10 +223,6 @@ impl Mounted {
             ManagerOptions { locks_max: options.locks_max, ..ManagerOptions::default() };
         let locks =
             LockManager::new(me, store, membership.clone(), to_core.clone(), manager_options)?;
-        let cache = options.metadata_cache.get();
-        let mut meta = Meta::open(volume.clone(), me.slot, me.incarnation, cache)?;
-        meta.bound_logged(options.logged_max.get());
-        let meta = Arc::new(meta);
         let alloc = Arc::new(Alloc::open(
             volume.clone(),
             meta.clone(),
@@ -236,7 +248,7 @@ impl Mounted {
         });
         let others = membership.clone();
         core.alloc.set_others(Box::new(move || others.others_deltas()));
-        to_core.0.set(Arc::downgrade(&core)).ok();
+        to_core.core.set(Arc::downgrade(&core)).ok();
         membership.attach(&locks)?;
         crate::orphan::reap(&core)?;
         Ok(core)

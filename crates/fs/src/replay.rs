@@ -1,15 +1,17 @@
 //! Replays a journal: for a dead node (after its fence), or this slot's own after a power cut.
 //!
 //! Idempotent: the recoverer may die at any step and another starts over. A body is written only
-//! when what stands in its place is older or damaged, so replay never makes a block older. Nothing
-//! is written before the whole journal has been read and found sound: what the ring holds is
-//! hostile until proven otherwise.
+//! when what stands in its place is older or damaged, so replay never makes a block older, and
+//! only after the record that it comes from is durable. What is damaged is mended only under a lock
+//! that the dead node held to its end. Nothing is written before the whole journal
+//! has been read and found sound: what the ring holds is hostile until proven otherwise.
 
 use std::collections::BTreeMap;
 
 use braid_format::journal::{RawTxBlock, RawTxHeader};
+use braid_format::lock_record::{Life, LockRecord, Mode};
 use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::{BlockNo, Bytes, Generation, NodeId};
+use braid_format::{BlockNo, Bytes, Generation, LockNo, NodeId};
 use braid_pool::PoolRequest;
 use braid_pool::device::AlignedBuf;
 use zerocopy::FromBytes;
@@ -48,8 +50,14 @@ pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
     let scan = scan(volume, &ring, &header)?;
     done.transactions = scan.transactions;
     let images: Vec<(BlockNo, Found)> = scan.images.into_iter().collect();
+    if !images.is_empty() {
+        // The last records may be unflushed writes of a process that died: write-ahead holds here
+        // too, or a power cut now keeps some bodies of a transaction whose record it loses.
+        volume.pool.flush()?;
+    }
+    let dead = Life { slot: node, incarnation: header.incarnation };
     for batch in images.chunks(BATCH) {
-        let written = put_back(volume, &ring, batch)?;
+        let written = put_back(volume, &ring, dead, batch)?;
         done.written += written;
         done.skipped += batch.len() as u64 - written;
     }
@@ -186,7 +194,7 @@ fn is_slot(volume: &Volume, block: BlockNo) -> bool {
 
 /// Writes those of `batch` in place that are newer than what stands there. Returns how many.
 /// Complete, not durable.
-fn put_back(volume: &Volume, ring: &Ring, batch: &[(BlockNo, Found)]) -> Result<u64> {
+fn put_back(volume: &Volume, ring: &Ring, dead: Life, batch: &[(BlockNo, Found)]) -> Result<u64> {
     let len = Bytes(ring.image).to_usize();
     let mut images = AlignedBuf::zeroed(batch.len() * len);
     let mut places = AlignedBuf::zeroed(batch.len() * len);
@@ -202,15 +210,37 @@ fn put_back(volume: &Volume, ring: &Ring, batch: &[(BlockNo, Found)]) -> Result<
     let mut newer: Vec<(BlockNo, &[u8])> = Vec::with_capacity(batch.len());
     let both = images.chunks_exact(len).zip(places.chunks_exact(len));
     for ((block, found), (image, place)) in batch.iter().zip(both) {
-        MetaHeader::decode(image, *block)
+        let (header, _) = MetaHeader::decode(image, *block)
             .map_err(|source| Error::Damaged { block: *block, source })?;
-        let in_place = MetaHeader::decode(place, *block);
-        if !in_place.is_ok_and(|(h, _)| h.generation() >= found.generation) {
+        let older = match MetaHeader::decode(place, *block) {
+            Ok((in_place, _)) => in_place.generation() < found.generation,
+            Err(_) => may_mend(volume, dead, LockNo(header.owner.get()))?,
+        };
+        if older {
             newer.push((*block, image));
         }
     }
     volume.write_bodies(&newer)?;
     Ok(newer.len() as u64)
+}
+
+/// Whether a block that reads as damaged is the dead node's to mend: it is unless the lock that
+/// covers it says otherwise. A lock is given up only when the block is in place and stable, so
+/// then somebody else was granted it since, and either writes the block just now, or died doing so
+/// and has the newer image in its own journal, which another node may be replaying.
+fn may_mend(volume: &Volume, dead: Life, owner: LockNo) -> Result<bool> {
+    let block = BlockNo(owner.get());
+    // What belongs to one node slot is changed by its node, or by whoever recovers it, alone.
+    let end = NodeId(volume.sb.node_slots.get());
+    let private = volume.node_area(NodeId(0), 0)..volume.node_area(end, 0);
+    if !volume.holds(block) || private.contains(&block) {
+        return Ok(true);
+    }
+    let mut sector = AlignedBuf::zeroed(volume.geo.lock_sector.to_usize());
+    volume.pool.read(volume.slot_at(block), &mut sector)?;
+    // A record that is damaged itself is granted to nobody.
+    let record = LockRecord::decode(&sector, owner);
+    Ok(record.map_or(true, |r| r.mode_of(dead) == Mode::Exclusive))
 }
 
 #[cfg(test)]

@@ -53,6 +53,12 @@ pub struct DemoteFailed;
 
 /// What the file system does when a lock is given up.
 pub trait GlockOps: Send + Sync {
+    /// Called when a record was read, or written, that gives this node more of the lock than it
+    /// had, before anybody is let in. The record is not durable yet. Does not block: the lock's
+    /// mutex is held.
+    fn granted(&self, lock: LockNo, mode: Mode) {
+        let _ = (lock, mode);
+    }
     /// Called on a demotion thread, after users incompatible with `to` have drained. On return
     /// `Ok`: nothing dirty remains under the lock, all of it is stable; if `to` is
     /// [`Mode::Unlocked`] nothing is cached. It may be called again for the same demotion when

@@ -1,10 +1,13 @@
 //! The checkers: see the list at the top of the crate.
 
-use braid_lock::Mode;
+use braid_format::NodeId;
+use braid_fs::simulation::{Replayed, replay};
+use braid_lock::{Me, Mode};
 
-use crate::disk::{Address, Op};
-use crate::node::State;
-use crate::work::DATA;
+use crate::disk::{Address, Answer, Op, blocks_of};
+use crate::image::{BLOCKS, BlockIndex, SLOTS};
+use crate::lane::{Lane, Request, Stop};
+use crate::node::{Process, State};
 use crate::world::{Pid, World};
 
 impl World {
@@ -37,27 +40,112 @@ impl World {
         }
     }
 
-    /// Protection: who writes data holds its lock, now.
+    /// Protection and order: who writes a body in place holds its lock, now, or recovers one who
+    /// does; and what it writes is not older than what stands there.
     pub(crate) fn check_landing(&mut self, pid: Pid, address: Address, op: &Op) {
-        let (Address::Data((_, sector)), Op::Write(_)) = (address, op) else { return };
-        let lock = usize::try_from(sector - DATA).unwrap_or(usize::MAX);
-        let me = self.processes.get(pid).and_then(|p| p.me);
-        match (self.disk.record(lock), me) {
-            (Ok(record), Some(me)) if record.mode_of(me) == Mode::Exclusive => {}
-            (record, me) => {
-                self.fail(format!("{me:?} writes under lock {lock} without it: {record:?}"));
+        let (Address::Data(place, _), Op::Write(bytes)) = (address, op) else { return };
+        let Some(block) = self.disk.block_at(place) else { return };
+        let lock = block / BLOCKS;
+        let Some(process) = self.processes.get(pid) else { return };
+        let record = match self.disk.record(lock) {
+            Ok(record) => record,
+            Err(e) => return self.fail(e),
+        };
+        let holds = process.me.is_some_and(|me| record.mode_of(me) == Mode::Exclusive);
+        let recovering = process.work.as_ref().and_then(|work| work.recovering);
+        if !holds && recovering.is_none() {
+            let me = process.me;
+            self.fail(format!("{me:?} writes block {block} without its lock: {record:?}"));
+        } else if !holds && let Some(user) = self.user_of(lock) {
+            self.fail(format!("replay of {recovering:?} writes block {block}, held by {user:?}"));
+        }
+        let Some((new, _)) = self.disk.image.decode(block, bytes) else {
+            return self.fail(format!("process {pid} writes damage to block {block}"));
+        };
+        if let Some((old, _)) = self.disk.seen(block)
+            && new < old
+        {
+            self.fail(format!("process {pid} writes {new:?} of block {block} over {old:?}"));
+        }
+    }
+    /// A living node that believes in a lock.
+    fn user_of(&self, lock: usize) -> Option<Me> {
+        let living = self.processes.iter().filter(|p| p.state != State::Gone && !p.recovered);
+        let mut holders =
+            living.filter(|p| p.locks.get(lock).is_some_and(|l| l.dlock.held() > Mode::Unlocked));
+        holders.next().and_then(|p| p.me)
+    }
+    /// What a node reads under a lock is the latest there is.
+    pub(crate) fn check_reads(&mut self, me: Me, reads: &[(BlockIndex, Option<u64>)]) {
+        for (block, value) in reads {
+            let latest = self.model.value(*block);
+            if *value != Some(latest) {
+                self.fail(format!("{me:?} reads {value:?} in block {block}, which holds {latest}"));
             }
+        }
+    }
+    /// Of the blocks that this node has changed, no other has something that is not in place.
+    pub(crate) fn check_dirty(&mut self, pid: Pid, changed: &[BlockIndex]) {
+        let others = self.processes.iter().enumerate().filter(|(other, _)| *other != pid);
+        let metadata =
+            others.filter_map(|(other, p)| Some((other, p.work.as_ref()?.metadata.as_ref()?)));
+        let mut broken = None;
+        for (other, metadata) in metadata {
+            if let Some(block) =
+                changed.iter().find(|b| metadata.is_dirty(self.disk.image.block(**b)))
+            {
+                broken = Some(format!("block {block} is dirty in processes {pid} and {other}"));
+            }
+        }
+        if let Some(what) = broken {
+            self.fail(what);
+        }
+    }
+    /// What stands in place under a lock that no living or unrecovered node holds exclusively is
+    /// stable, and the latest.
+    fn check_settled(&mut self, lock: usize) {
+        let Ok(record) = self.disk.record(lock) else { return };
+        let unsettled = |p: &Process| {
+            !p.recovered && p.me.is_some_and(|me| record.mode_of(me) == Mode::Exclusive)
+        };
+        if self.processes.iter().any(unsettled) {
+            return;
+        }
+        // After a power cut, the record of a lock may be older than what was done under it.
+        let dead = self.processes.iter().filter(|p| p.state == State::Gone && !p.recovered);
+        let dead: Vec<Me> = dead.filter_map(|p| p.me).collect();
+        for block in blocks_of(lock).filter(|b| !self.model.unsure(*b, &dead)).collect::<Vec<_>>() {
+            if let Err(broken) = self.model.settled(block, self.disk.stable(block)) {
+                self.fail(format!("{broken}; lock {lock}: {record:?}"));
+            }
+        }
+    }
+    /// A life is over and recovered.
+    pub(crate) fn check_recovered(&mut self, me: Me) {
+        let disk = &self.disk;
+        let stands = |block| disk.stable(block).map(|(_, value)| value);
+        if let Err(broken) = self.model.recovered(me, stands) {
+            self.fail(broken);
+        }
+        for lock in 0..usize::from(self.cluster.locks) {
+            self.check_settled(lock);
         }
     }
 
     /// Something on a device has changed.
     pub(crate) fn changed(&mut self, address: Address) {
         match address {
-            Address::Lock(lock) => self.check_lock(lock),
+            Address::Lock(lock) => {
+                if let Ok(record) = self.disk.record(lock) {
+                    self.note(|| format!("lock {lock}: {:?} {:?}", record.mode, record.holders));
+                }
+                self.check_lock(lock);
+                self.check_settled(lock);
+            }
             Address::Slot(slot) => {
                 self.slot_changed(slot);
             }
-            Address::Slots | Address::Beat(_) | Address::Data(_) => {}
+            Address::Slots | Address::Beat(_) | Address::Data(..) | Address::Device(_) => {}
         }
     }
 
@@ -87,5 +175,69 @@ impl World {
         if let Some(what) = broken {
             self.fail(what);
         }
+    }
+
+    /// The last power cut: all journals are replayed by nobody but the replay, and what then
+    /// stands is what the model says. Doing it all again changes nothing.
+    pub(crate) fn end(&mut self) {
+        self.power_cut();
+        let headers = self.disk.journal_headers();
+        let first = self.replay_all();
+        self.report.replayed += first.iter().map(|r| r.written).sum::<u64>();
+        let lives: Vec<Me> =
+            self.processes.iter().filter(|p| !p.recovered).filter_map(|p| p.me).collect();
+        for me in lives {
+            self.check_recovered(me);
+        }
+        for process in &mut self.processes {
+            process.recovered = true;
+        }
+        for lock in 0..usize::from(self.cluster.locks) {
+            self.check_settled(lock);
+        }
+        for (place, bytes) in headers {
+            self.disk.land(0, Address::Data(place, bytes.len()), &Op::Write(bytes));
+        }
+        let again = self.replay_all();
+        let same = |(a, b): (&Replayed, &Replayed)| {
+            a.transactions == b.transactions && a.written + a.skipped == b.skipped
+        };
+        if self.broken.is_none() && !first.iter().zip(&again).all(same) {
+            self.fail(format!("replayed again, {first:?} became {again:?}"));
+        }
+    }
+    fn replay_all(&mut self) -> Vec<Replayed> {
+        let lane = Lane::new();
+        let mut all = Vec::new();
+        for slot in 0..SLOTS {
+            let image = self.disk.image.clone();
+            let mut stop = lane.start(Box::new(move || replay(&image.places, NodeId(slot))));
+            loop {
+                let (address, op) = match stop {
+                    Stop::Asks(Request::Read { place, len }) => {
+                        (Address::Data(place, len), Op::Read)
+                    }
+                    Stop::Asks(Request::Write { place, bytes }) => {
+                        (Address::Data(place, bytes.len()), Op::Write(bytes))
+                    }
+                    Stop::Asks(Request::Flush { device }) => (Address::Device(device), Op::Flush),
+                    Stop::Done(Ok(done)) => {
+                        all.push(done);
+                        break;
+                    }
+                    Stop::Done(Err(e)) => {
+                        self.fail(format!("slot {slot} cannot be replayed at last: {e}"));
+                        break;
+                    }
+                    Stop::Panicked(what) => {
+                        self.fail(what);
+                        break;
+                    }
+                };
+                let Answer::Done(bytes) = self.disk.land(0, address, &op) else { break };
+                stop = lane.reply(Ok(bytes));
+            }
+        }
+        all
     }
 }

@@ -1,68 +1,170 @@
-//! The devices: sectors that change at the moment a request lands.
+//! The devices: bytes in a volatile cache, and bytes that are stable.
+//!
+//! A write changes what everybody reads at the moment it lands, and is stable after the next flush
+//! of its device, by whomever. Until then a power cut may lose it, or tear it between sectors.
+//! Writes by a node's journal and metadata cache may also be lost, torn or late when that node
+//! dies, as if they had still been in flight: whoever waits for a flush waits for both.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 
 use braid_format::lock_record::LockRecord;
 use braid_format::node::SlotRecord;
-use braid_format::{LockNo, NodeId};
+use braid_format::{ByteOffset, Generation, NodeId};
+use braid_pool::device::{Device, MemoryDevice};
 
-use crate::work::Place;
+use crate::image::{BLOCKS, BlockIndex, Image, Place, SLOTS};
+use crate::random::Random;
+use crate::world::Pid;
 
-/// Where things stand.
+/// What a request is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Address {
     Lock(usize),
     Slot(u16),
     Slots,
     Beat(u16),
-    Data(Place),
+    /// Journals and metadata: place and length.
+    Data(Place, usize),
+    /// A whole device, to be flushed.
+    Device(u16),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Op {
     Read,
     Write(Vec<u8>),
     CompareAndWrite { expected: Vec<u8>, new: Vec<u8> },
     Flush,
 }
+impl std::fmt::Debug for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write(_) => "write",
+            Self::CompareAndWrite { .. } => "compare-and-write",
+            Self::Flush => "flush",
+        })
+    }
+}
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Bytes for a read; of `Slots`, slots then beats.
     Done(Vec<u8>),
     Mismatch(Vec<u8>),
     Failed,
 }
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Done(_) => "done",
+            Self::Mismatch(_) => "mismatch",
+            Self::Failed => "failed",
+        })
+    }
+}
 
+/// Bytes of a record, and the smallest part of a write that survives by itself.
 pub(crate) const LEN: usize = 512;
 
-#[derive(Debug, Default)]
+/// A write that has landed and is not stable.
+#[derive(Debug)]
+struct Cached {
+    pid: Pid,
+    at: u64,
+    bytes: Vec<u8>,
+    /// Of a journal or of metadata: it may be lost with its node.
+    data: bool,
+}
+
+#[derive(Debug)]
+struct Media {
+    /// What is read.
+    seen: Arc<MemoryDevice>,
+    /// What is left without power.
+    stable: Arc<MemoryDevice>,
+    cached: Vec<Cached>,
+}
+
+/// A write of a dead node that has yet to land.
+#[derive(Debug)]
+pub(crate) struct Late {
+    pub(crate) place: Place,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What became of unstable writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Fates {
+    pub(crate) lost: u64,
+    pub(crate) torn: u64,
+    pub(crate) late: u64,
+}
+
+#[derive(Debug)]
 pub(crate) struct Disk {
-    sectors: HashMap<Address, Vec<u8>>,
+    pub(crate) image: Arc<Image>,
+    media: Vec<Media>,
     slots: u16,
+    /// Flushes do nothing.
+    pub(crate) lies: bool,
+}
+
+fn write(memory: &MemoryDevice, at: u64, bytes: &[u8]) {
+    memory.write(ByteOffset(at), bytes).expect("a request inside the device");
+}
+fn read(memory: &MemoryDevice, at: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    memory.read(ByteOffset(at), &mut bytes).expect("a request inside the device");
+    bytes
+}
+/// Some sectors of a write land, each by itself.
+fn write_torn(memory: &MemoryDevice, at: u64, bytes: &[u8], random: &mut Random) {
+    for (n, sector) in bytes.chunks(LEN).enumerate() {
+        if random.below(2) == 0 {
+            write(memory, at + (n * LEN) as u64, sector);
+        }
+    }
 }
 
 impl Disk {
-    /// Devices with free slots and unlocked locks.
-    pub(crate) fn new(slots: u16, locks: usize) -> Self {
-        let mut sectors = HashMap::new();
-        for slot in 0..slots {
-            let mut bytes = vec![0; LEN];
-            SlotRecord::free(NodeId(slot)).encode(&mut bytes);
-            sectors.insert(Address::Slot(slot), bytes);
-        }
-        for lock in 0..locks {
-            let mut bytes = vec![0; LEN];
-            LockRecord::unlocked(lock_no(lock), 0).encode(&mut bytes);
-            sectors.insert(Address::Lock(lock), bytes);
-        }
-        Self { sectors, slots }
+    /// Devices as `image` has them, of which `slots` node slots are used.
+    pub(crate) fn new(image: Arc<Image>, slots: u16) -> Self {
+        let media = |m: &Arc<MemoryDevice>| Media {
+            seen: m.fork("seen"),
+            stable: m.fork("stable"),
+            cached: Vec::new(),
+        };
+        let media = image.memories.iter().map(media).collect();
+        Self { image, media, slots: slots.min(SLOTS), lies: false }
+    }
+    fn place(&self, address: Address) -> (Place, usize) {
+        let (places, n) = match address {
+            Address::Lock(n) => (&self.image.locks, n),
+            Address::Slot(n) => (&self.image.slots, usize::from(n)),
+            Address::Beat(n) => (&self.image.beats, usize::from(n)),
+            Address::Slots => (&self.image.slots, 0),
+            Address::Data(place, len) => return (place, len),
+            Address::Device(device) => return ((device, 0), 0),
+        };
+        (*places.get(n).expect("a place in the image"), LEN)
+    }
+    fn media(&mut self, device: u16) -> &mut Media {
+        self.media.get_mut(usize::from(device)).expect("a device of the image")
     }
     fn at(&self, address: Address) -> Vec<u8> {
-        self.sectors.get(&address).cloned().unwrap_or_else(|| vec![0; LEN])
+        let ((device, at), len) = self.place(address);
+        self.media.get(usize::from(device)).map_or_else(Vec::new, |m| read(&m.seen, at, len))
     }
-    /// The effect of a request, and its answer.
-    pub(crate) fn land(&mut self, address: Address, op: &Op) -> Answer {
+    fn put(&mut self, pid: Pid, address: Address, bytes: Vec<u8>) {
+        let ((device, at), _) = self.place(address);
+        let data = matches!(address, Address::Data(..));
+        let media = self.media(device);
+        write(&media.seen, at, &bytes);
+        media.cached.push(Cached { pid, at, bytes, data });
+    }
+    /// The effect of a request of `pid`, and its answer.
+    pub(crate) fn land(&mut self, pid: Pid, address: Address, op: &Op) -> Answer {
         match op {
             Op::Read if address == Address::Slots => {
                 let slots = (0..self.slots).map(Address::Slot);
@@ -71,7 +173,7 @@ impl Disk {
             }
             Op::Read => Answer::Done(self.at(address)),
             Op::Write(bytes) => {
-                self.sectors.insert(address, bytes.clone());
+                self.put(pid, address, bytes.clone());
                 Answer::Done(Vec::new())
             }
             Op::CompareAndWrite { expected, new } => {
@@ -79,19 +181,144 @@ impl Disk {
                 if stands != *expected {
                     return Answer::Mismatch(stands);
                 }
-                self.sectors.insert(address, new.clone());
+                self.put(pid, address, new.clone());
                 Answer::Done(Vec::new())
             }
-            Op::Flush => Answer::Done(Vec::new()),
+            Op::Flush => {
+                let ((device, _), _) = self.place(address);
+                let lies = self.lies;
+                let media = self.media(device);
+                if !lies {
+                    for cached in media.cached.drain(..) {
+                        write(&media.stable, cached.at, &cached.bytes);
+                    }
+                }
+                Answer::Done(Vec::new())
+            }
         }
+    }
+    /// A write of which only some sectors land.
+    pub(crate) fn land_torn(&mut self, pid: Pid, place: Place, bytes: &[u8], random: &mut Random) {
+        for (n, sector) in bytes.chunks(LEN).enumerate() {
+            if random.below(2) == 0 {
+                let place = (place.0, place.1 + (n * LEN) as u64);
+                self.put(pid, Address::Data(place, sector.len()), sector.to_vec());
+            }
+        }
+    }
+    /// A node has died: what becomes of its data that is not stable. The late ones are for the
+    /// caller to land.
+    pub(crate) fn crash(&mut self, pid: Pid, random: &mut Random) -> (Vec<Late>, Fates) {
+        let mut late = Vec::new();
+        let mut fates = Fates::default();
+        // From "all is kept" to "all is lost", so that both ends are met often.
+        let kept_of_4 = random.below(5);
+        for (device, media) in (0_u16..).zip(&mut self.media) {
+            if !media.cached.iter().any(|c| c.pid == pid && c.data) {
+                continue;
+            }
+            let seen = media.stable.fork("seen");
+            let mut left = Vec::new();
+            for cached in media.cached.drain(..) {
+                let place = (device, cached.at);
+                if cached.pid == pid && cached.data && random.below(4) >= kept_of_4 {
+                    let fate = random.below(3);
+                    fates.lost += u64::from(fate == 0);
+                    fates.late += u64::from(fate == 1);
+                    fates.torn += u64::from(fate == 2);
+                    match fate {
+                        0 => {}
+                        1 => late.push(Late { place, bytes: cached.bytes }),
+                        _ => {
+                            for (n, sector) in cached.bytes.chunks(LEN).enumerate() {
+                                if random.below(2) == 0 {
+                                    let at = cached.at + (n * LEN) as u64;
+                                    write(&seen, at, sector);
+                                    left.push(Cached {
+                                        pid,
+                                        at,
+                                        bytes: sector.to_vec(),
+                                        data: true,
+                                    });
+                                }
+                            }
+                        }
+                    }
+                    continue;
+                }
+                write(&seen, cached.at, &cached.bytes);
+                left.push(cached);
+            }
+            (media.seen, media.cached) = (seen, left);
+        }
+        (late, fates)
+    }
+    /// Power is cut: an arbitrary part of what was not flushed is left.
+    pub(crate) fn power_cut(&mut self, random: &mut Random) -> Fates {
+        let mut fates = Fates::default();
+        let kept_of_4 = random.below(5);
+        let torn_of_4 = random.below(3);
+        // Sometimes the one kind is kept and the other lost: what relies on what shows best.
+        let (data_only, records_only) = (random.below(4) == 0, random.below(8) == 0);
+        for media in &mut self.media {
+            for cached in media.cached.drain(..) {
+                let lost = if data_only || records_only {
+                    cached.data != data_only
+                } else {
+                    random.below(4) >= kept_of_4
+                };
+                if lost {
+                    fates.lost += 1;
+                } else if random.below(4) < torn_of_4 && cached.bytes.len() > LEN {
+                    fates.torn += 1;
+                    write_torn(&media.stable, cached.at, &cached.bytes, random);
+                } else {
+                    write(&media.stable, cached.at, &cached.bytes);
+                }
+            }
+            media.seen = media.stable.fork("seen");
+        }
+        fates
     }
     /// The record of a lock, for checkers.
     pub(crate) fn record(&self, lock: usize) -> Result<LockRecord, String> {
-        LockRecord::decode(&self.at(Address::Lock(lock)), lock_no(lock)).map_err(|e| e.to_string())
+        let number = self.image.lock_no(lock);
+        LockRecord::decode(&self.at(Address::Lock(lock)), number).map_err(|e| e.to_string())
+    }
+    /// The record of a node slot, for checkers.
+    pub(crate) fn slot(&self, slot: u16) -> Result<SlotRecord, String> {
+        SlotRecord::decode(&self.at(Address::Slot(slot)), NodeId(slot)).map_err(|e| e.to_string())
+    }
+    /// Generation and value of a block as it is read now, if it is whole.
+    pub(crate) fn seen(&self, block: BlockIndex) -> Option<(Generation, u64)> {
+        self.body(block, |media| &media.seen)
+    }
+    /// As without power.
+    pub(crate) fn stable(&self, block: BlockIndex) -> Option<(Generation, u64)> {
+        self.body(block, |media| &media.stable)
+    }
+    fn body(
+        &self,
+        block: BlockIndex,
+        which: impl Fn(&Media) -> &Arc<MemoryDevice>,
+    ) -> Option<(Generation, u64)> {
+        let (device, at) = *self.image.bodies.get(block)?;
+        let media = self.media.get(usize::from(device))?;
+        self.image.decode(block, &read(which(media), at, self.image.body_len))
+    }
+    /// The block whose body a write puts in place.
+    pub(crate) fn block_at(&self, place: Place) -> Option<BlockIndex> {
+        self.image.bodies.iter().position(|p| *p == place)
+    }
+    /// The headers of all journals, to be put back.
+    pub(crate) fn journal_headers(&self) -> Vec<(Place, Vec<u8>)> {
+        let len = self.image.body_len;
+        let headers = self.image.journal_headers.iter();
+        headers.map(|p| (*p, self.at(Address::Data(*p, len)))).collect()
     }
 }
 
-/// The number of a simulated lock.
-pub(crate) fn lock_no(lock: usize) -> LockNo {
-    LockNo(1000 + u64::try_from(lock).unwrap_or(0))
+/// The blocks under a lock.
+pub(crate) fn blocks_of(lock: usize) -> std::ops::Range<BlockIndex> {
+    lock * BLOCKS..(lock + 1) * BLOCKS
 }

@@ -1,16 +1,36 @@
-//! A cluster in virtual time: several nodes, several devices, one seed, one thread. It runs the
-//! real step functions (`braid_lock::dlock`, `braid_lock::node::watch`) and the real record
-//! formats; only threads, sockets, kernel locks and devices are simulated. The same seed gives the
-//! same run, to the last event: `cargo run -p braid-sim -- SEED --trace`.
+//! A cluster in virtual time: several nodes, several devices, one seed. It runs the real code:
+//! * of `braid_lock`, the protocol of a lock (`dlock`) and of death and recovery (`node::watch`);
+//! * of `braid_fs`, mkfs, the journal, the metadata cache with commits and write-back, and replay
+//!   (through `braid_fs::simulation`);
+//! * of `braid_pool`, striping and labels; of `braid_format`, every record.
+//!
+//! Only threads, sockets, kernel locks and devices are simulated. The code of `braid_fs` blocks; it
+//! runs in a `lane`, a thread that is awake only while the world waits for it, so that every request
+//! to a device is a point where other nodes go on, where a node dies, or the power goes.
+//! The same seed gives the same run, to the last event: `cargo run -p braid-sim -- SEED --trace`.
+//! `BRAID_SIM_SEEDS=FIRST..LAST cargo test -p braid-sim` runs other seeds than the first thousand.
+//!
+//! What nodes do: their threads take up to all locks in order, shared or exclusive, read every
+//! metadata block under them, change some in one transaction, and sometimes commit; nodes commit and
+//! checkpoint by themselves; a lock that another wants is demoted through the journal and handed over;
+//! nodes leave in good order or die, others replay their journals. The journals are nearly full
+//! at the start, so that most runs reach the end of a ring.
 //!
 //! # Permitted faults
 //! Whatever is not listed is a bug if it happens.
-//! * **Crash.** A node's process dies at any moment. What it has in flight may land, within
-//!   [`Faults::late_max`], or never. Its liveness lock is released when nothing of it is in flight
-//!   any more (the kernel closes descriptors after their I/O), and not before.
+//! * **Crash.** A node's process dies at any moment, often between or during the requests of a
+//!   commit, a write-back or a recovery. What it has in flight may land, within
+//!   [`Faults::late_max`], whole or torn between sectors, or never; and so may everything that its
+//!   journal and metadata cache have written since the last flush of a device. Its liveness lock is
+//!   released when nothing of it is in flight any more (the kernel closes descriptors after their
+//!   I/O), and not before: that is the fence.
+//! * **Power cut.** Everything dies at once; of what was not flushed since, lock and slot records
+//!   included, each write is kept, lost, or torn between sectors. The hosts come back with another
+//!   boot. Each run ends with one.
 //! * **Unknown compare-and-write.** The issuer is told of a failure; the write has landed, never
 //!   will, or lands within `late_max` while the issuer goes on.
-//! * **Failed read.**
+//! * **Torn read.** A read sees some sectors of the writes that are under way to the same place.
+//! * **Failed read.** Of metadata: the node withdraws, as if it had died; of a recovery: another try.
 //! * **Slow I/O.** Any request may take up to `late_max`.
 //! * **Hints** are lost, doubled, late, or about a lock that nobody asked for.
 //! * **Stall.** A node is stopped for up to [`Faults::stall_max`] (as by SIGSTOP) and then goes on
@@ -18,27 +38,42 @@
 //! * **Leave and join.** Nodes leave in good order and come back, also after a crash, in any slot.
 //! * A recoverer may crash at any step of a recovery.
 //!
-//! Not permitted here: torn, lost or misdirected writes (`braid-device`'s faulty device has them),
-//! loss of power of a device, silence taken for death (all nodes are on one host).
+//! Not permitted here: misdirected or corrupted writes (`braid-device`'s faulty device has them),
+//! failed writes and flushes (they withdraw the node), loss of power of one device alone, silence
+//! taken for death (all nodes are on one host). Not run here: two commits or write-backs of one node at once,
+//! the blocking lock manager, allocation, files.
 //!
 //! # Checked at every event that could change it
 //! * exclusion: of all lives not yet recovered, none believes in EX beside another's belief;
 //! * belief: no life believes in more than the record on the device gives it;
-//! * protection: a data write lands only while its life holds EX in the record on the device;
+//! * protection: a body is written in place only while its life holds EX in the record on the
+//!   device, or is being recovered and nobody else uses the lock;
+//! * order: no write, late ones and replay's included, puts an older generation over a newer one,
+//!   and what was in place for good never goes back;
 //! * one owner: no two processes live in a slot, and a recovery begins only after the fence;
-//! * [`work`]'s own: no acknowledged value is lost, every read sees the latest write.
+//! * release: what a lock covers is stable in place, and the latest, whenever no living or
+//!   unrecovered life holds it exclusively;
+//! * dirt: no two nodes have something of one block that is not in place;
+//! * reads: every read under a lock sees the latest transaction;
+//! * recovery: every acknowledged transaction of a dead life survives, of the others the oldest so
+//!   many, each of them whole (`model`).
 //!
 //! Faults cease after [`Faults::until`]; [`Faults::patience`] later every thread that waited has been
-//! served, every dead node recovered, every node joined.
+//! served, every dead node recovered, every node joined. Then power is cut once more, all journals
+//! are replayed, the metadata is compared with the model, and replaying everything again from the
+//! former journal headers must write nothing.
 
 #![forbid(unsafe_code)]
 
 mod check;
 mod disk;
+mod image;
+mod lane;
 mod locks;
+mod model;
 mod node;
 mod random;
-pub mod work;
+mod work;
 mod world;
 
 use std::time::Duration;
@@ -62,6 +97,9 @@ pub struct Faults {
     pub failing: u64,
     /// Of a thousand requests, how many are slow.
     pub slow: u64,
+    /// Of a thousand writes and flushes of journal and metadata, and of slot records, during or soon
+    /// after how many the node dies, or power is cut.
+    pub crashing: u64,
     /// Of a thousand hints, how many are lost.
     pub hints_lost: u64,
     /// Mean time between crashes, stalls and leaves, of the whole cluster; zero: none.
@@ -81,6 +119,10 @@ pub struct Cluster {
     pub threads: u16,
     /// Devices.
     pub devices: u16,
+    /// Blocks of 8 KiB instead of 4: the journal is soon full.
+    pub large_blocks: bool,
+    /// Nodes write back by themselves now and then, not only for others and for room in the journal.
+    pub checkpoints: bool,
     /// What goes wrong.
     pub faults: Faults,
     /// A bug put in on purpose, to see that it is found.
@@ -98,6 +140,12 @@ pub enum Sabotage {
     FenceEarly,
     /// Living lives are taken for dead.
     BreakLiving,
+    /// Devices say that they have flushed, and have not.
+    LyingFlush,
+    /// A commit does not wait for the records of the locks that it relies on.
+    ForgetGrants,
+    /// Recovery replays nothing.
+    SkipReplay,
 }
 
 impl Cluster {
@@ -113,6 +161,7 @@ impl Cluster {
             stall_max: ms(r.below(800) + 1),
             failing: r.below(30) * r.below(2),
             slow: r.below(50),
+            crashing: *r.pick(&[0, 5, 15, 40]),
             hints_lost: *r.pick(&[0, 100, 500, 1000]),
             trouble_every: ms(*r.pick(&[0, 100, 200, 400])),
         };
@@ -122,6 +171,8 @@ impl Cluster {
             locks: r.small(1, 4),
             threads: r.small(1, 2),
             devices: r.small(1, 3),
+            large_blocks: r.below(2) == 0,
+            checkpoints: r.below(3) != 0,
             faults,
             sabotage: None,
         }

@@ -11,10 +11,17 @@ use braid_lock::dlock::{Action, Context, Dlock, Event as LockEvent, Seen, Time};
 use braid_lock::{Me, Mode};
 
 use crate::Sabotage;
-use crate::disk::{Address, Answer, LEN, Op, lock_no};
+use crate::disk::{Address, Answer, LEN, Op};
 use crate::node::{Purpose, State};
-use crate::work::{WorkAction, WorkEvent};
 use crate::world::{Event, Pid, World};
+
+/// The locks that a thread takes, one after the other, and how many it has.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Plan {
+    locks: Vec<usize>,
+    mode: Mode,
+    got: usize,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -87,32 +94,60 @@ impl World {
         self.processes.get(pid).and_then(|p| p.locks.get(lock)).is_some_and(Lock::waits)
     }
 
+    /// A thread wants some locks, and takes them in the order of their numbers.
     pub(crate) fn thread_wants(&mut self, pid: Pid, thread: usize) {
-        let lock = usize::try_from(self.random.below(u64::from(self.cluster.locks))).unwrap_or(0);
-        let mode = *self.random.pick(&[Mode::Shared, Mode::Exclusive]);
-        let now = self.now;
-        let Some(process) = self.processes.get_mut(pid) else { return };
-        if process.state != State::Running {
+        if self.processes.get(pid).is_none_or(|p| p.state != State::Running) {
             return;
         }
+        let share = 1 + self.random.below(3);
+        let mut locks: Vec<usize> =
+            (0..usize::from(self.cluster.locks)).filter(|_| self.random.below(6) < share).collect();
+        if locks.is_empty() {
+            let lock = self.random.below(u64::from(self.cluster.locks));
+            locks.push(usize::try_from(lock).unwrap_or(0));
+        }
+        let mode = *self.random.pick(&[Mode::Shared, Mode::Exclusive]);
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        if let Some(plan) = process.plans.get_mut(thread) {
+            *plan = Plan { locks, mode, got: 0 };
+        }
+        self.wants_next(pid, thread);
+    }
+    /// Queues up for the next lock of the plan, or begins when it has them all.
+    fn wants_next(&mut self, pid: Pid, thread: usize) {
+        let now = self.now;
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let Some(plan) = process.plans.get(thread).cloned() else { return };
+        let next = plan.locks.get(plan.got).copied();
         if let Some(wait) = process.waits.get_mut(thread) {
-            *wait = Some(now);
+            *wait = next.map(|_| now);
         }
-        if let Some(lock) = process.locks.get_mut(lock) {
-            lock.queue.push_back((thread, mode));
+        let Some(next) = next else {
+            return self.use_begins(pid, thread, plan.locks, plan.mode);
+        };
+        if let Some(lock) = process.locks.get_mut(next) {
+            lock.queue.push_back((thread, plan.mode));
         }
-        self.pump(pid, lock);
+        self.pump(pid, next);
     }
 
-    pub(crate) fn end_use(&mut self, pid: Pid, thread: usize, lock: usize) {
-        if let Some(l) = self.lock_mut(pid, lock) {
-            l.users -= 1;
-            l.writer &= l.users > 0;
+    pub(crate) fn end_use(&mut self, pid: Pid, thread: usize) {
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let Some(plan) = process.plans.get_mut(thread).map(std::mem::take) else { return };
+        for lock in &plan.locks {
+            if let Some(l) = process.locks.get_mut(*lock) {
+                l.users -= 1;
+                l.writer &= l.users > 0;
+            }
         }
         self.report.uses += 1;
-        let pause = self.random.time(Duration::from_millis(60));
+        // Once nothing goes wrong any more, little is to be seen.
+        let pause = if self.faulty() { 40 } else { 300 };
+        let pause = self.random.time(Duration::from_millis(pause));
         self.after(pause, Event::Thread { pid, thread });
-        self.pump(pid, lock);
+        for lock in plan.locks {
+            self.pump(pid, lock);
+        }
     }
 
     pub(crate) fn lock_timer(&mut self, pid: Pid, lock: usize) {
@@ -145,7 +180,7 @@ impl World {
     }
 
     fn seen(&mut self, pid: Pid, lock: usize, bytes: &[u8]) -> Option<Seen> {
-        match LockRecord::decode(bytes, lock_no(lock)) {
+        match LockRecord::decode(bytes, self.disk.image.lock_no(lock)) {
             Err(e) => {
                 self.fail(e.to_string());
                 None
@@ -187,7 +222,7 @@ impl World {
                     self.submit(pid, Address::Lock(lock), op, Purpose::Lock(lock));
                 }
                 Action::Hint { to, .. } => self.send_hint(to, lock),
-                Action::Granted(_) => {}
+                Action::Granted(mode) => self.granted(pid, mode),
                 Action::Demote(to) => {
                     if let Some(l) = self.lock_mut(pid, lock) {
                         l.demand = Some(l.demand.map_or(to, |d| d.min(to)));
@@ -198,6 +233,16 @@ impl World {
         self.check_lock(lock);
         self.set_timer(pid, lock);
         self.pump(pid, lock);
+    }
+
+    fn granted(&mut self, pid: Pid, mode: Mode) {
+        let work = self.processes.get(pid).and_then(|p| p.work.as_ref());
+        if mode == Mode::Exclusive
+            && self.cluster.sabotage != Some(Sabotage::ForgetGrants)
+            && let Some(metadata) = work.and_then(|work| work.metadata.as_ref())
+        {
+            metadata.note_granted();
+        }
     }
 
     fn set_timer(&mut self, pid: Pid, lock: usize) {
@@ -251,10 +296,10 @@ impl World {
         l.queue.pop_front();
         l.users += 1;
         l.writer = mode == Mode::Exclusive;
-        if let Some(wait) = self.processes.get_mut(pid).and_then(|p| p.waits.get_mut(thread)) {
-            *wait = None;
+        if let Some(plan) = self.processes.get_mut(pid).and_then(|p| p.plans.get_mut(thread)) {
+            plan.got += 1;
         }
-        self.work(pid, WorkEvent::Use { thread, lock, mode });
+        self.wants_next(pid, thread);
         true
     }
 
@@ -271,7 +316,7 @@ impl World {
             },
             Some((to, Phase::Draining)) if l.drained(to) => {
                 l.demotion = Some((to, Phase::Calling));
-                self.work(pid, WorkEvent::Demote { lock, to });
+                self.demote_work(pid, lock, to);
                 true
             }
             Some((to, Phase::Ready)) if !l.dlock.is_busy() => {
@@ -302,33 +347,18 @@ impl World {
     pub(crate) fn settle_for_leave(&mut self, pid: Pid, lock: usize) {
         if let Some(l) = self.lock_mut(pid, lock) {
             l.demotion = Some((Mode::Unlocked, Phase::Keeping));
-            self.work(pid, WorkEvent::Demote { lock, to: Mode::Unlocked });
+            self.demote_work(pid, lock, Mode::Unlocked);
         }
     }
 
-    /// One step of the work, and what it asks for.
-    pub(crate) fn work(&mut self, pid: Pid, event: WorkEvent) {
-        let Some(process) = self.processes.get_mut(pid) else { return };
-        let Some(work) = &mut process.work else { return };
-        for action in work.step(event) {
-            match action {
-                WorkAction::Io { token, place, io, .. } => self.work_io(pid, token, place, io),
-                WorkAction::UseDone { thread, lock } => {
-                    let pause = self.random.time(Duration::from_millis(2));
-                    self.after(pause, Event::EndUse { pid, thread, lock });
-                }
-                WorkAction::Demoted { lock } => {
-                    if let Some(l) = self.lock_mut(pid, lock)
-                        && let Some((to, phase)) = l.demotion
-                    {
-                        let keep = phase == Phase::Keeping;
-                        l.demotion = Some((to, if keep { Phase::Kept } else { Phase::Ready }));
-                        self.pump(pid, lock);
-                    }
-                }
-                WorkAction::Recovered { dead } => self.recovered_by(pid, dead),
-                WorkAction::Broken(what) => self.fail(what),
-            }
+    /// What the lock covers is in place.
+    pub(crate) fn demoted(&mut self, pid: Pid, lock: usize) {
+        if let Some(l) = self.lock_mut(pid, lock)
+            && let Some((to, phase @ (Phase::Calling | Phase::Keeping))) = l.demotion
+        {
+            let keep = phase == Phase::Keeping;
+            l.demotion = Some((to, if keep { Phase::Kept } else { Phase::Ready }));
+            self.pump(pid, lock);
         }
     }
 }

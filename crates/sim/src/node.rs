@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use braid_format::{Incarnation, NodeId};
+use braid_fs::simulation::Metadata;
 use braid_lock::dlock::{Event as LockEvent, Time};
 use braid_lock::node::watch::{SlotSight, Watch, WatchAction, WatchEvent, freed};
 use braid_lock::{HostIdentity, Me, Mode};
 
-use crate::disk::{Address, Answer, LEN, Op, lock_no};
-use crate::locks::Lock;
-use crate::work::{Counters, NodeWork, WorkEvent, WorkIo};
+use crate::Sabotage;
+use crate::disk::{Address, Answer, LEN, Op};
+use crate::locks::{Lock, Plan};
+use crate::work::{Task, Work};
 use crate::world::{Event, Pid, World};
 
 /// Between two heartbeats, and two looks.
@@ -43,18 +45,20 @@ pub(crate) enum Purpose {
     WatchSettle(Box<SlotRecord>),
     LeaveWrite(Box<SlotRecord>),
     LeaveSettle,
+    /// Of these devices, the ones from here: so that no power cut makes the slot free again.
+    JoinFlush(u16),
     Lock(usize),
-    Work {
-        token: u64,
-    },
+    /// Of a lane.
+    Work(usize),
 }
 impl Purpose {
     /// Failures of these reads are handled as in the real code.
     pub(crate) fn may_fail(&self) -> bool {
-        matches!(self, Self::Lock(_) | Self::Work { .. } | Self::Sight | Self::JoinRead)
+        matches!(self, Self::Lock(_) | Self::Work(_) | Self::Sight | Self::JoinRead)
     }
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each asked by name")]
 pub(crate) struct Process {
     pub(crate) node: u16,
     pub(crate) me: Option<Me>,
@@ -69,14 +73,21 @@ pub(crate) struct Process {
     pub(crate) tokens: u64,
     pub(crate) requests: HashMap<u64, Purpose>,
     pub(crate) locks: Vec<Lock>,
-    pub(crate) work: Option<Box<dyn NodeWork>>,
-    /// Per thread, since when it waits.
+    pub(crate) work: Option<Work>,
+    /// Per thread, since when it waits for a lock.
     pub(crate) waits: Vec<Option<Time>>,
+    pub(crate) plans: Vec<Plan>,
+    /// The slot that it is taking over: what stands there, and what shall stand.
+    taking: Option<(Box<SlotRecord>, Box<SlotRecord>)>,
     watch: Option<Watch>,
     mine: Option<Box<SlotRecord>>,
     slots: Vec<SlotRecord>,
     beats: Vec<Option<Heartbeat>>,
     sequence: u64,
+    /// Its journal is being closed.
+    closing: bool,
+    /// Power was cut: nothing of it lands any more.
+    pub(crate) cut: bool,
 }
 
 impl Process {
@@ -87,8 +98,8 @@ impl Process {
     }
 }
 
-fn identity() -> HostIdentity {
-    HostIdentity { boot_id: [1; 16], machine_id: [2; 16], host: "host".to_owned() }
+fn identity(boot: u8) -> HostIdentity {
+    HostIdentity { boot_id: [boot; 16], machine_id: [2; 16], host: "host".to_owned() }
 }
 
 fn bytes_of(record: &SlotRecord) -> Vec<u8> {
@@ -113,14 +124,18 @@ impl World {
             in_flight: 0,
             tokens: 0,
             requests: HashMap::new(),
-            locks: (0..locks).map(|l| Lock::new(lock_no(l))).collect(),
-            work: None,
+            locks: (0..locks).map(|l| Lock::new(self.disk.image.lock_no(l))).collect(),
+            work: Some(Work::new(self.disk.image.clone(), threads)),
             waits: vec![None; threads],
+            plans: vec![Plan::default(); threads],
+            taking: None,
             watch: None,
             mine: None,
             slots: Vec::new(),
             beats: vec![None; usize::from(self.cluster.slots)],
             sequence: 0,
+            closing: false,
+            cut: false,
         });
         self.submit(pid, Address::Slots, Op::Read, Purpose::JoinRead);
     }
@@ -132,13 +147,8 @@ impl World {
         };
         match (purpose, answer) {
             (Purpose::Lock(lock), answer) => self.lock_answered(pid, lock, answer),
-            (Purpose::Work { token }, answer) => {
-                let result = match answer {
-                    Answer::Done(bytes) => Ok(bytes),
-                    Answer::Mismatch(_) | Answer::Failed => Err(()),
-                };
-                self.work(pid, WorkEvent::Done { token, result });
-            }
+            (Purpose::Work(lane), answer) => self.work_answered(pid, lane, answer),
+            (Purpose::JoinFlush(device), _) => self.join_flush(pid, device + 1),
             (Purpose::Beat, _) => {}
             (Purpose::Sight, Answer::Done(bytes)) => {
                 self.see(pid, &bytes);
@@ -176,11 +186,11 @@ impl World {
                 self.submit(pid, slot, Op::Read, Purpose::WatchSettle(new));
             }
             (Purpose::WatchWrite(new), answer) => {
-                self.watch(pid, WatchEvent::Wrote(stands(&answer, &new)));
+                self.wrote_slot(pid, stands(&answer, &new));
             }
             (Purpose::WatchSettle(new), answer) => {
                 let done = answer == Answer::Done(bytes_of(&new));
-                self.watch(pid, WatchEvent::Wrote(done));
+                self.wrote_slot(pid, done);
             }
             (Purpose::LeaveWrite(new), Answer::Failed) => {
                 let slot = Address::Slot(new.life.slot.0);
@@ -225,7 +235,7 @@ impl World {
         let slot = old.life.slot;
         self.lives.insert(slot.0, pid);
         let last = old.recoverer.filter(|by| by.slot == slot).unwrap_or(old.life);
-        let host = identity();
+        let host = identity(self.boot);
         Box::new(SlotRecord {
             life: Me { slot, incarnation: Incarnation(last.incarnation.0 + 1) },
             state: SlotState::Active,
@@ -243,10 +253,10 @@ impl World {
         if !done {
             return self.join_again(pid);
         }
-        if self.check_fenced(pid, taking.life) {
-            self.report.recoveries += 1;
-            self.write_slot(pid, taking, mine, Purpose::JoinWrite(Box::new(mine.clone())));
+        if let Some(process) = self.processes.get_mut(pid) {
+            process.taking = Some((Box::new(taking.clone()), Box::new(mine.clone())));
         }
+        self.begin_recovery(pid, taking.life);
     }
 
     fn join_again(&mut self, pid: Pid) {
@@ -256,6 +266,7 @@ impl World {
         // The process as such goes on; it is simpler to start another in its place.
         process.state = State::Gone;
         process.left = true;
+        process.work = None;
         let node = process.node;
         self.after(pause, Event::Start(node));
     }
@@ -268,15 +279,30 @@ impl World {
         if self.processes.iter().any(|p| p.me == Some(me)) {
             return self.fail(format!("{me:?} lives twice"));
         }
-        let work =
-            Counters::new(me, self.cluster.devices, self.oracle.clone(), self.cluster.sabotage);
         let Some(process) = self.processes.get_mut(pid) else { return };
-        process.me = Some(me);
         process.mine = Some(mine);
-        process.state = State::Running;
-        process.work = Some(Box::new(work));
-        process.watch = Some(Watch::new(me, identity(), BEAT));
+        self.join_flush(pid, 0);
+    }
+    /// Until its slot is durably its own, a power cut may give the same life to another.
+    fn join_flush(&mut self, pid: Pid, device: u16) {
+        if device < self.cluster.devices {
+            let address = Address::Device(device);
+            return self.submit(pid, address, Op::Flush, Purpose::JoinFlush(device));
+        }
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        process.me = process.mine.as_ref().map(|mine| mine.life);
+        let me = process.me;
         self.note(|| format!("process {pid} is {me:?}"));
+        self.work(pid, Task::Open);
+    }
+    /// The journal is its own: it runs.
+    pub(crate) fn opened(&mut self, pid: Pid, metadata: Metadata) {
+        let boot = self.boot;
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let (Some(me), Some(work)) = (process.me, &mut process.work) else { return };
+        work.metadata = Some(metadata);
+        process.state = State::Running;
+        process.watch = Some(Watch::new(me, identity(boot), BEAT));
         self.after(Duration::ZERO, Event::Beat { pid });
         self.after(BEAT / 2, Event::Look { pid });
         for thread in 0..usize::from(self.cluster.threads) {
@@ -284,24 +310,34 @@ impl World {
             self.after(pause, Event::Thread { pid, thread });
         }
     }
+    /// It cannot go on: as a crash, but by its own decision.
+    pub(crate) fn gives_up(&mut self, pid: Pid, why: &dyn std::fmt::Display) {
+        self.note(|| format!("process {pid} gives up: {why}"));
+        self.crash(pid);
+    }
 
     pub(crate) fn beat(&mut self, pid: Pid) {
         let Some(process) = self.processes.get_mut(pid) else { return };
         let Some(life) = process.me else { return };
         process.sequence += 1;
-        let waiting = process.locks.iter().enumerate().filter(|(_, l)| l.waits());
+        let waiting = process.locks.iter().filter(|l| l.waits());
         let beat = Heartbeat {
             life,
             pool_epoch: 1,
             sequence: process.sequence,
             free_delta: 0,
             inode_delta: 0,
-            wishes: waiting.map(|(at, l)| (lock_no(at), l.dlock.want())).collect(),
+            wishes: waiting.map(|l| (l.dlock_no(), l.dlock.want())).collect(),
         };
         let mut bytes = vec![0; LEN];
         beat.encode(&mut bytes);
         self.submit(pid, Address::Beat(life.slot.0), Op::Write(bytes), Purpose::Beat);
         self.after(BEAT, Event::Beat { pid });
+        match self.random.below(8) {
+            0 => self.commit(pid),
+            1 if self.cluster.checkpoints => self.checkpoint(pid),
+            _ => {}
+        }
     }
 
     fn decode_slots(&mut self, bytes: &[u8]) -> Vec<SlotRecord> {
@@ -373,7 +409,10 @@ impl World {
                 }
                 WatchAction::Recover(dead) => self.begin_recovery(pid, dead),
                 WatchAction::Suspect(life) => {
-                    self.fail(format!("{life:?} is suspected on its own host"));
+                    // Of an earlier boot: not yet recovered.
+                    if !self.processes.iter().any(|p| p.me == Some(life) && p.cut) {
+                        self.fail(format!("{life:?} is suspected on its own host"));
+                    }
                 }
                 WatchAction::Evicted => {
                     self.fail(format!("process {pid} was evicted although it lives"));
@@ -389,10 +428,18 @@ impl World {
         }
     }
 
+    fn wrote_slot(&mut self, pid: Pid, done: bool) {
+        self.watch(pid, WatchEvent::Wrote(done));
+        self.leave_if_done(pid);
+    }
+
     fn begin_recovery(&mut self, pid: Pid, dead: Me) {
         if self.check_fenced(pid, dead) {
             self.note(|| format!("process {pid} recovers {dead:?}"));
-            self.work(pid, WorkEvent::Recover { dead });
+            if self.cluster.sabotage == Some(Sabotage::SkipReplay) {
+                return self.recovered_by(pid, dead, true);
+            }
+            self.work(pid, Task::Recover { dead });
         }
     }
 
@@ -407,29 +454,40 @@ impl World {
         fenced
     }
 
-    pub(crate) fn recovered_by(&mut self, pid: Pid, dead: Me) {
-        self.report.recoveries += 1;
-        self.note(|| format!("process {pid} has recovered {dead:?}"));
-        self.watch(pid, WatchEvent::Recovered(true));
-        self.leave_if_done(pid);
+    pub(crate) fn recovered_by(&mut self, pid: Pid, dead: Me, done: bool) {
+        self.note(|| format!("process {pid} has recovered {dead:?}: {done}"));
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        match process.taking.take() {
+            Some((taking, mine)) if done => {
+                self.write_slot(pid, &taking, &mine, Purpose::JoinWrite(mine.clone()));
+            }
+            Some(_) => self.gives_up(pid, &"cannot recover the slot that it wants"),
+            None => {
+                self.watch(pid, WatchEvent::Recovered(done));
+                self.leave_if_done(pid);
+            }
+        }
     }
 
     /// A slot changed on the device: whose life is over?
     pub(crate) fn slot_changed(&mut self, slot: u16) {
-        let Answer::Done(bytes) = self.disk.land(Address::Slot(slot), &Op::Read) else { return };
-        match SlotRecord::decode(&bytes, NodeId(slot)) {
-            Err(e) => self.fail(e.to_string()),
-            Ok(record) => {
-                for process in &mut self.processes {
-                    if let Some(me) = process.me
-                        && me.slot == record.life.slot
-                        && (me.incarnation < record.life.incarnation
-                            || record.state == SlotState::Free)
-                    {
-                        process.recovered = true;
-                    }
-                }
+        let record = match self.disk.slot(slot) {
+            Ok(record) => record,
+            Err(e) => return self.fail(e),
+        };
+        let mut over = Vec::new();
+        for process in &mut self.processes {
+            if let Some(me) = process.me
+                && me.slot == record.life.slot
+                && !process.recovered
+                && (me.incarnation < record.life.incarnation || record.state == SlotState::Free)
+            {
+                process.recovered = true;
+                over.push(me);
             }
+        }
+        for me in over {
+            self.check_recovered(me);
         }
     }
 
@@ -457,13 +515,20 @@ impl World {
             _ if busy => {}
             Some(lock) => self.settle_for_leave(pid, lock),
             None => {
-                let nonce = self.nonce();
                 let Some(process) = self.processes.get_mut(pid) else { return };
-                let Some(mine) = process.mine.take() else { return };
-                let new = Box::new(freed(&mine, nonce));
-                self.write_slot(pid, &mine, &new, Purpose::LeaveWrite(new.clone()));
+                if !std::mem::replace(&mut process.closing, true) {
+                    self.work(pid, Task::Close);
+                }
             }
         }
+    }
+    /// The journal is clean.
+    pub(crate) fn closed(&mut self, pid: Pid) {
+        let nonce = self.nonce();
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let Some(mine) = process.mine.take() else { return };
+        let new = Box::new(freed(&mine, nonce));
+        self.write_slot(pid, &mine, &new, Purpose::LeaveWrite(new.clone()));
     }
 
     /// Whether or not the slot was freed: nothing dirty is left, so others may recover it.
@@ -472,19 +537,11 @@ impl World {
         let Some(process) = self.processes.get_mut(pid) else { return };
         process.state = State::Gone;
         process.left = true;
+        process.work = None;
         let node = process.node;
         self.note(|| format!("process {pid} has left"));
         let pause = self.random.time(Duration::from_millis(300));
         self.after(pause, Event::Start(node));
-    }
-
-    pub(crate) fn work_io(&mut self, pid: Pid, token: u64, place: (u16, u64), io: WorkIo) {
-        let op = match io {
-            WorkIo::Read => Op::Read,
-            WorkIo::Write(bytes) => Op::Write(bytes),
-            WorkIo::Flush => Op::Flush,
-        };
-        self.submit(pid, Address::Data(place), op, Purpose::Work { token });
     }
 
     /// Feeds a lock's event to whoever waits (a hint, a wish).

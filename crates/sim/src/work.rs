@@ -1,284 +1,347 @@
-//! What a node does under its locks: a state machine, so that it runs in virtual time. The first
-//! one counts; a journal and a file system join by implementing [`NodeWork`].
+//! What a node does under its locks: transactions on real metadata through the real journal,
+//! commits, write-back when a lock is given up, replay for the dead.
+//!
+//! Each node has some lanes: one for each of its threads (they read and change), one for all
+//! that commits or writes back (a commit by one job and a wait for it by another would sleep for
+//! ever), one for recoveries. Jobs of different lanes overlap at their requests.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::rc::Rc;
+use std::collections::VecDeque;
+use std::sync::Arc;
 
+use braid_format::Bytes;
+use braid_fs::Error;
+use braid_fs::simulation::{Metadata, Replayed, replay};
 use braid_lock::{Me, Mode};
 
 use crate::Sabotage;
+use crate::disk::{Address, Answer, Op, blocks_of};
+use crate::image::{BlockIndex, Image, set_value, value_of};
+use crate::lane::{Lane, Request, Stop};
+use crate::node::Purpose;
+use crate::world::{Event, Pid, World};
 
-/// A lock, counted from zero.
-pub type LockIndex = usize;
+/// Bound of clean metadata in a node's memory.
+const CACHE: Bytes = Bytes::MIB;
 
-/// First data sector: one for each lock from here.
-pub(crate) const DATA: u64 = 100_000;
-
-/// A place for data: device, sector.
-pub type Place = (u16, u64);
-
-/// What happened to the work of a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WorkEvent {
-    /// Thread `thread` holds the lock; answer with `UseDone`.
-    Use {
-        /// Which thread.
-        thread: usize,
-        /// Which lock.
-        lock: LockIndex,
-        /// In which mode.
-        mode: Mode,
-    },
-    /// Give the lock's caches up down to `to`: answer with `Demoted` when all is in place and
-    /// stable. No user is in the way.
-    Demote {
-        /// Which lock.
-        lock: LockIndex,
-        /// What may be kept.
-        to: Mode,
-    },
-    /// Put in place what a fenced node left behind; answer with `Recovered`.
-    Recover {
-        /// Who.
-        dead: Me,
-    },
-    /// Answer to `Io`: the bytes read (empty for others), or a failure.
-    Done {
-        /// Which request.
-        token: u64,
-        /// Its outcome.
-        result: Result<Vec<u8>, ()>,
-    },
-}
-
-/// A request for data. Failures of writes are not injected: a write that failed makes a node
-/// withdraw, which is a crash.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WorkIo {
-    /// Read a sector.
-    Read,
-    /// Write a sector.
-    Write(Vec<u8>),
-    /// Make the device's completed writes stable.
-    Flush,
-}
-
-/// What the work wants.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WorkAction {
-    /// A request.
-    Io {
-        /// Comes back with the answer.
-        token: u64,
-        /// Under which lock.
-        lock: LockIndex,
-        /// Where.
-        place: Place,
-        /// What.
-        io: WorkIo,
-    },
-    /// The thread has done what it took the lock for.
-    UseDone {
-        /// Which thread.
-        thread: usize,
-        /// Which lock.
-        lock: LockIndex,
-    },
-    /// The caches are given up.
-    Demoted {
-        /// Which lock.
-        lock: LockIndex,
-    },
-    /// The dead node's work is in place.
-    Recovered {
-        /// Who.
-        dead: Me,
-    },
-    /// An invariant of the work broke.
-    Broken(String),
-}
-
-/// The seam for what runs above the locks.
-pub trait NodeWork {
-    /// Takes an event, says what to do.
-    fn step(&mut self, event: WorkEvent) -> Vec<WorkAction>;
-}
-
-/// What everybody knows of the counters: for checking only.
-#[derive(Debug, Default)]
-pub struct Oracle {
-    counters: Vec<Truth>,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Truth {
-    /// Highest value known to be stable.
-    stable: u64,
-    /// Latest value anybody has set, and who.
-    latest: u64,
-    by: Option<Me>,
-    /// That one has died: its latest values may be lost, down to what is stable.
-    uncertain: bool,
-}
-
-impl Oracle {
-    /// For so many counters.
-    pub fn new(counters: usize) -> Self {
-        Self { counters: vec![Truth::default(); counters] }
-    }
-    /// A process has died.
-    pub fn died(&mut self, life: Me) {
-        for truth in &mut self.counters {
-            truth.uncertain |= truth.by == Some(life);
-        }
-    }
-    /// Acknowledged increments so far.
-    pub fn stable_total(&self) -> u64 {
-        self.counters.iter().map(|t| t.stable).sum()
-    }
-    fn observe(&mut self, lock: LockIndex, value: u64) -> Result<(), String> {
-        let Some(truth) = self.counters.get_mut(lock) else { return Ok(()) };
-        let allowed = if truth.uncertain { truth.stable } else { truth.latest }..=truth.latest;
-        if !allowed.contains(&value) {
-            return Err(format!("counter {lock} reads {value}, allowed are {allowed:?}"));
-        }
-        (truth.latest, truth.uncertain) = (value, false);
-        Ok(())
-    }
-    fn set(&mut self, lock: LockIndex, value: u64, by: Me) {
-        if let Some(truth) = self.counters.get_mut(lock) {
-            (truth.latest, truth.by) = (value, Some(by));
-        }
-    }
-    fn stable(&mut self, lock: LockIndex, value: u64) {
-        if let Some(truth) = self.counters.get_mut(lock) {
-            truth.stable = truth.stable.max(value);
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Cache {
-    value: u64,
-    dirty: bool,
-}
-
+/// Something a node does that takes requests.
 #[derive(Debug, Clone)]
-enum Pending {
-    Load { thread: usize, lock: LockIndex, mode: Mode },
-    Write { lock: LockIndex, to: Mode, value: u64 },
-    Flush { lock: LockIndex, to: Mode, value: u64 },
+pub(crate) enum Task {
+    /// Takes over the journal of its slot.
+    Open,
+    /// Thread `thread` holds `locks` in `mode`: reads all blocks under them, and changes `change`.
+    Use { thread: usize, locks: Vec<usize>, mode: Mode, change: Vec<BlockIndex>, value: u64 },
+    /// Makes what was closed before durable: `count` transactions.
+    Commit { count: usize },
+    /// Puts all that is durable in place.
+    Checkpoint,
+    /// Puts everything under a lock in place, and keeps at most what `to` allows.
+    Demote { lock: usize, to: Mode },
+    /// Replays the journal of a dead node.
+    Recover { dead: Me },
+    /// Leaves the journal clean.
+    Close,
 }
 
-/// One counter under each lock, cached, written when the lock is given up.
-pub struct Counters {
-    me: Me,
-    devices: u16,
-    oracle: Rc<RefCell<Oracle>>,
-    cache: HashMap<LockIndex, Cache>,
-    pending: HashMap<u64, Pending>,
-    tokens: u64,
-    sabotage: Option<Sabotage>,
+/// How a task ended.
+pub(crate) enum Outcome {
+    Opened(Result<Metadata, Error>),
+    /// What was read.
+    Used(Result<Vec<(BlockIndex, Option<u64>)>, Error>),
+    Synced(Result<(), Error>),
+    Replayed(Result<Replayed, Error>),
 }
 
-impl Counters {
-    /// The work of `me`.
-    pub fn new(
-        me: Me,
-        devices: u16,
-        oracle: Rc<RefCell<Oracle>>,
-        sabotage: Option<Sabotage>,
-    ) -> Self {
-        let (cache, pending) = (HashMap::new(), HashMap::new());
-        Self { me, devices, oracle, cache, pending, tokens: 0, sabotage }
+/// A lane, what it does, and what it will do.
+#[derive(Default)]
+struct Queue {
+    lane: Option<Lane<Outcome>>,
+    now: Option<Task>,
+    later: VecDeque<Task>,
+}
+
+/// A node's work.
+pub(crate) struct Work {
+    image: Arc<Image>,
+    /// First the committing one, then the recovering one, then one for each thread.
+    queues: Vec<Queue>,
+    pub(crate) metadata: Option<Metadata>,
+    /// A dead life whose journal is being replayed here.
+    pub(crate) recovering: Option<Me>,
+}
+
+impl Work {
+    pub(crate) fn new(image: Arc<Image>, threads: usize) -> Self {
+        let queues = std::iter::repeat_with(Queue::default).take(2 + threads).collect();
+        Self { image, queues, metadata: None, recovering: None }
     }
-    fn place(&self, lock: LockIndex) -> Place {
-        let lock = u64::try_from(lock).unwrap_or(0);
-        let device = u16::try_from(lock + 1).unwrap_or(0) % self.devices;
-        (device, DATA + lock)
+    /// The node has died: its lanes end, what it was doing is remembered.
+    pub(crate) fn die(&mut self) {
+        self.queues.clear();
+        self.metadata = None;
     }
-    fn io(&mut self, pending: Pending, io: WorkIo) -> WorkAction {
-        let lock = match &pending {
-            Pending::Load { lock, .. }
-            | Pending::Write { lock, .. }
-            | Pending::Flush { lock, .. } => *lock,
-        };
-        self.tokens += 1;
-        self.pending.insert(self.tokens, pending);
-        WorkAction::Io { token: self.tokens, lock, place: self.place(lock), io }
-    }
-    fn use_it(&mut self, thread: usize, lock: LockIndex, mode: Mode) -> WorkAction {
-        let Some(cache) = self.cache.get_mut(&lock) else {
-            return self.io(Pending::Load { thread, lock, mode }, WorkIo::Read);
-        };
-        let mut oracle = self.oracle.borrow_mut();
-        if let Err(broken) = oracle.observe(lock, cache.value) {
-            return WorkAction::Broken(format!("{:?}: {broken}", self.me));
+    fn lane_of(task: &Task) -> usize {
+        match task {
+            Task::Open
+            | Task::Commit { .. }
+            | Task::Checkpoint
+            | Task::Demote { .. }
+            | Task::Close => 0,
+            Task::Recover { .. } => 1,
+            Task::Use { thread, .. } => 2 + thread,
         }
+    }
+    /// Tasks that commit or write back, under way or waiting.
+    pub(crate) fn syncs(&self) -> usize {
+        self.queues.first().map_or(0, |q| q.later.len() + usize::from(q.now.is_some()))
+    }
+    /// Begins the next task of a lane, if it has none.
+    fn begin(&mut self, lane: usize, me: Option<Me>) -> Option<Stop<Outcome>> {
+        let queue = self.queues.get_mut(lane)?;
+        if queue.now.is_some() {
+            return None;
+        }
+        let task = queue.later.pop_front()?;
+        let job = job(&task, &self.image, me, self.metadata.clone());
+        queue.now = Some(task);
+        let lane = queue.lane.get_or_insert_with(Lane::new);
+        Some(job.map_or_else(|| Stop::Done(Outcome::Synced(Ok(()))), |job| lane.start(job)))
+    }
+    fn reply(&self, lane: usize, reply: Result<Vec<u8>, ()>) -> Option<Stop<Outcome>> {
+        Some(self.queues.get(lane)?.lane.as_ref()?.reply(reply))
+    }
+}
+
+type Job = Box<dyn FnOnce() -> Outcome + Send>;
+
+/// The code of a task. `None`: nothing can be done yet.
+fn job(task: &Task, image: &Arc<Image>, me: Option<Me>, metadata: Option<Metadata>) -> Option<Job> {
+    let image = image.clone();
+    Some(match task.clone() {
+        Task::Open => {
+            let me = me?;
+            Box::new(move || {
+                let open = Metadata::open(&image.places, me.slot, me.incarnation, CACHE);
+                Outcome::Opened(open)
+            })
+        }
+        Task::Recover { dead } => {
+            Box::new(move || Outcome::Replayed(replay(&image.places, dead.slot)))
+        }
+        Task::Use { locks, change, value, .. } => {
+            let metadata = metadata?;
+            Box::new(move || Outcome::Used(use_locks(&image, &metadata, &locks, &change, value)))
+        }
+        Task::Commit { .. } => {
+            let metadata = metadata?;
+            Box::new(move || Outcome::Synced(metadata.commit()))
+        }
+        Task::Checkpoint => {
+            let metadata = metadata?;
+            Box::new(move || Outcome::Synced(metadata.checkpoint()))
+        }
+        Task::Close => {
+            let metadata = metadata?;
+            Box::new(move || Outcome::Synced(metadata.close()))
+        }
+        Task::Demote { lock, to } => {
+            let metadata = metadata?;
+            Box::new(move || {
+                let owner = image.lock_no(lock);
+                let done = metadata.sync_owner(owner);
+                if done.is_ok() && to == Mode::Unlocked {
+                    metadata.drop_owner(owner);
+                }
+                Outcome::Synced(done)
+            })
+        }
+    })
+}
+
+/// Reads everything under some locks, then changes some of it in one transaction.
+fn use_locks(
+    image: &Image,
+    metadata: &Metadata,
+    locks: &[usize],
+    change: &[BlockIndex],
+    value: u64,
+) -> Result<Vec<(BlockIndex, Option<u64>)>, Error> {
+    let mut reads = Vec::new();
+    for block in locks.iter().flat_map(|lock| blocks_of(*lock)) {
+        let (no, owner) = image.owned(block);
+        reads.push((block, value_of(&metadata.read(no, owner)?)));
+    }
+    if !change.is_empty() {
+        let blocks: Vec<_> = change.iter().map(|b| image.owned(*b)).collect();
+        metadata.change(&blocks, |body| set_value(body, value))?;
+    }
+    Ok(reads)
+}
+
+impl World {
+    /// Gives a node something to do.
+    pub(crate) fn work(&mut self, pid: Pid, task: Task) {
+        self.note(|| format!("process {pid} is to {task:?}"));
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let Some(work) = &mut process.work else { return };
+        let lane = Work::lane_of(&task);
+        if let Task::Recover { dead } = task {
+            work.recovering = Some(dead);
+        }
+        if let Some(queue) = work.queues.get_mut(lane) {
+            queue.later.push_back(task);
+        }
+        self.proceed(pid, lane, None);
+    }
+    /// A request of a lane is answered.
+    pub(crate) fn work_answered(&mut self, pid: Pid, lane: usize, answer: Answer) {
+        let reply = match answer {
+            Answer::Done(bytes) => Ok(bytes),
+            Answer::Mismatch(_) | Answer::Failed => Err(()),
+        };
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let stop = process.work.as_ref().and_then(|work| work.reply(lane, reply));
+        self.proceed(pid, lane, stop);
+    }
+    /// Lets a lane run until it asks for something, or has nothing to do.
+    fn proceed(&mut self, pid: Pid, lane: usize, mut stop: Option<Stop<Outcome>>) {
+        loop {
+            let Some(process) = self.processes.get_mut(pid) else { return };
+            let me = process.me;
+            let Some(work) = &mut process.work else { return };
+            let Some(next) = stop.take().or_else(|| work.begin(lane, me)) else { return };
+            match next {
+                Stop::Asks(request) => return self.work_request(pid, lane, request),
+                Stop::Panicked(what) => {
+                    let task = work.queues.get(lane).and_then(|q| q.now.clone());
+                    return self.fail(format!("process {pid} {me:?} at {task:?}: {what}"));
+                }
+                Stop::Done(outcome) => {
+                    let task = work.queues.get_mut(lane).and_then(|q| q.now.take());
+                    if let Some(task) = task {
+                        self.work_done(pid, task, outcome);
+                    }
+                }
+            }
+        }
+    }
+    fn work_request(&mut self, pid: Pid, lane: usize, request: Request) {
+        let (address, op) = match request {
+            Request::Read { place, len } => (Address::Data(place, len), Op::Read),
+            Request::Write { place, bytes } => {
+                (Address::Data(place, bytes.len()), Op::Write(bytes))
+            }
+            Request::Flush { device } => (Address::Device(device), Op::Flush),
+        };
+        self.submit(pid, address, op, Purpose::Work(lane));
+    }
+    fn work_done(&mut self, pid: Pid, task: Task, outcome: Outcome) {
+        let me = self.processes.get(pid).and_then(|p| p.me);
+        match (task, outcome) {
+            (Task::Open, Outcome::Opened(Ok(metadata))) => self.opened(pid, metadata),
+            (Task::Recover { dead }, Outcome::Replayed(done)) => self.replayed(pid, dead, done),
+            (Task::Use { thread, mode, change, value, .. }, Outcome::Used(Ok(reads))) => {
+                let Some(me) = me else { return };
+                self.check_reads(me, &reads);
+                if mode == Mode::Exclusive && !change.is_empty() {
+                    self.model.closed(me, &change, value);
+                    self.report.transactions += 1;
+                    self.check_dirty(pid, &change);
+                }
+                self.use_done(pid, thread);
+            }
+            // A read failed: the mount fails, or the node withdraws.
+            (
+                _,
+                Outcome::Opened(Err(e @ Error::Pool(_))) | Outcome::Used(Err(e @ Error::Pool(_))),
+            ) => {
+                self.gives_up(pid, &e);
+            }
+            (Task::Commit { count }, Outcome::Synced(Ok(()))) => {
+                if let Some(me) = me {
+                    self.model.durable(me, count);
+                }
+            }
+            (Task::Checkpoint, Outcome::Synced(Ok(()))) => {}
+            (Task::Demote { lock, .. }, Outcome::Synced(Ok(()))) => {
+                if let Some(me) = me {
+                    let count = self.model.last_in(me, &blocks_of(lock));
+                    self.model.durable(me, count);
+                }
+                self.demoted(pid, lock);
+            }
+            (Task::Close, Outcome::Synced(Ok(()))) => {
+                if let Some(me) = me {
+                    self.model.durable(me, self.model.closed_by(me));
+                }
+                self.closed(pid);
+            }
+            (task, Outcome::Opened(Err(e)) | Outcome::Used(Err(e)) | Outcome::Synced(Err(e))) => {
+                self.fail(format!("process {pid} {me:?} at {task:?}: {e}"));
+            }
+            (task, _) => self.fail(format!("process {pid} {me:?}: wrong outcome of {task:?}")),
+        }
+    }
+    /// A thread has all the locks it wanted.
+    pub(crate) fn use_begins(&mut self, pid: Pid, thread: usize, locks: Vec<usize>, mode: Mode) {
+        let mut change = Vec::new();
         if mode == Mode::Exclusive {
-            cache.value += 1;
-            cache.dirty = true;
-            oracle.set(lock, cache.value, self.me);
+            let all: Vec<BlockIndex> = locks.iter().flat_map(|lock| blocks_of(*lock)).collect();
+            let share = 1 + self.random.below(4);
+            change.extend(all.iter().copied().filter(|_| self.random.below(4) < share));
         }
-        WorkAction::UseDone { thread, lock }
+        let value = self.nonce();
+        self.work(pid, Task::Use { thread, locks, mode, change, value });
     }
-    fn demote(&mut self, lock: LockIndex, to: Mode) -> Vec<WorkAction> {
-        match self.cache.get(&lock) {
-            Some(Cache { value, dirty: true }) if self.sabotage != Some(Sabotage::KeepDirty) => {
-                let value = *value;
-                let bytes = value.to_le_bytes().to_vec();
-                let write = self.io(Pending::Write { lock, to, value }, WorkIo::Write(bytes));
-                if self.sabotage == Some(Sabotage::ReleaseEarly) {
-                    return vec![write, WorkAction::Demoted { lock }];
-                }
-                vec![write]
-            }
-            _ => vec![self.demoted(lock, to)],
+    fn use_done(&mut self, pid: Pid, thread: usize) {
+        let pause = self.random.time(std::time::Duration::from_millis(2));
+        self.after(pause, Event::EndUse { pid, thread });
+        if self.random.below(4) == 0 {
+            self.commit(pid);
         }
     }
-    fn demoted(&mut self, lock: LockIndex, to: Mode) -> WorkAction {
-        if to == Mode::Unlocked {
-            self.cache.remove(&lock);
-        }
-        WorkAction::Demoted { lock }
-    }
-    fn done(&mut self, token: u64, result: Result<Vec<u8>, ()>) -> WorkAction {
-        let Some(pending) = self.pending.remove(&token) else {
-            return WorkAction::Broken("answer to nothing".to_owned());
-        };
-        match (pending, result) {
-            (Pending::Load { thread, lock, mode }, Ok(bytes)) => {
-                let bytes: [u8; 8] =
-                    bytes.get(..8).and_then(|b| b.try_into().ok()).unwrap_or([0; 8]);
-                let value = u64::from_le_bytes(bytes);
-                // Another thread may have loaded, and changed, it meanwhile.
-                self.cache.entry(lock).or_insert(Cache { value, dirty: false });
-                self.use_it(thread, lock, mode)
-            }
-            (load @ Pending::Load { .. }, Err(())) => self.io(load, WorkIo::Read),
-            (Pending::Write { lock, to, value }, _) => {
-                self.io(Pending::Flush { lock, to, value }, WorkIo::Flush)
-            }
-            (Pending::Flush { lock, to, value }, _) => {
-                self.oracle.borrow_mut().stable(lock, value);
-                if let Some(cache) = self.cache.get_mut(&lock) {
-                    cache.dirty = false;
-                }
-                self.demoted(lock, to)
-            }
+    /// As `fsync`, or a housekeeper.
+    pub(crate) fn commit(&mut self, pid: Pid) {
+        let Some(process) = self.processes.get(pid) else { return };
+        let (Some(me), Some(work)) = (process.me, &process.work) else { return };
+        if work.syncs() < 3 && work.metadata.is_some() {
+            self.work(pid, Task::Commit { count: self.model.closed_by(me) });
         }
     }
-}
-
-impl NodeWork for Counters {
-    fn step(&mut self, event: WorkEvent) -> Vec<WorkAction> {
-        match event {
-            WorkEvent::Use { thread, lock, mode } => vec![self.use_it(thread, lock, mode)],
-            WorkEvent::Demote { lock, to } => self.demote(lock, to),
-            // Counters are written in place, whole: nothing to replay.
-            WorkEvent::Recover { dead } => vec![WorkAction::Recovered { dead }],
-            WorkEvent::Done { token, result } => vec![self.done(token, result)],
+    /// As a housekeeper does that finds the journal half full.
+    pub(crate) fn checkpoint(&mut self, pid: Pid) {
+        let idle = |work: &Work| work.syncs() == 0 && work.metadata.is_some();
+        if self.processes.get(pid).and_then(|p| p.work.as_ref()).is_some_and(idle) {
+            self.work(pid, Task::Checkpoint);
+        }
+    }
+    /// Gives up what is cached under a lock.
+    pub(crate) fn demote_work(&mut self, pid: Pid, lock: usize, to: Mode) {
+        match self.cluster.sabotage {
+            Some(Sabotage::KeepDirty) => return self.demoted(pid, lock),
+            Some(Sabotage::ReleaseEarly) => {
+                self.demoted(pid, lock);
+                return self.work(pid, Task::Demote { lock, to: Mode::Shared });
+            }
+            _ => {}
+        }
+        self.work(pid, Task::Demote { lock, to });
+    }
+    fn replayed(&mut self, pid: Pid, dead: Me, done: Result<Replayed, Error>) {
+        if let Some(work) = self.processes.get_mut(pid).and_then(|p| p.work.as_mut()) {
+            work.recovering = None;
+        }
+        match done {
+            Ok(done) => {
+                self.note(|| format!("process {pid} has replayed {dead:?}: {done:?}"));
+                self.report.replayed += done.written;
+                self.report.recoveries += 1;
+                self.recovered_by(pid, dead, true);
+            }
+            // A read failed: it is done again.
+            Err(e) if !matches!(e, Error::Damaged { .. } | Error::Inconsistent { .. }) => {
+                self.recovered_by(pid, dead, false);
+            }
+            Err(e) => self.fail(format!("process {pid} cannot replay {dead:?}: {e}")),
         }
     }
 }

@@ -1,18 +1,18 @@
 //! Virtual time: the queue of events, requests under way, processes that come and go.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::rc::Rc;
 use std::time::Duration;
 
-use braid_lock::Me;
 use braid_lock::dlock::Time;
+use braid_lock::{Me, Mode};
 
-use crate::disk::{Address, Answer, Disk, Op};
+use crate::disk::{Address, Answer, Disk, Fates, LEN, Late, Op, blocks_of};
+use crate::image::{Image, Place};
+use crate::model::Model;
 use crate::node::{Process, Purpose, State};
 use crate::random::Random;
-use crate::work::Oracle;
+use crate::work::Work;
 use crate::{Cluster, Faults, Sabotage};
 
 /// A process: never the same number twice.
@@ -37,7 +37,13 @@ pub(crate) enum Event {
     /// A thread wants a lock.
     Thread { pid: Pid, thread: usize },
     /// A thread has finished with it.
-    EndUse { pid: Pid, thread: usize, lock: usize },
+    EndUse { pid: Pid, thread: usize },
+    /// A process dies, now.
+    Crash { pid: Pid },
+    /// Power is cut.
+    PowerCut,
+    /// A write of a dead process lands, perhaps torn.
+    Late { pid: Pid, place: Place, bytes: Vec<u8>, torn: bool },
     /// Something happens to some node.
     Trouble,
 }
@@ -46,7 +52,12 @@ impl Event {
     /// The process whose CPU it needs.
     fn needs(&self) -> Option<Pid> {
         match self {
-            Self::Start(_) | Self::Land { .. } | Self::Trouble => None,
+            Self::Start(_)
+            | Self::Land { .. }
+            | Self::Late { .. }
+            | Self::Crash { .. }
+            | Self::PowerCut
+            | Self::Trouble => None,
             Self::Answer { pid, .. }
             | Self::Timer { pid, .. }
             | Self::Hint { pid, .. }
@@ -82,8 +93,34 @@ pub struct Report {
     pub recoveries: u64,
     /// Failed or late requests.
     pub faults: u64,
-    /// Acknowledged increments.
-    pub stable: u64,
+    /// Power cuts, the one at the end among them.
+    pub power_cuts: u64,
+    /// Transactions.
+    pub transactions: u64,
+    /// Of these, acknowledged as durable.
+    pub acknowledged: u64,
+    /// Bodies that replay has put in place.
+    pub replayed: u64,
+    /// Unstable writes that were lost with their node or with the power.
+    pub lost: u64,
+    /// Those of which some sectors landed.
+    pub torn: u64,
+    /// Those that landed after the death of their node.
+    pub late: u64,
+    /// Of everything that happened, in its order. (Summed up for several runs.)
+    pub hash: u64,
+}
+
+impl Report {
+    pub(crate) fn fates(&mut self, fates: Fates) {
+        self.lost += fates.lost;
+        self.torn += fates.torn;
+        self.late += fates.late;
+    }
+    /// Takes something that happened into the hash (FNV-1a over words).
+    pub(crate) fn hash(&mut self, what: u64) {
+        self.hash = (self.hash ^ what).wrapping_mul(0x0100_0000_01b3);
+    }
 }
 
 impl std::ops::AddAssign<&Report> for Report {
@@ -93,7 +130,14 @@ impl std::ops::AddAssign<&Report> for Report {
         self.crashes += other.crashes;
         self.recoveries += other.recoveries;
         self.faults += other.faults;
-        self.stable += other.stable;
+        self.power_cuts += other.power_cuts;
+        self.transactions += other.transactions;
+        self.acknowledged += other.acknowledged;
+        self.replayed += other.replayed;
+        self.lost += other.lost;
+        self.torn += other.torn;
+        self.late += other.late;
+        self.hash = self.hash.wrapping_add(other.hash);
     }
 }
 
@@ -129,7 +173,9 @@ pub(crate) struct World {
     pub(crate) processes: Vec<Process>,
     /// Who holds the liveness lock of a slot.
     pub(crate) lives: HashMap<u16, Pid>,
-    pub(crate) oracle: Rc<RefCell<Oracle>>,
+    pub(crate) model: Model,
+    /// Counts power cuts, which every host survives with another boot.
+    pub(crate) boot: u8,
     pub(crate) report: Report,
     pub(crate) broken: Option<String>,
     trace: Option<Vec<String>>,
@@ -137,7 +183,9 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64, cluster: &Cluster, trace: bool) -> Self {
-        let locks = usize::from(cluster.locks);
+        let image = Image::on(cluster.devices, cluster.large_blocks);
+        let mut disk = Disk::new(image, cluster.slots);
+        disk.lies = cluster.sabotage == Some(Sabotage::LyingFlush);
         let mut world = Self {
             seed,
             cluster: cluster.clone(),
@@ -145,10 +193,11 @@ impl World {
             random: Random::new(seed),
             queue: BTreeMap::new(),
             serial: 0,
-            disk: Disk::new(cluster.slots, locks),
+            disk,
             processes: Vec::new(),
             lives: HashMap::new(),
-            oracle: Rc::new(RefCell::new(Oracle::new(locks))),
+            model: Model::new(),
+            boot: 1,
             report: Report::default(),
             broken: None,
             trace: trace.then(Vec::new),
@@ -162,12 +211,14 @@ impl World {
     }
     pub(crate) fn run(mut self) -> Result<Report, Box<Failure>> {
         let end = self.cluster.faults.until + self.cluster.faults.patience;
-        while let Some(((at, _), event)) = self.queue.pop_first() {
+        while let Some(((at, serial), event)) = self.queue.pop_first() {
             if at > end || self.broken.is_some() {
                 break;
             }
             self.now = at;
             self.report.events += 1;
+            self.report.hash(serial);
+            self.report.hash(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
             if let Some(pid) = event.needs() {
                 let Some(process) = self.processes.get(pid) else { continue };
                 if process.state == State::Gone {
@@ -185,7 +236,10 @@ impl World {
         if self.broken.is_none() {
             self.check_end();
         }
-        self.report.stable = self.oracle.borrow().stable_total();
+        if self.broken.is_none() {
+            self.end();
+        }
+        self.report.acknowledged = self.model.acknowledged();
         match self.broken.take() {
             None => Ok(self.report),
             Some(what) => Err(Box::new(Failure {
@@ -219,7 +273,10 @@ impl World {
             Event::Beat { pid } => self.beat(pid),
             Event::Look { pid } => self.submit(pid, Address::Slots, Op::Read, Purpose::Sight),
             Event::Thread { pid, thread } => self.thread_wants(pid, thread),
-            Event::EndUse { pid, thread, lock } => self.end_use(pid, thread, lock),
+            Event::EndUse { pid, thread } => self.end_use(pid, thread),
+            Event::Crash { pid } => self.crash(pid),
+            Event::PowerCut => self.power_cut(),
+            Event::Late { pid, place, bytes, torn } => self.land_late(pid, place, &bytes, torn),
             Event::Trouble => self.trouble(),
         }
     }
@@ -240,7 +297,7 @@ impl World {
 
     /// Issues a request, and decides its fate.
     pub(crate) fn submit(&mut self, pid: Pid, address: Address, op: Op, purpose: Purpose) {
-        let Faults { failing, slow, late_max, .. } = self.cluster.faults;
+        let Faults { failing, slow, late_max, crashing, .. } = self.cluster.faults;
         let faulty = self.faulty();
         let mut latency = Duration::from_micros(10) + self.random.time(Duration::from_micros(100));
         if faulty && self.random.permille(slow) {
@@ -248,7 +305,16 @@ impl World {
         }
         let fails = faulty && self.random.permille(failing);
         let compares = matches!(op, Op::CompareAndWrite { .. });
-        let reads = op == Op::Read && purpose.may_fail();
+        let data = matches!(purpose, Purpose::Work(_));
+        // A failed read of data makes a node withdraw: less often, or nothing else would happen.
+        let spared = data && self.random.below(16) != 0;
+        let reads = op == Op::Read && purpose.may_fail() && !spared;
+        let risky = (data && op != Op::Read) || (compares && matches!(address, Address::Slot(_)));
+        if faulty && risky && self.random.permille(crashing) {
+            let pause = self.random.time(latency * 2);
+            let all = self.random.below(6) == 0;
+            self.after(pause, if all { Event::PowerCut } else { Event::Crash { pid } });
+        }
         let Some(process) = self.processes.get_mut(pid) else { return };
         process.tokens += 1;
         let token = process.tokens;
@@ -276,22 +342,38 @@ impl World {
 
     fn land(&mut self, pid: Pid, token: u64, address: Address, op: &Op, tells: Tells) {
         let Some(process) = self.processes.get_mut(pid) else { return };
+        if process.cut {
+            return;
+        }
         process.in_flight -= 1;
         let (dead, fenced) = (process.state == State::Gone, process.fenced);
-        // What a dead process had in flight: about half of it lands.
+        // What a dead process had in flight: about half of it lands, some of that in part.
         let lands = tells != Tells::NeverLands && !(dead && self.random.below(2) == 0);
         let mut answer = Answer::Failed;
         if lands {
             if fenced {
                 self.fail(format!("a request of fenced process {pid} lands: {op:?}"));
             }
+            self.hash_landing(pid, address, op);
             self.check_landing(pid, address, op);
-            let done = self.disk.land(address, op);
-            if !matches!(done, Answer::Mismatch(_)) && *op != Op::Read {
-                self.changed(address);
-            }
-            if tells == Tells::Truth {
-                answer = done;
+            if let (true, Address::Data(place, _), Op::Write(bytes)) = (dead, address, op)
+                && self.random.below(2) == 0
+            {
+                self.report.torn += 1;
+                self.disk.land_torn(pid, place, bytes, &mut self.random);
+            } else {
+                let mut done = self.disk.land(pid, address, op);
+                if !matches!(done, Answer::Mismatch(_)) && *op != Op::Read {
+                    self.changed(address);
+                }
+                if let (Answer::Done(bytes), Op::Read, Address::Data(place, _)) =
+                    (&mut done, op, address)
+                {
+                    self.tear_read(place, bytes);
+                }
+                if tells == Tells::Truth {
+                    answer = done;
+                }
             }
         }
         if dead {
@@ -299,6 +381,52 @@ impl World {
         } else if tells != Tells::Nothing {
             let back = self.random.time(Duration::from_micros(50));
             self.after(back, Event::Answer { pid, token, answer });
+        }
+    }
+    /// A read sees some sectors of the writes that are under way to the same place.
+    fn tear_read(&mut self, at: Place, bytes: &mut [u8]) {
+        for event in self.queue.values() {
+            let Event::Land { address: Address::Data(place, _), op: Op::Write(new), .. } = event
+            else {
+                continue;
+            };
+            if *place == at && new.len() == bytes.len() {
+                let sectors = bytes.chunks_mut(LEN).zip(new.chunks(LEN));
+                for (old, new) in sectors.filter(|_| self.random.below(2) == 0) {
+                    old.copy_from_slice(new);
+                }
+            }
+        }
+    }
+    /// A write that its dead issuer had been told was complete, but that was never flushed.
+    fn land_late(&mut self, pid: Pid, place: Place, bytes: &[u8], torn: bool) {
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        if process.cut {
+            return;
+        }
+        process.in_flight -= 1;
+        let address = Address::Data(place, bytes.len());
+        let op = Op::Write(bytes.to_vec());
+        self.hash_landing(pid, address, &op);
+        self.check_landing(pid, address, &op);
+        if torn {
+            self.disk.land_torn(pid, place, bytes, &mut self.random);
+        } else {
+            self.disk.land(pid, address, &op);
+        }
+        self.fence_if_quiet(pid);
+    }
+    fn hash_landing(&mut self, pid: Pid, address: Address, op: &Op) {
+        let (kind, (place, len)) = match (address, op) {
+            (Address::Data(place, len), Op::Read) => (1, (place, len)),
+            (Address::Data(place, len), _) => (2, (place, len)),
+            (Address::Device(device), _) => (3, ((device, 0), 0)),
+            (_, Op::Read) => return,
+            (_, _) => (4, ((0, 0), 0)),
+        };
+        let len = len as u64;
+        for word in [pid as u64, kind, u64::from(place.0), place.1, len] {
+            self.report.hash(word);
         }
     }
 
@@ -322,9 +450,10 @@ impl World {
             return;
         }
         let pid = *self.random.pick(&running);
-        match self.random.below(4) {
-            0 | 1 => self.crash(pid),
-            2 => {
+        match self.random.below(9) {
+            0..=3 => self.crash(pid),
+            4 => self.power_cut(),
+            5 | 6 => {
                 let pause = self.random.time(self.cluster.faults.stall_max);
                 let until = self.now + pause;
                 self.note(|| format!("process {pid} is stopped until {until:?}"));
@@ -338,17 +467,72 @@ impl World {
 
     /// As SIGKILL.
     pub(crate) fn crash(&mut self, pid: Pid) {
+        let late_max = self.cluster.faults.late_max;
         let Some(process) = self.processes.get_mut(pid) else { return };
+        if process.state == State::Gone {
+            return;
+        }
         let (node, me) = (process.node, process.me);
         process.state = State::Gone;
+        process.work.iter_mut().for_each(Work::die);
         self.report.crashes += 1;
         self.note(|| format!("process {pid} {me:?} dies"));
-        if let Some(me) = me {
-            self.oracle.borrow_mut().died(me);
+        let (late, fates) = self.disk.crash(pid, &mut self.random);
+        self.report.fates(fates);
+        for Late { place, bytes } in late {
+            let pause = self.random.time(late_max);
+            let torn = self.random.below(4) == 0;
+            self.after(pause, Event::Late { pid, place, bytes, torn });
+            if let Some(process) = self.processes.get_mut(pid) {
+                process.in_flight += 1;
+            }
         }
         self.fence_if_quiet(pid);
         let pause = self.random.time(Duration::from_millis(600));
         self.after(pause, Event::Start(node));
+    }
+
+    /// Power is cut everywhere at once, and comes back.
+    pub(crate) fn power_cut(&mut self) {
+        self.note(|| "power is cut".to_owned());
+        self.report.power_cuts += 1;
+        self.boot = self.boot.wrapping_add(1);
+        // What is in flight may have got as far as a device's cache.
+        for event in self.queue.values() {
+            if let Event::Land { pid, address: address @ Address::Data(..), op, .. } = event
+                && matches!(op, Op::Write(_))
+                && !self.processes.get(*pid).is_some_and(|p| p.cut || p.fenced)
+                && self.random.below(2) == 0
+            {
+                self.disk.land(*pid, *address, op);
+            }
+        }
+        let fates = self.disk.power_cut(&mut self.random);
+        self.report.fates(fates);
+        for pid in 0..self.processes.len() {
+            self.crash(pid);
+            if let Some(process) = self.processes.get_mut(pid) {
+                process.cut = true;
+                process.in_flight = 0;
+                process.locks.clear();
+            }
+            self.fence_if_quiet(pid);
+        }
+        self.revoke_locks();
+    }
+    /// The power cut may have taken locks from the dead.
+    fn revoke_locks(&mut self) {
+        let dead: Vec<Me> =
+            self.processes.iter().filter(|p| !p.recovered).filter_map(|p| p.me).collect();
+        for lock in 0..usize::from(self.cluster.locks) {
+            let record = match self.disk.record(lock) {
+                Ok(record) => record,
+                Err(e) => return self.fail(e),
+            };
+            for me in dead.iter().filter(|me| record.mode_of(**me) != Mode::Exclusive) {
+                self.model.revoked(*me, &blocks_of(lock));
+            }
+        }
     }
 
     /// The descriptors of a dead process close once nothing of it is in flight.

@@ -56,10 +56,11 @@ struct Snapshot {
 
 impl Meta {
     /// Makes every transaction closed before this call durable (group commit: one journal write
-    /// for all who ask at the same time). Flushes the devices first when data was written since
-    /// the last flush, so data that a transaction makes visible is durable before it. Nothing to
-    /// commit: no I/O. Call it with nothing locked that an `on_commit` closure locks, or that a
-    /// thread with an open transaction may wait for.
+    /// for all who ask at the same time). Flushes the devices first when data was written, or a
+    /// lock granted, since the last flush, so that the data that a transaction makes visible, and
+    /// the hold on every lock that it was made under, are durable before it. Nothing to commit: no
+    /// I/O. Call it with nothing locked that an `on_commit` closure locks, or that a thread with an
+    /// open transaction may wait for.
     ///
     /// # Panics
     /// If this thread has a transaction open.
@@ -99,11 +100,13 @@ impl Meta {
         }
         Ok(())
     }
-    /// Flushes all devices, and notes the data that this covers.
+    /// Flushes all devices, and notes the data and the locks that this covers.
     pub(super) fn flush_devices(&self) -> Result<()> {
         let written = self.data_written.load(Ordering::Acquire);
+        let granted = self.granted.load(Ordering::Acquire);
         self.volume.pool.flush()?;
         self.data_flushed.fetch_max(written, Ordering::AcqRel);
+        self.granted_flushed.fetch_max(granted, Ordering::AcqRel);
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -112,9 +115,12 @@ impl Meta {
         let mut journal = self.journal.lock();
         let snapshot = self.snapshot();
         if !snapshot.images.is_empty() {
-            // Only now: data noted by transactions in the snapshot counts.
+            // Only now: what was noted by transactions in the snapshot counts.
             let written = self.data_written.load(Ordering::Acquire);
-            if self.data_flushed.load(Ordering::Acquire) < written {
+            let granted = self.granted.load(Ordering::Acquire);
+            let data = self.data_flushed.load(Ordering::Acquire) < written;
+            let locks = self.granted_flushed.load(Ordering::Acquire) < granted;
+            if data || locks {
                 self.flush_devices()?;
             }
             self.make_room(&mut journal, snapshot.images.len() as u64)?;

@@ -12,6 +12,7 @@
 //! ```
 //! Invariants:
 //! * a body reaches its place only after the commit that holds it is durable (write-ahead);
+//! * a record is written only after the locks that cover its blocks are durably this node's;
 //! * the generation in a body's header grows by one with each commit that holds it;
 //! * bodies in memory are not sealed: the checksum is computed when one leaves for a device;
 //! * bodies go to their places under one mutex, so an older image never lands after a newer one;
@@ -83,6 +84,9 @@ pub(crate) struct Meta {
     data_flush: Mutex<()>,
     data_written: AtomicU64,
     data_flushed: AtomicU64,
+    /// Exclusive locks that this node was granted, and how many of their records are durable.
+    granted: AtomicU64,
+    granted_flushed: AtomicU64,
     poison: OnceLock<Arc<str>>,
     counters: Counters,
 }
@@ -189,6 +193,8 @@ impl Meta {
             data_flush: Mutex::new(()),
             data_written: AtomicU64::new(0),
             data_flushed: AtomicU64::new(0),
+            granted: AtomicU64::new(0),
+            granted_flushed: AtomicU64::new(0),
             poison: OnceLock::new(),
             counters: Counters::default(),
         })
@@ -243,6 +249,13 @@ impl Meta {
     pub fn note_data_written(&self) {
         self.data_written.fetch_add(1, Ordering::AcqRel);
     }
+    /// Tells that this node was granted an exclusive lock, whose record is complete, not flushed.
+    /// It is made durable before the next record of the journal: else a power cut could keep what
+    /// was done under the lock and lose the lock, and another node would change the same blocks
+    /// before the journal is replayed.
+    pub fn note_granted(&self) {
+        self.granted.fetch_add(1, Ordering::AcqRel);
+    }
     /// Forgets all cached blocks under `owner`.
     ///
     /// # Panics
@@ -281,6 +294,10 @@ impl Meta {
             drop(self.group.lock());
             self.group_changed.notify_all();
         }
+    }
+    /// Whether something of `block` is not in place.
+    pub fn is_dirty(&self, block: BlockNo) -> bool {
+        self.cache.shard(block).get(block).is_some_and(|entry| !entry.is_clean())
     }
     /// What has been done so far.
     #[cfg(test)]

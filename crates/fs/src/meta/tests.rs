@@ -118,6 +118,26 @@ fn data_is_flushed_before_the_record_that_shows_it() {
 }
 
 #[test]
+fn locks_are_durably_held_before_the_record_of_what_was_done_under_them() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    set(&t, &mut meta.begin().unwrap(), 0, 1, true);
+    meta.commit().unwrap();
+    let from = t.tape.len();
+    meta.note_granted();
+    set(&t, &mut meta.begin().unwrap(), 0, 2, false);
+    meta.commit().unwrap();
+    set(&t, &mut meta.begin().unwrap(), 0, 3, false);
+    meta.commit().unwrap();
+    assert_eq!(t.tape.letters(from), "fwfwf", "once for each grant");
+    // What is only held, not used, costs nothing.
+    let from = t.tape.len();
+    meta.note_granted();
+    meta.barrier().unwrap();
+    assert_eq!(t.tape.letters(from), "");
+}
+
+#[test]
 fn syncing_an_owner_writes_once_and_takes_others_along() {
     let t = TestVolume::new(Shape::default());
     let meta = open(&t, 1);

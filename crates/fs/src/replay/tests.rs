@@ -100,6 +100,42 @@ fn what_is_in_place_and_newer_stays_and_what_is_torn_is_mended() {
 }
 
 #[test]
+fn what_is_torn_is_mended_only_under_a_lock_that_the_dead_node_held() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    put(&t, &meta, 3, 1);
+    drop(meta);
+    let life = |slot, incarnation| Life { slot, incarnation: Incarnation(incarnation) };
+    // Handed over to another node, which is writing it; held to the end; held by an earlier life.
+    let holders = [life(NodeId(0), 1), life(NODE, 1), life(NODE, 2)];
+    for (n, holder) in (0..).zip(holders) {
+        let block = t.slot(n);
+        let mut sector = vec![0; t.volume.geo.lock_sector.to_usize()];
+        LockRecord::born(LockNo::from(block), holder, 7).encode(&mut sector);
+        t.volume.pool.write(t.volume.slot_at(block), &sector).unwrap();
+        t.volume.pool.write(t.volume.body_at(block), &[0x5a; 1024]).unwrap();
+    }
+    let done = replay(&t.volume, NODE).unwrap();
+    assert_eq!(done, Replayed { transactions: 1, written: 1, skipped: 2 });
+    assert_eq!([0, 1, 2].map(|n| value(&t, n)), [None, Some(1), None]);
+}
+
+#[test]
+fn nothing_is_put_in_place_before_its_record_is_durable() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    put(&t, &meta, 3, 1);
+    // The node dies between writing a record and flushing it; the devices still have it.
+    let from = t.tape.len();
+    put(&t, &meta, 3, 2);
+    assert_eq!(t.tape.letters(from), "wf");
+    drop(meta);
+    let from = t.tape.len();
+    assert_eq!(replay(&t.volume, NODE).unwrap().written, 3);
+    assert_eq!(t.tape.letters(from), "fwwwfwf", "records, bodies, header");
+}
+
+#[test]
 fn records_of_another_incarnation_are_not_replayed() {
     let t = TestVolume::new(Shape::default());
     let meta = open(&t, 1);

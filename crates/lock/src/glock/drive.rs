@@ -60,7 +60,8 @@ impl Core {
             let mut hints = Vec::new();
             for action in state.dlock.step(&self.context(), event) {
                 match action {
-                    Action::Granted(_) => {
+                    Action::Granted(mode) => {
+                        self.ops.granted(glock.lock, mode);
                         state.note_grant(before, || self.next_tenure());
                         state.hold.granted(Instant::now());
                     }

@@ -131,6 +131,39 @@ fn cached_lock_needs_no_io() {
 }
 
 #[test]
+fn grants_are_told_before_anybody_is_let_in_and_only_once() {
+    #[derive(Default)]
+    struct Told(Mutex<Vec<Mode>>);
+    impl GlockOps for Told {
+        fn granted(&self, lock: LockNo, mode: Mode) {
+            assert_eq!(lock, LOCK);
+            self.0.lock().push(mode);
+        }
+        fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
+            Ok(Demoted::default())
+        }
+    }
+    let told = Arc::new(Told::default());
+    let ops: Arc<dyn GlockOps> = told.clone();
+    let c = Cluster::new(2, &[ops], &ManagerOptions::default());
+    let (shared, exclusive) = (Mode::Shared, Mode::Exclusive);
+    for (mode, expected) in [
+        (shared, vec![shared]),
+        (exclusive, vec![shared, exclusive]),
+        (shared, vec![shared, exclusive]),
+        (exclusive, vec![shared, exclusive]),
+    ] {
+        let guard = c.nodes[0].acquire(LOCK, mode, Local::Exclusive).unwrap();
+        assert_eq!(*told.0.lock(), expected);
+        drop(guard);
+    }
+    // Taken away and granted again.
+    drop(c.nodes[1].acquire(LOCK, exclusive, Local::Exclusive).unwrap());
+    let _guard = c.nodes[0].acquire(LOCK, exclusive, Local::Exclusive).unwrap();
+    assert_eq!(*told.0.lock(), vec![shared, exclusive, exclusive]);
+}
+
+#[test]
 fn uncontended_acquire_is_one_read_and_one_write() {
     let c = Cluster::plain(1);
     let g = c.nodes[0].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap();

@@ -1,0 +1,261 @@
+//! What stands on the devices before anything happens: a real file system by the real mkfs, some
+//! metadata blocks under each lock.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use braid_format::lock_record::LockRecord;
+use braid_format::meta::MetaHeader;
+use braid_format::{
+    BlockNo, BlockSize, ByteOffset, Bytes, Generation, Incarnation, LockNo, NodeId,
+};
+use braid_fs::make::{MakeOptions, make};
+use braid_fs::simulation::{Metadata, Places};
+use braid_pool::device::{
+    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, MemoryDevice,
+};
+use braid_pool::{CreateOptions, Pool};
+
+use crate::disk::LEN;
+use crate::lane;
+
+/// Most locks.
+pub(crate) const LOCKS_MAX: usize = 5;
+/// Metadata blocks under each lock. The first is the one beside the lock's record.
+pub(crate) const BLOCKS: usize = 3;
+/// Node slots, and so journals.
+pub(crate) const SLOTS: u16 = 6;
+/// Of each node; some of the runs reach its end and go on at its beginning.
+const JOURNAL: Bytes = Bytes(1 << 20);
+/// Of all devices together, beside the labels.
+const POOL: Bytes = Bytes(60 << 20);
+/// Two slots on one device, then the next: a journal record lies on several.
+const STRIPE_UNIT: Bytes = Bytes(8 << 10);
+/// Where a body's value begins.
+const VALUE_AT: usize = 64;
+
+/// A place: device, byte on it.
+pub(crate) type Place = (u16, u64);
+
+/// A block of the simulation, counted from zero: those of lock `n` from `n * BLOCKS`.
+pub(crate) type BlockIndex = usize;
+
+/// A new file system on so many devices.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub(crate) places: Places,
+    pub(crate) memories: Vec<Arc<MemoryDevice>>,
+    /// Lock records.
+    pub(crate) locks: Vec<Place>,
+    /// Slot records.
+    pub(crate) slots: Vec<Place>,
+    /// Heartbeats.
+    pub(crate) beats: Vec<Place>,
+    /// Bodies.
+    pub(crate) bodies: Vec<Place>,
+    pub(crate) body_len: usize,
+    /// Both headers of each journal.
+    pub(crate) journal_headers: Vec<Place>,
+}
+
+static IMAGES: Mutex<BTreeMap<(u16, bool), Arc<Image>>> = Mutex::new(BTreeMap::new());
+
+impl Image {
+    /// On `devices` devices, with small or large blocks; made once.
+    pub(crate) fn on(devices: u16, large: bool) -> Arc<Self> {
+        let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+        images
+            .entry((devices, large))
+            .or_insert_with(|| Arc::new(Self::make(devices, large)))
+            .clone()
+    }
+    fn make(devices: u16, large: bool) -> Self {
+        let share = POOL.get() / u64::from(devices);
+        let size = Bytes(share.next_multiple_of(1 << 20) + (4 << 20));
+        let name = |n: u16| format!("simulated{n}");
+        let memories: Vec<Arc<MemoryDevice>> =
+            (0..devices).map(|n| MemoryDevice::new(&name(n), size, Bytes(512))).collect();
+        let simulated: Vec<Arc<SimDevice>> = (0..devices)
+            .zip(&memories)
+            .map(|(index, memory)| Arc::new(SimDevice::new(index, memory.clone())))
+            .collect();
+        let members = simulated.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+        let options = CreateOptions::new("simulated").stripe_unit(STRIPE_UNIT).expect("a unit");
+        let pool = Pool::create(members, &options).expect("a simulated pool");
+        let block_size = BlockSize::new(Bytes(if large { 8192 } else { 4096 })).expect("a size");
+        let make_options =
+            MakeOptions { block_size, nodes: Some(SLOTS), journal_size: Some(JOURNAL.get()) };
+        make(&pool, &make_options, &mut |_, _| ()).expect("a simulated file system");
+        let image = Self::around(Places::open(pool).expect("a file system"), memories);
+        image.fill();
+        for slot in 0..SLOTS {
+            image.advance_journal(NodeId(slot));
+        }
+        for device in &simulated {
+            device.sealed.store(true, Ordering::Release);
+        }
+        image
+    }
+    fn around(places: Places, memories: Vec<Arc<MemoryDevice>>) -> Self {
+        let locate = |at: ByteOffset| {
+            let (member, at) = places.pool().locate(at).expect("a place in the pool");
+            (member.index.0, at.get())
+        };
+        let (slots_at, beats_at) = places.node_records();
+        let sector = |n: u16| Bytes::from(usize::from(n) * LEN);
+        let body = |block| places.body(block);
+        let headers = (0..SLOTS).flat_map(|n| places.journal_headers(NodeId(n)));
+        Self {
+            locks: (0..LOCKS_MAX)
+                .map(|n| locate(places.slot_at(block_of(&places, n * BLOCKS))))
+                .collect(),
+            slots: (0..SLOTS).map(|n| locate(slots_at + sector(n))).collect(),
+            beats: (0..SLOTS).map(|n| locate(beats_at + sector(n))).collect(),
+            bodies: (0..LOCKS_MAX * BLOCKS).map(|n| locate(body(block_of(&places, n)).0)).collect(),
+            body_len: body(block_of(&places, 0)).1.to_usize(),
+            journal_headers: headers.map(|b| locate(body(b).0)).collect(),
+            places,
+            memories,
+        }
+    }
+    /// Gives every block its first content, value zero.
+    fn fill(&self) {
+        let all: Vec<_> = (0..LOCKS_MAX * BLOCKS).map(|b| self.owned(b)).collect();
+        let open = Metadata::open(&self.places, NodeId(0), Incarnation(0), Bytes::MIB);
+        let metadata = open.expect("a new journal");
+        let made = metadata.create(&all, |body| set_value(body, 0)).and_then(|()| metadata.close());
+        made.expect("memory takes it");
+        for lock in 0..LOCKS_MAX {
+            let mut bytes = vec![0; LEN];
+            LockRecord::unlocked(self.lock_no(lock), 0).encode(&mut bytes);
+            let at = self.places.slot_at(self.block(lock * BLOCKS));
+            self.places.pool().write(at, &bytes).expect("memory takes it");
+        }
+    }
+    /// Uses most of a node's journal up, so that runs soon reach its end.
+    fn advance_journal(&self, slot: NodeId) {
+        let all: Vec<_> = (0..LOCKS_MAX * BLOCKS).map(|b| self.owned(b)).collect();
+        let open = Metadata::open(&self.places, slot, Incarnation(0), Bytes::MIB);
+        let metadata = open.expect("a new journal");
+        let images = JOURNAL.get() / self.body_len as u64 - 8 * (1 + u64::from(slot.get()));
+        for _ in 0..images / all.len() as u64 {
+            let changed = metadata.change(&all, |body| set_value(body, 0));
+            changed
+                .and_then(|()| metadata.commit())
+                .and_then(|()| metadata.checkpoint())
+                .expect("memory takes it");
+        }
+        metadata.close().expect("memory takes it");
+    }
+    pub(crate) fn block(&self, block: BlockIndex) -> BlockNo {
+        block_of(&self.places, block)
+    }
+    /// The number of a simulated lock: of the slot that it stands in.
+    pub(crate) fn lock_no(&self, lock: usize) -> LockNo {
+        LockNo::from(self.block(lock * BLOCKS))
+    }
+    /// A block, and the lock that covers it.
+    pub(crate) fn owned(&self, block: BlockIndex) -> (BlockNo, LockNo) {
+        (self.block(block), self.lock_no(block / BLOCKS))
+    }
+    /// A body's generation and value, if it is whole.
+    pub(crate) fn decode(&self, block: BlockIndex, body: &[u8]) -> Option<(Generation, u64)> {
+        let (header, _) = MetaHeader::decode(body, self.block(block)).ok()?;
+        Some((header.generation(), value_of(body)?))
+    }
+}
+
+fn block_of(places: &Places, block: BlockIndex) -> BlockNo {
+    places.free_slot(block as u64)
+}
+
+/// Writes a value all over a body.
+pub(crate) fn set_value(body: &mut [u8], value: u64) {
+    for word in body.get_mut(VALUE_AT..).unwrap_or_default().chunks_exact_mut(8) {
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// The value of a body; `None` when it holds several.
+pub(crate) fn value_of(body: &[u8]) -> Option<u64> {
+    let words = body.get(VALUE_AT..)?;
+    let first = words.first_chunk::<8>()?;
+    let same = words.chunks_exact(8).all(|word| word == first);
+    same.then(|| u64::from_le_bytes(*first))
+}
+
+/// A device as a node sees it: what a [`lane`] runs asks the world; what nothing runs (the making
+/// of the image) goes to memory.
+#[derive(Debug)]
+struct SimDevice {
+    index: u16,
+    memory: Arc<MemoryDevice>,
+    sealed: AtomicBool,
+}
+
+impl SimDevice {
+    fn new(index: u16, memory: Arc<MemoryDevice>) -> Self {
+        Self { index, memory, sealed: AtomicBool::new(false) }
+    }
+    fn refused(&self, operation: &'static str, at: ByteOffset) -> DeviceError {
+        let device = self.memory.info().name.as_str().into();
+        DeviceError::Injected { device, operation, at }
+    }
+    /// Nothing is written outside lanes once the image is made.
+    fn open(&self, operation: &'static str, at: ByteOffset) -> Result<(), DeviceError> {
+        if self.sealed.load(Ordering::Acquire) { Err(self.refused(operation, at)) } else { Ok(()) }
+    }
+}
+
+impl Device for SimDevice {
+    fn info(&self) -> &DeviceInfo {
+        self.memory.info()
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        match lane::ask(lane::Request::Read { place: (self.index, at.get()), len: buf.len() }) {
+            None => self.memory.read(at, buf),
+            Some(Ok(bytes)) if bytes.len() == buf.len() => {
+                buf.copy_from_slice(&bytes);
+                Ok(())
+            }
+            Some(_) => Err(self.refused("read", at)),
+        }
+    }
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        self.info().check(at, Bytes::from(buf.len()))?;
+        match lane::ask(lane::Request::Write { place: (self.index, at.get()), bytes: buf.to_vec() })
+        {
+            None => self.open("write", at).and_then(|()| self.memory.write(at, buf)),
+            Some(done) => done.map(drop).map_err(|()| self.refused("write", at)),
+        }
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        match lane::ask(lane::Request::Flush { device: self.index }) {
+            None => Ok(()),
+            Some(done) => done.map(drop).map_err(|()| self.refused("flush", ByteOffset(0))),
+        }
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        self.open("compare-and-write", at)?;
+        self.memory.compare_and_write(at, expected, new)
+    }
+    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.write_zeroes(at, len)
+    }
+    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.open("write zeroes", at)?;
+        self.memory.write_zeroes(at, len)
+    }
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        self.memory.lock_byte(byte)
+    }
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.memory.byte_locked(byte)
+    }
+}
