@@ -3,8 +3,8 @@
 //! Idempotent: the recoverer may die at any step and another starts over. A body is written only
 //! when what stands in its place is older or damaged, so replay never makes a block older, and
 //! only after the record that it comes from is durable. What is damaged is mended only under a lock
-//! that the dead node held to its end. Nothing is written before the whole journal
-//! has been read and found sound: what the ring holds is hostile until proven otherwise.
+//! that the dead node held to its end. Nothing is written before the whole journal has been read
+//! and found sound: what the ring holds is hostile until proven otherwise.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +22,10 @@ use crate::volume::Volume;
 
 /// Bodies compared and written at once; bounds memory.
 const BATCH: usize = 256;
+
+/// Reads of a lock record that is not sound before it is taken for damaged. One that is being
+/// written is sound again after one or two.
+const RECORD_READS: usize = 32;
 
 /// What a replay did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -214,7 +218,7 @@ fn put_back(volume: &Volume, ring: &Ring, dead: Life, batch: &[(BlockNo, Found)]
             .map_err(|source| Error::Damaged { block: *block, source })?;
         let older = match MetaHeader::decode(place, *block) {
             Ok((in_place, _)) => in_place.generation() < found.generation,
-            Err(_) => may_mend(volume, dead, LockNo(header.owner.get()))?,
+            Err(_) => may_mend(volume, dead, *block, &header)?,
         };
         if older {
             newer.push((*block, image));
@@ -224,23 +228,36 @@ fn put_back(volume: &Volume, ring: &Ring, dead: Life, batch: &[(BlockNo, Found)]
     Ok(newer.len() as u64)
 }
 
-/// Whether a block that reads as damaged is the dead node's to mend: it is unless the lock that
-/// covers it says otherwise. A lock is given up only when the block is in place and stable, so
-/// then somebody else was granted it since, and either writes the block just now, or died doing so
-/// and has the newer image in its own journal, which another node may be replaying.
-fn may_mend(volume: &Volume, dead: Life, owner: LockNo) -> Result<bool> {
-    let block = BlockNo(owner.get());
+/// Whether a block that reads as damaged is the dead node's to mend with the image that `image` is
+/// the header of. If the lock that covers it says otherwise, it is not: a lock is given up only when
+/// the block is in place and stable, so somebody else was granted it since, and either writes the
+/// block just now, or died doing so and has a newer image in its own journal, which another node may
+/// be replaying. If the lock is the dead node's, nobody writes the block any more; but somebody may
+/// have while it was read the first time, and have handed the lock to the dead one since.
+fn may_mend(volume: &Volume, dead: Life, block: BlockNo, image: &MetaHeader) -> Result<bool> {
+    let owner = LockNo(image.owner.get());
+    let lock_at = BlockNo(owner.get());
     // What belongs to one node slot is changed by its node, or by whoever recovers it, alone.
     let end = NodeId(volume.sb.node_slots.get());
     let private = volume.node_area(NodeId(0), 0)..volume.node_area(end, 0);
-    if !volume.holds(block) || private.contains(&block) {
+    if !volume.holds(lock_at) || private.contains(&lock_at) {
         return Ok(true);
     }
     let mut sector = AlignedBuf::zeroed(volume.geo.lock_sector.to_usize());
-    volume.pool.read(volume.slot_at(block), &mut sector)?;
-    // A record that is damaged itself is granted to nobody.
-    let record = LockRecord::decode(&sector, owner);
-    Ok(record.map_or(true, |r| r.mode_of(dead) == Mode::Exclusive))
+    for _ in 0..RECORD_READS {
+        volume.pool.read(volume.slot_at(lock_at), &mut sector)?;
+        match LockRecord::decode(&sector, owner) {
+            Ok(record) if record.mode_of(dead) == Mode::Exclusive => break,
+            Ok(_) => return Ok(false),
+            // Being written just now, or damaged for good: then it is granted to nobody.
+            Err(_) => {}
+        }
+    }
+    match volume.read_body(block) {
+        Ok((_, in_place, _)) => Ok(in_place.generation() < image.generation()),
+        Err(Error::Damaged { .. }) => Ok(true),
+        Err(e) => Err(e),
+    }
 }
 
 #[cfg(test)]

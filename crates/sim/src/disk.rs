@@ -258,14 +258,16 @@ impl Disk {
         let mut fates = Fates::default();
         let kept_of_4 = random.below(5);
         let torn_of_4 = random.below(3);
-        // Sometimes the one kind is kept and the other lost: what relies on what shows best.
-        let (data_only, records_only) = (random.below(4) == 0, random.below(8) == 0);
+        // Sometimes one kind is lost, or what is older: what relies on what shows best then.
+        let kind = random.below(8);
         for media in &mut self.media {
-            for cached in media.cached.drain(..) {
-                let lost = if data_only || records_only {
-                    cached.data != data_only
-                } else {
-                    random.below(4) >= kept_of_4
+            let oldest_kept = random.below(media.cached.len() as u64);
+            for (n, cached) in (0..).zip(media.cached.drain(..)) {
+                let lost = match kind {
+                    0 | 1 => !cached.data,
+                    2 => cached.data,
+                    3 => n < oldest_kept,
+                    _ => random.below(4) >= kept_of_4,
                 };
                 if lost {
                     fates.lost += 1;

@@ -121,6 +121,29 @@ fn what_is_torn_is_mended_only_under_a_lock_that_the_dead_node_held() {
 }
 
 #[test]
+fn what_was_being_written_at_the_first_look_is_looked_at_again() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    put(&t, &meta, 3, 1);
+    meta.close().unwrap();
+    let dead = Life { slot: NODE, incarnation: Incarnation(1) };
+    let block = t.slot(0);
+    let mut sector = vec![0; t.volume.geo.lock_sector.to_usize()];
+    LockRecord::born(LockNo::from(block), dead, 7).encode(&mut sector);
+    t.volume.pool.write(t.volume.slot_at(block), &sector).unwrap();
+    let image = |generation: u64| {
+        let mut header = MetaHeader::new(KIND, block, LockNo::from(block));
+        header.generation.set(generation);
+        header
+    };
+    // Its writer has handed the lock to the dead node, which had been waiting, since.
+    assert!(!may_mend(&t.volume, dead, block, &image(1)).unwrap());
+    assert!(may_mend(&t.volume, dead, block, &image(2)).unwrap());
+    t.volume.pool.write(t.volume.body_at(block), &[0x5a; 512]).unwrap();
+    assert!(may_mend(&t.volume, dead, block, &image(1)).unwrap());
+}
+
+#[test]
 fn nothing_is_put_in_place_before_its_record_is_durable() {
     let t = TestVolume::new(Shape::default());
     let meta = open(&t, 1);
