@@ -10,13 +10,14 @@
 //! * a request in flight has no timeout: it ends when the device ends it;
 //! * a completed write is not durable before a later flush succeeds, and after a failed flush the
 //!   device takes no more writes;
-//! * this is the only crate with `unsafe` code: the buffer, the engines, a few ioctls.
+//! * this is the only crate with `unsafe` code: the buffers, the engines, a few ioctls.
 
 mod buffer;
 mod engine;
 mod error;
 mod faulty;
 mod file;
+mod huge;
 mod in_use;
 mod memory;
 mod queue;
@@ -31,6 +32,7 @@ pub use engine::default_engine;
 pub use error::DeviceError;
 pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
 pub use file::{Direct, FileDevice, OpenOptions};
+pub use huge::HugeBuf;
 pub use in_use::{InUse, in_use};
 pub use memory::MemoryDevice;
 pub use queue::{IoQueue, OwnedOp, Part};

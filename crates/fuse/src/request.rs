@@ -1,6 +1,7 @@
 //! Requests as they come from the device: one buffer per thread, checked slices of it. Nothing
 //! here trusts a length or an end mark.
 
+use braid_fs::pool::device::HugeBuf;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{InHeader, READ_BUFFER_LEAST, WriteIn};
@@ -11,12 +12,14 @@ const PAYLOAD_ALIGN: usize = 4096;
 /// Bytes before the payload of a WRITE.
 const WRITE_HEAD: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
+/// Where a request starts, so that the payload of a WRITE starts on the next page.
+const START: usize = PAYLOAD_ALIGN - WRITE_HEAD;
+
 /// Room for one request, laid out so that the payload of a WRITE is page aligned. Memory is
 /// touched, and so taken from the machine, only as far as requests have filled it.
 #[derive(Debug)]
 pub struct RequestBuf {
-    memory: Vec<u8>,
-    start: usize,
+    memory: HugeBuf,
     len: usize,
 }
 
@@ -24,20 +27,15 @@ impl RequestBuf {
     /// For requests with payloads of at most `max_write` bytes.
     pub fn new(max_write: usize) -> Self {
         let len = (WRITE_HEAD + max_write).max(READ_BUFFER_LEAST);
-        let memory = vec![0_u8; len + 2 * PAYLOAD_ALIGN];
-        let to_page = memory.as_ptr().align_offset(PAYLOAD_ALIGN);
-        // The aligned page is left for the heads; the payload starts on the next one.
-        let start = to_page.min(PAYLOAD_ALIGN) + PAYLOAD_ALIGN - WRITE_HEAD;
-        Self { memory, start, len }
+        Self { memory: HugeBuf::new(START + len), len }
     }
     /// Where the device puts the next request.
     pub fn space(&mut self) -> &mut [u8] {
-        let end = (self.start + self.len).min(self.memory.len());
-        self.memory.get_mut(self.start..end).unwrap_or_default()
+        self.memory.get_mut(START..START + self.len).unwrap_or_default()
     }
     /// The first `len` bytes of it.
     pub fn filled(&self, len: usize) -> &[u8] {
-        self.memory.get(self.start..self.start.saturating_add(len)).unwrap_or_default()
+        self.memory.get(START..START.saturating_add(len)).unwrap_or_default()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use braid_format::dinode::Layout;
 use braid_lock::{Local, Mode};
 use braid_pool::PoolRequest;
-use braid_pool::device::AlignedBuf;
+use braid_pool::device::{AlignedBuf, HugeBuf};
 use smallvec::{SmallVec, smallvec};
 
 use super::{Held, require_regular};
@@ -20,19 +20,14 @@ use crate::inode::Locked;
 const SCRATCH_MAX: usize = 8 << 20;
 /// Before a page fill asks again for the lock that it needs.
 const FILL_PAUSE: Duration = Duration::from_millis(1);
-/// Buffers grow in such steps.
-const SCRATCH_STEP: usize = 64 << 10;
 
 thread_local! {
-    static SCRATCH: Cell<Option<AlignedBuf>> = const { Cell::new(None) };
+    static SCRATCH: Cell<Option<HugeBuf>> = const { Cell::new(None) };
 }
 
 /// Lends `f` this thread's buffer, `len` bytes of whatever was in it before.
 pub(super) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
-    let mut buf = SCRATCH
-        .take()
-        .filter(|b| b.len() >= len)
-        .unwrap_or_else(|| AlignedBuf::zeroed(len.next_multiple_of(SCRATCH_STEP)));
+    let mut buf = SCRATCH.take().filter(|b| b.len() >= len).unwrap_or_else(|| HugeBuf::new(len));
     let r = f(buf.get_mut(..len).unwrap_or_default());
     if buf.len() <= SCRATCH_MAX {
         SCRATCH.set(Some(buf));
