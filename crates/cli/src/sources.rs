@@ -1,5 +1,6 @@
 //! From what a user names (a pool, or its devices) to an assembled pool.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,8 +43,18 @@ fn resolve(sources: &[String]) -> Result<Vec<PathBuf>> {
         [list] if split(list).len() > 1 && !Path::new(list).exists() => {
             Ok(split(list).into_iter().map(PathBuf::from).collect())
         }
-        [name] if !Path::new(name).exists() => by_name(name),
+        [name] if !names_a_device(name) => by_name(name),
         _ => Ok(sources.iter().map(PathBuf::from).collect()),
+    }
+}
+
+/// Whether a word means a path and not a pool: `scratch` may well be both a pool and the directory
+/// where it is to be mounted.
+fn names_a_device(word: &str) -> bool {
+    let file = |m: std::fs::Metadata| m.is_file() || m.file_type().is_block_device();
+    match std::fs::metadata(word) {
+        Ok(found) => word.contains('/') || file(found),
+        Err(_) => false,
     }
 }
 

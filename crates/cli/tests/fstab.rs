@@ -115,6 +115,15 @@ fn by_a_list_of_devices_and_mount_a_only_once() {
            umount "$mnt""#,
     );
     assert_eq!(servers_of(&mnt), 0);
+    // The pool's name, where a directory has the same.
+    succeeds(
+        &d,
+        "",
+        r#"cd "$(dirname "$mnt")"; mkdir scratch
+           /sbin/mount.braid scratch "$mnt"
+           [ "$(cat "$mnt/kept")" = kept ]
+           umount "$mnt""#,
+    );
     // A name that is not there: said so; with nofail the boot goes on all the same.
     let line = |options: &str| format!("nowhere {mnt} braid {options} 0 0\n");
     let out = in_namespace(&d, &line("defaults"), r#"mount --fstab "$fstab" "$mnt""#);
