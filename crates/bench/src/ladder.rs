@@ -140,24 +140,28 @@ fn pool_op(direction: Direction, buffer: AlignedBuf) -> PoolOp {
     }
 }
 
-/// All devices at once, each sequentially, through the same engine that the pool uses: as many
-/// threads as the layers above have streams, so that no layer has more of the processors.
+/// All devices at once, each sequentially, through the same engine that the pool uses: at least as
+/// many threads as the layers above have streams, so that no layer has more of the processors. A
+/// thread keeps to one device, so that none waits behind another.
 fn raw(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     let devices = rig.devices()?;
+    let threads = devices.len() * common.streams.div_ceil(devices.len());
     let total = common.size / REQUEST as u64;
     for (direction, name) in PHASES {
-        let figure = timed(total * REQUEST as u64, || {
-            in_threads(common, total, |numbers| {
-                let depth = DEPTH_PER_MEMBER * devices.len().div_ceil(common.streams);
-                let mut queue = IoQueue::new(depth)?;
-                let mut free = buffers(depth);
-                for n in numbers {
-                    let device = &devices[usize::try_from(n)? % devices.len()];
-                    let at = ByteOffset((8 << 20) + n / devices.len() as u64 * REQUEST as u64);
+        let figure = timed(total / threads as u64 * (threads * REQUEST) as u64, || {
+            in_threads(threads, total, |numbers| {
+                let share = numbers.end - numbers.start;
+                let thread = usize::try_from(numbers.start / share)?;
+                let device = &devices[thread % devices.len()];
+                let start = (8 << 20) + (thread / devices.len()) as u64 * share * REQUEST as u64;
+                let mut queue = IoQueue::new(DEPTH_PER_MEMBER)?;
+                let mut free = buffers(DEPTH_PER_MEMBER);
+                for n in 0..share {
                     let buffer = match free.pop() {
                         Some(buffer) => buffer,
                         None => finish(queue.complete())?,
                     };
+                    let at = ByteOffset(start + n * REQUEST as u64);
                     queue.submit(n, device.clone(), at, owned(direction, buffer))?;
                 }
                 while queue.in_flight() > 0 {
@@ -175,16 +179,16 @@ fn buffers(count: usize) -> Vec<AlignedBuf> {
     (0..count).map(|_| AlignedBuf::zeroed(REQUEST)).collect()
 }
 
-/// Splits `total` requests into one contiguous share per stream, a thread each.
+/// Splits `total` requests into one contiguous share of the same size per thread.
 fn in_threads(
-    common: &Common,
+    threads: usize,
     total: u64,
     work: impl Fn(std::ops::Range<u64>) -> Result<()> + Sync,
 ) -> Result<()> {
-    let share = total / common.streams as u64;
+    let share = total / threads as u64;
     std::thread::scope(|scope| {
         let work = &work;
-        let workers: Vec<_> = (0..common.streams as u64)
+        let workers: Vec<_> = (0..threads as u64)
             .map(|s| scope.spawn(move || work(s * share..(s + 1) * share)))
             .collect();
         for worker in workers {
@@ -216,7 +220,7 @@ fn pool(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     let total = common.size / REQUEST as u64;
     for (direction, name) in PHASES {
         let figure = timed(total * REQUEST as u64, || {
-            in_threads(common, total, |numbers| {
+            in_threads(common.streams, total, |numbers| {
                 let depth = DEPTH_PER_MEMBER * common.members.div_ceil(common.streams);
                 let mut queue = PoolQueue::new(pool.clone(), depth)?;
                 let mut free = buffers(depth);
