@@ -1,42 +1,40 @@
-//! How a thread gets its next request.
+//! How the thread that leads gets the next request.
 //!
 //! A program that makes one call after another waits for each answer, and putting a thread to
-//! sleep and waking it again costs more than most calls. So one thread at a time asks the device
-//! again and again for a moment before it goes to sleep, as long as that has lately been worth it.
-//! All others sleep, each in an `epoll` of its own, of which the kernel wakes one per request.
+//! sleep and waking it again costs more than most calls. So the leader asks the device again and
+//! again for a moment before it goes to sleep, as long as that has lately been worth it.
 
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::reply::Device;
 
-/// Longest time that a thread asks before it sleeps: two or three times what sleeping and waking
-/// cost.
+/// Longest time that the leader asks before it sleeps: a few times what sleeping and waking cost.
 const PATIENCE: Duration = Duration::from_micros(50);
-/// What success adds to, and failure takes from, the hope that asking is worth it.
+/// What a request found by asking adds to the hope that asking is worth it; one that did not come
+/// in time takes 1.
+const HOPE: u32 = 4;
+/// Bound of it.
 const HOPE_MAX: u32 = 16;
 /// Without hope, every so many-th time it is tried all the same.
 const TRY_EVERY: u32 = 64;
+/// What a request behind another adds to the belief that several programs are at work; one alone
+/// takes 1.
+const CROWD: u32 = 2;
+/// From here on they do.
+const CROWDED: u32 = 8;
 
-/// What the threads of one mount share.
+/// The device, and what has been learnt about the requests that come from it.
 #[derive(Debug)]
 pub struct Intake {
     device: Device,
-    /// Somebody is asking.
-    asking: AtomicBool,
     hope: AtomicU32,
+    crowd: AtomicU32,
     sleeps: AtomicU32,
-}
-
-/// One thread's place to sleep.
-#[derive(Debug)]
-pub struct Bed {
-    epoll: OwnedFd,
 }
 
 impl Intake {
@@ -46,57 +44,56 @@ impl Intake {
     /// The device cannot be made non-blocking.
     pub fn new(device: Device) -> Result<Self, Errno> {
         fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;
-        let (asking, hope, sleeps) = Default::default();
-        Ok(Self { device, asking, hope, sleeps })
+        let (hope, crowd, sleeps) = Default::default();
+        Ok(Self { device, hope, crowd, sleeps })
     }
-    /// For a new thread.
-    ///
-    /// # Errors
-    /// No descriptor, or no memory.
-    pub fn bed(&self) -> Result<Bed, Errno> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let events = EventFlags::IN | EventFlags::EXCLUSIVE;
-        epoll::add(&epoll, &self.device, EventData::new_u64(0), events)?;
-        Ok(Bed { epoll })
+    /// Whether requests lately stood in line.
+    pub fn crowded(&self) -> bool {
+        self.crowd.load(Ordering::Relaxed) >= CROWDED
     }
-    /// The next request: its length in `space`.
+    /// The next request: its length in `space`. For one thread at a time: others that sleep at the
+    /// device would be woken, at the programs' expense, for requests that the first one takes.
     ///
     /// # Errors
     /// `ENODEV`: unmounted. `ENOENT`: the request was withdrawn meanwhile; ask again.
-    pub fn next(&self, bed: &Bed, space: &mut [u8]) -> Result<usize, Errno> {
+    pub fn next(&self, space: &mut [u8]) -> Result<usize, Errno> {
+        let first = self.read(space);
+        // The program that was answered last may be this quick: only a second one makes a crowd.
+        let crowd = first.is_ok() && self.pending();
+        learn(&self.crowd, crowd, CROWD, 2 * CROWDED);
+        if first != Err(Errno::AGAIN) {
+            return first;
+        }
+        if let Some(done) = self.ask(space) {
+            return done;
+        }
         loop {
+            let mut readable = [PollFd::new(&self.device, PollFlags::IN)];
+            match poll(&mut readable, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
             match self.read(space) {
                 Err(Errno::AGAIN) => {}
                 done => return done,
             }
-            if let Some(done) = self.ask(space) {
-                return done;
-            }
-            let mut events =
-                [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }];
-            match epoll::wait(&bed.epoll, &mut events, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
         }
+    }
+    fn pending(&self) -> bool {
+        let mut readable = [PollFd::new(&self.device, PollFlags::IN)];
+        poll(&mut readable, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
     }
     fn read(&self, space: &mut [u8]) -> Result<usize, Errno> {
         rustix::io::read(&self.device, space)
     }
-    /// Asks for a while, if nobody else does and it is likely to be worth it.
+    /// Asks for a while, if that is likely to be worth it.
     fn ask(&self, space: &mut [u8]) -> Option<Result<usize, Errno>> {
-        let hope = self.hope.load(Ordering::Relaxed);
         let turn = self.sleeps.fetch_add(1, Ordering::Relaxed);
-        if hope == 0 && !turn.is_multiple_of(TRY_EVERY) {
-            return None;
-        }
-        if self.asking.swap(true, Ordering::Acquire) {
+        if self.hope.load(Ordering::Relaxed) == 0 && !turn.is_multiple_of(TRY_EVERY) {
             return None;
         }
         let found = self.ask_until(Instant::now() + PATIENCE, space);
-        self.asking.store(false, Ordering::Release);
-        let hope = if found.is_some() { (hope + 4).min(HOPE_MAX) } else { hope.saturating_sub(1) };
-        self.hope.store(hope, Ordering::Relaxed);
+        learn(&self.hope, found.is_some(), HOPE, HOPE_MAX);
         found
     }
     fn ask_until(&self, end: Instant, space: &mut [u8]) -> Option<Result<usize, Errno>> {
@@ -109,4 +106,11 @@ impl Intake {
         }
         None
     }
+}
+
+/// Adds `gain` on success, takes 1 otherwise. Only the leader writes.
+fn learn(what: &AtomicU32, success: bool, gain: u32, max: u32) {
+    let old = what.load(Ordering::Relaxed);
+    let new = if success { (old + gain).min(max) } else { old.saturating_sub(1) };
+    what.store(new, Ordering::Relaxed);
 }

@@ -1,26 +1,36 @@
-//! The threads that answer requests. Each reads one request, answers it, reads the next. When the
-//! last thread that waited for a request gets one, another is started, so that a request blocked
-//! on a lock of another node never holds up those behind it; threads beyond a few idle ones end.
+//! The threads that answer requests. One of them at a time *leads*: it waits for a request at the
+//! device; the others are busy or parked. Having got a request, the leader
+//! * first calls another thread to lead, if the request may take long or others stand in line;
+//! * otherwise answers it and leads on: a program's calls one after the other are then served
+//!   without waking anybody but the program.
+//!
+//! What looks short may block all the same, on a lock of another node. The *deputy* looks every
+//! other millisecond whether the device has been without a leader since it last looked, and calls
+//! one: so a request blocked on another node never holds up those behind it for longer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
+use crate::abi::op;
 use crate::dispatch::Server;
 use crate::error::FuseError;
 use crate::files::Files;
 use crate::intake::Intake;
 use crate::reply::Device;
-use crate::request::RequestBuf;
+use crate::request::{Request, RequestBuf};
 
-/// Threads that may wait for a request at a time, beyond one per processor.
-const IDLE_SPARE: usize = 2;
-
-/// Superfluous threads end one in this time.
-const END_INTERVAL: Duration = Duration::from_millis(200);
+/// Threads that stay parked, beyond one per processor, however long nothing happens.
+const SPARE: usize = 2;
+/// Others end after having been parked for so long.
+const PARKED_MAX: Duration = Duration::from_secs(10);
+/// How often the deputy looks.
+const LOOK: Duration = Duration::from_millis(2);
+/// After so many looks at a mount where nothing happens it sleeps until something does.
+const LOOKS_IDLE: u32 = 50;
 
 #[derive(Debug)]
 struct Pool<F> {
@@ -28,19 +38,28 @@ struct Pool<F> {
     intake: Intake,
     server: Arc<Server<F>>,
     threads_max: usize,
-    idle_max: usize,
-    /// Waiting in read(2).
-    idle: AtomicUsize,
+    spare: usize,
+    /// Somebody leads.
+    led: AtomicBool,
+    /// Requests taken so far.
+    taken: AtomicU64,
+    /// The deputy sleeps.
+    dozing: AtomicBool,
     state: Mutex<State>,
+    /// A parked thread is called, or all are to end.
+    called: Condvar,
+    /// The deputy is called.
+    roused: Condvar,
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     threads: usize,
-    /// When the last superfluous thread ended.
-    ended: Option<Instant>,
+    parked: usize,
     failure: Option<FuseError>,
+    /// Unmounted, or failed: everybody ends.
+    closed: bool,
     /// The bound was met, and said so.
     bound_met: bool,
 }
@@ -60,23 +79,39 @@ pub fn run<F: Files>(
         intake: Intake::new(Arc::clone(device)).map_err(FuseError::Device)?,
         server: Arc::clone(server),
         threads_max,
-        idle_max: std::thread::available_parallelism().map_or(1, usize::from) + IDLE_SPARE,
-        idle: AtomicUsize::new(0),
+        spare: std::thread::available_parallelism().map_or(1, usize::from) + SPARE,
+        led: AtomicBool::new(false),
+        taken: AtomicU64::new(0),
+        dozing: AtomicBool::new(false),
         state: Mutex::default(),
+        called: Condvar::new(),
+        roused: Condvar::new(),
         ended: Condvar::new(),
     });
-    pool.start()?;
+    let deputy = Arc::clone(&pool);
+    let deputy = std::thread::Builder::new()
+        .name("fuse-deputy".into())
+        .spawn(move || deputy.stand_by())
+        .map_err(FuseError::Thread)?;
+    let started = pool.start(&mut pool.state.lock());
+    if started.is_err() {
+        pool.close();
+    }
     let mut state = pool.state.lock();
     while state.threads > 0 {
         pool.ended.wait(&mut state);
     }
-    state.failure.take().map_or(Ok(()), Err)
+    let failure = state.failure.take();
+    drop(state);
+    pool.close();
+    // It does not panic; nothing is lost if it did.
+    let _ = deputy.join();
+    started.and(failure.map_or(Ok(()), Err))
 }
 
 impl<F: Files> Pool<F> {
     /// Starts a thread, unless there are as many as there may be.
-    fn start(self: &Arc<Self>) -> Result<(), FuseError> {
-        let mut state = self.state.lock();
+    fn start(self: &Arc<Self>, state: &mut State) -> Result<(), FuseError> {
         if state.threads >= self.threads_max {
             if !state.bound_met {
                 state.bound_met = true;
@@ -95,16 +130,25 @@ impl<F: Files> Pool<F> {
         state.threads += 1;
         Ok(())
     }
-
-    /// Whether a superfluous thread may end. Few may at a time: a program's requests come in bursts,
-    /// and a thread costs more to start than to keep.
-    fn may_end(&self) -> bool {
+    /// Sends somebody to the device: a parked thread, or a new one.
+    fn call(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        let may = state.ended.is_none_or(|last| last.elapsed() >= END_INTERVAL);
-        if may {
-            state.ended = Some(Instant::now());
+        if state.closed || self.led.load(Ordering::SeqCst) {
+            return;
         }
-        may
+        if state.parked > 0 {
+            self.called.notify_one();
+        } else if let Err(error) = self.start(&mut state) {
+            tracing::error!(%error, "requests may have to wait");
+        }
+    }
+    /// Everybody ends: parked threads at once, busy ones when they have answered.
+    fn close(&self) {
+        self.server.close();
+        let mut state = self.state.lock();
+        state.closed = true;
+        self.called.notify_all();
+        self.roused.notify_all();
     }
 
     fn work(self: Arc<Self>) {
@@ -112,6 +156,7 @@ impl<F: Files> Pool<F> {
         let failure = self.serve().err();
         if failure.is_some() {
             tracing::error!(?failure, "a thread that answers requests ended");
+            self.close();
         }
         let mut state = self.state.lock();
         state.threads -= 1;
@@ -125,37 +170,133 @@ impl<F: Files> Pool<F> {
     fn serve(self: &Arc<Self>) -> Result<(), FuseError> {
         let mut buf = RequestBuf::new(self.server.terms().max_write.to_usize());
         let mut scratch = Vec::new();
-        let bed = self.intake.bed().map_err(FuseError::Device)?;
-        loop {
-            self.idle.fetch_add(1, Ordering::SeqCst);
-            let read = self.intake.next(&bed, buf.space());
-            let others = self.idle.fetch_sub(1, Ordering::SeqCst) - 1;
-            match read {
-                Ok(len) => {
-                    if others == 0
-                        && let Err(error) = self.start()
-                    {
-                        tracing::error!(%error, "requests may have to wait");
-                    }
-                    self.server.answer(&self.device, buf.filled(len), &mut scratch);
-                    if self.idle.load(Ordering::SeqCst) >= self.idle_max && self.may_end() {
-                        return Ok(());
-                    }
-                }
-                // ENOENT: the request was withdrawn while it was being read.
-                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
-                Err(Errno::NODEV) => {
-                    // Waits for locks would otherwise outlive the mount.
-                    self.server.close();
-                    return Ok(());
-                }
+        while self.lead() {
+            let len = match self.intake.next(buf.space()) {
+                Ok(len) => len,
                 Err(errno) => {
-                    self.server.close();
-                    return Err(FuseError::Device(errno));
+                    self.led.store(false, Ordering::SeqCst);
+                    match errno {
+                        // ENOENT: the request was withdrawn while it was being read.
+                        Errno::INTR | Errno::AGAIN | Errno::NOENT => continue,
+                        Errno::NODEV => {
+                            // Waits for locks would otherwise outlive the mount.
+                            self.close();
+                            return Ok(());
+                        }
+                        errno => return Err(FuseError::Device(errno)),
+                    }
                 }
+            };
+            let opcode = opcode(buf.filled(len));
+            self.leave(opcode);
+            self.server.answer(&self.device, buf.filled(len), &mut scratch);
+        }
+        Ok(())
+    }
+    /// Waits until this thread leads. `false`: it is to end.
+    fn lead(&self) -> bool {
+        if !self.led.swap(true, Ordering::SeqCst) {
+            return true;
+        }
+        let mut state = self.state.lock();
+        let mut waited = false;
+        loop {
+            if state.closed {
+                return false;
             }
+            // Looked at under the lock: whoever stops leading and calls then finds this thread
+            // parked.
+            if !self.led.swap(true, Ordering::SeqCst) {
+                return true;
+            }
+            if waited && state.parked >= self.spare {
+                return false;
+            }
+            state.parked += 1;
+            waited = self.called.wait_for(&mut state, PARKED_MAX).timed_out();
+            state.parked -= 1;
         }
     }
+    /// The leader has got a request: lets another one lead, or the deputy watch.
+    fn leave(self: &Arc<Self>, opcode: u32) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        self.led.store(false, Ordering::SeqCst);
+        if self.intake.crowded() || may_take_long(opcode) {
+            self.call();
+        } else if self.dozing.load(Ordering::SeqCst) {
+            let _state = self.state.lock();
+            self.dozing.store(false, Ordering::SeqCst);
+            self.roused.notify_one();
+        }
+    }
+
+    /// What the deputy does, until all ends.
+    fn stand_by(self: Arc<Self>) {
+        let (mut seen, mut idle) = (0, 0);
+        let mut state = self.state.lock();
+        while !state.closed {
+            if idle < LOOKS_IDLE {
+                self.roused.wait_for(&mut state, LOOK);
+            } else {
+                self.dozing.store(true, Ordering::SeqCst);
+                // Either a leader that leaves sees `dozing`, or it is seen to have left.
+                if self.led.load(Ordering::SeqCst) {
+                    self.roused.wait(&mut state);
+                }
+                self.dozing.store(false, Ordering::SeqCst);
+                idle = 0;
+            }
+            let taken = self.taken.load(Ordering::Relaxed);
+            let led = self.led.load(Ordering::SeqCst);
+            if taken != seen {
+                idle = 0;
+            } else if led {
+                idle += 1;
+            } else {
+                drop(state);
+                self.call();
+                state = self.state.lock();
+            }
+            seen = taken;
+        }
+    }
+}
+
+/// What a message asks for; 0, which nothing has, if it makes no sense.
+fn opcode(message: &[u8]) -> u32 {
+    Request::parse(message).map_or(0, |request| request.header.opcode)
+}
+
+/// Whether answering a request usually takes longer than calling another thread: contents are
+/// moved, something is waited for.
+fn may_take_long(opcode: u32) -> bool {
+    !matches!(
+        opcode,
+        op::LOOKUP
+            | op::FORGET
+            | op::BATCH_FORGET
+            | op::GETATTR
+            | op::STATX
+            | op::READLINK
+            | op::SYMLINK
+            | op::MKNOD
+            | op::MKDIR
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2
+            | op::LINK
+            | op::CREATE
+            | op::OPEN
+            | op::OPENDIR
+            | op::FLUSH
+            | op::RELEASE
+            | op::RELEASEDIR
+            | op::STATFS
+            | op::GETXATTR
+            | op::LISTXATTR
+            | op::INTERRUPT
+    )
 }
 
 /// Ends the process when a thread panics; the message has been printed by then.
