@@ -2,16 +2,25 @@
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Zeroed memory in huge pages, where the system has them: the kernel looks up each page of a
+/// Huge pages that buffers of this process may ask for: what they take beyond what is used of them
+/// is bounded by 64 MiB.
+const PAGES_MAX: usize = 32;
+/// Those asked for.
+static PAGES: AtomicUsize = AtomicUsize::new(0);
+
+/// Zeroed memory in huge pages, where the system has them and as long as there are few: the kernel looks up each page of a
 /// transfer, and a transfer to one contiguous piece of memory is one segment to a device. Taken
 /// from the machine as it is touched. Meant to be kept: making one costs system calls.
 #[derive(Debug)]
 pub struct HugeBuf {
     ptr: NonNull<u8>,
     len: usize,
+    /// Huge pages asked for.
+    pages: usize,
 }
 
 impl HugeBuf {
@@ -32,6 +41,11 @@ impl HugeBuf {
         };
         let base = base.expect("memory for a buffer").cast::<u8>();
         let head = base.align_offset(Self::ALIGN);
+        let pages = len / Self::ALIGN;
+        let few = PAGES.fetch_add(pages, Ordering::Relaxed) + pages <= PAGES_MAX;
+        if !few {
+            PAGES.fetch_sub(pages, Ordering::Relaxed);
+        }
         // SAFETY: `head` is less than the alignment, by which more was mapped than is needed: the
         // parts before and behind are inside the mapping, and nobody has their addresses.
         let start = unsafe {
@@ -42,16 +56,19 @@ impl HugeBuf {
             if head < Self::ALIGN {
                 let _ = munmap(start.add(len).cast(), Self::ALIGN - head);
             }
-            // Without huge pages it is memory all the same.
-            let _ = madvise(start.cast(), len, Advice::LinuxHugepage);
+            if few {
+                // Without huge pages it is memory all the same.
+                let _ = madvise(start.cast(), len, Advice::LinuxHugepage);
+            }
             start
         };
         let ptr = NonNull::new(start).expect("the kernel maps nothing at 0");
-        Self { ptr, len }
+        Self { ptr, len, pages: if few { pages } else { 0 } }
     }
 }
 impl Drop for HugeBuf {
     fn drop(&mut self) {
+        PAGES.fetch_sub(self.pages, Ordering::Relaxed);
         // SAFETY: mapped in `new`, unmapped once.
         let _ = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
     }
@@ -76,14 +93,16 @@ unsafe impl Sync for HugeBuf {}
 
 #[cfg(test)]
 mod tests {
-    use super::HugeBuf;
+    use super::{HugeBuf, PAGES_MAX};
 
     #[test]
     fn zeroed_aligned_and_apart() {
-        let mut all: Vec<HugeBuf> =
-            [0, 1, HugeBuf::ALIGN, HugeBuf::ALIGN + 1].map(HugeBuf::new).into();
+        let lens = [0, 1, HugeBuf::ALIGN, HugeBuf::ALIGN + 1].into_iter().chain([1; PAGES_MAX]);
+        let mut all: Vec<HugeBuf> = lens.map(HugeBuf::new).collect();
         let lens: Vec<usize> = all.iter().map(|b| b.len() / HugeBuf::ALIGN).collect();
-        assert_eq!(lens, [1, 1, 1, 2]);
+        assert_eq!(lens[..5], [1, 1, 1, 2, 1]);
+        let huge: Vec<usize> = all.iter().map(|b| b.pages).collect();
+        assert!(huge.iter().sum::<usize>() <= PAGES_MAX && huge.last() == Some(&0), "{huge:?}");
         for (n, buf) in all.iter_mut().enumerate() {
             assert!(buf.as_ptr().addr().is_multiple_of(HugeBuf::ALIGN));
             assert!(buf.iter().all(|b| *b == 0));
