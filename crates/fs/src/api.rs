@@ -271,7 +271,10 @@ impl Fs {
     }
     /// Everything of this node durable on return.
     pub fn sync(&self) -> Result<()> {
-        self.run(|c| crate::mount::flush_all(c).and_then(|()| c.meta.barrier()))
+        self.run(|c| {
+            let flushed = crate::mount::flush_all(c);
+            c.meta.barrier().and(flushed)
+        })
     }
     /// Reads into `buf` (its length asked for); returns the bytes read.
     pub fn read(&self, fh: Fh, offset: u64, buf: &mut AlignedBuf) -> Result<usize> {

@@ -194,6 +194,9 @@ impl GlockOps for Core {
             }
             Err(e) => {
                 tracing::error!(lock = %lock, "cannot give the lock up: {e}");
+                // Whatever it was, even one file's contents: the lock stays held for ever, and those
+                // who wait for it get it only when this node counts as dead.
+                self.withdraw(&e);
                 Err(DemoteFailed)
             }
         }

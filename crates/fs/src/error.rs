@@ -117,6 +117,11 @@ pub enum Error {
         /// Where it runs.
         host: Box<str>,
     },
+    /// Somebody has the liveness lock of a slot that is not taken.
+    #[error(
+        "node slot {0} is in use on this host: a node is mounting, or another check or create runs; try again when it is done"
+    )]
+    SlotBusy(braid_format::NodeId),
     /// The pool is too small for a file system.
     #[error(
         "pool of {have} bytes is too small: a file system needs {need} (fewer --nodes and smaller --journal-size need less)"
@@ -180,7 +185,7 @@ impl Error {
             Self::NoLocks => E::NOLCK,
             Self::TooManyOrphans => E::NFILE,
             Self::NoSlot(_) => E::USERS,
-            Self::Mounted { .. } => E::BUSY,
+            Self::Mounted { .. } | Self::SlotBusy(_) => E::BUSY,
             Self::Damaged { .. }
             | Self::Inconsistent { .. }
             | Self::Withdrawn { .. }

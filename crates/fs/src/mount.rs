@@ -176,7 +176,7 @@ impl Recover for Recoverer {
 impl Mounted {
     /// Joins. See [`crate::Fs::mount`].
     pub fn new(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
-        let volume = Arc::new(Volume::open(pool)?);
+        let volume = Arc::new(Volume::open(pool.gated())?);
         let areas = node_areas(&volume)?;
         let to_core = Arc::new(ToCore::default());
         let recoverer = Arc::new(Recoverer { volume: volume.clone(), core: to_core.clone() });
@@ -188,6 +188,7 @@ impl Mounted {
         };
         let nodes = Arc::new(PoolNodes::new(volume.pool.clone(), areas));
         let membership = Membership::join(nodes, join, recoverer)?;
+        let on = volume.clone();
         match Self::start(volume, options, kernel, &to_core, &membership) {
             Ok(core) => {
                 let housekeeper = Mutex::new(Some(Housekeeper::start(&core, &membership)));
@@ -195,7 +196,7 @@ impl Mounted {
             }
             Err(e) => {
                 // The slot counts as dead: whatever was begun is replayed by the next to mount.
-                membership.abandon();
+                abandon(&on, &membership);
                 Err(e)
             }
         }
@@ -264,7 +265,7 @@ impl Mounted {
         let core = &self.core;
         if let Err(e) = core.check_alive().and_then(|()| self.leave_cleanly()) {
             core.withdraw(&e);
-            self.membership.abandon();
+            abandon(&core.volume, &self.membership);
             return Err(e);
         }
         Ok(())
@@ -296,20 +297,33 @@ impl Mounted {
     }
 }
 
-/// Writes the dirty contents of every inode (not durable by itself).
+/// Dies for the others: they take over as soon as the liveness lock is gone, and a write of this
+/// node that landed after that would undo what they did.
+fn abandon(volume: &Volume, membership: &Membership) {
+    volume.pool.close();
+    membership.abandon();
+}
+
+/// Writes the dirty contents of every inode (not durable by itself). One that cannot be written
+/// does not keep the others from it.
+///
+/// # Errors
+/// The first of what the inodes' own users hear of too; at once what ends everything.
 pub(crate) fn flush_all(core: &Arc<Core>) -> Result<()> {
+    let mut refused = Ok(());
     for inode in core.inodes.all() {
         if !inode.is_dirty() {
             continue;
         }
-        match core.lock_exclusive(inode.ino) {
-            Ok(locked) => data::flush_inode(core, &locked)?,
+        let done = core.lock_exclusive(inode.ino).and_then(|l| data::flush_inode(core, &l));
+        match done {
             // Deleted meanwhile: nothing left to write.
-            Err(Error::Stale(_)) => {}
+            Ok(()) | Err(Error::Stale(_)) => {}
+            Err(e @ (Error::Contents(_) | Error::NoSpace)) => refused = refused.and(Err(e)),
             Err(e) => return Err(e),
         }
     }
-    Ok(())
+    refused
 }
 
 impl Housekeeper {
@@ -353,8 +367,12 @@ fn keep_house(
             }
         }
         let Some(core) = core.upgrade() else { return };
+        if core.locks.has_withdrawn() {
+            // The lock layer may have begun it: its slot is lost, or no heartbeat can be written.
+            core.withdraw(&LockError::Withdrawn.into());
+        }
         if core.withdrawn.get().is_some() {
-            membership.abandon();
+            abandon(&core.volume, membership);
             return;
         }
         let (free, inodes) = core.alloc.deltas();
@@ -366,11 +384,13 @@ fn keep_house(
         since_commit += HOUSE_BEAT;
         if since_commit >= interval {
             since_commit = Duration::ZERO;
-            let done = flush_all(&core)
-                .and_then(|()| core.meta.commit())
+            let flushed = flush_all(&core);
+            let done = core
+                .meta
+                .commit()
                 .and_then(|()| core.alloc.tend())
-                .and_then(|()| crate::orphan::reap(&core));
-            if let Err(e) = core.watch(done) {
+                .and_then(|()| crate::orphan::reap(&core).map(drop));
+            for e in [core.watch(flushed), core.watch(done)].into_iter().filter_map(Result::err) {
                 tracing::error!("housekeeping: {e}");
             }
         }

@@ -111,6 +111,10 @@ impl Volume {
                 bits,
             }));
         }
+        // Of another pool that these devices belonged to: a create that was broken off.
+        if sb.pool_uuid != *self.pool.info().uuid.as_bytes() {
+            return bad("pool_uuid", 0);
+        }
         let total = sb.total_blocks.get();
         if total > self.pool.info().size.get() >> self.geo.block_size.shift() {
             return bad("total_blocks", total);
@@ -135,6 +139,47 @@ impl Volume {
             if value == 0 || value >= total {
                 return bad(field, value);
             }
+        }
+        self.validate_areas(bad)
+    }
+
+    /// Every area lies in the pool, so that no number made of these overflows or asks for memory
+    /// beyond all bounds.
+    fn validate_areas(&self, bad: impl Fn(&'static str, u64) -> Result<()>) -> Result<()> {
+        let (sb, slot) = (&self.sb, self.geo.slot_blocks());
+        let total = sb.total_blocks.get();
+        let nodes = u64::from(sb.node_slots.get());
+        let area_slots = u64::from(sb.node_area_slots.get());
+        let records =
+            self.geo.block_size.blocks_for(Bytes(nodes * self.geo.lock_sector.get())).get();
+        for (field, start, blocks) in [
+            ("named_count", sb.named_start.get(), Some(u64::from(sb.named_count.get()) * slot)),
+            ("plock_count", sb.plock_start.get(), Some(u64::from(sb.plock_count.get()) * slot)),
+            ("slot_area", sb.slot_area.get(), Some(records)),
+            ("heartbeat_area", sb.heartbeat_area.get(), Some(records)),
+            ("node_area_slots", sb.node_area.get(), Some(nodes * area_slots * slot)),
+            ("journal_blocks", sb.journal_area.get(), nodes.checked_mul(sb.journal_blocks.get())),
+        ] {
+            let end = blocks.and_then(|n| start.checked_add(n));
+            if end.is_none_or(|end| end > total) {
+                return bad(field, blocks.unwrap_or(u64::MAX));
+            }
+        }
+        if sb.named_count.get() < RawSuperblock::NAMED_COUNT {
+            return bad("named_count", u64::from(sb.named_count.get()));
+        }
+        if area_slots < u64::from(RawSuperblock::AREA_SLOTS) {
+            return bad("node_area_slots", area_slots);
+        }
+        // A header, a bitmap, and something to give out.
+        if sb.rgrp_blocks.get() < 3 * slot {
+            return bad("rgrp_blocks", sb.rgrp_blocks.get());
+        }
+        // The last group may be shorter.
+        let last = (sb.rgrp_count.get() - 1).checked_mul(sb.rgrp_blocks.get());
+        let last = last.and_then(|n| n.checked_add(sb.rgrp_start.get()));
+        if last.is_none_or(|last| last >= total) {
+            return bad("rgrp_count", sb.rgrp_count.get());
         }
         Ok(())
     }

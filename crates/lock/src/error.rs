@@ -76,7 +76,9 @@ pub enum LockError {
         source: FormatError,
     },
     /// Every node slot is taken by a node that lives, or may live.
-    #[error("all {slots} node slots are taken: unmount one (`braid status` lists them)")]
+    #[error(
+        "all {slots} node slots are taken: unmount one (`braid status` lists them), or wait for the check or create that runs on the pool"
+    )]
     NoFreeSlot {
         /// How many there are.
         slots: u16,

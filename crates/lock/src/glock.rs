@@ -435,6 +435,10 @@ impl LockManager {
     pub fn withdraw(&self) {
         self.core.withdraw();
     }
+    /// Whether it has withdrawn, of itself or told to.
+    pub fn has_withdrawn(&self) -> bool {
+        self.core.stop.load(Ordering::Acquire) == WITHDRAWN
+    }
     fn join(&self) {
         let threads = std::mem::take(&mut *self.threads.lock());
         let here = std::thread::current().id();

@@ -70,6 +70,9 @@ impl core::fmt::Display for PoolName {
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum PoolError {
+    /// The handle was closed: its node may change nothing any more.
+    #[error("the pool was closed: this node has left it")]
+    Closed,
     /// No device was given.
     #[error("no device given")]
     NoDevices,

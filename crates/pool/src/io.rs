@@ -142,6 +142,14 @@ impl Pool {
     /// is no order among the requests of a batch: a flush covers only writes that had completed
     /// before the call. A completed write is not durable before a flush.
     pub fn run(&self, requests: &mut [PoolRequest<'_>]) {
+        let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
+        let pass = changes.then(|| self.1.pass());
+        if let Some(Err(_)) = pass {
+            for r in requests {
+                r.result = Err(PoolError::Closed);
+            }
+            return;
+        }
         for (owner, error) in self.0.issue(requests) {
             let request = usize::try_from(owner).ok().and_then(|i| requests.get_mut(i));
             if let Some(r) = request.filter(|r| r.result.is_ok()) {
@@ -186,6 +194,7 @@ impl Pool {
         self.0.check(at, Bytes::from(buf.len()))?;
         match self.single(at, Bytes::from(buf.len())) {
             Some(p) => {
+                let _pass = self.1.pass()?;
                 let device = self.0.device(p.member);
                 Ok(device.write(p.at, buf)?)
             }
@@ -224,6 +233,7 @@ impl Pool {
         let past = PoolError::PastEnd { at, len, size: self.0.map.size() };
         // Units, zones and slices are multiples of the largest lock sector: never two pieces.
         let p = self.single(at, len).ok_or(past)?;
+        let _pass = self.1.pass()?;
         let device = self.0.device(p.member);
         Ok(device.compare_and_write(p.at, expected, new)?)
     }
@@ -254,6 +264,7 @@ impl Pool {
     ) -> Result<(), PoolError> {
         let inner = &*self.0;
         inner.check(at, len)?;
+        let _pass = self.1.pass()?;
         let call = |p: &Piece| -> Result<(), PoolError> {
             Ok(each(&**inner.device(p.member), p.at, p.len)?)
         };

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use braid_device::{Device, MemoryDevice};
 use braid_format::label::Label;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
+use parking_lot::{RwLock, RwLockReadGuard};
 use uuid::Uuid;
 
 pub use create::CreateOptions;
@@ -91,7 +92,18 @@ pub(crate) struct Inner {
 /// An open pool. A clone is another handle on the same pool; all methods take `&self` and may be
 /// called from any thread.
 #[derive(Debug, Clone)]
-pub struct Pool(Arc<Inner>);
+pub struct Pool(Arc<Inner>, Arc<Gate>);
+
+/// Whether the handles that share it may change anything. Each change holds it for reading.
+#[derive(Debug, Default)]
+struct Gate(RwLock<bool>);
+
+impl Gate {
+    fn pass(&self) -> Result<RwLockReadGuard<'_, bool>, PoolError> {
+        let closed = self.0.read();
+        if *closed { Err(PoolError::Closed) } else { Ok(closed) }
+    }
+}
 
 impl Pool {
     /// Opens a pool on `devices` in member order, with a verified label.
@@ -121,7 +133,21 @@ impl Pool {
             members,
             zones,
         };
-        Ok(Self(Arc::new(Inner { info, label, map, devices, sector })))
+        let inner = Inner { info, label, map, devices, sector };
+        Ok(Self(Arc::new(inner), Arc::default()))
+    }
+
+    /// This handle, apart from all others: with clones of its own it can be closed by itself.
+    #[must_use]
+    pub fn gated(self) -> Self {
+        Self(self.0, Arc::default())
+    }
+
+    /// Ends all changes through this handle and its clones: on return none is under way, however
+    /// long the devices take, and each later one fails with [`PoolError::Closed`]. The windows of
+    /// [`PoolQueue`] are not covered.
+    pub fn close(&self) {
+        *self.1.0.write() = true;
     }
 
     /// A pool of `n` memory devices of `size` each, named "test", for the tests of the layers

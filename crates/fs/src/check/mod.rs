@@ -29,7 +29,7 @@ use std::sync::Arc;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{BlockNo, ByteOffset, FormatError, NodeId};
-use braid_pool::device::AlignedBuf;
+use braid_pool::device::{AlignedBuf, ByteLockGuard};
 use braid_pool::{Pool, PoolRequest};
 
 use self::links::Inodes;
@@ -43,7 +43,7 @@ const BATCH: usize = 256;
 /// Lines kept; more are only counted.
 const PROBLEMS_MAX: usize = 10_000;
 /// Byte lock of node slot 0 on the pool's first member; the next slot's is one higher.
-const LIFE_BYTE: u64 = 1;
+pub(crate) const LIFE_BYTE: u64 = 1;
 
 /// What to do.
 #[derive(Debug, Clone, Copy, Default)]
@@ -79,7 +79,7 @@ pub fn check(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report> {
     let volume = Arc::new(Volume::open(pool)?);
-    refuse_live(&volume)?;
+    let claimed = claim(&volume)?;
     let mut report = Report::default();
     for slot in 0..volume.sb.node_slots.get() {
         let done = replay::replay(&volume, NodeId(slot))?;
@@ -98,6 +98,8 @@ pub fn check(
         repair::repair(&mut checker, &mut found)?;
     }
     let lost = if options.repair { checker.lost(&found) } else { Vec::new() };
+    // What is left to do is a node's work.
+    drop(claimed);
     if !lost.is_empty() {
         let (named, result) = lost::reconnect(checker.volume.pool.clone(), &lost);
         checker.report.repaired += named;
@@ -196,25 +198,31 @@ impl Checker {
 type Verified = std::result::Result<(AlignedBuf, MetaHeader, MetaKind), FormatError>;
 
 /// Refuses while a node may have the file system mounted: checking beside it would see half of
-/// what it does, and replaying its journal would undo what it did.
-fn refuse_live(volume: &Volume) -> Result<()> {
+/// what it does, and replaying its journal would undo what it did. Takes the liveness locks of all
+/// slots, so that no node joins, and no second check begins, before the answer is dropped.
+fn claim(volume: &Volume) -> Result<Vec<ByteLockGuard>> {
     let sector = volume.geo.lock_sector;
     let start = volume.geo.block_size.offset_of(BlockNo(volume.sb.slot_area.get()));
+    let mut claimed = Vec::new();
     for slot in 0..volume.sb.node_slots.get() {
+        let byte = LIFE_BYTE + u64::from(slot);
+        let free = volume.pool.member0().lock_byte(byte).map_err(braid_pool::PoolError::from)?;
+        let live = free.is_none();
+        claimed.extend(free);
         let mut bytes = AlignedBuf::zeroed(sector.to_usize());
         let at = ByteOffset(start.get() + u64::from(slot) * sector.get());
         volume.pool.read(at, &mut bytes)?;
-        let Ok(record) = SlotRecord::decode(&bytes, NodeId(slot)) else { continue };
-        if record.state == SlotState::Free {
-            continue;
-        }
-        let byte = LIFE_BYTE + u64::from(slot);
-        let live = volume.pool.member0().byte_locked(byte).map_err(braid_pool::PoolError::from)?;
-        if live || !here(&record) {
-            return Err(Error::Mounted { slot: NodeId(slot), host: record.host.into() });
+        let slot = NodeId(slot);
+        match SlotRecord::decode(&bytes, slot) {
+            Ok(record) if record.state != SlotState::Free && (live || !here(&record)) => {
+                return Err(Error::Mounted { slot, host: record.host.into() });
+            }
+            // Joining just now, or another check, or a record that is damaged.
+            _ if live => return Err(Error::SlotBusy(slot)),
+            _ => {}
         }
     }
-    Ok(())
+    Ok(claimed)
 }
 
 /// Whether the node ran on this machine: then its kernel lock tells whether it still does.

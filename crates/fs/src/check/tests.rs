@@ -396,3 +396,54 @@ fn no_bytes_make_it_panic_or_run_for_ever() {
         }
     }
 }
+
+#[test]
+fn nobody_mounts_makes_or_checks_beside_a_check() {
+    let pool = Pool::for_tests(1, Bytes(64 << 20));
+    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let volume = Volume::open(pool.clone()).unwrap();
+    let claimed = claim(&volume).unwrap();
+    let again = check(pool.clone(), CheckOptions { repair: true }, &mut |_, _| {});
+    assert!(matches!(again, Err(Error::SlotBusy(_))), "{again:?}");
+    let made = make(&pool, &MakeOptions::default(), &mut |_, _| {});
+    assert!(matches!(made, Err(Error::SlotBusy(_))), "{made:?}");
+    let joined = Fs::mount(pool.clone(), MountOptions::default(), Arc::new(NoKernelCache));
+    assert!(matches!(joined.err(), Some(Error::Lock(_))));
+    drop(claimed);
+    mount(&pool).unmount().unwrap();
+    let fs = mount(&pool);
+    assert!(matches!(claim(&volume), Err(Error::Mounted { .. })));
+    assert!(make(&pool, &MakeOptions::default(), &mut |_, _| {}).is_err());
+    fs.unmount().unwrap();
+    assert!(claim(&volume).is_ok());
+}
+
+#[test]
+fn sealed_superblocks_with_areas_that_cannot_be_are_refused() {
+    let pool = Pool::for_tests(1, Bytes(64 << 20));
+    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let volume = Volume::open(pool.clone()).unwrap();
+    let lies: [fn(&mut RawSuperblock); 9] = [
+        |sb| sb.rgrp_count.set(u64::MAX),
+        |sb| sb.rgrp_count.set(1 << 40),
+        |sb| sb.rgrp_blocks.set(1 << 63),
+        |sb| sb.rgrp_blocks.set(1),
+        |sb| sb.journal_blocks.set(sb.total_blocks.get() - 1),
+        |sb| sb.node_area_slots.set(u16::MAX),
+        |sb| sb.named_count.set(1),
+        |sb| sb.plock_start.set(sb.total_blocks.get() - 1),
+        |sb| sb.pool_uuid[3] ^= 1,
+    ];
+    for (n, lie) in lies.into_iter().enumerate() {
+        let (mut body, ..) = volume.read_body(BlockNo(0)).unwrap();
+        let (sb, _) = RawSuperblock::mut_from_prefix(&mut body).unwrap();
+        lie(sb);
+        let original = volume.read_body(BlockNo(0)).unwrap().0;
+        MetaHeader::seal(&mut body);
+        pool.write(volume.body_at(BlockNo(0)), &body).unwrap();
+        let joined = Fs::mount(pool.clone(), MountOptions::default(), Arc::new(NoKernelCache));
+        assert!(matches!(joined.err(), Some(Error::Superblock(_))), "lie {n}");
+        pool.write(volume.body_at(BlockNo(0)), &original).unwrap();
+    }
+    mount(&pool).unmount().unwrap();
+}

@@ -36,6 +36,8 @@ mod seek;
 mod space;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_demotion;
 mod truncate;
 mod write;
 

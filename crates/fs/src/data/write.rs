@@ -55,6 +55,11 @@ pub(crate) fn write(
     } else {
         from_program(core, file, offset, data, flags)?
     };
+    if flags.from_page_cache {
+        // Stores into a mapping are made durable by msync(2), which asks for it after this. Here the
+        // lock may be on its way to another node, which waits for this very page.
+        return Ok(n);
+    }
     if file.flags & O_SYNC == O_SYNC {
         fsync(core, &file.inode, false)?;
     } else if file.flags & O_DSYNC != 0 {

@@ -13,14 +13,15 @@ use braid_format::node::{RawCounters, SlotRecord};
 use braid_format::rgrp::BlockState;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo, NodeId};
-use braid_pool::device::AlignedBuf;
-use braid_pool::{Pool, PoolInfo, PoolRequest};
+use braid_pool::device::{AlignedBuf, ByteLockGuard};
+use braid_pool::{Pool, PoolError, PoolInfo, PoolRequest};
 use zerocopy::{FromZeros, IntoBytes};
 
 pub(crate) use self::plan::{GroupShape, blocks_per_bitmap, group_shape};
 use self::plan::{Plan, Space};
 use crate::alloc::bits;
 use crate::alloc::image::Fresh;
+use crate::check::LIFE_BYTE;
 use crate::error::{Error, Result};
 
 /// Bytes in one write of fixed metadata.
@@ -65,6 +66,7 @@ fn plan(pool: &PoolInfo, options: &MakeOptions) -> Result<Plan> {
 /// Those of [`may_make`], before anything is written; those of the pool.
 pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let plan = plan(pool.info(), options)?;
+    let _claimed = claim(pool)?;
     let maker = Maker { pool, plan, geo: plan.geo, nonce: random() };
     maker.wipe()?;
     maker.fixed_area()?;
@@ -75,6 +77,18 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
     maker.superblocks()?;
     pool.flush()?;
     Ok(())
+}
+
+/// Takes the liveness locks of all slots that a file system here can have had: no node of it lives,
+/// and none joins until the new one is whole.
+fn claim(pool: &Pool) -> Result<Vec<ByteLockGuard>> {
+    let mut claimed = Vec::new();
+    for slot in (0..RawSuperblock::NODE_SLOTS_MAX).map(NodeId) {
+        let byte = LIFE_BYTE + u64::from(slot.get());
+        let free = pool.member0().lock_byte(byte).map_err(PoolError::from)?;
+        claimed.push(free.ok_or(Error::SlotBusy(slot))?);
+    }
+    Ok(claimed)
 }
 
 /// Sixty-four random bits (a version 4 UUID has a few fixed ones in the other half too).

@@ -260,3 +260,28 @@ fn runs_with_a_gap_between_them_are_not_merged() {
     assert_eq!(zero, [3, 4, 10, 11, 12]);
     assert_eq!(bytes.iter().filter(|b| **b == 0).count(), 5 << 20);
 }
+
+#[test]
+fn a_closed_handle_changes_nothing_any_more_and_waits_for_what_is_under_way() {
+    let pool = Pool::for_tests(2, Bytes::MIB);
+    let (mine, other) = (pool.clone().gated(), pool.gated());
+    let clone = mine.clone();
+    let pass = clone.1.pass().unwrap();
+    std::thread::scope(|s| {
+        let closes = s.spawn(|| mine.close());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!closes.is_finished(), "a change was under way");
+        drop(pass);
+        closes.join().unwrap();
+    });
+    let at = ByteOffset(0);
+    let mut sector = [0; 512];
+    assert!(matches!(clone.write(at, &[1; 512]), Err(PoolError::Closed)));
+    assert!(matches!(clone.flush(), Err(PoolError::Closed)));
+    assert!(matches!(clone.discard(at, Bytes(512)), Err(PoolError::Closed)));
+    assert!(matches!(clone.compare_and_write(at, &[0; 512], &[1; 512]), Err(PoolError::Closed)));
+    clone.read(at, &mut sector).unwrap();
+    other.write(at, &[1; 512]).unwrap();
+    clone.read(at, &mut sector).unwrap();
+    assert_eq!(sector, [1; 512]);
+}
