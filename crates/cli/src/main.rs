@@ -7,6 +7,7 @@
 
 mod check;
 mod create;
+mod guard;
 mod helper;
 mod label;
 mod mount;
@@ -44,6 +45,8 @@ enum Command {
     DumpLabel(label::Args),
     Bench(braid_bench::cli::Args),
     Version(version::Args),
+    #[command(hide = true)]
+    Guard(guard::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -94,6 +97,7 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Check(a) => check::run(&a),
         Command::DumpLabel(a) => label::run(&a),
         Command::Bench(a) => braid_bench::cli::run(&a).map(|()| std::process::ExitCode::SUCCESS),
+        Command::Guard(args) => guard::run(&args),
         Command::Version(_) => {
             version::run();
             Ok(std::process::ExitCode::SUCCESS)

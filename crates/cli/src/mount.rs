@@ -14,6 +14,7 @@ use braid_format::{Bytes, NodeId};
 use braid_fs::{Fs, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 
+use crate::guard::Guard;
 use crate::{runtime, size, sources};
 
 /// Mount a pool's file system as one more node.
@@ -178,6 +179,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
             return Err(e.into());
         }
     };
+    let guard = Guard::start(&plan_dir);
     let note = runtime::Note::write(&plan_dir, &name, &plan.devices);
     if args.ready {
         detach(plan.log.as_deref())?;
@@ -185,6 +187,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let served = session.serve(fs.clone());
     let left = fs.unmount();
     drop(note);
+    drop(guard);
     served?;
     left?;
     Ok(ExitCode::SUCCESS)

@@ -238,6 +238,58 @@ fn a_killed_node_loses_nothing_that_was_fsynced_and_the_other_goes_on() {
     c.finish();
 }
 
+/// The kernel then waits, inside the node's process, for pages that nobody will write any more: the
+/// process would not end, and its liveness lock would stay.
+#[test]
+fn a_node_killed_while_its_pages_are_dropped_ends_and_is_recovered() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let (a, b) = (c.node(0), c.node(1));
+    fs::write(a.join("mapped"), vec![1; 1 << 20]).unwrap();
+    File::open(a.join("mapped")).unwrap().sync_all().unwrap();
+    let program = "import mmap,os,sys\n\
+        m = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 1 << 20)\n\
+        while True:\n for n in range(0, 1 << 20, 4096): m[n] = m[n] ^ 1";
+    let mut writer = std::process::Command::new("python3")
+        .args(["-c", program])
+        .arg(a.join("mapped"))
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let script = "wc -c <\"$1/mapped\"; echo alive >\"$1/after\"";
+    let mut reader = std::process::Command::new("sh")
+        .args(["-euc", script, "sh"])
+        .arg(b)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let node = c.pid(0);
+    c.kill(0);
+    // Programs of their own: one that hangs is left behind.
+    let began = Instant::now();
+    for program in [&mut writer, &mut reader] {
+        while program.try_wait().unwrap().is_none() {
+            assert!(began.elapsed() < Duration::from_secs(15), "{program:?} hangs");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let mut seen = String::new();
+    reader.stdout.take().unwrap().read_to_string(&mut seen).unwrap();
+    assert_eq!(seen.trim(), "1048576");
+    assert_eq!(fs::read_to_string(b.join("after")).unwrap(), "alive\n");
+    let task = format!("/proc/{node}/task");
+    while fs::read_dir(&task).is_ok_and(|tasks| tasks.count() > 1) {
+        assert!(began.elapsed() < Duration::from_secs(15), "{node} is still there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    c.detach(0);
+    c.finish();
+}
+
 #[test]
 fn after_all_nodes_died_the_next_mount_recovers() {
     if !can_mount() {

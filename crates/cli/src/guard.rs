@@ -1,0 +1,142 @@
+//! `braid guard`, which nobody types: watches over the end of a mounted node's process.
+//!
+//! A node that is killed while the kernel drops its cached pages may not end: its last thread waits
+//! in the kernel for pages to be written, and the one to write them was the node. Its liveness lock
+//! would stay, and no other node could recover it. So each node has a guard, a process of its own
+//! that sleeps until the node's first thread ends, and tells the kernel that nobody answers any
+//! more if another thread then stays behind. (Without a guard the kernel learns it when the last
+//! descriptor of `/dev/fuse` is closed, which that thread holds.)
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::{SigSet, Signal};
+use rustix::process::{Signal as Death, getppid, set_parent_process_death_signal};
+
+/// Watch over a mounted node
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Process of the node
+    node: i32,
+    /// Number of its connection with the kernel
+    connection: u32,
+}
+
+/// Where the kernel shows connections.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+/// Between two looks at a node that ends.
+const LOOK: Duration = Duration::from_millis(50);
+/// Looks at which a thread was still there, before it is taken to be stuck: a thread that only ends
+/// is gone by then.
+const LOOKS_STUCK: u32 = 5;
+/// Looks after which there is nothing left to be done.
+const LOOKS_MAX: u32 = 600;
+
+/// The guard of this process; ends when dropped.
+#[derive(Debug)]
+pub struct Guard(Option<Child>);
+
+impl Guard {
+    /// Starts one for the file system mounted at `mount_point`, which this process serves. To be
+    /// called by the first thread. Without one a node works as well: it is only said.
+    pub fn start(mount_point: &Path) -> Self {
+        let started = connection(mount_point).and_then(|connection| {
+            let (node, connection) = (std::process::id().to_string(), connection.to_string());
+            let mut command = Command::new(std::env::current_exe()?);
+            // A process of its own group, so that a terminal's ^C is for the node alone.
+            std::os::unix::process::CommandExt::arg0(&mut command, "braid");
+            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+            command.args(["guard", &node, &connection]).current_dir("/");
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn().context("cannot start it")
+        });
+        Self(match started {
+            Ok(child) => Some(child),
+            Err(error) => {
+                tracing::warn!("no guard watches over this node: {error:#}");
+                None
+            }
+        })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+/// The number of the connection whose file system is mounted at `mount_point`.
+fn connection(mount_point: &Path) -> Result<u32> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let shown = mount_point.to_str().context("the mount point's name is not UTF-8")?;
+    // Blanks are written as octal numbers there.
+    let shown = shown.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
+    let of_line = |line: &str| {
+        let mut words = line.split(' ').skip(2);
+        let (device, mut rest) = (words.next()?, words.skip(1));
+        (rest.next()? == shown).then(|| device.split_once(':')?.1.parse().ok()).flatten()
+    };
+    table.lines().rev().find_map(of_line).context("the mount is not in the mount table")
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut end = SigSet::empty();
+    end.add(Signal::SIGTERM);
+    end.thread_block()?;
+    // Comes when the thread ends that started this process.
+    set_parent_process_death_signal(Some(Death::TERM))?;
+    let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    if parent == args.node {
+        end.wait()?;
+    }
+    let mut stuck = 0;
+    for _ in 0..LOOKS_MAX {
+        std::thread::sleep(LOOK);
+        match left_behind(args.node) {
+            None | Some(0) => return Ok(ExitCode::SUCCESS),
+            Some(_) => stuck += 1,
+        }
+        if stuck == LOOKS_STUCK {
+            abort(args.connection)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Threads that a process has left whose first thread has ended; `None`: it is gone, or lives.
+fn left_behind(pid: i32) -> Option<usize> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let state = stat.rsplit_once(") ")?.1.chars().next()?;
+    if !matches!(state, 'Z' | 'X') {
+        return None;
+    }
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.count();
+    Some(tasks.saturating_sub(1))
+}
+
+/// Every request of the connection fails from now on.
+fn abort(connection: u32) -> Result<()> {
+    let switch = |root: &Path| root.join(connection.to_string()).join("abort");
+    let usual = switch(Path::new(CONNECTIONS));
+    if usual.exists() {
+        return std::fs::write(&usual, "1").with_context(|| usual.display().to_string());
+    }
+    // Not mounted there, as in many containers.
+    let dir = PathBuf::from(format!("/tmp/.braid-guard-{}", std::process::id()));
+    std::fs::create_dir(&dir)?;
+    let none: Option<&str> = None;
+    let mounted = mount(Some("fusectl"), &dir, Some("fusectl"), MsFlags::empty(), none);
+    let done =
+        mounted.map_err(anyhow::Error::from).and_then(|()| Ok(std::fs::write(switch(&dir), "1")?));
+    umount2(&dir, MntFlags::MNT_DETACH).ok();
+    std::fs::remove_dir(&dir).ok();
+    done
+}
