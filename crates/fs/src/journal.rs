@@ -20,7 +20,7 @@ use braid_format::{
     BlockNo, ByteOffset, Bytes, FormatError, Generation, Incarnation, LockNo, NodeId,
 };
 use braid_pool::PoolRequest;
-use braid_pool::device::AlignedBuf;
+use braid_pool::device::{AlignedBuf, HugeBuf};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ pub(crate) const HEADER_COPIES: u64 = 2;
 /// A ring holds at least this many images: below it, the credits of one transaction do not fit.
 pub(crate) const RING_IMAGES_MIN: u64 = 128;
 /// A record buffer up to this size is kept for the next commit.
-const SCRATCH_KEPT: usize = 4 << 20;
+const SCRATCH_KEPT: usize = 16 << 20;
 /// Sequence numbers at or above this are refused: they were never written by us, and below it
 /// none can overflow.
 const SEQUENCE_MAX: u64 = 1 << 62;
@@ -244,7 +244,7 @@ pub(crate) struct Journal {
     /// Position of the durable tail.
     tail: u64,
     next_sequence: u64,
-    scratch: AlignedBuf,
+    scratch: Option<HugeBuf>,
 }
 
 /// A place where replay may start.
@@ -284,7 +284,7 @@ impl Journal {
             head: header.tail_offset,
             tail: header.tail_offset,
             next_sequence: header.tail_sequence,
-            scratch: AlignedBuf::zeroed(0),
+            scratch: None,
         })
     }
     /// Its measures.
@@ -369,10 +369,8 @@ impl Journal {
             self.next_sequence += 1;
         }
         let len = Bytes(len).to_usize();
-        let mut record = std::mem::replace(&mut self.scratch, AlignedBuf::zeroed(0));
-        if record.len() < len {
-            record = AlignedBuf::zeroed(len.next_multiple_of(64 << 10));
-        }
+        let kept = self.scratch.take().filter(|kept| kept.len() >= len);
+        let mut record = kept.unwrap_or_else(|| HugeBuf::new(len));
         self.encode(images, &mut record[..len]);
         let at = self.ring.place(self.head);
         match &skip {
@@ -386,7 +384,7 @@ impl Journal {
         self.head += len as u64;
         self.next_sequence += 1;
         if record.len() <= SCRATCH_KEPT {
-            self.scratch = record;
+            self.scratch = Some(record);
         }
         Ok(Appended { sequence, from })
     }
