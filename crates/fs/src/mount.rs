@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{Bytes, FormatError, LockNo, NodeId};
@@ -330,6 +330,10 @@ impl Housekeeper {
     fn start(core: &Arc<Core>, membership: &Arc<Membership>) -> Self {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let (weak, signal) = (Arc::downgrade(core), stop.clone());
+        let rouse = stop.clone();
+        core.meta.on_filling(Box::new(move || {
+            rouse.1.notify_all();
+        }));
         let (membership, interval) = (membership.clone(), core.options.commit_interval);
         let thread = std::thread::Builder::new()
             .name("braid-keeper".into())
@@ -347,7 +351,8 @@ impl Housekeeper {
 /// How often the counters are published and idle locks counted.
 const HOUSE_BEAT: Duration = Duration::from_millis(250);
 
-/// Every beat: publishes counters, keeps memory bounded. Every commit interval: makes what is
+/// When a transaction begins to be large: commits it, so that nobody has to wait for that. Every
+/// beat: publishes counters, keeps memory bounded. Every commit interval: makes what is
 /// dirty durable, applies deferred frees, looks after orphans.
 fn keep_house(
     core: &Weak<Core>,
@@ -356,11 +361,12 @@ fn keep_house(
     interval: Duration,
 ) {
     let mut since_commit = Duration::ZERO;
+    let mut beat = Instant::now() + HOUSE_BEAT;
     loop {
         {
             let mut stopped = stop.0.lock();
             if !*stopped {
-                stop.1.wait_for(&mut stopped, HOUSE_BEAT);
+                stop.1.wait_until(&mut stopped, beat);
             }
             if *stopped {
                 return;
@@ -375,6 +381,15 @@ fn keep_house(
             abandon(&core.volume, membership);
             return;
         }
+        if core.meta.is_filling()
+            && let Err(e) = core.watch(core.meta.commit())
+        {
+            tracing::error!("commit: {e}");
+        }
+        if Instant::now() < beat {
+            continue;
+        }
+        beat = Instant::now() + HOUSE_BEAT;
         let (free, inodes) = core.alloc.deltas();
         membership.publish(free, inodes);
         core.locks.drop_idle(core.options.locks_max);

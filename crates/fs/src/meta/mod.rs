@@ -68,6 +68,7 @@ pub(crate) struct Meta {
     running: Mutex<Running>,
     /// Blocks in `running`, to be read without its lock.
     running_blocks: AtomicUsize,
+    on_filling: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// A quarter of the ring, in images; or of `logged_max`, if that is less.
     quarter: usize,
     /// Most blocks in memory that are in the journal and not in their place.
@@ -182,6 +183,7 @@ impl Meta {
             open: AtomicUsize::new(0),
             running: Mutex::new(Running::first()),
             running_blocks: AtomicUsize::new(0),
+            on_filling: OnceLock::new(),
             quarter: usize::try_from(quarter).unwrap_or(usize::MAX),
             logged_max: usize::MAX,
             group: Mutex::default(),
@@ -409,7 +411,26 @@ impl Meta {
     /// Notes that a block has joined the running transaction. Its shard is locked.
     fn join_running(&self, block: BlockNo) {
         self.running.lock().blocks.push(block);
-        self.running_blocks.fetch_add(1, Ordering::AcqRel);
+        let before = self.running_blocks.fetch_add(1, Ordering::AcqRel);
+        if before + 1 == self.filling_from()
+            && let Some(rouse) = self.on_filling.get()
+        {
+            rouse();
+        }
+    }
+    /// Blocks in the running transaction from which on it is worth committing before somebody has
+    /// to wait for that.
+    fn filling_from(&self) -> usize {
+        self.quarter / 2
+    }
+    /// Whether the running transaction has grown so large that it should be committed.
+    pub fn is_filling(&self) -> bool {
+        self.running_blocks.load(Ordering::Acquire) >= self.filling_from()
+    }
+    /// `rouse` is called when the running transaction begins to be large: by the thread that
+    /// changes a block, so it must neither wait nor use the metadata. For the first caller.
+    pub fn on_filling(&self, rouse: Box<dyn Fn() + Send + Sync>) {
+        self.on_filling.set(rouse).ok();
     }
 }
 
