@@ -1,7 +1,9 @@
-//! Which mounts this host has: one small file each under /run/braid, removed when the mount ends.
+//! Which mounts this host has: one small file each in the user's runtime
+//! directory (`/run/braid` for root), removed when the mount ends.
 
 use std::path::{Path, PathBuf};
 
+use braid_lock::runtime::private_dir;
 use serde::{Deserialize, Serialize};
 
 /// A mount of this host.
@@ -39,16 +41,13 @@ impl Note {
                 })
                 .collect(),
         };
-        let path = dir().join(format!("mount-{}.json", mount.pid));
-        let written = std::fs::create_dir_all(dir())
-            .and_then(|()| std::fs::write(&path, serde_json::to_vec(&mount)?));
-        match written {
-            Ok(()) => Self { path: Some(path) },
-            Err(e) => {
-                tracing::warn!("cannot write {}: {e}", path.display());
-                Self { path: None }
-            }
-        }
+        let written = private_dir().and_then(|dir| {
+            let path = dir.join(format!("mount-{}.json", mount.pid));
+            std::fs::write(&path, serde_json::to_vec(&mount)?)?;
+            Ok(path)
+        });
+        let warn = |e: &std::io::Error| tracing::warn!("no note of this mount: {e}");
+        Self { path: written.inspect_err(warn).ok() }
     }
 }
 impl Drop for Note {
@@ -61,7 +60,7 @@ impl Drop for Note {
 
 /// Mounts whose process lives. Notes of dead ones are removed.
 pub fn mounts() -> Vec<Mount> {
-    let Ok(entries) = std::fs::read_dir(dir()) else { return Vec::new() };
+    let Ok(entries) = private_dir().and_then(std::fs::read_dir) else { return Vec::new() };
     let mut mounts = Vec::new();
     for entry in entries.flatten() {
         let path = entry.path();
@@ -84,14 +83,4 @@ pub fn mounts() -> Vec<Mount> {
 fn lives(pid: u32) -> bool {
     let program = std::fs::read_link(format!("/proc/{pid}/exe"));
     !matches!(program, Err(e) if e.kind() == std::io::ErrorKind::NotFound)
-}
-
-fn dir() -> PathBuf {
-    if rustix::process::geteuid().is_root() {
-        PathBuf::from("/run/braid")
-    } else {
-        std::env::var_os("XDG_RUNTIME_DIR")
-            .map_or_else(std::env::temp_dir, PathBuf::from)
-            .join("braid")
-    }
 }

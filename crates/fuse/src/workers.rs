@@ -57,6 +57,8 @@ struct Pool<F> {
 struct State {
     threads: usize,
     parked: usize,
+    /// Somebody has been called and is on the way. A second one would find nothing to do.
+    coming: bool,
     failure: Option<FuseError>,
     /// Unmounted, or failed: everybody ends.
     closed: bool,
@@ -128,15 +130,17 @@ impl<F: Files> Pool<F> {
             .spawn(move || pool.work())
             .map_err(FuseError::Thread)?;
         state.threads += 1;
+        state.coming = true;
         Ok(())
     }
     /// Sends somebody to the device: a parked thread, or a new one.
     fn call(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        if state.closed || self.led.load(Ordering::SeqCst) {
+        if state.closed || state.coming || self.led.load(Ordering::SeqCst) {
             return;
         }
         if state.parked > 0 {
+            state.coming = true;
             self.called.notify_one();
         } else if let Err(error) = self.start(&mut state) {
             tracing::error!(%error, "requests may have to wait");
@@ -170,6 +174,7 @@ impl<F: Files> Pool<F> {
     fn serve(self: &Arc<Self>) -> Result<(), FuseError> {
         let mut buf = RequestBuf::new(self.server.terms().max_write.to_usize());
         let mut scratch = Vec::new();
+        self.state.lock().coming = false;
         while self.lead() {
             let len = match self.intake.next(buf.space()) {
                 Ok(len) => len,
@@ -215,6 +220,7 @@ impl<F: Files> Pool<F> {
             state.parked += 1;
             waited = self.called.wait_for(&mut state, PARKED_MAX).timed_out();
             state.parked -= 1;
+            state.coming = false;
         }
     }
     /// The leader has got a request: lets another one lead, or the deputy watch.

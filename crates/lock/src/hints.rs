@@ -14,6 +14,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::dlock::Hint;
+use crate::runtime::private_dir;
 use crate::{Me, Mode};
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -100,22 +101,14 @@ impl HintSocket {
     const PATH_MAX: usize = 100;
     const PREFIX: &str = "unix:";
 
-    /// The socket of `me` of file system `fs`, under `/run/braid` or else the directory for
-    /// temporary files; readable and writable by this user only.
+    /// The socket of `me` of file system `fs`, in [`private_dir`]; readable and writable by this
+    /// user only.
     ///
     /// # Errors
     /// The system's.
     pub fn bind(fs: uuid::Uuid, me: Me) -> io::Result<Self> {
         let name = format!("{}-{}.sock", me.slot, me.incarnation);
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for root in [PathBuf::from("/run"), std::env::temp_dir(), PathBuf::from("/tmp")] {
-            let dir = root.join("braid").join(fs.to_string());
-            match Self::bind_in(&dir, &name, me) {
-                Ok(socket) => return Ok(socket),
-                Err(e) => last = e,
-            }
-        }
-        Err(last)
+        Self::bind_in(&private_dir()?.join(fs.to_string()), &name, me)
     }
     fn bind_in(dir: &Path, name: &str, me: Me) -> io::Result<Self> {
         use std::os::unix::fs::{DirBuilderExt, PermissionsExt};

@@ -25,6 +25,7 @@ pub mod error;
 pub mod glock;
 pub mod hints;
 pub mod node;
+pub mod runtime;
 pub mod store;
 
 pub use braid_format::lock_record::{Life as Me, Mode};
