@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 /// Measure what storage does, layer by layer.
 #[derive(Debug, clap::Args)]
@@ -59,6 +59,26 @@ pub struct Common {
     pub accept: Option<f64>,
 }
 
+impl Common {
+    /// Refuses what leaves a thread of the ladder without a request.
+    fn check(&self) -> Result<()> {
+        ensure!((1..=MEMBERS_MAX).contains(&self.members), "--members: 1 to {MEMBERS_MAX}");
+        ensure!((1..=STREAMS_MAX).contains(&self.streams), "--streams: 1 to {STREAMS_MAX}");
+        ensure!(self.repeats > 0, "--repeats: at least 1");
+        let least = (self.members + self.streams) as u64;
+        ensure!(
+            self.size >> 20 >= least,
+            "--size: at least {least}M for these members and streams"
+        );
+        Ok(())
+    }
+}
+
+/// Of a pool.
+const MEMBERS_MAX: usize = 256;
+/// More threads than any machine gains from.
+const STREAMS_MAX: usize = 1024;
+
 /// Sizes as on the rest of the command line.
 fn braid_size(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -78,11 +98,14 @@ fn braid_size(text: &str) -> Result<u64, String> {
 /// # Errors
 /// Something could not be set up or measured, or `--accept` was not met.
 pub fn run(args: &Args) -> Result<()> {
-    let (report, base, unit, common) = match &args.mode {
-        Mode::Ladder(c) => (crate::ladder::run(c)?, "raw", "MB/s", c),
-        Mode::Buffered(c) => (crate::buffered::run(c)?, "xfs", "MB/s", c),
-        Mode::Meta(c) => (crate::meta::run(c)?, "xfs", "files/s", c),
-        Mode::Memory(c) => (crate::memory::run(c)?, "", "MiB", c),
+    let (Mode::Ladder(common) | Mode::Buffered(common) | Mode::Meta(common) | Mode::Memory(common)) =
+        &args.mode;
+    common.check()?;
+    let (report, base, unit) = match &args.mode {
+        Mode::Ladder(c) => (crate::ladder::run(c)?, "raw", "MB/s"),
+        Mode::Buffered(c) => (crate::buffered::run(c)?, "xfs", "MB/s"),
+        Mode::Meta(c) => (crate::meta::run(c)?, "xfs", "files/s"),
+        Mode::Memory(c) => (crate::memory::run(c)?, "", "MiB"),
     };
     if common.json {
         println!("{}", serde_json::to_string_pretty(&report)?);

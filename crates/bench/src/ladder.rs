@@ -148,11 +148,10 @@ fn raw(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     let threads = devices.len() * common.streams.div_ceil(devices.len());
     let total = common.size / REQUEST as u64;
     for (direction, name) in PHASES {
-        let figure = timed(total / threads as u64 * (threads * REQUEST) as u64, || {
-            in_threads(threads, total, |numbers| {
-                let share = numbers.end - numbers.start;
-                let thread = usize::try_from(numbers.start / share)?;
+        let figure = timed(moved(threads, total), || {
+            in_threads(threads, total, |thread, numbers| {
                 let device = &devices[thread % devices.len()];
+                let share = numbers.end - numbers.start;
                 let start = (8 << 20) + (thread / devices.len()) as u64 * share * REQUEST as u64;
                 let mut queue = IoQueue::new(DEPTH_PER_MEMBER)?;
                 let mut free = buffers(DEPTH_PER_MEMBER);
@@ -179,17 +178,26 @@ fn buffers(count: usize) -> Vec<AlignedBuf> {
     (0..count).map(|_| AlignedBuf::zeroed(REQUEST)).collect()
 }
 
-/// Splits `total` requests into one contiguous share of the same size per thread.
+/// Bytes that [`in_threads`] moves: the requests left over by equal shares are not made.
+fn moved(threads: usize, total: u64) -> u64 {
+    total / threads as u64 * (threads * REQUEST) as u64
+}
+
+/// Splits `total` requests into one contiguous share of the same size per thread; `work` gets the
+/// thread's number and its requests'.
 fn in_threads(
     threads: usize,
     total: u64,
-    work: impl Fn(std::ops::Range<u64>) -> Result<()> + Sync,
+    work: impl Fn(usize, std::ops::Range<u64>) -> Result<()> + Sync,
 ) -> Result<()> {
     let share = total / threads as u64;
     std::thread::scope(|scope| {
         let work = &work;
-        let workers: Vec<_> = (0..threads as u64)
-            .map(|s| scope.spawn(move || work(s * share..(s + 1) * share)))
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| {
+                let first = thread as u64 * share;
+                scope.spawn(move || work(thread, first..first + share))
+            })
             .collect();
         for worker in workers {
             worker.join().map_err(|_| anyhow::anyhow!("a stream panicked"))??;
@@ -219,8 +227,8 @@ fn pool(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     let pool = fresh_pool(rig)?;
     let total = common.size / REQUEST as u64;
     for (direction, name) in PHASES {
-        let figure = timed(total * REQUEST as u64, || {
-            in_threads(common.streams, total, |numbers| {
+        let figure = timed(moved(common.streams, total), || {
+            in_threads(common.streams, total, |_, numbers| {
                 let depth = DEPTH_PER_MEMBER * common.members.div_ceil(common.streams);
                 let mut queue = PoolQueue::new(pool.clone(), depth)?;
                 let mut free = buffers(depth);

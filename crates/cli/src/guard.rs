@@ -7,11 +7,12 @@
 //! more if another thread then stays behind. (Without a guard the kernel learns it when the last
 //! descriptor of `/dev/fuse` is closed, which that thread holds.)
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use braid_lock::runtime::private_dir;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::process::{Signal as Death, getppid, set_parent_process_death_signal};
@@ -130,7 +131,7 @@ fn abort(connection: u32) -> Result<()> {
         return std::fs::write(&usual, "1").with_context(|| usual.display().to_string());
     }
     // Not mounted there, as in many containers.
-    let dir = PathBuf::from(format!("/tmp/.braid-guard-{}", std::process::id()));
+    let dir = private_dir()?.join(format!("connections-{}", std::process::id()));
     std::fs::create_dir(&dir)?;
     let none: Option<&str> = None;
     let mounted = mount(Some("fusectl"), &dir, Some("fusectl"), MsFlags::empty(), none);

@@ -14,7 +14,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::dlock::Hint;
-use crate::runtime::private_dir;
+use crate::runtime::in_private_dir;
 use crate::{Me, Mode};
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -101,14 +101,14 @@ impl HintSocket {
     const PATH_MAX: usize = 100;
     const PREFIX: &str = "unix:";
 
-    /// The socket of `me` of file system `fs`, in [`private_dir`]; readable and writable by this
-    /// user only.
+    /// The socket of `me` of file system `fs`, in this user's private directory (the first whose name
+    /// a socket address has room for); readable and writable by this user only.
     ///
     /// # Errors
     /// The system's.
     pub fn bind(fs: uuid::Uuid, me: Me) -> io::Result<Self> {
         let name = format!("{}-{}.sock", me.slot, me.incarnation);
-        Self::bind_in(&private_dir()?.join(fs.to_string()), &name, me)
+        in_private_dir(|dir| Self::bind_in(&dir.join(fs.to_string()), &name, me))
     }
     fn bind_in(dir: &Path, name: &str, me: Me) -> io::Result<Self> {
         use std::os::unix::fs::{DirBuilderExt, PermissionsExt};

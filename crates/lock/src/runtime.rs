@@ -5,25 +5,39 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// `/run/braid` for root, `braid` in `$XDG_RUNTIME_DIR` for others, else `braid-UID` among the
-/// temporary files. Made if missing; nobody else may enter it.
+/// temporary files. Made if missing, so that nobody else may enter it; one that is there may at
+/// most be looked at by others, and only root's.
 ///
 /// # Errors
 /// The system's; `PermissionDenied` for one that stands there and belongs to somebody else, is open
 /// to others, or is no directory: in a place where everybody may write, whoever made it could lead
 /// this user's files elsewhere.
 pub fn private_dir() -> io::Result<PathBuf> {
+    in_private_dir(Ok)
+}
+
+/// What `f` makes of the first private directory that it succeeds in: [`private_dir`], else those
+/// with shorter names.
+///
+/// # Errors
+/// The last one's.
+pub(crate) fn in_private_dir<T>(f: impl Fn(PathBuf) -> io::Result<T>) -> io::Result<T> {
     let user = rustix::process::geteuid();
     let usual = if user.is_root() {
         Some(PathBuf::from("/run"))
     } else {
         std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
     };
-    if let Some(usual) = usual
-        && let Ok(dir) = make(&usual.join("braid"), user.as_raw())
-    {
-        return Ok(dir);
+    let own = format!("braid-{}", user.as_raw());
+    let dirs = usual.map(|usual| usual.join("braid")).into_iter();
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for dir in dirs.chain([std::env::temp_dir(), "/tmp".into()].map(|temp| temp.join(&own))) {
+        match make(&dir, user.as_raw()).and_then(&f) {
+            Ok(made) => return Ok(made),
+            Err(e) => last = e,
+        }
     }
-    make(&std::env::temp_dir().join(format!("braid-{}", user.as_raw())), user.as_raw())
+    Err(last)
 }
 
 fn make(dir: &Path, user: u32) -> io::Result<PathBuf> {
