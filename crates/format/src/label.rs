@@ -183,18 +183,20 @@ pub enum NodeKind {
         /// The columns.
         children: Vec<Child>,
     },
-    /// Children hold the same bytes.
+    /// Children hold the same bytes, as many as the shortest has.
     Mirror {
         /// The copies.
         children: Vec<Child>,
     },
-    /// Children hold data and, rotating, parity.
+    /// Children of equal length hold data and, rotating, parity. Of `n` children, row `r` has its
+    /// first parity on child `n - 1 - r % n`, the second (when there are two) on the next one
+    /// (after the last comes the first), and its data on those that follow, in the same cycle.
     Parity {
         /// Bytes on one child before the next.
         unit: Bytes,
         /// Children that may be lost, 1 or 2.
         parity: u16,
-        /// Number of the code.
+        /// Number of the code, [`Label::CODE`].
         code: u16,
         /// Data and parity columns.
         children: Vec<Child>,
@@ -319,6 +321,8 @@ impl Label {
     pub const SEGMENTS_MAX: usize = 128;
     /// Longest name, in bytes.
     pub const NAME_MAX: usize = 63;
+    /// The code of parity groups: exclusive or; the second parity in GF(256).
+    pub const CODE: u16 = 1;
     /// Most units of a row, all weights together.
     pub const ROW_MAX: u64 = 4096;
 

@@ -66,7 +66,9 @@ fn nodes(label: &Label, at: u64) -> Result<Vec<bool>, FormatError> {
             let seen = has_parent.get_mut(c).filter(|_| c < i);
             let fresh = seen.is_some_and(|s| !core::mem::replace(s, true));
             ensure(fresh, at, "child of a node", child.node.into())?;
-            ensure(child.weight != 0, at, "weight", 0)?;
+            let weighs = matches!(node.kind, NodeKind::Stripe { .. });
+            let fits = child.weight == 1 || (weighs && child.weight != 0);
+            ensure(fits, at, "weight", child.weight.into())?;
             row += u64::from(child.weight);
             let len = label.nodes.get(c).map_or(0, |n| n.len.0);
             lens.push((len, u64::from(child.weight)));
@@ -95,17 +97,26 @@ fn node_len(label: &Label, i: usize, lens: &[(u64, u64)], at: u64) -> Result<(),
             total.is_some() && lens.iter().map(used).sum::<u64>() == len
         }
         NodeKind::Mirror { .. } => {
-            (2..=4).contains(&lens.len()) && lens.iter().all(|(l, _)| len <= *l)
+            (2..=4).contains(&lens.len()) && lens.iter().map(|(l, _)| *l).min() == Some(len)
         }
-        NodeKind::Parity { unit, parity, .. } => {
+        NodeKind::Parity { unit, parity, code, .. } => {
             unit_ok(*unit)?;
-            matches!(parity, 1 | 2)
-                && lens.len() > usize::from(*parity)
-                && total.is_some_and(|t| len <= t)
+            ensure(*code == Label::CODE, at, "parity code", (*code).into())?;
+            parity_len(lens, *parity, unit.0) == Some(len)
         }
         NodeKind::Concat { .. } => total == Some(len),
     };
     ensure(ok && len != 0, at, "length of topology node", i as u64)
+}
+
+/// Bytes of data in a parity group: whole rows of all children but the `parity` of each row.
+/// `None` when its children are not equal, or too few.
+fn parity_len(lens: &[(u64, u64)], parity: u16, unit: u64) -> Option<u64> {
+    let (child, _) = lens.first()?;
+    let equal = lens.iter().all(|(l, _)| l == child);
+    let data = (lens.len() as u64).checked_sub(parity.into()).filter(|d| *d > 0)?;
+    let known = matches!(parity, 1 | 2);
+    (equal && known).then_some(child / unit * unit)?.checked_mul(data)
 }
 
 /// No two slices of a member overlap.

@@ -233,6 +233,53 @@ fn broken_invariants_are_refused() {
 }
 
 #[test]
+fn broken_groups_are_refused() {
+    let refused = |field: &str, change: &dyn Fn(&mut Label)| {
+        let mut label = rich();
+        change(&mut label);
+        match label.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]) {
+            Err(FormatError::BadField { field: found, .. }) => assert_eq!(found, field),
+            other => panic!("expected a bad {field}, got {other:?}"),
+        }
+    };
+    let group = |l: &mut Label, of: Vec<Child>, p: u16, c: u16| {
+        l.nodes[6].kind =
+            NodeKind::Parity { unit: Bytes(64 << 10), parity: p, code: c, children: of };
+    };
+    let length = "length of topology node";
+    refused(length, &|l| l.nodes[6].len = Bytes(15 * MIB));
+    refused(length, &|l| l.nodes[6].len = Bytes(24 * MIB));
+    refused(length, &|l| l.nodes[2].len = Bytes(7 * MIB));
+    refused(length, &|l| group(l, children([2, 3, 4]), 2, 1));
+    refused(length, &|l| group(l, children([2, 3, 4]), 3, 1));
+    refused(length, &|l| group(l, children([2]), 1, 1));
+    refused("parity code", &|l| group(l, children([2, 3, 4]), 1, 2));
+    let heavy = || (2..5).map(|node| Child { node, weight: 2 }).collect();
+    refused("weight", &|l| group(l, heavy(), 1, 1));
+    // A mirror is as long as its shortest copy.
+    refused(length, &|l| l.nodes[5].len = Bytes(7 * MIB));
+    refused(length, &|l| l.nodes[0].len = Bytes(7 * MIB));
+}
+
+#[test]
+fn a_second_parity_takes_a_second_column() {
+    let mut l = rich();
+    l.nodes[6] = TreeNode {
+        len: Bytes(8 * MIB),
+        kind: NodeKind::Parity {
+            unit: Bytes(64 << 10),
+            parity: 2,
+            code: Label::CODE,
+            children: children([2, 3, 4]),
+        },
+    };
+    l.nodes[7].len = Bytes(16 * MIB);
+    l.segments[0].len = Bytes(16 * MIB);
+    l.segments[1].start = ByteOffset(16 * MIB);
+    assert_eq!(Label::decode(&encoded(&l), Label::COPY0_AT).unwrap().0, l);
+}
+
+#[test]
 fn the_largest_label_fits() {
     let mut l = sample();
     l.members =
