@@ -43,7 +43,7 @@ impl Pool {
         in_use(&label, &members)?;
         let members: Vec<Found> = members.into_iter().flatten().collect();
         let pool = Self::open(members.iter().map(|f| f.device.clone()).collect(), label)?;
-        heal(&members, pool.label());
+        heal(&members, &pool.label());
         Ok(pool)
     }
 }

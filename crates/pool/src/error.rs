@@ -293,6 +293,26 @@ pub enum PoolError {
     /// A topology that this version cannot serve.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// So many members are lost that some bytes are on none of the others.
+    #[error(
+        "pool {name:?}: {} {} not usable, and its layout can spare {can_lose}: bring one back (`braid scan` lists what is seen); nothing was changed", lost.join(", "), if lost.len() == 1 { "is" } else { "are" }
+    )]
+    TooManyLost {
+        /// The pool.
+        name: String,
+        /// How many the group that is hit can spare.
+        can_lose: usize,
+        /// The members that are lost.
+        lost: Vec<String>,
+    },
+    /// Parity cannot be changed by compare-and-write.
+    #[error(
+        "a compare-and-write at {at} would fall on parity: locks must stand on a mirror or a stripe (a metadata subpool)"
+    )]
+    LockOnParity {
+        /// Where.
+        at: ByteOffset,
+    },
     /// A read or write beyond the end.
     #[error("{len} bytes at {at} reach past the end of the pool ({size} bytes)")]
     PastEnd {

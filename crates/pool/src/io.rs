@@ -8,16 +8,20 @@
 
 use std::sync::Arc;
 
-use braid_device::{CawOutcome, Device, DeviceError, Op, Request};
+use braid_device::{AlignedBuf, CawOutcome, Device, DeviceError, Op, Request};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
 use crate::error::PoolError;
-use crate::map::Piece;
+use crate::group::engine::{Lost, Read, Work, Write, execute};
+use crate::map::Place;
+use crate::topology::Topology;
 use crate::{Inner, Pool};
 
 /// Device requests of one submission that are kept on the stack.
 const INLINE: usize = 16;
+/// Zeros are written in pieces of this.
+const ZEROS_MAX: u64 = 1 << 20;
 
 /// One request of a batch.
 #[derive(Debug)]
@@ -44,11 +48,13 @@ impl<'a> PoolRequest<'a> {
     }
 }
 
-/// Device requests of a batch, and which pool request each belongs to.
+/// Device requests of a batch on bare members, and which pool request each belongs to; and what
+/// concerns groups.
 #[derive(Default)]
 struct Parts<'a> {
     requests: SmallVec<[Request<'a>; INLINE]>,
     owners: SmallVec<[u32; INLINE]>,
+    work: Work<'a>,
 }
 impl<'a> Parts<'a> {
     fn push(&mut self, owner: u32, device: &'a Arc<dyn Device>, at: ByteOffset, op: Op<'a>) {
@@ -64,23 +70,17 @@ impl Inner {
         if (at.0 | len.0) & mask != 0 {
             return Err(PoolError::Misaligned { at, len, sector: self.sector });
         }
-        let size = self.map.size();
+        let size = self.info.size;
         match at.checked_add(len) {
             Some(end) if end.0 <= size.0 => Ok(()),
             _ => Err(PoolError::PastEnd { at, len, size }),
         }
     }
 
-    /// A member's device. The map names only members that exist.
-    pub(crate) fn device(&self, member: MemberIndex) -> &Arc<dyn Device> {
-        self.devices
-            .get(usize::from(member.0))
-            .expect("the map names only members that were opened")
-    }
-
     /// Adds the device requests of one pool request.
     fn split<'a>(
-        &'a self,
+        &self,
+        topology: &'a Topology,
         owner: u32,
         at: ByteOffset,
         op: &'a mut Op<'_>,
@@ -90,48 +90,99 @@ impl Inner {
             Op::Read(buf) => {
                 let mut rest: &mut [u8] = buf;
                 self.check(at, Bytes::from(rest.len()))?;
-                for p in self.map.pieces(at, Bytes::from(rest.len())) {
-                    let (now, later) = rest.split_at_mut(p.len.to_usize());
-                    parts.push(owner, self.device(p.member), p.at, Op::Read(now));
+                for p in topology.map.pieces(at, Bytes::from(rest.len())) {
+                    let (buf, later) = rest.split_at_mut(p.len.to_usize());
                     rest = later;
+                    match p.place {
+                        Place::Member(m) => {
+                            parts.push(owner, topology.device(m), p.at, Op::Read(buf));
+                        }
+                        Place::Group(group) => {
+                            parts.work.reads.push(Read { owner, group, at: p.at.0, buf });
+                        }
+                    }
                 }
             }
             Op::Write(buf) => {
                 let mut rest: &[u8] = buf;
                 self.check(at, Bytes::from(rest.len()))?;
-                for p in self.map.pieces(at, Bytes::from(rest.len())) {
-                    let (now, later) = rest.split_at(p.len.to_usize());
-                    parts.push(owner, self.device(p.member), p.at, Op::Write(now));
+                for p in topology.map.pieces(at, Bytes::from(rest.len())) {
+                    let (bytes, later) = rest.split_at(p.len.to_usize());
                     rest = later;
+                    match p.place {
+                        Place::Member(m) => {
+                            parts.push(owner, topology.device(m), p.at, Op::Write(bytes));
+                        }
+                        Place::Group(group) => {
+                            parts.work.writes.push(Write { owner, group, at: p.at.0, bytes });
+                        }
+                    }
                 }
             }
-            Op::Flush => {
-                for device in &self.devices {
+            Op::Flush if topology.map.groups().is_empty() => {
+                for device in &topology.devices {
                     parts.push(owner, device, ByteOffset(0), Op::Flush);
                 }
             }
+            Op::Flush => parts.work.flushes.push(owner),
         }
         Ok(())
     }
 
     /// Splits and runs all requests; what failed, by place in `requests`.
     fn issue(&self, requests: &mut [PoolRequest<'_>]) -> Failures {
+        let (mut failures, lost) = self.attempt(requests);
+        if !lost.is_empty()
+            && let Err(error) = self.lose(&lost)
+        {
+            // Which of the writes are whole is not known: none counts.
+            let changes = (0_u32..).zip(requests.iter());
+            let changes = changes.filter(|(_, r)| !matches!(r.op, Op::Read(_)));
+            failures.extend(changes.map(|(owner, _)| (owner, error.clone())));
+        }
+        failures
+    }
+
+    /// Once, in the epoch in use; what failed, and the members that failed a write.
+    fn attempt(&self, requests: &mut [PoolRequest<'_>]) -> (Failures, Lost) {
+        let topology = self.topology.read();
         let mut failures = Failures::new();
         let mut parts = Parts::default();
         for (owner, r) in (0_u32..).zip(requests.iter_mut()) {
             r.result = Ok(());
-            if let Err(e) = self.split(owner, r.at, &mut r.op, &mut parts) {
+            if let Err(e) = self.split(&topology, owner, r.at, &mut r.op, &mut parts) {
                 failures.push((owner, e));
             }
         }
-        braid_device::run(&mut parts.requests);
-        for (request, owner) in parts.requests.into_iter().zip(parts.owners) {
+        let Parts { mut requests, owners, work } = parts;
+        if !work.is_empty() {
+            let bare = owners.into_iter().zip(requests).collect();
+            let outcome = execute(&topology, bare, work);
+            failures.extend(outcome.failures);
+            return (failures, outcome.lost);
+        }
+        braid_device::run(&mut requests);
+        for (request, owner) in requests.into_iter().zip(owners) {
             if let Err(source) = request.result {
                 failures.push((owner, source.into()));
             }
         }
-        failures
+        (failures, Lost::new())
     }
+}
+
+/// Whether two writes of a batch concern the same bytes: they must then reach every copy in one
+/// order.
+fn overlapping(requests: &[PoolRequest<'_>]) -> bool {
+    let mut writes: SmallVec<[(u64, u64); INLINE]> = requests
+        .iter()
+        .filter_map(|r| match &r.op {
+            Op::Write(bytes) => Some((r.at.0, r.at.0.saturating_add(bytes.len() as u64))),
+            _ => None,
+        })
+        .collect();
+    writes.sort_unstable();
+    writes.windows(2).any(|pair| matches!(pair, [a, b] if b.0 < a.1))
 }
 
 /// Place of a request in its batch, and its error.
@@ -141,6 +192,10 @@ impl Pool {
     /// Runs all requests at once and waits for all; each one's `result` says how it ended. There
     /// is no order among the requests of a batch: a flush covers only writes that had completed
     /// before the call. A completed write is not durable before a flush.
+    ///
+    /// Where members are mirrored or protected by parity, a request succeeds although members
+    /// fail, as long as the rest hold every byte; a member that fails a write is first taken out
+    /// of the pool, durably.
     pub fn run(&self, requests: &mut [PoolRequest<'_>]) {
         let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
         let pass = changes.then(|| self.1.pass());
@@ -150,6 +205,16 @@ impl Pool {
             }
             return;
         }
+        if self.0.info.redundant && changes && requests.len() > 1 && overlapping(requests) {
+            for one in requests.chunks_mut(1) {
+                self.settle(one);
+            }
+            return;
+        }
+        self.settle(requests);
+    }
+
+    fn settle(&self, requests: &mut [PoolRequest<'_>]) {
         for (owner, error) in self.0.issue(requests) {
             let request = usize::try_from(owner).ok().and_then(|i| requests.get_mut(i));
             if let Some(r) = request.filter(|r| r.result.is_ok()) {
@@ -165,9 +230,18 @@ impl Pool {
         done.result
     }
 
-    /// The place of a range, if it is one run on one member.
-    fn single(&self, at: ByteOffset, len: Bytes) -> Option<Piece> {
-        self.0.map.pieces(at, len).next().filter(|p| p.len == len)
+    /// Runs `each` on the place of a range, if that is one run of one bare member; `None`
+    /// otherwise.
+    fn on_one<T>(
+        &self,
+        at: ByteOffset,
+        len: Bytes,
+        each: impl FnOnce(&dyn Device, ByteOffset) -> T,
+    ) -> Option<T> {
+        let topology = self.0.topology.read();
+        let piece = topology.map.pieces(at, len).next().filter(|p| p.len == len)?;
+        let Place::Member(member) = piece.place else { return None };
+        Some(each(&**topology.device(member), piece.at))
     }
 
     /// Fills `buf` from `at`.
@@ -176,12 +250,10 @@ impl Pool {
     /// [`PoolError::Misaligned`], [`PoolError::PastEnd`], [`PoolError::Device`] (the contents of
     /// `buf` are then not defined).
     pub fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), PoolError> {
-        self.0.check(at, Bytes::from(buf.len()))?;
-        match self.single(at, Bytes::from(buf.len())) {
-            Some(p) => {
-                let device = self.0.device(p.member);
-                Ok(device.read(p.at, buf)?)
-            }
+        let len = Bytes::from(buf.len());
+        self.0.check(at, len)?;
+        match self.on_one(at, len, |device, at| device.read(at, buf)) {
+            Some(done) => Ok(done?),
             None => self.run_one(PoolRequest::read(at, buf)),
         }
     }
@@ -191,15 +263,14 @@ impl Pool {
     /// # Errors
     /// As [`Pool::read`]; after a device error any part of the range may hold the new bytes.
     pub fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), PoolError> {
-        self.0.check(at, Bytes::from(buf.len()))?;
-        match self.single(at, Bytes::from(buf.len())) {
-            Some(p) => {
-                let _pass = self.1.pass()?;
-                let device = self.0.device(p.member);
-                Ok(device.write(p.at, buf)?)
-            }
-            None => self.run_one(PoolRequest::write(at, buf)),
+        let len = Bytes::from(buf.len());
+        self.0.check(at, len)?;
+        let pass = self.1.pass()?;
+        if let Some(done) = self.on_one(at, len, |device, at| device.write(at, buf)) {
+            return Ok(done?);
         }
+        drop(pass);
+        self.run_one(PoolRequest::write(at, buf))
     }
 
     /// Makes every write that has completed durable, on all members at once.
@@ -230,20 +301,21 @@ impl Pool {
             return Err(PoolError::Misaligned { at, len, sector });
         }
         self.0.check(at, len)?;
-        let past = PoolError::PastEnd { at, len, size: self.0.map.size() };
-        // Units, zones and slices are multiples of the largest lock sector: never two pieces.
-        let p = self.single(at, len).ok_or(past)?;
         let _pass = self.1.pass()?;
-        let device = self.0.device(p.member);
-        Ok(device.compare_and_write(p.at, expected, new)?)
+        // Units, zones and slices are multiples of the largest lock sector: never two pieces.
+        match self.on_one(at, len, |device, at| device.compare_and_write(at, expected, new)) {
+            Some(done) => Ok(done?),
+            None => self.0.compare_and_write_mirrored(at, expected, new),
+        }
     }
 
     /// Tells the devices that a range holds nothing; what it reads as afterwards is not defined.
+    /// Where bytes are mirrored or protected by parity nothing is told: the copies would differ.
     ///
     /// # Errors
     /// As [`Pool::write`].
     pub fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), PoolError> {
-        self.each_run(at, len, |device, at, len| device.discard(at, len))
+        self.each_run(at, len, |device, at, len| device.discard(at, len), |_, _| Ok(()))
     }
 
     /// Makes a range read as zeros; durable after a flush.
@@ -251,35 +323,59 @@ impl Pool {
     /// # Errors
     /// As [`Pool::write`].
     pub fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), PoolError> {
-        self.each_run(at, len, |device, at, len| device.write_zeroes(at, len))
+        let zeros = AlignedBuf::zeroed(len.0.min(ZEROS_MAX).try_into().unwrap_or(0));
+        let by_writing = |at: ByteOffset, len: Bytes| {
+            let (mut at, mut left) = (at, len.0);
+            while left > 0 {
+                let now = left.min(ZEROS_MAX);
+                let zeros = zeros.get(..Bytes(now).to_usize()).unwrap_or(&[]);
+                self.run_one(PoolRequest::write(at, zeros))?;
+                (at, left) = (at + Bytes(now), left - now);
+            }
+            Ok(())
+        };
+        self.each_run(at, len, |device, at, len| device.write_zeroes(at, len), by_writing)
     }
 
-    /// Calls `each` for every run of a range that is contiguous on a member: one per member and
-    /// zone, however many stripe units it spans.
+    /// Calls `bare` for every run of a range that is contiguous on a bare member: one per member
+    /// and zone, however many stripe units it spans; and `grouped` for every logical run that
+    /// stands on a group.
     fn each_run(
         &self,
         at: ByteOffset,
         len: Bytes,
-        each: impl Fn(&dyn Device, ByteOffset, Bytes) -> Result<(), DeviceError>,
+        bare: impl Fn(&dyn Device, ByteOffset, Bytes) -> Result<(), DeviceError>,
+        grouped: impl Fn(ByteOffset, Bytes) -> Result<(), PoolError>,
     ) -> Result<(), PoolError> {
-        let inner = &*self.0;
-        inner.check(at, len)?;
-        let _pass = self.1.pass()?;
-        let call = |p: &Piece| -> Result<(), PoolError> {
-            Ok(each(&**inner.device(p.member), p.at, p.len)?)
-        };
-        let mut open: SmallVec<[Piece; INLINE]> = SmallVec::new();
-        for p in inner.map.pieces(at, len) {
-            match open.iter_mut().find(|o| o.member == p.member) {
-                Some(o) if o.at + o.len == p.at => o.len = Bytes(o.len.0 + p.len.0),
-                Some(o) => {
-                    call(o)?;
-                    *o = p;
+        self.0.check(at, len)?;
+        let mut on_groups: Vec<(ByteOffset, Bytes)> = Vec::new();
+        {
+            let _pass = self.1.pass()?;
+            let topology = self.0.topology.read();
+            let call = |(m, at, len): (MemberIndex, ByteOffset, Bytes)| -> Result<(), PoolError> {
+                Ok(bare(&**topology.device(m), at, len)?)
+            };
+            let mut open: SmallVec<[(MemberIndex, ByteOffset, Bytes); INLINE]> = SmallVec::new();
+            let mut logical = at;
+            for p in topology.map.pieces(at, len) {
+                let here = logical;
+                logical = logical + p.len;
+                let Place::Member(member) = p.place else {
+                    match on_groups.last_mut() {
+                        Some((at, len)) if *at + *len == here => len.0 += p.len.0,
+                        _ => on_groups.push((here, p.len)),
+                    }
+                    continue;
+                };
+                match open.iter_mut().find(|o| o.0 == member) {
+                    Some(o) if o.1 + o.2 == p.at => o.2 = Bytes(o.2.0 + p.len.0),
+                    Some(o) => call(std::mem::replace(o, (member, p.at, p.len)))?,
+                    None => open.push((member, p.at, p.len)),
                 }
-                None => open.push(p),
             }
+            open.into_iter().try_for_each(call)?;
         }
-        open.iter().try_for_each(call)
+        on_groups.into_iter().try_for_each(|(at, len)| grouped(at, len))
     }
 }
 

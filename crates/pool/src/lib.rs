@@ -19,10 +19,13 @@ mod clock;
 pub mod create;
 pub mod discover;
 pub mod error;
+pub mod group;
 pub mod io;
 pub mod map;
 pub mod members;
 pub mod queue;
+mod redundancy;
+mod topology;
 
 use std::sync::Arc;
 
@@ -36,8 +39,10 @@ pub use create::CreateOptions;
 pub use discover::{FoundMember, FoundPool, MemberCondition, discover};
 pub use error::{MissingMember, PoolError};
 pub use io::PoolRequest;
-pub use map::{Map, Piece, ZoneInfo};
+pub use map::{Map, Piece, Place, ZoneInfo};
 pub use queue::{PoolOp, PoolQueue};
+
+use topology::Topology;
 
 /// A member of an open pool.
 #[derive(Debug, Clone)]
@@ -77,16 +82,17 @@ pub struct PoolInfo {
     pub members: Vec<MemberInfo>,
     /// Runs of the logical space with the same columns.
     pub zones: Vec<ZoneInfo>,
+    /// Some bytes are mirrored or protected by parity.
+    pub redundant: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Inner {
     info: PoolInfo,
-    label: Label,
-    map: Map,
-    /// In member order.
-    devices: Vec<Arc<dyn Device>>,
     sector: Bytes,
+    /// The epoch in use. Every request holds it for reading while it is under way, so whoever
+    /// changes it finds none.
+    topology: RwLock<Topology>,
 }
 
 /// An open pool. A clone is another handle on the same pool; all methods take `&self` and may be
@@ -108,11 +114,12 @@ impl Gate {
 impl Pool {
     /// Opens a pool on `devices` in member order, with a verified label.
     pub(crate) fn open(devices: Vec<Arc<dyn Device>>, label: Label) -> Result<Self, PoolError> {
-        let map = Map::new(&label)?;
+        let topology = Topology::new(label, devices)?;
+        let (label, devices) = (&topology.label, &topology.devices);
         let sector = devices.iter().map(|d| d.info().sector).max().unwrap_or(Bytes(512));
-        let zones = map.zones();
+        let zones = topology.map.zones();
         let members = (0_u16..)
-            .zip(label.members.iter().zip(&devices))
+            .zip(label.members.iter().zip(devices))
             .map(|(i, (m, device))| MemberInfo {
                 index: MemberIndex(i),
                 uuid: m.uuid,
@@ -125,15 +132,16 @@ impl Pool {
             name: label.name.clone(),
             uuid: label.pool,
             epoch: label.epoch,
-            size: map.size(),
+            size: topology.map.size(),
             stripe_unit: label.stripe_unit,
             stripe_width: stripe_width(&zones, label.stripe_unit),
             lock_sector: label.lock_sector,
             sector,
             members,
             zones,
+            redundant: !topology.map.groups().is_empty(),
         };
-        let inner = Inner { info, label, map, devices, sector };
+        let inner = Inner { info, sector, topology: RwLock::new(topology) };
         Ok(Self(Arc::new(inner), Arc::default()))
     }
 
@@ -173,33 +181,35 @@ impl Pool {
     }
 
     /// The label in force (as member 0 has it, or another).
-    pub fn label(&self) -> &Label {
-        &self.0.label
+    pub fn label(&self) -> Label {
+        self.0.topology.read().label.clone()
     }
 
-    /// The mapping.
-    pub fn map(&self) -> &Map {
-        &self.0.map
+    /// The mapping of the epoch in use.
+    pub fn map(&self) -> Map {
+        self.0.topology.read().map.clone()
     }
 
     /// The members' devices, in member order.
-    pub fn devices(&self) -> &[Arc<dyn Device>] {
-        &self.0.devices
+    pub fn devices(&self) -> Vec<Arc<dyn Device>> {
+        self.0.topology.read().devices.clone()
     }
 
     /// The device that carries the liveness byte locks of nodes.
-    pub fn member0(&self) -> &Arc<dyn Device> {
-        self.0.device(MemberIndex(0))
+    pub fn member0(&self) -> Arc<dyn Device> {
+        self.0.topology.read().device(MemberIndex(0)).clone()
     }
 
-    /// The member and device offset of a logical byte, for messages.
+    /// The member and device offset of a logical byte, for messages; of its first copy where it
+    /// has several.
     pub fn locate(&self, at: ByteOffset) -> Option<(&MemberInfo, ByteOffset)> {
-        let p = self.0.map.pieces(at, Bytes(1)).next()?;
-        Some((self.0.info.members.get(usize::from(p.member.0))?, p.at))
+        let topology = self.0.topology.read();
+        let (member, at) = topology.map.locate(at)?;
+        Some((self.0.info.members.get(usize::from(member.0))?, at))
     }
 }
 
-/// The row of the first zone; a pool of one member has rows of one unit.
+/// The widest row; a pool of one member has rows of one unit.
 fn stripe_width(zones: &[ZoneInfo], unit: Bytes) -> Bytes {
-    zones.first().filter(|z| z.members.len() > 1).map_or(unit, |z| z.row)
+    zones.iter().map(|z| z.width).max().map_or(unit, |w| w.max(unit))
 }

@@ -11,6 +11,9 @@
 //! A member of weight w has w columns whose step is w units. A zone of one column with a step
 //! of one unit is *linear*: any range of it is one piece, however long.
 //!
+//! A column stands on a member, or on a redundancy group (mirror or parity), which has bytes of
+//! its own and sees to their places on its members: [`crate::group`].
+//!
 //! Invariants (property-tested): zones cover the logical space without gap; every logical byte
 //! has exactly one place, every place at most one logical byte; [`Map::inverse`] undoes
 //! [`Map::pieces`].
@@ -18,6 +21,8 @@
 use braid_format::label::{Label, NodeKind};
 use braid_format::{ByteOffset, Bytes, MemberIndex, StripeUnit};
 use thiserror::Error;
+
+use crate::group::Group;
 
 /// Why a topology cannot be mapped.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -39,12 +44,21 @@ pub enum MapError {
     },
 }
 
-/// A run of one member's bytes.
+/// What a run of logical bytes stands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// A member's device.
+    Member(MemberIndex),
+    /// A redundancy group, by its place in [`Map::groups`].
+    Group(u16),
+}
+
+/// A run of the bytes of one member or one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// The member.
-    pub member: MemberIndex,
-    /// Byte offset on the device.
+    /// The member, or the group.
+    pub place: Place,
+    /// Byte offset on the device, or in the group's own bytes.
     pub at: ByteOffset,
     /// Bytes.
     pub len: Bytes,
@@ -53,8 +67,8 @@ pub struct Piece {
 /// Where a column of a zone lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Column {
-    member: u16,
-    /// Device offset of row 0.
+    place: Place,
+    /// Offset of row 0 there.
     base: u64,
     /// Bytes from one row to the next.
     step: u64,
@@ -93,6 +107,9 @@ pub struct ZoneInfo {
     pub row: Bytes,
     /// Members that take part, each once, in column order.
     pub members: Vec<MemberIndex>,
+    /// What the allocator best aligns large files to: a row, or a parity group's row where one
+    /// group is all there is; 0 where any place is as good as another.
+    pub width: Bytes,
 }
 
 /// A compiled topology.
@@ -100,6 +117,7 @@ pub struct ZoneInfo {
 pub struct Map {
     /// Sorted, adjacent, the first from 0.
     zones: Box<[Zone]>,
+    groups: Box<[Group]>,
     size: u64,
 }
 
@@ -107,22 +125,23 @@ impl Map {
     /// Compiles the topology of a verified label.
     ///
     /// # Errors
-    /// [`MapError::Unsupported`] for mirrors, parity, changes of shape under way and stripes of
-    /// stripes.
+    /// [`MapError::Unsupported`] for changes of shape under way, stripes of stripes, and groups of
+    /// anything but slices.
     pub fn new(label: &Label) -> Result<Self, MapError> {
         if label.reshaping {
             return Err(MapError::Unsupported { what: "change of shape under way" });
         }
         let mut zones = Vec::new();
+        let mut groups = Vec::new();
         for s in &label.segments {
-            let node = flatten(label, s.node)?;
+            let node = flatten(label, s.node, &mut groups)?;
             let (from, to) = (s.node_start.0, s.node_start.0 + s.len.0);
             for zone in node {
                 push_part(&mut zones, &zone, from, to, s.start.0)?;
             }
         }
         let size = zones.last().map_or(0, |z: &Zone| z.end);
-        Ok(Self { zones: zones.into(), size })
+        Ok(Self { zones: zones.into(), groups: groups.into(), size })
     }
 
     /// A stripe over `members`, each `(device offset of its data, bytes)`, whose index is its
@@ -131,12 +150,18 @@ impl Map {
         let children = (0_u16..)
             .zip(members)
             .map(|(member, (at, len))| Linear {
-                runs: vec![Run { member, at: at.0, len: len.0 }],
+                runs: vec![Run { place: Place::Member(MemberIndex(member)), at: at.0, len: len.0 }],
                 weight: 1,
             })
             .collect::<Vec<_>>();
         let zones = stripe_zones(&children, unit.bytes().0);
-        Self { size: zones.last().map_or(0, |z| z.end), zones: zones.into() }
+        let size = zones.last().map_or(0, |z| z.end);
+        Self { size, zones: zones.into(), groups: Box::new([]) }
+    }
+
+    /// The redundancy groups.
+    pub const fn groups(&self) -> &[Group] {
+        &self.groups
     }
 
     /// Logical bytes.
@@ -148,13 +173,18 @@ impl Map {
     pub fn zones(&self) -> Vec<ZoneInfo> {
         let info = |z: &Zone| {
             let mut members: Vec<MemberIndex> = Vec::new();
-            for c in &z.columns {
-                let m = MemberIndex(c.member);
+            for m in z.columns.iter().flat_map(|c| self.members_of(c.place)) {
                 if !members.contains(&m) {
                     members.push(m);
                 }
             }
+            let width = match z.linear().map(|c| c.place) {
+                None => z.row_len(),
+                Some(Place::Member(_)) => 0,
+                Some(Place::Group(g)) => self.group(g).row_len().unwrap_or(0),
+            };
             ZoneInfo {
+                width: Bytes(width),
                 start: ByteOffset(z.start),
                 len: Bytes(z.end - z.start),
                 unit: Bytes(z.unit),
@@ -183,16 +213,52 @@ impl Map {
         pieces
     }
 
+    /// The member and device offset of a logical byte; of its first copy where it has several.
+    pub fn locate(&self, at: ByteOffset) -> Option<(MemberIndex, ByteOffset)> {
+        let piece = self.pieces(at, Bytes(1)).next()?;
+        match piece.place {
+            Place::Member(member) => Some((member, piece.at)),
+            Place::Group(g) => self.group(g).locate(piece.at),
+        }
+    }
+
+    /// A group that a column stands on.
+    pub(crate) fn group(&self, index: u16) -> &Group {
+        self.groups.get(usize::from(index)).expect("columns stand only on groups that exist")
+    }
+
+    /// Members of which some zone uses bytes that no group protects.
+    pub fn bare_members(&self) -> Vec<MemberIndex> {
+        let mut bare = Vec::new();
+        for c in self.zones.iter().flat_map(|z| &*z.columns) {
+            if let Place::Member(m) = c.place
+                && !bare.contains(&m)
+            {
+                bare.push(m);
+            }
+        }
+        bare
+    }
+
+    fn members_of(&self, place: Place) -> Vec<MemberIndex> {
+        match place {
+            Place::Member(m) => vec![m],
+            Place::Group(g) => self.group(g).members().collect(),
+        }
+    }
+
     /// The logical address of byte `at` of `member`'s device, or `None` when it has none (labels,
-    /// reserved space, rests smaller than a unit).
+    /// reserved space, parity, rests smaller than a unit).
     pub fn inverse(&self, member: MemberIndex, at: ByteOffset) -> Option<ByteOffset> {
         for z in &self.zones {
             let rows = (z.end - z.start).div_ceil(z.row_len());
             for (i, c) in z.columns.iter().enumerate() {
-                if c.member != member.0 || at.0 < c.base {
-                    continue;
-                }
-                let (row, within) = ((at.0 - c.base) / c.step, (at.0 - c.base) % c.step);
+                let there = match c.place {
+                    Place::Member(m) => (m == member).then_some(at.0),
+                    Place::Group(g) => self.group(g).inverse(member, at).map(|o| o.0),
+                };
+                let Some(offset) = there.and_then(|a| a.checked_sub(c.base)) else { continue };
+                let (row, within) = (offset / c.step, offset % c.step);
                 if row >= rows || within >= z.unit {
                     continue;
                 }
@@ -254,7 +320,7 @@ impl Iterator for Pieces<'_> {
             (zone.unit - self.within).min(stop - self.at)
         };
         let piece = Piece {
-            member: MemberIndex(column.member),
+            place: column.place,
             at: ByteOffset(column.base + self.row * column.step + self.within),
             len: Bytes(len),
         };
@@ -274,10 +340,10 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// A run of one member.
+/// A run of one member, or of one group.
 #[derive(Debug, Clone, Copy)]
 struct Run {
-    member: u16,
+    place: Place,
     at: u64,
     len: u64,
 }
@@ -294,7 +360,7 @@ impl Linear {
         for run in &self.runs {
             if offset < start + run.len {
                 let skip = offset - start;
-                return Some(Run { member: run.member, at: run.at + skip, len: run.len - skip });
+                return Some(Run { place: run.place, at: run.at + skip, len: run.len - skip });
             }
             start += run.len;
         }
@@ -312,7 +378,7 @@ impl Linear {
 }
 
 /// The zones of one node, in the node's own logical space.
-fn flatten(label: &Label, index: u16) -> Result<Vec<Zone>, MapError> {
+fn flatten(label: &Label, index: u16, groups: &mut Vec<Group>) -> Result<Vec<Zone>, MapError> {
     let no_such = MapError::NoSuchNode { node: index };
     let node = label.nodes.get(usize::from(index)).ok_or(no_such)?;
     match &node.kind {
@@ -322,14 +388,14 @@ fn flatten(label: &Label, index: u16) -> Result<Vec<Zone>, MapError> {
                 .get(usize::from(member.0))
                 .ok_or(MapError::NoSuchNode { node: index })?;
             let base = owner.data_start.0 + start.0;
-            let run = Run { member: member.0, at: base, len: node.len.0 };
+            let run = Run { place: Place::Member(*member), at: base, len: node.len.0 };
             Ok(vec![linear_zone(run, 0)])
         }
         NodeKind::Concat { children } => {
             let mut zones = Vec::new();
             let mut start = 0;
             for child in children {
-                for zone in flatten(label, child.node)? {
+                for zone in flatten(label, child.node, groups)? {
                     push_part(&mut zones, &zone, 0, u64::MAX, start)?;
                 }
                 start = zones.last().map_or(0, |z: &Zone| z.end);
@@ -341,7 +407,7 @@ fn flatten(label: &Label, index: u16) -> Result<Vec<Zone>, MapError> {
             for child in children {
                 let mut runs = Vec::new();
                 let row = unit.0 * u64::from(child.weight);
-                let zones = flatten(label, child.node)?;
+                let zones = flatten(label, child.node, groups)?;
                 let last = zones.len().saturating_sub(1);
                 for (i, zone) in zones.iter().enumerate() {
                     let c = zone.linear();
@@ -351,20 +417,23 @@ fn flatten(label: &Label, index: u16) -> Result<Vec<Zone>, MapError> {
                         let what = "stripe whose unit straddles a concat's seam";
                         return Err(MapError::Unsupported { what });
                     }
-                    runs.push(Run { member: c.member, at: c.base, len });
+                    runs.push(Run { place: c.place, at: c.base, len });
                 }
                 linear.push(Linear { runs, weight: child.weight.into() });
             }
             Ok(stripe_zones(&linear, unit.0))
         }
-        NodeKind::Mirror { .. } => Err(MapError::Unsupported { what: "mirror" }),
-        NodeKind::Parity { .. } => Err(MapError::Unsupported { what: "parity group" }),
+        NodeKind::Mirror { .. } | NodeKind::Parity { .. } => {
+            let place = Place::Group(u16::try_from(groups.len()).unwrap_or(u16::MAX));
+            groups.push(Group::new(label, node)?);
+            Ok(vec![linear_zone(Run { place, at: 0, len: node.len.0 }, 0)])
+        }
     }
 }
 
 fn linear_zone(run: Run, start: u64) -> Zone {
     // One row of one unit: the step is never used.
-    let column = Column { member: run.member, base: run.at, step: run.len };
+    let column = Column { place: run.place, base: run.at, step: run.len };
     Zone { start, end: start + run.len, unit: run.len, columns: Box::new([column]) }
 }
 
@@ -384,14 +453,14 @@ fn push_part(
     let mut part = zone.clone();
     (part.start, part.end) = (start + (a - from), start + (b - from));
     if let Some(c) = zone.linear() {
-        let run = Run { member: c.member, at: c.base + skip, len: b - a };
+        let run = Run { place: c.place, at: c.base + skip, len: b - a };
         part = linear_zone(run, part.start);
         if let Some(before) = zones.last_mut()
             && let Some(prev) = before.linear().copied()
-            && (prev.member, prev.base + (before.end - before.start)) == (run.member, run.at)
+            && (prev.place, prev.base + (before.end - before.start)) == (run.place, run.at)
         {
             let len = before.end - before.start + run.len;
-            *before = linear_zone(Run { member: prev.member, at: prev.base, len }, before.start);
+            *before = linear_zone(Run { place: prev.place, at: prev.base, len }, before.start);
             return Ok(());
         }
     } else if skip.is_multiple_of(zone.row_len()) {
@@ -422,7 +491,7 @@ fn stripe_zones(children: &[Linear], unit: u64) -> Vec<Zone> {
         if let [only] = *columns
             && only.step == unit
         {
-            zones.push(linear_zone(Run { member: only.member, at: only.base, len }, start));
+            zones.push(linear_zone(Run { place: only.place, at: only.base, len }, start));
         } else {
             zones.push(Zone { start, end: start + len, unit, columns: columns.into() });
         }
@@ -440,7 +509,7 @@ fn columns(children: &[Linear], unit: u64, row: u64, end: u64) -> Vec<Column> {
             let step = unit * child.weight;
             let Some(run) = child.locate(row * step) else { continue };
             if run.len >= (end - row) * step {
-                columns.push(Column { member: run.member, base: run.at + round * unit, step });
+                columns.push(Column { place: run.place, base: run.at + round * unit, step });
             }
         }
     }

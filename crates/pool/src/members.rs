@@ -253,6 +253,21 @@ pub fn write_epoch(devices: &[Arc<dyn Device>], label: &Label) -> Result<(), Poo
     Ok(())
 }
 
+/// As [`write_epoch`], on the members in `which` only.
+///
+/// # Errors
+/// The member that failed first, and how.
+pub(crate) fn write_epoch_on(
+    devices: &[Arc<dyn Device>],
+    label: &Label,
+    which: &[usize],
+) -> Result<(), (MemberIndex, PoolError)> {
+    for copy in [0, 1] {
+        try_copies(devices, label, copy, which)?;
+    }
+    Ok(())
+}
+
 /// Writes copy `copy` of `label` on the members in `which`, all at once, and flushes them.
 ///
 /// # Errors
@@ -263,48 +278,56 @@ pub fn write_copies(
     copy: u32,
     which: &[usize],
 ) -> Result<(), PoolError> {
+    try_copies(devices, label, copy, which).map_err(|(_, error)| error)
+}
+
+/// [`write_copies`]; says which member failed.
+fn try_copies(
+    devices: &[Arc<dyn Device>],
+    label: &Label,
+    copy: u32,
+    which: &[usize],
+) -> Result<(), (MemberIndex, PoolError)> {
     let mut images = Vec::with_capacity(which.len());
     for i in which {
+        let index = MemberIndex(u16::try_from(*i).unwrap_or(u16::MAX));
         let (Some(device), Some(member)) = (devices.get(*i), label.members.get(*i)) else {
             continue;
         };
         let path = || device.info().name.clone();
         let second = Label::copy1_at(member.device_size);
         let at = if copy == 0 { Some(Label::COPY0_AT) } else { second };
-        let at = at.ok_or_else(|| PoolError::TooSmall {
+        let too_small = || PoolError::TooSmall {
             path: path(),
             size: member.device_size,
             needed: Bytes(Label::DATA_AT.0 + Label::ALIGN.0 + Label::TAIL.0),
-        })?;
+        };
+        let at = at.ok_or_else(|| (index, too_small()))?;
         let mut own = label.clone();
-        own.member = MemberIndex(u16::try_from(*i).unwrap_or(u16::MAX));
+        own.member = index;
         let mut image = AlignedBuf::zeroed(own.encoded_len());
-        own.encode(copy, at, &mut image)
-            .map_err(|source| PoolError::Label { path: path(), source: Box::new(source) })?;
-        images.push((device, at, image));
+        own.encode(copy, at, &mut image).map_err(|source| {
+            (index, PoolError::Label { path: path(), source: Box::new(source) })
+        })?;
+        images.push((index, device, at, image));
     }
-    let mut writes: Vec<Request<'_>> = images
-        .iter()
-        .map(|(d, at, image)| Request {
-            device: &***d,
-            at: *at,
-            op: Op::Write(image),
-            result: Ok(()),
-        })
-        .collect();
-    finish(&mut writes)?;
-    let mut flushes: Vec<Request<'_>> = images
-        .iter()
-        .map(|(d, ..)| Request { device: &***d, at: ByteOffset(0), op: Op::Flush, result: Ok(()) })
-        .collect();
-    finish(&mut flushes)
+    let request = |device, at, op| Request { device, at, op, result: Ok(()) };
+    let writes = images.iter().map(|(_, d, at, image)| request(&***d, *at, Op::Write(image)));
+    let mut writes: Vec<Request<'_>> = writes.collect();
+    let members: Vec<MemberIndex> = images.iter().map(|i| i.0).collect();
+    finish(&mut writes, &members)?;
+    let flushes = images.iter().map(|(_, d, ..)| request(&***d, ByteOffset(0), Op::Flush));
+    finish(&mut flushes.collect::<Vec<_>>(), &members)
 }
 
-/// Runs all requests; the first failure is the result.
-fn finish(requests: &mut [Request<'_>]) -> Result<(), PoolError> {
+/// Runs a request for each of `members`; the first failure is the result.
+fn finish(
+    requests: &mut [Request<'_>],
+    members: &[MemberIndex],
+) -> Result<(), (MemberIndex, PoolError)> {
     run(requests);
-    for r in requests {
-        core::mem::replace(&mut r.result, Ok(()))?;
+    for (r, member) in requests.iter_mut().zip(members) {
+        core::mem::replace(&mut r.result, Ok(())).map_err(|e| (*member, e.into()))?;
     }
     Ok(())
 }

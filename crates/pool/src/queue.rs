@@ -1,10 +1,20 @@
 //! A sliding window of large requests on a pool, for one thread: streaming and benchmarks.
+//!
+//! A pool without redundancy is served by one ring, with no thread and no allocation per request.
+//! A write to a mirror or parity group is more than one step, and must be seen through when a
+//! member fails: there each request of the window runs on a thread of its own.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use braid_device::{AlignedBuf, IoQueue, OwnedOp, Part};
 use braid_format::{ByteOffset, Bytes};
+use parking_lot::{Condvar, Mutex};
 
 use crate::Pool;
 use crate::error::PoolError;
+use crate::map::Place;
 
 /// What to do with a buffer that the queue owns until it is done.
 #[derive(Debug)]
@@ -22,15 +32,26 @@ impl PoolOp {
     }
 }
 
+/// A request that has ended: its token, its buffer, and how it ended.
+pub type Completion = (u64, AlignedBuf, Result<(), PoolError>);
+
 /// Requests in flight on a pool, completed in any order. A request over several members is one
 /// device request per piece, all in flight at once.
 #[derive(Debug)]
 pub struct PoolQueue {
     pool: Pool,
     depth: usize,
-    queue: IoQueue,
-    /// Kept from request to request, so that none allocates.
-    parts: Vec<Part>,
+    engine: Engine,
+}
+
+#[derive(Debug)]
+enum Engine {
+    Ring {
+        queue: Box<IoQueue>,
+        /// Kept from request to request, so that none allocates.
+        parts: Vec<Part>,
+    },
+    Crew(Crew),
 }
 
 impl PoolQueue {
@@ -39,13 +60,22 @@ impl PoolQueue {
     /// # Errors
     /// [`PoolError::Queue`] when the kernel refuses it.
     pub fn new(pool: Pool, depth: usize) -> Result<Self, PoolError> {
-        let queue = IoQueue::new(depth).map_err(|e| PoolError::Queue { source: Box::new(e) })?;
-        Ok(Self { pool, depth, queue, parts: Vec::new() })
+        let engine = if pool.info().redundant {
+            Engine::Crew(Crew::new(&pool, depth))
+        } else {
+            let queue =
+                IoQueue::new(depth).map_err(|e| PoolError::Queue { source: Box::new(e) })?;
+            Engine::Ring { queue: Box::new(queue), parts: Vec::new() }
+        };
+        Ok(Self { pool, depth, engine })
     }
 
     /// Requests submitted and not yet given back.
     pub fn in_flight(&self) -> usize {
-        self.queue.in_flight()
+        match &self.engine {
+            Engine::Ring { queue, .. } => queue.in_flight(),
+            Engine::Crew(crew) => crew.in_flight,
+        }
     }
 
     /// Whether the window is full: complete one before submitting another.
@@ -64,8 +94,20 @@ impl PoolQueue {
         assert!(!self.is_full(), "the window is full: complete a request first");
         let inner = &self.pool.0;
         inner.check(at, op.len())?;
-        self.parts.extend(inner.map.pieces(at, op.len()).map(|p| Part {
-            device: inner.device(p.member).clone(),
+        let (queue, parts) = match &mut self.engine {
+            Engine::Ring { queue, parts } => (queue, parts),
+            Engine::Crew(crew) => {
+                crew.submit(token, at, op);
+                return Ok(());
+            }
+        };
+        let topology = inner.topology.read();
+        let member = |place| match place {
+            Place::Member(m) => topology.device(m).clone(),
+            Place::Group(_) => unreachable!("a pool without redundancy has no groups"),
+        };
+        parts.extend(topology.map.pieces(at, op.len()).map(|p| Part {
+            device: member(p.place),
             at: p.at,
             len: p.len,
         }));
@@ -73,8 +115,8 @@ impl PoolQueue {
             PoolOp::Read(buf) => OwnedOp::Read(buf),
             PoolOp::Write(buf) => OwnedOp::Write(buf),
         };
-        let started = self.queue.submit_parts(token, op, &self.parts);
-        self.parts.clear();
+        let started = queue.submit_parts(token, op, parts);
+        parts.clear();
         started.map_err(|e| PoolError::Queue { source: Box::new(e) })
     }
 
@@ -82,9 +124,107 @@ impl PoolQueue {
     ///
     /// # Panics
     /// When nothing is in flight.
-    pub fn complete(&mut self) -> (u64, AlignedBuf, Result<(), PoolError>) {
+    pub fn complete(&mut self) -> Completion {
         assert!(self.in_flight() != 0, "nothing is in flight");
-        let (token, buf, result) = self.queue.complete();
-        (token, buf, result.map_err(PoolError::from))
+        match &mut self.engine {
+            Engine::Ring { queue, .. } => {
+                let (token, buf, result) = queue.complete();
+                (token, buf, result.map_err(PoolError::from))
+            }
+            Engine::Crew(crew) => crew.complete(),
+        }
+    }
+}
+
+/// Threads that run one request each.
+#[derive(Debug)]
+struct Crew {
+    desk: Arc<Desk>,
+    threads: Vec<JoinHandle<()>>,
+    in_flight: usize,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    state: Mutex<Orders>,
+    ordered: Condvar,
+    finished: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Orders {
+    open: VecDeque<(u64, ByteOffset, PoolOp)>,
+    done: VecDeque<Completion>,
+    closed: bool,
+}
+
+impl Crew {
+    fn new(pool: &Pool, depth: usize) -> Self {
+        let desk = Arc::new(Desk::default());
+        let work = || {
+            let (desk, pool) = (desk.clone(), pool.clone());
+            std::thread::spawn(move || desk.work(&pool))
+        };
+        let threads = (0..depth).map(|_| work()).collect();
+        Self { desk, threads, in_flight: 0 }
+    }
+
+    fn submit(&mut self, token: u64, at: ByteOffset, op: PoolOp) {
+        self.in_flight += 1;
+        self.desk.state.lock().open.push_back((token, at, op));
+        self.desk.ordered.notify_one();
+    }
+
+    fn complete(&mut self) -> Completion {
+        let mut state = self.desk.state.lock();
+        loop {
+            if let Some(done) = state.done.pop_front() {
+                self.in_flight -= 1;
+                return done;
+            }
+            self.desk.finished.wait(&mut state);
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.desk.state.lock().closed = true;
+        self.desk.ordered.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic there has been reported there.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Desk {
+    fn work(&self, pool: &Pool) {
+        loop {
+            let (token, at, op) = {
+                let mut state = self.state.lock();
+                loop {
+                    if let Some(order) = state.open.pop_front() {
+                        break order;
+                    }
+                    if state.closed {
+                        return;
+                    }
+                    self.ordered.wait(&mut state);
+                }
+            };
+            let done = match op {
+                PoolOp::Read(mut buf) => {
+                    let result = pool.read(at, &mut buf);
+                    (token, buf, result)
+                }
+                PoolOp::Write(buf) => {
+                    let result = pool.write(at, &buf);
+                    (token, buf, result)
+                }
+            };
+            self.state.lock().done.push_back(done);
+            self.finished.notify_one();
+        }
     }
 }

@@ -68,7 +68,7 @@ fn memory(name: &str, mib: u64) -> Arc<dyn Device> {
 }
 
 fn next_epoch(pool: &Pool) -> Label {
-    let mut label = pool.label().clone();
+    let mut label = pool.label();
     label.epoch = Epoch(label.epoch.0 + 1);
     label.change_id = Uuid::new_v4();
     label
@@ -312,7 +312,7 @@ fn a_copy_of_a_member() {
 fn a_stale_member() {
     let (disks, pool) = Disks::with_pool();
     std::fs::copy(disks.path("b"), disks.path("old b")).unwrap();
-    write_epoch(pool.devices(), &next_epoch(&pool)).unwrap();
+    write_epoch(&pool.devices(), &next_epoch(&pool)).unwrap();
     let error = refused(Pool::assemble(disks.open_all(&["a", "old b", "c"])), "/old b");
     assert!(matches!(error, PoolError::Stale { epoch: Epoch(1), current: Epoch(2), .. }));
     let again = Pool::assemble(disks.open_all(&["a", "b", "c"])).unwrap();
@@ -325,7 +325,7 @@ fn most_members_are_old_copies() {
     for name in ["a", "b"] {
         std::fs::copy(disks.path(name), disks.path(&format!("old {name}"))).unwrap();
     }
-    write_epoch(pool.devices(), &next_epoch(&pool)).unwrap();
+    write_epoch(&pool.devices(), &next_epoch(&pool)).unwrap();
     let error = refused(Pool::assemble(disks.open_all(&["old a", "old b", "c"])), "/c");
     assert!(matches!(error, PoolError::Ahead { epoch: Epoch(2), current: Epoch(1), .. }));
 }
@@ -336,7 +336,7 @@ fn a_removed_member() {
     std::fs::copy(disks.path("b"), disks.path("old b")).unwrap();
     let mut label = next_epoch(&pool);
     label.members[1].uuid = Uuid::new_v4();
-    write_epoch(pool.devices(), &label).unwrap();
+    write_epoch(&pool.devices(), &label).unwrap();
     let error = refused(Pool::assemble(disks.open_all(&["a", "b", "old b", "c"])), "/old b");
     assert!(matches!(error, PoolError::Removed { .. }));
 }
@@ -346,7 +346,7 @@ fn a_member_that_is_not_active_cannot_be_served_yet() {
     let (disks, pool) = Disks::with_pool();
     let mut label = next_epoch(&pool);
     label.members[1].state = MemberState::Failed;
-    write_epoch(pool.devices(), &label).unwrap();
+    write_epoch(&pool.devices(), &label).unwrap();
     let error = Pool::assemble(disks.open_all(&["a", "b", "c"])).unwrap_err();
     assert!(matches!(error, PoolError::Map(_)), "{error}");
 }

@@ -47,10 +47,10 @@ fn a_change_of_epoch() {
         for seed in 0..16 {
             let disks = disks();
             let pool = Pool::create(devices(&disks), &CreateOptions::new("p")).unwrap();
-            let mut label = pool.label().clone();
+            let mut label = pool.label();
             (label.epoch, label.change_id) = (Epoch(2), Uuid::new_v4());
             cut_power_at(&disks, cut);
-            let written = write_epoch(pool.devices(), &label);
+            let written = write_epoch(&pool.devices(), &label);
             assert_eq!(written.is_ok(), cut == 4 * MEMBERS, "cut at {cut}");
             for (disk, salt) in disks.iter().zip(0..) {
                 disk.crash(seed * 31 + salt).unwrap();

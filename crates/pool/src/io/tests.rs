@@ -42,8 +42,9 @@ fn what_is_written_is_read_whatever_the_cut() {
         for (i, unit) in all.chunks(64 << 10).enumerate().step_by(5) {
             let at = ByteOffset((i << 16) as u64);
             let p = pool.map().pieces(at, Bytes(4096)).next().unwrap();
+            let Place::Member(MemberIndex(member)) = p.place else { panic!("no groups here") };
             let mut raw = vec![0; 4096];
-            pool.devices()[usize::from(p.member.0)].read(p.at, &mut raw).unwrap();
+            pool.devices()[usize::from(member)].read(p.at, &mut raw).unwrap();
             assert!(raw == unit[..4096], "unit {i} of {n} members");
         }
     }
@@ -54,7 +55,7 @@ fn the_labels_survive_a_pool_written_from_end_to_end() {
     let pool = pool(&[2, 3], 64 << 10);
     let ones = vec![0xff; pool.info().size.to_usize()];
     pool.write(ByteOffset(0), &ones).unwrap();
-    let again = Pool::assemble(pool.devices().to_vec()).unwrap();
+    let again = Pool::assemble(pool.devices()).unwrap();
     assert_eq!(again.info().uuid, pool.info().uuid);
 }
 
@@ -140,10 +141,15 @@ fn zeroes_reach_exactly_their_range() {
 fn runs_are_one_per_member_and_zone() {
     let pool = pool(&[4, 4, 6], 8192);
     let calls = std::cell::RefCell::new(Vec::new());
-    pool.each_run(ByteOffset(0), pool.info().size, |d, at, len| {
-        calls.borrow_mut().push((d.info().name.clone(), at.0 >> 20, len.0 >> 20));
-        Ok(())
-    })
+    pool.each_run(
+        ByteOffset(0),
+        pool.info().size,
+        |d, at, len| {
+            calls.borrow_mut().push((d.info().name.clone(), at.0 >> 20, len.0 >> 20));
+            Ok(())
+        },
+        |_, _| panic!("no groups here"),
+    )
     .unwrap();
     let mut calls = calls.into_inner();
     calls.sort();

@@ -1,0 +1,133 @@
+//! Reading parity rows around lost columns.
+
+use braid_device::{AlignedBuf, DeviceError, Op, Request, run};
+use braid_format::{Bytes, MemberIndex};
+
+use super::locks::Range;
+use super::{Group, Shape, Unit, code};
+use crate::error::PoolError;
+use crate::topology::Topology;
+
+/// Too many of a group's columns are lost.
+pub(crate) fn lost_error(topology: &Topology, group: &Group) -> PoolError {
+    let lost = group.members().filter(|m| !topology.readable(*m)).map(|m| topology.name(m));
+    PoolError::TooManyLost {
+        name: topology.label.name.clone(),
+        can_lose: group.spare_columns(),
+        lost: lost.collect(),
+    }
+}
+
+/// Fills `buf`, a run of a parity group's bytes, unit by unit from the other columns.
+pub(crate) fn decode_run(
+    topology: &Topology,
+    group: &Group,
+    at: u64,
+    buf: &mut [u8],
+    bad: Option<MemberIndex>,
+) -> Result<(), PoolError> {
+    let units: Vec<Unit> = group.units(at, buf.len() as u64).collect();
+    let mut rest = buf;
+    for u in units {
+        let (now, later) = rest.split_at_mut(Bytes(u.len).to_usize());
+        let columns = decode_row(topology, group, u.row, (u.within, u.within + u.len), bad)?;
+        if let Some(column) = columns.get(u.place) {
+            now.copy_from_slice(column);
+        }
+        rest = later;
+    }
+    Ok(())
+}
+
+/// Bytes `range` of every unit of a row, by place, with those of lost columns (and of `bad`)
+/// computed from the others.
+pub(crate) fn decode_row(
+    topology: &Topology,
+    group: &Group,
+    row: u64,
+    range: Range,
+    bad: Option<MemberIndex>,
+) -> Result<Vec<AlignedBuf>, PoolError> {
+    let n = group.columns.len();
+    let data = n - group.spare_columns();
+    let usable = |place: usize| {
+        let member = group.columns.get(group.column_of(row, place)).map(|c| c.member);
+        member.is_some_and(|m| topology.readable(m) && Some(m) != bad)
+    };
+    let mut readable: Vec<bool> = (0..n).map(usable).collect();
+    loop {
+        let places: Vec<usize> = (0..n).filter(|p| readable.get(*p) == Some(&true)).collect();
+        let mut columns = read_places(topology, group, &[(row, range, places)]);
+        let Some(columns) = columns.pop() else { return Err(lost_error(topology, group)) };
+        let failed: Vec<usize> =
+            columns.iter().filter(|(_, c)| c.is_err()).map(|(place, _)| *place).collect();
+        if !failed.is_empty() {
+            failed.iter().filter_map(|f| readable.get_mut(*f).map(|r| *r = false)).count();
+            if readable.iter().filter(|r| !**r).count() <= n - data {
+                continue;
+            }
+            let error = columns.into_iter().find_map(|(_, c)| c.err());
+            return Err(error.map_or_else(|| lost_error(topology, group), PoolError::from));
+        }
+        let len = Bytes(range.1 - range.0).to_usize();
+        let mut all: Vec<AlignedBuf> = (0..n).map(|_| AlignedBuf::zeroed(0)).collect();
+        for (place, buf) in columns {
+            if let (Some(to), Ok(buf)) = (all.get_mut(place), buf) {
+                *to = buf;
+            }
+        }
+        let lost: Vec<usize> = (0..n).filter(|p| readable.get(*p) != Some(&true)).collect();
+        for place in &lost {
+            if let Some(b) = all.get_mut(*place) {
+                *b = AlignedBuf::zeroed(len);
+            }
+        }
+        let mut slices: Vec<&mut [u8]> = all.iter_mut().map(|b| &mut b[..]).collect();
+        if !code::recover(data, &mut slices, &lost) {
+            return Err(lost_error(topology, group));
+        }
+        return Ok(all);
+    }
+}
+
+/// Places of a row, each with its bytes or why there are none.
+pub(crate) type Places = Vec<(usize, Result<AlignedBuf, DeviceError>)>;
+
+/// Reads, all at once, bytes `range` of some places of some rows.
+pub(crate) fn read_places(
+    topology: &Topology,
+    group: &Group,
+    wanted: &[(u64, Range, Vec<usize>)],
+) -> Vec<Places> {
+    let Shape::Parity { unit, .. } = group.shape else { return Vec::new() };
+    let mut buffers: Vec<AlignedBuf> = Vec::new();
+    for (_, range, places) in wanted {
+        buffers
+            .extend(places.iter().map(|_| AlignedBuf::zeroed(Bytes(range.1 - range.0).to_usize())));
+    }
+    let whither = wanted.iter().flat_map(|(row, range, places)| {
+        places.iter().map(|p| group.at(group.column_of(*row, *p), *row * unit + range.0))
+    });
+    let mut requests: Vec<Request<'_>> = buffers
+        .iter_mut()
+        .zip(whither)
+        .map(|(buf, (member, at))| Request {
+            device: &**topology.device(member),
+            at,
+            op: Op::Read(buf),
+            result: Ok(()),
+        })
+        .collect();
+    run(&mut requests);
+    let mut results: std::vec::IntoIter<Result<(), DeviceError>> =
+        requests.into_iter().map(|r| r.result).collect::<Vec<_>>().into_iter();
+    let mut buffers = buffers.into_iter();
+    let mut next = || {
+        let buf = buffers.next()?;
+        Some(results.next()?.map(|()| buf))
+    };
+    wanted
+        .iter()
+        .map(|(_, _, places)| places.iter().filter_map(|p| Some((*p, next()?))).collect())
+        .collect()
+}

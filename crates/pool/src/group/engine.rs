@@ -1,0 +1,315 @@
+//! Requests on groups: split over the columns, going around columns that are lost.
+//!
+//! A batch runs in two stages, each one submission over all members: what partial writes of parity
+//! rows and reads of lost columns must read first; then everything else, along with the requests
+//! on bare members. A write is done when every column that is in sync, or being filled, has it.
+//!
+//! A column that fails a read is read around, and what was to be read is written to it again: most
+//! disks then give the bad sector another place. A column that fails a write is *lost*: the caller
+//! must take its member out of the pool, for good and for everyone, before the write counts as done.
+
+use std::collections::BTreeMap;
+
+use braid_device::{DeviceError, Op, Request, run};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+use smallvec::SmallVec;
+
+use super::decode::{decode_run, lost_error};
+use super::locks::{Held, Range};
+use super::rows::Rows;
+use super::{Group, Shape};
+use crate::error::PoolError;
+use crate::topology::Topology;
+
+/// A part of a pool request that reads a run of a group's bytes.
+#[derive(Debug)]
+pub(crate) struct Read<'a> {
+    /// Place of the pool request in its batch.
+    pub owner: u32,
+    pub group: u16,
+    /// Offset in the group's bytes.
+    pub at: u64,
+    pub buf: &'a mut [u8],
+}
+
+/// A part of a pool request that writes a run of a group's bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Write<'a> {
+    pub owner: u32,
+    pub group: u16,
+    pub at: u64,
+    pub bytes: &'a [u8],
+}
+
+/// The parts of a batch that concern groups.
+#[derive(Debug, Default)]
+pub(crate) struct Work<'a> {
+    pub reads: Vec<Read<'a>>,
+    pub writes: Vec<Write<'a>>,
+    /// The batch has flushes: every member that may lose bytes is flushed.
+    pub flushes: SmallVec<[u32; 1]>,
+}
+impl Work<'_> {
+    pub fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty() && self.flushes.is_empty()
+    }
+}
+
+/// A member that failed a write, and how.
+pub(crate) type Lost = Vec<(MemberIndex, DeviceError)>;
+
+/// How a batch ended.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Requests that failed, and why.
+    pub failures: Vec<(u32, PoolError)>,
+    /// Members to take out. Unless that is done, no write of the batch counts as done.
+    pub lost: Lost,
+}
+
+/// What a device request of the second stage is for.
+#[derive(Debug, Clone, Copy)]
+enum Tag {
+    /// A bare member: nothing stands in for it.
+    Bare(u32),
+    /// A column of a group.
+    Write(MemberIndex),
+    /// A run of a group's bytes.
+    Read { owner: u32, group: u16, at: u64, member: MemberIndex },
+}
+
+/// Runs a batch: `bare` requests as they are, with their owners, and `work` on groups.
+pub(crate) fn execute<'a>(
+    topology: &'a Topology,
+    bare: Vec<(u32, Request<'a>)>,
+    work: Work<'a>,
+) -> Outcome {
+    let mut outcome = Outcome::default();
+    let held = hold(topology, &work);
+    let mut rows = Rows::of(topology, &work.writes);
+    outcome.failures.extend(rows.prepare(topology));
+    let mut stage = Stage::default();
+    for (owner, request) in bare {
+        stage.push(Tag::Bare(owner), request);
+    }
+    for owner in &work.flushes {
+        stage.flush(topology, *owner);
+    }
+    for write in &work.writes {
+        stage.mirror_write(topology, write);
+    }
+    for write in rows.writes(topology) {
+        let device = &**topology.device(write.member);
+        let op = Op::Write(write.bytes);
+        stage.push(Tag::Write(write.member), Request { device, at: write.at, op, result: Ok(()) });
+    }
+    let mut again = Vec::new();
+    for read in work.reads {
+        stage.read(topology, read, &mut again);
+    }
+    stage.run(&mut outcome, &mut again);
+    drop(held);
+    for failed in again {
+        failed.recover(topology, &mut outcome);
+    }
+    outcome
+}
+
+/// Holds every range that the batch changes. Groups are taken in their order.
+fn hold<'a>(topology: &'a Topology, work: &Work<'_>) -> Vec<Held<'a>> {
+    let mut ranges: BTreeMap<u16, Vec<Range>> = BTreeMap::new();
+    for w in &work.writes {
+        let range = affected(topology.map.group(w.group), w.at, w.bytes.len() as u64);
+        ranges.entry(w.group).or_default().push(range);
+    }
+    let locks = |group: u16| topology.locks.get(usize::from(group));
+    ranges.into_iter().filter_map(|(g, r)| Some(locks(g)?.lock(r))).collect()
+}
+
+/// The group's bytes that a write concerns: whole rows where there is parity.
+pub(crate) fn affected(group: &Group, at: u64, len: u64) -> Range {
+    match group.row_len() {
+        None => (at, at + len),
+        Some(row) => (at / row * row, (at + len).next_multiple_of(row)),
+    }
+}
+
+/// The requests of the second stage.
+#[derive(Default)]
+struct Stage<'a> {
+    requests: Vec<Request<'a>>,
+    tags: Vec<Tag>,
+}
+
+impl<'a> Stage<'a> {
+    fn push(&mut self, tag: Tag, request: Request<'a>) {
+        self.requests.push(request);
+        self.tags.push(tag);
+    }
+
+    /// Every member that may hold unflushed bytes. One that stands in groups only may be lost.
+    fn flush(&mut self, topology: &'a Topology, owner: u32) {
+        for (i, device) in (0_u16..).zip(&topology.devices) {
+            let member = MemberIndex(i);
+            if !topology.writable(member) {
+                continue;
+            }
+            let tag = if topology.map.bare_members().contains(&member) {
+                Tag::Bare(owner)
+            } else {
+                Tag::Write(member)
+            };
+            let (device, at) = (&**device, ByteOffset(0));
+            self.push(tag, Request { device, at, op: Op::Flush, result: Ok(()) });
+        }
+    }
+
+    fn mirror_write(&mut self, topology: &'a Topology, write: &Write<'a>) {
+        let group = topology.map.group(write.group);
+        if group.shape != Shape::Mirror {
+            return;
+        }
+        for column in 0..group.columns.len() {
+            let (member, at) = group.at(column, write.at);
+            if topology.writable(member) {
+                let device = &**topology.device(member);
+                let op = Op::Write(write.bytes);
+                self.push(Tag::Write(member), Request { device, at, op, result: Ok(()) });
+            }
+        }
+    }
+
+    /// Reads from the columns; what stands on lost ones goes to `again` at once.
+    fn read(&mut self, topology: &'a Topology, read: Read<'a>, again: &mut Vec<Again<'a>>) {
+        let group = topology.map.group(read.group);
+        let (owner, index) = (read.owner, read.group);
+        let (mut at, mut rest) = (read.at, read.buf);
+        let live: SmallVec<[usize; 4]> = topology.copies(group).collect();
+        while !rest.is_empty() {
+            let (column, offset, len) = match group.shape {
+                Shape::Mirror => {
+                    let turn = Group::turn(at, live.len());
+                    (live.get(turn).copied().unwrap_or(0), at, Group::turn_left(at))
+                }
+                Shape::Parity { unit, .. } => {
+                    let Some(u) = group.units(at, rest.len() as u64).next() else { return };
+                    (group.column_of(u.row, u.place), u.row * unit + u.within, u.len)
+                }
+            };
+            // A lone copy is read in one piece.
+            let whole = group.shape == Shape::Mirror && live.len() == 1;
+            let len = if whole { rest.len() } else { rest.len().min(Bytes(len).to_usize()) };
+            let (now, later) = rest.split_at_mut(len);
+            let (member, place) = group.at(column, offset);
+            if topology.readable(member) {
+                let device = &**topology.device(member);
+                let tag = Tag::Read { owner, group: index, at, member };
+                let op = Op::Read(now);
+                self.push(tag, Request { device, at: place, op, result: Ok(()) });
+            } else {
+                again.push(Again { owner, group: index, at, buf: now, bad: None });
+            }
+            at += len as u64;
+            rest = later;
+        }
+    }
+
+    /// Runs all; sorts out what failed.
+    fn run(mut self, outcome: &mut Outcome, again: &mut Vec<Again<'a>>) {
+        run(&mut self.requests);
+        for (request, tag) in self.requests.into_iter().zip(self.tags) {
+            let Err(error) = request.result else { continue };
+            match (tag, request.op) {
+                (Tag::Write(member), _) => outcome.lost.push((member, error)),
+                (Tag::Read { owner, group, at, member }, Op::Read(buf)) => {
+                    tracing::warn!(%error, "read around");
+                    again.push(Again { owner, group, at, buf, bad: Some((member, error)) });
+                }
+                (Tag::Bare(owner) | Tag::Read { owner, .. }, _) => {
+                    outcome.failures.push((owner, error.into()));
+                }
+            }
+        }
+    }
+}
+
+/// A run of a group's bytes that its column did not give.
+struct Again<'a> {
+    owner: u32,
+    group: u16,
+    at: u64,
+    buf: &'a mut [u8],
+    /// The column that should have.
+    bad: Option<(MemberIndex, DeviceError)>,
+}
+
+impl Again<'_> {
+    /// Reads the other columns, and writes what is found where it could not be read.
+    fn recover(self, topology: &Topology, outcome: &mut Outcome) {
+        let group = topology.map.group(self.group);
+        let range = affected(group, self.at, self.buf.len() as u64);
+        let _held = topology.locks.get(usize::from(self.group)).map(|l| l.lock(vec![range]));
+        let bad = self.bad.as_ref().map(|(m, _)| *m);
+        let found = match group.shape {
+            Shape::Mirror => other_copy(topology, group, self.at, self.buf, bad),
+            Shape::Parity { .. } => decode_run(topology, group, self.at, self.buf, bad),
+        };
+        if let Err(error) = found {
+            let error = self.bad.map_or(error, |(_, e)| e.into());
+            outcome.failures.push((self.owner, error));
+            return;
+        }
+        let Some((member, _)) = self.bad else { return };
+        let Some(column) = group.members().position(|m| m == member) else { return };
+        for (offset, bytes) in column_runs(group, column, self.at, self.buf) {
+            let (_, at) = group.at(column, offset);
+            match topology.device(member).write(at, bytes) {
+                Ok(()) => tracing::warn!(
+                    member = topology.name(member),
+                    %at,
+                    len = bytes.len(),
+                    "could not be read; written anew from the other members"
+                ),
+                Err(DeviceError::ReadOnly { .. }) => {}
+                Err(error) => outcome.lost.push((member, error)),
+            }
+        }
+    }
+}
+
+/// The runs of `bytes`, the group's from `at`, that stand on `column`.
+fn column_runs<'b>(group: &Group, column: usize, at: u64, bytes: &'b [u8]) -> Vec<(u64, &'b [u8])> {
+    let Shape::Parity { unit, .. } = group.shape else { return vec![(at, bytes)] };
+    let mut runs = Vec::new();
+    let mut rest = bytes;
+    for u in group.units(at, bytes.len() as u64) {
+        let (now, later) = rest.split_at(Bytes(u.len).to_usize());
+        if group.column_of(u.row, u.place) == column {
+            runs.push((u.row * unit + u.within, now));
+        }
+        rest = later;
+    }
+    runs
+}
+
+/// Reads a mirror's bytes from any copy in sync but `bad`.
+fn other_copy(
+    topology: &Topology,
+    group: &Group,
+    at: u64,
+    buf: &mut [u8],
+    bad: Option<MemberIndex>,
+) -> Result<(), PoolError> {
+    let mut last = lost_error(topology, group);
+    for column in topology.copies(group) {
+        let (member, place) = group.at(column, at);
+        if Some(member) == bad {
+            continue;
+        }
+        match topology.device(member).read(place, buf) {
+            Ok(()) => return Ok(()),
+            Err(e) => last = e.into(),
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,303 @@
+//! The parity rows that a batch writes: what each needs to read, and its new parity.
+
+use std::collections::BTreeMap;
+
+use braid_device::AlignedBuf;
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+use smallvec::SmallVec;
+
+use super::decode::{Places, decode_row, lost_error, read_places};
+use super::engine::Write;
+use super::locks::Range;
+use super::row::{Cover, Plan, Way, plan};
+use super::{Group, Shape, Unit, code};
+use crate::error::PoolError;
+use crate::topology::Topology;
+
+/// Bytes that go to a column.
+pub(crate) struct ColumnWrite<'b> {
+    pub member: MemberIndex,
+    pub at: ByteOffset,
+    pub bytes: &'b [u8],
+}
+
+/// The parity rows that a batch writes.
+#[derive(Default)]
+pub(crate) struct Rows<'a> {
+    rows: Vec<Row<'a>>,
+}
+
+/// One of them.
+struct Row<'a> {
+    group: u16,
+    index: u64,
+    /// The parts of it that are written, in the order of the requests.
+    parts: SmallVec<[(Unit, &'a [u8]); 4]>,
+    owners: SmallVec<[u32; 2]>,
+    /// Bytes of each unit that change: from, to.
+    range: Range,
+    /// New bytes `range` of the parities that are written, P first.
+    parity: SmallVec<[AlignedBuf; 2]>,
+    /// Places that could not be read, with their bytes: written back.
+    healed: Vec<(usize, AlignedBuf)>,
+    /// Nothing of it may be written.
+    failed: bool,
+}
+
+impl<'a> Rows<'a> {
+    /// Sorts the writes on parity groups into rows.
+    pub fn of(topology: &Topology, writes: &[Write<'a>]) -> Self {
+        let mut rows: BTreeMap<(u16, u64), Row<'a>> = BTreeMap::new();
+        for w in writes {
+            let group = topology.map.group(w.group);
+            if group.shape == Shape::Mirror {
+                continue;
+            }
+            let mut rest = w.bytes;
+            for u in group.units(w.at, w.bytes.len() as u64) {
+                let (now, later) = rest.split_at(Bytes(u.len).to_usize());
+                let row = rows.entry((w.group, u.row)).or_insert_with(|| Row {
+                    group: w.group,
+                    index: u.row,
+                    parts: SmallVec::new(),
+                    owners: SmallVec::new(),
+                    range: (u64::MAX, 0),
+                    parity: SmallVec::new(),
+                    healed: Vec::new(),
+                    failed: false,
+                });
+                row.parts.push((u, now));
+                if !row.owners.contains(&w.owner) {
+                    row.owners.push(w.owner);
+                }
+                row.range = (row.range.0.min(u.within), row.range.1.max(u.within + u.len));
+                rest = later;
+            }
+        }
+        Self { rows: rows.into_values().collect() }
+    }
+
+    /// Computes every row's new parity, reading what that needs; what failed, by owner.
+    pub fn prepare(&mut self, topology: &Topology) -> Vec<(u32, PoolError)> {
+        let mut failures = Vec::new();
+        // Rows of one group are read together.
+        for rows in self.rows.chunk_by_mut(|a, b| a.group == b.group) {
+            let group = topology.map.group(rows.first().map_or(0, |r| r.group));
+            let plans: Vec<Option<Plan>> =
+                rows.iter().map(|r| plan(&r.cover(group), &r.readable(topology, group))).collect();
+            let wanted: Vec<(u64, Range, Vec<usize>)> = rows
+                .iter()
+                .zip(&plans)
+                .map(|(r, p)| {
+                    (r.index, r.range, p.as_ref().map_or_else(Vec::new, |p| p.reads.clone()))
+                })
+                .collect();
+            let read = read_places(topology, group, &wanted);
+            for ((row, plan), places) in rows.iter_mut().zip(plans).zip(read) {
+                if let Err(error) = row.compute(topology, group, plan, places) {
+                    row.failed = true;
+                    failures.extend(row.owners.iter().map(|o| (*o, error.clone())));
+                }
+            }
+        }
+        failures
+    }
+
+    /// What goes to the columns.
+    pub fn writes<'b>(
+        &'b self,
+        topology: &'b Topology,
+    ) -> impl Iterator<Item = ColumnWrite<'b>> + 'b {
+        self.rows.iter().filter(|r| !r.failed).flat_map(move |r| {
+            let group = topology.map.group(r.group);
+            r.writes(group).filter(move |w| topology.writable(w.member))
+        })
+    }
+}
+
+impl Row<'_> {
+    fn cover(&self, group: &Group) -> Vec<Cover> {
+        let data = group.columns.len() - group.spare_columns();
+        let mut cover = vec![Cover::None; data];
+        for (place, cover) in cover.iter_mut().enumerate() {
+            let mut parts: SmallVec<[Range; 4]> = self
+                .parts
+                .iter()
+                .filter(|(u, _)| u.place == place)
+                .map(|(u, _)| (u.within, u.within + u.len))
+                .collect();
+            parts.sort_unstable();
+            if parts.is_empty() {
+                continue;
+            }
+            let reach = parts.iter().fold(self.range.0, |reach, (from, to)| {
+                if *from <= reach { reach.max(*to) } else { reach }
+            });
+            *cover = if reach >= self.range.1 { Cover::Whole } else { Cover::Part };
+        }
+        cover
+    }
+
+    fn readable(&self, topology: &Topology, group: &Group) -> Vec<bool> {
+        let member =
+            |place| group.columns.get(group.column_of(self.index, place)).map(|c| c.member);
+        (0..group.columns.len())
+            .map(|place| member(place).is_some_and(|m| topology.readable(m)))
+            .collect()
+    }
+
+    fn len(&self) -> usize {
+        Bytes(self.range.1 - self.range.0).to_usize()
+    }
+
+    /// Puts the new bytes of `place` over `to`, which holds its `range`.
+    fn overlay(&self, place: usize, to: &mut [u8]) {
+        for (u, bytes) in self.parts.iter().filter(|(u, _)| u.place == place) {
+            let from = Bytes(u.within - self.range.0).to_usize();
+            if let Some(to) = to.get_mut(from..from + bytes.len()) {
+                to.copy_from_slice(bytes);
+            }
+        }
+    }
+
+    /// The new bytes of `place` if one part gives them all.
+    fn given(&self, place: usize) -> Option<&[u8]> {
+        let whole = |u: &Unit| (u.within, u.within + u.len) == self.range;
+        // The last one counts: it is written last over the others.
+        let mut of = self.parts.iter().filter(|(u, _)| u.place == place);
+        let last = of.next_back()?;
+        whole(&last.0).then_some(last.1)
+    }
+
+    /// The new parity.
+    fn compute(
+        &mut self,
+        topology: &Topology,
+        group: &Group,
+        plan: Option<Plan>,
+        places: Places,
+    ) -> Result<(), PoolError> {
+        let parities = group.spare_columns();
+        let data = group.columns.len() - parities;
+        let plan = plan.ok_or_else(|| lost_error(topology, group))?;
+        let failed = places.iter().any(|(_, p)| p.is_err());
+        if plan.way == Way::Plain {
+            return Ok(());
+        }
+        if failed {
+            return self.by_decoding(topology, group, &places);
+        }
+        let mut old: BTreeMap<usize, AlignedBuf> =
+            places.into_iter().filter_map(|(p, b)| Some((p, b.ok()?))).collect();
+        if plan.way == Way::Delta {
+            self.by_change(data, parities, &mut old);
+            return Ok(());
+        }
+        if plan.way == Way::Decode {
+            let columns = decode_row(topology, group, self.index, self.range, None)?;
+            self.encode(data, parities, columns.into_iter().enumerate().collect());
+            return Ok(());
+        }
+        self.encode(data, parities, old);
+        Ok(())
+    }
+
+    /// A column could not be read on the way: everything is computed from the others, and what
+    /// could not be read is written anew.
+    fn by_decoding(
+        &mut self,
+        topology: &Topology,
+        group: &Group,
+        places: &Places,
+    ) -> Result<(), PoolError> {
+        let parities = group.spare_columns();
+        let data = group.columns.len() - parities;
+        let bad: Vec<usize> =
+            places.iter().filter(|(_, p)| p.is_err()).map(|(place, _)| *place).collect();
+        let first = bad.first().and_then(|p| group.columns.get(group.column_of(self.index, *p)));
+        let columns = decode_row(topology, group, self.index, self.range, first.map(|c| c.member))?;
+        let columns: BTreeMap<usize, AlignedBuf> = columns.into_iter().enumerate().collect();
+        for place in bad.into_iter().filter(|p| *p < data) {
+            let Some(bytes) = columns.get(&place) else { continue };
+            let mut new = AlignedBuf::zeroed(bytes.len());
+            new.copy_from_slice(bytes);
+            self.overlay(place, &mut new);
+            self.healed.push((place, new));
+        }
+        self.encode(data, parities, columns);
+        Ok(())
+    }
+
+    /// From the old bytes of the touched units and the old parity.
+    fn by_change(&mut self, data: usize, parities: usize, old: &mut BTreeMap<usize, AlignedBuf>) {
+        let mut parity: SmallVec<[AlignedBuf; 2]> = SmallVec::new();
+        for p in 0..parities {
+            // One that is lost is not written either: what stands in it does not matter.
+            let had = old.remove(&(data + p));
+            parity.push(had.unwrap_or_else(|| AlignedBuf::zeroed(self.len())));
+        }
+        for (place, before) in old.iter() {
+            let mut change = AlignedBuf::zeroed(self.len());
+            change.copy_from_slice(before);
+            self.overlay(*place, &mut change);
+            code::xor(&mut change, before);
+            if let Some(p) = parity.get_mut(0) {
+                code::update_p(p, &change);
+            }
+            if let Some(q) = parity.get_mut(1) {
+                code::update_q(q, &change, *place);
+            }
+        }
+        self.parity = parity;
+    }
+
+    /// From all data: what is written, and `rest`.
+    fn encode(&mut self, data: usize, parities: usize, mut rest: BTreeMap<usize, AlignedBuf>) {
+        for place in 0..data {
+            if self.given(place).is_none() {
+                let mut new = rest.remove(&place).unwrap_or_else(|| AlignedBuf::zeroed(self.len()));
+                self.overlay(place, &mut new);
+                rest.insert(place, new);
+            }
+        }
+        let mut parity: SmallVec<[AlignedBuf; 2]> =
+            (0..parities).map(|_| AlignedBuf::zeroed(self.len())).collect();
+        {
+            let columns: Vec<&[u8]> = (0..data)
+                .map(|place| self.given(place).or_else(|| rest.get(&place).map(|b| &b[..])))
+                .map(Option::unwrap_or_default)
+                .collect();
+            let (p, q) = parity.split_at_mut(1);
+            if let Some(p) = p.first_mut() {
+                code::encode(&columns, p, q.first_mut().map(|q| &mut q[..]));
+            }
+        }
+        self.parity = parity;
+    }
+
+    /// Data, then parity, as they go to the columns.
+    fn writes<'b>(&'b self, group: &'b Group) -> impl Iterator<Item = ColumnWrite<'b>> + 'b {
+        let unit = match group.shape {
+            Shape::Parity { unit, .. } => unit,
+            Shape::Mirror => 0,
+        };
+        let data = group.columns.len() - group.spare_columns();
+        let put = move |place: usize, within: u64, bytes: &'b [u8]| {
+            let (member, at) =
+                group.at(group.column_of(self.index, place), self.index * unit + within);
+            ColumnWrite { member, at, bytes }
+        };
+        let healed = self.healed.iter().map(move |(p, b)| put(*p, self.range.0, b));
+        let fresh = self.parts.iter().map(move |(u, b)| put(u.place, u.within, b));
+        let fresh = fresh.filter(|w| {
+            // What is healed holds the new bytes already.
+            !self
+                .healed
+                .iter()
+                .any(|(p, _)| group.at(group.column_of(self.index, *p), 0).0 == w.member)
+        });
+        let parity =
+            self.parity.iter().enumerate().map(move |(i, b)| put(data + i, self.range.0, b));
+        healed.chain(fresh).chain(parity)
+    }
+}

@@ -1,0 +1,106 @@
+//! One epoch of a pool: its label, what it compiles to, and the devices. Replaced as a whole,
+//! while no request is under way.
+
+use std::sync::Arc;
+
+use braid_device::Device;
+use braid_format::MemberIndex;
+use braid_format::label::{Label, Member, MemberState};
+
+use crate::error::PoolError;
+use crate::group::Group;
+use crate::group::locks::RangeLocks;
+use crate::map::Map;
+
+/// An epoch in use.
+#[derive(Debug)]
+pub(crate) struct Topology {
+    pub label: Label,
+    pub map: Map,
+    /// In member order.
+    pub devices: Vec<Arc<dyn Device>>,
+    /// Of each group of the map.
+    pub locks: Vec<RangeLocks>,
+}
+
+impl Topology {
+    /// Compiles a verified label over its members' devices.
+    ///
+    /// # Errors
+    /// [`PoolError::Map`]; [`PoolError::TooManyLost`] when the members that are not in sync are
+    /// more than a group can spare.
+    pub fn new(label: Label, devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
+        let map = Map::new(&label)?;
+        let locks = map.groups().iter().map(|_| RangeLocks::default()).collect();
+        let topology = Self { label, map, devices, locks };
+        topology.enough()?;
+        Ok(topology)
+    }
+
+    /// Whether what is in sync holds every byte of the pool.
+    fn enough(&self) -> Result<(), PoolError> {
+        let lost = |members: &mut dyn Iterator<Item = MemberIndex>| -> Vec<String> {
+            members.filter(|m| !self.readable(*m)).map(|m| self.name(m)).collect()
+        };
+        let name = || self.label.name.clone();
+        for group in self.map.groups() {
+            let lost = lost(&mut group.members());
+            if lost.len() > group.spare_columns() {
+                let can_lose = group.spare_columns();
+                return Err(PoolError::TooManyLost { name: name(), can_lose, lost });
+            }
+        }
+        let lost = lost(&mut self.map.bare_members().into_iter());
+        if lost.is_empty() {
+            return Ok(());
+        }
+        Err(PoolError::TooManyLost { name: name(), can_lose: 0, lost })
+    }
+
+    /// A member, for people.
+    pub fn name(&self, member: MemberIndex) -> String {
+        let path = self.devices.get(usize::from(member.0)).map(|d| d.info().name.clone());
+        format!("member {member} ({})", path.unwrap_or_default())
+    }
+
+    /// A member's device. The map names only members that exist.
+    pub fn device(&self, member: MemberIndex) -> &Arc<dyn Device> {
+        self.devices
+            .get(usize::from(member.0))
+            .expect("the map names only members that were opened")
+    }
+
+    /// What a member is just now.
+    pub fn state(&self, member: MemberIndex) -> MemberState {
+        let member: Option<&Member> = self.label.members.get(usize::from(member.0));
+        member.map_or(MemberState::Failed, |m| m.state)
+    }
+
+    /// Whether all bytes of a member are current.
+    pub fn readable(&self, member: MemberIndex) -> bool {
+        matches!(self.state(member), MemberState::Active | MemberState::Leaving)
+    }
+
+    /// Whether a member must get every write.
+    pub fn writable(&self, member: MemberIndex) -> bool {
+        self.readable(member) || self.state(member) == MemberState::Rebuilding
+    }
+
+    /// Whether a member may fail with nothing lost: it stands in groups only, and each of these
+    /// can spare it.
+    pub fn can_lose(&self, member: MemberIndex) -> bool {
+        let bare = self.map.bare_members().contains(&member);
+        let spared = |g: &Group| {
+            let gone = |m: &MemberIndex| *m == member || !self.readable(*m);
+            g.members().all(|m| m != member)
+                || g.members().filter(gone).count() <= g.spare_columns()
+        };
+        !bare && self.map.groups().iter().all(spared)
+    }
+
+    /// The columns of a mirror that hold current bytes.
+    pub fn copies<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = usize> + 'a {
+        let current = |(_, m): &(usize, MemberIndex)| self.readable(*m);
+        group.members().enumerate().filter(current).map(|(i, _)| i)
+    }
+}
