@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use braid_format::NodeId;
+use braid_format::node::{SlotDamage, SlotState};
 use braid_fs::ClusterView;
 use serde_json::json;
 
@@ -18,6 +20,9 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+/// What mends a dead node's private metadata.
+const ADVICE: &str = "run `braid check --repair` after unmounting all nodes";
 
 /// Runs it. Looking changes nothing, and needs no mount.
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -92,13 +97,32 @@ fn show(info: &braid_pool::PoolInfo, cluster: &ClusterView) {
         ]);
     }
     println!("{nodes}");
+    for n in &cluster.nodes {
+        if let Some(damage) = n.damage {
+            println!("{}", damaged(n.life.slot, damage));
+        }
+    }
+}
+
+/// What keeps a dead node from being recovered, and what to do about it.
+fn damaged(slot: NodeId, damage: SlotDamage) -> String {
+    let lost = if damage.replayed {
+        "space that it was using is not given out"
+    } else {
+        "what it held locked gives EIO"
+    };
+    format!(
+        "node {slot} is dead and cannot be recovered: its {} is damaged (block {}); {lost}; {ADVICE}",
+        damage.part.name(),
+        damage.block
+    )
 }
 
 fn state(node: &braid_fs::lock::NodeView) -> &'static str {
-    use braid_format::node::SlotState;
     match (node.state, node.beating) {
         (SlotState::Active, true) => "alive",
         (SlotState::Active, false) => "silent",
+        (SlotState::Recovering, _) if node.damage.is_some() => "damaged",
         (SlotState::Recovering, _) => "being recovered",
         (SlotState::Free, _) => "free",
     }
@@ -123,6 +147,10 @@ fn as_json(info: &braid_pool::PoolInfo, cluster: &ClusterView) -> serde_json::Va
         "nodes": cluster.nodes.iter().map(|n| json!({
             "slot": n.life.slot.get(), "incarnation": n.life.incarnation.get(), "state": state(n),
             "host": n.host, "pid": n.pid, "mount_point": n.mount_point, "since": n.since,
+            "damage": n.damage.map(|d| json!({
+                "structure": d.part.name(), "block": d.block.get(), "replayed": d.replayed,
+                "advice": ADVICE,
+            })),
         })).collect::<Vec<_>>(),
     })
 }

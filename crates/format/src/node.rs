@@ -7,7 +7,7 @@ use crate::FormatError;
 use crate::crc::crc32c_with_hole;
 use crate::lock_record::{Life, Mode};
 use crate::meta::MetaHeader;
-use crate::units::{Incarnation, LockNo, NodeId};
+use crate::units::{BlockNo, Incarnation, LockNo, NodeId};
 
 /// State of a node slot. Changed only by compare-and-write.
 ///
@@ -67,8 +67,14 @@ pub struct RawSlot {
     pub mount_point: [u8; 128],
     /// Identity of the machine (`/etc/machine-id`), zero where it has none.
     pub machine_id: [u8; 16],
+    /// While `Recovering`: the damaged block that stopped the last attempt.
+    pub damaged_block: U64,
+    /// What it is part of, a [`DamagedPart`]; 0 while no damage was found.
+    pub damaged_part: U16,
+    /// Bit 0: the journal was replayed before the damage was met.
+    pub damage_flags: U16,
     /// Zero.
-    pub reserved: [u8; 100],
+    pub reserved: [u8; 88],
     /// CRC-32C of the 512 bytes with this field zero.
     pub crc: U32,
 }
@@ -78,6 +84,83 @@ impl RawSlot {
     /// "BRSL".
     pub const MAGIC: u32 = u32::from_le_bytes(*b"BRSL");
     const CRC_AT: usize = core::mem::offset_of!(Self, crc);
+
+    /// The damage noted, if these fields are what a writer makes of a slot in `state`.
+    fn damage(&self, state: SlotState) -> Result<Option<SlotDamage>, FormatError> {
+        let (block, flags) = (self.damaged_block.get(), self.damage_flags.get());
+        let raw = self.damaged_part.get();
+        let part = DamagedPart::from_raw(raw);
+        match part {
+            None if raw == 0 && block == 0 && flags == 0 => Ok(None),
+            Some(part) if flags <= 1 && state == SlotState::Recovering => {
+                Ok(Some(SlotDamage { block: BlockNo(block), part, replayed: flags == 1 }))
+            }
+            _ => Err(FormatError::BadField {
+                what: SlotRecord::WHAT,
+                at: u64::from(self.slot.get()),
+                field: "damaged_part",
+                value: u64::from(raw),
+            }),
+        }
+    }
+}
+
+/// What of a dead node's belongings is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum DamagedPart {
+    /// Both headers of its journal.
+    JournalHeader = 1,
+    /// A record of its journal.
+    Journal = 2,
+    /// One of its allocation windows.
+    Window = 3,
+    /// Its free log.
+    FreeLog = 4,
+    /// Its orphan list.
+    Orphans = 5,
+    /// Its change of the counters.
+    Counters = 6,
+    /// Something that all nodes share (a resource group, the cluster's counters).
+    Shared = 7,
+}
+
+impl DamagedPart {
+    fn from_raw(raw: u16) -> Option<Self> {
+        let all = [
+            Self::JournalHeader,
+            Self::Journal,
+            Self::Window,
+            Self::FreeLog,
+            Self::Orphans,
+            Self::Counters,
+            Self::Shared,
+        ];
+        all.into_iter().find(|part| *part as u16 == raw)
+    }
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::JournalHeader => "journal header",
+            Self::Journal => "journal",
+            Self::Window => "allocation window",
+            Self::FreeLog => "free log",
+            Self::Orphans => "orphan list",
+            Self::Counters => "node information",
+            Self::Shared => "shared metadata",
+        }
+    }
+}
+
+/// The damage that keeps a dead node from being recovered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SlotDamage {
+    /// The damaged block.
+    pub block: BlockNo,
+    /// What it is part of.
+    pub part: DamagedPart,
+    /// The journal was replayed before: what the node held of locks counts for nothing any more.
+    pub replayed: bool,
 }
 
 /// A verified node slot.
@@ -107,6 +190,8 @@ pub struct SlotRecord {
     pub address: String,
     /// Mount point, for people, cut to fit.
     pub mount_point: String,
+    /// What stopped its recovery, while `Recovering`.
+    pub damage: Option<SlotDamage>,
 }
 
 impl SlotRecord {
@@ -127,6 +212,7 @@ impl SlotRecord {
             host: String::new(),
             address: String::new(),
             mount_point: String::new(),
+            damage: None,
         }
     }
     /// Verifies the lock sector of `slot`. As with lock records only the one encoding is accepted.
@@ -145,7 +231,7 @@ impl SlotRecord {
             let found = u64::from(raw.slot.get());
             return Err(FormatError::WrongAddress { what: Self::WHAT, at, found });
         }
-        if raw.reserved != [0; 100] || tail.iter().any(|b| *b != 0) {
+        if raw.reserved != [0; 88] || tail.iter().any(|b| *b != 0) {
             return Err(bad("reserved", 1));
         }
         let state = match raw.state.get() {
@@ -162,6 +248,7 @@ impl SlotRecord {
         if recoverer.is_none() && (by.slot.0 != 0 || by.incarnation.0 != 0) {
             return Err(bad("recoverer", u64::from(by.slot.0)));
         }
+        let damage = raw.damage(state)?;
         Ok(Self {
             life: Life { slot, incarnation: Incarnation(raw.incarnation.get()) },
             state,
@@ -175,14 +262,16 @@ impl SlotRecord {
             host: text(&raw.host).ok_or_else(|| bad("host", 0))?,
             address: text(&raw.address).ok_or_else(|| bad("address", 0))?,
             mount_point: text(&raw.mount_point).ok_or_else(|| bad("mount_point", 0))?,
+            damage,
         })
     }
     /// Fills a whole lock sector with the record; texts are cut to fit at a character.
     ///
     /// # Panics
-    /// If the sector is shorter than a slot record, or `recoverer` does not fit `state`.
+    /// If the sector is shorter than a slot record, or `recoverer` or `damage` does not fit `state`.
     pub fn encode(&self, sector: &mut [u8]) {
         assert_eq!(self.recoverer.is_some(), self.state == SlotState::Recovering);
+        assert!(self.damage.is_none() || self.recoverer.is_some(), "damage is met in recovery");
         let mut raw = RawSlot::new_zeroed();
         raw.magic = U32::new(RawSlot::MAGIC);
         raw.revision = U16::new(1);
@@ -202,6 +291,11 @@ impl SlotRecord {
         put_text(&mut raw.host, &self.host);
         put_text(&mut raw.address, &self.address);
         put_text(&mut raw.mount_point, &self.mount_point);
+        if let Some(damage) = self.damage {
+            raw.damaged_block = U64::new(damage.block.get());
+            raw.damaged_part = U16::new(damage.part as u16);
+            raw.damage_flags = U16::new(u16::from(damage.replayed));
+        }
         raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawSlot::CRC_AT));
         let (head, tail) = sector.split_at_mut(size_of::<RawSlot>());
         head.copy_from_slice(raw.as_bytes());
@@ -422,6 +516,7 @@ mod tests {
             host: "h".to_owned(),
             address: "unix:/a".to_owned(),
             mount_point: "/m".to_owned(),
+            damage: None,
         }
     }
     fn beat() -> Heartbeat {
@@ -492,6 +587,42 @@ mod tests {
             assert!(SlotRecord::decode(&vec![0; len], NodeId(0)).is_err());
             assert!(Heartbeat::decode(&vec![0; len], NodeId(0)).is_err());
         }
+    }
+
+    #[test]
+    fn damage_round_trips_and_only_in_recovery() {
+        for (n, replayed) in (1..=7).zip([true, false].into_iter().cycle()) {
+            let part = DamagedPart::from_raw(n).unwrap();
+            let damage = Some(SlotDamage { block: BlockNo(77), part, replayed });
+            let record = SlotRecord { damage, ..slot() };
+            let mut sector = vec![0x5a; 512];
+            record.encode(&mut sector);
+            assert_eq!(
+                (sector[408], u16::from(sector[416]), sector[418]),
+                (77, n, replayed.into())
+            );
+            assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(record));
+        }
+        let refused = |change: &dyn Fn(&mut RawSlot)| {
+            let mut sector = vec![0; 512];
+            slot().encode(&mut sector);
+            let (mut raw, _) = RawSlot::read_from_prefix(&sector).unwrap();
+            change(&mut raw);
+            raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawSlot::CRC_AT));
+            assert!(SlotRecord::decode(raw.as_bytes(), NodeId(3)).is_err());
+        };
+        refused(&|raw| raw.damaged_part.set(8));
+        refused(&|raw| raw.damaged_block.set(1));
+        refused(&|raw| raw.damage_flags.set(1));
+        refused(&|raw| {
+            raw.damaged_part.set(1);
+            raw.damage_flags.set(2);
+        });
+        refused(&|raw| {
+            raw.damaged_part.set(1);
+            (raw.state, raw.recoverer, raw.recoverer_incarnation) =
+                (U16::new(1), U16::new(0), U32::new(0));
+        });
     }
 
     #[test]

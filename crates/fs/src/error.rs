@@ -97,6 +97,18 @@ pub enum Error {
         /// What is wrong.
         what: &'static str,
     },
+    /// A journal cannot be replayed: something in it is damaged that must have been durable.
+    #[error(
+        "the journal of node {node} is damaged at block {block}: {what}; run `braid check --repair` after unmounting all nodes"
+    )]
+    Journal {
+        /// Whose.
+        node: braid_format::NodeId,
+        /// The block that the damaged record begins in.
+        block: BlockNo,
+        /// What is wrong.
+        what: Box<str>,
+    },
     /// This node left the cluster after a failure.
     #[error("this node has withdrawn: {reason}; unmount, and see the log")]
     Withdrawn {
@@ -188,6 +200,7 @@ impl Error {
             Self::Mounted { .. } | Self::SlotBusy(_) => E::BUSY,
             Self::Damaged { .. }
             | Self::Inconsistent { .. }
+            | Self::Journal { .. }
             | Self::Withdrawn { .. }
             | Self::Contents(_)
             | Self::Pool(_)
@@ -198,6 +211,14 @@ impl Error {
     /// Whether the node must withdraw: what is on disk, or on its way there, can no longer be
     /// trusted.
     pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::Damaged { .. } | Self::Inconsistent { .. } | Self::Pool(_))
+        self.is_damage() || matches!(self, Self::Pool(_))
+    }
+    /// Whether it says that what is on disk is damaged.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Inconsistent { .. } | Self::Journal { .. })
+    }
+    /// Whether it is about a lock of a node that cannot be recovered before a repair.
+    pub(crate) fn is_lost_lock(&self) -> bool {
+        matches!(self, Self::Lock(LockError::Lost { .. }))
     }
 }

@@ -33,9 +33,6 @@ pub(crate) const HEADER_COPIES: u64 = 2;
 pub(crate) const RING_IMAGES_MIN: u64 = 128;
 /// A record buffer up to this size is kept for the next commit.
 const SCRATCH_KEPT: usize = 16 << 20;
-/// Sequence numbers at or above this are refused: they were never written by us, and below it
-/// none can overflow.
-const SEQUENCE_MAX: u64 = 1 << 62;
 
 /// A ring's place and measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +116,21 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// Sequence numbers at or above this are refused: they were never written by us, and below it
+    /// none can overflow.
+    pub const SEQUENCE_MAX: u64 = 1 << 62;
+
+    /// Of an empty journal whose headers are lost: newer than any that was written.
+    pub fn anew(tail_sequence: u64) -> Self {
+        Self {
+            generation: 1 << 40,
+            copy: 1,
+            tail_sequence,
+            tail_offset: 0,
+            incarnation: Incarnation(0),
+            clean: true,
+        }
+    }
     /// Reads the newer valid copy.
     ///
     /// # Errors
@@ -166,7 +178,9 @@ impl Header {
         if tail_offset >= ring.len || !tail_offset.is_multiple_of(ring.sector) {
             return Err(Error::Inconsistent { block, what: "journal tail outside the ring" });
         }
-        if raw.tail_sequence.get() >= SEQUENCE_MAX || header.generation.get() >= SEQUENCE_MAX {
+        if raw.tail_sequence.get() >= Self::SEQUENCE_MAX
+            || header.generation.get() >= Self::SEQUENCE_MAX
+        {
             return Err(Error::Inconsistent { block, what: "journal sequence" });
         }
         Ok(Self {

@@ -45,6 +45,7 @@ mod mount;
 mod namei;
 mod orphan;
 mod plock;
+mod recovery;
 mod replay;
 #[doc(hidden)]
 pub mod simulation;

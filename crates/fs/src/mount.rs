@@ -8,7 +8,7 @@ use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{Bytes, FormatError, LockNo, NodeId};
 use braid_lock::{
     DemoteFailed, Demoted, DeviceStore, GlockOps, JoinOptions, LockError, LockManager, LockStats,
-    ManagerOptions, Me, Membership, Mode, NodeAreas, NodeStore, NodeView, PoolNodes, Recover,
+    ManagerOptions, Membership, Mode, NodeAreas, NodeStore, NodeView, PoolNodes,
 };
 use braid_pool::Pool;
 use parking_lot::{Condvar, Mutex};
@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handles;
 use crate::inode::InodeTable;
 use crate::meta::Meta;
+use crate::recovery::Recoverer;
 use crate::volume::Volume;
 
 /// What may be chosen when mounting.
@@ -116,13 +117,14 @@ struct Housekeeper {
 /// The lock manager and the membership are made before the core that serves them: they reach it
 /// through this.
 #[derive(Default)]
-struct ToCore {
+pub(crate) struct ToCore {
     core: OnceLock<Weak<Core>>,
     /// Of the core; locks are taken before that is whole.
     meta: OnceLock<Weak<Meta>>,
 }
 impl ToCore {
-    fn get(&self) -> Option<Arc<Core>> {
+    /// The core, once it is whole.
+    pub fn get(&self) -> Option<Arc<Core>> {
         self.core.get()?.upgrade()
     }
 }
@@ -146,30 +148,6 @@ impl GlockOps for ToCore {
         if let Some(core) = self.get() {
             core.forget(lock);
         }
-    }
-}
-
-/// Recovery of dead nodes. While this node itself is still joining there is no journal of its own
-/// to move the dead node's windows with: then only its journal is replayed, and whoever takes
-/// the slot inherits windows, free log and orphans as they stand.
-struct Recoverer {
-    volume: Arc<Volume>,
-    core: Arc<ToCore>,
-}
-impl Recover for Recoverer {
-    fn recover(
-        &self,
-        dead: Me,
-    ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let replayed = crate::replay::replay(&self.volume, dead.slot)?;
-        tracing::warn!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
-        if let Some(core) = self.core.get() {
-            core.membership.mark_replayed(dead);
-            let done = crate::alloc::reclaim(&core.volume, &core.meta, &core.locks, dead.slot)
-                .and_then(|()| crate::orphan::recover(&core, dead.slot));
-            core.watch(done)?;
-        }
-        Ok(())
     }
 }
 
@@ -276,7 +254,11 @@ impl Mounted {
         let core = &self.core;
         flush_all(core)?;
         crate::orphan::reap(core)?;
-        core.alloc.close()?;
+        match core.alloc.close() {
+            // The slot's next owner inherits what cannot be returned before a repair.
+            Err(e) if e.is_lost_lock() => tracing::warn!("left for later: {e}"),
+            done => done?,
+        }
         core.locks.shutdown()?;
         core.meta.close()?;
         self.membership.leave()?;
@@ -434,6 +416,7 @@ pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
             mount_point: record.mount_point,
             since: record.since,
             beating: store.life_locked(slot).map_err(LockError::NodeStore)?,
+            damage: record.damage,
         });
     }
     Ok(nodes)

@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Locked, now};
 use crate::meta::Tx;
 use crate::namei::is_open;
+use crate::volume::Volume;
 
 /// Where a list's entries begin.
 const HEAD: usize = size_of::<RawOrphans>();
@@ -96,7 +97,7 @@ fn block_of(core: &Core, node: NodeId, n: usize) -> BlockNo {
 }
 
 /// The inodes in a list's body.
-fn decode(body: &[u8], block: BlockNo) -> Result<Vec<InodeNo>> {
+pub(crate) fn decode(body: &[u8], block: BlockNo) -> Result<Vec<InodeNo>> {
     let (head, rest) =
         RawOrphans::read_from_prefix(body).map_err(|_| bad(block, "orphan list too short"))?;
     let bytes = usize::try_from(head.count.get())
@@ -317,6 +318,17 @@ pub(crate) fn reap(core: &Arc<Core>) -> Result<usize> {
         }
     }
     Ok(core.orphans.table.lock().as_ref().map_or(0, |table| table.listed.len()))
+}
+
+/// Reads a node's lists, its journal being replayed, and changes nothing.
+///
+/// # Errors
+/// The first that is damaged.
+pub(crate) fn inspect(volume: &Volume, node: NodeId) -> Result<()> {
+    (0..RawSuperblock::ORPHAN_BLOCKS).try_for_each(|n| {
+        let block = volume.node_area(node, RawSuperblock::AREA_ORPHANS + n);
+        decode(&volume.read_private(block, MetaKind::Orphans)?, block).map(drop)
+    })
 }
 
 /// After replay of dead `node`'s journal: moves its list into this node's. Takes no inode lock (the

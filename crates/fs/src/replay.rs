@@ -5,6 +5,9 @@
 //! only after the record that it comes from is durable. What is damaged is mended only under a lock
 //! that the dead node held to its end. Nothing is written before the whole journal has been read
 //! and found sound: what the ring holds is hostile until proven otherwise.
+//!
+//! The journal ends at the first record that is not valid, unless [`proof`] finds one behind it
+//! that shows that it was durable once: then it is damaged, which is said, and nothing is written.
 
 use std::collections::BTreeMap;
 
@@ -42,35 +45,78 @@ pub(crate) struct Replayed {
 /// journal: nothing is read but its headers, nothing is written.
 ///
 /// # Errors
-/// When a device fails, no header is readable, or a sealed record names what cannot be. Nothing
-/// has been written then, or it may be done again.
+/// When a device fails, no header is readable, a sealed record names what cannot be, or a record
+/// is damaged that was durable once. Nothing has been written then, or it may be done again.
 pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
     let ring = Ring::of(volume, node)?;
-    let mut header = Header::read(volume, &ring)?;
-    let mut done = Replayed::default();
+    let header = Header::read(volume, &ring)?;
     if header.clean {
-        return Ok(done);
+        return Ok(Replayed::default());
     }
-    let scan = scan(volume, &ring, &header)?;
-    done.transactions = scan.transactions;
+    let (scan, damage) = scan(volume, &ring, &header)?;
+    damage.map_or(Ok(()), Err)?;
+    let next = (scan.sequence, scan.offset);
+    finish(volume, &ring, header, scan, next)
+}
+
+/// For a repair: replays what stands before the damage, drops the rest, and marks the journal clean.
+/// Gives the damage, if any.
+///
+/// # Errors
+/// When a device fails.
+pub(crate) fn salvage(volume: &Volume, node: NodeId) -> Result<(Replayed, Option<Error>)> {
+    let ring = Ring::of(volume, node)?;
+    let header = match Header::read(volume, &ring) {
+        Ok(header) if header.clean => return Ok((Replayed::default(), None)),
+        Ok(header) => header,
+        Err(e) if e.is_damage() => {
+            let header = Header::anew(proof::highest(volume, &ring)? + 1);
+            finish(volume, &ring, header, Scan::default(), (header.tail_sequence, 0))?;
+            // The other copy too.
+            let mut header = Header::read(volume, &ring)?;
+            header.write(volume, node)?;
+            volume.pool.flush()?;
+            return Ok((Replayed::default(), Some(e)));
+        }
+        Err(e) => return Err(e),
+    };
+    let (scan, damage) = scan(volume, &ring, &header)?;
+    let next = match &damage {
+        None => scan.sequence,
+        // What is dropped never comes back.
+        Some(_) => scan.sequence.max(proof::highest(volume, &ring)? + 1),
+    };
+    let next = (next, scan.offset);
+    Ok((finish(volume, &ring, header, scan, next)?, damage))
+}
+
+/// Puts what was found in place, durably, and marks the journal clean; its next record is to have
+/// the number and place `next`.
+fn finish(
+    volume: &Volume,
+    ring: &Ring,
+    mut header: Header,
+    scan: Scan,
+    next: (u64, u64),
+) -> Result<Replayed> {
+    let mut done = Replayed { transactions: scan.transactions, ..Replayed::default() };
     let images: Vec<(BlockNo, Found)> = scan.images.into_iter().collect();
     if !images.is_empty() {
         // The last records may be unflushed writes of a process that died: write-ahead holds here
         // too, or a power cut now keeps some bodies of a transaction whose record it loses.
         volume.pool.flush()?;
     }
-    let dead = Life { slot: node, incarnation: header.incarnation };
+    let dead = Life { slot: ring.node, incarnation: header.incarnation };
     for batch in images.chunks(BATCH) {
-        let written = put_back(volume, &ring, dead, batch)?;
+        let written = put_back(volume, ring, dead, batch)?;
         done.written += written;
         done.skipped += batch.len() as u64 - written;
     }
     // What was found in place may itself be unflushed writes of a process that died.
     volume.pool.flush()?;
-    header.tail_sequence = scan.sequence;
-    header.tail_offset = scan.offset;
+    (header.tail_sequence, header.tail_offset) = next;
     header.clean = true;
-    header.write(volume, node)?;
+    header.write(volume, ring.node)?;
     volume.pool.flush()?;
     Ok(done)
 }
@@ -94,66 +140,89 @@ struct Scan {
 }
 
 /// Follows the records from the tail to the first that is not valid. Ends: every record is at
-/// least a sector long and together they are no longer than the ring.
-fn scan(volume: &Volume, ring: &Ring, header: &Header) -> Result<Scan> {
+/// least a sector long and together they are no longer than the ring. Also says what shows that
+/// the journal did not end there, but is damaged.
+fn scan(volume: &Volume, ring: &Ring, header: &Header) -> Result<(Scan, Option<Error>)> {
     let mut scan =
         Scan { offset: header.tail_offset, sequence: header.tail_sequence, ..Scan::default() };
     let mut left = ring.len;
-    let mut sector = AlignedBuf::zeroed(Bytes(ring.sector).to_usize());
-    loop {
-        let room = (ring.len - scan.offset).min(left);
-        if room < ring.sector {
-            return Ok(scan);
-        }
-        volume.pool.read(ring.at + Bytes(scan.offset), &mut sector)?;
-        let Some(head) = RecordHead::decode(ring, &sector, room) else { return Ok(scan) };
-        if head.incarnation != header.incarnation || head.sequence < scan.sequence {
-            return Ok(scan);
-        }
-        let mut record = AlignedBuf::zeroed(Bytes(head.stored_len(ring)).to_usize());
-        volume.pool.read(ring.at + Bytes(scan.offset), &mut record)?;
-        if !record_is_sealed(&record) {
-            return Ok(scan);
-        }
-        match head.sequence - scan.sequence {
-            0 => {}
-            // The ring has been reused past this tail: a newer header is lost, and what it would
-            // have led to with it.
-            ahead if ahead <= ring.len / ring.sector => {
-                let block = volume.geo.block_size.block_of(ring.at);
-                return Err(Error::Inconsistent {
-                    block,
-                    what: "journal header older than the ring",
-                });
-            }
-            // Of an earlier file system.
-            _ => return Ok(scan),
-        }
+    while let Some((head, record)) = next_record(volume, ring, header, &scan, left)? {
         if head.count > 0 {
-            collect(volume, ring, &record, head, &mut scan)?;
+            let images = match collect(volume, ring, &record, head, scan.offset) {
+                Ok(images) => images,
+                Err(e) => {
+                    let damage = in_ring(volume, ring, scan.offset, &e.to_string());
+                    return Ok((scan, Some(damage)));
+                }
+            };
+            for (block, found) in images {
+                let newest = scan.images.entry(block).or_insert(found);
+                if newest.generation < found.generation {
+                    *newest = found;
+                }
+            }
             scan.transactions += 1;
         }
         left -= head.len;
         scan.offset = (scan.offset + head.len) % ring.len;
         scan.sequence += 1;
     }
+    let later = proof::later_record(volume, ring, header, &scan, left)?;
+    let damage = later.map(|sequence| {
+        let what = format!(
+            "record {} cannot be read, although record {sequence} was written after it was durable",
+            scan.sequence
+        );
+        in_ring(volume, ring, scan.offset, &what)
+    });
+    Ok((scan, damage))
 }
 
-/// Verifies every image of a sealed record and notes the newest of each block.
+/// The record that continues the journal, if there is one in the `left` bytes.
+fn next_record(
+    volume: &Volume,
+    ring: &Ring,
+    header: &Header,
+    scan: &Scan,
+    left: u64,
+) -> Result<Option<(RecordHead, AlignedBuf)>> {
+    let room = (ring.len - scan.offset).min(left);
+    if room < ring.sector {
+        return Ok(None);
+    }
+    let mut sector = AlignedBuf::zeroed(Bytes(ring.sector).to_usize());
+    volume.pool.read(ring.at + Bytes(scan.offset), &mut sector)?;
+    let Some(head) = RecordHead::decode(ring, &sector, room) else { return Ok(None) };
+    if head.incarnation != header.incarnation || head.sequence != scan.sequence {
+        return Ok(None);
+    }
+    let mut record = AlignedBuf::zeroed(Bytes(head.stored_len(ring)).to_usize());
+    volume.pool.read(ring.at + Bytes(scan.offset), &mut record)?;
+    Ok(record_is_sealed(&record).then_some((head, record)))
+}
+
+/// Damage of the record at `offset`.
+fn in_ring(volume: &Volume, ring: &Ring, offset: u64, what: &str) -> Error {
+    let block = volume.geo.block_size.block_of(ring.at + Bytes(offset));
+    Error::Journal { node: ring.node, block, what: what.into() }
+}
+
+/// Verifies every image of a sealed record that stands at `at`.
 fn collect(
     volume: &Volume,
     ring: &Ring,
     record: &[u8],
     head: RecordHead,
-    scan: &mut Scan,
-) -> Result<()> {
+    at: u64,
+) -> Result<Vec<(BlockNo, Found)>> {
     let head_len = ring.head_len(head.count);
     let (names, images) = record.split_at(Bytes(head_len).to_usize().min(record.len()));
     let names = names.get(RawTxHeader::LEN..).unwrap_or(&[]);
     let names = names.chunks_exact(size_of::<RawTxBlock>());
     let images = images.chunks_exact(Bytes(ring.image).to_usize());
     let count = usize::try_from(head.count).unwrap_or(usize::MAX);
-    let mut offset = scan.offset + head_len;
+    let mut offset = at + head_len;
+    let mut found = Vec::with_capacity(count);
     for (name, image) in names.zip(images).take(count) {
         let (name, _) = RawTxBlock::read_from_prefix(name)
             .map_err(|_| Error::Inconsistent { block: BlockNo(0), what: "journal record" })?;
@@ -166,14 +235,10 @@ fn collect(
         if kind == MetaKind::JournalHeader || !is_slot(volume, block) {
             return Err(Error::Inconsistent { block, what: "journal names what is no slot" });
         }
-        let found = Found { offset, generation: header.generation() };
-        let newest = scan.images.entry(block).or_insert(found);
-        if newest.generation < found.generation {
-            *newest = found;
-        }
+        found.push((block, Found { offset, generation: header.generation() }));
         offset += ring.image;
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Whether a body may be written to `block`: only where slots are, and where one begins. Anywhere
@@ -260,5 +325,6 @@ fn may_mend(volume: &Volume, dead: Life, block: BlockNo, image: &MetaHeader) -> 
     }
 }
 
+mod proof;
 #[cfg(test)]
 mod tests;

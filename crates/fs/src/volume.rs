@@ -208,6 +208,19 @@ impl Volume {
             MetaHeader::decode(&body, block).map_err(|source| Error::Damaged { block, source })?;
         Ok((body, header, kind))
     }
+    /// Reads and verifies a block that belongs to one node alone.
+    pub fn read_private(&self, block: BlockNo, kind: MetaKind) -> Result<AlignedBuf> {
+        let (body, header, found) = self.read_body(block)?;
+        if found != kind {
+            let (expected, at, found) = (kind.name(), block.get(), found as u16);
+            let source = FormatError::WrongKind { expected, at, found };
+            return Err(Error::Damaged { block, source });
+        }
+        if header.owner.get() != block.get() {
+            return Err(Error::Inconsistent { block, what: "owner of a private block" });
+        }
+        Ok(body)
+    }
     /// Runs requests on the pool, all at once; the first failure, if any, when all have ended.
     pub fn run(&self, requests: &mut [PoolRequest<'_>]) -> Result<()> {
         self.pool.run(requests);

@@ -15,7 +15,7 @@ use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
 use braid_lock::{
     DemoteFailed, Demoted, DeviceStore, GlockOps, JoinOptions, Local, LockManager, LockStore,
-    ManagerOptions, Me, Membership, Mode, NodeAreas, PoolNodes, Recover,
+    ManagerOptions, Me, Membership, Mode, NodeAreas, NotRecovered, PoolNodes, Recover,
 };
 use braid_pool::{CreateOptions, Pool};
 
@@ -28,7 +28,7 @@ impl GlockOps for Clean {
     }
 }
 impl Recover for Clean {
-    fn recover(&self, _: Me) -> Result<(), Any> {
+    fn recover(&self, _: Me) -> Result<(), NotRecovered> {
         Ok(())
     }
 }

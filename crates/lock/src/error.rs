@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_format::{FormatError, LockNo, NodeId};
+use braid_format::{BlockNo, FormatError, LockNo, NodeId};
 use thiserror::Error;
 
 use crate::Me;
@@ -64,6 +64,20 @@ pub enum LockError {
         /// What is wrong with them.
         source: FormatError,
     },
+    /// A dead node holds it that cannot be recovered before its private metadata is repaired.
+    #[error(
+        "lock {lock} is held by the dead node {node}, whose {part} is damaged (block {block}); run `braid check --repair` after unmounting all nodes"
+    )]
+    Lost {
+        /// The lock.
+        lock: LockNo,
+        /// The dead node's slot.
+        node: NodeId,
+        /// What is damaged.
+        part: &'static str,
+        /// The damaged block.
+        block: BlockNo,
+    },
     /// A slot or heartbeat area could not be read or written.
     #[error("node area: {0}")]
     NodeStore(#[source] StoreError),
@@ -107,6 +121,16 @@ pub enum LockError {
         /// The dead node.
         node: Me,
         /// What the file system said.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
+    /// The slots that may be had belong to dead nodes that cannot be recovered.
+    #[error(
+        "node {node:?} is dead and cannot be recovered: {source}; run `braid check --repair` after unmounting all nodes"
+    )]
+    Damaged {
+        /// The dead node.
+        node: Me,
+        /// What was found.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
     /// A thread could not be started, or a socket not be made.

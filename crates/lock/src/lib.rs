@@ -15,7 +15,8 @@
 //! 3. a record is changed only by compare-and-write against bytes seen before, and every write
 //!    carries a fresh nonce, so that an unknown outcome is settled by reading;
 //! 4. waiters are served first come first;
-//! 5. a dead node's hold is broken only after its slot shows that it was recovered;
+//! 5. a dead node's hold is broken only after its slot shows that it was recovered, or that its
+//!    journal was replayed;
 //! 6. losing every hint costs time, never safety.
 
 #![forbid(unsafe_code)]
@@ -37,6 +38,6 @@ pub use glock::{
 };
 pub use node::{
     HostIdentity, JoinOptions, Liveness, Membership, MemoryNodes, NodeAreas, NodeStore, NodeView,
-    Peers, PoolNodes, Recover,
+    NotRecovered, Peers, PoolNodes, Recover,
 };
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector};

@@ -6,6 +6,7 @@
 //!  every beat:   write own heartbeat (plain write, own thread)
 //!                read all slots and heartbeats, ask for liveness locks (watcher's thread)
 //!  a death:      lock gone at two looks -> Recovering(by us) -> Recover -> Free
+//!  damage met:   Recovering(by us, damage), tried again less and less often
 //!  leave:        slot Active -> Free, then the liveness lock
 //! ```
 //!
@@ -23,8 +24,10 @@ pub mod watch;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use braid_format::node::SlotState;
+use braid_format::node::{SlotDamage, SlotState};
 use braid_format::{LockNo, NodeId};
+
+use thiserror::Error;
 
 use crate::Me;
 use crate::dlock::Hint;
@@ -46,6 +49,12 @@ pub enum Liveness {
 pub trait Peers: Send + Sync {
     /// Whether `life`'s holds may be broken. In doubt: alive.
     fn liveness(&self, life: Me) -> Liveness;
+    /// What keeps `life`, which is dead and fenced, from being recovered for now: what it holds
+    /// stands until the damage is repaired, so nobody should wait for it.
+    fn lost(&self, life: Me) -> Option<SlotDamage> {
+        let _ = life;
+        None
+    }
     /// Sends a hint; may be lost; never blocks.
     fn hint(&self, to: Me, lock: LockNo, hint: Hint);
 }
@@ -82,8 +91,24 @@ pub trait Recover: Send + Sync {
     /// Everything `dead` left behind is in place and stable on `Ok`.
     ///
     /// # Errors
-    /// The slot stays `Recovering`; it is tried again.
-    fn recover(&self, dead: Me) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+    /// The slot stays `Recovering`; it is tried again, less and less often.
+    fn recover(&self, dead: Me) -> Result<(), NotRecovered>;
+}
+
+/// Why a dead node is not recovered.
+#[derive(Debug, Error)]
+pub enum NotRecovered {
+    /// What it left behind is damaged. Recorded in its slot, for everybody to see.
+    #[error("{source}")]
+    Damaged {
+        /// Where.
+        damage: SlotDamage,
+        /// What was found.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Anything else: perhaps it works next time.
+    #[error(transparent)]
+    Failed(#[from] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// A slot, for people.
@@ -105,6 +130,8 @@ pub struct NodeView {
     pub since: u64,
     /// Heartbeats seen lately, or itself.
     pub beating: bool,
+    /// What stopped its recovery.
+    pub damage: Option<SlotDamage>,
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,11 +15,9 @@ use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
 use braid_lock::{
     DemoteFailed, Demoted, DeviceStore, GlockOps, JoinOptions, Local, LockManager, ManagerOptions,
-    Me, Membership, Mode, NodeAreas, PoolNodes, Recover,
+    Me, Membership, Mode, NodeAreas, NotRecovered, PoolNodes, Recover,
 };
 use braid_pool::{CreateOptions, Pool};
-
-type Any = Box<dyn Error + Send + Sync>;
 
 const SECTOR: Bytes = Bytes(512);
 const LOCKS: std::ops::Range<u64> = 512..516;
@@ -38,7 +35,7 @@ impl GlockOps for Ops {
     }
 }
 impl Recover for Ops {
-    fn recover(&self, _: Me) -> Result<(), Any> {
+    fn recover(&self, _: Me) -> Result<(), NotRecovered> {
         self.recovered.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -8,7 +8,7 @@ use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use braid_format::{Incarnation, NodeId};
 use braid_fs::simulation::Metadata;
 use braid_lock::dlock::{Event as LockEvent, Time};
-use braid_lock::node::watch::{SlotSight, Watch, WatchAction, WatchEvent, freed};
+use braid_lock::node::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
 use braid_lock::{HostIdentity, Me, Mode};
 
 use crate::Sabotage;
@@ -463,7 +463,8 @@ impl World {
             }
             Some(_) => self.gives_up(pid, &"cannot recover the slot that it wants"),
             None => {
-                self.watch(pid, WatchEvent::Recovered(done));
+                let outcome = if done { Recovery::Done } else { Recovery::Failed };
+                self.watch(pid, WatchEvent::Recovered(outcome));
                 self.leave_if_done(pid);
             }
         }

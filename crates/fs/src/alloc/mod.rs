@@ -52,6 +52,7 @@ use zerocopy::FromBytes;
 pub(crate) use self::group::check_header as check_group_header;
 use self::log::{FreeLog, Freed};
 use self::private::Private;
+pub(crate) use self::private::window_head;
 use self::refill::Refill;
 use self::state::State;
 use crate::error::{Error, Result};
@@ -574,6 +575,26 @@ pub(crate) fn reclaim(
         meta.drop_owner(LockNo::from(block));
     }
     Ok(())
+}
+
+/// Reads what a node has of space in its private blocks, its journal being replayed, and changes
+/// nothing.
+///
+/// # Errors
+/// The first that is damaged.
+pub(crate) fn inspect(volume: &Volume, node: NodeId) -> Result<()> {
+    let at = |n| volume.node_area(node, n);
+    for n in 0..RawSuperblock::WINDOWS {
+        let block = at(RawSuperblock::AREA_WINDOWS + n);
+        let body = volume.read_private(block, MetaKind::Window)?;
+        private::window_head(volume, block, &body)?;
+    }
+    for n in 0..RawSuperblock::FREELOG_BLOCKS {
+        let block = at(RawSuperblock::AREA_FREELOG + n);
+        let body = volume.read_private(block, MetaKind::FreeLog)?;
+        log::decode(&body, block).map_err(|source| Error::Damaged { block, source })?;
+    }
+    volume.read_private(at(RawSuperblock::AREA_INFO), MetaKind::NodeInfo).map(drop)
 }
 
 /// This node in this life.

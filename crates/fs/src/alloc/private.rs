@@ -58,8 +58,31 @@ impl WindowBlock {
     }
 }
 
+/// Group, first block and blocks of the window that `body` holds; `None` when it is not in use.
+pub(crate) fn window_head(
+    volume: &Volume,
+    block: BlockNo,
+    body: &[u8],
+) -> Result<Option<(u64, u64, u64)>> {
+    let bad = |what| Error::Inconsistent { block, what };
+    let (raw, _) = RawWindow::read_from_prefix(body).map_err(|_| bad("window block too short"))?;
+    let (start, len) = (raw.start.get(), raw.blocks.get());
+    if len == 0 {
+        return Ok(None);
+    }
+    let group = volume.rgrp_of(BlockNo(start)).ok_or(bad("window outside all groups"))?;
+    let shape = volume.group_shape(group).ok_or(bad("window outside all groups"))?;
+    let inside = start >= shape.first_block
+        && len <= shape.block_count
+        && start - shape.first_block <= shape.block_count - len;
+    if raw.rgrp.get() != shape.start.get() || !inside || len > window_capacity(volume) {
+        return Err(bad("window bounds"));
+    }
+    Ok(Some((group, start, len)))
+}
+
 /// Blocks that a window block can speak of, a multiple of the metadata chunk.
-pub(super) fn window_capacity(volume: &Volume) -> u64 {
+pub(crate) fn window_capacity(volume: &Volume) -> u64 {
     let bits = volume.geo.body_len().saturating_sub(WINDOW_BITS) as u64 * bits::PER_BYTE;
     bits / volume.geo.chunk_blocks() * volume.geo.chunk_blocks()
 }
@@ -90,21 +113,8 @@ impl Private<'_> {
     pub fn read_window(&self, place: u64) -> Result<Option<WindowBlock>> {
         let block = self.window_block(place);
         let body = self.meta.read(block, LockNo::from(block), MetaKind::Window)?;
-        let bad = |what| Error::Inconsistent { block, what };
-        let (raw, _) =
-            RawWindow::read_from_prefix(&body).map_err(|_| bad("window block too short"))?;
-        let (start, len) = (raw.start.get(), raw.blocks.get());
-        if len == 0 {
-            return Ok(None);
-        }
-        let group = self.volume.rgrp_of(BlockNo(start)).ok_or(bad("window outside all groups"))?;
-        let shape = self.volume.group_shape(group).ok_or(bad("window outside all groups"))?;
-        let inside = start >= shape.first_block
-            && len <= shape.block_count
-            && start - shape.first_block <= shape.block_count - len;
-        if raw.rgrp.get() != shape.start.get() || !inside || len > window_capacity(self.volume) {
-            return Err(bad("window bounds"));
-        }
+        let head = window_head(self.volume, block, &body)?;
+        let Some((group, start, len)) = head else { return Ok(None) };
         Ok(Some(WindowBlock { place, group, start, len, body }))
     }
     /// Sets bits of window `place`, in `tx`.
@@ -173,11 +183,13 @@ impl Private<'_> {
             plan_return(&group, w, &mut edits)?;
         }
         let mut tx = self.meta.begin()?;
-        group.apply(&mut tx, &edits)?;
-        for w in windows {
-            self.write_window(&mut tx, w.place, 0, 0, Incarnation(0), &[])?;
-        }
+        let done = group.apply(&mut tx, &edits).and_then(|()| {
+            let mut empty = windows.iter().map(|w| w.place);
+            empty.try_for_each(|n| self.write_window(&mut tx, n, 0, 0, Incarnation(0), &[]))
+        });
         drop(tx);
+        // Half of a transaction must not be committed.
+        self.meta.fatal(done)?;
         self.forget(&slots);
         drop(guard);
         Ok(())
@@ -221,6 +233,7 @@ impl Private<'_> {
     }
     /// Applies durable entries of the free log. `own` says which parts of a run lie in windows of
     /// this node: those go there. `done` is told of each group's entries after their transaction.
+    /// Entries of a group whose lock is lost stay.
     pub fn drain(
         &self,
         entries: &[Entry],
@@ -245,12 +258,16 @@ impl Private<'_> {
             let index = self.volume.rgrp_of(block).ok_or(Error::Inconsistent { block, what })?;
             groups.entry(index).or_default().push((*place, *freed));
         }
+        let mut lost = Ok(());
         for (index, mut entries) in groups {
             entries.sort_unstable_by_key(|(_, f)| f.start);
-            self.drain_group(index, &entries, own)?;
-            done(&entries);
+            match self.drain_group(index, &entries, own) {
+                Ok(()) => done(&entries),
+                Err(e) if e.is_lost_lock() => lost = Err(e),
+                Err(e) => return Err(e),
+            }
         }
-        Ok(())
+        lost
     }
     fn drain_group(
         &self,
@@ -273,18 +290,28 @@ impl Private<'_> {
             plan_free(&group, *freed, self.volume.geo.slot_blocks(), &parts, &mut edits)?;
         }
         let mut tx = self.meta.begin()?;
-        group.apply(&mut tx, &edits)?;
-        let slot_blocks = self.volume.geo.slot_blocks();
-        for (place, at, n, state) in inside {
-            let n = if state == BlockState::MetaFree { slot_blocks } else { n };
-            self.set_window_bits(&mut tx, place, &[(at, n, state)])?;
-        }
-        for (place, _) in entries {
-            self.write_log(&mut tx, *place, None)?;
-        }
+        let done = self.write_drained(&mut tx, &mut group, &edits, &inside).and_then(|()| {
+            entries.iter().try_for_each(|(place, _)| self.write_log(&mut tx, *place, None))
+        });
         drop(tx);
+        self.meta.fatal(done)?;
         self.forget(&shown);
         drop(guard);
+        Ok(())
+    }
+    fn write_drained(
+        &self,
+        tx: &mut Tx<'_>,
+        group: &mut Group,
+        edits: &Edits,
+        inside: &[(u64, u64, u64, BlockState)],
+    ) -> Result<()> {
+        group.apply(tx, edits)?;
+        let slot_blocks = self.volume.geo.slot_blocks();
+        for &(place, at, n, state) in inside {
+            let n = if state == BlockState::MetaFree { slot_blocks } else { n };
+            self.set_window_bits(tx, place, &[(at, n, state)])?;
+        }
         Ok(())
     }
 

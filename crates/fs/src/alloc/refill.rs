@@ -297,9 +297,15 @@ impl Inner {
                 if std::mem::replace(tried, true) {
                     continue;
                 }
-                if self.take(refill, index, need, trades)? {
-                    refill.current = index;
-                    return Ok(true);
+                match self.take(refill, index, need, trades) {
+                    Ok(true) => {
+                        refill.current = index;
+                        return Ok(true);
+                    }
+                    Ok(false) => {}
+                    // Until a repair: other groups will do.
+                    Err(e) if e.is_lost_lock() => tracing::debug!("group {index}: {e}"),
+                    Err(e) => return Err(e),
                 }
             }
         }

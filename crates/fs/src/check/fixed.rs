@@ -1,7 +1,7 @@
 //! The fixed area: superblocks, named locks, lock buckets, nodes' private blocks.
 
 use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::node::{RawCounters, RawOrphans};
+use braid_format::node::RawCounters;
 use braid_format::rgrp::RawWindow;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, InodeNo, NodeId};
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::space::Private;
 use super::{BATCH, Checker, Mendable};
-use crate::alloc::free_log_entries;
+use crate::alloc::{free_log_entries, window_head};
 use crate::error::Result;
 use crate::make::area_kind;
 use crate::volume::Volume;
@@ -43,7 +43,7 @@ impl Checker {
         Ok(())
     }
     /// Everything between the superblock and the groups. Gives the inodes on orphan lists.
-    pub(super) fn fixed_area(&mut self) -> Result<Vec<InodeNo>> {
+    pub(super) fn fixed_area(&mut self, found: &mut Mendable) -> Result<Vec<InodeNo>> {
         let sb = self.volume.sb;
         let slot = self.volume.geo.slot_blocks();
         let run = |start: u64, n: u16| (0..u64::from(n)).map(move |i| BlockNo(start + i * slot));
@@ -67,21 +67,30 @@ impl Checker {
         for part in want.chunks(BATCH) {
             let blocks: Vec<BlockNo> = part.iter().map(|w| w.0).collect();
             for (&(block, kind, place), body) in part.iter().zip(self.read(&blocks)?) {
-                match body {
+                let problem = match body {
+                    Ok((_, h, k))
+                        if k == kind && place.is_some() && h.owner.get() != block.get() =>
+                    {
+                        Some(format!("{}: belongs to {}", kind.name(), h.owner))
+                    }
                     Ok((body, _, k)) if k == kind => {
-                        self.fixed(block, kind, place, &body, &mut roots);
+                        self.fixed(block, kind, place, &body, &mut roots)
                     }
-                    Ok((_, _, k)) => {
-                        self.problem(block, format!("{} instead of {}", k.name(), kind.name()));
-                    }
+                    Ok((_, _, k)) => Some(format!("{} instead of {}", k.name(), kind.name())),
                     // One of the two copies may be torn; replay needed the other, and found it.
-                    Err(_) if kind == MetaKind::JournalHeader => {}
-                    Err(e) => self.problem(block, format!("{}: {e}", kind.name())),
+                    Err(_) if kind == MetaKind::JournalHeader => None,
+                    Err(e) => Some(format!("{}: {e}", kind.name())),
+                };
+                let Some(text) = problem else { continue };
+                self.problem(block, text);
+                if place.is_some() {
+                    found.private.push((block, kind));
                 }
             }
         }
         Ok(roots)
     }
+    /// Notes what a block says; gives what is wrong with it.
     fn fixed(
         &mut self,
         block: BlockNo,
@@ -89,7 +98,7 @@ impl Checker {
         place: Option<(NodeId, u64)>,
         body: &[u8],
         roots: &mut Vec<InodeNo>,
-    ) {
+    ) -> Option<String> {
         match (kind, place) {
             (MetaKind::Counters | MetaKind::NodeInfo, _) => {
                 if let Ok((raw, _)) = RawCounters::read_from_prefix(body) {
@@ -102,10 +111,13 @@ impl Checker {
                 }
             }
             (MetaKind::Window, Some(_)) => {
-                if let Ok((raw, bits)) = RawWindow::read_from_prefix(body)
-                    && raw.blocks.get() != 0
+                let head = match window_head(&self.volume, block, body) {
+                    Ok(head) => head,
+                    Err(e) => return Some(e.to_string()),
+                };
+                if let Some((_, start, len)) = head
+                    && let Ok((_, bits)) = RawWindow::read_from_prefix(body)
                 {
-                    let (start, len) = (raw.start.get(), raw.blocks.get());
                     self.space.private.push(Private::Window {
                         block,
                         start,
@@ -123,18 +135,14 @@ impl Checker {
                         state,
                     }),
                 ),
-                Err(e) => self.problem(block, e),
+                Err(e) => return Some(e.to_string()),
             },
-            (MetaKind::Orphans, Some(_)) => roots.extend(orphans(body)),
+            (MetaKind::Orphans, Some(_)) => match crate::orphan::decode(body, block) {
+                Ok(inos) => roots.extend(inos),
+                Err(e) => return Some(e.to_string()),
+            },
             _ => {}
         }
+        None
     }
-}
-
-/// The numbers on an orphan list.
-fn orphans(body: &[u8]) -> Vec<InodeNo> {
-    let Ok((raw, rest)) = RawOrphans::read_from_prefix(body) else { return Vec::new() };
-    let count = usize::try_from(raw.count.get()).unwrap_or(usize::MAX);
-    let numbers = rest.chunks_exact(8).take(count);
-    numbers.map(|b| InodeNo(b.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)))).collect()
 }

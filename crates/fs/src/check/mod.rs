@@ -11,7 +11,8 @@
 //!
 //! Repair rewrites what can be derived from the rest: bitmaps, group counters, cluster counters,
 //! link counts, entry and block counts, the superblock's other copy; it empties windows and free
-//! logs, whose content the bitmaps then hold, drops directory entries that lead nowhere, and puts
+//! logs, whose content the bitmaps then hold, and orphan lists that are damaged, drops what stands
+//! behind the damage in a journal, frees the slots of dead nodes that damage kept from recovery, drops directory entries that lead nowhere, and puts
 //! inodes without a name into `/lost+found`. What it cannot derive (a damaged dinode or tree node,
 //! blocks used twice) stays reported.
 
@@ -80,22 +81,21 @@ pub fn check(
 ) -> Result<Report> {
     let volume = Arc::new(Volume::open(pool)?);
     let claimed = claim(&volume)?;
-    let mut report = Report::default();
-    for slot in 0..volume.sb.node_slots.get() {
-        let done = replay::replay(&volume, NodeId(slot))?;
-        report.replayed += u64::from(done.transactions > 0);
-    }
     let mut checker = Checker {
         space: Space::new(&volume),
         inodes: Inodes::default(),
         volume,
-        report,
+        report: Report::default(),
         suppressed: 0,
         total: 0,
     };
+    checker.journals(options.repair)?;
     let mut found = checker.run(progress)?;
     if options.repair && found.any() {
         repair::repair(&mut checker, &mut found)?;
+    }
+    if options.repair {
+        repair::slots(&checker)?;
     }
     let lost = if options.repair { checker.lost(&found) } else { Vec::new() };
     // What is left to do is a node's work.
@@ -120,6 +120,8 @@ struct Mendable {
     counts: Vec<links::Counts>,
     /// Entries that lead nowhere: directory, block that holds the entry, cookie.
     entries: Vec<walk::BadEntry>,
+    /// Private blocks of nodes that are damaged.
+    private: Vec<(BlockNo, MetaKind)>,
     /// Superblock copies to rewrite.
     superblocks: Vec<BlockNo>,
     /// Blocks are in use that the bitmaps offer to the allocator, or call something else.
@@ -133,6 +135,7 @@ impl Mendable {
             || !self.counts.is_empty()
             || !self.entries.is_empty()
             || !self.superblocks.is_empty()
+            || !self.private.is_empty()
     }
 }
 
@@ -150,7 +153,7 @@ impl Checker {
     fn run(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<Mendable> {
         let mut found = Mendable::default();
         self.superblocks(&mut found)?;
-        let roots = self.fixed_area()?;
+        let roots = self.fixed_area(&mut found)?;
         self.groups(&mut found)?;
         self.walk(&roots, &mut found, progress)?;
         self.unreachable(&mut found, progress)?;
@@ -159,6 +162,31 @@ impl Checker {
         self.free_slots()?;
         self.compare_counters(&mut found);
         Ok(found)
+    }
+    /// Replays all journals. What is damaged in one is dropped by a repair; else all of it stays.
+    fn journals(&mut self, repair: bool) -> Result<()> {
+        for slot in (0..self.volume.sb.node_slots.get()).map(NodeId) {
+            let done = if repair {
+                replay::salvage(&self.volume, slot)
+            } else {
+                match replay::replay(&self.volume, slot) {
+                    Err(e) if e.is_damage() => Ok((replay::Replayed::default(), Some(e))),
+                    done => done.map(|done| (done, None)),
+                }
+            };
+            let (done, damage) = done?;
+            self.report.replayed += u64::from(done.transactions > 0);
+            let (block, text) = match damage {
+                None => continue,
+                Some(Error::Journal { block, what, .. }) => (block, what.into()),
+                Some(Error::Damaged { block, source }) => (block, source.to_string()),
+                Some(Error::Inconsistent { block, what }) => (block, what.to_owned()),
+                Some(other) => return Err(other),
+            };
+            self.problem(block, format!("journal of node {slot}: {text}"));
+            self.report.repaired += u64::from(repair);
+        }
+        Ok(())
     }
     /// Adds a line that names `block`.
     fn problem(&mut self, block: BlockNo, text: impl std::fmt::Display) {

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use braid_format::dinode::RawDinode;
 use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::node::RawCounters;
+use braid_format::node::{RawCounters, SlotRecord};
 use braid_format::rgrp::{BlockState, RawRgrp};
 use braid_format::superblock::RawSuperblock;
 use braid_format::tree::RawNode;
-use braid_format::{BlockNo, LockNo, NodeId};
+use braid_format::{BlockNo, Bytes, LockNo, NodeId};
+use braid_lock::node::watch::freed;
 use braid_pool::device::AlignedBuf;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -18,6 +19,7 @@ use super::{BATCH, Checker, Mendable};
 use crate::alloc::bits;
 use crate::dir::page::Packed;
 use crate::error::Result;
+use crate::journal::{Header, Ring};
 use crate::make::blocks_per_bitmap;
 
 /// A body to be written, its header but not its checksum in place.
@@ -26,6 +28,7 @@ type Image = (BlockNo, AlignedBuf);
 pub(super) fn repair(checker: &mut Checker, found: &mut Mendable) -> Result<()> {
     entries(checker, found)?;
     counts(checker, found)?;
+    lost_private(checker, found)?;
     if found.space > 0 {
         if found.unsure || checker.space.groups.iter().any(|g| g.seen.is_empty()) {
             checker.problem(
@@ -33,7 +36,8 @@ pub(super) fn repair(checker: &mut Checker, found: &mut Mendable) -> Result<()> 
                 "bitmaps are not mended while there are damaged inodes or blocks used twice",
             );
         } else {
-            groups(checker)?;
+            let windows = found.private.iter().any(|(_, kind)| *kind == MetaKind::Window);
+            groups(checker, windows)?;
             private(checker)?;
             counters(checker)?;
             checker.report.repaired += found.space;
@@ -154,11 +158,11 @@ fn counts(checker: &mut Checker, found: &Mendable) -> Result<()> {
 }
 
 /// Bitmaps from what the walk saw. A slot that is not in use stays metadata when its bit or its
-/// body says that it is.
-fn groups(checker: &mut Checker) -> Result<()> {
+/// body says that it is. `lost`: of some windows it is not known what they were taken from.
+fn groups(checker: &mut Checker, lost: bool) -> Result<()> {
     let slot = checker.volume.geo.slot_blocks();
     for index in 0..checker.space.groups.len() {
-        meta_free(checker, index)?;
+        meta_free(checker, index, lost)?;
         let Some(group) = checker.space.groups.get(index) else { break };
         let (shape, raw) = (group.shape, group.shape.raw(index as u64));
         let now = group.seen.clone();
@@ -193,7 +197,7 @@ fn groups(checker: &mut Checker) -> Result<()> {
     Ok(())
 }
 /// Turns what the walk saw of a group into what its bitmap must say: adds the free slots.
-fn meta_free(checker: &mut Checker, index: usize) -> Result<()> {
+fn meta_free(checker: &mut Checker, index: usize, lost: bool) -> Result<()> {
     let slot = checker.volume.geo.slot_blocks();
     let Some(group) = checker.space.groups.get(index) else { return Ok(()) };
     let first = group.shape.first_block.next_multiple_of(slot) - group.shape.first_block;
@@ -203,6 +207,8 @@ fn meta_free(checker: &mut Checker, index: usize) -> Result<()> {
     for i in (first..group.shape.block_count).step_by(step).filter(unseen) {
         match bits::get(&group.bits, i) {
             BlockState::MetaFree | BlockState::MetaUsed => meta.push(i),
+            // What nothing refers to was free in a window that is lost.
+            BlockState::Data if lost => ask.push(i),
             // Without a sound bitmap, the bodies tell.
             _ if !group.sound => ask.push(i),
             _ => {}
@@ -231,6 +237,41 @@ fn meta_free(checker: &mut Checker, index: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Private blocks that are damaged, empty: what they called free is nobody's until the bitmaps are
+/// made anew, and what an orphan list named has no name.
+fn lost_private(checker: &mut Checker, found: &Mendable) -> Result<()> {
+    let mut images = Vec::new();
+    for &(block, kind) in &found.private {
+        if kind != MetaKind::JournalHeader {
+            images.push((block, fresh(checker, block, kind, LockNo::from(block))?));
+            checker.report.repaired += 1;
+        }
+    }
+    write(checker, images)
+}
+
+/// Dead nodes that damage kept from being recovered, and does no longer, are recovered by this.
+pub(super) fn slots(checker: &Checker) -> Result<()> {
+    let volume = &checker.volume;
+    let sector = volume.geo.lock_sector;
+    let area = volume.geo.block_size.offset_of(BlockNo(volume.sb.slot_area.get()));
+    let mut bytes = AlignedBuf::zeroed(sector.to_usize());
+    for slot in (0..volume.sb.node_slots.get()).map(NodeId) {
+        let at = area + Bytes(u64::from(slot.get()) * sector.get());
+        volume.pool.read(at, &mut bytes)?;
+        let Ok(record) = SlotRecord::decode(&bytes, slot) else { continue };
+        let clean = || {
+            let header = Header::read(volume, &Ring::of(volume, slot)?)?;
+            crate::recovery::inspect(volume, slot).map(|()| header.clean)
+        };
+        if record.damage.is_some() && clean().unwrap_or(false) {
+            freed(&record, record.nonce.wrapping_add(1)).encode(&mut bytes);
+            volume.pool.write(at, &bytes)?;
+        }
+    }
+    Ok(volume.pool.flush()?)
 }
 
 /// Windows and free logs empty, changes of counters zero: the groups now hold all.

@@ -324,14 +324,14 @@ impl Meta {
         assert_ne!(OPEN_HERE.get(), self.address(), "a transaction is open in this thread");
     }
     /// Fails once poisoned.
-    fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         match self.poison.get() {
             None => Ok(()),
             Some(reason) => Err(Error::Withdrawn { reason: reason.clone() }),
         }
     }
     /// Poisons when a step towards the devices failed.
-    fn fatal<T>(&self, result: Result<T>) -> Result<T> {
+    pub fn fatal<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
             self.poison(e.to_string().into());
         }

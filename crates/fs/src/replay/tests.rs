@@ -59,19 +59,110 @@ fn a_torn_record_ends_the_journal() {
     }
     let (ring, bytes) = ring_bytes(&t);
     let len = usize_of(ring.record_len(3));
-    for (torn, left) in [(0, None), (1, Some(1)), (2, Some(2))] {
+    for sector in 0..len / 512 {
+        let after = t.crash();
+        let mut damaged = bytes.clone();
+        damaged[2 * len + sector * 512 + 13] ^= 0x10;
+        after.volume.pool.write(ring.at, &damaged).unwrap();
+        let done = replay(&after.volume, NODE).unwrap();
+        assert_eq!(done.transactions, 2, "sector {sector}");
+        assert_eq!(value(&after, 0), Some(2));
+        assert_eq!(value(&after, 2), Some(2));
+    }
+}
+
+#[test]
+fn a_damaged_record_before_a_later_one_is_damage_and_nothing_is_written() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    for v in 1..=3 {
+        put(&t, &meta, 3, v);
+    }
+    let (ring, bytes) = ring_bytes(&t);
+    let len = usize_of(ring.record_len(3));
+    for (torn, left) in [(0, None), (1, Some(1))] {
         for sector in 0..len / 512 {
             let after = t.crash();
-            let at = torn * len + sector * 512 + 13;
             let mut damaged = bytes.clone();
-            damaged[at] ^= 0x10;
+            damaged[torn * len + sector * 512 + 13] ^= 0x10;
             after.volume.pool.write(ring.at, &damaged).unwrap();
-            let done = replay(&after.volume, NODE).unwrap();
-            assert_eq!(done.transactions, torn as u64, "sector {sector}");
+            let events = after.tape.len();
+            let block = after.volume.geo.block_size.block_of(ring.at + Bytes((torn * len) as u64));
+            let refused = replay(&after.volume, NODE);
+            assert!(
+                matches!(refused, Err(Error::Journal { block: b, node: NODE, .. }) if b == block),
+                "{refused:?}"
+            );
+            assert_eq!(after.tape.len(), events, "written to");
+            // A repair keeps what came before, and the rest never comes back.
+            let (done, damage) = salvage(&after.volume, NODE).unwrap();
+            assert!(matches!(damage, Some(Error::Journal { .. })));
+            assert_eq!(done.transactions, torn as u64);
             assert_eq!(value(&after, 0), left);
-            assert_eq!(value(&after, 2), left);
+            let header = Header::read(&after.volume, &ring).unwrap();
+            assert!(header.clean && header.tail_sequence == 1003, "{header:?}");
+            assert_eq!(replay(&after.volume, NODE).unwrap(), Replayed::default());
         }
     }
+}
+
+#[test]
+fn what_a_power_cut_leaves_of_the_last_write_is_no_damage() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    // Until the last record stands at the start of the ring, behind a skip record at its end.
+    let mut written = 0;
+    let skip = loop {
+        written += 1;
+        put(&t, &meta, 3, u8::try_from(written % 250 + 1).unwrap());
+        let (_, bytes) = ring_bytes(&t);
+        let sectors = bytes.chunks_exact(512).zip(0_u64..);
+        let mut heads = sectors
+            .filter_map(|(s, n)| RecordHead::decode(&ring, s, ring.len - n * 512).map(|h| (h, n)));
+        let skip = heads.find(|(h, _)| h.count == 0);
+        if let Some((_, n)) = skip {
+            break n * 512;
+        }
+    };
+    let whole = replay(&t.crash().volume, NODE).unwrap();
+    let after = t.crash();
+    // The skip record did not reach the devices, what was written with it did.
+    after.volume.pool.write(ring.at + Bytes(skip), &[0x5a; 512]).unwrap();
+    let done = replay(&after.volume, NODE).unwrap();
+    assert_eq!(done.transactions + 1, whole.transactions);
+    // One record more, and the skip record was durable.
+    put(&t, &meta, 3, 251);
+    let after = t.crash();
+    assert_eq!(replay(&t.crash().volume, NODE).unwrap().transactions, whole.transactions + 1);
+    after.volume.pool.write(ring.at + Bytes(skip), &[0x5a; 512]).unwrap();
+    assert!(matches!(replay(&after.volume, NODE), Err(Error::Journal { .. })));
+}
+
+#[test]
+fn a_journal_without_headers_is_begun_anew_above_all_it_holds() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    for v in 1..=3 {
+        put(&t, &meta, 3, v);
+    }
+    drop(meta);
+    for copy in 0..2 {
+        let block = t.volume.node_area(NODE, RawSuperblock::AREA_JOURNAL_HEADERS + copy);
+        t.volume.pool.write(t.volume.body_at(block), &[7; 512]).unwrap();
+    }
+    assert!(replay(&t.volume, NODE).is_err());
+    let (_, damage) = salvage(&t.volume, NODE).unwrap();
+    assert!(matches!(damage, Some(Error::Damaged { .. })));
+    for copy in 0..2 {
+        let block = t.volume.node_area(NODE, RawSuperblock::AREA_JOURNAL_HEADERS + copy);
+        t.volume.read_private(block, MetaKind::JournalHeader).unwrap();
+    }
+    let header = Header::read(&t.volume, &Ring::of(&t.volume, NODE).unwrap()).unwrap();
+    assert!(header.clean && header.tail_sequence == 1003, "{header:?}");
+    let meta = open(&t, 2);
+    put(&t, &meta, 3, 9);
+    assert_eq!(replay(&t.crash().volume, NODE).unwrap().transactions, 1);
 }
 
 #[test]
@@ -215,7 +306,7 @@ fn a_torn_header_write_is_survived_and_a_lost_one_noticed() {
     after.volume.pool.write(at, &[7; 512]).unwrap();
     let outcome = replay(&after.volume, NODE);
     assert!(
-        matches!(outcome, Err(Error::Inconsistent { .. })) || value(&after, 0) == Some(200),
+        matches!(outcome, Err(Error::Journal { .. })) || value(&after, 0) == Some(200),
         "{outcome:?} lost {:?}",
         value(&after, 0)
     );

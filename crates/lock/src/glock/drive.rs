@@ -91,6 +91,7 @@ impl Core {
         }
         state.io = false;
         Self::report_failures(state);
+        self.report_lost(glock.lock, state);
         self.publish_wish(glock.lock, state);
         self.settle(glock, state);
     }
@@ -158,10 +159,12 @@ impl Core {
 
     fn seen(&self, record: LockRecord) -> Seen {
         let named = record.holders.iter().chain(record.waiters.iter().map(|w| &w.life));
+        // One that is lost, and holds nothing, left nothing under this lock.
+        let waits = |l: Me| !record.holders.contains(&l) && self.peers.lost(l).is_some();
         let mut dead: Vec<Me> = named
             .chain(&record.openers)
             .copied()
-            .filter(|l| *l != self.me && self.is_dead(*l))
+            .filter(|l| *l != self.me && (self.is_dead(*l) || waits(*l)))
             .collect();
         dead.dedup();
         Seen { record: Arc::new(record), dead }
@@ -182,6 +185,20 @@ impl Core {
                 tracing::error!("{error}");
             }
             state.fail_queue(&error);
+        }
+    }
+
+    /// Waiting threads learn that only a repair can give them the lock.
+    fn report_lost(&self, lock: LockNo, state: &mut State) {
+        if !state.pursuing() || state.queue.is_empty() {
+            return;
+        }
+        let Some(known) = state.dlock.known() else { return };
+        let mut holders = known.holders.iter().filter(|l| **l != self.me);
+        let lost = holders.find_map(|l| self.peers.lost(*l).map(|d| (l.slot, d)));
+        if let Some((node, damage)) = lost {
+            let (part, block) = (damage.part.name(), damage.block);
+            state.fail_queue(&LockError::Lost { lock, node, part, block });
         }
     }
 

@@ -7,12 +7,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use braid_format::node::{Heartbeat, RawHeartbeat, SlotRecord, SlotState};
+use braid_format::node::{Heartbeat, RawHeartbeat, SlotDamage, SlotRecord, SlotState};
 use braid_format::{FormatError, Incarnation, LockNo, NodeId};
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::watch::{SlotSight, Watch, WatchAction, WatchEvent, freed};
-use super::{HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, Peers, Recover};
+use super::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
+use super::{
+    HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NotRecovered, Peers, Recover,
+};
 use crate::dlock::Hint;
 use crate::error::LockError;
 use crate::glock::LockManager;
@@ -53,7 +55,7 @@ struct Inner {
     inode_delta: AtomicI64,
     stop: (Mutex<bool>, Condvar),
     /// Wakes the watcher: `None` to end.
-    watcher: Mutex<Option<Sender<Option<bool>>>>,
+    watcher: Mutex<Option<Sender<Option<Recovery>>>>,
     recovery: Mutex<Option<JoinHandle<()>>>,
     /// Dead lives that this node is recovering and whose journals it has replayed: their holds
     /// count for nothing here, although their slots are not free yet.
@@ -188,6 +190,7 @@ impl Membership {
                 mount_point: r.mount_point.clone(),
                 since: r.since,
                 beating: fresh(r.life),
+                damage: r.damage,
             })
             .collect()
     }
@@ -245,6 +248,11 @@ impl Peers for Membership {
     fn liveness(&self, life: Me) -> Liveness {
         self.inner.liveness(life)
     }
+    fn lost(&self, life: Me) -> Option<SlotDamage> {
+        let slots = self.inner.slots.read();
+        let record = &slots.get(usize::from(life.slot.0))?.record;
+        record.damage.filter(|d| record.life == life && !d.replayed)
+    }
     fn hint(&self, to: Me, lock: LockNo, hint: Hint) {
         let slots = self.inner.slots.read();
         if let Some(slot) = slots.get(usize::from(to.slot.0))
@@ -261,7 +269,9 @@ impl Cached {
     }
     fn says_dead(&self, life: Me) -> bool {
         let now = self.record.life.incarnation;
-        now > life.incarnation || (now == life.incarnation && self.record.state == SlotState::Free)
+        let over = self.record.state == SlotState::Free
+            || self.record.damage.is_some_and(|damage| damage.replayed);
+        now > life.incarnation || (now == life.incarnation && over)
     }
 }
 
@@ -379,12 +389,12 @@ impl Inner {
     }
 
     /// The watcher's life.
-    fn watch(self: &Arc<Self>, inbox: &Receiver<Option<bool>>) {
+    fn watch(self: &Arc<Self>, inbox: &Receiver<Option<Recovery>>) {
         let mut watch = Watch::new(self.me, self.identity.clone(), self.options.beat);
         let mut stubborn = HashMap::new();
         loop {
             let event = match inbox.recv_timeout(self.options.beat) {
-                Ok(Some(done)) => WatchEvent::Recovered(done),
+                Ok(Some(outcome)) => WatchEvent::Recovered(outcome),
                 Err(RecvTimeoutError::Timeout) => match self.sight() {
                     Ok(sight) => WatchEvent::Sight(sight),
                     Err(e) => {
@@ -442,6 +452,9 @@ impl Inner {
                     tracing::warn!("slot {}: {e}", new.life.slot);
                     false
                 });
+                if written && new.damage != expected.damage {
+                    say_damage(&new);
+                }
                 if written
                     && let Some(slot) = self.slots.write().get_mut(usize::from(new.life.slot.0))
                 {
@@ -453,12 +466,19 @@ impl Inner {
                 tracing::info!(?dead, "recovering a dead node");
                 let this = self.clone();
                 let run = move || {
-                    let done = this.recover.recover(dead);
-                    if let Err(e) = &done {
-                        tracing::error!(?dead, "recovery failed: {e}");
-                    }
+                    let outcome = match this.recover.recover(dead) {
+                        Ok(()) => Recovery::Done,
+                        Err(NotRecovered::Damaged { damage, source }) => {
+                            tracing::info!(?dead, "recovery is stopped: {source}");
+                            Recovery::Damaged(damage)
+                        }
+                        Err(e @ NotRecovered::Failed(_)) => {
+                            tracing::error!(?dead, "recovery failed: {e}");
+                            Recovery::Failed
+                        }
+                    };
                     if let Some(watcher) = &*this.watcher.lock() {
-                        let _ = watcher.send(Some(done.is_ok()));
+                        let _ = watcher.send(Some(outcome));
                     }
                 };
                 let name = format!("recover-{}", dead.slot);
@@ -469,7 +489,7 @@ impl Inner {
                     }
                     Err(e) => {
                         tracing::error!("cannot start a thread: {e}");
-                        Some(WatchEvent::Recovered(false))
+                        Some(WatchEvent::Recovered(Recovery::Failed))
                     }
                 }
             }
@@ -566,6 +586,21 @@ fn write_slot(
     }
 }
 
+fn describe(damage: SlotDamage) -> String {
+    format!("its {} is damaged (block {})", damage.part.name(), damage.block)
+}
+
+/// Once for each damage, by the node that met it.
+fn say_damage(record: &SlotRecord) {
+    let Some(damage) = record.damage else { return };
+    let locks = if damage.replayed { "" } else { "; what it held locked gives EIO" };
+    tracing::error!(
+        node = ?record.life,
+        "a dead node cannot be recovered: {}{locks}; run `braid check --repair` after unmounting all nodes",
+        describe(damage),
+    );
+}
+
 /// What is needed to claim a slot.
 struct Claim<'a> {
     store: &'a dyn NodeStore,
@@ -592,10 +627,18 @@ impl Claim<'_> {
             }
         }
         let quiet = self.quiet(&records)?;
+        let mut damaged = None;
         for record in records.iter().filter(|r| r.state != SlotState::Free) {
-            if let Some(claimed) = self.dead(record, &quiet, recover)? {
-                return Ok(claimed);
+            match self.dead(record, &quiet, recover) {
+                Ok(Some(claimed)) => return Ok(claimed),
+                Ok(None) => {}
+                // Another slot will do.
+                Err(e @ LockError::Damaged { .. }) => damaged = damaged.or(Some(e)),
+                Err(e) => return Err(e),
             }
+        }
+        if let Some(e) = damaged {
+            return Err(e);
         }
         match (self.options.slot, records.first()) {
             (Some(slot), Some(r)) => {
@@ -627,7 +670,11 @@ impl Claim<'_> {
         let recovered_by_other = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
         let fenced = (same_boot || quiet.contains(&record.life.slot)) && !recovered_by_other;
         if !fenced {
-            return Ok(None);
+            // Found by a node that may live yet, or has left since.
+            return record.damage.map_or(Ok(None), |d| {
+                let source: Box<dyn std::error::Error + Send + Sync> = describe(d).into();
+                Err(LockError::Damaged { node: record.life, source: source.into() })
+            });
         }
         let slot = record.life.slot;
         let Some(life) = self.store.lock_life(slot).map_err(LockError::NodeStore)? else {
@@ -638,13 +685,25 @@ impl Claim<'_> {
         taking.state = SlotState::Recovering;
         taking.recoverer = Some(mine.life);
         taking.life = record.life;
+        taking.damage = record.damage;
         if !write_slot(self.store, record, &taking)? {
             return Ok(None);
         }
         tracing::info!(dead = ?record.life, "recovering a dead node in order to take its slot");
-        recover
-            .recover(record.life)
-            .map_err(|e| LockError::Recovery { node: record.life, source: e.into() })?;
+        match recover.recover(record.life) {
+            Ok(()) => {}
+            Err(NotRecovered::Damaged { damage, source }) => {
+                mine.nonce = mine.nonce.wrapping_add(1);
+                let noted =
+                    SlotRecord { damage: Some(damage), nonce: mine.nonce, ..taking.clone() };
+                write_slot(self.store, &taking, &noted)?;
+                say_damage(&noted);
+                return Err(LockError::Damaged { node: record.life, source: source.into() });
+            }
+            Err(NotRecovered::Failed(e)) => {
+                return Err(LockError::Recovery { node: record.life, source: e.into() });
+            }
+        }
         mine.nonce = mine.nonce.wrapping_add(1);
         Ok(write_slot(self.store, &taking, &mine)?.then_some((mine, socket, life)))
     }
@@ -699,6 +758,7 @@ impl Claim<'_> {
             host: self.identity.host.clone(),
             address: socket.address(),
             mount_point: self.options.mount_point.display().to_string(),
+            damage: None,
         };
         Ok((mine, socket))
     }

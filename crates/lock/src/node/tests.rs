@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use braid_format::node::SlotRecord;
+use braid_format::node::{DamagedPart, SlotRecord};
 use braid_format::{BlockNo, BlockSize, Bytes};
 use parking_lot::Mutex;
 
@@ -14,13 +14,17 @@ use crate::{LockError, Mode};
 struct Log {
     recovered: Mutex<Vec<(Me, Instant)>>,
     fail: Mutex<u32>,
+    damage: Mutex<Option<SlotDamage>>,
 }
 impl Recover for Log {
-    fn recover(&self, dead: Me) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn recover(&self, dead: Me) -> Result<(), NotRecovered> {
         let mut fail = self.fail.lock();
         if *fail > 0 {
             *fail -= 1;
-            return Err("injected".into());
+            return Err(NotRecovered::Failed("injected".into()));
+        }
+        if let Some(damage) = *self.damage.lock() {
+            return Err(NotRecovered::Damaged { damage, source: "spoiled".into() });
         }
         self.recovered.lock().push((dead, Instant::now()));
         Ok(())
@@ -137,6 +141,117 @@ fn a_recoverer_that_dies_is_recovered_too() {
     b.kill();
     until("c recovers both", || c.log.recovered.lock().len() == 2);
     until("slots free", || c.member.nodes().len() == 1);
+}
+
+fn damage(replayed: bool) -> SlotDamage {
+    SlotDamage { block: BlockNo(9), part: DamagedPart::Journal, replayed }
+}
+
+#[test]
+fn what_a_lost_node_held_is_refused_until_its_journal_is_replayed_and_all_else_goes_on() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    let [a, b, c] = [(); 3].map(|()| node(&all, &locks));
+    for n in [&b, &c] {
+        *n.log.damage.lock() = Some(damage(false));
+    }
+    let take = |n: &Node, lock| {
+        n.manager.acquire(LockNo(lock), Mode::Exclusive, Local::Exclusive).map(drop)
+    };
+    take(&a, 5).unwrap();
+    take(&b, 6).unwrap();
+    a.kill();
+    // Whoever has been waiting is told, whichever node it is on.
+    std::thread::scope(|s| {
+        for n in [&b, &c] {
+            s.spawn(move || {
+                let refused = take(n, 5);
+                assert!(
+                    matches!(refused, Err(LockError::Lost { block: BlockNo(9), .. })),
+                    "{refused:?}"
+                );
+            });
+        }
+    });
+    assert!(matches!(take(&c, 5), Err(LockError::Lost { .. })));
+    let record = |n: &Node| n.member.nodes().into_iter().find(|v| v.life == a.member.me());
+    for n in [&b, &c] {
+        take(n, 6).unwrap();
+        until("seen by all", || record(n).is_some_and(|r| r.damage == Some(damage(false))));
+    }
+    // Nobody gets its slot.
+    let joined = JoinOptions { slot: Some(a.member.me().slot), ..options() };
+    let log = Arc::new(Log::default());
+    let refused = Membership::join(Arc::new(all.process()), joined, log.clone());
+    assert!(matches!(refused, Err(LockError::Damaged { node, .. }) if node == a.member.me()));
+    // A later attempt gets past the journal.
+    for n in [&b, &c] {
+        *n.log.damage.lock() = Some(damage(true));
+    }
+    until("replayed", || record(&c).is_some_and(|r| r.damage == Some(damage(true))));
+    for n in [&c, &b] {
+        until("taken", || take(n, 5).is_ok());
+    }
+    assert_eq!(record(&c).unwrap().state, SlotState::Recovering);
+    for n in [&b, &c] {
+        *n.log.damage.lock() = None;
+    }
+    until("recovered", || record(&c).is_none());
+    for n in [b, c] {
+        n.manager.shutdown().unwrap();
+        n.member.leave().unwrap();
+    }
+}
+
+#[test]
+fn whoever_waited_behind_a_lost_node_gets_what_that_never_held() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    let [a, b, c] = [(); 3].map(|()| node(&all, &locks));
+    for n in [&b, &c] {
+        *n.log.damage.lock() = Some(damage(false));
+    }
+    let guard = b.manager.acquire(LockNo(5), Mode::Exclusive, Local::Exclusive).unwrap();
+    let waiting = a.manager.clone();
+    let first = std::thread::spawn(move || {
+        waiting.acquire(LockNo(5), Mode::Exclusive, Local::Exclusive).map(drop)
+    });
+    let waits = |n: &Node| {
+        let record = crate::store::read_record(&locks, LockNo(5)).unwrap().unwrap();
+        record.waiters.iter().any(|w| w.life == n.member.me())
+    };
+    until("a waits", || waits(&a));
+    a.kill();
+    assert!(first.join().unwrap().is_err());
+    until("a is lost", || b.member.lost(a.member.me()).is_some());
+    until("everywhere", || c.member.lost(a.member.me()).is_some());
+    let next = c.manager.clone();
+    let second = std::thread::spawn(move || {
+        next.acquire(LockNo(5), Mode::Exclusive, Local::Exclusive).map(drop)
+    });
+    until("c waits", || waits(&c));
+    drop(guard);
+    second.join().unwrap().unwrap();
+}
+
+#[test]
+fn another_slot_will_do_for_who_joins_beside_a_damaged_one() {
+    let all = MemoryNodes::new(2);
+    let join = |spoiled: bool| {
+        let nodes = all.process();
+        let log = Log::default();
+        *log.damage.lock() = spoiled.then(|| damage(false));
+        Membership::join(Arc::new(nodes.clone()), options(), Arc::new(log)).map(|m| (m, nodes))
+    };
+    let (a, first) = join(false).unwrap();
+    let (b, second) = join(false).unwrap();
+    first.kill();
+    let refused = join(true);
+    assert!(matches!(refused.map(drop), Err(LockError::Damaged { node, .. }) if node == a.me()));
+    b.leave().unwrap();
+    drop(second);
+    let (c, _third) = join(true).unwrap();
+    assert_eq!(c.me().slot, NodeId(1));
+    let noted = c.nodes().into_iter().find(|n| n.life == a.me()).unwrap();
+    assert_eq!((noted.state, noted.damage), (SlotState::Recovering, Some(damage(false))));
 }
 
 #[test]

@@ -14,13 +14,15 @@
 //!   last descriptor, so nothing of it is in flight any more;
 //! * one recoverer at a time: the claim is a compare-and-write against the record seen;
 //! * a slot is freed only by its recoverer, or by its own node;
+//! * a recoverer's own journal is replayed before what it was recovering is looked at: it may have
+//!   changed the windows of the dead one;
 //! * every step may be repeated: a recoverer that dies leaves a record that says so.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use braid_format::NodeId;
-use braid_format::node::{SlotRecord, SlotState};
+use braid_format::node::{SlotDamage, SlotRecord, SlotState};
 
 use crate::Me;
 use crate::dlock::Time;
@@ -54,8 +56,19 @@ pub enum WatchEvent {
     Sight(Vec<SlotSight>),
     /// Answer to [`WatchAction::Write`]: whether the new record stands.
     Wrote(bool),
-    /// Answer to [`WatchAction::Recover`]: whether all is in place and stable.
-    Recovered(bool),
+    /// Answer to [`WatchAction::Recover`].
+    Recovered(Recovery),
+}
+
+/// How a recovery ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Recovery {
+    /// All is in place and stable.
+    Done,
+    /// Perhaps it works next time.
+    Failed,
+    /// It cannot go on before this is repaired.
+    Damaged(SlotDamage),
 }
 
 /// What to do.
@@ -95,6 +108,17 @@ enum Task {
     Claiming(Box<SlotRecord>),
     Recovering(Box<SlotRecord>),
     Freeing(Box<SlotRecord>),
+    /// Writing down what is damaged.
+    Noting,
+}
+
+/// A recovery that did not succeed is not begun again at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pause {
+    life: Me,
+    until: Time,
+    /// Beats.
+    length: u32,
 }
 
 /// The watcher of one node.
@@ -104,6 +128,7 @@ pub struct Watch {
     identity: HostIdentity,
     beat: Duration,
     tracks: HashMap<NodeId, Track>,
+    pauses: HashMap<NodeId, Pause>,
     task: Option<Task>,
 }
 
@@ -117,10 +142,12 @@ impl Watch {
     /// (machine and name), its kernel another: it cannot still run, unless it is a clone with
     /// equal names, which would beat.
     pub const EARLIER_BOOT_BEATS: u32 = 8;
+    /// Longest pause between two attempts to recover a node, in beats.
+    pub const PAUSE_BEATS_MAX: u32 = 240;
 
     /// The watcher of `me` on the host `identity`, with `beat` between heartbeats.
     pub fn new(me: Me, identity: HostIdentity, beat: Duration) -> Self {
-        Self { me, identity, beat, tracks: HashMap::new(), task: None }
+        Self { me, identity, beat, tracks: HashMap::new(), pauses: HashMap::new(), task: None }
     }
     /// A recovery is under way here.
     pub fn is_recovering(&self) -> bool {
@@ -133,7 +160,7 @@ impl Watch {
         match event {
             WatchEvent::Sight(slots) => self.look(now, nonce, &slots),
             WatchEvent::Wrote(written) => self.wrote(written),
-            WatchEvent::Recovered(done) => self.recovered(nonce, done),
+            WatchEvent::Recovered(outcome) => self.recovered(now, nonce, outcome),
         }
     }
 
@@ -153,7 +180,8 @@ impl Watch {
         }
         let dead = slots
             .iter()
-            .find(|s| s.record.life.slot != self.me.slot && self.needs_recovery(now, s, slots));
+            .filter(|s| s.record.life.slot != self.me.slot && !self.pauses(now, s.record.life))
+            .find(|s| self.needs_recovery(now, s, slots));
         if let Some(dead) = dead {
             let expected = Box::new(dead.record.clone());
             let mut new = expected.clone();
@@ -208,6 +236,15 @@ impl Watch {
         }
     }
 
+    fn pauses(&self, now: Time, life: Me) -> bool {
+        self.pauses.get(&life.slot).is_some_and(|p| p.life == life && now < p.until)
+    }
+    fn pause(&mut self, now: Time, life: Me) {
+        let before = self.pauses.get(&life.slot).filter(|p| p.life == life);
+        let length = before.map_or(1, |p| (p.length * 2).min(Self::PAUSE_BEATS_MAX));
+        self.pauses.insert(life.slot, Pause { life, until: now + self.beat * length, length });
+    }
+
     fn needs_recovery(&self, now: Time, sight: &SlotSight, slots: &[SlotSight]) -> bool {
         let record = &sight.record;
         match (record.state, record.recoverer) {
@@ -220,11 +257,7 @@ impl Watch {
             (SlotState::Recovering, Some(by)) if by == self.me => true,
             (SlotState::Recovering, Some(by)) => {
                 let recoverer = slots.iter().find(|s| s.record.life.slot == by.slot);
-                recoverer.is_none_or(|r| {
-                    r.record.life != by
-                        || r.record.state != SlotState::Active
-                        || self.is_fenced(now, r)
-                })
+                recoverer.is_none_or(|r| r.record.life != by || has_no_journal(&r.record))
             }
         }
     }
@@ -258,16 +291,37 @@ impl Watch {
         }
     }
 
-    fn recovered(&mut self, nonce: u64, done: bool) -> Vec<WatchAction> {
-        match self.task.take() {
-            Some(Task::Recovering(record)) if done => {
+    fn recovered(&mut self, now: Time, nonce: u64, outcome: Recovery) -> Vec<WatchAction> {
+        let Some(Task::Recovering(record)) = self.task.take() else { return Vec::new() };
+        match outcome {
+            Recovery::Done => {
+                self.pauses.remove(&record.life.slot);
                 let new = Box::new(freed(&record, nonce));
                 self.task = Some(Task::Freeing(new.clone()));
                 vec![WatchAction::Write { expected: record, new }]
             }
-            // The slot says that we recover it: the next look begins again.
-            _ => Vec::new(),
+            Recovery::Damaged(damage) if record.damage != Some(damage) => {
+                self.pause(now, record.life);
+                self.task = Some(Task::Noting);
+                let new = SlotRecord { damage: Some(damage), nonce, ..(*record).clone() };
+                vec![WatchAction::Write { expected: record, new: Box::new(new) }]
+            }
+            // The slot says that we recover it: a later look begins again.
+            Recovery::Failed | Recovery::Damaged(_) => {
+                self.pause(now, record.life);
+                Vec::new()
+            }
         }
+    }
+}
+
+/// Nothing is left in the journal of the node that this record names: it has left, was recovered,
+/// or its journal was replayed.
+fn has_no_journal(record: &SlotRecord) -> bool {
+    match record.state {
+        SlotState::Free => true,
+        SlotState::Active => false,
+        SlotState::Recovering => record.damage.is_some_and(|d| d.replayed),
     }
 }
 
@@ -289,6 +343,7 @@ pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
     SlotRecord {
         state: SlotState::Free,
         recoverer: None,
+        damage: None,
         nonce,
         pid: 0,
         address: String::new(),
@@ -344,7 +399,7 @@ mod tests {
             w.step(BEAT * 11, 9, WatchEvent::Wrote(true)),
             vec![WatchAction::Recover(me(1, 4))]
         );
-        let freeing = w.step(BEAT * 12, 9, WatchEvent::Recovered(true));
+        let freeing = w.step(BEAT * 12, 9, WatchEvent::Recovered(Recovery::Done));
         let [WatchAction::Write { expected, new }] = &freeing[..] else { panic!("{freeing:?}") };
         assert_eq!(expected.state, SlotState::Recovering);
         assert_eq!((new.state, new.life), (SlotState::Free, me(1, 4)));
@@ -423,11 +478,83 @@ mod tests {
         assert!(claims(&w.step(BEAT * 3, 9, WatchEvent::Sight(slots.clone()))).is_some());
         w.step(BEAT * 3, 9, WatchEvent::Wrote(true));
         assert!(w.is_recovering());
-        assert_eq!(w.step(BEAT * 4, 9, WatchEvent::Recovered(false)), vec![]);
+        assert_eq!(w.step(BEAT * 4, 9, WatchEvent::Recovered(Recovery::Failed)), vec![]);
         let mut slots = slots;
         slots[1].record.state = SlotState::Recovering;
         slots[1].record.recoverer = Some(me(0, 1));
         assert!(claims(&w.step(BEAT * 5, 9, WatchEvent::Sight(slots))).is_some());
+    }
+
+    #[test]
+    fn a_recoverer_that_died_too_comes_first() {
+        // 0 is dead, 2 was recovering it and is dead: 2 may have changed what was 0's.
+        let mut w = Watch::new(me(1, 1), identity(1), BEAT);
+        let mut first = active(me(0, 1), 1);
+        first.record.state = SlotState::Recovering;
+        first.record.recoverer = Some(me(2, 1));
+        first.life_locked = false;
+        let mut second = active(me(2, 1), 1);
+        second.life_locked = false;
+        let mut slots = vec![first, active(me(1, 1), 1), second];
+        w.step(BEAT, 9, WatchEvent::Sight(slots.clone()));
+        let actions = w.step(BEAT * 2, 9, WatchEvent::Sight(slots.clone()));
+        assert_eq!(claims(&actions), Some(me(2, 1)));
+        w.step(BEAT * 2, 9, WatchEvent::Wrote(true));
+        slots[2].record.state = SlotState::Recovering;
+        slots[2].record.recoverer = Some(me(1, 1));
+        // Its journal is damaged: nothing is known of the first one's windows.
+        let damage = SlotDamage {
+            block: braid_format::BlockNo(5),
+            part: braid_format::node::DamagedPart::Journal,
+            replayed: false,
+        };
+        w.step(BEAT * 3, 9, WatchEvent::Recovered(Recovery::Damaged(damage)));
+        w.step(BEAT * 3, 9, WatchEvent::Wrote(true));
+        slots[2].record.damage = Some(damage);
+        assert_eq!(claims(&w.step(BEAT * 3, 9, WatchEvent::Sight(slots.clone()))), None);
+        slots[2].record.damage = Some(SlotDamage { replayed: true, ..damage });
+        let actions = w.step(BEAT * 3, 9, WatchEvent::Sight(slots));
+        assert_eq!(claims(&actions), Some(me(0, 1)));
+    }
+
+    #[test]
+    fn damage_is_written_down_once_and_tried_again_less_and_less_often() {
+        let mut w = watch();
+        let mut dead = active(me(1, 1), 1);
+        dead.life_locked = false;
+        let mut slots = vec![active(me(0, 1), 1), dead];
+        let damage = SlotDamage {
+            block: braid_format::BlockNo(77),
+            part: braid_format::node::DamagedPart::Window,
+            replayed: true,
+        };
+        let (mut tries, mut notes) = (Vec::new(), 0);
+        for n in 1..2000 {
+            let actions = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+            let [WatchAction::Write { new, .. }] = &actions[..] else { continue };
+            tries.push(n);
+            slots[1].record = (**new).clone();
+            w.step(BEAT * n, 9, WatchEvent::Wrote(true));
+            let answer = Recovery::Damaged(damage);
+            for action in w.step(BEAT * n, 9, WatchEvent::Recovered(answer)) {
+                let WatchAction::Write { new, .. } = action else { panic!("{action:?}") };
+                assert_eq!((new.state, new.damage), (SlotState::Recovering, Some(damage)));
+                slots[1].record = *new;
+                notes += 1;
+                w.step(BEAT * n, 9, WatchEvent::Wrote(true));
+            }
+        }
+        assert_eq!(notes, 1);
+        assert_eq!(tries[..6], [2, 3, 5, 9, 17, 33]);
+        let gaps = tries.windows(2).map(|w| w[1] - w[0]);
+        assert_eq!(gaps.max(), Some(Watch::PAUSE_BEATS_MAX));
+        // Repaired meanwhile.
+        let n = 2000 + Watch::PAUSE_BEATS_MAX;
+        w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+        w.step(BEAT * n, 9, WatchEvent::Wrote(true));
+        let done = w.step(BEAT * n, 9, WatchEvent::Recovered(Recovery::Done));
+        let [WatchAction::Write { new, .. }] = &done[..] else { panic!("{done:?}") };
+        assert_eq!((new.state, new.damage), (SlotState::Free, None));
     }
 
     #[test]

@@ -1,0 +1,89 @@
+//! Recovery of a dead node, after its fence: its journal, its windows and free log, its orphans.
+//!
+//! What is damaged among them concerns nobody who lives: the recoverer touches nothing further,
+//! and says what it is; the lock layer writes that into the dead node's slot, which stays its own.
+//! Before the journal is replayed what the dead node held locked is lost to all (`EIO`) until a
+//! repair; afterwards only the space in its windows and the inodes on its orphan list are.
+
+use std::sync::Arc;
+
+use braid_format::meta::MetaKind;
+use braid_format::node::{DamagedPart, SlotDamage};
+use braid_format::{BlockNo, NodeId};
+use braid_lock::{Me, NotRecovered, Recover};
+
+use crate::error::{Error, Result};
+use crate::make::area_kind;
+use crate::mount::ToCore;
+use crate::volume::Volume;
+
+/// Recovers dead nodes. While this node itself is still joining there is no journal of its own
+/// to move the dead node's windows with: then only its journal is replayed, and whoever takes
+/// the slot inherits windows, free log and orphans as they stand.
+pub(crate) struct Recoverer {
+    pub volume: Arc<Volume>,
+    pub core: Arc<ToCore>,
+}
+
+impl Recover for Recoverer {
+    fn recover(&self, dead: Me) -> std::result::Result<(), NotRecovered> {
+        let volume = &self.volume;
+        let replayed = crate::replay::replay(volume, dead.slot)
+            .map_err(|e| not_recovered(volume, dead.slot, false, e))?;
+        if replayed.transactions > 0 {
+            tracing::warn!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
+        }
+        let late = |e| not_recovered(volume, dead.slot, true, e);
+        let core = self.core.get();
+        if let Some(core) = &core {
+            core.membership.mark_replayed(dead);
+        }
+        inspect(volume, dead.slot).map_err(late)?;
+        let Some(core) = core else { return Ok(()) };
+        let done = crate::alloc::reclaim(volume, &core.meta, &core.locks, dead.slot)
+            .and_then(|()| crate::orphan::recover(&core, dead.slot));
+        match done {
+            // Met before anything was changed: it is the dead node's, or was there before.
+            Err(e) if e.is_damage() && core.meta.check().is_ok() => Err(late(e)),
+            Err(e) if core.meta.check().is_err() => {
+                core.withdraw(&e);
+                Err(late(e))
+            }
+            done => core.watch(done).map_err(late),
+        }
+    }
+}
+
+/// Reads all private blocks of a dead node whose journal is replayed, and changes nothing.
+///
+/// # Errors
+/// The first that is damaged.
+pub(crate) fn inspect(volume: &Volume, node: NodeId) -> Result<()> {
+    crate::alloc::inspect(volume, node)?;
+    crate::orphan::inspect(volume, node)
+}
+
+fn not_recovered(volume: &Volume, node: NodeId, replayed: bool, e: Error) -> NotRecovered {
+    let (block, journal) = match &e {
+        Error::Damaged { block, .. } | Error::Inconsistent { block, .. } => (*block, false),
+        Error::Journal { block, .. } => (*block, true),
+        _ => return NotRecovered::Failed(e.into()),
+    };
+    let part = if journal { DamagedPart::Journal } else { part_of(volume, node, block) };
+    let damage = SlotDamage { block, part, replayed };
+    NotRecovered::Damaged { damage, source: e.into() }
+}
+
+/// What of `node`'s belongings a block is.
+fn part_of(volume: &Volume, node: NodeId, block: BlockNo) -> DamagedPart {
+    let slots = u64::from(volume.sb.node_area_slots.get());
+    let place = (0..slots).find(|n| volume.node_area(node, *n) == block);
+    match place.map(area_kind) {
+        Some(MetaKind::JournalHeader) => DamagedPart::JournalHeader,
+        Some(MetaKind::Window) => DamagedPart::Window,
+        Some(MetaKind::FreeLog) => DamagedPart::FreeLog,
+        Some(MetaKind::Orphans) => DamagedPart::Orphans,
+        Some(MetaKind::NodeInfo) => DamagedPart::Counters,
+        _ => DamagedPart::Shared,
+    }
+}
