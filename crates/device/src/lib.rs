@@ -1,8 +1,9 @@
 //! One storage device: read, write, flush, compare-and-write.
 //!
 //! [`Device`] is what the layers above see; [`FileDevice`] is the real one (a file or a block
-//! device), [`MemoryDevice`], [`FaultyDevice`] and [`RecordingDevice`] are for tests. [`run`] puts
-//! many requests on many devices in flight at once; [`IoQueue`] is a sliding window of them.
+//! device), [`MemoryDevice`], [`FaultyDevice`] and [`RecordingDevice`] are for tests,
+//! [`model::ModelDevice`] takes the time of a disk that is not there. [`run`] puts many requests on
+//! many devices in flight at once; [`IoQueue`] is a sliding window of them.
 //!
 //! Invariants:
 //! * memory given to the kernel is neither freed nor reused before the kernel has given it back,
@@ -20,6 +21,7 @@ mod file;
 mod huge;
 mod in_use;
 mod memory;
+pub mod model;
 mod queue;
 mod random;
 mod recording;

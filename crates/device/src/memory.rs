@@ -118,7 +118,11 @@ impl Device for MemoryDevice {
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
         self.info.check(at, Bytes::from(buf.len()))?;
         for (chunk, range, from) in self.pieces(at, buf.len()) {
-            own(&mut chunk.write())[range].copy_from_slice(&buf[from]);
+            let (mut chunk, bytes) = (chunk.write(), &buf[from]);
+            // Zeros where there are none but zeros take no memory.
+            if chunk.is_some() || bytes.iter().any(|b| *b != 0) {
+                own(&mut chunk)[range].copy_from_slice(bytes);
+            }
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use braid_format::{ByteOffset, Bytes};
 
 use crate::engine::{EngineKind, Flight, Transfer, Wait, engine_kind};
+use crate::model::Ticket;
 use crate::run::{check_write, io_error};
 use crate::{AlignedBuf, Device, DeviceError};
 
@@ -56,6 +57,8 @@ pub struct IoQueue {
     /// Transfer owner -> (slot, part) of the request it belongs to.
     owners: Vec<(u32, u32)>,
     free_owners: Vec<u32>,
+    /// Transfers on modelled disks, each with its slot.
+    modelled: Vec<(Ticket, u32)>,
     in_flight: usize,
 }
 
@@ -76,6 +79,7 @@ impl IoQueue {
             lists: Vec::new(),
             owners: Vec::new(),
             free_owners: Vec::new(),
+            modelled: Vec::new(),
             in_flight: 0,
         }
     }
@@ -131,7 +135,8 @@ impl IoQueue {
         self.reap(Wait::No);
         Ok(())
     }
-    /// Starts the transfers of a request; parts on devices without a descriptor are done at once.
+    /// Starts the transfers of a request; parts on devices without a
+    /// descriptor are done at once, those on modelled disks when they are due.
     fn start(&mut self, slot: u32) {
         let Some(request) = &mut self.pending[slot as usize] else { return };
         let mut from = 0;
@@ -148,7 +153,10 @@ impl IoQueue {
                 (true, Some(t)) => check_write(&*p.device, t.poisoned, p.at, p.len),
                 (false, Some(_)) => p.device.info().check(p.at, p.len),
                 // SAFETY: `len` bytes of the buffer, used by nobody else.
-                (_, None) => unsafe { by_method(p, request.write, memory) },
+                (_, None) => unsafe { by_method(p, request.write, memory) }.map(|ticket| {
+                    request.left += usize::from(ticket.is_some());
+                    self.modelled.extend(ticket.map(|t| (t, slot)));
+                }),
             };
             let target = match checked {
                 Ok(()) => target,
@@ -219,19 +227,53 @@ impl IoQueue {
                 self.lists.push(request.parts);
                 return (request.token, request.buf, request.result);
             }
-            self.reap(Wait::One);
+            if self.modelled.is_empty() {
+                self.reap(Wait::One);
+            } else {
+                self.reap(Wait::No);
+                self.end_modelled();
+            }
+        }
+    }
+    /// Waits for the first of the transfers on modelled disks. Disks of another clock than the
+    /// oldest transfer's wait for their turn.
+    fn end_modelled(&mut self) {
+        let Some((oldest, _)) = self.modelled.first() else { return };
+        let clock = oldest.clock().clone();
+        let same = self.modelled.iter().map(|(t, _)| t).filter(|t| t.clock().is(&clock));
+        let (first, _) = clock.first_of(&same);
+        let of_clock = |(_, (t, _)): &(usize, &(Ticket, u32))| t.clock().is(&clock);
+        let Some((place, _)) = self.modelled.iter().enumerate().filter(of_clock).nth(first) else {
+            return;
+        };
+        let (_, slot) = self.modelled.remove(place);
+        if let Some(request) = &mut self.pending[slot as usize] {
+            request.left -= 1;
+            if request.left == 0 {
+                self.finish(slot);
+            }
         }
     }
 }
 
-/// Serves a part by the device's own method.
+/// Serves a part by the device's own method; on a modelled disk the bytes have moved, and a ticket
+/// says when they are due.
 ///
 /// # Safety
 /// `memory` points to `part.len` bytes that nobody else uses.
-unsafe fn by_method(part: &Part, write: bool, memory: *mut u8) -> Result<(), DeviceError> {
+unsafe fn by_method(
+    part: &Part,
+    write: bool,
+    memory: *mut u8,
+) -> Result<Option<Ticket>, DeviceError> {
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory, part.len.to_usize()) };
-    if write { part.device.write(part.at, bytes) } else { part.device.read(part.at, bytes) }
+    match (part.device.modelled(), write) {
+        (Some(disk), true) => disk.start_write(part.at, bytes).map(Some),
+        (Some(disk), false) => disk.start_read(part.at, bytes).map(Some),
+        (None, true) => part.device.write(part.at, bytes).map(|()| None),
+        (None, false) => part.device.read(part.at, bytes).map(|()| None),
+    }
 }
 
 fn index(n: usize) -> u32 {

@@ -41,7 +41,7 @@ thread_local! {
 /// Issues all requests at once on this thread's ring and waits for all of them; each `result` says
 /// how its request ended. There is no order among the requests of a batch: a flush covers only
 /// writes that had completed before the call. Devices without a descriptor are served by their own
-/// methods meanwhile.
+/// methods meanwhile; modelled disks all at once, in the time of their model.
 ///
 /// Returns, or unwinds, only when the kernel holds none of the requests' memory.
 pub fn run(requests: &mut [Request<'_>]) {
@@ -51,7 +51,7 @@ pub fn run(requests: &mut [Request<'_>]) {
     }
     // Nothing for a ring: none is made.
     if requests.iter().all(|r| r.device.ring_target().is_none()) {
-        return requests.iter_mut().for_each(inline);
+        return by_methods(requests.iter_mut());
     }
     let ran = FLIGHT.try_with(|flight| {
         let Ok(mut flight) = flight.try_borrow_mut() else { return false };
@@ -64,7 +64,28 @@ pub fn run(requests: &mut [Request<'_>]) {
     });
     // A thread at its end, or a device whose own method runs a batch.
     if ran != Ok(true) {
-        requests.iter_mut().for_each(inline);
+        by_methods(requests.iter_mut());
+    }
+}
+
+/// Serves requests by their devices' methods, one after the other; those on modelled disks begin at
+/// the same time.
+fn by_methods<'r, 'a: 'r>(requests: impl Iterator<Item = &'r mut Request<'a>>) {
+    let mut tickets = Vec::new();
+    for r in requests {
+        let Some(disk) = r.device.modelled() else {
+            inline(r);
+            continue;
+        };
+        let started = match &mut r.op {
+            Op::Read(buf) => disk.start_read(r.at, buf),
+            Op::Write(buf) => disk.start_write(r.at, buf),
+            Op::Flush => disk.start_flush(),
+        };
+        r.result = started.map(|ticket| tickets.push(ticket));
+    }
+    for ticket in tickets {
+        ticket.wait();
     }
 }
 
@@ -98,7 +119,7 @@ pub(crate) fn run_on(flight: &mut Flight, requests: &mut [Request<'_>]) {
     if flight.0.pending() > 0 {
         flight.0.reap(Wait::No, |owner, result| settle(requests, owner, result));
     }
-    requests.iter_mut().filter(|r| r.device.ring_target().is_none()).for_each(inline);
+    by_methods(requests.iter_mut().filter(|r| r.device.ring_target().is_none()));
     flight.0.reap(Wait::All, |owner, result| settle(requests, owner, result));
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use braid_format::{ByteOffset, Bytes};
 
 use crate::DeviceError;
+use crate::model::ModelDevice;
 
 /// Longest compare-and-write: the largest sector there is.
 pub const CAW_MAX: Bytes = Bytes(4096);
@@ -177,6 +178,11 @@ pub trait Device: Send + Sync + Debug {
     }
     /// What rings need to serve it together with other devices; `None`: only by its methods.
     fn ring_target(&self) -> Option<RingTarget<'_>> {
+        None
+    }
+    /// The disk model that says how long its requests take, if one does: [`run`](crate::run) and
+    /// [`IoQueue`](crate::IoQueue) let them overlap.
+    fn modelled(&self) -> Option<&ModelDevice> {
         None
     }
     /// Takes liveness byte `byte` (below 2^62), or `None` if anybody on this host holds it. It is
