@@ -35,7 +35,9 @@ pub struct Args {
     /// devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
     /// raise_page_limit (allow 4M on this machine), read_ahead=SIZE (8M), workers_max=N (512),
     /// background_max=N (64), nocachenames (needed to mount something inside), nocachedata (reads go
-    /// past the kernel's page cache: exact beside any others, slower again and again), noallow_other.
+    /// past the kernel's page cache: exact beside any others, slower again and again), noalert (idle
+    /// processors sleep as deep as ever while requests come fast: less power, longer waits),
+    /// noallow_other.
     /// Without log= messages go to the kernel's log (root) or nowhere
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,

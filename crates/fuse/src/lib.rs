@@ -12,6 +12,7 @@
 //!  notify               drops of what the kernel caches
 //!  dispatch             one opcode, one call
 //!  options, connect     mount and unmount
+//!  intake, alert        waiting for requests: asking, and what processors do meanwhile
 //!  workers, session     threads; a mount from greeting to end
 //! ```
 //!
@@ -30,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 pub mod abi;
+mod alert;
 mod braid;
 pub mod connect;
 mod dispatch;

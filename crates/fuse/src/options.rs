@@ -50,6 +50,9 @@ pub struct FuseOptions {
     /// Files open for reading only may be read through the kernel's page cache, except while other
     /// nodes pull at them ([`crate::nodes`]). Off: reads are exact whatever happens, and slower.
     pub cache_data: bool,
+    /// While requests come fast, the processors of this machine may not sleep deeply when idle
+    /// ([`crate::alert`]): programs get their answers sooner, for some power. Needs root.
+    pub alert: bool,
     /// Mount through fusermount3 even as root.
     pub use_helper: bool,
 }
@@ -79,6 +82,7 @@ impl FuseOptions {
             cache_attributes: true,
             cache_names: true,
             cache_data: true,
+            alert: true,
             use_helper: false,
         }
     }
@@ -138,6 +142,7 @@ impl FuseOptions {
             "nocacheattr" => self.cache_attributes = false,
             "nocachenames" => self.cache_names = false,
             "nocachedata" => self.cache_data = false,
+            "noalert" => self.alert = false,
             _ => return self.apply_value(word),
         }
         Ok(true)

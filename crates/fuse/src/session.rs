@@ -112,7 +112,7 @@ impl Session {
         let epoch = self.terms.cache_names;
         self.link.connect(Arc::clone(&self.device), files.root(), epoch);
         let server = Arc::new(Server::new(files, Arc::clone(&self.link), self.terms));
-        let result = workers::run(&self.device, &server, self.options.workers_max);
+        let result = workers::run(&self.device, &server, &self.options);
         self.link.disconnect();
         server.close();
         // After a clean end the kernel has already let go of the mount.

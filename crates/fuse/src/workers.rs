@@ -6,7 +6,8 @@
 //!
 //! What looks short may block all the same, on a lock of another node. The *deputy* looks every
 //! other millisecond whether the device has been without a leader since it last looked, and calls
-//! one: so a request blocked on another node never holds up those behind it for longer.
+//! one: so a request blocked on another node never holds up those behind it for longer. It also
+//! sees to it that processors stay alert in a burst of requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,10 +17,12 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::abi::op;
+use crate::alert::{self, Alert};
 use crate::dispatch::Server;
 use crate::error::FuseError;
 use crate::files::Files;
 use crate::intake::Intake;
+use crate::options::FuseOptions;
 use crate::reply::Device;
 use crate::request::{Request, RequestBuf};
 
@@ -31,6 +34,7 @@ const PARKED_MAX: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(2);
 /// After so many looks at a mount where nothing happens it sleeps until something does.
 const LOOKS_IDLE: u32 = 50;
+const _: () = assert!(alert::LOOKS_QUIET < LOOKS_IDLE, "nobody looks any more");
 
 #[derive(Debug)]
 struct Pool<F> {
@@ -74,13 +78,13 @@ struct State {
 pub fn run<F: Files>(
     device: &Device,
     server: &Arc<Server<F>>,
-    threads_max: usize,
+    options: &FuseOptions,
 ) -> Result<(), FuseError> {
     let pool = Arc::new(Pool {
         device: Arc::clone(device),
         intake: Intake::new(Arc::clone(device)).map_err(FuseError::Device)?,
         server: Arc::clone(server),
-        threads_max,
+        threads_max: options.workers_max,
         spare: std::thread::available_parallelism().map_or(1, usize::from) + SPARE,
         led: AtomicBool::new(false),
         taken: AtomicU64::new(0),
@@ -91,9 +95,10 @@ pub fn run<F: Files>(
         ended: Condvar::new(),
     });
     let deputy = Arc::clone(&pool);
+    let alert = Alert::new(options.alert);
     let deputy = std::thread::Builder::new()
         .name("fuse-deputy".into())
-        .spawn(move || deputy.stand_by())
+        .spawn(move || deputy.stand_by(alert))
         .map_err(FuseError::Thread)?;
     let started = pool.start(&mut pool.state.lock());
     if started.is_err() {
@@ -237,7 +242,7 @@ impl<F: Files> Pool<F> {
     }
 
     /// What the deputy does, until all ends.
-    fn stand_by(self: Arc<Self>) {
+    fn stand_by(self: Arc<Self>, mut alert: Alert) {
         let (mut seen, mut idle) = (0, 0);
         let mut state = self.state.lock();
         while !state.closed {
@@ -254,6 +259,7 @@ impl<F: Files> Pool<F> {
             }
             let taken = self.taken.load(Ordering::Relaxed);
             let led = self.led.load(Ordering::SeqCst);
+            alert.look(taken.wrapping_sub(seen));
             if taken != seen {
                 idle = 0;
             } else if led {
