@@ -172,6 +172,42 @@ fn s0_5_holds_through_the_pools_own_submission() {
 }
 
 #[test]
+fn s0_5_a_copy_gains_what_its_requests_grow() {
+    let (model, unit, total) = (presets::IBM_2GB_INNER, 128 * KIB, 96 * MIB);
+    let rigs: Vec<Rig> = (1..=4).map(|n| Rig::equal(n, model, unit)).collect();
+    // From one half of the pool to the other, a piece read, a piece written: each disk seeks
+    // between any two pieces.
+    let copy = |rig: &Rig, piece: u64| {
+        let middle = rig.pool.info().size.0 / 2 / piece * piece;
+        let touch = |i: u64| {
+            let at = i / 2 * piece;
+            if i % 2 == 0 {
+                rig.touches(false, at, piece)
+            } else {
+                rig.touches(true, middle + at, piece)
+            }
+        };
+        let client = Client::new(4, (0..2 * total / piece).map(touch));
+        drive(&rig.clock, vec![client]).unwrap()[0].rate().megabytes()
+    };
+    let one = copy(&rigs[0], MIB);
+    let mut t = Table::new("S0.5: copying on n disks over copying on one, pieces of n MiB");
+    for n in [2, 3, 4] {
+        t.row(format!("{n}-way"), n as f64, copy(&rigs[n - 1], n as u64 * MIB) / one);
+    }
+    t.within(0.03);
+    // Pieces that do not grow with the stripe are shorter on each disk, and the seeks are not: with
+    // c of a piece's time p / v + c not in moving, (p / v + c) / (p / (n v) + c).
+    let (alone, moving) = (1.0 / one, 1.0 / model.sequential_rate().megabytes());
+    let mut t = Table::new("S0.5: the same, pieces of 1 MiB on all");
+    for n in [2, 3, 4] {
+        let expected = alone / (moving / n as f64 + (alone - moving));
+        t.row(format!("{n}-way"), expected, copy(&rigs[n - 1], MIB) / one);
+    }
+    t.within(0.05);
+}
+
+#[test]
 fn s0_6_members_that_alternate_between_buses_are_twice_as_fast_as_grouped_ones() {
     let (model, unit) = (presets::NASA_SCSI_1992, 128 * KIB);
     let rig = |buses: &[usize], bus: Bus| {
