@@ -181,7 +181,7 @@ fn s0_5_a_copy_gains_what_its_requests_grow() {
         let middle = rig.pool.info().size.0 / 2 / piece * piece;
         let touch = |i: u64| {
             let at = i / 2 * piece;
-            if i % 2 == 0 {
+            if i.is_multiple_of(2) {
                 rig.touches(false, at, piece)
             } else {
                 rig.touches(true, middle + at, piece)
