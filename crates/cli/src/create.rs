@@ -15,7 +15,8 @@ use crate::{size, sources, ui};
 /// Make a pool of devices and a file system on it.
 ///
 /// The data of one file is striped over all devices. Any host that reaches all of them can then
-/// `braid mount` the pool. Everything that was on the devices is lost.
+/// `braid mount` the pool. Everything that was on the devices is lost. The root directory belongs to
+/// who runs this.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: braid create scratch /dev/sdb /dev/sdc /dev/sdd /dev/sde")]
 pub struct Args {
@@ -79,8 +80,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         lock_sector: None,
         force: args.force,
     };
+    let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let make_options =
-        MakeOptions { block_size, nodes: args.nodes, journal_size: args.journal_size };
+        MakeOptions { block_size, nodes: args.nodes, journal_size: args.journal_size, owner };
     // All that can be refused is refused before anything is written.
     let plan = Pool::plan(devices.clone(), &options)?;
     may_make(&plan, &make_options).context("cannot make the file system")?;

@@ -6,7 +6,8 @@
 mod common;
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
 
 use common::{Cluster, Disks, can_mount, fails, ok, sh};
 
@@ -190,4 +191,26 @@ fn a_loop_device_with_a_mounted_file_system_is_in_use() {
     let said = fails(&["create", "p", "--force", device]);
     sh(&format!("umount {dir}; losetup -d {device}"));
     assert!(said.contains("in use") && said.contains(device), "{said}");
+}
+
+#[test]
+fn the_root_directory_belongs_to_who_made_the_pool() {
+    if !can_mount() {
+        return;
+    }
+    let d = Disks::new(1, 256);
+    let tool = d.path("braid");
+    fs::copy(env!("CARGO_BIN_EXE_braid"), &tool).unwrap();
+    sh(&format!("chmod 755 {} {tool}; chown 1234:4321 {}", d.dir.path().display(), d.names()[0]));
+    let made = std::process::Command::new(&tool)
+        .args(d.with(&["create", "mine"], &[]))
+        .uid(1234)
+        .gid(4321)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let mut c = Cluster { disks: d, nodes: Vec::new() };
+    let root = fs::metadata(c.mount(&[])).unwrap();
+    assert_eq!((root.uid(), root.gid(), root.mode() & 0o7777), (1234, 4321, 0o755));
+    c.finish();
 }

@@ -134,6 +134,9 @@ pub enum Error {
         "node slot {0} is in use on this host: a node is mounting, or another check or create runs; try again when it is done"
     )]
     SlotBusy(braid_format::NodeId),
+    /// Somebody has made another file system on the devices since this one was looked at.
+    #[error("another file system was made on these devices just now; try again")]
+    Replaced,
     /// The pool is too small for a file system.
     #[error(
         "pool of {have} bytes is too small: a file system needs {need} (fewer --nodes and smaller --journal-size need less)"
@@ -197,7 +200,7 @@ impl Error {
             Self::NoLocks => E::NOLCK,
             Self::TooManyOrphans => E::NFILE,
             Self::NoSlot(_) => E::USERS,
-            Self::Mounted { .. } | Self::SlotBusy(_) => E::BUSY,
+            Self::Mounted { .. } | Self::SlotBusy(_) | Self::Replaced => E::BUSY,
             Self::Damaged { .. }
             | Self::Inconsistent { .. }
             | Self::Journal { .. }

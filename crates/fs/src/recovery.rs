@@ -52,6 +52,9 @@ impl Recover for Recoverer {
             done => core.watch(done).map_err(late),
         }
     }
+    fn confirm(&self) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.volume.confirm()?)
+    }
 }
 
 /// Reads all private blocks of a dead node whose journal is replayed, and changes nothing.

@@ -50,6 +50,19 @@ impl Volume {
         Ok(volume)
     }
 
+    /// Looks again, with a liveness lock held: whoever makes a pool or a file system holds them all
+    /// meanwhile, and may have done so since this was opened.
+    ///
+    /// # Errors
+    /// [`Error::Replaced`], or a device failed.
+    pub fn confirm(&self) -> Result<()> {
+        if !self.pool.is_current() {
+            return Err(Error::Replaced);
+        }
+        let now = Self::open(self.pool.clone())?;
+        let same = now.sb.fs_uuid == self.sb.fs_uuid && now.geo == self.geo;
+        if same { Ok(()) } else { Err(Error::Replaced) }
+    }
     /// Where the copy of the superblock stands: the last 128 KiB boundary (the largest slot).
     pub fn copy_offset(pool: &Pool) -> ByteOffset {
         let size = pool.info().size.get();

@@ -133,6 +133,12 @@ pub enum LockError {
         /// What was found.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
+    /// What is on the devices is no longer what this node is joining.
+    #[error("{source}")]
+    Replaced {
+        /// What the file system said.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
     /// A thread could not be started, or a socket not be made.
     #[error("{what}: {source}")]
     Os {

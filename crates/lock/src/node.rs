@@ -93,6 +93,14 @@ pub trait Recover: Send + Sync {
     /// # Errors
     /// The slot stays `Recovering`; it is tried again, less and less often.
     fn recover(&self, dead: Me) -> Result<(), NotRecovered>;
+    /// Called once the liveness lock of a slot is held and before the slot is changed: whoever
+    /// makes a file system holds those locks meanwhile, so what is there now stays.
+    ///
+    /// # Errors
+    /// It is not the file system that this node has looked at before.
+    fn confirm(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
 }
 
 /// Why a dead node is not recovered.

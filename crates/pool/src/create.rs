@@ -4,13 +4,14 @@
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use braid_device::{AlignedBuf, Device};
+use braid_device::{AlignedBuf, ByteLockGuard, Device};
 use braid_format::label::{
     Child, DeviceClass, Label, Member, MemberState, NodeKind, Segment, SubpoolKind, TreeNode,
 };
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex, StripeUnit};
 use uuid::Uuid;
 
+use crate::assemble::LABEL_LOCK_BYTE;
 use crate::clock::unix_seconds;
 use crate::error::PoolError;
 use crate::map::Map;
@@ -65,7 +66,10 @@ impl Pool {
         devices: Vec<Arc<dyn Device>>,
         options: &CreateOptions,
     ) -> Result<Self, PoolError> {
-        let (label, dirty) = examine(&devices, options)?;
+        examine(&devices, options)?;
+        // Until the labels stand: nobody who has read the old ones gets any further with them.
+        let _claimed = claim(&devices)?;
+        let (label, dirty) = examine_claimed(&devices, options)?;
         for device in &dirty {
             wipe(device)?;
         }
@@ -95,6 +99,39 @@ fn examine(
     options: &CreateOptions,
 ) -> Result<(Label, Vec<Arc<dyn Device>>), PoolError> {
     check_options(devices, options)?;
+    for device in devices {
+        if let Some(label) = Found::read(device.clone()).newest()
+            && node_lives(device)?
+        {
+            return Err(lives(device, &label.name));
+        }
+    }
+    examine_claimed(devices, options)
+}
+
+fn lives(device: &Arc<dyn Device>, pool: &str) -> PoolError {
+    let how = format!("a node has pool {pool:?} mounted");
+    PoolError::InUse { path: path_of(device), how }
+}
+
+/// Holds what a node, a check, another create or the mending of a label would need of each device.
+fn claim(devices: &[Arc<dyn Device>]) -> Result<Vec<ByteLockGuard>, PoolError> {
+    let mut claimed = Vec::new();
+    for device in devices {
+        for byte in LABEL_LOCK_BYTE..=NODE_SLOTS_MAX {
+            let how = "a node is mounting, or another create or check runs";
+            let busy = || PoolError::InUse { path: path_of(device), how: how.to_owned() };
+            claimed.push(device.lock_byte(byte)?.ok_or_else(busy)?);
+        }
+    }
+    Ok(claimed)
+}
+
+/// As [`examine`], with what nodes hold in this process's hands.
+fn examine_claimed(
+    devices: &[Arc<dyn Device>],
+    options: &CreateOptions,
+) -> Result<(Label, Vec<Arc<dyn Device>>), PoolError> {
     let mut dirty = Vec::new();
     for device in devices {
         if check_device(device, options)? {
@@ -169,10 +206,6 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
     }
     let found = Found::read(device.clone());
     if let Some(label) = found.newest() {
-        if node_lives(device)? {
-            let how = format!("a node has pool {:?} mounted", label.name);
-            return Err(PoolError::InUse { path: path(), how });
-        }
         if !options.force {
             let (name, pool) = (label.name.clone(), label.pool);
             return Err(PoolError::BelongsToPool { path: path(), name, pool });

@@ -185,6 +185,14 @@ impl Pool {
         self.0.topology.read().label.clone()
     }
 
+    /// Whether every member still carries the label in force: nobody has made another pool of
+    /// them since.
+    pub fn is_current(&self) -> bool {
+        let topology = self.0.topology.read();
+        let id = members::id(&topology.label);
+        topology.devices.iter().all(|d| members::Found::read(d.clone()).carries(id))
+    }
+
     /// The mapping of the epoch in use.
     pub fn map(&self) -> Map {
         self.0.topology.read().map.clone()

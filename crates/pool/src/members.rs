@@ -31,9 +31,9 @@ pub struct Found {
 }
 
 /// Names an epoch: the number, and which change it was.
-type EpochId = (Epoch, Uuid);
+pub(crate) type EpochId = (Epoch, Uuid);
 
-fn id(label: &Label) -> EpochId {
+pub(crate) fn id(label: &Label) -> EpochId {
     (label.epoch, label.change_id)
 }
 
@@ -72,7 +72,7 @@ impl Found {
         self.copies.iter().filter_map(|c| c.as_ref().ok())
     }
 
-    fn carries(&self, epoch: EpochId) -> bool {
+    pub(crate) fn carries(&self, epoch: EpochId) -> bool {
         self.labels().any(|l| id(l) == epoch)
     }
 

@@ -10,7 +10,10 @@ use std::sync::Arc;
 use braid_format::label::{Label, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_pool::assemble::LABEL_LOCK_BYTE;
-use braid_pool::device::{Device, FileDevice, MemoryDevice, OpenOptions, probe};
+use braid_pool::device::{
+    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, FileDevice, MemoryDevice,
+    OpenOptions, probe,
+};
 use braid_pool::members::{write_copies, write_epoch};
 use braid_pool::{CreateOptions, MemberCondition, Pool, PoolError, discover};
 use tempfile::TempDir;
@@ -233,6 +236,71 @@ fn a_pool_that_a_node_lives_on_is_not_overwritten() {
     assert!(matches!(error, PoolError::InUse { .. }));
     drop(guard);
     Pool::create(devices, &options).unwrap();
+}
+
+/// At its first write says whether somebody could take a slot's liveness byte.
+#[derive(Debug)]
+struct Watched {
+    inner: Arc<dyn Device>,
+    free: std::sync::Mutex<Vec<bool>>,
+}
+impl Device for Watched {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.read(at, buf)
+    }
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        let taken = [0, 1, 1024].map(|byte| self.inner.lock_byte(byte).unwrap().is_some());
+        self.free.lock().unwrap().extend(taken);
+        self.inner.write(at, buf)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.inner.flush()
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        self.inner.compare_and_write(at, expected, new)
+    }
+    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.inner.discard(at, len)
+    }
+    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.inner.write_zeroes(at, len)
+    }
+    fn as_raw_fd(&self) -> Option<std::os::fd::RawFd> {
+        None
+    }
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        self.inner.lock_byte(byte)
+    }
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.inner.byte_locked(byte)
+    }
+}
+
+#[test]
+fn while_a_pool_is_made_nobody_joins_what_was_there() {
+    let inner = [memory("one", 8), memory("two", 8)];
+    let watched = inner.map(|inner| Arc::new(Watched { inner, free: std::sync::Mutex::default() }));
+    let devices: Vec<Arc<dyn Device>> =
+        watched.iter().map(|w| w.clone() as Arc<dyn Device>).collect();
+    Pool::create(devices.clone(), &CreateOptions::new("old")).unwrap();
+    let options = CreateOptions { force: true, ..CreateOptions::new("new") };
+    let old = Pool::assemble(devices.clone()).unwrap();
+    assert!(old.is_current());
+    Pool::create(devices.clone(), &options).unwrap();
+    assert!(!old.is_current());
+    for w in &watched {
+        let free = w.free.lock().unwrap();
+        assert!(free.len() >= 12 && free.iter().all(|free| !free), "{free:?}");
+        assert!(w.inner.lock_byte(1).unwrap().is_some(), "still held");
+    }
 }
 
 #[test]

@@ -84,8 +84,12 @@ impl Image {
         let options = CreateOptions::new("simulated").stripe_unit(STRIPE_UNIT).expect("a unit");
         let pool = Pool::create(members, &options).expect("a simulated pool");
         let block_size = BlockSize::new(Bytes(if large { 8192 } else { 4096 })).expect("a size");
-        let make_options =
-            MakeOptions { block_size, nodes: Some(SLOTS), journal_size: Some(JOURNAL.get()) };
+        let make_options = MakeOptions {
+            block_size,
+            nodes: Some(SLOTS),
+            journal_size: Some(JOURNAL.get()),
+            ..MakeOptions::default()
+        };
         make(&pool, &make_options, &mut |_, _| ()).expect("a simulated file system");
         let image = Self::around(Places::open(pool).expect("a file system"), memories);
         image.fill();

@@ -81,6 +81,7 @@ pub fn check(
 ) -> Result<Report> {
     let volume = Arc::new(Volume::open(pool)?);
     let claimed = claim(&volume)?;
+    volume.confirm()?;
     let mut checker = Checker {
         space: Space::new(&volume),
         inodes: Inodes::default(),

@@ -418,6 +418,54 @@ fn nobody_mounts_makes_or_checks_beside_a_check() {
     assert!(claim(&volume).is_ok());
 }
 
+/// A node that has looked at a file system joins it only if it is there still.
+#[test]
+fn what_was_made_anew_is_not_joined_as_what_it_was() {
+    use braid_lock::{JoinOptions, LockError, Membership, NodeAreas, PoolNodes};
+
+    let device: Arc<dyn Device> = MemoryDevice::new("old", Bytes(64 << 20), Bytes(512));
+    let options = braid_pool::CreateOptions::new("old");
+    let old = Pool::create(vec![device.clone()], &options).unwrap();
+    make(&old, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let join = |volume: &Arc<Volume>| {
+        let areas = NodeAreas::from_superblock(&volume.sb).unwrap();
+        let nodes = Arc::new(PoolNodes::new(volume.pool.clone(), areas));
+        let core = Arc::default();
+        let recoverer = Arc::new(crate::recovery::Recoverer { volume: volume.clone(), core });
+        Membership::join(nodes, JoinOptions::default(), recoverer)
+    };
+    let image = || {
+        let mut bytes = vec![0; 64 << 20];
+        device.read(ByteOffset(0), &mut bytes).unwrap();
+        bytes
+    };
+    // The file system alone.
+    let looked = Arc::new(Volume::open(old.clone()).unwrap());
+    make(&old, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let before = image();
+    assert!(matches!(join(&looked).err(), Some(LockError::Replaced { .. })));
+    assert!(matches!(looked.confirm(), Err(Error::Replaced)));
+    assert!(before == image());
+    // In other places.
+    make(&old, &MakeOptions { nodes: Some(2), ..MakeOptions::default() }, &mut |_, _| {}).unwrap();
+    let before = image();
+    assert!(join(&looked).is_err());
+    // The pool too, and no file system on it yet.
+    assert!(before == image());
+    let looked = Arc::new(Volume::open(old.clone()).unwrap());
+    let options = braid_pool::CreateOptions { force: true, ..options };
+    let new = Pool::create(vec![device.clone()], &options).unwrap();
+    let before = image();
+    assert!(matches!(join(&looked).err(), Some(LockError::Replaced { .. })));
+    let made = make(&old, &MakeOptions::default(), &mut |_, _| {});
+    assert!(matches!(made, Err(Error::Replaced)), "{made:?}");
+    assert!(before == image(), "written to what is somebody else's now");
+    make(&new, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    assert!(matches!(join(&looked).err(), Some(LockError::Replaced { .. })));
+    let looked = Arc::new(Volume::open(new).unwrap());
+    join(&looked).unwrap().leave().unwrap();
+}
+
 #[test]
 fn sealed_superblocks_with_areas_that_cannot_be_are_refused() {
     let pool = Pool::for_tests(1, Bytes(64 << 20));

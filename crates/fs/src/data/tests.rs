@@ -44,6 +44,7 @@ impl Rig {
             nodes: Some(2),
             journal_size: Some(1024 << block_size.shift()),
             block_size,
+            ..MakeOptions::default()
         };
         make(&pool, &options, &mut |_, _| {}).unwrap();
         let options = MountOptions { dirty_max: Bytes(dirty_max), ..MountOptions::default() };

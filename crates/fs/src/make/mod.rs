@@ -38,10 +38,12 @@ pub struct MakeOptions {
     pub nodes: Option<u16>,
     /// Bytes of one journal; `None`: by the pool's size.
     pub journal_size: Option<u64>,
+    /// User and group that the root directory belongs to.
+    pub owner: (u32, u32),
 }
 impl Default for MakeOptions {
     fn default() -> Self {
-        Self { block_size: BlockSize::DEFAULT, nodes: None, journal_size: None }
+        Self { block_size: BlockSize::DEFAULT, nodes: None, journal_size: None, owner: (0, 0) }
     }
 }
 
@@ -67,7 +69,11 @@ fn plan(pool: &PoolInfo, options: &MakeOptions) -> Result<Plan> {
 pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let plan = plan(pool.info(), options)?;
     let _claimed = claim(pool)?;
-    let maker = Maker { pool, plan, geo: plan.geo, nonce: random() };
+    if !pool.is_current() {
+        return Err(Error::Replaced);
+    }
+    let owner = options.owner;
+    let maker = Maker { pool, plan, geo: plan.geo, nonce: random(), owner };
     maker.wipe()?;
     maker.fixed_area()?;
     maker.groups(progress)?;
@@ -103,6 +109,8 @@ struct Maker<'a> {
     geo: Geometry,
     /// Nonce of all lock records.
     nonce: u64,
+    /// Of the root directory.
+    owner: (u32, u32),
 }
 
 impl Maker<'_> {
@@ -289,7 +297,7 @@ impl Maker<'_> {
     /// The first chunk: the root directory, empty, and free slots behind it.
     fn root(&self) -> Result<()> {
         let first = self.root_block(&self.shape(0)?);
-        let raw = root_dinode(first);
+        let raw = root_dinode(first, self.owner);
         self.slots(first, Geometry::SLOTS_PER_CHUNK, |i, bytes| {
             let block = BlockNo(first.get() + i * self.geo.slot_blocks());
             let kind = if i == 0 { MetaKind::Dinode } else { MetaKind::Free };
@@ -375,10 +383,12 @@ pub(crate) fn area_kind(n: u64) -> MetaKind {
     }
 }
 
-fn root_dinode(block: BlockNo) -> RawDinode {
+fn root_dinode(block: BlockNo, owner: (u32, u32)) -> RawDinode {
     let now = crate::inode::raw_time(crate::inode::now());
     let mut raw = RawDinode::new_zeroed();
     raw.mode.set(0o040_755);
+    raw.uid.set(owner.0);
+    raw.gid.set(owner.1);
     raw.nlink.set(2);
     for time in [&mut raw.atime, &mut raw.mtime, &mut raw.ctime, &mut raw.btime] {
         *time = RawTime { ..now };

@@ -622,7 +622,7 @@ impl Claim<'_> {
             None => read_slots(self.store)?,
         };
         for record in records.iter().filter(|r| r.state == SlotState::Free) {
-            if let Some(claimed) = self.free(record)? {
+            if let Some(claimed) = self.free(record, recover)? {
                 return Ok(claimed);
             }
         }
@@ -649,11 +649,16 @@ impl Claim<'_> {
     }
 
     /// Takes a free slot, unless another is faster.
-    fn free(&self, record: &SlotRecord) -> Result<Option<Claimed>, LockError> {
+    fn free(
+        &self,
+        record: &SlotRecord,
+        recover: &dyn Recover,
+    ) -> Result<Option<Claimed>, LockError> {
         let slot = record.life.slot;
         let Some(life) = self.store.lock_life(slot).map_err(LockError::NodeStore)? else {
             return Ok(None);
         };
+        recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
         let (mine, socket) = self.active(record)?;
         Ok(write_slot(self.store, record, &mine)?.then_some((mine, socket, life)))
     }
@@ -680,6 +685,7 @@ impl Claim<'_> {
         let Some(life) = self.store.lock_life(slot).map_err(LockError::NodeStore)? else {
             return Ok(None);
         };
+        recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
         let (mut mine, socket) = self.active(record)?;
         let mut taking = mine.clone();
         taking.state = SlotState::Recovering;
