@@ -214,12 +214,8 @@ fn finish<E: std::error::Error + Send + Sync + 'static>(
 }
 
 fn fresh_pool(rig: &Rig) -> Result<Pool> {
-    let options = CreateOptions {
-        name: "bench".to_owned(),
-        stripe_unit: StripeUnit::new(Bytes(256 << 10)).context("stripe unit")?,
-        lock_sector: None,
-        force: true,
-    };
+    let stripe_unit = StripeUnit::new(Bytes(256 << 10)).context("stripe unit")?;
+    let options = CreateOptions { stripe_unit, force: true, ..CreateOptions::new("bench") };
     Ok(Pool::create(rig.devices()?, &options)?)
 }
 

@@ -4,30 +4,31 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use braid_format::label::Label;
 use braid_format::superblock::RawSuperblock;
-use braid_format::{BlockSize, Bytes, StripeUnit};
+use braid_format::{BlockSize, Bytes};
 use braid_fs::make::{MakeOptions, make, may_make};
 use braid_pool::device::Device;
+use braid_pool::layout::{Weights, subpool_name};
 use braid_pool::{CreateOptions, Pool};
 
-use crate::{size, sources, ui};
+use crate::{shape, size, sources, topology, ui};
 
 /// Make a pool of devices and a file system on it.
 ///
-/// The data of one file is striped over all devices. Any host that reaches all of them can then
-/// `braid mount` the pool. Everything that was on the devices is lost. The root directory belongs to
-/// who runs this.
+/// The data of one file is striped over all devices, unless another shape is asked for. Any host
+/// that reaches all of them can then `braid mount` the pool. Everything that was on the devices is
+/// lost. The root directory belongs to who runs this.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: braid create scratch /dev/sdb /dev/sdc /dev/sdd /dev/sde")]
+#[command(after_help = shape::HELP)]
 pub struct Args {
     /// Name of the pool: letters, digits, '-', '_' and '.', at most 63
     name: String,
     /// Block devices, or files of a fixed size
-    #[arg(required = true, value_name = "DEVICE")]
+    #[arg(required_unless_present = "layout", value_name = "DEVICE")]
     devices: Vec<PathBuf>,
-    /// Contiguous bytes on one device before the next; a multiple of 4 KiB
-    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
-    stripe_unit: u64,
+    #[command(flatten)]
+    shape: shape::ShapeArgs,
     /// Block of the file system; a power of two from 4 KiB to 64 KiB
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse)]
     block_size: u64,
@@ -40,26 +41,21 @@ pub struct Args {
     /// Use devices although they carry another file system or belonged to another pool
     #[arg(long)]
     force: bool,
-    /// Only say whether it could be done; write nothing
+    /// Only show what would be made, or why it cannot be; write nothing
     #[arg(long)]
     dry_run: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let Some(stripe_unit) = StripeUnit::new(Bytes(args.stripe_unit)) else {
-        bail!(
-            "a stripe unit of {} cannot be: take a multiple of 4 KiB, up to 1 GiB",
-            size::show(args.stripe_unit)
-        );
-    };
     let Some(block_size) = BlockSize::new(Bytes(args.block_size)) else {
         bail!(
             "a block size of {} cannot be: take 4K, 8K, 16K, 32K or 64K",
             size::show(args.block_size)
         );
     };
-    for path in &args.devices {
+    let shape = args.shape.read(&args.devices)?;
+    for path in &shape.devices {
         if !path.exists() {
             bail!(
                 "{}: no such device or file (`truncate -s 10G FILE` makes a file to try with)",
@@ -70,22 +66,28 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             bail!("{}: in use: {use_}", path.display());
         }
     }
-    let devices = sources::open_devices(&args.devices, false)?;
+    let devices = sources::open_devices(&shape.devices, false)?;
     for device in &devices {
         refuse_live(device.as_ref())?;
     }
-    let options = CreateOptions {
-        name: args.name.clone(),
-        stripe_unit,
-        lock_sector: None,
-        force: args.force,
-    };
+    let mut options = CreateOptions { force: args.force, ..CreateOptions::new(&args.name) };
+    args.shape.apply(&shape, &devices, &mut options)?;
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let make_options =
         MakeOptions { block_size, nodes: args.nodes, journal_size: args.journal_size, owner };
-    // All that can be refused is refused before anything is written.
-    let plan = Pool::plan(devices.clone(), &options)?;
-    may_make(&plan, &make_options).context("cannot make the file system")?;
+    // All that can be refused is refused before anything is written, or takes time.
+    let mut plan = Pool::plan(devices.clone(), &options)?;
+    if options.weights == Weights::Speed {
+        shape::measure_all(&devices, &mut options)?;
+        plan = Pool::plan(devices.clone(), &options)?;
+    }
+    let paths: Vec<String> = devices.iter().map(|d| d.info().name.clone()).collect();
+    print!("{}", topology::draw(&plan.label, &paths));
+    for line in topology::remarks(&plan.label) {
+        println!("{line}");
+    }
+    refuse_subpools(&plan.label)?;
+    may_make(&plan.info, &make_options).context("cannot make the file system")?;
     if args.dry_run {
         println!("pool '{}' could be made; nothing was written", args.name);
         return Ok(ExitCode::SUCCESS);
@@ -101,12 +103,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         size::show(info.size.get()),
         info.members.len(),
         if info.members.len() == 1 { "device" } else { "devices" },
-        size::show(stripe_unit.bytes().get()),
+        size::show(shape.unit.bytes().get()),
         size::show(args.block_size),
     );
     println!(
         "mount it, on every host that reaches the devices: braid mount {} DIR",
-        mount_hint(args)
+        mount_hint(&args.name, &shape.devices)
     );
     Ok(ExitCode::SUCCESS)
 }
@@ -121,12 +123,25 @@ fn refuse_live(device: &dyn Device) -> Result<()> {
     Ok(())
 }
 
+/// The pool layer has subpools; the file system does not know where to put what yet.
+fn refuse_subpools(label: &Label) -> Result<()> {
+    let kinds: Vec<_> = label.segments.iter().map(|s| subpool_name(s.subpool)).collect();
+    if kinds.len() > 1 {
+        bail!(
+            "this pool would have subpools ({}), which this version cannot put a file system on \
+             yet; mirrors (--mirror 2) need none",
+            kinds.join(", ")
+        );
+    }
+    Ok(())
+}
+
 /// Plain files are not found by a scan: name them.
-fn mount_hint(args: &Args) -> String {
-    let files = args.devices.iter().all(|d| d.metadata().is_ok_and(|m| m.is_file()));
+fn mount_hint(name: &str, devices: &[PathBuf]) -> String {
+    let files = devices.iter().all(|d| d.metadata().is_ok_and(|m| m.is_file()));
     if files {
-        args.devices.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(" ")
+        devices.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(" ")
     } else {
-        args.name.clone()
+        name.to_owned()
     }
 }

@@ -8,7 +8,7 @@ use braid_format::node::{SlotDamage, SlotState};
 use braid_fs::ClusterView;
 use serde_json::json;
 
-use crate::{runtime, size, sources, ui};
+use crate::{runtime, size, sources, topology, ui};
 
 /// Show mounts of this host, or a pool: members, space, nodes.
 #[derive(Debug, clap::Args)]
@@ -16,6 +16,9 @@ pub struct Args {
     /// The pool's name, or all of its devices (default: what is mounted on this host)
     #[arg(value_name = "NAME|DEVICE")]
     sources: Vec<String>,
+    /// Show the pool's topology: how its members are put together
+    #[arg(long, requires = "sources")]
+    topology: bool,
     /// Machine-readable
     #[arg(long)]
     json: bool,
@@ -31,18 +34,31 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None
     } else {
         let pool = sources::open(&args.sources, true)?;
-        Some((pool.info().clone(), braid_fs::inspect(pool)?))
+        let (info, label) = (pool.info().clone(), pool.label());
+        let paths: Vec<String> = info.members.iter().map(|m| m.path.clone()).collect();
+        if args.topology && !args.json {
+            print!("{}", topology::draw(&label, &paths));
+            for line in topology::remarks(&label) {
+                println!("{line}");
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some((info, braid_fs::inspect(pool)?, topology::as_json(&label, &paths)))
     };
     if args.json {
         let mounts: Vec<_> = mounts
             .iter()
             .map(|m| json!({"pid": m.pid, "pool": m.pool, "mount_point": m.mount_point}))
             .collect();
-        let pool = view.as_ref().map(|(info, cluster)| as_json(info, cluster));
+        let pool = view.as_ref().map(|(info, cluster, topology)| {
+            let mut pool = as_json(info, cluster);
+            pool["topology"] = topology.clone();
+            pool
+        });
         println!("{}", serde_json::to_string_pretty(&json!({"mounts": mounts, "pool": pool}))?);
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some((info, cluster)) = &view {
+    if let Some((info, cluster, _)) = &view {
         show(info, cluster);
     } else if mounts.is_empty() {
         println!("nothing is mounted on this host; name a pool to see it");

@@ -5,15 +5,15 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use braid_device::{AlignedBuf, ByteLockGuard, Device};
-use braid_format::label::{
-    Child, DeviceClass, Label, Member, MemberState, NodeKind, Segment, SubpoolKind, TreeNode,
-};
+use braid_format::label::{DeviceClass, Label, Member, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex, StripeUnit};
 use uuid::Uuid;
 
 use crate::assemble::LABEL_LOCK_BYTE;
 use crate::clock::unix_seconds;
 use crate::error::PoolError;
+use crate::layout::build::BuildOptions;
+use crate::layout::{Layout, Redundancy, Weights, build, usual};
 use crate::map::Map;
 use crate::members::{Found, write_epoch};
 use crate::{Pool, PoolInfo};
@@ -32,7 +32,38 @@ pub struct CreateOptions {
     pub lock_sector: Option<Bytes>,
     /// Overwrite other pools and file systems (never a device in use).
     pub force: bool,
+    /// The shape; `None`: what `redundancy` says, over all devices.
+    pub layout: Option<Layout>,
+    /// What may be lost, where there is no layout.
+    pub redundancy: Redundancy,
+    /// Weights of stripes that do not say them.
+    pub weights: Weights,
+    /// Leave the order of members in stripes and groups as given, whatever bus they are on.
+    pub keep_order: bool,
+    /// What is known of the devices, in their order; of those past its end nothing is.
+    pub hints: Vec<Hint>,
 }
+
+/// What is known of a device before it joins.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// Bus or controller, from 1; 0 unknown.
+    pub bus: u16,
+    /// Bandwidth; 0 unknown.
+    pub bytes_per_second: Bytes,
+    /// Serial number or world-wide name.
+    pub serial: String,
+}
+
+/// A pool as it would be made.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What it would be.
+    pub info: PoolInfo,
+    /// Its first label.
+    pub label: Label,
+}
+
 impl CreateOptions {
     /// Defaults, with this name.
     pub fn new(name: impl Into<String>) -> Self {
@@ -41,6 +72,11 @@ impl CreateOptions {
             stripe_unit: StripeUnit::DEFAULT,
             lock_sector: None,
             force: false,
+            layout: None,
+            redundancy: Redundancy::None,
+            weights: Weights::None,
+            keep_order: false,
+            hints: Vec::new(),
         }
     }
 
@@ -55,11 +91,12 @@ impl CreateOptions {
 }
 
 impl Pool {
-    /// Makes a striped pool of `devices`, in this order, and opens it. All space of unequal
-    /// members is used, up to one stripe unit each. Its logical bytes are whatever was there.
+    /// Makes a pool of `devices`, which become its members in this order, and opens it: striped over
+    /// all of them unless the options say otherwise. All space of unequal members is used, up to
+    /// one stripe unit each. Its logical bytes are whatever was there.
     ///
     /// # Errors
-    /// Before anything is written: a bad name, too many or no devices, one given twice, read-only,
+    /// Before anything is written: a layout that cannot be, a bad name, too many or no devices, one given twice, read-only,
     /// in use, too small, or (without `force`) with something on it. Later:
     /// [`PoolError::Device`]; the devices may then carry labels of the unfinished pool.
     pub fn create(
@@ -84,12 +121,10 @@ impl Pool {
     ///
     /// # Errors
     /// As there.
-    pub fn plan(
-        devices: Vec<Arc<dyn Device>>,
-        options: &CreateOptions,
-    ) -> Result<PoolInfo, PoolError> {
+    pub fn plan(devices: Vec<Arc<dyn Device>>, options: &CreateOptions) -> Result<Plan, PoolError> {
         let (label, _) = examine(&devices, options)?;
-        Ok(Self::open(devices, label)?.info().clone())
+        let info = Self::open(devices, label.clone())?.info().clone();
+        Ok(Plan { info, label })
     }
 }
 
@@ -139,7 +174,12 @@ fn examine_claimed(
         }
     }
     let label = label_of(devices, options)?;
-    // Compiles, and refuses what cannot be mapped, before anything is lost.
+    // Refuses what cannot be written or mapped before anything is lost.
+    let written = label.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]);
+    written.map_err(|source| PoolError::Label {
+        path: devices.first().map(path_of).unwrap_or_default(),
+        source: Box::new(source),
+    })?;
     Map::new(&label)?;
     Ok((label, dirty))
 }
@@ -261,23 +301,20 @@ fn verify(
     Err(PoolError::GivenTwice { path: path_of(device), other })
 }
 
-/// The first label of a pool of these devices: one stripe over one slice of each.
+/// The first label of a pool of these devices.
 fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Label, PoolError> {
-    let unit = options.stripe_unit.bytes();
-    let mut members = Vec::with_capacity(devices.len());
-    let mut nodes = Vec::with_capacity(devices.len() + 1);
-    let mut total = 0;
-    for (i, device) in (0_u16..).zip(devices) {
-        let member = member_of(device)?;
-        let len = member.data_len.0 / unit.0 * unit.0;
-        total += len;
-        let kind = NodeKind::Slice { member: MemberIndex(i), start: ByteOffset(0) };
-        nodes.push(TreeNode { len: Bytes(len), kind });
-        members.push(member);
-    }
-    let stripe = u16::try_from(nodes.len()).unwrap_or(u16::MAX);
-    let children = (0..stripe).map(|node| Child { node, weight: 1 }).collect();
-    nodes.push(TreeNode { len: Bytes(total), kind: NodeKind::Stripe { unit, children } });
+    let unit = options.stripe_unit;
+    let none = Hint::default();
+    let hints = options.hints.iter().chain(std::iter::repeat(&none));
+    let members =
+        devices.iter().zip(hints).map(|(d, h)| member_of(d, h)).collect::<Result<Vec<_>, _>>()?;
+    let keep_order = options.keep_order;
+    let layout = match &options.layout {
+        Some(layout) => layout.clone(),
+        None => usual(&members, options.redundancy, keep_order)?,
+    };
+    let how = BuildOptions { unit, keep_order, weights: options.weights.clone() };
+    let built = build(&layout, &members, &how)?;
     let sector = devices.iter().map(|d| d.info().sector).max().unwrap_or(Bytes(512));
     let now = unix_seconds();
     Ok(Label {
@@ -291,22 +328,16 @@ fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Labe
         lock_sector: options.lock_sector.unwrap_or(sector),
         block_size: Bytes(0),
         reshaping: false,
-        stripe_unit: unit,
+        stripe_unit: unit.bytes(),
         created: now,
         changed: now,
         members,
-        nodes,
-        segments: vec![Segment {
-            start: ByteOffset(0),
-            len: Bytes(total),
-            node: stripe,
-            node_start: ByteOffset(0),
-            subpool: SubpoolKind::General,
-        }],
+        nodes: built.nodes,
+        segments: built.segments,
     })
 }
 
-fn member_of(device: &Arc<dyn Device>) -> Result<Member, PoolError> {
+fn member_of(device: &Arc<dyn Device>, hint: &Hint) -> Result<Member, PoolError> {
     let info = device.info();
     let copy1 = Label::copy1_at(info.size).ok_or_else(|| PoolError::TooSmall {
         path: info.name.clone(),
@@ -328,9 +359,9 @@ fn member_of(device: &Arc<dyn Device>) -> Result<Member, PoolError> {
         state: MemberState::Active,
         state_epoch: Epoch(1),
         class,
-        bytes_per_second: Bytes(0),
-        bus: 0,
+        bytes_per_second: hint.bytes_per_second,
+        bus: hint.bus,
         path: info.name.clone(),
-        serial: String::new(),
+        serial: hint.serial.clone(),
     })
 }

@@ -7,6 +7,7 @@ use braid_format::{ByteOffset, Bytes, Epoch, FormatError, MemberIndex};
 use thiserror::Error;
 use uuid::Uuid;
 
+use crate::layout::{LayoutError, LayoutFault};
 use crate::map::MapError;
 
 /// A member that is not there.
@@ -290,6 +291,9 @@ pub enum PoolError {
         /// What is wrong.
         source: Box<FormatError>,
     },
+    /// A layout that cannot be.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
     /// A topology that this version cannot serve.
     #[error(transparent)]
     Map(#[from] MapError),
@@ -350,5 +354,11 @@ pub enum PoolError {
 impl From<DeviceError> for PoolError {
     fn from(source: DeviceError) -> Self {
         Self::Device { source: Box::new(source) }
+    }
+}
+
+impl From<LayoutFault> for PoolError {
+    fn from(fault: LayoutFault) -> Self {
+        Self::Layout(fault.into())
     }
 }

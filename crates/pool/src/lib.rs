@@ -21,6 +21,7 @@ pub mod discover;
 pub mod error;
 pub mod group;
 pub mod io;
+pub mod layout;
 pub mod map;
 pub mod members;
 pub mod queue;
@@ -35,7 +36,7 @@ use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use parking_lot::{RwLock, RwLockReadGuard};
 use uuid::Uuid;
 
-pub use create::CreateOptions;
+pub use create::{CreateOptions, Hint, Plan};
 pub use discover::{FoundMember, FoundPool, MemberCondition, discover};
 pub use error::{MissingMember, PoolError};
 pub use io::PoolRequest;

@@ -1,0 +1,232 @@
+//! What a topology gives: bytes, redundancy, expected bandwidth, and what an operator should know.
+
+use core::fmt;
+
+use braid_format::Bytes;
+use braid_format::label::{Label, Member, NodeKind, SubpoolKind, TreeNode};
+
+use super::build::unused;
+
+/// What a label's topology gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Logical bytes.
+    pub usable: Bytes,
+    /// Bytes of all data areas.
+    pub raw: Bytes,
+    /// Of each member, bytes in no slice.
+    pub unused: Vec<Bytes>,
+    /// Members that may be lost, whichever they are.
+    pub tolerates: u16,
+    /// Bytes per second of large reads of data, when all members' are known.
+    pub read: Option<Bytes>,
+    /// Bytes per second of large writes of data, when all members' are known.
+    pub write: Option<Bytes>,
+    /// What should be said.
+    pub notes: Vec<Note>,
+}
+
+/// Something an operator should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// Bytes that cannot be used.
+    Unused {
+        /// The member.
+        path: String,
+        /// How many.
+        bytes: Bytes,
+        /// They could only hold data without redundancy.
+        redundant: bool,
+    },
+    /// The slowest member, where it is much slower than the fastest.
+    Slow {
+        /// The member.
+        path: String,
+        /// Its bytes per second.
+        speed: Bytes,
+        /// The fastest's.
+        fastest: Bytes,
+        /// It takes its share only.
+        weighted: bool,
+    },
+    /// A group that does not survive the loss of one controller, though there are several.
+    OneBus {
+        /// What it is.
+        kind: &'static str,
+        /// A member of it on that bus.
+        path: String,
+        /// The bus.
+        bus: u16,
+    },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unused { path, bytes, redundant: true } => write!(
+                f,
+                "{bytes} bytes of {path} cannot be used: too few other members have space left to make them redundant"
+            ),
+            Self::Unused { path, bytes, redundant: false } => {
+                write!(
+                    f,
+                    "{bytes} bytes of {path} are not used: less than a whole row, or given to no part"
+                )
+            }
+            Self::Slow { path, speed, fastest, weighted: true } => write!(
+                f,
+                "{path} is slow ({} MB/s, the fastest {}): it gets a smaller share of each row",
+                speed.0 / 1_000_000,
+                fastest.0 / 1_000_000
+            ),
+            Self::Slow { path, speed, fastest, weighted: false } => write!(
+                f,
+                "{path} is slow ({} MB/s, the fastest {}) and holds the others of its rows back: leave it out, or take --weights auto",
+                speed.0 / 1_000_000,
+                fastest.0 / 1_000_000
+            ),
+            Self::OneBus { kind, path, bus } => write!(
+                f,
+                "a {kind} with {path} has more members on bus {bus} than it may lose: the loss of that controller would lose data"
+            ),
+        }
+    }
+}
+
+impl Facts {
+    /// Of a verified label.
+    pub fn of(label: &Label) -> Self {
+        let tree = Tree { label };
+        let unused = unused(&label.nodes, &label.members);
+        let roots = || label.segments.iter().filter_map(|s| label.nodes.get(usize::from(s.node)));
+        let data = label
+            .segments
+            .iter()
+            .find(|s| matches!(s.subpool, SubpoolKind::Data | SubpoolKind::General))
+            .and_then(|s| label.nodes.get(usize::from(s.node)));
+        let tolerates = roots().map(|n| tree.tolerates(n)).min().unwrap_or(0);
+        let known = |speed: u64| Some(Bytes(speed)).filter(|s| s.0 > 0);
+        let mut facts = Self {
+            usable: label.size(),
+            raw: Bytes(label.members.iter().map(|m| m.data_len.0).sum()),
+            unused,
+            tolerates,
+            read: data.and_then(|n| known(tree.speed(n, true))),
+            write: data.and_then(|n| known(tree.speed(n, false))),
+            notes: Vec::new(),
+        };
+        facts.notes = notes(&tree, &facts);
+        facts
+    }
+}
+
+fn notes(tree: &Tree, facts: &Facts) -> Vec<Note> {
+    let members = &tree.label.members;
+    let mut notes = Vec::new();
+    for (m, bytes) in members.iter().zip(&facts.unused).filter(|(_, b)| b.0 > 0) {
+        let redundant = facts.tolerates > 0;
+        notes.push(Note::Unused { path: m.path.clone(), bytes: *bytes, redundant });
+    }
+    let speeds = || members.iter().filter(|m| m.bytes_per_second.0 > 0);
+    if let (Some(slow), Some(fast)) =
+        (speeds().min_by_key(|m| m.bytes_per_second), speeds().max_by_key(|m| m.bytes_per_second))
+        && u128::from(slow.bytes_per_second.0) * 100 < u128::from(fast.bytes_per_second.0) * 85
+    {
+        let weighted = tree.label.nodes.iter().any(
+            |n| matches!(&n.kind, NodeKind::Stripe { children, .. } if children.iter().any(|c| c.weight != children.first().map_or(1, |f| f.weight))),
+        );
+        notes.push(Note::Slow {
+            path: slow.path.clone(),
+            speed: slow.bytes_per_second,
+            fastest: fast.bytes_per_second,
+            weighted,
+        });
+    }
+    let mut buses: Vec<u16> = members.iter().map(|m| m.bus).filter(|b| *b != 0).collect();
+    buses.sort_unstable();
+    buses.dedup();
+    if buses.len() > 1 {
+        notes.extend(tree.label.nodes.iter().filter_map(|n| tree.one_bus(n)));
+    }
+    notes.dedup();
+    notes
+}
+
+struct Tree<'a> {
+    label: &'a Label,
+}
+
+impl<'a> Tree<'a> {
+    /// The children with their weights. Those of a verified label stand before their parent.
+    fn children(&self, node: &'a TreeNode) -> impl Iterator<Item = (&'a TreeNode, u16)> + use<'a> {
+        let nodes = &self.label.nodes;
+        node.kind
+            .children()
+            .iter()
+            .filter_map(move |c| Some((nodes.get(usize::from(c.node))?, c.weight)))
+    }
+
+    fn tolerates(&self, node: &'a TreeNode) -> u16 {
+        let copies = u16::try_from(node.kind.children().len()).unwrap_or(u16::MAX);
+        match &node.kind {
+            NodeKind::Slice { .. } => 0,
+            NodeKind::Mirror { .. } => copies.saturating_sub(1),
+            NodeKind::Parity { parity, .. } => *parity,
+            NodeKind::Stripe { .. } | NodeKind::Concat { .. } => {
+                self.children(node).map(|(c, _)| self.tolerates(c)).min().unwrap_or(0)
+            }
+        }
+    }
+
+    /// Bytes per second at the front of a node; 0 when a member's are not known. A row of a stripe
+    /// takes as long as its slowest child.
+    fn speed(&self, node: &'a TreeNode, read: bool) -> u64 {
+        let children = || self.children(node).map(|(c, w)| (self.speed(c, read), u64::from(w)));
+        let least = children().map(|(v, _)| v).min().unwrap_or(0);
+        match &node.kind {
+            NodeKind::Slice { member, .. } => self
+                .label
+                .members
+                .get(usize::from(member.0))
+                .map_or(0, |m: &Member| m.bytes_per_second.0),
+            NodeKind::Mirror { .. } if read && least > 0 => {
+                children().map(|(v, _)| v).fold(0, u64::saturating_add)
+            }
+            NodeKind::Mirror { .. } => least,
+            NodeKind::Parity { parity, children, .. } => {
+                let data = children.len().saturating_sub(usize::from(*parity)) as u64;
+                least.saturating_mul(data)
+            }
+            NodeKind::Concat { .. } => children().next().map_or(0, |(v, _)| v),
+            NodeKind::Stripe { .. } => {
+                let units: u64 = children().map(|(_, w)| w).sum();
+                children().map(|(v, w)| v / w.max(1)).min().unwrap_or(0).saturating_mul(units)
+            }
+        }
+    }
+
+    fn one_bus(&self, node: &'a TreeNode) -> Option<Note> {
+        let (kind, may_lose) = match &node.kind {
+            NodeKind::Mirror { .. } => ("mirror", self.tolerates(node)),
+            NodeKind::Parity { parity, .. } => ("parity group", *parity),
+            _ => return None,
+        };
+        let members: Vec<&Member> =
+            self.children(node).filter_map(|(c, _)| self.first_member(c)).collect();
+        members.iter().find_map(|m| {
+            let on_it = members.iter().filter(|o| o.bus == m.bus).count();
+            (m.bus != 0 && on_it > usize::from(may_lose)).then(|| Note::OneBus {
+                kind,
+                path: m.path.clone(),
+                bus: m.bus,
+            })
+        })
+    }
+
+    fn first_member(&self, node: &'a TreeNode) -> Option<&'a Member> {
+        match &node.kind {
+            NodeKind::Slice { member, .. } => self.label.members.get(usize::from(member.0)),
+            _ => self.children(node).next().and_then(|(c, _)| self.first_member(c)),
+        }
+    }
+}
