@@ -57,6 +57,8 @@ pub(super) struct Refill {
     target: u64,
     /// Chunks carved next.
     chunks: u64,
+    /// What the last ones were written from: fresh memory costs more than writing it.
+    carved: AlignedBuf,
     /// Claims when the housekeeper last looked.
     claims: u64,
 }
@@ -70,7 +72,8 @@ impl Refill {
         let target = blocks(volume.geo.block_size, WINDOW_FIRST);
         let target = target.min(window_capacity(volume));
         let current = u64::from(node.get()) * groups / nodes;
-        Self { hints, hinted: false, current, target, chunks: 1, claims: 0 }
+        let carved = AlignedBuf::zeroed(0);
+        Self { hints, hinted: false, current, target, chunks: 1, carved, claims: 0 }
     }
     /// Whether nothing was claimed since the last call.
     pub fn is_idle(&mut self, claims: u64) -> bool {
@@ -205,7 +208,8 @@ impl Inner {
             return Ok(false);
         };
         let blocks = slots * per_slot;
-        self.write_chunk(start, slots).inspect_err(|_| self.state.lock().unclaim(start, blocks))?;
+        self.write_chunk(&mut refill.carved, start, slots)
+            .inspect_err(|_| self.state.lock().unclaim(start, blocks))?;
         // The commit flushes the chunk before the record that makes it metadata.
         self.meta.note_data_written();
         let (place, at) = self.place_of(start)?;
@@ -259,10 +263,14 @@ impl Inner {
         None
     }
     /// One large write: lock records held by this node, `Free` bodies.
-    fn write_chunk(&self, start: u64, slots: u64) -> Result<()> {
+    fn write_chunk(&self, buf: &mut AlignedBuf, start: u64, slots: u64) -> Result<()> {
         let geo = self.volume.geo;
         let bytes = Bytes(geo.slot_bytes());
-        let mut buf = AlignedBuf::zeroed(Bytes(slots * bytes.get()).to_usize());
+        let len = Bytes(slots * bytes.get()).to_usize();
+        if buf.len() < len {
+            *buf = AlignedBuf::zeroed(len);
+        }
+        let buf = buf.get_mut(..len).unwrap_or_default();
         // Nothing was ever compared with a record here: any nonce is fresh.
         let nonce = u64::from(self.incarnation.get()) << 32 | u64::from(self.node.get());
         for (i, slot) in (0..slots).zip(buf.chunks_exact_mut(bytes.to_usize())) {
@@ -271,7 +279,7 @@ impl Inner {
                 Fresh { holder: Some(life(self)), ..Fresh::own(block, MetaKind::Free, nonce) };
             fresh.write(geo, slot, |_| {});
         }
-        Ok(self.volume.pool.write(self.volume.slot_at(BlockNo(start)), &buf)?)
+        Ok(self.volume.pool.write(self.volume.slot_at(BlockNo(start)), buf)?)
     }
 
     /// Takes a window, or adds to one. False when no group has anything for it.
