@@ -10,6 +10,8 @@ use std::ptr::NonNull;
 
 use parking_lot::Mutex;
 
+use crate::HugeBuf;
+
 /// Pages that nobody uses. What was ever in use at a time stays with the process.
 static FREE: Mutex<Pages> = Mutex::new(Pages(Vec::new()));
 
@@ -42,6 +44,8 @@ impl Pages {
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
+    /// Whose memory it is, if it is not the heap's.
+    huge: Option<Box<HugeBuf>>,
 }
 
 impl AlignedBuf {
@@ -56,25 +60,40 @@ impl AlignedBuf {
     /// If `len` exceeds the address space.
     pub fn zeroed(len: usize) -> Self {
         match len {
-            0 => Self { ptr: NonNull::dangling(), len },
+            0 => Self { ptr: NonNull::dangling(), len, huge: None },
             1..=Self::ALIGN => {
                 let ptr = FREE.lock().take();
                 // SAFETY: a page, so at least `len` bytes, that nobody else has.
                 unsafe { ptr.write_bytes(0, len) };
-                Self { ptr, len }
+                Self { ptr, len, huge: None }
             }
             _ => {
                 let layout = Self::layout(len);
                 // SAFETY: the layout's size is not 0.
                 let raw = unsafe { alloc_zeroed(layout) };
                 let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
-                Self { ptr, len }
+                Self { ptr, len, huge: None }
             }
         }
     }
 }
+impl AlignedBuf {
+    /// `len` zero bytes in huge pages, if the system has them and few are in use (see [`HugeBuf`]):
+    /// a transfer of them is one segment to a device, not one a page. Meant to be kept.
+    ///
+    /// # Panics
+    /// As [`HugeBuf::new`].
+    pub fn huge(len: usize) -> Self {
+        let mut huge = Box::new(HugeBuf::new(len));
+        let ptr = NonNull::from(&mut **huge).cast();
+        Self { ptr, len, huge: Some(huge) }
+    }
+}
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
+        if self.huge.is_some() {
+            return;
+        }
         match self.len {
             0 => {}
             1..=Self::ALIGN => FREE.lock().0.push(self.ptr),
@@ -123,6 +142,7 @@ mod tests {
         for _ in 0..3 {
             let mut all: Vec<AlignedBuf> =
                 lens.iter().chain([&3584; 600]).map(|&len| AlignedBuf::zeroed(len)).collect();
+            all.extend([0, 1, 4097, 1 << 20, (2 << 20) + 1].map(AlignedBuf::huge));
             for (n, buf) in all.iter_mut().enumerate() {
                 assert!(buf.iter().all(|b| *b == 0));
                 assert!(buf.is_empty() || buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN));
