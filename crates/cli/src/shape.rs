@@ -51,16 +51,17 @@ pub struct ShapeArgs {
 /// Explains the language of layouts, below the options.
 pub const HELP: &str = "\
 Layouts:
-  stripe(all)                                all devices side by side (what is made without --layout)
-  stripe(mirror(sdb,sdc), mirror(sdd,sde))   a stripe of mirrors; mirror takes 2 to 4
-  mirror+1(all)                              the same over any number of devices of any size; +2, +3: more copies
-  parity+1(sdb,sdc,sdd,sde,sdf)              four data, one parity; parity+2: two
-  concat(sdb, sdc)                           one after the other
-  stripe/1M(sdb*2, sdc)                      a unit of its own; sdb takes two units of each row
+  stripe(all)                               all devices side by side: the default
+  stripe(mirror(sdb,sdc), mirror(sdd,sde))  a stripe of mirrors, each of 2 to 4
+  mirror+1(all)                             the same over any number, of any sizes
+  parity+1(sdb,sdc,sdd,sde,sdf)             four data, one parity; parity+2: two
+  concat(sdb, sdc)                          one after the other
+  stripe/1M(sdb*2, sdc)                     its own unit; sdb has two in each row
   metadata = mirror(sdb[20G],sdc[20G]); data = stripe(rest)
-                                             subpools (journal, too); [SIZE]: a part of a device
-Devices are named by path, by its last part, or by place in the list (0, 0-3, all, rest).
-docs/VOLUMES.md says which to take.
+                                            subpools; [SIZE]: part of a device
+Devices are named by path, by its last part, or by place in the list (0, 0-3,
+all, rest). docs/VOLUMES.md says which shape to take, and how to write it in a
+file.
 
 Example: braid create scratch /dev/sdb /dev/sdc /dev/sdd /dev/sde";
 

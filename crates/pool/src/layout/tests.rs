@@ -599,6 +599,44 @@ fn any_layout() -> impl Strategy<Value = Layout> {
     ]
 }
 
+fn tree_of(text: &str) -> Tree {
+    parse::tree(text, &BTreeMap::new()).unwrap()
+}
+
+/// Trees over parts of six devices: most can be built.
+fn part_tree() -> impl Strategy<Value = Tree> {
+    let unit = || {
+        let unit = (1_u64..5).prop_map(|n| StripeUnit::new(Bytes(n * 65536)).unwrap());
+        proptest::option::weighted(0.4, unit)
+    };
+    let leaf = |place: u16, size: u64| {
+        Tree::new(Part::Devices { which: Which::One(place), size: Some(size * 4096) })
+    };
+    // Different devices, beginning anywhere.
+    let leaves = move |n: core::ops::Range<usize>| {
+        (0..6_u16, proptest::collection::vec(1..2000_u64, n)).prop_map(move |(first, sizes)| {
+            (first..).zip(sizes).map(|(i, size)| leaf(i % 6, size)).collect::<Vec<_>>()
+        })
+    };
+    let group =
+        prop_oneof![
+            leaves(1..2).prop_map(|mut of| of.remove(0)),
+            leaves(2..4).prop_map(|of| Tree::new(Part::Concat { of })),
+            leaves(2..5).prop_map(|of| Tree::new(Part::Mirror { of })),
+            (leaves(2..6), 2..=3_u16, unit())
+                .prop_map(|(of, copies, unit)| Tree::new(Part::Mirrors { copies, unit, of })),
+            (leaves(2..6), 1..=2_u16, unit())
+                .prop_map(|(of, parity, unit)| Tree::new(Part::Parity { parity, unit, of })),
+        ];
+    let weighted = (group.clone(), proptest::option::weighted(0.3, 1..=4_u16))
+        .prop_map(|(tree, weight)| Tree { weight, ..tree });
+    prop_oneof![
+        group,
+        (unit(), proptest::collection::vec(weighted, 1..5))
+            .prop_map(|(unit, of)| Tree::new(Part::Stripe { unit, of })),
+    ]
+}
+
 proptest! {
     #[test]
     fn what_is_printed_is_parsed(layout in any_layout()) {
@@ -631,16 +669,51 @@ proptest! {
         }
     }
 
-    /// Any tree over any members: refused, or sound.
+    /// Any tree over any parts of members: refused, or sound, and what is counted adds up.
     #[test]
     fn what_is_built_is_sound(
-        layout in any_layout(),
-        sizes in proptest::collection::vec(1..200_u64, 1..6),
+        trees in proptest::collection::vec(part_tree(), 1..4),
+        sizes in proptest::collection::vec(30..200_u64, 6),
+        buses in proptest::collection::vec(0..3_u16, 6),
+        keep_order: bool,
+        split: bool,
     ) {
-        let sizes: Vec<u64> = sizes.iter().map(|s| s * MIB).collect();
-        let members = members(&sizes);
-        if build(&layout, &members, &options()).is_ok() {
-            label(&layout, &members, &options());
+        let mut m = members(&sizes.iter().map(|s| s * MIB).collect::<Vec<_>>());
+        for (m, bus) in m.iter_mut().zip(buses) {
+            m.bus = bus;
+        }
+        let how = BuildOptions { keep_order, ..options() };
+        let of = trees.into_iter().chain([tree_of("concat(0-5[4K])")]).collect();
+        let tree = Tree::new(Part::Concat { of });
+        let mut subpools = vec![Subpool { kind: SubpoolKind::General, tree }];
+        if split {
+            subpools[0].kind = SubpoolKind::Data;
+            let tree = tree_of("mirror+2(0-5[3M])");
+            subpools.push(Subpool { kind: SubpoolKind::Metadata, tree });
+        }
+        let layout = Layout { subpools };
+        match build(&layout, &m, &how) {
+            Ok(_) => {
+                let l = label(&layout, &m, &how);
+                let used: u64 = Facts::of(&l).unused.iter().zip(&m).map(|(u, m)| m.data_len.0 - u.0).sum();
+                prop_assert!(l.size().0 <= used);
+            }
+            Err(e) => {
+                // What this tree can have wrong, and nothing else.
+                let known = matches!(
+                    *e.fault,
+                    LayoutFault::NoRoom { .. }
+                        | LayoutFault::Shared { .. }
+                        | LayoutFault::StripeOfStripes
+                        | LayoutFault::WrongWayRound { .. }
+                        | LayoutFault::GroupOfGroups { .. }
+                        | LayoutFault::MirrorWays { .. }
+                        | LayoutFault::MirrorsWays { .. }
+                        | LayoutFault::ParityWidth { .. }
+                        | LayoutFault::NothingUsable
+                );
+                prop_assert!(known, "{layout}: {e}");
+            }
         }
     }
 
