@@ -29,6 +29,7 @@ pub struct Note {
 impl Note {
     /// Writes the note. Where no note can be written the mount works all the same.
     pub fn write(mount_point: &Path, pool: &str, sources: &[String]) -> Self {
+        braid_lock::hints::sweep();
         let mount = Mount {
             pid: std::process::id(),
             pool: pool.to_owned(),
@@ -58,8 +59,9 @@ impl Drop for Note {
     }
 }
 
-/// Mounts whose process lives. Notes of dead ones are removed.
+/// Mounts whose process lives. Notes, and sockets, of dead ones are removed.
 pub fn mounts() -> Vec<Mount> {
+    braid_lock::hints::sweep();
     let Ok(entries) = private_dir().and_then(std::fs::read_dir) else { return Vec::new() };
     let mut mounts = Vec::new();
     for entry in entries.flatten() {

@@ -10,7 +10,7 @@ use common::{Cluster, can_mount, sh};
 
 /// Runs a Python program in a directory on node A; `B` is the same directory on node B.
 fn python(c: &Cluster, program: &str) {
-    let head = r#"
+    let head = r"
 import ctypes, errno, fcntl, os, struct, subprocess, sys
 A, B = sys.argv[1:3]
 os.chdir(A)
@@ -28,9 +28,9 @@ def unprivileged(call):
             print(repr(e), file=sys.stderr); os._exit(1)
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-"#;
+";
     let path = c.disks.path("program.py");
-    fs::write(&path, format!("{head}{program}")).unwrap();
+    fs::write(&path, format!("{head}{program}")).expect("a script");
     let (a, b) = (c.node(0).display(), c.node(1).display());
     sh(&format!("chmod 755 {} && timeout 60 python3 {path} {a} {b}", c.disks.path("")));
 }

@@ -25,7 +25,8 @@ fn on_two_nodes(programs: &[&str], script: &str) {
     let c = Cluster::new(2, 256, 2);
     let (a, b) = (c.node(0).display(), c.node(1).display());
     let path = c.disks.path("script");
-    std::fs::write(&path, format!("set -euo pipefail\ncd {a}\nA={a}\nB={b}\n{script}")).unwrap();
+    std::fs::write(&path, format!("set -euo pipefail\ncd {a}\nA={a}\nB={b}\n{script}"))
+        .expect("a script");
     sh(&format!("export HOME={}; timeout 120 bash {path}", c.disks.path("")));
     c.finish();
 }
@@ -59,7 +60,7 @@ test -z "$(git -C clone status --porcelain)"
 fn archives_hold_what_was_there() {
     on_two_nodes(
         &["tar"],
-        r#"
+        r"
 mkdir tree; cd tree
 for n in $(seq 200); do head -c $((n * 37)) /dev/urandom > f$n; done
 mkdir -p deep/er; ln -s ../f1 deep/link; ln f2 deep/er/hard; mkfifo pipe; chmod 4750 f3
@@ -69,7 +70,7 @@ cd $B; tar --format=posix --sparse -cf all.tar tree; mkdir back; tar -C back -xp
 diff -r --no-dereference -x pipe $A/tree back/tree
 list() { (cd $1; find . -printf '%p %y %m %n %T@ %l\n' | sort); }
 diff <(list tree) <(list $A/back/tree)
-"#,
+",
     );
 }
 

@@ -298,7 +298,7 @@ fn after_all_nodes_died_the_next_mount_recovers() {
     let mut c = Cluster::new(2, 256, 2);
     for (n, node) in [c.node(0).to_owned(), c.node(1).to_owned()].iter().enumerate() {
         let mut file = File::create(node.join(format!("f{n}"))).unwrap();
-        file.write_all(&[n as u8; 100_000]).unwrap();
+        file.write_all(&vec![n as u8; 100_000]).unwrap();
         file.sync_all().unwrap();
     }
     c.kill(0);

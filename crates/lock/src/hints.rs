@@ -6,10 +6,12 @@
 //! little-endian. Anything else is ignored.
 
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use braid_format::{Incarnation, LockNo, NodeId};
+use rustix::fs::FlockOperation;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -119,6 +121,11 @@ impl HintSocket {
         let mut attempts = 0;
         let socket = loop {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            // Until it is bound: a sweep must not take it for what was there before.
+            let held = std::fs::File::open(dir);
+            if let Ok(held) = &held {
+                rustix::fs::flock(held, FlockOperation::LockExclusive)?;
+            }
             remove_earlier(dir, name, me)?;
             match UnixDatagram::bind(&path) {
                 // The last node that was here took the directory with it just now.
@@ -169,6 +176,44 @@ impl Drop for HintSocket {
             let _ = std::fs::remove_dir(dir);
         }
     }
+}
+
+/// Removes what killed nodes left in this user's private directory: sockets that no process has, and
+/// directories of file systems that are empty then. Those of living nodes stay, whatever happens
+/// meanwhile. What cannot be looked at is left.
+pub fn sweep() {
+    if let Ok(dir) = crate::runtime::private_dir() {
+        sweep_in(&dir);
+    }
+}
+
+fn sweep_in(private: &Path) {
+    for entry in std::fs::read_dir(private).into_iter().flatten().flatten() {
+        let named = entry.file_name().to_str().is_some_and(|n| uuid::Uuid::try_parse(n).is_ok());
+        let dir = entry.path();
+        // Whoever holds it binds a socket there just now.
+        let held = std::fs::File::open(&dir).ok().filter(|held| {
+            named && rustix::fs::flock(held, FlockOperation::NonBlockingLockExclusive).is_ok()
+        });
+        if held.is_none() {
+            continue;
+        }
+        for socket in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let path = socket.path();
+            let is_socket = socket.file_type().is_ok_and(|t| t.is_socket());
+            if is_socket && path.extension().is_some_and(|e| e == "sock") && is_dead(&path) {
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+        // Unless somebody is there. Who has just made it makes it again.
+        let _ = std::fs::remove_dir(&dir);
+    }
+}
+
+/// Whether no process has this socket any more.
+fn is_dead(path: &Path) -> bool {
+    let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
+    UnixDatagram::unbound().is_ok_and(|probe| probe.connect(path).is_err_and(refused))
 }
 
 /// Sockets that this name or earlier lives of this slot left behind; the slot's liveness lock is
@@ -260,5 +305,61 @@ mod tests {
         assert!(pool.exists());
         drop(b);
         assert!(!pool.exists());
+    }
+
+    #[test]
+    fn a_sweep_takes_what_the_dead_left_and_nothing_else() {
+        let private = tempfile::tempdir().unwrap();
+        let dir = |n: u128| private.path().join(uuid::Uuid::from_u128(n).to_string());
+        let killed = |n, name: &str| {
+            std::fs::create_dir_all(dir(n)).unwrap();
+            drop(UnixDatagram::bind(dir(n).join(name)).unwrap());
+        };
+        killed(1, "0-1.sock");
+        killed(1, "1-1.sock");
+        killed(2, "0-1.sock");
+        let lives = HintSocket::bind_in(&dir(2), "1-3.sock", me(1)).unwrap();
+        std::fs::create_dir(dir(3)).unwrap();
+        // Not ours to judge.
+        std::fs::create_dir(dir(4)).unwrap();
+        std::fs::write(dir(4).join("0-1.sock"), "no socket").unwrap();
+        std::fs::create_dir(private.path().join("guards")).unwrap();
+        killed(5, "0-1.sock");
+        let joining = std::fs::File::open(dir(5)).unwrap();
+        rustix::fs::flock(&joining, FlockOperation::LockExclusive).unwrap();
+        sweep_in(private.path());
+        let there = [1, 2, 3, 4, 5].map(|n| dir(n).exists());
+        assert_eq!(there, [false, true, false, true, true]);
+        assert!(!dir(2).join("0-1.sock").exists() && dir(2).join("1-3.sock").exists());
+        assert!(private.path().join("guards").exists() && dir(5).join("0-1.sock").exists());
+        let other = HintSocket::bind_in(&dir(1), "0-2.sock", me(0)).unwrap();
+        other.send(&lives.address(), me(1), LockNo(5), Hint::Granted);
+        assert!(lives.receive().unwrap().is_some());
+    }
+
+    #[test]
+    fn who_joins_while_others_sweep_is_bound_in_the_end() {
+        let private = tempfile::tempdir().unwrap();
+        let dir = private.path().join(uuid::Uuid::from_u128(1).to_string());
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Acquire) {
+                    sweep_in(private.path());
+                }
+            });
+            for n in 0..200 {
+                // Left behind by a killed node of this very name.
+                let _ = std::fs::create_dir(&dir);
+                let _ = UnixDatagram::bind(dir.join("1-3.sock"));
+                let bound = HintSocket::bind_in(&dir, "1-3.sock", me(1));
+                let there = dir.join("1-3.sock").exists();
+                if bound.is_err() || !there {
+                    done.store(true, std::sync::atomic::Ordering::Release);
+                }
+                assert!(there, "round {n}: {bound:?}");
+            }
+            done.store(true, std::sync::atomic::Ordering::Release);
+        });
     }
 }

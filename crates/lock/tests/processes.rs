@@ -129,20 +129,17 @@ impl Node {
 fn child() {
     let Some(dir) = std::env::var_os(CHILD) else { return };
     let node = Node::join(&PathBuf::from(dir));
-    match std::env::var("BRAID_LOCK_TEST_TASK").as_deref() {
-        Ok("hold") => {
-            let _guard =
-                node.manager.acquire(LockNo(LOCKS.start), Mode::Exclusive, Local::Shared).unwrap();
-            println!("\nready");
-            std::thread::sleep(Duration::from_secs(60));
+    if std::env::var("BRAID_LOCK_TEST_TASK").is_ok_and(|task| task == "hold") {
+        let _guard =
+            node.manager.acquire(LockNo(LOCKS.start), Mode::Exclusive, Local::Shared).unwrap();
+        println!("\nready");
+        std::thread::sleep(Duration::from_mins(1));
+    } else {
+        for n in 0..ROUNDS {
+            node.increment(LockNo(LOCKS.start + n % 2));
         }
-        _ => {
-            for n in 0..ROUNDS {
-                node.increment(LockNo(LOCKS.start + n % 2));
-            }
-            println!("\nready");
-            node.leave();
-        }
+        println!("\nready");
+        node.leave();
     }
 }
 

@@ -198,7 +198,7 @@ pub fn is_mounted(dir: &Path) -> bool {
 pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain: {what}");
+        assert!(start.elapsed() < Duration::from_mins(1), "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
