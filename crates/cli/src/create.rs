@@ -44,6 +44,9 @@ pub struct Args {
     /// Only show what would be made, or why it cannot be; write nothing
     #[arg(long)]
     dry_run: bool,
+    /// Show it machine-readable
+    #[arg(long, requires = "dry_run")]
+    json: bool,
 }
 
 /// Runs it.
@@ -82,14 +85,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         plan = Pool::plan(devices.clone(), &options)?;
     }
     let paths: Vec<String> = devices.iter().map(|d| d.info().name.clone()).collect();
-    print!("{}", topology::draw(&plan.label, &paths));
-    for line in topology::remarks(&plan.label) {
-        println!("{line}");
+    if args.json {
+        let shown = topology::as_json(&plan.label, &paths);
+        println!("{}", serde_json::to_string_pretty(&shown)?);
+    } else {
+        topology::print(&plan.label, &paths);
     }
     refuse_subpools(&plan.label)?;
     may_make(&plan.info, &make_options).context("cannot make the file system")?;
     if args.dry_run {
-        println!("pool '{}' could be made; nothing was written", args.name);
+        if !args.json {
+            println!("pool '{}' could be made; nothing was written", args.name);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let pool = Pool::create(devices, &options)?;

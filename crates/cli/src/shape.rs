@@ -108,7 +108,12 @@ impl ShapeArgs {
             if listed.is_empty() {
                 listed = layout.as_ref().map(Layout::names).unwrap_or_default();
             }
-            devices = listed.iter().map(|name| node_of(name)).collect();
+            for path in listed.iter().map(|name| node_of(name)) {
+                // A layout may call one device by two names.
+                if !devices.contains(&path) {
+                    devices.push(path);
+                }
+            }
         }
         if devices.is_empty() {
             bail!("no device given: name them on the command line or in the layout");

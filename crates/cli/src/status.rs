@@ -37,10 +37,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let (info, label) = (pool.info().clone(), pool.label());
         let paths: Vec<String> = info.members.iter().map(|m| m.path.clone()).collect();
         if args.topology && !args.json {
-            print!("{}", topology::draw(&label, &paths));
-            for line in topology::remarks(&label) {
-                println!("{line}");
-            }
+            topology::print(&label, &paths);
             return Ok(ExitCode::SUCCESS);
         }
         Some((info, braid_fs::inspect(pool)?, topology::as_json(&label, &paths)))

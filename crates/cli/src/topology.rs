@@ -8,9 +8,17 @@ use serde_json::{Value, json};
 
 use crate::size::show;
 
-/// The tree of each subpool, with lines, and above it what the whole gives. `paths`: where the
+/// Prints the drawing, the bandwidth to expect, and what else should be known. `paths`: where the
 /// members are now.
-pub fn draw(label: &Label, paths: &[String]) -> String {
+pub fn print(label: &Label, paths: &[String]) {
+    print!("{}", draw(label, paths));
+    for line in remarks(label) {
+        println!("{line}");
+    }
+}
+
+/// The tree of each subpool, with lines, and above it what the whole gives.
+fn draw(label: &Label, paths: &[String]) -> String {
     let facts = Facts::of(label);
     let mut out = format!(
         "{}: {} usable of {}; {}\n",
@@ -32,7 +40,7 @@ pub fn draw(label: &Label, paths: &[String]) -> String {
 }
 
 /// What may be lost, in words.
-pub fn survives(tolerates: u16) -> String {
+fn survives(tolerates: u16) -> String {
     match tolerates {
         0 => "no member may be lost".to_owned(),
         1 => "any one member may be lost".to_owned(),
@@ -40,8 +48,8 @@ pub fn survives(tolerates: u16) -> String {
     }
 }
 
-/// The bandwidth to expect, and what else should be known: one line each.
-pub fn remarks(label: &Label) -> Vec<String> {
+/// The bandwidth to expect, and the notes: one line each.
+fn remarks(label: &Label) -> Vec<String> {
     let facts = Facts::of(label);
     let mb = |b: braid_format::Bytes| b.get() / 1_000_000;
     let mut lines = Vec::new();
@@ -130,6 +138,8 @@ pub fn as_json(label: &Label, paths: &[String]) -> Value {
     });
     json!({
         "usable": facts.usable.get(),
+        "expected_read": facts.read.map(braid_format::Bytes::get),
+        "expected_write": facts.write.map(braid_format::Bytes::get),
         "raw": facts.raw.get(),
         "members_that_may_be_lost": facts.tolerates,
         "unused": facts.unused.iter().map(|u| u.get()).collect::<Vec<_>>(),

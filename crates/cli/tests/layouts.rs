@@ -93,6 +93,20 @@ fn weights_buses_and_order_are_told() {
 }
 
 #[test]
+fn a_plan_can_be_read_by_programs() {
+    let d = Disks::new(3, 256);
+    let how = ["create", "p", "--mirror", "2", "--dry-run", "--json"];
+    let json: Value = serde_json::from_str(&ok(&d.with(&how, &[]))).unwrap();
+    assert_eq!(json["usable"], 381 << 20);
+    assert_eq!(json["members_that_may_be_lost"], 1);
+    assert_eq!(json["expected_read"], Value::Null, "files are not measured unasked");
+    let tree = &json["subpools"][0]["tree"];
+    assert_eq!(tree["children"].as_array().unwrap().len(), 3);
+    assert_eq!(tree["unit"], 256 << 10);
+    assert!(!scanned(&d).contains("epoch"), "nothing was written");
+}
+
+#[test]
 fn unused_bytes_are_said() {
     let d = Disks::new(2, 256);
     fs::File::options().write(true).open(&d.paths[1]).unwrap().set_len(300 << 20).unwrap();
