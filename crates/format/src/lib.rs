@@ -24,6 +24,7 @@ pub mod lock_record;
 pub mod meta;
 pub mod node;
 pub mod plock;
+pub mod redundancy;
 pub mod rgrp;
 pub mod superblock;
 pub mod tree;

@@ -309,6 +309,16 @@ pub enum PoolError {
         /// The members that are lost.
         lost: Vec<String>,
     },
+    /// A node slot without a redundancy log.
+    #[error(
+        "the pool keeps redundancy logs for {slots} node slots, and slot {slot} is not among them: it was made for fewer nodes"
+    )]
+    NoLog {
+        /// The slot.
+        slot: u16,
+        /// Slots that have one.
+        slots: u64,
+    },
     /// Parity cannot be changed by compare-and-write.
     #[error(
         "a compare-and-write at {at} would fall on parity: locks must stand on a mirror or a stripe (a metadata subpool)"

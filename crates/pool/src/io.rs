@@ -7,11 +7,13 @@
 //! a member are merged here: one request per member and zone.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use braid_device::{AlignedBuf, CawOutcome, Device, DeviceError, Op, Request};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
+use crate::clock::unix_seconds;
 use crate::error::PoolError;
 use crate::group::engine::{Lost, Read, Work, Write, execute};
 use crate::map::Place;
@@ -22,6 +24,8 @@ use crate::{Inner, Pool};
 const INLINE: usize = 16;
 /// Zeros are written in pieces of this.
 const ZEROS_MAX: u64 = 1 << 20;
+/// Regions that were not written for this long are no longer compared after a crash.
+const CLEAN_SECONDS: u64 = 5;
 
 /// One request of a batch.
 #[derive(Debug)]
@@ -106,6 +110,8 @@ impl Inner {
             Op::Write(buf) => {
                 let mut rest: &[u8] = buf;
                 self.check(at, Bytes::from(rest.len()))?;
+                let end = at.0 + rest.len() as u64;
+                parts.work.ranges.push((at.0, end));
                 for p in topology.map.pieces(at, Bytes::from(rest.len())) {
                     let (bytes, later) = rest.split_at(p.len.to_usize());
                     rest = later;
@@ -279,7 +285,17 @@ impl Pool {
     /// [`PoolError::Device`]: nothing may be assumed durable any more, and the device's handle
     /// refuses further writes.
     pub fn flush(&self) -> Result<(), PoolError> {
-        self.run_one(PoolRequest::flush())
+        self.run_one(PoolRequest::flush())?;
+        if self.0.info.redundant {
+            let now = unix_seconds();
+            let before = self.0.cleaned.load(Ordering::Relaxed);
+            let due = now.saturating_sub(before) >= CLEAN_SECONDS;
+            let first = Ordering::Relaxed;
+            if due && self.0.cleaned.compare_exchange(before, now, first, first).is_ok() {
+                self.0.clean_log();
+            }
+        }
+        Ok(())
     }
 
     /// Puts `new` at `at` if `expected` stands there, atomically among all nodes. Both are one

@@ -22,6 +22,7 @@ pub mod error;
 pub mod group;
 pub mod io;
 pub mod layout;
+mod log;
 pub mod map;
 pub mod members;
 pub mod queue;
@@ -29,6 +30,7 @@ mod redundancy;
 mod topology;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use braid_device::{Device, MemoryDevice};
 use braid_format::label::Label;
@@ -40,6 +42,7 @@ pub use create::{CreateOptions, Hint, Plan};
 pub use discover::{FoundMember, FoundPool, MemberCondition, discover};
 pub use error::{MissingMember, PoolError};
 pub use io::PoolRequest;
+pub use log::recover::Recovered;
 pub use map::{Map, Piece, Place, ZoneInfo};
 pub use queue::{PoolOp, PoolQueue};
 
@@ -94,6 +97,8 @@ pub(crate) struct Inner {
     /// The epoch in use. Every request holds it for reading while it is under way, so whoever
     /// changes it finds none.
     topology: RwLock<Topology>,
+    /// When the redundancy log was last rid of regions no longer written, Unix seconds.
+    cleaned: AtomicU64,
 }
 
 /// An open pool. A clone is another handle on the same pool; all methods take `&self` and may be
@@ -142,7 +147,8 @@ impl Pool {
             zones,
             redundant: !topology.map.groups().is_empty(),
         };
-        let inner = Inner { info, sector, topology: RwLock::new(topology) };
+        let inner =
+            Inner { info, sector, topology: RwLock::new(topology), cleaned: AtomicU64::new(0) };
         Ok(Self(Arc::new(inner), Arc::default()))
     }
 

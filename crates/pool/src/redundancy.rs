@@ -1,7 +1,10 @@
 //! What keeps a redundant pool whole: taking failed members out, and locks on mirrors.
 
+use std::sync::Arc;
+
 use braid_device::{CawOutcome, Device, DeviceError};
 use braid_format::label::{Label, MemberState};
+use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use uuid::Uuid;
 
@@ -10,6 +13,8 @@ use crate::clock::unix_seconds;
 use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::group::{Group, Shape};
+use crate::log::recover::{Recovered, recover};
+use crate::log::redo::flush_all;
 use crate::map::Place;
 use crate::members::write_epoch_on;
 use crate::topology::Topology;
@@ -69,24 +74,83 @@ impl Inner {
             }
             let devices = topology.devices.clone();
             let after = Topology::new(next, devices)?;
-            match write_epoch_on(&after.devices, &after.label, &carriers(&after.label)) {
-                Ok(()) => {
-                    tracing::error!(
-                        pool = after.label.name,
-                        epoch = after.label.epoch.0,
-                        "the pool goes on without the failed member; replace it soon"
-                    );
-                    *topology = after;
-                    return Ok(());
-                }
+            let written = write_epoch_on(&after.devices, &after.label, &carriers(&after.label));
+            match written {
+                Ok(()) => {}
                 // One more that fails, now with its label.
                 Err((member, PoolError::Device { source }))
                     if !lost.iter().any(|(m, _)| *m == member) =>
                 {
                     lost.push((member, *source));
+                    continue;
                 }
                 Err((_, error)) => return Err(error),
             }
+            tracing::error!(
+                pool = after.label.name,
+                epoch = after.label.epoch.0,
+                "the pool goes on without the failed member; replace it soon"
+            );
+            let log = topology.log.clone();
+            *topology = Topology { log, ..after };
+            // The log moves to the members that are left.
+            lost.clear();
+            rehome(&topology, &mut lost)?;
+            if lost.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Recovers slot `slot`'s log; for its own node, keeps it to be written.
+    fn recover(&self, slot: u16, attach: bool) -> Result<Recovered, PoolError> {
+        loop {
+            let mut topology = self.topology.write();
+            let mut lost = Lost::new();
+            let recovered = recover(&topology, slot, &mut lost)?;
+            if let Some((recovered, log)) = recovered.filter(|_| lost.is_empty()) {
+                if attach {
+                    topology.log = Some(Arc::new(log));
+                }
+                return Ok(recovered);
+            }
+            drop(topology);
+            self.lose(&lost)?;
+        }
+    }
+
+    /// Forgets noted regions that are no longer written, after a flush.
+    pub fn clean_log(&self) {
+        let topology = self.topology.write();
+        let mut lost = Lost::new();
+        if let Some(log) = &topology.log {
+            log.intents.clean(&topology, log.slot, &mut lost);
+        }
+        drop(topology);
+        if !lost.is_empty()
+            && let Err(error) = self.lose(&lost)
+        {
+            tracing::error!(%error, "a member failed while the redundancy log was cleaned");
+        }
+    }
+
+    /// Empties the log: all members hold the same, durably.
+    fn detach(&self) -> Result<(), PoolError> {
+        loop {
+            let mut topology = self.topology.write();
+            let Some(log) = topology.log.clone() else { return Ok(()) };
+            let mut lost = Lost::new();
+            flush_all(&topology, &mut lost)?;
+            if lost.is_empty() {
+                log.redo.checkpoint(&topology, log.slot, &mut lost)?;
+                log.intents.forget(&topology, log.slot, &mut lost)?;
+            }
+            if lost.is_empty() {
+                topology.log = None;
+                return Ok(());
+            }
+            drop(topology);
+            self.lose(&lost)?;
         }
     }
 
@@ -131,6 +195,14 @@ impl Inner {
             }
         }
     }
+}
+
+/// Makes everything in place durable and writes the log to its homes of this epoch.
+fn rehome(topology: &Topology, lost: &mut Lost) -> Result<(), PoolError> {
+    let Some(log) = &topology.log else { return Ok(()) };
+    flush_all(topology, lost)?;
+    log.intents.rewrite(topology, log.slot, true, lost)?;
+    log.redo.rehome(topology, log.slot, lost)
 }
 
 impl Exchange<'_> {
@@ -195,6 +267,56 @@ fn follow(
 }
 
 impl crate::Pool {
+    /// Begins to keep the redundancy log of node slot `slot`, after recovering what stands in it.
+    /// From now on a crash at any moment leaves nothing unequal that [`crate::Pool::recover_log`]
+    /// does not find. Nothing happens in a pool without redundancy.
+    ///
+    /// # Errors
+    /// [`PoolError::NoLog`] when the pool was made for fewer slots; [`PoolError::Device`].
+    pub fn attach(&self, slot: u16) -> Result<Recovered, PoolError> {
+        self.check_log(slot)?;
+        if !self.0.info.redundant {
+            return Ok(Recovered::default());
+        }
+        self.0.recover(slot, true)
+    }
+
+    /// Makes whole what the node of slot `slot` left unequal when it died. The slot's node is known
+    /// to be dead or fenced, and nobody else recovers it. It may be repeated.
+    ///
+    /// # Errors
+    /// As [`crate::Pool::attach`].
+    pub fn recover_log(&self, slot: u16) -> Result<Recovered, PoolError> {
+        self.check_log(slot)?;
+        if !self.0.info.redundant {
+            return Ok(Recovered::default());
+        }
+        self.0.recover(slot, false)
+    }
+
+    /// Ends the log that [`crate::Pool::attach`] began: everything is durable and equal, and a
+    /// later recovery finds nothing to do. No request is under way afterwards that was not flushed.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`]; the log then stays as it is.
+    pub fn detach(&self) -> Result<(), PoolError> {
+        self.0.detach()
+    }
+
+    /// Node slots that have a redundancy log; `None`: the pool needs none.
+    pub fn log_slots(&self) -> Option<u64> {
+        let topology = self.0.topology.read();
+        let starts = topology.label.members.iter().map(|m| LogPlace::slots(m.data_start));
+        self.0.info.redundant.then(|| starts.min().unwrap_or(0))
+    }
+
+    fn check_log(&self, slot: u16) -> Result<(), PoolError> {
+        match self.log_slots() {
+            Some(slots) if u64::from(slot) >= slots => Err(PoolError::NoLog { slot, slots }),
+            _ => Ok(()),
+        }
+    }
+
     /// What each member is just now, in member order.
     pub fn member_states(&self) -> Vec<(MemberIndex, MemberState)> {
         let topology = self.0.topology.read();

@@ -10,6 +10,7 @@ use braid_format::label::{Label, Member, MemberState};
 use crate::error::PoolError;
 use crate::group::Group;
 use crate::group::locks::RangeLocks;
+use crate::log::Log;
 use crate::map::Map;
 
 /// An epoch in use.
@@ -21,6 +22,8 @@ pub(crate) struct Topology {
     pub devices: Vec<Arc<dyn Device>>,
     /// Of each group of the map.
     pub locks: Vec<RangeLocks>,
+    /// This node's redundancy log, once it is attached.
+    pub log: Option<Arc<Log>>,
 }
 
 impl Topology {
@@ -32,7 +35,7 @@ impl Topology {
     pub fn new(label: Label, devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
         let map = Map::new(&label)?;
         let locks = map.groups().iter().map(|_| RangeLocks::default()).collect();
-        let topology = Self { label, map, devices, locks };
+        let topology = Self { label, map, devices, locks, log: None };
         topology.enough()?;
         Ok(topology)
     }

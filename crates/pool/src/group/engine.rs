@@ -46,6 +46,8 @@ pub(crate) struct Write<'a> {
 pub(crate) struct Work<'a> {
     pub reads: Vec<Read<'a>>,
     pub writes: Vec<Write<'a>>,
+    /// The pool's bytes that are written, from and to.
+    pub ranges: SmallVec<[Range; 4]>,
     /// The batch has flushes: every member that may lose bytes is flushed.
     pub flushes: SmallVec<[u32; 1]>,
 }
@@ -85,9 +87,15 @@ pub(crate) fn execute<'a>(
     work: Work<'a>,
 ) -> Outcome {
     let mut outcome = Outcome::default();
+    let mut work = work;
     let held = hold(topology, &work);
+    if let Err(error) = note(topology, &work, &mut outcome.lost) {
+        outcome.failures.extend(work.writes.iter().map(|w| (w.owner, error.clone())));
+        work.writes.clear();
+    }
     let mut rows = Rows::of(topology, &work.writes);
     outcome.failures.extend(rows.prepare(topology));
+    outcome.failures.extend(rows.write_logged(topology, &mut outcome.lost));
     let mut stage = Stage::default();
     for (owner, request) in bare {
         stage.push(Tag::Bare(owner), request);
@@ -113,6 +121,16 @@ pub(crate) fn execute<'a>(
         failed.recover(topology, &mut outcome);
     }
     outcome
+}
+
+/// Notes the regions that are about to be written.
+fn note(topology: &Topology, work: &Work<'_>, lost: &mut Lost) -> Result<(), PoolError> {
+    match &topology.log {
+        Some(log) if !work.writes.is_empty() => {
+            log.intents.note(topology, log.slot, &work.ranges, lost)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Holds every range that the batch changes. Groups are taken in their order.
@@ -293,7 +311,7 @@ fn column_runs<'b>(group: &Group, column: usize, at: u64, bytes: &'b [u8]) -> Ve
 }
 
 /// Reads a mirror's bytes from any copy in sync but `bad`.
-fn other_copy(
+pub(crate) fn other_copy(
     topology: &Topology,
     group: &Group,
     at: u64,

@@ -20,10 +20,11 @@ pub mod code;
 pub(crate) mod decode;
 pub(crate) mod engine;
 pub(crate) mod locks;
+pub(crate) mod repair;
 pub(crate) mod row;
 pub(crate) mod rows;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use braid_format::label::{Label, NodeKind, TreeNode};
 use braid_format::{ByteOffset, Bytes, MemberIndex};

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use braid_device::AlignedBuf;
+use braid_device::{AlignedBuf, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
 use super::decode::{Places, decode_row, lost_error, read_places};
-use super::engine::Write;
+use super::engine::{Lost, Write};
 use super::locks::Range;
 use super::row::{Cover, Plan, Way, plan};
 use super::{Group, Shape, Unit, code};
 use crate::error::PoolError;
+use crate::log::Log;
+use crate::log::redo::{Part, RECORD_MAX, record_len};
 use crate::topology::Topology;
 
 /// Bytes that go to a column.
@@ -40,6 +42,8 @@ struct Row<'a> {
     parity: SmallVec<[AlignedBuf; 2]>,
     /// Places that could not be read, with their bytes: written back.
     healed: Vec<(usize, AlignedBuf)>,
+    /// It depends on old bytes: a crash in the middle would leave parity of neither.
+    logged: bool,
     /// Nothing of it may be written.
     failed: bool,
 }
@@ -64,6 +68,7 @@ impl<'a> Rows<'a> {
                     range: (u64::MAX, 0),
                     parity: SmallVec::new(),
                     healed: Vec::new(),
+                    logged: false,
                     failed: false,
                 });
                 row.parts.push((u, now));
@@ -74,7 +79,11 @@ impl<'a> Rows<'a> {
                 rest = later;
             }
         }
-        Self { rows: rows.into_values().collect() }
+        let cut = |row: Row<'a>| {
+            let group = topology.map.group(row.group);
+            row.cut(group)
+        };
+        Self { rows: rows.into_values().flat_map(cut).collect() }
     }
 
     /// Computes every row's new parity, reading what that needs; what failed, by owner.
@@ -103,19 +112,157 @@ impl<'a> Rows<'a> {
         failures
     }
 
-    /// What goes to the columns.
+    /// Writes the rows that are logged: to the log, then in place, as many at a time as the log has
+    /// room for. What failed, by owner.
+    pub fn write_logged(&mut self, topology: &Topology, lost: &mut Lost) -> Vec<(u32, PoolError)> {
+        let mut failures = Vec::new();
+        let Some(log) = &topology.log else {
+            self.rows.iter_mut().for_each(|r| r.logged = false);
+            return failures;
+        };
+        for row in self.rows.iter_mut().filter(|r| !r.failed && !r.logged) {
+            let group = topology.map.group(row.group);
+            if !log.redo.holds(std::iter::once((row.group, row.index))) {
+                continue;
+            }
+            // It must not be written past the ring.
+            if row.record_len(group) <= RECORD_MAX {
+                row.logged = true;
+            } else if let Err(error) = log.redo.checkpoint(topology, log.slot, lost) {
+                row.failed = true;
+                failures.extend(row.owners.iter().map(|o| (*o, error.clone())));
+            }
+        }
+        let mut logged: Vec<&mut Row<'a>> =
+            self.rows.iter_mut().filter(|r| r.logged && !r.failed).collect();
+        let mut from = 0;
+        while from < logged.len() {
+            let mut len = 0;
+            let now = logged.iter().skip(from).take_while(|row| {
+                len += row.record_len(topology.map.group(row.group));
+                len <= RECORD_MAX
+            });
+            let to = from + now.count().max(1);
+            let Some(chunk) = logged.get_mut(from..to) else { break };
+            if let Err(error) = write_chunk(topology, log, chunk, lost) {
+                for row in chunk {
+                    row.failed = true;
+                    failures.extend(row.owners.iter().map(|o| (*o, error.clone())));
+                }
+            }
+            from = to;
+        }
+        failures
+    }
+
+    /// What goes to the columns, of the rows that are not logged.
     pub fn writes<'b>(
         &'b self,
         topology: &'b Topology,
     ) -> impl Iterator<Item = ColumnWrite<'b>> + 'b {
-        self.rows.iter().filter(|r| !r.failed).flat_map(move |r| {
+        self.rows.iter().filter(|r| !r.failed && !r.logged).flat_map(move |r| {
             let group = topology.map.group(r.group);
             r.writes(group).filter(move |w| topology.writable(w.member))
         })
     }
 }
 
-impl Row<'_> {
+/// Logs some rows as one record, and writes them in place.
+fn write_chunk(
+    topology: &Topology,
+    log: &Log,
+    rows: &[&mut Row<'_>],
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let writes = || {
+        rows.iter().flat_map(|r| {
+            let group = topology.map.group(r.group);
+            r.writes(group).map(move |w| (r.group, group, w))
+        })
+    };
+    let part = |(index, group, w): (u16, &Group, ColumnWrite<'_>)| {
+        let column = group.members().position(|m| m == w.member)?;
+        let offset = w.at.0 - group.at(column, 0).1.0;
+        let column = u16::try_from(column).ok()?;
+        Some((index, column, offset))
+    };
+    let parts: Vec<Part<'_>> = writes()
+        .filter_map(|w| {
+            let bytes = w.2.bytes;
+            let (group, column, offset) = part(w)?;
+            Some(Part { group, column, offset, bytes })
+        })
+        .collect();
+    let ids = rows.iter().map(|r| (r.group, r.index)).collect();
+    let unfinished = log.redo.append(topology, log.slot, &parts, ids, lost)?;
+    let mut owners = Vec::new();
+    let mut requests = Vec::new();
+    for (_, _, w) in writes().filter(|(_, _, w)| topology.writable(w.member)) {
+        let device = &**topology.device(w.member);
+        requests.push(Request { device, at: w.at, op: Op::Write(w.bytes), result: Ok(()) });
+        owners.push(w.member);
+    }
+    run(&mut requests);
+    for (member, request) in owners.into_iter().zip(requests) {
+        if let Err(error) = request.result {
+            lost.push((member, error));
+        }
+    }
+    drop(unfinished);
+    Ok(())
+}
+
+impl<'a> Row<'a> {
+    /// Bytes of the record that holds it.
+    fn record_len(&self, group: &Group) -> u64 {
+        let n = group.columns.len();
+        record_len(self.parts.len() + n, n as u64 * (self.range.1 - self.range.0))
+    }
+
+    /// A row that needs the log, in pieces of which each fits in a record. Parity is computed byte
+    /// by byte, so a range of the row's columns is a row of its own.
+    fn cut(self, group: &Group) -> Vec<Self> {
+        let whole = self.cover(group).iter().all(|c| *c == Cover::Whole);
+        if whole || self.record_len(group) <= RECORD_MAX {
+            return vec![self];
+        }
+        let step = (RECORD_MAX / 2 / group.columns.len() as u64 / 4096).max(1) * 4096;
+        let mut pieces = Vec::new();
+        let mut from = self.range.0;
+        while from < self.range.1 {
+            let to = self.range.1.min((from / step + 1) * step);
+            let inside = |(u, bytes): &(Unit, &'a [u8])| {
+                let (a, b) = (u.within.max(from), (u.within + u.len).min(to));
+                let bytes = bytes.get(Bytes(a.checked_sub(u.within)?).to_usize()..)?;
+                let bytes = bytes.get(..Bytes(b.checked_sub(a)?).to_usize())?;
+                let unit = Unit { within: a, len: b - a, ..*u };
+                (a < b).then_some((unit, bytes))
+            };
+            let parts: SmallVec<[(Unit, &'a [u8]); 4]> =
+                self.parts.iter().filter_map(inside).collect();
+            let reach = |f: fn(&Unit) -> u64| parts.iter().map(move |(u, _)| f(u));
+            let range = (
+                reach(|u| u.within).min().unwrap_or(from),
+                reach(|u| u.within + u.len).max().unwrap_or(from),
+            );
+            if !parts.is_empty() {
+                pieces.push(Row {
+                    group: self.group,
+                    index: self.index,
+                    parts,
+                    owners: self.owners.clone(),
+                    range,
+                    parity: SmallVec::new(),
+                    healed: Vec::new(),
+                    logged: false,
+                    failed: false,
+                });
+            }
+            from = to;
+        }
+        pieces
+    }
+
     fn cover(&self, group: &Group) -> Vec<Cover> {
         let data = group.columns.len() - group.spare_columns();
         let mut cover = vec![Cover::None; data];
@@ -184,6 +331,7 @@ impl Row<'_> {
         if plan.way == Way::Plain {
             return Ok(());
         }
+        self.logged = plan.way != Way::Covered;
         if failed {
             return self.by_decoding(topology, group, &places);
         }

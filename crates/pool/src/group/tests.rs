@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use braid_device::{Device, Fault, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
 use braid_format::label::{Child, Label, MemberState, NodeKind, Segment, SubpoolKind, TreeNode};
+use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use proptest::prelude::*;
 
@@ -11,10 +12,12 @@ use crate::{CreateOptions, Pool, PoolError, PoolRequest};
 const MIB: u64 = 1 << 20;
 const SECTOR: u64 = 512;
 const UNIT: u64 = 4096;
+/// Room for the logs of two slots.
+const LOGS: u64 = 2 * LogPlace::LEN.0;
 
 /// What stands on the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Layout {
+pub(crate) enum Layout {
     /// A mirror of all.
     Mirror,
     /// A stripe of mirrors of two.
@@ -26,8 +29,11 @@ enum Layout {
 }
 
 /// Members of 4 MiB of data under a plan of faults each.
-fn devices(n: usize, mut plan: impl FnMut(usize) -> FaultPlan) -> Vec<Arc<FaultyDevice>> {
-    let size = Bytes(Label::DATA_AT.0 + 4 * MIB + Label::TAIL.0);
+pub(crate) fn devices(
+    n: usize,
+    mut plan: impl FnMut(usize) -> FaultPlan,
+) -> Vec<Arc<FaultyDevice>> {
+    let size = Bytes(Label::DATA_AT.0 + LOGS + 4 * MIB + Label::TAIL.0);
     (0..n)
         .map(|i| {
             let memory = MemoryDevice::new(&format!("m{i}"), size, Bytes(SECTOR));
@@ -36,12 +42,12 @@ fn devices(n: usize, mut plan: impl FnMut(usize) -> FaultPlan) -> Vec<Arc<Faulty
         .collect()
 }
 
-fn dynamic(devices: &[Arc<FaultyDevice>]) -> Vec<Arc<dyn Device>> {
+pub(crate) fn dynamic(devices: &[Arc<FaultyDevice>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|d| d.clone() as Arc<dyn Device>).collect()
 }
 
 /// Puts `layout` on a plain pool's label, and opens that.
-fn pool(devices: &[Arc<FaultyDevice>], layout: Layout) -> Pool {
+pub(crate) fn pool(devices: &[Arc<FaultyDevice>], layout: Layout) -> Pool {
     let plain = Pool::create(
         devices.iter().map(|d| d.inner().clone()).collect(),
         &CreateOptions::new("test"),
@@ -51,6 +57,10 @@ fn pool(devices: &[Arc<FaultyDevice>], layout: Layout) -> Pool {
     let n = u16::try_from(devices.len()).unwrap();
     label.nodes.clear();
     label.segments.clear();
+    for m in &mut label.members {
+        m.data_start = ByteOffset(Label::DATA_AT.0 + LOGS);
+        m.data_len = Bytes(4 * MIB);
+    }
     let mut roots = Vec::new();
     match layout {
         Layout::Mirror => roots.push((mirror(&mut label, 0..n, 0, 4 * MIB), 4 * MIB)),
@@ -109,7 +119,7 @@ fn parity(label: &mut Label, n: u16, parity: u16, start: u64, len: u64) -> (u16,
 }
 
 /// Every mirror's copies in sync are equal, every row's parity is right.
-fn consistent(pool: &Pool, devices: &[Arc<FaultyDevice>]) {
+pub(crate) fn consistent(pool: &Pool, devices: &[Arc<FaultyDevice>]) {
     let topology = pool.0.topology.read();
     for group in topology.map.groups() {
         let columns: Vec<(bool, Vec<u8>)> = group
@@ -195,13 +205,13 @@ fn every_data_byte_has_one_place_and_the_inverse_finds_it() {
 
 /// One step of a test: bytes written or read in one batch, in sectors.
 #[derive(Debug, Clone)]
-enum Step {
+pub(crate) enum Step {
     Write(Vec<(u64, u64)>),
     Read(u64, u64),
     Flush,
 }
 
-fn steps(sectors: u64) -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps(sectors: u64) -> impl Strategy<Value = Vec<Step>> {
     let run = (0..sectors, prop_oneof![1_u64..4, 1_u64..64, 60_u64..200])
         .prop_map(move |(at, len)| (at, len.min(sectors - at)));
     let step = prop_oneof![
@@ -212,7 +222,7 @@ fn steps(sectors: u64) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-fn layouts() -> impl Strategy<Value = (usize, Layout)> {
+pub(crate) fn layouts() -> impl Strategy<Value = (usize, Layout)> {
     prop_oneof![
         Just((2, Layout::Mirror)),
         Just((3, Layout::Mirror)),
@@ -303,11 +313,11 @@ proptest! {
     }
 }
 
-fn fails(on: On, nth: u64, kind: FaultKind) -> FaultPlan {
+pub(crate) fn fails(on: On, nth: u64, kind: FaultKind) -> FaultPlan {
     FaultPlan { faults: vec![Fault { on, nth, kind }], volatile_cache: false }
 }
 
-fn failed(pool: &Pool) -> Vec<u16> {
+pub(crate) fn failed(pool: &Pool) -> Vec<u16> {
     let states = pool.member_states().into_iter();
     states.filter(|(_, s)| *s == MemberState::Failed).map(|(m, _)| m.0).collect()
 }

@@ -1,0 +1,220 @@
+//! A node's redundancy log: what a crash may have left unequal, and how to make it whole.
+//! docs/FORMAT.md section 1.5.
+//!
+//! It lies on the members of pools with mirrors or parity, between the labels and the data area:
+//! ```text
+//!  member:  1 MiB                    + 2 MiB                     data_start
+//!           | log of slot 0          | log of slot 1 | ...       | data area ...
+//!  log:     | 16 intent sectors | 2 redo headers | ... free | redo ring |
+//!           0                   64 KiB           72 KiB     128 KiB     2 MiB
+//! ```
+//! *Intents*: one bit for each region of the pool's logical bytes that is being written: set,
+//! durably, before the first write, cleared some time after the last one is durable. *Redo*: the new
+//! bytes, parity included, of every write that changes a part of a parity row, durable before any
+//! of them is written in place. A log is written alike to as many members as the pool can lose,
+//! and one more; it is read from all.
+//!
+//! All sectors are 4 KiB, checked whole.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::units::{ByteOffset, Bytes};
+
+/// Regions that are being written.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawIntents {
+    /// "BRWI".
+    pub magic: U32,
+    /// CRC-32C of the sector with this field zero.
+    pub crc: U32,
+    /// The pool.
+    pub pool_uuid: [u8; 16],
+    /// Which of the slot's intent sectors.
+    pub sector: U16,
+    /// The writer's slot.
+    pub slot: U16,
+    /// log2 of a region's bytes.
+    pub region_shift: U32,
+    /// Counted up with every write of the sector.
+    pub sequence: U64,
+    /// Zero.
+    pub reserved: [u8; 24],
+    /// Bit `b` of byte `i`: region `sector * BITS + 8 i + b`.
+    pub bits: [u8; 4032],
+}
+const _: () = assert!(size_of::<RawIntents>() == 4096);
+const _: () = assert!(core::mem::offset_of!(RawIntents, bits) == 64);
+
+impl RawIntents {
+    /// "BRWI".
+    pub const MAGIC: u32 = u32::from_le_bytes(*b"BRWI");
+    /// Where the checksum stands.
+    pub const CRC_AT: usize = core::mem::offset_of!(Self, crc);
+    /// Regions in one sector.
+    pub const BITS: u64 = 4032 * 8;
+    /// Sectors in a log.
+    pub const SECTORS: u16 = 16;
+    /// Smallest region.
+    pub const REGION_MIN: Bytes = Bytes(16 << 20);
+
+    /// log2 of a region's bytes in a pool of `size` bytes: as small as the bits allow.
+    pub const fn region_shift(size: Bytes) -> u32 {
+        let mut shift = Self::REGION_MIN.0.trailing_zeros();
+        while size.0 >> shift >= Self::BITS * Self::SECTORS as u64 {
+            shift += 1;
+        }
+        shift
+    }
+}
+
+/// Where a redo ring begins (two copies, written in turn; the higher generation wins).
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawRedoHeader {
+    /// "BRRH".
+    pub magic: U32,
+    /// CRC-32C of the 4 KiB sector with this field zero.
+    pub crc: U32,
+    /// The pool.
+    pub pool_uuid: [u8; 16],
+    /// Counted up with every write.
+    pub generation: U64,
+    /// Sequence number of the oldest record that must be repeated.
+    pub tail_sequence: U64,
+    /// Its place: byte offset in the ring.
+    pub tail_offset: U64,
+    /// The writer's slot.
+    pub slot: U16,
+    /// Zero.
+    pub reserved: [u8; 14],
+}
+const _: () = assert!(size_of::<RawRedoHeader>() == 64);
+
+impl RawRedoHeader {
+    /// "BRRH".
+    pub const MAGIC: u32 = u32::from_le_bytes(*b"BRRH");
+    /// Where the checksum stands.
+    pub const CRC_AT: usize = core::mem::offset_of!(Self, crc);
+}
+
+/// Head of a redo record: then `parts` [`RawRedoPart`]s, then their bytes, one after the other,
+/// then zeros to a multiple of 4 KiB. A record never wraps; one with no parts sends the reader to
+/// the start of the ring.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawRedoRecord {
+    /// "BRRR".
+    pub magic: U32,
+    /// CRC-32C of the record with this field zero.
+    pub crc: U32,
+    /// The pool.
+    pub pool_uuid: [u8; 16],
+    /// One more than the record before.
+    pub sequence: U64,
+    /// Bytes in the record, a multiple of 4 KiB.
+    pub len: U32,
+    /// Parts.
+    pub parts: U32,
+    /// The writer's slot.
+    pub slot: U16,
+    /// Zero.
+    pub reserved: [u8; 22],
+}
+const _: () = assert!(size_of::<RawRedoRecord>() == 64);
+
+impl RawRedoRecord {
+    /// "BRRR".
+    pub const MAGIC: u32 = u32::from_le_bytes(*b"BRRR");
+    /// Where the checksum stands.
+    pub const CRC_AT: usize = core::mem::offset_of!(Self, crc);
+}
+
+/// Bytes that go to a column of a group.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawRedoPart {
+    /// The group: mirror and parity nodes, counted in the order in which the segments reach them.
+    pub group: U16,
+    /// The column.
+    pub column: U16,
+    /// Bytes.
+    pub len: U32,
+    /// Offset in the column.
+    pub offset: U64,
+}
+const _: () = assert!(size_of::<RawRedoPart>() == 16);
+
+/// Where the parts of a slot's log lie on a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogPlace {
+    /// Device offset of the log.
+    pub at: ByteOffset,
+}
+
+impl LogPlace {
+    /// Bytes of one slot's log.
+    pub const LEN: Bytes = Bytes(2 << 20);
+    /// Bytes in a sector.
+    pub const SECTOR: usize = 4096;
+    /// Bytes of the ring.
+    pub const RING: u64 = Self::LEN.0 - (128 << 10);
+
+    /// The log of `slot`, which has one if `data_start` leaves room.
+    pub const fn of_slot(slot: u16, data_start: ByteOffset) -> Option<Self> {
+        let at = crate::label::Label::DATA_AT.0 + slot as u64 * Self::LEN.0;
+        if at + Self::LEN.0 > data_start.0 {
+            return None;
+        }
+        Some(Self { at: ByteOffset(at) })
+    }
+
+    /// Slots that have a log where the data area begins at `data_start`.
+    pub const fn slots(data_start: ByteOffset) -> u64 {
+        (data_start.0 - crate::label::Label::DATA_AT.0) / Self::LEN.0
+    }
+
+    /// Intent sector `n`.
+    pub const fn intents(&self, n: u16) -> ByteOffset {
+        ByteOffset(self.at.0 + n as u64 * Self::SECTOR as u64)
+    }
+
+    /// Redo header `copy`, 0 or 1.
+    pub const fn redo_header(&self, copy: u64) -> ByteOffset {
+        ByteOffset(self.at.0 + (64 << 10) + copy % 2 * Self::SECTOR as u64)
+    }
+
+    /// Byte `offset` of the ring.
+    pub const fn ring(&self, offset: u64) -> ByteOffset {
+        ByteOffset(self.at.0 + (128 << 10) + offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_grow_with_the_pool() {
+        let count = |size: u64| size >> RawIntents::region_shift(Bytes(size));
+        assert_eq!(RawIntents::region_shift(Bytes(1 << 40)), 24);
+        for shift in 24..63 {
+            assert!(count((1 << shift) + 12345) < RawIntents::BITS * 16);
+        }
+    }
+
+    #[test]
+    fn logs_fit_before_the_data() {
+        let mib = |n: u64| ByteOffset(n << 20);
+        assert_eq!(LogPlace::of_slot(0, mib(1)), None);
+        assert_eq!(LogPlace::of_slot(0, mib(2)), None);
+        assert_eq!(LogPlace::of_slot(3, mib(9)).map(|p| p.at), Some(mib(7)));
+        assert_eq!(LogPlace::of_slot(4, mib(9)), None);
+        assert_eq!(LogPlace::slots(mib(9)), 4);
+        let place = LogPlace::of_slot(1, mib(9)).expect("it fits");
+        assert_eq!(place.ring(LogPlace::RING), mib(5));
+        assert!(place.redo_header(1).0 + 4096 <= place.ring(0).0);
+        assert!(place.intents(15).0 + 4096 <= place.redo_header(0).0);
+    }
+}

@@ -1,0 +1,202 @@
+//! Making a group's columns agree again: after a crash, onto a new member, and in a scrub.
+
+use braid_device::{AlignedBuf, DeviceError};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+
+use super::decode::{decode_row, read_places};
+use super::engine::Lost;
+use super::{Group, Shape, code};
+use crate::error::PoolError;
+use crate::map::Place;
+use crate::topology::Topology;
+
+/// Bytes of a mirror compared at a time.
+const CHUNK: u64 = 1 << 20;
+
+/// A run of a group's bytes: the group's place, from, to. Whole rows where there is parity.
+pub(crate) type Span = (u16, u64, u64);
+
+/// The runs of groups that the pool's bytes `from..to` stand on.
+pub(crate) fn spans(topology: &Topology, from: u64, to: u64) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    for p in topology.map.pieces(ByteOffset(from), Bytes(to - from)) {
+        let Place::Group(index) = p.place else { continue };
+        let group = topology.map.group(index);
+        let (a, b) = super::engine::affected(group, p.at.0, p.len.0);
+        // The runs of one group are seen in order, though not one after the other.
+        match spans.iter_mut().rev().find(|s| s.0 == index) {
+            Some(last) if last.2 >= a => last.2 = last.2.max(b),
+            _ => spans.push((index, a, b)),
+        }
+    }
+    spans
+}
+
+/// Makes all columns in use agree on the pool's bytes `from..to`: the other copies of a mirror get
+/// what reads of it are given, and parity is computed from the data. How many bytes had to change.
+///
+/// # Errors
+/// A member that cannot be spared fails; others that fail are added to `lost`.
+pub(crate) fn resync(
+    topology: &Topology,
+    from: u64,
+    to: u64,
+    lost: &mut Lost,
+) -> Result<Bytes, PoolError> {
+    let mut changed = 0;
+    for (index, from, to) in spans(topology, from, to) {
+        let group = topology.map.group(index);
+        let step = group.row_len().unwrap_or(CHUNK);
+        let mut at = from;
+        while at < to {
+            let end = to.min(at / step * step + step);
+            let locks = topology.locks.get(usize::from(index));
+            let _held = locks.map(|l| l.lock(vec![(at, end)]));
+            changed += match group.shape {
+                Shape::Mirror => equalize(topology, group, at, end, lost)?,
+                Shape::Parity { .. } => recompute(topology, group, at / step, lost)?,
+            };
+            at = end;
+        }
+    }
+    Ok(Bytes(changed))
+}
+
+/// Gives every copy of a mirror what reads are given; bytes that differed.
+fn equalize(
+    topology: &Topology,
+    group: &Group,
+    from: u64,
+    to: u64,
+    lost: &mut Lost,
+) -> Result<u64, PoolError> {
+    let live: Vec<usize> = topology.copies(group).collect();
+    let Some(source) = live.get(Group::turn(from, live.len())).copied() else { return Ok(0) };
+    let mut truth = AlignedBuf::zeroed(Bytes(to - from).to_usize());
+    let mut other = AlignedBuf::zeroed(truth.len());
+    let (member, at) = group.at(source, from);
+    if let Err(error) = topology.device(member).read(at, &mut truth) {
+        spare(topology, member, error, lost)?;
+        return Ok(0);
+    }
+    let mut changed = 0;
+    for column in (0..group.columns.len()).filter(|c| *c != source) {
+        let (member, at) = group.at(column, from);
+        if !topology.writable(member) {
+            continue;
+        }
+        let device = topology.device(member);
+        let same = device.read(at, &mut other).is_ok() && other[..] == truth[..];
+        if same {
+            continue;
+        }
+        changed += differing(&truth, &other);
+        if let Err(error) = device.write(at, &truth) {
+            spare(topology, member, error, lost)?;
+        }
+    }
+    Ok(changed)
+}
+
+/// Bytes in sectors that differ.
+fn differing(a: &[u8], b: &[u8]) -> u64 {
+    let sectors = a.chunks(512).zip(b.chunks(512));
+    sectors.filter(|(a, b)| a != b).map(|(a, _)| a.len() as u64).sum()
+}
+
+/// Computes a row's parity from its data; bytes that differed. Where a data column is lost it is
+/// what P says (or Q, where P is lost too), and what is left of the parity must agree with that.
+fn recompute(
+    topology: &Topology,
+    group: &Group,
+    row: u64,
+    lost: &mut Lost,
+) -> Result<u64, PoolError> {
+    let Shape::Parity { unit, parity } = group.shape else { return Ok(0) };
+    let n = group.columns.len();
+    let data = n - parity;
+    let member = |place: usize| group.at(group.column_of(row, place), 0).0;
+    let away: Vec<usize> = (0..n).filter(|p| !topology.readable(member(*p))).collect();
+    let data_away = away.iter().filter(|p| **p < data).count();
+    if data_away > 0 && away.len() >= parity {
+        // Every parity that is left is needed for the data.
+        return Ok(0);
+    }
+    let wanted = (0..n).filter(|place| !away.contains(place)).collect();
+    let read = read_places(topology, group, &[(row, (0, unit), wanted)]).pop();
+    let len = Bytes(unit).to_usize();
+    let mut old: Vec<AlignedBuf> = (0..n).map(|_| AlignedBuf::zeroed(len)).collect();
+    for (place, bytes) in read.into_iter().flatten() {
+        match bytes {
+            Ok(bytes) => old.get_mut(place).map(|c| *c = bytes),
+            Err(error) => {
+                spare(topology, member(place), error, lost)?;
+                return Ok(0);
+            }
+        };
+    }
+    // The last parity that is there is computed anew if data is away, all of them otherwise.
+    let first = if data_away > 0 { n - 1 } else { data };
+    let anew: Vec<usize> = (0..n).filter(|p| *p >= first || away.contains(p)).collect();
+    let mut new: Vec<Vec<u8>> = old.iter().map(|b| b.to_vec()).collect();
+    let mut slices: Vec<&mut [u8]> = new.iter_mut().map(|b| &mut b[..]).collect();
+    if !code::recover(data, &mut slices, &anew) {
+        return Ok(0);
+    }
+    let mut changed = 0;
+    for (place, (old, new)) in old.iter().zip(&new).enumerate().skip(data) {
+        let (member, at) = group.at(group.column_of(row, place), row * unit);
+        let same = old[..] == new[..] && topology.readable(member);
+        if same || !topology.writable(member) {
+            continue;
+        }
+        changed += differing(old, new);
+        if let Err(error) = topology.device(member).write(at, new) {
+            spare(topology, member, error, lost)?;
+        }
+    }
+    Ok(changed)
+}
+
+/// A member failed: it is lost, or, if it cannot be spared, everything fails.
+fn spare(
+    topology: &Topology,
+    member: MemberIndex,
+    error: DeviceError,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    if !topology.can_lose(member) {
+        return Err(error.into());
+    }
+    lost.push((member, error));
+    Ok(())
+}
+
+/// Fills what `member` holds of a group's bytes `from..to` (whole rows where there is parity) from
+/// the other columns.
+///
+/// # Errors
+/// The others do not have it, or the member fails.
+pub(crate) fn fill(topology: &Topology, span: Span, member: MemberIndex) -> Result<(), PoolError> {
+    let (index, from, to) = span;
+    let group = topology.map.group(index);
+    let Some(column) = group.members().position(|m| m == member) else { return Ok(()) };
+    let _held = topology.locks.get(usize::from(index)).map(|l| l.lock(vec![(from, to)]));
+    let device = topology.device(member);
+    let Shape::Parity { unit, .. } = group.shape else {
+        let mut bytes = AlignedBuf::zeroed(Bytes(to - from).to_usize());
+        super::engine::other_copy(topology, group, from, &mut bytes, Some(member))?;
+        let (_, at) = group.at(column, from);
+        return Ok(device.write(at, &bytes)?);
+    };
+    let row_len = group.row_len().unwrap_or(unit);
+    for row in from / row_len..to / row_len {
+        let place = group.place_of(row, column);
+        let columns = decode_row(topology, group, row, (0, unit), Some(member))?;
+        if let Some(bytes) = columns.get(place) {
+            let (_, at) = group.at(column, row * unit);
+            device.write(at, bytes)?;
+        }
+    }
+    Ok(())
+}

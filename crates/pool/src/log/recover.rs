@@ -1,0 +1,202 @@
+//! After a crash: a slot's log is read from all members, its redo records are written again, and
+//! the regions it notes are made equal.
+//!
+//! Every step may be repeated: the log is emptied only when all of it is durable.
+
+use std::collections::BTreeSet;
+
+use braid_device::AlignedBuf;
+use braid_format::redundancy::{LogPlace, RawIntents};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+
+use super::intents::{self, Intents};
+use super::redo::{self, Redo, flush_all};
+use super::{Log, candidates};
+use crate::error::PoolError;
+use crate::group::engine::Lost;
+use crate::group::repair;
+use crate::topology::Topology;
+
+/// What a recovery has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Redo records written again.
+    pub records: u64,
+    /// Regions compared.
+    pub regions: u64,
+    /// Bytes that differed and were made equal.
+    pub repaired: Bytes,
+}
+
+/// What the members say of a slot's log.
+struct Found {
+    /// Highest generation, and its tail's number and place.
+    header: Option<(u64, u64, u64)>,
+    /// Highest sequence of an intent sector.
+    sequence: u64,
+    /// log2 of a region's bytes.
+    shift: u32,
+    noted: BTreeSet<u64>,
+}
+
+fn read(topology: &Topology, member: MemberIndex, at: ByteOffset, len: u64) -> Option<AlignedBuf> {
+    let mut buf = AlignedBuf::zeroed(Bytes(len).to_usize());
+    topology.device(member).read(at, &mut buf).ok()?;
+    Some(buf)
+}
+
+impl Found {
+    fn read(topology: &Topology, slot: u16) -> Self {
+        let pool = topology.label.pool.into_bytes();
+        let shift = RawIntents::region_shift(topology.map.size());
+        let mut found = Self { header: None, sequence: 0, shift, noted: BTreeSet::new() };
+        let homes = candidates(topology, slot);
+        for (member, place) in &homes {
+            for copy in 0..2 {
+                let at = place.redo_header(copy);
+                let sector = read(topology, *member, at, LogPlace::SECTOR as u64);
+                let header = sector.and_then(|s| redo::decode_header(&s, &pool, slot));
+                found.header = found.header.max(header);
+            }
+        }
+        let regions = (topology.map.size().0 >> shift) + 1;
+        let sectors = u16::try_from(regions.div_ceil(RawIntents::BITS)).unwrap_or(0);
+        for n in 0..sectors {
+            let said: Vec<intents::Read> = homes
+                .iter()
+                .filter_map(|(m, place)| {
+                    read(topology, *m, place.intents(n), LogPlace::SECTOR as u64)
+                })
+                .map(|bytes| intents::decode(&bytes, &pool, slot, n))
+                .collect();
+            found.add(&said, u64::from(n), regions);
+        }
+        found
+    }
+
+    /// Adds what the copies of one sector say. Older copies only note too much.
+    fn add(&mut self, said: &[intents::Read], n: u64, regions: u64) {
+        let mut good = false;
+        for copy in said {
+            if let intents::Read::Good(sequence, shift, noted) = copy {
+                good = true;
+                self.sequence = self.sequence.max(*sequence);
+                // Noted when the pool was smaller: in larger numbers of smaller regions.
+                let up = self.shift.saturating_sub(*shift);
+                self.noted.extend(noted.iter().map(|r| r >> up).filter(|r| *r < regions));
+            }
+        }
+        // No copy survived whole: any region may have been noted.
+        if !good && said.contains(&intents::Read::Damaged) {
+            let first = n * RawIntents::BITS;
+            self.noted.extend(first..(first + RawIntents::BITS).min(regions));
+        }
+    }
+}
+
+/// Repeats and repairs what a slot's log says, and empties it. The slot's node is dead, or not yet
+/// alive; the caller alone recovers it. The log is returned ready for use; `None`: members failed on
+/// the way, and all must be done again without them.
+///
+/// # Errors
+/// Too many members fail. It may be tried again.
+pub(crate) fn recover(
+    topology: &Topology,
+    slot: u16,
+    lost: &mut Lost,
+) -> Result<Option<(Recovered, Log)>, PoolError> {
+    let found = Found::read(topology, slot);
+    let mut recovered = Recovered::default();
+    let (generation, mut sequence, offset) = found.header.unwrap_or((0, 1, 0));
+    if found.header.is_some() {
+        let repeated = repeat(topology, slot, sequence, offset, lost)?;
+        recovered.records = repeated.0;
+        sequence = repeated.1;
+        flush_all(topology, lost)?;
+    }
+    for region in &found.noted {
+        let (from, to) = (region << found.shift, (region + 1) << found.shift);
+        let to = to.min(topology.map.size().0);
+        recovered.regions += 1;
+        recovered.repaired.0 += repair::resync(topology, from, to, lost)?.0;
+    }
+    if !found.noted.is_empty() {
+        flush_all(topology, lost)?;
+    }
+    if !lost.is_empty() {
+        return Ok(None);
+    }
+    let log = Log {
+        slot,
+        intents: Intents::new(topology.map.size(), found.sequence),
+        redo: Redo::new(sequence, generation + 1),
+    };
+    redo::store_header(topology, slot, generation + 1, (0, sequence), lost)?;
+    log.intents.forget(topology, slot, lost)?;
+    Ok(Some((recovered, log)))
+}
+
+/// Writes the parts of every record from number `sequence` at `offset` on; how many there were,
+/// and the next number.
+fn repeat(
+    topology: &Topology,
+    slot: u16,
+    mut sequence: u64,
+    mut offset: u64,
+    lost: &mut Lost,
+) -> Result<(u64, u64), PoolError> {
+    let pool = topology.label.pool.into_bytes();
+    let homes = candidates(topology, slot);
+    let mut records = 0;
+    while offset < LogPlace::RING {
+        let len = redo::RECORD_MAX.min(LogPlace::RING - offset);
+        let copies = homes.iter().filter_map(|(m, place)| {
+            let head = read(topology, *m, place.ring(offset), LogPlace::SECTOR as u64)?;
+            // Most places hold no record: the rest is read only where the head is one's.
+            redo::claims(&head, &pool, slot, sequence)?;
+            read(topology, *m, place.ring(offset), len)
+        });
+        let mut copies = copies.peekable();
+        let mut good = None;
+        for bytes in copies.by_ref() {
+            if let Some(record) = redo::decode(&bytes, &pool, slot, sequence) {
+                for part in &record.parts {
+                    put(topology, part, lost)?;
+                }
+                good = Some((record.len, record.parts.len()));
+                break;
+            }
+        }
+        let Some((len, parts)) = good else { break };
+        sequence += 1;
+        if parts == 0 {
+            offset = 0;
+        } else {
+            records += 1;
+            offset += len;
+        }
+    }
+    // A number that no torn record can have.
+    Ok((records, sequence + 1))
+}
+
+/// Writes a part of a record in place, if its column is in use.
+fn put(topology: &Topology, part: &redo::Part<'_>, lost: &mut Lost) -> Result<(), PoolError> {
+    let Some(group) = topology.map.groups().get(usize::from(part.group)) else { return Ok(()) };
+    let column = usize::from(part.column);
+    let end = part.offset.checked_add(part.bytes.len() as u64);
+    if column >= group.columns.len() || end.is_none_or(|e| e > group.column_len()) {
+        return Ok(());
+    }
+    let (member, at) = group.at(column, part.offset);
+    if !topology.writable(member) {
+        return Ok(());
+    }
+    if let Err(error) = topology.device(member).write(at, part.bytes) {
+        if !topology.can_lose(member) {
+            return Err(error.into());
+        }
+        lost.push((member, error));
+    }
+    Ok(())
+}
