@@ -75,6 +75,12 @@ pub enum DeviceError {
         /// By what.
         by: crate::InUse,
     },
+    /// The operator said that it is not to be used any more.
+    #[error("{device}: taken out of use")]
+    TakenOut {
+        /// Device.
+        device: Arc<str>,
+    },
     /// A test's device failed on purpose.
     #[error("{device}: {operation} at {at} fails by plan")]
     Injected {

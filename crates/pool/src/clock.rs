@@ -1,5 +1,6 @@
 //! The one place in this crate that asks what time it is: labels say for people when they were
-//! written. Nothing depends on it.
+//! written, and regions that were not written for a while are no longer noted. Nothing else depends
+//! on it.
 
 /// Seconds since 1970.
 pub(crate) fn unix_seconds() -> u64 {

@@ -264,6 +264,23 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
     }
 }
 
+/// Lets a device into a pool that is in use: as [`Pool::create`] checks and wipes those it is
+/// given.
+pub(crate) fn admit(
+    device: &Arc<dyn Device>,
+    members: &[Arc<dyn Device>],
+    lock_sector: Bytes,
+    force: bool,
+) -> Result<(), PoolError> {
+    if let Some(other) = members.iter().find(|m| same_device(m, device)) {
+        return Err(PoolError::GivenTwice { path: path_of(device), other: path_of(other) });
+    }
+    let mut options = CreateOptions::new("member");
+    (options.lock_sector, options.force) = (Some(lock_sector), force);
+    check_device(device, &options)?;
+    wipe(device)
+}
+
 /// Whether a node on this host lives on the pool that begins with this device.
 fn node_lives(device: &Arc<dyn Device>) -> Result<bool, PoolError> {
     for slot in 0..NODE_SLOTS_MAX {
@@ -337,7 +354,7 @@ fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Labe
     })
 }
 
-fn member_of(device: &Arc<dyn Device>, hint: &Hint) -> Result<Member, PoolError> {
+pub(crate) fn member_of(device: &Arc<dyn Device>, hint: &Hint) -> Result<Member, PoolError> {
     let info = device.info();
     let copy1 = Label::copy1_at(info.size).ok_or_else(|| PoolError::TooSmall {
         path: info.name.clone(),

@@ -309,6 +309,12 @@ pub enum PoolError {
         /// The members that are lost.
         lost: Vec<String>,
     },
+    /// A member that the pool does not have, or not in the state that was expected.
+    #[error("the pool has no member {member} to do that with (`braid status` lists them)")]
+    NoSuchMember {
+        /// Its place.
+        member: MemberIndex,
+    },
     /// A node slot without a redundancy log.
     #[error(
         "the pool keeps redundancy logs for {slots} node slots, and slot {slot} is not among them: it was made for fewer nodes"

@@ -14,6 +14,7 @@
 
 pub use braid_device as device;
 
+mod absent;
 pub mod assemble;
 mod clock;
 pub mod create;
@@ -28,6 +29,7 @@ pub mod members;
 pub mod queue;
 mod redundancy;
 mod topology;
+mod upkeep;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -45,6 +47,8 @@ pub use io::PoolRequest;
 pub use log::recover::Recovered;
 pub use map::{Map, Piece, Place, ZoneInfo};
 pub use queue::{PoolOp, PoolQueue};
+
+pub use upkeep::Progress;
 
 use topology::Topology;
 

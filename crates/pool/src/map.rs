@@ -227,6 +227,17 @@ impl Map {
         self.groups.get(usize::from(index)).expect("columns stand only on groups that exist")
     }
 
+    /// Members that some byte of the pool stands on.
+    pub fn members(&self) -> Vec<MemberIndex> {
+        let mut members = self.bare_members();
+        for m in self.groups.iter().flat_map(Group::members) {
+            if !members.contains(&m) {
+                members.push(m);
+            }
+        }
+        members
+    }
+
     /// Members of which some zone uses bytes that no group protects.
     pub fn bare_members(&self) -> Vec<MemberIndex> {
         let mut bare = Vec::new();

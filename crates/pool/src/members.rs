@@ -145,12 +145,13 @@ pub struct Judgement {
     pub missing: Vec<MissingMember>,
 }
 
-/// Judges devices of one pool, each with at least one good label.
+/// Judges devices of one pool, each with at least one good label. `minority`: the operator says
+/// that the members that are not there are lost, so no majority is needed.
 ///
 /// # Errors
 /// [`PoolError::Missing`] when so many members are missing that no epoch has a majority,
 /// [`PoolError::NoMajority`] when the members contradict each other.
-pub fn judge(found: &[Found]) -> Result<Judgement, PoolError> {
+pub fn judge(found: &[Found], minority: bool) -> Result<Judgement, PoolError> {
     let mut first_with: HashMap<Uuid, usize> = HashMap::new();
     for (i, f) in found.iter().enumerate() {
         if let Some(uuid) = f.newest().and_then(own_uuid) {
@@ -161,7 +162,7 @@ pub fn judge(found: &[Found]) -> Result<Judgement, PoolError> {
     let newest =
         found.iter().filter_map(|f| f.newest().map(|l| (l, f.path()))).max_by_key(|(l, _)| l.epoch);
     let Some((highest, path)) = newest else { return Err(PoolError::NoDevices) };
-    let Some(label) = in_force(&voters) else {
+    let Some(label) = in_force(&voters, minority) else {
         let missing = missing_of(highest, &first_with);
         let name = highest.name.clone();
         return Err(if missing.is_empty() {
@@ -177,7 +178,7 @@ pub fn judge(found: &[Found]) -> Result<Judgement, PoolError> {
 }
 
 /// The label of the highest committed epoch that stands on a majority.
-fn in_force<'a>(voters: &[&'a Found]) -> Option<&'a Label> {
+fn in_force<'a>(voters: &[&'a Found], minority: bool) -> Option<&'a Label> {
     let mut labels: Vec<&Label> = voters.iter().flat_map(|f| f.labels()).collect();
     labels.sort_by_key(|l| core::cmp::Reverse(l.epoch));
     labels.into_iter().find(|label| {
@@ -194,14 +195,14 @@ fn in_force<'a>(voters: &[&'a Found]) -> Option<&'a Label> {
             .count();
         let second = |v: &&Found| v.copies[1].as_ref().is_ok_and(|l| id(l) == id(label));
         let committed = carriers == members || voters.iter().any(second);
-        committed && carriers * 2 > members
+        committed && (minority || carriers * 2 > members)
     })
 }
 
 fn missing_of(label: &Label, present: &HashMap<Uuid, usize>) -> Vec<MissingMember> {
     (0_u16..)
         .zip(&label.members)
-        .filter(|(_, m)| m.state == MemberState::Active && !present.contains_key(&m.uuid))
+        .filter(|(_, m)| m.state != MemberState::Failed && !present.contains_key(&m.uuid))
         .map(|(i, m)| MissingMember {
             index: MemberIndex(i),
             uuid: m.uuid,

@@ -24,6 +24,9 @@ pub(crate) struct Topology {
     pub locks: Vec<RangeLocks>,
     /// This node's redundancy log, once it is attached.
     pub log: Option<Arc<Log>>,
+    /// Members that were not found count as failed, but no label says so yet: nothing may be
+    /// written.
+    pub provisional: bool,
 }
 
 impl Topology {
@@ -35,7 +38,7 @@ impl Topology {
     pub fn new(label: Label, devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
         let map = Map::new(&label)?;
         let locks = map.groups().iter().map(|_| RangeLocks::default()).collect();
-        let topology = Self { label, map, devices, locks, log: None };
+        let topology = Self { label, map, devices, locks, log: None, provisional: false };
         topology.enough()?;
         Ok(topology)
     }
@@ -82,6 +85,11 @@ impl Topology {
     /// Whether all bytes of a member are current.
     pub fn readable(&self, member: MemberIndex) -> bool {
         matches!(self.state(member), MemberState::Active | MemberState::Leaving)
+    }
+
+    /// Members that some byte stands on and that are not in sync.
+    pub fn lost(&self) -> impl Iterator<Item = MemberIndex> + '_ {
+        self.map.members().into_iter().filter(|m| !self.readable(*m))
     }
 
     /// Whether a member must get every write.

@@ -81,7 +81,9 @@ impl Intents {
     ) -> Result<(), PoolError> {
         let regions =
             || ranges.iter().flat_map(|(from, to)| from >> self.shift..=(to - 1) >> self.shift);
-        regions().for_each(|r| self.touched.set(r));
+        for region in regions() {
+            self.touched.set(region);
+        }
         if regions().all(|r| self.noted.get(r)) {
             return Ok(());
         }
@@ -90,7 +92,9 @@ impl Intents {
         let mut sectors: Vec<u64> = new.iter().map(|r| r / RawIntents::BITS).collect();
         sectors.dedup();
         self.write(topology, slot, &mut sequences, &sectors, &new, true, lost)?;
-        new.into_iter().for_each(|r| self.noted.set(r));
+        for region in new {
+            self.noted.set(region);
+        }
         Ok(())
     }
 

@@ -114,7 +114,9 @@ fn build(topology: &Topology, slot: u16, parts: &[Part<'_>]) -> AlignedBuf {
         raw.offset.set(p.offset);
         put(raw.as_bytes());
     }
-    parts.iter().for_each(|p| put(p.bytes));
+    for part in parts {
+        put(part.bytes);
+    }
     record
 }
 

@@ -1,0 +1,303 @@
+//! Failing, replacing and rebuilding members, and spares, while the pool is in use.
+//!
+//! ```text
+//!   Active --fails--> Failed --replaced by a device or a spare--> Rebuilding --filled--> Active
+//! ```
+//! Each arrow is a new epoch. A replacement takes the failed member's place in the table, so the
+//! topology and every address stay what they are; a spare that steps in changes places with it.
+//! A member that is being filled gets every write at once, and is read only when all of it is
+//! current. A crash in the middle leaves it `Rebuilding`: it is filled from the start again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use braid_device::{Device, DeviceError};
+use braid_format::label::{Label, Member, MemberState};
+use braid_format::{Bytes, MemberIndex};
+use parking_lot::Mutex;
+
+use crate::create::{admit, member_of};
+use crate::error::PoolError;
+use crate::group::repair::{Span, fill};
+use crate::members::write_epoch_on;
+use crate::redundancy::{carriers, next_epoch};
+use crate::topology::Topology;
+use crate::Pool;
+
+/// Bytes of a column filled at a time, about.
+const CHUNK: u64 = 1 << 20;
+/// Chunks in flight.
+const CREW: usize = 4;
+
+/// How far a rebuild or scrub has come, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Done.
+    pub done: Bytes,
+    /// To do in all.
+    pub total: Bytes,
+}
+
+/// Puts `next` in force on all its carriers, with `devices`.
+///
+/// # Errors
+/// A member fails while its label is written: nothing has changed.
+fn change(
+    topology: &mut Topology,
+    next: Label,
+    devices: Vec<Arc<dyn Device>>,
+) -> Result<(), PoolError> {
+    let after = Topology::new(next, devices)?;
+    write_epoch_on(&after.devices, &after.label, &carriers(&after.label)).map_err(|e| e.1)?;
+    let log = topology.log.clone();
+    *topology = Topology { log, ..after };
+    Ok(())
+}
+
+/// The bytes of `device` that a member in place of `old` must have.
+fn fits(device: &Arc<dyn Device>, old: &Member) -> Result<Member, PoolError> {
+    let mut new = member_of(device)?;
+    let end = old.data_start.0 + old.data_len.0;
+    let available = new.data_start.0 + new.data_len.0;
+    if available < end {
+        return Err(PoolError::TooSmall {
+            path: device.info().name.clone(),
+            size: device.info().size,
+            needed: Bytes(end + Label::TAIL.0),
+        });
+    }
+    new.data_start = old.data_start;
+    new.data_len = old.data_len;
+    new.bus = old.bus;
+    Ok(new)
+}
+
+impl Pool {
+    /// Takes a member out of the pool, as if it had failed.
+    ///
+    /// # Errors
+    /// [`PoolError::TooManyLost`] when the pool cannot spare it.
+    pub fn fail_member(&self, member: MemberIndex) -> Result<(), PoolError> {
+        let topology = self.0.topology.read();
+        let name = topology.name(member);
+        if usize::from(member.0) >= topology.label.members.len() {
+            return Err(PoolError::NoSuchMember { member });
+        }
+        if topology.state(member) == MemberState::Failed {
+            return Ok(());
+        }
+        if !topology.can_lose(member) {
+            let mut lost: Vec<String> = topology.lost().map(|m| topology.name(m)).collect();
+            lost.push(name);
+            let can_lose = lost.len() - 1;
+            let name = topology.label.name.clone();
+            return Err(PoolError::TooManyLost { name, can_lose, lost });
+        }
+        drop(topology);
+        self.0.lose(&vec![(member, DeviceError::TakenOut { device: name.into() })])
+    }
+
+    /// Adds a device that will step in for the next member that fails.
+    ///
+    /// # Errors
+    /// What [`Pool::create`] says of devices; [`PoolError::TooManyMembers`].
+    pub fn add_spare(
+        &self,
+        device: Arc<dyn Device>,
+        force: bool,
+    ) -> Result<MemberIndex, PoolError> {
+        let mut topology = self.0.topology.write();
+        admit(&device, &topology.devices, topology.label.lock_sector, force)?;
+        let count = topology.label.members.len() + 1;
+        let index = u16::try_from(count - 1).ok().filter(|_| count <= Label::MEMBERS_MAX);
+        let index = index.ok_or(PoolError::TooManyMembers { count })?;
+        let mut next = next_epoch(&topology.label);
+        let mut member = member_of(&device)?;
+        member.state = MemberState::Spare;
+        member.state_epoch = next.epoch;
+        next.members.push(member);
+        let mut devices = topology.devices.clone();
+        devices.push(device);
+        change(&mut topology, next, devices)?;
+        Ok(MemberIndex(index))
+    }
+
+    /// Lets a spare step in for a failed member, if there is one that is large enough: the member
+    /// that is now to be rebuilt.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`] when the labels cannot be written.
+    pub fn use_spare(&self) -> Result<Option<MemberIndex>, PoolError> {
+        let mut topology = self.0.topology.write();
+        let label = &topology.label;
+        let with = |state| label.members.iter().enumerate().filter(move |(_, m)| m.state == state);
+        let used = topology.map.members();
+        let needs = |(i, _): &(usize, &Member)| used.iter().any(|m| usize::from(m.0) == *i);
+        let pair = with(MemberState::Failed).filter(needs).find_map(|(failed, old)| {
+            let (spare, new) = with(MemberState::Spare).find_map(|(spare, _)| {
+                Some((spare, fits(topology.devices.get(spare)?, old).ok()?))
+            })?;
+            let uuid = label.members.get(spare)?.uuid;
+            Some((failed, spare, Member { uuid, ..new }))
+        });
+        let Some((failed, spare, new)) = pair else { return Ok(None) };
+        let mut next = next_epoch(label);
+        next.members.swap(failed, spare);
+        let Some(place) = next.members.get_mut(failed) else { return Ok(None) };
+        *place = Member { state: MemberState::Rebuilding, state_epoch: next.epoch, ..new };
+        let mut devices = topology.devices.clone();
+        devices.swap(failed, spare);
+        change(&mut topology, next, devices)?;
+        Ok(u16::try_from(failed).ok().map(MemberIndex))
+    }
+
+    /// Puts `device` in the place of `member`, which is taken out first if it is in use. It holds
+    /// nothing yet: [`Pool::rebuild`].
+    ///
+    /// # Errors
+    /// What [`Pool::create`] says of devices; [`PoolError::TooSmall`]; [`PoolError::TooManyLost`].
+    pub fn replace(
+        &self,
+        member: MemberIndex,
+        device: Arc<dyn Device>,
+        force: bool,
+    ) -> Result<(), PoolError> {
+        {
+            let topology = self.0.topology.read();
+            let old = topology.label.members.get(usize::from(member.0));
+            fits(&device, old.ok_or(PoolError::NoSuchMember { member })?)?;
+            admit(&device, &topology.devices, topology.label.lock_sector, force)?;
+        }
+        self.fail_member(member)?;
+        let mut topology = self.0.topology.write();
+        let mut next = next_epoch(&topology.label);
+        let epoch = next.epoch;
+        let Some(place) = next.members.get_mut(usize::from(member.0)) else {
+            return Err(PoolError::NoSuchMember { member });
+        };
+        let new = fits(&device, place)?;
+        let used = topology.map.members().contains(&member);
+        let state = if used { MemberState::Rebuilding } else { MemberState::Active };
+        *place = Member { state, state_epoch: epoch, ..new };
+        let mut devices = topology.devices.clone();
+        if let Some(d) = devices.get_mut(usize::from(member.0)) {
+            *d = device;
+        }
+        change(&mut topology, next, devices)
+    }
+
+    /// The first member that is to be rebuilt.
+    pub fn rebuilding(&self) -> Option<MemberIndex> {
+        let states = self.member_states().into_iter();
+        states.filter(|(_, s)| *s == MemberState::Rebuilding).map(|(m, _)| m).next()
+    }
+
+    /// Fills `member` from the others, while the pool is in use, and puts it in use. `pace` is
+    /// called after every chunk (by several threads): it may sleep to leave the disks to others,
+    /// and ends the work by returning `false`.
+    ///
+    /// # Errors
+    /// The member fails ([`PoolError::Device`]; it is then out again), or its bytes are on none of
+    /// the others.
+    pub fn rebuild(
+        &self,
+        member: MemberIndex,
+        pace: &(dyn Fn(Progress) -> bool + Sync),
+    ) -> Result<bool, PoolError> {
+        let spans = self.spans_of(member);
+        let total = Bytes(spans.iter().map(|s| s.2 - s.1).sum());
+        let done = AtomicU64::new(0);
+        let next = AtomicU64::new(0);
+        let stopped = AtomicBool::new(false);
+        let error: Mutex<Option<PoolError>> = Mutex::new(None);
+        let work = || {
+            while !stopped.load(Ordering::Relaxed) {
+                let i = Bytes(next.fetch_add(1, Ordering::Relaxed)).to_usize();
+                let Some(span) = spans.get(i) else { return };
+                if let Err(e) = self.fill_span(*span, member) {
+                    error.lock().get_or_insert(e);
+                    stopped.store(true, Ordering::Relaxed);
+                    return;
+                }
+                let len = span.2 - span.1;
+                let done = Bytes(done.fetch_add(len, Ordering::Relaxed) + len);
+                if !pace(Progress { done, total }) {
+                    stopped.store(true, Ordering::Relaxed);
+                }
+            }
+        };
+        std::thread::scope(|s| {
+            let crew: Vec<_> = (0..CREW).map(|_| s.spawn(work)).collect();
+            // A panic there has been reported there, and leaves the member as it is.
+            for thread in crew {
+                if thread.join().is_err() {
+                    stopped.store(true, Ordering::Relaxed);
+                }
+            }
+        });
+        if let Some(error) = error.into_inner() {
+            return Err(error);
+        }
+        if stopped.into_inner() {
+            return Ok(false);
+        }
+        self.finish_rebuild(member)?;
+        Ok(true)
+    }
+
+    /// What `member` holds, in chunks.
+    fn spans_of(&self, member: MemberIndex) -> Vec<Span> {
+        let topology = self.0.topology.read();
+        let mut spans = Vec::new();
+        for (index, group) in (0_u16..).zip(topology.map.groups()) {
+            if !group.members().any(|m| m == member) {
+                continue;
+            }
+            // Whole rows, of about a chunk on each column.
+            let step = group.row_len().map_or(CHUNK, |row| {
+                let unit = row / (group.columns.len() - group.spare_columns()) as u64;
+                row * (CHUNK / unit).max(1)
+            });
+            let mut at = 0;
+            while at < group.len().0 {
+                let end = (at + step).min(group.len().0);
+                spans.push((index, at, end));
+                at = end;
+            }
+        }
+        spans
+    }
+
+    fn fill_span(&self, span: Span, member: MemberIndex) -> Result<(), PoolError> {
+        let topology = self.0.topology.read();
+        if topology.state(member) != MemberState::Rebuilding {
+            return Err(PoolError::NoSuchMember { member });
+        }
+        let filled = fill(&topology, span, member);
+        drop(topology);
+        match filled {
+            Err(PoolError::Device { source }) => {
+                // Reads of the others are gone around: it is the member itself.
+                let error = (*source).clone();
+                self.0.lose(&vec![(member, error)])?;
+                Err(PoolError::Device { source })
+            }
+            done => done,
+        }
+    }
+
+    fn finish_rebuild(&self, member: MemberIndex) -> Result<(), PoolError> {
+        let mut topology = self.0.topology.write();
+        if topology.state(member) != MemberState::Rebuilding {
+            return Err(PoolError::NoSuchMember { member });
+        }
+        topology.device(member).flush()?;
+        let mut next = next_epoch(&topology.label);
+        if let Some(m) = next.members.get_mut(usize::from(member.0)) {
+            m.state = MemberState::Active;
+            m.state_epoch = next.epoch;
+        }
+        let devices = topology.devices.clone();
+        change(&mut topology, next, devices)
+    }
+}
