@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use braid_device::Device;
-use braid_format::label::{Label, MemberState};
+use braid_format::label::{Label, Member, MemberState};
 
 use crate::Pool;
+use crate::absent::AbsentDevice;
 use crate::error::PoolError;
 use crate::members::{Found, Judgement, Verdict, judge, write_copies};
+use crate::redundancy::next_epoch;
 
 /// Byte of member 0's liveness locks that a writer of labels holds.
 pub const LABEL_LOCK_BYTE: u64 = 0;
@@ -21,15 +23,28 @@ impl Pool {
     /// One of [`PoolError`]'s variants for each thing that can be wrong with a member: not one,
     /// both labels damaged, another pool's, a copy of another, removed, truncated, stale, missing.
     pub fn assemble(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
+        Self::assemble_from(devices, false)
+    }
+
+    /// Opens the pool although members are missing, if the others hold every byte: the operator
+    /// says that those are lost. Nothing may be written before [`Pool::commit_degraded`].
+    ///
+    /// # Errors
+    /// As [`Pool::assemble`]; [`PoolError::TooManyLost`].
+    pub fn assemble_degraded(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
+        Self::assemble_from(devices, true)
+    }
+
+    fn assemble_from(devices: Vec<Arc<dyn Device>>, degraded: bool) -> Result<Self, PoolError> {
         let found: Vec<Found> = devices.into_iter().map(Found::read).collect();
         one_pool(&found)?;
-        let judgement = judge(&found)?;
+        let judgement = judge(&found, degraded)?;
         for (f, verdict) in found.iter().zip(&judgement.verdicts) {
             refuse(f, verdict, &judgement.label)?;
         }
-        let Judgement { label, verdicts, missing } = judgement;
+        let Judgement { mut label, verdicts, missing } = judgement;
         let name = label.name.clone();
-        if !missing.is_empty() {
+        if !missing.is_empty() && !degraded {
             return Err(PoolError::Missing { name, missing });
         }
         let mut members: Vec<Option<Found>> = vec![None; label.members.len()];
@@ -40,11 +55,44 @@ impl Pool {
                 *place = Some(f);
             }
         }
-        in_use(&label, &members)?;
-        let members: Vec<Found> = members.into_iter().flatten().collect();
-        let pool = Self::open(members.iter().map(|f| f.device.clone()).collect(), label)?;
-        heal(&members, &pool.label());
+        sectors_fit(&label, &members)?;
+        for lost in &missing {
+            if let Some(m) = label.members.get_mut(usize::from(lost.index.0)) {
+                m.state = MemberState::Failed;
+                m.state_epoch = label.epoch;
+            }
+        }
+        let device = |(found, member): (&Option<Found>, &Member)| {
+            found.as_ref().map_or_else(|| AbsentDevice::of(member), |f| f.device.clone())
+        };
+        let devices: Vec<Arc<dyn Device>> =
+            members.iter().zip(&label.members).map(device).collect();
+        let pool = Self::open(devices.clone(), label)?;
+        pool.0.topology.write().provisional = !missing.is_empty();
+        if missing.is_empty() {
+            heal(&members, &devices, &pool.label());
+        }
         Ok(pool)
+    }
+
+    /// Whether members are missing of which no label says so yet.
+    pub fn is_provisional(&self) -> bool {
+        self.0.topology.read().provisional
+    }
+
+    /// Takes the members that [`Pool::assemble_degraded`] did not find out of the pool, durably.
+    /// The caller knows that nobody else uses the pool with them.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`], [`PoolError::Label`]: nothing has changed.
+    pub fn commit_degraded(&self) -> Result<(), PoolError> {
+        let topology = self.0.topology.write();
+        if !topology.provisional {
+            return Ok(());
+        }
+        let next = next_epoch(&topology.label);
+        let devices = topology.devices.clone();
+        self.0.change(topology, next, devices)
     }
 }
 
@@ -70,6 +118,8 @@ fn refuse(found: &Found, verdict: &Verdict, label: &Label) -> Result<(), PoolErr
     let (path, name, current) = (found.path().to_owned(), label.name.clone(), label.epoch);
     Err(match verdict {
         Verdict::Current(_) => return Ok(()),
+        // Whoever has failed is not used, whatever stands on it.
+        Verdict::Stale(_) if verdict_of_failed(found, label) => return Ok(()),
         Verdict::Stale(epoch) => PoolError::Stale { path, name, epoch: *epoch, current },
         Verdict::Ahead(epoch) => PoolError::Ahead { path, name, epoch: *epoch, current },
         Verdict::Removed => PoolError::Removed { path, name, current },
@@ -82,15 +132,17 @@ fn refuse(found: &Found, verdict: &Verdict, label: &Label) -> Result<(), PoolErr
     })
 }
 
-/// Every member is active and its device's sectors fit.
-fn in_use(label: &Label, members: &[Option<Found>]) -> Result<(), PoolError> {
-    for (member, found) in label.members.iter().zip(members) {
-        if member.state != MemberState::Active || found.is_none() {
-            let what = "member that is failed, spare, rebuilding or leaving";
-            return Err(crate::map::MapError::Unsupported { what }.into());
-        }
-        let device = found.as_ref().map(|f| f.device.info());
-        if let Some(info) = device.filter(|i| i.sector > label.lock_sector) {
+fn verdict_of_failed(found: &Found, label: &Label) -> bool {
+    let own = found.newest().and_then(|l| Some(l.members.get(usize::from(l.member.0))?.uuid));
+    let failed = |m: &&Member| m.state == MemberState::Failed;
+    label.members.iter().filter(failed).any(|m| Some(m.uuid) == own)
+}
+
+/// No device's sectors are larger than what locks are changed by.
+fn sectors_fit(label: &Label, members: &[Option<Found>]) -> Result<(), PoolError> {
+    for found in members.iter().flatten() {
+        let info = found.device.info();
+        if info.sector > label.lock_sector {
             let (path, lock_sector) = (info.name.clone(), label.lock_sector);
             return Err(PoolError::BadLockSector { path, sector: info.sector, lock_sector });
         }
@@ -100,31 +152,32 @@ fn in_use(label: &Label, members: &[Option<Found>]) -> Result<(), PoolError> {
 
 /// Writes anew every copy that is not the label in force. A failure is only worth a warning: each
 /// member has one good copy, or it would not have come this far.
-fn heal(members: &[Found], label: &Label) {
+fn heal(members: &[Option<Found>], devices: &[Arc<dyn Device>], label: &Label) {
+    let present = || members.iter().flatten();
     let wrong = |copy: usize| -> Vec<usize> {
         let good = |f: &Found| {
             f.copies.get(copy).is_some_and(|c| {
                 c.as_ref().is_ok_and(|l| (l.epoch, l.change_id) == (label.epoch, label.change_id))
             })
         };
-        members.iter().enumerate().filter(|(_, f)| !good(f)).map(|(i, _)| i).collect()
+        let here = members.iter().enumerate().filter_map(|(i, f)| Some((i, f.as_ref()?)));
+        here.filter(|(_, f)| !good(f)).map(|(i, _)| i).collect()
     };
     let (first, second) = (wrong(0), wrong(1));
-    let read_only = members.iter().any(|f| f.device.info().read_only);
-    let Some(lowest) = members.first() else { return };
+    let read_only = present().any(|f| f.device.info().read_only);
+    let Some(lowest) = present().next() else { return };
     if (first.is_empty() && second.is_empty()) || read_only {
         return;
     }
     let Ok(Some(_guard)) = lowest.device.lock_byte(LABEL_LOCK_BYTE) else { return };
-    let unchanged = members.iter().all(|f| Found::read(f.device.clone()).labels().eq(f.labels()));
+    let unchanged = present().all(|f| Found::read(f.device.clone()).labels().eq(f.labels()));
     if !unchanged {
         return;
     }
-    let devices: Vec<Arc<dyn Device>> = members.iter().map(|f| f.device.clone()).collect();
     for (copy, which) in [(0, first), (1, second)] {
         for i in &which {
-            let path = members.get(*i).map_or("", |f| f.path());
-            match write_copies(&devices, label, copy, &[*i]) {
+            let path = devices.get(*i).map_or("", |d| &d.info().name);
+            match write_copies(devices, label, copy, &[*i]) {
                 Ok(()) => tracing::warn!(path, copy, "label was damaged or out of date; healed"),
                 Err(error) => tracing::warn!(path, copy, %error, "label could not be healed"),
             }

@@ -127,7 +127,7 @@ pub fn discover(paths: Option<&[PathBuf]>) -> Vec<FoundPool> {
 fn describe(found: &[Found]) -> Option<FoundPool> {
     let newest = found.iter().filter_map(Found::newest).max_by_key(|l| l.epoch)?;
     let path = |f: &Found| PathBuf::from(f.path());
-    let (label, mut members, missing) = match judge(found) {
+    let (label, mut members, missing) = match judge(found, false) {
         Ok(j) => {
             let members = found.iter().zip(j.verdicts).map(|(f, v)| FoundMember {
                 path: path(f),

@@ -196,7 +196,7 @@ pub enum PoolError {
         expected: Box<PoolName>,
     },
     /// Members that were not found.
-    #[error("pool {name:?} is not complete: {} {} missing; attach {} and try again (`braid scan` lists what is seen)", list(missing), if missing.len() == 1 { "is" } else { "are" }, if missing.len() == 1 { "it" } else { "them" })]
+    #[error("pool {name:?} is not complete: {} {} missing; attach {} and try again (`braid scan` lists what is seen); a pool with mirrors or parity can be mounted without, with `-o degraded`", list(missing), if missing.len() == 1 { "is" } else { "are" }, if missing.len() == 1 { "it" } else { "them" })]
     Missing {
         /// The pool.
         name: String,
@@ -308,6 +308,14 @@ pub enum PoolError {
         can_lose: usize,
         /// The members that are lost.
         lost: Vec<String>,
+    },
+    /// Members are missing, and no label says so yet.
+    #[error(
+        "pool {name:?} was opened without all its members, to be read only: nothing may be written yet"
+    )]
+    Provisional {
+        /// The pool.
+        name: String,
     },
     /// A member that the pool does not have, or not in the state that was expected.
     #[error("the pool has no member {member} to do that with (`braid status` lists them)")]

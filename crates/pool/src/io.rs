@@ -154,6 +154,15 @@ impl Inner {
         let topology = self.topology.read();
         let mut failures = Failures::new();
         let mut parts = Parts::default();
+        if topology.provisional {
+            let name = || topology.label.name.clone();
+            let changes =
+                (0_u32..).zip(requests.iter()).filter(|(_, r)| !matches!(r.op, Op::Read(_)));
+            failures.extend(changes.map(|(i, _)| (i, PoolError::Provisional { name: name() })));
+            if !failures.is_empty() {
+                return (failures, Lost::new());
+            }
+        }
         for (owner, r) in (0_u32..).zip(requests.iter_mut()) {
             r.result = Ok(());
             if let Err(e) = self.split(&topology, owner, r.at, &mut r.op, &mut parts) {

@@ -28,6 +28,7 @@ pub mod map;
 pub mod members;
 pub mod queue;
 mod redundancy;
+mod scrub;
 mod topology;
 mod upkeep;
 
@@ -48,6 +49,7 @@ pub use log::recover::Recovered;
 pub use map::{Map, Piece, Place, ZoneInfo};
 pub use queue::{PoolOp, PoolQueue};
 
+pub use scrub::{NoOracle, Oracle, Scrubbed};
 pub use upkeep::Progress;
 
 use topology::Topology;

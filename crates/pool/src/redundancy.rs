@@ -175,6 +175,9 @@ impl Inner {
             if group.shape != Shape::Mirror {
                 return Err(PoolError::LockOnParity { at });
             }
+            if topology.provisional {
+                return Err(PoolError::Provisional { name: topology.label.name.clone() });
+            }
             let range = (piece.at.0, piece.at.0 + len.0);
             let held = topology.locks.get(usize::from(index)).map(|l| l.lock(vec![range]));
             let exchange = Exchange { at: piece.at.0, expected, new };
@@ -198,7 +201,7 @@ impl Inner {
 }
 
 /// Makes everything in place durable and writes the log to its homes of this epoch.
-fn rehome(topology: &Topology, lost: &mut Lost) -> Result<(), PoolError> {
+pub(crate) fn rehome(topology: &Topology, lost: &mut Lost) -> Result<(), PoolError> {
     let Some(log) = &topology.log else { return Ok(()) };
     flush_all(topology, lost)?;
     log.intents.rewrite(topology, log.slot, true, lost)?;

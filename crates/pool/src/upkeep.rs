@@ -14,15 +14,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use braid_device::{Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::{Bytes, MemberIndex};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLockWriteGuard};
 
 use crate::create::{admit, member_of};
 use crate::error::PoolError;
+use crate::group::engine::Lost;
 use crate::group::repair::{Span, fill};
 use crate::members::write_epoch_on;
-use crate::redundancy::{carriers, next_epoch};
+use crate::redundancy::{carriers, next_epoch, rehome};
 use crate::topology::Topology;
-use crate::Pool;
+use crate::{Inner, Pool};
 
 /// Bytes of a column filled at a time, about.
 const CHUNK: u64 = 1 << 20;
@@ -38,20 +39,27 @@ pub struct Progress {
     pub total: Bytes,
 }
 
-/// Puts `next` in force on all its carriers, with `devices`.
-///
-/// # Errors
-/// A member fails while its label is written: nothing has changed.
-fn change(
-    topology: &mut Topology,
-    next: Label,
-    devices: Vec<Arc<dyn Device>>,
-) -> Result<(), PoolError> {
-    let after = Topology::new(next, devices)?;
-    write_epoch_on(&after.devices, &after.label, &carriers(&after.label)).map_err(|e| e.1)?;
-    let log = topology.log.clone();
-    *topology = Topology { log, ..after };
-    Ok(())
+impl Inner {
+    /// Puts `next` in force on all its carriers, with `devices`, and moves the redundancy log to
+    /// its homes there.
+    ///
+    /// # Errors
+    /// A member fails while its label is written: nothing has changed.
+    pub(crate) fn change(
+        &self,
+        mut topology: RwLockWriteGuard<'_, Topology>,
+        next: Label,
+        devices: Vec<Arc<dyn Device>>,
+    ) -> Result<(), PoolError> {
+        let after = Topology::new(next, devices)?;
+        write_epoch_on(&after.devices, &after.label, &carriers(&after.label)).map_err(|e| e.1)?;
+        let log = topology.log.clone();
+        *topology = Topology { log, ..after };
+        let mut lost = Lost::new();
+        rehome(&topology, &mut lost)?;
+        drop(topology);
+        if lost.is_empty() { Ok(()) } else { self.lose(&lost) }
+    }
 }
 
 /// The bytes of `device` that a member in place of `old` must have.
@@ -106,7 +114,7 @@ impl Pool {
         device: Arc<dyn Device>,
         force: bool,
     ) -> Result<MemberIndex, PoolError> {
-        let mut topology = self.0.topology.write();
+        let topology = self.0.topology.write();
         admit(&device, &topology.devices, topology.label.lock_sector, force)?;
         let count = topology.label.members.len() + 1;
         let index = u16::try_from(count - 1).ok().filter(|_| count <= Label::MEMBERS_MAX);
@@ -118,7 +126,7 @@ impl Pool {
         next.members.push(member);
         let mut devices = topology.devices.clone();
         devices.push(device);
-        change(&mut topology, next, devices)?;
+        self.0.change(topology, next, devices)?;
         Ok(MemberIndex(index))
     }
 
@@ -128,7 +136,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Device`] when the labels cannot be written.
     pub fn use_spare(&self) -> Result<Option<MemberIndex>, PoolError> {
-        let mut topology = self.0.topology.write();
+        let topology = self.0.topology.write();
         let label = &topology.label;
         let with = |state| label.members.iter().enumerate().filter(move |(_, m)| m.state == state);
         let used = topology.map.members();
@@ -147,7 +155,7 @@ impl Pool {
         *place = Member { state: MemberState::Rebuilding, state_epoch: next.epoch, ..new };
         let mut devices = topology.devices.clone();
         devices.swap(failed, spare);
-        change(&mut topology, next, devices)?;
+        self.0.change(topology, next, devices)?;
         Ok(u16::try_from(failed).ok().map(MemberIndex))
     }
 
@@ -169,7 +177,7 @@ impl Pool {
             admit(&device, &topology.devices, topology.label.lock_sector, force)?;
         }
         self.fail_member(member)?;
-        let mut topology = self.0.topology.write();
+        let topology = self.0.topology.write();
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
         let Some(place) = next.members.get_mut(usize::from(member.0)) else {
@@ -183,7 +191,7 @@ impl Pool {
         if let Some(d) = devices.get_mut(usize::from(member.0)) {
             *d = device;
         }
-        change(&mut topology, next, devices)
+        self.0.change(topology, next, devices)
     }
 
     /// The first member that is to be rebuilt.
@@ -287,7 +295,7 @@ impl Pool {
     }
 
     fn finish_rebuild(&self, member: MemberIndex) -> Result<(), PoolError> {
-        let mut topology = self.0.topology.write();
+        let topology = self.0.topology.write();
         if topology.state(member) != MemberState::Rebuilding {
             return Err(PoolError::NoSuchMember { member });
         }
@@ -298,6 +306,9 @@ impl Pool {
             m.state_epoch = next.epoch;
         }
         let devices = topology.devices.clone();
-        change(&mut topology, next, devices)
+        self.0.change(topology, next, devices)
     }
 }
+
+#[cfg(test)]
+mod tests;

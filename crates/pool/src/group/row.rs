@@ -8,6 +8,8 @@
 //! * *rest*: read the data that the write does not give, compute the parity anew;
 //! * *decode*: read everything that can be read, compute what is lost, then as *rest*.
 //!
+//! A parity column that is being filled has no old bytes to change, and must get new ones: no delta.
+//!
 //! The cheapest possible one is taken. Where no parity column is left nothing is read at all.
 
 /// How much of `lo..hi` of a data unit a write gives.
@@ -46,11 +48,13 @@ pub(crate) struct Plan {
 }
 
 /// Plans a write of a row whose places are data (as many as `cover`), then parity. `readable` says
-/// of each place whether its old bytes can be had. `None`: too much is lost.
-pub(crate) fn plan(cover: &[Cover], readable: &[bool]) -> Option<Plan> {
+/// of each place whether its old bytes can be had, `writable` whether it gets new ones. `None`: too
+/// much is lost.
+pub(crate) fn plan(cover: &[Cover], readable: &[bool], writable: &[bool]) -> Option<Plan> {
     let data = cover.len();
     let can = |place: usize| readable.get(place).copied().unwrap_or(false);
     let parities: Vec<usize> = (data..readable.len()).filter(|p| can(*p)).collect();
+    let filling = (data..readable.len()).any(|p| !can(p) && writable.get(p) == Some(&true));
     let lost = readable.iter().filter(|r| !**r).count();
     if lost > readable.len() - data {
         return None;
@@ -64,7 +68,7 @@ pub(crate) fn plan(cover: &[Cover], readable: &[bool]) -> Option<Plan> {
     if missing.is_empty() {
         return Some(Plan { way: Way::Covered, reads: Vec::new() });
     }
-    let delta = touched.iter().all(|p| can(*p)).then(|| {
+    let delta = (!filling && touched.iter().all(|p| can(*p))).then(|| {
         if parities.is_empty() {
             return Plan { way: Way::Plain, reads: Vec::new() };
         }
@@ -86,7 +90,18 @@ mod tests {
 
     fn way(cover: &[Cover], lost: &[usize], parity: usize) -> Option<(Way, Vec<usize>)> {
         let readable: Vec<bool> = (0..cover.len() + parity).map(|p| !lost.contains(&p)).collect();
-        plan(cover, &readable).map(|p| (p.way, p.reads))
+        plan(cover, &readable, &readable).map(|p| (p.way, p.reads))
+    }
+
+    #[test]
+    fn parity_that_is_being_filled_is_computed_whole() {
+        let plan = |cover: &[Cover], lost: usize| {
+            let readable: Vec<bool> = (0..cover.len() + 1).map(|p| p != lost).collect();
+            plan(cover, &readable, &vec![true; cover.len() + 1]).map(|p| p.way)
+        };
+        assert_eq!(plan(&[Part, No, No], 3), Some(Way::Rest));
+        assert_eq!(plan(&[Part, No, No], 2), Some(Way::Delta));
+        assert_eq!(plan(&[Part, No, No], 0), Some(Way::Decode));
     }
 
     #[test]

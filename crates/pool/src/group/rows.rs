@@ -92,8 +92,7 @@ impl<'a> Rows<'a> {
         // Rows of one group are read together.
         for rows in self.rows.chunk_by_mut(|a, b| a.group == b.group) {
             let group = topology.map.group(rows.first().map_or(0, |r| r.group));
-            let plans: Vec<Option<Plan>> =
-                rows.iter().map(|r| plan(&r.cover(group), &r.readable(topology, group))).collect();
+            let plans: Vec<Option<Plan>> = rows.iter().map(|r| r.plan(topology, group)).collect();
             let wanted: Vec<(u64, Range, Vec<usize>)> = rows
                 .iter()
                 .zip(&plans)
@@ -186,7 +185,9 @@ fn write_chunk(
         let column = u16::try_from(column).ok()?;
         Some((index, column, offset))
     };
+    // What is lost gets nothing now, and must get nothing from the log when it is filled later.
     let parts: Vec<Part<'_>> = writes()
+        .filter(|(_, _, w)| topology.writable(w.member))
         .filter_map(|w| {
             let bytes = w.2.bytes;
             let (group, column, offset) = part(w)?;
@@ -285,12 +286,15 @@ impl<'a> Row<'a> {
         cover
     }
 
-    fn readable(&self, topology: &Topology, group: &Group) -> Vec<bool> {
+    fn plan(&self, topology: &Topology, group: &Group) -> Option<Plan> {
         let member =
             |place| group.columns.get(group.column_of(self.index, place)).map(|c| c.member);
-        (0..group.columns.len())
-            .map(|place| member(place).is_some_and(|m| topology.readable(m)))
-            .collect()
+        let of = |can: &dyn Fn(MemberIndex) -> bool| -> Vec<bool> {
+            (0..group.columns.len()).map(|place| member(place).is_some_and(can)).collect()
+        };
+        let readable = of(&|m| topology.readable(m));
+        let writable = of(&|m| topology.writable(m));
+        plan(&self.cover(group), &readable, &writable)
     }
 
     fn len(&self) -> usize {

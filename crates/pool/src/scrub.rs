@@ -1,0 +1,456 @@
+//! Reading everything, to find and mend what rotted while nobody looked.
+//!
+//! Redundancy says *that* copies or parity disagree. Which of them is wrong is known
+//! * for a parity row with two parities that are all there, by its syndromes, if one column is wrong;
+//! * for a mirror of three or more, by majority;
+//! * for anything that an [`Oracle`] knows by its checksum: the file system's metadata.
+//!
+//! What remains is reported and left alone: a guess could make the good copy like the bad one.
+
+use braid_device::{AlignedBuf, DeviceError};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+
+use crate::Pool;
+use crate::error::PoolError;
+use crate::group::decode::read_places;
+use crate::group::engine::Lost;
+use crate::group::{Group, Shape, code};
+use crate::map::Place;
+use crate::topology::Topology;
+use crate::upkeep::Progress;
+
+/// Bytes of a mirror compared at a time.
+const CHUNK: u64 = 1 << 20;
+/// Differences are judged in pieces of this, the smallest block of a file system.
+const GRAIN: usize = 4096;
+/// Places reported one by one.
+const REPORTED_MAX: usize = 1000;
+
+/// Knows good bytes from bad by what they are.
+pub trait Oracle: Sync {
+    /// Whether `bytes`, read from the pool's byte `at`, are what was written there; `None`: it
+    /// cannot say.
+    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool>;
+}
+
+/// Knows nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct NoOracle;
+impl Oracle for NoOracle {
+    fn good(&self, _: ByteOffset, _: &[u8]) -> Option<bool> {
+        None
+    }
+}
+
+/// What a scrub found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Bytes read of the pool, copies and parity not counted.
+    pub checked: Bytes,
+    /// Bytes that were wrong or could not be read, and are right now.
+    pub healed: Bytes,
+    /// Bytes of copies or parity that disagree, and nothing says which is right.
+    pub undecided: Bytes,
+    /// Where the undecided ones are, in the pool's bytes: the first of them.
+    pub places: Vec<ByteOffset>,
+    /// All was read; `false`: it was told to stop.
+    pub finished: bool,
+}
+
+/// A run of the pool's bytes that stands on one group.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    group: u16,
+    /// In the group's bytes.
+    from: u64,
+    to: u64,
+    /// The pool's byte at `from`.
+    logical: u64,
+}
+
+impl Pool {
+    /// Compares every copy and every parity of the pool while it is in use, and heals what can be
+    /// decided. `pace` is called after every chunk: it may sleep, and ends the work by returning
+    /// `false`.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`] of a member that cannot be spared.
+    pub fn scrub(
+        &self,
+        oracle: &dyn Oracle,
+        pace: &mut dyn FnMut(Progress, &Scrubbed) -> bool,
+    ) -> Result<Scrubbed, PoolError> {
+        let mut report = Scrubbed::default();
+        let (total, step) = {
+            let topology = self.0.topology.read();
+            let rows = topology.map.groups().iter().filter_map(Group::row_len);
+            (topology.map.size(), rows.max().unwrap_or(CHUNK).max(CHUNK))
+        };
+        let mut at = 0;
+        while at < total.0 {
+            let to = (at + step).min(total.0);
+            let mut lost = Lost::new();
+            {
+                let topology = self.0.topology.read();
+                for stretch in stretches(&topology, at, to) {
+                    check(&topology, stretch, oracle, &mut report, &mut lost)?;
+                }
+            }
+            if !lost.is_empty() {
+                self.0.lose(&lost)?;
+            }
+            at = to;
+            report.checked = Bytes(at);
+            if !pace(Progress { done: Bytes(at), total }, &report) {
+                return Ok(report);
+            }
+        }
+        report.finished = true;
+        Ok(report)
+    }
+
+    /// Reads the pool's bytes at `at` some other way than [`Pool::read`] would: the `nth` other
+    /// way there is, counted from 0. `false`: there are no more. Meant for bytes whose checksum is
+    /// wrong.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`]: this way does not work either.
+    pub fn read_otherwise(
+        &self,
+        at: ByteOffset,
+        buf: &mut [u8],
+        nth: usize,
+    ) -> Result<bool, PoolError> {
+        self.0.check(at, Bytes::from(buf.len()))?;
+        let topology = self.0.topology.read();
+        let Some((index, offset)) = on_group(&topology, at, buf.len()) else { return Ok(false) };
+        let group = topology.map.group(index);
+        let range = crate::group::engine::affected(group, offset, buf.len() as u64);
+        let _held = topology.locks.get(usize::from(index)).map(|l| l.lock(vec![range]));
+        match group.shape {
+            Shape::Mirror => {
+                let live: Vec<usize> = topology.copies(group).collect();
+                let first = Group::turn(offset, live.len());
+                let mut others = live.iter().enumerate().filter(|(i, _)| *i != first);
+                let Some((_, column)) = others.nth(nth) else { return Ok(false) };
+                let (member, place) = group.at(*column, offset);
+                topology.device(member).read(place, buf)?;
+                Ok(true)
+            }
+            // What the columns of these bytes hold is not believed.
+            Shape::Parity { .. } if nth == 0 => {
+                let columns = group.units(offset, buf.len() as u64);
+                let bad = columns.map(|u| group.at(group.column_of(u.row, u.place), 0).0).next();
+                crate::group::decode::decode_run(&topology, group, offset, buf, bad)?;
+                Ok(true)
+            }
+            Shape::Parity { .. } => Ok(false),
+        }
+    }
+
+    /// Puts back `bytes`, known to be what was written at `at`, on whatever holds something else.
+    /// Parity is left as it is: it was computed from these bytes.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`] of a member that cannot be spared.
+    pub fn heal(&self, at: ByteOffset, bytes: &[u8]) -> Result<(), PoolError> {
+        self.0.check(at, Bytes::from(bytes.len()))?;
+        let mut lost = Lost::new();
+        {
+            let topology = self.0.topology.read();
+            let Some((index, offset)) = on_group(&topology, at, bytes.len()) else {
+                return Ok(());
+            };
+            let group = topology.map.group(index);
+            let range = crate::group::engine::affected(group, offset, bytes.len() as u64);
+            let _held = topology.locks.get(usize::from(index)).map(|l| l.lock(vec![range]));
+            for (column, from, piece) in pieces(group, offset, bytes) {
+                let (member, place) = group.at(column, from);
+                if topology.writable(member)
+                    && let Err(error) = topology.device(member).write(place, piece)
+                {
+                    lost.push((member, error));
+                }
+            }
+        }
+        if lost.is_empty() { Ok(()) } else { self.0.lose(&lost) }
+    }
+}
+
+/// The group and its offset, if a range of the pool stands on one group in one piece.
+fn on_group(topology: &Topology, at: ByteOffset, len: usize) -> Option<(u16, u64)> {
+    let piece = topology.map.pieces(at, Bytes::from(len)).next()?;
+    match piece.place {
+        Place::Group(index) if piece.len == Bytes::from(len) => Some((index, piece.at.0)),
+        _ => None,
+    }
+}
+
+/// Where data bytes of a group stand: `(column, offset in it, bytes)`; on each copy of a mirror.
+fn pieces<'b>(group: &Group, offset: u64, bytes: &'b [u8]) -> Vec<(usize, u64, &'b [u8])> {
+    let Shape::Parity { unit, .. } = group.shape else {
+        return (0..group.columns.len()).map(|c| (c, offset, bytes)).collect();
+    };
+    let mut rest = bytes;
+    group
+        .units(offset, bytes.len() as u64)
+        .map(|u| {
+            let (now, later) = rest.split_at(Bytes(u.len).to_usize());
+            rest = later;
+            (group.column_of(u.row, u.place), u.row * unit + u.within, now)
+        })
+        .collect()
+}
+
+/// The stretches of the pool's bytes `from..to`; of parity, the rows that begin in them.
+fn stretches(topology: &Topology, from: u64, to: u64) -> Vec<Stretch> {
+    let mut all = Vec::new();
+    let mut logical = from;
+    for p in topology.map.pieces(ByteOffset(from), Bytes(to - from)) {
+        if let Place::Group(group) = p.place {
+            let (mut a, mut b) = (p.at.0, p.at.0 + p.len.0);
+            if let Some(row) = topology.map.group(group).row_len() {
+                (a, b) = (a.next_multiple_of(row), b.next_multiple_of(row));
+            }
+            if a < b {
+                let logical = logical + (a - p.at.0);
+                all.push(Stretch { group, from: a, to: b, logical });
+            }
+        }
+        logical += p.len.0;
+    }
+    all
+}
+
+fn check(
+    topology: &Topology,
+    stretch: Stretch,
+    oracle: &dyn Oracle,
+    report: &mut Scrubbed,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let group = topology.map.group(stretch.group);
+    let step = group.row_len().unwrap_or(CHUNK);
+    let mut at = stretch.from;
+    while at < stretch.to {
+        let end = (at + step).min(stretch.to);
+        let logical = stretch.logical + (at - stretch.from);
+        let locks = topology.locks.get(usize::from(stretch.group));
+        let _held = locks.map(|l| l.lock(vec![(at, end)]));
+        match group.shape {
+            Shape::Mirror => {
+                check_mirror(topology, group, (at, end), logical, oracle, report, lost)?;
+            }
+            Shape::Parity { .. } => {
+                check_row(topology, group, at / step, logical, oracle, report, lost)?;
+            }
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+fn undecided(report: &mut Scrubbed, at: u64, len: usize) {
+    report.undecided.0 += len as u64;
+    if report.places.len() < REPORTED_MAX {
+        report.places.push(ByteOffset(at));
+    }
+}
+
+fn put(
+    topology: &Topology,
+    member: MemberIndex,
+    at: ByteOffset,
+    bytes: &[u8],
+    report: &mut Scrubbed,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    match topology.device(member).write(at, bytes) {
+        Ok(()) => report.healed.0 += bytes.len() as u64,
+        Err(DeviceError::ReadOnly { .. }) => {}
+        Err(error) if topology.can_lose(member) => lost.push((member, error)),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+fn check_mirror(
+    topology: &Topology,
+    group: &Group,
+    (from, to): (u64, u64),
+    logical: u64,
+    oracle: &dyn Oracle,
+    report: &mut Scrubbed,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let len = Bytes(to - from).to_usize();
+    let live: Vec<usize> = topology.copies(group).collect();
+    let mut copies: Vec<(usize, Option<AlignedBuf>)> = Vec::new();
+    for column in live {
+        let (member, at) = group.at(column, from);
+        let mut bytes = AlignedBuf::zeroed(len);
+        let read = topology.device(member).read(at, &mut bytes);
+        copies.push((column, read.is_ok().then_some(bytes)));
+    }
+    if let [(_, Some(first)), rest @ ..] = &*copies
+        && rest.iter().all(|(_, c)| c.as_ref().is_some_and(|c| c[..] == first[..]))
+    {
+        return Ok(());
+    }
+    for start in (0..len).step_by(GRAIN) {
+        let range = start..(start + GRAIN).min(len);
+        let grain = |copy: &Option<AlignedBuf>| -> Option<Vec<u8>> {
+            Some(copy.as_ref()?.get(range.clone())?.to_vec())
+        };
+        let said: Vec<(usize, Option<Vec<u8>>)> =
+            copies.iter().map(|(c, bytes)| (*c, grain(bytes))).collect();
+        let read: Vec<&Vec<u8>> = said.iter().filter_map(|(_, s)| s.as_ref()).collect();
+        let differ = read.windows(2).any(|w| w[0] != w[1]);
+        if !differ && read.len() == said.len() {
+            continue;
+        }
+        let at = logical + start as u64;
+        let known = read.iter().find(|b| oracle.good(ByteOffset(at), b) == Some(true));
+        let many = |b: &&&Vec<u8>| read.iter().filter(|o| o == b).count() * 2 > said.len();
+        let truth = if differ { known.or_else(|| read.iter().find(many)) } else { read.first() };
+        let Some(truth) = truth else {
+            if !read.is_empty() {
+                undecided(report, at, range.len());
+            }
+            continue;
+        };
+        for (column, bytes) in &said {
+            if bytes.as_ref() != Some(*truth) {
+                let (member, place) = group.at(*column, from + start as u64);
+                put(topology, member, place, truth, report, lost)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_row(
+    topology: &Topology,
+    group: &Group,
+    row: u64,
+    logical: u64,
+    oracle: &dyn Oracle,
+    report: &mut Scrubbed,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let Shape::Parity { unit, parity } = group.shape else { return Ok(()) };
+    let n = group.columns.len();
+    let data = n - parity;
+    let member = |place: usize| group.at(group.column_of(row, place), 0).0;
+    let there: Vec<usize> = (0..n).filter(|p| topology.readable(member(*p))).collect();
+    let mut away: Vec<usize> = (0..n).filter(|p| !there.contains(p)).collect();
+    let len = Bytes(unit).to_usize();
+    let mut columns: Vec<Vec<u8>> = vec![vec![0; len]; n];
+    let mut unread = Vec::new();
+    let read = read_places(topology, group, &[(row, (0, unit), there)]).pop();
+    for (place, bytes) in read.into_iter().flatten() {
+        match (bytes, columns.get_mut(place)) {
+            (Ok(bytes), Some(to)) => to.copy_from_slice(&bytes),
+            _ => unread.push(place),
+        }
+    }
+    away.extend(&unread);
+    let recover = |columns: &mut [Vec<u8>], lost: &[usize]| {
+        let mut slices: Vec<&mut [u8]> = columns.iter_mut().map(|b| &mut b[..]).collect();
+        code::recover(data, &mut slices, lost)
+    };
+    let mut wrong = unread.clone();
+    if away.len() >= parity {
+        // Nothing is left to compare with; what could not be read may still be had.
+        if !recover(&mut columns, &away) && !unread.is_empty() {
+            undecided(report, logical, len * unread.len());
+            return Ok(());
+        }
+    } else {
+        match suspect(data, &columns, &away, (logical, unit), oracle) {
+            Ok(None) => {}
+            Ok(Some(place)) => wrong.push(place),
+            Err(code::Damaged) => {
+                undecided(report, logical, len);
+                return Ok(());
+            }
+        }
+        let mut lost = away.clone();
+        lost.extend(&wrong);
+        lost.sort_unstable();
+        lost.dedup();
+        if !recover(&mut columns, &lost) {
+            undecided(report, logical, len);
+            return Ok(());
+        }
+    }
+    for place in wrong {
+        let at = group.at(group.column_of(row, place), row * unit).1;
+        if let Some(bytes) = columns.get(place) {
+            put(topology, member(place), at, bytes, report, lost)?;
+        }
+    }
+    Ok(())
+}
+
+/// The one column of a row that is wrong, if the row is not whole. `away` ones are not known.
+fn suspect(
+    data: usize,
+    columns: &[Vec<u8>],
+    away: &[usize],
+    (logical, unit): (u64, u64),
+    oracle: &dyn Oracle,
+) -> Result<Option<usize>, code::Damaged> {
+    let whole = |lost: &[usize]| {
+        let mut again = columns.to_vec();
+        let mut slices: Vec<&mut [u8]> = again.iter_mut().map(|b| &mut b[..]).collect();
+        let can = code::recover(data, &mut slices, lost);
+        (can, again)
+    };
+    // Compute the parity anew and compare with what stands there.
+    let mut lost: Vec<usize> = away.to_vec();
+    lost.extend((data..columns.len()).rev().filter(|p| !away.contains(p)).take(1));
+    let (can, again) = whole(&lost);
+    let parities = columns.len() - data;
+    if !can || (parities == 1 || !away.is_empty()) && again == columns_with(columns, &again, away) {
+        return Ok(None);
+    }
+    if parities == 2 && away.is_empty() {
+        let refs: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
+        if let found @ Ok(_) = code::locate(data, &refs) {
+            return found;
+        }
+    }
+    // By what the file system knows: a data column of which some block is known to be bad, and the
+    // one computed from the others known to be good.
+    for place in (0..data).filter(|p| !away.contains(p)) {
+        let mut lost: Vec<usize> = away.to_vec();
+        lost.push(place);
+        let (can, again) = whole(&lost);
+        let (Some(old), Some(new)) = (columns.get(place), again.get(place)) else { continue };
+        let differing = old.chunks(GRAIN).zip(new.chunks(GRAIN)).enumerate();
+        let mut differing = differing.filter(|(_, (a, b))| a != b);
+        let known = |(i, (old, new)): (usize, (&[u8], &[u8]))| {
+            let at = ByteOffset(logical + place as u64 * unit + (i * GRAIN) as u64);
+            oracle.good(at, old) == Some(false) && oracle.good(at, new) == Some(true)
+        };
+        if can && differing.any(known) {
+            return Ok(Some(place));
+        }
+    }
+    Err(code::Damaged)
+}
+
+/// `columns` with those in `away` as in `again`: for comparing the others.
+fn columns_with(columns: &[Vec<u8>], again: &[Vec<u8>], away: &[usize]) -> Vec<Vec<u8>> {
+    let mut with = columns.to_vec();
+    for place in away {
+        if let (Some(to), Some(from)) = (with.get_mut(*place), again.get(*place)) {
+            to.clone_from(from);
+        }
+    }
+    with
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use braid_device::{Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
+use braid_format::label::MemberState;
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+
+use super::*;
+use crate::Pool;
+use crate::group::tests::{Layout, consistent, devices, failed, pool};
+
+const SECTOR: u64 = 512;
+
+fn fresh(name: &str, like: &Arc<FaultyDevice>) -> Arc<FaultyDevice> {
+    let memory = MemoryDevice::new(name, like.info().size, Bytes(SECTOR)) as Arc<dyn Device>;
+    FaultyDevice::new(memory, FaultPlan::default())
+}
+
+fn fill_all(pool: &Pool, salt: u8) -> Vec<u8> {
+    let bytes: Vec<u8> = (0..2_000_000_usize / 512 * 512)
+        .map(|i| u8::try_from(i / 3 % 249).unwrap() ^ salt)
+        .collect();
+    pool.write(ByteOffset(0), &bytes).unwrap();
+    bytes
+}
+
+fn expect(pool: &Pool, bytes: &[u8]) {
+    let mut back = vec![0; bytes.len()];
+    pool.read(ByteOffset(0), &mut back).unwrap();
+    assert!(back == bytes);
+}
+
+const GO: &(dyn Fn(Progress) -> bool + Sync) = &|_| true;
+
+#[test]
+fn a_failed_member_is_replaced_and_filled_under_load() {
+    for layout in [Layout::Mirror, Layout::StripedMirrors, Layout::Parity(1), Layout::Parity(2)] {
+        let mut all = devices(4, |_| FaultPlan::default());
+        let pool = pool(&all, layout);
+        pool.attach(0).unwrap();
+        let mut bytes = fill_all(&pool, 0);
+        pool.fail_member(MemberIndex(2)).unwrap();
+        assert_eq!(failed(&pool), [2]);
+        expect(&pool, &bytes);
+        let new = fresh("new", &all[2]);
+        all[2] = new.clone();
+        pool.replace(MemberIndex(2), new, false).unwrap();
+        assert_eq!(pool.rebuilding(), Some(MemberIndex(2)));
+        let (stop, writes) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|s| {
+            let load = s.spawn(|| {
+                let mut i = 0;
+                while !stop.load(Ordering::Relaxed) || i < 50 {
+                    let at = usize::try_from(i * 7919 % 3000).unwrap() * 512;
+                    bytes[at..at + 1024].fill(u8::try_from(i % 251).unwrap());
+                    pool.write(ByteOffset(at as u64), &bytes[at..at + 1024]).unwrap();
+                    i += 1;
+                }
+                writes.store(i, Ordering::Relaxed);
+            });
+            let seen = AtomicU64::new(0);
+            let pace = |p: Progress| {
+                seen.fetch_max(p.done.0, Ordering::Relaxed);
+                assert!(p.done.0 <= p.total.0);
+                true
+            };
+            assert!(pool.rebuild(MemberIndex(2), &pace).unwrap());
+            assert!(seen.into_inner() > 0);
+            stop.store(true, Ordering::Relaxed);
+            load.join().unwrap();
+        });
+        assert_eq!(failed(&pool), [0; 0]);
+        expect(&pool, &bytes);
+        consistent(&pool, &all);
+        // Another may fail now.
+        pool.fail_member(MemberIndex(3)).unwrap();
+        expect(&pool, &bytes);
+    }
+}
+
+#[test]
+fn a_spare_steps_in() {
+    let mut all = devices(3, |_| FaultPlan::default());
+    let pool = pool(&all, Layout::Parity(1));
+    let bytes = fill_all(&pool, 7);
+    let small = MemoryDevice::new("small", Bytes(3 << 20), Bytes(SECTOR)) as Arc<dyn Device>;
+    pool.add_spare(small, false).unwrap();
+    let spare = fresh("spare", &all[0]);
+    assert_eq!(pool.add_spare(spare.clone(), false).unwrap(), MemberIndex(4));
+    assert_eq!(pool.use_spare().unwrap(), None, "nobody has failed");
+    pool.fail_member(MemberIndex(0)).unwrap();
+    assert_eq!(pool.use_spare().unwrap(), Some(MemberIndex(0)), "the small one is too small");
+    assert!(pool.rebuild(MemberIndex(0), GO).unwrap());
+    let states: Vec<MemberState> = pool.member_states().into_iter().map(|(_, s)| s).collect();
+    use MemberState::{Active, Failed, Spare};
+    assert_eq!(states, [Active, Active, Active, Spare, Failed]);
+    all[0] = spare;
+    expect(&pool, &bytes);
+    consistent(&pool, &all);
+    // From the labels alone, without the member that failed.
+    let again = Pool::assemble(pool.devices().into_iter().take(4).collect()).unwrap();
+    expect(&again, &bytes);
+}
+
+#[test]
+fn a_rebuild_that_is_broken_off_begins_again() {
+    let mut all = devices(3, |_| FaultPlan::default());
+    let pool = pool(&all, Layout::Mirror);
+    let bytes = fill_all(&pool, 1);
+    let new = fresh("new", &all[1]);
+    all[1] = new.clone();
+    pool.replace(MemberIndex(1), new.clone(), false).unwrap();
+    assert!(!pool.rebuild(MemberIndex(1), &|_| false).unwrap());
+    assert_eq!(pool.rebuilding(), Some(MemberIndex(1)), "not in use yet");
+    let again = Pool::assemble(pool.devices()).unwrap();
+    assert_eq!(again.rebuilding(), Some(MemberIndex(1)));
+    expect(&again, &bytes);
+    // The new one fails as well: the pool is as it was.
+    new.arm(On::Write, 1, FaultKind::Gone);
+    assert!(again.rebuild(MemberIndex(1), GO).is_err());
+    assert_eq!(failed(&again), [1]);
+    expect(&again, &bytes);
+}
+
+#[test]
+fn what_cannot_be_spared_is_not_taken_out() {
+    let all = devices(3, |_| FaultPlan::default());
+    let pool = pool(&all, Layout::Parity(1));
+    pool.fail_member(MemberIndex(0)).unwrap();
+    let epoch = pool.label().epoch;
+    let error = pool.fail_member(MemberIndex(1)).unwrap_err();
+    assert!(matches!(&error, PoolError::TooManyLost { lost, .. } if lost.len() == 2), "{error}");
+    assert_eq!(pool.label().epoch, epoch);
+    let striped = Pool::for_tests(2, Bytes(4 << 20));
+    assert!(striped.fail_member(MemberIndex(0)).is_err());
+    assert!(matches!(
+        striped.fail_member(MemberIndex(9)),
+        Err(PoolError::NoSuchMember { member: MemberIndex(9) })
+    ));
+    // A replacement that is a member, or too small, is refused.
+    let twice = pool.replace(MemberIndex(0), pool.devices()[1].clone(), true);
+    assert!(matches!(twice, Err(PoolError::GivenTwice { .. })), "{twice:?}");
+    let small = MemoryDevice::new("small", Bytes(4 << 20), Bytes(SECTOR)) as Arc<dyn Device>;
+    let small = pool.replace(MemberIndex(0), small, true);
+    assert!(matches!(small, Err(PoolError::TooSmall { .. })), "{small:?}");
+}
+
+#[test]
+fn a_pool_is_opened_without_a_member_only_when_told() {
+    for layout in [Layout::Mirror, Layout::Parity(1)] {
+        let all = devices(3, |_| FaultPlan::default());
+        let pool = pool(&all, layout);
+        let bytes = fill_all(&pool, 3);
+        let rest = || vec![all[2].inner().clone(), all[0].inner().clone()];
+        assert!(matches!(Pool::assemble(rest()), Err(PoolError::Missing { .. })));
+        let degraded = Pool::assemble_degraded(rest()).unwrap();
+        expect(&degraded, &bytes);
+        let refused = degraded.write(ByteOffset(0), &[0; 512]);
+        assert!(matches!(refused, Err(PoolError::Provisional { .. })), "{refused:?}");
+        assert!(degraded.is_provisional());
+        degraded.commit_degraded().unwrap();
+        degraded.write(ByteOffset(0), &bytes[..512]).unwrap();
+        // Now the labels say it, and the one that comes back is not believed.
+        let back = Pool::assemble(all.iter().map(|d| d.inner().clone()).collect()).unwrap();
+        assert_eq!(failed(&back), [1]);
+        let alone = Pool::assemble_degraded(vec![all[1].inner().clone()]);
+        assert!(alone.is_err() || layout == Layout::Mirror, "parity needs more");
+        expect(&back, &bytes);
+    }
+}
