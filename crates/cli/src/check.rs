@@ -18,11 +18,16 @@ pub struct Args {
     /// Mend what can be mended
     #[arg(long)]
     repair: bool,
+    /// Do without members that are missing, if the others hold everything; they count as failed
+    /// from then on
+    #[arg(long)]
+    degraded: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let pool = sources::open(&args.sources, false)?;
+    let open = if args.degraded { sources::open_degraded } else { sources::open };
+    let pool = open(&args.sources, false)?;
     let bar = ui::bar("checking");
     let report = check(pool, CheckOptions { repair: args.repair }, &mut ui::progress(&bar))?;
     bar.finish_and_clear();

@@ -32,7 +32,8 @@ pub struct Args {
     /// Options, comma separated: ro, slot=N, memory=SIZE (bound of this node's memory, 512M), or its
     /// parts: cache=SIZE (metadata kept, 96M), dirty=SIZE (unwritten data kept, 96M), locks=N (idle
     /// inodes kept, 104857); commit=SECONDS (5), noatime, log=FILE,
-    /// devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
+    /// degraded (do without members that are missing, if the others hold everything: they count as
+    /// failed from then on), devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
     /// raise_page_limit (allow 4M on this machine), read_ahead=SIZE (8M), workers_max=N (512),
     /// background_max=N (64), nocachenames (needed to mount something inside), nocachedata (reads go
     /// past the kernel's page cache: exact beside any others, slower again and again), noalert (idle
@@ -65,6 +66,8 @@ struct Plan {
     fs: MountOptions,
     fuse: FuseOptions,
     log: Option<PathBuf>,
+    /// Members that are missing are lost, says the user.
+    degraded: bool,
 }
 
 /// Runs it.
@@ -108,6 +111,7 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, 
         fs: MountOptions { mount_point: dir.clone(), ..MountOptions::default() },
         fuse: FuseOptions::new(dir),
         log: None,
+        degraded: false,
     };
     // First, wherever it stands: it sets what the others may set apart.
     if let Some(total) = each(options).filter_map(|o| o.strip_prefix("memory=")).last() {
@@ -160,6 +164,7 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
         }
         "strictatime" => bail!("option strictatime: access times follow relatime at most"),
         "remount" => bail!("a mounted pool cannot be remounted: unmount it and mount it again"),
+        "degraded" => plan.degraded = true,
         "log" => plan.log = Some(PathBuf::from(need()?)),
         "devices" => plan.devices = sources::split(need()?),
         _ => return Ok(plan.fuse.apply(option)?),
@@ -170,7 +175,8 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
 /// Mounts and serves until unmounted.
 fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     // Locks and the heartbeat are on the devices: a node that changes no file writes all the same.
-    let pool = sources::open(&plan.devices, false)?;
+    let open = if plan.degraded { sources::open_degraded } else { sources::open };
+    let pool = open(&plan.devices, false)?;
     let name = pool.info().name.clone();
     let plan_dir = plan.fs.mount_point.clone();
     let session = Session::mount(args.shown_as.as_ref().unwrap_or(&name), plan.fuse)?;

@@ -18,6 +18,17 @@ pub fn open(sources: &[String], read_only: bool) -> Result<Pool> {
     Ok(Pool::assemble(devices)?)
 }
 
+/// As [`open`], without members that are missing if the others hold everything: the user said so,
+/// or only looks.
+///
+/// # Errors
+/// As [`open`]; too many members are missing.
+pub fn open_degraded(sources: &[String], read_only: bool) -> Result<Pool> {
+    let paths = resolve(sources)?;
+    let devices = open_devices(&paths, read_only)?;
+    Ok(Pool::assemble_degraded(devices)?)
+}
+
 /// Opens devices as they are.
 ///
 /// # Errors

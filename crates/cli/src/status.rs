@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let view = if args.sources.is_empty() {
         None
     } else {
-        let pool = sources::open(&args.sources, true)?;
+        let pool = sources::open_degraded(&args.sources, true)?;
         let (info, label) = (pool.info().clone(), pool.label());
         let paths: Vec<String> = info.members.iter().map(|m| m.path.clone()).collect();
         if args.topology && !args.json {

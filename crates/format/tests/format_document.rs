@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use braid_format::{dinode, dirent, journal, label, lock_record, meta, node, plock, rgrp};
+use braid_format::{
+    dinode, dirent, journal, label, lock_record, meta, node, plock, redundancy, rgrp,
+};
 use braid_format::{superblock, tree, xattr};
 
 /// Offset, size and name of each field.
@@ -35,6 +37,10 @@ fn compiled() -> Vec<(&'static str, usize, Fields)> {
         label::RawTreeNode { kind, flags, member, first_edge, child_count, parity, code, reserved0, start, len, unit, reserved }
         label::RawEdge { node, weight }
         label::RawSegment { start, len, node_start, node, subpool, flags }
+        redundancy::RawIntents { magic, crc, pool_uuid, sector, slot, region_shift, sequence, reserved, bits }
+        redundancy::RawRedoHeader { magic, crc, pool_uuid, generation, tail_sequence, tail_offset, slot, reserved }
+        redundancy::RawRedoRecord { magic, crc, pool_uuid, sequence, len, parts, slot, reserved }
+        redundancy::RawRedoPart { group, column, len, offset }
         lock_record::RawHolder { slot, mode, incarnation }
         lock_record::RawLockRecord { magic, revision, mode, lock, version, nonce, holder_count, waiter_count, opener_count, flags, holders, waiters, openers, reserved, crc }
         superblock::RawSuperblock { header, fs_magic, version, block_shift, lock_sector_shift, pool_uuid, fs_uuid, features_compat, features_ro_compat, features_incompat, total_blocks, node_slots, named_count, plock_count, node_area_slots, named_start, plock_start, slot_area, heartbeat_area, node_area, journal_area, journal_blocks, rgrp_start, rgrp_blocks, rgrp_count, root_inode, hash_seed, stripe_unit, stripe_width, name }

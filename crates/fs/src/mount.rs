@@ -154,6 +154,11 @@ impl GlockOps for ToCore {
 impl Mounted {
     /// Joins. See [`crate::Fs::mount`].
     pub fn new(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
+        if pool.is_provisional() {
+            // No other node may use the pool with the members that count as lost from now on.
+            let _claimed = crate::make::claim(&pool)?;
+            pool.commit_degraded()?;
+        }
         let volume = Arc::new(Volume::open(pool.gated())?);
         let areas = node_areas(&volume)?;
         let to_core = Arc::new(ToCore::default());
@@ -167,7 +172,14 @@ impl Mounted {
         let nodes = Arc::new(PoolNodes::new(volume.pool.clone(), areas));
         let membership = Membership::join(nodes, join, recoverer)?;
         let on = volume.clone();
-        match Self::start(volume, options, kernel, &to_core, &membership) {
+        let attached = volume.pool.attach(membership.me().slot.get()).map_err(Error::from);
+        let started = attached.and_then(|whole| {
+            if whole.records + whole.regions > 0 {
+                tracing::warn!(?whole, "made whole what was being written when this node ended");
+            }
+            Self::start(volume, options, kernel, &to_core, &membership)
+        });
+        match started {
             Ok(core) => {
                 let housekeeper = Mutex::new(Some(Housekeeper::start(&core, &membership)));
                 Ok(Self { core, membership, housekeeper })
@@ -261,6 +273,7 @@ impl Mounted {
         }
         core.locks.shutdown()?;
         core.meta.close()?;
+        core.volume.pool.detach()?;
         self.membership.leave()?;
         core.withdrawn.set("unmounted".into()).ok();
         Ok(())

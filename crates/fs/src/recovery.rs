@@ -11,6 +11,7 @@ use braid_format::meta::MetaKind;
 use braid_format::node::{DamagedPart, SlotDamage};
 use braid_format::{BlockNo, NodeId};
 use braid_lock::{Me, NotRecovered, Recover};
+use braid_pool::Pool;
 
 use crate::error::{Error, Result};
 use crate::make::area_kind;
@@ -27,6 +28,29 @@ pub(crate) struct Recoverer {
 
 impl Recover for Recoverer {
     fn recover(&self, dead: Me) -> std::result::Result<(), NotRecovered> {
+        let volume = &self.volume;
+        let pool_error = |e: braid_pool::PoolError| NotRecovered::Failed(Error::from(e).into());
+        // What follows writes: if this node has no redundancy log yet, the dead node's serves.
+        let attached = volume.pool.is_attached();
+        let log = if attached { Pool::recover_log } else { Pool::attach };
+        let whole = log(&volume.pool, dead.slot.get()).map_err(pool_error)?;
+        if whole.records + whole.regions > 0 {
+            tracing::warn!(node = %dead.slot, ?whole, "made whole what a dead node was writing");
+        }
+        let done = self.replay(dead);
+        if !attached {
+            volume.pool.detach().map_err(pool_error)?;
+        }
+        done
+    }
+    fn confirm(&self) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.volume.confirm()?)
+    }
+}
+
+impl Recoverer {
+    /// The dead node's journal, and what else it had begun.
+    fn replay(&self, dead: Me) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
         let replayed = crate::replay::replay(volume, dead.slot)
             .map_err(|e| not_recovered(volume, dead.slot, false, e))?;
@@ -51,9 +75,6 @@ impl Recover for Recoverer {
             }
             done => core.watch(done).map_err(late),
         }
-    }
-    fn confirm(&self) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        Ok(self.volume.confirm()?)
     }
 }
 

@@ -217,9 +217,29 @@ impl Volume {
         }
         let mut body = AlignedBuf::zeroed(self.geo.body_len());
         self.pool.read(self.body_at(block), &mut body)?;
-        let (header, kind) =
-            MetaHeader::decode(&body, block).map_err(|source| Error::Damaged { block, source })?;
-        Ok((body, header, kind))
+        match MetaHeader::decode(&body, block) {
+            Ok((header, kind)) => Ok((body, header, kind)),
+            Err(source) => self.other_copy(block).ok_or(Error::Damaged { block, source }),
+        }
+    }
+    /// A body whose checksum is right from another copy, or from parity; the damaged one is healed.
+    fn other_copy(&self, block: BlockNo) -> Option<(AlignedBuf, MetaHeader, MetaKind)> {
+        let at = self.body_at(block);
+        let mut body = AlignedBuf::zeroed(self.geo.body_len());
+        for nth in 0.. {
+            match self.pool.read_otherwise(at, &mut body, nth) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => tracing::warn!(%block, %error, "a copy of a damaged block"),
+            }
+            let Ok((header, kind)) = MetaHeader::decode(&body, block) else { continue };
+            tracing::warn!(%block, "was damaged; read from another member, and healed");
+            if let Err(error) = self.pool.heal(at, &body) {
+                tracing::warn!(%block, %error, "could not be healed");
+            }
+            return Some((body, header, kind));
+        }
+        None
     }
     /// Reads and verifies a block that belongs to one node alone.
     pub fn read_private(&self, block: BlockNo, kind: MetaKind) -> Result<AlignedBuf> {

@@ -5,7 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use braid_device::{AlignedBuf, ByteLockGuard, Device};
-use braid_format::label::{DeviceClass, Label, Member, MemberState};
+use braid_format::label::{DeviceClass, Label, Member, MemberState, NodeKind, TreeNode};
+use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex, StripeUnit};
 use uuid::Uuid;
 
@@ -42,6 +43,8 @@ pub struct CreateOptions {
     pub keep_order: bool,
     /// What is known of the devices, in their order; of those past its end nothing is.
     pub hints: Vec<Hint>,
+    /// Node slots to keep redundancy logs for, where there is redundancy.
+    pub log_slots: u16,
 }
 
 /// What is known of a device before it joins.
@@ -77,6 +80,7 @@ impl CreateOptions {
             weights: Weights::None,
             keep_order: false,
             hints: Vec::new(),
+            log_slots: 1,
         }
     }
 
@@ -318,12 +322,35 @@ fn verify(
     Err(PoolError::GivenTwice { path: path_of(device), other })
 }
 
+fn redundant(nodes: &[TreeNode]) -> bool {
+    nodes.iter().any(|n| matches!(n.kind, NodeKind::Mirror { .. } | NodeKind::Parity { .. }))
+}
+
+/// Moves the start of every member's data behind the redundancy logs.
+fn make_room_for_logs(members: &mut [Member], options: &CreateOptions) -> Result<(), PoolError> {
+    let logs = Bytes(u64::from(options.log_slots.max(1)) * LogPlace::LEN.0);
+    for m in members {
+        let needed = Label::ALIGN.max(options.stripe_unit.bytes());
+        if m.data_len.0 < logs.0 + needed.0 {
+            let ends = Label::DATA_AT.0 + Label::TAIL.0;
+            return Err(PoolError::TooSmall {
+                path: m.path.clone(),
+                size: m.device_size,
+                needed: Bytes(ends + logs.0 + needed.0.next_multiple_of(Label::ALIGN.0)),
+            });
+        }
+        m.data_start = m.data_start + logs;
+        m.data_len.0 -= logs.0;
+    }
+    Ok(())
+}
+
 /// The first label of a pool of these devices.
 fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Label, PoolError> {
     let unit = options.stripe_unit;
     let none = Hint::default();
     let hints = options.hints.iter().chain(std::iter::repeat(&none));
-    let members =
+    let mut members =
         devices.iter().zip(hints).map(|(d, h)| member_of(d, h)).collect::<Result<Vec<_>, _>>()?;
     let keep_order = options.keep_order;
     let layout = match &options.layout {
@@ -331,7 +358,11 @@ fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Labe
         None => usual(&members, options.redundancy, keep_order)?,
     };
     let how = BuildOptions { unit, keep_order, weights: options.weights.clone() };
-    let built = build(&layout, &members, &how)?;
+    let mut built = build(&layout, &members, &how)?;
+    if redundant(&built.nodes) {
+        make_room_for_logs(&mut members, options)?;
+        built = build(&layout, &members, &how)?;
+    }
     let sector = devices.iter().map(|d| d.info().sector).max().unwrap_or(Bytes(512));
     let now = unix_seconds();
     Ok(Label {

@@ -23,6 +23,7 @@ pub mod error;
 pub mod group;
 pub mod io;
 pub mod layout;
+mod liveness;
 mod log;
 pub mod map;
 pub mod members;
@@ -45,6 +46,7 @@ pub use create::{CreateOptions, Hint, Plan};
 pub use discover::{FoundMember, FoundPool, MemberCondition, discover};
 pub use error::{MissingMember, PoolError};
 pub use io::PoolRequest;
+pub use liveness::PoolByteLock;
 pub use log::recover::Recovered;
 pub use map::{Map, Piece, Place, ZoneInfo};
 pub use queue::{PoolOp, PoolQueue};
@@ -52,6 +54,7 @@ pub use queue::{PoolOp, PoolQueue};
 pub use scrub::{NoOracle, Oracle, Scrubbed};
 pub use upkeep::Progress;
 
+use liveness::HeldBytes;
 use topology::Topology;
 
 /// A member of an open pool.
@@ -105,6 +108,8 @@ pub(crate) struct Inner {
     topology: RwLock<Topology>,
     /// When the redundancy log was last rid of regions no longer written, Unix seconds.
     cleaned: AtomicU64,
+    /// Liveness bytes that this process holds.
+    held: HeldBytes,
 }
 
 /// An open pool. A clone is another handle on the same pool; all methods take `&self` and may be
@@ -153,8 +158,13 @@ impl Pool {
             zones,
             redundant: !topology.map.groups().is_empty(),
         };
-        let inner =
-            Inner { info, sector, topology: RwLock::new(topology), cleaned: AtomicU64::new(0) };
+        let inner = Inner {
+            info,
+            sector,
+            topology: RwLock::new(topology),
+            cleaned: AtomicU64::new(0),
+            held: HeldBytes::default(),
+        };
         Ok(Self(Arc::new(inner), Arc::default()))
     }
 
@@ -203,7 +213,11 @@ impl Pool {
     pub fn is_current(&self) -> bool {
         let topology = self.0.topology.read();
         let id = members::id(&topology.label);
-        topology.devices.iter().all(|d| members::Found::read(d.clone()).carries(id))
+        let used = |(_, m): &(&Arc<dyn Device>, &braid_format::label::Member)| {
+            m.state != braid_format::label::MemberState::Failed
+        };
+        let mut members = topology.devices.iter().zip(&topology.label.members).filter(used);
+        members.all(|(d, _)| members::Found::read(d.clone()).carries(id))
     }
 
     /// The mapping of the epoch in use.
@@ -214,11 +228,6 @@ impl Pool {
     /// The members' devices, in member order.
     pub fn devices(&self) -> Vec<Arc<dyn Device>> {
         self.0.topology.read().devices.clone()
-    }
-
-    /// The device that carries the liveness byte locks of nodes.
-    pub fn member0(&self) -> Arc<dyn Device> {
-        self.0.topology.read().device(MemberIndex(0)).clone()
     }
 
     /// The member and device offset of a logical byte, for messages; of its first copy where it

@@ -306,6 +306,11 @@ impl crate::Pool {
         self.0.detach()
     }
 
+    /// Whether this process keeps a redundancy log.
+    pub fn is_attached(&self) -> bool {
+        self.0.topology.read().log.is_some()
+    }
+
     /// Node slots that have a redundancy log; `None`: the pool needs none.
     pub fn log_slots(&self) -> Option<u64> {
         let topology = self.0.topology.read();

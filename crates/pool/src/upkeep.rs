@@ -16,7 +16,7 @@ use braid_format::label::{Label, Member, MemberState};
 use braid_format::{Bytes, MemberIndex};
 use parking_lot::{Mutex, RwLockWriteGuard};
 
-use crate::create::{admit, member_of};
+use crate::create::{Hint, admit, member_of};
 use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::group::repair::{Span, fill};
@@ -55,6 +55,7 @@ impl Inner {
         write_epoch_on(&after.devices, &after.label, &carriers(&after.label)).map_err(|e| e.1)?;
         let log = topology.log.clone();
         *topology = Topology { log, ..after };
+        self.held.follow(&topology);
         let mut lost = Lost::new();
         rehome(&topology, &mut lost)?;
         drop(topology);
@@ -64,7 +65,7 @@ impl Inner {
 
 /// The bytes of `device` that a member in place of `old` must have.
 fn fits(device: &Arc<dyn Device>, old: &Member) -> Result<Member, PoolError> {
-    let mut new = member_of(device)?;
+    let mut new = member_of(device, &Hint::default())?;
     let end = old.data_start.0 + old.data_len.0;
     let available = new.data_start.0 + new.data_len.0;
     if available < end {
@@ -120,7 +121,7 @@ impl Pool {
         let index = u16::try_from(count - 1).ok().filter(|_| count <= Label::MEMBERS_MAX);
         let index = index.ok_or(PoolError::TooManyMembers { count })?;
         let mut next = next_epoch(&topology.label);
-        let mut member = member_of(&device)?;
+        let mut member = member_of(&device, &Hint::default())?;
         member.state = MemberState::Spare;
         member.state_epoch = next.epoch;
         next.members.push(member);

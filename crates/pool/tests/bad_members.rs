@@ -96,7 +96,7 @@ fn any_order_gives_the_same_pool() {
     for order in [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"]] {
         let again = Pool::assemble(disks.open_all(&order)).unwrap();
         assert_eq!(again.info().uuid, pool.info().uuid);
-        assert!(again.member0().info().name.ends_with("/a"));
+        assert!(again.devices()[0].info().name.ends_with("/a"));
         let mut back = vec![0; data.len()];
         again.read(ByteOffset(0), &mut back).unwrap();
         assert!(back == data, "{order:?}");
@@ -410,13 +410,18 @@ fn a_removed_member() {
 }
 
 #[test]
-fn a_member_that_is_not_active_cannot_be_served_yet() {
+fn a_failed_member_that_nothing_stands_in_for_is_named() {
     let (disks, pool) = Disks::with_pool();
     let mut label = next_epoch(&pool);
     label.members[1].state = MemberState::Failed;
     write_epoch(&pool.devices(), &label).unwrap();
     let error = Pool::assemble(disks.open_all(&["a", "b", "c"])).unwrap_err();
-    assert!(matches!(error, PoolError::Map(_)), "{error}");
+    assert!(
+        matches!(&error, PoolError::TooManyLost { lost, .. } if lost[0].ends_with("/b)")),
+        "{error}"
+    );
+    let error = Pool::assemble_degraded(disks.open_all(&["a", "c"])).unwrap_err();
+    assert!(matches!(error, PoolError::TooManyLost { .. }), "{error}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::journal::{RawJournalHeader, RawTxBlock, RawTxHeader};
 use crate::meta::{Geometry, MetaHeader, MetaKind};
 use crate::node::{RawCounters, RawOrphans};
 use crate::plock::{RawPlock, RawPlockBucket};
+use crate::redundancy::{LogPlace, RawIntents, RawRedoHeader, RawRedoPart, RawRedoRecord};
 use crate::rgrp::{BlockState, RawFreeLog, RawFreed, RawRgrp, RawWindow};
 use crate::superblock::RawSuperblock;
 use crate::tree::{RawExtent, RawIndexEntry, RawNode};
@@ -282,4 +283,62 @@ fn journal() {
     let crc = crc32c_with_hole(&record, RawTxHeader::CRC_AT);
     record[RawTxHeader::CRC_AT..][..4].copy_from_slice(&crc.to_le_bytes());
     super::check("journal_record", &record);
+}
+
+/// Fills in the checksum at `at`.
+fn sum(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
+    let crc = crc32c_with_hole(&bytes, at);
+    bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn redundancy_log() {
+    let pool_uuid = *b"pool-identity-01";
+    let mut bits = [0; 4032];
+    (bits[0], bits[1], bits[4031]) = (0x81, 0x42, 0x24);
+    let intents = RawIntents {
+        magic: U32::new(RawIntents::MAGIC),
+        crc: U32::ZERO,
+        pool_uuid,
+        sector: U16::new(0x41),
+        slot: U16::new(0x42),
+        region_shift: U32::new(24),
+        sequence: U64::new(0x43),
+        reserved: [0; 24],
+        bits,
+    };
+    super::check("intents", &sum(bytes(&intents), RawIntents::CRC_AT));
+    let header = RawRedoHeader {
+        magic: U32::new(RawRedoHeader::MAGIC),
+        crc: U32::ZERO,
+        pool_uuid,
+        generation: U64::new(0x51),
+        tail_sequence: U64::new(0x52),
+        tail_offset: U64::new(0x5000),
+        slot: U16::new(0x54),
+        reserved: [0; 14],
+    };
+    let mut sector = bytes(&header);
+    sector.resize(LogPlace::SECTOR, 0);
+    super::check("redo_header", &sum(sector, RawRedoHeader::CRC_AT));
+    let record = RawRedoRecord {
+        magic: U32::new(RawRedoRecord::MAGIC),
+        crc: U32::ZERO,
+        pool_uuid,
+        sequence: U64::new(0x61),
+        len: U32::new(4096),
+        parts: U32::new(1),
+        slot: U16::new(0x64),
+        reserved: [0; 22],
+    };
+    let part = RawRedoPart {
+        group: U16::new(0x71),
+        column: U16::new(0x72),
+        len: U32::new(512),
+        offset: U64::new(0x7400),
+    };
+    let mut record = [bytes(&record), bytes(&part), vec![0x77; 512]].concat();
+    record.resize(4096, 0);
+    super::check("redo_record", &sum(record, RawRedoRecord::CRC_AT));
 }

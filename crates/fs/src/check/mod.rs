@@ -30,7 +30,8 @@ use std::sync::Arc;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{BlockNo, ByteOffset, FormatError, NodeId};
-use braid_pool::device::{AlignedBuf, ByteLockGuard};
+use braid_pool::PoolByteLock;
+use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolRequest};
 
 use self::links::Inodes;
@@ -81,6 +82,7 @@ pub fn check(
 ) -> Result<Report> {
     let volume = Arc::new(Volume::open(pool)?);
     let claimed = claim(&volume)?;
+    volume.pool.commit_degraded()?;
     volume.confirm()?;
     let mut checker = Checker {
         space: Space::new(&volume),
@@ -99,6 +101,7 @@ pub fn check(
         repair::slots(&checker)?;
     }
     let lost = if options.repair { checker.lost(&found) } else { Vec::new() };
+    checker.volume.pool.detach()?;
     // What is left to do is a node's work.
     drop(claimed);
     if !lost.is_empty() {
@@ -167,6 +170,11 @@ impl Checker {
     /// Replays all journals. What is damaged in one is dropped by a repair; else all of it stays.
     fn journals(&mut self, repair: bool) -> Result<()> {
         for slot in (0..self.volume.sb.node_slots.get()).map(NodeId) {
+            self.volume.pool.recover_log(slot.get())?;
+        }
+        // No node is alive: the log of any slot may serve what is written from here on.
+        self.volume.pool.attach(0)?;
+        for slot in (0..self.volume.sb.node_slots.get()).map(NodeId) {
             let done = if repair {
                 replay::salvage(&self.volume, slot)
             } else {
@@ -229,13 +237,13 @@ type Verified = std::result::Result<(AlignedBuf, MetaHeader, MetaKind), FormatEr
 /// Refuses while a node may have the file system mounted: checking beside it would see half of
 /// what it does, and replaying its journal would undo what it did. Takes the liveness locks of all
 /// slots, so that no node joins, and no second check begins, before the answer is dropped.
-fn claim(volume: &Volume) -> Result<Vec<ByteLockGuard>> {
+fn claim(volume: &Volume) -> Result<Vec<PoolByteLock>> {
     let sector = volume.geo.lock_sector;
     let start = volume.geo.block_size.offset_of(BlockNo(volume.sb.slot_area.get()));
     let mut claimed = Vec::new();
     for slot in 0..volume.sb.node_slots.get() {
         let byte = LIFE_BYTE + u64::from(slot);
-        let free = volume.pool.member0().lock_byte(byte).map_err(braid_pool::PoolError::from)?;
+        let free = volume.pool.lock_byte(byte)?;
         let live = free.is_none();
         claimed.extend(free);
         let mut bytes = AlignedBuf::zeroed(sector.to_usize());

@@ -13,8 +13,8 @@ use braid_format::node::{RawCounters, SlotRecord};
 use braid_format::rgrp::BlockState;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo, NodeId};
-use braid_pool::device::{AlignedBuf, ByteLockGuard};
-use braid_pool::{Pool, PoolError, PoolInfo, PoolRequest};
+use braid_pool::device::AlignedBuf;
+use braid_pool::{Pool, PoolByteLock, PoolInfo, PoolRequest};
 use zerocopy::{FromZeros, IntoBytes};
 
 pub(crate) use self::plan::{GroupShape, blocks_per_bitmap, group_shape};
@@ -56,6 +56,15 @@ pub fn may_make(pool: &PoolInfo, options: &MakeOptions) -> Result<()> {
 }
 
 fn plan(pool: &PoolInfo, options: &MakeOptions) -> Result<Plan> {
+    let mut options = options.clone();
+    if pool.redundant {
+        // What one node knows of a failed member the others do not yet hear of in time.
+        if options.nodes.is_some_and(|n| n != 1) {
+            return Err(Error::Invalid("number of nodes: with mirrors or parity it is 1 as yet"));
+        }
+        options.nodes = Some(1);
+    }
+    let options = &options;
     let space =
         Space { size: pool.size, stripe_width: pool.stripe_width, lock_sector: pool.lock_sector };
     Plan::new(space, options)
@@ -87,11 +96,11 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
 
 /// Takes the liveness locks of all slots that a file system here can have had: no node of it lives,
 /// and none joins until the new one is whole.
-fn claim(pool: &Pool) -> Result<Vec<ByteLockGuard>> {
+pub(crate) fn claim(pool: &Pool) -> Result<Vec<PoolByteLock>> {
     let mut claimed = Vec::new();
     for slot in (0..RawSuperblock::NODE_SLOTS_MAX).map(NodeId) {
         let byte = LIFE_BYTE + u64::from(slot.get());
-        let free = pool.member0().lock_byte(byte).map_err(PoolError::from)?;
+        let free = pool.lock_byte(byte)?;
         claimed.push(free.ok_or(Error::SlotBusy(slot))?);
     }
     Ok(claimed)

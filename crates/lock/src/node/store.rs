@@ -187,11 +187,11 @@ impl NodeStore for PoolNodes {
         Ok(self.pool.flush()?)
     }
     fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
-        let guard = self.pool.member0().lock_byte(Self::byte(slot))?;
+        let guard = self.pool.lock_byte(Self::byte(slot))?;
         Ok(guard.map(|g| Box::new(g) as Box<dyn Send + Sync>))
     }
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
-        Ok(self.pool.member0().byte_locked(Self::byte(slot))?)
+        Ok(self.pool.byte_locked(Self::byte(slot))?)
     }
 }
 

@@ -1,0 +1,95 @@
+//! Liveness bytes: locks that the kernel drops when their process ends.
+//!
+//! In a pool without redundancy they stand on member 0, without which it cannot be used. Where
+//! members may come and go, a byte is held on every member in use, and on each that joins: whoever
+//! opens the pool with any of them sees it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use braid_device::ByteLockGuard;
+use braid_format::MemberIndex;
+use braid_format::label::MemberState;
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::error::PoolError;
+use crate::topology::Topology;
+use crate::{Inner, Pool};
+
+/// The bytes that this process holds: on which members.
+#[derive(Debug, Default)]
+pub(crate) struct HeldBytes(Mutex<BTreeMap<u64, Vec<(Uuid, ByteLockGuard)>>>);
+
+/// Holds a liveness byte of a pool until it is dropped or the process ends.
+#[derive(Debug)]
+pub struct PoolByteLock {
+    inner: Arc<Inner>,
+    byte: u64,
+}
+
+impl Drop for PoolByteLock {
+    fn drop(&mut self) {
+        self.inner.held.0.lock().remove(&self.byte);
+    }
+}
+
+/// Members whose bytes count.
+fn bearers(topology: &Topology, redundant: bool) -> Vec<MemberIndex> {
+    let count = if redundant { topology.label.members.len() } else { 1 };
+    let members = (0..count).filter_map(|i| u16::try_from(i).ok().map(MemberIndex));
+    members.filter(|m| topology.state(*m) != MemberState::Failed).collect()
+}
+
+impl HeldBytes {
+    /// Takes every held byte on members that have joined.
+    pub fn follow(&self, topology: &Topology) {
+        for (byte, guards) in self.0.lock().iter_mut() {
+            for member in bearers(topology, true) {
+                let Some(m) = topology.label.members.get(usize::from(member.0)) else { continue };
+                if guards.iter().any(|(uuid, _)| *uuid == m.uuid) {
+                    continue;
+                }
+                match topology.device(member).lock_byte(*byte) {
+                    Ok(guard) => guards.extend(guard.map(|g| (m.uuid, g))),
+                    Err(error) => {
+                        tracing::warn!(%error, "liveness is not shown on a new member");
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// Takes liveness byte `byte`, or `None` if anybody on this host, this process included, holds
+    /// it.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`].
+    pub fn lock_byte(&self, byte: u64) -> Result<Option<PoolByteLock>, PoolError> {
+        let topology = self.0.topology.read();
+        let mut guards = Vec::new();
+        for member in bearers(&topology, self.0.info.redundant) {
+            let uuid = topology.label.members.get(usize::from(member.0)).map(|m| m.uuid);
+            let Some(guard) = topology.device(member).lock_byte(byte)? else { return Ok(None) };
+            guards.extend(uuid.map(|u| (u, guard)));
+        }
+        self.0.held.0.lock().insert(byte, guards);
+        Ok(Some(PoolByteLock { inner: self.0.clone(), byte }))
+    }
+
+    /// Whether anybody on this host, this process included, holds liveness byte `byte`.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`].
+    pub fn byte_locked(&self, byte: u64) -> Result<bool, PoolError> {
+        let topology = self.0.topology.read();
+        for member in bearers(&topology, self.0.info.redundant) {
+            if topology.device(member).byte_locked(byte)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
