@@ -10,10 +10,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use braid_format::InodeNo;
+use braid_format::{InodeNo, MemberIndex};
 use braid_lock::{Local, Mode};
 use braid_pool::Pool;
-use braid_pool::device::AlignedBuf;
+use braid_pool::device::{AlignedBuf, Device};
 
 use crate::attr::{Attr, Cred, DirEntry, Fh, KernelCache, SetAttr, StatFs, WriteFlags};
 use crate::core::Core;
@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::inode::Locked;
 use crate::mount::{MountOptions, Mounted};
 use crate::plock::{Canceller, Plock};
+use crate::upkeep::UpkeepStatus;
 use crate::{data, namei, orphan, plock, xattr};
 
 /// Type bits of a mode, and a regular file's.
@@ -62,6 +63,37 @@ impl Fs {
     /// The root directory's number.
     pub fn root(&self) -> InodeNo {
         self.core().volume.root()
+    }
+    /// What this node does for the pool's redundancy.
+    pub fn upkeep(&self) -> UpkeepStatus {
+        self.mounted.upkeep.status()
+    }
+    /// Begins to read everything and heal what rotted (`run`), or ends that.
+    pub fn scrub(&self, run: bool) {
+        self.mounted.upkeep.scrub(run);
+    }
+    /// Takes a member out of the pool.
+    pub fn fail_member(&self, member: MemberIndex) -> Result<()> {
+        self.pool().fail_member(member)?;
+        self.mounted.upkeep.wake();
+        Ok(())
+    }
+    /// Puts a device in the place of a member and begins to fill it.
+    pub fn replace_member(
+        &self,
+        member: MemberIndex,
+        device: Arc<dyn Device>,
+        force: bool,
+    ) -> Result<()> {
+        self.pool().replace(member, device, force)?;
+        self.mounted.upkeep.wake();
+        Ok(())
+    }
+    /// Adds a device that steps in for the next member that fails.
+    pub fn add_spare(&self, device: Arc<dyn Device>, force: bool) -> Result<MemberIndex> {
+        let member = self.pool().add_spare(device, force)?;
+        self.mounted.upkeep.wake();
+        Ok(member)
     }
     /// What this node is and does, for status displays.
     pub fn status(&self) -> crate::mount::NodeStatus {

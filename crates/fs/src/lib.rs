@@ -15,6 +15,7 @@
 //!  dir, xattr           names; attributes
 //!  namei, orphan, plock operations on names; unlinked-but-open files; programs' locks
 //!  check                fsck
+//!  upkeep               filling and scrubbing members of redundant pools
 //!  api, mount           the facade; joining, leaving, recovering
 //! ```
 //!
@@ -52,6 +53,7 @@ pub mod simulation;
 #[cfg(test)]
 mod test_volume;
 mod tree;
+mod upkeep;
 mod volume;
 mod xattr;
 
@@ -67,3 +69,4 @@ pub use error::Error;
 pub use inspect::{ClusterView, inspect};
 pub use mount::MountOptions;
 pub use plock::{Canceller, Plock, PlockKind};
+pub use upkeep::UpkeepStatus;

@@ -22,6 +22,7 @@ use crate::handle::Handles;
 use crate::inode::InodeTable;
 use crate::meta::Meta;
 use crate::recovery::Recoverer;
+use crate::upkeep::Upkeep;
 use crate::volume::Volume;
 
 /// What may be chosen when mounting.
@@ -107,6 +108,7 @@ pub(crate) struct Mounted {
     pub core: Arc<Core>,
     membership: Arc<Membership>,
     housekeeper: Mutex<Option<Housekeeper>>,
+    pub upkeep: Upkeep,
 }
 
 struct Housekeeper {
@@ -182,7 +184,8 @@ impl Mounted {
         match started {
             Ok(core) => {
                 let housekeeper = Mutex::new(Some(Housekeeper::start(&core, &membership)));
-                Ok(Self { core, membership, housekeeper })
+                let upkeep = Upkeep::start(&core.volume.pool, core.volume.geo);
+                Ok(Self { core, membership, housekeeper, upkeep })
             }
             Err(e) => {
                 // The slot counts as dead: whatever was begun is replayed by the next to mount.
@@ -247,6 +250,7 @@ impl Mounted {
 
     /// Leaves. See [`crate::Fs::unmount`].
     pub fn unmount(&self) -> Result<()> {
+        self.upkeep.stop();
         if let Some(housekeeper) = self.housekeeper.lock().take() {
             housekeeper.stop();
         } else {

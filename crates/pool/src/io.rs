@@ -171,6 +171,7 @@ impl Inner {
         }
         let Parts { mut requests, owners, work } = parts;
         if !work.is_empty() {
+            self.requests.fetch_add(1, Ordering::Relaxed);
             let bare = owners.into_iter().zip(requests).collect();
             let outcome = execute(&topology, bare, work);
             failures.extend(outcome.failures);

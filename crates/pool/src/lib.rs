@@ -34,7 +34,7 @@ mod topology;
 mod upkeep;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_device::{Device, MemoryDevice};
 use braid_format::label::Label;
@@ -110,6 +110,8 @@ pub(crate) struct Inner {
     cleaned: AtomicU64,
     /// Liveness bytes that this process holds.
     held: HeldBytes,
+    /// Batches of requests on groups so far, those of upkeep not counted.
+    requests: AtomicU64,
 }
 
 /// An open pool. A clone is another handle on the same pool; all methods take `&self` and may be
@@ -164,6 +166,7 @@ impl Pool {
             topology: RwLock::new(topology),
             cleaned: AtomicU64::new(0),
             held: HeldBytes::default(),
+            requests: AtomicU64::new(0),
         };
         Ok(Self(Arc::new(inner), Arc::default()))
     }
@@ -179,6 +182,11 @@ impl Pool {
     /// [`PoolQueue`] are not covered.
     pub fn close(&self) {
         *self.1.0.write() = true;
+    }
+
+    /// Whether this handle was closed.
+    pub fn is_closed(&self) -> bool {
+        *self.1.0.read()
     }
 
     /// A pool of `n` memory devices of `size` each, named "test", for the tests of the layers
@@ -218,6 +226,12 @@ impl Pool {
         };
         let mut members = topology.devices.iter().zip(&topology.label.members).filter(used);
         members.all(|(d, _)| members::Found::read(d.clone()).carries(id))
+    }
+
+    /// Batches of requests so far on what is mirrored or protected by parity: whether the pool is
+    /// in use, for work that gives way.
+    pub fn requests(&self) -> u64 {
+        self.0.requests.load(Ordering::Relaxed)
     }
 
     /// The mapping of the epoch in use.

@@ -21,13 +21,15 @@ use crate::upkeep::Progress;
 
 /// Bytes of a mirror compared at a time.
 const CHUNK: u64 = 1 << 20;
-/// Differences are judged in pieces of this, the smallest block of a file system.
-const GRAIN: usize = 4096;
 /// Places reported one by one.
 const REPORTED_MAX: usize = 1000;
 
 /// Knows good bytes from bad by what they are.
 pub trait Oracle: Sync {
+    /// Differences are judged in pieces of this many bytes, a power of two, at multiples of it.
+    fn grain(&self) -> usize {
+        4096
+    }
     /// Whether `bytes`, read from the pool's byte `at`, are what was written there; `None`: it
     /// cannot say.
     fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool>;
@@ -90,6 +92,7 @@ impl Pool {
         while at < total.0 {
             let to = (at + step).min(total.0);
             let mut lost = Lost::new();
+            let _pass = self.1.pass()?;
             {
                 let topology = self.0.topology.read();
                 for stretch in stretches(&topology, at, to) {
@@ -297,8 +300,9 @@ fn check_mirror(
     {
         return Ok(());
     }
-    for start in (0..len).step_by(GRAIN) {
-        let range = start..(start + GRAIN).min(len);
+    let piece = oracle.grain();
+    for start in (0..len).step_by(piece) {
+        let range = start..(start + piece).min(len);
         let grain = |copy: &Option<AlignedBuf>| -> Option<Vec<u8>> {
             Some(copy.as_ref()?.get(range.clone())?.to_vec())
         };
@@ -428,10 +432,10 @@ fn suspect(
         lost.push(place);
         let (can, again) = whole(&lost);
         let (Some(old), Some(new)) = (columns.get(place), again.get(place)) else { continue };
-        let differing = old.chunks(GRAIN).zip(new.chunks(GRAIN)).enumerate();
+        let differing = old.chunks(oracle.grain()).zip(new.chunks(oracle.grain())).enumerate();
         let mut differing = differing.filter(|(_, (a, b))| a != b);
         let known = |(i, (old, new)): (usize, (&[u8], &[u8]))| {
-            let at = ByteOffset(logical + place as u64 * unit + (i * GRAIN) as u64);
+            let at = ByteOffset(logical + place as u64 * unit + (i * oracle.grain()) as u64);
             oracle.good(at, old) == Some(false) && oracle.good(at, new) == Some(true)
         };
         if can && differing.any(known) {

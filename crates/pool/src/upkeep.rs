@@ -87,6 +87,11 @@ impl Pool {
     /// # Errors
     /// [`PoolError::TooManyLost`] when the pool cannot spare it.
     pub fn fail_member(&self, member: MemberIndex) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        self.take_out(member)
+    }
+
+    fn take_out(&self, member: MemberIndex) -> Result<(), PoolError> {
         let topology = self.0.topology.read();
         let name = topology.name(member);
         if usize::from(member.0) >= topology.label.members.len() {
@@ -115,6 +120,7 @@ impl Pool {
         device: Arc<dyn Device>,
         force: bool,
     ) -> Result<MemberIndex, PoolError> {
+        let _pass = self.1.pass()?;
         let topology = self.0.topology.write();
         admit(&device, &topology.devices, topology.label.lock_sector, force)?;
         let count = topology.label.members.len() + 1;
@@ -137,6 +143,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Device`] when the labels cannot be written.
     pub fn use_spare(&self) -> Result<Option<MemberIndex>, PoolError> {
+        let _pass = self.1.pass()?;
         let topology = self.0.topology.write();
         let label = &topology.label;
         let with = |state| label.members.iter().enumerate().filter(move |(_, m)| m.state == state);
@@ -171,13 +178,14 @@ impl Pool {
         device: Arc<dyn Device>,
         force: bool,
     ) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
         {
             let topology = self.0.topology.read();
             let old = topology.label.members.get(usize::from(member.0));
             fits(&device, old.ok_or(PoolError::NoSuchMember { member })?)?;
             admit(&device, &topology.devices, topology.label.lock_sector, force)?;
         }
-        self.fail_member(member)?;
+        self.take_out(member)?;
         let topology = self.0.topology.write();
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
@@ -278,6 +286,7 @@ impl Pool {
     }
 
     fn fill_span(&self, span: Span, member: MemberIndex) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
         let topology = self.0.topology.read();
         if topology.state(member) != MemberState::Rebuilding {
             return Err(PoolError::NoSuchMember { member });
@@ -296,6 +305,7 @@ impl Pool {
     }
 
     fn finish_rebuild(&self, member: MemberIndex) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
         let topology = self.0.topology.write();
         if topology.state(member) != MemberState::Rebuilding {
             return Err(PoolError::NoSuchMember { member });

@@ -1,0 +1,210 @@
+//! What a mounted node does for a redundant pool: fills members that have taken a failed one's
+//! place, lets spares step in, and reads everything now and then when told to.
+//!
+//! One thread; one piece of work at a time; filling comes before scrubbing. The pool stays in use:
+//! while others read or write, the work takes a third of the time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use braid_format::meta::{Geometry, MetaHeader};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+use braid_pool::{Oracle, Pool, Progress, Scrubbed};
+use parking_lot::{Condvar, Mutex};
+
+/// How often it is looked whether there is something to do.
+const BEAT: Duration = Duration::from_millis(500);
+/// A member that could not be filled is left alone for so long.
+const RETRY: Duration = Duration::from_secs(30);
+/// While others use the pool, so much longer than a piece of work took is waited after it.
+const YIELD: u32 = 2;
+
+/// What the thread is doing, and what it has done.
+#[derive(Debug, Clone, Default)]
+pub struct UpkeepStatus {
+    /// The member that is being filled, and how far.
+    pub rebuilding: Option<(MemberIndex, Progress)>,
+    /// The scrub that is under way: how far, and what it has found so far.
+    pub scrubbing: Option<(Progress, Scrubbed)>,
+    /// What the last scrub found.
+    pub scrubbed: Option<Scrubbed>,
+    /// What went wrong last.
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    status: Mutex<UpkeepStatus>,
+    /// A scrub was asked for.
+    scrub: AtomicBool,
+    stop: AtomicBool,
+    woken: Condvar,
+    door: Mutex<()>,
+}
+
+/// The thread.
+pub(crate) struct Upkeep {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Upkeep {
+    /// Begins, if the pool has anything to keep up.
+    pub fn start(pool: &Pool, geo: Geometry) -> Self {
+        let shared = Arc::new(Shared::default());
+        let thread = pool.info().redundant.then(|| {
+            let worker = Worker { pool: pool.clone(), geo, shared: shared.clone() };
+            std::thread::Builder::new()
+                .name("braid-upkeep".into())
+                .spawn(move || worker.run())
+                .expect("a thread at mount time")
+        });
+        Self { shared, thread: Mutex::new(thread) }
+    }
+
+    /// What is being done.
+    pub fn status(&self) -> UpkeepStatus {
+        self.shared.status.lock().clone()
+    }
+
+    /// Asks for a scrub, or for the end of the one under way.
+    pub fn scrub(&self, run: bool) {
+        self.shared.scrub.store(run, Ordering::Release);
+        self.wake();
+    }
+
+    /// Something may have changed.
+    pub fn wake(&self) {
+        let _door = self.shared.door.lock();
+        self.shared.woken.notify_all();
+    }
+
+    /// Ends what is under way (it begins again at the next mount) and the thread.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.wake();
+        if let Some(thread) = self.thread.lock().take() {
+            thread.join().ok();
+        }
+    }
+}
+
+struct Worker {
+    pool: Pool,
+    geo: Geometry,
+    shared: Arc<Shared>,
+}
+
+impl Worker {
+    fn stopped(&self) -> bool {
+        self.shared.stop.load(Ordering::Acquire) || self.pool.is_closed()
+    }
+
+    fn run(&self) {
+        let mut retry = Instant::now();
+        while !self.stopped() {
+            if Instant::now() >= retry
+                && let Err(error) = self.refill()
+            {
+                tracing::error!(%error, "a member could not be filled");
+                self.shared.status.lock().error = Some(error.to_string());
+                retry = Instant::now() + RETRY;
+            }
+            if self.shared.scrub.load(Ordering::Acquire) && !self.stopped() {
+                self.scrub();
+            }
+            let mut door = self.shared.door.lock();
+            if !self.stopped() {
+                self.shared.woken.wait_for(&mut door, BEAT);
+            }
+        }
+    }
+
+    /// Fills what is to be filled; lets a spare step in where a member has failed.
+    fn refill(&self) -> Result<(), braid_pool::PoolError> {
+        let member = match self.pool.rebuilding() {
+            Some(member) => Some(member),
+            None => self.pool.use_spare()?,
+        };
+        let Some(member) = member else { return Ok(()) };
+        tracing::warn!(%member, "filling a member");
+        let pacer = Pacer::new(&self.pool);
+        let done = self.pool.rebuild(member, &|progress| {
+            self.shared.status.lock().rebuilding = Some((member, progress));
+            pacer.pace(&|| self.stopped())
+        });
+        self.shared.status.lock().rebuilding = None;
+        if done? {
+            self.shared.status.lock().error = None;
+            tracing::warn!(%member, "the member is filled and in use");
+        }
+        Ok(())
+    }
+
+    fn scrub(&self) {
+        let pacer = Pacer::new(&self.pool);
+        let oracle = Metadata { geo: self.geo };
+        let over = || self.stopped() || !self.shared.scrub.load(Ordering::Acquire);
+        let result = self.pool.scrub(&oracle, &mut |progress, found| {
+            self.shared.status.lock().scrubbing = Some((progress, found.clone()));
+            pacer.pace(&over)
+        });
+        self.shared.scrub.store(false, Ordering::Release);
+        let mut status = self.shared.status.lock();
+        status.scrubbing = None;
+        match result {
+            Ok(found) => {
+                tracing::warn!(?found, "scrubbed");
+                status.scrubbed = Some(found);
+            }
+            Err(error) => status.error = Some(error.to_string()),
+        }
+    }
+}
+
+/// Gives way to those who use the pool.
+struct Pacer<'a> {
+    pool: &'a Pool,
+    /// Requests of others when it was last looked, and when that was.
+    before: Mutex<(u64, Instant)>,
+}
+
+impl<'a> Pacer<'a> {
+    fn new(pool: &'a Pool) -> Self {
+        Self { pool, before: Mutex::new((pool.requests(), Instant::now())) }
+    }
+
+    /// Called after each piece of work; `false`: it is over.
+    fn pace(&self, over: &dyn Fn() -> bool) -> bool {
+        let now = (self.pool.requests(), Instant::now());
+        let before = std::mem::replace(&mut *self.before.lock(), now);
+        if now.0 != before.0 {
+            std::thread::sleep(((now.1 - before.1) * YIELD).min(Duration::from_millis(100)));
+            // The nap is not work.
+            self.before.lock().1 = Instant::now();
+        }
+        !over()
+    }
+}
+
+/// Knows metadata by its checksum and the address in it.
+struct Metadata {
+    geo: Geometry,
+}
+
+impl Oracle for Metadata {
+    fn grain(&self) -> usize {
+        Bytes(self.geo.slot_bytes()).to_usize()
+    }
+    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
+        let start = self.geo.body_at().to_usize();
+        let body = bytes.get(start..start + self.geo.body_len())?;
+        let block = self.geo.block_size.block_of(at);
+        MetaHeader::decode(body, block).is_ok().then_some(true)
+    }
+}
+
+#[cfg(test)]
+mod tests;
