@@ -7,6 +7,7 @@
 
 mod check;
 mod create;
+mod dump_label;
 mod guard;
 mod helper;
 mod label;
@@ -44,7 +45,8 @@ enum Command {
     Status(status::Args),
     Scan(scan::Args),
     Check(check::Args),
-    DumpLabel(label::Args),
+    Label(label::Args),
+    DumpLabel(dump_label::Args),
     Bench(braid_bench::cli::Args),
     Version(version::Args),
     #[command(hide = true)]
@@ -97,7 +99,8 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Status(a) => status::run(&a),
         Command::Scan(a) => scan::run(&a),
         Command::Check(a) => check::run(&a),
-        Command::DumpLabel(a) => label::run(&a),
+        Command::Label(a) => label::run(&a),
+        Command::DumpLabel(a) => dump_label::run(&a),
         Command::Bench(a) => braid_bench::cli::run(&a).map(|()| std::process::ExitCode::SUCCESS),
         Command::Guard(args) => guard::run(&args),
         Command::Version(_) => {

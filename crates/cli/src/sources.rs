@@ -48,7 +48,10 @@ pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn De
 }
 
 /// Paths of the members.
-fn resolve(sources: &[String]) -> Result<Vec<PathBuf>> {
+///
+/// # Errors
+/// No pool of that name, or several.
+pub fn resolve(sources: &[String]) -> Result<Vec<PathBuf>> {
     match sources {
         [] => bail!("name a pool or its devices"),
         [list] if split(list).len() > 1 && !Path::new(list).exists() => {

@@ -173,7 +173,7 @@ pub enum PoolError {
     },
     /// Both labels of a member are damaged.
     #[error(
-        "both labels of {path} are damaged (first: {first}; second: {second}): its data may be whole, so keep the device as it is and do not create anew; `braid dump-label` shows what is left of both, and a backup of the device's first MiB brings the first back"
+        "both labels of {path} are damaged (first: {first}; second: {second}): its data may be whole, so keep the device as it is and do not create anew; `braid label restore --member INDEX={path} DEVICE...` writes them again from the pool's other members, or `--from` a dump; `braid dump-label` shows what is left of both"
     )]
     LabelsDamaged {
         /// The device.

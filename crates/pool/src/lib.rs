@@ -29,6 +29,7 @@ pub mod map;
 pub mod members;
 pub mod queue;
 mod redundancy;
+pub mod restore;
 mod scrub;
 mod topology;
 mod upkeep;

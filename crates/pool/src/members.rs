@@ -95,7 +95,7 @@ impl Found {
     }
 }
 
-fn own_uuid(label: &Label) -> Option<Uuid> {
+pub(crate) fn own_uuid(label: &Label) -> Option<Uuid> {
     label.members.get(usize::from(label.member.0)).map(|m| m.uuid)
 }
 

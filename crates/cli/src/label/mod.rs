@@ -1,0 +1,30 @@
+//! `braid label`: the labels of a pool kept in a file, and written again where they are lost.
+
+mod dump;
+mod file;
+mod restore;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+/// Keep a pool's labels in a file, or write labels again that are lost.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Dump(dump::Args),
+    Restore(restore::Args),
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    match &args.command {
+        Command::Dump(a) => dump::run(a),
+        Command::Restore(a) => restore::run(a),
+    }
+}
