@@ -113,10 +113,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         size::show(shape.unit.bytes().get()),
         size::show(args.block_size),
     );
-    println!(
-        "mount it, on every host that reaches the devices: braid mount {} DIR",
-        mount_hint(&args.name, &shape.devices)
-    );
+    let hint = mount_hint(&args.name, &shape.devices);
+    if info.redundant {
+        println!("mount it, on one host at a time: braid mount {hint} DIR");
+    } else {
+        println!("mount it, on every host that reaches the devices: braid mount {hint} DIR");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,17 +6,22 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod control;
 mod create;
 mod dump_label;
+mod fail;
 mod guard;
 mod helper;
 mod label;
 mod mount;
+mod replace;
 mod runtime;
 mod scan;
+mod scrub;
 mod shape;
 mod size;
 mod sources;
+mod spare;
 mod status;
 mod topology;
 mod ui;
@@ -47,6 +52,10 @@ enum Command {
     Check(check::Args),
     Label(label::Args),
     DumpLabel(dump_label::Args),
+    Fail(fail::Args),
+    Replace(replace::Args),
+    Spare(spare::Args),
+    Scrub(scrub::Args),
     Bench(braid_bench::cli::Args),
     Version(version::Args),
     #[command(hide = true)]
@@ -101,6 +110,10 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Check(a) => check::run(&a),
         Command::Label(a) => label::run(&a),
         Command::DumpLabel(a) => dump_label::run(&a),
+        Command::Fail(a) => fail::run(&a),
+        Command::Replace(a) => replace::run(&a),
+        Command::Spare(a) => spare::run(&a),
+        Command::Scrub(a) => scrub::run(&a),
         Command::Bench(a) => braid_bench::cli::run(&a).map(|()| std::process::ExitCode::SUCCESS),
         Command::Guard(args) => guard::run(&args),
         Command::Version(_) => {

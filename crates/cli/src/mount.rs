@@ -14,6 +14,7 @@ use braid_format::{Bytes, NodeId};
 use braid_fs::{Fs, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 
+use crate::control::Control;
 use crate::guard::Guard;
 use crate::{runtime, size, sources};
 
@@ -188,11 +189,13 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
         }
     };
     let guard = Guard::start(&plan_dir);
+    let control = Control::serve(&fs);
     let note = runtime::Note::write(&plan_dir, &name, &plan.devices);
     if args.ready {
         detach(plan.log.as_deref())?;
     }
     let served = session.serve(fs.clone());
+    drop(control);
     let left = fs.unmount();
     drop(note);
     drop(guard);

@@ -75,10 +75,16 @@ pub fn mounts() -> Vec<Mount> {
             mounts.push(mount);
         } else {
             std::fs::remove_file(&path).ok();
+            control_socket(mount.pid).and_then(std::fs::remove_file).ok();
         }
     }
     mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
     mounts
+}
+
+/// Where the process that serves a mount takes orders.
+pub fn control_socket(pid: u32) -> std::io::Result<PathBuf> {
+    Ok(private_dir()?.join(format!("control-{pid}.sock")))
 }
 
 /// A process that was killed but not yet waited for has no program any more.

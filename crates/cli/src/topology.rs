@@ -136,6 +136,15 @@ pub fn as_json(label: &Label, paths: &[String]) -> Value {
             "tree": node(label, paths, Child { node: s.node, weight: 1 }),
         })
     });
+    let members = label.members.iter().enumerate().map(|(i, m)| {
+        json!({
+            "member": i,
+            "path": paths.get(i).cloned().unwrap_or_else(|| m.path.clone()),
+            "uuid": m.uuid.to_string(),
+            "state": state(m),
+            "size": m.device_size.get(),
+        })
+    });
     json!({
         "usable": facts.usable.get(),
         "expected_read": facts.read.map(braid_format::Bytes::get),
@@ -145,6 +154,7 @@ pub fn as_json(label: &Label, paths: &[String]) -> Value {
         "unused": facts.unused.iter().map(|u| u.get()).collect::<Vec<_>>(),
         "notes": facts.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "subpools": segments.collect::<Vec<_>>(),
+        "members": members.collect::<Vec<_>>(),
     })
 }
 

@@ -74,6 +74,7 @@ impl Fs {
     }
     /// Takes a member out of the pool.
     pub fn fail_member(&self, member: MemberIndex) -> Result<()> {
+        self.core().check_alive()?;
         self.pool().fail_member(member)?;
         self.mounted.upkeep.wake();
         Ok(())
@@ -85,12 +86,14 @@ impl Fs {
         device: Arc<dyn Device>,
         force: bool,
     ) -> Result<()> {
+        self.core().check_alive()?;
         self.pool().replace(member, device, force)?;
         self.mounted.upkeep.wake();
         Ok(())
     }
     /// Adds a device that steps in for the next member that fails.
     pub fn add_spare(&self, device: Arc<dyn Device>, force: bool) -> Result<MemberIndex> {
+        self.core().check_alive()?;
         let member = self.pool().add_spare(device, force)?;
         self.mounted.upkeep.wake();
         Ok(member)

@@ -28,7 +28,9 @@ pub struct UpkeepStatus {
     pub rebuilding: Option<(MemberIndex, Progress)>,
     /// The scrub that is under way: how far, and what it has found so far.
     pub scrubbing: Option<(Progress, Scrubbed)>,
-    /// What the last scrub found.
+    /// Scrubs that have ended.
+    pub scrubs: u64,
+    /// What the last scrub found; nothing if it ended in an error.
     pub scrubbed: Option<Scrubbed>,
     /// What went wrong last.
     pub error: Option<String>,
@@ -154,6 +156,8 @@ impl Worker {
         self.shared.scrub.store(false, Ordering::Release);
         let mut status = self.shared.status.lock();
         status.scrubbing = None;
+        status.scrubbed = None;
+        status.scrubs += 1;
         match result {
             Ok(found) => {
                 tracing::warn!(?found, "scrubbed");

@@ -119,7 +119,7 @@ fn refuse(found: &Found, verdict: &Verdict, label: &Label) -> Result<(), PoolErr
     Err(match verdict {
         Verdict::Current(_) => return Ok(()),
         // Whoever has failed is not used, whatever stands on it.
-        Verdict::Stale(_) if verdict_of_failed(found, label) => return Ok(()),
+        Verdict::Stale(_) if found.has_failed(label) => return Ok(()),
         Verdict::Stale(epoch) => PoolError::Stale { path, name, epoch: *epoch, current },
         Verdict::Ahead(epoch) => PoolError::Ahead { path, name, epoch: *epoch, current },
         Verdict::Removed => PoolError::Removed { path, name, current },
@@ -130,12 +130,6 @@ fn refuse(found: &Found, verdict: &Verdict, label: &Label) -> Result<(), PoolErr
             PoolError::Duplicate { path, other: other.clone(), name, index: *index }
         }
     })
-}
-
-fn verdict_of_failed(found: &Found, label: &Label) -> bool {
-    let own = found.newest().and_then(|l| Some(l.members.get(usize::from(l.member.0))?.uuid));
-    let failed = |m: &&Member| m.state == MemberState::Failed;
-    label.members.iter().filter(failed).any(|m| Some(m.uuid) == own)
 }
 
 /// No device's sectors are larger than what locks are changed by.

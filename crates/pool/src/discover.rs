@@ -27,6 +27,8 @@ pub enum MemberCondition {
     Good,
     /// Current; one label is damaged and will be healed when the pool is opened.
     Damaged,
+    /// Failed, as the pool's labels say; not used.
+    Failed,
     /// Of an older epoch.
     Stale(Epoch),
     /// Of a newer epoch than most.
@@ -45,6 +47,7 @@ impl core::fmt::Display for MemberCondition {
         match self {
             Self::Good => write!(f, "good"),
             Self::Damaged => write!(f, "good, one label damaged"),
+            Self::Failed => write!(f, "failed, not used any more"),
             Self::Stale(epoch) => write!(f, "stale, epoch {epoch}"),
             Self::Ahead(epoch) => write!(f, "newer than the rest, epoch {epoch}"),
             Self::Removed => write!(f, "removed from the pool"),
@@ -83,8 +86,8 @@ pub struct FoundPool {
 impl FoundPool {
     /// Whether all members are there and current.
     pub fn complete(&self) -> bool {
-        let good =
-            |m: &FoundMember| matches!(m.state, MemberCondition::Good | MemberCondition::Damaged);
+        use MemberCondition::{Damaged, Failed, Good};
+        let good = |m: &FoundMember| matches!(m.state, Good | Damaged | Failed);
         self.missing.is_empty() && self.members.iter().all(good)
     }
     /// The paths of what was found.
@@ -132,9 +135,14 @@ fn describe(found: &[Found]) -> Option<FoundPool> {
             let members = found.iter().zip(j.verdicts).map(|(f, v)| FoundMember {
                 path: path(f),
                 index: f.newest().map(|l| l.member),
-                state: condition(f, v),
+                state: if f.has_failed(&j.label) {
+                    MemberCondition::Failed
+                } else {
+                    condition(f, v)
+                },
             });
-            (j.label, members.collect::<Vec<_>>(), j.missing)
+            let members = members.collect::<Vec<_>>();
+            (j.label, members, j.missing)
         }
         Err(e) => {
             let unknown = |f: &Found| FoundMember {

@@ -76,6 +76,14 @@ impl Found {
         self.labels().any(|l| id(l) == epoch)
     }
 
+    /// Whether the device was a member that `label` calls failed: it is not used, whatever stands
+    /// on it.
+    pub fn has_failed(&self, label: &Label) -> bool {
+        let own = self.newest().and_then(own_uuid);
+        let failed = |m: &&braid_format::label::Member| m.state == MemberState::Failed;
+        label.members.iter().filter(failed).any(|m| Some(m.uuid) == own)
+    }
+
     /// Why this device, which has no good label, is no member.
     pub fn refusal(&self) -> PoolError {
         let path = self.path().to_owned();

@@ -1,0 +1,312 @@
+//! Orders to a mounted node: one line of JSON each way, on a socket beside the mount's note.
+//!
+//! The socket stands in the user's private runtime directory: who may open it may do to the pool
+//! whatever the mount's owner may.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use braid_format::MemberIndex;
+use braid_format::label::MemberState;
+use braid_fs::Fs;
+use braid_pool::device::{Device, FileDevice, OpenOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::runtime::{self, Mount};
+
+/// Longest line that is read.
+const LINE_MAX: u64 = 64 << 10;
+/// A caller that says nothing for so long is let go.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What may be asked of a node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub enum Order {
+    /// What the pool's members are and what is being done for them.
+    Members,
+    /// Take a member out.
+    Fail {
+        /// Its place in the pool.
+        member: u16,
+    },
+    /// Put a device in a member's place and fill it.
+    Replace {
+        /// The member's place in the pool.
+        member: u16,
+        /// The device's absolute path.
+        device: PathBuf,
+        /// Whatever is on it.
+        force: bool,
+    },
+    /// Add a device that steps in for the next member that fails.
+    Spare {
+        /// The device's absolute path.
+        device: PathBuf,
+        /// Whatever is on it.
+        force: bool,
+    },
+    /// Begin to read everything and heal what rotted, or end that.
+    Scrub {
+        /// Begin.
+        run: bool,
+    },
+}
+
+/// A member, as told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MemberView {
+    /// Its place.
+    pub index: u16,
+    /// Its device.
+    pub path: String,
+    /// What it is.
+    pub state: String,
+}
+
+/// What a scrub found, as told.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ScrubView {
+    /// All was read.
+    pub finished: bool,
+    /// Bytes read.
+    pub checked: u64,
+    /// Bytes healed.
+    pub healed: u64,
+    /// Bytes that disagree, and nothing says which is right.
+    pub undecided: u64,
+    /// Where: the first places, in the pool's bytes.
+    pub places: Vec<u64>,
+}
+
+/// What a node says of its pool.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct View {
+    /// Whether members may be lost at all.
+    pub redundant: bool,
+    /// The pool's epoch.
+    pub epoch: u64,
+    /// The members.
+    pub members: Vec<MemberView>,
+    /// The member that is being filled: place, bytes done, bytes in all.
+    pub rebuilding: Option<(u16, u64, u64)>,
+    /// The scrub under way: bytes done, bytes in all.
+    pub scrubbing: Option<(u64, u64)>,
+    /// Scrubs that have ended since the pool was mounted.
+    pub scrubs: u64,
+    /// What the last scrub found, or the one under way has so far.
+    pub scrubbed: Option<ScrubView>,
+    /// What went wrong last.
+    pub error: Option<String>,
+}
+
+/// An answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Done(Box<View>),
+    Refused(String),
+}
+
+/// The socket of this process's mount; gone when it is dropped.
+#[derive(Debug)]
+pub struct Control {
+    path: Option<PathBuf>,
+}
+
+impl Control {
+    /// Begins to serve orders. Where no socket can be made the mount works all the same.
+    pub fn serve(fs: &Fs) -> Self {
+        let made = runtime::control_socket(std::process::id()).and_then(|path| {
+            std::fs::remove_file(&path).ok();
+            Ok((UnixListener::bind(&path)?, path))
+        });
+        match made {
+            Ok((listener, path)) => {
+                let fs = fs.clone();
+                std::thread::spawn(move || {
+                    for stream in listener.incoming().map_while(Result::ok) {
+                        if let Err(error) = answer(&fs, &stream) {
+                            tracing::debug!(%error, "a caller of the control socket");
+                        }
+                    }
+                });
+                Self { path: Some(path) }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no control socket");
+                Self { path: None }
+            }
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+fn answer(fs: &Fs, stream: &UnixStream) -> Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(std::io::Read::take(stream, LINE_MAX)).read_line(&mut line)?;
+    let done = serde_json::from_str(&line).context("not an order").and_then(|o| obey(fs, o));
+    let answer = match done {
+        Ok(()) => Answer::Done(Box::new(view(fs))),
+        Err(e) => Answer::Refused(format!("{e:#}")),
+    };
+    let mut stream = stream;
+    writeln!(stream, "{}", serde_json::to_string(&answer)?)?;
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<Arc<dyn Device>> {
+    if let Some(use_) = braid_pool::device::in_use(path)? {
+        bail!("{}: in use: {use_}", path.display());
+    }
+    Ok(FileDevice::open(path, OpenOptions::default())?)
+}
+
+fn obey(fs: &Fs, order: Order) -> Result<()> {
+    match order {
+        Order::Members => {}
+        Order::Fail { member } => fs.fail_member(MemberIndex(member))?,
+        Order::Replace { member, device, force } => {
+            fs.replace_member(MemberIndex(member), open(&device)?, force)?;
+        }
+        Order::Spare { device, force } => drop(fs.add_spare(open(&device)?, force)?),
+        Order::Scrub { run } => {
+            if !fs.pool().info().redundant {
+                bail!("nothing in this pool is mirrored or protected by parity");
+            }
+            fs.scrub(run);
+        }
+    }
+    Ok(())
+}
+
+fn view(fs: &Fs) -> View {
+    let (pool, upkeep) = (fs.pool(), fs.upkeep());
+    let label = pool.label();
+    let devices = pool.devices();
+    let members = (0_u16..).zip(label.members.iter().zip(&devices)).map(|(index, (m, d))| {
+        let path = d.info().name.clone();
+        MemberView { index, path, state: state_name(m.state).to_owned() }
+    });
+    let found = upkeep.scrubbing.as_ref().map(|s| &s.1).or(upkeep.scrubbed.as_ref());
+    View {
+        redundant: pool.info().redundant,
+        epoch: label.epoch.get(),
+        members: members.collect(),
+        rebuilding: upkeep.rebuilding.map(|(m, p)| (m.0, p.done.get(), p.total.get())),
+        scrubbing: upkeep.scrubbing.as_ref().map(|(p, _)| (p.done.get(), p.total.get())),
+        scrubs: upkeep.scrubs,
+        scrubbed: found.map(|f| ScrubView {
+            finished: f.finished,
+            checked: f.checked.get(),
+            healed: f.healed.get(),
+            undecided: f.undecided.get(),
+            places: f.places.iter().map(|p| p.get()).collect(),
+        }),
+        error: upkeep.error,
+    }
+}
+
+/// The word for a member's state.
+pub const fn state_name(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Active => "active",
+        MemberState::Failed => "failed",
+        MemberState::Rebuilding => "rebuilding",
+        MemberState::Spare => "spare",
+        MemberState::Leaving => "leaving",
+    }
+}
+
+/// The mount that a user names: by its pool, its directory, or one of its devices.
+///
+/// # Errors
+/// There is none on this host, or several.
+pub fn find(name: &str) -> Result<Mount> {
+    let path = std::fs::canonicalize(name).ok();
+    let named = |m: &Mount| {
+        m.pool == name
+            || path
+                .as_ref()
+                .is_some_and(|p| *p == m.mount_point || m.sources.iter().any(|s| Path::new(s) == p))
+    };
+    let mut found: Vec<Mount> = runtime::mounts().into_iter().filter(named).collect();
+    match (found.pop(), found.len()) {
+        (Some(mount), 0) => Ok(mount),
+        (None, _) => bail!(
+            "{name} is not mounted on this host: members are failed, replaced and scrubbed by a \
+             node that has the pool mounted"
+        ),
+        (Some(_), n) => bail!("{name} names {} mounts: give the directory of one", n + 1),
+    }
+}
+
+/// Gives an order to a mounted node.
+///
+/// # Errors
+/// The node does not answer, or refuses.
+pub fn order(mount: &Mount, order: &Order) -> Result<View> {
+    let silent = || format!("the node that serves {} does not answer", mount.mount_point.display());
+    let path = runtime::control_socket(mount.pid)?;
+    let mut stream = UnixStream::connect(&path).with_context(silent)?;
+    writeln!(stream, "{}", serde_json::to_string(order)?)?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).with_context(silent)?;
+    match serde_json::from_str(&line).with_context(silent)? {
+        Answer::Done(view) => Ok(*view),
+        Answer::Refused(why) => bail!("{why}"),
+    }
+}
+
+/// The member that a user names: by its place in the pool, or its device.
+///
+/// # Errors
+/// There is none.
+pub fn member(view: &View, name: &str) -> Result<u16> {
+    let path = std::fs::canonicalize(name).ok();
+    let is = |m: &&MemberView| {
+        name.parse() == Ok(m.index)
+            || m.path == name
+            || path
+                .as_ref()
+                .is_some_and(|p| std::fs::canonicalize(&m.path).ok().as_ref() == Some(p))
+    };
+    let found = view.members.iter().find(is).with_context(|| {
+        let all: Vec<String> =
+            view.members.iter().map(|m| format!("{} ({})", m.index, m.path)).collect();
+        format!("no member {name}; the members are {}", all.join(", "))
+    })?;
+    Ok(found.index)
+}
+
+/// Prints the members, and what is done for them.
+pub fn show(view: &View) {
+    for m in &view.members {
+        let doing = match view.rebuilding {
+            Some((member, done, total)) if member == m.index => {
+                format!(", {} % filled", done * 100 / total.max(1))
+            }
+            _ => String::new(),
+        };
+        println!("  member {}  {}  {}{doing}", m.index, m.path, m.state);
+    }
+    if let Some((done, total)) = view.scrubbing {
+        println!("  scrubbing: {} %", done * 100 / total.max(1));
+    }
+    if let Some(error) = &view.error {
+        println!("  last error: {error}");
+    }
+}
