@@ -382,8 +382,10 @@ pub struct RawHeartbeat {
     pub inode_delta: U64,
     /// Locks waited for longest.
     pub wishes: [RawWish; 24],
+    /// This node's change of the free metadata blocks.
+    pub meta_delta: U64,
     /// Zero.
-    pub reserved: [u8; 84],
+    pub reserved: [u8; 76],
     /// CRC-32C of the 512 bytes with this field zero.
     pub crc: U32,
 }
@@ -410,6 +412,8 @@ pub struct Heartbeat {
     pub free_delta: i64,
     /// This node's change of the inode count.
     pub inode_delta: i64,
+    /// This node's change of the free metadata blocks.
+    pub meta_delta: i64,
     /// Locks waited for longest, at most [`RawHeartbeat::WISHES`].
     pub wishes: Vec<(LockNo, Mode)>,
 }
@@ -449,6 +453,7 @@ impl Heartbeat {
             sequence: raw.sequence.get(),
             free_delta: raw.free_delta.get().cast_signed(),
             inode_delta: raw.inode_delta.get().cast_signed(),
+            meta_delta: raw.meta_delta.get().cast_signed(),
             wishes,
         })
     }
@@ -466,6 +471,7 @@ impl Heartbeat {
         raw.sequence = U64::new(self.sequence);
         raw.free_delta = U64::new(self.free_delta.cast_unsigned());
         raw.inode_delta = U64::new(self.inode_delta.cast_unsigned());
+        raw.meta_delta = U64::new(self.meta_delta.cast_unsigned());
         for (place, (lock, mode)) in raw.wishes.iter_mut().zip(&self.wishes) {
             *place = RawWish { lock: U64::new(lock.0), mode: U64::new(*mode as u64) };
         }
@@ -486,6 +492,9 @@ pub struct RawCounters {
     pub free_blocks: U64,
     /// Inodes in use (a delta in `NodeInfo`).
     pub inodes: U64,
+    /// Blocks of metadata groups that are free, or free metadata slots (a delta in `NodeInfo`).
+    /// `free_blocks` is of data groups then. Zero where groups are for both.
+    pub free_meta: U64,
 }
 
 /// A list of orphans (kind `Orphans`): header, count, then inode numbers as `U64`.
@@ -526,6 +535,7 @@ mod tests {
             sequence: 5,
             free_delta: -2,
             inode_delta: 1,
+            meta_delta: -3,
             wishes: vec![(LockNo(16), Mode::Shared), (LockNo(17), Mode::Exclusive)],
         }
     }
@@ -559,7 +569,8 @@ mod tests {
         put(24, &[0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]);
         put(40, &[16, 0, 0, 0, 0, 0, 0, 0, 1]);
         put(56, &[17, 0, 0, 0, 0, 0, 0, 0, 2]);
-        put(508, &0x703a_06c4_u32.to_le_bytes());
+        put(424, &[0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+        put(508, &0x87af_2858_u32.to_le_bytes());
         assert_eq!(sector, golden);
     }
 

@@ -1,8 +1,9 @@
 //! Resource groups: regions of about 1 GiB with their own lock, counters and bitmap.
 //! docs/FORMAT.md section 5.
 //!
-//! A group begins with its header slot, then its bitmap slots, then the blocks the bitmap speaks
-//! of. Two bits a block:
+//! A group begins with its head, the header slot and then its bitmap slots; then come the blocks
+//! the bitmap speaks of. (The heads of data groups stand apart, in the metadata subpool.) Two bits
+//! a block:
 //! ```text
 //!  00 free          01 data (or in a node's window: the window then says what it is)
 //!  10 metadata slot, free     11 metadata slot, in use
@@ -50,7 +51,10 @@ pub struct RawRgrp {
     pub index: U64,
     /// Bitmap slots after this one.
     pub bitmap_slots: U32,
-    /// Subpool it stands in.
+    /// Kind of the subpool that its blocks stand in, a [`SubpoolKind`]: 0 all, 1 file data only,
+    /// 2 metadata only.
+    ///
+    /// [`SubpoolKind`]: crate::label::SubpoolKind
     pub subpool: U32,
     /// First block that the bitmap speaks of.
     pub first_block: U64,

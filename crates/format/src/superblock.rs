@@ -10,9 +10,13 @@
 //!  node areas    per node: NodeInfo, Orphans x 4, Window x 16, JournalHeader x 2,
 //!                FreeLog x 16, 1 spare
 //!  journals      per node: `journal_blocks` plain blocks
+//!  heads of data groups, where the pool has a data subpool
 //!  resource groups
 //!  last slot     copy of the superblock
 //! ```
+//! In a pool of one subpool that is all of it. Else all of it is the metadata subpool, but for the
+//! journals where they have a subpool of their own; and the data subpool holds file data alone, in
+//! groups that are nothing but blocks.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -83,14 +87,31 @@ pub struct RawSuperblock {
     pub stripe_width: U64,
     /// The pool's name, UTF-8, padded with zero.
     pub name: [u8; 64],
+    /// Blocks of the metadata subpool, from block 0; 0: the pool has one subpool for all, and
+    /// all that follows is zero.
+    pub meta_blocks: U64,
+    /// First data group.
+    pub data_start: U64,
+    /// Blocks from one data group to the next; the last may be shorter.
+    pub data_blocks: U64,
+    /// Number of data groups. They are counted after the others.
+    pub data_count: U64,
+    /// One past the last block of the last data group.
+    pub data_end: U64,
+    /// Head of the first data group.
+    pub data_heads: U64,
+    /// Slots from the head of one data group to the next one's.
+    pub data_head_slots: U64,
 }
-const _: () = assert!(size_of::<RawSuperblock>() == 304);
+const _: () = assert!(size_of::<RawSuperblock>() == 360);
 
 impl RawSuperblock {
     /// Identifies a Braid file system to a person with a hex editor.
     pub const FS_MAGIC: [u8; 8] = *b"BRAIDFS\0";
     /// Format version.
     pub const VERSION: u32 = 1;
+    /// Incompatible feature: metadata and file data stand in subpools of their own.
+    pub const SUBPOOLS: u64 = 1;
     /// Largest number of node slots.
     pub const NODE_SLOTS_MAX: u16 = 1024;
     /// Named lock: renames that move a directory.

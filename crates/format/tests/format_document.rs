@@ -43,15 +43,15 @@ fn compiled() -> Vec<(&'static str, usize, Fields)> {
         redundancy::RawRedoPart { group, column, len, offset }
         lock_record::RawHolder { slot, mode, incarnation }
         lock_record::RawLockRecord { magic, revision, mode, lock, version, nonce, holder_count, waiter_count, opener_count, flags, holders, waiters, openers, reserved, crc }
-        superblock::RawSuperblock { header, fs_magic, version, block_shift, lock_sector_shift, pool_uuid, fs_uuid, features_compat, features_ro_compat, features_incompat, total_blocks, node_slots, named_count, plock_count, node_area_slots, named_start, plock_start, slot_area, heartbeat_area, node_area, journal_area, journal_blocks, rgrp_start, rgrp_blocks, rgrp_count, root_inode, hash_seed, stripe_unit, stripe_width, name }
+        superblock::RawSuperblock { header, fs_magic, version, block_shift, lock_sector_shift, pool_uuid, fs_uuid, features_compat, features_ro_compat, features_incompat, total_blocks, node_slots, named_count, plock_count, node_area_slots, named_start, plock_start, slot_area, heartbeat_area, node_area, journal_area, journal_blocks, rgrp_start, rgrp_blocks, rgrp_count, root_inode, hash_seed, stripe_unit, stripe_width, name, meta_blocks, data_start, data_blocks, data_count, data_end, data_heads, data_head_slots }
         rgrp::RawRgrp { header, index, bitmap_slots, subpool, first_block, block_count, free_blocks, free_meta, dinodes }
         rgrp::RawWindow { header, rgrp, start, blocks, incarnation, reserved }
         rgrp::RawFreeLog { header, count }
         rgrp::RawFreed { start, len, state }
         node::RawSlot { magic, revision, state, slot, recoverer, incarnation, recoverer_incarnation, pid, nonce, since, node_uuid, boot_id, host, address, mount_point, machine_id, damaged_block, damaged_part, damage_flags, reserved, crc }
         node::RawWish { lock, mode }
-        node::RawHeartbeat { magic, revision, slot, incarnation, pool_epoch, sequence, free_delta, inode_delta, wishes, reserved, crc }
-        node::RawCounters { header, free_blocks, inodes }
+        node::RawHeartbeat { magic, revision, slot, incarnation, pool_epoch, sequence, free_delta, inode_delta, wishes, meta_delta, reserved, crc }
+        node::RawCounters { header, free_blocks, inodes, free_meta }
         node::RawOrphans { header, count }
         dinode::RawTime { sec, nsec }
         dinode::RawDinode { header, mode, uid, gid, nlink, size, blocks, atime, mtime, ctime, btime, rdev, layout, tree_height, tail_count, xattr_len, xattr_block, inode_generation, parent, entries, flags, project, reserved }

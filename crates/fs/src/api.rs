@@ -365,16 +365,17 @@ impl Fs {
         self.change(|c| xattr::remove(c, ino, name))
     }
 
-    /// Totals. No device is touched: counters plus this node's and the others' published changes.
+    /// Totals: of blocks for file data, and of inodes that there is room for. No device is touched:
+    /// counters plus this node's and the others' published changes.
     pub fn statfs(&self) -> Result<StatFs> {
         self.run(|c| {
-            let (blocks, free, inodes) = c.alloc.totals();
+            let t = c.alloc.totals();
             Ok(StatFs {
                 block_size: u32::try_from(c.volume.geo.block_size.bytes().get()).unwrap_or(4096),
-                blocks,
-                free,
-                files: inodes.saturating_add(free / c.volume.geo.slot_blocks()),
-                files_free: free / c.volume.geo.slot_blocks(),
+                blocks: t.blocks,
+                free: t.free,
+                files: t.inodes.saturating_add(t.files_free),
+                files_free: t.files_free,
                 name_max: 255,
             })
         })

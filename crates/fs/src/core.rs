@@ -107,10 +107,11 @@ impl Core {
             Some(reason) => Err(Error::Withdrawn { reason: reason.clone() }),
         }
     }
-    /// Numbers come from programs and from disk: only slots inside resource groups are inodes.
+    /// Numbers come from programs and from disk: only slots inside resource groups for
+    /// metadata are inodes.
     fn check_ino(&self, ino: InodeNo) -> Result<()> {
         let block = BlockNo::from(ino);
-        if self.volume.rgrp_of(block).is_some() && self.volume.holds(block) {
+        if self.volume.groups.may_hold_slot(block) && self.volume.holds(block) {
             Ok(())
         } else {
             Err(Error::Stale(ino))

@@ -147,6 +147,16 @@ pub enum Error {
         /// Bytes needed.
         need: u64,
     },
+    /// A subpool without room for what it is for.
+    #[error("the subpool for {kind} has {have} bytes; with these options it needs {need}")]
+    SubpoolTooSmall {
+        /// What it is for.
+        kind: &'static str,
+        /// Bytes there.
+        have: u64,
+        /// Bytes needed.
+        need: u64,
+    },
     /// A journal that one transaction could fill.
     #[error(
         "a journal of {size} bytes is too small: with this block size it needs {need} (--journal-size)"
@@ -183,7 +193,10 @@ impl Error {
             Self::NotEmpty => E::NOTEMPTY,
             Self::NameTooLong => E::NAMETOOLONG,
             Self::TooManyLinks => E::MLINK,
-            Self::NoSpace | Self::AttributeSpace | Self::PoolTooSmall { .. } => E::NOSPC,
+            Self::NoSpace
+            | Self::AttributeSpace
+            | Self::PoolTooSmall { .. }
+            | Self::SubpoolTooSmall { .. } => E::NOSPC,
             Self::TooLarge => E::FBIG,
             Self::Invalid(_) | Self::Superblock(_) | Self::JournalTooSmall { .. } => E::INVAL,
             Self::NotSupported(_) => E::OPNOTSUPP,

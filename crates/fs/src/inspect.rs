@@ -16,7 +16,7 @@ use crate::volume::Volume;
 pub struct ClusterView {
     /// File-system block.
     pub block_size: Bytes,
-    /// Bytes in resource groups.
+    /// Bytes in resource groups that may hold file data.
     pub size: Bytes,
     /// Of those, free.
     pub free: Bytes,
@@ -43,7 +43,12 @@ pub fn inspect(pool: Pool) -> Result<ClusterView> {
     debug_assert!(body.len() >= MetaHeader::LEN);
     let nodes = crate::mount::nodes(&volume)?;
     let unit = volume.geo.block_size.bytes().get();
-    let blocks = volume.sb.rgrp_blocks.get().saturating_mul(volume.sb.rgrp_count.get());
+    let groups = &volume.groups;
+    let blocks = if groups.split() {
+        groups.data.end - groups.data.start
+    } else {
+        groups.first.stride.saturating_mul(groups.first.count)
+    };
     Ok(ClusterView {
         block_size: Bytes(unit),
         size: Bytes(blocks.min(volume.sb.total_blocks.get()).saturating_mul(unit)),

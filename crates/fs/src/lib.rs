@@ -4,6 +4,7 @@
 //! Map, bottom up (a module uses only those above it):
 //! ```text
 //!  error, attr          what callers see
+//!  groups               where resource groups are
 //!  volume               geometry, superblock, raw metadata slots on the pool
 //!  meta, journal        metadata cache, transactions, group commit, checkpoint
 //!  replay               journal to disk, for a dead node or after a power cut
@@ -35,6 +36,7 @@ mod core;
 mod data;
 mod dir;
 pub mod error;
+mod groups;
 mod handle;
 mod inode;
 mod inspect;
@@ -52,6 +54,8 @@ mod replay;
 pub mod simulation;
 #[cfg(test)]
 mod test_volume;
+#[cfg(test)]
+mod tests_subpools;
 mod tree;
 mod upkeep;
 mod volume;

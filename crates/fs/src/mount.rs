@@ -389,8 +389,7 @@ fn keep_house(
             continue;
         }
         beat = Instant::now() + HOUSE_BEAT;
-        let (free, inodes) = core.alloc.deltas();
-        membership.publish(free, inodes);
+        membership.publish(core.alloc.deltas());
         core.locks.drop_idle(core.options.locks_max);
         if let Err(e) = core.watch(core.meta.relieve()) {
             tracing::error!("checkpoint: {e}");

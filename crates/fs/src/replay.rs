@@ -253,8 +253,10 @@ fn is_slot(volume: &Volume, block: BlockNo) -> bool {
         (sb.plock_start.get(), u64::from(sb.plock_count.get())),
         (sb.node_area.get(), nodes * u64::from(sb.node_area_slots.get())),
         (sb.rgrp_start.get(), sb.rgrp_count.get().saturating_mul(sb.rgrp_blocks.get()) / slot),
+        (sb.data_heads.get(), sb.data_count.get().saturating_mul(sb.data_head_slots.get())),
     ];
     volume.holds(block)
+        && !volume.is_data_only(block)
         && areas.iter().any(|(start, slots)| {
             let from_start = block.get().checked_sub(*start);
             from_start.is_some_and(|n| n.is_multiple_of(slot) && n / slot < *slots)

@@ -1,5 +1,6 @@
 //! The pool as the file system sees it: geometry, superblock, metadata slots by number.
 
+use braid_format::label::SubpoolKind;
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, FormatError, InodeNo, LockNo, NodeId};
@@ -8,6 +9,7 @@ use braid_pool::{Pool, PoolRequest};
 use zerocopy::FromBytes;
 
 use crate::error::{Error, Result};
+use crate::groups::{GroupShape, Groups, blocks_per_bitmap, copy_block, copy_offset, takes_data};
 
 /// A pool with the file system on it. Cheap to share; immutable.
 #[derive(Debug)]
@@ -15,11 +17,11 @@ pub(crate) struct Volume {
     pub pool: Pool,
     pub geo: Geometry,
     pub sb: RawSuperblock,
+    pub groups: Groups,
 }
 
 impl Volume {
-    /// Reads and verifies the superblock of `pool` (the copy in the last slot if the first is
-    /// damaged).
+    /// Reads and verifies the superblock of `pool` (the copy if the first is damaged).
     pub fn open(pool: Pool) -> Result<Self> {
         let first = Self::read_superblock(&pool, ByteOffset(0));
         let sb = match first {
@@ -45,7 +47,8 @@ impl Volume {
         )?;
         let lock_sector = Bytes(1_u64 << sb.lock_sector_shift.get().min(63));
         let geo = Geometry { block_size, lock_sector };
-        let volume = Self { pool, geo, sb };
+        let groups = Groups::of(geo, &sb);
+        let volume = Self { pool, geo, sb, groups };
         volume.validate()?;
         Ok(volume)
     }
@@ -63,10 +66,15 @@ impl Volume {
         let same = now.sb.fs_uuid == self.sb.fs_uuid && now.geo == self.geo;
         if same { Ok(()) } else { Err(Error::Replaced) }
     }
-    /// Where the copy of the superblock stands: the last 128 KiB boundary (the largest slot).
+    /// Where the copy of the superblock stands: at the end of the pool, or of the metadata subpool.
     pub fn copy_offset(pool: &Pool) -> ByteOffset {
-        let size = pool.info().size.get();
-        ByteOffset((size.saturating_sub(1)) / (128 << 10) * (128 << 10))
+        let info = pool.info();
+        let first = info.subpools.first().filter(|s| s.kind != SubpoolKind::General);
+        copy_offset(first.map_or(info.size, |s| s.len))
+    }
+    /// The block of that copy.
+    pub fn copy(&self) -> BlockNo {
+        copy_block(self.geo, &self.sb)
     }
 
     /// The body's place and length depend on the geometry that the superblock itself holds: try
@@ -117,8 +125,8 @@ impl Volume {
         if sb.version.get() != RawSuperblock::VERSION {
             return bad("version", u64::from(sb.version.get()));
         }
-        if sb.features_incompat.get() != 0 {
-            let bits = sb.features_incompat.get();
+        let bits = sb.features_incompat.get() & !RawSuperblock::SUBPOOLS;
+        if bits != 0 {
             return Err(Error::Superblock(FormatError::UnknownFeature {
                 what: "superblock",
                 bits,
@@ -174,7 +182,10 @@ impl Volume {
             ("journal_blocks", sb.journal_area.get(), nodes.checked_mul(sb.journal_blocks.get())),
         ] {
             let end = blocks.and_then(|n| start.checked_add(n));
-            if end.is_none_or(|end| end > total) {
+            // With subpools, only journals may stand behind the groups' beginning.
+            let apart = sb.meta_blocks.get() != 0 && field != "journal_blocks";
+            let limit = if apart { sb.rgrp_start.get() } else { total };
+            if end.is_none_or(|end| end > limit) {
                 return bad(field, blocks.unwrap_or(u64::MAX));
             }
         }
@@ -184,17 +195,80 @@ impl Volume {
         if area_slots < u64::from(RawSuperblock::AREA_SLOTS) {
             return bad("node_area_slots", area_slots);
         }
+        self.validate_groups(bad)
+    }
+
+    /// Every group lies where the superblock's own part of the pool is.
+    fn validate_groups(&self, bad: impl Fn(&'static str, u64) -> Result<()>) -> Result<()> {
+        let (sb, slot) = (&self.sb, self.geo.slot_blocks());
+        let total = sb.total_blocks.get();
         // A header, a bitmap, and something to give out.
         if sb.rgrp_blocks.get() < 3 * slot {
             return bad("rgrp_blocks", sb.rgrp_blocks.get());
         }
         // The last group may be shorter.
-        let last = (sb.rgrp_count.get() - 1).checked_mul(sb.rgrp_blocks.get());
-        let last = last.and_then(|n| n.checked_add(sb.rgrp_start.get()));
-        if last.is_none_or(|last| last >= total) {
+        let last = |start: u64, stride: u64, count: u64| {
+            (count - 1).checked_mul(stride).and_then(|n| n.checked_add(start))
+        };
+        let end = last(sb.rgrp_start.get(), sb.rgrp_blocks.get(), sb.rgrp_count.get());
+        let home = match sb.meta_blocks.get() {
+            0 => total,
+            n if n > total => return bad("meta_blocks", n),
+            _ => self.copy().get(),
+        };
+        if end.is_none_or(|last| last >= home) {
             return bad("rgrp_count", sb.rgrp_count.get());
         }
-        Ok(())
+        let split = sb.features_incompat.get() & RawSuperblock::SUBPOOLS != 0;
+        if split != (sb.meta_blocks.get() != 0) || split != (sb.data_count.get() != 0) {
+            return bad("meta_blocks", sb.meta_blocks.get());
+        }
+        if !split {
+            return self.validate_kinds(bad);
+        }
+        let (start, end) = (sb.data_start.get(), sb.data_end.get());
+        if start < sb.meta_blocks.get() || end > total {
+            return bad("data_start", start);
+        }
+        let (stride, count) = (sb.data_blocks.get(), sb.data_count.get());
+        if stride < slot || last(start, stride, count).is_none_or(|last| last >= end) {
+            return bad("data_count", count);
+        }
+        let head = 1 + stride.div_ceil(blocks_per_bitmap(self.geo));
+        let heads = sb.data_head_slots.get().checked_mul(slot).and_then(|n| n.checked_mul(count));
+        let heads = heads.and_then(|n| n.checked_add(sb.data_heads.get()));
+        if sb.data_head_slots.get() < head || heads.is_none_or(|end| end > sb.rgrp_start.get()) {
+            return bad("data_heads", sb.data_heads.get());
+        }
+        self.validate_kinds(bad)
+    }
+
+    /// The pool's subpools are for what the superblock puts there: else a lock record might stand
+    /// on parity.
+    fn validate_kinds(&self, bad: impl Fn(&'static str, u64) -> Result<()>) -> Result<()> {
+        use SubpoolKind as K;
+        let sb = &self.sb;
+        let kind = |start: u64, end: u64| {
+            let at = self.geo.block_size.offset_of(BlockNo(start));
+            let len = Bytes(end.saturating_sub(start) << self.geo.block_size.shift());
+            self.pool.info().kind_of(at, len)
+        };
+        if sb.meta_blocks.get() == 0 {
+            let general = kind(0, sb.total_blocks.get()) == Some(K::General);
+            return if general { Ok(()) } else { bad("meta_blocks", 0) };
+        }
+        if kind(0, sb.meta_blocks.get()) != Some(K::Metadata) {
+            return bad("meta_blocks", sb.meta_blocks.get());
+        }
+        if kind(sb.data_start.get(), sb.data_end.get()) != Some(K::Data) {
+            return bad("data_start", sb.data_start.get());
+        }
+        let journals = u64::from(sb.node_slots.get()).saturating_mul(sb.journal_blocks.get());
+        let end = sb.journal_area.get().saturating_add(journals);
+        match kind(sb.journal_area.get(), end) {
+            Some(K::Metadata | K::Journal) => Ok(()),
+            _ => bad("journal_area", sb.journal_area.get()),
+        }
     }
 
     /// Where slot `block` begins in the pool.
@@ -264,6 +338,10 @@ impl Volume {
     }
     /// Writes bodies (sealed by the caller) in place, many at once. Complete, not durable.
     pub fn write_bodies(&self, bodies: &[(BlockNo, &[u8])]) -> Result<()> {
+        debug_assert!(
+            bodies.iter().all(|(block, _)| !self.is_data_only(*block)),
+            "a body on a data subpool"
+        );
         for chunk in bodies.chunks(256) {
             let mut requests: Vec<PoolRequest<'_>> = chunk
                 .iter()
@@ -298,13 +376,46 @@ impl Volume {
         let start = BlockNo(self.sb.journal_area.get() + u64::from(node.get()) * blocks);
         (self.geo.block_size.offset_of(start), Bytes(blocks << self.geo.block_size.shift()))
     }
-    /// First block of resource group `index`.
+    /// Header slot of resource group `index`; its lock is the group's.
     pub fn rgrp(&self, index: u64) -> BlockNo {
-        BlockNo(self.sb.rgrp_start.get() + index * self.sb.rgrp_blocks.get())
+        self.groups.head(index)
+    }
+    /// The parts of group `index`, if there is one.
+    pub fn group_shape(&self, index: u64) -> Option<GroupShape> {
+        self.groups.shape(index)
     }
     /// The resource group that block lies in, if it lies in one.
     pub fn rgrp_of(&self, block: BlockNo) -> Option<u64> {
-        let index = block.get().checked_sub(self.sb.rgrp_start.get())? / self.sb.rgrp_blocks.get();
-        (index < self.sb.rgrp_count.get()).then_some(index)
+        self.groups.of_block(block)
+    }
+    /// Whether `block` lies where nothing but file data may be.
+    pub fn is_data_only(&self, block: BlockNo) -> bool {
+        let at = self.slot_at(block);
+        let kind = self.pool.info().kind_of(at, self.geo.block_size.bytes());
+        kind == Some(SubpoolKind::Data)
+    }
+    /// First, and one past the last block that file data may lie in.
+    pub fn data_bounds(&self) -> (u64, u64) {
+        self.groups.data_bounds(self.sb.total_blocks.get())
+    }
+    /// The rows that a large file in group `index` is best aligned to, from the group's block
+    /// `block` on: (first block of all rows, blocks in a row; 0: none).
+    pub fn rows_at(&self, index: u64, block: u64) -> (u64, u64) {
+        let shift = self.geo.block_size.shift();
+        let info = self.pool.info();
+        let whole = |n: u64| n.is_multiple_of(self.geo.block_size.bytes().get());
+        if !self.groups.split() {
+            return (0, self.sb.stripe_width.get() >> shift);
+        }
+        if !takes_data(self.groups.kind(index)) {
+            return (0, 0);
+        }
+        let at = block << shift;
+        let zone = info.zones.iter().find(|z| z.start.get() + z.len.get() > at);
+        let (start, width) = match zone {
+            Some(z) if z.width != Bytes(0) => (z.start.get(), z.width.get()),
+            _ => (0, info.stripe_unit.get()),
+        };
+        if whole(start) && whole(width) { (start >> shift, width >> shift) } else { (0, 0) }
     }
 }

@@ -37,7 +37,7 @@ pub use glock::{
     ManagerOptions,
 };
 pub use node::{
-    HostIdentity, JoinOptions, Liveness, Membership, MemoryNodes, NodeAreas, NodeStore, NodeView,
-    NotRecovered, Peers, PoolNodes, Recover,
+    Deltas, HostIdentity, JoinOptions, Liveness, Membership, MemoryNodes, NodeAreas, NodeStore,
+    NodeView, NotRecovered, Peers, PoolNodes, Recover,
 };
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector};

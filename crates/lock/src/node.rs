@@ -59,6 +59,33 @@ pub trait Peers: Send + Sync {
     fn hint(&self, to: Me, lock: LockNo, hint: Hint);
 }
 
+/// A node's change of the cluster's counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Deltas {
+    /// Free blocks for file data.
+    pub free: i64,
+    /// Inodes in use.
+    pub inodes: i64,
+    /// Free metadata blocks, where these stand apart from file data.
+    pub meta: i64,
+}
+impl std::ops::Add for Deltas {
+    type Output = Self;
+    /// Published by other nodes: whatever they are, no overflow.
+    fn add(self, other: Self) -> Self {
+        Self {
+            free: self.free.wrapping_add(other.free),
+            inodes: self.inodes.wrapping_add(other.inodes),
+            meta: self.meta.wrapping_add(other.meta),
+        }
+    }
+}
+impl std::ops::AddAssign for Deltas {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
 /// How to join.
 #[derive(Debug, Clone)]
 pub struct JoinOptions {

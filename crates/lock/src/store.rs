@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use braid_format::label::SubpoolKind;
 use braid_format::lock_record::LockRecord;
-use braid_format::{BlockNo, BlockSize, Bytes, FormatError, LockNo};
+use braid_format::{BlockSize, ByteOffset, Bytes, FormatError, LockNo};
 use braid_pool::Pool;
 use parking_lot::Mutex;
 
@@ -82,14 +83,18 @@ impl DeviceStore {
         Self { pool, block_size, lock_sector }
     }
     /// Where a record stands; lock numbers come from disk and from the wire.
-    fn offset(&self, lock: LockNo) -> Result<braid_format::ByteOffset, StoreError> {
+    fn offset(&self, lock: LockNo) -> Result<ByteOffset, StoreError> {
         let shift = self.block_size.shift();
         let at = lock.0.checked_mul(1 << shift).ok_or(StoreError::Outside { lock })?;
         let end = at.checked_add(self.lock_sector.0).ok_or(StoreError::Outside { lock })?;
-        if end > self.pool.info().size.0 {
+        let info = self.pool.info();
+        let at = ByteOffset(at);
+        // File data may stand on parity, where a compare-and-write cannot be.
+        let on_data = info.kind_of(at, self.lock_sector) == Some(SubpoolKind::Data);
+        if end > info.size.0 || on_data {
             return Err(StoreError::Outside { lock });
         }
-        Ok(self.block_size.offset_of(BlockNo::from(lock)))
+        Ok(at)
     }
 }
 
@@ -186,6 +191,8 @@ impl LockStore for MemoryStore {
 
 #[cfg(test)]
 mod tests {
+    use braid_format::BlockNo;
+
     use super::*;
 
     fn sector(record: &LockRecord, len: usize) -> Sector {

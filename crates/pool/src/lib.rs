@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_device::{Device, MemoryDevice};
-use braid_format::label::Label;
+use braid_format::label::{Label, SubpoolKind};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use parking_lot::{RwLock, RwLockReadGuard};
 use uuid::Uuid;
@@ -96,8 +96,35 @@ pub struct PoolInfo {
     pub members: Vec<MemberInfo>,
     /// Runs of the logical space with the same columns.
     pub zones: Vec<ZoneInfo>,
+    /// Runs of the logical space for one purpose, in order.
+    pub subpools: Vec<SubpoolInfo>,
     /// Some bytes are mirrored or protected by parity.
     pub redundant: bool,
+}
+
+impl PoolInfo {
+    /// What the subpool that holds all of a range is for; `None` when no single one does.
+    pub fn kind_of(&self, at: ByteOffset, len: Bytes) -> Option<SubpoolKind> {
+        let inside = |s: &&SubpoolInfo| {
+            let end = at.checked_add(len);
+            at >= s.start && end.is_some_and(|end| end.0 <= s.start.0.saturating_add(s.len.0))
+        };
+        self.subpools.iter().find(inside).map(|s| s.kind)
+    }
+}
+
+/// A run of the logical space for one purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SubpoolInfo {
+    /// What it may hold.
+    pub kind: SubpoolKind,
+    /// First logical byte.
+    pub start: ByteOffset,
+    /// Bytes.
+    pub len: Bytes,
+    /// What the allocator best aligns large files to, counted from `start`: the
+    /// [`ZoneInfo::width`] of its longest zone.
+    pub width: Bytes,
 }
 
 #[derive(Debug)]
@@ -158,6 +185,7 @@ impl Pool {
             lock_sector: label.lock_sector,
             sector,
             members,
+            subpools: subpools(label, &zones),
             zones,
             redundant: !topology.map.groups().is_empty(),
         };
@@ -257,4 +285,27 @@ impl Pool {
 /// The widest row; a pool of one member has rows of one unit.
 fn stripe_width(zones: &[ZoneInfo], unit: Bytes) -> Bytes {
     zones.iter().map(|z| z.width).max().map_or(unit, |w| w.max(unit))
+}
+
+/// Neighbouring segments of one kind are one subpool.
+fn subpools(label: &Label, zones: &[ZoneInfo]) -> Vec<SubpoolInfo> {
+    let mut out: Vec<SubpoolInfo> = Vec::new();
+    for s in &label.segments {
+        match out.last_mut() {
+            Some(last) if last.kind == s.subpool => last.len.0 += s.len.0,
+            _ => out.push(SubpoolInfo {
+                kind: s.subpool,
+                start: s.start,
+                len: s.len,
+                width: Bytes(0),
+            }),
+        }
+    }
+    for subpool in &mut out {
+        let (from, to) = (subpool.start.0, subpool.start.0 + subpool.len.0);
+        let inner = zones.iter().filter(|z| z.start.0 < to && z.start.0 + z.len.0 > from);
+        let longest = inner.max_by_key(|z| (z.len, std::cmp::Reverse(z.start)));
+        subpool.width = longest.map_or(Bytes(0), |z| z.width);
+    }
+    out
 }

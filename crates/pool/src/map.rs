@@ -107,8 +107,8 @@ pub struct ZoneInfo {
     pub row: Bytes,
     /// Members that take part, each once, in column order.
     pub members: Vec<MemberIndex>,
-    /// What the allocator best aligns large files to: a row, or a parity group's row where one
-    /// group is all there is; 0 where any place is as good as another.
+    /// What the allocator best aligns large files to: a row, or where there is parity whole rows of
+    /// one group; 0 where any place is as good as another.
     pub width: Bytes,
 }
 
@@ -178,7 +178,12 @@ impl Map {
                     members.push(m);
                 }
             }
+            let on_parity = |c: &Column| match c.place {
+                Place::Member(_) => false,
+                Place::Group(g) => self.group(g).row_len().is_some(),
+            };
             let width = match z.linear().map(|c| c.place) {
+                None if z.columns.iter().all(on_parity) => z.unit,
                 None => z.row_len(),
                 Some(Place::Member(_)) => 0,
                 Some(Place::Group(g)) => self.group(g).row_len().unwrap_or(0),

@@ -327,6 +327,7 @@ impl World {
             sequence: process.sequence,
             free_delta: 0,
             inode_delta: 0,
+            meta_delta: 0,
             wishes: waiting.map(|l| (l.dlock_no(), l.dlock.want())).collect(),
         };
         let mut bytes = vec![0; LEN];

@@ -83,6 +83,13 @@ fn superblock() {
         stripe_unit: U64::new(0x40000),
         stripe_width: U64::new(0x10_0000),
         name: text("scratch"),
+        meta_blocks: U64::new(0x32),
+        data_start: U64::new(0x33),
+        data_blocks: U64::new(0x34),
+        data_count: U64::new(0x35),
+        data_end: U64::new(0x36),
+        data_heads: U64::new(0x37),
+        data_head_slots: U64::new(0x38),
     };
     check("superblock", MetaKind::Superblock, body(&[&bytes(&raw)]));
 }
@@ -135,6 +142,7 @@ fn counters_and_orphans() {
         header: header(MetaKind::NodeInfo),
         free_blocks: U64::new((-3_i64).cast_unsigned()),
         inodes: U64::new(5),
+        free_meta: U64::new((-7_i64).cast_unsigned()),
     };
     check("counters", MetaKind::NodeInfo, body(&[&bytes(&raw)]));
     let raw = RawOrphans { header: header(MetaKind::Orphans), count: U64::new(2) };

@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 
 use super::bits;
 use crate::error::{Error, Result};
-use crate::make::{GroupShape, blocks_per_bitmap};
+use crate::groups::{GroupShape, blocks_per_bitmap};
 use crate::meta::{Meta, Tx};
 use crate::volume::Volume;
 
@@ -68,6 +68,7 @@ pub(crate) fn check_header(
     if u64::from(raw.bitmap_slots.get()) != shape.bitmap_slots
         || raw.first_block.get() != shape.first_block
         || raw.block_count.get() != shape.block_count
+        || raw.subpool.get() != u32::from(shape.kind as u16)
     {
         return Err(bad("group bounds"));
     }

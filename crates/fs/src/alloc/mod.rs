@@ -12,6 +12,9 @@
 //! the same transaction; the log is drained later under the groups' locks: first the `Free` bodies
 //! of metadata slots are put in place, then the bits change and the entries go, in one transaction.
 //!
+//! Where metadata and file data have subpools of their own, a group is for one of the two, and so is
+//! a window of it: what is free in one of a metadata group is for chunks only.
+//!
 //! Invariants:
 //! * exactly one of (a group, a window, a free log) knows that a block is free; so windows of two
 //!   nodes may overlap (a block of one, freed by another, taken by a third) and still agree;
@@ -39,13 +42,14 @@ mod window;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use braid_format::label::SubpoolKind;
 use braid_format::lock_record::Life;
 use braid_format::meta::MetaKind;
 use braid_format::node::RawCounters;
 use braid_format::rgrp::BlockState;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, Incarnation, LockNo, NodeId};
-use braid_lock::{Guard, Local, LockManager, Mode};
+use braid_lock::{Deltas, Guard, Local, LockManager, Mode};
 use parking_lot::{Condvar, Mutex};
 use zerocopy::FromBytes;
 
@@ -55,8 +59,9 @@ use self::private::Private;
 pub(crate) use self::private::window_head;
 use self::refill::Refill;
 use self::state::State;
+use self::window::Extent;
 use crate::error::{Error, Result};
-use crate::make::GroupShape;
+use crate::groups::{takes_data, takes_slots};
 use crate::meta::{Meta, Tx};
 use crate::volume::Volume;
 
@@ -68,8 +73,32 @@ const COUNTERS_AGE_MAX: Duration = Duration::from_millis(500);
 /// Space is short when less than this part (divisor) of the pool is free.
 const SHORT: u64 = 8;
 
-/// What the other nodes have not yet told the cluster's counters: (free blocks, inodes).
-pub(crate) type OthersDeltas = Box<dyn Fn() -> (i64, i64) + Send + Sync>;
+/// What the other nodes have not yet told the cluster's counters.
+pub(crate) type OthersDeltas = Box<dyn Fn() -> Deltas + Send + Sync>;
+
+/// The cluster's counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    /// Free blocks that may become file data.
+    pub free: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Blocks of metadata groups that are free, or free slots; 0 where groups are for both.
+    pub meta: u64,
+}
+
+/// What there is in all, and of it free.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Totals {
+    /// Blocks that may hold file data.
+    pub blocks: u64,
+    /// Of those, free.
+    pub free: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Inodes that there is room for.
+    pub files_free: u64,
+}
 
 /// This node's allocator.
 #[derive(Clone)]
@@ -87,10 +116,10 @@ struct Inner {
     refill: Mutex<Refill>,
     /// A reservation was dropped.
     released: Condvar,
-    /// Blocks in all groups.
+    /// Blocks that may hold file data.
     total: u64,
-    /// The cluster's counters as last read: when, (free blocks, inodes).
-    counters: Mutex<(Instant, u64, u64)>,
+    /// The cluster's counters as last read, and when.
+    counters: Mutex<(Instant, Counters)>,
     others: Mutex<Option<OthersDeltas>>,
 }
 
@@ -141,23 +170,6 @@ impl Drop for Run {
     }
 }
 
-impl Volume {
-    /// The parts of group `index`.
-    pub(crate) fn group_shape(&self, index: u64) -> Option<GroupShape> {
-        if index >= self.sb.rgrp_count.get() {
-            return None;
-        }
-        let bytes = self.sb.total_blocks.get() << self.geo.block_size.shift();
-        let copy = self.geo.block_size.block_of(Self::copy_offset_of(bytes));
-        crate::make::group_shape(self.geo, &self.sb, copy, index)
-    }
-    /// Where the superblock's copy stands in a pool of `size` bytes.
-    pub(crate) fn copy_offset_of(size: u64) -> braid_format::ByteOffset {
-        const GRAIN: u64 = 128 << 10;
-        braid_format::ByteOffset(size.saturating_sub(1) / GRAIN * GRAIN)
-    }
-}
-
 impl Inner {
     fn private(&self) -> Private<'_> {
         Private { volume: &self.volume, meta: &self.meta, locks: &self.locks, node: self.node }
@@ -166,12 +178,19 @@ impl Inner {
         self.volume.geo.slot_blocks()
     }
     /// Adds to this node's change of the counters, on disk in `tx` and in memory.
-    fn count(&self, tx: &mut Tx<'_>, free: i64, inodes: i64) -> Result<()> {
-        self.private().count(tx, free, inodes)?;
-        let mut state = self.state.lock();
-        state.deltas.0 += free;
-        state.deltas.1 += inodes;
+    fn count(&self, tx: &mut Tx<'_>, change: Deltas) -> Result<()> {
+        if change == Deltas::default() {
+            return Ok(());
+        }
+        self.private().count(tx, change)?;
+        self.state.lock().deltas += change;
         Ok(())
+    }
+    /// What taking so many slots changes: free slots are counted only where they are all that
+    /// their groups are for.
+    fn slots_taken(&self, slots: i64) -> Deltas {
+        let blocks = if self.volume.groups.split() { Self::signed(self.slot_blocks()) } else { 0 };
+        Deltas { meta: -slots * blocks, ..Deltas::default() }
     }
     /// Blocks as a change of a counter.
     fn signed(n: u64) -> i64 {
@@ -197,15 +216,12 @@ impl Alloc {
         state.deltas = private.read_counts()?;
         for place in 0..RawSuperblock::WINDOWS {
             if let Some(w) = private.read_window(place)? {
-                state.open_window(place, w.group, w.start, w.len);
+                state.open_window(place, Extent::of(&volume, w.group, w.start, w.len));
                 state.absorb(place, w.bits(), 0, w.len, volume.geo.slot_blocks());
             }
         }
         state.log.load(private.read_log()?);
-        let mut total = 0;
-        for index in 0..volume.sb.rgrp_count.get() {
-            total += volume.group_shape(index).map_or(0, |g| g.block_count);
-        }
+        let total = volume.groups.data_total();
         let counters = read_counters(&volume)?;
         let refill = Refill::new(&volume, node);
         let inner = Inner {
@@ -218,7 +234,7 @@ impl Alloc {
             refill: Mutex::new(refill),
             released: Condvar::new(),
             total,
-            counters: Mutex::new((Instant::now(), counters.0, counters.1)),
+            counters: Mutex::new((Instant::now(), counters)),
             others: Mutex::new(None),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -257,11 +273,9 @@ impl Alloc {
     pub fn claim(&self, r: &mut Reservation, want: u64, goal: Option<BlockNo>) -> Result<Run> {
         assert!(r.data > 0, "claim without a promise");
         let want = want.clamp(1, r.data);
-        let align =
-            self.inner.volume.sb.stripe_width.get() >> self.inner.volume.geo.block_size.shift();
         let mut state = self.inner.state.lock();
         let (start, len) = state
-            .claim(want, goal.map(BlockNo::get), align)
+            .claim(want, goal.map(BlockNo::get))
             .ok_or(Error::Invalid("space promised and not there"))?;
         r.data -= len;
         state.unpromise(len, 0, 0);
@@ -278,7 +292,8 @@ impl Alloc {
             let (place, at) = self.inner.place_of(start)?;
             let private = self.inner.private();
             private.set_window_bits(tx, place, &[(at, len, BlockState::Data)])?;
-            self.inner.count(tx, -Inner::signed(len), 0)?;
+            let change = Deltas { free: -Inner::signed(len), ..Deltas::default() };
+            self.inner.count(tx, change)?;
         }
         run.home = None;
         let mut state = self.inner.state.lock();
@@ -293,7 +308,7 @@ impl Alloc {
     /// If no slot is promised.
     pub fn take_slot(&self, tx: &mut Tx<'_>, r: &mut Reservation) -> Result<BlockNo> {
         let slot = self.inner.claim_slot(r)?;
-        self.inner.use_slot(tx, slot)?;
+        self.inner.use_slot(tx, slot, 0)?;
         Ok(BlockNo(slot))
     }
     /// A metadata slot for a dinode, with its lock held exclusively. Before the transaction.
@@ -344,8 +359,7 @@ impl Alloc {
     }
     /// Makes a claimed dinode slot used. (`unclaim_dinode` gives it back instead.)
     pub fn commit_dinode(&self, tx: &mut Tx<'_>, slot: BlockNo) -> Result<()> {
-        self.inner.use_slot(tx, slot.get())?;
-        self.inner.count(tx, 0, 1)
+        self.inner.use_slot(tx, slot.get(), 1)
     }
     /// Gives a claimed dinode slot back.
     pub fn unclaim_dinode(&self, slot: BlockNo) {
@@ -354,7 +368,7 @@ impl Alloc {
     /// Frees data blocks. One free-log entry of the reservation at most, per resource group touched.
     ///
     /// # Errors
-    /// [`Error::Inconsistent`] when the run does not lie in one group (before any change).
+    /// [`Error::Inconsistent`] when the run does not lie in groups for data (before any change).
     ///
     /// # Panics
     /// If an entry is needed and none is promised.
@@ -365,12 +379,21 @@ impl Alloc {
         start: BlockNo,
         len: u64,
     ) -> Result<()> {
-        if len == 0 {
-            return Ok(());
+        let end = start.get().saturating_add(len);
+        let groups = &self.inner.volume.groups;
+        let parts = || {
+            let mut at = start.get();
+            std::iter::from_fn(move || {
+                let part = (at, groups.part(at, end - at));
+                at += part.1;
+                (part.1 > 0).then_some(part)
+            })
+        };
+        parts().try_for_each(|(at, n)| self.inner.check_run(BlockNo(at), n, BlockState::Free))?;
+        for (start, len) in parts() {
+            self.inner.free(tx, r, Freed { start, len, state: BlockState::Free })?;
         }
-        self.inner.check_run(start, len)?;
-        self.inner.free(tx, r, Freed { start: start.get(), len, state: BlockState::Free })?;
-        self.inner.count(tx, Inner::signed(len), 0)
+        self.inner.count(tx, Deltas { free: Inner::signed(len), ..Deltas::default() })
     }
     /// Frees a metadata slot (after [`Tx::free`]). One free-log entry at most.
     /// `dinode`: counts one inode less.
@@ -388,9 +411,10 @@ impl Alloc {
         dinode: bool,
     ) -> Result<()> {
         let len = self.inner.slot_blocks();
-        self.inner.check_run(slot, len)?;
+        self.inner.check_run(slot, len, BlockState::MetaFree)?;
         self.inner.free(tx, r, Freed { start: slot.get(), len, state: BlockState::MetaFree })?;
-        if dinode { self.inner.count(tx, 0, -1) } else { Ok(()) }
+        let change = self.inner.slots_taken(-1);
+        self.inner.count(tx, Deltas { inodes: -i64::from(dinode), ..change })
     }
     /// Applies the free log to the groups. No transaction open.
     #[cfg(test)]
@@ -398,39 +422,30 @@ impl Alloc {
         let mut refill = self.inner.refill.lock();
         self.inner.drain(&mut refill).map(|_| ())
     }
-    /// This node's change of (free blocks, inodes) since the cluster's counters were last updated.
-    pub fn deltas(&self) -> (i64, i64) {
+    /// This node's change of the cluster's counters since these were last updated.
+    pub fn deltas(&self) -> Deltas {
         self.inner.state.lock().deltas
     }
-    /// Totals of the resource groups: (blocks, free blocks in groups and all known windows, inodes).
-    pub fn totals(&self) -> (u64, u64, u64) {
+    /// Totals of the resource groups. What is in windows counts as free.
+    pub fn totals(&self) -> Totals {
         let inner = &self.inner;
-        let (free, inodes) = {
-            let mut counters = inner.counters.lock();
-            if counters.0.elapsed() >= COUNTERS_AGE_MAX {
-                // A read beside a write may be torn: then the old values stay.
-                if let Ok((free, inodes)) = read_counters(&inner.volume) {
-                    *counters = (Instant::now(), free, inodes);
-                }
-            }
-            (counters.1, counters.2)
-        };
-        let own = self.deltas();
-        let others = inner.others.lock().as_ref().map_or((0, 0), |f| f());
-        let free = free.saturating_add_signed(own.0.saturating_add(others.0));
-        let inodes = inodes.saturating_add_signed(own.1.saturating_add(others.1));
-        (inner.total, free.min(inner.total), inodes)
+        let counted = inner.counted();
+        let total = inner.total;
+        let free = counted.free.min(total);
+        let room = if inner.volume.groups.split() { counted.meta } else { free };
+        let files_free = room / inner.slot_blocks();
+        Totals { blocks: total, free, inodes: counted.inodes, files_free }
     }
     /// Housekeeping, now and then: applies the free log; and when space is short and this node has
     /// not allocated since the last call, gives its idle windows back, so that other nodes may use
     /// what is in them.
     pub fn tend(&self) -> Result<()> {
-        let (total, free, _) = self.totals();
+        let short = self.inner.is_short();
         let mut refill = self.inner.refill.lock();
         self.inner.drain(&mut refill)?;
         let claims = self.inner.state.lock().claims;
         let idle = refill.is_idle(claims);
-        if idle && free < total / SHORT {
+        if idle && short {
             self.inner.give_back_idle(&mut refill, false)?;
         }
         Ok(())
@@ -451,18 +466,41 @@ impl Alloc {
         inner.meta.commit()?;
         inner.drain(&mut refill)?;
         inner.give_back_idle(&mut refill, true)?;
-        let (free, inodes) = inner.private().fold()?;
-        let mut state = inner.state.lock();
-        state.deltas.0 -= free;
-        state.deltas.1 -= inodes;
-        drop(state);
-        let (free, inodes) = read_counters(&inner.volume)?;
-        *inner.counters.lock() = (Instant::now(), free, inodes);
+        let Deltas { free, inodes, meta } = inner.private().fold()?;
+        inner.state.lock().deltas += Deltas { free: -free, inodes: -inodes, meta: -meta };
+        *inner.counters.lock() = (Instant::now(), read_counters(&inner.volume)?);
         Ok(())
     }
 }
 
 impl Inner {
+    /// The cluster's counters, with what no node has told them yet.
+    fn counted(&self) -> Counters {
+        let read = {
+            let mut counters = self.counters.lock();
+            if counters.0.elapsed() >= COUNTERS_AGE_MAX {
+                // A read beside a write may be torn: then the old values stay.
+                if let Ok(now) = read_counters(&self.volume) {
+                    *counters = (Instant::now(), now);
+                }
+            }
+            counters.1
+        };
+        let others = self.others.lock().as_ref().map_or_else(Deltas::default, |f| f());
+        let change = self.state.lock().deltas + others;
+        Counters {
+            free: read.free.saturating_add_signed(change.free),
+            inodes: read.inodes.saturating_add_signed(change.inodes),
+            meta: read.meta.saturating_add_signed(change.meta),
+        }
+    }
+    /// Whether so little is free that no node should keep windows it does not use.
+    fn is_short(&self) -> bool {
+        let counted = self.counted();
+        let groups = &self.volume.groups;
+        let meta = groups.first.stride.saturating_mul(groups.first.count);
+        counted.free < self.total / SHORT || groups.split() && counted.meta < meta / SHORT
+    }
     /// Which window holds `block`, which is claimed from it, and where.
     fn place_of(&self, block: u64) -> Result<(u64, u64)> {
         let block_no = BlockNo(block);
@@ -478,24 +516,20 @@ impl Inner {
         state.unpromise(0, 1, 0);
         Ok(slot)
     }
-    /// A claimed slot is used from `tx` on.
-    fn use_slot(&self, tx: &mut Tx<'_>, slot: u64) -> Result<()> {
+    /// A claimed slot is used from `tx` on, by so many inodes.
+    fn use_slot(&self, tx: &mut Tx<'_>, slot: u64, inodes: i64) -> Result<()> {
         let (place, at) = self.place_of(slot)?;
         let runs = [(at, self.slot_blocks(), BlockState::MetaUsed)];
         self.private().set_window_bits(tx, place, &runs)?;
         self.state.lock().settle(slot, 1);
-        Ok(())
+        self.count(tx, Deltas { inodes, ..self.slots_taken(1) })
     }
-    /// Refuses a run that does not lie in one group.
-    fn check_run(&self, start: BlockNo, len: u64) -> Result<()> {
-        let shape = self.volume.rgrp_of(start).and_then(|index| self.volume.group_shape(index));
-        let inside = shape.is_some_and(|g| {
-            start.get() >= g.first_block
-                && len <= g.block_count
-                && start.get() - g.first_block <= g.block_count - len
-        });
+    /// Refuses a run that does not lie in one group, or in one that is not for such blocks.
+    fn check_run(&self, start: BlockNo, len: u64, state: BlockState) -> Result<()> {
+        let place = self.volume.groups.locate(start.get(), len);
         let bad = Error::Inconsistent { block: start, what: "freed run outside its group" };
-        if inside { Ok(()) } else { Err(bad) }
+        let fits = place.is_some_and(|(_, shape, _)| fits(shape.kind, state));
+        if fits { Ok(()) } else { Err(bad) }
     }
     /// Into a window of this node if it lies in one, else into the free log.
     fn free(self: &Arc<Self>, tx: &mut Tx<'_>, r: &mut Reservation, freed: Freed) -> Result<()> {
@@ -526,13 +560,25 @@ impl Inner {
     }
 }
 
-/// The cluster's counters as they stand on the devices: (free blocks, inodes).
-fn read_counters(volume: &Volume) -> Result<(u64, u64)> {
+/// Whether blocks of a group of this kind may be freed as `state` says.
+pub(crate) fn fits(kind: SubpoolKind, state: BlockState) -> bool {
+    match state {
+        BlockState::Free | BlockState::Data => takes_data(kind),
+        BlockState::MetaFree | BlockState::MetaUsed => takes_slots(kind),
+    }
+}
+
+/// The cluster's counters as they stand on the devices.
+fn read_counters(volume: &Volume) -> Result<Counters> {
     let block = BlockNo::from(volume.named(RawSuperblock::NAMED_COUNTERS));
     let (body, _, kind) = volume.read_body(block)?;
     let bad = Error::Inconsistent { block, what: "not the cluster's counters" };
     match RawCounters::read_from_prefix(&body) {
-        Ok((raw, _)) if kind == MetaKind::Counters => Ok((raw.free_blocks.get(), raw.inodes.get())),
+        Ok((raw, _)) if kind == MetaKind::Counters => Ok(Counters {
+            free: raw.free_blocks.get(),
+            inodes: raw.inodes.get(),
+            meta: raw.free_meta.get(),
+        }),
         _ => Err(bad),
     }
 }

@@ -12,12 +12,12 @@ use braid_format::node::RawCounters;
 use braid_format::rgrp::{BlockState, RawFreeLog, RawWindow};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, Incarnation, LockNo, NodeId};
-use braid_lock::{Local, LockManager, Mode};
+use braid_lock::{Deltas, Local, LockManager, Mode};
 use zerocopy::FromBytes;
 
-use super::bits;
 use super::group::{Edits, Group};
 use super::log::{self, Freed, Place};
+use super::{bits, fits};
 use crate::error::{Error, Result};
 use crate::meta::{Body, Meta, Tx};
 use crate::volume::Volume;
@@ -72,9 +72,7 @@ pub(crate) fn window_head(
     }
     let group = volume.rgrp_of(BlockNo(start)).ok_or(bad("window outside all groups"))?;
     let shape = volume.group_shape(group).ok_or(bad("window outside all groups"))?;
-    let inside = start >= shape.first_block
-        && len <= shape.block_count
-        && start - shape.first_block <= shape.block_count - len;
+    let inside = shape.local(start, len).is_some();
     if raw.rgrp.get() != shape.start.get() || !inside || len > window_capacity(volume) {
         return Err(bad("window bounds"));
     }
@@ -115,7 +113,14 @@ impl Private<'_> {
         let body = self.meta.read(block, LockNo::from(block), MetaKind::Window)?;
         let head = window_head(self.volume, block, &body)?;
         let Some((group, start, len)) = head else { return Ok(None) };
-        Ok(Some(WindowBlock { place, group, start, len, body }))
+        let window = WindowBlock { place, group, start, len, body };
+        let kind = self.volume.groups.kind(group);
+        let slots = [BlockState::MetaFree, BlockState::MetaUsed];
+        let has = |state| bits::runs(window.bits(), 0, len, state).next().is_some();
+        if slots.into_iter().any(|state| !fits(kind, state) && has(state)) {
+            return Err(Error::Inconsistent { block, what: "metadata in a window for file data" });
+        }
+        Ok(Some(window))
     }
     /// Sets bits of window `place`, in `tx`.
     pub fn set_window_bits(
@@ -240,6 +245,14 @@ impl Private<'_> {
         own: &dyn Fn(Freed) -> Vec<Part>,
         done: &mut dyn FnMut(&[Entry]),
     ) -> Result<()> {
+        for (_, f) in entries {
+            let block = BlockNo(f.start);
+            let what = "freed run outside all groups for such blocks";
+            let group = self.volume.rgrp_of(block).map(|index| self.volume.groups.kind(index));
+            if !group.is_some_and(|kind| fits(kind, f.state)) {
+                return Err(Error::Inconsistent { block, what });
+            }
+        }
         let slots: Vec<BlockNo> = entries
             .iter()
             .filter(|(_, f)| f.state == BlockState::MetaFree)
@@ -315,27 +328,26 @@ impl Private<'_> {
         Ok(())
     }
 
-    /// Adds to this node's change of (free blocks, inodes), in `tx`.
-    pub fn count(&self, tx: &mut Tx<'_>, free: i64, inodes: i64) -> Result<()> {
+    /// Adds to this node's change of the counters, in `tx`.
+    pub fn count(&self, tx: &mut Tx<'_>, change: Deltas) -> Result<()> {
         let block = self.info_block();
         tx.modify(block, LockNo::from(block), MetaKind::NodeInfo, |body| {
             if let Ok((raw, _)) = RawCounters::mut_from_prefix(body) {
-                raw.free_blocks.set(raw.free_blocks.get().wrapping_add_signed(free));
-                raw.inodes.set(raw.inodes.get().wrapping_add_signed(inodes));
+                add(raw, change);
             }
         })
     }
-    /// This node's change of (free blocks, inodes).
-    pub fn read_counts(&self) -> Result<(i64, i64)> {
+    /// This node's change of the counters.
+    pub fn read_counts(&self) -> Result<Deltas> {
         let block = self.info_block();
         let body = self.meta.read(block, LockNo::from(block), MetaKind::NodeInfo)?;
         let (raw, _) = RawCounters::read_from_prefix(&body)
             .map_err(|_| Error::Inconsistent { block, what: "node information too short" })?;
-        Ok((raw.free_blocks.get().cast_signed(), raw.inodes.get().cast_signed()))
+        Ok(change_in(&raw))
     }
     /// Moves this node's change into the cluster's counters; in place on return. Gives what was
     /// moved.
-    pub fn fold(&self) -> Result<(i64, i64)> {
+    pub fn fold(&self) -> Result<Deltas> {
         let lock = self.volume.named(RawSuperblock::NAMED_COUNTERS);
         let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
         let (block, info) = (BlockNo::from(lock), self.info_block());
@@ -344,22 +356,39 @@ impl Private<'_> {
         self.read_counts()?;
         let mut tx = self.meta.begin()?;
         let taken = tx.modify(info, LockNo::from(info), MetaKind::NodeInfo, |body| {
-            let Ok((raw, _)) = RawCounters::mut_from_prefix(body) else { return (0, 0) };
-            let old = (raw.free_blocks.get().cast_signed(), raw.inodes.get().cast_signed());
-            raw.free_blocks.set(0);
-            raw.inodes.set(0);
+            let Ok((raw, _)) = RawCounters::mut_from_prefix(body) else {
+                return Deltas::default();
+            };
+            let old = change_in(raw);
+            for counter in [&mut raw.free_blocks, &mut raw.inodes, &mut raw.free_meta] {
+                counter.set(0);
+            }
             old
         })?;
         tx.modify(block, lock, MetaKind::Counters, |body| {
             if let Ok((raw, _)) = RawCounters::mut_from_prefix(body) {
-                raw.free_blocks.set(raw.free_blocks.get().wrapping_add_signed(taken.0));
-                raw.inodes.set(raw.inodes.get().wrapping_add_signed(taken.1));
+                add(raw, taken);
             }
         })?;
         drop(tx);
         self.meta.sync_owner(lock)?;
         drop(guard);
         Ok(taken)
+    }
+}
+
+/// Counters after a change.
+fn add(raw: &mut RawCounters, change: Deltas) {
+    raw.free_blocks.set(raw.free_blocks.get().wrapping_add_signed(change.free));
+    raw.inodes.set(raw.inodes.get().wrapping_add_signed(change.inodes));
+    raw.free_meta.set(raw.free_meta.get().wrapping_add_signed(change.meta));
+}
+/// A node's change, as it stands in its block.
+fn change_in(raw: &RawCounters) -> Deltas {
+    Deltas {
+        free: raw.free_blocks.get().cast_signed(),
+        inodes: raw.inodes.get().cast_signed(),
+        meta: raw.free_meta.get().cast_signed(),
     }
 }
 

@@ -3,10 +3,11 @@
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::rgrp::{BlockState, RawRgrp};
 use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo, NodeId};
-use braid_lock::{Local, Mode};
+use braid_lock::{Deltas, Local, Mode};
 use braid_pool::PoolRequest;
 use braid_pool::device::AlignedBuf;
 use parking_lot::MutexGuard;
+use std::ops::Range;
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -15,9 +16,10 @@ use super::group::{Edits, Group};
 use super::image::Fresh;
 use super::log::Freed;
 use super::private::{WindowBlock, window_capacity};
-use super::window::Window;
+use super::window::{Extent, Window};
 use super::{Inner, bits, life};
 use crate::error::{Error, Result};
+use crate::groups::takes_slots;
 use crate::volume::Volume;
 
 /// First window of a node that begins to write.
@@ -46,15 +48,38 @@ struct Hint {
     near: Option<u64>,
 }
 
-/// Held by the one thread that gets or returns space.
+/// Groups for one use, and where windows of them come from.
 #[derive(Debug)]
-pub(super) struct Refill {
-    hints: Vec<Hint>,
-    hinted: bool,
+struct Side {
+    groups: Range<u64>,
     /// Group that windows come from now.
     current: u64,
     /// Blocks of the next window.
     target: u64,
+}
+
+impl Side {
+    /// Nodes begin spread evenly over the groups.
+    fn new(volume: &Volume, node: NodeId, groups: Range<u64>) -> Self {
+        let nodes = u64::from(volume.sb.node_slots.get()).max(1);
+        let target = blocks(volume.geo.block_size, WINDOW_FIRST);
+        let target = target.min(window_capacity(volume));
+        let count = groups.end - groups.start;
+        let current = groups.start + u64::from(node.get()) * count / nodes;
+        Self { groups, current, target }
+    }
+}
+
+/// Held by the one thread that gets or returns space.
+#[derive(Debug)]
+pub(super) struct Refill {
+    /// Of all groups.
+    hints: Vec<Hint>,
+    hinted: bool,
+    /// Groups that take metadata; all, where groups are for both.
+    first: Side,
+    /// Groups for file data alone.
+    data: Option<Side>,
     /// Chunks carved next.
     chunks: u64,
     /// What the last ones were written from: fresh memory costs more than writing it.
@@ -64,20 +89,25 @@ pub(super) struct Refill {
 }
 
 impl Refill {
-    /// Nodes begin spread evenly over the groups.
+    /// Nothing is known of any group.
     pub fn new(volume: &Volume, node: NodeId) -> Self {
-        let groups = volume.sb.rgrp_count.get();
-        let nodes = u64::from(volume.sb.node_slots.get()).max(1);
-        let hints = vec![Hint::default(); usize::try_from(groups).unwrap_or(0)];
-        let target = blocks(volume.geo.block_size, WINDOW_FIRST);
-        let target = target.min(window_capacity(volume));
-        let current = u64::from(node.get()) * groups / nodes;
+        let groups = &volume.groups;
+        let hints = vec![Hint::default(); usize::try_from(groups.count()).unwrap_or(0)];
+        let first = Side::new(volume, node, 0..groups.first.count);
+        let data = || Side::new(volume, node, groups.first.count..groups.count());
+        let data = groups.split().then(data);
         let carved = AlignedBuf::zeroed(0);
-        Self { hints, hinted: false, current, target, chunks: 1, carved, claims: 0 }
+        Self { hints, hinted: false, first, data, chunks: 1, carved, claims: 0 }
     }
     /// Whether nothing was claimed since the last call.
     pub fn is_idle(&mut self, claims: u64) -> bool {
         std::mem::replace(&mut self.claims, claims) == claims
+    }
+    fn side(&self, need: Need) -> &Side {
+        self.data.as_ref().filter(|_| !need.slots).unwrap_or(&self.first)
+    }
+    fn side_mut(&mut self, need: Need) -> &mut Side {
+        self.data.as_mut().filter(|_| !need.slots).unwrap_or(&mut self.first)
     }
     fn hint(&self, index: u64) -> Hint {
         usize::try_from(index).ok().and_then(|i| self.hints.get(i)).copied().unwrap_or_default()
@@ -89,12 +119,12 @@ impl Refill {
     }
     /// Groups from the current one on, those with room for a whole window first.
     fn order(&self, need: Need) -> Vec<u64> {
-        let n = self.hints.len() as u64;
-        let all = (0..n).map(|k| (self.current + k) % n.max(1));
+        let Side { groups, current, target } = self.side(need);
+        let all = (*current..groups.end).chain(groups.start..*current);
         let (mut good, mut poor) = (Vec::new(), Vec::new());
         for index in all {
             let hint = self.hint(index);
-            if hint.free >= self.target {
+            if hint.free >= *target {
                 good.push(index);
             } else if hint.free > 0 || need.slots && hint.free_meta > 0 {
                 poor.push(index);
@@ -190,6 +220,8 @@ impl Inner {
         trades: &mut u32,
     ) -> Result<bool> {
         let chunk = self.volume.geo.chunk_blocks();
+        // File data from elsewhere leaves nothing to be kept for it here.
+        let data = if refill.data.is_some() { 0 } else { data };
         if self.carve(refill, data, true)? {
             return Ok(true);
         }
@@ -216,7 +248,9 @@ impl Inner {
         let mut tx = self.meta.begin()?;
         let runs = [(at, blocks, BlockState::MetaFree)];
         self.private().set_window_bits(&mut tx, place, &runs)?;
-        self.count(&mut tx, -Self::signed(blocks), 0)?;
+        if !self.volume.groups.split() {
+            self.count(&mut tx, Deltas { free: -Self::signed(blocks), ..Deltas::default() })?;
+        }
         drop(tx);
         let all = (0..slots).map(|i| start + i * per_slot);
         self.locks.adopt(all.clone().map(LockNo));
@@ -236,7 +270,7 @@ impl Inner {
         let per_slot = self.slot_blocks();
         let chunk = Geometry::SLOTS_PER_CHUNK;
         let mut state = self.state.lock();
-        let free = state.data_free().checked_sub(data)?;
+        let free = state.chunks_free().checked_sub(data)?;
         if whole {
             let mut n = refill.chunks;
             while n > 0 {
@@ -279,6 +313,7 @@ impl Inner {
                 Fresh { holder: Some(life(self)), ..Fresh::own(block, MetaKind::Free, nonce) };
             fresh.write(geo, slot, |_| {});
         }
+        debug_assert!(!self.volume.is_data_only(BlockNo(start)), "slots on a data subpool");
         Ok(self.volume.pool.write(self.volume.slot_at(BlockNo(start)), buf)?)
     }
 
@@ -296,7 +331,7 @@ impl Inner {
                     refill.order(need)
                 }
                 // What stands on disk may be older than what a node holds under its lock.
-                _ => (0..refill.hints.len() as u64).collect(),
+                _ => refill.side(need).groups.clone().collect(),
             };
             for index in order {
                 let Some(tried) = usize::try_from(index).ok().and_then(|i| tried.get_mut(i)) else {
@@ -307,7 +342,7 @@ impl Inner {
                 }
                 match self.take(refill, index, need, trades) {
                     Ok(true) => {
-                        refill.current = index;
+                        refill.side_mut(need).current = index;
                         return Ok(true);
                     }
                     Ok(false) => {}
@@ -352,7 +387,7 @@ impl Inner {
     }
     /// Takes what group `index` has: into this node's windows that lie there, and a new one.
     fn take(&self, refill: &mut Refill, index: u64, need: Need, trades: &mut u32) -> Result<bool> {
-        let place = self.empty_place(trades)?;
+        let place = self.empty_place(need, trades)?;
         let lock = LockNo::from(self.volume.rgrp(index));
         let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
         let mut group = Group::load(&self.volume, &self.meta, index)?;
@@ -383,7 +418,9 @@ impl Inner {
         note(refill, &group);
         if let Some(m) = moved.iter().find(|m| Some(m.place) == fresh) {
             refill.set_hint(index, |h| h.near = Some(m.at + m.len));
-            refill.target = (refill.target * 2).min(window_capacity(&self.volume));
+            let cap = window_capacity(&self.volume);
+            let side = refill.side_mut(need);
+            side.target = (side.target * 2).min(cap);
         }
         drop(guard);
         Ok(true)
@@ -412,7 +449,8 @@ impl Inner {
         let mut state = self.state.lock();
         for m in moved {
             if Some(m.place) == fresh {
-                state.open_window(m.place, group.index, group.block(m.at), m.len);
+                let start = group.block(m.at);
+                state.open_window(m.place, Extent::of(&self.volume, group.index, start, m.len));
             }
             for &(at, n, kind) in &m.runs {
                 state.add_free(m.place, at, n, kind, self.slot_blocks());
@@ -436,13 +474,14 @@ impl Inner {
         need: Need,
         taken: &[(u64, u64)],
     ) -> Option<(u64, u64)> {
-        let cap = window_capacity(&self.volume);
         let size = self.volume.geo.block_size;
         let nodes = u64::from(self.volume.sb.node_slots.get()).max(1);
-        let free: u64 = refill.hints.iter().map(|h| h.free).sum();
+        let side = refill.side(need);
+        let free: u64 = side.groups.clone().map(|index| refill.hint(index).free).sum();
         let share = (free / (SHARE * nodes)).max(blocks(size, WINDOW_MIN));
-        let len = refill.target.min(share).max(need.data).min(cap);
-        let grain = self.slot_blocks();
+        let grain = self.window_grain(group);
+        let cap = window_capacity(&self.volume) / grain * grain;
+        let len = side.target.min(share).max(need.data).min(cap);
         let wish = Wish {
             count: group.shape.block_count,
             taken,
@@ -460,9 +499,23 @@ impl Inner {
         })
     }
 
+    /// Windows for file data are made of whole rows, where these are not too large.
+    fn window_grain(&self, group: &Group) -> u64 {
+        let slot = self.slot_blocks();
+        if takes_slots(group.shape.kind) {
+            return slot;
+        }
+        let first = group.shape.first_block;
+        let (start, row) = self.volume.rows_at(group.index, first);
+        let fits = row > 0
+            && (first - start).is_multiple_of(row)
+            && row <= window_capacity(&self.volume) / 4;
+        if fits { row } else { slot }
+    }
+
     /// A window that is not in use: one that never was, else one of those used up, else the one
     /// with least in it that can be spared.
-    fn empty_place(&self, trades: &mut u32) -> Result<Option<u64>> {
+    fn empty_place(&self, need: Need, trades: &mut u32) -> Result<Option<u64>> {
         let unused =
             || (0..).zip(&self.state.lock().windows).find(|(_, w)| w.len == 0).map(|(i, _)| i);
         if let Some(place) = unused() {
@@ -477,7 +530,7 @@ impl Inner {
             return Ok(None);
         }
         *trades += 1;
-        let spared = self.state.lock().close_poorest();
+        let spared = self.state.lock().close_for(need.slots);
         self.give_back(spared.into_iter().collect())?;
         Ok(unused())
     }
@@ -504,7 +557,7 @@ impl Inner {
             private.return_windows(index, &of_group)?;
             let mut state = self.state.lock();
             for w in &of_group {
-                state.open_window(w.place, 0, 0, 0);
+                state.open_window(w.place, Extent::default());
             }
         }
         Ok(())

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
+use braid_format::label::SubpoolKind;
 use braid_format::rgrp::BlockState;
+use braid_lock::Deltas;
 
 use super::log::FreeLog;
-use super::window::Window;
+use super::window::{Extent, Window};
 
 /// From this many blocks a claim is a stream's: it gets a long run to itself.
 const STREAM_BLOCKS: u64 = 64;
@@ -26,8 +28,8 @@ pub(super) struct State {
     current: usize,
     /// Claims so far: tells whether the node allocates.
     pub claims: u64,
-    /// This node's change of (free blocks, inodes).
-    pub deltas: (i64, i64),
+    /// This node's change of the cluster's counters.
+    pub deltas: Deltas,
 }
 
 impl State {
@@ -42,19 +44,27 @@ impl State {
             tails: VecDeque::new(),
             current: 0,
             claims: 0,
-            deltas: (0, 0),
+            deltas: Deltas::default(),
         }
     }
-    fn sum(&self, f: impl Fn(&Window) -> u64) -> u64 {
-        self.windows.iter().filter(|w| w.is_open()).map(f).sum()
+    fn slots(&self) -> u64 {
+        self.windows.iter().filter(|w| w.gives_slots()).map(|w| w.slots.count()).sum()
     }
     /// Takeable data blocks that nobody was promised.
     pub fn data_free(&self) -> u64 {
-        self.sum(|w| w.data.count()).saturating_sub(self.data_promised)
+        let data = self.windows.iter().filter(|w| w.gives_data()).map(|w| w.data.count());
+        data.sum::<u64>().saturating_sub(self.data_promised)
+    }
+    /// Blocks that may become slots: of those that may become data too, what nobody was promised.
+    pub fn chunks_free(&self) -> u64 {
+        let apart = self.windows.iter().filter(|w| w.gives_slots() && !w.gives_data());
+        let shared = self.windows.iter().any(|w| w.gives_slots() && w.gives_data());
+        let apart: u64 = apart.map(|w| w.data.count()).sum();
+        apart + if shared { self.data_free() } else { 0 }
     }
     /// Takeable slots that nobody was promised.
     pub fn slots_free(&self) -> u64 {
-        self.sum(|w| w.slots.count()).saturating_sub(self.slots_promised)
+        self.slots().saturating_sub(self.slots_promised)
     }
     /// Places of the log that nobody was promised.
     pub fn log_free(&self) -> u64 {
@@ -80,9 +90,9 @@ impl State {
     }
 
     /// Puts window `place` into use, with nothing takeable.
-    pub fn open_window(&mut self, place: u64, group: u64, start: u64, len: u64) {
+    pub fn open_window(&mut self, place: u64, extent: Extent) {
         if let Some(w) = self.window(place) {
-            w.reset(group, start, len);
+            w.reset(extent);
         }
     }
     /// Makes takeable what a window block's bits say.
@@ -126,7 +136,7 @@ impl State {
     pub fn claim_aligned(&mut self, blocks: u64, align: u64) -> Option<u64> {
         let n = self.windows.len().max(1);
         for i in (0..n).map(|k| (self.current + k) % n) {
-            let Some(w) = self.windows.get_mut(i).filter(|w| w.is_open()) else { continue };
+            let Some(w) = self.windows.get_mut(i).filter(|w| w.gives_slots()) else { continue };
             if let Some(at) = w.last_aligned(blocks, align) {
                 w.data.remove(at, blocks);
                 w.busy += blocks;
@@ -158,28 +168,39 @@ impl State {
         }
         out
     }
-    /// Closes the idle window with least in it, if the promises can do without.
-    pub fn close_poorest(&mut self) -> Option<u64> {
+    /// Closes the idle window with least in it, if the promises can do without: of all, or of those
+    /// for which `f` holds.
+    pub fn close_poorest(&mut self, f: impl Fn(&Window) -> bool) -> Option<u64> {
         let (data, slots) = (self.data_free(), self.slots_free());
-        let idle = self.windows.iter_mut().zip(0..).filter(|(w, _)| w.is_open() && w.busy == 0);
+        let idle = self.windows.iter_mut().zip(0..);
+        let idle = idle.filter(|(w, _)| w.is_open() && w.busy == 0 && f(w));
         let (w, place) = idle.min_by_key(|(w, _)| w.data.count() + w.slots.count())?;
-        if w.data.count() > data || w.slots.count() > slots {
+        if w.gives_data() && w.data.count() > data || w.slots.count() > slots {
             return None;
         }
         w.closing = true;
         Some(place)
     }
+    /// Closes a window to make room for one that gives slots, or for one that gives data: the two
+    /// sorts share the places, and the one that has more of them gives one up first.
+    pub fn close_for(&mut self, slots: bool) -> Option<u64> {
+        let like = |w: &Window| if slots { w.gives_slots() } else { w.gives_data() };
+        let alike = self.windows.iter().filter(|w| like(w)).count();
+        let first = 2 * alike > self.windows.len();
+        self.close_poorest(|w| like(w) == first)
+            .or_else(|| self.close_poorest(|w| like(w) != first))
+    }
     /// Closes idle windows as long as the promises can do without.
     pub fn close_spare(&mut self) -> Vec<u64> {
-        std::iter::from_fn(|| self.close_poorest()).collect()
+        std::iter::from_fn(|| self.close_poorest(|_| true)).collect()
     }
 
     /// Takes up to `want` blocks in one run: (start, length). `None` only when nothing at all is
     /// takeable.
-    pub fn claim(&mut self, want: u64, goal: Option<u64>, align: u64) -> Option<(u64, u64)> {
+    pub fn claim(&mut self, want: u64, goal: Option<u64>) -> Option<(u64, u64)> {
         let (i, at, len) = self
             .after_goal(want, goal)
-            .or_else(|| if want >= STREAM_BLOCKS { self.stream(want, align) } else { None })
+            .or_else(|| if want >= STREAM_BLOCKS { self.stream(want) } else { None })
             .or_else(|| self.small(want))
             .or_else(|| self.longest().map(|(i, at, n)| (i, at, n.min(want))))?;
         let w = self.windows.get_mut(i)?;
@@ -204,7 +225,8 @@ impl State {
     /// Right at the goal, or a run that fits behind it in its window.
     fn after_goal(&self, want: u64, goal: Option<u64>) -> Option<(usize, u64, u64)> {
         let goal = goal?;
-        let (i, w) = self.windows.iter().enumerate().find(|(_, w)| w.holds(goal))?;
+        let mut windows = self.windows.iter().enumerate();
+        let (i, w) = windows.find(|(_, w)| w.holds(goal) && w.gives_data())?;
         let at = goal - w.start;
         if w.data.has(at) {
             let (_, n) = w.data.run_from(at)?;
@@ -217,13 +239,17 @@ impl State {
         self.tails.contains(&block)
     }
     /// A new stream: in the longest run; in its middle when another stream grows into it.
-    fn stream(&self, want: u64, align: u64) -> Option<(usize, u64, u64)> {
+    fn stream(&self, want: u64) -> Option<(usize, u64, u64)> {
         let (i, at, n) = self.longest()?;
-        let base = self.windows.get(i)?.start;
-        let aligned = |from: u64| match align {
-            0 => from,
-            _ if want >= align => (base + from).next_multiple_of(align) - base,
-            _ => from,
+        let w = self.windows.get(i)?;
+        let (base, (rows, row)) = (w.start, w.rows);
+        // Only what is as long as a row gains by it. Where there may be parity, what begins with half
+        // a row may go on as a stream, and a row that is written in parts costs reads each time.
+        let least = if w.kind == SubpoolKind::Data { row / 2 } else { row };
+        let worth = row > 0 && want >= least;
+        let aligned = |from: u64| {
+            let block = base + from;
+            if worth { (block - rows).next_multiple_of(row) + rows - base } else { from }
         };
         let first = if self.is_tail(base + at) && n >= 2 * want { at + n / 2 } else { at };
         [aligned(first), first, at]
@@ -236,7 +262,7 @@ impl State {
         let n = self.windows.len().max(1);
         let order = (0..n).map(|k| (self.current + k) % n);
         for i in order {
-            let Some(w) = self.windows.get(i).filter(|w| w.is_open()) else { continue };
+            let Some(w) = self.windows.get(i).filter(|w| w.gives_data()) else { continue };
             let found = w.data.run_of(w.data_cursor, want).or_else(|| w.data.run_of(0, want));
             if let Some((at, len)) = found {
                 let from = if self.is_tail(w.start + at) { at + len - want } else { at };
@@ -246,7 +272,7 @@ impl State {
         None
     }
     fn longest(&self) -> Option<(usize, u64, u64)> {
-        let runs = self.windows.iter().enumerate().filter(|(_, w)| w.is_open());
+        let runs = self.windows.iter().enumerate().filter(|(_, w)| w.gives_data());
         runs.filter_map(|(i, w)| w.data.longest().map(|(at, n)| (i, at, n))).fold(
             None,
             |best: Option<(usize, u64, u64)>, run| match best {
@@ -277,9 +303,9 @@ impl State {
     pub fn next_slot(&mut self) -> Option<u64> {
         let n = self.windows.len().max(1);
         let order = (0..n).map(|k| (self.current + k) % n);
-        let i = order
-            .into_iter()
-            .find(|&i| self.windows.get(i).is_some_and(|w| w.is_open() && w.slots.count() > 0))?;
+        let i = order.into_iter().find(|&i| {
+            self.windows.get(i).is_some_and(|w| w.gives_slots() && w.slots.count() > 0)
+        })?;
         let w = self.windows.get_mut(i)?;
         let (at, _) = w.slots.run_from(w.slot_cursor).or_else(|| w.slots.run_from(0))?;
         w.slots.remove(at, 1);
@@ -292,8 +318,7 @@ impl State {
     /// Claims another slot beside one that is covered by a promise, if that leaves enough for all
     /// promises.
     pub fn spare_slot(&mut self) -> Option<u64> {
-        let takeable = self.sum(|w| w.slots.count());
-        if takeable >= self.slots_promised { self.next_slot() } else { None }
+        if self.slots() >= self.slots_promised { self.next_slot() } else { None }
     }
     /// A claimed slot is takeable again.
     pub fn put_slot(&mut self, slot: u64) {

@@ -122,13 +122,13 @@ impl Cluster {
                 }
             }
         }
-        let (counted, inodes) = read_counters(&self.volume).unwrap();
+        let Counters { free: counted, inodes, .. } = read_counters(&self.volume).unwrap();
         assert_eq!(counted, free, "cluster counter of free blocks");
         assert!(inodes >= 1);
         (data, slots)
     }
     fn inodes(&self) -> u64 {
-        read_counters(&self.volume).unwrap().1
+        read_counters(&self.volume).unwrap().inodes
     }
 }
 
@@ -180,7 +180,7 @@ fn fresh_file_system_is_all_free_and_stays_so() {
     let (data, slots) = c.usage();
     assert_eq!((data.len(), slots.as_slice()), (0, &[c.volume.root().get()][..]));
     let node = c.node(0, 1);
-    let (total, free, inodes) = node.alloc.totals();
+    let Totals { blocks: total, free, inodes, .. } = node.alloc.totals();
     assert!(free < total && total - free == 64, "{total} {free}");
     assert_eq!(inodes, 1);
     node.leave();
@@ -256,7 +256,7 @@ fn unused_promises_and_claims_go_back() {
     assert!(state.windows.iter().all(|w| w.busy == 0));
     drop(state);
     // One chunk was carved.
-    assert_eq!(before.1 - node.alloc.totals().1, 20 + 64);
+    assert_eq!(before.free - node.alloc.totals().free, 20 + 64);
     node.leave();
     assert_eq!(c.usage().0.len(), 20);
 }
@@ -281,7 +281,7 @@ fn freed_blocks_are_not_given_out_before_the_free_is_durable() {
 fn full_is_exact_and_full_again_after_frees() {
     let c = Cluster::new(64);
     let node = c.node(2, 1);
-    let free = node.alloc.totals().1;
+    let free = node.alloc.totals().free;
     assert!(matches!(node.alloc.reserve(free + 1, 0, 0), Err(Error::NoSpace)));
     let mut files = Vec::new();
     let mut got = 0;
@@ -297,7 +297,7 @@ fn full_is_exact_and_full_again_after_frees() {
         }
     }
     assert_eq!(got, free, "every free block was to be had");
-    assert_eq!(node.alloc.totals().1, 0);
+    assert_eq!(node.alloc.totals().free, 0);
     assert!(matches!(node.alloc.reserve(1, 0, 0), Err(Error::NoSpace)));
     // The chunk of the root has free slots; then there is no room for more.
     let mut created = 0;
@@ -326,7 +326,7 @@ fn full_is_exact_and_full_again_after_frees() {
 fn metadata_finds_room_in_crumbs() {
     let c = Cluster::new(64);
     let node = c.node(0, 1);
-    let free = node.alloc.totals().1;
+    let free = node.alloc.totals().free;
     let runs = node.write(free).unwrap();
     // Every 40th block is free again: no chunk fits anywhere.
     let mut crumbs = 0;
@@ -355,8 +355,9 @@ fn idle_windows_go_back_when_space_is_short() {
         b_has += runs.iter().map(|r| r.1).sum::<u64>();
     }
     // `a` now knows that it is short (both count in one closure here).
-    let all = a.alloc.totals().1;
-    a.alloc.set_others(Box::new(move || (-i64::try_from(b_has).unwrap(), 0)));
+    let all = a.alloc.totals().free;
+    let others = Deltas { free: -i64::try_from(b_has).unwrap(), ..Deltas::default() };
+    a.alloc.set_others(Box::new(move || others));
     a.alloc.tend().unwrap();
     let more = b.alloc.reserve(all - b_has, 0, 0);
     assert!(more.is_ok(), "{:?}", more.err());
@@ -379,7 +380,7 @@ fn dead_node_gives_back_all_but_what_was_durable() {
     // Twice: the recoverer may have died before it told.
     reclaim(&c.volume, &b.meta, &b.locks, a.me.slot).unwrap();
     let a2 = c.node(0, 2);
-    assert_eq!(a2.alloc.deltas(), (0, 0));
+    assert_eq!(a2.alloc.deltas(), Deltas::default());
     a2.leave();
     b.leave();
     let (data, slots) = c.usage();
@@ -600,7 +601,7 @@ fn random_histories_conserve_blocks() {
 fn threads_share_windows() {
     let c = Cluster::new(64);
     let node = c.node(0, 1);
-    let total = node.alloc.totals().1;
+    let total = node.alloc.totals().free;
     let files: Mutex<Vec<(u64, u64)>> = Mutex::default();
     std::thread::scope(|s| {
         for t in 0..4 {
@@ -631,7 +632,7 @@ fn threads_share_windows() {
         assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?} overlap");
     }
     let used: u64 = files.iter().map(|f| f.1).sum();
-    assert_eq!(node.alloc.totals().1, total - used);
+    assert_eq!(node.alloc.totals().free, total - used);
     node.leave();
     assert_eq!(c.usage().0.len() as u64, used);
 }

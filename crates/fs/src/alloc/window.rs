@@ -10,21 +10,51 @@
 //! ```
 //! `busy` counts the blocks claimed or freed but not durable: a window with any stays.
 
+use braid_format::label::SubpoolKind;
 use braid_format::rgrp::BlockState;
 
 use super::bits;
 use super::set::Set;
+use crate::groups::{takes_data, takes_slots};
+use crate::volume::Volume;
+
+/// Which blocks a window has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Extent {
+    /// Group.
+    pub group: u64,
+    /// What the group is for.
+    pub kind: SubpoolKind,
+    /// First block.
+    pub start: u64,
+    /// Blocks; 0: not in use.
+    pub len: u64,
+    /// First block of all rows, and blocks in one (0: none): large files begin with one.
+    pub rows: (u64, u64),
+}
+
+impl Extent {
+    /// `len` blocks from `start` of group `group`.
+    pub fn of(volume: &Volume, group: u64, start: u64, len: u64) -> Self {
+        let (kind, rows) = (volume.groups.kind(group), volume.rows_at(group, start));
+        Self { group, kind, start, len, rows }
+    }
+}
 
 /// One of this node's windows.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     /// Group it was taken from.
     pub group: u64,
+    /// What the group is for.
+    pub kind: SubpoolKind,
     /// First block.
     pub start: u64,
     /// Blocks; 0: not in use.
     pub len: u64,
-    /// Takeable blocks for data or new chunks, from `start`.
+    /// First block of all rows, and blocks in one; 0: none.
+    pub rows: (u64, u64),
+    /// Takeable blocks for data or new chunks, as the kind says, from `start`.
     pub data: Set,
     /// First blocks of takeable metadata slots, from `start`.
     pub slots: Set,
@@ -47,16 +77,19 @@ impl Window {
     pub fn holds(&self, block: u64) -> bool {
         self.is_open() && block >= self.start && block - self.start < self.len
     }
-    /// Empty window over `len` blocks from `start`.
-    pub fn reset(&mut self, group: u64, start: u64, len: u64) {
-        *self = Self {
-            group,
-            start,
-            len,
-            data: Set::new(len),
-            slots: Set::new(len),
-            ..Self::default()
-        };
+    /// Open, and file data may be taken from it.
+    pub fn gives_data(&self) -> bool {
+        self.is_open() && takes_data(self.kind)
+    }
+    /// Open, and metadata slots may be taken from it, or made in it.
+    pub fn gives_slots(&self) -> bool {
+        self.is_open() && takes_slots(self.kind)
+    }
+    /// Empty window.
+    pub fn reset(&mut self, extent: Extent) {
+        let Extent { group, kind, start, len, rows } = extent;
+        let (data, slots) = (Set::new(len), Set::new(len));
+        *self = Self { group, kind, start, len, rows, data, slots, ..Self::default() };
     }
     /// Adds what `bits` (the window block's) say is takeable in `from..to`, and was not.
     pub fn absorb(&mut self, bits: &[u8], from: u64, to: u64, slot_blocks: u64) {
@@ -96,7 +129,7 @@ mod tests {
     #[test]
     fn last_aligned_piece_is_inside_a_run() {
         let mut w = Window::default();
-        w.reset(0, 100, 1000);
+        w.reset(Extent { start: 100, len: 1000, ..Extent::default() });
         w.data.add(0, 300);
         w.data.add(400, 30);
         // Blocks 100..400 and 500..530.

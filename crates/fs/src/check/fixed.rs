@@ -12,7 +12,6 @@ use super::{BATCH, Checker, Mendable};
 use crate::alloc::{free_log_entries, window_head};
 use crate::error::Result;
 use crate::make::area_kind;
-use crate::volume::Volume;
 
 /// A slot of the fixed area: where, what, and whose.
 type Want = (BlockNo, MetaKind, Option<(NodeId, u64)>);
@@ -20,9 +19,7 @@ type Want = (BlockNo, MetaKind, Option<(NodeId, u64)>);
 impl Checker {
     /// Both copies, against the one in use.
     pub(super) fn superblocks(&mut self, found: &mut Mendable) -> Result<()> {
-        let bytes = self.volume.sb.total_blocks.get() << self.volume.geo.block_size.shift();
-        let copy = self.volume.geo.block_size.block_of(Volume::copy_offset_of(bytes));
-        for block in [BlockNo(0), copy] {
+        for block in [BlockNo(0), self.volume.copy()] {
             let body = self.read(&[block])?.pop();
             let problem = match body {
                 Some(Ok((body, _, MetaKind::Superblock))) => {
@@ -103,8 +100,9 @@ impl Checker {
             (MetaKind::Counters | MetaKind::NodeInfo, _) => {
                 if let Ok((raw, _)) = RawCounters::read_from_prefix(body) {
                     let sums = &mut self.space.counted;
-                    sums.0 = sums.0.wrapping_add(raw.free_blocks.get());
-                    sums.1 = sums.1.wrapping_add(raw.inodes.get());
+                    sums.free = sums.free.wrapping_add(raw.free_blocks.get());
+                    sums.inodes = sums.inodes.wrapping_add(raw.inodes.get());
+                    sums.meta = sums.meta.wrapping_add(raw.free_meta.get());
                     if kind == MetaKind::Counters {
                         self.total = raw.inodes.get();
                     }

@@ -19,8 +19,8 @@ use super::{BATCH, Checker, Mendable};
 use crate::alloc::bits;
 use crate::dir::page::Packed;
 use crate::error::Result;
+use crate::groups::{blocks_per_bitmap, takes_slots};
 use crate::journal::{Header, Ring};
-use crate::make::blocks_per_bitmap;
 
 /// A body to be written, its header but not its checksum in place.
 type Image = (BlockNo, AlignedBuf);
@@ -200,6 +200,9 @@ fn groups(checker: &mut Checker, lost: bool) -> Result<()> {
 fn meta_free(checker: &mut Checker, index: usize, lost: bool) -> Result<()> {
     let slot = checker.volume.geo.slot_blocks();
     let Some(group) = checker.space.groups.get(index) else { return Ok(()) };
+    if !takes_slots(group.shape.kind) {
+        return Ok(());
+    }
     let first = group.shape.first_block.next_multiple_of(slot) - group.shape.first_block;
     let step = usize::try_from(slot).unwrap_or(1);
     let unseen = |i: &u64| bits::get(&group.seen, *i) == BlockState::Free;
@@ -292,12 +295,11 @@ fn private(checker: &mut Checker) -> Result<()> {
 fn counters(checker: &mut Checker) -> Result<()> {
     let block = BlockNo::from(checker.volume.named(RawSuperblock::NAMED_COUNTERS));
     let mut body = fresh(checker, block, MetaKind::Counters, LockNo::from(block))?;
-    let groups = checker.space.groups.iter();
-    let free: u64 =
-        groups.map(|g| bits::count(&g.seen, 0, g.shape.block_count, BlockState::Free)).sum();
+    let (free, meta) = checker.space.free(|g| &g.seen);
     if let Ok((raw, _)) = RawCounters::mut_from_prefix(&mut body) {
         raw.free_blocks.set(free);
         raw.inodes.set(checker.report.inodes);
+        raw.free_meta.set(meta);
     }
     write(checker, vec![(block, body)])
 }

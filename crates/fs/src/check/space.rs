@@ -1,13 +1,14 @@
 //! Bitmaps against use.
 
+use braid_format::label::SubpoolKind;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::rgrp::{BlockState, RawRgrp};
 use braid_format::{BlockNo, LockNo};
 
 use super::{BATCH, Checker, Mendable};
-use crate::alloc::{bits, check_group_header};
+use crate::alloc::{Counters, bits, check_group_header, fits};
 use crate::error::Result;
-use crate::make::GroupShape;
+use crate::groups::{GroupShape, Groups, takes_data, takes_slots};
 use crate::volume::Volume;
 
 /// What a node's private blocks say beside the groups.
@@ -38,22 +39,22 @@ pub(super) struct GroupMap {
 pub(super) struct Space {
     pub groups: Vec<GroupMap>,
     pub private: Vec<Private>,
-    /// Sum of the cluster's counters and the nodes' changes: (free blocks, inodes).
-    pub counted: (u64, u64),
-    first: u64,
-    stride: u64,
+    /// Sum of the cluster's counters and the nodes' changes.
+    pub counted: Counters,
+    places: Groups,
 }
 
-/// A block that lies in no group, or is used already.
+/// A block that lies in no group, is used already, or lies in a group that is not for such use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clash {
     Outside,
     Twice(BlockNo),
+    Misplaced(SubpoolKind),
 }
 
 impl Space {
     pub fn new(volume: &Volume) -> Self {
-        let shapes = (0..volume.sb.rgrp_count.get()).map_while(|i| volume.group_shape(i));
+        let shapes = (0..volume.groups.count()).map_while(|i| volume.group_shape(i));
         let groups = shapes
             .map(|shape| {
                 let bytes =
@@ -62,30 +63,55 @@ impl Space {
                 GroupMap { shape, bits, seen, sound: true, raw: None }
             })
             .collect();
-        Self {
-            groups,
-            private: Vec::new(),
-            counted: (0, 0),
-            first: volume.sb.rgrp_start.get(),
-            stride: volume.sb.rgrp_blocks.get(),
-        }
+        Self { groups, private: Vec::new(), counted: Counters::default(), places: volume.groups }
     }
     /// The group in whose blocks a run lies wholly, and the run's place there.
     pub fn locate(&mut self, start: u64, len: u64) -> Option<(&mut GroupMap, u64)> {
-        let index = usize::try_from(start.checked_sub(self.first)? / self.stride).ok()?;
+        let index = usize::try_from(self.places.of_block(BlockNo(start))?).ok()?;
         let group = self.groups.get_mut(index)?;
-        let at = start.checked_sub(group.shape.first_block)?;
-        (len <= group.shape.block_count && at <= group.shape.block_count - len)
-            .then_some((group, at))
+        let at = group.shape.local(start, len)?;
+        Some((group, at))
     }
-    /// Notes that a run is used.
+    /// Whether a metadata slot may be at `start`, which lies in a group.
+    pub fn may_hold_slot(&mut self, start: u64, len: u64) -> bool {
+        self.locate(start, len).is_some_and(|(g, _)| takes_slots(g.shape.kind))
+    }
+    /// What the cluster's counters must be of `bits`: (free blocks, free metadata blocks).
+    pub fn free(&self, bits: impl Fn(&GroupMap) -> &[u8]) -> (u64, u64) {
+        let count = |g: &GroupMap, state| bits::count(bits(g), 0, g.shape.block_count, state);
+        self.groups.iter().fold((0, 0), |(free, meta), g| {
+            if takes_data(g.shape.kind) {
+                return (free + count(g, BlockState::Free), meta);
+            }
+            (free, meta + count(g, BlockState::Free) + count(g, BlockState::MetaFree))
+        })
+    }
+    /// Notes that a run is used: data may go on from one group to the next.
     pub fn mark(
         &mut self,
         start: u64,
         len: u64,
         state: BlockState,
     ) -> std::result::Result<(), Clash> {
+        let (mut at, end) = (start, start.saturating_add(len));
+        while at < end {
+            let data = state == BlockState::Data;
+            let part = if data { self.places.part(at, end - at) } else { end - at };
+            self.mark_part(at, part, state)?;
+            at += part;
+        }
+        Ok(())
+    }
+    fn mark_part(
+        &mut self,
+        start: u64,
+        len: u64,
+        state: BlockState,
+    ) -> std::result::Result<(), Clash> {
         let Some((group, at)) = self.locate(start, len) else { return Err(Clash::Outside) };
+        if !fits(group.shape.kind, state) {
+            return Err(Clash::Misplaced(group.shape.kind));
+        }
         let free: u64 = bits::count(&group.seen, at, at + len, BlockState::Free);
         if free != len {
             let used = (at..at + len).find(|&i| bits::get(&group.seen, i) != BlockState::Free);
@@ -152,6 +178,14 @@ impl Checker {
                 }
             }
         }
+        if !takes_slots(shape.kind) {
+            for state in [BlockState::MetaFree, BlockState::MetaUsed] {
+                let n = bits::count(&bits, 0, shape.block_count, state);
+                if n > 0 {
+                    lines.push((shape.start, format!("{n} block(s) of file data called metadata")));
+                }
+            }
+        }
         found.space += lines.len() as u64;
         for (block, text) in lines {
             self.problem(block, text);
@@ -164,6 +198,7 @@ impl Checker {
     /// What a window or a log entry says of its blocks becomes what the group says.
     fn apply(&mut self, private: &Private, found: &mut Mendable) {
         let mut clash = None;
+        let mut misplaced = false;
         let (block, start) = match private {
             Private::Window { block, start, len, bits: window } => {
                 let Some((group, at)) = self.space.locate(*start, *len) else {
@@ -173,6 +208,8 @@ impl Checker {
                 };
                 for state in [BlockState::Free, BlockState::MetaFree, BlockState::MetaUsed] {
                     for (from, n) in bits::runs(window, 0, *len, state) {
+                        // What is free in a group for metadata is for chunks.
+                        misplaced |= state != BlockState::Free && !fits(group.shape.kind, state);
                         clash = clash.or(overlay(&mut group.bits, at + from, n, state));
                     }
                 }
@@ -184,12 +221,17 @@ impl Checker {
                     found.space += 1;
                     return;
                 };
+                misplaced |= !fits(group.shape.kind, *state);
                 clash = overlay(&mut group.bits, at, *len, *state);
                 (*block, group.shape.first_block)
             }
         };
         if let Some(at) = clash {
             self.problem(block, format!("frees block {} that is free already", start + at));
+            found.space += 1;
+        }
+        if misplaced {
+            self.problem(block, "free blocks of the wrong kind for their group");
             found.space += 1;
         }
     }
@@ -250,19 +292,17 @@ impl Checker {
         if self.space.groups.iter().any(|g| !g.sound) {
             return;
         }
-        let free: u64 = self
-            .space
-            .groups
-            .iter()
-            .map(|g| bits::count(&g.bits, 0, g.shape.block_count, BlockState::Free))
-            .sum();
+        let (free, meta) = self.space.free(|g| &g.bits);
         let inodes = self.report.inodes;
+        let counted = self.space.counted;
         let block = BlockNo::from(
             self.volume.named(braid_format::superblock::RawSuperblock::NAMED_COUNTERS),
         );
-        for (name, says, is) in
-            [("free blocks", self.space.counted.0, free), ("inodes", self.space.counted.1, inodes)]
-        {
+        for (name, says, is) in [
+            ("free blocks", counted.free, free),
+            ("inodes", counted.inodes, inodes),
+            ("free metadata blocks", counted.meta, meta),
+        ] {
             if says != is {
                 self.problem(block, format!("counters say {says} {name}, there are {is}"));
                 found.space += 1;

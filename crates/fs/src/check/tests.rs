@@ -112,7 +112,7 @@ impl Made {
     fn set_bits(&self, block: u64, len: u64, state: BlockState) {
         let index = self.volume.rgrp_of(BlockNo(block)).unwrap();
         let shape = self.volume.group_shape(index).unwrap();
-        let per = crate::make::blocks_per_bitmap(self.volume.geo);
+        let per = crate::groups::blocks_per_bitmap(self.volume.geo);
         let at = block - shape.first_block;
         assert!(at / per == (at + len - 1) / per);
         let bitmap = BlockNo(shape.start.get() + 1 + at / per);
@@ -121,7 +121,7 @@ impl Made {
     fn state_of(&self, block: u64) -> BlockState {
         let index = self.volume.rgrp_of(BlockNo(block)).unwrap();
         let shape = self.volume.group_shape(index).unwrap();
-        let per = crate::make::blocks_per_bitmap(self.volume.geo);
+        let per = crate::groups::blocks_per_bitmap(self.volume.geo);
         let at = block - shape.first_block;
         let bitmap = BlockNo(shape.start.get() + 1 + at / per);
         bits::get(&self.body(bitmap)[MetaHeader::LEN..], at % per)
@@ -241,8 +241,7 @@ fn superblock_copies() {
     let m = populated();
     m.smash(BlockNo(0));
     m.expect(BlockNo(0), "superblock: ", true);
-    let bytes = m.volume.sb.total_blocks.get() << 12;
-    let copy = BlockNo(Volume::copy_offset_of(bytes).get() >> 12);
+    let copy = m.volume.copy();
     m.edit(copy, |b| RawSuperblock::mut_from_prefix(b).unwrap().0.hash_seed.set(1));
     m.expect(copy, "copies differ", true);
 }

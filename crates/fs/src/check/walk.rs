@@ -15,6 +15,7 @@ use super::space::Clash;
 use super::{BATCH, Checker, Mendable};
 use crate::dir::{self, page};
 use crate::error::Result;
+use crate::groups::takes_slots;
 use crate::tree::HEIGHT_MAX;
 
 /// One past the largest cookie.
@@ -89,7 +90,7 @@ impl Checker {
         self.run_queue(&mut queue, found, progress)?;
         for ino in orphans {
             let slot = self.volume.geo.slot_blocks();
-            if self.space.locate(ino.get(), slot).is_none() {
+            if !self.space.may_hold_slot(ino.get(), slot) {
                 self.problem(BlockNo::from(*ino), "an orphan list names it: not an inode");
                 continue;
             }
@@ -234,6 +235,15 @@ impl Checker {
                 self.problem(
                     BlockNo(start),
                     format!("inode {by} uses {len} block(s) outside all groups"),
+                );
+                self.spoil(by, found);
+                false
+            }
+            Err(Clash::Misplaced(kind)) => {
+                let place = if takes_slots(kind) { "metadata" } else { "file data" };
+                self.problem(
+                    BlockNo(start),
+                    format!("inode {by} uses {len} block(s) in a group for {place} only"),
                 );
                 self.spoil(by, found);
                 false
@@ -443,7 +453,7 @@ impl Checker {
             info.subdirs += u32::from(kind == 4);
         }
         let slot = self.volume.geo.slot_blocks();
-        if !ino.is_multiple_of(slot) || self.space.locate(ino, slot).is_none() {
+        if !ino.is_multiple_of(slot) || !self.space.may_hold_slot(ino, slot) {
             let text = format!("directory {dir} names {ino}, which cannot be an inode");
             self.problem(place.block, text);
             found.entries.push(place);

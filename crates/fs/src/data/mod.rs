@@ -158,8 +158,8 @@ impl<'a> Held<'a> {
         root_of(self.inode, self.core.volume.geo.body_len())
     }
     fn bounds(&self) -> Bounds {
-        let sb = &self.core.volume.sb;
-        Bounds { start: sb.rgrp_start.get(), end: sb.total_blocks.get() }
+        let (start, end) = self.core.volume.data_bounds();
+        Bounds { start, end }
     }
     fn body(&self) -> Result<Body> {
         self.core.meta.read(self.inode.block(), self.inode.lock_no(), MetaKind::Dinode)

@@ -112,10 +112,9 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Resource groups that an extent touches (one, unless the disk says nonsense).
+    /// Resource groups that an extent touches, at most.
     fn groups_of(&self, e: &Extent) -> u64 {
-        let per_group = self.core.volume.sb.rgrp_blocks.get().max(1);
-        e.len / per_group + 2
+        self.core.volume.groups.touched(e.len)
     }
 
     /// Forgets dirty blocks of `range`; with none left their promise goes back.

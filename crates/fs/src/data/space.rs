@@ -129,7 +129,7 @@ impl Held<'_> {
         // Dirty blocks over holes get their blocks now: promised and allocated would be too much.
         flush_locked(*self, promise, What::Contents)?;
         let blocks = range.start >> self.shift()..self.blocks_for(range.end);
-        if self.missing(&blocks)? > self.core.alloc.totals().1 {
+        if self.missing(&blocks)? > self.core.alloc.totals().free {
             return Err(Error::NoSpace);
         }
         let mut at = blocks.start;

@@ -17,12 +17,12 @@ use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolByteLock, PoolInfo, PoolRequest};
 use zerocopy::{FromZeros, IntoBytes};
 
-pub(crate) use self::plan::{GroupShape, blocks_per_bitmap, group_shape};
 use self::plan::{Plan, Space};
 use crate::alloc::bits;
 use crate::alloc::image::Fresh;
 use crate::check::LIFE_BYTE;
 use crate::error::{Error, Result};
+use crate::groups::{GroupShape, blocks_per_bitmap, takes_data};
 
 /// Bytes in one write of fixed metadata.
 const PIECE: u64 = 1 << 20;
@@ -50,7 +50,8 @@ impl Default for MakeOptions {
 /// Whether a file system could be made on a pool that is, or would be, like this.
 ///
 /// # Errors
-/// [`Error::PoolTooSmall`], [`Error::JournalTooSmall`], [`Error::Invalid`].
+/// [`Error::PoolTooSmall`], [`Error::SubpoolTooSmall`], [`Error::JournalTooSmall`],
+/// [`Error::Invalid`].
 pub fn may_make(pool: &PoolInfo, options: &MakeOptions) -> Result<()> {
     plan(pool, options).map(drop)
 }
@@ -64,10 +65,7 @@ fn plan(pool: &PoolInfo, options: &MakeOptions) -> Result<Plan> {
         }
         options.nodes = Some(1);
     }
-    let options = &options;
-    let space =
-        Space { size: pool.size, stripe_width: pool.stripe_width, lock_sector: pool.lock_sector };
-    Plan::new(space, options)
+    Plan::new(&Space::of(pool)?, &options)
 }
 
 /// Writes a new, empty file system: fixed area, resource groups, root directory. `progress` gets
@@ -217,7 +215,7 @@ impl Maker<'_> {
     }
 
     fn groups(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
-        let total = self.plan.rgrp_count;
+        let total = self.plan.groups.count();
         let mut batch = Vec::new();
         let mut bytes = 0;
         for index in 0..total {
@@ -289,15 +287,25 @@ impl Maker<'_> {
     fn counters(&self) -> Result<()> {
         let slot = self.geo.slot_blocks();
         let block = BlockNo(self.plan.named_start + RawSuperblock::NAMED_COUNTERS * slot);
-        let mut free = 0;
-        for index in 0..self.plan.rgrp_count {
-            free += self.shape(index)?.block_count;
+        let (mut free, mut meta) = (0, 0);
+        for index in 0..self.plan.groups.count() {
+            let shape = self.shape(index)?;
+            if takes_data(shape.kind) {
+                free += shape.block_count;
+            } else {
+                meta += shape.block_count;
+            }
         }
-        free -= self.geo.chunk_blocks();
+        if self.plan.groups.split() {
+            meta -= slot;
+        } else {
+            free -= self.geo.chunk_blocks();
+        }
         self.slots(block, 1, |_, bytes| {
             Fresh::own(block, MetaKind::Counters, self.nonce).write(self.geo, bytes, |body| {
                 let mut raw = RawCounters::new_zeroed();
                 raw.free_blocks.set(free);
+                raw.free_meta.set(meta);
                 raw.inodes.set(1);
                 let _ = raw.write_to_prefix(body);
             });
@@ -355,13 +363,14 @@ impl Maker<'_> {
         sb.node_area.set(p.node_area);
         sb.journal_area.set(p.journal_area);
         sb.journal_blocks.set(p.journal_blocks);
-        sb.rgrp_start.set(p.rgrp_start);
-        sb.rgrp_blocks.set(p.rgrp_blocks);
-        sb.rgrp_count.set(p.rgrp_count);
+        sb.rgrp_start.set(p.groups.first.start);
+        sb.rgrp_blocks.set(p.groups.first.stride);
+        sb.rgrp_count.set(p.groups.first.count);
         sb.root_inode.set(self.root_block(&self.shape(0)?).get());
         sb.hash_seed.set(random());
         sb.stripe_unit.set(info.stripe_unit.get());
         sb.stripe_width.set(info.stripe_width.get());
+        self.subpools(&mut sb);
         let mut cut = info.name.len().min(sb.name.len());
         while !info.name.is_char_boundary(cut) {
             cut -= 1;
@@ -370,6 +379,25 @@ impl Maker<'_> {
             *to = *from;
         }
         Ok(sb)
+    }
+    /// What the superblock says of subpools; nothing where there is but one.
+    fn subpools(&self, sb: &mut RawSuperblock) {
+        let (p, data) = (&self.plan, &self.plan.groups.data);
+        if !p.groups.split() {
+            return;
+        }
+        sb.features_incompat.set(RawSuperblock::SUBPOOLS);
+        sb.meta_blocks.set(p.meta_blocks);
+        sb.data_start.set(data.start);
+        sb.data_blocks.set(data.stride);
+        sb.data_count.set(data.count);
+        sb.data_end.set(data.end);
+        sb.data_heads.set(p.groups.heads);
+        sb.data_head_slots.set(p.groups.head_slots);
+        let width = self.pool.info().subpools.last().map_or(0, |s| s.width.get());
+        if width != 0 {
+            sb.stripe_width.set(width);
+        }
     }
 }
 
@@ -435,6 +463,6 @@ mod tests {
         println!("1 TiB: {took:?}");
         assert!(took < Duration::from_secs(20), "{took:?}");
         let volume = crate::volume::Volume::open(pool).unwrap();
-        assert!(volume.sb.rgrp_count.get() >= 1000);
+        assert!(volume.groups.count() >= 1000);
     }
 }

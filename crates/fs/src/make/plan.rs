@@ -1,22 +1,29 @@
-//! Where everything goes: a pure function of the pool's size and the options.
+//! Where everything goes: a pure function of the pool's subpools and the options.
 
+use braid_format::label::SubpoolKind;
 use braid_format::meta::Geometry;
-use braid_format::rgrp::RawRgrp;
 use braid_format::superblock::RawSuperblock;
-use braid_format::{BlockNo, ByteOffset, Bytes};
+use braid_format::{BlockNo, Bytes};
+use braid_pool::{PoolInfo, SubpoolInfo};
 
 use super::MakeOptions;
-use crate::alloc::bits::PER_BYTE;
 use crate::error::{Error, Result};
+use crate::groups::{GroupShape, Groups, Span, blocks_per_bitmap, copy_offset};
 
 /// Smallest pool.
 const POOL_MIN: Bytes = Bytes(48 << 20);
+/// Smallest subpool for file data.
+const DATA_MIN: Bytes = Bytes(16 << 20);
 /// Smallest journal.
 pub(super) const JOURNAL_MIN: Bytes = Bytes(1 << 20);
+/// Smallest journal that nobody asked for.
+const JOURNAL_LEAST: Bytes = Bytes(2 << 20);
 /// Largest resource group of a pool that needs no more than [`GROUPS_MAX`] of them.
 const GROUP_TARGET: Bytes = Bytes(1 << 30);
 /// Smallest resource group made on purpose.
 const GROUP_MIN: Bytes = Bytes(8 << 20);
+/// The same where groups hold metadata only.
+const META_GROUP_MIN: Bytes = Bytes(2 << 20);
 /// Groups per node slot, where that leaves them large enough.
 const GROUPS_PER_NODE: u64 = 4;
 /// Fewest groups.
@@ -30,9 +37,36 @@ const LAST_GROUP_CHUNKS: u64 = 4;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Space {
     pub size: Bytes,
-    pub stripe_width: Bytes,
     pub lock_sector: Bytes,
+    /// Holds everything, or all but what has a subpool of its own.
+    pub first: SubpoolInfo,
+    pub journal: Option<SubpoolInfo>,
+    pub data: Option<SubpoolInfo>,
 }
+
+impl Space {
+    /// Of a pool.
+    pub fn of(pool: &PoolInfo) -> Result<Self> {
+        use SubpoolKind as K;
+        let (first, journal, data) = match *pool.subpools {
+            [all] => (SubpoolInfo { width: pool.stripe_width, ..all }, None, None),
+            [meta, data] => (meta, None, Some(data)),
+            [meta, journal, data] => (meta, Some(journal), Some(data)),
+            _ => return Err(Error::Invalid(SUBPOOLS)),
+        };
+        let is = |s: Option<SubpoolInfo>, kind| s.is_none_or(|s| s.kind == kind);
+        let known = match data {
+            None => first.kind == K::General,
+            Some(_) => first.kind == K::Metadata && is(data, K::Data) && is(journal, K::Journal),
+        };
+        let space = Self { size: pool.size, lock_sector: pool.lock_sector, first, journal, data };
+        if known { Ok(space) } else { Err(Error::Invalid(SUBPOOLS)) }
+    }
+}
+
+/// What subpools there may be.
+const SUBPOOLS: &str = "the pool's subpools (one for all; or one for metadata, one for journals or \
+                        none, and one for file data, in this order)";
 
 /// Places, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +74,8 @@ pub(super) struct Plan {
     pub geo: Geometry,
     pub nodes: u16,
     pub total_blocks: u64,
+    /// Blocks of the metadata subpool; 0 in a pool of one subpool.
+    pub meta_blocks: u64,
     pub named_start: u64,
     pub plock_start: u64,
     pub slot_area: u64,
@@ -47,82 +83,28 @@ pub(super) struct Plan {
     pub node_area: u64,
     pub journal_area: u64,
     pub journal_blocks: u64,
-    pub rgrp_start: u64,
-    pub rgrp_blocks: u64,
-    pub rgrp_count: u64,
-    /// The superblock's copy; groups end here.
+    pub groups: Groups,
+    /// The superblock's copy; the first subpool's groups end here.
     pub copy: BlockNo,
 }
 
-/// A resource group's parts, in blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GroupShape {
-    /// Header slot.
-    pub start: BlockNo,
-    pub bitmap_slots: u64,
-    pub first_block: u64,
-    pub block_count: u64,
-}
-
-/// Blocks that one bitmap slot speaks of.
-pub(crate) fn blocks_per_bitmap(geo: Geometry) -> u64 {
-    (geo.body_len() - braid_format::meta::MetaHeader::LEN) as u64 * PER_BYTE
-}
-
-impl GroupShape {
-    /// A group in `len` blocks from `start`; `None` when nothing fits behind its header.
-    pub fn new(geo: Geometry, start: u64, len: u64) -> Option<Self> {
-        let slot = geo.slot_blocks();
-        let per_bitmap = blocks_per_bitmap(geo);
-        let bitmap_slots = len.div_ceil(per_bitmap + slot);
-        let head = (1 + bitmap_slots) * slot;
-        let block_count = len.checked_sub(head).filter(|&n| n > 0)?;
-        Some(Self {
-            start: BlockNo(start),
-            bitmap_slots,
-            first_block: start + head,
-            // A last odd block of two-block slots would be of no use to metadata: data takes it.
-            block_count,
-        })
-    }
-    /// The header's fields.
-    pub fn raw(&self, index: u64) -> RawRgrp {
-        use zerocopy::FromZeros;
-        let mut raw = RawRgrp::new_zeroed();
-        raw.index.set(index);
-        raw.bitmap_slots.set(u32::try_from(self.bitmap_slots).unwrap_or(u32::MAX));
-        raw.first_block.set(self.first_block);
-        raw.block_count.set(self.block_count);
-        raw.free_blocks.set(self.block_count);
-        raw
-    }
-}
-
-/// The geometry of group `index` of a made file system, from the superblock alone.
-pub(crate) fn group_shape(
-    geo: Geometry,
-    sb: &RawSuperblock,
-    copy: BlockNo,
-    index: u64,
-) -> Option<GroupShape> {
-    let start = sb.rgrp_start.get() + index * sb.rgrp_blocks.get();
-    let end = (start + sb.rgrp_blocks.get()).min(copy.get());
-    GroupShape::new(geo, start, end.checked_sub(start)?)
-}
-
-fn default_nodes(size: Bytes) -> u16 {
-    match size.get() >> 30 {
+/// By the pool's size, and no more than a subpool for journals has room for.
+fn default_nodes(space: &Space) -> u16 {
+    let nodes = match space.size.get() >> 30 {
         0..4 => 4,
         4..64 => 8,
         _ => 16,
-    }
+    };
+    let room = space.journal.map_or(u64::MAX, |own| own.len.get() / JOURNAL_LEAST.get());
+    u16::try_from(room).map_or(nodes, |room| nodes.min(room.max(1)))
 }
 
-/// At most an eighth of the pool for all journals; 2 MiB to 128 MiB each.
-fn default_journal(size: Bytes, nodes: u16) -> Bytes {
-    let max = if size.get() >> 40 == 0 { Bytes(64 << 20) } else { Bytes(128 << 20) };
-    let share = size.get() / 8 / u64::from(nodes);
-    Bytes((share >> 20 << 20).clamp(2 << 20, max.get()))
+/// At most an eighth of the subpool for all journals, or all of their own; 2 MiB to 128 MiB each.
+fn default_journal(space: &Space, nodes: u16) -> Bytes {
+    let max = if space.size.get() >> 40 == 0 { Bytes(64 << 20) } else { Bytes(128 << 20) };
+    let room = space.journal.map_or(space.first.len.get() / 8, |own| own.len.get());
+    let share = room / u64::from(nodes);
+    Bytes((share >> 20 << 20).clamp(JOURNAL_LEAST.get(), max.get()))
 }
 
 /// What a mount needs to begin: [`crate::journal::RING_IMAGES_MIN`] bodies, in whole blocks.
@@ -140,28 +122,45 @@ fn lcm(a: u64, b: u64) -> u64 {
     a / x * b
 }
 
+/// How many blocks from one group to the next.
+fn stride(geo: Geometry, nodes: u16, room: u64, align: u64, group_min: u64) -> u64 {
+    let wanted = (u64::from(nodes) * GROUPS_PER_NODE).max(GROUPS_MIN);
+    let largest = (room / GROUPS_MIN).min(geo.block_size.blocks_for(GROUP_TARGET).get());
+    let blocks = (room / wanted).clamp(group_min.min(largest), largest.max(group_min));
+    blocks.max(room.div_ceil(GROUPS_MAX)).next_multiple_of(align)
+}
+
 impl Plan {
-    pub fn new(space: Space, options: &MakeOptions) -> Result<Self> {
+    pub fn new(space: &Space, options: &MakeOptions) -> Result<Self> {
         if space.size < POOL_MIN {
             let (have, need) = (space.size.get(), POOL_MIN.get());
             return Err(Error::PoolTooSmall { have, need });
         }
         let geo = Geometry { block_size: options.block_size, lock_sector: space.lock_sector };
-        let nodes = options.nodes.unwrap_or_else(|| default_nodes(space.size));
+        let nodes = options.nodes.unwrap_or_else(|| default_nodes(space));
         if nodes == 0 || nodes > RawSuperblock::NODE_SLOTS_MAX {
             return Err(Error::Invalid("number of node slots (1 to 1024)"));
         }
         let least = journal_min(geo);
-        let journal = options
-            .journal_size
-            .map_or_else(|| default_journal(space.size, nodes).max(least), Bytes);
+        let journal =
+            options.journal_size.map_or_else(|| default_journal(space, nodes).max(least), Bytes);
         if journal < least {
             return Err(Error::JournalTooSmall { size: journal, need: least });
         }
         let mut plan = Self::fixed_area(geo, nodes, journal);
-        plan.copy = geo.block_size.block_of(copy_offset(space.size));
-        plan.total_blocks = space.size.get() >> geo.block_size.shift();
-        plan.groups(space)?;
+        let shift = geo.block_size.shift();
+        plan.copy = geo.block_size.block_of(copy_offset(space.first.len));
+        plan.total_blocks = space.size.get() >> shift;
+        let mut start = plan.journal_area + u64::from(nodes) * plan.journal_blocks;
+        if let Some(own) = space.journal {
+            start = plan.journal_area;
+            plan.journals_apart(own)?;
+        }
+        if let Some(data) = space.data {
+            plan.meta_blocks = space.first.len.get() >> shift;
+            start = plan.data_groups(data, start)?;
+        }
+        plan.groups(space, start)?;
         Ok(plan)
     }
 
@@ -179,10 +178,12 @@ impl Plan {
         let node_slots = u64::from(nodes) * u64::from(RawSuperblock::AREA_SLOTS);
         let grain = bs.blocks_for(Bytes::MIB).get().next_multiple_of(slot);
         let journal_area = (node_area + node_slots * slot).next_multiple_of(grain);
+        let none = Span::default();
         Self {
             geo,
             nodes,
             total_blocks: 0,
+            meta_blocks: 0,
             named_start,
             plock_start,
             slot_area,
@@ -190,82 +191,180 @@ impl Plan {
             node_area,
             journal_area,
             journal_blocks: bs.blocks_for(journal).get(),
-            rgrp_start: 0,
-            rgrp_blocks: 0,
-            rgrp_count: 0,
+            groups: Groups { geo, first: none, data: none, heads: 0, head_slots: 0 },
             copy: BlockNo(0),
         }
     }
 
-    /// Groups begin on stripe-width boundaries, unless that would waste much of a small pool.
-    fn groups(&mut self, space: Space) -> Result<()> {
+    /// The journals go to their own subpool.
+    fn journals_apart(&mut self, own: SubpoolInfo) -> Result<()> {
+        let bs = self.geo.block_size;
+        let first = bs.blocks_for(Bytes(own.start.get())).get();
+        self.journal_area = first.next_multiple_of(self.geo.slot_blocks());
+        let end = self.journal_area + u64::from(self.nodes) * self.journal_blocks;
+        let (end, have) = (end << bs.shift(), own.len.get());
+        if end > own.start.get() + have {
+            let (kind, need) = ("journals", end - own.start.get());
+            return Err(Error::SubpoolTooSmall { kind, have, need });
+        }
+        Ok(())
+    }
+
+    /// Groups of nothing but blocks, each a number of whole rows; their heads from `heads` on, whose
+    /// end is given.
+    fn data_groups(&mut self, data: SubpoolInfo, heads: u64) -> Result<u64> {
+        let (bs, geo) = (self.geo.block_size, self.geo);
+        let (have, need) = (data.len.get(), DATA_MIN.get().max(data.width.get()));
+        if have < need {
+            return Err(Error::SubpoolTooSmall { kind: "file data", have, need });
+        }
+        let start = bs.blocks_for(Bytes(data.start.get())).get();
+        let end = (data.start.get() + have) >> bs.shift();
+        let room = end.saturating_sub(start);
+        let row = row(geo, data);
+        let group_min = bs.blocks_for(GROUP_MIN).get().max(row);
+        let stride = stride(geo, self.nodes, room, row, group_min);
+        let count = room.div_ceil(stride);
+        self.groups.data = Span { start, stride, count, end };
+        self.groups.heads = heads.next_multiple_of(geo.slot_blocks());
+        self.groups.head_slots = 1 + stride.div_ceil(blocks_per_bitmap(geo));
+        Ok(self.groups.heads + count * self.groups.head_slots * geo.slot_blocks())
+    }
+
+    /// Groups of the first subpool, from `start` on. They begin on stripe-width boundaries, unless
+    /// that would waste much of a small pool.
+    fn groups(&mut self, space: &Space, start: u64) -> Result<()> {
         let bs = self.geo.block_size;
         let slot = self.geo.slot_blocks();
-        let journals = self.journal_area + u64::from(self.nodes) * self.journal_blocks;
         let chunk = self.geo.chunk_blocks();
-        let group_min = bs.blocks_for(GROUP_MIN).get().max(4 * chunk);
-        let need = (journals + 2 * group_min) << bs.shift();
-        let too_small =
-            Error::PoolTooSmall { have: space.size.get(), need: need.max(POOL_MIN.get()) };
-        let Some(room) = self.copy.get().checked_sub(journals).filter(|&n| n >= 2 * group_min)
-        else {
+        let apart = space.data.is_some();
+        let (least, chunks) = if apart { (META_GROUP_MIN, 5) } else { (GROUP_MIN, 4) };
+        let group_min = bs.blocks_for(least).get().max(chunks * chunk);
+        let need = (start + 2 * group_min) << bs.shift();
+        let have = space.first.len.get();
+        let too_small = if apart {
+            Error::SubpoolTooSmall { kind: "metadata", have, need }
+        } else {
+            Error::PoolTooSmall { have, need: need.max(POOL_MIN.get()) }
+        };
+        let Some(room) = self.copy.get().checked_sub(start).filter(|&n| n >= 2 * group_min) else {
             return Err(too_small);
         };
-        let width = space.stripe_width.get();
+        let width = space.first.width.get();
         let whole = width != 0 && width.is_multiple_of(bs.bytes().get());
         let mut align = lcm(if whole { width >> bs.shift() } else { 1 }, slot);
         if align > group_min / 2 || align > room / 16 {
             align = slot;
         }
-        self.rgrp_start = journals.next_multiple_of(align);
-        let room = self.copy.get() - self.rgrp_start;
-        let wanted = (u64::from(self.nodes) * GROUPS_PER_NODE).max(GROUPS_MIN);
-        let largest = (room / GROUPS_MIN).min(bs.blocks_for(GROUP_TARGET).get());
-        let blocks = (room / wanted).clamp(group_min.min(largest), largest.max(group_min));
-        let blocks = blocks.max(room.div_ceil(GROUPS_MAX));
-        self.rgrp_blocks = blocks.next_multiple_of(align);
-        let (count, rest) = (room / self.rgrp_blocks, room % self.rgrp_blocks);
-        let last = GroupShape::new(self.geo, 0, rest)
+        let start = start.next_multiple_of(align);
+        let room = self.copy.get() - start;
+        let stride = stride(self.geo, self.nodes, room, align, group_min);
+        let (count, rest) = (room / stride, room % stride);
+        let last = GroupShape::new(self.geo, SubpoolKind::General, 0, rest)
             .is_some_and(|g| g.block_count >= LAST_GROUP_CHUNKS * chunk);
-        self.rgrp_count = count + u64::from(last);
-        if self.rgrp_count == 0 { Err(too_small) } else { Ok(()) }
+        let count = count + u64::from(last);
+        self.groups.first = Span { start, stride, count, end: self.copy.get() };
+        if count == 0 { Err(too_small) } else { Ok(()) }
     }
 
     /// Group `index`.
     pub fn group(&self, index: u64) -> Option<GroupShape> {
-        let start = self.rgrp_start + index * self.rgrp_blocks;
-        let end = (start + self.rgrp_blocks).min(self.copy.get());
-        GroupShape::new(self.geo, start, end.checked_sub(start)?)
+        self.groups.shape(index)
     }
 }
 
-/// Where the superblock's copy stands (as `Volume::copy_offset`).
-fn copy_offset(size: Bytes) -> ByteOffset {
-    const GRAIN: u64 = 128 << 10;
-    ByteOffset((size.get().saturating_sub(1)) / GRAIN * GRAIN)
+/// Blocks in a row of the data subpool; 1 where rows are not made of whole blocks.
+fn row(geo: Geometry, data: SubpoolInfo) -> u64 {
+    let block = geo.block_size.bytes().get();
+    let (start, width) = (data.start.get(), data.width.get());
+    let whole = width != 0 && start.is_multiple_of(block) && width.is_multiple_of(block);
+    if whole { width / block } else { 1 }
 }
 
 #[cfg(test)]
 mod tests {
-    use braid_format::BlockSize;
+    use braid_format::{BlockSize, ByteOffset};
 
     use super::*;
 
+    fn subpool(kind: SubpoolKind, start: u64, len: u64, width: u64) -> SubpoolInfo {
+        SubpoolInfo { kind, start: ByteOffset(start), len: Bytes(len), width: Bytes(width) }
+    }
+    fn one(size: u64, width: u64, sector: u64) -> Space {
+        Space {
+            size: Bytes(size),
+            lock_sector: Bytes(sector),
+            first: subpool(SubpoolKind::General, 0, size, width),
+            journal: None,
+            data: None,
+        }
+    }
     fn plan(size: u64, f: impl FnOnce(&mut MakeOptions)) -> Result<Plan> {
         let mut options = MakeOptions::default();
         f(&mut options);
-        let space =
-            Space { size: Bytes(size), stripe_width: Bytes(1 << 20), lock_sector: Bytes(512) };
-        Plan::new(space, &options)
+        Plan::new(&one(size, 1 << 20, 512), &options)
+    }
+    /// Bytes of metadata, of journals (0: no subpool for them), of file data and of its rows.
+    fn apart(meta: u64, journal: u64, data: u64, width: u64) -> Space {
+        use SubpoolKind as K;
+        Space {
+            size: Bytes(meta + journal + data),
+            lock_sector: Bytes(512),
+            first: subpool(K::Metadata, 0, meta, 0),
+            journal: (journal > 0).then(|| subpool(K::Journal, meta, journal, 0)),
+            data: Some(subpool(K::Data, meta + journal, data, width)),
+        }
+    }
+    /// Everything is where it may be, and nothing overlaps.
+    fn check_apart(p: &Plan, space: &Space) {
+        let (g, shift) = (&p.groups, p.geo.block_size.shift());
+        let meta_end = space.first.len.get() >> shift;
+        let journals = p.journal_area..p.journal_area + u64::from(p.nodes) * p.journal_blocks;
+        let own = space.journal.map_or((0, meta_end), |j| {
+            (j.start.get() >> shift, (j.start.get() + j.len.get()) >> shift)
+        });
+        assert!(journals.start >= own.0 && journals.end <= own.1, "{p:?}");
+        if space.journal.is_none() {
+            assert!(journals.end <= g.heads);
+        }
+        let slot = p.geo.slot_blocks();
+        let mut head_end = g.heads;
+        let mut end = g.data.start;
+        for i in g.first.count..g.count() {
+            let shape = g.shape(i).unwrap();
+            assert_eq!((shape.kind, shape.start.get()), (SubpoolKind::Data, head_end));
+            assert!(shape.bitmap_slots < g.head_slots);
+            assert!(shape.bitmap_slots * blocks_per_bitmap(p.geo) >= shape.block_count);
+            head_end += g.head_slots * slot;
+            assert_eq!(shape.first_block, end);
+            end += shape.block_count;
+            for block in [shape.first_block, end - 1] {
+                assert_eq!(g.of_block(BlockNo(block)), Some(i));
+                assert!(!g.may_hold_slot(BlockNo(block)));
+            }
+            assert_eq!(g.of_block(shape.start), None);
+            let room = end - shape.first_block;
+            assert_eq!(g.part(shape.first_block, room + 5), room);
+        }
+        let data = space.data.unwrap();
+        assert_eq!((end, g.data.end), ((data.start.get() + data.len.get()) >> shift, end));
+        assert_eq!(g.data.start << shift, data.start.get());
+        assert_eq!((g.data.stride << shift) % data.width.get().max(1), 0, "whole rows");
+        assert!(head_end <= g.first.start && g.first.end < meta_end);
+        assert_eq!(g.data_total(), g.data.end - g.data.start);
+        for i in 0..g.first.count {
+            assert_eq!(g.shape(i).unwrap().kind, SubpoolKind::Metadata);
+        }
     }
     fn check(p: &Plan) {
         let slot = p.geo.slot_blocks();
-        for at in [p.named_start, p.plock_start, p.node_area, p.rgrp_start, p.rgrp_blocks] {
+        let span = p.groups.first;
+        for at in [p.named_start, p.plock_start, p.node_area, span.start, span.stride] {
             assert_eq!(at % slot, 0);
         }
-        let mut end = p.rgrp_start;
-        assert!(end >= p.journal_area + u64::from(p.nodes) * p.journal_blocks);
-        for i in 0..p.rgrp_count {
+        let mut end = span.start;
+        assert!(p.meta_blocks > 0 || end >= p.journal_area + u64::from(p.nodes) * p.journal_blocks);
+        for i in 0..span.count {
             let g = p.group(i).unwrap();
             assert_eq!(g.start.get(), end);
             assert!(g.bitmap_slots * blocks_per_bitmap(p.geo) >= g.block_count);
@@ -283,16 +382,60 @@ mod tests {
             for extra in [0, 1 << 20, 777 << 20] {
                 let p = plan((1_u64 << shift) + extra, |_| {}).unwrap();
                 check(&p);
-                assert!(p.rgrp_count >= 4, "{p:?}");
-                assert!(p.rgrp_count <= GROUPS_MAX + 1);
+                assert!(p.groups.count() >= 4, "{p:?}");
+                assert!(p.groups.count() <= GROUPS_MAX + 1);
                 let journals = u64::from(p.nodes) * p.journal_blocks;
                 assert!(journals <= p.total_blocks / 8 + 64, "{p:?}");
                 if shift >= 30 {
-                    assert_eq!(p.rgrp_start % 256, 0, "stripe width");
-                    assert_eq!(p.rgrp_blocks % 256, 0, "stripe width");
+                    assert_eq!(p.groups.first.start % 256, 0, "stripe width");
+                    assert_eq!(p.groups.first.stride % 256, 0, "stripe width");
                 }
             }
         }
+    }
+    #[test]
+    fn subpools_from_tiny_to_huge_fit() {
+        for shift in 26..=50 {
+            for (part, journal) in [(2, 0), (8, 16 << 20), (100, 0), (100, 1 << 30)] {
+                let data = 1_u64 << shift;
+                let meta = (data / part).max(24 << 20).next_multiple_of(1 << 20);
+                for width in [0, 768 << 10, 1 << 20, 5 << 20] {
+                    let data = data - data.checked_rem(width).unwrap_or(0);
+                    let space = apart(meta, journal, data, width);
+                    let p = Plan::new(&space, &MakeOptions::default()).unwrap();
+                    check(&p);
+                    check_apart(&p, &space);
+                    assert!(p.groups.count() <= 2 * GROUPS_MAX + 2);
+                }
+            }
+        }
+        for (block, sector) in [(4096, 4096), (65536, 4096), (65536, 512)] {
+            let block_size = BlockSize::new(Bytes(block)).unwrap();
+            let o = MakeOptions { block_size, ..MakeOptions::default() };
+            for size in [1 << 30, 1 << 41_u64] {
+                let space =
+                    Space { lock_sector: Bytes(sector), ..apart(size / 8, 0, size, 1 << 20) };
+                let p = Plan::new(&space, &o).unwrap();
+                check(&p);
+                check_apart(&p, &space);
+            }
+        }
+    }
+    #[test]
+    fn too_small_subpools_are_refused_by_name() {
+        let small = |space: Space| match Plan::new(&space, &MakeOptions::default()) {
+            Err(Error::SubpoolTooSmall { kind, have, need }) => {
+                assert!(have < need);
+                (kind, need)
+            }
+            other => panic!("{other:?}"),
+        };
+        let (kind, need) = small(apart(4 << 20, 0, 1 << 30, 1 << 20));
+        assert_eq!(kind, "metadata");
+        let enough = (need + (1 << 20)).next_multiple_of(1 << 20);
+        Plan::new(&apart(enough, 0, 1 << 30, 1 << 20), &MakeOptions::default()).unwrap();
+        assert_eq!(small(apart(64 << 20, 1 << 20, 1 << 30, 1 << 20)).0, "journals");
+        assert_eq!(small(apart(64 << 20, 0, 8 << 20, 1 << 20)).0, "file data");
     }
     #[test]
     fn large_blocks_and_sectors_fit() {
@@ -300,12 +443,7 @@ mod tests {
             let mut o = MakeOptions::default();
             o.block_size = BlockSize::new(Bytes(block)).unwrap();
             for size in [256 << 20, 1 << 30, 1 << 41_u64] {
-                let space = Space {
-                    size: Bytes(size),
-                    stripe_width: Bytes(768 << 10),
-                    lock_sector: Bytes(sector),
-                };
-                check(&Plan::new(space, &o).unwrap());
+                check(&Plan::new(&one(size, 768 << 10, sector), &o).unwrap());
             }
         }
     }

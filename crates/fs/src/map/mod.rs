@@ -83,9 +83,9 @@ impl Extent {
 /// Pool blocks that may hold data: hostile extents stop here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// First block of the first resource group.
+    /// First block of the first resource group that may hold data.
     pub start: u64,
-    /// One past the last block of the file system.
+    /// One past the last.
     pub end: u64,
 }
 

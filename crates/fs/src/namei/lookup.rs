@@ -64,11 +64,10 @@ pub(crate) fn readlink(core: &Arc<Core>, ino: InodeNo) -> Result<Vec<u8>> {
     let start = BlockNo(extent.physical.get());
     let geo = core.volume.geo;
     let blocks = geo.block_size.blocks_for(Bytes::from(size));
+    let (first, bound) = core.volume.data_bounds();
     let fits = BlockCount(u64::from(extent.len.get())) >= blocks
-        && start
-            .get()
-            .checked_add(blocks.0)
-            .is_some_and(|end| end <= core.volume.sb.total_blocks.get() && start.get() > 0);
+        && start.get() >= first
+        && start.get().checked_add(blocks.0).is_some_and(|end| end <= bound);
     if !fits {
         return Err(bad("extent of a symbolic link"));
     }

@@ -81,7 +81,7 @@ fn grow_out_of_the_dinode_and_back() {
     unlink(&node, node.volume.root(), b"f").unwrap();
     node.meta.commit().unwrap();
     node.alloc.drain_frees().unwrap();
-    assert_eq!(node.alloc.totals().2, totals.2 - 1);
+    assert_eq!(node.alloc.totals().inodes, totals.inodes - 1);
     node.unmount_clean();
 }
 

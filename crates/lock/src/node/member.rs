@@ -1,7 +1,7 @@
 //! This node's place in the cluster: joining, beating, watching, leaving.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
 use super::{
-    HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NotRecovered, Peers, Recover,
+    Deltas, HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NotRecovered, Peers, Recover,
 };
 use crate::dlock::Hint;
 use crate::error::LockError;
@@ -51,8 +51,7 @@ struct Inner {
     manager: OnceLock<Weak<LockManager>>,
     slots: RwLock<Vec<Cached>>,
     beats: Mutex<HashMap<NodeId, (Heartbeat, Instant)>>,
-    free_delta: AtomicI64,
-    inode_delta: AtomicI64,
+    deltas: Mutex<Deltas>,
     stop: (Mutex<bool>, Condvar),
     /// Wakes the watcher: `None` to end.
     watcher: Mutex<Option<Sender<Option<Recovery>>>>,
@@ -96,8 +95,7 @@ impl Membership {
             manager: OnceLock::new(),
             slots: RwLock::new(Vec::new()),
             beats: Mutex::new(HashMap::new()),
-            free_delta: AtomicI64::new(0),
-            inode_delta: AtomicI64::new(0),
+            deltas: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             watcher: Mutex::new(None),
             recovery: Mutex::new(None),
@@ -155,18 +153,17 @@ impl Membership {
         }
     }
     /// Publishes this node's change of the counters with the next heartbeat.
-    pub fn publish(&self, free_delta: i64, inode_delta: i64) {
-        self.inner.free_delta.store(free_delta, Ordering::Relaxed);
-        self.inner.inode_delta.store(inode_delta, Ordering::Relaxed);
+    pub fn publish(&self, deltas: Deltas) {
+        *self.inner.deltas.lock() = deltas;
     }
-    /// Sum of the changes (free blocks, inodes) that the other living nodes published.
-    pub fn others_deltas(&self) -> (i64, i64) {
+    /// Sum of the changes that the other living nodes published.
+    pub fn others_deltas(&self) -> Deltas {
         let slots = self.inner.slots.read();
         let beats = self.inner.beats.lock();
         let lives = slots.iter().filter(|s| s.record.state != SlotState::Free);
         let beats = lives.filter_map(|s| beats.get(&s.record.life.slot)).map(|b| &b.0);
-        beats.filter(|b| b.life != self.inner.me).fold((0, 0), |(free, inodes), b| {
-            (free.wrapping_add(b.free_delta), inodes.wrapping_add(b.inode_delta))
+        beats.filter(|b| b.life != self.inner.me).fold(Deltas::default(), |sum, b| {
+            sum + Deltas { free: b.free_delta, inodes: b.inode_delta, meta: b.meta_delta }
         })
     }
     /// All slots that are not free.
@@ -328,6 +325,7 @@ impl Inner {
             sequence: 0,
             free_delta: 0,
             inode_delta: 0,
+            meta_delta: 0,
             wishes: Vec::new(),
         };
         let mut sector = vec![0; self.store.sector_len()];
@@ -335,8 +333,9 @@ impl Inner {
         let (stopped, condition) = &self.stop;
         loop {
             beat.sequence += 1;
-            beat.free_delta = self.free_delta.load(Ordering::Relaxed);
-            beat.inode_delta = self.inode_delta.load(Ordering::Relaxed);
+            let deltas = *self.deltas.lock();
+            (beat.free_delta, beat.inode_delta) = (deltas.free, deltas.inodes);
+            beat.meta_delta = deltas.meta;
             let manager = self.manager();
             beat.wishes = manager.map_or_else(Vec::new, |m| m.wishes(RawHeartbeat::WISHES));
             beat.encode(&mut sector);

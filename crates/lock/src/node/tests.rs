@@ -86,14 +86,15 @@ fn nodes_join_beat_and_leave() {
     let b = node(&all, &locks);
     assert_eq!(a.member.me().slot, NodeId(0));
     assert_eq!(b.member.me().slot, NodeId(1));
-    a.member.publish(-5, 2);
-    until("deltas", || b.member.others_deltas() == (-5, 2));
+    let deltas = Deltas { free: -5, inodes: 2, meta: -7 };
+    a.member.publish(deltas);
+    until("deltas", || b.member.others_deltas() == deltas);
     until("two nodes", || a.member.nodes().iter().filter(|n| n.beating).count() == 2);
     let first = a.member.me();
     a.manager.shutdown().unwrap();
     a.member.leave().unwrap();
     until("seen to be gone", || b.member.liveness(first) == Liveness::Dead);
-    until("deltas without it", || b.member.others_deltas() == (0, 0));
+    until("deltas without it", || b.member.others_deltas() == Deltas::default());
     let c = node(&all, &locks);
     assert_eq!(c.member.me().slot, NodeId(0));
     assert_eq!(c.member.me().incarnation.0, first.incarnation.0 + 1);

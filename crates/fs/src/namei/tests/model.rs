@@ -280,7 +280,7 @@ proptest! {
         }
         prop_assert_eq!(orphan::reap(&node).unwrap(), 0);
         let live: BTreeSet<_> = model.inodes.keys().collect();
-        prop_assert_eq!(node.alloc.totals().2 - before.2, live.len() as u64 - 1);
+        prop_assert_eq!(node.alloc.totals().inodes - before.inodes, live.len() as u64 - 1);
         node.unmount();
         // Another node reads it from the devices.
         let node = mount(&pool, 1);

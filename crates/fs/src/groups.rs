@@ -1,0 +1,238 @@
+//! Where resource groups are: pure functions of the superblock.
+//!
+//! ```text
+//!  one subpool        | fixed area | head blocks | head blocks | ...       | copy |
+//!  with subpools      | fixed area | heads of data groups | head blocks | ... | copy |   metadata
+//!                     | blocks | blocks | blocks | ...                                   data
+//! ```
+//! The groups of the first subpool come first, each behind its head (header slot, bitmap slots). A
+//! data subpool's are nothing but blocks of file data, so that no lock record and no body stands
+//! there. A group's lock is its header's, wherever that is.
+
+use braid_format::label::SubpoolKind;
+use braid_format::meta::{Geometry, MetaHeader};
+use braid_format::rgrp::RawRgrp;
+use braid_format::superblock::RawSuperblock;
+use braid_format::{BlockNo, ByteOffset, Bytes};
+use zerocopy::FromZeros;
+
+use crate::alloc::bits::PER_BYTE;
+
+/// Whether blocks of such a group may hold file data.
+pub(crate) fn takes_data(kind: SubpoolKind) -> bool {
+    matches!(kind, SubpoolKind::General | SubpoolKind::Data)
+}
+/// Whether blocks of such a group may be metadata slots.
+pub(crate) fn takes_slots(kind: SubpoolKind) -> bool {
+    matches!(kind, SubpoolKind::General | SubpoolKind::Metadata)
+}
+
+/// Where the superblock's copy stands in a (sub)pool of `size` bytes: the last 128 KiB boundary
+/// (the largest slot).
+pub(crate) fn copy_offset(size: Bytes) -> ByteOffset {
+    const GRAIN: u64 = 128 << 10;
+    ByteOffset(size.get().saturating_sub(1) / GRAIN * GRAIN)
+}
+
+/// Blocks that one bitmap slot speaks of.
+pub(crate) fn blocks_per_bitmap(geo: Geometry) -> u64 {
+    (geo.body_len() - MetaHeader::LEN) as u64 * PER_BYTE
+}
+
+/// A resource group's parts, in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GroupShape {
+    /// What its blocks may hold.
+    pub kind: SubpoolKind,
+    /// Header slot.
+    pub start: BlockNo,
+    pub bitmap_slots: u64,
+    pub first_block: u64,
+    pub block_count: u64,
+}
+
+impl GroupShape {
+    /// A group in `len` blocks from `start`; `None` when nothing fits behind its header.
+    pub fn new(geo: Geometry, kind: SubpoolKind, start: u64, len: u64) -> Option<Self> {
+        let slot = geo.slot_blocks();
+        let per_bitmap = blocks_per_bitmap(geo);
+        let bitmap_slots = len.div_ceil(per_bitmap + slot);
+        let head = (1 + bitmap_slots) * slot;
+        // A last odd block of two-block slots would be of no use to metadata: data takes it.
+        let block_count = len.checked_sub(head).filter(|&n| n > 0)?;
+        Some(Self {
+            kind,
+            start: BlockNo(start),
+            bitmap_slots,
+            first_block: start + head,
+            block_count,
+        })
+    }
+    /// A data group of `len` blocks from `first_block`, its head at `head`.
+    fn apart(geo: Geometry, head: u64, first_block: u64, len: u64) -> Option<Self> {
+        let bitmap_slots = len.div_ceil(blocks_per_bitmap(geo));
+        let kind = SubpoolKind::Data;
+        let shape =
+            Self { kind, start: BlockNo(head), bitmap_slots, first_block, block_count: len };
+        (len > 0).then_some(shape)
+    }
+    /// The header's fields.
+    pub fn raw(&self, index: u64) -> RawRgrp {
+        let mut raw = RawRgrp::new_zeroed();
+        raw.index.set(index);
+        raw.bitmap_slots.set(u32::try_from(self.bitmap_slots).unwrap_or(u32::MAX));
+        raw.subpool.set(u32::from(self.kind as u16));
+        raw.first_block.set(self.first_block);
+        raw.block_count.set(self.block_count);
+        raw.free_blocks.set(self.block_count);
+        raw
+    }
+    /// Place in the group of a run, if all of it is among the group's blocks.
+    pub fn local(&self, start: u64, len: u64) -> Option<u64> {
+        let at = start.checked_sub(self.first_block)?;
+        (len <= self.block_count && at <= self.block_count - len).then_some(at)
+    }
+}
+
+/// Groups side by side, in blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// First block of the first one.
+    pub start: u64,
+    /// From one to the next.
+    pub stride: u64,
+    pub count: u64,
+    /// The last one ends here at the latest.
+    pub end: u64,
+}
+
+impl Span {
+    /// First block and blocks of group `index`.
+    fn range(&self, index: u64) -> Option<(u64, u64)> {
+        if index >= self.count {
+            return None;
+        }
+        let start = self.start.checked_add(index.checked_mul(self.stride)?)?;
+        let end = start.checked_add(self.stride)?.min(self.end);
+        Some((start, end.checked_sub(start)?))
+    }
+    fn index_of(&self, block: u64) -> Option<u64> {
+        let index = block.checked_sub(self.start)?.checked_div(self.stride)?;
+        (index < self.count && block < self.end).then_some(index)
+    }
+}
+
+/// All groups of a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Groups {
+    pub geo: Geometry,
+    /// In the first subpool, each behind its head.
+    pub first: Span,
+    /// In the data subpool; none in a pool of one subpool.
+    pub data: Span,
+    /// Head of the first data group.
+    pub heads: u64,
+    /// Slots from one head to the next.
+    pub head_slots: u64,
+}
+
+impl Groups {
+    /// As a verified superblock says.
+    pub fn of(geo: Geometry, sb: &RawSuperblock) -> Self {
+        let (start, stride) = (sb.rgrp_start.get(), sb.rgrp_blocks.get());
+        let count = sb.rgrp_count.get();
+        Self {
+            geo,
+            first: Span { start, stride, count, end: copy_block(geo, sb).get() },
+            data: Span {
+                start: sb.data_start.get(),
+                stride: sb.data_blocks.get(),
+                count: sb.data_count.get(),
+                end: sb.data_end.get(),
+            },
+            heads: sb.data_heads.get(),
+            head_slots: sb.data_head_slots.get(),
+        }
+    }
+    /// Whether metadata and file data stand in groups of their own.
+    pub fn split(&self) -> bool {
+        self.data.count > 0
+    }
+    /// All groups.
+    pub fn count(&self) -> u64 {
+        self.first.count + self.data.count
+    }
+    /// What group `index` may hold.
+    pub fn kind(&self, index: u64) -> SubpoolKind {
+        match (self.split(), index < self.first.count) {
+            (false, _) => SubpoolKind::General,
+            (true, true) => SubpoolKind::Metadata,
+            (true, false) => SubpoolKind::Data,
+        }
+    }
+    /// Header slot of group `index`.
+    pub fn head(&self, index: u64) -> BlockNo {
+        match index.checked_sub(self.first.count) {
+            None => BlockNo(self.first.start + index * self.first.stride),
+            Some(n) => BlockNo(self.heads + n * self.head_slots * self.geo.slot_blocks()),
+        }
+    }
+    /// The parts of group `index`, if there is one.
+    pub fn shape(&self, index: u64) -> Option<GroupShape> {
+        match index.checked_sub(self.first.count) {
+            None => {
+                let (start, len) = self.first.range(index)?;
+                GroupShape::new(self.geo, self.kind(index), start, len)
+            }
+            Some(n) => {
+                let (start, len) = self.data.range(n)?;
+                GroupShape::apart(self.geo, self.head(index).get(), start, len)
+            }
+        }
+    }
+    /// The group that `block` lies in, if it lies in one: in the first subpool also among the
+    /// slots of its head.
+    pub fn of_block(&self, block: BlockNo) -> Option<u64> {
+        let first = self.first.index_of(block.get());
+        first.or_else(|| self.data.index_of(block.get()).map(|n| n + self.first.count))
+    }
+    /// The group among whose blocks all of a run is, and the run's place there.
+    pub fn locate(&self, start: u64, len: u64) -> Option<(u64, GroupShape, u64)> {
+        let index = self.of_block(BlockNo(start))?;
+        let shape = self.shape(index)?;
+        Some((index, shape, shape.local(start, len)?))
+    }
+    /// Whether a metadata slot may stand at `block`, as far as groups go.
+    pub fn may_hold_slot(&self, block: BlockNo) -> bool {
+        self.first.index_of(block.get()).is_some()
+    }
+    /// First and one past the last block that may be file data.
+    pub fn data_bounds(&self, total: u64) -> (u64, u64) {
+        if self.split() { (self.data.start, self.data.end) } else { (self.first.start, total) }
+    }
+    /// The longest part of a run from its start on that lies in one group. Data groups stand side
+    /// by side, so a file's blocks may go on from one to the next.
+    pub fn part(&self, start: u64, len: u64) -> u64 {
+        let Some(n) = self.data.index_of(start) else { return len };
+        self.data.range(n).map_or(len, |(first, blocks)| len.min(first + blocks - start))
+    }
+    /// Most groups that `len` blocks of a file touch.
+    pub fn touched(&self, len: u64) -> u64 {
+        let span = if self.split() { &self.data } else { &self.first };
+        len / span.stride.max(1) + 2
+    }
+    /// Blocks that may hold file data.
+    pub fn data_total(&self) -> u64 {
+        let from = if self.split() { self.first.count } else { 0 };
+        (from..self.count()).filter_map(|i| self.shape(i)).map(|g| g.block_count).sum()
+    }
+}
+
+/// Block of the superblock's copy.
+pub(crate) fn copy_block(geo: Geometry, sb: &RawSuperblock) -> BlockNo {
+    let blocks = match sb.meta_blocks.get() {
+        0 => sb.total_blocks.get(),
+        n => n,
+    };
+    geo.block_size.block_of(copy_offset(Bytes(blocks << geo.block_size.shift())))
+}
