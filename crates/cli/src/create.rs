@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use braid_format::label::Label;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockSize, Bytes};
 use braid_fs::make::{MakeOptions, make, may_make};
 use braid_pool::device::Device;
-use braid_pool::layout::{Weights, subpool_name};
+use braid_pool::layout::Weights;
 use braid_pool::{CreateOptions, Pool};
 
 use crate::{shape, size, sources, topology, ui};
@@ -91,7 +90,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         topology::print(&plan.label, &paths);
     }
-    refuse_subpools(&plan.label)?;
     may_make(&plan.info, &make_options).context("cannot make the file system")?;
     if args.dry_run {
         if !args.json {
@@ -128,19 +126,6 @@ fn refuse_live(device: &dyn Device) -> Result<()> {
         if device.byte_locked(1 + u64::from(slot))? {
             bail!("{}: in use: node {slot} of a Braid pool has it mounted", device.info().name);
         }
-    }
-    Ok(())
-}
-
-/// The pool layer has subpools; the file system does not know where to put what yet.
-fn refuse_subpools(label: &Label) -> Result<()> {
-    let kinds: Vec<_> = label.segments.iter().map(|s| subpool_name(s.subpool)).collect();
-    if kinds.len() > 1 {
-        bail!(
-            "this pool would have subpools ({}), which this version cannot put a file system on \
-             yet; mirrors (--mirror 2) need none",
-            kinds.join(", ")
-        );
     }
     Ok(())
 }

@@ -145,10 +145,30 @@ fn bad_layouts_are_refused() {
 }
 
 #[test]
-fn parity_waits_for_subpools() {
+fn parity_gets_a_subpool_for_metadata() {
     let d = Disks::new(4, 256);
-    let said = fails(&d.with(&["create", "p", "--parity", "1"], &[]));
+    let said = ok(&d.with(&["create", "p", "--parity", "1"], &[]));
     assert!(said.contains("parity 3+1") && said.contains("metadata"), "{said}");
-    assert!(said.contains("subpools") && said.contains("--mirror"), "{said}");
-    assert!(!scanned(&d).contains("epoch"), "nothing was written");
+    let checked = ok(&d.with(&["check"], &[]));
+    assert!(checked.contains("clean"), "{checked}");
+    let status: Value = serde_json::from_str(&ok(&d.with(&["status"], &["--json"]))).unwrap();
+    // Space for files is that of the data subpool.
+    let pool = &status["pool"];
+    let (free, size) = (&pool["fs_free"], &pool["fs_size"]);
+    assert_eq!(free, size, "{pool}");
+    assert!(size.as_u64().unwrap() < pool["size"].as_u64().unwrap());
+}
+
+#[test]
+fn subpools_without_redundancy_are_for_as_many_nodes_as_any() {
+    let d = Disks::new(3, 128);
+    let layout = "metadata=stripe(0[32M],1[32M]); journal=stripe(2[32M]); data=stripe(all)";
+    let said = ok(&d.with(&["create", "p", "--layout", layout], &[]));
+    for kind in ["metadata", "journal", "data"] {
+        assert!(said.contains(kind), "{said}");
+    }
+    assert!(ok(&d.with(&["check"], &[])).contains("clean"));
+    let small = "metadata=stripe(0[2M]); data=stripe(all)";
+    let said = fails(&d.with(&["create", "p", "--force", "--layout", small], &[]));
+    assert!(said.contains("the subpool for metadata has"), "{said}");
 }

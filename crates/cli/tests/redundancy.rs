@@ -78,6 +78,26 @@ fn sums(dir: &Path) -> String {
 }
 
 #[test]
+fn files_on_parity_outlive_a_member() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(4, 4, &["--parity", "1"]);
+    let written = fill(&m.dir);
+    ok(&["fail", m.dir(), "1"]);
+    assert_eq!(sums(&m.dir), written);
+    sh(&format!("cp -r {0}/tree {0}/copy && rm -r {0}/tree {0}/big", m.dir()));
+    let written = sums(&m.dir);
+    unmount_idle(&m.dir);
+    let left = [m.disk(0), m.disk(2), m.disk(3)];
+    m.mount(&m.disks.names(), &[]);
+    assert_eq!(sums(&m.dir), written);
+    unmount_idle(&m.dir);
+    let check = ok(&[&["check"], &left[..]].concat());
+    assert!(check.contains("clean"), "{check}");
+}
+
+#[test]
 fn a_member_is_failed_replaced_and_scrubbed_while_mounted() {
     if !can_mount() {
         return;

@@ -240,6 +240,25 @@ mod tests {
     }
 
     #[test]
+    fn no_lock_stands_among_file_data() {
+        let text = "[subpools]\nmetadata = \"stripe(0[8M])\"\ndata = \"stripe(all)\"";
+        let mut options = braid_pool::CreateOptions::new("apart");
+        options.layout = Some(braid_pool::layout::LayoutFile::parse(text).unwrap().layout);
+        let device = braid_pool::device::MemoryDevice::new("m", Bytes(32 << 20), Bytes(512));
+        let pool = Pool::create(vec![device], &options).unwrap();
+        let data = pool.info().subpools[1];
+        let first = data.start.0 >> BlockSize::DEFAULT.shift();
+        let sector = pool.info().lock_sector;
+        let store = DeviceStore::new(pool, BlockSize::DEFAULT, sector);
+        for lock in [first, first + 100].map(LockNo) {
+            let bytes = vec![0; sector.to_usize()];
+            let refused = store.compare_and_write(lock, &bytes, &bytes);
+            assert!(matches!(refused, Err(StoreError::Outside { .. })), "{lock}");
+        }
+        assert!(store.read(LockNo(first - 1)).is_ok());
+    }
+
+    #[test]
     fn damage_is_reported_by_name() {
         let pool = Pool::for_tests(1, Bytes(8 << 20));
         let store = DeviceStore::new(pool, BlockSize::DEFAULT, Bytes(512));
