@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use braid_device::Device;
+use braid_format::Epoch;
 use braid_format::label::{Label, Member, MemberState};
 
 use crate::Pool;
@@ -59,7 +60,8 @@ impl Pool {
         for lost in &missing {
             if let Some(m) = label.members.get_mut(usize::from(lost.index.0)) {
                 m.state = MemberState::Failed;
-                m.state_epoch = label.epoch;
+                // That of the change that will say so.
+                m.state_epoch = Epoch(label.epoch.0.saturating_add(1));
             }
         }
         let device = |(found, member): (&Option<Found>, &Member)| {
@@ -118,8 +120,11 @@ fn refuse(found: &Found, verdict: &Verdict, label: &Label) -> Result<(), PoolErr
     let (path, name, current) = (found.path().to_owned(), label.name.clone(), label.epoch);
     Err(match verdict {
         Verdict::Current(_) => return Ok(()),
-        // Whoever has failed is not used, whatever stands on it.
+        // Whoever has failed is not used, and its label is of before: if not, it was used alone.
         Verdict::Stale(_) if found.has_failed(label) => return Ok(()),
+        Verdict::Stale(epoch) if found.failed_at(label).is_some() => {
+            PoolError::Diverged { path, name, epoch: *epoch, current }
+        }
         Verdict::Stale(epoch) => PoolError::Stale { path, name, epoch: *epoch, current },
         Verdict::Ahead(epoch) => PoolError::Ahead { path, name, epoch: *epoch, current },
         Verdict::Removed => PoolError::Removed { path, name, current },

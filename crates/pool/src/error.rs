@@ -231,6 +231,21 @@ pub enum PoolError {
         /// The pool's.
         current: Epoch,
     },
+    /// A member that was used without the others, as they were without it: since then each side
+    /// has a history of its own.
+    #[error(
+        "{path} and the other members of pool {name:?} were used without each other (its label is of epoch {epoch}, theirs of {current}) and now differ: leave out those that you do without, and make them anew when they are added again"
+    )]
+    Diverged {
+        /// The device.
+        path: String,
+        /// The pool.
+        name: String,
+        /// Its epoch.
+        epoch: Epoch,
+        /// The others'.
+        current: Epoch,
+    },
     /// A member that has seen a change that most of the others have not.
     #[error(
         "{path} is newer than the rest of pool {name:?}: its label is of epoch {epoch}, most members' of epoch {current}; the others are old copies or backups: give the current devices instead"

@@ -301,6 +301,8 @@ impl Pool {
             let before = self.0.cleaned.load(Ordering::Relaxed);
             let due = now.saturating_sub(before) >= CLEAN_SECONDS;
             let first = Ordering::Relaxed;
+            // Once closed, the log may already be somebody else's.
+            let Ok(_pass) = self.1.pass() else { return Ok(()) };
             if due && self.0.cleaned.compare_exchange(before, now, first, first).is_ok() {
                 self.0.clean_log();
             }

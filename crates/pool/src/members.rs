@@ -77,11 +77,18 @@ impl Found {
     }
 
     /// Whether the device was a member that `label` calls failed: it is not used, whatever stands
-    /// on it.
+    /// on it. One that was used since, without the others, is another matter.
     pub fn has_failed(&self, label: &Label) -> bool {
+        let epoch = self.newest().map(|l| l.epoch);
+        self.failed_at(label).is_some_and(|failed| epoch < Some(failed))
+    }
+
+    /// The epoch since which `label` calls the device a failed member, if it does.
+    pub(crate) fn failed_at(&self, label: &Label) -> Option<Epoch> {
         let own = self.newest().and_then(own_uuid);
         let failed = |m: &&braid_format::label::Member| m.state == MemberState::Failed;
-        label.members.iter().filter(failed).any(|m| Some(m.uuid) == own)
+        let mut failed = label.members.iter().filter(failed);
+        failed.find(|m| Some(m.uuid) == own).map(|m| m.state_epoch)
     }
 
     /// Why this device, which has no good label, is no member.
@@ -188,7 +195,8 @@ pub fn judge(found: &[Found], minority: bool) -> Result<Judgement, PoolError> {
 /// The label of the highest committed epoch that stands on a majority.
 fn in_force<'a>(voters: &[&'a Found], minority: bool) -> Option<&'a Label> {
     let mut labels: Vec<&Label> = voters.iter().flat_map(|f| f.labels()).collect();
-    labels.sort_by_key(|l| core::cmp::Reverse(l.epoch));
+    // The order of two that claim one epoch is any, but not by chance.
+    labels.sort_by_key(|l| (core::cmp::Reverse(l.epoch), l.change_id));
     labels.into_iter().find(|label| {
         let active = |m: &&braid_format::label::Member| m.state == MemberState::Active;
         let members = label.members.iter().filter(active).count();

@@ -31,7 +31,7 @@ struct Exchange<'a> {
 /// A label for the epoch after `label`'s, with nothing else changed.
 pub(crate) fn next_epoch(label: &Label) -> Label {
     let mut next = label.clone();
-    next.epoch = Epoch(label.epoch.0 + 1);
+    next.epoch = Epoch(label.epoch.0.saturating_add(1));
     next.change_id = Uuid::new_v4();
     next.changed = unix_seconds();
     next

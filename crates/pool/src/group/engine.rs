@@ -19,6 +19,7 @@ use super::locks::{Held, Range};
 use super::rows::Rows;
 use super::{Group, Shape};
 use crate::error::PoolError;
+use crate::members::{Found, id};
 use crate::topology::Topology;
 
 /// A part of a pool request that reads a run of a group's bytes.
@@ -277,7 +278,11 @@ impl Again<'_> {
             outcome.failures.push((self.owner, error));
             return;
         }
-        let Some((member, _)) = self.bad else { return };
+        let Some((member, error)) = self.bad else { return };
+        if !still_a_member(topology, member) {
+            outcome.lost.push((member, error));
+            return;
+        }
         let Some(column) = group.members().position(|m| m == member) else { return };
         for (offset, bytes) in column_runs(group, column, self.at, self.buf) {
             let (_, at) = group.at(column, offset);
@@ -293,6 +298,15 @@ impl Again<'_> {
             }
         }
     }
+}
+
+/// Whether a member that failed a read is what it was but for that. One that has lost its labels
+/// too was emptied or exchanged: mending single places would make the rest of it look whole.
+fn still_a_member(topology: &Topology, member: MemberIndex) -> bool {
+    let device = topology.device(member);
+    topology.provisional
+        || device.info().read_only
+        || Found::read(device.clone()).carries(id(&topology.label))
 }
 
 /// The runs of `bytes`, the group's from `at`, that stand on `column`.

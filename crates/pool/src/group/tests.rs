@@ -434,3 +434,25 @@ fn concurrent_partial_writes_of_one_row_keep_its_parity() {
     });
     consistent(&pool, &all);
 }
+
+/// A file that was cut, or a disk that was exchanged, fails some reads and gives zeros for others.
+#[test]
+fn a_member_that_lost_its_labels_is_not_mended_but_taken_out() {
+    for layout in [Layout::Mirror, Layout::Parity(1)] {
+        let all = devices(3, |_| FaultPlan::default());
+        let pool = pool(&all, layout);
+        let bytes = vec![7; 64 << 10];
+        pool.write(ByteOffset(0), &bytes).unwrap();
+        let (member, _) = pool.map().locate(ByteOffset(0)).unwrap();
+        let bad = &all[usize::from(member.0)];
+        let zeros = vec![0; usize::try_from(bad.info().size.0).unwrap()];
+        bad.inner().write(ByteOffset(0), &zeros).unwrap();
+        bad.arm(On::Read, 0, FaultKind::Fails);
+        let mut back = vec![0; 512];
+        pool.read(ByteOffset(0), &mut back).unwrap();
+        assert_eq!(failed(&pool), [member.0], "{layout:?}");
+        let mut back = vec![0; bytes.len()];
+        pool.read(ByteOffset(0), &mut back).unwrap();
+        assert!(back == bytes, "{layout:?}");
+    }
+}

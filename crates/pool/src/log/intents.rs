@@ -9,7 +9,7 @@ use braid_format::redundancy::{LogPlace, RawIntents};
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{Sector, store};
+use super::{NUMBERS, Sector, store};
 use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::topology::Topology;
@@ -214,7 +214,8 @@ pub(crate) fn decode(bytes: &[u8], pool: &[u8; 16], slot: u16, n: u16) -> Read {
     }
     let crc = crc32c_with_hole(raw.as_bytes(), RawIntents::CRC_AT);
     let shift = raw.region_shift.get();
-    if crc != raw.crc.get() || (raw.slot.get(), raw.sector.get()) != (slot, n) || shift > 62 {
+    let named = (raw.slot.get(), raw.sector.get()) == (slot, n);
+    if crc != raw.crc.get() || !named || shift > 62 || raw.sequence.get() >= NUMBERS {
         return Read::Damaged;
     }
     let first = u64::from(n) * RawIntents::BITS;

@@ -25,6 +25,9 @@ use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::topology::Topology;
 
+/// Sequence numbers and generations are below this; a higher one is no log's.
+const NUMBERS: u64 = 1 << 62;
+
 /// The log of this node.
 #[derive(Debug)]
 pub(crate) struct Log {

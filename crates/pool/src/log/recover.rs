@@ -176,8 +176,9 @@ fn repeat(
             offset += len;
         }
     }
-    // A number that no torn record can have.
-    Ok((records, sequence + 1))
+    // A number beyond those of the records that may stand whole behind a torn one: they were never
+    // acknowledged, and a later recovery must not take them for what follows its own.
+    Ok((records, sequence + LogPlace::RING / LogPlace::SECTOR as u64 + 1))
 }
 
 /// Writes a part of a record in place, if its column is in use.

@@ -17,7 +17,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{Sector, store};
+use super::{NUMBERS, Sector, store};
 use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::topology::Topology;
@@ -185,6 +185,7 @@ pub(crate) fn decode_header(bytes: &[u8], pool: &[u8; 16], slot: u16) -> Option<
     let named = raw.magic.get() == RawRedoHeader::MAGIC
         && raw.pool_uuid == *pool
         && raw.slot.get() == slot
+        && raw.generation.get().max(raw.tail_sequence.get()) < NUMBERS
         && raw.tail_offset.get() < LogPlace::RING
         && raw.tail_offset.get().is_multiple_of(LogPlace::SECTOR as u64);
     let good = crc32c_with_hole(sector, RawRedoHeader::CRC_AT) == raw.crc.get();

@@ -379,3 +379,68 @@ fn damaged_log_sectors_are_no_harm() {
     assert!(recovered.regions >= 1);
     consistent(&pool, &all);
 }
+
+/// Records that were written together with one that is torn stand whole behind it. They were never
+/// acknowledged, and must not come back when the ring has grown up to them again.
+#[test]
+fn what_stands_behind_a_torn_record_never_counts_again() {
+    let all = devices(4, |_| FaultPlan::default());
+    let before = pool(&all, Layout::Parity(1));
+    let (label, row) = (before.label(), 3 * 4096);
+    before.attach(0).unwrap();
+    for r in 0..3 {
+        before.write(ByteOffset(r * row), &[1; 512]).unwrap();
+    }
+    let place = LogPlace::of_slot(0, ByteOffset(u64::MAX >> 1)).unwrap();
+    for d in &all {
+        d.inner().write(place.ring(0), &[0x5A; 512]).unwrap();
+    }
+    let after = Pool::open(dynamic(&all), label.clone()).unwrap();
+    assert_eq!(after.attach(0).unwrap().records, 0);
+    // As long as the first two records were; then a row of its own over the third's.
+    after.write(ByteOffset(5 * row), &[2; 2048]).unwrap();
+    after.write(ByteOffset(2 * row), &vec![3; usize::try_from(row).unwrap()]).unwrap();
+    after.flush().unwrap();
+    let last = Pool::open(dynamic(&all), label).unwrap();
+    assert_eq!(last.recover_log(0).unwrap().records, 1);
+    let mut back = vec![0; usize::try_from(row).unwrap()];
+    last.read(ByteOffset(2 * row), &mut back).unwrap();
+    assert!(back.iter().all(|b| *b == 3));
+    consistent(&last, &all);
+}
+
+/// Whoever writes the highest numbers there are, with good checksums, stops nobody.
+#[test]
+fn numbers_of_nonsense_in_a_log_are_damage() {
+    use braid_format::crc::crc32c_with_hole;
+    use braid_format::redundancy::{RawIntents, RawRedoHeader};
+    use zerocopy::{FromBytes, IntoBytes};
+    let all = devices(3, |_| FaultPlan::default());
+    let pool = pool(&all, Layout::Parity(1));
+    pool.attach(0).unwrap();
+    pool.write(ByteOffset(0), &[1; 512]).unwrap();
+    let place = LogPlace::of_slot(0, ByteOffset(u64::MAX >> 1)).unwrap();
+    for d in &all {
+        let mut sector = vec![0; LogPlace::SECTOR];
+        d.inner().read(place.intents(0), &mut sector).unwrap();
+        let (raw, _) = RawIntents::mut_from_prefix(&mut sector).unwrap();
+        raw.sequence.set(u64::MAX);
+        raw.crc.set(crc32c_with_hole(raw.as_bytes(), RawIntents::CRC_AT));
+        d.inner().write(place.intents(0), &sector).unwrap();
+        for copy in 0..2 {
+            d.inner().read(place.redo_header(copy), &mut sector).unwrap();
+            let (raw, _) = RawRedoHeader::mut_from_prefix(&mut sector).unwrap();
+            raw.generation.set(u64::MAX);
+            raw.tail_sequence.set(u64::MAX);
+            let crc = crc32c_with_hole(&sector, RawRedoHeader::CRC_AT);
+            let (raw, _) = RawRedoHeader::mut_from_prefix(&mut sector).unwrap();
+            raw.crc.set(crc);
+            d.inner().write(place.redo_header(copy), &sector).unwrap();
+        }
+    }
+    assert!(pool.recover_log(0).unwrap().regions >= 1);
+    consistent(&pool, &all);
+    pool.attach(0).unwrap();
+    pool.write(ByteOffset(0), &[2; 512]).unwrap();
+    assert_eq!(pool.recover_log(0).unwrap().records, 1);
+}

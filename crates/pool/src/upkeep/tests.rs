@@ -168,3 +168,34 @@ fn a_pool_is_opened_without_a_member_only_when_told() {
         expect(&back, &bytes);
     }
 }
+
+/// Two copies that were each used without the other hold two histories: neither may be taken for
+/// the pool by chance.
+#[test]
+fn copies_that_were_used_without_each_other_are_not_put_together() {
+    let all = devices(2, |_| FaultPlan::default());
+    let bytes = fill_all(&pool(&all, Layout::Mirror), 3);
+    let device = |i: usize| all[i].inner().clone();
+    let use_alone = |i: usize| {
+        let alone = Pool::assemble_degraded(vec![device(i)]).unwrap();
+        alone.commit_degraded().unwrap();
+        alone.write(ByteOffset(0), &[u8::try_from(i).unwrap(); 512]).unwrap();
+    };
+    use_alone(0);
+    // One that stayed behind is no more than a member that failed.
+    assert_eq!(failed(&Pool::assemble(vec![device(1), device(0)]).unwrap()), [1]);
+    use_alone(1);
+    for order in [[0, 1], [1, 0]] {
+        for open in [Pool::assemble, Pool::assemble_degraded] {
+            let both = open(order.map(device).to_vec());
+            assert!(matches!(both, Err(PoolError::Diverged { .. })), "{both:?}");
+        }
+    }
+    for i in 0..2 {
+        let one = Pool::assemble(vec![device(i)]).unwrap();
+        let mut back = vec![0; 1024];
+        one.read(ByteOffset(0), &mut back).unwrap();
+        assert_eq!(back[..512], [u8::try_from(i).unwrap(); 512]);
+        assert_eq!(back[512..], bytes[512..1024]);
+    }
+}
