@@ -69,6 +69,33 @@ pub(crate) fn read_record(
     }
 }
 
+/// [`LockStore::compare_and_write`]. What stands may be no record, because it was torn under a
+/// device that compares without atomicity, or because the copy that decides is damaged. Where a
+/// read has a good one all the same, that is put in its place, if nobody was faster, and given
+/// back as what stands: without that, whoever believes what it reads would compare for ever.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn change(
+    store: &dyn LockStore,
+    lock: LockNo,
+    expected: &[u8],
+    new: &[u8],
+) -> Result<CawOutcome, StoreError> {
+    let outcome = store.compare_and_write(lock, expected, new)?;
+    let CawOutcome::Mismatch(stands) = &outcome else { return Ok(outcome) };
+    if LockRecord::decode(stands, lock).is_ok() {
+        return Ok(outcome);
+    }
+    let good = store.read(lock)?;
+    if good != *stands && LockRecord::decode(&good, lock).is_ok() {
+        tracing::warn!(%lock, "a damaged copy of a lock record is mended from another");
+        store.compare_and_write(lock, stands, &good)?;
+        return Ok(CawOutcome::Mismatch(good));
+    }
+    Ok(outcome)
+}
+
 /// Lock records on the pool: each in the first lock sector of the block its number names.
 #[derive(Debug, Clone)]
 pub struct DeviceStore {
@@ -100,8 +127,21 @@ impl DeviceStore {
 
 impl LockStore for DeviceStore {
     fn read(&self, lock: LockNo) -> Result<Sector, StoreError> {
+        let at = self.offset(lock)?;
         let mut sector = vec![0; self.lock_sector.to_usize()];
-        self.pool.read(self.offset(lock)?, &mut sector)?;
+        self.pool.read(at, &mut sector)?;
+        if LockRecord::decode(&sector, lock).is_err() {
+            // A mirror may have it whole elsewhere.
+            let mut other = vec![0; sector.len()];
+            for nth in 0.. {
+                match self.pool.read_otherwise(at, &mut other, nth) {
+                    Ok(true) if LockRecord::decode(&other, lock).is_ok() => return Ok(other),
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => tracing::warn!(%lock, %error, "a copy of a damaged lock record"),
+                }
+            }
+        }
         Ok(sector)
     }
     fn compare_and_write(
@@ -192,6 +232,9 @@ impl LockStore for MemoryStore {
 #[cfg(test)]
 mod tests {
     use braid_format::BlockNo;
+    use braid_device::MemoryDevice;
+    use braid_pool::CreateOptions;
+    use braid_pool::layout::Redundancy;
 
     use super::*;
 
@@ -228,6 +271,42 @@ mod tests {
         pool.read(at, &mut block).unwrap();
         assert_eq!(&block[..4], b"BRLK");
         assert!(block[512..].iter().all(|b| *b == 0));
+    }
+
+    /// A flipped bit in any copy of a record: the record is had from the other one, and the
+    /// damaged one is made like it by the next change.
+    #[test]
+    fn a_damaged_copy_of_a_record_is_gone_around_and_mended() {
+        for copy in 0..2 {
+            let (pool, lock) = (mirrored(), LockNo(700));
+            let store = DeviceStore::new(pool.clone(), BlockSize::DEFAULT, Bytes(512));
+            let at = BlockSize::DEFAULT.offset_of(BlockNo(700));
+            let good = sector(&LockRecord::unlocked(lock, 0), 512);
+            pool.write(at, &good).unwrap();
+            let start = pool.label().members[copy].data_start;
+            let mut bad = good.clone();
+            bad[9] ^= 1;
+            pool.devices()[copy].write(start + Bytes(at.0), &bad).unwrap();
+            assert_eq!(store.read(lock).unwrap(), good, "copy {copy}");
+            let new = sector(&LockRecord::unlocked(lock, 1), 512);
+            let mut tries = (0..4).map(|_| change(&store, lock, &good, &new).unwrap());
+            assert!(tries.any(|o| o == CawOutcome::Written), "copy {copy}");
+            for i in 0..2 {
+                let mut there = vec![0; 512];
+                pool.devices()[i].read(start + Bytes(at.0), &mut there).unwrap();
+                assert_eq!(there, new, "copy {i} when {copy} was damaged");
+            }
+        }
+    }
+
+    fn mirrored() -> Pool {
+        let device = |i| {
+            let memory = MemoryDevice::new(&format!("m{i}"), Bytes(16 << 20), Bytes(512));
+            memory as Arc<dyn braid_device::Device>
+        };
+        let options =
+            CreateOptions { redundancy: Redundancy::Mirror(2), ..CreateOptions::new("mirrored") };
+        Pool::create((0..2).map(device).collect(), &options).unwrap()
     }
 
     #[test]

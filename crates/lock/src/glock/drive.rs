@@ -13,7 +13,7 @@ use super::{Core, RUNNING, WITHDRAWN};
 use crate::dlock::{Action, Context, Event, Hint, Seen, Time};
 use crate::error::LockError;
 use crate::node::Liveness;
-use crate::store::{CawOutcome, read_record};
+use crate::store::{CawOutcome, change, read_record};
 use crate::{Me, Mode};
 
 /// After so many failures in a row waiting threads get the error.
@@ -143,15 +143,13 @@ impl Core {
         let (old_bytes, new_bytes) = bytes.split_at_mut(len);
         expected.encode(old_bytes);
         new.encode(new_bytes);
-        let outcome = self
-            .store
-            .compare_and_write(lock, old_bytes, new_bytes)
+        let outcome = change(&*self.store, lock, old_bytes, new_bytes)
             .map_err(|source| LockError::Store { lock, source })?;
         match outcome {
             CawOutcome::Written => Ok(Event::Written),
             CawOutcome::Mismatch(stands) => match LockRecord::decode(&stands, lock) {
                 Ok(record) => Ok(Event::Mismatch(self.seen(record))),
-                // Torn under a device that compares without atomicity, or damaged: read again.
+                // Torn, or damaged: read again.
                 Err(_) => self.read(lock).map(Event::Mismatch),
             },
         }
