@@ -21,7 +21,7 @@ use crate::{shape, size, sources, topology, ui};
 #[derive(Debug, clap::Args)]
 #[command(after_help = shape::HELP)]
 pub struct Args {
-    /// Name of the pool: letters, digits, '-', '_' and '.', at most 63
+    /// Name of the pool: at most 63 bytes, no '/' and no control characters
     name: String,
     /// Block devices, or files of a fixed size
     #[arg(required_unless_present = "layout", value_name = "DEVICE")]
@@ -31,7 +31,7 @@ pub struct Args {
     /// Block of the file system; a power of two from 4 KiB to 64 KiB
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse)]
     block_size: u64,
-    /// Nodes that may mount at once (default: by the pool's size)
+    /// Nodes that may mount at once (default: by the pool's size; with mirrors 1, as yet no more)
     #[arg(long, value_name = "N")]
     nodes: Option<u16>,
     /// Bytes of one node's journal (default: by the pool's size)

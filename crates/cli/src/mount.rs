@@ -3,6 +3,7 @@
 //! The daemon is this program started once more: the parent waits until the child says on a pipe
 //! that the mount serves, or why not. So nothing is forked after threads exist.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -175,6 +176,11 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
 
 /// Mounts and serves until unmounted.
 fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
+    let append = |path: &PathBuf| {
+        let opened = File::options().create(true).append(true).open(path);
+        opened.with_context(|| format!("option log: {}", path.display()))
+    };
+    let log = plan.log.as_ref().filter(|_| args.ready).map(append).transpose()?;
     // Locks and the heartbeat are on the devices: a node that changes no file writes all the same.
     let open = if plan.degraded { sources::open_degraded } else { sources::open };
     let pool = open(&plan.devices, false)?;
@@ -192,7 +198,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let control = Control::serve(&fs);
     let note = runtime::Note::write(&plan_dir, &name, &plan.devices);
     if args.ready {
-        detach(plan.log.as_deref())?;
+        detach(log)?;
     }
     let served = session.serve(fs.clone());
     drop(control);
@@ -205,20 +211,17 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
 }
 
 /// Says that the mount serves, and lets go of the terminal: own session, messages to the log file.
-fn detach(log: Option<&Path>) -> Result<()> {
-    println!("ready");
-    std::io::stdout().flush()?;
+fn detach(log: Option<File>) -> Result<()> {
     rustix::process::setsid().ok();
     rustix::process::chdir("/")?;
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdout(&null)?;
-    let append = |path: &Path| std::fs::OpenOptions::new().create(true).append(true).open(path);
-    let messages = match log {
-        Some(path) => append(path)?,
-        // What a node says when it leaves must not be lost: the kernel's log takes it (root's only).
-        None => std::fs::OpenOptions::new().write(true).open(KERNEL_LOG).unwrap_or(null),
-    };
-    rustix::stdio::dup2_stderr(messages)?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    // What a node says when it leaves must not be lost: the kernel's log takes it (root's only).
+    let messages = log.map_or_else(|| File::options().write(true).open(KERNEL_LOG), Ok);
+    // After this word nothing may fail: nobody would hear of it.
+    println!("ready");
+    std::io::stdout().flush()?;
+    rustix::stdio::dup2_stdout(&null).ok();
+    rustix::stdio::dup2_stderr(messages.unwrap_or(null)).ok();
     Ok(())
 }
 

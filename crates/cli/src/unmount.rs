@@ -1,11 +1,13 @@
 //! `braid unmount`
 
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::mount::{MntFlags, umount2};
+use rustix::fs::{Mode, OFlags};
 
 use crate::runtime;
 
@@ -29,6 +31,7 @@ const LEAVE_MAX: Duration = Duration::from_mins(2);
 pub fn run(args: &Args) -> Result<ExitCode> {
     // Not canonicalize(): that would ask the file system, which may be dead.
     let dir = std::path::absolute(&args.dir)?;
+    refuse_others(&dir)?;
     let server = runtime::mounts().into_iter().find(|m| m.mount_point == dir);
     let waiter = server.as_ref().and_then(|m| {
         let pid = rustix::process::Pid::from_raw(i32::try_from(m.pid).ok()?)?;
@@ -43,6 +46,26 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Only mounts of pools are this command's, whatever else root may unmount. The kernel tells what a
+/// path leads to without asking the file system.
+fn refuse_others(dir: &Path) -> Result<()> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    // Of a dead mount nothing may be said: unmounting is what it needs.
+    let Ok(fd) = rustix::fs::open(dir, flags, Mode::empty()) else { return Ok(()) };
+    let about = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+    let about = std::fs::read_to_string(about).unwrap_or_default();
+    let id = about.lines().find_map(|l| l.strip_prefix("mnt_id:")).map(str::trim);
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let kind = table.lines().find(|l| l.split(' ').next() == id).and_then(|l| {
+        let (_, after) = l.split_once(" - ")?;
+        after.split(' ').next()
+    });
+    match kind {
+        Some(kind) if kind != "fuse.braid" => bail!("{}: no pool is mounted there", dir.display()),
+        _ => Ok(()),
+    }
 }
 
 fn detach(dir: &Path, args: &Args) -> Result<()> {

@@ -214,3 +214,36 @@ fn the_root_directory_belongs_to_who_made_the_pool() {
     assert_eq!((root.uid(), root.gid(), root.mode() & 0o7777), (1234, 4321, 0o755));
     c.finish();
 }
+
+#[test]
+fn what_is_no_pools_mount_is_not_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let d = Disks::new(1, 1);
+    let dir = d.path("other");
+    fs::create_dir(&dir).unwrap();
+    sh(&format!("mount -t tmpfs other {dir}"));
+    let link = d.path("link");
+    std::os::unix::fs::symlink(&dir, &link).unwrap();
+    for args in [&["unmount", &dir][..], &["unmount", "--lazy", &dir], &["unmount", &link]] {
+        let said = fails(args);
+        assert!(said.contains("no pool is mounted there"), "{said}");
+    }
+    // It fails if nothing is mounted there any more.
+    sh(&format!("umount {dir}"));
+}
+
+#[test]
+fn a_log_that_cannot_be_written_is_said_before_the_mount_counts() {
+    if !can_mount() {
+        return;
+    }
+    let d = Disks::new(1, 256);
+    let dir = d.path("mnt");
+    fs::create_dir(&dir).unwrap();
+    ok(&d.with(&["create", "p"], &[]));
+    let said = fails(&d.with(&["mount", "-o", "log=/nowhere/at/all"], &[&dir]));
+    assert!(said.contains("/nowhere/at/all"), "{said}");
+    assert!(!common::is_mounted(std::path::Path::new(&dir)));
+}
