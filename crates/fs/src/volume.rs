@@ -297,7 +297,7 @@ impl Volume {
         }
     }
     /// A body whose checksum is right from another copy, or from parity; the damaged one is healed.
-    fn other_copy(&self, block: BlockNo) -> Option<(AlignedBuf, MetaHeader, MetaKind)> {
+    pub fn other_copy(&self, block: BlockNo) -> Option<(AlignedBuf, MetaHeader, MetaKind)> {
         let at = self.body_at(block);
         let mut body = AlignedBuf::zeroed(self.geo.body_len());
         for nth in 0.. {

@@ -12,8 +12,9 @@
 //! Repair rewrites what can be derived from the rest: bitmaps, group counters, cluster counters,
 //! link counts, entry and block counts, the superblock's other copy; it empties windows and free
 //! logs, whose content the bitmaps then hold, and orphan lists that are damaged, drops what stands
-//! behind the damage in a journal, frees the slots of dead nodes that damage kept from recovery, drops directory entries that lead nowhere, and puts
-//! inodes without a name into `/lost+found`. What it cannot derive (a damaged dinode or tree node,
+//! behind the damage in a journal, frees the slots of dead nodes that damage kept from recovery, drops
+//! directory entries that lead nowhere, unlocks what has a damaged lock record, empties free blocks that
+//! are damaged, and puts inodes without a name into `/lost+found`. What it cannot derive (a damaged dinode or tree node,
 //! blocks used twice) stays reported.
 
 mod fixed;
@@ -25,11 +26,14 @@ mod space;
 mod tests;
 mod walk;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use braid_format::lock_record::LockRecord;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{SlotRecord, SlotState};
-use braid_format::{BlockNo, ByteOffset, FormatError, NodeId};
+use braid_format::{BlockNo, ByteOffset, Bytes, FormatError, LockNo, NodeId};
 use braid_pool::PoolByteLock;
 use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolRequest};
@@ -89,6 +93,7 @@ pub fn check(
         inodes: Inodes::default(),
         volume,
         report: Report::default(),
+        locks: RefCell::default(),
         suppressed: 0,
         total: 0,
     };
@@ -128,6 +133,10 @@ struct Mendable {
     private: Vec<(BlockNo, MetaKind)>,
     /// Superblock copies to rewrite.
     superblocks: Vec<BlockNo>,
+    /// Blocks whose lock record is damaged.
+    locks: Vec<BlockNo>,
+    /// Free metadata blocks that are damaged.
+    free: Vec<BlockNo>,
     /// Blocks are in use that the bitmaps offer to the allocator, or call something else.
     exposed: bool,
     /// Blocks used twice or of unreadable owners: then bitmaps are not rewritten.
@@ -139,6 +148,8 @@ impl Mendable {
             || !self.counts.is_empty()
             || !self.entries.is_empty()
             || !self.superblocks.is_empty()
+            || !self.locks.is_empty()
+            || !self.free.is_empty()
             || !self.private.is_empty()
     }
 }
@@ -148,6 +159,8 @@ struct Checker {
     space: Space,
     inodes: Inodes,
     report: Report,
+    /// Lock records that are damaged, of blocks that are sound.
+    locks: RefCell<BTreeMap<BlockNo, FormatError>>,
     suppressed: u64,
     /// Inodes expected, for the progress.
     total: u64,
@@ -163,8 +176,12 @@ impl Checker {
         self.unreachable(&mut found, progress)?;
         self.compare_links(&mut found);
         self.compare_space(&mut found);
-        self.free_slots()?;
+        self.free_slots(&mut found)?;
         self.compare_counters(&mut found);
+        for (block, error) in self.locks.take() {
+            self.problem(block, error);
+            found.locks.push(block);
+        }
         Ok(found)
     }
     /// Replays all journals. What is damaged in one is dropped by a repair; else all of it stays.
@@ -211,23 +228,36 @@ impl Checker {
         }
         self.report
     }
-    /// Reads and verifies the bodies of `blocks` (all inside the file system), all at once.
+    /// Reads and verifies the bodies of `blocks` (all inside the file system), all at once. Of
+    /// sound ones the lock records are verified too.
     fn read(&self, blocks: &[BlockNo]) -> Result<Vec<Verified>> {
         let volume = &self.volume;
-        let mut bodies: Vec<AlignedBuf> =
-            blocks.iter().map(|_| AlignedBuf::zeroed(volume.geo.body_len())).collect();
+        let len = Bytes(volume.geo.slot_bytes()).to_usize();
+        let mut slots: Vec<AlignedBuf> = blocks.iter().map(|_| AlignedBuf::zeroed(len)).collect();
+        let at = |block: &BlockNo| volume.geo.block_size.offset_of(*block);
         let mut requests: Vec<PoolRequest<'_>> = blocks
             .iter()
-            .zip(&mut bodies)
-            .map(|(block, body)| PoolRequest::read(volume.body_at(*block), body))
+            .zip(&mut slots)
+            .map(|(block, slot)| PoolRequest::read(at(block), slot))
             .collect();
         volume.pool.run(&mut requests);
         requests.into_iter().try_for_each(|r| r.result)?;
-        let decode = |(body, block): (AlignedBuf, &BlockNo)| {
-            let (header, kind) = MetaHeader::decode(&body, *block)?;
-            Ok((body, header, kind))
+        Ok(slots.iter().zip(blocks).map(|(slot, block)| self.verify(slot, *block)).collect())
+    }
+    fn verify(&self, slot: &[u8], block: BlockNo) -> Verified {
+        let (record, bytes) = slot.split_at(self.volume.geo.body_at().to_usize());
+        let verified = match MetaHeader::decode(bytes, block) {
+            Ok((header, kind)) => {
+                let mut body = AlignedBuf::zeroed(bytes.len());
+                body.copy_from_slice(bytes);
+                (body, header, kind)
+            }
+            Err(error) => self.volume.other_copy(block).ok_or(error)?,
         };
-        Ok(bodies.into_iter().zip(blocks).map(decode).collect())
+        if let Err(error) = LockRecord::decode(record, LockNo::from(block)) {
+            self.locks.borrow_mut().insert(block, error);
+        }
+        Ok(verified)
     }
 }
 

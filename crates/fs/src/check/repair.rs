@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use braid_format::dinode::RawDinode;
+use braid_format::lock_record::LockRecord;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{RawCounters, SlotRecord};
 use braid_format::rgrp::{BlockState, RawRgrp};
@@ -21,6 +22,7 @@ use crate::dir::page::Packed;
 use crate::error::Result;
 use crate::groups::{blocks_per_bitmap, takes_slots};
 use crate::journal::{Header, Ring};
+use crate::make::random;
 
 /// A body to be written, its header but not its checksum in place.
 type Image = (BlockNo, AlignedBuf);
@@ -43,9 +45,39 @@ pub(super) fn repair(checker: &mut Checker, found: &mut Mendable) -> Result<()> 
             checker.report.repaired += found.space;
         }
     }
+    free(checker, found)?;
+    locks(checker, found)?;
     checker.volume.pool.flush()?;
     superblocks(checker, found)?;
     checker.volume.pool.flush()?;
+    Ok(())
+}
+
+/// Free blocks begin anew: there is nothing in them to be lost.
+fn free(checker: &mut Checker, found: &Mendable) -> Result<()> {
+    for block in &found.free {
+        let body = fresh(checker, *block, MetaKind::Free, LockNo::from(*block))?;
+        write(checker, vec![(*block, body)])?;
+        unlock(checker, *block)?;
+        checker.report.repaired += 1;
+    }
+    Ok(())
+}
+
+fn locks(checker: &mut Checker, found: &Mendable) -> Result<()> {
+    for block in &found.locks {
+        unlock(checker, *block)?;
+        checker.report.repaired += 1;
+    }
+    Ok(())
+}
+
+/// Nobody lives: no lock is held.
+fn unlock(checker: &Checker, block: BlockNo) -> Result<()> {
+    let geo = checker.volume.geo;
+    let mut sector = AlignedBuf::zeroed(geo.body_at().to_usize());
+    LockRecord::unlocked(LockNo::from(block), random()).encode(&mut sector);
+    checker.volume.pool.write(checker.volume.slot_at(block), &sector)?;
     Ok(())
 }
 
@@ -231,6 +263,8 @@ fn meta_free(checker: &mut Checker, index: usize, lost: bool) -> Result<()> {
         let block = BlockNo(base + i);
         if !matches!(checker.read(&[block])?.pop(), Some(Ok((_, _, MetaKind::Free)))) {
             images.push((block, fresh(checker, block, MetaKind::Free, LockNo::from(block))?));
+            // It may have been no metadata block.
+            unlock(checker, block)?;
         }
     }
     write(checker, images)?;

@@ -260,7 +260,7 @@ impl Checker {
     }
     /// Every free metadata slot must hold a sound body of kind `Free`: the next user continues its
     /// generation.
-    pub(super) fn free_slots(&mut self) -> Result<()> {
+    pub(super) fn free_slots(&mut self, found: &mut Mendable) -> Result<()> {
         let step = usize::try_from(self.volume.geo.slot_blocks()).unwrap_or(1);
         for index in 0..self.space.groups.len() {
             let Some(group) = self.space.groups.get(index).filter(|g| g.sound) else { continue };
@@ -280,7 +280,10 @@ impl Checker {
                                 format!("free metadata block holds a {}", kind.name()),
                             );
                         }
-                        Err(e) => self.problem(block, format!("free metadata block: {e}")),
+                        Err(e) => {
+                            self.problem(block, format!("free metadata block: {e}"));
+                            found.free.push(block);
+                        }
                     }
                 }
             }

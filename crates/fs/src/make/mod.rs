@@ -105,7 +105,7 @@ pub(crate) fn claim(pool: &Pool) -> Result<Vec<PoolByteLock>> {
 }
 
 /// Sixty-four random bits (a version 4 UUID has a few fixed ones in the other half too).
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     let (a, b) = uuid::Uuid::new_v4().as_u64_pair();
     a ^ b.rotate_left(17)
 }
