@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use braid_format::lock_record::LockRecord;
 use braid_format::meta::{Geometry, MetaHeader};
-use braid_format::{ByteOffset, Bytes, MemberIndex};
+use braid_format::{ByteOffset, Bytes, LockNo, MemberIndex};
 use braid_pool::{Oracle, Pool, Progress, Scrubbed};
 use parking_lot::{Condvar, Mutex};
 
@@ -193,7 +194,7 @@ impl<'a> Pacer<'a> {
     }
 }
 
-/// Knows metadata by its checksum and the address in it.
+/// Knows metadata by its checksum and the address in it, and the lock record before it.
 struct Metadata {
     geo: Geometry,
 }
@@ -206,7 +207,11 @@ impl Oracle for Metadata {
         let start = self.geo.body_at().to_usize();
         let body = bytes.get(start..start + self.geo.body_len())?;
         let block = self.geo.block_size.block_of(at);
-        MetaHeader::decode(body, block).is_ok().then_some(true)
+        // The lock record before it is part of what is copied: a damaged one must not win.
+        let record = bytes.get(..start)?;
+        let lock = LockRecord::decode(record, LockNo::from(block)).is_ok();
+        let whole = lock || record.iter().all(|b| *b == 0);
+        (whole && MetaHeader::decode(body, block).is_ok()).then_some(true)
     }
 }
 

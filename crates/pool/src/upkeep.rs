@@ -144,6 +144,11 @@ impl Pool {
     /// [`PoolError::Device`] when the labels cannot be written.
     pub fn use_spare(&self) -> Result<Option<MemberIndex>, PoolError> {
         let _pass = self.1.pass()?;
+        let states: Vec<MemberState> = self.member_states().into_iter().map(|s| s.1).collect();
+        if ![MemberState::Failed, MemberState::Spare].iter().all(|s| states.contains(s)) {
+            // Asked often, and mostly in vain: the requests under way need not end for that.
+            return Ok(None);
+        }
         let topology = self.0.topology.write();
         let label = &topology.label;
         let with = |state| label.members.iter().enumerate().filter(move |(_, m)| m.state == state);

@@ -2,7 +2,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_format::label::MemberState;
-use braid_format::{Bytes, MemberIndex};
+use braid_format::lock_record::LockRecord;
+use braid_format::meta::{MetaHeader, MetaKind};
+use braid_format::{BlockNo, Bytes, LockNo, MemberIndex};
 use braid_pool::device::{Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
 use braid_pool::layout::Redundancy;
 use braid_pool::{CreateOptions, Pool};
@@ -105,7 +107,7 @@ fn a_member_is_replaced_by_order_and_metadata_that_rotted_is_healed() {
     assert!(states(&pool).iter().all(|s| *s == MemberState::Active));
     (0..20).for_each(|n| expect(&fs, n));
     fs.unmount().unwrap();
-    // Every metadata body on one disk of each mirror rots.
+    // Every metadata block on one disk of each mirror rots: its body, or its lock record.
     let mut spoiled = 0;
     for rotten in [&pool.devices()[0], &pool.devices()[2]] {
         let mut bytes = vec![0; 90 << 20];
@@ -114,7 +116,7 @@ fn a_member_is_replaced_by_order_and_metadata_that_rotted_is_healed() {
         for slot in bytes.chunks_mut(4096) {
             // The magic of a metadata body, behind its lock sector.
             if slot[512..516] == braid_format::meta::MetaHeader::MAGIC.to_le_bytes() {
-                slot[700] ^= 0x40;
+                slot[if spoiled % 2 == 0 { 700 } else { 20 }] ^= 0x40;
                 spoiled += 1;
             }
         }
@@ -130,6 +132,49 @@ fn a_member_is_replaced_by_order_and_metadata_that_rotted_is_healed() {
     let journal = |p: &braid_format::ByteOffset| (1 << 20..(1 << 20) + JOURNAL).contains(&p.0);
     assert!(found.healed.0 > 0 && found.places.iter().all(journal), "{found:?}");
     fs.unmount().unwrap();
+    // No damage was copied over what was good.
+    for block in 0..pool.info().size.0 / 4096 {
+        for nth in 0..2 {
+            let at = braid_format::ByteOffset(block * 4096);
+            let mut slot = vec![0; 4096];
+            match nth {
+                0 => pool.read(at, &mut slot).unwrap(),
+                _ => assert!(pool.read_otherwise(at, &mut slot, 0).unwrap()),
+            }
+            let body = MetaHeader::decode(&slot[512..], BlockNo(block)).is_ok();
+            let record = LockRecord::decode(&slot[..512], LockNo(block));
+            assert!(!body || record.is_ok(), "block {block}: {record:?}");
+        }
+    }
     let report = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
+}
+
+/// A repair must not drop what the other copy still has.
+#[test]
+fn a_check_reads_around_damaged_copies() {
+    let disks: Vec<_> = (0..2).map(|i| disk(&format!("d{i}"))).collect();
+    let pool = made(&disks, Redundancy::Mirror(2));
+    let fs = mount(&pool);
+    (0..10).for_each(|n| write(&fs, n));
+    fs.unmount().unwrap();
+    for block in 0..pool.info().size.0 / 4096 {
+        let at = braid_format::ByteOffset(block * 4096);
+        let mut slot = vec![0; 4096];
+        pool.read(at, &mut slot).unwrap();
+        let kind = MetaHeader::decode(&slot[512..], BlockNo(block)).map(|(_, kind)| kind);
+        // Of the superblock there is a second one instead.
+        if kind.is_ok_and(|k| k != MetaKind::Superblock) {
+            let (_, at) = pool.map().locate(at).unwrap();
+            slot[700] ^= 0x40;
+            let copy = usize::from(block % 2 == 1);
+            pool.devices()[copy].write(at, &slot).unwrap();
+        }
+    }
+    check(pool.clone(), CheckOptions { repair: true }, &mut |_, _| {}).unwrap();
+    let report = check(pool.clone(), CheckOptions::default(), &mut |_, _| {}).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    let fs = mount(&pool);
+    (0..10).for_each(|n| expect(&fs, n));
+    fs.unmount().unwrap();
 }
