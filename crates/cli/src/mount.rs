@@ -25,7 +25,7 @@ use crate::{runtime, size, sources};
 ///
 ///     scratch  /scratch  braid  defaults,_netdev  0 0
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, override_usage = "braid mount [OPTIONS] <NAME|DEVICE>... <DIR>")]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
     /// The pool's name (or all of its devices), then the directory

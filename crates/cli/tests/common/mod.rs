@@ -41,7 +41,7 @@ pub fn sh(script: &str) -> String {
 }
 
 /// Unmounts `dir`, on which this test has nothing open. A program that another test's thread starts
-/// holds copies of all descriptors between its fork and its exec, so "busy" may last for a moment.
+/// holds copies of all descriptors between its fork and its exec, so "in use" may last for a moment.
 pub fn unmount_idle(dir: &Path) {
     let start = Instant::now();
     loop {
@@ -50,7 +50,7 @@ pub fn unmount_idle(dir: &Path) {
         if out.status.success() {
             return;
         }
-        let patient = said.contains("busy") && start.elapsed() < Duration::from_secs(10);
+        let patient = said.contains("in use") && start.elapsed() < Duration::from_secs(10);
         assert!(patient, "unmount {}: {said}", dir.display());
         std::thread::sleep(Duration::from_millis(20));
     }
