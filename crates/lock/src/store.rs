@@ -231,8 +231,8 @@ impl LockStore for MemoryStore {
 
 #[cfg(test)]
 mod tests {
-    use braid_format::BlockNo;
     use braid_device::MemoryDevice;
+    use braid_format::BlockNo;
     use braid_pool::CreateOptions;
     use braid_pool::layout::Redundancy;
 

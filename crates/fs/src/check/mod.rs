@@ -234,11 +234,10 @@ impl Checker {
         let volume = &self.volume;
         let len = Bytes(volume.geo.slot_bytes()).to_usize();
         let mut slots: Vec<AlignedBuf> = blocks.iter().map(|_| AlignedBuf::zeroed(len)).collect();
-        let at = |block: &BlockNo| volume.geo.block_size.offset_of(*block);
         let mut requests: Vec<PoolRequest<'_>> = blocks
             .iter()
             .zip(&mut slots)
-            .map(|(block, slot)| PoolRequest::read(at(block), slot))
+            .map(|(block, slot)| PoolRequest::read(volume.slot_at(*block), slot))
             .collect();
         volume.pool.run(&mut requests);
         requests.into_iter().try_for_each(|r| r.result)?;
