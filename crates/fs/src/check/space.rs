@@ -264,6 +264,7 @@ impl Checker {
         let step = usize::try_from(self.volume.geo.slot_blocks()).unwrap_or(1);
         for index in 0..self.space.groups.len() {
             let Some(group) = self.space.groups.get(index).filter(|g| g.sound) else { continue };
+            let metadata = takes_slots(group.shape.kind);
             let blocks: Vec<BlockNo> =
                 bits::runs(&group.bits, 0, group.shape.block_count, BlockState::MetaFree)
                     .flat_map(|(start, n)| (start..start + n).step_by(step))
@@ -282,7 +283,10 @@ impl Checker {
                         }
                         Err(e) => {
                             self.problem(block, format!("free metadata block: {e}"));
-                            found.free.push(block);
+                            // A group of file data has none, whatever its bitmap says.
+                            if metadata {
+                                found.free.push(block);
+                            }
                         }
                     }
                 }
