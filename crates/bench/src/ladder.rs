@@ -225,6 +225,7 @@ fn pool(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     let pool = fresh_pool(rig)?;
     let total = common.size / REQUEST as u64;
     for (direction, name) in PHASES {
+        let before = pool.issued();
         let figure = timed(moved(common.streams, total), || {
             in_threads(common.streams, total, |_, numbers| {
                 let depth = DEPTH_PER_MEMBER * common.members.div_ceil(common.streams);
@@ -244,6 +245,7 @@ fn pool(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
             })
         })?;
         report.add("pool", name, figure);
+        report.add_issued("pool", name, &before, &pool.issued());
     }
     Ok(())
 }
@@ -252,6 +254,7 @@ fn pool(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
 fn native(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     let pool = fresh_pool(rig)?;
     make(&pool, &MakeOptions::default(), &mut |_, _| {})?;
+    let asked = pool.clone();
     let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
     let bytes = common.size / common.streams as u64 / REQUEST as u64 * REQUEST as u64;
     let handles = (0..common.streams)
@@ -263,6 +266,7 @@ fn native(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
     for (direction, name) in PHASES {
         let start = Barrier::new(common.streams + 1);
+        let before = asked.issued();
         let figure = std::thread::scope(|scope| {
             let workers: Vec<_> = handles
                 .iter()
@@ -280,6 +284,7 @@ fn native(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
             })
         })?;
         report.add("native", name, figure);
+        report.add_issued("native", name, &before, &asked.issued());
     }
     for fh in handles {
         fs.release(fh)?;

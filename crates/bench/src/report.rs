@@ -1,5 +1,6 @@
 //! Figures and tables.
 
+use braid_pool::device::Issued;
 use serde::Serialize;
 
 use crate::stats::Samples;
@@ -42,6 +43,8 @@ pub(crate) struct Report {
     pub setup: Vec<(String, String)>,
     /// The rows.
     pub rows: Vec<Row>,
+    /// What the members were really asked for, by layer and phase.
+    pub issued: Vec<(String, String)>,
 }
 
 impl Report {
@@ -54,6 +57,16 @@ impl Report {
     /// Adds one repeat of an operation rate.
     pub fn add_rate(&mut self, name: &str, phase: &str, per_second: f64) {
         self.row(name, phase).rate.0.push(per_second);
+    }
+    /// What a layer issued to the members, in one repeat of a phase (the last one is kept).
+    pub fn add_issued(&mut self, name: &str, phase: &str, before: &[Issued], after: &[Issued]) {
+        let none = Issued::default();
+        let since = after.iter().zip(before).map(|(a, b)| a.since(b));
+        let all = since.fold(none, |sum, one| sum.plus(&one));
+        let said = format!("reads: {}; writes: {}; {} flushes", all.reads, all.writes, all.flushes);
+        let key = format!("{name} {phase}");
+        self.issued.retain(|(k, _)| *k != key);
+        self.issued.push((key, said));
     }
     fn row(&mut self, name: &str, phase: &str) -> &mut Row {
         let found = self.rows.iter().position(|r| r.name == name && r.phase == phase);
@@ -108,6 +121,12 @@ impl Report {
             ]);
         }
         println!("{table}");
+        if !self.issued.is_empty() {
+            println!("requests issued to the members:");
+        }
+        for (key, said) in &self.issued {
+            println!("  {key}: {said}");
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use braid_fs::Fs;
 use braid_pool::device::{Device, FileDevice, OpenOptions};
 use serde::{Deserialize, Serialize};
 
+use crate::issued;
 use crate::runtime::{self, Mount};
 
 /// Longest line that is read.
@@ -29,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub enum Order {
     /// What the pool's members are and what is being done for them.
     Members,
+    /// What it has asked of each member.
+    Io,
     /// Take a member out.
     Fail {
         /// Its place in the pool.
@@ -109,6 +112,7 @@ pub struct View {
 #[serde(rename_all = "snake_case")]
 enum Answer {
     Done(Box<View>),
+    Io(serde_json::Value),
     Refused(String),
 }
 
@@ -158,11 +162,11 @@ fn answer(fs: &Fs, stream: &UnixStream) -> Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new(std::io::Read::take(stream, LINE_MAX)).read_line(&mut line)?;
-    let done = serde_json::from_str(&line).context("not an order").and_then(|o| obey(fs, o));
-    let answer = match done {
-        Ok(()) => Answer::Done(Box::new(view(fs))),
-        Err(e) => Answer::Refused(format!("{e:#}")),
+    let done = match serde_json::from_str(&line).context("not an order") {
+        Ok(Order::Io) => Ok(Answer::Io(issued::answer(fs.pool()))),
+        order => order.and_then(|o| obey(fs, o)).map(|()| Answer::Done(Box::new(view(fs)))),
     };
+    let answer = done.unwrap_or_else(|e| Answer::Refused(format!("{e:#}")));
     let mut stream = stream;
     writeln!(stream, "{}", serde_json::to_string(&answer)?)?;
     Ok(())
@@ -177,7 +181,7 @@ fn open(path: &Path) -> Result<Arc<dyn Device>> {
 
 fn obey(fs: &Fs, order: Order) -> Result<()> {
     match order {
-        Order::Members => {}
+        Order::Members | Order::Io => {}
         Order::Fail { member } => fs.fail_member(MemberIndex(member))?,
         Order::Replace { member, device, force } => {
             fs.replace_member(MemberIndex(member), open(&device)?, force)?;
@@ -259,16 +263,33 @@ pub fn find(name: &str) -> Result<Mount> {
 /// # Errors
 /// The node does not answer, or refuses.
 pub fn order(mount: &Mount, order: &Order) -> Result<View> {
+    match call(mount, order)? {
+        Answer::Done(view) => Ok(*view),
+        Answer::Refused(why) => bail!("{why}"),
+        Answer::Io(_) => bail!("the node gave another answer than was asked for"),
+    }
+}
+
+/// What a mounted node has asked of each member: [`issued::answer`].
+///
+/// # Errors
+/// The node does not answer, or refuses.
+pub fn io(mount: &Mount) -> Result<serde_json::Value> {
+    match call(mount, &Order::Io)? {
+        Answer::Io(value) => Ok(value),
+        Answer::Refused(why) => bail!("{why}"),
+        Answer::Done(_) => bail!("the node gave another answer than was asked for"),
+    }
+}
+
+fn call(mount: &Mount, order: &Order) -> Result<Answer> {
     let silent = || format!("the node that serves {} does not answer", mount.mount_point.display());
     let path = runtime::control_socket(mount.pid)?;
     let mut stream = UnixStream::connect(&path).with_context(silent)?;
     writeln!(stream, "{}", serde_json::to_string(order)?)?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).with_context(silent)?;
-    match serde_json::from_str(&line).with_context(silent)? {
-        Answer::Done(view) => Ok(*view),
-        Answer::Refused(why) => bail!("{why}"),
-    }
+    serde_json::from_str(&line).with_context(silent)
 }
 
 /// The member that a user names: by its place in the pool, or its device.

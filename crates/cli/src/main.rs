@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod check;
 mod control;
 mod create;
@@ -12,6 +13,7 @@ mod dump_label;
 mod fail;
 mod guard;
 mod helper;
+mod issued;
 mod label;
 mod mount;
 mod replace;
@@ -50,6 +52,7 @@ enum Command {
     Status(status::Args),
     Scan(scan::Args),
     Check(check::Args),
+    Advise(advise::Args),
     Label(label::Args),
     DumpLabel(dump_label::Args),
     Fail(fail::Args),
@@ -108,6 +111,7 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Status(a) => status::run(&a),
         Command::Scan(a) => scan::run(&a),
         Command::Check(a) => check::run(&a),
+        Command::Advise(a) => advise::run(&a),
         Command::Label(a) => label::run(&a),
         Command::DumpLabel(a) => dump_label::run(&a),
         Command::Fail(a) => fail::run(&a),

@@ -8,17 +8,21 @@ use braid_format::node::{SlotDamage, SlotState};
 use braid_fs::ClusterView;
 use serde_json::json;
 
-use crate::{runtime, size, sources, topology, ui};
+use crate::{issued, runtime, size, sources, topology, ui};
 
 /// Show mounts of this host, or a pool: members, space, nodes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool's name, or all of its devices (default: what is mounted on this host)
-    #[arg(value_name = "NAME|DEVICE")]
+    #[arg(value_name = "NAME|DEVICE|DIR")]
     sources: Vec<String>,
     /// Show the pool's topology: how its members are put together
     #[arg(long, requires = "sources")]
     topology: bool,
+    /// Show what nodes mounted on this host (of a pool, on a directory, or all) have asked of each
+    /// member: counts, bytes and sizes of requests as they were issued
+    #[arg(long, conflicts_with = "topology")]
+    io: bool,
     /// Machine-readable
     #[arg(long)]
     json: bool,
@@ -29,6 +33,10 @@ const ADVICE: &str = "run `braid check --repair` after unmounting all nodes";
 
 /// Runs it. Looking changes nothing, and needs no mount.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.io {
+        issued::show(&args.sources, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mounts = runtime::mounts();
     let view = if args.sources.is_empty() {
         None

@@ -14,6 +14,7 @@
 //! * this is the only crate with `unsafe` code: the buffers, the engines, a few ioctls.
 
 mod buffer;
+mod counted;
 mod engine;
 mod error;
 mod faulty;
@@ -30,6 +31,7 @@ mod signature;
 mod traits;
 
 pub use buffer::AlignedBuf;
+pub use counted::{CountedDevice, IoCounters, Issued, SIZE_CLASSES, Traffic};
 pub use engine::default_engine;
 pub use error::DeviceError;
 pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};

@@ -149,6 +149,11 @@ impl IoQueue {
             let memory = unsafe { base.add(from) };
             from += len;
             let target = p.device.ring_target();
+            if (target.is_some() || p.device.modelled().is_some())
+                && let Some(counters) = p.device.counters()
+            {
+                counters.transfer(request.write, len);
+            }
             let checked = match (request.write, target) {
                 (true, Some(t)) => check_write(&*p.device, t.poisoned, p.at, p.len),
                 (false, Some(_)) => p.device.info().check(p.at, p.len),

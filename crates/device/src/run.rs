@@ -77,6 +77,7 @@ fn by_methods<'r, 'a: 'r>(requests: impl Iterator<Item = &'r mut Request<'a>>) {
             inline(r);
             continue;
         };
+        count(r);
         let started = match &mut r.op {
             Op::Read(buf) => disk.start_read(r.at, buf),
             Op::Write(buf) => disk.start_write(r.at, buf),
@@ -86,6 +87,16 @@ fn by_methods<'r, 'a: 'r>(requests: impl Iterator<Item = &'r mut Request<'a>>) {
     }
     for ticket in tickets {
         ticket.wait();
+    }
+}
+
+/// Counts a request that goes past its device's methods.
+fn count(r: &Request<'_>) {
+    let Some(counters) = r.device.counters() else { return };
+    match &r.op {
+        Op::Read(buf) => counters.transfer(false, buf.len()),
+        Op::Write(buf) => counters.transfer(true, buf.len()),
+        Op::Flush => counters.flush(),
     }
 }
 
@@ -109,6 +120,7 @@ pub(crate) fn run_on(flight: &mut Flight, requests: &mut [Request<'_>]) {
     let flight = Landing(flight);
     for (owner, r) in (0_u32..).zip(requests.iter_mut()) {
         let Some(target) = r.device.ring_target() else { continue };
+        count(r);
         match transfer(owner, target, r) {
             // SAFETY: the memory and the device are borrowed by `requests`, whose operations are
             // not touched again before `Landing` has waited for everything.

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use braid_format::{ByteOffset, Bytes};
 
 use crate::DeviceError;
+use crate::counted::IoCounters;
 use crate::model::ModelDevice;
 
 /// Longest compare-and-write: the largest sector there is.
@@ -183,6 +184,11 @@ pub trait Device: Send + Sync + Debug {
     /// The disk model that says how long its requests take, if one does: [`run`](crate::run) and
     /// [`IoQueue`](crate::IoQueue) let them overlap.
     fn modelled(&self) -> Option<&ModelDevice> {
+        None
+    }
+    /// Where requests are counted that reach the device past its methods; those that come by its
+    /// methods it counts itself.
+    fn counters(&self) -> Option<&IoCounters> {
         None
     }
     /// Takes liveness byte `byte` (below 2^62), or `None` if anybody on this host holds it. It is

@@ -15,6 +15,7 @@
 pub use braid_device as device;
 
 mod absent;
+pub mod advise;
 pub mod assemble;
 mod clock;
 pub mod create;
@@ -37,7 +38,7 @@ mod upkeep;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use braid_device::{Device, MemoryDevice};
+use braid_device::{Device, IoCounters, Issued, MemoryDevice};
 use braid_format::label::{Label, SubpoolKind};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -271,6 +272,13 @@ impl Pool {
     /// The members' devices, in member order.
     pub fn devices(&self) -> Vec<Arc<dyn Device>> {
         self.0.topology.read().devices.clone()
+    }
+
+    /// What was asked of each member since the pool was opened, in member order.
+    pub fn issued(&self) -> Vec<Issued> {
+        let topology = self.0.topology.read();
+        let of = |d: &Arc<dyn Device>| d.counters().map(IoCounters::now).unwrap_or_default();
+        topology.devices.iter().map(of).collect()
     }
 
     /// The member and device offset of a logical byte, for messages; of its first copy where it

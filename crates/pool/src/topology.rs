@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use braid_device::Device;
+use braid_device::{CountedDevice, Device};
 use braid_format::MemberIndex;
 use braid_format::label::{Label, Member, MemberState};
 
@@ -18,7 +18,7 @@ use crate::map::Map;
 pub(crate) struct Topology {
     pub label: Label,
     pub map: Map,
-    /// In member order.
+    /// In member order; what is asked of them is counted.
     pub devices: Vec<Arc<dyn Device>>,
     /// Of each group of the map.
     pub locks: Vec<RangeLocks>,
@@ -37,6 +37,7 @@ impl Topology {
     /// more than a group can spare.
     pub fn new(label: Label, devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
         let map = Map::new(&label)?;
+        let devices = devices.into_iter().map(CountedDevice::over).collect();
         let locks = map.groups().iter().map(|_| RangeLocks::default()).collect();
         let topology = Self { label, map, devices, locks, log: None, provisional: false };
         topology.enough()?;

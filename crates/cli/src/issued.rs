@@ -1,0 +1,117 @@
+//! What a mounted node has really asked of each member: `braid status --io`.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use braid_format::Bytes;
+use braid_pool::Pool;
+use braid_pool::device::Traffic;
+use serde_json::{Value, json};
+
+use crate::runtime::{self, Mount};
+use crate::{control, size, ui};
+
+/// The answer to [`control::Order::Io`].
+pub fn answer(pool: &Pool) -> Value {
+    let traffic = |t: &Traffic| {
+        json!({
+            "requests": t.requests(),
+            "bytes": t.bytes.get(),
+            "sizes": t.classes().map(|(from, n)| json!({"from": from.get(), "requests": n}))
+                .collect::<Vec<_>>(),
+        })
+    };
+    let members = pool.devices().into_iter().zip(pool.issued());
+    let members: Vec<Value> = members
+        .enumerate()
+        .map(|(index, (device, issued))| {
+            json!({
+                "index": index,
+                "path": device.info().name,
+                "reads": traffic(&issued.reads),
+                "writes": traffic(&issued.writes),
+                "flushes": issued.flushes,
+                "compare_and_writes": issued.compare_and_writes,
+                "discards": issued.discards,
+                "zeroes": issued.zeroes,
+            })
+        })
+        .collect();
+    json!({"pool": pool.info().name, "members": members})
+}
+
+/// Asks the mounted nodes that `sources` names: a pool, or a directory; all when it names none.
+///
+/// # Errors
+/// No such mount; a node that does not answer.
+pub fn show(sources: &[String], as_json: bool) -> Result<()> {
+    let mounts: Vec<Mount> = runtime::mounts().into_iter().filter(|m| named(m, sources)).collect();
+    if mounts.is_empty() {
+        bail!("nothing of that name is mounted on this host: `braid status` lists what is");
+    }
+    let mut all = Vec::new();
+    for mount in &mounts {
+        let mut io = control::io(mount)?;
+        io["pid"] = json!(mount.pid);
+        io["mount_point"] = json!(mount.mount_point);
+        all.push(io);
+    }
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&json!({"io": all}))?);
+    } else {
+        all.iter().for_each(print);
+    }
+    Ok(())
+}
+
+fn named(mount: &Mount, sources: &[String]) -> bool {
+    let is = |source: &String| {
+        *source == mount.pool
+            || std::path::absolute(Path::new(source)).is_ok_and(|p| p == mount.mount_point)
+    };
+    sources.is_empty() || sources.iter().any(is)
+}
+
+fn print(io: &Value) {
+    println!(
+        "pool {} on {} (process {}): requests issued since it was mounted",
+        io["pool"].as_str().unwrap_or_default(),
+        io["mount_point"].as_str().unwrap_or_default(),
+        io["pid"]
+    );
+    let mut table = ui::table(&["member", "device", "", "requests", "bytes", "mean", "sizes from"]);
+    for member in io["members"].as_array().into_iter().flatten() {
+        let who = [member["index"].to_string(), member["path"].as_str().unwrap_or("").to_owned()];
+        for (key, what) in [("reads", "read"), ("writes", "write")] {
+            let t = &member[key];
+            let number = |v: &Value| v.as_u64().unwrap_or(0);
+            let (requests, bytes) = (number(&t["requests"]), number(&t["bytes"]));
+            let sizes = t["sizes"].as_array().into_iter().flatten();
+            let sizes = sizes
+                .map(|s| format!("{}: {}", size::show(number(&s["from"])), s["requests"]))
+                .collect::<Vec<_>>();
+            table.add_row([
+                who[0].clone(),
+                who[1].clone(),
+                what.to_owned(),
+                requests.to_string(),
+                size::show(bytes),
+                size::show(Bytes(bytes.checked_div(requests).unwrap_or(0)).get()),
+                sizes.join(", "),
+            ]);
+        }
+        let rest = [
+            ("flushes", "flush"),
+            ("compare_and_writes", "compare-and-write"),
+            ("discards", "discard"),
+            ("zeroes", "zero"),
+        ];
+        for (key, what) in rest {
+            if member[key] != 0 {
+                let count = member[key].to_string();
+                table.add_row([&who[0], &who[1], what, &count, "", "", ""]);
+            }
+        }
+    }
+    println!("{table}");
+}
