@@ -86,13 +86,15 @@ pub struct FoundPool {
 impl FoundPool {
     /// Whether all members are there and current.
     pub fn complete(&self) -> bool {
-        use MemberCondition::{Damaged, Failed, Good};
-        let good = |m: &FoundMember| matches!(m.state, Good | Damaged | Failed);
+        use MemberCondition::{Damaged, Failed, Good, Removed};
+        let good = |m: &FoundMember| matches!(m.state, Good | Damaged | Failed | Removed);
         self.missing.is_empty() && self.members.iter().all(good)
     }
-    /// The paths of what was found.
+    /// The paths of what was found and may be of use: not of what the pool has done without since.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.members.iter().map(|m| m.path.as_path())
+        use MemberCondition::{Failed, Removed};
+        let of_use = |m: &&FoundMember| !matches!(m.state, Failed | Removed);
+        self.members.iter().filter(of_use).map(|m| m.path.as_path())
     }
 }
 
