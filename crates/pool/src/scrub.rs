@@ -158,6 +158,7 @@ impl Pool {
     /// [`PoolError::Device`] of a member that cannot be spared.
     pub fn heal(&self, at: ByteOffset, bytes: &[u8]) -> Result<(), PoolError> {
         self.0.check(at, Bytes::from(bytes.len()))?;
+        let _pass = self.1.pass()?;
         let mut lost = Lost::new();
         {
             let topology = self.0.topology.read();
