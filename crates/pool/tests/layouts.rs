@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_format::{ByteOffset, Bytes};
-use braid_pool::device::{Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
+use braid_pool::device::{
+    AlignedBuf, Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, Traffic,
+};
 use braid_pool::layout::{Facts, Weights, parse};
-use braid_pool::{CreateOptions, Hint, Pool};
+use braid_pool::{CreateOptions, Hint, Pool, PoolOp, PoolQueue};
 
 const MIB: u64 = 1 << 20;
 
@@ -109,5 +111,40 @@ fn every_shape_holds_every_byte() {
         ("metadata = m0[1M]; journal = m1[1M]; data = stripe(all)", &[8, 7]),
     ] {
         holds_what_was_written(text, sizes);
+    }
+}
+
+/// What a pool of this shape over four devices issues for a write of a whole row of 1 MiB, or less.
+fn issued(layout: &str, queued: bool, len: usize) -> Vec<(u64, u64)> {
+    let devices = dynamic(&devices(&[32; 4]));
+    let layout = parse::layout(layout, &BTreeMap::new()).unwrap();
+    let options = CreateOptions { layout: Some(layout), ..CreateOptions::new("p") };
+    let pool = Pool::create(devices, &options).unwrap();
+    let before = pool.issued();
+    if queued {
+        let mut queue = PoolQueue::new(pool.clone(), 1).unwrap();
+        queue.submit(0, ByteOffset(0), PoolOp::Write(AlignedBuf::zeroed(len))).unwrap();
+        queue.complete().2.unwrap();
+    } else {
+        pool.write(ByteOffset(0), &vec![0; len]).unwrap();
+    }
+    let since =
+        pool.issued().into_iter().zip(before).map(|(now, before)| now.since(&before).writes);
+    // Redundancy logs have their own, smaller ones.
+    let units = |t: Traffic| {
+        let large = t.classes().filter(|(from, _)| from.0 >= 256 << 10);
+        (large.map(|(_, n)| n).sum(), t.bytes.0 >> 18)
+    };
+    since.map(units).collect()
+}
+
+#[test]
+fn requests_are_counted_on_each_member_of_every_shape() {
+    for queued in [false, true] {
+        assert_eq!(issued("stripe(all)", queued, 1 << 20), [(1, 1); 4], "queued: {queued}");
+        let one = [(1, 1), (0, 0), (0, 0), (0, 0)];
+        assert_eq!(issued("stripe(all)", queued, 256 << 10), one, "queued: {queued}");
+        let mirrors = issued("stripe(mirror(0,1), mirror(2,3))", queued, 512 << 10);
+        assert_eq!(mirrors, [(1, 1); 4], "queued: {queued}");
     }
 }
