@@ -13,7 +13,7 @@ use crate::layout::weights::by_speed;
 /// A guideline, and where it is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guideline {
-    /// What it says.
+    /// What it says, in its words.
     pub says: &'static str,
     /// Where.
     pub source: &'static str,
@@ -21,27 +21,27 @@ pub struct Guideline {
 
 /// Of the stripe unit.
 pub const UNIT: Guideline = Guideline {
-    says: "a stripe unit of n tracks loses 1/(n+1) of the writes: 1/2, 1/3, 1/4, 1/5",
+    says: "small stripe units degrade write performance",
     source: "BDSpro guide, ch. 2, table 2-1",
 };
 /// Of the request's size.
 pub const REQUEST: Guideline = Guideline {
-    says: "request = stripe width: half of it keeps half of the disks at work",
+    says: "The transfer size should be a multiple of both the system's page size and the stripe width",
     source: "BDSpro guide, ch. 2",
 };
 /// Of disks on a controller.
 pub const CONTROLLER: Guideline = Guideline {
-    says: "3-4 disks per controller: four of 5 MB/s fill a bus of 20 MB/s",
+    says: "use one controller for every three or four disks",
     source: "BDSpro guide, ch. 2",
 };
 /// Of the order of members.
 pub const ORDER: Guideline = Guideline {
-    says: "neighbours in a stripe on different controllers, else the shared bus is the limit",
+    says: "Striping of multiple disks per controller should be specified in a way that interleaves access to the two buses or controllers",
     source: "T. Lam, Improving File System Performance by Striping, NASA Ames 1992",
 };
 /// Of unequal members.
 pub const SLOWEST: Guideline = Guideline {
-    says: "two disks are never better than twice the slowest (n equal shares: n times)",
+    says: "the performance of the striped file system is limited by the performance of the slower drive",
     source: "T. Lam, Improving File System Performance by Striping, NASA Ames 1992",
 };
 
