@@ -134,9 +134,13 @@ impl Control {
                 let fs = fs.clone();
                 std::thread::spawn(move || {
                     for stream in listener.incoming().map_while(Result::ok) {
-                        if let Err(error) = answer(&fs, &stream) {
-                            tracing::debug!(%error, "a caller of the control socket");
-                        }
+                        // A caller that says nothing keeps nobody else waiting.
+                        let fs = fs.clone();
+                        std::thread::spawn(move || {
+                            if let Err(error) = answer(&fs, &stream) {
+                                tracing::debug!(%error, "a caller of the control socket");
+                            }
+                        });
                     }
                 });
                 Self { path: Some(path) }

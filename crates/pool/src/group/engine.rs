@@ -95,7 +95,7 @@ pub(crate) fn execute<'a>(
         work.writes.clear();
     }
     let mut rows = Rows::of(topology, &work.writes);
-    outcome.failures.extend(rows.prepare(topology));
+    outcome.failures.extend(rows.prepare(topology, &mut outcome.lost));
     outcome.failures.extend(rows.write_logged(topology, &mut outcome.lost));
     let mut stage = Stage::default();
     for (owner, request) in bare {
@@ -302,7 +302,7 @@ impl Again<'_> {
 
 /// Whether a member that failed a read is what it was but for that. One that has lost its labels
 /// too was emptied or exchanged: mending single places would make the rest of it look whole.
-fn still_a_member(topology: &Topology, member: MemberIndex) -> bool {
+pub(crate) fn still_a_member(topology: &Topology, member: MemberIndex) -> bool {
     let device = topology.device(member);
     topology.provisional
         || device.info().read_only

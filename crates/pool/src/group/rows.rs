@@ -7,7 +7,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
 use super::decode::{Places, decode_row, lost_error, read_places};
-use super::engine::{Lost, Write};
+use super::engine::{Lost, Write, still_a_member};
 use super::locks::Range;
 use super::row::{Cover, Plan, Way, plan};
 use super::{Group, Shape, Unit, code};
@@ -87,7 +87,8 @@ impl<'a> Rows<'a> {
     }
 
     /// Computes every row's new parity, reading what that needs; what failed, by owner.
-    pub fn prepare(&mut self, topology: &Topology) -> Vec<(u32, PoolError)> {
+    /// A member that could not be read and is no member any more is added to `lost`.
+    pub fn prepare(&mut self, topology: &Topology, lost: &mut Lost) -> Vec<(u32, PoolError)> {
         let mut failures = Vec::new();
         // Rows of one group are read together.
         for rows in self.rows.chunk_by_mut(|a, b| a.group == b.group) {
@@ -101,6 +102,9 @@ impl<'a> Rows<'a> {
                 })
                 .collect();
             let read = read_places(topology, group, &wanted);
+            for (row, places) in rows.iter().zip(&read) {
+                row.suspect(topology, group, places, lost);
+            }
             for ((row, plan), places) in rows.iter_mut().zip(plans).zip(read) {
                 if let Err(error) = row.compute(topology, group, plan, places) {
                     row.failed = true;
@@ -352,6 +356,18 @@ impl<'a> Row<'a> {
         }
         self.encode(data, parities, old);
         Ok(())
+    }
+
+    /// Adds members to `lost` that failed a read and do not carry the pool's labels any more.
+    fn suspect(&self, topology: &Topology, group: &Group, places: &Places, lost: &mut Lost) {
+        for (place, read) in places {
+            let Err(error) = read else { continue };
+            let (member, _) = group.at(group.column_of(self.index, *place), 0);
+            let known = lost.iter().any(|(m, _)| *m == member);
+            if !known && !still_a_member(topology, member) {
+                lost.push((member, error.clone()));
+            }
+        }
     }
 
     /// A column could not be read on the way: everything is computed from the others, and what

@@ -456,3 +456,24 @@ fn a_member_that_lost_its_labels_is_not_mended_but_taken_out() {
         assert!(back == bytes, "{layout:?}");
     }
 }
+
+/// The same, met on the way of a write that needs what stood there.
+#[test]
+fn a_member_that_lost_its_labels_is_taken_out_by_a_write_as_well() {
+    let all = devices(5, |_| FaultPlan::default());
+    let pool = pool(&all, Layout::Parity(1));
+    let mut bytes = vec![7; 64 << 10];
+    pool.write(ByteOffset(0), &bytes).unwrap();
+    let (member, _) = pool.map().locate(ByteOffset(0)).unwrap();
+    let bad = &all[usize::from(member.0)];
+    let zeros = vec![0; usize::try_from(bad.info().size.0).unwrap()];
+    bad.inner().write(ByteOffset(0), &zeros).unwrap();
+    bad.arm(On::Read, 0, FaultKind::Fails);
+    bytes[512..1024].fill(9);
+    pool.write(ByteOffset(512), &bytes[512..1024]).unwrap();
+    assert_eq!(failed(&pool), [member.0]);
+    let mut back = vec![0; bytes.len()];
+    pool.read(ByteOffset(0), &mut back).unwrap();
+    assert!(back == bytes);
+    consistent(&pool, &all);
+}
