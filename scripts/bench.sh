@@ -6,7 +6,7 @@
 #   SIZE=1G REPEATS=5           bytes moved per phase; repeats
 #   MEMORY_SIZE=8G FILES=100000 what the mount streams and holds while its memory is measured
 #   BACKING=/dev/shm            where the devices' files are made: a RAM file system
-#   ONLY="ladder4 meta"         only these of: ladder4 ladder1 throttled buffered meta memory
+#   ONLY="ladder4 meta"         only these of: ladder4 ladder1 file1 throttled buffered meta memory
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ results=${1:-bench-results}
 size=${SIZE:-1G} repeats=${REPEATS:-5}
 memory_size=${MEMORY_SIZE:-8G} files=${FILES:-100000}
 backing=${BACKING:-/dev/shm}
-only=${ONLY:-ladder4 ladder1 throttled buffered meta memory}
+only=${ONLY:-ladder4 ladder1 file1 throttled buffered meta memory}
 
 [ "$(id -u)" -eq 0 ] || { echo "mounts, loop devices and dropping caches need root" >&2; exit 1; }
 [ -x "$braid" ] || { echo "build first: make build" >&2; exit 1; }
@@ -24,7 +24,7 @@ case "$(stat -f -c %T "$backing")" in
   *) echo "note: $backing is not in RAM; the goals are for RAM-backed devices" >&2 ;;
 esac
 mkdir -p "$results"
-rm -f "$results"/{ladder4,ladder1,throttled,buffered,meta,memory}.json
+rm -f "$results"/{ladder4,ladder1,file1,throttled,buffered,meta,memory}.json
 
 # A suite that cannot run is a failure, not a pass.
 measure() {
@@ -37,7 +37,8 @@ measure() {
 }
 
 measure ladder4   ladder --members 4 --size "$size" --repeats "$repeats"
-measure ladder1   ladder --members 1 --size "$size" --repeats "$repeats"
+measure ladder1   ladder --members 1 --loop --size "$size" --repeats "$repeats"
+measure file1     ladder --members 1 --size "$size" --repeats "$repeats"
 measure throttled ladder --members 4 --size "$size" --repeats "$repeats" --throttle 200000000
 measure buffered  buffered --size "$size" --repeats "$repeats"
 measure meta      meta --repeats "$repeats"

@@ -57,7 +57,7 @@ def peak(table):
 
 
 DIRECT, BUFFERED = ("write", "read"), ("write+fsync", "cold read")
-# What, suite, figures, "least" or "most", goal.
+# What, suite, figures, "least", "most" or "told", goal.
 GOALS = [
     ("pool / raw, 4 members", "ladder4", ratio("pool", "raw", *DIRECT), "least", 0.95),
     ("pool / raw, 1 member", "ladder1", ratio("pool", "raw", *DIRECT), "least", 0.95),
@@ -66,7 +66,9 @@ GOALS = [
     ("mount / raw, 4 throttled devices", "throttled", ratio("mount", "raw", *DIRECT), "least", 0.95),
     ("mount / limits, 4 throttled devices", "throttled", of_limits("mount", *DIRECT), "least", 0.95),
     ("raw / limits, 4 throttled devices", "throttled", of_limits("raw", *DIRECT), "least", 0.95),
-    ("mount / raw, 1 in RAM", "ladder1", ratio("mount", "raw", *DIRECT), "least", 0.70),
+    ("mount / raw, 1 device in RAM", "ladder1", ratio("mount", "raw", *DIRECT), "least", 0.70),
+    # Raw is one copy at the speed of the processor's cache: shown, not judged.
+    ("mount / raw, 1 plain file in RAM", "file1", ratio("mount", "raw", *DIRECT), "told", None),
     ("mount / raw, 4 in RAM", "ladder4", ratio("mount", "raw", *DIRECT), "least", 0.40),
     ("CPU of the mount, s per GB", "ladder4", cpu_per_gb("mount", *DIRECT), "most", 0.30),
     ("mount / XFS, buffered", "buffered", ratio("mount", "xfs", *BUFFERED), "least", 0.70),
@@ -83,14 +85,17 @@ def main(directory, suites):
             continue
         measured = rows(directory, suite)
         if measured is None:
-            table.append((what, "", f"{goal:g}", "not measured", "", "FAILED"))
+            table.append((what, "", f"{goal:g}" if goal else "", "not measured", "", "FAILED"))
             short += 1
             continue
         for phase, samples in figures(measured):
             median = statistics.median(samples)
+            spread = f"{min(samples):.2f}..{max(samples):.2f}" if len(samples) > 1 else ""
+            if sense == "told":
+                table.append((what, phase, "", f"{median:.2f}", spread, ""))
+                continue
             good = median >= goal if sense == "least" else median <= goal
             short += not good
-            spread = f"{min(samples):.2f}..{max(samples):.2f}" if len(samples) > 1 else ""
             sign = ">=" if sense == "least" else "<="
             number = f"{median:.2f}" if goal < 100 else f"{median:.0f}"
             verdict = "met" if good else "SHORT"

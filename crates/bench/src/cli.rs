@@ -45,6 +45,9 @@ pub struct Common {
     /// Limit each device to this many bytes per second (loop devices, cgroup v1, root)
     #[arg(long, value_name = "RATE", value_parser = braid_size)]
     pub throttle: Option<u64>,
+    /// Put a loop device over each file (`--throttle` does so anyway): what a block device costs
+    #[arg(long = "loop")]
+    pub loop_devices: bool,
     /// Options of the mount (for `memory`), e.g. memory=256M
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     pub mount_options: Option<String>,

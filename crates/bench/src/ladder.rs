@@ -50,10 +50,12 @@ impl Rig {
             _backings: backings,
             work,
         };
-        if let Some(rate) = common.throttle {
+        if common.loop_devices || common.throttle.is_some() {
             for path in &rig.paths {
                 let mut device = Loop::new(path)?;
-                device.throttle(rate)?;
+                if let Some(rate) = common.throttle {
+                    device.throttle(rate)?;
+                }
                 rig.loops.push(device);
             }
             rig.paths = rig.loops.iter().map(|l| l.path.clone()).collect();
@@ -112,6 +114,9 @@ fn describe(report: &mut Report, common: &Common) {
     );
     add("engine", braid_pool::device::default_engine().to_owned());
     add("repeats", common.repeats.to_string());
+    if common.loop_devices {
+        add("devices", "loop devices over files".to_owned());
+    }
     if let Some(rate) = common.throttle {
         add("throttle", format!("{} MB/s per device", rate / 1_000_000));
     }
