@@ -159,7 +159,7 @@ fn raw(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
                 let share = numbers.end - numbers.start;
                 let start = (8 << 20) + (thread / devices.len()) as u64 * share * REQUEST as u64;
                 let mut queue = IoQueue::new(DEPTH_PER_MEMBER)?;
-                let mut free = buffers(DEPTH_PER_MEMBER);
+                let mut free = buffers(common, DEPTH_PER_MEMBER);
                 for n in 0..share {
                     let buffer = match free.pop() {
                         Some(buffer) => buffer,
@@ -179,10 +179,11 @@ fn raw(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// In huge pages, as the mount's are: the block layer makes a request of every 64 or so scattered
-/// pages, and a throttle charges each.
-fn buffers(count: usize) -> Vec<AlignedBuf> {
-    (0..count).map(|_| AlignedBuf::huge(REQUEST)).collect()
+/// Of ordinary pages, as programs have them, and as all layers have here. Under a throttle in huge
+/// pages: the block layer makes a request of every 64 or so scattered pages, and charges each.
+fn buffers(common: &Common, count: usize) -> Vec<AlignedBuf> {
+    let make = if common.throttle.is_some() { AlignedBuf::huge } else { AlignedBuf::zeroed };
+    (0..count).map(|_| make(REQUEST)).collect()
 }
 
 /// Bytes that [`in_threads`] moves: the requests left over by equal shares are not made.
@@ -235,7 +236,7 @@ fn pool(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
             in_threads(common.streams, total, |_, numbers| {
                 let depth = DEPTH_PER_MEMBER * common.members.div_ceil(common.streams);
                 let mut queue = PoolQueue::new(pool.clone(), depth)?;
-                let mut free = buffers(depth);
+                let mut free = buffers(common, depth);
                 for n in numbers {
                     let buffer = match free.pop() {
                         Some(buffer) => buffer,
