@@ -206,6 +206,9 @@ impl Device for CountedDevice {
         self.counters.flush();
         self.inner.flush()
     }
+    fn intact(&self) -> Result<(), DeviceError> {
+        self.inner.intact()
+    }
     fn compare_and_write(
         &self,
         at: ByteOffset,

@@ -59,6 +59,19 @@ pub enum DeviceError {
         /// Its path.
         device: Arc<str>,
     },
+    /// A file that became smaller while it was in use: what stood behind its new end is lost, and
+    /// writes there would make it look whole.
+    #[error(
+        "{device}: the file has been truncated while in use: {size} bytes, it had {expected}; nothing written since can be trusted"
+    )]
+    Truncated {
+        /// Device.
+        device: Arc<str>,
+        /// Its size now.
+        size: Bytes,
+        /// Its size when it was opened.
+        expected: Bytes,
+    },
     /// Smaller than one sector.
     #[error("{device}: {size} bytes are less than a sector")]
     Empty {

@@ -151,6 +151,7 @@ fn transfer(
         }
         Op::Flush => {
             check_poison(r.device, target.poisoned)?;
+            r.device.intact()?;
             Transfer::flush(owner, target)
         }
     })

@@ -173,6 +173,14 @@ pub trait Device: Send + Sync + Debug {
     /// # Errors
     /// See [`DeviceError`].
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError>;
+    /// Whether it is still what was opened; asked at every flush. A file can be truncated under
+    /// its user, and the next write makes it long again, with a hole.
+    ///
+    /// # Errors
+    /// [`DeviceError::Truncated`]; later writes and flushes are then refused.
+    fn intact(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
     /// The descriptor under it, if there is one.
     fn as_raw_fd(&self) -> Option<RawFd> {
         self.ring_target().map(|t| t.fd)

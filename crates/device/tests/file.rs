@@ -136,3 +136,34 @@ fn liveness_bytes_exclude_within_and_between_handles() {
     assert!(!a.byte_locked(1).unwrap());
     assert!(a.lock_byte(u64::MAX).is_err());
 }
+
+#[test]
+fn a_file_truncated_under_its_user_fails_its_next_flush() {
+    let dir = temp();
+    let paths = ["a", "b"].map(|n| {
+        let path = dir.path().join(n);
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        path
+    });
+    let devices = paths.each_ref().map(|p| open(p));
+    for d in &devices {
+        d.write(ByteOffset(0), &[1; 4096]).unwrap();
+        d.flush().unwrap();
+    }
+    std::fs::File::options().write(true).open(&paths[1]).unwrap().set_len(0).unwrap();
+    // The write itself makes the file long again, but not as long as it was.
+    devices[1].write(ByteOffset(8192), &[2; 4096]).unwrap();
+    let mut flushes = devices.each_ref().map(|d| Request {
+        device: &**d,
+        at: ByteOffset(0),
+        op: Op::Flush,
+        result: Ok(()),
+    });
+    run(&mut flushes);
+    assert!(flushes[0].result.is_ok());
+    let error = flushes[1].result.as_ref().unwrap_err();
+    assert!(matches!(error, DeviceError::Truncated { .. }), "{error}");
+    let refused = devices[1].write(ByteOffset(0), &[3; 4096]);
+    assert!(matches!(refused, Err(DeviceError::Poisoned { .. })));
+    assert!(matches!(devices[1].flush(), Err(DeviceError::Poisoned { .. })));
+}

@@ -179,6 +179,7 @@ impl Device for FileDevice {
         if self.poisoned.load(Ordering::Acquire) {
             return Err(DeviceError::Poisoned { device: self.info.name.as_str().into() });
         }
+        self.intact()?;
         self.file.sync_data().map_err(|e| {
             // What failed to reach the disk is dropped from the page cache and marked clean: a
             // second flush would succeed and mean nothing.
@@ -233,6 +234,19 @@ impl Device for FileDevice {
     }
     fn as_raw_fd(&self) -> Option<RawFd> {
         Some(self.file.as_raw_fd())
+    }
+    fn intact(&self) -> Result<(), DeviceError> {
+        if self.info.is_block {
+            return Ok(());
+        }
+        let found = self.file.metadata().map_err(|e| self.wrap("stat", ByteOffset(0), e))?;
+        if !found.is_file() || found.len() >= self.info.size.get() {
+            return Ok(());
+        }
+        self.poisoned.store(true, Ordering::Release);
+        let device = self.info.name.as_str().into();
+        let (size, expected) = (Bytes(found.len()), self.info.size);
+        Err(DeviceError::Truncated { device, size, expected })
     }
     fn ring_target(&self) -> Option<RingTarget<'_>> {
         (!self.in_memory).then(|| RingTarget {
