@@ -34,6 +34,17 @@ pub struct Request<'a> {
     pub result: Result<(), DeviceError>,
 }
 
+impl<'a> Request<'a> {
+    /// Not run yet; `at` means nothing to a flush.
+    pub fn new(device: &'a dyn Device, at: ByteOffset, op: Op<'a>) -> Self {
+        Self { device, at, op, result: Ok(()) }
+    }
+    /// Makes durable what `device` has completed before.
+    pub fn flush(device: &'a dyn Device) -> Self {
+        Self::new(device, ByteOffset(0), Op::Flush)
+    }
+}
+
 thread_local! {
     static FLIGHT: RefCell<Option<Flight>> = const { RefCell::new(None) };
 }

@@ -304,11 +304,17 @@ impl Volume {
             match self.pool.read_otherwise(at, &mut body, nth) {
                 Ok(true) => {}
                 Ok(false) => return None,
-                Err(error) => tracing::warn!(%block, %error, "a copy of a damaged block"),
+                Err(error) => {
+                    tracing::warn!(%block, %error, "a copy of a damaged block");
+                    continue;
+                }
             }
             let Ok((header, kind)) = MetaHeader::decode(&body, block) else { continue };
-            tracing::warn!(%block, "was damaged; read from another member, and healed");
-            if let Err(error) = self.pool.heal(at, &body) {
+            tracing::warn!(%block, "was damaged; read from another member");
+            // Who keeps no log only looks: another may have the pool in use.
+            if self.pool.is_attached()
+                && let Err(error) = self.pool.heal(at, &body)
+            {
                 tracing::warn!(%block, %error, "could not be healed");
             }
             return Some((body, header, kind));

@@ -62,7 +62,7 @@ struct Parts<'a> {
 }
 impl<'a> Parts<'a> {
     fn push(&mut self, owner: u32, device: &'a Arc<dyn Device>, at: ByteOffset, op: Op<'a>) {
-        self.requests.push(Request { device: &**device, at, op, result: Ok(()) });
+        self.requests.push(Request::new(&**device, at, op));
         self.owners.push(owner);
     }
 }
@@ -110,8 +110,8 @@ impl Inner {
             Op::Write(buf) => {
                 let mut rest: &[u8] = buf;
                 self.check(at, Bytes::from(rest.len()))?;
-                let end = at.0 + rest.len() as u64;
-                parts.work.ranges.push((at.0, end));
+                let range = (at.0, at.0 + rest.len() as u64);
+                let before = parts.work.writes.len();
                 for p in topology.map.pieces(at, Bytes::from(rest.len())) {
                     let (bytes, later) = rest.split_at(p.len.to_usize());
                     rest = later;
@@ -123,6 +123,9 @@ impl Inner {
                             parts.work.writes.push(Write { owner, group, at: p.at.0, bytes });
                         }
                     }
+                }
+                if parts.work.writes.len() != before {
+                    parts.work.ranges.push(range);
                 }
             }
             Op::Flush if topology.map.groups().is_empty() => {

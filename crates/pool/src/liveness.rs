@@ -36,8 +36,8 @@ impl Drop for PoolByteLock {
 
 /// Members whose bytes count.
 fn bearers(topology: &Topology, redundant: bool) -> Vec<MemberIndex> {
-    let count = if redundant { topology.label.members.len() } else { 1 };
-    let members = (0..count).filter_map(|i| u16::try_from(i).ok().map(MemberIndex));
+    let count = if redundant { usize::MAX } else { 1 };
+    let members = topology.members().take(count);
     members.filter(|m| topology.state(*m) != MemberState::Failed).collect()
 }
 

@@ -328,12 +328,11 @@ fn try_copies(
         })?;
         images.push((index, device, at, image));
     }
-    let request = |device, at, op| Request { device, at, op, result: Ok(()) };
-    let writes = images.iter().map(|(_, d, at, image)| request(&***d, *at, Op::Write(image)));
+    let writes = images.iter().map(|(_, d, at, image)| Request::new(&***d, *at, Op::Write(image)));
     let mut writes: Vec<Request<'_>> = writes.collect();
     let members: Vec<MemberIndex> = images.iter().map(|i| i.0).collect();
     finish(&mut writes, &members)?;
-    let flushes = images.iter().map(|(_, d, ..)| request(&***d, ByteOffset(0), Op::Flush));
+    let flushes = images.iter().map(|(_, d, ..)| Request::flush(&***d));
     finish(&mut flushes.collect::<Vec<_>>(), &members)
 }
 

@@ -13,6 +13,7 @@ use crate::clock::unix_seconds;
 use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::group::{Group, Shape};
+use crate::log::Reach;
 use crate::log::recover::{Recovered, recover};
 use crate::log::redo::flush_all;
 use crate::map::Place;
@@ -73,8 +74,8 @@ impl Inner {
                 return Ok(());
             }
             let devices = topology.devices.clone();
-            let after = Topology::new(next, devices)?;
-            let written = write_epoch_on(&after.devices, &after.label, &carriers(&after.label));
+            let next = Topology::new(next, devices)?;
+            let written = write_epoch_on(&next.devices, &next.label, &carriers(&next.label));
             match written {
                 Ok(()) => {}
                 // One more that fails, now with its label.
@@ -87,12 +88,11 @@ impl Inner {
                 Err((_, error)) => return Err(error),
             }
             tracing::error!(
-                pool = after.label.name,
-                epoch = after.label.epoch.0,
+                pool = next.label.name,
+                epoch = next.label.epoch.0,
                 "the pool goes on without the failed member; replace it soon"
             );
-            let log = topology.log.clone();
-            *topology = Topology { log, ..after };
+            *topology = next.after(&topology);
             // The log moves to the members that are left.
             lost.clear();
             rehome(&topology, &mut lost)?;
@@ -170,7 +170,13 @@ impl Inner {
             let len = Bytes::from(new.len());
             let past = PoolError::PastEnd { at, len, size: self.info.size };
             let piece = topology.map.pieces(at, len).next().filter(|p| p.len == len).ok_or(past)?;
-            let Place::Group(index) = piece.place else { continue };
+            let index = match piece.place {
+                Place::Group(index) => index,
+                Place::Member(member) => {
+                    let device = topology.device(member);
+                    return Ok(device.compare_and_write(piece.at, expected, new)?);
+                }
+            };
             let group = topology.map.group(index);
             if group.shape != Shape::Mirror {
                 return Err(PoolError::LockOnParity { at });
@@ -179,7 +185,7 @@ impl Inner {
                 return Err(PoolError::Provisional { name: topology.label.name.clone() });
             }
             let range = (piece.at.0, piece.at.0 + len.0);
-            let held = topology.locks.get(usize::from(index)).map(|l| l.lock(vec![range]));
+            let held = topology.lock(index, vec![range]);
             let exchange = Exchange { at: piece.at.0, expected, new };
             let mut lost = Lost::new();
             let outcome = exchange.run(&topology, group, &mut lost);
@@ -204,7 +210,7 @@ impl Inner {
 pub(crate) fn rehome(topology: &Topology, lost: &mut Lost) -> Result<(), PoolError> {
     let Some(log) = &topology.log else { return Ok(()) };
     flush_all(topology, lost)?;
-    log.intents.rewrite(topology, log.slot, true, lost)?;
+    log.intents.rewrite(topology, log.slot, Reach::Homes, lost)?;
     log.redo.rehome(topology, log.slot, lost)
 }
 
@@ -328,6 +334,6 @@ impl crate::Pool {
     /// What each member is just now, in member order.
     pub fn member_states(&self) -> Vec<(MemberIndex, MemberState)> {
         let topology = self.0.topology.read();
-        (0_u16..).zip(&topology.label.members).map(|(i, m)| (MemberIndex(i), m.state)).collect()
+        topology.members().map(|m| (m, topology.state(m))).collect()
     }
 }

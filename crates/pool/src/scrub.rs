@@ -92,15 +92,16 @@ impl Pool {
         while at < total.0 {
             let to = (at + step).min(total.0);
             let mut lost = Lost::new();
-            let _pass = self.1.pass()?;
             {
+                let _pass = self.1.pass()?;
                 let topology = self.0.topology.read();
                 for stretch in stretches(&topology, at, to) {
                     check(&topology, stretch, oracle, &mut report, &mut lost)?;
                 }
-            }
-            if !lost.is_empty() {
-                self.0.lose(&lost)?;
+                drop(topology);
+                if !lost.is_empty() {
+                    self.0.lose(&lost)?;
+                }
             }
             at = to;
             report.checked = Bytes(at);
@@ -128,8 +129,7 @@ impl Pool {
         let topology = self.0.topology.read();
         let Some((index, offset)) = on_group(&topology, at, buf.len()) else { return Ok(false) };
         let group = topology.map.group(index);
-        let range = crate::group::engine::affected(group, offset, buf.len() as u64);
-        let _held = topology.locks.get(usize::from(index)).map(|l| l.lock(vec![range]));
+        let _held = topology.lock(index, vec![group.affected(offset, buf.len() as u64)]);
         match group.shape {
             Shape::Mirror => {
                 let live: Vec<usize> = topology.copies(group).collect();
@@ -166,8 +166,7 @@ impl Pool {
                 return Ok(());
             };
             let group = topology.map.group(index);
-            let range = crate::group::engine::affected(group, offset, bytes.len() as u64);
-            let _held = topology.locks.get(usize::from(index)).map(|l| l.lock(vec![range]));
+            let _held = topology.lock(index, vec![group.affected(offset, bytes.len() as u64)]);
             for (column, from, piece) in pieces(group, offset, bytes) {
                 let (member, place) = group.at(column, from);
                 if topology.writable(member)
@@ -239,8 +238,7 @@ fn check(
     while at < stretch.to {
         let end = (at + step).min(stretch.to);
         let logical = stretch.logical + (at - stretch.from);
-        let locks = topology.locks.get(usize::from(stretch.group));
-        let _held = locks.map(|l| l.lock(vec![(at, end)]));
+        let _held = topology.lock(stretch.group, vec![(at, end)]);
         match group.shape {
             Shape::Mirror => {
                 check_mirror(topology, group, (at, end), logical, oracle, report, lost)?;
@@ -272,8 +270,7 @@ fn put(
     match topology.device(member).write(at, bytes) {
         Ok(()) => report.healed.0 += bytes.len() as u64,
         Err(DeviceError::ReadOnly { .. }) => {}
-        Err(error) if topology.can_lose(member) => lost.push((member, error)),
-        Err(error) => return Err(error.into()),
+        Err(error) => topology.spare(member, error, lost)?,
     }
     Ok(())
 }

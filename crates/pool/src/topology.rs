@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use braid_device::{CountedDevice, Device};
+use braid_device::{CountedDevice, Device, DeviceError};
 use braid_format::MemberIndex;
 use braid_format::label::{Label, Member, MemberState};
 
 use crate::error::PoolError;
 use crate::group::Group;
-use crate::group::locks::RangeLocks;
+use crate::group::engine::Lost;
+use crate::group::locks::{Held, Range, RangeLocks};
 use crate::log::Log;
 use crate::map::Map;
 
@@ -20,8 +21,10 @@ pub(crate) struct Topology {
     pub map: Map,
     /// In member order; what is asked of them is counted.
     pub devices: Vec<Arc<dyn Device>>,
+    /// Members of which some zone uses bytes that no group protects.
+    pub bare: Vec<MemberIndex>,
     /// Of each group of the map.
-    pub locks: Vec<RangeLocks>,
+    locks: Vec<RangeLocks>,
     /// This node's redundancy log, once it is attached.
     pub log: Option<Arc<Log>>,
     /// Members that were not found count as failed, but no label says so yet: nothing may be
@@ -39,29 +42,70 @@ impl Topology {
         let map = Map::new(&label)?;
         let devices = devices.into_iter().map(CountedDevice::over).collect();
         let locks = map.groups().iter().map(|_| RangeLocks::default()).collect();
-        let topology = Self { label, map, devices, locks, log: None, provisional: false };
+        let bare = map.bare_members();
+        let topology = Self { label, map, devices, bare, locks, log: None, provisional: false };
         topology.enough()?;
         Ok(topology)
     }
 
+    /// The epoch after `before`: this node's log goes on.
+    #[must_use]
+    pub fn after(mut self, before: &Self) -> Self {
+        self.log.clone_from(&before.log);
+        self
+    }
+
     /// Whether what is in sync holds every byte of the pool.
     fn enough(&self) -> Result<(), PoolError> {
-        let lost = |members: &mut dyn Iterator<Item = MemberIndex>| -> Vec<String> {
-            members.filter(|m| !self.readable(*m)).map(|m| self.name(m)).collect()
-        };
-        let name = || self.label.name.clone();
         for group in self.map.groups() {
-            let lost = lost(&mut group.members());
-            if lost.len() > group.spare_columns() {
-                let can_lose = group.spare_columns();
-                return Err(PoolError::TooManyLost { name: name(), can_lose, lost });
+            if group.members().filter(|m| !self.readable(*m)).count() > group.spare_columns() {
+                return Err(self.too_many_lost(group));
             }
         }
-        let lost = lost(&mut self.map.bare_members().into_iter());
+        let lost: Vec<String> =
+            self.bare.iter().filter(|m| !self.readable(**m)).map(|m| self.name(*m)).collect();
         if lost.is_empty() {
             return Ok(());
         }
-        Err(PoolError::TooManyLost { name: name(), can_lose: 0, lost })
+        Err(PoolError::TooManyLost { name: self.label.name.clone(), can_lose: 0, lost })
+    }
+
+    /// More of a group's columns are lost than it can spare.
+    pub fn too_many_lost(&self, group: &Group) -> PoolError {
+        let lost = group.members().filter(|m| !self.readable(*m)).map(|m| self.name(m));
+        PoolError::TooManyLost {
+            name: self.label.name.clone(),
+            can_lose: group.spare_columns(),
+            lost: lost.collect(),
+        }
+    }
+
+    /// All members, in use or not.
+    pub fn members(&self) -> impl Iterator<Item = MemberIndex> + use<> {
+        // A label holds at most 256.
+        (0..u16::try_from(self.label.members.len()).unwrap_or(u16::MAX)).map(MemberIndex)
+    }
+
+    /// Holds ranges of a group's bytes; waits for whoever holds or awaits them already.
+    pub fn lock(&self, group: u16, ranges: Vec<Range>) -> Held<'_> {
+        self.locks.get(usize::from(group)).expect("every group has its locks").lock(ranges)
+    }
+
+    /// A member failed: it is added to `lost`.
+    ///
+    /// # Errors
+    /// `error`, if the pool cannot spare it.
+    pub fn spare(
+        &self,
+        member: MemberIndex,
+        error: DeviceError,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        if !self.can_lose(member) {
+            return Err(error.into());
+        }
+        lost.push((member, error));
+        Ok(())
     }
 
     /// A member, for people.
@@ -101,13 +145,12 @@ impl Topology {
     /// Whether a member may fail with nothing lost: it stands in groups only, and each of these
     /// can spare it.
     pub fn can_lose(&self, member: MemberIndex) -> bool {
-        let bare = self.map.bare_members().contains(&member);
         let spared = |g: &Group| {
             let gone = |m: &MemberIndex| *m == member || !self.readable(*m);
             g.members().all(|m| m != member)
                 || g.members().filter(gone).count() <= g.spare_columns()
         };
-        !bare && self.map.groups().iter().all(spared)
+        !self.bare.contains(&member) && self.map.groups().iter().all(spared)
     }
 
     /// The columns of a mirror that hold current bytes.

@@ -51,10 +51,9 @@ impl Inner {
         next: Label,
         devices: Vec<Arc<dyn Device>>,
     ) -> Result<(), PoolError> {
-        let after = Topology::new(next, devices)?;
-        write_epoch_on(&after.devices, &after.label, &carriers(&after.label)).map_err(|e| e.1)?;
-        let log = topology.log.clone();
-        *topology = Topology { log, ..after };
+        let next = Topology::new(next, devices)?;
+        write_epoch_on(&next.devices, &next.label, &carriers(&next.label)).map_err(|e| e.1)?;
+        *topology = next.after(&topology);
         self.held.follow(&topology);
         let mut lost = Lost::new();
         rehome(&topology, &mut lost)?;
@@ -219,8 +218,8 @@ impl Pool {
     /// and ends the work by returning `false`.
     ///
     /// # Errors
-    /// The member fails ([`PoolError::Device`]; it is then out again), or its bytes are on none of
-    /// the others.
+    /// The member fails a write ([`PoolError::Device`]; it is then out again), or its bytes can be
+    /// read on none of the others (it stays to be filled).
     pub fn rebuild(
         &self,
         member: MemberIndex,
@@ -298,15 +297,11 @@ impl Pool {
         }
         let filled = fill(&topology, span, member);
         drop(topology);
-        match filled {
-            Err(PoolError::Device { source }) => {
-                // Reads of the others are gone around: it is the member itself.
-                let error = (*source).clone();
-                self.0.lose(&vec![(member, error)])?;
-                Err(PoolError::Device { source })
-            }
-            done => done,
+        if let Err(error) = filled? {
+            self.0.lose(&vec![(member, error.clone())])?;
+            return Err(error.into());
         }
+        Ok(())
     }
 
     fn finish_rebuild(&self, member: MemberIndex) -> Result<(), PoolError> {

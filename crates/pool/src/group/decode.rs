@@ -8,16 +8,6 @@ use super::{Group, Shape, Unit, code};
 use crate::error::PoolError;
 use crate::topology::Topology;
 
-/// Too many of a group's columns are lost.
-pub(crate) fn lost_error(topology: &Topology, group: &Group) -> PoolError {
-    let lost = group.members().filter(|m| !topology.readable(*m)).map(|m| topology.name(m));
-    PoolError::TooManyLost {
-        name: topology.label.name.clone(),
-        can_lose: group.spare_columns(),
-        lost: lost.collect(),
-    }
-}
-
 /// Fills `buf`, a run of a parity group's bytes, unit by unit from the other columns.
 pub(crate) fn decode_run(
     topology: &Topology,
@@ -58,16 +48,20 @@ pub(crate) fn decode_row(
     loop {
         let places: Vec<usize> = (0..n).filter(|p| readable.get(*p) == Some(&true)).collect();
         let mut columns = read_places(topology, group, &[(row, range, places)]);
-        let Some(columns) = columns.pop() else { return Err(lost_error(topology, group)) };
+        let Some(columns) = columns.pop() else { return Err(topology.too_many_lost(group)) };
         let failed: Vec<usize> =
             columns.iter().filter(|(_, c)| c.is_err()).map(|(place, _)| *place).collect();
         if !failed.is_empty() {
-            failed.iter().filter_map(|f| readable.get_mut(*f).map(|r| *r = false)).count();
+            for place in failed {
+                if let Some(readable) = readable.get_mut(place) {
+                    *readable = false;
+                }
+            }
             if readable.iter().filter(|r| !**r).count() <= n - data {
                 continue;
             }
             let error = columns.into_iter().find_map(|(_, c)| c.err());
-            return Err(error.map_or_else(|| lost_error(topology, group), PoolError::from));
+            return Err(error.map_or_else(|| topology.too_many_lost(group), PoolError::from));
         }
         let len = Bytes(range.1 - range.0).to_usize();
         let mut all: Vec<AlignedBuf> = (0..n).map(|_| AlignedBuf::zeroed(0)).collect();
@@ -84,7 +78,7 @@ pub(crate) fn decode_row(
         }
         let mut slices: Vec<&mut [u8]> = all.iter_mut().map(|b| &mut b[..]).collect();
         if !code::recover(data, &mut slices, &lost) {
-            return Err(lost_error(topology, group));
+            return Err(topology.too_many_lost(group));
         }
         return Ok(all);
     }
@@ -111,12 +105,7 @@ pub(crate) fn read_places(
     let mut requests: Vec<Request<'_>> = buffers
         .iter_mut()
         .zip(whither)
-        .map(|(buf, (member, at))| Request {
-            device: &**topology.device(member),
-            at,
-            op: Op::Read(buf),
-            result: Ok(()),
-        })
+        .map(|(buf, (member, at))| Request::new(&**topology.device(member), at, Op::Read(buf)))
         .collect();
     run(&mut requests);
     let mut results: std::vec::IntoIter<Result<(), DeviceError>> =

@@ -4,17 +4,17 @@
 //! rows and reads of lost columns must read first; then everything else, along with the requests
 //! on bare members. A write is done when every column that is in sync, or being filled, has it.
 //!
-//! A column that fails a read is read around, and what was to be read is written to it again: most
-//! disks then give the bad sector another place. A column that fails a write is *lost*: the caller
+//! A column that fails a read is read around, and a node with a redundancy log writes what was to be
+//! read to it again: most disks then give the bad sector another place. A column that fails a write is *lost*: the caller
 //! must take its member out of the pool, for good and for everyone, before the write counts as done.
 
 use std::collections::BTreeMap;
 
 use braid_device::{DeviceError, Op, Request, run};
-use braid_format::{ByteOffset, Bytes, MemberIndex};
+use braid_format::{Bytes, MemberIndex};
 use smallvec::SmallVec;
 
-use super::decode::{decode_run, lost_error};
+use super::decode::decode_run;
 use super::locks::{Held, Range};
 use super::rows::Rows;
 use super::{Group, Shape};
@@ -47,7 +47,7 @@ pub(crate) struct Write<'a> {
 pub(crate) struct Work<'a> {
     pub reads: Vec<Read<'a>>,
     pub writes: Vec<Write<'a>>,
-    /// The pool's bytes that are written, from and to.
+    /// The pool's bytes of requests that write to groups, from and to; none is empty.
     pub ranges: SmallVec<[Range; 4]>,
     /// The batch has flushes: every member that may lose bytes is flushed.
     pub flushes: SmallVec<[u32; 1]>,
@@ -109,8 +109,8 @@ pub(crate) fn execute<'a>(
     }
     for write in rows.writes(topology) {
         let device = &**topology.device(write.member);
-        let op = Op::Write(write.bytes);
-        stage.push(Tag::Write(write.member), Request { device, at: write.at, op, result: Ok(()) });
+        let request = Request::new(device, write.at, Op::Write(write.bytes));
+        stage.push(Tag::Write(write.member), request);
     }
     let mut again = Vec::new();
     for read in work.reads {
@@ -138,19 +138,10 @@ fn note(topology: &Topology, work: &Work<'_>, lost: &mut Lost) -> Result<(), Poo
 fn hold<'a>(topology: &'a Topology, work: &Work<'_>) -> Vec<Held<'a>> {
     let mut ranges: BTreeMap<u16, Vec<Range>> = BTreeMap::new();
     for w in &work.writes {
-        let range = affected(topology.map.group(w.group), w.at, w.bytes.len() as u64);
+        let range = topology.map.group(w.group).affected(w.at, w.bytes.len() as u64);
         ranges.entry(w.group).or_default().push(range);
     }
-    let locks = |group: u16| topology.locks.get(usize::from(group));
-    ranges.into_iter().filter_map(|(g, r)| Some(locks(g)?.lock(r))).collect()
-}
-
-/// The group's bytes that a write concerns: whole rows where there is parity.
-pub(crate) fn affected(group: &Group, at: u64, len: u64) -> Range {
-    match group.row_len() {
-        None => (at, at + len),
-        Some(row) => (at / row * row, (at + len).next_multiple_of(row)),
-    }
+    ranges.into_iter().map(|(group, ranges)| topology.lock(group, ranges)).collect()
 }
 
 /// The requests of the second stage.
@@ -168,18 +159,10 @@ impl<'a> Stage<'a> {
 
     /// Every member that may hold unflushed bytes. One that stands in groups only may be lost.
     fn flush(&mut self, topology: &'a Topology, owner: u32) {
-        for (i, device) in (0_u16..).zip(&topology.devices) {
-            let member = MemberIndex(i);
-            if !topology.writable(member) {
-                continue;
-            }
-            let tag = if topology.map.bare_members().contains(&member) {
-                Tag::Bare(owner)
-            } else {
-                Tag::Write(member)
-            };
-            let (device, at) = (&**device, ByteOffset(0));
-            self.push(tag, Request { device, at, op: Op::Flush, result: Ok(()) });
+        for member in topology.members().filter(|m| topology.writable(*m)) {
+            let bare = topology.bare.contains(&member);
+            let tag = if bare { Tag::Bare(owner) } else { Tag::Write(member) };
+            self.push(tag, Request::flush(&**topology.device(member)));
         }
     }
 
@@ -192,8 +175,7 @@ impl<'a> Stage<'a> {
             let (member, at) = group.at(column, write.at);
             if topology.writable(member) {
                 let device = &**topology.device(member);
-                let op = Op::Write(write.bytes);
-                self.push(Tag::Write(member), Request { device, at, op, result: Ok(()) });
+                self.push(Tag::Write(member), Request::new(device, at, Op::Write(write.bytes)));
             }
         }
     }
@@ -223,8 +205,7 @@ impl<'a> Stage<'a> {
             if topology.readable(member) {
                 let device = &**topology.device(member);
                 let tag = Tag::Read { owner, group: index, at, member };
-                let op = Op::Read(now);
-                self.push(tag, Request { device, at: place, op, result: Ok(()) });
+                self.push(tag, Request::new(device, place, Op::Read(now)));
             } else {
                 again.push(Again { owner, group: index, at, buf: now, bad: None });
             }
@@ -266,8 +247,8 @@ impl Again<'_> {
     /// Reads the other columns, and writes what is found where it could not be read.
     fn recover(self, topology: &Topology, outcome: &mut Outcome) {
         let group = topology.map.group(self.group);
-        let range = affected(group, self.at, self.buf.len() as u64);
-        let _held = topology.locks.get(usize::from(self.group)).map(|l| l.lock(vec![range]));
+        let range = group.affected(self.at, self.buf.len() as u64);
+        let _held = topology.lock(self.group, vec![range]);
         let bad = self.bad.as_ref().map(|(m, _)| *m);
         let found = match group.shape {
             Shape::Mirror => other_copy(topology, group, self.at, self.buf, bad),
@@ -279,6 +260,10 @@ impl Again<'_> {
             return;
         }
         let Some((member, error)) = self.bad else { return };
+        // Who keeps no log only looks: another may have the pool in use.
+        if topology.log.is_none() {
+            return;
+        }
         if !still_a_member(topology, member) {
             outcome.lost.push((member, error));
             return;
@@ -304,9 +289,7 @@ impl Again<'_> {
 /// too was emptied or exchanged: mending single places would make the rest of it look whole.
 pub(crate) fn still_a_member(topology: &Topology, member: MemberIndex) -> bool {
     let device = topology.device(member);
-    topology.provisional
-        || device.info().read_only
-        || Found::read(device.clone()).carries(id(&topology.label))
+    device.info().read_only || Found::read(device.clone()).carries(id(&topology.label))
 }
 
 /// The runs of `bytes`, the group's from `at`, that stand on `column`.
@@ -332,7 +315,7 @@ pub(crate) fn other_copy(
     buf: &mut [u8],
     bad: Option<MemberIndex>,
 ) -> Result<(), PoolError> {
-    let mut last = lost_error(topology, group);
+    let mut last = topology.too_many_lost(group);
     for column in topology.copies(group) {
         let (member, place) = group.at(column, at);
         if Some(member) == bad {

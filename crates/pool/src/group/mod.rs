@@ -129,6 +129,15 @@ impl Group {
         }
     }
 
+    /// The group's bytes that a change of `len` bytes at `at` concerns: whole rows where there is
+    /// parity.
+    pub(crate) fn affected(&self, at: u64, len: u64) -> (u64, u64) {
+        match self.row_len() {
+            None => (at, at + len),
+            Some(row) => (at / row * row, (at + len).next_multiple_of(row)),
+        }
+    }
+
     /// Bytes used on each column.
     pub(crate) fn column_len(&self) -> u64 {
         match (self.shape, self.row_len()) {

@@ -22,7 +22,7 @@ pub(crate) fn spans(topology: &Topology, from: u64, to: u64) -> Vec<Span> {
     for p in topology.map.pieces(ByteOffset(from), Bytes(to - from)) {
         let Place::Group(index) = p.place else { continue };
         let group = topology.map.group(index);
-        let (a, b) = super::engine::affected(group, p.at.0, p.len.0);
+        let (a, b) = group.affected(p.at.0, p.len.0);
         // The runs of one group are seen in order, though not one after the other.
         match spans.iter_mut().rev().find(|s| s.0 == index) {
             Some(last) if last.2 >= a => last.2 = last.2.max(b),
@@ -50,8 +50,7 @@ pub(crate) fn resync(
         let mut at = from;
         while at < to {
             let end = to.min(at / step * step + step);
-            let locks = topology.locks.get(usize::from(index));
-            let _held = locks.map(|l| l.lock(vec![(at, end)]));
+            let _held = topology.lock(index, vec![(at, end)]);
             changed += match group.shape {
                 Shape::Mirror => equalize(topology, group, at, end, lost)?,
                 Shape::Parity { .. } => recompute(topology, group, at / step, lost)?,
@@ -76,7 +75,7 @@ fn equalize(
     let mut other = AlignedBuf::zeroed(truth.len());
     let (member, at) = group.at(source, from);
     if let Err(error) = topology.device(member).read(at, &mut truth) {
-        spare(topology, member, error, lost)?;
+        topology.spare(member, error, lost)?;
         return Ok(0);
     }
     let mut changed = 0;
@@ -92,7 +91,7 @@ fn equalize(
         }
         changed += differing(&truth, &other);
         if let Err(error) = device.write(at, &truth) {
-            spare(topology, member, error, lost)?;
+            topology.spare(member, error, lost)?;
         }
     }
     Ok(changed)
@@ -130,7 +129,7 @@ fn recompute(
         match bytes {
             Ok(bytes) => old.get_mut(place).map(|c| *c = bytes),
             Err(error) => {
-                spare(topology, member(place), error, lost)?;
+                topology.spare(member(place), error, lost)?;
                 return Ok(0);
             }
         };
@@ -152,42 +151,34 @@ fn recompute(
         }
         changed += differing(old, new);
         if let Err(error) = topology.device(member).write(at, new) {
-            spare(topology, member, error, lost)?;
+            topology.spare(member, error, lost)?;
         }
     }
     Ok(changed)
 }
 
-/// A member failed: it is lost, or, if it cannot be spared, everything fails.
-fn spare(
-    topology: &Topology,
-    member: MemberIndex,
-    error: DeviceError,
-    lost: &mut Lost,
-) -> Result<(), PoolError> {
-    if !topology.can_lose(member) {
-        return Err(error.into());
-    }
-    lost.push((member, error));
-    Ok(())
-}
-
 /// Fills what `member` holds of a group's bytes `from..to` (whole rows where there is parity) from
 /// the other columns.
 ///
+/// How writing it ended is the inner result.
+///
 /// # Errors
-/// The others do not have it, or the member fails.
-pub(crate) fn fill(topology: &Topology, span: Span, member: MemberIndex) -> Result<(), PoolError> {
+/// The others do not have it.
+pub(crate) fn fill(
+    topology: &Topology,
+    span: Span,
+    member: MemberIndex,
+) -> Result<Result<(), DeviceError>, PoolError> {
     let (index, from, to) = span;
     let group = topology.map.group(index);
-    let Some(column) = group.members().position(|m| m == member) else { return Ok(()) };
-    let _held = topology.locks.get(usize::from(index)).map(|l| l.lock(vec![(from, to)]));
+    let Some(column) = group.members().position(|m| m == member) else { return Ok(Ok(())) };
+    let _held = topology.lock(index, vec![(from, to)]);
     let device = topology.device(member);
     let Shape::Parity { unit, .. } = group.shape else {
         let mut bytes = AlignedBuf::zeroed(Bytes(to - from).to_usize());
         super::engine::other_copy(topology, group, from, &mut bytes, Some(member))?;
         let (_, at) = group.at(column, from);
-        return Ok(device.write(at, &bytes)?);
+        return Ok(device.write(at, &bytes));
     };
     let row_len = group.row_len().unwrap_or(unit);
     for row in from / row_len..to / row_len {
@@ -195,8 +186,10 @@ pub(crate) fn fill(topology: &Topology, span: Span, member: MemberIndex) -> Resu
         let columns = decode_row(topology, group, row, (0, unit), Some(member))?;
         if let Some(bytes) = columns.get(place) {
             let (_, at) = group.at(column, row * unit);
-            device.write(at, bytes)?;
+            if let Err(error) = device.write(at, bytes) {
+                return Ok(Err(error));
+            }
         }
     }
-    Ok(())
+    Ok(Ok(()))
 }

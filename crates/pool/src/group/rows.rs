@@ -6,7 +6,7 @@ use braid_device::{AlignedBuf, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
-use super::decode::{Places, decode_row, lost_error, read_places};
+use super::decode::{Places, decode_row, read_places};
 use super::engine::{Lost, Write, still_a_member};
 use super::locks::Range;
 use super::row::{Cover, Plan, Way, plan};
@@ -204,7 +204,7 @@ fn write_chunk(
     let mut requests = Vec::new();
     for (_, _, w) in writes().filter(|(_, _, w)| topology.writable(w.member)) {
         let device = &**topology.device(w.member);
-        requests.push(Request { device, at: w.at, op: Op::Write(w.bytes), result: Ok(()) });
+        requests.push(Request::new(device, w.at, Op::Write(w.bytes)));
         owners.push(w.member);
     }
     run(&mut requests);
@@ -334,7 +334,7 @@ impl<'a> Row<'a> {
     ) -> Result<(), PoolError> {
         let parities = group.spare_columns();
         let data = group.columns.len() - parities;
-        let plan = plan.ok_or_else(|| lost_error(topology, group))?;
+        let plan = plan.ok_or_else(|| topology.too_many_lost(group))?;
         let failed = places.iter().any(|(_, p)| p.is_err());
         if plan.way == Way::Plain {
             return Ok(());

@@ -353,6 +353,7 @@ fn what_cannot_be_read_is_read_elsewhere_and_written_anew() {
     for layout in [Layout::Mirror, Layout::Parity(1), Layout::Parity(2)] {
         let all = devices(4, |_| FaultPlan::default());
         let pool = pool(&all, layout);
+        pool.attach(0).unwrap();
         let bytes: Vec<u8> = (0..64 * 1024_u32).map(|i| u8::try_from(i % 253).unwrap()).collect();
         pool.write(ByteOffset(0), &bytes).unwrap();
         // Spoiled under the pool's feet: only a rewrite makes it whole.
@@ -367,6 +368,29 @@ fn what_cannot_be_read_is_read_elsewhere_and_written_anew() {
         let mut sector = [0; 512];
         bad.inner().read(at, &mut sector).unwrap();
         assert_eq!(sector, bytes[..512], "{layout:?}: written anew");
+    }
+}
+
+/// Another process may have the pool in use: nothing is mended, and nobody taken out.
+#[test]
+fn who_keeps_no_log_reads_around_a_member_and_changes_nothing() {
+    for layout in [Layout::Mirror, Layout::Parity(1)] {
+        let all = devices(3, |_| FaultPlan::default());
+        let pool = pool(&all, layout);
+        let bytes = vec![7; 64 << 10];
+        pool.write(ByteOffset(0), &bytes).unwrap();
+        let (member, at) = pool.map().locate(ByteOffset(0)).unwrap();
+        let bad = &all[usize::from(member.0)];
+        let label = pool.label();
+        bad.inner().write(at, &[0xBB; 512]).unwrap();
+        bad.arm(On::Read, 0, FaultKind::Gone);
+        let mut back = vec![0; bytes.len()];
+        pool.read(ByteOffset(0), &mut back).unwrap();
+        assert!(back == bytes, "{layout:?}");
+        assert_eq!(pool.label(), label);
+        let mut sector = [0; 512];
+        bad.inner().read(at, &mut sector).unwrap();
+        assert_eq!(sector, [0xBB; 512]);
     }
 }
 
@@ -441,6 +465,7 @@ fn a_member_that_lost_its_labels_is_not_mended_but_taken_out() {
     for layout in [Layout::Mirror, Layout::Parity(1)] {
         let all = devices(3, |_| FaultPlan::default());
         let pool = pool(&all, layout);
+        pool.attach(0).unwrap();
         let bytes = vec![7; 64 << 10];
         pool.write(ByteOffset(0), &bytes).unwrap();
         let (member, _) = pool.map().locate(ByteOffset(0)).unwrap();

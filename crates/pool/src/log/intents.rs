@@ -9,7 +9,7 @@ use braid_format::redundancy::{LogPlace, RawIntents};
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{NUMBERS, Sector, store};
+use super::{NUMBERS, Reach, Sector, store};
 use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::topology::Topology;
@@ -91,7 +91,7 @@ impl Intents {
         let new: Vec<u64> = regions().filter(|r| !self.noted.get(*r)).collect();
         let mut sectors: Vec<u64> = new.iter().map(|r| r / RawIntents::BITS).collect();
         sectors.dedup();
-        self.write(topology, slot, &mut sequences, &sectors, &new, true, lost)?;
+        self.write(topology, slot, &mut sequences, &sectors, &new, Reach::Homes, lost)?;
         for region in new {
             self.noted.set(region);
         }
@@ -108,7 +108,7 @@ impl Intents {
         }
         if changed {
             // A note that stays a while longer costs nothing but time after a crash.
-            if let Err(error) = self.rewrite(topology, slot, false, lost) {
+            if let Err(error) = self.rewrite(topology, slot, Reach::Lazy, lost) {
                 tracing::warn!(%error, "regions no longer written stay noted");
             }
         }
@@ -119,7 +119,7 @@ impl Intents {
         for bits in [&self.noted, &self.touched] {
             bits.0.iter().for_each(|w| w.store(0, Ordering::Release));
         }
-        self.rewrite(topology, slot, true, lost)
+        self.rewrite(topology, slot, Reach::Everywhere, lost)
     }
 
     /// Writes every sector anew: the log has new homes, or less to say.
@@ -127,12 +127,12 @@ impl Intents {
         &self,
         topology: &Topology,
         slot: u16,
-        durable: bool,
+        reach: Reach,
         lost: &mut Lost,
     ) -> Result<(), PoolError> {
         let mut sequences = self.sectors.lock();
         let all: Vec<u64> = (0..sequences.len() as u64).collect();
-        self.write(topology, slot, &mut sequences, &all, &[], durable, lost)
+        self.write(topology, slot, &mut sequences, &all, &[], reach, lost)
     }
 
     #[expect(clippy::too_many_arguments, reason = "one caller's locals, another's constants")]
@@ -143,7 +143,7 @@ impl Intents {
         sequences: &mut [u64],
         which: &[u64],
         new: &[u64],
-        durable: bool,
+        reach: Reach,
         lost: &mut Lost,
     ) -> Result<(), PoolError> {
         let mut images = Vec::with_capacity(which.len());
@@ -155,7 +155,7 @@ impl Intents {
         let at = |place: &LogPlace, n: u64| place.intents(u16::try_from(n).unwrap_or(0));
         let sectors: Vec<Sector<'_>> =
             images.iter().map(|(n, bytes)| Sector { at, index: *n, bytes }).collect();
-        store(topology, slot, &sectors, durable, lost)
+        store(topology, slot, &sectors, reach, lost)
     }
 
     fn image(

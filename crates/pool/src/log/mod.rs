@@ -37,15 +37,15 @@ pub(crate) struct Log {
 }
 
 /// Where a slot's log stands on a member, if it has room for one.
-pub(crate) fn place(topology: &Topology, member: MemberIndex, slot: u16) -> Option<LogPlace> {
+fn place(topology: &Topology, member: MemberIndex, slot: u16) -> Option<LogPlace> {
     let m = topology.label.members.get(usize::from(member.0))?;
     LogPlace::of_slot(slot, m.data_start)
 }
 
 /// Members in sync that have room for a slot's log, from the `slot`-th on, in a circle.
 pub(crate) fn candidates(topology: &Topology, slot: u16) -> Vec<(MemberIndex, LogPlace)> {
-    let all: Vec<(MemberIndex, LogPlace)> = (0..topology.label.members.len())
-        .filter_map(|i| u16::try_from(i).ok().map(MemberIndex))
+    let all: Vec<(MemberIndex, LogPlace)> = topology
+        .members()
         .filter(|m| topology.readable(*m))
         .filter_map(|m| Some((m, place(topology, m, slot)?)))
         .collect();
@@ -69,7 +69,18 @@ pub(crate) struct Sector<'a> {
     pub bytes: &'a AlignedBuf,
 }
 
-/// Writes `sectors` to every home of the log, and flushes them if they must last.
+/// How far and how well something is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// On every home, some time.
+    Lazy,
+    /// On every home, durably.
+    Homes,
+    /// Durably on every member that may have been a home once: nothing older is left anywhere.
+    Everywhere,
+}
+
+/// Writes `sectors` to every home of the log, as far and as well as `reach` says.
 ///
 /// Homes that fail are added to `lost`; the others have it.
 ///
@@ -79,32 +90,29 @@ pub(crate) fn store(
     topology: &Topology,
     slot: u16,
     sectors: &[Sector<'_>],
-    durable: bool,
+    reach: Reach,
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
-    let homes = homes(topology, slot);
+    let homes = match reach {
+        Reach::Everywhere => candidates(topology, slot),
+        Reach::Homes | Reach::Lazy => homes(topology, slot),
+    };
     let mut failed: Lost = Vec::new();
     let mut writes: Vec<Request<'_>> = Vec::new();
     let mut owners = Vec::new();
     for (member, place) in &homes {
         for s in sectors {
             let device = &**topology.device(*member);
-            let at = (s.at)(place, s.index);
-            writes.push(Request { device, at, op: Op::Write(s.bytes), result: Ok(()) });
+            writes.push(Request::new(device, (s.at)(place, s.index), Op::Write(s.bytes)));
             owners.push(*member);
         }
     }
     run(&mut writes);
     failed.extend(owners.iter().zip(writes).filter_map(|(m, r)| Some((*m, r.result.err()?))));
-    if durable {
+    if reach != Reach::Lazy {
         let good = homes.iter().filter(|(m, _)| !failed.iter().any(|(f, _)| f == m));
         let good: Vec<MemberIndex> = good.map(|(m, _)| *m).collect();
-        let flush = |m: &MemberIndex| Request {
-            device: &**topology.device(*m),
-            at: ByteOffset(0),
-            op: Op::Flush,
-            result: Ok(()),
-        };
+        let flush = |m: &MemberIndex| Request::flush(&**topology.device(*m));
         let mut flushes: Vec<Request<'_>> = good.iter().map(flush).collect();
         run(&mut flushes);
         failed.extend(good.iter().zip(flushes).filter_map(|(m, r)| Some((*m, r.result.err()?))));

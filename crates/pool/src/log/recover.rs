@@ -149,16 +149,15 @@ fn repeat(
     let homes = candidates(topology, slot);
     let mut records = 0;
     while offset < LogPlace::RING {
-        let len = redo::RECORD_MAX.min(LogPlace::RING - offset);
         let copies = homes.iter().filter_map(|(m, place)| {
             let head = read(topology, *m, place.ring(offset), LogPlace::SECTOR as u64)?;
             // Most places hold no record: the rest is read only where the head is one's.
-            redo::claims(&head, &pool, slot, sequence)?;
-            read(topology, *m, place.ring(offset), len)
+            let len = redo::claims(&head, &pool, slot, sequence)?;
+            let inside = len <= LogPlace::RING - offset;
+            read(topology, *m, place.ring(offset), len).filter(|_| inside)
         });
-        let mut copies = copies.peekable();
         let mut good = None;
-        for bytes in copies.by_ref() {
+        for bytes in copies {
             if let Some(record) = redo::decode(&bytes, &pool, slot, sequence) {
                 for part in &record.parts {
                     put(topology, part, lost)?;
@@ -190,14 +189,14 @@ fn put(topology: &Topology, part: &redo::Part<'_>, lost: &mut Lost) -> Result<()
         return Ok(());
     }
     let (member, at) = group.at(column, part.offset);
-    if !topology.writable(member) {
+    let device = topology.device(member);
+    // A place that no writer logs would look like a failure of the member.
+    let odd = device.info().check(at, Bytes::from(part.bytes.len())).is_err();
+    if odd || !topology.writable(member) {
         return Ok(());
     }
-    if let Err(error) = topology.device(member).write(at, part.bytes) {
-        if !topology.can_lose(member) {
-            return Err(error.into());
-        }
-        lost.push((member, error));
+    match device.write(at, part.bytes) {
+        Ok(()) => Ok(()),
+        Err(error) => topology.spare(member, error, lost),
     }
-    Ok(())
 }

@@ -10,14 +10,14 @@
 
 use std::collections::HashSet;
 
-use braid_device::{AlignedBuf, Op, Request, run};
+use braid_device::{AlignedBuf, Request, run};
 use braid_format::crc::crc32c_with_hole;
 use braid_format::redundancy::{LogPlace, RawRedoHeader, RawRedoPart, RawRedoRecord};
-use braid_format::{ByteOffset, Bytes, MemberIndex};
+use braid_format::{Bytes, MemberIndex};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{NUMBERS, Sector, store};
+use super::{NUMBERS, Reach, Sector, store};
 use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::topology::Topology;
@@ -137,14 +137,17 @@ pub(crate) struct Record<'a> {
     pub parts: Vec<Part<'a>>,
 }
 
-/// Whether a sector begins the record that should have number `sequence`.
-pub(crate) fn claims(bytes: &[u8], pool: &[u8; 16], slot: u16, sequence: u64) -> Option<()> {
+/// Bytes of the record that should have number `sequence`, by the sector that begins it.
+pub(crate) fn claims(bytes: &[u8], pool: &[u8; 16], slot: u16, sequence: u64) -> Option<u64> {
     let (head, _) = RawRedoRecord::read_from_prefix(bytes).ok()?;
     let named = head.magic.get() == RawRedoRecord::MAGIC
         && head.pool_uuid == *pool
         && head.slot.get() == slot
         && head.sequence.get() == sequence;
-    named.then_some(())
+    let len = u64::from(head.len.get());
+    let whole = (LogPlace::SECTOR as u64..=RECORD_MAX).contains(&len)
+        && len.is_multiple_of(LogPlace::SECTOR as u64);
+    (named && whole).then_some(len)
 }
 
 /// Decodes the record that should have number `sequence`; `None`: there is none.
@@ -154,13 +157,8 @@ pub(crate) fn decode<'a>(
     slot: u16,
     sequence: u64,
 ) -> Option<Record<'a>> {
+    let len = claims(bytes, pool, slot, sequence)?;
     let (head, _) = RawRedoRecord::read_from_prefix(bytes).ok()?;
-    let len = u64::from(head.len.get());
-    claims(bytes, pool, slot, sequence)?;
-    let whole = len >= LogPlace::SECTOR as u64 && len.is_multiple_of(LogPlace::SECTOR as u64);
-    if !whole {
-        return None;
-    }
     let record = bytes.get(..Bytes(len).to_usize())?;
     if crc32c_with_hole(record, RawRedoRecord::CRC_AT) != head.crc.get() {
         return None;
@@ -222,7 +220,7 @@ pub(crate) fn store_header(
 ) -> Result<(), PoolError> {
     let bytes = &header(topology, slot, generation, tail);
     let at = LogPlace::redo_header;
-    store(topology, slot, &[Sector { at, index: generation, bytes }], true, lost)
+    store(topology, slot, &[Sector { at, index: generation, bytes }], Reach::Homes, lost)
 }
 
 impl Redo {
@@ -320,7 +318,7 @@ impl Redo {
                 .iter()
                 .map(|(offset, bytes)| Sector { at: LogPlace::ring, index: *offset, bytes })
                 .collect();
-            store(topology, slot, &sectors, true, lost)
+            store(topology, slot, &sectors, Reach::Homes, lost)
         });
         if stored.is_ok() {
             ring.rows.extend(rows);
@@ -409,15 +407,13 @@ impl Ring {
         if head + len < LogPlace::RING {
             return true;
         }
-        // The start is free up to the tail.
-        if len >= tail.min(LogPlace::RING) {
+        // The start is free up to the tail; the head always leaves room for a sector.
+        if len >= tail {
             return false;
         }
-        if head < LogPlace::RING {
-            let mut skip = build(topology, slot, &[]);
-            seal(&mut skip, self.head.1);
-            records.push((head, skip));
-        }
+        let mut skip = build(topology, slot, &[]);
+        seal(&mut skip, self.head.1);
+        records.push((head, skip));
         self.head = (0, self.head.1 + 1);
         true
     }
@@ -425,24 +421,13 @@ impl Ring {
 
 /// Flushes every member that may hold unflushed bytes.
 pub(crate) fn flush_all(topology: &Topology, lost: &mut Lost) -> Result<(), PoolError> {
-    let members: Vec<MemberIndex> = (0..topology.devices.len())
-        .filter_map(|i| u16::try_from(i).ok().map(MemberIndex))
-        .filter(|m| topology.writable(*m))
-        .collect();
-    let flush = |m: &MemberIndex| Request {
-        device: &**topology.device(*m),
-        at: ByteOffset(0),
-        op: Op::Flush,
-        result: Ok(()),
-    };
+    let members: Vec<MemberIndex> = topology.members().filter(|m| topology.writable(*m)).collect();
+    let flush = |m: &MemberIndex| Request::flush(&**topology.device(*m));
     let mut flushes: Vec<Request<'_>> = members.iter().map(flush).collect();
     run(&mut flushes);
     for (member, request) in members.into_iter().zip(flushes) {
         if let Err(error) = request.result {
-            if !topology.can_lose(member) {
-                return Err(error.into());
-            }
-            lost.push((member, error));
+            topology.spare(member, error, lost)?;
         }
     }
     Ok(())

@@ -444,3 +444,20 @@ fn numbers_of_nonsense_in_a_log_are_damage() {
     pool.write(ByteOffset(0), &[2; 512]).unwrap();
     assert_eq!(pool.recover_log(0).unwrap().records, 1);
 }
+
+#[test]
+fn members_that_were_homes_once_keep_no_notes() {
+    let all = devices(4, |_| FaultPlan::default());
+    let pool = pool(&all, Layout::Parity(1));
+    pool.attach(0).unwrap();
+    pool.write(ByteOffset(0), &content(0, 1)).unwrap();
+    // The log moves to a third member, and back when the first is filled.
+    pool.fail_member(MemberIndex(0)).unwrap();
+    pool.write(ByteOffset(SECTOR), &content(1, 2)).unwrap();
+    let new = devices(1, |_| FaultPlan::default()).remove(0);
+    pool.replace(MemberIndex(0), new, false).unwrap();
+    assert!(pool.rebuild(MemberIndex(0), &|_| true).unwrap());
+    pool.detach().unwrap();
+    let recovered = pool.recover_log(0).unwrap();
+    assert_eq!((recovered.records, recovered.regions), (0, 0));
+}

@@ -199,3 +199,23 @@ fn copies_that_were_used_without_each_other_are_not_put_together() {
         assert_eq!(back[512..], bytes[512..1024]);
     }
 }
+
+#[test]
+fn a_rebuild_that_cannot_read_the_others_leaves_the_new_member_in_its_place() {
+    for layout in [Layout::Mirror, Layout::Parity(1)] {
+        let n = if layout == Layout::Mirror { 2 } else { 3 };
+        let mut all = devices(n, |_| FaultPlan::default());
+        let pool = pool(&all, layout);
+        let bytes = fill_all(&pool, 5);
+        let new = fresh("new", &all[1]);
+        all[1] = new.clone();
+        pool.replace(MemberIndex(1), new, false).unwrap();
+        all[0].arm(On::Read, 0, FaultKind::Fails);
+        let error = pool.rebuild(MemberIndex(1), GO).unwrap_err();
+        assert!(error.to_string().contains("m0"), "{error}");
+        assert_eq!(pool.rebuilding(), Some(MemberIndex(1)), "{layout:?}");
+        assert!(pool.rebuild(MemberIndex(1), GO).unwrap());
+        expect(&pool, &bytes);
+        consistent(&pool, &all);
+    }
+}
