@@ -127,7 +127,7 @@ impl Pool {
     /// As there.
     pub fn plan(devices: Vec<Arc<dyn Device>>, options: &CreateOptions) -> Result<Plan, PoolError> {
         let (label, _) = examine(&devices, options)?;
-        let info = Self::open(devices, label.clone())?.info().clone();
+        let info = PoolInfo::clone(&Self::open(devices, label.clone())?.info());
         Ok(Plan { info, label })
     }
 }

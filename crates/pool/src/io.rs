@@ -69,12 +69,17 @@ impl<'a> Parts<'a> {
 
 impl Inner {
     /// Checks a range: whole sectors, inside the pool.
-    pub(crate) fn check(&self, at: ByteOffset, len: Bytes) -> Result<(), PoolError> {
+    pub(crate) fn check(
+        &self,
+        topology: &Topology,
+        at: ByteOffset,
+        len: Bytes,
+    ) -> Result<(), PoolError> {
         let mask = self.sector.0 - 1;
         if (at.0 | len.0) & mask != 0 {
             return Err(PoolError::Misaligned { at, len, sector: self.sector });
         }
-        let size = self.info.size;
+        let size = topology.map.size();
         match at.checked_add(len) {
             Some(end) if end.0 <= size.0 => Ok(()),
             _ => Err(PoolError::PastEnd { at, len, size }),
@@ -93,7 +98,7 @@ impl Inner {
         match op {
             Op::Read(buf) => {
                 let mut rest: &mut [u8] = buf;
-                self.check(at, Bytes::from(rest.len()))?;
+                self.check(topology, at, Bytes::from(rest.len()))?;
                 for p in topology.map.pieces(at, Bytes::from(rest.len())) {
                     let (buf, later) = rest.split_at_mut(p.len.to_usize());
                     rest = later;
@@ -109,7 +114,7 @@ impl Inner {
             }
             Op::Write(buf) => {
                 let mut rest: &[u8] = buf;
-                self.check(at, Bytes::from(rest.len()))?;
+                self.check(topology, at, Bytes::from(rest.len()))?;
                 let range = (at.0, at.0 + rest.len() as u64);
                 let before = parts.work.writes.len();
                 for p in topology.map.pieces(at, Bytes::from(rest.len())) {
@@ -224,7 +229,7 @@ impl Pool {
             }
             return;
         }
-        if self.0.info.redundant && changes && requests.len() > 1 && overlapping(requests) {
+        if self.0.redundant && changes && requests.len() > 1 && overlapping(requests) {
             for one in requests.chunks_mut(1) {
                 self.settle(one);
             }
@@ -251,16 +256,22 @@ impl Pool {
 
     /// Runs `each` on the place of a range, if that is one run of one bare member; `None`
     /// otherwise.
+    ///
+    /// # Errors
+    /// [`PoolError::Misaligned`], [`PoolError::PastEnd`].
     fn on_one<T>(
         &self,
         at: ByteOffset,
         len: Bytes,
         each: impl FnOnce(&dyn Device, ByteOffset) -> T,
-    ) -> Option<T> {
+    ) -> Result<Option<T>, PoolError> {
         let topology = self.0.topology.read();
-        let piece = topology.map.pieces(at, len).next().filter(|p| p.len == len)?;
-        let Place::Member(member) = piece.place else { return None };
-        Some(each(&**topology.device(member), piece.at))
+        self.0.check(&topology, at, len)?;
+        let piece = topology.map.pieces(at, len).next().filter(|p| p.len == len);
+        Ok(piece.and_then(|p| match p.place {
+            Place::Member(member) => Some(each(&**topology.device(member), p.at)),
+            Place::Group(_) => None,
+        }))
     }
 
     /// Fills `buf` from `at`.
@@ -270,8 +281,7 @@ impl Pool {
     /// `buf` are then not defined).
     pub fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), PoolError> {
         let len = Bytes::from(buf.len());
-        self.0.check(at, len)?;
-        match self.on_one(at, len, |device, at| device.read(at, buf)) {
+        match self.on_one(at, len, |device, at| device.read(at, buf))? {
             Some(done) => Ok(done?),
             None => self.run_one(PoolRequest::read(at, buf)),
         }
@@ -283,9 +293,8 @@ impl Pool {
     /// As [`Pool::read`]; after a device error any part of the range may hold the new bytes.
     pub fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), PoolError> {
         let len = Bytes::from(buf.len());
-        self.0.check(at, len)?;
         let pass = self.1.pass()?;
-        if let Some(done) = self.on_one(at, len, |device, at| device.write(at, buf)) {
+        if let Some(done) = self.on_one(at, len, |device, at| device.write(at, buf))? {
             return Ok(done?);
         }
         drop(pass);
@@ -299,7 +308,7 @@ impl Pool {
     /// refuses further writes.
     pub fn flush(&self) -> Result<(), PoolError> {
         self.run_one(PoolRequest::flush())?;
-        if self.0.info.redundant {
+        if self.0.redundant {
             let now = unix_seconds();
             let before = self.0.cleaned.load(Ordering::Relaxed);
             let due = now.saturating_sub(before) >= CLEAN_SECONDS;
@@ -325,16 +334,15 @@ impl Pool {
         expected: &[u8],
         new: &[u8],
     ) -> Result<CawOutcome, PoolError> {
-        let sector = self.0.info.lock_sector;
+        let sector = self.0.lock_sector;
         let len = Bytes::from(new.len());
         let whole = len == sector && expected.len() == new.len();
         if !whole || !at.0.is_multiple_of(sector.0) {
             return Err(PoolError::Misaligned { at, len, sector });
         }
-        self.0.check(at, len)?;
         let _pass = self.1.pass()?;
         // Units, zones and slices are multiples of the largest lock sector: never two pieces.
-        match self.on_one(at, len, |device, at| device.compare_and_write(at, expected, new)) {
+        match self.on_one(at, len, |device, at| device.compare_and_write(at, expected, new))? {
             Some(done) => Ok(done?),
             None => self.0.compare_and_write_mirrored(at, expected, new),
         }
@@ -378,11 +386,11 @@ impl Pool {
         bare: impl Fn(&dyn Device, ByteOffset, Bytes) -> Result<(), DeviceError>,
         grouped: impl Fn(ByteOffset, Bytes) -> Result<(), PoolError>,
     ) -> Result<(), PoolError> {
-        self.0.check(at, len)?;
         let mut on_groups: Vec<(ByteOffset, Bytes)> = Vec::new();
         {
             let _pass = self.1.pass()?;
             let topology = self.0.topology.read();
+            self.0.check(&topology, at, len)?;
             let call = |(m, at, len): (MemberIndex, ByteOffset, Bytes)| -> Result<(), PoolError> {
                 Ok(bare(&**topology.device(m), at, len)?)
             };

@@ -74,7 +74,7 @@ pub struct MemberInfo {
     pub size: Bytes,
 }
 
-/// What a pool is.
+/// What a pool is, in one epoch.
 #[derive(Debug, Clone)]
 pub struct PoolInfo {
     /// Its name.
@@ -104,6 +104,35 @@ pub struct PoolInfo {
 }
 
 impl PoolInfo {
+    /// What a verified label and the map it compiles to say.
+    pub(crate) fn of(label: &Label, map: &Map, devices: &[Arc<dyn Device>]) -> Self {
+        let zones = map.zones();
+        let members = (0_u16..)
+            .zip(label.members.iter().zip(devices))
+            .map(|(i, (m, device))| MemberInfo {
+                index: MemberIndex(i),
+                uuid: m.uuid,
+                path: device.info().name.clone(),
+                data_len: m.data_len,
+                size: device.info().size,
+            })
+            .collect();
+        Self {
+            name: label.name.clone(),
+            uuid: label.pool,
+            epoch: label.epoch,
+            size: map.size(),
+            stripe_unit: label.stripe_unit,
+            stripe_width: stripe_width(&zones, label.stripe_unit),
+            lock_sector: label.lock_sector,
+            sector: devices.iter().map(|d| d.info().sector).max().unwrap_or(Bytes(512)),
+            members,
+            subpools: subpools(label, &zones),
+            zones,
+            redundant: !map.groups().is_empty(),
+        }
+    }
+
     /// What the subpool that holds all of a range is for; `None` when no single one does.
     pub fn kind_of(&self, at: ByteOffset, len: Bytes) -> Option<SubpoolKind> {
         let inside = |s: &&SubpoolInfo| {
@@ -130,8 +159,12 @@ pub struct SubpoolInfo {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    info: PoolInfo,
+    /// Grain of reads and writes, of the epoch in which the pool was opened.
     sector: Bytes,
+    /// As [`PoolInfo::redundant`]; no epoch changes it.
+    redundant: bool,
+    /// As [`PoolInfo::lock_sector`]; no epoch changes it.
+    lock_sector: Bytes,
     /// The epoch in use. Every request holds it for reading while it is under way, so whoever
     /// changes it finds none.
     topology: RwLock<Topology>,
@@ -163,36 +196,10 @@ impl Pool {
     /// Opens a pool on `devices` in member order, with a verified label.
     pub(crate) fn open(devices: Vec<Arc<dyn Device>>, label: Label) -> Result<Self, PoolError> {
         let topology = Topology::new(label, devices)?;
-        let (label, devices) = (&topology.label, &topology.devices);
-        let sector = devices.iter().map(|d| d.info().sector).max().unwrap_or(Bytes(512));
-        let zones = topology.map.zones();
-        let members = (0_u16..)
-            .zip(label.members.iter().zip(devices))
-            .map(|(i, (m, device))| MemberInfo {
-                index: MemberIndex(i),
-                uuid: m.uuid,
-                path: device.info().name.clone(),
-                data_len: m.data_len,
-                size: device.info().size,
-            })
-            .collect();
-        let info = PoolInfo {
-            name: label.name.clone(),
-            uuid: label.pool,
-            epoch: label.epoch,
-            size: topology.map.size(),
-            stripe_unit: label.stripe_unit,
-            stripe_width: stripe_width(&zones, label.stripe_unit),
-            lock_sector: label.lock_sector,
-            sector,
-            members,
-            subpools: subpools(label, &zones),
-            zones,
-            redundant: !topology.map.groups().is_empty(),
-        };
         let inner = Inner {
-            info,
-            sector,
+            sector: topology.info.sector,
+            redundant: topology.info.redundant,
+            lock_sector: topology.info.lock_sector,
             topology: RwLock::new(topology),
             cleaned: AtomicU64::new(0),
             held: HeldBytes::default(),
@@ -236,9 +243,9 @@ impl Pool {
         }
     }
 
-    /// What this pool is.
-    pub fn info(&self) -> &PoolInfo {
-        &self.0.info
+    /// What this pool is, in the epoch in use.
+    pub fn info(&self) -> Arc<PoolInfo> {
+        self.0.topology.read().info.clone()
     }
 
     /// The label in force (as member 0 has it, or another).
@@ -283,10 +290,10 @@ impl Pool {
 
     /// The member and device offset of a logical byte, for messages; of its first copy where it
     /// has several.
-    pub fn locate(&self, at: ByteOffset) -> Option<(&MemberInfo, ByteOffset)> {
+    pub fn locate(&self, at: ByteOffset) -> Option<(MemberInfo, ByteOffset)> {
         let topology = self.0.topology.read();
         let (member, at) = topology.map.locate(at)?;
-        Some((self.0.info.members.get(usize::from(member.0))?, at))
+        Some((topology.info.members.get(usize::from(member.0))?.clone(), at))
     }
 }
 

@@ -70,7 +70,7 @@ impl Pool {
     pub fn lock_byte(&self, byte: u64) -> Result<Option<PoolByteLock>, PoolError> {
         let topology = self.0.topology.read();
         let mut guards = Vec::new();
-        for member in bearers(&topology, self.0.info.redundant) {
+        for member in bearers(&topology, self.0.redundant) {
             let uuid = topology.label.members.get(usize::from(member.0)).map(|m| m.uuid);
             let Some(guard) = topology.device(member).lock_byte(byte)? else { return Ok(None) };
             guards.extend(uuid.map(|u| (u, guard)));
@@ -85,7 +85,7 @@ impl Pool {
     /// [`PoolError::Device`].
     pub fn byte_locked(&self, byte: u64) -> Result<bool, PoolError> {
         let topology = self.0.topology.read();
-        for member in bearers(&topology, self.0.info.redundant) {
+        for member in bearers(&topology, self.0.redundant) {
             if topology.device(member).byte_locked(byte)? {
                 return Ok(true);
             }

@@ -60,7 +60,7 @@ impl PoolQueue {
     /// # Errors
     /// [`PoolError::Queue`] when the kernel refuses it.
     pub fn new(pool: Pool, depth: usize) -> Result<Self, PoolError> {
-        let engine = if pool.info().redundant {
+        let engine = if pool.0.redundant {
             Engine::Crew(Crew::new(&pool, depth))
         } else {
             let queue =
@@ -93,7 +93,8 @@ impl PoolQueue {
     pub fn submit(&mut self, token: u64, at: ByteOffset, op: PoolOp) -> Result<(), PoolError> {
         assert!(!self.is_full(), "the window is full: complete a request first");
         let inner = &self.pool.0;
-        inner.check(at, op.len())?;
+        let topology = inner.topology.read();
+        inner.check(&topology, at, op.len())?;
         let (queue, parts) = match &mut self.engine {
             Engine::Ring { queue, parts } => (queue, parts),
             Engine::Crew(crew) => {
@@ -101,7 +102,6 @@ impl PoolQueue {
                 return Ok(());
             }
         };
-        let topology = inner.topology.read();
         let member = |place| match place {
             Place::Member(m) => topology.device(m).clone(),
             Place::Group(_) => unreachable!("a pool without redundancy has no groups"),

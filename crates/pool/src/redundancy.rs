@@ -168,7 +168,7 @@ impl Inner {
         loop {
             let topology = self.topology.read();
             let len = Bytes::from(new.len());
-            let past = PoolError::PastEnd { at, len, size: self.info.size };
+            let past = PoolError::PastEnd { at, len, size: topology.map.size() };
             let piece = topology.map.pieces(at, len).next().filter(|p| p.len == len).ok_or(past)?;
             let index = match piece.place {
                 Place::Group(index) => index,
@@ -284,7 +284,7 @@ impl crate::Pool {
     /// [`PoolError::NoLog`] when the pool was made for fewer slots; [`PoolError::Device`].
     pub fn attach(&self, slot: u16) -> Result<Recovered, PoolError> {
         self.check_log(slot)?;
-        if !self.0.info.redundant {
+        if !self.0.redundant {
             return Ok(Recovered::default());
         }
         self.0.recover(slot, true)
@@ -297,7 +297,7 @@ impl crate::Pool {
     /// As [`crate::Pool::attach`].
     pub fn recover_log(&self, slot: u16) -> Result<Recovered, PoolError> {
         self.check_log(slot)?;
-        if !self.0.info.redundant {
+        if !self.0.redundant {
             return Ok(Recovered::default());
         }
         self.0.recover(slot, false)
@@ -321,7 +321,7 @@ impl crate::Pool {
     pub fn log_slots(&self) -> Option<u64> {
         let topology = self.0.topology.read();
         let starts = topology.label.members.iter().map(|m| LogPlace::slots(m.data_start));
-        self.0.info.redundant.then(|| starts.min().unwrap_or(0))
+        self.0.redundant.then(|| starts.min().unwrap_or(0))
     }
 
     fn check_log(&self, slot: u16) -> Result<(), PoolError> {

@@ -125,8 +125,8 @@ impl Pool {
         buf: &mut [u8],
         nth: usize,
     ) -> Result<bool, PoolError> {
-        self.0.check(at, Bytes::from(buf.len()))?;
         let topology = self.0.topology.read();
+        self.0.check(&topology, at, Bytes::from(buf.len()))?;
         let Some((index, offset)) = on_group(&topology, at, buf.len()) else { return Ok(false) };
         let group = topology.map.group(index);
         let _held = topology.lock(index, vec![group.affected(offset, buf.len() as u64)]);
@@ -157,11 +157,11 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Device`] of a member that cannot be spared.
     pub fn heal(&self, at: ByteOffset, bytes: &[u8]) -> Result<(), PoolError> {
-        self.0.check(at, Bytes::from(bytes.len()))?;
         let _pass = self.1.pass()?;
         let mut lost = Lost::new();
         {
             let topology = self.0.topology.read();
+            self.0.check(&topology, at, Bytes::from(bytes.len()))?;
             let Some((index, offset)) = on_group(&topology, at, bytes.len()) else {
                 return Ok(());
             };

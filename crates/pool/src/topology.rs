@@ -7,6 +7,7 @@ use braid_device::{CountedDevice, Device, DeviceError};
 use braid_format::MemberIndex;
 use braid_format::label::{Label, Member, MemberState};
 
+use crate::PoolInfo;
 use crate::error::PoolError;
 use crate::group::Group;
 use crate::group::engine::Lost;
@@ -19,6 +20,8 @@ use crate::map::Map;
 pub(crate) struct Topology {
     pub label: Label,
     pub map: Map,
+    /// The same, for those outside.
+    pub info: Arc<PoolInfo>,
     /// In member order; what is asked of them is counted.
     pub devices: Vec<Arc<dyn Device>>,
     /// Members of which some zone uses bytes that no group protects.
@@ -40,10 +43,12 @@ impl Topology {
     /// more than a group can spare.
     pub fn new(label: Label, devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
         let map = Map::new(&label)?;
-        let devices = devices.into_iter().map(CountedDevice::over).collect();
+        let devices: Vec<_> = devices.into_iter().map(CountedDevice::over).collect();
+        let info = Arc::new(PoolInfo::of(&label, &map, &devices));
         let locks = map.groups().iter().map(|_| RangeLocks::default()).collect();
         let bare = map.bare_members();
-        let topology = Self { label, map, devices, bare, locks, log: None, provisional: false };
+        let topology =
+            Self { label, map, info, devices, bare, locks, log: None, provisional: false };
         topology.enough()?;
         Ok(topology)
     }

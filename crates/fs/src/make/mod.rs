@@ -74,7 +74,7 @@ fn plan(pool: &PoolInfo, options: &MakeOptions) -> Result<Plan> {
 /// # Errors
 /// Those of [`may_make`], before anything is written; those of the pool.
 pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
-    let plan = plan(pool.info(), options)?;
+    let plan = plan(&pool.info(), options)?;
     let _claimed = claim(pool)?;
     if !pool.is_current() {
         return Err(Error::Replaced);

@@ -79,6 +79,20 @@ fn a_failed_member_is_replaced_and_filled_under_load() {
 }
 
 #[test]
+fn what_a_pool_says_of_itself_follows_the_epoch() {
+    let all = devices(2, |_| FaultPlan::default());
+    let pool = pool(&all, Layout::Mirror);
+    let (before, handle) = (pool.info(), pool.clone());
+    pool.add_spare(fresh("spare", &all[0]), false).unwrap();
+    let now = handle.info();
+    assert_eq!((now.epoch.0, now.members.len()), (before.epoch.0 + 1, 3));
+    assert_eq!((now.size, &now.zones), (before.size, &before.zones));
+    assert_eq!(now.members[2].path, "spare");
+    pool.fail_member(MemberIndex(1)).unwrap();
+    assert_eq!(handle.info().epoch.0, before.epoch.0 + 2);
+}
+
+#[test]
 fn a_spare_steps_in() {
     let mut all = devices(3, |_| FaultPlan::default());
     let pool = pool(&all, Layout::Parity(1));
