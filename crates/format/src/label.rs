@@ -21,6 +21,7 @@
 //! * every index is inside its table, every slice inside its member's data area;
 //! * segments follow each other without gap from logical byte 0, show only nodes without a
 //!   parent, and no byte of a node twice;
+//! * only a leaving member has a successor: a spare with the same data area, and no other's;
 //! * no two slices of one member overlap, unless a change of shape is under way.
 //!
 //! Together: no byte of a member has two logical addresses.
@@ -46,6 +47,9 @@ const WHAT: &str = "pool label";
 ///                                 |
 ///                                 +------> Leaving ---> gone from the table
 /// ```
+/// A leaving member with a successor is in use, and the successor, a spare, gets each of its
+/// writes; when it has all of them it takes the leaving member's place in the table. A leaving
+/// member without one holds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum MemberState {
@@ -149,6 +153,8 @@ pub struct Member {
     pub bytes_per_second: Bytes,
     /// Bus or controller, counted from 1; 0 unknown.
     pub bus: u16,
+    /// Who gets the contents of a leaving member.
+    pub successor: Option<MemberIndex>,
     /// Path it was last seen at: a hint for people (bytes that are no UTF-8 are replaced).
     pub path: String,
     /// Serial number or world-wide name, for people.
@@ -355,6 +361,9 @@ impl Label {
         if self.reshaping {
             bits |= features::RESHAPE;
         }
+        if self.members.iter().any(|m| m.successor.is_some()) {
+            bits |= features::SUCCESSION;
+        }
         bits
     }
 
@@ -555,7 +564,7 @@ impl Member {
             state: (self.state as u16).into(),
             class: (self.class as u16).into(),
             bus: self.bus.into(),
-            reserved: U16::ZERO,
+            successor: self.successor.map_or(0, |s| s.0.saturating_add(1)).into(),
             path: padded(&self.path),
             serial: padded(&self.serial),
         }
@@ -582,6 +591,7 @@ impl RawMember {
                 .ok_or_else(|| bad("device class", self.class))?,
             bytes_per_second: Bytes(self.bytes_per_second.get()),
             bus: self.bus.get(),
+            successor: self.successor.get().checked_sub(1).map(MemberIndex),
             path: hint(&self.path),
             serial: hint(&self.serial),
         })

@@ -409,6 +409,7 @@ pub(crate) fn member_of(device: &Arc<dyn Device>, hint: &Hint) -> Result<Member,
         class,
         bytes_per_second: hint.bytes_per_second,
         bus: hint.bus,
+        successor: None,
         path: info.name.clone(),
         serial: hint.serial.clone(),
     })

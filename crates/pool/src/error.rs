@@ -309,6 +309,9 @@ pub enum PoolError {
     /// A layout that cannot be.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// A change of the pool that cannot be.
+    #[error(transparent)]
+    Change(#[from] crate::reshape::ChangeError),
     /// A topology that this version cannot serve.
     #[error(transparent)]
     Map(#[from] MapError),

@@ -134,8 +134,8 @@ impl Inner {
                 }
             }
             Op::Flush if topology.map.groups().is_empty() => {
-                for device in &topology.devices {
-                    parts.push(owner, device, ByteOffset(0), Op::Flush);
+                for member in &topology.bare {
+                    parts.push(owner, topology.device(*member), ByteOffset(0), Op::Flush);
                 }
             }
             Op::Flush => parts.work.flushes.push(owner),

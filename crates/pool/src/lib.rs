@@ -30,6 +30,7 @@ pub mod map;
 pub mod members;
 pub mod queue;
 mod redundancy;
+pub mod reshape;
 pub mod restore;
 mod scrub;
 mod topology;
@@ -53,6 +54,7 @@ pub use log::recover::Recovered;
 pub use map::{Map, Piece, Place, ZoneInfo};
 pub use queue::{PoolOp, PoolQueue};
 
+pub use reshape::{ChangeError, Destination, Moving, Removed};
 pub use scrub::{NoOracle, Oracle, Scrubbed};
 pub use upkeep::Progress;
 
@@ -172,6 +174,8 @@ pub(crate) struct Inner {
     cleaned: AtomicU64,
     /// Liveness bytes that this process holds.
     held: HeldBytes,
+    /// Requests in flight past the topology's guard: those of [`PoolQueue`]'s rings.
+    windows: AtomicU64,
     /// Batches of requests on groups so far, those of upkeep not counted.
     requests: AtomicU64,
 }
@@ -203,6 +207,7 @@ impl Pool {
             topology: RwLock::new(topology),
             cleaned: AtomicU64::new(0),
             held: HeldBytes::default(),
+            windows: AtomicU64::new(0),
             requests: AtomicU64::new(0),
         };
         Ok(Self(Arc::new(inner), Arc::default()))
@@ -265,10 +270,12 @@ impl Pool {
         members.all(|(d, _)| members::Found::read(d.clone()).carries(id))
     }
 
-    /// Batches of requests so far on what is mirrored or protected by parity: whether the pool is
-    /// in use, for work that gives way.
+    /// Batches of requests so far on what is mirrored or protected by parity, and requests on a
+    /// member that is being moved: whether the pool is in use, for work that gives way.
     pub fn requests(&self) -> u64 {
-        self.0.requests.load(Ordering::Relaxed)
+        let moved =
+            self.0.topology.read().twin.as_ref().map(|p| p.twin.used.load(Ordering::Relaxed));
+        self.0.requests.load(Ordering::Relaxed) + moved.unwrap_or(0)
     }
 
     /// The mapping of the epoch in use.

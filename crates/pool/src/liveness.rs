@@ -42,8 +42,16 @@ fn bearers(topology: &Topology, redundant: bool) -> Vec<MemberIndex> {
 }
 
 impl HeldBytes {
+    /// Lets go of those that stand on devices which are no members any more.
+    pub fn part(&self, topology: &Topology) {
+        let member = |uuid: &Uuid| topology.label.members.iter().any(|m| m.uuid == *uuid);
+        for guards in self.0.lock().values_mut() {
+            guards.retain(|(uuid, _)| member(uuid));
+        }
+    }
+
     /// Takes every held byte on members that have joined.
-    pub fn follow(&self, topology: &Topology) {
+    pub fn join(&self, topology: &Topology) {
         for (byte, guards) in self.0.lock().iter_mut() {
             for member in bearers(topology, true) {
                 let Some(m) = topology.label.members.get(usize::from(member.0)) else { continue };

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use braid_device::{AlignedBuf, Device, Op, Request, run};
-use braid_format::label::{Label, MemberState};
+use braid_format::label::{Label, Member, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, FormatError, MemberIndex};
 use uuid::Uuid;
 
@@ -198,21 +198,35 @@ fn in_force<'a>(voters: &[&'a Found], minority: bool) -> Option<&'a Label> {
     // The order of two that claim one epoch is any, but not by chance.
     labels.sort_by_key(|l| (core::cmp::Reverse(l.epoch), l.change_id));
     labels.into_iter().find(|label| {
-        let active = |m: &&braid_format::label::Member| m.state == MemberState::Active;
-        let members = label.members.iter().filter(active).count();
-        let carriers = label
-            .members
-            .iter()
-            .filter(active)
-            .filter(|m| {
-                let here = |v: &&&Found| v.newest().and_then(own_uuid) == Some(m.uuid);
-                voters.iter().find(here).is_some_and(|v| v.carries(id(label)))
-            })
-            .count();
-        let second = |v: &&Found| v.copies[1].as_ref().is_ok_and(|l| id(l) == id(label));
-        let committed = carriers == members || voters.iter().any(second);
+        let carried = |m: &&Member| {
+            let here = |v: &&&Found| v.newest().and_then(own_uuid) == Some(m.uuid);
+            voters.iter().find(here).is_some_and(|v| v.carries(id(label)))
+        };
+        let in_sync = || label.members.iter().filter(|m| counts(m));
+        let (members, carriers) = (in_sync().count(), in_sync().filter(carried).count());
+        let committed = on_all(label, carried) || voters.iter().any(|v| second(v, label));
         committed && (minority || carriers * 2 > members)
     })
+}
+
+/// Whether copy 0 of a label was durable everywhere, as far as can be seen: every member that gets
+/// labels has it, in use or not, as `carried` says.
+pub(crate) fn on_all(label: &Label, carried: impl Fn(&&Member) -> bool) -> bool {
+    label.members.iter().filter(|m| m.state != MemberState::Failed).all(|m| carried(&m))
+}
+
+/// Whether a device has `label` in its copy 1.
+pub(crate) fn second(found: &Found, label: &Label) -> bool {
+    found.copies[1].as_ref().is_ok_and(|l| id(l) == id(label))
+}
+
+/// Whether a member's label counts: what is in use of it is current.
+pub(crate) fn counts(member: &Member) -> bool {
+    match member.state {
+        MemberState::Active => true,
+        MemberState::Leaving => member.successor.is_some(),
+        _ => false,
+    }
 }
 
 fn missing_of(label: &Label, present: &HashMap<Uuid, usize>) -> Vec<MissingMember> {

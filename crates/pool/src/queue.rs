@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use braid_device::{AlignedBuf, IoQueue, OwnedOp, Part};
@@ -117,6 +118,9 @@ impl PoolQueue {
         };
         let started = queue.submit_parts(token, op, parts);
         parts.clear();
+        if started.is_ok() {
+            inner.windows.fetch_add(1, Ordering::AcqRel);
+        }
         started.map_err(|e| PoolError::Queue { source: Box::new(e) })
     }
 
@@ -129,9 +133,18 @@ impl PoolQueue {
         match &mut self.engine {
             Engine::Ring { queue, .. } => {
                 let (token, buf, result) = queue.complete();
+                self.pool.0.windows.fetch_sub(1, Ordering::AcqRel);
                 (token, buf, result.map_err(PoolError::from))
             }
             Engine::Crew(crew) => crew.complete(),
+        }
+    }
+}
+
+impl Drop for PoolQueue {
+    fn drop(&mut self) {
+        while matches!(self.engine, Engine::Ring { .. }) && self.in_flight() > 0 {
+            drop(self.complete());
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::log::recover::{Recovered, recover};
 use crate::log::redo::flush_all;
 use crate::map::Place;
 use crate::members::write_epoch_on;
+use crate::reshape::evacuate::settle;
 use crate::topology::Topology;
 
 /// A compare-and-write on all copies of a mirror.
@@ -73,6 +74,7 @@ impl Inner {
             if next.members == topology.label.members {
                 return Ok(());
             }
+            settle(&mut next);
             let devices = topology.devices.clone();
             let next = Topology::new(next, devices)?;
             let written = write_epoch_on(&next.devices, &next.label, &carriers(&next.label));
@@ -248,13 +250,13 @@ impl Exchange<'_> {
 }
 
 /// Which of two copies failed.
-enum Side {
+pub(crate) enum Side {
     Arbiter(DeviceError),
     Follower(DeviceError),
 }
 
 /// Brings a sector of `follower` to what stands on `arbiter`.
-fn follow(
+pub(crate) fn follow(
     arbiter: &dyn Device,
     place: ByteOffset,
     follower: &dyn Device,

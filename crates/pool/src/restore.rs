@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use braid_device::{ByteLockGuard, Device};
-use braid_format::label::{Label, Member, MemberState};
+use braid_format::label::{Label, Member};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use thiserror::Error;
 use uuid::Uuid;
@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::assemble::LABEL_LOCK_BYTE;
 use crate::create::same_device;
 use crate::error::PoolError;
-use crate::members::{Found, id, own_uuid, write_copies};
+use crate::members::{Found, counts, id, on_all, own_uuid, second, write_copies};
 
 /// Which member of a pool, as the operator says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -309,14 +309,13 @@ fn in_force(others: &[Found], targets: &[Target]) -> Result<Label, RestoreError>
     let stands = |label: &&&Label| {
         let lost =
             |uuid| targets.iter().any(|t| find(label, t.which).map(|f| f.1.uuid) == Some(uuid));
-        let active = || label.members.iter().filter(|m| m.state == MemberState::Active);
+        let active = || label.members.iter().filter(|m| counts(m));
         let carried = |m: &&Member| {
             let here = |f: &&Found| f.newest().and_then(own_uuid) == Some(m.uuid);
             lost(m.uuid) || others.iter().find(here).is_some_and(|f| f.carries(id(label)))
         };
         let carriers = active().filter(carried).count();
-        let second = |f: &Found| f.copies[1].as_ref().is_ok_and(|l| id(l) == id(label));
-        let committed = carriers == active().count() || others.iter().any(second);
+        let committed = on_all(label, carried) || others.iter().any(|f| second(f, label));
         committed && carriers * 2 > active().count()
     };
     let label = labels.iter().find(stands).map(|l| (*l).clone());

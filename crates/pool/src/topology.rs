@@ -14,6 +14,8 @@ use crate::group::engine::Lost;
 use crate::group::locks::{Held, Range, RangeLocks};
 use crate::log::Log;
 use crate::map::Map;
+use crate::reshape::evacuate::moving;
+use crate::reshape::twin::{Pair, Twin};
 
 /// An epoch in use.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub(crate) struct Topology {
     pub info: Arc<PoolInfo>,
     /// In member order; what is asked of them is counted.
     pub devices: Vec<Arc<dyn Device>>,
+    /// What a member that is being moved, and its successor, are together.
+    pub(crate) twin: Option<Pair>,
     /// Members of which some zone uses bytes that no group protects.
     pub bare: Vec<MemberIndex>,
     /// Of each group of the map.
@@ -47,8 +51,15 @@ impl Topology {
         let info = Arc::new(PoolInfo::of(&label, &map, &devices));
         let locks = map.groups().iter().map(|_| RangeLocks::default()).collect();
         let bare = map.bare_members();
+        let twin = moving(&label).and_then(|m| {
+            let side = |i: MemberIndex| {
+                let place = usize::from(i.0);
+                Some((label.members.get(place)?, devices.get(place)?.clone()))
+            };
+            Some(Pair::new(m.leaving, Twin::new(side(m.leaving)?, side(m.successor)?)))
+        });
         let topology =
-            Self { label, map, info, devices, bare, locks, log: None, provisional: false };
+            Self { label, map, info, devices, twin, bare, locks, log: None, provisional: false };
         topology.enough()?;
         Ok(topology)
     }
@@ -57,6 +68,12 @@ impl Topology {
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
         self.log.clone_from(&before.log);
+        // What the successor has, and whether it failed, is known there.
+        if let (Some(now), Some(pair)) = (&mut self.twin, &before.twin)
+            && now.twin.pair == pair.twin.pair
+        {
+            *now = Pair { leaving: now.leaving, ..pair.clone() };
+        }
         self
     }
 
@@ -119,8 +136,13 @@ impl Topology {
         format!("member {member} ({})", path.unwrap_or_default())
     }
 
-    /// A member's device. The map names only members that exist.
+    /// What a member's bytes are read from and written to. The map names only members that exist.
     pub fn device(&self, member: MemberIndex) -> &Arc<dyn Device> {
+        if let Some(pair) = &self.twin
+            && pair.leaving == member
+        {
+            return &pair.device;
+        }
         self.devices
             .get(usize::from(member.0))
             .expect("the map names only members that were opened")

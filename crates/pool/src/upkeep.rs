@@ -52,9 +52,11 @@ impl Inner {
         devices: Vec<Arc<dyn Device>>,
     ) -> Result<(), PoolError> {
         let next = Topology::new(next, devices)?;
+        // Before anybody can find the pool by its new members.
+        self.held.join(&next);
         write_epoch_on(&next.devices, &next.label, &carriers(&next.label)).map_err(|e| e.1)?;
         *topology = next.after(&topology);
-        self.held.follow(&topology);
+        self.held.part(&topology);
         let mut lost = Lost::new();
         rehome(&topology, &mut lost)?;
         drop(topology);
@@ -63,7 +65,7 @@ impl Inner {
 }
 
 /// The bytes of `device` that a member in place of `old` must have.
-fn fits(device: &Arc<dyn Device>, old: &Member) -> Result<Member, PoolError> {
+pub(crate) fn fits(device: &Arc<dyn Device>, old: &Member) -> Result<Member, PoolError> {
     let mut new = member_of(device, &Hint::default())?;
     let end = old.data_start.0 + old.data_len.0;
     let available = new.data_start.0 + new.data_len.0;
@@ -154,7 +156,11 @@ impl Pool {
         let used = topology.map.members();
         let needs = |(i, _): &(usize, &Member)| used.iter().any(|m| usize::from(m.0) == *i);
         let pair = with(MemberState::Failed).filter(needs).find_map(|(failed, old)| {
-            let (spare, new) = with(MemberState::Spare).find_map(|(spare, _)| {
+            let free = |(i, _): &(usize, &Member)| {
+                let heir = |m: &Member| m.successor.is_some_and(|s| usize::from(s.0) == *i);
+                !label.members.iter().any(heir)
+            };
+            let (spare, new) = with(MemberState::Spare).filter(free).find_map(|(spare, _)| {
                 Some((spare, fits(topology.devices.get(spare)?, old).ok()?))
             })?;
             let uuid = label.members.get(spare)?.uuid;

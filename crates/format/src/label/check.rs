@@ -1,6 +1,6 @@
 //! What must hold in every label, whether it was read or is about to be written.
 
-use super::{Label, NodeKind, WHAT};
+use super::{Label, Member, MemberState, NodeKind, WHAT};
 use crate::FormatError;
 use crate::units::{BlockSize, Bytes, StripeUnit};
 
@@ -51,8 +51,22 @@ fn members(label: &Label, at: u64) -> Result<(), FormatError> {
         ensure(fits, at, "data area of member", i64)?;
         let twice = label.members.iter().take(i).any(|o| o.uuid == m.uuid);
         ensure(!twice, at, "identity, used twice, of member", i64)?;
+        let Some(successor) = m.successor else { continue };
+        ensure(succeeds(label, i, m), at, "successor of member", successor.0.into())?;
     }
     Ok(())
+}
+
+/// Whether the successor of member `i`, `m`, can be that.
+fn succeeds(label: &Label, i: usize, m: &Member) -> bool {
+    let heir = m.successor.and_then(|s| label.members.get(usize::from(s.0)));
+    let others = || label.members.iter().enumerate().filter(|(j, _)| *j != i);
+    m.state == MemberState::Leaving
+        && others().all(|(_, o)| o.successor != m.successor)
+        && heir.is_some_and(|h| {
+            h.state == MemberState::Spare
+                && (h.data_start, h.data_len) == (m.data_start, m.data_len)
+        })
 }
 
 /// Checks the nodes; says of each whether it has a parent.

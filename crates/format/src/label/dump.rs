@@ -39,6 +39,9 @@ impl fmt::Display for Label {
 fn line(f: &mut fmt::Formatter<'_>, i: usize, m: &Member) -> fmt::Result {
     write!(f, "  {i:>3} {} {:?} {:?}", m.uuid, m.state, m.class)?;
     write!(f, ", data {} at {}, device {}", m.data_len, m.data_start, m.device_size)?;
+    if let Some(successor) = m.successor {
+        write!(f, ", succeeded by {successor}")?;
+    }
     writeln!(f, ", last at {}", m.path)
 }
 

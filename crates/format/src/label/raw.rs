@@ -92,8 +92,8 @@ pub struct RawMember {
     pub class: U16,
     /// Bus or controller it hangs on, counted from 1; 0 unknown.
     pub bus: U16,
-    /// Zero.
-    pub reserved: U16,
+    /// A leaving member: one more than the index of the spare that gets its contents; 0 none.
+    pub successor: U16,
     /// Path it was last seen at, padded with zero: a hint for people, never trusted.
     pub path: [u8; 128],
     /// Serial number or world-wide name, padded with zero, for people.
@@ -177,6 +177,8 @@ pub mod features {
     pub const SUBPOOLS: u64 = 8;
     /// A change of shape is under way.
     pub const RESHAPE: u64 = 16;
+    /// A member's contents are being moved to another: both get its writes.
+    pub const SUCCESSION: u64 = 32;
     /// All that this version can decode.
-    pub const KNOWN: u64 = MIRROR | PARITY | WEIGHTS | SUBPOOLS | RESHAPE;
+    pub const KNOWN: u64 = MIRROR | PARITY | WEIGHTS | SUBPOOLS | RESHAPE | SUCCESSION;
 }

@@ -15,6 +15,7 @@ fn member(i: u8, mib: u64) -> Member {
         class: DeviceClass::SolidState,
         bytes_per_second: Bytes(500_000_000),
         bus: u16::from(i) + 1,
+        successor: None,
         path: format!("/dev/sd{}", char::from(b'b' + i)),
         serial: format!("SERIAL-{i}"),
     }
@@ -259,6 +260,41 @@ fn broken_groups_are_refused() {
     // A mirror is as long as its shortest copy.
     refused(length, &|l| l.nodes[5].len = Bytes(7 * MIB));
     refused(length, &|l| l.nodes[0].len = Bytes(7 * MIB));
+}
+
+#[test]
+fn a_leaving_member_names_its_successor() {
+    let leaving = |state, heir: Member, successor| {
+        let mut l = sample();
+        l.members.push(heir);
+        l.members[0].state = state;
+        l.members[0].successor = Some(MemberIndex(successor));
+        l
+    };
+    let spare = || Member { state: MemberState::Spare, ..member(2, 10) };
+    let l = leaving(MemberState::Leaving, spare(), 2);
+    let bytes = encoded(&l);
+    assert_eq!(Label::decode(&bytes, Label::COPY0_AT).unwrap().0, l);
+    assert_eq!(bytes[512 + 62..512 + 64], [3, 0]);
+    assert_eq!(l.features_incompat(), features::SUCCESSION);
+    assert!(l.to_string().contains("succeeded by 2"), "{l}");
+    let mut twice = l.clone();
+    twice.members[1].state = MemberState::Leaving;
+    twice.members[1].successor = Some(MemberIndex(2));
+    for l in [
+        leaving(MemberState::Active, spare(), 2),
+        leaving(MemberState::Leaving, spare(), 1),
+        leaving(MemberState::Leaving, spare(), 0),
+        leaving(MemberState::Leaving, spare(), 3),
+        leaving(MemberState::Leaving, member(2, 10), 2),
+        leaving(MemberState::Leaving, Member { state: MemberState::Spare, ..member(2, 9) }, 2),
+        twice,
+    ] {
+        match l.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]) {
+            Err(FormatError::BadField { field: "successor of member", .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

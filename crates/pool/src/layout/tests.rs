@@ -28,6 +28,7 @@ fn members(sizes: &[u64]) -> Vec<Member> {
         class: DeviceClass::Unknown,
         bytes_per_second: Bytes(0),
         bus: 0,
+        successor: None,
         path: match u8::try_from(i) {
             Ok(n) if n < 26 => format!("/dev/sd{}", char::from(b'a' + n)),
             _ => format!("/dev/disk{i}"),

@@ -13,7 +13,7 @@ pub(crate) mod intents;
 pub(crate) mod recover;
 pub(crate) mod redo;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use braid_device::{AlignedBuf, Op, Request, run};
 use braid_format::redundancy::LogPlace;

@@ -194,9 +194,9 @@ proptest! {
 
 /// A device that does `left` more writes and flushes, together with others: then power is gone.
 #[derive(Debug)]
-struct Powered {
-    inner: Arc<FaultyDevice>,
-    left: Arc<AtomicU64>,
+pub(crate) struct Powered {
+    pub inner: Arc<FaultyDevice>,
+    pub left: Arc<AtomicU64>,
 }
 
 impl Powered {

@@ -44,6 +44,7 @@ fn label(lens: &[u64], weights: &[u64], unit: u64) -> Label {
         class: DeviceClass::Unknown,
         bytes_per_second: Bytes(0),
         bus: 0,
+        successor: None,
         path: String::new(),
         serial: String::new(),
     });

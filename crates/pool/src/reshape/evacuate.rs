@@ -1,0 +1,444 @@
+//! Moving all that stands on a member to another device, while the pool is in use.
+//!
+//! ```text
+//!   Active ---> Leaving, with a successor (a spare) ---> the successor, Active, in its place
+//!      ^                |                                 and the old one, Leaving, holds nothing
+//!      +---cancelled----+
+//! ```
+//! Each arrow is an epoch. In between every write goes to both ([`Twin`]), and reads are of the old
+//! one; so redundancy is never less, and a pool without any can do it too. What was copied is not
+//! noted: after a crash the copying begins again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use braid_device::Device;
+use braid_format::label::{Label, Member, MemberState};
+use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
+use parking_lot::{Mutex, RwLockWriteGuard};
+
+use super::ChangeError;
+use super::twin::Twin;
+use crate::Pool;
+use crate::create::admit;
+use crate::error::PoolError;
+use crate::group::Shape;
+use crate::group::repair::{Span, fill};
+use crate::members::write_copies;
+use crate::redundancy::next_epoch;
+use crate::topology::Topology;
+use crate::upkeep::{Progress, fits};
+
+/// Bytes copied at a time.
+const CHUNK: u64 = 1 << 20;
+/// Chunks in flight.
+const CREW: usize = 4;
+
+/// A move, its two devices, and the runs of bytes to be copied.
+type Work = (Moving, Arc<Twin>, Vec<(ByteOffset, Bytes)>);
+
+/// Where the contents of a member go.
+#[derive(Debug, Clone)]
+pub enum Destination {
+    /// A device that joins for that.
+    Device {
+        /// It.
+        device: Arc<dyn Device>,
+        /// Whatever is on it.
+        force: bool,
+    },
+    /// A spare, or another member on which nothing stands.
+    Member(MemberIndex),
+}
+
+/// A member whose contents are being moved, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moving {
+    /// The member that leaves.
+    pub leaving: MemberIndex,
+    /// Who gets its contents.
+    pub successor: MemberIndex,
+}
+
+/// The move that a label says is under way.
+pub(crate) fn moving(label: &Label) -> Option<Moving> {
+    let mut members = (0_u16..).map(MemberIndex).zip(&label.members);
+    members.find_map(|(leaving, m)| Some(Moving { leaving, successor: m.successor? }))
+}
+
+/// Ends moves whose one side or the other has failed: what is left of the other is a member as it
+/// was.
+pub(crate) fn settle(label: &mut Label) {
+    let Some(Moving { leaving, successor }) = moving(label) else { return };
+    let epoch = label.epoch;
+    let state =
+        |label: &Label, m: MemberIndex| label.members.get(usize::from(m.0)).map(|m| m.state);
+    let failed = |m| state(label, m) == Some(MemberState::Failed);
+    if !failed(leaving) && !failed(successor) {
+        return;
+    }
+    if let Some(m) = label.members.get_mut(usize::from(leaving.0)) {
+        m.successor = None;
+        if m.state == MemberState::Leaving {
+            (m.state, m.state_epoch) = (MemberState::Active, epoch);
+        }
+    }
+}
+
+/// The word for a member's state.
+pub(crate) const fn word(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Active => "active",
+        MemberState::Failed => "failed",
+        MemberState::Rebuilding => "being filled",
+        MemberState::Spare => "a spare",
+        MemberState::Leaving => "leaving",
+    }
+}
+
+/// Bytes of the pool's topology that stand on a member.
+pub(crate) fn bytes_on(label: &Label, member: MemberIndex) -> Bytes {
+    Bytes(super::remove::slices_on(label, member).map(|s| s.1.0).sum())
+}
+
+impl Topology {
+    /// The member that is being moved, and its two devices.
+    pub fn twin(&self) -> Option<(Moving, &Arc<Twin>)> {
+        Some((moving(&self.label)?, &self.twin.as_ref()?.twin))
+    }
+
+    fn no_move(&self) -> Result<(), PoolError> {
+        let Some(Moving { leaving, successor }) = moving(&self.label) else { return Ok(()) };
+        let (leaving, successor) = (self.name(leaving), self.name(successor));
+        Err(ChangeError::Moving { leaving, successor }.into())
+    }
+
+    /// Whether `member` may leave.
+    fn may_leave(&self, member: MemberIndex) -> Result<Member, PoolError> {
+        let old = self.label.members.get(usize::from(member.0));
+        let old = old.ok_or(PoolError::NoSuchMember { member })?;
+        self.no_move()?;
+        let name = self.name(member);
+        if !self.map.members().contains(&member) {
+            return Err(ChangeError::HoldsNothing { member: name }.into());
+        }
+        if !self.readable(member) {
+            return Err(ChangeError::NotWhole { member: name, state: word(old.state) }.into());
+        }
+        Ok(old.clone())
+    }
+}
+
+impl Pool {
+    /// Begins to move all that stands on `member` to another device: on return every write goes
+    /// to both. [`Pool::evacuate`] copies what was there before.
+    ///
+    /// # Errors
+    /// [`ChangeError`]; what [`Pool::create`] says of devices; [`PoolError::TooSmall`].
+    pub fn begin_evacuation(
+        &self,
+        member: MemberIndex,
+        to: Destination,
+    ) -> Result<Moving, PoolError> {
+        let _pass = self.1.pass()?;
+        let topology = self.0.topology.write();
+        if topology.provisional {
+            return Err(PoolError::Provisional { name: topology.label.name.clone() });
+        }
+        if self.0.windows.load(Ordering::Acquire) > 0 {
+            return Err(ChangeError::Busy.into());
+        }
+        let old = topology.may_leave(member)?;
+        let mut next = next_epoch(&topology.label);
+        let mut devices = topology.devices.clone();
+        let heir = match to {
+            Destination::Device { device, force } => {
+                let heir = fits(&device, &old)?;
+                let lock_sector = topology.label.lock_sector.min(self.0.sector);
+                admit(&device, &topology.devices, lock_sector, force)?;
+                let count = next.members.len() + 1;
+                if count > Label::MEMBERS_MAX {
+                    return Err(PoolError::TooManyMembers { count });
+                }
+                next.members.push(heir);
+                devices.push(device);
+                count - 1
+            }
+            Destination::Member(to) => free_member(&topology, &mut next, member, to)?,
+        };
+        let epoch = next.epoch;
+        let successor = MemberIndex(u16::try_from(heir).unwrap_or(u16::MAX));
+        if let Some(m) = next.members.get_mut(heir) {
+            (m.state, m.state_epoch) = (MemberState::Spare, epoch);
+        }
+        if let Some(m) = next.members.get_mut(usize::from(member.0)) {
+            (m.state, m.state_epoch) = (MemberState::Leaving, epoch);
+            m.successor = Some(successor);
+        }
+        self.0.change(topology, next, devices)?;
+        Ok(Moving { leaving: member, successor })
+    }
+
+    /// The move under way.
+    pub fn moving(&self) -> Option<Moving> {
+        moving(&self.0.topology.read().label)
+    }
+
+    /// Ends the move under way: the member is what it was, and its successor a spare.
+    ///
+    /// # Errors
+    /// [`ChangeError::NotMoving`]; [`PoolError::Device`].
+    pub fn cancel_evacuation(&self, member: MemberIndex) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        let topology = self.0.topology.write();
+        if moving(&topology.label).is_none_or(|m| m.leaving != member) {
+            return Err(ChangeError::NotMoving { member: topology.name(member) }.into());
+        }
+        self.end(topology, None)
+    }
+
+    /// Ends the move under way; a successor that `failed` is out of use.
+    fn end(
+        &self,
+        topology: RwLockWriteGuard<'_, Topology>,
+        failed: Option<MemberIndex>,
+    ) -> Result<(), PoolError> {
+        let mut next = next_epoch(&topology.label);
+        let epoch = next.epoch;
+        if let Some(m) = moving(&next).and_then(|m| next.members.get_mut(usize::from(m.leaving.0)))
+        {
+            m.successor = None;
+            (m.state, m.state_epoch) = (MemberState::Active, epoch);
+        }
+        if let Some(m) = failed.and_then(|m| next.members.get_mut(usize::from(m.0))) {
+            (m.state, m.state_epoch) = (MemberState::Failed, epoch);
+        }
+        let devices = topology.devices.clone();
+        self.0.change(topology, next, devices)
+    }
+
+    /// Copies what stands on the member that is being moved, while the pool is in use, and puts its
+    /// successor in its place. `pace` is called after every chunk (by several threads): it may
+    /// sleep, and ends the work by returning `false`; it then begins again from the start.
+    ///
+    /// # Errors
+    /// The successor fails (it is then out of use, and the member what it was), or bytes can be
+    /// read neither on the old device nor on other members (the move then stays under way).
+    pub fn evacuate(&self, pace: &(dyn Fn(Progress) -> bool + Sync)) -> Result<bool, PoolError> {
+        let Some((moving, twin, chunks)) = self.chunks() else { return Ok(true) };
+        let total = Bytes(chunks.iter().map(|c| c.1.0).sum());
+        let (done, next) = (AtomicU64::new(0), AtomicU64::new(0));
+        let stopped = AtomicBool::new(false);
+        let error: Mutex<Option<PoolError>> = Mutex::new(None);
+        let work = || {
+            while !stopped.load(Ordering::Relaxed) {
+                let i = Bytes(next.fetch_add(1, Ordering::Relaxed)).to_usize();
+                let Some(chunk) = chunks.get(i) else { return };
+                if let Err(e) = self.copy_chunk(moving, &twin, *chunk) {
+                    error.lock().get_or_insert(e);
+                    stopped.store(true, Ordering::Relaxed);
+                    return;
+                }
+                let done = Bytes(done.fetch_add(chunk.1.0, Ordering::Relaxed) + chunk.1.0);
+                if !pace(Progress { done, total }) {
+                    stopped.store(true, Ordering::Relaxed);
+                }
+            }
+        };
+        std::thread::scope(|s| {
+            let crew: Vec<_> = (0..CREW).map(|_| s.spawn(work)).collect();
+            for thread in crew {
+                if thread.join().is_err() {
+                    stopped.store(true, Ordering::Relaxed);
+                }
+            }
+        });
+        if let Some(failure) = twin.broken() {
+            self.give_up(&twin)?;
+            return Err(failure.clone().into());
+        }
+        if let Some(error) = error.into_inner() {
+            return Err(error);
+        }
+        if stopped.into_inner() {
+            return Ok(false);
+        }
+        self.succeed(&twin)?;
+        Ok(true)
+    }
+
+    /// What is to be copied: the logs before the data area, and every slice.
+    fn chunks(&self) -> Option<Work> {
+        let topology = self.0.topology.read();
+        let (moving, twin) = topology.twin()?;
+        let member = topology.label.members.get(usize::from(moving.leaving.0))?;
+        let base = member.data_start.0;
+        let mut runs = vec![(Label::DATA_AT.0, base)];
+        let slices = super::remove::slices_on(&topology.label, moving.leaving);
+        runs.extend(slices.map(|(start, len)| (base + start.0, base + start.0 + len.0)));
+        runs.sort_unstable();
+        let mut chunks = Vec::new();
+        for (mut at, to) in runs {
+            while at < to {
+                let end = to.min(at / CHUNK * CHUNK + CHUNK);
+                chunks.push((ByteOffset(at), Bytes(end - at)));
+                at = end;
+            }
+        }
+        Some((moving, twin.clone(), chunks))
+    }
+
+    fn copy_chunk(
+        &self,
+        moving: Moving,
+        twin: &Arc<Twin>,
+        (at, len): (ByteOffset, Bytes),
+    ) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        let topology = self.0.topology.read();
+        if !topology.twin().is_some_and(|(_, t)| Arc::ptr_eq(t, twin)) {
+            return Err(ChangeError::NotMoving { member: topology.name(moving.leaving) }.into());
+        }
+        if let Some(error) = twin.broken() {
+            return Err(error.clone().into());
+        }
+        let Err(error) = twin.copy(at, len) else { return Ok(()) };
+        let start = topology.label.members.get(usize::from(moving.leaving.0)).map(|m| m.data_start);
+        if start.is_some_and(|start| at < start) {
+            // A log: the other members that keep it have it too.
+            return Ok(());
+        }
+        let spans = spans_at(&topology, moving.leaving, at, len);
+        if spans.is_empty() {
+            return Err(error.into());
+        }
+        tracing::warn!(%error, "cannot be read while its contents are moved; the other members have it");
+        for span in spans {
+            if let Err(error) = fill(&topology, span, moving.leaving)? {
+                drop(topology);
+                self.0.lose(&vec![(moving.leaving, error.clone())])?;
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The successor failed.
+    fn give_up(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        let topology = self.0.topology.write();
+        match topology.twin() {
+            Some((moving, t)) if Arc::ptr_eq(t, twin) => self.end(topology, Some(moving.successor)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts the successor, which has everything, in its place.
+    fn succeed(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        let topology = self.0.topology.write();
+        let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {
+            return Err(PoolError::NoSuchMember { member: MemberIndex(u16::MAX) });
+        };
+        twin.flush()?;
+        if let Some(error) = twin.broken().cloned() {
+            self.end(topology, Some(moving.successor))?;
+            return Err(error.into());
+        }
+        let (next, devices) = exchanged(&topology, moving, MemberState::Leaving);
+        let Err(error) = self.0.change(topology, next, devices) else { return Ok(()) };
+        // A device that is moved because it dies may no longer take a label: then it has failed.
+        tracing::warn!(%error, "the labels cannot be written: the old device, or the new, is left out");
+        let topology = self.0.topology.write();
+        if !topology.twin().is_some_and(|(m, t)| m == moving && Arc::ptr_eq(t, twin)) {
+            return Err(error);
+        }
+        let heir = usize::from(moving.successor.0);
+        if write_copies(&topology.devices, &topology.label, 0, &[heir]).is_err() {
+            self.end(topology, Some(moving.successor))?;
+            return Err(error);
+        }
+        let (mut next, devices) = exchanged(&topology, moving, MemberState::Failed);
+        // Above what may stand on it of the first attempt.
+        next.epoch = Epoch(next.epoch.0 + 1);
+        for m in [moving.leaving, moving.successor] {
+            if let Some(m) = next.members.get_mut(usize::from(m.0)) {
+                m.state_epoch = next.epoch;
+            }
+        }
+        self.0.change(topology, next, devices)
+    }
+}
+
+/// The label and the devices with the successor in its place, and the old one, in `state`, in the
+/// successor's.
+fn exchanged(
+    topology: &Topology,
+    moving: Moving,
+    state: MemberState,
+) -> (Label, Vec<Arc<dyn Device>>) {
+    let mut next = next_epoch(&topology.label);
+    let epoch = next.epoch;
+    let (leaving, heir) = (usize::from(moving.leaving.0), usize::from(moving.successor.0));
+    next.members.swap(leaving, heir);
+    if let Some(m) = next.members.get_mut(leaving) {
+        (m.state, m.state_epoch) = (MemberState::Active, epoch);
+    }
+    if let Some(m) = next.members.get_mut(heir) {
+        (m.state, m.state_epoch) = (state, epoch);
+        m.successor = None;
+    }
+    let mut devices = topology.devices.clone();
+    devices.swap(leaving, heir);
+    (next, devices)
+}
+
+/// Makes the member `to` of `next` fit to succeed `member`; its place.
+fn free_member(
+    topology: &Topology,
+    next: &mut Label,
+    member: MemberIndex,
+    to: MemberIndex,
+) -> Result<usize, PoolError> {
+    let name = || topology.name(to);
+    if to == member {
+        return Err(ChangeError::ToItself { member: name() }.into());
+    }
+    let place = usize::from(to.0);
+    let heir = next.members.get(place).ok_or(PoolError::NoSuchMember { member: to })?;
+    let (uuid, state) = (heir.uuid, heir.state);
+    let usable = matches!(state, MemberState::Spare | MemberState::Active | MemberState::Leaving);
+    if !usable || topology.map.members().contains(&to) {
+        return Err(ChangeError::NotFree { member: name(), state: word(state) }.into());
+    }
+    let old = next.members.get(usize::from(member.0));
+    let old = old.ok_or(PoolError::NoSuchMember { member })?;
+    let new = fits(topology.device(to), old)?;
+    if let Some(m) = next.members.get_mut(place) {
+        *m = Member { uuid, bus: m.bus, serial: m.serial.clone(), ..new };
+    }
+    Ok(place)
+}
+
+/// The runs of groups that stand on bytes of a member's device.
+fn spans_at(topology: &Topology, member: MemberIndex, at: ByteOffset, len: Bytes) -> Vec<Span> {
+    let mut spans = Vec::new();
+    for (index, group) in (0_u16..).zip(topology.map.groups()) {
+        let Some(column) = group.columns.iter().find(|c| c.member == member) else { continue };
+        let from = at.0.max(column.base) - column.base;
+        let to = (at.0 + len.0).saturating_sub(column.base).min(group.column_len());
+        if from >= to {
+            continue;
+        }
+        spans.push(match (group.shape, group.row_len()) {
+            (Shape::Parity { unit, .. }, Some(row)) => {
+                (index, from / unit * row, to.div_ceil(unit) * row)
+            }
+            _ => (index, from, to),
+        });
+    }
+    spans
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! Changing a pool while it is in use: members that come, go and change places.
+//!
+//! Every step is one epoch, put in force by [`crate::Inner::change`]: a crash at any moment leaves
+//! the topology before it or the one after it.
+
+pub(crate) mod evacuate;
+mod remove;
+#[cfg(test)]
+pub(crate) mod tests;
+pub(crate) mod twin;
+
+use braid_format::{Bytes, MemberIndex};
+use thiserror::Error;
+
+pub use evacuate::{Destination, Moving};
+pub use remove::Removed;
+
+/// Why a pool cannot be changed so.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// There is one already.
+    #[error(
+        "{leaving} is being moved to {successor}: wait until that is done, or end it (`braid evacuate POOL MEMBER --cancel`)"
+    )]
+    Moving {
+        /// The member that leaves.
+        leaving: String,
+        /// Who gets its contents.
+        successor: String,
+    },
+    /// There is none.
+    #[error("{member} is not being moved")]
+    NotMoving {
+        /// The member.
+        member: String,
+    },
+    /// The contents of a member that is not whole cannot be moved.
+    #[error(
+        "{member} is {state}: it cannot be moved or removed; `braid replace` puts a device in its place"
+    )]
+    NotWhole {
+        /// The member.
+        member: String,
+        /// What it is.
+        state: &'static str,
+    },
+    /// There is nothing to move.
+    #[error("no byte of the pool stands on {member}: `braid remove` takes it out of the pool")]
+    HoldsNothing {
+        /// The member.
+        member: String,
+    },
+    /// Something stands on it.
+    #[error(
+        "{bytes} bytes of the pool stand on {member}: move them to another device first (`braid evacuate POOL {index} --to DEVICE`); nothing was changed"
+    )]
+    HoldsData {
+        /// The member.
+        member: String,
+        /// Its place.
+        index: MemberIndex,
+        /// How many.
+        bytes: Bytes,
+    },
+    /// A member that has contents of its own, or none that count.
+    #[error("{member} cannot take the contents of another: it is {state}, not an unused member")]
+    NotFree {
+        /// The member.
+        member: String,
+        /// What it is.
+        state: &'static str,
+    },
+    /// Onto itself.
+    #[error("{member} cannot be moved to itself: name another device")]
+    ToItself {
+        /// The member.
+        member: String,
+    },
+    /// Requests that went past the mapping are in flight.
+    #[error("a window of requests is open on the pool: try again when it is empty")]
+    Busy,
+}

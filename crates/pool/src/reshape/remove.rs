@@ -1,0 +1,105 @@
+//! Taking members on which nothing stands out of the table.
+
+use braid_device::{AlignedBuf, Device, DeviceError};
+use braid_format::label::{Label, MemberState, NodeKind};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+
+use super::ChangeError;
+use super::evacuate::{bytes_on, moving, word};
+use crate::Pool;
+use crate::error::PoolError;
+use crate::redundancy::next_epoch;
+
+/// How a member was removed.
+#[derive(Debug, Clone)]
+pub struct Removed {
+    /// Its device, for people.
+    pub path: String,
+    /// Why the labels on it could not be wiped; `None`: they are.
+    pub unwiped: Option<DeviceError>,
+}
+
+/// Offset in the data area, and length, of every run of a member that the topology uses.
+pub(crate) fn slices_on(
+    label: &Label,
+    member: MemberIndex,
+) -> impl Iterator<Item = (ByteOffset, Bytes)> {
+    label.nodes.iter().filter_map(move |n| match n.kind {
+        NodeKind::Slice { member: m, start } if m == member => Some((start, n.len)),
+        _ => None,
+    })
+}
+
+/// `label` without a member: those after it move up.
+pub(crate) fn without(label: &mut Label, member: MemberIndex) {
+    if usize::from(member.0) >= label.members.len() {
+        return;
+    }
+    label.members.remove(usize::from(member.0));
+    let up = |m: &mut MemberIndex| m.0 -= u16::from(m.0 > member.0);
+    for node in &mut label.nodes {
+        if let NodeKind::Slice { member, .. } = &mut node.kind {
+            up(member);
+        }
+    }
+    label.members.iter_mut().filter_map(|m| m.successor.as_mut()).for_each(up);
+    // Each copy that is written says its own.
+    label.member = MemberIndex(0);
+}
+
+impl Pool {
+    /// Takes a member on which nothing stands out of the pool, and wipes its labels, so that it
+    /// can be used for something else. The members after it move up.
+    ///
+    /// # Errors
+    /// [`ChangeError::HoldsData`], [`ChangeError::Moving`]; [`PoolError::Device`] of a member that
+    /// stays.
+    pub fn remove_member(&self, member: MemberIndex) -> Result<Removed, PoolError> {
+        let _pass = self.1.pass()?;
+        let topology = self.0.topology.write();
+        let place = usize::from(member.0);
+        let old = topology.label.members.get(place).cloned();
+        let old = old.ok_or(PoolError::NoSuchMember { member })?;
+        if topology.provisional {
+            return Err(PoolError::Provisional { name: topology.label.name.clone() });
+        }
+        if let Some(m) = moving(&topology.label)
+            && (m.leaving == member || m.successor == member)
+        {
+            let (leaving, successor) = (topology.name(m.leaving), topology.name(m.successor));
+            return Err(ChangeError::Moving { leaving, successor }.into());
+        }
+        let bytes = bytes_on(&topology.label, member);
+        if bytes != Bytes(0) {
+            let name = topology.name(member);
+            if !topology.readable(member) {
+                return Err(ChangeError::NotWhole { member: name, state: word(old.state) }.into());
+            }
+            return Err(ChangeError::HoldsData { member: name, index: member, bytes }.into());
+        }
+        let mut next = next_epoch(&topology.label);
+        without(&mut next, member);
+        let mut devices = topology.devices.clone();
+        let device = devices.remove(place);
+        self.0.change(topology, next, devices)?;
+        let path = device.info().name.clone();
+        let unwiped = match old.state {
+            // Nobody touches it any more.
+            MemberState::Failed => None,
+            _ => wipe_labels(&*device, old.device_size).err(),
+        };
+        Ok(Removed { path, unwiped })
+    }
+}
+
+/// Zeroes both labels of a device that had `size` bytes when it joined.
+pub(crate) fn wipe_labels(device: &dyn Device, size: Bytes) -> Result<(), DeviceError> {
+    let zeros = AlignedBuf::zeroed(Label::LEN_MAX);
+    for at in [Some(Label::COPY0_AT), Label::copy1_at(size)].into_iter().flatten() {
+        device.write(at, &zeros)?;
+    }
+    device.flush()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+use std::sync::Arc;
+
+use braid_device::{Device, FaultPlan, FaultyDevice, MemoryDevice};
+use braid_format::label::MemberState;
+use braid_format::{ByteOffset, Bytes};
+
+use crate::Pool;
+
+/// A device like another, with nothing on it.
+pub(crate) fn fresh(name: &str, like: &Arc<FaultyDevice>) -> Arc<FaultyDevice> {
+    let memory = MemoryDevice::new(name, like.info().size, Bytes(512)) as Arc<dyn Device>;
+    FaultyDevice::new(memory, FaultPlan::default())
+}
+
+pub(crate) fn states(pool: &Pool) -> Vec<MemberState> {
+    pool.member_states().into_iter().map(|s| s.1).collect()
+}
+
+/// What all of a pool holds.
+pub(crate) struct Content(Vec<u8>);
+
+impl Content {
+    pub fn fill(pool: &Pool, salt: u64) -> Self {
+        let size = pool.info().size.to_usize();
+        let bytes: Vec<u8> = (0..size as u64)
+            .map(|i| ((i / 512 * 31 + i % 7 + salt) % 251).to_le_bytes()[0])
+            .collect();
+        pool.write(ByteOffset(0), &bytes).unwrap();
+        Self(bytes)
+    }
+    /// The `i`-th of many small changes all over the pool.
+    pub fn write(&mut self, pool: &Pool, i: u64) {
+        let sectors = self.0.len() as u64 / 512 - 3;
+        let at = Bytes(i.wrapping_mul(7919).wrapping_add(i * i) % sectors * 512).to_usize();
+        let len = [512, 1024, 1536][at / 512 % 3];
+        self.0[at..at + len].fill((i % 251).to_le_bytes()[0]);
+        pool.write(ByteOffset(at as u64), &self.0[at..at + len]).unwrap();
+    }
+    pub fn check(&self, pool: &Pool) {
+        let mut back = vec![0; self.0.len()];
+        pool.read(ByteOffset(0), &mut back).unwrap();
+        if let Some(at) = (0..back.len()).find(|i| back[*i] != self.0[*i]) {
+            panic!("byte {at} is {} and was {}", back[at], self.0[at]);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Two devices below one member: the one that leaves, and its successor.
+//!
+//! ```text
+//!   reads ---------------> old
+//!   writes --------------> old, then new
+//!   compare-and-write ---> old decides, new follows
+//!   the filler:            holds a range, reads old, writes new
+//! ```
+//! Every change of the data area holds its range here while it is under way, so that the filler
+//! copies nothing that is being changed. What stands outside (the labels) goes to the old one only.
+//!
+//! A successor that fails a write is given up at once: the old one has everything, and the labels
+//! still say that it counts. So no write waits for an epoch.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use braid_device::{AlignedBuf, ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo};
+use braid_format::label::{Label, Member};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+use uuid::Uuid;
+
+use crate::group::locks::{Held, RangeLocks};
+use crate::redundancy::{Side, follow};
+
+/// A member whose contents are being moved, as a device.
+#[derive(Debug)]
+pub(crate) struct Twin {
+    old: Arc<dyn Device>,
+    new: Arc<dyn Device>,
+    /// Who it is: identities of the one and the other.
+    pub pair: (Uuid, Uuid),
+    /// The bytes that both have.
+    from: u64,
+    to: u64,
+    locks: RangeLocks,
+    /// Requests so far, those of the filler not counted.
+    pub used: AtomicU64,
+    /// Why the successor is given up.
+    broken: OnceLock<DeviceError>,
+}
+
+/// A twin, and which member it is the device of.
+#[derive(Debug, Clone)]
+pub(crate) struct Pair {
+    pub leaving: MemberIndex,
+    pub twin: Arc<Twin>,
+    /// The same.
+    pub device: Arc<dyn Device>,
+}
+
+impl Pair {
+    pub fn new(leaving: MemberIndex, twin: Twin) -> Self {
+        let twin = Arc::new(twin);
+        Self { leaving, device: twin.clone(), twin }
+    }
+}
+
+impl Twin {
+    /// `heir`, on `new`, succeeds `leaving`, on `old`.
+    pub fn new(
+        (leaving, old): (&Member, Arc<dyn Device>),
+        (heir, new): (&Member, Arc<dyn Device>),
+    ) -> Self {
+        Self {
+            old,
+            new,
+            pair: (leaving.uuid, heir.uuid),
+            from: Label::DATA_AT.0,
+            to: leaving.data_start.0 + leaving.data_len.0,
+            locks: RangeLocks::default(),
+            used: AtomicU64::new(0),
+            broken: OnceLock::new(),
+        }
+    }
+
+    /// Why the successor cannot be one, if it cannot.
+    pub fn broken(&self) -> Option<&DeviceError> {
+        self.broken.get()
+    }
+
+    fn give_up(&self, error: DeviceError) {
+        tracing::error!(%error, "the device that a member is moved to failed");
+        self.broken.get_or_init(|| error);
+    }
+
+    fn hold(&self, at: ByteOffset, len: Bytes) -> Held<'_> {
+        self.locks.lock(vec![(at.0, at.0.saturating_add(len.0))])
+    }
+
+    /// The part of a range that the successor has too: whole, or nothing of it.
+    fn shared(&self, at: ByteOffset, len: Bytes) -> bool {
+        at.0 >= self.from && at.0.saturating_add(len.0) <= self.to && self.broken.get().is_none()
+    }
+
+    /// Does the same on both.
+    fn both(
+        &self,
+        at: ByteOffset,
+        len: Bytes,
+        each: impl Fn(&dyn Device) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        self.used.fetch_add(1, Ordering::Relaxed);
+        let _held = self.hold(at, len);
+        each(&*self.old)?;
+        if self.shared(at, len)
+            && let Err(error) = each(&*self.new)
+        {
+            self.give_up(error);
+        }
+        Ok(())
+    }
+
+    /// Copies a range of the data area while nobody changes it.
+    ///
+    /// # Errors
+    /// The old device cannot read it. A successor that cannot be written is [`Twin::broken`].
+    pub fn copy(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        let mut bytes = AlignedBuf::zeroed(len.to_usize());
+        let _held = self.hold(at, len);
+        if !self.shared(at, len) {
+            return Ok(());
+        }
+        self.old.read(at, &mut bytes)?;
+        if let Err(error) = self.new.write(at, &bytes) {
+            self.give_up(error);
+        }
+        Ok(())
+    }
+}
+
+impl Device for Twin {
+    fn info(&self) -> &DeviceInfo {
+        self.old.info()
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.used.fetch_add(1, Ordering::Relaxed);
+        self.old.read(at, buf)
+    }
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        self.both(at, Bytes::from(buf.len()), |d| d.write(at, buf))
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.old.flush()?;
+        if self.broken.get().is_none()
+            && let Err(error) = self.new.flush()
+        {
+            self.give_up(error);
+        }
+        Ok(())
+    }
+    fn intact(&self) -> Result<(), DeviceError> {
+        self.old.intact()
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        let len = Bytes::from(new.len());
+        let _held = self.hold(at, len);
+        let outcome = self.old.compare_and_write(at, expected, new)?;
+        if matches!(outcome, CawOutcome::Written) && self.shared(at, len) {
+            match follow(&*self.old, at, &*self.new, at, new.len()) {
+                Ok(()) => {}
+                Err(Side::Arbiter(error)) => return Err(error),
+                Err(Side::Follower(error)) => self.give_up(error),
+            }
+        }
+        Ok(outcome)
+    }
+    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.both(at, len, |d| d.discard(at, len))
+    }
+    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.both(at, len, |d| d.write_zeroes(at, len))
+    }
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        self.old.lock_byte(byte)
+    }
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.old.byte_locked(byte)
+    }
+}
