@@ -15,6 +15,7 @@ const MAY_USE: &[(&str, Option<&[&str]>)] = &[
     ("braid-fs", Some(&["braid-lock", "braid-pool", "braid-device", "braid-format"])),
     ("braid-fuse", Some(&["braid-fs", "braid-device", "braid-format"])),
     ("braid-bench", Some(&["braid-fs", "braid-pool", "braid-device", "braid-format"])),
+    ("braid-target", Some(&["braid-device", "braid-format"])),
     ("braid-sim", None),
     ("braid-cli", None),
     ("xtask", Some(&[])),

@@ -25,6 +25,7 @@ mod size;
 mod sources;
 mod spare;
 mod status;
+mod target;
 mod topology;
 mod ui;
 mod unmount;
@@ -59,6 +60,7 @@ enum Command {
     Replace(replace::Args),
     Spare(spare::Args),
     Scrub(scrub::Args),
+    Target(target::Args),
     Bench(braid_bench::cli::Args),
     Version(version::Args),
     #[command(hide = true)]
@@ -118,6 +120,7 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Replace(a) => replace::run(&a),
         Command::Spare(a) => spare::run(&a),
         Command::Scrub(a) => scrub::run(&a),
+        Command::Target(a) => target::run(&a),
         Command::Bench(a) => braid_bench::cli::run(&a).map(|()| std::process::ExitCode::SUCCESS),
         Command::Guard(args) => guard::run(&args),
         Command::Version(_) => {

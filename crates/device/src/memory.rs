@@ -60,6 +60,17 @@ impl MemoryDevice {
             held: Arc::default(),
         })
     }
+    /// As [`MemoryDevice::new`], but says that it writes `physical` bytes at a time.
+    ///
+    /// # Panics
+    /// As [`MemoryDevice::new`]; if `physical` is not a multiple of `sector`.
+    pub fn emulating(name: &str, size: Bytes, sector: Bytes, physical: Bytes) -> Arc<Self> {
+        assert!(physical.get().is_multiple_of(sector.get()), "a physical sector is whole sectors");
+        let plain = Self::new(name, size, sector);
+        let info = DeviceInfo { physical_sector: physical, ..plain.info.clone() };
+        let chunks = plain.chunks.iter().map(|_| RwLock::new(None)).collect();
+        Arc::new(Self { info, chunks, held: Arc::default() })
+    }
     /// A device with the same bytes that goes its own way from here; nobody holds its liveness
     /// bytes. Cheap: bytes are shared until one of the two changes them. Writes under way at the
     /// same time may be in it in part.

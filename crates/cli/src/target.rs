@@ -1,0 +1,123 @@
+//! `braid target`
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use braid_format::Bytes;
+use braid_pool::device::{Device, FileDevice, MemoryDevice, OpenOptions};
+use braid_target::{Chap, LunOptions, Secret, Target, TargetOptions};
+
+use crate::size;
+
+/// Serve devices as the logical units of an iSCSI target.
+///
+/// Each device becomes a unit: 0, 1, ... A device is a block device, a file of a fixed size, or
+/// memory:SIZE (memory:SIZE:4096 with sectors of 4096 bytes, memory:SIZE:512e with such physical ones). Anybody who reaches the portal can
+/// log in, unless --chap asks for a secret. Runs until it is ended.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Devices to serve
+    #[arg(required_unless_present = "tell", value_name = "DEVICE")]
+    devices: Vec<String>,
+    /// The target's name
+    #[arg(long, value_name = "IQN", default_value = "iqn.2026-11.org.braid:target")]
+    name: String,
+    /// Where to listen; port 0 takes any, and says which
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3260")]
+    listen: String,
+    /// What initiators must prove to know: USER%SECRET, or @FILE that holds this
+    #[arg(long, value_name = "USER%SECRET")]
+    chap: Option<String>,
+    /// What the target proves to initiators that ask
+    #[arg(long, value_name = "USER%SECRET", requires = "chap")]
+    chap_mutual: Option<String>,
+    /// Directory that keeps persistent reservations (APTPL) over a restart
+    #[arg(long, value_name = "DIR")]
+    reservations: Option<PathBuf>,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+    /// A fault on purpose: "WHAT ACTION [lun=N] [from=NAME] [times=N] [every=N]"; WHAT is any, read,
+    /// write, caw, flush, reserve or ready; ACTION is delay=MS, drop, mute (runs, is not answered),
+    /// fail, late=MS (is not answered, lands later), late-fail=MS, cut or cut-after
+    #[arg(long = "fault", value_name = "FAULT")]
+    faults: Vec<String>,
+    /// Socket that takes orders while it runs: add FAULT, clear, list, sessions, cut [NAME]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Only give the target at this control socket an order
+    #[arg(long, num_args = 2.., value_names = ["SOCKET", "ORDER"], conflicts_with = "devices")]
+    tell: Vec<String>,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some((socket, words)) = args.tell.split_first() {
+        print!("{}", braid_target::tell(socket.as_ref(), &words.join(" "))?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(dir) = &args.reservations {
+        std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    }
+    let lun = |(n, word): (usize, &String)| -> Result<LunOptions> {
+        let reservations = args.reservations.as_ref().map(|dir| dir.join(format!("lun{n}")));
+        Ok(LunOptions { device: open(word, args.read_only)?, reservations })
+    };
+    let luns = args.devices.iter().enumerate().map(lun).collect::<Result<Vec<_>>>()?;
+    let count = luns.len();
+    let chap = Chap {
+        initiator: args.chap.as_deref().map(secret).transpose()?,
+        target: args.chap_mutual.as_deref().map(secret).transpose()?,
+    };
+    let listener =
+        TcpListener::bind(&args.listen).with_context(|| format!("--listen {}", args.listen))?;
+    let options = TargetOptions { name: args.name.clone(), luns, chap };
+    let target = Target::start(listener, options)?;
+    for fault in &args.faults {
+        target.faults().add(fault)?;
+    }
+    if let Some(path) = &args.control {
+        target.control(path)?;
+    }
+    for n in 0..count {
+        println!("iscsi://{}/{}/{n}", target.address(), args.name);
+    }
+    std::io::stdout().flush()?;
+    loop {
+        std::thread::park();
+    }
+}
+
+/// `memory:SIZE[:512|:4096|:512e]`, or a path.
+fn open(word: &str, read_only: bool) -> Result<Arc<dyn Device>> {
+    if let Some(rest) = word.strip_prefix("memory:") {
+        let (len, sector) = rest.split_once(':').unwrap_or((rest, "512"));
+        let len = size::parse(len).map_err(|e| anyhow::anyhow!("{word}: {e}"))?;
+        let (sector, physical) = match sector {
+            "512" => (512, 512),
+            "512e" => (512, 4096),
+            "4096" => (4096, 4096),
+            _ => bail!("{word}: sectors are 512, 512e or 4096"),
+        };
+        if len == 0 || !len.is_multiple_of(sector) {
+            bail!("{word}: not whole sectors of {sector} bytes");
+        }
+        return Ok(MemoryDevice::emulating(word, Bytes(len), Bytes(sector), Bytes(physical)));
+    }
+    let options = OpenOptions { read_only, ..OpenOptions::default() };
+    Ok(FileDevice::open(word.as_ref(), options)?)
+}
+
+/// `USER%SECRET`, or a file that holds it: a command line can be read by everybody.
+fn secret(word: &str) -> Result<Secret> {
+    let text = match word.strip_prefix('@') {
+        Some(path) => std::fs::read_to_string(path).with_context(|| path.to_owned())?,
+        None => word.to_owned(),
+    };
+    let (name, secret) = text.trim_end().split_once('%').context("a secret is USER%SECRET")?;
+    Ok(Secret { name: name.to_owned(), secret: secret.to_owned() })
+}

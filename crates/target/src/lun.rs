@@ -1,0 +1,145 @@
+//! A logical unit: a device, and what initiators have agreed on about it.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use braid_device::Device;
+use parking_lot::Mutex;
+
+use crate::TargetError;
+use crate::ranges::Ranges;
+use crate::scsi::reserve::state::Reservations;
+
+/// Most unit attentions that one initiator has pending on one unit.
+const ATTENTIONS_MAX: usize = 8;
+
+/// A device to serve.
+#[derive(Debug, Clone)]
+pub struct LunOptions {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// Where reservations are kept that are to outlive the target (APTPL). Without it, a request
+    /// to keep them is refused.
+    pub reservations: Option<PathBuf>,
+}
+
+/// An initiator's port as a unit sees it: a name and a session identifier. Outlives its sessions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Nexus {
+    name: Arc<str>,
+    isid: [u8; 6],
+}
+
+impl Nexus {
+    /// That of a session.
+    pub fn new(name: &str, isid: [u8; 6]) -> Self {
+        Self { name: name.into(), isid }
+    }
+    /// The initiator's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// Its session identifier.
+    pub fn isid(&self) -> [u8; 6] {
+        self.isid
+    }
+}
+
+/// Something that happened to a unit behind an initiator's back: code and qualifier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attention(pub u8, pub u8);
+
+impl Attention {
+    /// A new session, or a restart.
+    pub const POWER_ON: Self = Self(0x29, 0x00);
+    /// The target was reset.
+    pub const TARGET_RESET: Self = Self(0x29, 0x02);
+    /// The unit was reset.
+    pub const UNIT_RESET: Self = Self(0x29, 0x03);
+    /// Another initiator took the reservation.
+    pub const RESERVATIONS_PREEMPTED: Self = Self(0x2a, 0x03);
+    /// Another initiator let it go.
+    pub const RESERVATIONS_RELEASED: Self = Self(0x2a, 0x04);
+    /// Another initiator removed the registration.
+    pub const REGISTRATIONS_PREEMPTED: Self = Self(0x2a, 0x05);
+    /// Another initiator cleared the commands.
+    pub const CLEARED: Self = Self(0x2f, 0x00);
+}
+
+/// A logical unit.
+#[derive(Debug)]
+pub struct Lun {
+    /// Its number.
+    pub number: u16,
+    /// What stands behind it.
+    pub device: Arc<dyn Device>,
+    /// Its serial number.
+    pub serial: String,
+    /// Its world-wide name (NAA 3: locally assigned).
+    pub naa: [u8; 8],
+    /// Writes that completed may be lost by a power cut until a flush.
+    pub write_cache: bool,
+    /// It answers from memory: nothing is gained by having a worker wait for it.
+    pub fast: bool,
+    /// Ranges in use.
+    pub ranges: Ranges,
+    /// Persistent reservations.
+    pub reservations: Mutex<Reservations>,
+    attentions: Mutex<HashMap<Nexus, VecDeque<Attention>>>,
+}
+
+/// FNV-1a.
+fn hash(bytes: &[u8]) -> u64 {
+    let step = |h: u64, b: &u8| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+impl Lun {
+    /// Unit `number` of the target called `target`; its names follow from these two.
+    pub fn new(target: &str, number: u16, options: LunOptions) -> Result<Self, TargetError> {
+        let id = hash(format!("{target} {number}").as_bytes()) & (u64::MAX >> 4);
+        let reservations = Reservations::load(options.reservations)?;
+        Ok(Self {
+            number,
+            write_cache: options.device.info().engine != "memory",
+            fast: !options.device.info().is_block && options.device.info().engine != "io_uring",
+            device: options.device,
+            serial: format!("{id:015x}"),
+            naa: (id | 3 << 60).to_be_bytes(),
+            ranges: Ranges::default(),
+            reservations: Mutex::new(reservations),
+            attentions: Mutex::default(),
+        })
+    }
+    /// Bytes of a logical block.
+    pub fn sector(&self) -> u64 {
+        self.device.info().sector.get()
+    }
+    /// Logical blocks.
+    pub fn blocks(&self) -> u64 {
+        self.device.info().size.get() / self.sector()
+    }
+    /// Tells an initiator of something at its next command.
+    pub fn attend(&self, nexus: &Nexus, what: Attention) {
+        let mut all = self.attentions.lock();
+        let pending = all.entry(nexus.clone()).or_default();
+        if !pending.contains(&what) && pending.len() < ATTENTIONS_MAX {
+            pending.push_back(what);
+        }
+    }
+    /// A new session: all that was pending is covered by this.
+    pub fn power_on(&self, nexus: &Nexus) {
+        self.attentions.lock().insert(nexus.clone(), [Attention::POWER_ON].into());
+    }
+    /// What an initiator must be told first.
+    pub fn attention(&self, nexus: &Nexus) -> Option<Attention> {
+        let mut all = self.attentions.lock();
+        let pending = all.get_mut(nexus)?;
+        let first = pending.pop_front();
+        if pending.is_empty() {
+            all.remove(nexus);
+        }
+        first
+    }
+}
