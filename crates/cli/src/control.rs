@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use braid_format::MemberIndex;
 use braid_format::label::MemberState;
 use braid_fs::Fs;
+use braid_pool::Destination;
 use braid_pool::device::{Device, FileDevice, OpenOptions};
 use serde::{Deserialize, Serialize};
 
@@ -53,11 +54,40 @@ pub enum Order {
         /// Whatever is on it.
         force: bool,
     },
+    /// Move what stands on a member to another device.
+    Evacuate {
+        /// The member's place in the pool.
+        member: u16,
+        /// The device's absolute path, or the place of an unused member; none: any that fits.
+        to: Option<Target>,
+        /// Whatever is on it.
+        force: bool,
+    },
+    /// End such a move.
+    Stay {
+        /// The member's place in the pool.
+        member: u16,
+    },
+    /// Take a member on which nothing stands out of the pool.
+    Remove {
+        /// Its place in the pool.
+        member: u16,
+    },
     /// Begin to read everything and heal what rotted, or end that.
     Scrub {
         /// Begin.
         run: bool,
     },
+}
+
+/// Where the contents of a member go.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// A new device.
+    Device(PathBuf),
+    /// A member of the pool on which nothing stands.
+    Member(u16),
 }
 
 /// A member, as told.
@@ -69,6 +99,9 @@ pub struct MemberView {
     pub path: String,
     /// What it is.
     pub state: String,
+    /// Bytes of the pool's topology that stand on it.
+    #[serde(default)]
+    pub used: u64,
 }
 
 /// What a scrub found, as told.
@@ -97,6 +130,9 @@ pub struct View {
     pub members: Vec<MemberView>,
     /// The member that is being filled: place, bytes done, bytes in all.
     pub rebuilding: Option<(u16, u64, u64)>,
+    /// The member that is being moved, to which, bytes copied (none yet: not known), bytes in all.
+    #[serde(default)]
+    pub moving: Option<(u16, u16, u64, u64)>,
     /// The scrub under way: bytes done, bytes in all.
     pub scrubbing: Option<(u64, u64)>,
     /// Scrubs that have ended since the pool was mounted.
@@ -183,7 +219,11 @@ fn open(path: &Path) -> Result<Arc<dyn Device>> {
     Ok(FileDevice::open(path, OpenOptions::default())?)
 }
 
-fn obey(fs: &Fs, order: Order) -> Result<()> {
+/// Does what a node is asked for.
+///
+/// # Errors
+/// It cannot be done.
+pub fn obey(fs: &Fs, order: Order) -> Result<()> {
     match order {
         Order::Members | Order::Io => {}
         Order::Fail { member } => fs.fail_member(MemberIndex(member))?,
@@ -191,6 +231,14 @@ fn obey(fs: &Fs, order: Order) -> Result<()> {
             fs.replace_member(MemberIndex(member), open(&device)?, force)?;
         }
         Order::Spare { device, force } => drop(fs.add_spare(open(&device)?, force)?),
+        Order::Evacuate { member, to, force } => evacuate(fs, MemberIndex(member), to, force)?,
+        Order::Stay { member } => fs.cancel_evacuation(MemberIndex(member))?,
+        Order::Remove { member } => {
+            let removed = fs.remove_member(MemberIndex(member))?;
+            if let Some(error) = removed.unwiped {
+                tracing::warn!(%error, path = removed.path, "its labels could not be wiped");
+            }
+        }
         Order::Scrub { run } => {
             if !fs.pool().info().redundant {
                 bail!("nothing in this pool is mirrored or protected by parity");
@@ -201,13 +249,36 @@ fn obey(fs: &Fs, order: Order) -> Result<()> {
     Ok(())
 }
 
-fn view(fs: &Fs) -> View {
+fn evacuate(fs: &Fs, member: MemberIndex, to: Option<Target>, force: bool) -> Result<()> {
+    let to = match to {
+        Some(Target::Device(path)) => Destination::Device { device: open(&path)?, force },
+        Some(Target::Member(to)) => Destination::Member(MemberIndex(to)),
+        None => {
+            let spares = fs.pool().member_states().into_iter();
+            let spares = spares.filter(|s| s.1 == MemberState::Spare).map(|s| s.0);
+            let mut why = String::new();
+            for spare in spares {
+                match fs.evacuate_member(member, Destination::Member(spare)) {
+                    Ok(_) => return Ok(()),
+                    Err(e) => why = format!(" ({e})"),
+                }
+            }
+            bail!("the pool has no spare to move member {member} to{why}: name a device with --to");
+        }
+    };
+    fs.evacuate_member(member, to)?;
+    Ok(())
+}
+
+/// What a node says of its pool.
+pub fn view(fs: &Fs) -> View {
     let (pool, upkeep) = (fs.pool(), fs.upkeep());
     let label = pool.label();
     let devices = pool.devices();
     let members = (0_u16..).zip(label.members.iter().zip(&devices)).map(|(index, (m, d))| {
         let path = d.info().name.clone();
-        MemberView { index, path, state: state_name(m.state).to_owned() }
+        let used = label.bytes_on(MemberIndex(index)).get();
+        MemberView { index, path, state: state_name(m.state).to_owned(), used }
     });
     let found = upkeep.scrubbing.as_ref().map(|s| &s.1).or(upkeep.scrubbed.as_ref());
     View {
@@ -215,6 +286,11 @@ fn view(fs: &Fs) -> View {
         epoch: label.epoch.get(),
         members: members.collect(),
         rebuilding: upkeep.rebuilding.map(|(m, p)| (m.0, p.done.get(), p.total.get())),
+        moving: pool.moving().map(|m| {
+            let how_far = upkeep.moving.filter(|(now, _)| *now == m).map(|(_, p)| p);
+            let (done, total) = how_far.map_or((0, 0), |p| (p.done.get(), p.total.get()));
+            (m.leaving.0, m.successor.0, done, total)
+        }),
         scrubbing: upkeep.scrubbing.as_ref().map(|(p, _)| (p.done.get(), p.total.get())),
         scrubs: upkeep.scrubs,
         scrubbed: found.map(|f| ScrubView {
@@ -244,6 +320,19 @@ pub const fn state_name(state: MemberState) -> &'static str {
 /// # Errors
 /// There is none on this host, or several.
 pub fn find(name: &str) -> Result<Mount> {
+    look(name)?.with_context(|| {
+        format!(
+            "{name} is not mounted on this host: members are failed, replaced and scrubbed by a \
+             node that has the pool mounted"
+        )
+    })
+}
+
+/// As [`find`]; `None`: it is not mounted on this host.
+///
+/// # Errors
+/// There are several.
+pub fn look(name: &str) -> Result<Option<Mount>> {
     let path = std::fs::canonicalize(name).ok();
     let named = |m: &Mount| {
         m.pool == name
@@ -253,11 +342,8 @@ pub fn find(name: &str) -> Result<Mount> {
     };
     let mut found: Vec<Mount> = runtime::mounts().into_iter().filter(named).collect();
     match (found.pop(), found.len()) {
-        (Some(mount), 0) => Ok(mount),
-        (None, _) => bail!(
-            "{name} is not mounted on this host: members are failed, replaced and scrubbed by a \
-             node that has the pool mounted"
-        ),
+        (mount, 0) => Ok(mount),
+        (None, _) => Ok(None),
         (Some(_), n) => bail!("{name} names {} mounts: give the directory of one", n + 1),
     }
 }
@@ -324,7 +410,13 @@ pub fn show(view: &View) {
             Some((member, done, total)) if member == m.index => {
                 format!(", {} % filled", done * 100 / total.max(1))
             }
-            _ => String::new(),
+            _ => match view.moving {
+                Some((leaving, to, done, total)) if leaving == m.index => {
+                    format!(", {} % moved to member {to}", done * 100 / total.max(1))
+                }
+                _ if m.used == 0 => ", holds nothing".to_owned(),
+                _ => String::new(),
+            },
         };
         println!("  member {}  {}  {}{doing}", m.index, m.path, m.state);
     }

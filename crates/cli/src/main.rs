@@ -10,16 +10,19 @@ mod check;
 mod control;
 mod create;
 mod dump_label;
+mod evacuate;
 mod fail;
 mod guard;
 mod helper;
 mod issued;
 mod label;
 mod mount;
+mod remove;
 mod replace;
 mod runtime;
 mod scan;
 mod scrub;
+mod session;
 mod shape;
 mod size;
 mod sources;
@@ -59,6 +62,8 @@ enum Command {
     Fail(fail::Args),
     Replace(replace::Args),
     Spare(spare::Args),
+    Evacuate(evacuate::Args),
+    Remove(remove::Args),
     Scrub(scrub::Args),
     Target(target::Args),
     Bench(braid_bench::cli::Args),
@@ -119,6 +124,8 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Fail(a) => fail::run(&a),
         Command::Replace(a) => replace::run(&a),
         Command::Spare(a) => spare::run(&a),
+        Command::Evacuate(a) => evacuate::run(&a),
+        Command::Remove(a) => remove::run(&a),
         Command::Scrub(a) => scrub::run(&a),
         Command::Target(a) => target::run(&a),
         Command::Bench(a) => braid_bench::cli::run(&a).map(|()| std::process::ExitCode::SUCCESS),

@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::control::{self, Order, View};
-use crate::runtime::Mount;
+use crate::control::{self, Order, Target, View};
+use crate::evacuate;
+use crate::session::Session;
 use crate::ui;
 
-/// Put another device in the place of a member of a mounted pool, and fill it.
+/// Put another device in the place of a member of a pool, and fill it.
 ///
-/// The member is taken out of use first if it is not yet. Everything that was on the new device is
-/// lost. The pool stays in use while the device is filled; the filling goes on if this command is
-/// interrupted.
+/// Where there are mirrors or parity the member is taken out of use first, if it is not yet, and the new
+/// device is filled from the others (`braid evacuate` fills it from the old one, and the pool is as safe as
+/// before meanwhile). Where there are none, everything is moved off the old device, which must still be readable;
+/// then it is taken out of the pool. Everything that was on the new device is lost. The pool stays in use.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The pool, its directory, or one of its devices
+    /// The pool, its directory, or its devices, separated by colons
     pool: String,
     /// The member: its number in `braid status`, or its device
     member: String,
@@ -33,25 +35,43 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mount = control::find(&args.pool)?;
-    let member = control::member(&control::order(&mount, &Order::Members)?, &args.member)?;
+    let session = Session::find(&args.pool)?;
+    let done = carry_out(args, &session);
+    session.end()?;
+    done
+}
+
+fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
+    let before = session.view()?;
+    let member = control::member(&before, &args.member)?;
     let device = std::path::absolute(&args.device)?;
-    let order = Order::Replace { member, device, force: args.force };
-    let view = control::order(&mount, &order)?;
+    let whole = state(&before, member) == "active";
+    let moved = whole && !before.redundant;
+    let force = args.force;
+    let order = if moved {
+        Order::Evacuate { member, to: Some(Target::Device(device)), force }
+    } else {
+        Order::Replace { member, device, force }
+    };
+    let view = session.order(&order)?;
     println!("{} takes the place of member {member}", args.device.display());
-    if args.background {
+    if args.background && session.stays() {
         control::show(&view);
         return Ok(ExitCode::SUCCESS);
     }
-    wait(&mount, member)
+    if moved {
+        evacuate::follow(session, member, &view, true)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    wait(session, member)
 }
 
 /// Follows the filling of a member to its end.
-fn wait(mount: &Mount, member: u16) -> Result<ExitCode> {
+fn wait(session: &Session, member: u16) -> Result<ExitCode> {
     let bar = ui::bar("filling");
     let mut advance = ui::progress(&bar);
     loop {
-        let view = control::order(mount, &Order::Members)?;
+        let view = session.view()?;
         if let Some((_, done, total)) = view.rebuilding.filter(|r| r.0 == member) {
             advance(done, total);
         }

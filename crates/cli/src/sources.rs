@@ -101,7 +101,7 @@ fn by_name(name: &str) -> Result<Vec<PathBuf>> {
             "no pool called '{name}' on this host's devices; `braid scan` lists what is there \
              (for pools on plain files name the files, or set BRAID_DEVICES)"
         ),
-        [pool] => Ok(pool.members.iter().map(|m| m.path.clone()).collect()),
+        [pool] => Ok(pool.paths().map(Path::to_owned).collect()),
         _ => {
             bail!("{} pools are called '{name}'; use the UUID that `braid scan` shows", found.len())
         }

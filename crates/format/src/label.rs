@@ -372,6 +372,19 @@ impl Label {
         Bytes(self.segments.last().map_or(0, |s| s.start.0.saturating_add(s.len.0)))
     }
 
+    /// The runs of a member's data area that the topology uses: where each begins, and its bytes.
+    pub fn slices_on(&self, member: MemberIndex) -> impl Iterator<Item = (ByteOffset, Bytes)> {
+        self.nodes.iter().filter_map(move |n| match n.kind {
+            NodeKind::Slice { member: m, start } if m == member => Some((start, n.len)),
+            _ => None,
+        })
+    }
+
+    /// Bytes of the topology that stand on a member.
+    pub fn bytes_on(&self, member: MemberIndex) -> Bytes {
+        Bytes(self.slices_on(member).map(|s| s.1.0).sum())
+    }
+
     /// Bytes this label takes on disk, a multiple of [`Label::GRAIN`].
     pub fn encoded_len(&self) -> usize {
         let edges: usize = self.nodes.iter().map(|n| n.kind.children().len()).sum();

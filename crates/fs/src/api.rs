@@ -33,7 +33,7 @@ const O_TRUNC: i32 = 0o1000;
 /// A mounted file system. Cheap to clone; thread-safe; calls block.
 #[derive(Clone)]
 pub struct Fs {
-    mounted: Arc<Mounted>,
+    pub(crate) mounted: Arc<Mounted>,
 }
 
 impl Fs {
@@ -53,7 +53,7 @@ impl Fs {
     pub fn unmount(&self) -> Result<()> {
         self.mounted.unmount()
     }
-    fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.mounted.core
     }
     /// The pool below.

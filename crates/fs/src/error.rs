@@ -134,6 +134,15 @@ pub enum Error {
         "node slot {0} is in use on this host: a node is mounting, or another check or create runs; try again when it is done"
     )]
     SlotBusy(braid_format::NodeId),
+    /// The pool cannot be changed while others have it mounted.
+    #[error(
+        "{nodes} other {} mounted: which devices a pool stands on is changed by a node that has it alone, as yet",
+        if *nodes == 1 { "node has the pool" } else { "nodes have the pool" }
+    )]
+    OtherNodes {
+        /// How many.
+        nodes: usize,
+    },
     /// Somebody has made another file system on the devices since this one was looked at.
     #[error("another file system was made on these devices just now; try again")]
     Replaced,
@@ -213,7 +222,9 @@ impl Error {
             Self::NoLocks => E::NOLCK,
             Self::TooManyOrphans => E::NFILE,
             Self::NoSlot(_) => E::USERS,
-            Self::Mounted { .. } | Self::SlotBusy(_) | Self::Replaced => E::BUSY,
+            Self::Mounted { .. } | Self::SlotBusy(_) | Self::Replaced | Self::OtherNodes { .. } => {
+                E::BUSY
+            }
             Self::Damaged { .. }
             | Self::Inconsistent { .. }
             | Self::Journal { .. }

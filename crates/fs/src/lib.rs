@@ -16,7 +16,8 @@
 //!  dir, xattr           names; attributes
 //!  namei, orphan, plock operations on names; unlinked-but-open files; programs' locks
 //!  check                fsck
-//!  upkeep               filling and scrubbing members of redundant pools
+//!  upkeep               filling, moving and scrubbing members of the pool
+//!  reshape              changes of the pool that a mounted node makes
 //!  api, mount           the facade; joining, leaving, recovering
 //! ```
 //!
@@ -50,6 +51,7 @@ mod orphan;
 mod plock;
 mod recovery;
 mod replay;
+mod reshape;
 #[doc(hidden)]
 pub mod simulation;
 #[cfg(test)]

@@ -283,6 +283,13 @@ impl Mounted {
         Ok(())
     }
 
+    /// Other nodes that have the file system mounted, as far as is known: dead ones too.
+    pub fn others(&self) -> usize {
+        let me = self.core.me.slot;
+        let there = |n: &&NodeView| n.state != SlotState::Free && n.life.slot != me;
+        self.membership.nodes().iter().filter(there).count()
+    }
+
     /// For status displays.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {

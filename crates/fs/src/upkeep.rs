@@ -1,7 +1,8 @@
-//! What a mounted node does for a redundant pool: fills members that have taken a failed one's
-//! place, lets spares step in, and reads everything now and then when told to.
+//! What a mounted node does for its pool: fills members that have taken a failed one's place, lets
+//! spares step in, moves what stands on a member that leaves, and reads everything now and then
+//! when told to.
 //!
-//! One thread; one piece of work at a time; filling comes before scrubbing. The pool stays in use:
+//! One thread; one piece of work at a time; filling comes before moving, that before scrubbing. The pool stays in use:
 //! while others read or write, the work takes a third of the time.
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use braid_format::lock_record::LockRecord;
 use braid_format::meta::{Geometry, MetaHeader};
 use braid_format::{ByteOffset, Bytes, LockNo, MemberIndex};
-use braid_pool::{Oracle, Pool, Progress, Scrubbed};
+use braid_pool::{Moving, Oracle, Pool, Progress, Scrubbed};
 use parking_lot::{Condvar, Mutex};
 
 /// How often it is looked whether there is something to do.
@@ -27,6 +28,8 @@ const YIELD: u32 = 2;
 pub struct UpkeepStatus {
     /// The member that is being filled, and how far.
     pub rebuilding: Option<(MemberIndex, Progress)>,
+    /// The member whose contents are being moved, and how far.
+    pub moving: Option<(Moving, Progress)>,
     /// The scrub that is under way: how far, and what it has found so far.
     pub scrubbing: Option<(Progress, Scrubbed)>,
     /// Scrubs that have ended.
@@ -42,6 +45,8 @@ struct Shared {
     status: Mutex<UpkeepStatus>,
     /// A scrub was asked for.
     scrub: AtomicBool,
+    /// What could not be done is to be tried again at once.
+    anew: AtomicBool,
     stop: AtomicBool,
     woken: Condvar,
     door: Mutex<()>,
@@ -54,17 +59,15 @@ pub(crate) struct Upkeep {
 }
 
 impl Upkeep {
-    /// Begins, if the pool has anything to keep up.
+    /// Begins.
     pub fn start(pool: &Pool, geo: Geometry) -> Self {
         let shared = Arc::new(Shared::default());
-        let thread = pool.info().redundant.then(|| {
-            let worker = Worker { pool: pool.clone(), geo, shared: shared.clone() };
-            std::thread::Builder::new()
-                .name("braid-upkeep".into())
-                .spawn(move || worker.run())
-                .expect("a thread at mount time")
-        });
-        Self { shared, thread: Mutex::new(thread) }
+        let worker = Worker { pool: pool.clone(), geo, shared: shared.clone() };
+        let thread = std::thread::Builder::new()
+            .name("braid-upkeep".into())
+            .spawn(move || worker.run())
+            .expect("a thread at mount time");
+        Self { shared, thread: Mutex::new(Some(thread)) }
     }
 
     /// What is being done.
@@ -75,6 +78,13 @@ impl Upkeep {
     /// Asks for a scrub, or for the end of the one under way.
     pub fn scrub(&self, run: bool) {
         self.shared.scrub.store(run, Ordering::Release);
+        self.wake();
+    }
+
+    /// Something new was asked for: what went wrong before is of no interest any more.
+    pub fn begin(&self) {
+        self.shared.status.lock().error = None;
+        self.shared.anew.store(true, Ordering::Release);
         self.wake();
     }
 
@@ -108,10 +118,11 @@ impl Worker {
     fn run(&self) {
         let mut retry = Instant::now();
         while !self.stopped() {
-            if Instant::now() >= retry
-                && let Err(error) = self.refill()
+            let anew = self.shared.anew.swap(false, Ordering::AcqRel);
+            if (anew || Instant::now() >= retry)
+                && let Err(error) = self.refill().and_then(|()| self.move_on())
             {
-                tracing::error!(%error, "a member could not be filled");
+                tracing::error!(%error, "a member could not be filled, or moved");
                 self.shared.status.lock().error = Some(error.to_string());
                 retry = Instant::now() + RETRY;
             }
@@ -142,6 +153,23 @@ impl Worker {
         if done? {
             self.shared.status.lock().error = None;
             tracing::warn!(%member, "the member is filled and in use");
+        }
+        Ok(())
+    }
+
+    /// Goes on with the move of a member's contents.
+    fn move_on(&self) -> Result<(), braid_pool::PoolError> {
+        let Some(moving) = self.pool.moving().filter(|_| !self.stopped()) else { return Ok(()) };
+        tracing::warn!(member = %moving.leaving, to = %moving.successor, "moving a member");
+        let pacer = Pacer::new(&self.pool);
+        let done = self.pool.evacuate(&|progress| {
+            self.shared.status.lock().moving = Some((moving, progress));
+            pacer.pace(&|| self.stopped())
+        });
+        self.shared.status.lock().moving = None;
+        if done? {
+            self.shared.status.lock().error = None;
+            tracing::warn!(member = %moving.leaving, "moved");
         }
         Ok(())
     }

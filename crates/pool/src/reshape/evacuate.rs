@@ -96,11 +96,6 @@ pub(crate) const fn word(state: MemberState) -> &'static str {
     }
 }
 
-/// Bytes of the pool's topology that stand on a member.
-pub(crate) fn bytes_on(label: &Label, member: MemberIndex) -> Bytes {
-    Bytes(super::remove::slices_on(label, member).map(|s| s.1.0).sum())
-}
-
 impl Topology {
     /// The member that is being moved, and its two devices.
     pub fn twin(&self) -> Option<(Moving, &Arc<Twin>)> {
@@ -274,7 +269,7 @@ impl Pool {
         let member = topology.label.members.get(usize::from(moving.leaving.0))?;
         let base = member.data_start.0;
         let mut runs = vec![(Label::DATA_AT.0, base)];
-        let slices = super::remove::slices_on(&topology.label, moving.leaving);
+        let slices = topology.label.slices_on(moving.leaving);
         runs.extend(slices.map(|(start, len)| (base + start.0, base + start.0 + len.0)));
         runs.sort_unstable();
         let mut chunks = Vec::new();

@@ -2,10 +2,10 @@
 
 use braid_device::{AlignedBuf, Device, DeviceError};
 use braid_format::label::{Label, MemberState, NodeKind};
-use braid_format::{ByteOffset, Bytes, MemberIndex};
+use braid_format::{Bytes, MemberIndex};
 
 use super::ChangeError;
-use super::evacuate::{bytes_on, moving, word};
+use super::evacuate::{moving, word};
 use crate::Pool;
 use crate::error::PoolError;
 use crate::redundancy::next_epoch;
@@ -17,17 +17,6 @@ pub struct Removed {
     pub path: String,
     /// Why the labels on it could not be wiped; `None`: they are.
     pub unwiped: Option<DeviceError>,
-}
-
-/// Offset in the data area, and length, of every run of a member that the topology uses.
-pub(crate) fn slices_on(
-    label: &Label,
-    member: MemberIndex,
-) -> impl Iterator<Item = (ByteOffset, Bytes)> {
-    label.nodes.iter().filter_map(move |n| match n.kind {
-        NodeKind::Slice { member: m, start } if m == member => Some((start, n.len)),
-        _ => None,
-    })
 }
 
 /// `label` without a member: those after it move up.
@@ -69,7 +58,7 @@ impl Pool {
             let (leaving, successor) = (topology.name(m.leaving), topology.name(m.successor));
             return Err(ChangeError::Moving { leaving, successor }.into());
         }
-        let bytes = bytes_on(&topology.label, member);
+        let bytes = topology.label.bytes_on(member);
         if bytes != Bytes(0) {
             let name = topology.name(member);
             if !topology.readable(member) {

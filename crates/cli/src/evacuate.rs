@@ -1,0 +1,129 @@
+//! `braid evacuate`
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::control::{self, Order, Target, View};
+use crate::session::Session;
+use crate::ui;
+
+/// Move everything that stands on a member of a pool to another device.
+///
+/// The pool stays in use, and keeps all its redundancy: until all is copied every write goes to both
+/// devices. Pools without redundancy can do it too. If the node ends in the middle, the next mount begins again. In
+/// the end the new device has the old one's place; the old one stays in the pool, with nothing on it: `braid remove`
+/// takes it out, `--remove` does so at once.
+#[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub struct Args {
+    /// The pool, its directory, or its devices, separated by colons
+    pool: String,
+    /// The member: its number in `braid status`, or its device
+    member: String,
+    /// The device to move to, or the number of a spare or unused member; left out: any spare
+    #[arg(long, value_name = "DEVICE|MEMBER")]
+    to: Option<String>,
+    /// Use the device although it carries a file system or belonged to a pool
+    #[arg(long)]
+    force: bool,
+    /// Take the old device out of the pool when it holds nothing any more
+    #[arg(long, conflicts_with_all = ["background", "cancel"])]
+    remove: bool,
+    /// Do not wait until it is done (where the pool is mounted)
+    #[arg(long)]
+    background: bool,
+    /// End a move that is under way: the new device becomes a spare
+    #[arg(long, conflicts_with_all = ["to", "background"])]
+    cancel: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let session = Session::find(&args.pool)?;
+    let done = carry_out(args, &session);
+    session.end()?;
+    done
+}
+
+fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
+    let before = session.view()?;
+    let member = control::member(&before, &args.member)?;
+    if args.cancel {
+        let view = session.order(&Order::Stay { member })?;
+        println!("member {member} stays:");
+        control::show(&view);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let to = args.to.as_ref().map(|to| target(&before, to)).transpose()?;
+    let view = session.order(&Order::Evacuate { member, to, force: args.force })?;
+    if args.background && session.stays() {
+        control::show(&view);
+        return Ok(ExitCode::SUCCESS);
+    }
+    follow(session, member, &view, args.remove)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for the end of the move that `begun` shows, says where everything is now, and takes the
+/// old device out if that was asked for.
+///
+/// # Errors
+/// The move failed.
+pub fn follow(session: &Session, member: u16, begun: &View, remove: bool) -> Result<()> {
+    // It may be over already.
+    let old = match begun.moving {
+        Some((_, successor, ..)) => successor,
+        None => u16::try_from(begun.members.len() - 1)?,
+    };
+    let new = begun.moving.map(|_| path(begun, old).to_owned());
+    let view = wait(session, member)?;
+    if new.as_ref().is_some_and(|new| path(&view, member) != new) {
+        let why = view.error.as_deref().unwrap_or("the move was ended");
+        bail!("member {member} was not moved: {why}");
+    }
+    println!("member {member} is on {} now", path(&view, member));
+    let was = path(&view, old).to_owned();
+    if !remove {
+        println!(
+            "{was} holds nothing any more: `braid remove POOL {old}` takes it out of the pool"
+        );
+        return Ok(());
+    }
+    session.order(&Order::Remove { member: old })?;
+    println!("{was} is out of the pool");
+    Ok(())
+}
+
+fn path(view: &View, member: u16) -> &str {
+    view.members.iter().find(|m| m.index == member).map_or("", |m| &m.path)
+}
+
+/// A device, or a member that is there already.
+pub fn target(view: &View, name: &str) -> Result<Target> {
+    match control::member(view, name) {
+        Ok(member) => Ok(Target::Member(member)),
+        Err(_) => Ok(Target::Device(std::path::absolute(name)?)),
+    }
+}
+
+/// Waits until a member is not being moved any more.
+fn wait(session: &Session, member: u16) -> Result<View> {
+    let bar = ui::bar("moving");
+    let mut advance = ui::progress(&bar);
+    loop {
+        let view = session.view()?;
+        match view.moving {
+            Some((leaving, _, done, total)) if leaving == member => advance(done, total),
+            _ => {
+                bar.finish_and_clear();
+                return Ok(view);
+            }
+        }
+        if let Some(why) = view.error {
+            bail!("member {member} is not moved yet: {why}; the node tries again now and then");
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

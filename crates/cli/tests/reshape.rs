@@ -1,0 +1,179 @@
+//! Pools that change while they are in use, by the real command.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use common::{Disks, can_mount, fails, ok, sh, unmount_idle};
+
+/// A pool of `create`'s options over the first `used` of its disks.
+struct Pool {
+    disks: Disks,
+    dir: PathBuf,
+}
+
+impl Pool {
+    fn new(disks: usize, mib: u64, used: usize, options: &[&str]) -> Self {
+        let disks = Disks::new(disks, mib);
+        let dir = disks.dir.path().join("mnt");
+        std::fs::create_dir(&dir).unwrap();
+        let mut args = vec!["create", "pool"];
+        args.extend(disks.names().into_iter().take(used));
+        args.extend(options);
+        ok(&args);
+        Self { disks, dir }
+    }
+    fn dir(&self) -> &str {
+        self.dir.to_str().unwrap()
+    }
+    fn disk(&self, n: usize) -> &str {
+        self.disks.names()[n]
+    }
+    fn mount(&self, which: &[usize]) {
+        let log = format!("log={}.log", self.dir());
+        let disks: Vec<&str> = which.iter().map(|n| self.disk(*n)).collect();
+        ok(&[&["mount"], &disks[..], &[self.dir(), "-o", &log]].concat());
+    }
+    fn clean(&self, which: &[usize]) {
+        let disks: Vec<&str> = which.iter().map(|n| self.disk(*n)).collect();
+        let said = ok(&[&["check"], &disks[..]].concat());
+        assert!(said.contains("clean"), "{said}");
+    }
+    /// These disks in one word.
+    fn together(&self, which: &[usize]) -> String {
+        which.iter().map(|n| self.disk(*n)).collect::<Vec<_>>().join(":")
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if common::is_mounted(&self.dir) {
+            if std::thread::panicking() {
+                let log = std::fs::read_to_string(format!("{}.log", self.dir()));
+                eprintln!("{}", log.unwrap_or_default());
+            }
+            let _ = common::braid(&["unmount", "--lazy", self.dir()]);
+        }
+    }
+}
+
+fn fill(dir: &Path) -> String {
+    let dir = dir.display();
+    sh(&format!(
+        "mkdir -p {dir}/tree && for i in $(seq 40); do head -c $((i * 3000)) /dev/urandom > {dir}/tree/$i; done
+         head -c 30000000 /dev/urandom > {dir}/tree/big; cd {dir} && sync -f . && find tree -type f | sort | xargs sha256sum"
+    ))
+}
+
+fn sums(dir: &Path) -> String {
+    sh(&format!("cd {} && find tree -type f | sort | xargs sha256sum", dir.display()))
+}
+
+/// Writes, reads back and deletes files until it is told to stop; how many.
+struct Load {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl Load {
+    fn start(dir: &Path) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (dir, over) = (dir.join("load"), stop.clone());
+        std::fs::create_dir_all(&dir).unwrap();
+        let thread = std::thread::spawn(move || {
+            let mut n = 0_u64;
+            while !over.load(Ordering::Relaxed) || n < 30 {
+                let path = dir.join(format!("{}", n % 17));
+                let len = usize::try_from(n * 7919 % 300_000).unwrap() + 1;
+                let bytes: Vec<u8> =
+                    (0..len as u64).map(|i| ((i * 31 + n) % 251).to_le_bytes()[0]).collect();
+                std::fs::write(&path, &bytes).unwrap();
+                assert!(std::fs::read(&path).unwrap() == bytes, "file {n}");
+                n += 1;
+            }
+            n
+        });
+        Self { stop, thread }
+    }
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_member_of_a_plain_pool_is_moved_under_load_and_taken_out() {
+    if !can_mount() {
+        return;
+    }
+    let pool = Pool::new(4, 160, 2, &[]);
+    pool.mount(&[0, 1]);
+    let written = fill(&pool.dir);
+    let said = fails(&["remove", pool.dir(), "1"]);
+    assert!(said.contains("braid evacuate POOL 1 --to"), "{said}");
+    for (member, to, why) in [
+        ("7", pool.disk(2), "no member 7"),
+        ("0", "0", "cannot be moved to itself"),
+        ("0", "1", "not an unused member"),
+        ("0", "/nonexistent/disk", "/nonexistent/disk"),
+    ] {
+        let said = fails(&["evacuate", pool.dir(), member, "--to", to]);
+        assert!(said.contains(why), "{said}");
+    }
+    let said = fails(&["evacuate", pool.dir(), "0"]);
+    assert!(said.contains("no spare"), "{said}");
+    let load = Load::start(&pool.dir);
+    let said = ok(&["evacuate", pool.dir(), "1", "--to", pool.disk(2)]);
+    assert!(said.contains("disk2 now") && said.contains("remove POOL 2"), "{said}");
+    let said = ok(&["remove", pool.dir(), pool.disk(1)]);
+    assert!(!said.contains("member 2"), "{said}");
+    // The first, whose liveness bytes say that the pool is in use; and back onto the one that left.
+    ok(&["evacuate", pool.dir(), "0", "--to", pool.disk(1), "--remove"]);
+    load.end();
+    assert_eq!(sums(&pool.dir), written);
+    let said = fails(&["check", pool.disk(1), pool.disk(2)]);
+    assert!(said.contains("mounted"), "{said}");
+    unmount_idle(&pool.dir);
+    pool.clean(&[1, 2]);
+    let said = fails(&["status", pool.disk(0)]);
+    assert!(said.contains("not a member"), "{said}");
+    // Without a mount.
+    let both = pool.together(&[1, 2]);
+    let said = ok(&["replace", &both, "1", pool.disk(3)]);
+    assert!(said.contains("disk3 now") && said.contains("out of the pool"), "{said}");
+    pool.mount(&[1, 3]);
+    assert_eq!(sums(&pool.dir), written);
+    unmount_idle(&pool.dir);
+    pool.clean(&[1, 3]);
+}
+
+#[test]
+fn a_member_of_a_mirror_is_moved_onto_the_spare() {
+    if !can_mount() {
+        return;
+    }
+    let pool = Pool::new(4, 160, 2, &["--mirror", "2"]);
+    pool.mount(&[0, 1]);
+    let written = fill(&pool.dir);
+    ok(&["spare", pool.dir(), pool.disk(2)]);
+    let load = Load::start(&pool.dir);
+    let said = ok(&["evacuate", pool.dir(), pool.disk(0)]);
+    assert!(said.contains("member 0 is on") && said.contains("disk2 now"), "{said}");
+    load.end();
+    ok(&["remove", pool.dir(), "2"]);
+    ok(&["fail", pool.dir(), "1"]);
+    assert_eq!(sums(&pool.dir), written);
+    unmount_idle(&pool.dir);
+    pool.clean(&[2]);
+    let said = ok(&["replace", pool.disk(2), "1", pool.disk(3)]);
+    assert!(said.contains("filled and in use"), "{said}");
+    pool.mount(&[2, 3]);
+    let said = ok(&["scrub", pool.dir()]);
+    assert!(said.contains("0 B healed"), "{said}");
+    assert_eq!(sums(&pool.dir), written);
+}
