@@ -16,7 +16,7 @@ use crate::error::PoolError;
 use crate::layout::build::BuildOptions;
 use crate::layout::{Layout, Redundancy, Weights, build, usual};
 use crate::map::Map;
-use crate::members::{Found, write_epoch};
+use crate::members::{Found, own_uuid, write_epoch};
 use crate::{Pool, PoolInfo};
 
 /// Slots of nodes whose liveness bytes are looked at before a pool is overwritten.
@@ -272,7 +272,18 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
 /// given.
 pub(crate) fn admit(
     device: &Arc<dyn Device>,
-    members: &[Arc<dyn Device>],
+    pool: (&Label, &[Arc<dyn Device>]),
+    lock_sector: Bytes,
+    force: bool,
+) -> Result<(), PoolError> {
+    check_new(device, pool, lock_sector, force)?;
+    wipe(device)
+}
+
+/// As [`admit`]; nothing is written.
+pub(crate) fn check_new(
+    device: &Arc<dyn Device>,
+    (label, members): (&Label, &[Arc<dyn Device>]),
     lock_sector: Bytes,
     force: bool,
 ) -> Result<(), PoolError> {
@@ -280,9 +291,18 @@ pub(crate) fn admit(
         return Err(PoolError::GivenTwice { path: path_of(device), other: path_of(other) });
     }
     let mut options = CreateOptions::new("member");
-    (options.lock_sector, options.force) = (Some(lock_sector), force);
-    check_device(device, &options)?;
-    wipe(device)
+    let found = Found::read(device.clone());
+    // What is left of a change of this pool that was broken off is nobody's.
+    let known = |uuid| label.members.iter().any(|m| Some(m.uuid) == uuid);
+    let ours = |l: &Label| l.pool == label.pool && !known(own_uuid(l));
+    let left = found.newest().is_some_and(ours);
+    if let Some(other) = found.newest().filter(|_| !left)
+        && node_lives(device)?
+    {
+        return Err(lives(device, &other.name));
+    }
+    (options.lock_sector, options.force) = (Some(lock_sector), force || left);
+    check_device(device, &options).map(drop)
 }
 
 /// Whether a node on this host lives on the pool that begins with this device.
@@ -296,7 +316,7 @@ fn node_lives(device: &Arc<dyn Device>) -> Result<bool, PoolError> {
 }
 
 /// Zeroes both ends, so that no signature of the former owner remains.
-fn wipe(device: &Arc<dyn Device>) -> Result<(), PoolError> {
+pub(crate) fn wipe(device: &Arc<dyn Device>) -> Result<(), PoolError> {
     let zeros = AlignedBuf::zeroed(Label::DATA_AT.0.try_into().unwrap_or(1 << 20));
     let size = device.info().size.0 / device.info().sector.0 * device.info().sector.0;
     let tail = ByteOffset(size - zeros.len() as u64);

@@ -54,7 +54,7 @@ pub use log::recover::Recovered;
 pub use map::{Map, Piece, Place, ZoneInfo};
 pub use queue::{PoolOp, PoolQueue};
 
-pub use reshape::{ChangeError, Destination, Moving, Removed};
+pub use reshape::{AddOptions, Added, ChangeError, Destination, Moving, Removed};
 pub use scrub::{NoOracle, Oracle, Scrubbed};
 pub use upkeep::Progress;
 
@@ -101,6 +101,8 @@ pub struct PoolInfo {
     pub zones: Vec<ZoneInfo>,
     /// Runs of the logical space for one purpose, in order.
     pub subpools: Vec<SubpoolInfo>,
+    /// The same, as they were made and added: the first ones when the pool was created.
+    pub segments: Vec<SubpoolInfo>,
     /// Some bytes are mirrored or protected by parity.
     pub redundant: bool,
 }
@@ -130,6 +132,7 @@ impl PoolInfo {
             sector: devices.iter().map(|d| d.info().sector).max().unwrap_or(Bytes(512)),
             members,
             subpools: subpools(label, &zones),
+            segments: segments(label, &zones),
             zones,
             redundant: !map.groups().is_empty(),
         }
@@ -309,20 +312,30 @@ fn stripe_width(zones: &[ZoneInfo], unit: Bytes) -> Bytes {
     zones.iter().map(|z| z.width).max().map_or(unit, |w| w.max(unit))
 }
 
+/// The segments of a label.
+fn segments(label: &Label, zones: &[ZoneInfo]) -> Vec<SubpoolInfo> {
+    let info = |s: &braid_format::label::Segment| SubpoolInfo {
+        kind: s.subpool,
+        start: s.start,
+        len: s.len,
+        width: Bytes(0),
+    };
+    with_widths(label.segments.iter().map(info).collect(), zones)
+}
+
 /// Neighbouring segments of one kind are one subpool.
 fn subpools(label: &Label, zones: &[ZoneInfo]) -> Vec<SubpoolInfo> {
     let mut out: Vec<SubpoolInfo> = Vec::new();
-    for s in &label.segments {
+    for s in segments(label, &[]) {
         match out.last_mut() {
-            Some(last) if last.kind == s.subpool => last.len.0 += s.len.0,
-            _ => out.push(SubpoolInfo {
-                kind: s.subpool,
-                start: s.start,
-                len: s.len,
-                width: Bytes(0),
-            }),
+            Some(last) if last.kind == s.kind => last.len.0 += s.len.0,
+            _ => out.push(s),
         }
     }
+    with_widths(out, zones)
+}
+
+fn with_widths(mut out: Vec<SubpoolInfo>, zones: &[ZoneInfo]) -> Vec<SubpoolInfo> {
     for subpool in &mut out {
         let (from, to) = (subpool.start.0, subpool.start.0 + subpool.len.0);
         let inner = zones.iter().filter(|z| z.start.0 < to && z.start.0 + z.len.0 > from);

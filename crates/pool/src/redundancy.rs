@@ -322,7 +322,10 @@ impl crate::Pool {
     /// Node slots that have a redundancy log; `None`: the pool needs none.
     pub fn log_slots(&self) -> Option<u64> {
         let topology = self.0.topology.read();
-        let starts = topology.label.members.iter().map(|m| LogPlace::slots(m.data_start));
+        // A spare gets room for them when it steps in.
+        let used = topology.map.members().into_iter();
+        let used = used.filter_map(|m| topology.label.members.get(usize::from(m.0)));
+        let starts = used.map(|m| LogPlace::slots(m.data_start));
         self.0.redundant.then(|| starts.min().unwrap_or(0))
     }
 

@@ -67,7 +67,11 @@ impl Topology {
     /// The epoch after `before`: this node's log goes on.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
-        self.log.clone_from(&before.log);
+        let same = self.map.size() == before.map.size();
+        self.log = match &before.log {
+            Some(log) if !same => Some(Arc::new(log.resized(self.map.size()))),
+            log => log.clone(),
+        };
         // What the successor has, and whether it failed, is known there.
         if let (Some(now), Some(pair)) = (&mut self.twin, &before.twin)
             && now.twin.pair == pair.twin.pair
@@ -128,6 +132,11 @@ impl Topology {
         }
         lost.push((member, error));
         Ok(())
+    }
+
+    /// The label and the devices of its members.
+    pub fn table(&self) -> (&Label, &[Arc<dyn Device>]) {
+        (&self.label, &self.devices)
     }
 
     /// A member, for people.

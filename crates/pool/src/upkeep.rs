@@ -123,7 +123,7 @@ impl Pool {
     ) -> Result<MemberIndex, PoolError> {
         let _pass = self.1.pass()?;
         let topology = self.0.topology.write();
-        admit(&device, &topology.devices, topology.label.lock_sector, force)?;
+        admit(&device, topology.table(), topology.label.lock_sector, force)?;
         let count = topology.label.members.len() + 1;
         let index = u16::try_from(count - 1).ok().filter(|_| count <= Label::MEMBERS_MAX);
         let index = index.ok_or(PoolError::TooManyMembers { count })?;
@@ -193,7 +193,7 @@ impl Pool {
             let topology = self.0.topology.read();
             let old = topology.label.members.get(usize::from(member.0));
             fits(&device, old.ok_or(PoolError::NoSuchMember { member })?)?;
-            admit(&device, &topology.devices, topology.label.lock_sector, force)?;
+            admit(&device, topology.table(), topology.label.lock_sector, force)?;
         }
         self.take_out(member)?;
         let topology = self.0.topology.write();

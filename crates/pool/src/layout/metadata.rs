@@ -3,7 +3,7 @@
 
 use braid_format::label::{Member, SubpoolKind};
 
-use super::{Layout, LayoutError, LayoutFault, Part, Subpool, Tree, Which, subpool_name};
+use super::{Layout, LayoutError, LayoutFault, Part, Subpool, Tree, Which, resolve, subpool_name};
 
 const MIB: u64 = 1 << 20;
 /// Metadata's part of the space.
@@ -49,6 +49,26 @@ pub(super) fn split(layout: Layout, members: &[Member]) -> Result<Layout, Layout
     }
     layout.subpools.push(Subpool { kind: SubpoolKind::Metadata, tree });
     Ok(layout)
+}
+
+/// For a layout of data alone: the tree of a metadata subpool beside it, of so many copies.
+///
+/// # Errors
+/// Too few members for the copies.
+pub(crate) fn beside(
+    layout: &Layout,
+    members: &[Member],
+    copies: u16,
+) -> Result<Tree, LayoutError> {
+    let count = members.len();
+    if count < usize::from(copies) {
+        return Err(LayoutFault::FewForMirror { copies, count }.into());
+    }
+    let tree = mirrors(&resolve::resolve(layout, members)?, members, copies)?;
+    Ok(match tree.part {
+        Part::Mirrors { of, .. } if copies == 1 => Tree::new(Part::Stripe { unit: None, of }),
+        _ => tree,
+    })
 }
 
 /// Mirrors of `copies` over an equal slice of each member of the data (less of small ones).

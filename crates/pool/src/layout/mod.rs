@@ -28,7 +28,7 @@ pub mod fault;
 pub mod file;
 mod groups;
 pub mod measure;
-mod metadata;
+pub(crate) mod metadata;
 pub mod parse;
 mod resolve;
 mod shape;

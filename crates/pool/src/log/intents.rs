@@ -67,6 +67,22 @@ impl Intents {
         }
     }
 
+    /// The same regions noted, as regions of a pool of `size` bytes, which is larger. No request is
+    /// under way.
+    pub fn resized(&self, size: Bytes) -> Self {
+        let sequences = self.sectors.lock();
+        let mut new = Self::new(size, sequences.iter().max().copied().unwrap_or(0));
+        for (from, to) in [(&self.noted, &new.noted), (&self.touched, &new.touched)] {
+            let regions = (0..from.0.len() as u64 * 64).filter(|r| from.get(*r));
+            regions.for_each(|r| to.set(r << self.shift >> new.shift));
+        }
+        // Sectors that were written are not left as they stand.
+        let sectors = new.sectors.get_mut();
+        let sequence = sectors.first().copied().unwrap_or(0);
+        sectors.resize(sectors.len().max(sequences.len()), sequence);
+        new
+    }
+
     /// Notes, durably, that the pool's bytes `at..at + len` are about to be written. No I/O when
     /// they are noted already.
     ///

@@ -15,9 +15,11 @@ pub(crate) mod redo;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::sync::Arc;
+
 use braid_device::{AlignedBuf, Op, Request, run};
 use braid_format::redundancy::LogPlace;
-use braid_format::{ByteOffset, MemberIndex};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use self::intents::Intents;
 use self::redo::Redo;
@@ -33,7 +35,16 @@ const NUMBERS: u64 = 1 << 62;
 pub(crate) struct Log {
     pub slot: u16,
     pub intents: Intents,
-    pub redo: Redo,
+    pub redo: Arc<Redo>,
+}
+
+impl Log {
+    /// The same log where the pool has `size` bytes. It must be written to its homes before the new
+    /// bytes are.
+    pub fn resized(&self, size: Bytes) -> Self {
+        let (slot, redo) = (self.slot, self.redo.clone());
+        Self { slot, intents: self.intents.resized(size), redo }
+    }
 }
 
 /// Where a slot's log stands on a member, if it has room for one.

@@ -129,7 +129,7 @@ pub(crate) fn recover(
     let log = Log {
         slot,
         intents: Intents::new(topology.map.size(), found.sequence),
-        redo: Redo::new(sequence, generation + 1),
+        redo: Redo::new(sequence, generation + 1).into(),
     };
     redo::store_header(topology, slot, generation + 1, (0, sequence), lost)?;
     log.intents.forget(topology, slot, lost)?;

@@ -150,7 +150,7 @@ impl Pool {
             Destination::Device { device, force } => {
                 let heir = fits(&device, &old)?;
                 let lock_sector = topology.label.lock_sector.min(self.0.sector);
-                admit(&device, &topology.devices, lock_sector, force)?;
+                admit(&device, topology.table(), lock_sector, force)?;
                 let count = next.members.len() + 1;
                 if count > Label::MEMBERS_MAX {
                     return Err(PoolError::TooManyMembers { count });

@@ -3,6 +3,7 @@
 //! Every step is one epoch, put in force by [`crate::Inner::change`]: a crash at any moment leaves
 //! the topology before it or the one after it.
 
+mod add;
 pub(crate) mod evacuate;
 mod remove;
 #[cfg(test)]
@@ -12,6 +13,7 @@ pub(crate) mod twin;
 use braid_format::{Bytes, MemberIndex};
 use thiserror::Error;
 
+pub use add::{AddOptions, Added};
 pub use evacuate::{Destination, Moving};
 pub use remove::Removed;
 
@@ -76,6 +78,31 @@ pub enum ChangeError {
     ToItself {
         /// The member.
         member: String,
+    },
+    /// Journals stay where they are.
+    #[error("journals stay where they are: add a layout for metadata and data, or for data only")]
+    NoJournals,
+    /// A pool of one subpool gets no other kinds.
+    #[error(
+        "this pool has one subpool for everything: what is added must be for everything too, and without parity (a stripe or mirrors)"
+    )]
+    OneSubpool,
+    /// There is nowhere to keep the logs.
+    #[error(
+        "this pool was made without mirrors or parity and keeps no logs for them: what is added cannot have any; make another pool"
+    )]
+    NoLogs,
+    /// A table of the label is full.
+    #[error(
+        "the pool's label would have {count} {what}, and has room for {max}: nothing was changed"
+    )]
+    LabelFull {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many there would be.
+        count: usize,
+        /// How many there may be.
+        max: usize,
     },
     /// Requests that went past the mapping are in flight.
     #[error("a window of requests is open on the pool: try again when it is empty")]
