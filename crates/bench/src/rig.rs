@@ -120,9 +120,10 @@ enum Unmount {
     Braid,
 }
 impl Mount {
-    /// XFS, freshly made, on `device`.
+    /// XFS, freshly made, on `device`. Nothing is discarded (`-K`): the backing would lose its
+    /// memory, and the first writes pay for getting it back.
     pub fn xfs(device: &Path, dir: PathBuf) -> Result<Self> {
-        command("mkfs.xfs", &["-q", "-f", text(device)?])?;
+        command("mkfs.xfs", &["-q", "-f", "-K", text(device)?])?;
         std::fs::create_dir_all(&dir)?;
         command("mount", &["-t", "xfs", text(device)?, text(&dir)?])?;
         Ok(Self { dir, unmount: Unmount::Kernel })
