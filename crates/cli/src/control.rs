@@ -124,6 +124,12 @@ pub struct ScrubView {
 pub struct View {
     /// Whether members may be lost at all.
     pub redundant: bool,
+    /// The pool's identity.
+    #[serde(default)]
+    pub uuid: String,
+    /// It is this node that fills members.
+    #[serde(default)]
+    pub keeper: bool,
     /// The pool's epoch.
     pub epoch: u64,
     /// The members.
@@ -283,6 +289,8 @@ pub fn view(fs: &Fs) -> View {
     let found = upkeep.scrubbing.as_ref().map(|s| &s.1).or(upkeep.scrubbed.as_ref());
     View {
         redundant: pool.info().redundant,
+        uuid: pool.info().uuid.to_string(),
+        keeper: upkeep.turn,
         epoch: label.epoch.get(),
         members: members.collect(),
         rebuilding: upkeep.rebuilding.map(|(m, p)| (m.0, p.done.get(), p.total.get())),
@@ -341,11 +349,28 @@ pub fn look(name: &str) -> Result<Option<Mount>> {
                 .is_some_and(|p| *p == m.mount_point || m.sources.iter().any(|s| Path::new(s) == p))
     };
     let mut found: Vec<Mount> = runtime::mounts().into_iter().filter(named).collect();
+    if found.len() > 1
+        && let Some(keeper) = keeper(&found)
+    {
+        return Ok(Some(keeper));
+    }
     match (found.pop(), found.len()) {
         (mount, 0) => Ok(mount),
         (None, _) => Ok(None),
         (Some(_), n) => bail!("{name} names {} mounts: give the directory of one", n + 1),
     }
+}
+
+/// Of several nodes that have one pool mounted, the one that fills members, or else any: a pool is
+/// changed for all of them. `None`: they are of different pools, or one does not say.
+fn keeper(mounts: &[Mount]) -> Option<Mount> {
+    let views: Vec<View> =
+        mounts.iter().map(|m| order(m, &Order::Members).ok()).collect::<Option<_>>()?;
+    let first = views.first()?;
+    if views.iter().any(|v| v.uuid != first.uuid) {
+        return None;
+    }
+    mounts.get(views.iter().position(|v| v.keeper).unwrap_or(0)).cloned()
 }
 
 /// Gives an order to a mounted node.

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use braid_format::redundancy::LogPlace;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockSize, Bytes};
 use braid_fs::make::{MakeOptions, make, may_make};
@@ -72,7 +74,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for device in &devices {
         refuse_live(device.as_ref())?;
     }
-    let mut options = CreateOptions { force: args.force, ..CreateOptions::new(&args.name) };
+    let mut options = CreateOptions {
+        force: args.force,
+        log_slots: args.nodes.unwrap_or_else(|| log_slots(&devices)),
+        ..CreateOptions::new(&args.name)
+    };
     args.shape.apply(&shape, &devices, &mut options)?;
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let make_options =
@@ -112,12 +118,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         size::show(args.block_size),
     );
     let hint = mount_hint(&args.name, &shape.devices);
-    if info.redundant {
-        println!("mount it, on one host at a time: braid mount {hint} DIR");
-    } else {
-        println!("mount it, on every host that reaches the devices: braid mount {hint} DIR");
-    }
+    println!("mount it, on every host that reaches the devices: braid mount {hint} DIR");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Nodes that get a redundancy log where mirrors or parity are asked for: 2 MiB of each device, and
+/// no more than a hundredth of it.
+fn log_slots(devices: &[Arc<dyn Device>]) -> u16 {
+    let least = devices.iter().map(|d| d.info().size.get()).min().unwrap_or(0);
+    let logs = least / 100 / LogPlace::LEN.get();
+    u16::try_from(logs.clamp(2, 16)).unwrap_or(2)
 }
 
 /// A device of a pool that some node of this host has mounted, whatever it is called here.

@@ -170,8 +170,8 @@ fn a_killed_nodes_pool_is_mounted_without_one_of_its_disks() {
 }
 
 #[test]
-fn nodes_beyond_one_are_refused_where_there_is_redundancy() {
+fn devices_without_room_for_the_nodes_logs_are_refused() {
     let disks = Disks::new(2, 160);
-    let said = fails(&disks.with(&["create", "red"], &["--mirror", "2", "--nodes", "4"]));
-    assert!(said.contains("nodes"), "{said}");
+    let said = fails(&disks.with(&["create", "red"], &["--mirror", "2", "--nodes", "100"]));
+    assert!(said.contains("disk0") && said.contains("too small"), "{said}");
 }

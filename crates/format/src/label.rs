@@ -4,8 +4,8 @@
 //! ```text
 //!  0      64 KiB      192 KiB     1 MiB                    end - 1 MiB        end
 //!  | free | copy 0 ... | reserved  | data area ............. | copy 1 ... | free |
-//!         one write each; the bytes before copy 0 belong to nobody; the reserved ones are kept
-//!         for a write-intent log
+//!         one write each; the bytes before copy 0 belong to nobody; the reserved ones begin with
+//!         the claim of a change ([`crate::redundancy::RawClaim`])
 //! ```
 //! A label is [`RawLabel`], then `member_count` [`RawMember`]s, `node_count` [`RawTreeNode`]s,
 //! `edge_count` [`RawEdge`]s, `segment_count` [`RawSegment`]s, zeros to a multiple of 4 KiB. One

@@ -384,8 +384,10 @@ pub struct RawHeartbeat {
     pub wishes: [RawWish; 24],
     /// This node's change of the free metadata blocks.
     pub meta_delta: U64,
+    /// First half of the `change_id` of the pool epoch this node uses.
+    pub pool_change: U64,
     /// Zero.
-    pub reserved: [u8; 76],
+    pub reserved: [u8; 68],
     /// CRC-32C of the 512 bytes with this field zero.
     pub crc: U32,
 }
@@ -404,8 +406,10 @@ impl RawHeartbeat {
 pub struct Heartbeat {
     /// Whose.
     pub life: Life,
-    /// Pool epoch this node uses.
+    /// Pool epoch this node uses: its number's low bits.
     pub pool_epoch: u32,
+    /// Which change of the pool made that epoch: the first half of its `change_id`.
+    pub pool_change: u64,
     /// Counted up with each beat.
     pub sequence: u64,
     /// This node's change of the free block count.
@@ -450,6 +454,7 @@ impl Heartbeat {
         Ok(Self {
             life: Life { slot, incarnation: Incarnation(raw.incarnation.get()) },
             pool_epoch: raw.pool_epoch.get(),
+            pool_change: raw.pool_change.get(),
             sequence: raw.sequence.get(),
             free_delta: raw.free_delta.get().cast_signed(),
             inode_delta: raw.inode_delta.get().cast_signed(),
@@ -472,6 +477,7 @@ impl Heartbeat {
         raw.free_delta = U64::new(self.free_delta.cast_unsigned());
         raw.inode_delta = U64::new(self.inode_delta.cast_unsigned());
         raw.meta_delta = U64::new(self.meta_delta.cast_unsigned());
+        raw.pool_change = U64::new(self.pool_change);
         for (place, (lock, mode)) in raw.wishes.iter_mut().zip(&self.wishes) {
             *place = RawWish { lock: U64::new(lock.0), mode: U64::new(*mode as u64) };
         }
@@ -532,6 +538,7 @@ mod tests {
         Heartbeat {
             life: Life { slot: NodeId(3), incarnation: Incarnation(9) },
             pool_epoch: 4,
+            pool_change: 0,
             sequence: 5,
             free_delta: -2,
             inode_delta: 1,

@@ -17,9 +17,10 @@
 //! All sectors are 4 KiB, checked whole.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::units::{ByteOffset, Bytes};
+use crate::crc::crc32c_with_hole;
+use crate::units::{ByteOffset, Bytes, Incarnation, NodeId};
 
 /// Regions that are being written.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -146,6 +147,78 @@ pub struct RawRedoPart {
 }
 const _: () = assert!(size_of::<RawRedoPart>() == 16);
 
+/// Who changes the labels just now, while several nodes use the pool. One lock sector on each
+/// member, at [`RawClaim::AT`], changed by compare-and-write only; zero behind this. What does not
+/// verify, or is another pool's, claims nothing.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawClaim {
+    /// "BRCL".
+    pub magic: U32,
+    /// CRC-32C of the 64 bytes with this field zero.
+    pub crc: U32,
+    /// The pool.
+    pub pool_uuid: [u8; 16],
+    /// The epoch that is being replaced.
+    pub epoch: U64,
+    /// Fresh in every write.
+    pub nonce: U64,
+    /// The claimer's incarnation.
+    pub incarnation: U32,
+    /// The claimer's slot.
+    pub slot: U16,
+    /// 0 free, 1 claimed.
+    pub state: U16,
+    /// Zero.
+    pub reserved: [u8; 16],
+}
+const _: () = assert!(size_of::<RawClaim>() == 64);
+
+impl RawClaim {
+    /// "BRCL".
+    pub const MAGIC: u32 = u32::from_le_bytes(*b"BRCL");
+    /// Where it stands on a member.
+    pub const AT: ByteOffset = ByteOffset(192 << 10);
+
+    /// The sector of `len` bytes that says that `life` claims the change after `epoch`; `None`:
+    /// nobody does.
+    pub fn sector(
+        pool: [u8; 16],
+        epoch: u64,
+        life: Option<crate::lock_record::Life>,
+        nonce: u64,
+        len: usize,
+    ) -> Vec<u8> {
+        let mut raw = Self::new_zeroed();
+        raw.magic.set(Self::MAGIC);
+        raw.pool_uuid = pool;
+        raw.epoch.set(epoch);
+        raw.nonce.set(nonce);
+        if let Some(life) = life {
+            raw.state.set(1);
+            raw.slot.set(life.slot.0);
+            raw.incarnation.set(life.incarnation.0);
+        }
+        raw.crc.set(crc32c_with_hole(raw.as_bytes(), core::mem::offset_of!(Self, crc)));
+        let mut sector = vec![0; len.max(size_of::<Self>())];
+        if let Some(to) = sector.get_mut(..size_of::<Self>()) {
+            to.copy_from_slice(raw.as_bytes());
+        }
+        sector
+    }
+
+    /// Who claims the change of `pool`, by a sector that was read.
+    pub fn claimer(sector: &[u8], pool: [u8; 16]) -> Option<crate::lock_record::Life> {
+        let (raw, _) = Self::read_from_prefix(sector).ok()?;
+        let crc = crc32c_with_hole(raw.as_bytes(), core::mem::offset_of!(Self, crc));
+        let good = raw.magic.get() == Self::MAGIC && raw.crc.get() == crc && raw.pool_uuid == pool;
+        (good && raw.state.get() == 1).then(|| crate::lock_record::Life {
+            slot: NodeId(raw.slot.get()),
+            incarnation: Incarnation(raw.incarnation.get()),
+        })
+    }
+}
+
 /// Where the parts of a slot's log lie on a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogPlace {
@@ -202,6 +275,18 @@ mod tests {
         for shift in 24..63 {
             assert!(count((1 << shift) + 12345) < RawIntents::BITS * 16);
         }
+    }
+
+    #[test]
+    fn a_claim_names_its_life_and_its_pool() {
+        let life = crate::lock_record::Life { slot: NodeId(3), incarnation: Incarnation(9) };
+        let mut sector = RawClaim::sector([7; 16], 4, Some(life), 1, 512);
+        assert_eq!(RawClaim::claimer(&sector, [7; 16]), Some(life));
+        assert_eq!(RawClaim::claimer(&sector, [8; 16]), None);
+        assert_eq!(RawClaim::claimer(&RawClaim::sector([7; 16], 4, None, 2, 512), [7; 16]), None);
+        sector[40] ^= 1;
+        assert_eq!(RawClaim::claimer(&sector, [7; 16]), None);
+        assert_eq!(RawClaim::claimer(&[], [7; 16]), None);
     }
 
     #[test]

@@ -120,6 +120,8 @@ impl RawSuperblock {
     pub const NAMED_COUNTERS: u64 = 1;
     /// Named locks kept for later.
     pub const NAMED_COUNT: u16 = 16;
+    /// Further ones are locks of regions of the pool, at most so many.
+    pub const REGION_LOCKS_MAX: u16 = 1024;
     /// Program-lock buckets.
     pub const PLOCK_COUNT: u16 = 64;
     /// In a node's area: counters.

@@ -41,6 +41,7 @@ fn compiled() -> Vec<(&'static str, usize, Fields)> {
         redundancy::RawRedoHeader { magic, crc, pool_uuid, generation, tail_sequence, tail_offset, slot, reserved }
         redundancy::RawRedoRecord { magic, crc, pool_uuid, sequence, len, parts, slot, reserved }
         redundancy::RawRedoPart { group, column, len, offset }
+        redundancy::RawClaim { magic, crc, pool_uuid, epoch, nonce, incarnation, slot, state, reserved }
         lock_record::RawHolder { slot, mode, incarnation }
         lock_record::RawLockRecord { magic, revision, mode, lock, version, nonce, holder_count, waiter_count, opener_count, flags, holders, waiters, openers, reserved, crc }
         superblock::RawSuperblock { header, fs_magic, version, block_shift, lock_sector_shift, pool_uuid, fs_uuid, features_compat, features_ro_compat, features_incompat, total_blocks, node_slots, named_count, plock_count, node_area_slots, named_start, plock_start, slot_area, heartbeat_area, node_area, journal_area, journal_blocks, rgrp_start, rgrp_blocks, rgrp_count, root_inode, hash_seed, stripe_unit, stripe_width, name, meta_blocks, data_start, data_blocks, data_count, data_end, data_heads, data_head_slots }
@@ -50,7 +51,7 @@ fn compiled() -> Vec<(&'static str, usize, Fields)> {
         rgrp::RawFreed { start, len, state }
         node::RawSlot { magic, revision, state, slot, recoverer, incarnation, recoverer_incarnation, pid, nonce, since, node_uuid, boot_id, host, address, mount_point, machine_id, damaged_block, damaged_part, damage_flags, reserved, crc }
         node::RawWish { lock, mode }
-        node::RawHeartbeat { magic, revision, slot, incarnation, pool_epoch, sequence, free_delta, inode_delta, wishes, meta_delta, reserved, crc }
+        node::RawHeartbeat { magic, revision, slot, incarnation, pool_epoch, sequence, free_delta, inode_delta, wishes, meta_delta, pool_change, reserved, crc }
         node::RawCounters { header, free_blocks, inodes, free_meta }
         node::RawOrphans { header, count }
         dinode::RawTime { sec, nsec }

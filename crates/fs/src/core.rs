@@ -14,6 +14,7 @@ use braid_lock::{
 
 use crate::alloc::Alloc;
 use crate::attr::KernelCache;
+use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeTable, Locked, load};
 use crate::meta::Meta;
@@ -29,6 +30,8 @@ pub(crate) struct Core {
     pub meta: Arc<Meta>,
     pub alloc: Arc<Alloc>,
     pub locks: Arc<LockManager>,
+    /// Where other nodes may use the pool.
+    pub cluster: Option<Arc<Cluster>>,
     pub inodes: InodeTable,
     pub handles: crate::handle::Handles,
     pub kernel: Arc<dyn KernelCache>,

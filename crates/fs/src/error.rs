@@ -176,6 +176,14 @@ pub enum Error {
         /// Bytes needed.
         need: Bytes,
     },
+    /// More nodes than have a redundancy log.
+    #[error("the pool has redundancy logs for {most} nodes, not for {nodes}")]
+    TooManyNodes {
+        /// Asked for.
+        nodes: u16,
+        /// Possible.
+        most: u16,
+    },
     /// Contents of a file could not be read or written. Only this file suffers.
     #[error("contents of a file: {0}")]
     Contents(#[source] PoolError),
@@ -207,7 +215,10 @@ impl Error {
             | Self::PoolTooSmall { .. }
             | Self::SubpoolTooSmall { .. } => E::NOSPC,
             Self::TooLarge => E::FBIG,
-            Self::Invalid(_) | Self::Superblock(_) | Self::JournalTooSmall { .. } => E::INVAL,
+            Self::Invalid(_)
+            | Self::Superblock(_)
+            | Self::JournalTooSmall { .. }
+            | Self::TooManyNodes { .. } => E::INVAL,
             Self::NotSupported(_) => E::OPNOTSUPP,
             Self::NotPermitted => E::PERM,
             Self::ReadOnly => E::ROFS,

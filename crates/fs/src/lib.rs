@@ -33,6 +33,7 @@ pub mod alloc;
 pub mod api;
 pub mod attr;
 pub mod check;
+mod cluster;
 mod core;
 mod data;
 mod dir;

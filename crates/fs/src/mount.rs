@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::alloc::Alloc;
 use crate::attr::KernelCache;
+use crate::cluster::Cluster;
 use crate::core::Core;
 use crate::data;
 use crate::error::{Error, Result};
@@ -22,7 +23,7 @@ use crate::handle::Handles;
 use crate::inode::InodeTable;
 use crate::meta::Meta;
 use crate::recovery::Recoverer;
-use crate::upkeep::Upkeep;
+use crate::upkeep::{Turn, Upkeep};
 use crate::volume::Volume;
 
 /// What may be chosen when mounting.
@@ -164,32 +165,49 @@ impl Mounted {
         let volume = Arc::new(Volume::open(pool.gated())?);
         let areas = node_areas(&volume)?;
         let to_core = Arc::new(ToCore::default());
-        let recoverer = Arc::new(Recoverer { volume: volume.clone(), core: to_core.clone() });
         let join = JoinOptions {
             slot: options.slot,
             mount_point: options.mount_point.clone(),
-            pool_epoch: u32::try_from(volume.pool.info().epoch.get()).unwrap_or(u32::MAX),
             ..JoinOptions::default()
         };
         let nodes = Arc::new(PoolNodes::new(volume.pool.clone(), areas));
-        let membership = Membership::join(nodes, join, recoverer)?;
+        let recoverer = Arc::new(Recoverer {
+            volume: volume.clone(),
+            core: to_core.clone(),
+            nodes: nodes.clone(),
+            join: join.clone(),
+            cluster: Mutex::default(),
+        });
+        let joined = Membership::join(nodes, join, recoverer.clone());
+        let membership = joined.inspect_err(|_| {
+            if let Some(cluster) = recoverer.cluster.lock().take() {
+                cluster.end();
+            }
+        })?;
         let on = volume.clone();
-        let attached = volume.pool.attach(membership.me().slot.get()).map_err(Error::from);
-        let started = attached.and_then(|whole| {
+        let cluster = recoverer.cluster(membership.me());
+        let started = cluster.and_then(|cluster| {
+            if let Some(cluster) = &cluster {
+                cluster.attach(&membership);
+                // Others may have changed the pool before they could see this node.
+                volume.pool.follow()?;
+            }
+            let whole = volume.pool.attach(membership.me().slot.get())?;
             if whole.records + whole.regions > 0 {
                 tracing::warn!(?whole, "made whole what was being written when this node ended");
             }
-            Self::start(volume, options, kernel, &to_core, &membership)
+            Self::start(volume, options, kernel, &to_core, &membership, cluster)
         });
         match started {
             Ok(core) => {
                 let housekeeper = Mutex::new(Some(Housekeeper::start(&core, &membership)));
-                let upkeep = Upkeep::start(&core.volume.pool, core.volume.geo);
+                let upkeep = Upkeep::start(&core.volume.pool, core.volume.geo, turn(&membership));
                 Ok(Self { core, membership, housekeeper, upkeep })
             }
             Err(e) => {
                 // The slot counts as dead: whatever was begun is replayed by the next to mount.
-                abandon(&on, &membership);
+                let cluster = recoverer.cluster.lock().take();
+                abandon(&on, &membership, cluster.as_deref());
                 Err(e)
             }
         }
@@ -201,6 +219,7 @@ impl Mounted {
         kernel: Arc<dyn KernelCache>,
         to_core: &Arc<ToCore>,
         membership: &Arc<Membership>,
+        cluster: Option<Arc<Cluster>>,
     ) -> Result<Arc<Core>> {
         let me = membership.me();
         let cache = options.metadata_cache.get();
@@ -229,6 +248,7 @@ impl Mounted {
             meta,
             alloc,
             locks: locks.clone(),
+            cluster,
             inodes: InodeTable::default(),
             handles: Handles::default(),
             orphans: crate::orphan::Orphans::default(),
@@ -259,7 +279,7 @@ impl Mounted {
         let core = &self.core;
         if let Err(e) = core.check_alive().and_then(|()| self.leave_cleanly()) {
             core.withdraw(&e);
-            abandon(&core.volume, &self.membership);
+            abandon(&core.volume, &self.membership, core.cluster.as_deref());
             return Err(e);
         }
         Ok(())
@@ -278,7 +298,13 @@ impl Mounted {
         core.locks.shutdown()?;
         core.meta.close()?;
         core.volume.pool.detach()?;
+        if let Some(cluster) = &core.cluster {
+            cluster.leave()?;
+        }
         self.membership.leave()?;
+        if let Some(cluster) = &core.cluster {
+            cluster.end();
+        }
         core.withdrawn.set("unmounted".into()).ok();
         Ok(())
     }
@@ -303,11 +329,29 @@ impl Mounted {
     }
 }
 
+/// Upkeep is done by the node in the lowest slot. Two may think so for a moment when nodes come and go:
+/// work is then done twice, and nothing else.
+fn turn(membership: &Arc<Membership>) -> Turn {
+    let membership = Arc::downgrade(membership);
+    Box::new(move || {
+        let Some(membership) = membership.upgrade() else { return false };
+        let lives = membership.nodes().into_iter();
+        let mut lives = lives.filter(|n| n.state == SlotState::Active && n.beating);
+        lives.all(|n| n.life.slot >= membership.me().slot)
+    })
+}
+
 /// Dies for the others: they take over as soon as the liveness lock is gone, and a write of this
 /// node that landed after that would undo what they did.
-fn abandon(volume: &Volume, membership: &Membership) {
+fn abandon(volume: &Volume, membership: &Membership, cluster: Option<&Cluster>) {
+    if let Some(cluster) = cluster {
+        cluster.withdraw();
+    }
     volume.pool.close();
     membership.abandon();
+    if let Some(cluster) = cluster {
+        cluster.end();
+    }
 }
 
 /// Writes the dirty contents of every inode (not durable by itself). One that cannot be written
@@ -379,12 +423,13 @@ fn keep_house(
             }
         }
         let Some(core) = core.upgrade() else { return };
-        if core.locks.has_withdrawn() {
+        let cluster_ended = core.cluster.as_ref().is_some_and(|c| c.has_withdrawn());
+        if core.locks.has_withdrawn() || cluster_ended {
             // The lock layer may have begun it: its slot is lost, or no heartbeat can be written.
             core.withdraw(&LockError::Withdrawn.into());
         }
         if core.withdrawn.get().is_some() {
-            abandon(&core.volume, membership);
+            abandon(&core.volume, membership, core.cluster.as_deref());
             return;
         }
         if core.meta.is_filling()

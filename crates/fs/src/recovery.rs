@@ -10,9 +10,11 @@ use std::sync::Arc;
 use braid_format::meta::MetaKind;
 use braid_format::node::{DamagedPart, SlotDamage};
 use braid_format::{BlockNo, NodeId};
-use braid_lock::{Me, NotRecovered, Recover};
+use braid_lock::{JoinOptions, Me, NotRecovered, PoolNodes, Recover};
 use braid_pool::Pool;
+use parking_lot::Mutex;
 
+use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::make::area_kind;
 use crate::mount::ToCore;
@@ -24,16 +26,29 @@ use crate::volume::Volume;
 pub(crate) struct Recoverer {
     pub volume: Arc<Volume>,
     pub core: Arc<ToCore>,
+    pub nodes: Arc<PoolNodes>,
+    pub join: JoinOptions,
+    pub cluster: Mutex<Option<Arc<Cluster>>>,
 }
 
 impl Recover for Recoverer {
-    fn recover(&self, dead: Me) -> std::result::Result<(), NotRecovered> {
+    fn recover(&self, dead: Me, by: Me) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
+        let cluster = self.cluster(by).map_err(|e| NotRecovered::Failed(e.into()))?;
         let pool_error = |e: braid_pool::PoolError| NotRecovered::Failed(Error::from(e).into());
         // What follows writes: if this node has no redundancy log yet, the dead node's serves.
         let attached = volume.pool.is_attached();
         let log = if attached { Pool::recover_log } else { Pool::attach };
-        let whole = log(&volume.pool, dead.slot.get()).map_err(pool_error)?;
+        let make_whole = || log(&volume.pool, dead.slot.get());
+        let whole = match &cluster {
+            Some(cluster) => {
+                // It may have begun to change the pool.
+                volume.pool.follow().map_err(pool_error)?;
+                cluster.recovering(dead.slot, make_whole)
+            }
+            None => make_whole(),
+        };
+        let whole = whole.map_err(pool_error)?;
         if whole.records + whole.regions > 0 {
             tracing::warn!(node = %dead.slot, ?whole, "made whole what a dead node was writing");
         }
@@ -49,6 +64,19 @@ impl Recover for Recoverer {
 }
 
 impl Recoverer {
+    /// This node's place among the others, made when it is first needed.
+    pub fn cluster(&self, me: Me) -> Result<Option<Arc<Cluster>>> {
+        let mut cluster = self.cluster.lock();
+        if let Some(of_before) = cluster.take_if(|c| c.me() != me) {
+            // It was to join by another slot, which it could not recover.
+            of_before.end();
+        }
+        if cluster.is_none() {
+            *cluster = Cluster::join(&self.volume, &self.nodes, &self.join, me)?;
+        }
+        Ok(cluster.clone())
+    }
+
     /// The dead node's journal, and what else it had begun.
     fn replay(&self, dead: Me) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;

@@ -26,6 +26,8 @@ const YIELD: u32 = 2;
 /// What the thread is doing, and what it has done.
 #[derive(Debug, Clone, Default)]
 pub struct UpkeepStatus {
+    /// This node, of all that have the pool mounted, fills members.
+    pub turn: bool,
     /// The member that is being filled, and how far.
     pub rebuilding: Option<(MemberIndex, Progress)>,
     /// The member whose contents are being moved, and how far.
@@ -60,9 +62,9 @@ pub(crate) struct Upkeep {
 
 impl Upkeep {
     /// Begins.
-    pub fn start(pool: &Pool, geo: Geometry) -> Self {
+    pub fn start(pool: &Pool, geo: Geometry, turn: Turn) -> Self {
         let shared = Arc::new(Shared::default());
-        let worker = Worker { pool: pool.clone(), geo, shared: shared.clone() };
+        let worker = Worker { pool: pool.clone(), geo, turn, shared: shared.clone() };
         let thread = std::thread::Builder::new()
             .name("braid-upkeep".into())
             .spawn(move || worker.run())
@@ -104,8 +106,12 @@ impl Upkeep {
     }
 }
 
+/// Whether it is this node, of all that have the pool mounted, that fills members.
+pub(crate) type Turn = Box<dyn Fn() -> bool + Send + Sync>;
+
 struct Worker {
     pool: Pool,
+    turn: Turn,
     geo: Geometry,
     shared: Arc<Shared>,
 }
@@ -118,8 +124,11 @@ impl Worker {
     fn run(&self) {
         let mut retry = Instant::now();
         while !self.stopped() {
+            let turn = (self.turn)();
+            self.shared.status.lock().turn = turn;
             let anew = self.shared.anew.swap(false, Ordering::AcqRel);
-            if (anew || Instant::now() >= retry)
+            if turn
+                && (anew || Instant::now() >= retry)
                 && let Err(error) = self.refill().and_then(|()| self.move_on())
             {
                 tracing::error!(%error, "a member could not be filled, or moved");

@@ -313,7 +313,9 @@ impl Volume {
             tracing::warn!(%block, "was damaged; read from another member");
             // Who keeps no log only looks: another may have the pool in use.
             if self.pool.is_attached()
-                && let Err(error) = self.pool.heal(at, &body)
+                && let Err(error) = self
+                    .pool
+                    .heal(at, Bytes::from(body.len()), &|b| MetaHeader::decode(b, block).is_ok())
             {
                 tracing::warn!(%block, %error, "could not be healed");
             }

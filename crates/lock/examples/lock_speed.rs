@@ -28,7 +28,7 @@ impl GlockOps for Clean {
     }
 }
 impl Recover for Clean {
-    fn recover(&self, _: Me) -> Result<(), NotRecovered> {
+    fn recover(&self, _: Me, _: Me) -> Result<(), NotRecovered> {
         Ok(())
     }
 }

@@ -38,6 +38,6 @@ pub use glock::{
 };
 pub use node::{
     Deltas, HostIdentity, JoinOptions, Liveness, Membership, MemoryNodes, NodeAreas, NodeStore,
-    NodeView, NotRecovered, Peers, PoolNodes, Recover,
+    NodeView, NotRecovered, Onlooker, Peers, PoolNodes, Recover,
 };
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector};

@@ -17,7 +17,9 @@
 //!
 //! One pool handle serves one node: liveness locks of the same open device do not exclude.
 
+mod claim;
 mod member;
+mod onlooker;
 mod store;
 pub mod watch;
 
@@ -33,6 +35,7 @@ use crate::Me;
 use crate::dlock::Hint;
 
 pub use member::Membership;
+pub use onlooker::Onlooker;
 pub use store::{MemoryNodes, NodeAreas, NodeStore, PoolNodes};
 pub use watch::HostIdentity;
 
@@ -93,8 +96,6 @@ pub struct JoinOptions {
     pub slot: Option<NodeId>,
     /// For people: where it is mounted.
     pub mount_point: PathBuf,
-    /// Pool epoch this node uses.
-    pub pool_epoch: u32,
     /// Time between two heartbeats.
     pub beat: Duration,
     /// Who this host is; `None`: asked of the system.
@@ -105,7 +106,6 @@ impl Default for JoinOptions {
         Self {
             slot: None,
             mount_point: PathBuf::new(),
-            pool_epoch: 0,
             beat: Duration::from_millis(250),
             identity: None,
         }
@@ -115,11 +115,12 @@ impl Default for JoinOptions {
 /// What the file system does for a dead node, after its fence: replays its journal, clears its
 /// orphans, returns its windows. Idempotent: the recoverer may die at any step.
 pub trait Recover: Send + Sync {
-    /// Everything `dead` left behind is in place and stable on `Ok`.
+    /// Everything `dead` left behind is in place and stable on `Ok`. `by` is this node; while it joins
+    /// its slot does not say so yet, but names it as the recoverer.
     ///
     /// # Errors
     /// The slot stays `Recovering`; it is tried again, less and less often.
-    fn recover(&self, dead: Me) -> Result<(), NotRecovered>;
+    fn recover(&self, dead: Me, by: Me) -> Result<(), NotRecovered>;
     /// Called once the liveness lock of a slot is held and before the slot is changed: whoever
     /// makes a file system holds those locks meanwhile, so what is there now stays.
     ///

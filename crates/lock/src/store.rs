@@ -129,7 +129,7 @@ impl LockStore for DeviceStore {
     fn read(&self, lock: LockNo) -> Result<Sector, StoreError> {
         let at = self.offset(lock)?;
         let mut sector = vec![0; self.lock_sector.to_usize()];
-        self.pool.read(at, &mut sector)?;
+        self.pool.read_lock(at, &mut sector)?;
         if LockRecord::decode(&sector, lock).is_err() {
             // A mirror may have it whole elsewhere.
             let mut other = vec![0; sector.len()];

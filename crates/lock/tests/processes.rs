@@ -35,7 +35,7 @@ impl GlockOps for Ops {
     }
 }
 impl Recover for Ops {
-    fn recover(&self, _: Me) -> Result<(), NotRecovered> {
+    fn recover(&self, _: Me, _: Me) -> Result<(), NotRecovered> {
         self.recovered.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

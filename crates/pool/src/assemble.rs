@@ -88,13 +88,15 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Device`], [`PoolError::Label`]: nothing has changed.
     pub fn commit_degraded(&self) -> Result<(), PoolError> {
-        let topology = self.0.topology.write();
-        if !topology.provisional {
-            return Ok(());
-        }
-        let next = next_epoch(&topology.label);
-        let devices = topology.devices.clone();
-        self.0.change(topology, next, devices)
+        self.0.changing(|| {
+            let topology = self.0.topology.write();
+            if !topology.provisional {
+                return Ok(());
+            }
+            let next = next_epoch(&topology.label);
+            let devices = topology.devices.clone();
+            self.0.change(topology, next, devices)
+        })
     }
 }
 

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_device::{Device, FileDevice, OpenOptions};
+use braid_format::label::Member;
 use braid_format::{Bytes, Epoch, MemberIndex};
 use uuid::Uuid;
 
 use crate::create::same_device;
 use crate::error::MissingMember;
-use crate::members::{Found, Verdict, judge};
+use crate::members::{Found, Verdict, judge, own_uuid};
 
 /// Names devices, files and directories to look at besides the machine's block devices, separated
 /// by colons.
@@ -127,6 +128,17 @@ pub fn discover(paths: Option<&[PathBuf]>) -> Vec<FoundPool> {
     let mut pools: Vec<FoundPool> = pools.into_values().filter_map(|f| describe(&f)).collect();
     pools.sort_by(|a, b| (&a.name, a.uuid).cmp(&(&b.name, b.uuid)));
     pools
+}
+
+/// Opens the device of a member of a pool in use: where its label was written, or wherever a device
+/// carries it.
+pub(crate) fn open_member(member: &Member) -> Option<Arc<dyn Device>> {
+    let carries = |path: &Path| {
+        let device: Arc<dyn Device> = FileDevice::open(path, OpenOptions::default()).ok()?;
+        let found = Found::read(device.clone());
+        (found.newest().and_then(own_uuid) == Some(member.uuid)).then_some(device)
+    };
+    carries(Path::new(&member.path)).or_else(|| everywhere().iter().find_map(|p| carries(p)))
 }
 
 fn describe(found: &[Found]) -> Option<FoundPool> {

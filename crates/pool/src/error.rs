@@ -74,6 +74,12 @@ pub enum PoolError {
     /// The handle was closed: its node may change nothing any more.
     #[error("the pool was closed: this node has left it")]
     Closed,
+    /// Another node changes the pool at the same time.
+    #[error("pool '{name}' is being changed by another node: try again")]
+    EpochMoved {
+        /// The pool.
+        name: String,
+    },
     /// No device was given.
     #[error("no device given")]
     NoDevices,
@@ -334,6 +340,12 @@ pub enum PoolError {
     Provisional {
         /// The pool.
         name: String,
+    },
+    /// Regions of the pool cannot be held against other nodes.
+    #[error("the pool's regions cannot be locked: {source}")]
+    Regions {
+        /// Why.
+        source: std::sync::Arc<dyn std::error::Error + Send + Sync>,
     },
     /// A member that the pool does not have, or not in the state that was expected.
     #[error("the pool has no member {member} to do that with (`braid status` lists them)")]

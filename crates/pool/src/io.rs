@@ -6,6 +6,7 @@
 //! [`INLINE`] pieces need no allocation. Where no memory is involved (discard, zeroes) the pieces of
 //! a member are merged here: one request per member and zone.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,7 +17,9 @@ use smallvec::SmallVec;
 use crate::clock::unix_seconds;
 use crate::error::PoolError;
 use crate::group::engine::{Lost, Read, Work, Write, execute};
+use crate::group::{Group, Shape};
 use crate::map::Place;
+use crate::shared::{EpochTag, HeldRegions, Locks, add_locks, hold_of};
 use crate::topology::Topology;
 use crate::{Inner, Pool};
 
@@ -144,55 +147,146 @@ impl Inner {
     }
 
     /// Splits and runs all requests; what failed, by place in `requests`.
+    ///
+    /// Where other nodes use the pool, the regions of groups that are written are held against
+    /// them; so are those of reads that must go around a column, which run by themselves then.
     fn issue(&self, requests: &mut [PoolRequest<'_>]) -> Failures {
-        let (mut failures, lost) = self.attempt(requests);
-        if !lost.is_empty()
-            && let Err(error) = self.lose(&lost)
-        {
-            // Which of the writes are whole is not known: none counts.
-            let changes = (0_u32..).zip(requests.iter());
-            let changes = changes.filter(|(_, r)| !matches!(r.op, Op::Read(_)));
-            failures.extend(changes.map(|(owner, _)| (owner, error.clone())));
+        let shared = self.shared().is_some();
+        let tried = loop {
+            let held = match self.hold_writes(requests) {
+                Ok(held) => held,
+                Err(error) => return all_changes(requests, &error).collect(),
+            };
+            let tag = held.as_ref().map(|h| h.1);
+            match self.attempt(requests, !shared, tag) {
+                Ok(Some(tried)) => break self.see_through(requests, tried),
+                Ok(None) => {}
+                Err(error) => return all_changes(requests, &error).collect(),
+            }
+        };
+        let Tried { mut failures, again, .. } = tried;
+        for owner in again {
+            let index = usize::try_from(owner).unwrap_or(usize::MAX);
+            let Some(one) = requests.get_mut(index..=index) else { continue };
+            if let Err(error) = self.issue_alone(one) {
+                failures.push((owner, error));
+            }
         }
         failures
     }
 
-    /// Once, in the epoch in use; what failed, and the members that failed a write.
-    fn attempt(&self, requests: &mut [PoolRequest<'_>]) -> (Failures, Lost) {
-        let topology = self.topology.read();
-        let mut failures = Failures::new();
-        let mut parts = Parts::default();
-        if topology.provisional {
-            let name = || topology.label.name.clone();
-            let changes =
-                (0_u32..).zip(requests.iter()).filter(|(_, r)| !matches!(r.op, Op::Read(_)));
-            failures.extend(changes.map(|(i, _)| (i, PoolError::Provisional { name: name() })));
-            if !failures.is_empty() {
-                return (failures, Lost::new());
+    /// Runs one read with its regions held against everybody.
+    fn issue_alone(&self, one: &mut [PoolRequest<'_>]) -> Result<(), PoolError> {
+        let range = match one {
+            [PoolRequest { at, op: Op::Read(buf), .. }] => (*at, Bytes::from(buf.len())),
+            _ => return Ok(()),
+        };
+        let _held = self.hold_bytes(range.0, range.1)?;
+        let Some(tried) = self.attempt(one, true, None)? else { return Ok(()) };
+        let tried = self.see_through(one, tried);
+        tried.failures.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    /// Takes out the members that failed a write.
+    fn see_through(&self, requests: &[PoolRequest<'_>], mut tried: Tried) -> Tried {
+        let seen = if tried.lost.is_empty() { Ok(()) } else { self.lose(&tried.lost) };
+        if let Err(error) = seen.and_then(|()| self.heed_successor()) {
+            // Which of the writes are whole is not known: none counts.
+            tried.failures.extend(all_changes(requests, &error));
+        }
+        tried
+    }
+
+    /// Holds the regions of groups that are written, and the epoch that says which they are.
+    fn hold_writes(
+        &self,
+        requests: &[PoolRequest<'_>],
+    ) -> Result<Option<(HeldRegions, EpochTag)>, PoolError> {
+        let tag = Cell::new(EpochTag::default());
+        let held = self.hold_regions(|topology, count| {
+            let mut locks = Locks::new();
+            tag.set(topology.tag());
+            for r in requests {
+                let Op::Write(bytes) = &r.op else { continue };
+                for p in topology.map.pieces(r.at, Bytes::from(bytes.len())) {
+                    let Place::Group(index) = p.place else { continue };
+                    let group = topology.map.group(index);
+                    let range = group.affected(p.at.0, p.len.0);
+                    add_locks(&mut locks, (index, group), range, hold_of(group), count);
+                }
             }
+            locks
+        })?;
+        Ok(held.map(|h| (h, tag.get())))
+    }
+
+    /// Once, in the epoch in use; `None`: that is not `tag`'s any more. `around`: reads of lost
+    /// columns are computed from the others.
+    ///
+    /// # Errors
+    /// This node has withdrawn.
+    fn attempt(
+        &self,
+        requests: &mut [PoolRequest<'_>],
+        around: bool,
+        tag: Option<EpochTag>,
+    ) -> Result<Option<Tried>, PoolError> {
+        let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
+        // What could not be read may be written anew.
+        let topology = if changes || around { self.enter()? } else { self.topology.read() };
+        if tag.is_some_and(|t| t != topology.tag()) {
+            return Ok(None);
+        }
+        let mut tried = Tried::default();
+        let mut parts = Parts::default();
+        if topology.provisional && changes {
+            let error = PoolError::Provisional { name: topology.label.name.clone() };
+            tried.failures.extend(all_changes(requests, &error));
+            return Ok(Some(tried));
         }
         for (owner, r) in (0_u32..).zip(requests.iter_mut()) {
             r.result = Ok(());
             if let Err(e) = self.split(&topology, owner, r.at, &mut r.op, &mut parts) {
-                failures.push((owner, e));
+                tried.failures.push((owner, e));
             }
         }
         let Parts { mut requests, owners, work } = parts;
         if !work.is_empty() {
             self.requests.fetch_add(1, Ordering::Relaxed);
             let bare = owners.into_iter().zip(requests).collect();
-            let outcome = execute(&topology, bare, work);
-            failures.extend(outcome.failures);
-            return (failures, outcome.lost);
+            let outcome = execute(&topology, bare, work, around);
+            tried.failures.extend(outcome.failures);
+            tried.lost = outcome.lost;
+            tried.again = outcome.again;
+            return Ok(Some(tried));
         }
         braid_device::run(&mut requests);
         for (request, owner) in requests.into_iter().zip(owners) {
             if let Err(source) = request.result {
-                failures.push((owner, source.into()));
+                tried.failures.push((owner, source.into()));
             }
         }
-        (failures, Lost::new())
+        Ok(Some(tried))
     }
+}
+
+/// How a batch went.
+#[derive(Default)]
+struct Tried {
+    failures: Failures,
+    /// Members that failed a write.
+    lost: Lost,
+    /// Reads that must go around a column, and have not.
+    again: SmallVec<[u32; 1]>,
+}
+
+/// The same error for every request that is not a read.
+fn all_changes(
+    requests: &[PoolRequest<'_>],
+    error: &PoolError,
+) -> impl Iterator<Item = (u32, PoolError)> {
+    let changes = (0_u32..).zip(requests.iter()).filter(|(_, r)| !matches!(r.op, Op::Read(_)));
+    changes.map(|(owner, _)| (owner, error.clone()))
 }
 
 /// Whether two writes of a batch concern the same bytes: they must then reach every copy in one
@@ -211,6 +305,46 @@ fn overlapping(requests: &[PoolRequest<'_>]) -> bool {
 
 /// Place of a request in its batch, and its error.
 type Failures = SmallVec<[(u32, PoolError); 1]>;
+
+/// Reads the `nth` copy of a mirror in sync, or one after it, in a circle.
+fn nth_copy(
+    topology: &Topology,
+    group: &Group,
+    at: u64,
+    buf: &mut [u8],
+    nth: usize,
+) -> Result<(), PoolError> {
+    let copies: SmallVec<[usize; 4]> = topology.copies(group).collect();
+    let mut last = topology.too_many_lost(group);
+    for column in copies.iter().cycle().skip(nth).take(copies.len()) {
+        let (member, place) = group.at(*column, at);
+        match topology.device(member).read(place, buf) {
+            Ok(()) => return Ok(()),
+            Err(error) => last = error.into(),
+        }
+    }
+    Err(last)
+}
+
+/// Writes to the copies of a mirror that are in use; one is enough.
+fn say_on(topology: &Topology, index: u16, at: u64, bytes: &[u8]) -> Result<(), PoolError> {
+    let group = topology.map.group(index);
+    if group.shape != Shape::Mirror {
+        return Err(PoolError::LockOnParity { at: ByteOffset(at) });
+    }
+    let mut result = Err(topology.too_many_lost(group));
+    for column in 0..group.columns.len() {
+        let (member, place) = group.at(column, at);
+        if topology.writable(member) {
+            let written = topology.device(member).write(place, bytes);
+            // One that is being filled is not read yet.
+            if topology.readable(member) && result.is_err() {
+                result = written.map_err(PoolError::from);
+            }
+        }
+    }
+    result
+}
 
 impl Pool {
     /// Runs all requests at once and waits for all; each one's `result` says how it ended. There
@@ -261,12 +395,12 @@ impl Pool {
     /// [`PoolError::Misaligned`], [`PoolError::PastEnd`].
     fn on_one<T>(
         &self,
+        topology: &Topology,
         at: ByteOffset,
         len: Bytes,
         each: impl FnOnce(&dyn Device, ByteOffset) -> T,
     ) -> Result<Option<T>, PoolError> {
-        let topology = self.0.topology.read();
-        self.0.check(&topology, at, len)?;
+        self.0.check(topology, at, len)?;
         let piece = topology.map.pieces(at, len).next().filter(|p| p.len == len);
         Ok(piece.and_then(|p| match p.place {
             Place::Member(member) => Some(each(&**topology.device(member), p.at)),
@@ -281,7 +415,10 @@ impl Pool {
     /// `buf` are then not defined).
     pub fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), PoolError> {
         let len = Bytes::from(buf.len());
-        match self.on_one(at, len, |device, at| device.read(at, buf))? {
+        let topology = self.0.topology.read();
+        let done = self.on_one(&topology, at, len, |device, at| device.read(at, buf))?;
+        drop(topology);
+        match done {
             Some(done) => Ok(done?),
             None => self.run_one(PoolRequest::read(at, buf)),
         }
@@ -294,11 +431,96 @@ impl Pool {
     pub fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), PoolError> {
         let len = Bytes::from(buf.len());
         let pass = self.1.pass()?;
-        if let Some(done) = self.on_one(at, len, |device, at| device.write(at, buf))? {
-            return Ok(done?);
+        let topology = self.0.enter()?;
+        let done = self.on_one(&topology, at, len, |device, at| device.write(at, buf))?;
+        let twin = topology.twin.is_some();
+        drop(topology);
+        if let Some(done) = done {
+            done?;
+            return if twin { self.0.heed_successor() } else { Ok(()) };
         }
         drop(pass);
         self.run_one(PoolRequest::write(at, buf))
+    }
+
+    /// As [`Pool::read`], for what is changed by compare-and-write: where there are copies, the one
+    /// that decides is read.
+    ///
+    /// # Errors
+    /// As [`Pool::read`].
+    pub fn read_lock(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), PoolError> {
+        self.read_copies(&*self.0.enter()?, at, buf, 0)
+    }
+
+    /// As [`Pool::read`], for what nodes say of themselves: waits for no epoch and no region, and
+    /// mends nothing. Where there are copies, the `nth` is read. A node that uses another epoch may
+    /// not write all that are read in this one: to hear of that all must be looked at.
+    ///
+    /// # Errors
+    /// As [`Pool::read`].
+    pub fn look(&self, at: ByteOffset, buf: &mut [u8], nth: usize) -> Result<(), PoolError> {
+        self.read_copies(&self.0.topology.read(), at, buf, nth)
+    }
+
+    /// How many copies [`Pool::look`] can tell apart, at most.
+    pub fn copies(&self) -> usize {
+        let topology = self.0.topology.read();
+        let mirrors = topology.map.groups().iter().filter(|g| g.shape == Shape::Mirror);
+        mirrors.map(|g| g.columns.len()).max().unwrap_or(1)
+    }
+
+    /// Reads a run of bare members or of mirrors, of each its `nth` copy, or the first one after it
+    /// that can be read.
+    fn read_copies(
+        &self,
+        topology: &Topology,
+        at: ByteOffset,
+        buf: &mut [u8],
+        nth: usize,
+    ) -> Result<(), PoolError> {
+        let len = Bytes::from(buf.len());
+        self.0.check(topology, at, len)?;
+        let mut rest = buf;
+        for piece in topology.map.pieces(at, len) {
+            let (now, later) = rest.split_at_mut(piece.len.to_usize());
+            rest = later;
+            match piece.place {
+                Place::Member(member) => topology.device(member).read(piece.at, now)?,
+                Place::Group(index) => {
+                    let group = topology.map.group(index);
+                    if group.shape != Shape::Mirror {
+                        return Err(PoolError::LockOnParity { at });
+                    }
+                    nth_copy(topology, group, piece.at.0, now, nth)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Pool::write`], for what a node says of itself: waits for no epoch and no region, and
+    /// is content if one copy has it.
+    ///
+    /// # Errors
+    /// As [`Pool::write`].
+    pub fn say(&self, at: ByteOffset, buf: &[u8]) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        let topology = self.0.topology.read();
+        let len = Bytes::from(buf.len());
+        self.0.check(&topology, at, len)?;
+        if topology.provisional {
+            return Err(PoolError::Provisional { name: topology.label.name.clone() });
+        }
+        let mut rest = buf;
+        for piece in topology.map.pieces(at, len) {
+            let (now, later) = rest.split_at(piece.len.to_usize());
+            rest = later;
+            match piece.place {
+                Place::Member(member) => topology.device(member).write(piece.at, now)?,
+                Place::Group(index) => say_on(&topology, index, piece.at.0, now)?,
+            }
+        }
+        Ok(())
     }
 
     /// Makes every write that has completed durable, on all members at once.
@@ -342,10 +564,19 @@ impl Pool {
         }
         let _pass = self.1.pass()?;
         // Units, zones and slices are multiples of the largest lock sector: never two pieces.
-        match self.on_one(at, len, |device, at| device.compare_and_write(at, expected, new))? {
-            Some(done) => Ok(done?),
-            None => self.0.compare_and_write_mirrored(at, expected, new),
+        let topology = self.0.enter()?;
+        let change = |device: &dyn Device, at| device.compare_and_write(at, expected, new);
+        let done = self.on_one(&topology, at, len, change)?;
+        let twin = topology.twin.is_some();
+        drop(topology);
+        let outcome = match done {
+            Some(done) => done?,
+            None => self.0.compare_and_write_mirrored(at, expected, new)?,
+        };
+        if twin {
+            self.0.heed_successor()?;
         }
+        Ok(outcome)
     }
 
     /// Tells the devices that a range holds nothing; what it reads as afterwards is not defined.
@@ -389,7 +620,7 @@ impl Pool {
         let mut on_groups: Vec<(ByteOffset, Bytes)> = Vec::new();
         {
             let _pass = self.1.pass()?;
-            let topology = self.0.topology.read();
+            let topology = self.0.enter()?;
             self.0.check(&topology, at, len)?;
             let call = |(m, at, len): (MemberIndex, ByteOffset, Bytes)| -> Result<(), PoolError> {
                 Ok(bare(&**topology.device(m), at, len)?)

@@ -20,6 +20,7 @@ pub mod assemble;
 mod clock;
 pub mod create;
 pub mod discover;
+mod epoch;
 pub mod error;
 pub mod group;
 pub mod io;
@@ -33,6 +34,7 @@ mod redundancy;
 pub mod reshape;
 pub mod restore;
 mod scrub;
+mod shared;
 mod topology;
 mod upkeep;
 
@@ -41,8 +43,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_device::{Device, IoCounters, Issued, MemoryDevice};
 use braid_format::label::{Label, SubpoolKind};
+use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use uuid::Uuid;
 
 pub use create::{CreateOptions, Hint, Plan};
@@ -56,9 +59,11 @@ pub use queue::{PoolOp, PoolQueue};
 
 pub use reshape::{AddOptions, Added, ChangeError, Destination, Moving, Removed};
 pub use scrub::{NoOracle, Oracle, Scrubbed};
+pub use shared::{EpochTag, HeldRegions, Hold, Others, RegionLocks};
 pub use upkeep::Progress;
 
 use liveness::HeldBytes;
+use shared::Shared;
 use topology::Topology;
 
 /// A member of an open pool.
@@ -105,6 +110,8 @@ pub struct PoolInfo {
     pub segments: Vec<SubpoolInfo>,
     /// Some bytes are mirrored or protected by parity.
     pub redundant: bool,
+    /// Node slots that have a redundancy log; `None`: the pool needs none.
+    pub log_slots: Option<u64>,
 }
 
 impl PoolInfo {
@@ -135,6 +142,7 @@ impl PoolInfo {
             segments: segments(label, &zones),
             zones,
             redundant: !map.groups().is_empty(),
+            log_slots: log_slots(label, map),
         }
     }
 
@@ -181,6 +189,10 @@ pub(crate) struct Inner {
     windows: AtomicU64,
     /// Batches of requests on groups so far, those of upkeep not counted.
     requests: AtomicU64,
+    /// The other nodes, where there can be any.
+    shared: RwLock<Option<Arc<Shared>>>,
+    /// Held by who asks whether the epoch is settled.
+    settling: Mutex<()>,
 }
 
 /// An open pool. A clone is another handle on the same pool; all methods take `&self` and may be
@@ -212,6 +224,8 @@ impl Pool {
             held: HeldBytes::default(),
             windows: AtomicU64::new(0),
             requests: AtomicU64::new(0),
+            shared: RwLock::default(),
+            settling: Mutex::default(),
         };
         Ok(Self(Arc::new(inner), Arc::default()))
     }
@@ -321,6 +335,14 @@ fn segments(label: &Label, zones: &[ZoneInfo]) -> Vec<SubpoolInfo> {
         width: Bytes(0),
     };
     with_widths(label.segments.iter().map(info).collect(), zones)
+}
+
+/// Slots for which every member in use has room for a log.
+fn log_slots(label: &Label, map: &Map) -> Option<u64> {
+    let used = map.members();
+    let starts = used.iter().filter_map(|m| label.members.get(usize::from(m.0)));
+    let least = starts.map(|m| LogPlace::slots(m.data_start)).min();
+    (!map.groups().is_empty()).then(|| least.unwrap_or(0))
 }
 
 /// Neighbouring segments of one kind are one subpool.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use braid_device::{CawOutcome, Device, DeviceError};
 use braid_format::label::{Label, MemberState};
-use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use uuid::Uuid;
 
@@ -14,11 +13,10 @@ use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::group::{Group, Shape};
 use crate::log::Reach;
-use crate::log::recover::{Recovered, recover};
+use crate::log::recover::{Found, Recovered};
 use crate::log::redo::flush_all;
 use crate::map::Place;
-use crate::members::write_epoch_on;
-use crate::reshape::evacuate::settle;
+use crate::shared::Hold;
 use crate::topology::Topology;
 
 /// A compare-and-write on all copies of a mirror.
@@ -46,84 +44,41 @@ pub(crate) fn carriers(label: &Label) -> Vec<usize> {
 }
 
 impl Inner {
-    /// Takes members that failed out of the pool: on return the labels of all others say so,
-    /// durably, and no request uses them any more.
-    ///
-    /// # Errors
-    /// The failure of the member that cannot be spared, or what kept the labels from being
-    /// written; the pool then goes on as it was.
-    pub fn lose(&self, lost: &Lost) -> Result<(), PoolError> {
-        let mut topology = self.topology.write();
-        let mut lost = lost.clone();
-        loop {
-            let mut next = next_epoch(&topology.label);
-            for (member, error) in &lost {
-                // Another request may have been first.
-                if topology.state(*member) == MemberState::Failed {
-                    continue;
-                }
-                if !topology.can_lose(*member) {
-                    return Err(error.clone().into());
-                }
-                if let Some(m) = next.members.get_mut(usize::from(member.0)) {
-                    m.state = MemberState::Failed;
-                    m.state_epoch = next.epoch;
-                }
-                tracing::error!(%error, member = topology.name(*member), "member failed");
-            }
-            if next.members == topology.label.members {
-                return Ok(());
-            }
-            settle(&mut next);
-            let devices = topology.devices.clone();
-            let next = Topology::new(next, devices)?;
-            let written = write_epoch_on(&next.devices, &next.label, &carriers(&next.label));
-            match written {
-                Ok(()) => {}
-                // One more that fails, now with its label.
-                Err((member, PoolError::Device { source }))
-                    if !lost.iter().any(|(m, _)| *m == member) =>
-                {
-                    lost.push((member, *source));
-                    continue;
-                }
-                Err((_, error)) => return Err(error),
-            }
-            tracing::error!(
-                pool = next.label.name,
-                epoch = next.label.epoch.0,
-                "the pool goes on without the failed member; replace it soon"
-            );
-            *topology = next.after(&topology);
-            // The log moves to the members that are left.
-            lost.clear();
-            rehome(&topology, &mut lost)?;
-            if lost.is_empty() {
-                return Ok(());
-            }
-        }
-    }
-
     /// Recovers slot `slot`'s log; for its own node, keeps it to be written.
+    ///
+    /// What it may change is held against other nodes, and with it every region that the dead life
+    /// still holds: none of their records names it afterwards.
     fn recover(&self, slot: u16, attach: bool) -> Result<Recovered, PoolError> {
         loop {
-            let mut topology = self.topology.write();
+            let found = Found::read(&*self.enter()?, slot);
+            let _held = match self.shared() {
+                Some(shared) => {
+                    let count = shared.regions.count();
+                    let mut locks = found.locks(&self.topology.read(), count);
+                    for lock in shared.regions.of_dead(slot)? {
+                        if let Err(i) = locks.binary_search_by_key(&lock, |l| l.0) {
+                            locks.insert(i, (lock, Hold::Alone));
+                        }
+                    }
+                    Some(shared.regions.hold(&locks)?)
+                }
+                None => None,
+            };
             let mut lost = Lost::new();
-            let recovered = recover(&topology, slot, &mut lost)?;
+            let recovered = found.make_whole(|| self.enter(), &mut lost)?;
             if let Some((recovered, log)) = recovered.filter(|_| lost.is_empty()) {
                 if attach {
-                    topology.log = Some(Arc::new(log));
+                    self.topology.write().log = Some(Arc::new(log));
                 }
                 return Ok(recovered);
             }
-            drop(topology);
             self.lose(&lost)?;
         }
     }
 
     /// Forgets noted regions that are no longer written, after a flush.
     pub fn clean_log(&self) {
-        let topology = self.topology.write();
+        let Ok(topology) = self.enter_alone() else { return };
         let mut lost = Lost::new();
         if let Some(log) = &topology.log {
             log.intents.clean(&topology, log.slot, &mut lost);
@@ -136,10 +91,22 @@ impl Inner {
         }
     }
 
+    /// What a region is given up with: no record of this node's log names it any more, so that what
+    /// others write there is not undone by a recovery of this node.
+    pub fn empty_ring(&self) -> Result<(), PoolError> {
+        let topology = self.topology.read();
+        let mut lost = Lost::new();
+        if let Some(log) = &topology.log {
+            log.redo.checkpoint(&topology, log.slot, &mut lost)?;
+        }
+        drop(topology);
+        if lost.is_empty() { Ok(()) } else { self.lose(&lost) }
+    }
+
     /// Empties the log: all members hold the same, durably.
     fn detach(&self) -> Result<(), PoolError> {
         loop {
-            let mut topology = self.topology.write();
+            let mut topology = self.enter_alone()?;
             let Some(log) = topology.log.clone() else { return Ok(()) };
             let mut lost = Lost::new();
             flush_all(&topology, &mut lost)?;
@@ -168,7 +135,7 @@ impl Inner {
     ) -> Result<CawOutcome, PoolError> {
         let mut again = false;
         loop {
-            let topology = self.topology.read();
+            let topology = self.enter()?;
             let len = Bytes::from(new.len());
             let past = PoolError::PastEnd { at, len, size: topology.map.size() };
             let piece = topology.map.pieces(at, len).next().filter(|p| p.len == len).ok_or(past)?;
@@ -314,23 +281,22 @@ impl crate::Pool {
         self.0.detach()
     }
 
+    /// Called when a region that this node wrote rows of parity in is given up: see
+    /// [`crate::RegionLocks`].
+    ///
+    /// # Errors
+    /// [`PoolError::Device`]: the region must be kept.
+    pub fn give_up_regions(&self) -> Result<(), PoolError> {
+        self.0.empty_ring()
+    }
+
     /// Whether this process keeps a redundancy log.
     pub fn is_attached(&self) -> bool {
         self.0.topology.read().log.is_some()
     }
 
-    /// Node slots that have a redundancy log; `None`: the pool needs none.
-    pub fn log_slots(&self) -> Option<u64> {
-        let topology = self.0.topology.read();
-        // A spare gets room for them when it steps in.
-        let used = topology.map.members().into_iter();
-        let used = used.filter_map(|m| topology.label.members.get(usize::from(m.0)));
-        let starts = used.map(|m| LogPlace::slots(m.data_start));
-        self.0.redundant.then(|| starts.min().unwrap_or(0))
-    }
-
     fn check_log(&self, slot: u16) -> Result<(), PoolError> {
-        match self.log_slots() {
+        match self.info().log_slots {
             Some(slots) if u64::from(slot) >= slots => Err(PoolError::NoLog { slot, slots }),
             _ => Ok(()),
         }

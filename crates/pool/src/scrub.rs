@@ -7,7 +7,9 @@
 //!
 //! What remains is reported and left alone: a guess could make the good copy like the bad one.
 
-use braid_device::{AlignedBuf, DeviceError};
+use std::time::Duration;
+
+use braid_device::{AlignedBuf, CawOutcome, DeviceError};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use crate::Pool;
@@ -94,9 +96,11 @@ impl Pool {
             let mut lost = Lost::new();
             {
                 let _pass = self.1.pass()?;
-                let topology = self.0.topology.read();
+                let _held = self.0.hold_bytes(ByteOffset(at), Bytes(to - at))?;
+                let topology = self.0.enter()?;
                 for stretch in stretches(&topology, at, to) {
-                    check(&topology, stretch, oracle, &mut report, &mut lost)?;
+                    let beside = self.0.shared().is_some();
+                    check(&topology, stretch, (oracle, beside), &mut report, &mut lost)?;
                 }
                 drop(topology);
                 if !lost.is_empty() {
@@ -126,8 +130,19 @@ impl Pool {
         nth: usize,
     ) -> Result<bool, PoolError> {
         let topology = self.0.topology.read();
-        self.0.check(&topology, at, Bytes::from(buf.len()))?;
+        let len = Bytes::from(buf.len());
+        self.0.check(&topology, at, len)?;
         let Some((index, offset)) = on_group(&topology, at, buf.len()) else { return Ok(false) };
+        let mirror = topology.map.group(index).shape == Shape::Mirror;
+        drop(topology);
+        // Parity is right only while nobody changes the row.
+        let _region = if mirror { None } else { self.0.hold_bytes(at, len)? };
+        let topology = self.0.topology.read();
+        let Some((index, offset)) =
+            on_group(&topology, at, buf.len()).filter(|on| *on == (index, offset))
+        else {
+            return Ok(false);
+        };
         let group = topology.map.group(index);
         let _held = topology.lock(index, vec![group.affected(offset, buf.len() as u64)]);
         match group.shape {
@@ -151,33 +166,76 @@ impl Pool {
         }
     }
 
-    /// Puts back `bytes`, known to be what was written at `at`, on whatever holds something else.
-    /// Parity is left as it is: it was computed from these bytes.
+    /// Mends `len` bytes at `at` of which some way to read them gives what is `good`: whatever
+    /// holds something else gets that. Parity is left as it is: it was computed from these bytes.
+    /// Nobody writes there meanwhile. Whether there was something good.
     ///
     /// # Errors
     /// [`PoolError::Device`] of a member that cannot be spared.
-    pub fn heal(&self, at: ByteOffset, bytes: &[u8]) -> Result<(), PoolError> {
+    pub fn heal(
+        &self,
+        at: ByteOffset,
+        len: Bytes,
+        good: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<bool, PoolError> {
         let _pass = self.1.pass()?;
+        let _held = self.0.hold_bytes(at, len)?;
+        let topology = self.0.enter()?;
+        self.0.check(&topology, at, len)?;
+        let Some((index, offset)) = on_group(&topology, at, len.to_usize()) else {
+            return Ok(false);
+        };
+        let group = topology.map.group(index);
+        let held = topology.lock(index, vec![group.affected(offset, len.0)]);
+        let Some((bytes, bad)) = tell_apart(&topology, group, (offset, len), good)? else {
+            return Ok(false);
+        };
         let mut lost = Lost::new();
-        {
-            let topology = self.0.topology.read();
-            self.0.check(&topology, at, Bytes::from(bytes.len()))?;
-            let Some((index, offset)) = on_group(&topology, at, bytes.len()) else {
-                return Ok(());
-            };
-            let group = topology.map.group(index);
-            let _held = topology.lock(index, vec![group.affected(offset, bytes.len() as u64)]);
-            for (column, from, piece) in pieces(group, offset, bytes) {
-                let (member, place) = group.at(column, from);
-                if topology.writable(member)
-                    && let Err(error) = topology.device(member).write(place, piece)
-                {
-                    lost.push((member, error));
-                }
+        for (column, from, piece) in pieces(group, offset, &bytes) {
+            let (member, place) = group.at(column, from);
+            if bad.contains(&column)
+                && let Err(error) = topology.device(member).write(place, piece)
+            {
+                lost.push((member, error));
             }
         }
-        if lost.is_empty() { Ok(()) } else { self.0.lose(&lost) }
+        drop(held);
+        drop(topology);
+        if !lost.is_empty() {
+            self.0.lose(&lost)?;
+        }
+        Ok(true)
     }
+}
+
+/// Of a group's bytes: what is good, and the columns that hold something else.
+fn tell_apart(
+    topology: &Topology,
+    group: &Group,
+    (offset, len): (u64, Bytes),
+    good: &dyn Fn(&[u8]) -> bool,
+) -> Result<Option<(AlignedBuf, Vec<usize>)>, PoolError> {
+    let mut bytes = AlignedBuf::zeroed(len.to_usize());
+    if let Shape::Parity { .. } = group.shape {
+        let units = group.units(offset, len.0).map(|u| group.column_of(u.row, u.place));
+        let columns: Vec<usize> = units.collect();
+        let bad = columns.first().map(|c| group.at(*c, 0).0);
+        crate::group::decode::decode_run(topology, group, offset, &mut bytes, bad)?;
+        return Ok(good(&bytes).then_some((bytes, columns)));
+    }
+    let (mut truth, mut bad) = (None, Vec::new());
+    for column in topology.copies(group) {
+        let (member, place) = group.at(column, offset);
+        let read = topology.device(member).read(place, &mut bytes).is_ok();
+        if !(read && good(&bytes)) {
+            bad.push(column);
+        } else if truth.is_none() {
+            let mut found = AlignedBuf::zeroed(len.to_usize());
+            found.copy_from_slice(&bytes);
+            truth = Some(found);
+        }
+    }
+    Ok(truth.map(|t| (t, bad)))
 }
 
 /// The group and its offset, if a range of the pool stands on one group in one piece.
@@ -225,10 +283,11 @@ fn stretches(topology: &Topology, from: u64, to: u64) -> Vec<Stretch> {
     all
 }
 
+/// `beside`: other nodes may compare-and-write meanwhile, and say that they live.
 fn check(
     topology: &Topology,
     stretch: Stretch,
-    oracle: &dyn Oracle,
+    (oracle, beside): (&dyn Oracle, bool),
     report: &mut Scrubbed,
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
@@ -241,7 +300,8 @@ fn check(
         let _held = topology.lock(stretch.group, vec![(at, end)]);
         match group.shape {
             Shape::Mirror => {
-                check_mirror(topology, group, (at, end), logical, oracle, report, lost)?;
+                let run = (at, end, logical);
+                check_mirror(topology, group, run, (oracle, beside), report, lost)?;
             }
             Shape::Parity { .. } => {
                 check_row(topology, group, at / step, logical, oracle, report, lost)?;
@@ -275,27 +335,47 @@ fn put(
     Ok(())
 }
 
-fn check_mirror(
-    topology: &Topology,
-    group: &Group,
-    (from, to): (u64, u64),
-    logical: u64,
-    oracle: &dyn Oracle,
-    report: &mut Scrubbed,
-    lost: &mut Lost,
-) -> Result<(), PoolError> {
-    let len = Bytes(to - from).to_usize();
-    let live: Vec<usize> = topology.copies(group).collect();
-    let mut copies: Vec<(usize, Option<AlignedBuf>)> = Vec::new();
-    for column in live {
+/// Times that copies which differ are read again, and pauses in between, before they do: others
+/// may just be changing them.
+const LOOKS: u32 = 5;
+const LOOK_PAUSE: Duration = Duration::from_millis(2);
+
+type Copies = Vec<(usize, Option<AlignedBuf>)>;
+
+/// A run of a mirror's bytes as each copy in sync has it.
+fn read_all(topology: &Topology, group: &Group, from: u64, len: usize) -> Copies {
+    let mut copies = Vec::new();
+    for column in topology.copies(group) {
         let (member, at) = group.at(column, from);
         let mut bytes = AlignedBuf::zeroed(len);
         let read = topology.device(member).read(at, &mut bytes);
         copies.push((column, read.is_ok().then_some(bytes)));
     }
-    if let [(_, Some(first)), rest @ ..] = &*copies
-        && rest.iter().all(|(_, c)| c.as_ref().is_some_and(|c| c[..] == first[..]))
-    {
+    copies
+}
+
+fn agree(copies: &Copies) -> bool {
+    matches!(&copies[..], [(_, Some(first)), rest @ ..]
+        if rest.iter().all(|(_, c)| c.as_ref().is_some_and(|c| c[..] == first[..])))
+}
+
+fn check_mirror(
+    topology: &Topology,
+    group: &Group,
+    (from, to, logical): (u64, u64, u64),
+    (oracle, beside): (&dyn Oracle, bool),
+    report: &mut Scrubbed,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let len = Bytes(to - from).to_usize();
+    let mut copies = read_all(topology, group, from, len);
+    for _ in 0..if beside { LOOKS } else { 0 } {
+        if !agree(&copies) {
+            std::thread::sleep(LOOK_PAUSE);
+            copies = read_all(topology, group, from, len);
+        }
+    }
+    if agree(&copies) {
         return Ok(());
     }
     let piece = oracle.grain();
@@ -322,10 +402,37 @@ fn check_mirror(
             continue;
         };
         for (column, bytes) in &said {
-            if bytes.as_ref() != Some(*truth) {
-                let (member, place) = group.at(*column, from + start as u64);
-                put(topology, member, place, truth, report, lost)?;
+            if bytes.as_ref() == Some(*truth) {
+                continue;
             }
+            let (member, place) = group.at(*column, from + start as u64);
+            match bytes {
+                Some(bytes) if beside => {
+                    exchange(topology, (member, place), (bytes, truth), report, lost)?;
+                }
+                _ => put(topology, member, place, truth, report, lost)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// As [`put`], where others may compare-and-write: what is no longer `old` is left alone.
+fn exchange(
+    topology: &Topology,
+    (member, at): (MemberIndex, ByteOffset),
+    (old, new): (&[u8], &[u8]),
+    report: &mut Scrubbed,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let sector = topology.label.lock_sector.to_usize();
+    let sectors = old.chunks(sector).zip(new.chunks(sector)).enumerate();
+    for (i, (old, new)) in sectors.filter(|(_, (old, new))| old != new) {
+        let at = at + Bytes::from(i * sector);
+        match topology.device(member).compare_and_write(at, old, new) {
+            Ok(CawOutcome::Written) => report.healed.0 += new.len() as u64,
+            Ok(CawOutcome::Mismatch(_)) | Err(DeviceError::ReadOnly { .. }) => {}
+            Err(error) => topology.spare(member, error, lost)?,
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 //! while no request is under way.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use braid_device::{CountedDevice, Device, DeviceError};
 use braid_format::MemberIndex;
@@ -16,6 +17,7 @@ use crate::log::Log;
 use crate::map::Map;
 use crate::reshape::evacuate::moving;
 use crate::reshape::twin::{Pair, Twin};
+use crate::shared::EpochTag;
 
 /// An epoch in use.
 #[derive(Debug)]
@@ -37,6 +39,8 @@ pub(crate) struct Topology {
     /// Members that were not found count as failed, but no label says so yet: nothing may be
     /// written.
     pub provisional: bool,
+    /// Every other node that lives uses this epoch too.
+    pub settled: AtomicBool,
 }
 
 impl Topology {
@@ -58,8 +62,18 @@ impl Topology {
             };
             Some(Pair::new(m.leaving, Twin::new(side(m.leaving)?, side(m.successor)?)))
         });
-        let topology =
-            Self { label, map, info, devices, twin, bare, locks, log: None, provisional: false };
+        let topology = Self {
+            label,
+            map,
+            info,
+            devices,
+            twin,
+            bare,
+            locks,
+            log: None,
+            provisional: false,
+            settled: AtomicBool::new(true),
+        };
         topology.enough()?;
         Ok(topology)
     }
@@ -79,6 +93,12 @@ impl Topology {
             *now = Pair { leaving: now.leaving, ..pair.clone() };
         }
         self
+    }
+
+    /// The epoch, as heartbeats name it.
+    pub fn tag(&self) -> EpochTag {
+        let epoch = u32::try_from(self.label.epoch.0 & u64::from(u32::MAX)).unwrap_or(0);
+        EpochTag { epoch, change: self.label.change_id.as_u64_pair().0 }
     }
 
     /// Whether what is in sync holds every byte of the pool.

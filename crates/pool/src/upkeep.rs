@@ -14,16 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use braid_device::{Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::{Bytes, MemberIndex};
-use parking_lot::{Mutex, RwLockWriteGuard};
+use parking_lot::Mutex;
 
+use crate::Pool;
 use crate::create::{Hint, admit, member_of};
 use crate::error::PoolError;
-use crate::group::engine::Lost;
 use crate::group::repair::{Span, fill};
-use crate::members::write_epoch_on;
-use crate::redundancy::{carriers, next_epoch, rehome};
-use crate::topology::Topology;
-use crate::{Inner, Pool};
+use crate::redundancy::next_epoch;
 
 /// Bytes of a column filled at a time, about.
 const CHUNK: u64 = 1 << 20;
@@ -37,31 +34,6 @@ pub struct Progress {
     pub done: Bytes,
     /// To do in all.
     pub total: Bytes,
-}
-
-impl Inner {
-    /// Puts `next` in force on all its carriers, with `devices`, and moves the redundancy log to
-    /// its homes there.
-    ///
-    /// # Errors
-    /// A member fails while its label is written: nothing has changed.
-    pub(crate) fn change(
-        &self,
-        mut topology: RwLockWriteGuard<'_, Topology>,
-        next: Label,
-        devices: Vec<Arc<dyn Device>>,
-    ) -> Result<(), PoolError> {
-        let next = Topology::new(next, devices)?;
-        // Before anybody can find the pool by its new members.
-        self.held.join(&next);
-        write_epoch_on(&next.devices, &next.label, &carriers(&next.label)).map_err(|e| e.1)?;
-        *topology = next.after(&topology);
-        self.held.part(&topology);
-        let mut lost = Lost::new();
-        rehome(&topology, &mut lost)?;
-        drop(topology);
-        if lost.is_empty() { Ok(()) } else { self.lose(&lost) }
-    }
 }
 
 /// The bytes of `device` that a member in place of `old` must have.
@@ -122,18 +94,26 @@ impl Pool {
         force: bool,
     ) -> Result<MemberIndex, PoolError> {
         let _pass = self.1.pass()?;
+        self.0.changing(move || self.try_add_spare(&device, force))
+    }
+
+    fn try_add_spare(
+        &self,
+        device: &Arc<dyn Device>,
+        force: bool,
+    ) -> Result<MemberIndex, PoolError> {
         let topology = self.0.topology.write();
-        admit(&device, topology.table(), topology.label.lock_sector, force)?;
+        admit(device, topology.table(), topology.label.lock_sector, force)?;
         let count = topology.label.members.len() + 1;
         let index = u16::try_from(count - 1).ok().filter(|_| count <= Label::MEMBERS_MAX);
         let index = index.ok_or(PoolError::TooManyMembers { count })?;
         let mut next = next_epoch(&topology.label);
-        let mut member = member_of(&device, &Hint::default())?;
+        let mut member = member_of(device, &Hint::default())?;
         member.state = MemberState::Spare;
         member.state_epoch = next.epoch;
         next.members.push(member);
         let mut devices = topology.devices.clone();
-        devices.push(device);
+        devices.push(device.clone());
         self.0.change(topology, next, devices)?;
         Ok(MemberIndex(index))
     }
@@ -150,6 +130,10 @@ impl Pool {
             // Asked often, and mostly in vain: the requests under way need not end for that.
             return Ok(None);
         }
+        self.0.changing(|| self.try_use_spare())
+    }
+
+    fn try_use_spare(&self) -> Result<Option<MemberIndex>, PoolError> {
         let topology = self.0.topology.write();
         let label = &topology.label;
         let with = |state| label.members.iter().enumerate().filter(move |(_, m)| m.state == state);
@@ -196,19 +180,23 @@ impl Pool {
             admit(&device, topology.table(), topology.label.lock_sector, force)?;
         }
         self.take_out(member)?;
+        self.0.changing(move || self.try_replace(member, &device))
+    }
+
+    fn try_replace(&self, member: MemberIndex, device: &Arc<dyn Device>) -> Result<(), PoolError> {
         let topology = self.0.topology.write();
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
         let Some(place) = next.members.get_mut(usize::from(member.0)) else {
             return Err(PoolError::NoSuchMember { member });
         };
-        let new = fits(&device, place)?;
+        let new = fits(device, place)?;
         let used = topology.map.members().contains(&member);
         let state = if used { MemberState::Rebuilding } else { MemberState::Active };
         *place = Member { state, state_epoch: epoch, ..new };
         let mut devices = topology.devices.clone();
         if let Some(d) = devices.get_mut(usize::from(member.0)) {
-            *d = device;
+            *d = device.clone();
         }
         self.0.change(topology, next, devices)
     }
@@ -297,11 +285,12 @@ impl Pool {
 
     fn fill_span(&self, span: Span, member: MemberIndex) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        let topology = self.0.topology.read();
+        let _held = self.0.hold_spans(&[span])?;
+        let topology = self.0.enter()?;
         if topology.state(member) != MemberState::Rebuilding {
             return Err(PoolError::NoSuchMember { member });
         }
-        let filled = fill(&topology, span, member);
+        let filled = fill(&topology, span, member, self.0.shared().is_some());
         drop(topology);
         if let Err(error) = filled? {
             self.0.lose(&vec![(member, error.clone())])?;
@@ -312,6 +301,10 @@ impl Pool {
 
     fn finish_rebuild(&self, member: MemberIndex) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
+        self.0.changing(|| self.try_finish_rebuild(member))
+    }
+
+    fn try_finish_rebuild(&self, member: MemberIndex) -> Result<(), PoolError> {
         let topology = self.0.topology.write();
         if topology.state(member) != MemberState::Rebuilding {
             return Err(PoolError::NoSuchMember { member });

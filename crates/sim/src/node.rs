@@ -324,6 +324,7 @@ impl World {
         let beat = Heartbeat {
             life,
             pool_epoch: 1,
+            pool_change: 0,
             sequence: process.sequence,
             free_delta: 0,
             inode_delta: 0,

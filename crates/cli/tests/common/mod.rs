@@ -110,8 +110,11 @@ pub struct Cluster {
 impl Cluster {
     /// `disks` sparse files of `mib` MiB each, striped, mounted `nodes` times.
     pub fn new(disks: usize, mib: u64, nodes: usize) -> Self {
-        let disks = Disks::new(disks, mib);
-        ok(&disks.with(&["create", "test"], &[]));
+        Self::of(Disks::new(disks, mib), nodes, &[])
+    }
+    /// As [`Cluster::new`], over these disks and with these options of `create`.
+    pub fn of(disks: Disks, nodes: usize, options: &[&str]) -> Self {
+        ok(&disks.with(&["create", "test"], options));
         let mut cluster = Self { disks, nodes: Vec::new() };
         for _ in 0..nodes {
             cluster.mount(&[]);

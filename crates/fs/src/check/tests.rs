@@ -450,7 +450,13 @@ fn what_was_made_anew_is_not_joined_as_what_it_was() {
         let areas = NodeAreas::from_superblock(&volume.sb).unwrap();
         let nodes = Arc::new(PoolNodes::new(volume.pool.clone(), areas));
         let core = Arc::default();
-        let recoverer = Arc::new(crate::recovery::Recoverer { volume: volume.clone(), core });
+        let recoverer = Arc::new(crate::recovery::Recoverer {
+            volume: volume.clone(),
+            core,
+            nodes: nodes.clone(),
+            join: JoinOptions::default(),
+            cluster: parking_lot::Mutex::default(),
+        });
         Membership::join(nodes, JoinOptions::default(), recoverer)
     };
     let image = || {

@@ -57,15 +57,7 @@ pub fn may_make(pool: &PoolInfo, options: &MakeOptions) -> Result<()> {
 }
 
 fn plan(pool: &PoolInfo, options: &MakeOptions) -> Result<Plan> {
-    let mut options = options.clone();
-    if pool.redundant {
-        // What one node knows of a failed member the others do not yet hear of in time.
-        if options.nodes.is_some_and(|n| n != 1) {
-            return Err(Error::Invalid("number of nodes: with mirrors or parity it is 1 as yet"));
-        }
-        options.nodes = Some(1);
-    }
-    Plan::new(&Space::of(pool)?, &options)
+    Plan::new(&Space::of(pool)?, options)
 }
 
 /// Writes a new, empty file system: fixed area, resource groups, root directory. `progress` gets
@@ -171,9 +163,7 @@ impl Maker<'_> {
 
     fn fixed_area(&self) -> Result<()> {
         let p = &self.plan;
-        self.plain_slots(p.named_start, u64::from(RawSuperblock::NAMED_COUNT), |_| {
-            MetaKind::Named
-        })?;
+        self.plain_slots(p.named_start, u64::from(p.named), |_| MetaKind::Named)?;
         self.plain_slots(p.plock_start, u64::from(RawSuperblock::PLOCK_COUNT), |_| {
             MetaKind::Plock
         })?;
@@ -353,7 +343,7 @@ impl Maker<'_> {
         sb.fs_uuid = uuid::Uuid::new_v4().into_bytes();
         sb.total_blocks.set(p.total_blocks);
         sb.node_slots.set(p.nodes);
-        sb.named_count.set(RawSuperblock::NAMED_COUNT);
+        sb.named_count.set(p.named);
         sb.plock_count.set(RawSuperblock::PLOCK_COUNT);
         sb.node_area_slots.set(RawSuperblock::AREA_SLOTS);
         sb.named_start.set(p.named_start);

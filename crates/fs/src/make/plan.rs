@@ -30,6 +30,9 @@ const GROUPS_PER_NODE: u64 = 4;
 const GROUPS_MIN: u64 = 4;
 /// Most groups.
 const GROUPS_MAX: u64 = 16_384;
+/// So much of a pool for one region lock.
+const REGION: Bytes = Bytes(64 << 20);
+const REGION_LOCKS_MIN: u64 = 16;
 /// Chunks of metadata that the shortest last group must hold.
 const LAST_GROUP_CHUNKS: u64 = 4;
 
@@ -42,6 +45,8 @@ pub(super) struct Space {
     pub first: SubpoolInfo,
     pub journal: Option<SubpoolInfo>,
     pub data: Option<SubpoolInfo>,
+    /// Nodes that have a redundancy log, where they need one.
+    pub log_slots: Option<u64>,
 }
 
 impl Space {
@@ -59,7 +64,8 @@ impl Space {
             None => first.kind == K::General,
             Some(_) => first.kind == K::Metadata && is(data, K::Data) && is(journal, K::Journal),
         };
-        let space = Self { size: pool.size, lock_sector: pool.lock_sector, first, journal, data };
+        let (size, lock_sector, log_slots) = (pool.size, pool.lock_sector, pool.log_slots);
+        let space = Self { size, lock_sector, first, journal, data, log_slots };
         if known { Ok(space) } else { Err(Error::Invalid(SUBPOOLS)) }
     }
 }
@@ -73,6 +79,8 @@ const SUBPOOLS: &str = "the pool's subpools (one for all; or one for metadata, o
 pub(super) struct Plan {
     pub geo: Geometry,
     pub nodes: u16,
+    /// Named locks, those of regions among them.
+    pub named: u16,
     pub total_blocks: u64,
     /// Blocks of the metadata subpool; 0 in a pool of one subpool.
     pub meta_blocks: u64,
@@ -107,6 +115,18 @@ fn default_journal(space: &Space, nodes: u16) -> Bytes {
     Bytes((share >> 20 << 20).clamp(JOURNAL_LEAST.get(), max.get()))
 }
 
+/// Named locks: those with a meaning, and, where several nodes may change one region of the pool,
+/// those of regions. Many regions share a lock in a large pool.
+fn named_locks(space: &Space, nodes: u16) -> u16 {
+    if nodes < 2 {
+        return RawSuperblock::NAMED_COUNT;
+    }
+    let regions = space.size.get() / REGION.get();
+    let most = u64::from(RawSuperblock::REGION_LOCKS_MAX);
+    let regions = u16::try_from(regions.clamp(REGION_LOCKS_MIN, most)).unwrap_or(u16::MAX);
+    RawSuperblock::NAMED_COUNT + regions
+}
+
 /// What a mount needs to begin: [`crate::journal::RING_IMAGES_MIN`] bodies, in whole blocks.
 fn journal_min(geo: Geometry) -> Bytes {
     let images = crate::journal::RING_IMAGES_MIN * geo.body_len() as u64;
@@ -137,7 +157,12 @@ impl Plan {
             return Err(Error::PoolTooSmall { have, need });
         }
         let geo = Geometry { block_size: options.block_size, lock_sector: space.lock_sector };
-        let nodes = options.nodes.unwrap_or_else(|| default_nodes(space));
+        let most = space.log_slots.unwrap_or(u64::MAX);
+        let most = u16::try_from(most).unwrap_or(u16::MAX);
+        let nodes = options.nodes.unwrap_or_else(|| default_nodes(space).min(most));
+        if nodes > most {
+            return Err(Error::TooManyNodes { nodes, most });
+        }
         if nodes == 0 || nodes > RawSuperblock::NODE_SLOTS_MAX {
             return Err(Error::Invalid("number of node slots (1 to 1024)"));
         }
@@ -147,7 +172,7 @@ impl Plan {
         if journal < least {
             return Err(Error::JournalTooSmall { size: journal, need: least });
         }
-        let mut plan = Self::fixed_area(geo, nodes, journal);
+        let mut plan = Self::fixed_area(geo, nodes, named_locks(space, nodes), journal);
         let shift = geo.block_size.shift();
         plan.copy = geo.block_size.block_of(copy_offset(space.first.len));
         plan.total_blocks = space.size.get() >> shift;
@@ -164,14 +189,14 @@ impl Plan {
         Ok(plan)
     }
 
-    fn fixed_area(geo: Geometry, nodes: u16, journal: Bytes) -> Self {
+    fn fixed_area(geo: Geometry, nodes: u16, named: u16, journal: Bytes) -> Self {
         let slot = geo.slot_blocks();
         let bs = geo.block_size;
         let records = Bytes(u64::from(nodes) * geo.lock_sector.get());
         // Kept even, so that everything after a packed area stands on a slot boundary.
         let record_blocks = bs.blocks_for(records).get().next_multiple_of(slot);
         let named_start = slot;
-        let plock_start = named_start + u64::from(RawSuperblock::NAMED_COUNT) * slot;
+        let plock_start = named_start + u64::from(named) * slot;
         let slot_area = plock_start + u64::from(RawSuperblock::PLOCK_COUNT) * slot;
         let heartbeat_area = slot_area + record_blocks;
         let node_area = heartbeat_area + record_blocks;
@@ -182,6 +207,7 @@ impl Plan {
         Self {
             geo,
             nodes,
+            named,
             total_blocks: 0,
             meta_blocks: 0,
             named_start,
@@ -292,6 +318,7 @@ mod tests {
     }
     fn one(size: u64, width: u64, sector: u64) -> Space {
         Space {
+            log_slots: None,
             size: Bytes(size),
             lock_sector: Bytes(sector),
             first: subpool(SubpoolKind::General, 0, size, width),
@@ -308,6 +335,7 @@ mod tests {
     fn apart(meta: u64, journal: u64, data: u64, width: u64) -> Space {
         use SubpoolKind as K;
         Space {
+            log_slots: None,
             size: Bytes(meta + journal + data),
             lock_sector: Bytes(512),
             first: subpool(K::Metadata, 0, meta, 0),

@@ -1,16 +1,19 @@
 //! This node's place in the cluster: joining, beating, watching, leaving.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use braid_format::node::{Heartbeat, RawHeartbeat, SlotDamage, SlotRecord, SlotState};
-use braid_format::{FormatError, Incarnation, LockNo, NodeId};
+use braid_format::{LockNo, NodeId};
+use braid_pool::EpochTag;
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use super::claim::{Claim, read_slots, say_damage, write_slot};
 use super::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
 use super::{
     Deltas, HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NotRecovered, Peers, Recover,
@@ -19,7 +22,6 @@ use crate::dlock::Hint;
 use crate::error::LockError;
 use crate::glock::LockManager;
 use crate::hints::HintSocket;
-use crate::store::{CawOutcome, torn_pauses};
 use crate::{Me, Mode};
 
 /// A node that could not write its heartbeat for so many beats withdraws.
@@ -49,13 +51,18 @@ struct Inner {
     origin: Instant,
     nonces: AtomicU64,
     manager: OnceLock<Weak<LockManager>>,
+    /// Locks of regions of the pool have a manager of their own.
+    regions: OnceLock<(Range<LockNo>, Weak<LockManager>)>,
     slots: RwLock<Vec<Cached>>,
     beats: Mutex<HashMap<NodeId, (Heartbeat, Instant)>>,
     deltas: Mutex<Deltas>,
     stop: (Mutex<bool>, Condvar),
+    /// The next heartbeat has news.
+    hurry: AtomicBool,
     /// Wakes the watcher: `None` to end.
-    watcher: Mutex<Option<Sender<Option<Recovery>>>>,
-    recovery: Mutex<Option<JoinHandle<()>>>,
+    watcher: Mutex<Option<Sender<Option<WatchEvent>>>>,
+    /// What the watcher has started.
+    errands: Mutex<Vec<JoinHandle<()>>>,
     /// Dead lives that this node is recovering and whose journals it has replayed: their holds
     /// count for nothing here, although their slots are not free yet.
     replayed: RwLock<Vec<Me>>,
@@ -81,6 +88,8 @@ impl Membership {
         let claim = Claim { store: &*store, options: &options, identity: &identity };
         let (mine, socket, life) = claim.any(&*recover)?;
         store.flush().map_err(LockError::NodeStore)?;
+        // The pool may have been changed by others who did not see this node yet.
+        store.follow().map_err(LockError::NodeStore)?;
         let me = mine.life;
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         let inner = Arc::new(Inner {
@@ -93,12 +102,14 @@ impl Membership {
             origin: Instant::now(),
             nonces: AtomicU64::new(random),
             manager: OnceLock::new(),
+            regions: OnceLock::new(),
             slots: RwLock::new(Vec::new()),
             beats: Mutex::new(HashMap::new()),
             deltas: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
+            hurry: AtomicBool::new(false),
             watcher: Mutex::new(None),
-            recovery: Mutex::new(None),
+            errands: Mutex::default(),
             replayed: RwLock::default(),
             store,
         });
@@ -151,6 +162,21 @@ impl Membership {
         if let Some(manager) = self.inner.manager() {
             manager.node_gone();
         }
+    }
+    /// Hints and wishes about the locks in `range`, which are of regions of the pool, go to
+    /// `manager`. Once, before [`Self::attach`].
+    pub fn attach_regions(&self, range: Range<LockNo>, manager: &Arc<LockManager>) {
+        self.inner.regions.set((range, Arc::downgrade(manager))).ok();
+    }
+    /// The next heartbeat is written at once.
+    pub fn announce(&self) {
+        self.inner.hurry.store(true, Ordering::Release);
+        let _stop = self.inner.stop.0.lock();
+        self.inner.stop.1.notify_all();
+    }
+    /// Whether this node was stopped, or has withdrawn.
+    pub fn has_ended(&self) -> bool {
+        self.inner.stopped() || self.inner.managers().any(|m| m.has_withdrawn())
     }
     /// Publishes this node's change of the counters with the next heartbeat.
     pub fn publish(&self, deltas: Deltas) {
@@ -224,14 +250,17 @@ impl Membership {
         }
         self.inner.socket.close();
         let here = std::thread::current().id();
-        let mut threads = std::mem::take(&mut *self.threads.lock());
-        // The watcher first, which starts recoveries; then what it has started.
-        threads.extend(self.inner.recovery.lock().take());
-        for thread in threads {
-            if thread.thread().id() != here && thread.join().is_err() {
-                tracing::error!("a membership thread panicked");
+        let threads = std::mem::take(&mut *self.threads.lock());
+        // The watcher first, then what it has started.
+        let join = |threads: Vec<JoinHandle<()>>| {
+            for thread in threads {
+                if thread.thread().id() != here && thread.join().is_err() {
+                    tracing::error!("a membership thread panicked");
+                }
             }
-        }
+        };
+        join(threads);
+        join(std::mem::take(&mut *self.inner.errands.lock()));
     }
 }
 
@@ -282,6 +311,17 @@ impl Inner {
     fn manager(&self) -> Option<Arc<LockManager>> {
         self.manager.get()?.upgrade()
     }
+    fn managers(&self) -> impl Iterator<Item = Arc<LockManager>> {
+        let regions = self.regions.get().and_then(|r| r.1.upgrade());
+        self.manager().into_iter().chain(regions)
+    }
+    /// Whose lock it is.
+    fn manager_of(&self, lock: LockNo) -> Option<Arc<LockManager>> {
+        match self.regions.get() {
+            Some((range, manager)) if range.contains(&lock) => manager.upgrade(),
+            _ => self.manager(),
+        }
+    }
     fn read_slots(&self) -> Result<Vec<SlotRecord>, LockError> {
         read_slots(&*self.store)
     }
@@ -321,7 +361,8 @@ impl Inner {
     fn beat(&self) {
         let mut beat = Heartbeat {
             life: self.me,
-            pool_epoch: self.options.pool_epoch,
+            pool_epoch: 0,
+            pool_change: 0,
             sequence: 0,
             free_delta: 0,
             inode_delta: 0,
@@ -333,11 +374,11 @@ impl Inner {
         let (stopped, condition) = &self.stop;
         loop {
             beat.sequence += 1;
+            EpochTag { epoch: beat.pool_epoch, change: beat.pool_change } = self.store.epoch();
             let deltas = *self.deltas.lock();
             (beat.free_delta, beat.inode_delta) = (deltas.free, deltas.inodes);
             beat.meta_delta = deltas.meta;
-            let manager = self.manager();
-            beat.wishes = manager.map_or_else(Vec::new, |m| m.wishes(RawHeartbeat::WISHES));
+            beat.wishes = self.wishes();
             beat.encode(&mut sector);
             match self.store.write_heartbeat(self.me.slot, &sector) {
                 Ok(()) => missed = 0,
@@ -350,7 +391,7 @@ impl Inner {
                 }
             }
             let mut stop = stopped.lock();
-            if !*stop {
+            if !*stop && !self.hurry.swap(false, Ordering::AcqRel) {
                 condition.wait_for(&mut stop, self.options.beat);
             }
             if *stop {
@@ -359,9 +400,20 @@ impl Inner {
         }
     }
 
+    /// What threads of this node have waited for longest, regions first: all else may wait for
+    /// them.
+    fn wishes(&self) -> Vec<(LockNo, Mode)> {
+        let most = RawHeartbeat::WISHES;
+        let of = |m: Option<Arc<LockManager>>| m.map_or_else(Vec::new, |m| m.wishes(most));
+        let mut all = of(self.regions.get().and_then(|r| r.1.upgrade()));
+        all.extend(of(self.manager()));
+        all.truncate(most);
+        all
+    }
+
     fn withdraw(&self, why: &str) {
         tracing::error!(node = ?self.me, "this node withdraws: {why}");
-        if let Some(manager) = self.manager() {
+        for manager in self.managers() {
             manager.withdraw();
         }
     }
@@ -375,7 +427,7 @@ impl Inner {
             }
             match received {
                 Ok(Some(hint)) => {
-                    let Some(manager) = self.manager() else { return };
+                    let Some(manager) = self.manager_of(hint.lock) else { return };
                     manager.hint(hint.lock, hint.hint);
                 }
                 Ok(None) => {}
@@ -388,12 +440,12 @@ impl Inner {
     }
 
     /// The watcher's life.
-    fn watch(self: &Arc<Self>, inbox: &Receiver<Option<Recovery>>) {
+    fn watch(self: &Arc<Self>, inbox: &Receiver<Option<WatchEvent>>) {
         let mut watch = Watch::new(self.me, self.identity.clone(), self.options.beat);
         let mut stubborn = HashMap::new();
         loop {
             let event = match inbox.recv_timeout(self.options.beat) {
-                Ok(Some(outcome)) => WatchEvent::Recovered(outcome),
+                Ok(Some(answer)) => answer,
                 Err(RecvTimeoutError::Timeout) => match self.sight() {
                     Ok(sight) => WatchEvent::Sight(sight),
                     Err(e) => {
@@ -410,8 +462,9 @@ impl Inner {
                     events.extend(self.perform(action));
                 }
             }
-            if looked && let Some(manager) = self.manager() {
-                self.heed_wishes(&manager, &mut stubborn);
+            if looked {
+                self.heed_epoch();
+                self.heed_wishes(&mut stubborn);
             }
         }
     }
@@ -446,26 +499,17 @@ impl Inner {
     fn perform(self: &Arc<Self>, action: WatchAction) -> Option<WatchEvent> {
         match action {
             WatchAction::Write { expected, new } => {
-                let written = self.write_slot(&expected, &new);
-                let written = written.unwrap_or_else(|e| {
-                    tracing::warn!("slot {}: {e}", new.life.slot);
-                    false
-                });
-                if written && new.damage != expected.damage {
-                    say_damage(&new);
-                }
-                if written
-                    && let Some(slot) = self.slots.write().get_mut(usize::from(new.life.slot.0))
-                {
-                    *slot = Cached::now(*new);
-                }
-                Some(WatchEvent::Wrote(written))
+                // Not by the watcher itself: while an epoch of the pool is not settled nobody
+                // compares and writes, and that may need the watcher's eyes.
+                let this = self.clone();
+                let run = move || WatchEvent::Wrote(this.change_slot(&expected, *new));
+                self.send_out("slot", run, WatchEvent::Wrote(false))
             }
             WatchAction::Recover(dead) => {
                 tracing::info!(?dead, "recovering a dead node");
                 let this = self.clone();
                 let run = move || {
-                    let outcome = match this.recover.recover(dead) {
+                    WatchEvent::Recovered(match this.recover.recover(dead, this.me) {
                         Ok(()) => Recovery::Done,
                         Err(NotRecovered::Damaged { damage, source }) => {
                             tracing::info!(?dead, "recovery is stopped: {source}");
@@ -475,22 +519,10 @@ impl Inner {
                             tracing::error!(?dead, "recovery failed: {e}");
                             Recovery::Failed
                         }
-                    };
-                    if let Some(watcher) = &*this.watcher.lock() {
-                        let _ = watcher.send(Some(outcome));
-                    }
+                    })
                 };
                 let name = format!("recover-{}", dead.slot);
-                match std::thread::Builder::new().name(name).spawn(run) {
-                    Ok(thread) => {
-                        *self.recovery.lock() = Some(thread);
-                        None
-                    }
-                    Err(e) => {
-                        tracing::error!("cannot start a thread: {e}");
-                        Some(WatchEvent::Recovered(Recovery::Failed))
-                    }
-                }
+                self.send_out(&name, run, WatchEvent::Recovered(Recovery::Failed))
             }
             WatchAction::Suspect(life) => {
                 tracing::warn!(?life, "silent, perhaps dead: needs a fence before recovery");
@@ -502,7 +534,7 @@ impl Inner {
             }
             WatchAction::Gone(life) => {
                 tracing::debug!(?life, "gone");
-                if let Some(manager) = self.manager() {
+                for manager in self.managers() {
                     manager.node_gone();
                 }
                 None
@@ -510,11 +542,63 @@ impl Inner {
         }
     }
 
-    fn heed_wishes(
-        &self,
-        manager: &Arc<LockManager>,
-        stubborn: &mut HashMap<(Me, LockNo), (u32, u64)>,
-    ) {
+    /// Does what takes time in a thread of its own; the answer comes to the watcher. `failed`: what
+    /// is answered when there is no thread.
+    fn send_out(
+        self: &Arc<Self>,
+        name: &str,
+        errand: impl FnOnce() -> WatchEvent + Send + 'static,
+        failed: WatchEvent,
+    ) -> Option<WatchEvent> {
+        let this = self.clone();
+        let run = move || {
+            let answer = errand();
+            if let Some(watcher) = &*this.watcher.lock() {
+                let _ = watcher.send(Some(answer));
+            }
+        };
+        match std::thread::Builder::new().name(name.to_owned()).spawn(run) {
+            Ok(thread) => {
+                let mut errands = self.errands.lock();
+                errands.retain(|e| !e.is_finished());
+                errands.push(thread);
+                None
+            }
+            Err(e) => {
+                tracing::error!("cannot start a thread: {e}");
+                Some(failed)
+            }
+        }
+    }
+
+    fn change_slot(&self, expected: &SlotRecord, new: SlotRecord) -> bool {
+        let written = self.write_slot(expected, &new).unwrap_or_else(|e| {
+            tracing::warn!("slot {}: {e}", new.life.slot);
+            false
+        });
+        if written && new.damage != expected.damage {
+            say_damage(&new);
+        }
+        if written && let Some(slot) = self.slots.write().get_mut(usize::from(new.life.slot.0)) {
+            *slot = Cached::now(new);
+        }
+        written
+    }
+
+    /// Another node may have changed the pool.
+    fn heed_epoch(&self) {
+        let mine = self.store.epoch();
+        let other = {
+            let (slots, beats) = (self.slots.read(), self.beats.lock());
+            let mut lives = slots.iter().filter(|s| s.record.state != SlotState::Free);
+            lives.any(|s| beats.get(&s.record.life.slot).is_some_and(|b| tag_of(&b.0) != mine))
+        };
+        if other && let Err(e) = self.store.follow() {
+            self.withdraw(&format!("it cannot follow a change of the pool: {e}"));
+        }
+    }
+
+    fn heed_wishes(&self, stubborn: &mut HashMap<(Me, LockNo), (u32, u64)>) {
         let wishes: Vec<(Me, u64, LockNo, Mode)> = {
             let beats = self.beats.lock();
             let others = beats.values().map(|b| &b.0).filter(|b| b.life != self.me);
@@ -531,6 +615,7 @@ impl Inner {
                 continue;
             }
             (*count, *last) = (*count + 1, sequence);
+            let Some(manager) = self.manager_of(lock) else { continue };
             if *count % STUBBORN_BEATS == 0 {
                 manager.hint(lock, Hint::Wanted(mode));
             } else {
@@ -540,231 +625,6 @@ impl Inner {
     }
 }
 
-fn read_slots(store: &dyn NodeStore) -> Result<Vec<SlotRecord>, LockError> {
-    let bytes = store.read_slots().map_err(LockError::NodeStore)?;
-    let sectors = bytes.chunks_exact(store.sector_len());
-    (0..store.slots())
-        .map(NodeId)
-        .zip(sectors)
-        .map(|(slot, s)| decode_slot(store, slot, s))
-        .collect()
-}
-
-/// A record read in one piece with others may be torn; alone it is not for long.
-fn decode_slot(store: &dyn NodeStore, slot: NodeId, bytes: &[u8]) -> Result<SlotRecord, LockError> {
-    let mut decoded = SlotRecord::decode(bytes, slot);
-    for pause in torn_pauses() {
-        if !matches!(decoded, Err(FormatError::ChecksumMismatch { .. })) {
-            break;
-        }
-        std::thread::sleep(pause);
-        let again = store.read_slot(slot).map_err(LockError::NodeStore)?;
-        decoded = SlotRecord::decode(&again, slot);
-    }
-    decoded.map_err(|source| LockError::Slot { slot, source })
-}
-
-fn write_slot(
-    store: &dyn NodeStore,
-    expected: &SlotRecord,
-    new: &SlotRecord,
-) -> Result<bool, LockError> {
-    let slot = new.life.slot;
-    let mut bytes = vec![0; 2 * store.sector_len()];
-    let (old_bytes, new_bytes) = bytes.split_at_mut(store.sector_len());
-    expected.encode(old_bytes);
-    new.encode(new_bytes);
-    match store.compare_and_write_slot(slot, old_bytes, new_bytes) {
-        Ok(CawOutcome::Written) => Ok(true),
-        // Our own earlier attempt, whose answer was lost, may be what stands.
-        Ok(CawOutcome::Mismatch(stands)) => Ok(stands == new_bytes),
-        Err(_) => {
-            let stands = store.read_slot(slot).map_err(LockError::NodeStore)?;
-            Ok(stands == new_bytes)
-        }
-    }
-}
-
-fn describe(damage: SlotDamage) -> String {
-    format!("its {} is damaged (block {})", damage.part.name(), damage.block)
-}
-
-/// Once for each damage, by the node that met it.
-fn say_damage(record: &SlotRecord) {
-    let Some(damage) = record.damage else { return };
-    let locks = if damage.replayed { "" } else { "; what it held locked gives EIO" };
-    tracing::error!(
-        node = ?record.life,
-        "a dead node cannot be recovered: {}{locks}; run `braid check --repair` after unmounting all nodes",
-        describe(damage),
-    );
-}
-
-/// What is needed to claim a slot.
-struct Claim<'a> {
-    store: &'a dyn NodeStore,
-    options: &'a JoinOptions,
-    identity: &'a HostIdentity,
-}
-
-type Claimed = (SlotRecord, HintSocket, Box<dyn Send + Sync>);
-
-impl Claim<'_> {
-    fn any(&self, recover: &dyn Recover) -> Result<Claimed, LockError> {
-        let slots = self.store.slots();
-        let records = match self.options.slot {
-            Some(slot) if slot.0 >= slots => return Err(LockError::NoSuchSlot { slot, slots }),
-            Some(slot) => {
-                let bytes = self.store.read_slot(slot).map_err(LockError::NodeStore)?;
-                vec![decode_slot(self.store, slot, &bytes)?]
-            }
-            None => read_slots(self.store)?,
-        };
-        for record in records.iter().filter(|r| r.state == SlotState::Free) {
-            if let Some(claimed) = self.free(record, recover)? {
-                return Ok(claimed);
-            }
-        }
-        let quiet = self.quiet(&records)?;
-        let mut damaged = None;
-        for record in records.iter().filter(|r| r.state != SlotState::Free) {
-            match self.dead(record, &quiet, recover) {
-                Ok(Some(claimed)) => return Ok(claimed),
-                Ok(None) => {}
-                // Another slot will do.
-                Err(e @ LockError::Damaged { .. }) => damaged = damaged.or(Some(e)),
-                Err(e) => return Err(e),
-            }
-        }
-        if let Some(e) = damaged {
-            return Err(e);
-        }
-        match (self.options.slot, records.first()) {
-            (Some(slot), Some(r)) => {
-                Err(LockError::SlotTaken { slot, holder: r.life, host: r.host.as_str().into() })
-            }
-            _ => Err(LockError::NoFreeSlot { slots }),
-        }
-    }
-
-    /// Takes a free slot, unless another is faster.
-    fn free(
-        &self,
-        record: &SlotRecord,
-        recover: &dyn Recover,
-    ) -> Result<Option<Claimed>, LockError> {
-        let slot = record.life.slot;
-        let Some(life) = self.store.lock_life(slot).map_err(LockError::NodeStore)? else {
-            return Ok(None);
-        };
-        recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
-        let (mine, socket) = self.active(record)?;
-        Ok(write_slot(self.store, record, &mine)?.then_some((mine, socket, life)))
-    }
-
-    /// Takes over the slot of a node of this host that is provably dead, after recovering it.
-    fn dead(
-        &self,
-        record: &SlotRecord,
-        quiet: &[NodeId],
-        recover: &dyn Recover,
-    ) -> Result<Option<Claimed>, LockError> {
-        let same_boot = record.boot_id == self.identity.boot_id;
-        // While another recovers it, it will be free soon; that one may be dead too, though.
-        let recovered_by_other = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
-        let fenced = (same_boot || quiet.contains(&record.life.slot)) && !recovered_by_other;
-        if !fenced {
-            // Found by a node that may live yet, or has left since.
-            return record.damage.map_or(Ok(None), |d| {
-                let source: Box<dyn std::error::Error + Send + Sync> = describe(d).into();
-                Err(LockError::Damaged { node: record.life, source: source.into() })
-            });
-        }
-        let slot = record.life.slot;
-        let Some(life) = self.store.lock_life(slot).map_err(LockError::NodeStore)? else {
-            return Ok(None);
-        };
-        recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
-        let (mut mine, socket) = self.active(record)?;
-        let mut taking = mine.clone();
-        taking.state = SlotState::Recovering;
-        taking.recoverer = Some(mine.life);
-        taking.life = record.life;
-        taking.damage = record.damage;
-        if !write_slot(self.store, record, &taking)? {
-            return Ok(None);
-        }
-        tracing::info!(dead = ?record.life, "recovering a dead node in order to take its slot");
-        match recover.recover(record.life) {
-            Ok(()) => {}
-            Err(NotRecovered::Damaged { damage, source }) => {
-                mine.nonce = mine.nonce.wrapping_add(1);
-                let noted =
-                    SlotRecord { damage: Some(damage), nonce: mine.nonce, ..taking.clone() };
-                write_slot(self.store, &taking, &noted)?;
-                say_damage(&noted);
-                return Err(LockError::Damaged { node: record.life, source: source.into() });
-            }
-            Err(NotRecovered::Failed(e)) => {
-                return Err(LockError::Recovery { node: record.life, source: e.into() });
-            }
-        }
-        mine.nonce = mine.nonce.wrapping_add(1);
-        Ok(write_slot(self.store, &taking, &mine)?.then_some((mine, socket, life)))
-    }
-
-    /// Slots of earlier boots of this host that stay silent for a while (see
-    /// [`Watch::EARLIER_BOOT_BEATS`]).
-    fn quiet(&self, records: &[SlotRecord]) -> Result<Vec<NodeId>, LockError> {
-        let earlier = |r: &&SlotRecord| {
-            r.state != SlotState::Free
-                && r.boot_id != self.identity.boot_id
-                && r.machine_id == self.identity.machine_id
-                && r.machine_id != [0; 16]
-                && r.host == self.identity.host
-        };
-        let slots: Vec<NodeId> = records.iter().filter(earlier).map(|r| r.life.slot).collect();
-        if slots.is_empty() {
-            return Ok(slots);
-        }
-        let before = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        std::thread::sleep(self.options.beat * (Watch::EARLIER_BOOT_BEATS + 1));
-        let after = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let len = self.store.sector_len();
-        let same = |slot: &NodeId| {
-            let range = usize::from(slot.0) * len..(usize::from(slot.0) + 1) * len;
-            before.get(range.clone()) == after.get(range)
-        };
-        Ok(slots.into_iter().filter(same).collect())
-    }
-
-    /// The record of the next life of a slot, and its socket.
-    fn active(&self, record: &SlotRecord) -> Result<(SlotRecord, HintSocket), LockError> {
-        let slot = record.life.slot;
-        // A recoverer that died while it took the slot over had named its own life already.
-        let last = record.recoverer.filter(|by| by.slot == slot).unwrap_or(record.life);
-        let life = Me { slot, incarnation: Incarnation(last.incarnation.0.wrapping_add(1)) };
-        let socket = HintSocket::bind(self.store.fs_uuid(), life).map_err(|e| LockError::Os {
-            what: "cannot make the hint socket",
-            source: Arc::new(e),
-        })?;
-        let uuid = uuid::Uuid::new_v4();
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let mine = SlotRecord {
-            life,
-            state: SlotState::Active,
-            recoverer: None,
-            pid: std::process::id(),
-            nonce: uuid.as_u64_pair().0,
-            since: since.map_or(0, |d| d.as_secs()),
-            node_uuid: uuid.into_bytes(),
-            boot_id: self.identity.boot_id,
-            machine_id: self.identity.machine_id,
-            host: self.identity.host.clone(),
-            address: socket.address(),
-            mount_point: self.options.mount_point.display().to_string(),
-            damage: None,
-        };
-        Ok((mine, socket))
-    }
+pub(super) fn tag_of(beat: &Heartbeat) -> EpochTag {
+    EpochTag { epoch: beat.pool_epoch, change: beat.pool_change }
 }

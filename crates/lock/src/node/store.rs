@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use braid_format::node::SlotRecord;
+use braid_format::node::{Heartbeat, SlotRecord};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, NodeId};
-use braid_pool::Pool;
+use braid_pool::{EpochTag, Pool};
 use parking_lot::Mutex;
 
 use crate::error::StoreError;
@@ -50,6 +50,17 @@ pub trait NodeStore: Send + Sync {
     /// # Errors
     /// The device's.
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError>;
+    /// The epoch of the pool in use here.
+    fn epoch(&self) -> EpochTag {
+        EpochTag::default()
+    }
+    /// Uses the epoch that the pool's labels say; whether it is another than before.
+    ///
+    /// # Errors
+    /// This node cannot go on.
+    fn follow(&self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
     /// Makes all completed writes durable. A slot must not turn back into a free one in a power
     /// cut once its node has written to its journal.
     ///
@@ -140,10 +151,23 @@ impl PoolNodes {
         let within = Bytes(u64::from(slot.0) * self.areas.lock_sector.0);
         self.areas.block_size.offset_of(area) + within
     }
-    fn read_area(&self, area: BlockNo) -> Result<Vec<u8>, StoreError> {
+    fn read_area(&self, area: BlockNo, copy: usize) -> Result<Vec<u8>, StoreError> {
         let mut bytes = vec![0; usize::from(self.areas.node_slots) * self.sector_len()];
-        self.pool.read(self.at(area, NodeId(0)), &mut bytes)?;
+        self.pool.look(self.at(area, NodeId(0)), &mut bytes, copy)?;
         Ok(bytes)
+    }
+    /// Takes over the sectors of `other` that hold later heartbeats.
+    fn take_later(&self, bytes: &mut [u8], other: &[u8]) {
+        let sectors = bytes.chunks_exact_mut(self.sector_len());
+        let others = other.chunks_exact(self.sector_len());
+        for (slot, (sector, other)) in (0_u16..).zip(sectors.zip(others)) {
+            let when = |s: &[u8]| {
+                Heartbeat::decode(s, NodeId(slot)).map(|b| (b.life.incarnation, b.sequence)).ok()
+            };
+            if sector != other && when(other) > when(sector) {
+                sector.copy_from_slice(other);
+            }
+        }
     }
     fn byte(slot: NodeId) -> u64 {
         Self::FIRST_BYTE + u64::from(slot.0)
@@ -161,11 +185,11 @@ impl NodeStore for PoolNodes {
         self.areas.fs_uuid
     }
     fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
-        self.read_area(self.areas.slot_area)
+        self.read_area(self.areas.slot_area, 0)
     }
     fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
         let mut bytes = vec![0; self.sector_len()];
-        self.pool.read(self.at(self.areas.slot_area, slot), &mut bytes)?;
+        self.pool.look(self.at(self.areas.slot_area, slot), &mut bytes, 0)?;
         Ok(bytes)
     }
     fn compare_and_write_slot(
@@ -178,10 +202,21 @@ impl NodeStore for PoolNodes {
         Ok(self.pool.compare_and_write(at, expected, new)?)
     }
     fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {
-        self.read_area(self.areas.heartbeat_area)
+        let mut bytes = self.read_area(self.areas.heartbeat_area, 0)?;
+        for copy in 1..self.pool.copies() {
+            let other = self.read_area(self.areas.heartbeat_area, copy)?;
+            self.take_later(&mut bytes, &other);
+        }
+        Ok(bytes)
     }
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
-        Ok(self.pool.write(self.at(self.areas.heartbeat_area, slot), bytes)?)
+        Ok(self.pool.say(self.at(self.areas.heartbeat_area, slot), bytes)?)
+    }
+    fn epoch(&self) -> EpochTag {
+        self.pool.epoch_tag()
+    }
+    fn follow(&self) -> Result<bool, StoreError> {
+        Ok(self.pool.follow()?)
     }
     fn flush(&self) -> Result<(), StoreError> {
         Ok(self.pool.flush()?)

@@ -17,7 +17,7 @@ struct Log {
     damage: Mutex<Option<SlotDamage>>,
 }
 impl Recover for Log {
-    fn recover(&self, dead: Me) -> Result<(), NotRecovered> {
+    fn recover(&self, dead: Me, _: Me) -> Result<(), NotRecovered> {
         let mut fail = self.fail.lock();
         if *fail > 0 {
             *fail -= 1;

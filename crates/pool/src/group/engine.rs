@@ -68,6 +68,8 @@ pub(crate) struct Outcome {
     pub failures: Vec<(u32, PoolError)>,
     /// Members to take out. Unless that is done, no write of the batch counts as done.
     pub lost: Lost,
+    /// Reads that must go around a column, and have not: by request.
+    pub again: SmallVec<[u32; 1]>,
 }
 
 /// What a device request of the second stage is for.
@@ -81,11 +83,14 @@ enum Tag {
     Read { owner: u32, group: u16, at: u64, member: MemberIndex },
 }
 
-/// Runs a batch: `bare` requests as they are, with their owners, and `work` on groups.
+/// Runs a batch: `bare` requests as they are, with their owners, and `work` on groups. `around`:
+/// reads that a column does not serve are served by the others, and what could not be read is
+/// written anew; else they are only named.
 pub(crate) fn execute<'a>(
     topology: &'a Topology,
     bare: Vec<(u32, Request<'a>)>,
     work: Work<'a>,
+    around: bool,
 ) -> Outcome {
     let mut outcome = Outcome::default();
     let mut work = work;
@@ -118,6 +123,11 @@ pub(crate) fn execute<'a>(
     }
     stage.run(&mut outcome, &mut again);
     drop(held);
+    if !around {
+        outcome.again.extend(again.iter().map(|a| a.owner));
+        outcome.again.dedup();
+        return outcome;
+    }
     for failed in again {
         failed.recover(topology, &mut outcome);
     }

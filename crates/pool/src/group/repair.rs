@@ -8,6 +8,7 @@ use super::engine::Lost;
 use super::{Group, Shape, code};
 use crate::error::PoolError;
 use crate::map::Place;
+use crate::redundancy::{Side, follow};
 use crate::topology::Topology;
 
 /// Bytes of a mirror compared at a time.
@@ -61,7 +62,8 @@ pub(crate) fn resync(
     Ok(Bytes(changed))
 }
 
-/// Gives every copy of a mirror what reads are given; bytes that differed.
+/// Gives every copy of a mirror what the first holds, which compare-and-writes go by; bytes that
+/// differed.
 fn equalize(
     topology: &Topology,
     group: &Group,
@@ -69,8 +71,7 @@ fn equalize(
     to: u64,
     lost: &mut Lost,
 ) -> Result<u64, PoolError> {
-    let live: Vec<usize> = topology.copies(group).collect();
-    let Some(source) = live.get(Group::turn(from, live.len())).copied() else { return Ok(0) };
+    let Some(source) = topology.copies(group).next() else { return Ok(0) };
     let mut truth = AlignedBuf::zeroed(Bytes(to - from).to_usize());
     let mut other = AlignedBuf::zeroed(truth.len());
     let (member, at) = group.at(source, from);
@@ -92,9 +93,45 @@ fn equalize(
         changed += differing(&truth, &other);
         if let Err(error) = device.write(at, &truth) {
             topology.spare(member, error, lost)?;
+            continue;
+        }
+        match catch_up(topology, group, (source, column), from, &truth) {
+            Ok(()) => {}
+            Err(Side::Follower(error)) => topology.spare(member, error, lost)?,
+            Err(Side::Arbiter(error)) => topology.spare(group.at(source, from).0, error, lost)?,
         }
     }
     Ok(changed)
+}
+
+/// Compare-and-writes wait for no region: what they changed on the copy `source` of a mirror while
+/// `copied` went from there to the copy `target` is brought after it, sector by sector.
+fn catch_up(
+    topology: &Topology,
+    group: &Group,
+    (source, target): (usize, usize),
+    from: u64,
+    copied: &[u8],
+) -> Result<(), Side> {
+    let sector = topology.label.lock_sector.to_usize();
+    let (arbiter, at) = group.at(source, from);
+    let (follower, there) = group.at(target, from);
+    let (arbiter, follower) = (topology.device(arbiter), topology.device(follower));
+    let mut before = AlignedBuf::zeroed(copied.len());
+    before.copy_from_slice(copied);
+    let mut now = AlignedBuf::zeroed(copied.len());
+    loop {
+        arbiter.read(at, &mut now).map_err(Side::Arbiter)?;
+        if now[..] == before[..] {
+            return Ok(());
+        }
+        let sectors = now.chunks(sector).zip(before.chunks(sector)).enumerate();
+        for (i, _) in sectors.filter(|(_, (now, before))| now != before) {
+            let within = Bytes::from(i * sector);
+            follow(&**arbiter, at + within, &**follower, there + within, sector)?;
+        }
+        std::mem::swap(&mut now, &mut before);
+    }
 }
 
 /// Bytes in sectors that differ.
@@ -160,7 +197,7 @@ fn recompute(
 /// Fills what `member` holds of a group's bytes `from..to` (whole rows where there is parity) from
 /// the other columns.
 ///
-/// How writing it ended is the inner result.
+/// How writing it ended is the inner result. `shared`: other nodes may compare-and-write meanwhile.
 ///
 /// # Errors
 /// The others do not have it.
@@ -168,6 +205,7 @@ pub(crate) fn fill(
     topology: &Topology,
     span: Span,
     member: MemberIndex,
+    shared: bool,
 ) -> Result<Result<(), DeviceError>, PoolError> {
     let (index, from, to) = span;
     let group = topology.map.group(index);
@@ -178,7 +216,14 @@ pub(crate) fn fill(
         let mut bytes = AlignedBuf::zeroed(Bytes(to - from).to_usize());
         super::engine::other_copy(topology, group, from, &mut bytes, Some(member))?;
         let (_, at) = group.at(column, from);
-        return Ok(device.write(at, &bytes));
+        let written = device.write(at, &bytes);
+        let source = topology.copies(group).find(|c| *c != column);
+        let (true, Ok(()), Some(source)) = (shared, &written, source) else { return Ok(written) };
+        return match catch_up(topology, group, (source, column), from, &bytes) {
+            Ok(()) => Ok(Ok(())),
+            Err(Side::Follower(error)) => Ok(Err(error)),
+            Err(Side::Arbiter(error)) => Err(error.into()),
+        };
     };
     let row_len = group.row_len().unwrap_or(unit);
     for row in from / row_len..to / row_len {

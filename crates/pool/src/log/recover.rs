@@ -8,13 +8,15 @@ use std::collections::BTreeSet;
 use braid_device::AlignedBuf;
 use braid_format::redundancy::{LogPlace, RawIntents};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
+use parking_lot::RwLockReadGuard;
 
 use super::intents::{self, Intents};
 use super::redo::{self, Redo, flush_all};
 use super::{Log, candidates};
 use crate::error::PoolError;
 use crate::group::engine::Lost;
-use crate::group::repair;
+use crate::group::{Shape, repair};
+use crate::shared::{Hold, Locks, add_locks};
 use crate::topology::Topology;
 
 /// What a recovery has done.
@@ -29,7 +31,8 @@ pub struct Recovered {
 }
 
 /// What the members say of a slot's log.
-struct Found {
+pub(crate) struct Found {
+    slot: u16,
     /// Highest generation, and its tail's number and place.
     header: Option<(u64, u64, u64)>,
     /// Highest sequence of an intent sector.
@@ -46,10 +49,10 @@ fn read(topology: &Topology, member: MemberIndex, at: ByteOffset, len: u64) -> O
 }
 
 impl Found {
-    fn read(topology: &Topology, slot: u16) -> Self {
+    pub fn read(topology: &Topology, slot: u16) -> Self {
         let pool = topology.label.pool.into_bytes();
         let shift = RawIntents::region_shift(topology.map.size());
-        let mut found = Self { header: None, sequence: 0, shift, noted: BTreeSet::new() };
+        let mut found = Self { slot, header: None, sequence: 0, shift, noted: BTreeSet::new() };
         let homes = candidates(topology, slot);
         for (member, place) in &homes {
             for copy in 0..2 {
@@ -94,56 +97,96 @@ impl Found {
     }
 }
 
-/// Repeats and repairs what a slot's log says, and empties it. The slot's node is dead, or not yet
-/// alive; the caller alone recovers it. The log is returned ready for use; `None`: members failed on
-/// the way, and all must be done again without them.
-///
-/// # Errors
-/// Too many members fail. It may be tried again.
-pub(crate) fn recover(
-    topology: &Topology,
-    slot: u16,
-    lost: &mut Lost,
-) -> Result<Option<(Recovered, Log)>, PoolError> {
-    let found = Found::read(topology, slot);
-    let mut recovered = Recovered::default();
-    let (generation, mut sequence, offset) = found.header.unwrap_or((0, 1, 0));
-    if found.header.is_some() {
-        let repeated = repeat(topology, slot, sequence, offset, lost)?;
-        recovered.records = repeated.0;
-        sequence = repeated.1;
-        flush_all(topology, lost)?;
+impl Found {
+    /// The pool's bytes of a noted region.
+    fn region(&self, region: u64, topology: &Topology) -> (u64, u64) {
+        let to = ((region + 1) << self.shift).min(topology.map.size().0);
+        ((region << self.shift).min(to), to)
     }
-    for region in &found.noted {
-        let (from, to) = (region << found.shift, (region + 1) << found.shift);
-        let to = to.min(topology.map.size().0);
-        recovered.regions += 1;
-        recovered.repaired.0 += repair::resync(topology, from, to, lost)?.0;
+
+    /// The locks of all that [`Found::make_whole`] may change.
+    pub fn locks(&self, topology: &Topology, count: u64) -> Locks {
+        let mut locks = Locks::new();
+        for region in &self.noted {
+            let (from, to) = self.region(*region, topology);
+            for (index, from, to) in repair::spans(topology, from, to) {
+                let group = topology.map.group(index);
+                add_locks(&mut locks, (index, group), (from, to), Hold::Alone, count);
+            }
+        }
+        let Some((_, sequence, offset)) = self.header else { return locks };
+        each_record(topology, self.slot, sequence, offset, &mut |part| {
+            let group = topology.map.groups().get(usize::from(part.group));
+            let unit = group.and_then(|g| match g.shape {
+                Shape::Parity { unit, .. } => Some(unit),
+                Shape::Mirror => None,
+            });
+            if let (Some(group), Some(unit)) = (group, unit)
+                && let Some(row) = group.row_len()
+            {
+                // Hostile offsets end in some lock, and are not written.
+                let from = (part.offset / unit).saturating_mul(row).min(group.len().0);
+                add_locks(&mut locks, (part.group, group), (from, from), Hold::Alone, count);
+            }
+            Ok(())
+        })
+        .ok();
+        locks
     }
-    if !found.noted.is_empty() {
-        flush_all(topology, lost)?;
+
+    /// Repeats and repairs what the log says, and empties it, each step in the epoch that `enter`
+    /// gives. The slot's node is dead, or not yet alive; the caller alone recovers it. The log is
+    /// returned ready for use; `None`: members failed on the way, and all must be done again
+    /// without them.
+    ///
+    /// # Errors
+    /// Too many members fail. It may be tried again.
+    pub fn make_whole<'a>(
+        &self,
+        enter: impl Fn() -> Result<RwLockReadGuard<'a, Topology>, PoolError>,
+        lost: &mut Lost,
+    ) -> Result<Option<(Recovered, Log)>, PoolError> {
+        let slot = self.slot;
+        let mut recovered = Recovered::default();
+        let (generation, mut sequence, offset) = self.header.unwrap_or((0, 1, 0));
+        if self.header.is_some() {
+            let topology = enter()?;
+            let repeat = &mut |part: &redo::Part<'_>| put(&topology, part, lost);
+            (recovered.records, sequence) = each_record(&topology, slot, sequence, offset, repeat)?;
+            flush_all(&topology, lost)?;
+        }
+        for region in &self.noted {
+            let topology = enter()?;
+            let (from, to) = self.region(*region, &topology);
+            recovered.regions += 1;
+            recovered.repaired.0 += repair::resync(&topology, from, to, lost)?.0;
+        }
+        let topology = enter()?;
+        if !self.noted.is_empty() {
+            flush_all(&topology, lost)?;
+        }
+        if !lost.is_empty() {
+            return Ok(None);
+        }
+        let log = Log {
+            slot,
+            intents: Intents::new(topology.map.size(), self.sequence),
+            redo: Redo::new(sequence, generation + 1).into(),
+        };
+        redo::store_header(&topology, slot, generation + 1, (0, sequence), lost)?;
+        log.intents.forget(&topology, slot, lost)?;
+        Ok(Some((recovered, log)))
     }
-    if !lost.is_empty() {
-        return Ok(None);
-    }
-    let log = Log {
-        slot,
-        intents: Intents::new(topology.map.size(), found.sequence),
-        redo: Redo::new(sequence, generation + 1).into(),
-    };
-    redo::store_header(topology, slot, generation + 1, (0, sequence), lost)?;
-    log.intents.forget(topology, slot, lost)?;
-    Ok(Some((recovered, log)))
 }
 
-/// Writes the parts of every record from number `sequence` at `offset` on; how many there were,
-/// and the next number.
-fn repeat(
+/// Calls `each` with the parts of every record from number `sequence` at `offset` on; how many records
+/// there were, and the next number.
+fn each_record(
     topology: &Topology,
     slot: u16,
     mut sequence: u64,
     mut offset: u64,
-    lost: &mut Lost,
+    each: &mut dyn FnMut(&redo::Part<'_>) -> Result<(), PoolError>,
 ) -> Result<(u64, u64), PoolError> {
     let pool = topology.label.pool.into_bytes();
     let homes = candidates(topology, slot);
@@ -160,7 +203,7 @@ fn repeat(
         for bytes in copies {
             if let Some(record) = redo::decode(&bytes, &pool, slot, sequence) {
                 for part in &record.parts {
-                    put(topology, part, lost)?;
+                    each(part)?;
                 }
                 good = Some((record.len, record.parts.len()));
                 break;

@@ -261,6 +261,10 @@ impl Pool {
     /// [`PoolError::Device`]: the pool is as it was.
     pub fn add(&self, new: &[Arc<dyn Device>], options: &AddOptions) -> Result<Added, PoolError> {
         let _pass = self.1.pass()?;
+        self.0.changing(|| self.try_add(new, options))
+    }
+
+    fn try_add(&self, new: &[Arc<dyn Device>], options: &AddOptions) -> Result<Added, PoolError> {
         let topology = self.0.topology.write();
         self.examine(&topology, new, options)?;
         let (added, devices) = plan(&topology, new, options)?;

@@ -19,7 +19,6 @@ use parking_lot::{Mutex, RwLockWriteGuard};
 
 use super::ChangeError;
 use super::twin::Twin;
-use crate::Pool;
 use crate::create::admit;
 use crate::error::PoolError;
 use crate::group::Shape;
@@ -28,6 +27,7 @@ use crate::members::write_copies;
 use crate::redundancy::next_epoch;
 use crate::topology::Topology;
 use crate::upkeep::{Progress, fits};
+use crate::{Inner, Pool};
 
 /// Bytes copied at a time.
 const CHUNK: u64 = 1 << 20;
@@ -124,6 +124,53 @@ impl Topology {
     }
 }
 
+impl Inner {
+    /// Ends the move under way; a successor that `failed` is out of use.
+    fn end_move(
+        &self,
+        topology: RwLockWriteGuard<'_, Topology>,
+        failed: Option<MemberIndex>,
+    ) -> Result<(), PoolError> {
+        let mut next = next_epoch(&topology.label);
+        let epoch = next.epoch;
+        if let Some(m) = moving(&next).and_then(|m| next.members.get_mut(usize::from(m.leaving.0)))
+        {
+            m.successor = None;
+            (m.state, m.state_epoch) = (MemberState::Active, epoch);
+        }
+        if let Some(m) = failed.and_then(|m| next.members.get_mut(usize::from(m.0))) {
+            (m.state, m.state_epoch) = (MemberState::Failed, epoch);
+        }
+        let devices = topology.devices.clone();
+        self.change(topology, next, devices)
+    }
+
+    fn give_up_successor(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
+        self.changing(|| {
+            let topology = self.topology.write();
+            match topology.twin() {
+                Some((moving, t)) if Arc::ptr_eq(t, twin) => {
+                    self.end_move(topology, Some(moving.successor))
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// Called before a change counts as done. What a successor has missed here another node, which
+    /// copies to it, does not know: the move ends, for all, in an epoch.
+    ///
+    /// # Errors
+    /// The labels cannot be written: the change does not count.
+    pub fn heed_successor(&self) -> Result<(), PoolError> {
+        let twin = self.topology.read().twin.as_ref().map(|pair| pair.twin.clone());
+        match twin.filter(|t| t.broken().is_some()) {
+            Some(twin) if self.shared().is_some() => self.give_up_successor(&twin),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Pool {
     /// Begins to move all that stands on `member` to another device: on return every write goes
     /// to both. [`Pool::evacuate`] copies what was there before.
@@ -136,6 +183,10 @@ impl Pool {
         to: Destination,
     ) -> Result<Moving, PoolError> {
         let _pass = self.1.pass()?;
+        self.0.changing(move || self.try_begin(member, &to))
+    }
+
+    fn try_begin(&self, member: MemberIndex, to: &Destination) -> Result<Moving, PoolError> {
         let topology = self.0.topology.write();
         if topology.provisional {
             return Err(PoolError::Provisional { name: topology.label.name.clone() });
@@ -148,18 +199,18 @@ impl Pool {
         let mut devices = topology.devices.clone();
         let heir = match to {
             Destination::Device { device, force } => {
-                let heir = fits(&device, &old)?;
+                let heir = fits(device, &old)?;
                 let lock_sector = topology.label.lock_sector.min(self.0.sector);
-                admit(&device, topology.table(), lock_sector, force)?;
+                admit(device, topology.table(), lock_sector, *force)?;
                 let count = next.members.len() + 1;
                 if count > Label::MEMBERS_MAX {
                     return Err(PoolError::TooManyMembers { count });
                 }
                 next.members.push(heir);
-                devices.push(device);
+                devices.push(device.clone());
                 count - 1
             }
-            Destination::Member(to) => free_member(&topology, &mut next, member, to)?,
+            Destination::Member(to) => free_member(&topology, &mut next, member, *to)?,
         };
         let epoch = next.epoch;
         let successor = MemberIndex(u16::try_from(heir).unwrap_or(u16::MAX));
@@ -185,31 +236,13 @@ impl Pool {
     /// [`ChangeError::NotMoving`]; [`PoolError::Device`].
     pub fn cancel_evacuation(&self, member: MemberIndex) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        let topology = self.0.topology.write();
-        if moving(&topology.label).is_none_or(|m| m.leaving != member) {
-            return Err(ChangeError::NotMoving { member: topology.name(member) }.into());
-        }
-        self.end(topology, None)
-    }
-
-    /// Ends the move under way; a successor that `failed` is out of use.
-    fn end(
-        &self,
-        topology: RwLockWriteGuard<'_, Topology>,
-        failed: Option<MemberIndex>,
-    ) -> Result<(), PoolError> {
-        let mut next = next_epoch(&topology.label);
-        let epoch = next.epoch;
-        if let Some(m) = moving(&next).and_then(|m| next.members.get_mut(usize::from(m.leaving.0)))
-        {
-            m.successor = None;
-            (m.state, m.state_epoch) = (MemberState::Active, epoch);
-        }
-        if let Some(m) = failed.and_then(|m| next.members.get_mut(usize::from(m.0))) {
-            (m.state, m.state_epoch) = (MemberState::Failed, epoch);
-        }
-        let devices = topology.devices.clone();
-        self.0.change(topology, next, devices)
+        self.0.changing(|| {
+            let topology = self.0.topology.write();
+            if moving(&topology.label).is_none_or(|m| m.leaving != member) {
+                return Err(ChangeError::NotMoving { member: topology.name(member) }.into());
+            }
+            self.0.end_move(topology, None)
+        })
     }
 
     /// Copies what stands on the member that is being moved, while the pool is in use, and puts its
@@ -290,14 +323,15 @@ impl Pool {
         (at, len): (ByteOffset, Bytes),
     ) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        let topology = self.0.topology.read();
+        let topology = self.0.enter()?;
         if !topology.twin().is_some_and(|(_, t)| Arc::ptr_eq(t, twin)) {
             return Err(ChangeError::NotMoving { member: topology.name(moving.leaving) }.into());
         }
         if let Some(error) = twin.broken() {
             return Err(error.clone().into());
         }
-        let Err(error) = twin.copy(at, len) else { return Ok(()) };
+        let beside = self.0.shared().is_some();
+        let Err(error) = twin.copy(at, len, beside) else { return Ok(()) };
         let start = topology.label.members.get(usize::from(moving.leaving.0)).map(|m| m.data_start);
         if start.is_some_and(|start| at < start) {
             // A log: the other members that keep it have it too.
@@ -309,7 +343,7 @@ impl Pool {
         }
         tracing::warn!(%error, "cannot be read while its contents are moved; the other members have it");
         for span in spans {
-            if let Err(error) = fill(&topology, span, moving.leaving)? {
+            if let Err(error) = fill(&topology, span, moving.leaving, beside)? {
                 drop(topology);
                 self.0.lose(&vec![(moving.leaving, error.clone())])?;
                 return Err(error.into());
@@ -321,27 +355,30 @@ impl Pool {
     /// The successor failed.
     fn give_up(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        let topology = self.0.topology.write();
-        match topology.twin() {
-            Some((moving, t)) if Arc::ptr_eq(t, twin) => self.end(topology, Some(moving.successor)),
-            _ => Ok(()),
-        }
+        self.0.give_up_successor(twin)
     }
 
     /// Puts the successor, which has everything, in its place.
     fn succeed(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
+        self.0.changing(|| self.try_succeed(twin))
+    }
+
+    fn try_succeed(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
         let topology = self.0.topology.write();
         let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {
             return Err(PoolError::NoSuchMember { member: MemberIndex(u16::MAX) });
         };
         twin.flush()?;
         if let Some(error) = twin.broken().cloned() {
-            self.end(topology, Some(moving.successor))?;
+            self.0.end_move(topology, Some(moving.successor))?;
             return Err(error.into());
         }
         let (next, devices) = exchanged(&topology, moving, MemberState::Leaving);
         let Err(error) = self.0.change(topology, next, devices) else { return Ok(()) };
+        if matches!(error, PoolError::EpochMoved { .. }) {
+            return Err(error);
+        }
         // A device that is moved because it dies may no longer take a label: then it has failed.
         tracing::warn!(%error, "the labels cannot be written: the old device, or the new, is left out");
         let topology = self.0.topology.write();
@@ -350,7 +387,7 @@ impl Pool {
         }
         let heir = usize::from(moving.successor.0);
         if write_copies(&topology.devices, &topology.label, 0, &[heir]).is_err() {
-            self.end(topology, Some(moving.successor))?;
+            self.0.end_move(topology, Some(moving.successor))?;
             return Err(error);
         }
         let (mut next, devices) = exchanged(&topology, moving, MemberState::Failed);

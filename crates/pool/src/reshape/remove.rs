@@ -45,6 +45,10 @@ impl Pool {
     /// stays.
     pub fn remove_member(&self, member: MemberIndex) -> Result<Removed, PoolError> {
         let _pass = self.1.pass()?;
+        self.0.changing(|| self.try_remove(member))
+    }
+
+    fn try_remove(&self, member: MemberIndex) -> Result<Removed, PoolError> {
         let topology = self.0.topology.write();
         let place = usize::from(member.0);
         let old = topology.label.members.get(place).cloned();

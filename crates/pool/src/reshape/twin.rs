@@ -111,21 +111,34 @@ impl Twin {
         Ok(())
     }
 
-    /// Copies a range of the data area while nobody changes it.
+    /// Copies a range of the data area while nobody here changes it. `beside`: other nodes may. They
+    /// write to the old device first, as all do: if that still holds what was copied once the copy
+    /// stands, then what they write now will come to the new one after it.
     ///
     /// # Errors
     /// The old device cannot read it. A successor that cannot be written is [`Twin::broken`].
-    pub fn copy(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+    pub fn copy(&self, at: ByteOffset, len: Bytes, beside: bool) -> Result<(), DeviceError> {
         let mut bytes = AlignedBuf::zeroed(len.to_usize());
         let _held = self.hold(at, len);
         if !self.shared(at, len) {
             return Ok(());
         }
         self.old.read(at, &mut bytes)?;
-        if let Err(error) = self.new.write(at, &bytes) {
-            self.give_up(error);
+        let mut now = AlignedBuf::zeroed(if beside { len.to_usize() } else { 0 });
+        loop {
+            if let Err(error) = self.new.write(at, &bytes) {
+                self.give_up(error);
+                return Ok(());
+            }
+            if !beside {
+                return Ok(());
+            }
+            self.old.read(at, &mut now)?;
+            if now[..] == bytes[..] {
+                return Ok(());
+            }
+            std::mem::swap(&mut now, &mut bytes);
         }
-        Ok(())
     }
 }
 

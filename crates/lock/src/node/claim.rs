@@ -1,0 +1,289 @@
+//! Slot records: reading them, changing them, and claiming a slot for a new life.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use braid_format::node::{Heartbeat, SlotDamage, SlotRecord, SlotState};
+use braid_format::{FormatError, Incarnation, NodeId};
+
+use super::watch::Watch;
+use super::{HostIdentity, JoinOptions, NodeStore, NotRecovered, Recover};
+use crate::Me;
+use crate::error::LockError;
+use crate::hints::HintSocket;
+use crate::store::{CawOutcome, torn_pauses};
+
+pub(super) fn read_slots(store: &dyn NodeStore) -> Result<Vec<SlotRecord>, LockError> {
+    let bytes = store.read_slots().map_err(LockError::NodeStore)?;
+    let sectors = bytes.chunks_exact(store.sector_len());
+    (0..store.slots())
+        .map(NodeId)
+        .zip(sectors)
+        .map(|(slot, s)| decode_slot(store, slot, s))
+        .collect()
+}
+
+/// A record read in one piece with others may be torn; alone it is not for long.
+pub(super) fn decode_slot(
+    store: &dyn NodeStore,
+    slot: NodeId,
+    bytes: &[u8],
+) -> Result<SlotRecord, LockError> {
+    let mut decoded = SlotRecord::decode(bytes, slot);
+    for pause in torn_pauses() {
+        if !matches!(decoded, Err(FormatError::ChecksumMismatch { .. })) {
+            break;
+        }
+        std::thread::sleep(pause);
+        let again = store.read_slot(slot).map_err(LockError::NodeStore)?;
+        decoded = SlotRecord::decode(&again, slot);
+    }
+    decoded.map_err(|source| LockError::Slot { slot, source })
+}
+
+pub(super) fn write_slot(
+    store: &dyn NodeStore,
+    expected: &SlotRecord,
+    new: &SlotRecord,
+) -> Result<bool, LockError> {
+    let slot = new.life.slot;
+    let mut bytes = vec![0; 2 * store.sector_len()];
+    let (old_bytes, new_bytes) = bytes.split_at_mut(store.sector_len());
+    expected.encode(old_bytes);
+    new.encode(new_bytes);
+    match store.compare_and_write_slot(slot, old_bytes, new_bytes) {
+        Ok(CawOutcome::Written) => Ok(true),
+        // Our own earlier attempt, whose answer was lost, may be what stands.
+        Ok(CawOutcome::Mismatch(stands)) => Ok(stands == new_bytes),
+        Err(_) => {
+            let stands = store.read_slot(slot).map_err(LockError::NodeStore)?;
+            Ok(stands == new_bytes)
+        }
+    }
+}
+
+pub(super) fn describe(damage: SlotDamage) -> String {
+    format!("its {} is damaged (block {})", damage.part.name(), damage.block)
+}
+
+/// Once for each damage, by the node that met it.
+pub(super) fn say_damage(record: &SlotRecord) {
+    let Some(damage) = record.damage else { return };
+    let locks = if damage.replayed { "" } else { "; what it held locked gives EIO" };
+    tracing::error!(
+        node = ?record.life,
+        "a dead node cannot be recovered: {}{locks}; run `braid check --repair` after unmounting all nodes",
+        describe(damage),
+    );
+}
+
+/// What is needed to claim a slot.
+pub(super) struct Claim<'a> {
+    pub store: &'a dyn NodeStore,
+    pub options: &'a JoinOptions,
+    pub identity: &'a HostIdentity,
+}
+
+pub(super) type Claimed = (SlotRecord, HintSocket, Box<dyn Send + Sync>);
+
+impl Claim<'_> {
+    pub fn any(&self, recover: &dyn Recover) -> Result<Claimed, LockError> {
+        let slots = self.store.slots();
+        let records = match self.options.slot {
+            Some(slot) if slot.0 >= slots => return Err(LockError::NoSuchSlot { slot, slots }),
+            Some(slot) => {
+                let bytes = self.store.read_slot(slot).map_err(LockError::NodeStore)?;
+                vec![decode_slot(self.store, slot, &bytes)?]
+            }
+            None => read_slots(self.store)?,
+        };
+        for record in records.iter().filter(|r| r.state == SlotState::Free) {
+            if let Some(claimed) = self.free(record, recover)? {
+                return Ok(claimed);
+            }
+        }
+        let quiet = self.quiet(&records)?;
+        let mut damaged = None;
+        for record in records.iter().filter(|r| r.state != SlotState::Free) {
+            match self.dead(record, &quiet, recover) {
+                Ok(Some(claimed)) => return Ok(claimed),
+                Ok(None) => {}
+                // Another slot will do.
+                Err(e @ LockError::Damaged { .. }) => damaged = damaged.or(Some(e)),
+                Err(e) => return Err(e),
+            }
+        }
+        if let Some(e) = damaged {
+            return Err(e);
+        }
+        match (self.options.slot, records.first()) {
+            (Some(slot), Some(r)) => {
+                Err(LockError::SlotTaken { slot, holder: r.life, host: r.host.as_str().into() })
+            }
+            _ => Err(LockError::NoFreeSlot { slots }),
+        }
+    }
+
+    /// Takes a free slot, unless another is faster.
+    fn free(
+        &self,
+        record: &SlotRecord,
+        recover: &dyn Recover,
+    ) -> Result<Option<Claimed>, LockError> {
+        let slot = record.life.slot;
+        let Some(life) = self.store.lock_life(slot).map_err(LockError::NodeStore)? else {
+            return Ok(None);
+        };
+        recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
+        let (mine, socket) = self.active(record)?;
+        Ok(write_slot(self.store, record, &mine)?.then_some((mine, socket, life)))
+    }
+
+    /// Takes over the slot of a node of this host that is provably dead, after recovering it.
+    fn dead(
+        &self,
+        record: &SlotRecord,
+        quiet: &[NodeId],
+        recover: &dyn Recover,
+    ) -> Result<Option<Claimed>, LockError> {
+        let same_boot = record.boot_id == self.identity.boot_id;
+        // While another recovers it, it will be free soon; that one may be dead too, though.
+        let recovered_by_other = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
+        let fenced = (same_boot || quiet.contains(&record.life.slot)) && !recovered_by_other;
+        if !fenced {
+            // Found by a node that may live yet, or has left since.
+            return record.damage.map_or(Ok(None), |d| {
+                let source: Box<dyn std::error::Error + Send + Sync> = describe(d).into();
+                Err(LockError::Damaged { node: record.life, source: source.into() })
+            });
+        }
+        let slot = record.life.slot;
+        let Some(life) = self.store.lock_life(slot).map_err(LockError::NodeStore)? else {
+            return Ok(None);
+        };
+        recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
+        let (mut mine, socket) = self.active(record)?;
+        let mut taking = mine.clone();
+        taking.state = SlotState::Recovering;
+        taking.recoverer = Some(mine.life);
+        taking.life = record.life;
+        taking.damage = record.damage;
+        if !write_slot(self.store, record, &taking)? {
+            return Ok(None);
+        }
+        tracing::info!(dead = ?record.life, "recovering a dead node in order to take its slot");
+        self.store.follow().map_err(LockError::NodeStore)?;
+        match self.while_beating(&mine, || recover.recover(record.life, mine.life)) {
+            Ok(()) => {}
+            Err(NotRecovered::Damaged { damage, source }) => {
+                mine.nonce = mine.nonce.wrapping_add(1);
+                let noted =
+                    SlotRecord { damage: Some(damage), nonce: mine.nonce, ..taking.clone() };
+                write_slot(self.store, &taking, &noted)?;
+                say_damage(&noted);
+                return Err(LockError::Damaged { node: record.life, source: source.into() });
+            }
+            Err(NotRecovered::Failed(e)) => {
+                return Err(LockError::Recovery { node: record.life, source: e.into() });
+            }
+        }
+        mine.nonce = mine.nonce.wrapping_add(1);
+        Ok(write_slot(self.store, &taking, &mine)?.then_some((mine, socket, life)))
+    }
+
+    /// Runs `work` of a life that is not in its slot yet: it says so in heartbeats all the same, and
+    /// which epoch of the pool it uses, or nobody could change the pool meanwhile.
+    fn while_beating<T>(&self, mine: &SlotRecord, work: impl FnOnce() -> T) -> T {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let beating = s.spawn(|| {
+                let mut sector = vec![0; self.store.sector_len()];
+                for sequence in 1.. {
+                    if done.load(Ordering::Acquire) {
+                        return;
+                    }
+                    if let Err(e) = self.store.follow() {
+                        tracing::error!("the pool was changed: {e}");
+                        return;
+                    }
+                    let tag = self.store.epoch();
+                    let beat = Heartbeat {
+                        life: mine.life,
+                        pool_epoch: tag.epoch,
+                        pool_change: tag.change,
+                        sequence,
+                        free_delta: 0,
+                        inode_delta: 0,
+                        meta_delta: 0,
+                        wishes: Vec::new(),
+                    };
+                    beat.encode(&mut sector);
+                    if let Err(e) = self.store.write_heartbeat(mine.life.slot, &sector) {
+                        tracing::warn!("heartbeat: {e}");
+                    }
+                    std::thread::park_timeout(self.options.beat);
+                }
+            });
+            let result = work();
+            done.store(true, Ordering::Release);
+            beating.thread().unpark();
+            result
+        })
+    }
+
+    /// Slots of earlier boots of this host that stay silent for a while (see
+    /// [`Watch::EARLIER_BOOT_BEATS`]).
+    fn quiet(&self, records: &[SlotRecord]) -> Result<Vec<NodeId>, LockError> {
+        let earlier = |r: &&SlotRecord| {
+            r.state != SlotState::Free
+                && r.boot_id != self.identity.boot_id
+                && r.machine_id == self.identity.machine_id
+                && r.machine_id != [0; 16]
+                && r.host == self.identity.host
+        };
+        let slots: Vec<NodeId> = records.iter().filter(earlier).map(|r| r.life.slot).collect();
+        if slots.is_empty() {
+            return Ok(slots);
+        }
+        let before = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
+        std::thread::sleep(self.options.beat * (Watch::EARLIER_BOOT_BEATS + 1));
+        let after = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
+        let len = self.store.sector_len();
+        let same = |slot: &NodeId| {
+            let range = usize::from(slot.0) * len..(usize::from(slot.0) + 1) * len;
+            before.get(range.clone()) == after.get(range)
+        };
+        Ok(slots.into_iter().filter(same).collect())
+    }
+
+    /// The record of the next life of a slot, and its socket.
+    fn active(&self, record: &SlotRecord) -> Result<(SlotRecord, HintSocket), LockError> {
+        let slot = record.life.slot;
+        // A recoverer that died while it took the slot over had named its own life already.
+        let last = record.recoverer.filter(|by| by.slot == slot).unwrap_or(record.life);
+        let life = Me { slot, incarnation: Incarnation(last.incarnation.0.wrapping_add(1)) };
+        let socket = HintSocket::bind(self.store.fs_uuid(), life).map_err(|e| LockError::Os {
+            what: "cannot make the hint socket",
+            source: Arc::new(e),
+        })?;
+        let uuid = uuid::Uuid::new_v4();
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let mine = SlotRecord {
+            life,
+            state: SlotState::Active,
+            recoverer: None,
+            pid: std::process::id(),
+            nonce: uuid.as_u64_pair().0,
+            since: since.map_or(0, |d| d.as_secs()),
+            node_uuid: uuid.into_bytes(),
+            boot_id: self.identity.boot_id,
+            machine_id: self.identity.machine_id,
+            host: self.identity.host.clone(),
+            address: socket.address(),
+            mount_point: self.options.mount_point.display().to_string(),
+            damage: None,
+        };
+        Ok((mine, socket))
+    }
+}

@@ -1,0 +1,386 @@
+//! One epoch for all nodes: how a change of the pool is agreed while several use it.
+//!
+//! ```text
+//!  changer                                        every other node
+//!  claim on every member that stays (compare-     (its own changes meet the claim, and wait)
+//!    and-write); is the epoch still ours?
+//!  new labels, in two phases
+//!  uses the new epoch, says so in its heartbeat   sees another epoch in a heartbeat: ends its
+//!  lets the claims go                               requests, reads the labels, uses the new epoch
+//!                                                   and says so
+//!  ------------- the epoch is *settled* once everybody who lives says that he uses it -------------
+//! ```
+//! Between its change of epoch and the settlement a node changes nothing (reads are good in both
+//! epochs): so nobody skips a member that another still reads, and no two nodes compare-and-write
+//! on different copies of one lock. A node that dies on the way is waited for until it is fenced.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use braid_device::{CawOutcome, Device, DeviceError};
+use braid_format::MemberIndex;
+use braid_format::label::{Label, Member};
+use braid_format::lock_record::Life;
+use braid_format::redundancy::RawClaim;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use uuid::Uuid;
+
+use crate::Inner;
+use crate::absent::AbsentDevice;
+use crate::discover::open_member;
+use crate::error::PoolError;
+use crate::group::engine::Lost;
+use crate::members::{Found, id, judge, own_uuid, write_epoch_on};
+use crate::redundancy::{carriers, rehome};
+use crate::reshape::evacuate::settle;
+use crate::shared::Shared;
+use crate::topology::Topology;
+
+/// First and longest pause between two looks at the other nodes.
+const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// Why an epoch was not put in force; by which member, if one failed.
+type Refused = (Option<MemberIndex>, PoolError);
+
+impl Inner {
+    /// The epoch in use, settled: for everything that changes the pool.
+    ///
+    /// # Errors
+    /// This node has withdrawn while it waited for the others.
+    pub fn enter(&self) -> Result<RwLockReadGuard<'_, Topology>, PoolError> {
+        loop {
+            let topology = self.topology.read();
+            if topology.settled.load(Ordering::Acquire) {
+                return Ok(topology);
+            }
+            drop(topology);
+            self.await_settled()?;
+        }
+    }
+
+    /// As [`Inner::enter`], for changing the epoch.
+    pub fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, Topology>, PoolError> {
+        loop {
+            let topology = self.topology.write();
+            if topology.settled.load(Ordering::Acquire) {
+                return Ok(topology);
+            }
+            drop(topology);
+            self.await_settled()?;
+        }
+    }
+
+    /// Waits until every other node uses the epoch that this one uses.
+    ///
+    /// # Errors
+    /// This node has withdrawn.
+    pub fn await_settled(&self) -> Result<(), PoolError> {
+        let mut pause = PAUSE;
+        loop {
+            // One asks, for all who wait.
+            let turn = self.settling.lock();
+            let tag = {
+                let topology = self.topology.read();
+                if topology.settled.load(Ordering::Acquire) {
+                    return Ok(());
+                }
+                topology.tag()
+            };
+            let shared = self.shared();
+            if shared.as_ref().is_some_and(|s| s.others.has_ended()) {
+                return Err(PoolError::Closed);
+            }
+            if shared.is_none_or(|s| s.others.all_use(tag)) {
+                let topology = self.topology.read();
+                if topology.tag() == tag {
+                    topology.settled.store(true, Ordering::Release);
+                }
+                continue;
+            }
+            drop(turn);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Calls `once`, which ends in [`Inner::change`], until no other node's change comes between.
+    ///
+    /// # Errors
+    /// Those of `once`.
+    pub fn changing<T>(
+        &self,
+        mut once: impl FnMut() -> Result<T, PoolError>,
+    ) -> Result<T, PoolError> {
+        loop {
+            self.await_settled()?;
+            match once() {
+                Err(PoolError::EpochMoved { .. }) => self.give_way()?,
+                done => {
+                    let done = done?;
+                    self.await_settled()?;
+                    return Ok(done);
+                }
+            }
+        }
+    }
+
+    /// Another node changes the pool just now, or has done so.
+    fn give_way(&self) -> Result<(), PoolError> {
+        if !self.follow()? {
+            std::thread::sleep(PAUSE_MAX);
+        }
+        Ok(())
+    }
+
+    /// Puts `next` in force on all its carriers, with `devices`, and moves the redundancy log to
+    /// its homes there.
+    ///
+    /// # Errors
+    /// A member fails while its label is written, or [`PoolError::EpochMoved`]: nothing has
+    /// changed.
+    pub fn change(
+        &self,
+        topology: RwLockWriteGuard<'_, Topology>,
+        next: Label,
+        devices: Vec<Arc<dyn Device>>,
+    ) -> Result<(), PoolError> {
+        let lost = self.install(topology, next, devices).map_err(|e| e.1)?;
+        if lost.is_empty() { Ok(()) } else { self.lose(&lost) }
+    }
+
+    /// As [`Inner::change`]; says which member failed, and which failed after the change.
+    fn install(
+        &self,
+        mut topology: RwLockWriteGuard<'_, Topology>,
+        next: Label,
+        devices: Vec<Arc<dyn Device>>,
+    ) -> Result<Lost, Refused> {
+        let whole = |e| (None, e);
+        let shared = self.shared();
+        if !topology.settled.load(Ordering::Acquire) {
+            return Err(whole(moved(&topology)));
+        }
+        let next = Topology::new(next, devices).map_err(whole)?.after(&topology);
+        let claims = shared.as_ref().map(|s| Claims::take(s, &topology, &next)).transpose()?;
+        // Before anybody can find the pool by its new members.
+        self.held.join(&next);
+        write_epoch_on(&next.devices, &next.label, &carriers(&next.label))
+            .map_err(|(m, e)| (Some(m), e))?;
+        next.settled.store(shared.is_none(), Ordering::Release);
+        *topology = next;
+        drop(claims);
+        self.held.part(&topology);
+        let mut lost = Lost::new();
+        rehome(&topology, &mut lost).map_err(whole)?;
+        drop(topology);
+        if let Some(shared) = shared {
+            shared.others.announce();
+        }
+        Ok(lost)
+    }
+
+    /// Takes members that failed out of the pool: on return the labels of all others say so,
+    /// durably, and no request of any node uses them any more.
+    ///
+    /// # Errors
+    /// The failure of the member that cannot be spared, or what kept the labels from being
+    /// written; the pool then goes on as it was.
+    pub fn lose(&self, lost: &Lost) -> Result<(), PoolError> {
+        let mut lost = lost.clone();
+        loop {
+            let topology = self.enter_alone()?;
+            let Some(next) = without(&topology, &lost)? else { return Ok(()) };
+            let (name, epoch) = (next.name.clone(), next.epoch.0);
+            let devices = topology.devices.clone();
+            match self.install(topology, next, devices) {
+                Ok(more) => {
+                    tracing::error!(
+                        pool = name,
+                        epoch,
+                        "the pool goes on without the failed member; replace it soon"
+                    );
+                    lost = more;
+                    if lost.is_empty() {
+                        return self.await_settled();
+                    }
+                }
+                // One more that fails, now with its label.
+                Err((Some(member), PoolError::Device { source }))
+                    if !lost.iter().any(|(m, _)| *m == member) =>
+                {
+                    lost.push((member, *source));
+                }
+                Err((_, PoolError::EpochMoved { .. })) => self.give_way()?,
+                Err((_, error)) => return Err(error),
+            }
+        }
+    }
+
+    /// See [`crate::Pool::follow`].
+    pub fn follow(&self) -> Result<bool, PoolError> {
+        let (devices, before) = {
+            let topology = self.topology.read();
+            (topology.devices.clone(), topology.label.clone())
+        };
+        let found: Vec<Found> = devices.into_iter().map(Found::read).collect();
+        let ours = |f: &Found| f.newest().is_some_and(|l| l.pool == before.pool);
+        let found: Vec<Found> = found.into_iter().filter(ours).collect();
+        let label = judge(&found, true)?.label;
+        if id(&label) == id(&before) || label.epoch < before.epoch {
+            return Ok(false);
+        }
+        let devices = label.members.iter().map(|m| device_of(m, &found)).collect();
+        let next = Topology::new(label, devices)?;
+        let mut topology = self.topology.write();
+        if id(&topology.label) != id(&before) {
+            return Ok(true);
+        }
+        tracing::warn!(
+            pool = next.label.name,
+            epoch = next.label.epoch.0,
+            "another node has changed the pool"
+        );
+        let next = next.after(&topology);
+        let shared = self.shared();
+        next.settled.store(shared.is_none(), Ordering::Release);
+        self.held.join(&next);
+        *topology = next;
+        self.held.part(&topology);
+        let mut lost = Lost::new();
+        rehome(&topology, &mut lost)?;
+        drop(topology);
+        if let Some(shared) = shared {
+            shared.others.announce();
+        }
+        if !lost.is_empty() {
+            // By whoever next changes something: the caller may be needed for the settlement.
+            tracing::error!(?lost, "members failed while the log moved");
+        }
+        Ok(true)
+    }
+}
+
+fn moved(topology: &Topology) -> PoolError {
+    PoolError::EpochMoved { name: topology.label.name.clone() }
+}
+
+/// The label of an epoch without the members in `lost`; `None`: they are out already.
+fn without(topology: &Topology, lost: &Lost) -> Result<Option<Label>, PoolError> {
+    use braid_format::label::MemberState::Failed;
+    let mut next = crate::redundancy::next_epoch(&topology.label);
+    for (member, error) in lost {
+        // Another request, or node, may have been first.
+        if topology.state(*member) == Failed {
+            continue;
+        }
+        if !topology.can_lose(*member) {
+            return Err(error.clone().into());
+        }
+        if let Some(m) = next.members.get_mut(usize::from(member.0)) {
+            m.state = Failed;
+            m.state_epoch = next.epoch;
+        }
+        tracing::error!(%error, member = topology.name(*member), "member failed");
+    }
+    if next.members == topology.label.members {
+        return Ok(None);
+    }
+    settle(&mut next);
+    Ok(Some(next))
+}
+
+/// The device of a member of a new epoch: one that is open, or found by its label.
+fn device_of(member: &Member, open: &[Found]) -> Arc<dyn Device> {
+    let carries = |f: &&Found| f.newest().and_then(own_uuid) == Some(member.uuid);
+    let known = open.iter().find(carries).map(|f| f.device.clone());
+    known.or_else(|| open_member(member)).unwrap_or_else(|| {
+        // What is written to it will fail, and take it out again.
+        tracing::error!(path = member.path, "this node does not reach a new member of the pool");
+        AbsentDevice::of(member)
+    })
+}
+
+/// Claims of a change, on every member that stays; let go when dropped.
+struct Claims {
+    shared: Arc<Shared>,
+    pool: [u8; 16],
+    epoch: u64,
+    /// Bytes in a lock sector.
+    len: usize,
+    /// Devices, and what stands there now.
+    held: Vec<(Arc<dyn Device>, Vec<u8>)>,
+}
+
+impl Claims {
+    /// Claims the change from `topology` to `next`. In the order of the members: of two who want
+    /// to change the pool one is first.
+    fn take(shared: &Arc<Shared>, topology: &Topology, next: &Topology) -> Result<Self, Refused> {
+        let mut claims = Self {
+            shared: shared.clone(),
+            pool: topology.label.pool.into_bytes(),
+            epoch: topology.label.epoch.0,
+            len: topology.label.lock_sector.to_usize(),
+            held: Vec::new(),
+        };
+        let stays = |i: &usize| {
+            let uuid = |l: &Label| l.members.get(*i).map(|m| m.uuid);
+            uuid(&topology.label) == uuid(&next.label)
+        };
+        let mut found = Vec::new();
+        for i in carriers(&next.label).into_iter().filter(stays) {
+            let Ok(i) = u16::try_from(i) else { continue };
+            let device = topology.device(MemberIndex(i));
+            match claims.take_one(device) {
+                Ok(true) => found.push(Found::read(device.clone())),
+                Ok(false) => return Err((None, moved(topology))),
+                Err(error) => return Err((Some(MemberIndex(i)), error.into())),
+            }
+        }
+        let now = judge(&found, true).map_err(|e| (None, e))?;
+        if id(&now.label) != id(&topology.label) {
+            return Err((None, moved(topology)));
+        }
+        Ok(claims)
+    }
+
+    /// Claims on one member, unless another node that may live does.
+    fn take_one(&mut self, device: &Arc<dyn Device>) -> Result<bool, DeviceError> {
+        let mut stands = vec![0; self.len];
+        device.read(RawClaim::AT, &mut stands)?;
+        let me = self.shared.others.me();
+        loop {
+            if let Some(by) = RawClaim::claimer(&stands, self.pool)
+                && by != me
+                && !self.shared.others.is_gone(by)
+            {
+                return Ok(false);
+            }
+            let mine = self.sector(Some(me));
+            match device.compare_and_write(RawClaim::AT, &stands, &mine)? {
+                CawOutcome::Written => {
+                    self.held.push((device.clone(), mine));
+                    return Ok(true);
+                }
+                CawOutcome::Mismatch(now) => stands = now,
+            }
+        }
+    }
+
+    fn sector(&self, life: Option<Life>) -> Vec<u8> {
+        let nonce = Uuid::new_v4().as_u64_pair().0;
+        RawClaim::sector(self.pool, self.epoch, life, nonce, self.len)
+    }
+}
+
+impl Drop for Claims {
+    fn drop(&mut self) {
+        for (device, mine) in &self.held {
+            // One that stays claimed by this life is this life's to take again.
+            if let Err(error) = device.compare_and_write(RawClaim::AT, mine, &self.sector(None)) {
+                tracing::warn!(%error, "the claim of a change stays");
+            }
+        }
+    }
+}
