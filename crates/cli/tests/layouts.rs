@@ -32,18 +32,18 @@ fn layouts_are_drawn_made_and_shown() {
     let d = Disks::new(4, 256);
     let layout = "stripe(mirror(disk0,disk1), mirror(disk2,disk3))";
     let expected = [
-        "└─ stripe of 2, 504 MiB, unit 64 KiB, width 128 KiB",
-        "   ├─ mirror of 2, 252 MiB",
+        "└─ stripe of 2, 500 MiB, unit 64 KiB, width 128 KiB",
+        "   ├─ mirror of 2, 250 MiB",
         "   │  ├─ disk0",
         "   │  └─ disk1",
-        "   └─ mirror of 2, 252 MiB",
+        "   └─ mirror of 2, 250 MiB",
         "      ├─ disk2",
         "      └─ disk3",
     ];
     let how = ["create", "p", "--layout", layout, "--stripe-unit", "64K", "--dry-run"];
     let said = ok(&d.with(&how, &[]));
     assert_eq!(tree(&said), expected, "{said}");
-    assert!(said.contains("504 MiB usable") && said.contains("any one member may be lost"));
+    assert!(said.contains("500 MiB usable") && said.contains("any one member may be lost"));
     assert!(said.contains("nothing was written") && !scanned(&d).contains("epoch"));
 
     // The same in a file, with names for its parts, the unit, and the devices.
@@ -97,7 +97,7 @@ fn a_plan_can_be_read_by_programs() {
     let d = Disks::new(3, 256);
     let how = ["create", "p", "--mirror", "2", "--dry-run", "--json"];
     let json: Value = serde_json::from_str(&ok(&d.with(&how, &[]))).unwrap();
-    assert_eq!(json["usable"], 378 << 20);
+    assert_eq!(json["usable"], 375 << 20);
     assert_eq!(json["members_that_may_be_lost"], 1);
     assert_eq!(json["expected_read"], Value::Null, "files are not measured unasked");
     let tree = &json["subpools"][0]["tree"];

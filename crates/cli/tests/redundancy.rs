@@ -7,6 +7,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
+use braid_device::{Device, FileDevice, OpenOptions};
 use common::{Disks, can_mount, fails, ok, sh, unmount_idle};
 
 /// A pool of `create`'s options over the first `used` of its disks, mounted.
@@ -55,6 +56,12 @@ impl Mounted {
         rustix::process::kill_process(pid.unwrap(), rustix::process::Signal::KILL).unwrap();
         common::wait_until("the mount is gone", || std::fs::read_dir(&self.dir).is_err());
         sh(&format!("umount -l {}", self.dir()));
+        // The kernel lets its locks go when the last of its requests has ended.
+        let locked = |disk: &&PathBuf| {
+            let device = FileDevice::open(disk, OpenOptions::default()).unwrap();
+            (0..8).any(|byte| device.byte_locked(byte).unwrap())
+        };
+        common::wait_until("its locks are gone", || !self.disks.paths.iter().any(|d| locked(&d)));
     }
 }
 
