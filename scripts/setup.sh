@@ -11,6 +11,8 @@ for command in "${!package_of[@]}"; do
   PATH=$PATH:/sbin:/usr/sbin command -v "$command" >/dev/null 2>&1 || missing+=("${package_of[$command]}")
 done
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
+# Loaded when an iscsi:// device is opened.
+PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep libiscsi.so.7 >/dev/null || missing+=(libiscsi7)
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 
 echo "installing: ${missing[*]}"

@@ -14,7 +14,7 @@ use braid_format::MemberIndex;
 use braid_format::label::MemberState;
 use braid_fs::Fs;
 use braid_pool::Destination;
-use braid_pool::device::{Device, FileDevice, OpenOptions};
+use braid_pool::device::{Device, OpenOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::issued;
@@ -222,7 +222,7 @@ fn open(path: &Path) -> Result<Arc<dyn Device>> {
     if let Some(use_) = braid_pool::device::in_use(path)? {
         bail!("{}: in use: {use_}", path.display());
     }
-    Ok(FileDevice::open(path, OpenOptions::default())?)
+    Ok(braid_pool::device::open(path, OpenOptions::default())?)
 }
 
 /// Does what a node is asked for.

@@ -1,6 +1,6 @@
 //! `braid create`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use braid_format::redundancy::LogPlace;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockSize, Bytes};
 use braid_fs::make::{MakeOptions, make, may_make};
-use braid_pool::device::Device;
+use braid_pool::device::{Device, UnitName};
 use braid_pool::layout::Weights;
 use braid_pool::{CreateOptions, Pool};
 
@@ -25,7 +25,8 @@ use crate::{shape, size, sources, topology, ui};
 pub struct Args {
     /// Name of the pool: at most 63 bytes, no '/' and no control characters
     name: String,
-    /// Block devices, or files of a fixed size
+    /// Block devices, files of a fixed size, or units of iSCSI targets
+    /// (iscsi://[user[%secret]@]host[:port]/target/unit)
     #[arg(required_unless_present = "layout", value_name = "DEVICE")]
     devices: Vec<PathBuf>,
     #[command(flatten)]
@@ -60,7 +61,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let shape = args.shape.read(&args.devices)?;
     for path in &shape.devices {
-        if !path.exists() {
+        if !braid_pool::device::exists(path) {
             bail!(
                 "{}: no such device or file (`truncate -s 10G FILE` makes a file to try with)",
                 path.display()
@@ -140,10 +141,11 @@ fn refuse_live(device: &dyn Device) -> Result<()> {
     Ok(())
 }
 
-/// Plain files are not found by a scan: name them.
+/// Plain files and units of targets are not found by a scan: name them.
 fn mount_hint(name: &str, devices: &[PathBuf]) -> String {
-    let files = devices.iter().all(|d| d.metadata().is_ok_and(|m| m.is_file()));
-    if files {
+    let unit = |d: &Path| d.to_str().is_some_and(UnitName::is_meant);
+    let hidden = |d: &PathBuf| unit(d) || d.metadata().is_ok_and(|m| m.is_file());
+    if devices.iter().all(hidden) {
         devices.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(" ")
     } else {
         name.to_owned()

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use braid_pool::device::{Device, FileDevice, OpenOptions};
+use braid_pool::device::{self, Device, OpenOptions, UnitName};
 use braid_pool::{Pool, discover};
 
 /// Opens the pool that `sources` name: one pool name (found by label), or all of its devices.
@@ -37,12 +37,11 @@ pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn De
     paths
         .iter()
         .map(|path| {
-            if !path.exists() {
+            if !device::exists(path) {
                 bail!("{}: no such device or file", path.display());
             }
             let options = OpenOptions { read_only, ..OpenOptions::default() };
-            let device = FileDevice::open(path, options)?;
-            Ok(device as Arc<dyn Device>)
+            Ok(device::open(path, options)?)
         })
         .collect()
 }
@@ -65,6 +64,9 @@ pub fn resolve(sources: &[String]) -> Result<Vec<PathBuf>> {
 /// Whether a word means a path and not a pool: `scratch` may well be both a pool and the directory
 /// where it is to be mounted.
 fn names_a_device(word: &str) -> bool {
+    if UnitName::is_meant(word) {
+        return true;
+    }
     let file = |m: std::fs::Metadata| m.is_file() || m.file_type().is_block_device();
     match std::fs::metadata(word) {
         Ok(found) => word.contains('/') || file(found),
@@ -75,6 +77,10 @@ fn names_a_device(word: &str) -> bool {
 /// A list of devices in one word, as /etc/fstab has room for: separated by colons. Names of devices
 /// may have colons in them, so between absolute paths only a colon before a slash separates.
 pub fn split(list: &str) -> Vec<String> {
+    if list.contains(UnitName::SCHEME) {
+        let names = discover::split_names(list.as_ref());
+        return names.into_iter().map(|n| n.display().to_string()).collect();
+    }
     if !list.starts_with('/') {
         return list.split(':').map(str::to_owned).collect();
     }
@@ -99,7 +105,7 @@ fn by_name(name: &str) -> Result<Vec<PathBuf>> {
     match found.as_slice() {
         [] => bail!(
             "no pool called '{name}' on this host's devices; `braid scan` lists what is there \
-             (for pools on plain files name the files, or set BRAID_DEVICES)"
+             (for pools on plain files or units of iSCSI targets name those, or set BRAID_DEVICES)"
         ),
         [pool] => Ok(pool.paths().map(Path::to_owned).collect()),
         _ => {
@@ -118,6 +124,8 @@ mod tests {
         let by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-1";
         assert_eq!(split(&format!("{by_path}:/dev/sdb")), [by_path, "/dev/sdb"]);
         assert_eq!(split("a:b"), ["a", "b"]);
+        let unit = "iscsi://10.0.0.1:3260/iqn.2026-11.org:x/0";
+        assert_eq!(split(&format!("{unit}:/dev/sdb")), [unit, "/dev/sdb"]);
         assert_eq!(split("scratch"), ["scratch"]);
     }
 }

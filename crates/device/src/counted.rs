@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use braid_format::{ByteOffset, Bytes};
 
 use crate::model::ModelDevice;
-use crate::{ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, RingTarget};
+use crate::{
+    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, IscsiDevice, Reservations,
+    RingTarget,
+};
 
 /// Classes of sizes: the first is up to 1 KiB, each next twice the one before, the last from 64 MiB.
 pub const SIZE_CLASSES: usize = 18;
@@ -234,6 +237,12 @@ impl Device for CountedDevice {
     }
     fn modelled(&self) -> Option<&ModelDevice> {
         self.inner.modelled()
+    }
+    fn initiator(&self) -> Option<&IscsiDevice> {
+        self.inner.initiator()
+    }
+    fn reservations(&self) -> Option<&dyn Reservations> {
+        self.inner.reservations()
     }
     fn counters(&self) -> Option<&IoCounters> {
         Some(&self.counters)

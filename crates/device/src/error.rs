@@ -94,6 +94,12 @@ pub enum DeviceError {
         /// Device.
         device: Arc<str>,
     },
+    /// Somebody else's reservation stands in the way: this node was fenced, or never registered.
+    #[error("{device}: reserved by others; this node has been fenced")]
+    Fenced {
+        /// Device.
+        device: Arc<str>,
+    },
     /// A test's device failed on purpose.
     #[error("{device}: {operation} at {at} fails by plan")]
     Injected {

@@ -1,7 +1,7 @@
 //! One storage device: read, write, flush, compare-and-write.
 //!
 //! [`Device`] is what the layers above see; [`FileDevice`] is the real one (a file or a block
-//! device), [`MemoryDevice`], [`FaultyDevice`] and [`RecordingDevice`] are for tests,
+//! device), [`IscsiDevice`] a unit of a target in the network; [`open()`] takes either's name. [`MemoryDevice`], [`FaultyDevice`] and [`RecordingDevice`] are for tests,
 //! [`model::ModelDevice`] takes the time of a disk that is not there. [`run`] puts many requests on
 //! many devices in flight at once; [`IoQueue`] is a sliding window of them.
 //!
@@ -21,8 +21,10 @@ mod faulty;
 mod file;
 mod huge;
 mod in_use;
+mod iscsi;
 mod memory;
 pub mod model;
+mod open;
 mod queue;
 mod random;
 mod recording;
@@ -38,11 +40,13 @@ pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
 pub use file::{Direct, FileDevice, OpenOptions};
 pub use huge::HugeBuf;
 pub use in_use::{InUse, in_use};
+pub use iscsi::{IscsiDevice, Reservation, ReservationKind, UnitName};
 pub use memory::MemoryDevice;
+pub use open::{exists, open};
 pub use queue::{IoQueue, OwnedOp, Part};
 pub use recording::{Event, RecordingDevice, Replay};
 pub use run::{Op, Request, run};
 pub use signature::{Foreign, probe};
 pub use traits::{
-    ByteLockGuard, CAW_MAX, Capabilities, CawOutcome, Device, DeviceInfo, RingTarget,
+    ByteLockGuard, CAW_MAX, Capabilities, CawOutcome, Device, DeviceInfo, Reservations, RingTarget,
 };

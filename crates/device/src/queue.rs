@@ -6,6 +6,7 @@ use std::sync::Arc;
 use braid_format::{ByteOffset, Bytes};
 
 use crate::engine::{EngineKind, Flight, Transfer, Wait, engine_kind};
+use crate::iscsi::Transfer as UnitTransfer;
 use crate::model::Ticket;
 use crate::run::{check_write, io_error};
 use crate::{AlignedBuf, Device, DeviceError};
@@ -48,6 +49,8 @@ struct Pending {
 pub struct IoQueue {
     // Before `pending`: its drop waits for the kernel, then the buffers may go.
     flight: Flight,
+    /// Transfers on units of targets, each with its slot: they too end before the buffers go.
+    units: Vec<(UnitTransfer, Arc<dyn Device>, u32)>,
     /// By slot.
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
@@ -73,6 +76,7 @@ impl IoQueue {
     pub(crate) fn with_engine(depth: usize, kind: EngineKind) -> Self {
         Self {
             flight: Flight::new(kind),
+            units: Vec::new(),
             pending: Vec::with_capacity(depth),
             free: Vec::new(),
             done: VecDeque::with_capacity(depth),
@@ -149,12 +153,23 @@ impl IoQueue {
             let memory = unsafe { base.add(from) };
             from += len;
             let target = p.device.ring_target();
-            if (target.is_some() || p.device.modelled().is_some())
+            let unit = p.device.initiator();
+            if (target.is_some() || unit.is_some() || p.device.modelled().is_some())
                 && let Some(counters) = p.device.counters()
             {
                 counters.transfer(request.write, len);
             }
             let checked = match (request.write, target) {
+                _ if unit.is_some() => {
+                    // SAFETY: `len` bytes of the buffer, used by nobody else, which stays in
+                    // `pending` until `units` has no transfer of it.
+                    let started =
+                        unit.map(|u| unsafe { u.start(request.write, p.at, (memory, len), false) });
+                    started.unwrap_or_else(|| Ok(UnitTransfer::default())).map(|transfer| {
+                        request.left += 1;
+                        self.units.push((transfer, p.device.clone(), slot));
+                    })
+                }
                 (true, Some(t)) => check_write(&*p.device, t.poisoned, p.at, p.len),
                 (false, Some(_)) => p.device.info().check(p.at, p.len),
                 // SAFETY: `len` bytes of the buffer, used by nobody else.
@@ -232,11 +247,27 @@ impl IoQueue {
                 self.lists.push(request.parts);
                 return (request.token, request.buf, request.result);
             }
-            if self.modelled.is_empty() {
+            if !self.units.is_empty() {
+                self.reap(Wait::No);
+                self.end_unit();
+            } else if self.modelled.is_empty() {
                 self.reap(Wait::One);
             } else {
                 self.reap(Wait::No);
                 self.end_modelled();
+            }
+        }
+    }
+    /// Ends a transfer on a unit: one that is over, or else the oldest.
+    fn end_unit(&mut self) {
+        let over = self.units.iter().position(|(transfer, ..)| transfer.is_done());
+        let (transfer, device, slot) = self.units.remove(over.unwrap_or(0));
+        let result = device.initiator().map_or(Ok(()), |unit| unit.finish(transfer));
+        if let Some(request) = &mut self.pending[slot as usize] {
+            request.result = std::mem::replace(&mut request.result, Ok(())).and(result);
+            request.left -= 1;
+            if request.left == 0 {
+                self.finish(slot);
             }
         }
     }

@@ -60,6 +60,9 @@ pub fn run(requests: &mut [Request<'_>]) {
     if let [only] = requests {
         return inline(only);
     }
+    if requests.iter().any(|r| r.device.initiator().is_some()) {
+        return with_units(requests);
+    }
     // Nothing for a ring: none is made.
     if requests.iter().all(|r| r.device.ring_target().is_none()) {
         return by_methods(requests.iter_mut());
@@ -77,6 +80,18 @@ pub fn run(requests: &mut [Request<'_>]) {
     if ran != Ok(true) {
         by_methods(requests.iter_mut());
     }
+}
+
+/// Requests of which some go to units of targets: all of those at once, and the others meanwhile.
+fn with_units(requests: &mut [Request<'_>]) {
+    let (mut units, others): (Vec<_>, Vec<_>) =
+        requests.iter_mut().partition(|r| r.device.initiator().is_some());
+    for r in &units {
+        count(r);
+    }
+    let under_way = crate::iscsi::start_all(&mut units);
+    by_methods(others.into_iter());
+    crate::iscsi::finish_all(&mut units, under_way);
 }
 
 /// Serves requests by their devices' methods, one after the other; those on modelled disks begin at

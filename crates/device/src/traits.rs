@@ -9,6 +9,7 @@ use braid_format::{ByteOffset, Bytes};
 
 use crate::DeviceError;
 use crate::counted::IoCounters;
+use crate::iscsi::{IscsiDevice, Reservation, ReservationKind};
 use crate::model::ModelDevice;
 
 /// Longest compare-and-write: the largest sector there is.
@@ -116,6 +117,63 @@ impl Debug for ByteLockGuard {
     }
 }
 
+/// Persistent reservations of a device (SPC-4, section 5.13): who may write it, kept by the device
+/// itself. A key belongs to the open device that registered it.
+pub trait Reservations: Send + Sync {
+    /// Registers `new` instead of `old` (0: not registered; a new 0 ends the registration).
+    ///
+    /// # Errors
+    /// [`DeviceError::Fenced`] if the key is not `old`; see [`DeviceError`].
+    fn register(&self, old: u64, new: u64) -> Result<(), DeviceError>;
+    /// Registers `new`, whatever was registered.
+    ///
+    /// # Errors
+    /// See [`DeviceError`].
+    fn register_anyhow(&self, new: u64) -> Result<(), DeviceError>;
+    /// Makes a reservation, as registrant `own`; it may stand already, by the same holder.
+    ///
+    /// # Errors
+    /// [`DeviceError::Fenced`] if not registered so, or somebody else holds one.
+    fn reserve(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError>;
+    /// Ends the reservation.
+    ///
+    /// # Errors
+    /// [`DeviceError::Fenced`] if not registered so.
+    fn release(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError>;
+    /// Ends the reservation and all registrations.
+    ///
+    /// # Errors
+    /// [`DeviceError::Fenced`] if not registered so.
+    fn clear(&self, own: u64) -> Result<(), DeviceError>;
+    /// Ends the registrations with key `victim`, and its reservation, which passes to us as `kind`.
+    /// On return its commands have ended, on targets that keep the standard; where that is not sure,
+    /// [`Reservations::reset`] follows.
+    ///
+    /// # Errors
+    /// [`DeviceError::Fenced`] if not registered so, or nobody has that key.
+    fn preempt_and_abort(
+        &self,
+        own: u64,
+        victim: u64,
+        kind: ReservationKind,
+    ) -> Result<(), DeviceError>;
+    /// All registered keys, one for each registrant.
+    ///
+    /// # Errors
+    /// See [`DeviceError`].
+    fn keys(&self) -> Result<Vec<u64>, DeviceError>;
+    /// The reservation that stands.
+    ///
+    /// # Errors
+    /// See [`DeviceError`].
+    fn reservation(&self) -> Result<Option<Reservation>, DeviceError>;
+    /// Ends all commands of everybody on the device.
+    ///
+    /// # Errors
+    /// See [`DeviceError`].
+    fn reset(&self) -> Result<(), DeviceError>;
+}
+
 /// How [`run`](crate::run) and [`IoQueue`](crate::IoQueue) reach a device past its methods.
 #[derive(Debug, Clone, Copy)]
 pub struct RingTarget<'a> {
@@ -192,6 +250,15 @@ pub trait Device: Send + Sync + Debug {
     /// The disk model that says how long its requests take, if one does: [`run`](crate::run) and
     /// [`IoQueue`](crate::IoQueue) let them overlap.
     fn modelled(&self) -> Option<&ModelDevice> {
+        None
+    }
+    /// The unit of an iSCSI target under it: [`run`](crate::run) and [`IoQueue`](crate::IoQueue)
+    /// have many of its requests under way.
+    fn initiator(&self) -> Option<&IscsiDevice> {
+        None
+    }
+    /// Its persistent reservations, if it has such.
+    fn reservations(&self) -> Option<&dyn Reservations> {
         None
     }
     /// Where requests are counted that reach the device past its methods; those that come by its

@@ -217,6 +217,9 @@ pub(crate) fn same_device(a: &Arc<dyn Device>, b: &Arc<dyn Device>) -> bool {
     if Arc::ptr_eq(a, b) {
         return true;
     }
+    if let (Some(a), Some(b)) = (a.initiator(), b.initiator()) {
+        return a.is_same_unit(b);
+    }
     let identity = |d: &Arc<dyn Device>| {
         let m = std::fs::metadata(&d.info().name).ok()?;
         Some(if d.info().is_block { (0, m.rdev()) } else { (m.dev(), m.ino()) })

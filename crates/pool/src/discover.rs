@@ -1,10 +1,11 @@
 //! Finding pools by their labels, whatever their devices are called.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use braid_device::{Device, FileDevice, OpenOptions};
+use braid_device::{Device, OpenOptions, UnitName};
 use braid_format::label::Member;
 use braid_format::{Bytes, Epoch, MemberIndex};
 use uuid::Uuid;
@@ -114,8 +115,15 @@ pub fn discover(paths: Option<&[PathBuf]>) -> Vec<FoundPool> {
             continue;
         }
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        let Ok(device) = FileDevice::open(&path, options) else { continue };
-        let device: Arc<dyn Device> = device;
+        let device = match braid_device::open(&path, options) {
+            Ok(device) => device,
+            Err(error) => {
+                if is_unit(&path) {
+                    tracing::warn!(%error, "passed over");
+                }
+                continue;
+            }
+        };
         if devices.iter().any(|d| same_device(d, &device)) {
             continue;
         }
@@ -192,14 +200,38 @@ fn everywhere() -> Vec<PathBuf> {
     let partitions = std::fs::read_to_string("/proc/partitions").unwrap_or_default();
     let named = std::env::var_os(DEVICES_VARIABLE).unwrap_or_default();
     let mut paths: Vec<PathBuf> = block_devices(&partitions).collect();
-    paths.extend(
-        std::env::split_paths(&named)
-            .filter(|p| !p.as_os_str().is_empty())
-            .flat_map(|p| expand(&p)),
-    );
+    paths.extend(split_names(&named).iter().flat_map(|p| expand(p)));
     let loops = std::fs::read_dir("/dev").into_iter().flatten().flatten().map(|e| e.path());
     paths.extend(loops.filter(|p| is_loop(p)));
     paths
+}
+
+fn is_unit(path: &Path) -> bool {
+    path.to_str().is_some_and(UnitName::is_meant)
+}
+
+/// Names of devices in one word, separated by colons. A colon of a unit's name
+/// (`iscsi://host:port/target:word/0`) is followed by neither a path nor another such name, but for
+/// that of its own `://`.
+pub fn split_names(list: &OsStr) -> Vec<PathBuf> {
+    let Some(text) = list.to_str().filter(|t| t.contains(UnitName::SCHEME)) else {
+        let paths = std::env::split_paths(list).filter(|p| !p.as_os_str().is_empty());
+        return paths.collect();
+    };
+    let mut names = Vec::new();
+    let mut rest = text;
+    let ends = |rest: &str| {
+        rest.match_indices(':').map(|(at, _)| at).find(|at| {
+            let next = &rest[at + 1..];
+            next.starts_with(UnitName::SCHEME) || next.starts_with('/') && !next.starts_with("//")
+        })
+    };
+    while let Some(at) = ends(rest) {
+        names.push(&rest[..at]);
+        rest = &rest[at + 1..];
+    }
+    names.push(rest);
+    names.into_iter().filter(|n| !n.is_empty()).map(PathBuf::from).collect()
 }
 
 /// Paths of `/proc/partitions`' lines: major, minor, blocks, name.
@@ -241,6 +273,16 @@ mod tests {
         let text = "major minor  #blocks  name\n\n 253        0   41943040 vda\n 7 0 1024 loop0\n";
         let paths: Vec<_> = block_devices(text).collect();
         assert_eq!(paths, [Path::new("/dev/vda"), Path::new("/dev/loop0")]);
+    }
+
+    #[test]
+    fn units_of_targets_stand_in_lists_of_devices() {
+        let (a, b) = ("iscsi://10.0.0.1:3260/iqn.2026-11.org:a/0", "iscsi://u@[::1]/iqn.x:y/1");
+        let list = format!("{a}:/dev/sdb:{b}:/dev/sdc");
+        let names: Vec<_> = split_names(list.as_ref());
+        assert_eq!(names, [a, "/dev/sdb", b, "/dev/sdc"].map(PathBuf::from));
+        assert_eq!(split_names("/a::/b".as_ref()), ["/a", "/b"].map(PathBuf::from));
+        assert_eq!(split_names(a.as_ref()), [PathBuf::from(a)]);
     }
 
     #[test]

@@ -271,6 +271,9 @@ impl Feature {
                 if matches!(fault, Action::Late(_) | Action::LateFail(_)) {
                     task.will_be_late();
                 }
+                if !task.start() {
+                    return;
+                }
                 let perform = move || conn.perform_faulty(&task, &asked, &input, fault);
                 Workers::run_apart(Box::new(perform));
             }
@@ -369,13 +372,13 @@ impl Conn {
         self.widen(false);
         let _ = self.answer(&asked, &Answer::aborted());
     }
+    /// A command that has been started, with what is to happen to it.
     fn perform_faulty(self: &Arc<Self>, task: &Task, asked: &Asked, input: &Input, fault: Action) {
-        if !task.start() {
-            return;
-        }
         let failure = || Answer::of(Err(Refusal::Sense(Sense::INTERNAL)), asked);
         let answer = match fault {
-            Action::Delay(time) => task.pause(time).then(|| self.execute(task, asked, input)),
+            Action::Delay(time) if task.pause(time) => Some(self.execute(task, asked, input)),
+            // Somebody has ended it: that is answered.
+            Action::Delay(_) => Some(Answer::aborted()),
             Action::Drop => {
                 // The initiator's window stays the narrower for it.
                 return self.shared.tasks.gone(task);

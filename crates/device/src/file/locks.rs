@@ -31,7 +31,7 @@ const BYTES_AT: u64 = 1 << 62;
 
 /// A handle's locks.
 #[derive(Debug)]
-pub(super) struct Locks {
+pub(crate) struct Locks {
     file: Arc<File>,
     stripes: Box<[Mutex<()>; STRIPES]>,
     bytes: Arc<Mutex<HashSet<u64>>>,
@@ -63,7 +63,7 @@ fn unlock(file: &File, at: u64, len: u64) {
 
 /// A sector locked against every other compare-and-write on this host.
 #[derive(Debug)]
-pub(super) struct SectorHeld<'a> {
+pub(crate) struct SectorHeld<'a> {
     file: &'a File,
     at: u64,
     len: u64,
@@ -78,7 +78,7 @@ impl Drop for SectorHeld<'_> {
 
 /// A liveness byte held.
 #[derive(Debug)]
-pub(super) struct ByteHeld {
+pub(crate) struct ByteHeld {
     file: Arc<File>,
     bytes: Arc<Mutex<HashSet<u64>>>,
     byte: u64,

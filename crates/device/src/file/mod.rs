@@ -23,7 +23,8 @@ use crate::{
     AlignedBuf, ByteLockGuard, Capabilities, CawOutcome, Device, DeviceError, DeviceInfo, InUse,
     RingTarget,
 };
-use locks::Locks;
+
+pub(crate) use locks::{ByteHeld, Locks};
 
 pub(crate) use block::{Claim, canonical_node, sysfs};
 

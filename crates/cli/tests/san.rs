@@ -1,0 +1,163 @@
+//! A pool on units of an iSCSI target: `braid target` in a process of its own, everything else by
+//! `iscsi://` names.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use common::{braid, can_mount, fails, ok, sh, unmount_idle, wait_until};
+
+/// A target, ended when dropped.
+struct San {
+    process: Child,
+    units: Vec<String>,
+    dir: tempfile::TempDir,
+}
+
+impl San {
+    fn new(devices: &[&str], options: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let control = dir.path().join("control");
+        let mut process = Command::new(env!("CARGO_BIN_EXE_braid"))
+            .args(["target", "--listen", "127.0.0.1:0", "--control"])
+            .arg(&control)
+            .args(options)
+            .args(devices)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(process.stdout.take().unwrap());
+        let units = out.lines().map_while(Result::ok).take(devices.len()).collect();
+        Self { process, units, dir }
+    }
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+    fn with<'a>(&'a self, head: &[&'a str], tail: &[&'a str]) -> Vec<&'a str> {
+        let units = self.units.iter().map(String::as_str);
+        head.iter().copied().chain(units).chain(tail.iter().copied()).collect()
+    }
+    fn tell(&self, order: &[&str]) -> String {
+        let control = self.path("control");
+        let mut args = vec!["target", "--tell", &control];
+        args.extend(order);
+        ok(&args)
+    }
+    fn mount(&self, name: &str) -> String {
+        let dir = self.path(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let log = format!("log={dir}.log");
+        ok(&self.with(&["mount"], &[&dir, "-o", &log]));
+        dir
+    }
+}
+
+impl Drop for San {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+#[test]
+fn a_pool_on_a_target_is_used_like_any_other() {
+    let san = San::new(&["memory:256M", "memory:256M"], &[]);
+    assert_eq!(san.units.len(), 2);
+    let said = ok(&san.with(&["create", "san"], &[]));
+    assert!(said.contains("created pool 'san'") && said.contains(&san.units[0]), "{said}");
+    let said = ok(&san.with(&["scan"], &[]));
+    assert!(said.contains("san") && said.contains(&san.units[1]), "{said}");
+    let by_name = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(["status", "san"])
+        .env("BRAID_DEVICES", san.units.join(":"))
+        .output()
+        .unwrap();
+    assert!(by_name.status.success(), "{by_name:?}");
+    let said = fails(&san.with(&["create", "other"], &[]));
+    assert!(said.contains("belongs"), "{said}");
+    if !can_mount() {
+        return;
+    }
+    let dir = san.mount("mnt");
+    let said = fails(&san.with(&["check"], &[]));
+    assert!(said.contains("in use") || said.contains("mounted"), "{said}");
+    let said = fails(&san.with(&["create", "--force", "other"], &[]));
+    assert!(said.contains("in use"), "{said}");
+    sh(&format!(
+        "cp -r {src} {dir}/src; dd if=/dev/urandom of={dir}/large bs=1M count=64 status=none; sync {dir}/large
+         (cd {src} && find . -type f -exec sha256sum {{}} +) > {sums}; (cd {dir}/src && sha256sum --quiet -c {sums})
+         sha256sum {dir}/large > {sums}.large",
+        src = concat!(env!("CARGO_MANIFEST_DIR"), "/src"),
+        sums = san.path("sums"),
+    ));
+    // A second node, on the same units.
+    let other = san.mount("other");
+    sh(&format!("(cd {other}/src && sha256sum --quiet -c {})", san.path("sums")));
+    sh(&format!(
+        "echo one > {dir}/said; test $(cat {other}/said) = one; echo two > {other}/said; test $(cat {dir}/said) = two"
+    ));
+    let said = ok(&san.with(&["status"], &[]));
+    assert!(said.contains("alive"), "{said}");
+    assert!(san.tell(&["sessions"]).lines().count() >= 4);
+    unmount_idle(Path::new(&other));
+    unmount_idle(Path::new(&dir));
+    let said = ok(&san.with(&["check"], &[]));
+    assert!(said.contains("clean"), "{said}");
+    let dir = san.mount("mnt");
+    sh(&format!("sha256sum --quiet -c {}.large", san.path("sums")));
+    unmount_idle(Path::new(&dir));
+}
+
+/// The node's process is gone, its sessions are taken over, its journal is replayed: by the next
+/// one on this host.
+#[test]
+fn a_killed_node_on_a_target_is_recovered() {
+    if !can_mount() {
+        return;
+    }
+    let san = San::new(&["memory:256M"], &[]);
+    ok(&san.with(&["create", "san"], &[]));
+    let (dir, other) = (san.mount("a"), san.mount("b"));
+    sh(&format!("echo kept > {dir}/file; sync {dir}/file; exec 9>{dir}/open"));
+    let status: serde_json::Value = serde_json::from_str(&ok(&["status", "--json"])).unwrap();
+    let mounts = status["mounts"].as_array().unwrap();
+    let node = mounts.iter().find(|m| m["mount_point"] == dir.as_str()).unwrap();
+    let pid = i32::try_from(node["pid"].as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let read = format!("timeout 30 cat {other}/file; echo more >> {other}/file; cat {other}/file");
+    assert_eq!(sh(&read), "kept\nkept\nmore\n");
+    wait_until("the dead node's slot is free", || {
+        let said = ok(&san.with(&["status"], &[]));
+        !said.contains("silent") && !said.contains("recovered")
+    });
+    braid(&["unmount", "--lazy", &dir]);
+    unmount_idle(Path::new(&other));
+    let said = ok(&san.with(&["check"], &[]));
+    assert!(said.contains("clean"), "{said}");
+}
+
+#[test]
+fn names_that_lead_nowhere_are_said() {
+    let nowhere = "iscsi://127.0.0.1:1/iqn.2026-11.org.braid:none/0";
+    for command in ["create", "mount", "check", "status"] {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().to_str().unwrap();
+        let said = match command {
+            "create" => fails(&["create", "none", nowhere]),
+            "mount" => fails(&["mount", nowhere, dir]),
+            _ => fails(&[command, nowhere]),
+        };
+        assert!(said.contains(nowhere), "{command}: {said}");
+    }
+    let said = fails(&["create", "none", "iscsi://host/only"]);
+    assert!(said.contains("iscsi://"), "{said}");
+    let said = fails(&["target", "memory:1M", "--fault", "write sometimes"]);
+    assert!(said.contains("delay"), "{said}");
+    let said = fails(&["target", "memory:1000", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("sectors"), "{said}");
+}

@@ -1,0 +1,248 @@
+//! Liveness bytes of a unit: kernel locks on a file of this host that stands for it.
+//!
+//! The kernel drops a lock when its process ends, but what the process had sent to the target may
+//! still be on its way, or in the target. So who takes a byte writes beside it which sessions its
+//! process has, and a byte whose lock is gone counts as held until those sessions have been *taken
+//! over*: a login as the same port (initiator and ISID) ends the old session with all its commands
+//! before it is answered (RFC 7143, section 6.3.5). Then nothing of the dead process can land any
+//! more. Where that login fails the byte stays held.
+//!
+//! ```text
+//! lock taken, note written -> (process) -> note erased, lock let go
+//!                                \-> process dies: lock gone, note stands
+//!                                       -> sessions of the note taken over -> note erased
+//! ```
+//!
+//! Other hosts have files of their own: the bytes say nothing about them.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::name::UnitName;
+use super::session::{Port, Session};
+use crate::ByteLockGuard;
+use crate::file::Locks;
+
+/// Room for a note's name beside each byte.
+const NOTE_MAX: usize = 64;
+
+/// Names this initiator, instead of what the host says.
+const INITIATOR_VARIABLE: &str = "BRAID_INITIATOR";
+
+/// Bytes from the system's generator.
+fn random() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// A port that nobody else has: the host's initiator with an ISID of its own.
+pub(super) fn new_port() -> Port {
+    let bits = random();
+    let random = u32::try_from(bits & 0xff_ffff).unwrap_or(0);
+    let qualifier = u16::try_from(bits >> 32 & 0xffff).unwrap_or(0);
+    Port { initiator: initiator(), isid: (random, qualifier) }
+}
+
+/// `$BRAID_INITIATOR`, else what /etc/iscsi says, else made of the host's name.
+fn initiator() -> String {
+    let said = std::env::var(INITIATOR_VARIABLE).ok().or_else(|| {
+        let text = std::fs::read_to_string("/etc/iscsi/initiatorname.iscsi").ok()?;
+        text.lines().find_map(|l| l.strip_prefix("InitiatorName=")).map(|n| n.trim().to_owned())
+    });
+    said.filter(|s| !s.is_empty()).unwrap_or_else(|| {
+        let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+        let host: String = host.chars().filter(|c| fits(*c)).take(100).collect();
+        format!("iqn.2026-11.org.braid:host:{host}")
+    })
+}
+
+/// The sessions of this process: a file that others read when it has died.
+#[derive(Debug)]
+struct Note {
+    dir: PathBuf,
+    name: String,
+    sessions: Vec<(Port, UnitName)>,
+}
+
+/// One for the process; made at the first session.
+static NOTE: Mutex<Option<Note>> = Mutex::new(None);
+
+impl Note {
+    fn write(&self) -> io::Result<()> {
+        let mut text = String::new();
+        for (port, unit) in &self.sessions {
+            let (random, qualifier) = port.isid;
+            let _ = writeln!(text, "{random} {qualifier} {} {unit}", port.initiator);
+        }
+        let new = self.dir.join(format!("{}.new", self.name));
+        std::fs::write(&new, text)?;
+        std::fs::rename(&new, self.dir.join(&self.name))
+    }
+    fn read(path: &Path) -> io::Result<Vec<(Port, UnitName)>> {
+        let text = std::fs::read_to_string(path)?;
+        let line = |line: &str| {
+            let mut words = line.splitn(4, ' ');
+            let isid = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            let initiator = words.next()?.to_owned();
+            Some((Port { initiator, isid }, UnitName::parse(words.next()?)?))
+        };
+        let all = text.lines().map(line).collect::<Option<Vec<_>>>();
+        all.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// The directory for such files: `/run/braid/iscsi` for root, else the user's own.
+fn directory() -> io::Result<PathBuf> {
+    let user = rustix::process::geteuid();
+    let base = match std::env::var_os("XDG_RUNTIME_DIR") {
+        _ if user.is_root() => PathBuf::from("/run/braid"),
+        Some(dir) => Path::new(&dir).join("braid"),
+        None => std::env::temp_dir().join(format!("braid-{}", user.as_raw())),
+    };
+    let dir = base.join("iscsi");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+    for made in [&base, &dir] {
+        let found = std::fs::symlink_metadata(made)?;
+        if !found.is_dir() || found.uid() != user.as_raw() || found.mode() & 0o022 != 0 {
+            let why = format!("{}: not a directory of this user alone", made.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+    }
+    Ok(dir)
+}
+
+/// A unit's liveness bytes.
+#[derive(Debug)]
+pub(super) struct Alive {
+    port: Port,
+    dir: PathBuf,
+    file: Arc<File>,
+    locks: Locks,
+}
+
+impl Alive {
+    /// Those of the unit with this identity, for the session that `port` has.
+    pub fn new(unit: &UnitName, port: &Port, id: &[u8; 16]) -> io::Result<Self> {
+        let dir = directory()?;
+        let id = id.iter().fold(String::new(), |all, b| all + &format!("{b:02x}"));
+        let path = dir.join(format!("unit-{id}"));
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = Arc::new(options.open(path)?);
+        let mut note = NOTE.lock();
+        let note = note.get_or_insert_with(|| {
+            let name = format!("process-{}-{:08x}", std::process::id(), random() >> 32);
+            Note { dir: dir.clone(), name, sessions: Vec::new() }
+        });
+        note.sessions.push((port.clone(), unit.clone()));
+        note.write()?;
+        Ok(Self { port: port.clone(), dir, locks: Locks::new(file.clone()), file })
+    }
+    fn place(byte: u64) -> io::Result<u64> {
+        let place = byte.checked_mul(NOTE_MAX as u64).filter(|p| *p < 1 << 40);
+        place.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+    /// The note of who had the byte last and did not let it go.
+    fn note(&self, byte: u64) -> io::Result<Option<String>> {
+        let mut room = [0; NOTE_MAX];
+        let len = self.file.read_at(&mut room, Self::place(byte)?)?;
+        let name = room[..len].split(|b| *b == 0).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).into_owned();
+        Ok(Some(name).filter(|n| n.starts_with("process-") && !n.contains('/')))
+    }
+    fn erase(file: &File, byte: u64) -> io::Result<()> {
+        file.write_all_at(&[0; NOTE_MAX], Self::place(byte)?)
+    }
+    /// Takes a byte, or `None` if somebody has it, or had it and cannot be taken over.
+    pub fn take(&self, byte: u64) -> io::Result<Option<ByteLockGuard>> {
+        let place = Self::place(byte)?;
+        let Some(held) = self.locks.byte(byte)? else { return Ok(None) };
+        if !self.settled(byte)? {
+            return Ok(None);
+        }
+        let mut room = [0; NOTE_MAX];
+        let own = NOTE.lock().as_ref().map(|n| n.name.clone()).unwrap_or_default();
+        room.iter_mut().zip(own.bytes()).for_each(|(r, b)| *r = b);
+        self.file.write_all_at(&room, place)?;
+        let file = self.file.clone();
+        Ok(Some(ByteLockGuard::new(Taken { _held: held, file, byte })))
+    }
+    /// Whether somebody has the byte, or had it and may still have something under way.
+    pub fn is_taken(&self, byte: u64) -> io::Result<bool> {
+        if self.locks.is_byte_locked(byte)? {
+            return Ok(true);
+        }
+        if self.note(byte)?.is_none() {
+            return Ok(false);
+        }
+        // As its holder, so that nobody takes it over at the same time.
+        let Some(_held) = self.locks.byte(byte)? else { return Ok(true) };
+        Ok(!self.settled(byte)?)
+    }
+    /// With the byte's lock held: whether nothing of who had it last can land any more.
+    fn settled(&self, byte: u64) -> io::Result<bool> {
+        let Some(name) = self.note(byte)? else { return Ok(true) };
+        let path = self.dir.join(&name);
+        let own = NOTE.lock().as_ref().is_some_and(|n| n.name == name);
+        if own {
+            // Another handle of this process, that was dropped without letting go.
+            Self::erase(&self.file, byte)?;
+            return Ok(true);
+        }
+        match Note::read(&path) {
+            Ok(sessions) => {
+                for (port, unit) in &sessions {
+                    if let Err(e) = Session::login(unit, port) {
+                        let why = &e.0;
+                        tracing::warn!(%unit, %why, "a dead process's session is not taken over");
+                        return Ok(false);
+                    }
+                }
+                let _ = std::fs::remove_file(&path);
+            }
+            // Taken over already, for another of its bytes, or the host was started anew.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+        Self::erase(&self.file, byte)?;
+        Ok(true)
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        let mut note = NOTE.lock();
+        let Some(all) = note.as_mut() else { return };
+        all.sessions.retain(|(port, _)| *port != self.port);
+        let written = if all.sessions.is_empty() {
+            std::fs::remove_file(all.dir.join(&all.name))
+        } else {
+            all.write()
+        };
+        if let Err(error) = written {
+            tracing::warn!(%error, "the note of this process's sessions");
+        }
+    }
+}
+
+/// A byte held.
+struct Taken {
+    _held: crate::file::ByteHeld,
+    file: Arc<File>,
+    byte: u64,
+}
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // Before the lock goes: fields drop after this.
+        if let Err(error) = Alive::erase(&self.file, self.byte) {
+            tracing::warn!(%error, "a liveness byte's note stays");
+        }
+    }
+}

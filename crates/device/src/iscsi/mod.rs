@@ -1,0 +1,470 @@
+//! Units of iSCSI targets, from user space: `iscsi://[user[%secret]@]host[:port]/target/unit`.
+//!
+//! A unit is a device like any other. What is particular:
+//! * a session that breaks is not taken up again: what was under way has an unknown outcome and may
+//!   still land, and a write cache may be gone; the device refuses everything from then on;
+//! * one port (initiator and ISID) per open device, so that a reservation belongs to one holder in
+//!   one of its lives;
+//! * a unit attention means that a command did not run: it is issued again. That others took a
+//!   registration away is seen by the conflict that the next command meets;
+//! * liveness bytes are locks on files of this host, and the end of a process does not end what its
+//!   target has from it: see [`alive`].
+
+mod alive;
+mod ffi;
+mod name;
+mod probe;
+mod reserve;
+mod session;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use braid_format::{ByteOffset, Bytes};
+
+use crate::{
+    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, Op, OpenOptions, Reservations,
+};
+use alive::Alive;
+use session::{Direction, Ended, Ending, Session, Ticket};
+
+pub use name::UnitName;
+pub use reserve::{Reservation, ReservationKind};
+
+/// Longest transfer of one command; longer requests are several, all under way at once.
+const PIECE_MAX: usize = 1 << 20;
+/// Most times that a command is issued anew because it did not run.
+const TRIES_MAX: u32 = 64;
+/// Pause before a busy target is asked again.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// Most blocks of one WRITE SAME or UNMAP, if the target does not say less.
+const SAME_MAX: u64 = 32768;
+
+/// A unit of an iSCSI target.
+#[derive(Debug)]
+pub struct IscsiDevice {
+    info: DeviceInfo,
+    session: Session,
+    limits: Limits,
+    alive: Alive,
+    poisoned: AtomicBool,
+}
+
+/// What a unit can do, beyond what its information says.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Limits {
+    /// Writes that completed may be lost without a flush.
+    write_cache: bool,
+    /// Bytes of one transfer.
+    transfer: usize,
+    /// Blocks of one COMPARE AND WRITE.
+    compare: u64,
+    /// Blocks of one WRITE SAME.
+    same: u64,
+    /// WRITE SAME may let blocks go.
+    same_unmaps: bool,
+    /// Blocks of one UNMAP.
+    unmap: u64,
+    /// Its world-wide name.
+    id: [u8; 16],
+}
+
+/// A command descriptor block of 16 bytes: opcode, flags, first block, count.
+fn cdb16(opcode: u8, flags: u8, block: u64, count: u32) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (opcode, flags);
+    cdb[2..10].copy_from_slice(&block.to_be_bytes());
+    cdb[10..14].copy_from_slice(&count.to_be_bytes());
+    cdb
+}
+
+/// A piece of a request under way.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    ticket: Ticket,
+    cdb: [u8; 16],
+    write: bool,
+    at: ByteOffset,
+    memory: (*mut u8, usize),
+}
+// SAFETY: the memory is the requester's, who keeps it as long as the piece lives.
+unsafe impl Send for Piece {}
+
+/// A request under way, in as many pieces as it takes. Dropping it waits for its end.
+#[derive(Debug, Default)]
+pub(crate) struct Transfer(Vec<Piece>);
+
+impl Transfer {
+    /// Whether waiting for it takes no time.
+    pub fn is_done(&self) -> bool {
+        self.0.iter().all(|p| p.ticket.is_done())
+    }
+}
+
+impl IscsiDevice {
+    /// Logs in to the unit and asks what it is.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotADevice`] for what is no name of a unit; [`DeviceError::Io`] with what the
+    /// target, the network or the loading of libiscsi said; [`DeviceError::Empty`].
+    pub fn open(word: &str, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
+        let Some(name) = UnitName::parse(word) else {
+            return Err(DeviceError::NotADevice { device: word.into() });
+        };
+        let port = alive::new_port();
+        let failed = |Ended(why): Ended| {
+            let source = Arc::new(io::Error::other(why.to_string()));
+            let device = name.to_string().into();
+            DeviceError::Io { device, operation: "log in", at: ByteOffset(0), source }
+        };
+        let session = Session::login(&name, &port).map_err(failed)?;
+        let (info, limits) = probe::probe(&session, &name, options.read_only)?;
+        let alive = Alive::new(&name, &port, &limits.id);
+        let alive = alive.map_err(|e| probe::failed(&name, "liveness files", e))?;
+        let poisoned = AtomicBool::new(false);
+        Ok(Arc::new(Self { info, session, limits, alive, poisoned }))
+    }
+    /// Whether both are one unit, by whatever portals.
+    pub fn is_same_unit(&self, other: &Self) -> bool {
+        self.limits.id == other.limits.id
+    }
+    fn error(&self, operation: &'static str, at: ByteOffset, source: io::Error) -> DeviceError {
+        let device = self.info.name.as_str().into();
+        DeviceError::Io { device, operation, at, source: Arc::new(source) }
+    }
+    fn ended(&self, operation: &'static str, at: ByteOffset, Ended(why): &Ended) -> DeviceError {
+        let source = io::Error::new(io::ErrorKind::ConnectionAborted, why.to_string());
+        self.error(operation, at, source)
+    }
+    /// What an ending means; `None`: the command did not run and is to be issued again.
+    fn judge(
+        &self,
+        operation: &'static str,
+        at: ByteOffset,
+        ending: Ending,
+    ) -> Option<Result<Ending, DeviceError>> {
+        match ending.status {
+            ffi::STATUS_GOOD => Some(Ok(ending)),
+            ffi::STATUS_CHECK if ending.sense.0 == 6 => None,
+            ffi::STATUS_BUSY | ffi::STATUS_QUEUE_FULL => {
+                std::thread::sleep(BUSY_PAUSE);
+                None
+            }
+            ffi::STATUS_CONFLICT => {
+                Some(Err(DeviceError::Fenced { device: self.info.name.as_str().into() }))
+            }
+            _ => Some(Err(self.error(operation, at, ending.into()))),
+        }
+    }
+    /// A command by itself, with data of up to a few KiB or none.
+    fn command(
+        &self,
+        operation: &'static str,
+        cdb: &[u8],
+        data: Data<'_>,
+    ) -> Result<Ending, DeviceError> {
+        let at = ByteOffset(0);
+        let (direction, memory, len) = match data {
+            Data::None => (Direction::Neither, std::ptr::null_mut(), 0),
+            Data::In(buf) => (Direction::Read, buf.as_mut_ptr(), buf.len()),
+            Data::Out(buf) => (Direction::Write, buf.as_ptr().cast_mut(), buf.len()),
+        };
+        for _ in 0..TRIES_MAX {
+            // SAFETY: borrowed over the ticket's life, which ends here; written from is only read.
+            let ticket = unsafe { self.session.start(cdb, direction, (memory, len), true) };
+            let ending = ticket.map_err(|e| self.ended(operation, at, &e))?.wait();
+            if let Some(judged) = self.judge(operation, at, ending) {
+                return judged;
+            }
+        }
+        Err(self.error(operation, at, io::ErrorKind::ResourceBusy.into()))
+    }
+    /// Starts a transfer.
+    ///
+    /// # Safety
+    /// `memory` is `len` bytes that are valid, and used by nobody else, until the transfer has been
+    /// dropped or waited for; it is not forgotten.
+    pub(crate) unsafe fn start(
+        &self,
+        write: bool,
+        at: ByteOffset,
+        (memory, len): (*mut u8, usize),
+        now: bool,
+    ) -> Result<Transfer, DeviceError> {
+        if write {
+            crate::run::check_write(self, Some(&self.poisoned), at, Bytes::from(len))?;
+        } else {
+            self.info.check(at, Bytes::from(len))?;
+        }
+        let sector = self.info.sector.get();
+        let mut transfer = Transfer::default();
+        let mut done = 0;
+        while done < len {
+            let here = (len - done).min(self.limits.transfer);
+            let at = at + Bytes::from(done);
+            let count = u32::try_from(here as u64 / sector).unwrap_or(u32::MAX);
+            let cdb = cdb16(if write { 0x8a } else { 0x88 }, 0, at.get() / sector, count);
+            // SAFETY: inside the caller's memory.
+            let memory = (unsafe { memory.add(done) }, here);
+            // SAFETY: the caller's promise, piece by piece; the pieces keep their tickets.
+            let ticket = unsafe { self.issue(&cdb, write, at, memory, now) }?;
+            transfer.0.push(Piece { ticket, cdb, write, at, memory });
+            done += here;
+        }
+        Ok(transfer)
+    }
+    /// # Safety
+    /// As [`Session::start`].
+    unsafe fn issue(
+        &self,
+        cdb: &[u8; 16],
+        write: bool,
+        at: ByteOffset,
+        memory: (*mut u8, usize),
+        now: bool,
+    ) -> Result<Ticket, DeviceError> {
+        let direction = if write { Direction::Write } else { Direction::Read };
+        // SAFETY: the caller's promise.
+        let ticket = unsafe { self.session.start(cdb, direction, memory, now) };
+        ticket.map_err(|e| self.ended(name_of(write), at, &e))
+    }
+    /// Waits for a transfer.
+    pub(crate) fn finish(&self, transfer: Transfer) -> Result<(), DeviceError> {
+        let mut result = Ok(());
+        for mut piece in transfer.0 {
+            let ended = self.finish_piece(&mut piece);
+            result = result.and(ended);
+        }
+        result
+    }
+    fn finish_piece(&self, piece: &mut Piece) -> Result<(), DeviceError> {
+        let operation = name_of(piece.write);
+        for _ in 0..TRIES_MAX {
+            let ending = piece.ticket.wait();
+            match self.judge(operation, piece.at, ending) {
+                Some(Ok(ending)) if ending.missing == 0 => return Ok(()),
+                Some(Ok(_)) => {
+                    let short = io::ErrorKind::UnexpectedEof.into();
+                    return Err(self.error(operation, piece.at, short));
+                }
+                Some(Err(e)) => return Err(e),
+                None => {
+                    // SAFETY: the memory is the transfer's, which is not over.
+                    let again = unsafe {
+                        self.issue(&piece.cdb, piece.write, piece.at, piece.memory, true)
+                    };
+                    piece.ticket = again?;
+                }
+            }
+        }
+        Err(self.error(operation, piece.at, io::ErrorKind::ResourceBusy.into()))
+    }
+    /// One COMPARE AND WRITE; whether what stood there was as expected.
+    fn compare(&self, at: ByteOffset, expected: &[u8], new: &[u8]) -> Result<bool, DeviceError> {
+        const OPERATION: &str = "compare-and-write";
+        let blocks = new.len() as u64 / self.info.sector.get();
+        if blocks > self.limits.compare {
+            let what = format!(
+                "the unit compares at most {} blocks of {} bytes; {blocks} are asked for",
+                self.limits.compare, self.info.sector
+            );
+            return Err(self.error(OPERATION, at, io::Error::other(what)));
+        }
+        let mut cdb = cdb16(0x89, 0, at.get() / self.info.sector.get(), 0);
+        cdb[13] = u8::try_from(blocks).unwrap_or(0);
+        let both = [expected, new].concat();
+        for _ in 0..TRIES_MAX {
+            let memory = (both.as_ptr().cast_mut(), both.len());
+            // SAFETY: `both` outlives the ticket, and is only read.
+            let ticket = unsafe { self.session.start(&cdb, Direction::Write, memory, true) };
+            let ending = ticket.map_err(|e| self.ended(OPERATION, at, &e))?.wait();
+            if ending.status == ffi::STATUS_CHECK && ending.sense.0 == 0x0e {
+                return Ok(false);
+            }
+            if let Some(judged) = self.judge(OPERATION, at, ending) {
+                return judged.map(|_| true);
+            }
+        }
+        Err(self.error(OPERATION, at, io::ErrorKind::ResourceBusy.into()))
+    }
+    /// The same block again and again: zeros.
+    fn same(&self, at: ByteOffset, len: Bytes, unmap: bool) -> Result<(), DeviceError> {
+        let sector = self.info.sector.get();
+        let zeros = vec![0; self.info.sector.to_usize()];
+        let (mut block, end) = (at.get() / sector, (at.get() + len.get()) / sector);
+        while block < end {
+            let count = (end - block).min(self.limits.same.min(SAME_MAX));
+            let flags = if unmap { 0x08 } else { 0 };
+            let cdb = cdb16(0x93, flags, block, u32::try_from(count).unwrap_or(1));
+            self.command("write zeros", &cdb, Data::Out(&zeros))?;
+            block += count;
+        }
+        Ok(())
+    }
+}
+
+fn name_of(write: bool) -> &'static str {
+    if write { "write" } else { "read" }
+}
+
+/// Data of a command by itself.
+pub(super) enum Data<'a> {
+    None,
+    In(&'a mut [u8]),
+    Out(&'a [u8]),
+}
+
+impl From<Ending> for io::Error {
+    fn from(ending: Ending) -> Self {
+        let (key, code) = ending.sense;
+        match ending.status {
+            ffi::STATUS_CHECK => Self::other(format!(
+                "sense key {key:#x}, code {:#04x}/{:02x}",
+                code >> 8,
+                code & 255
+            )),
+            ffi::STATUS_CANCELLED | ffi::STATUS_ERROR => Self::new(
+                io::ErrorKind::ConnectionAborted,
+                "the session ended while it was under way; it may still land",
+            ),
+            status => Self::other(format!("SCSI status {status:#x}")),
+        }
+    }
+}
+
+impl Device for IscsiDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let memory = (buf.as_mut_ptr(), buf.len());
+        // SAFETY: borrowed until the transfer is over, here.
+        let transfer = unsafe { self.start(false, at, memory, true) }?;
+        self.finish(transfer)
+    }
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        let memory = (buf.as_ptr().cast_mut(), buf.len());
+        // SAFETY: borrowed until the transfer is over, here; only read.
+        let transfer = unsafe { self.start(true, at, memory, true) }?;
+        self.finish(transfer)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        if self.poisoned.load(Ordering::Acquire) {
+            return Err(DeviceError::Poisoned { device: self.info.name.as_str().into() });
+        }
+        // Without a cache what completed is durable; a session that ended says so at the next use.
+        if !self.limits.write_cache {
+            return Ok(());
+        }
+        let flushed = self.command("flush", &cdb16(0x91, 0, 0, 0), Data::None);
+        if flushed.is_err() {
+            self.poisoned.store(true, Ordering::Release);
+        }
+        flushed.map(|_| ())
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        crate::run::check_write(self, Some(&self.poisoned), at, Bytes::from(new.len()))?;
+        self.info.check_caw(at, expected, new)?;
+        let mut found = vec![0; new.len()];
+        for _ in 0..TRIES_MAX {
+            if self.compare(at, expected, new)? {
+                return Ok(CawOutcome::Written);
+            }
+            self.read(at, &mut found)?;
+            // Else it became what was expected meanwhile: once more.
+            if found != expected {
+                return Ok(CawOutcome::Mismatch(found));
+            }
+        }
+        Err(self.error("compare-and-write", at, io::ErrorKind::ResourceBusy.into()))
+    }
+    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        crate::run::check_write(self, Some(&self.poisoned), at, len)?;
+        if self.limits.unmap == 0 {
+            return Ok(());
+        }
+        let sector = self.info.sector.get();
+        let (mut block, end) = (at.get() / sector, (at.get() + len.get()) / sector);
+        while block < end {
+            let count = (end - block).min(self.limits.unmap.min(SAME_MAX));
+            let mut list = [0; 24];
+            (list[1], list[3]) = (22, 16);
+            list[8..16].copy_from_slice(&block.to_be_bytes());
+            list[16..20].copy_from_slice(&u32::try_from(count).unwrap_or(1).to_be_bytes());
+            let cdb = [0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+            self.command("discard", &cdb, Data::Out(&list))?;
+            block += count;
+        }
+        Ok(())
+    }
+    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        crate::run::check_write(self, Some(&self.poisoned), at, len)?;
+        if self.limits.same != 0 {
+            return self.same(at, len, self.limits.same_unmaps);
+        }
+        let zeros = crate::AlignedBuf::zeroed(len.to_usize().min(PIECE_MAX));
+        let mut done = 0;
+        while done < len.get() {
+            let now = Bytes((len.get() - done).min(zeros.len() as u64));
+            self.write(at + Bytes(done), zeros.split_at(now.to_usize()).0)?;
+            done += now.get();
+        }
+        Ok(())
+    }
+    fn initiator(&self) -> Option<&IscsiDevice> {
+        Some(self)
+    }
+    fn reservations(&self) -> Option<&dyn Reservations> {
+        self.info.caps.persistent_reservations.then_some(self)
+    }
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        let taken = self.alive.take(byte);
+        taken.map_err(|e| self.error("lock", ByteOffset(byte), e))
+    }
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.alive.is_taken(byte).map_err(|e| self.error("lock", ByteOffset(byte), e))
+    }
+}
+
+/// Requests of [`crate::run`] under way: the place of each, and its transfer.
+pub(crate) type UnderWay = Vec<(usize, Transfer)>;
+
+/// Starts requests on units, all at once; a flush is done when this returns. What is returned must
+/// be dropped, or given to [`finish_all`], before the requests' memory is used again.
+pub(crate) fn start_all(requests: &mut [&mut crate::Request<'_>]) -> UnderWay {
+    let mut under_way = Vec::with_capacity(requests.len());
+    for (n, r) in requests.iter_mut().enumerate() {
+        let Some(device) = r.device.initiator() else { continue };
+        let (write, memory) = match &mut r.op {
+            Op::Read(buf) => (false, (buf.as_mut_ptr(), buf.len())),
+            Op::Write(buf) => (true, (buf.as_ptr().cast_mut(), buf.len())),
+            Op::Flush => {
+                r.result = device.flush();
+                continue;
+            }
+        };
+        // SAFETY: borrowed by the request; `run` drops the transfer before it returns or unwinds.
+        match unsafe { device.start(write, r.at, memory, false) } {
+            Ok(transfer) => under_way.push((n, transfer)),
+            Err(e) => r.result = Err(e),
+        }
+    }
+    under_way
+}
+
+/// Waits for requests on units.
+pub(crate) fn finish_all(requests: &mut [&mut crate::Request<'_>], under_way: UnderWay) {
+    for (n, transfer) in under_way {
+        let r = &mut *requests[n];
+        if let Some(device) = r.device.initiator() {
+            r.result = device.finish(transfer);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What a unit says of itself at login.
+
+use std::io;
+use std::sync::Arc;
+
+use braid_format::{ByteOffset, Bytes};
+
+use super::name::UnitName;
+use super::session::{Direction, Ending, Session};
+use super::{Limits, PIECE_MAX, TRIES_MAX, ffi};
+use crate::{Capabilities, DeviceError, DeviceInfo};
+
+pub(super) fn failed(name: &UnitName, operation: &'static str, e: io::Error) -> DeviceError {
+    let (device, source) = (name.to_string().into(), Arc::new(e));
+    DeviceError::Io { device, operation, at: ByteOffset(0), source }
+}
+
+struct Probe<'a> {
+    session: &'a Session,
+    name: &'a UnitName,
+}
+
+/// Asks what the unit is.
+pub(super) fn probe(
+    session: &Session,
+    name: &UnitName,
+    read_only: bool,
+) -> Result<(DeviceInfo, Limits), DeviceError> {
+    let probe = Probe { session, name };
+    let capacity = probe.must("read capacity", &capacity_cdb(), 32)?;
+    let sector = Bytes(u64::from(word(&capacity, 8)));
+    if !matches!(sector.get(), 512 | 4096) {
+        let what = format!("sectors of {sector} bytes; 512 and 4096 are known");
+        return Err(failed(name, "read capacity", io::Error::other(what)));
+    }
+    let blocks = (u64::from(word(&capacity, 0)) << 32 | u64::from(word(&capacity, 4))) + 1;
+    let size = blocks.checked_mul(sector.get()).map(Bytes);
+    let size =
+        size.ok_or_else(|| failed(name, "read capacity", io::ErrorKind::InvalidData.into()))?;
+    let physical = Bytes(sector.get() << (byte(&capacity, 13) & 0x0f));
+    let limits = probe.limits(sector)?;
+    let thin = probe.page(0xb2, 8)?;
+    let provisioned = byte(&capacity, 14) & 0x80 != 0;
+    let unmaps = |bit: u8| provisioned && byte(&thin, 5) & bit != 0;
+    let mode = probe.ask(&[0x1a, 0x08, 0x08, 0, 64, 0], 64)?.unwrap_or_default();
+    let reserves = probe.ask(&[0x5e, 2, 0, 0, 0, 0, 0, 0, 8, 0], 8)?.is_some();
+    let rotation = probe.page(0xb1, 64)?;
+    let limits = Limits {
+        // Without the page: to be on the safe side.
+        write_cache: mode.len() < 7 || byte(&mode, 6) & 0x04 != 0,
+        same_unmaps: unmaps(0x40),
+        unmap: if unmaps(0x80) { limits.unmap } else { 0 },
+        id: probe.identity()?,
+        ..limits
+    };
+    let info = DeviceInfo {
+        name: name.to_string(),
+        size,
+        sector,
+        physical_sector: if physical.get() <= 1 << 20 { physical } else { sector },
+        is_block: true,
+        read_only: read_only || byte(&mode, 2) & 0x80 != 0,
+        rotational: match (byte(&rotation, 4), byte(&rotation, 5)) {
+            (0, 0) => None,
+            (0, 1) => Some(false),
+            _ => Some(true),
+        },
+        caps: Capabilities {
+            compare_and_write: limits.compare != 0 && !read_only,
+            persistent_reservations: reserves,
+            write_zeroes: limits.same != 0,
+            discard: limits.unmap != 0,
+            atomic_write: sector,
+        },
+        engine: "iscsi",
+    };
+    Ok((info, limits))
+}
+
+fn capacity_cdb() -> [u8; 16] {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
+    cdb
+}
+
+fn byte(bytes: &[u8], at: usize) -> u8 {
+    bytes.get(at).copied().unwrap_or(0)
+}
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let found = bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
+    found.map_or(0, u32::from_be_bytes)
+}
+
+impl Probe<'_> {
+    /// The answer to a command; `None` if the unit does not know it.
+    fn ask(&self, cdb: &[u8], len: usize) -> Result<Option<Vec<u8>>, DeviceError> {
+        let mut bytes = vec![0; len];
+        for _ in 0..TRIES_MAX {
+            let memory = (bytes.as_mut_ptr(), len);
+            // SAFETY: `bytes` outlives the ticket, and is not touched meanwhile.
+            let ticket = unsafe { self.session.start(cdb, Direction::Read, memory, true) };
+            let ending = match ticket {
+                Ok(ticket) => ticket.wait(),
+                Err(e) => {
+                    return Err(failed(self.name, "inquiry", io::Error::other(e.0.to_string())));
+                }
+            };
+            match ending {
+                Ending { status: ffi::STATUS_GOOD, missing, .. } => {
+                    bytes.truncate(len.saturating_sub(missing));
+                    return Ok(Some(bytes));
+                }
+                Ending { status: ffi::STATUS_CHECK, sense: (6, _), .. } => {}
+                Ending { status: ffi::STATUS_CHECK, sense: (5, _), .. }
+                | Ending { status: ffi::STATUS_CONFLICT, .. } => return Ok(None),
+                other => return Err(failed(self.name, "inquiry", other.into())),
+            }
+        }
+        Err(failed(self.name, "inquiry", io::ErrorKind::ResourceBusy.into()))
+    }
+    fn must(&self, what: &'static str, cdb: &[u8], len: usize) -> Result<Vec<u8>, DeviceError> {
+        let missing = || failed(self.name, what, io::Error::other("the unit does not know it"));
+        self.ask(cdb, len)?.ok_or_else(missing)
+    }
+    /// A page of vital product data; empty if there is none.
+    fn page(&self, page: u8, len: u8) -> Result<Vec<u8>, DeviceError> {
+        Ok(self.ask(&[0x12, 1, page, 0, len, 0], len.into())?.unwrap_or_default())
+    }
+    fn limits(&self, sector: Bytes) -> Result<Limits, DeviceError> {
+        let page = self.page(0xb0, 64)?;
+        let transfer = u64::from(word(&page, 8)).saturating_mul(sector.get());
+        let transfer = if transfer == 0 { PIECE_MAX as u64 } else { transfer };
+        let same = u64::from(word(&page, 36)) << 32 | u64::from(word(&page, 40));
+        let knows_same = self.knows(0x93)?;
+        Ok(Limits {
+            transfer: Bytes(transfer).to_usize().min(PIECE_MAX),
+            compare: u64::from(byte(&page, 5)),
+            same: match (knows_same, same) {
+                (false, _) => 0,
+                (true, 0) => u64::MAX,
+                (true, n) => n,
+            },
+            unmap: word(&page, 20).into(),
+            ..Limits::default()
+        })
+    }
+    /// Whether the unit says that it knows a command.
+    fn knows(&self, opcode: u8) -> Result<bool, DeviceError> {
+        let cdb = [0xa3, 0x0c, 1, opcode, 0, 0, 0, 0, 0, 32, 0, 0];
+        Ok(self.ask(&cdb, 32)?.is_some_and(|b| byte(&b, 1) & 7 == 3))
+    }
+    /// Its world-wide name; by its portal, target and number where it has none.
+    fn identity(&self) -> Result<[u8; 16], DeviceError> {
+        let page = self.page(0x83, 255)?;
+        let mut rest = page.get(4..).unwrap_or_default();
+        while let [codes, kind, _, len, tail @ ..] = rest {
+            let name = tail.get(..usize::from(*len)).unwrap_or_default();
+            // Of the unit, binary, NAA or EUI-64.
+            if codes & 0x0f == 1 && kind & 0x30 == 0 && matches!(kind & 0x0f, 2 | 3) {
+                let mut id = [0; 16];
+                id.iter_mut().zip(name).for_each(|(i, n)| *i = *n);
+                return Ok(id);
+            }
+            rest = tail.get(usize::from(*len)..).unwrap_or_default();
+        }
+        let shown = format!("{}/{}/{}", self.name.portal, self.name.target, self.name.lun);
+        let mut id = [0_u8; 16];
+        for (n, b) in shown.bytes().enumerate() {
+            id[n % 16] = id[n % 16].wrapping_mul(31).wrapping_add(b);
+        }
+        Ok(id)
+    }
+}

@@ -1,0 +1,675 @@
+//! One session with a target, shared by threads.
+//!
+//! libiscsi's context is used by one thread at a time, under [`State`]'s mutex, and by none while
+//! somebody polls the socket. Who waits for a command polls, if nobody else does: a lone thread's
+//! command costs no change of threads. Commands that nobody waits for yet are served by a helper.
+//!
+//! ```text
+//! submit: command queued and pushed into the socket
+//! wait:   done? -> take it.   polled by another? -> sleep until done, or until the role is free
+//!         else poll, serve what came; on leaving pass the role to one who waits, or to the helper
+//! ```
+//!
+//! * Memory of a command, and the vector that names it, stay as they are until its callback ran:
+//!   [`Ticket`]'s drop waits for that.
+//! * There is no reconnection: a broken session ends every command under way with an error, their
+//!   outcome unknown, and refuses all later ones. So nothing is ever issued twice.
+//! * A command has no timeout. A connection has: see [`SILENCE`].
+
+use std::ffi::{CString, c_int, c_void};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+use super::ffi::{self, Context, IoVec, Library, Task};
+use super::name::UnitName;
+
+/// A peer that acknowledges nothing for so long is gone, and the session with it.
+const SILENCE: Duration = Duration::from_secs(30);
+/// A login takes no longer.
+const LOGIN_TIME: Duration = Duration::from_secs(15);
+/// How often the helper looks at an idle session: for pings of the target, and its end.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Who we are to a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// The initiator's name.
+    pub initiator: String,
+    /// 24 and 16 bits that tell this port from others of the same initiator.
+    pub isid: (u32, u16),
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending {
+    /// Its status; libiscsi's own for a session that broke.
+    pub status: c_int,
+    /// Sense key, and code with qualifier.
+    pub sense: (u8, u16),
+    /// Bytes that were not moved.
+    pub missing: usize,
+}
+
+/// A command under way.
+#[derive(Debug)]
+struct Slot {
+    vector: IoVec,
+    done: Mutex<Option<Ending>>,
+    /// With the state's mutex.
+    changed: Condvar,
+    common: Arc<Common>,
+}
+
+/// What callbacks change.
+#[derive(Debug, Default)]
+struct Common {
+    under_way: AtomicUsize,
+    /// libiscsi has given up on the connection.
+    broken: AtomicBool,
+}
+
+impl Slot {
+    fn new(vector: IoVec, common: &Arc<Common>) -> Arc<Self> {
+        let (done, changed) = (Mutex::new(None), Condvar::new());
+        Arc::new(Self { vector, done, changed, common: common.clone() })
+    }
+}
+// SAFETY: the vector is written before the slot is shared, and only libiscsi reads it after.
+unsafe impl Send for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Slot {}
+
+#[derive(Debug)]
+struct State {
+    /// Null once the session has ended.
+    context: *mut Context,
+    /// Why it has.
+    ended: Option<Arc<str>>,
+    /// Somebody polls.
+    polled: bool,
+    waiting: Vec<Arc<Slot>>,
+    closing: bool,
+}
+// SAFETY: the context is used under the mutex only.
+unsafe impl Send for State {}
+
+impl State {
+    fn alive(&self) -> Result<*mut Context, Ended> {
+        match &self.ended {
+            Some(why) => Err(Ended(why.clone())),
+            None => Ok(self.context),
+        }
+    }
+}
+
+/// A session with a target.
+#[derive(Debug)]
+pub struct Session {
+    shared: Arc<Shared>,
+    helper: Option<std::thread::JoinHandle<()>>,
+}
+
+struct Shared {
+    library: &'static Library,
+    lun: c_int,
+    fd: RawFd,
+    /// Wakes who polls: there is more to send than the socket took.
+    wake: OwnedFd,
+    state: Mutex<State>,
+    common: Arc<Common>,
+    /// For the helper.
+    work: Condvar,
+    /// What a connection's callback says; alive as long as the context.
+    connected: Box<Connected>,
+}
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session(unit {}, {:?})", self.lun, self.state)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Connected {
+    called: AtomicBool,
+    failed: AtomicBool,
+}
+
+/// What a command does with memory.
+#[derive(Debug, Clone, Copy)]
+pub enum Direction {
+    /// None.
+    Neither,
+    /// Into it.
+    Read,
+    /// From it.
+    Write,
+}
+
+/// A command under way; dropping it waits for its end.
+#[derive(Debug)]
+pub struct Ticket {
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+}
+
+impl Ticket {
+    /// Whether it has ended.
+    pub fn is_done(&self) -> bool {
+        self.slot.done.lock().is_some()
+    }
+    /// Waits for the end.
+    pub fn wait(&self) -> Ending {
+        self.shared.wait(&self.slot)
+    }
+}
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.wait();
+    }
+}
+
+/// A session that could not be, or was ended.
+#[derive(Debug, Clone)]
+pub struct Ended(pub Arc<str>);
+
+fn ended(why: impl Into<String>) -> Ended {
+    Ended(why.into().into())
+}
+
+unsafe extern "C" fn on_connect(_: *mut Context, status: c_int, _: *mut c_void, told: *mut c_void) {
+    // SAFETY: `Connected` of this session, which outlives its context.
+    let told = unsafe { &*told.cast::<Connected>() };
+    // A second call says that the connection has ended.
+    told.failed.store(status != ffi::STATUS_GOOD, Ordering::Relaxed);
+    told.called.store(true, Ordering::Relaxed);
+}
+
+/// Takes the ending over; the slot's own reference was given to libiscsi.
+fn finish(slot: *mut c_void, ending: Ending) {
+    // SAFETY: made by `Arc::into_raw` at submission; a callback runs once.
+    let slot = unsafe { Arc::from_raw(slot.cast_const().cast::<Slot>()) };
+    if matches!(ending.status, ffi::STATUS_CANCELLED | ffi::STATUS_ERROR) {
+        slot.common.broken.store(true, Ordering::Relaxed);
+    }
+    slot.common.under_way.fetch_sub(1, Ordering::Relaxed);
+    *slot.done.lock() = Some(ending);
+    slot.changed.notify_one();
+}
+
+unsafe extern "C" fn on_command(
+    _: *mut Context,
+    status: c_int,
+    task: *mut c_void,
+    slot: *mut c_void,
+) {
+    let mut ending = Ending { status, sense: (0, 0), missing: 0 };
+    let task = task.cast::<Task>();
+    // SAFETY: the task of this command, in the layout of this version of the library; freed once.
+    unsafe {
+        if let Some(t) = task.as_ref() {
+            let sense = &t.sense;
+            let key = u8::try_from(sense.key).unwrap_or(u8::MAX);
+            ending.sense = (key, u16::try_from(sense.ascq).unwrap_or(u16::MAX));
+            if t.residual_status == ffi::UNDERFLOW {
+                ending.missing = t.residual;
+            }
+            if let Ok(library) = Library::get() {
+                (library.scsi_free_scsi_task)(task);
+            }
+        }
+    }
+    finish(slot, ending);
+}
+
+unsafe extern "C" fn on_reset(
+    _: *mut Context,
+    status: c_int,
+    response: *mut c_void,
+    slot: *mut c_void,
+) {
+    let answered = status == ffi::STATUS_GOOD && !response.is_null();
+    // SAFETY: on success the library passes the response's code, a `uint32_t`.
+    let refused = answered && unsafe { *response.cast::<u32>() } != 0;
+    let status = if refused { ffi::STATUS_CHECK } else { status };
+    finish(slot, Ending { status, sense: (0, 0), missing: 0 });
+}
+
+fn text(word: &str) -> Result<CString, Ended> {
+    CString::new(word).map_err(|_| ended("a zero byte in a name"))
+}
+
+/// A context that is destroyed unless a session takes it.
+struct Fresh {
+    library: &'static Library,
+    context: *mut Context,
+    connected: Box<Connected>,
+}
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if !self.context.is_null() {
+            // SAFETY: alive, and ours alone.
+            unsafe { (self.library.iscsi_destroy_context)(self.context) };
+        }
+    }
+}
+
+impl Fresh {
+    fn new(name: &UnitName, port: &Port) -> Result<Self, Ended> {
+        let library = Library::get().map_err(ended)?;
+        let initiator = text(&port.initiator)?;
+        // SAFETY: strings that live over the calls, which copy them; a context of our own.
+        unsafe {
+            let context = (library.iscsi_create_context)(initiator.as_ptr());
+            if context.is_null() {
+                return Err(ended("libiscsi has no memory"));
+            }
+            let fresh = Self { library, context, connected: Box::default() };
+            (library.iscsi_set_noautoreconnect)(context, 1);
+            let (random, qualifier) = port.isid;
+            (library.iscsi_set_isid_random)(context, random & 0xff_ffff, qualifier.into());
+            (library.iscsi_set_targetname)(context, text(&name.target)?.as_ptr());
+            (library.iscsi_set_session_type)(context, ffi::SESSION_NORMAL);
+            (library.iscsi_set_header_digest)(context, ffi::DIGEST_NONE);
+            if let (Some(user), Some(secret)) = (&name.user, &name.secret) {
+                let (user, secret) = (text(user)?, text(secret)?);
+                let set = library.iscsi_set_initiator_username_pwd;
+                set(context, user.as_ptr(), secret.as_ptr());
+            }
+            if let (Ok(user), Ok(secret)) = (
+                std::env::var("LIBISCSI_CHAP_TARGET_USERNAME"),
+                std::env::var("LIBISCSI_CHAP_TARGET_PASSWORD"),
+            ) {
+                let (user, secret) = (text(&user)?, text(&secret)?);
+                let set = library.iscsi_set_target_username_pwd;
+                set(context, user.as_ptr(), secret.as_ptr());
+            }
+            Ok(fresh)
+        }
+    }
+    /// Logs in, and takes the unit attentions of the unit in.
+    fn connect(&self, name: &UnitName) -> Result<(), Ended> {
+        let (library, context) = (self.library, self.context);
+        let portal = text(&name.portal)?;
+        let told: *const Connected = &raw const *self.connected;
+        // SAFETY: the context is ours; `told` lives as long as it.
+        unsafe {
+            // Of login and what belongs to it.
+            let seconds = c_int::try_from(LOGIN_TIME.as_secs()).unwrap_or(15);
+            (library.iscsi_set_timeout)(context, seconds);
+            let connect = library.iscsi_full_connect_async;
+            let told = told.cast_mut().cast();
+            let lun = c_int::from(name.lun);
+            if connect(context, portal.as_ptr(), lun, on_connect, told) != 0 {
+                return Err(self.why("no connection"));
+            }
+        }
+        let until = now() + LOGIN_TIME;
+        while !self.connected.called.load(Ordering::Relaxed) {
+            if now() > until {
+                return Err(ended("no answer to the login"));
+            }
+            self.turn()?;
+        }
+        if self.connected.failed.load(Ordering::Relaxed) {
+            return Err(self.why("login failed"));
+        }
+        // SAFETY: as above. From here on nothing has a timeout.
+        unsafe { (library.iscsi_set_timeout)(context, 0) };
+        Ok(())
+    }
+    fn turn(&self) -> Result<(), Ended> {
+        // SAFETY: the context is ours alone.
+        unsafe {
+            let (fd, events) = (
+                (self.library.iscsi_get_fd)(self.context),
+                (self.library.iscsi_which_events)(self.context),
+            );
+            let got = poll(fd, events, None, Duration::from_millis(100))?.0;
+            if (self.library.iscsi_service)(self.context, got) != 0 {
+                return Err(self.why("the connection failed"));
+            }
+        }
+        Ok(())
+    }
+    fn why(&self, what: &str) -> Ended {
+        // SAFETY: the context is ours alone.
+        let said = unsafe { self.library.error(self.context) };
+        ended(if said.is_empty() { what.to_owned() } else { format!("{what}: {said}") })
+    }
+}
+
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Waits for events on `fd`, or for a wake-up; which came, and whether the peer has closed.
+fn poll(
+    fd: RawFd,
+    events: c_int,
+    wake: Option<&OwnedFd>,
+    patience: Duration,
+) -> Result<(c_int, bool), Ended> {
+    let limit = Timespec::try_from(patience).map_err(|_| ended("a wait without end"))?;
+    if fd < 0 {
+        std::thread::sleep(patience.min(Duration::from_millis(10)));
+        return Ok((0, false));
+    }
+    // SAFETY: libiscsi's socket, open as long as its context.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let bits = u16::try_from(events).unwrap_or(0);
+    let wanted = PollFlags::from_bits_truncate(bits) | PollFlags::RDHUP;
+    let mut fds = Vec::with_capacity(2);
+    fds.push(PollFd::from_borrowed_fd(socket, wanted));
+    if let Some(wake) = wake {
+        fds.push(PollFd::new(wake, PollFlags::IN));
+    }
+    match rustix::event::poll(&mut fds, Some(&limit)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(e) => return Err(ended(format!("poll: {e}"))),
+    }
+    if let Some(wake) = wake
+        && fds.get(1).is_some_and(|f| f.revents().contains(PollFlags::IN))
+    {
+        let _ = rustix::io::read(wake, &mut [0; 8]);
+    }
+    let got = fds.first().map_or(PollFlags::empty(), PollFd::revents);
+    let gone = got.intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
+    Ok((c_int::from((got - PollFlags::RDHUP).bits()), gone))
+}
+
+impl Session {
+    /// Logs in to a unit.
+    ///
+    /// # Errors
+    /// [`Ended`] with the reason.
+    pub fn login(name: &UnitName, port: &Port) -> Result<Self, Ended> {
+        let mut fresh = Fresh::new(name, port)?;
+        fresh.connect(name)?;
+        // SAFETY: the context is ours alone.
+        let fd = unsafe { (fresh.library.iscsi_get_fd)(fresh.context) };
+        // SAFETY: libiscsi's socket, open as long as the context.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        let silence = u32::try_from(SILENCE.as_millis()).unwrap_or(u32::MAX);
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(socket, silence);
+        // SAFETY: as above.
+        unsafe { (fresh.library.iscsi_set_tcp_keepalive)(fresh.context, 10, 4, 5) };
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake.map_err(|e| ended(format!("eventfd: {e}")))?;
+        let shared = Arc::new(Shared {
+            library: fresh.library,
+            lun: c_int::from(name.lun),
+            fd,
+            wake,
+            state: Mutex::new(State {
+                context: std::mem::replace(&mut fresh.context, null_mut()),
+                ended: None,
+                polled: false,
+                waiting: Vec::new(),
+                closing: false,
+            }),
+            common: Arc::default(),
+            work: Condvar::new(),
+            connected: std::mem::take(&mut fresh.connected),
+        });
+        let helped = shared.clone();
+        let helper = std::thread::Builder::new()
+            .name("iscsi".into())
+            .spawn(move || helped.help())
+            .map_err(|e| ended(format!("no thread: {e}")))?;
+        Ok(Self { shared, helper: Some(helper) })
+    }
+    /// Starts a command; `now` says that its caller waits at once.
+    ///
+    /// # Safety
+    /// `memory` is `len` bytes, valid, and used by nobody else as long as the ticket lives, which is
+    /// dropped, not forgotten.
+    ///
+    /// # Errors
+    /// [`Ended`]: it was not issued.
+    pub unsafe fn start(
+        &self,
+        cdb: &[u8],
+        direction: Direction,
+        (memory, len): (*mut u8, usize),
+        now: bool,
+    ) -> Result<Ticket, Ended> {
+        let slot = Slot::new(IoVec { base: memory.cast(), len }, &self.shared.common);
+        // SAFETY: the caller's promise; the slot lives until the callback.
+        unsafe { self.shared.submit(cdb, direction, &slot) }?;
+        if !now {
+            self.shared.work.notify_one();
+        }
+        Ok(Ticket { shared: self.shared.clone(), slot })
+    }
+    /// Resets the unit.
+    ///
+    /// # Errors
+    /// [`Ended`]: it was not issued.
+    pub fn reset(&self) -> Result<Ticket, Ended> {
+        let slot = Slot::new(IoVec { base: null_mut(), len: 0 }, &self.shared.common);
+        let shared = &self.shared;
+        let mut state = shared.state.lock();
+        let context = state.alive()?;
+        let raw = Arc::into_raw(slot.clone()).cast_mut().cast::<c_void>();
+        let lun = shared.lun.unsigned_abs();
+        // SAFETY: the context is alive and used under its mutex; the callback takes `raw`.
+        let rc = unsafe {
+            (shared.library.iscsi_task_mgmt_lun_reset_async)(context, lun, on_reset, raw)
+        };
+        if rc != 0 {
+            // SAFETY: not taken by the library.
+            drop(unsafe { Arc::from_raw(raw.cast_const().cast::<Slot>()) });
+            return Err(ended("libiscsi has no memory"));
+        }
+        shared.common.under_way.fetch_add(1, Ordering::Relaxed);
+        shared.push(&mut state);
+        drop(state);
+        Ok(Ticket { shared: shared.clone(), slot })
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        {
+            let mut state = self.shared.state.lock();
+            state.closing = true;
+            self.shared.die(&mut state, "closed");
+        }
+        self.shared.work.notify_all();
+        let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
+        if let Some(helper) = self.helper.take() {
+            let _ = helper.join();
+        }
+    }
+}
+
+impl Shared {
+    /// # Safety
+    /// As [`Session::start`].
+    unsafe fn submit(
+        &self,
+        cdb: &[u8],
+        direction: Direction,
+        slot: &Arc<Slot>,
+    ) -> Result<(), Ended> {
+        let len = slot.vector.len;
+        let (Ok(cdb_len), Ok(bytes)) = (c_int::try_from(cdb.len()), c_int::try_from(len)) else {
+            return Err(ended("too long for one command"));
+        };
+        let xfer = match direction {
+            Direction::Neither => ffi::XFER_NONE,
+            Direction::Read => ffi::XFER_READ,
+            Direction::Write => ffi::XFER_WRITE,
+        };
+        let mut state = self.state.lock();
+        let context = state.alive()?;
+        let library = self.library;
+        // SAFETY: the context is alive and used under its mutex; task, vector and slot live until
+        // the callback, which frees the first and takes a reference of the last.
+        unsafe {
+            let task = (library.scsi_create_task)(cdb_len, cdb.as_ptr(), xfer, bytes);
+            if task.is_null() {
+                return Err(ended("libiscsi has no memory"));
+            }
+            let vector = (&raw const slot.vector).cast_mut();
+            match direction {
+                Direction::Neither => {}
+                Direction::Read => (library.scsi_task_set_iov_in)(task, vector, 1),
+                Direction::Write => (library.scsi_task_set_iov_out)(task, vector, 1),
+            }
+            let raw = Arc::into_raw(slot.clone()).cast_mut().cast::<c_void>();
+            let send = library.iscsi_scsi_command_async;
+            if send(context, self.lun, task, on_command, null_mut(), raw) != 0 {
+                let why = library.error(context);
+                drop(Arc::from_raw(raw.cast_const().cast::<Slot>()));
+                (library.scsi_free_scsi_task)(task);
+                return Err(ended(why));
+            }
+        }
+        self.common.under_way.fetch_add(1, Ordering::Relaxed);
+        self.push(&mut state);
+        Ok(())
+    }
+    /// Gives the socket what it takes.
+    fn push(&self, state: &mut MutexGuard<'_, State>) {
+        let out = c_int::from(PollFlags::OUT.bits());
+        if self.events(state) & out != 0 {
+            self.serve(state, out);
+        }
+        // Whoever polls does not look for room in the socket.
+        if state.polled && self.events(state) & out != 0 {
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        }
+    }
+    fn events(&self, state: &State) -> c_int {
+        if state.context.is_null() {
+            return 0;
+        }
+        // SAFETY: alive, under its mutex.
+        unsafe { (self.library.iscsi_which_events)(state.context) }
+    }
+    /// Has libiscsi do what can be done; callbacks run in it.
+    fn serve(&self, state: &mut MutexGuard<'_, State>, events: c_int) {
+        if state.context.is_null() {
+            return;
+        }
+        // SAFETY: alive, under its mutex; callbacks take other locks only (a slot's).
+        let rc = unsafe { (self.library.iscsi_service)(state.context, events) };
+        if rc != 0 {
+            // SAFETY: as above.
+            let why = unsafe { self.library.error(state.context) };
+            self.die(state, &why);
+        }
+    }
+    /// Ends the session: every command under way gets its callback, with an error.
+    fn die(&self, state: &mut MutexGuard<'_, State>, why: &str) {
+        let context = std::mem::replace(&mut state.context, null_mut());
+        if context.is_null() {
+            return;
+        }
+        let why = if why.is_empty() { "the session ended" } else { why };
+        state.ended = Some(why.into());
+        // SAFETY: alive, under its mutex, and never used again.
+        unsafe { (self.library.iscsi_destroy_context)(context) };
+        self.connected.failed.store(true, Ordering::Relaxed);
+        for slot in &state.waiting {
+            slot.changed.notify_one();
+        }
+    }
+    /// One look at the socket, by the thread that has the role; the mutex is let go meanwhile.
+    fn turn(&self, state: &mut MutexGuard<'_, State>, patience: Duration) {
+        let events = self.events(state);
+        let seen =
+            MutexGuard::unlocked(state, || poll(self.fd, events, Some(&self.wake), patience));
+        match seen {
+            Ok((got, gone)) => {
+                if got != 0 {
+                    self.serve(state, got);
+                }
+                let broken = self.common.broken.load(Ordering::Relaxed);
+                if gone || broken || self.connected.failed.load(Ordering::Relaxed) {
+                    self.drain(state);
+                    self.die(state, "the target closed the connection");
+                }
+            }
+            Err(Ended(why)) => self.die(state, &why),
+        }
+    }
+    /// What the peer sent before it closed.
+    fn drain(&self, state: &mut MutexGuard<'_, State>) {
+        const LOOKS_MAX: usize = 4096;
+        let input = c_int::from(PollFlags::IN.bits());
+        for _ in 0..LOOKS_MAX {
+            if !self.under_way(state) {
+                return;
+            }
+            match poll(self.fd, input, None, Duration::ZERO) {
+                Ok((got, _)) if got & input != 0 => self.serve(state, input),
+                _ => return,
+            }
+        }
+    }
+    fn wait(&self, slot: &Arc<Slot>) -> Ending {
+        let mut state = self.state.lock();
+        let mut ours = false;
+        let ending = loop {
+            if let Some(ending) = *slot.done.lock() {
+                break ending;
+            }
+            if state.polled && !ours {
+                state.waiting.push(slot.clone());
+                slot.changed.wait(&mut state);
+                state.waiting.retain(|s| !Arc::ptr_eq(s, slot));
+                continue;
+            }
+            (state.polled, ours) = (true, true);
+            self.turn(&mut state, IDLE);
+        };
+        if ours {
+            state.polled = false;
+            self.pass_on(&state);
+        }
+        ending
+    }
+    /// The role of polling goes to one who waits, or to the helper.
+    fn pass_on(&self, state: &State) {
+        match state.waiting.iter().find(|s| s.done.lock().is_none()) {
+            Some(next) => {
+                next.changed.notify_one();
+            }
+            None => {
+                self.work.notify_one();
+            }
+        }
+    }
+    /// The helper's work.
+    fn help(&self) {
+        let mut state = self.state.lock();
+        while !state.closing {
+            let busy = self.under_way(&state);
+            if state.polled || !busy {
+                let idle = self.work.wait_for(&mut state, IDLE).timed_out();
+                if !idle || state.polled || state.closing || state.context.is_null() {
+                    continue;
+                }
+                self.turn(&mut state, Duration::ZERO);
+                continue;
+            }
+            state.polled = true;
+            while !state.closing && self.under_way(&state) {
+                self.turn(&mut state, IDLE);
+            }
+            state.polled = false;
+            self.pass_on(&state);
+        }
+    }
+    fn under_way(&self, state: &State) -> bool {
+        !state.context.is_null() && self.common.under_way.load(Ordering::Relaxed) != 0
+    }
+}
