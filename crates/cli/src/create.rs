@@ -146,7 +146,8 @@ fn mount_hint(name: &str, devices: &[PathBuf]) -> String {
     let unit = |d: &Path| d.to_str().is_some_and(UnitName::is_meant);
     let hidden = |d: &PathBuf| unit(d) || d.metadata().is_ok_and(|m| m.is_file());
     if devices.iter().all(hidden) {
-        devices.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(" ")
+        let names: Vec<String> = devices.iter().map(|d| d.display().to_string()).collect();
+        braid_pool::device::without_secrets(&names).0.join(" ")
     } else {
         name.to_owned()
     }

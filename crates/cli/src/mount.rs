@@ -247,7 +247,9 @@ fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
     for option in each(&args.options).filter(|o| !leave_out.iter().any(|l| l == o)) {
         command.arg("-o").arg(option);
     }
-    command.arg("--").args(&args.words);
+    // What a command line says everybody can read, as long as the node runs.
+    let (words, secrets) = braid_pool::device::without_secrets(&args.words);
+    command.envs(secrets).arg("--").args(words);
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -65,7 +65,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let lun = |(n, word): (usize, &String)| -> Result<LunOptions> {
         let reservations = args.reservations.as_ref().map(|dir| dir.join(format!("lun{n}")));
-        Ok(LunOptions { device: open(word, args.read_only)?, reservations })
+        // What was in memory is gone with its target: the next one's is another unit.
+        let path = (!word.starts_with(MEMORY)).then(|| std::fs::canonicalize(word)).transpose();
+        let path = path.with_context(|| word.clone())?;
+        let identity = path.map(|path| path.display().to_string());
+        Ok(LunOptions { device: open(word, args.read_only)?, identity, reservations })
     };
     let luns = args.devices.iter().enumerate().map(lun).collect::<Result<Vec<_>>>()?;
     let count = luns.len();
@@ -92,9 +96,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
+/// Devices in memory begin with this.
+const MEMORY: &str = "memory:";
+
 /// `memory:SIZE[:512|:4096|:512e]`, or a path.
 fn open(word: &str, read_only: bool) -> Result<Arc<dyn Device>> {
-    if let Some(rest) = word.strip_prefix("memory:") {
+    if let Some(rest) = word.strip_prefix(MEMORY) {
         let (len, sector) = rest.split_once(':').unwrap_or((rest, "512"));
         let len = size::parse(len).map_err(|e| anyhow::anyhow!("{word}: {e}"))?;
         let (sector, physical) = match sector {

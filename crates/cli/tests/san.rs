@@ -161,3 +161,23 @@ fn names_that_lead_nowhere_are_said() {
     let said = fails(&["target", "memory:1000", "--listen", "127.0.0.1:0"]);
     assert!(said.contains("sectors"), "{said}");
 }
+
+#[test]
+fn secrets_are_asked_for_and_not_shown() {
+    let san = San::new(&["memory:256M"], &["--chap", "braid%longersecret"]);
+    let unit = san.units[0].replace("iscsi://", "iscsi://braid%longersecret@");
+    let said = fails(&["create", "san", &san.units[0]]);
+    assert!(said.contains("log in"), "{said}");
+    let said = ok(&["create", "san", &unit]);
+    assert!(!said.contains("longer"), "{said}");
+    if !can_mount() {
+        return;
+    }
+    let dir = san.path("mnt");
+    std::fs::create_dir(&dir).unwrap();
+    ok(&["mount", &unit, &dir]);
+    let shown = sh("cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' ' || true");
+    let node = shown.contains(&dir) && !shown.contains("longersecret@");
+    unmount_idle(Path::new(&dir));
+    assert!(node, "{shown}");
+}

@@ -40,7 +40,7 @@ pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
 pub use file::{Direct, FileDevice, OpenOptions};
 pub use huge::HugeBuf;
 pub use in_use::{InUse, in_use};
-pub use iscsi::{IscsiDevice, Reservation, ReservationKind, UnitName};
+pub use iscsi::{IscsiDevice, Reservation, ReservationKind, UnitName, without_secrets};
 pub use memory::MemoryDevice;
 pub use open::{exists, open};
 pub use queue::{IoQueue, OwnedOp, Part};

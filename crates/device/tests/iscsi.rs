@@ -3,7 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ fn memory() -> Arc<dyn Device> {
 }
 
 fn serve_with(devices: Vec<Arc<dyn Device>>, chap: Chap) -> Target {
-    let unit = |device| LunOptions { device, reservations: None };
+    let unit = |device| LunOptions { device, identity: None, reservations: None };
     let luns = devices.into_iter().map(unit).collect();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     Target::start(listener, TargetOptions { name: NAME.into(), luns, chap }).unwrap()
@@ -344,12 +343,8 @@ fn child(task: &str, unit: &str) -> Command {
 fn child_process() {
     let (Ok(task), Ok(name)) = (std::env::var(TASK), std::env::var(UNIT)) else { return };
     let unit = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
-    let say = |word: &str| {
-        println!("\n{word}");
-        std::io::stdout().flush().unwrap();
-    };
     match task.as_str() {
-        "open" => say("opened"),
+        "open" => println!("\nopened"),
         "count" => {
             let mut sector = vec![0; 512];
             for _ in 0..ROUNDS {
@@ -366,11 +361,7 @@ fn child_process() {
                 }
             }
         }
-        _ => {
-            let _held = unit.lock_byte(5).unwrap().unwrap();
-            say("holding");
-            let _ = unit.write(ByteOffset(0), &[7; 512]);
-        }
+        _ => panic!("no such task"),
     }
 }
 
@@ -386,37 +377,4 @@ fn four_processes_count_exactly() {
     let mut sector = [0; 512];
     open(&target, 0).read(ByteOffset(0), &mut sector).unwrap();
     assert_eq!(u64::from_le_bytes(sector[..8].try_into().unwrap()), 4 * ROUNDS);
-}
-
-/// A liveness byte is held until nothing of its dead holder can land any more.
-#[test]
-fn the_end_of_a_process_is_known_when_its_commands_have_ended() {
-    let target = serve(vec![memory()]);
-    let unit = open(&target, 0);
-    target.faults().add("write late=1500 times=1").unwrap();
-    let mut holder = child("hold", &url(&target, 0)).spawn().unwrap();
-    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|l| l == "holding"));
-    while target.commands() == 0 {
-        std::thread::yield_now();
-    }
-    assert!(unit.byte_locked(5).unwrap() && unit.lock_byte(5).unwrap().is_none());
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    // Its write is in the target still.
-    assert!(target.commands() > 0);
-    let began = Instant::now();
-    while unit.byte_locked(5).unwrap() {
-        assert!(began.elapsed() < Duration::from_secs(30));
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(target.commands(), 0, "it was ended");
-    std::thread::sleep(Duration::from_secs(2));
-    let mut now = [0; 512];
-    unit.read(ByteOffset(0), &mut now).unwrap();
-    assert_eq!(now, [0; 512]);
-    let held = unit.lock_byte(5).unwrap();
-    assert!(held.is_some() && open(&target, 0).byte_locked(5).unwrap());
-    drop(held);
-    assert!(!unit.byte_locked(5).unwrap());
 }

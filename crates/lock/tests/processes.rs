@@ -4,13 +4,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use braid_device::{Device, FileDevice, OpenOptions};
+use braid_device::{Device, MemoryDevice, OpenOptions};
 use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
 use braid_lock::{
@@ -18,6 +19,7 @@ use braid_lock::{
     Me, Membership, Mode, NodeAreas, NotRecovered, PoolNodes, Recover,
 };
 use braid_pool::{CreateOptions, Pool};
+use braid_target::{Chap, LunOptions, Target, TargetOptions};
 
 const SECTOR: Bytes = Bytes(512);
 const LOCKS: std::ops::Range<u64> = 512..516;
@@ -54,23 +56,51 @@ fn areas(dir: &Path) -> NodeAreas {
     }
 }
 
+/// Members are files, or what the file `units` names.
 fn open(dir: &Path) -> Vec<Arc<dyn Device>> {
-    (0..2)
-        .map(|n| {
-            let path = dir.join(format!("member{n}"));
-            FileDevice::open(&path, OpenOptions::default()).unwrap() as Arc<dyn Device>
-        })
-        .collect()
+    let files = || (0..2).map(|n| dir.join(format!("member{n}"))).collect();
+    let names: Vec<PathBuf> = std::fs::read_to_string(dir.join("units"))
+        .map_or_else(|_| files(), |units| units.lines().map(PathBuf::from).collect());
+    names.iter().map(|n| braid_device::open(n, OpenOptions::default()).unwrap()).collect()
 }
 
-fn make() -> tempfile::TempDir {
+fn directory() -> tempfile::TempDir {
     let root =
         if Path::new("/dev/shm").is_dir() { "/dev/shm".into() } else { std::env::temp_dir() };
-    let dir = tempfile::Builder::new().prefix("braid-lock").tempdir_in(root).unwrap();
+    tempfile::Builder::new().prefix("braid-lock").tempdir_in(root).unwrap()
+}
+
+/// A pool on two files.
+fn make() -> tempfile::TempDir {
+    let dir = directory();
     for n in 0..2 {
         let file = std::fs::File::create(dir.path().join(format!("member{n}"))).unwrap();
         file.set_len(16 << 20).unwrap();
     }
+    fill(&dir);
+    dir
+}
+
+/// A pool on two units of a target.
+fn make_on_target() -> (Target, tempfile::TempDir) {
+    let name = "iqn.2026-11.org.braid:processes";
+    let unit = |n| {
+        let device = MemoryDevice::new(n, Bytes(16 << 20), SECTOR);
+        LunOptions { device, identity: None, reservations: None }
+    };
+    let luns = ["unit 0", "unit 1"].map(unit).into();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let options = TargetOptions { name: name.into(), luns, chap: Chap::default() };
+    let target = Target::start(listener, options).unwrap();
+    let dir = directory();
+    let at = target.address();
+    let units = format!("iscsi://{at}/{name}/0\niscsi://{at}/{name}/1\n");
+    std::fs::write(dir.path().join("units"), units).unwrap();
+    fill(&dir);
+    (target, dir)
+}
+
+fn fill(dir: &tempfile::TempDir) {
     let pool = Pool::create(open(dir.path()), &CreateOptions::new("processes")).unwrap();
     let areas = areas(dir.path());
     let mut slots = vec![0; usize::from(areas.node_slots) * SECTOR.to_usize()];
@@ -81,7 +111,6 @@ fn make() -> tempfile::TempDir {
         LockRecord::unlocked(lock, 0).encode(&mut block[..512]);
         pool.write(BlockSize::DEFAULT.offset_of(BlockNo::from(lock)), &block).unwrap();
     }
-    dir
 }
 
 struct Node {
@@ -163,7 +192,16 @@ fn wait_ready(child: &mut Child) -> impl Sized + use<> {
 
 #[test]
 fn four_processes_count_exactly() {
-    let dir = make();
+    count_exactly(&make());
+}
+
+#[test]
+fn four_processes_count_exactly_on_a_target() {
+    let (_target, dir) = make_on_target();
+    count_exactly(&dir);
+}
+
+fn count_exactly(dir: &tempfile::TempDir) {
     let mut children: Vec<Child> = (0..4).map(|_| spawn(dir.path(), "count")).collect();
     for child in &mut children {
         let _output = wait_ready(child);
@@ -178,7 +216,16 @@ fn four_processes_count_exactly() {
 
 #[test]
 fn a_killed_process_is_recovered_within_two_seconds() {
-    let dir = make();
+    recovered(&make());
+}
+
+#[test]
+fn a_killed_process_is_recovered_within_two_seconds_on_a_target() {
+    let (_target, dir) = make_on_target();
+    recovered(&dir);
+}
+
+fn recovered(dir: &tempfile::TempDir) {
     let node = Node::join(dir.path());
     let mut child = spawn(dir.path(), "hold");
     let _output = wait_ready(&mut child);

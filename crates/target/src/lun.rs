@@ -19,6 +19,9 @@ const ATTENTIONS_MAX: usize = 8;
 pub struct LunOptions {
     /// The device.
     pub device: Arc<dyn Device>,
+    /// What its serial number and world-wide name are made of, together with the target's name: the
+    /// same again for the same device. Without it they are new each time.
+    pub identity: Option<String>,
     /// Where reservations are kept that are to outlive the target (APTPL). Without it, a request
     /// to keep them is refused.
     pub reservations: Option<PathBuf>,
@@ -96,9 +99,10 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 impl Lun {
-    /// Unit `number` of the target called `target`; its names follow from these two.
+    /// Unit `number` of the target called `target`.
     pub fn new(target: &str, number: u16, options: LunOptions) -> Result<Self, TargetError> {
-        let id = hash(format!("{target} {number}").as_bytes()) & (u64::MAX >> 4);
+        let seed = options.identity.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+        let id = hash(format!("{target} {seed}").as_bytes()) & (u64::MAX >> 4);
         let reservations = Reservations::load(options.reservations)?;
         Ok(Self {
             number,

@@ -23,7 +23,7 @@ struct Served {
 fn serve(make: impl FnOnce(&std::path::Path) -> Arc<dyn Device>) -> Served {
     let dir = tempfile::tempdir().unwrap();
     let reservations = Some(dir.path().join("reservations"));
-    let luns = vec![LunOptions { device: make(dir.path()), reservations }];
+    let luns = vec![LunOptions { device: make(dir.path()), identity: None, reservations }];
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = TargetOptions { name: NAME.into(), luns, chap: Chap::default() };
     Served { target: Target::start(listener, options).unwrap(), _dir: dir }

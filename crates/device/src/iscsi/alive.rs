@@ -13,6 +13,9 @@
 //!                                       -> sessions of the note taken over -> note erased
 //! ```
 //!
+//! A process that lives on after a session of its own broke with commands under way lets the lock go
+//! and leaves the note: those commands may land until somebody has taken the session over.
+//!
 //! Other hosts have files of their own: the bytes say nothing about them.
 
 use std::fmt::Write as _;
@@ -22,11 +25,13 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
+use rustix::fs::FlockOperation;
 
 use super::name::UnitName;
-use super::session::{Port, Session};
+use super::session::{Port, Session, UNSETTLED};
 use crate::ByteLockGuard;
 use crate::file::Locks;
 
@@ -118,11 +123,28 @@ fn directory() -> io::Result<PathBuf> {
     Ok(dir)
 }
 
+/// The file at `path`, marked as in use: who removes it sees that, and who opened it while it was
+/// removed opens another.
+fn open_shared(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    loop {
+        let file = options.open(path)?;
+        rustix::fs::flock(&file, FlockOperation::LockShared)?;
+        let same = std::fs::metadata(path)
+            .is_ok_and(|m| file.metadata().is_ok_and(|f| f.ino() == m.ino()));
+        if same {
+            return Ok(file);
+        }
+    }
+}
+
 /// A unit's liveness bytes.
 #[derive(Debug)]
 pub(super) struct Alive {
     port: Port,
     dir: PathBuf,
+    path: PathBuf,
     file: Arc<File>,
     locks: Locks,
 }
@@ -133,9 +155,7 @@ impl Alive {
         let dir = directory()?;
         let id = id.iter().fold(String::new(), |all, b| all + &format!("{b:02x}"));
         let path = dir.join(format!("unit-{id}"));
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = Arc::new(options.open(path)?);
+        let file = Arc::new(open_shared(&path)?);
         let mut note = NOTE.lock();
         let note = note.get_or_insert_with(|| {
             let name = format!("process-{}-{:08x}", std::process::id(), random() >> 32);
@@ -143,7 +163,14 @@ impl Alive {
         });
         note.sessions.push((port.clone(), unit.clone()));
         note.write()?;
-        Ok(Self { port: port.clone(), dir, locks: Locks::new(file.clone()), file })
+        Ok(Self { port: port.clone(), dir, path, locks: Locks::new(file.clone()), file })
+    }
+    /// Removes the file if nobody else has it open and no note stands in it.
+    fn remove_unused(&self) {
+        let alone = rustix::fs::flock(&*self.file, FlockOperation::NonBlockingLockExclusive);
+        if alone.is_ok() && std::fs::read(&self.path).is_ok_and(|all| all.iter().all(|b| *b == 0)) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
     fn place(byte: u64) -> io::Result<u64> {
         let place = byte.checked_mul(NOTE_MAX as u64).filter(|p| *p < 1 << 40);
@@ -192,9 +219,8 @@ impl Alive {
         let path = self.dir.join(&name);
         let own = NOTE.lock().as_ref().is_some_and(|n| n.name == name);
         if own {
-            // Another handle of this process, that was dropped without letting go.
-            Self::erase(&self.file, byte)?;
-            return Ok(true);
+            // This process had it, and has lost a session since: only its end settles that.
+            return Ok(false);
         }
         match Note::read(&path) {
             Ok(sessions) => {
@@ -218,6 +244,10 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
+        if UNSETTLED.load(Ordering::Acquire) {
+            // What this session had under way may still land: whoever comes takes it over.
+            return;
+        }
         let mut note = NOTE.lock();
         let Some(all) = note.as_mut() else { return };
         all.sessions.retain(|(port, _)| *port != self.port);
@@ -229,6 +259,7 @@ impl Drop for Alive {
         if let Err(error) = written {
             tracing::warn!(%error, "the note of this process's sessions");
         }
+        self.remove_unused();
     }
 }
 
@@ -240,6 +271,9 @@ struct Taken {
 }
 impl Drop for Taken {
     fn drop(&mut self) {
+        if UNSETTLED.load(Ordering::Acquire) {
+            return;
+        }
         // Before the lock goes: fields drop after this.
         if let Err(error) = Alive::erase(&self.file, self.byte) {
             tracing::warn!(%error, "a liveness byte's note stays");

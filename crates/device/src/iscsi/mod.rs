@@ -30,7 +30,7 @@ use crate::{
 use alive::Alive;
 use session::{Direction, Ended, Ending, Session, Ticket};
 
-pub use name::UnitName;
+pub use name::{UnitName, without_secrets};
 pub use reserve::{Reservation, ReservationKind};
 
 /// Longest transfer of one command; longer requests are several, all under way at once.

@@ -1,7 +1,7 @@
 //! Names of units: `iscsi://[user[%secret]@]host[:port]/target/unit`.
 
 use std::collections::HashMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use parking_lot::Mutex;
 
@@ -70,12 +70,40 @@ impl UnitName {
             Some(secret) => drop(known.insert(shown, secret.clone())),
             None if name.user.is_some() => {
                 let said = known.get(&shown).cloned();
+                let said = said.or_else(|| handed_over(&shown));
                 name.secret = said.or_else(|| from_environment("LIBISCSI_CHAP_PASSWORD"));
             }
             None => {}
         }
         Some(name)
     }
+}
+
+/// Secrets from the process that started this one.
+const SECRETS_VARIABLE: &str = "BRAID_ISCSI_SECRETS";
+
+fn handed_over(shown: &str) -> Option<String> {
+    let all = std::env::var(SECRETS_VARIABLE).ok()?;
+    let mut pairs = all.lines().filter_map(|l| l.split_once(' '));
+    pairs.find(|(name, _)| *name == shown).map(|(_, secret)| secret.to_owned())
+}
+
+/// Words of a command line without the secrets in them, and the environment variable (name and
+/// value) that hands those to the process that gets these words.
+pub fn without_secrets(words: &[String]) -> (Vec<String>, Option<(&'static str, String)>) {
+    let mut secrets = String::new();
+    let mut plain = |word: &String| {
+        let unit = UnitName::is_meant(word).then(|| UnitName::parse(word)).flatten();
+        let Some((unit, secret)) = unit.and_then(|u| u.secret.clone().map(|s| (u, s))) else {
+            return word.clone();
+        };
+        let shown = unit.to_string();
+        let _ = writeln!(secrets, "{shown} {secret}");
+        shown
+    };
+    let words = words.iter().map(&mut plain).collect();
+    let variable = (!secrets.is_empty()).then_some((SECRETS_VARIABLE, secrets));
+    (words, variable)
 }
 
 impl fmt::Display for UnitName {
@@ -106,6 +134,9 @@ mod tests {
         assert_eq!(full.secret.as_deref(), Some("pass%word"));
         assert_eq!(full.to_string(), "iscsi://me@[::1]:99/iqn.x/0");
         assert!(!format!("{full:?}").contains("pass"));
+        let (words, handed) = super::without_secrets(&["a".into(), "iscsi://me%x y@h/t/0".into()]);
+        assert_eq!(words, ["a", "iscsi://me@h:3260/t/0"]);
+        assert_eq!(handed.unwrap().1, "iscsi://me@h:3260/t/0 x y\n");
         // Said once in this process.
         let again = UnitName::parse(&full.to_string()).unwrap();
         assert_eq!(again, full);

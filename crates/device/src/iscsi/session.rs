@@ -36,6 +36,9 @@ const LOGIN_TIME: Duration = Duration::from_secs(15);
 /// How often the helper looks at an idle session: for pings of the target, and its end.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// A session of this process broke with commands under way: they may still land.
+pub static UNSETTLED: AtomicBool = AtomicBool::new(false);
+
 /// Who we are to a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
@@ -196,6 +199,7 @@ fn finish(slot: *mut c_void, ending: Ending) {
     let slot = unsafe { Arc::from_raw(slot.cast_const().cast::<Slot>()) };
     if matches!(ending.status, ffi::STATUS_CANCELLED | ffi::STATUS_ERROR) {
         slot.common.broken.store(true, Ordering::Relaxed);
+        UNSETTLED.store(true, Ordering::Release);
     }
     slot.common.under_way.fetch_sub(1, Ordering::Relaxed);
     *slot.done.lock() = Some(ending);

@@ -1,0 +1,124 @@
+//! Liveness bytes of units of targets: held until nothing of their holder can land any more. In a
+//! file of its own, because a process that has lost a session is held for unsettled to its end.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use braid_device::{Device, IscsiDevice, MemoryDevice, OpenOptions};
+use braid_format::{ByteOffset, Bytes};
+use braid_target::{Chap, LunOptions, Target, TargetOptions};
+
+const NAME: &str = "iqn.2026-11.org.braid:alive-test";
+const TASK: &str = "BRAID_ISCSI_TEST_TASK";
+const UNIT: &str = "BRAID_ISCSI_TEST_UNIT";
+
+fn serve() -> (Target, String, Arc<IscsiDevice>) {
+    let device = MemoryDevice::new("memory", Bytes(16 << 20), Bytes(512));
+    let luns = vec![LunOptions { device, identity: None, reservations: None }];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let options = TargetOptions { name: NAME.into(), luns, chap: Chap::default() };
+    let target = Target::start(listener, options).unwrap();
+    let name = format!("iscsi://{}/{NAME}/0", target.address());
+    let unit = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
+    (target, name, unit)
+}
+
+/// A process that holds byte 5 and has a write under way; with `leave` it lets the byte go when its
+/// session has broken, and lives on.
+fn holder(task: &str, name: &str) -> (Child, impl Sized) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["child_process", "--exact", "--nocapture"])
+        .env(TASK, task)
+        .env(UNIT, name)
+        .env("BRAID_INITIATOR", "iqn.2026-11.org.braid:holder")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|l| l == "holding"));
+    (child, lines)
+}
+
+/// What a process is when the environment says so; otherwise nothing.
+#[test]
+fn child_process() {
+    let (Ok(task), Ok(name)) = (std::env::var(TASK), std::env::var(UNIT)) else { return };
+    let unit = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
+    let held = unit.lock_byte(5).unwrap().unwrap();
+    println!("\nholding");
+    std::io::stdout().flush().unwrap();
+    assert!(unit.write(ByteOffset(0), &[7; 512]).is_err());
+    if task == "leave" {
+        drop(held);
+        drop(unit);
+        println!("\nleft");
+        std::thread::sleep(Duration::from_mins(1));
+    }
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(30), "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// However late the write was to land: it never does.
+fn never_landed(target: &Target, unit: &IscsiDevice, late: Duration) {
+    assert_eq!(target.commands(), 0, "it was ended");
+    std::thread::sleep(late);
+    let mut now = [0; 512];
+    unit.read(ByteOffset(0), &mut now).unwrap();
+    assert_eq!(now, [0; 512]);
+}
+
+#[test]
+fn the_end_of_a_process_is_known_when_its_commands_have_ended() {
+    let (target, name, unit) = serve();
+    target.faults().add("write late=3000 times=1").unwrap();
+    let (mut child, _lines) = holder("die", &name);
+    wait_until("the write has come", || target.commands() != 0);
+    assert!(unit.byte_locked(5).unwrap() && unit.lock_byte(5).unwrap().is_none());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until("its session is taken over", || !unit.byte_locked(5).unwrap());
+    never_landed(&target, &unit, Duration::from_secs(4));
+    let held = unit.lock_byte(5).unwrap();
+    let other = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
+    assert!(held.is_some() && other.byte_locked(5).unwrap());
+    drop(held);
+    assert!(!other.byte_locked(5).unwrap());
+}
+
+#[test]
+fn who_lost_a_session_has_not_let_go_before_it_is_taken_over() {
+    let (target, name, unit) = serve();
+    target.faults().add("write late=3000 times=1").unwrap();
+    let (mut child, _lines) = holder("leave", &name);
+    wait_until("the write has come", || target.commands() != 0);
+    assert_eq!(target.cut("holder"), 1);
+    wait_until("its session is taken over", || !unit.byte_locked(5).unwrap());
+    never_landed(&target, &unit, Duration::from_secs(4));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn nobody_is_dead_while_its_target_cannot_be_asked() {
+    let (target, name, unit) = serve();
+    let (mut child, _lines) = {
+        target.faults().add("write mute times=1").unwrap();
+        holder("die", &name)
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(target);
+    assert!(unit.byte_locked(5).unwrap());
+    assert!(unit.lock_byte(5).unwrap().is_none());
+}
