@@ -142,7 +142,7 @@ pub fn discover(paths: Option<&[PathBuf]>) -> Vec<FoundPool> {
 /// carries it.
 pub(crate) fn open_member(member: &Member) -> Option<Arc<dyn Device>> {
     let carries = |path: &Path| {
-        let device: Arc<dyn Device> = FileDevice::open(path, OpenOptions::default()).ok()?;
+        let device = braid_device::open(path, OpenOptions::default()).ok()?;
         let found = Found::read(device.clone());
         (found.newest().and_then(own_uuid) == Some(member.uuid)).then_some(device)
     };
