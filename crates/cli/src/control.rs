@@ -3,6 +3,7 @@
 //! The socket stands in the user's private runtime directory: who may open it may do to the pool
 //! whatever the mount's owner may.
 
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -17,8 +18,9 @@ use braid_pool::Destination;
 use braid_pool::device::{Device, OpenOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::issued;
 use crate::runtime::{self, Mount};
+use crate::shape::ShapeArgs;
+use crate::{issued, size, topology};
 
 /// Longest line that is read.
 const LINE_MAX: u64 = 64 << 10;
@@ -67,6 +69,17 @@ pub enum Order {
     Stay {
         /// The member's place in the pool.
         member: u16,
+    },
+    /// Add devices, and their space.
+    Add {
+        /// The devices' absolute paths; none: those that the layout names.
+        devices: Vec<PathBuf>,
+        /// How the space is made of them.
+        shape: Box<ShapeArgs>,
+        /// Whatever is on them.
+        force: bool,
+        /// Only say what would be.
+        dry_run: bool,
     },
     /// Take a member on which nothing stands out of the pool.
     Remove {
@@ -147,6 +160,12 @@ pub struct View {
     pub scrubbed: Option<ScrubView>,
     /// What went wrong last.
     pub error: Option<String>,
+    /// Bytes of the pool.
+    #[serde(default)]
+    pub size: u64,
+    /// What else there is to say of what was asked for.
+    #[serde(default)]
+    pub said: Option<String>,
 }
 
 /// An answer.
@@ -210,7 +229,7 @@ fn answer(fs: &Fs, stream: &UnixStream) -> Result<()> {
     BufReader::new(std::io::Read::take(stream, LINE_MAX)).read_line(&mut line)?;
     let done = match serde_json::from_str(&line).context("not an order") {
         Ok(Order::Io) => Ok(Answer::Io(issued::answer(fs.pool()))),
-        order => order.and_then(|o| obey(fs, o)).map(|()| Answer::Done(Box::new(view(fs)))),
+        order => order.and_then(|o| obey(fs, o)).map(|view| Answer::Done(Box::new(view))),
     };
     let answer = done.unwrap_or_else(|e| Answer::Refused(format!("{e:#}")));
     let mut stream = stream;
@@ -225,11 +244,12 @@ fn open(path: &Path) -> Result<Arc<dyn Device>> {
     Ok(braid_pool::device::open(path, OpenOptions::default())?)
 }
 
-/// Does what a node is asked for.
+/// Does what a node is asked for, and says how things are then.
 ///
 /// # Errors
 /// It cannot be done.
-pub fn obey(fs: &Fs, order: Order) -> Result<()> {
+pub fn obey(fs: &Fs, order: Order) -> Result<View> {
+    let mut said = None;
     match order {
         Order::Members | Order::Io => {}
         Order::Fail { member } => fs.fail_member(MemberIndex(member))?,
@@ -238,6 +258,9 @@ pub fn obey(fs: &Fs, order: Order) -> Result<()> {
         }
         Order::Spare { device, force } => drop(fs.add_spare(open(&device)?, force)?),
         Order::Evacuate { member, to, force } => evacuate(fs, MemberIndex(member), to, force)?,
+        Order::Add { devices, shape, force, dry_run } => {
+            said = Some(add(fs, &devices, &shape, force, dry_run)?);
+        }
         Order::Stay { member } => fs.cancel_evacuation(MemberIndex(member))?,
         Order::Remove { member } => {
             let removed = fs.remove_member(MemberIndex(member))?;
@@ -252,7 +275,29 @@ pub fn obey(fs: &Fs, order: Order) -> Result<()> {
             fs.scrub(run);
         }
     }
-    Ok(())
+    Ok(View { said, ..view(fs) })
+}
+
+/// Adds devices; the pool as it then is, or would be, as a drawing.
+fn add(
+    fs: &Fs,
+    devices: &[PathBuf],
+    shape: &ShapeArgs,
+    force: bool,
+    dry_run: bool,
+) -> Result<String> {
+    let read = shape.read(devices)?;
+    let opened = read.devices.iter().map(|p| open(p)).collect::<Result<Vec<_>>>()?;
+    let options = shape.add_options(&read, &opened, force)?;
+    let added =
+        if dry_run { fs.plan_add(&opened, &options)? } else { fs.add_devices(&opened, &options)? };
+    let paths: Vec<String> = added.info.members.iter().map(|m| m.path.clone()).collect();
+    let mut text = topology::text(&added.label, &paths);
+    if added.unused.get() > 0 {
+        let _ =
+            writeln!(text, "{} of the new devices cannot be used", size::show(added.unused.get()));
+    }
+    Ok(text)
 }
 
 fn evacuate(fs: &Fs, member: MemberIndex, to: Option<Target>, force: bool) -> Result<()> {
@@ -309,6 +354,8 @@ pub fn view(fs: &Fs) -> View {
             places: f.places.iter().map(|p| p.get()).collect(),
         }),
         error: upkeep.error,
+        size: pool.info().size.get(),
+        said: None,
     }
 }
 

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod add;
 mod advise;
 mod check;
 mod control;
@@ -62,6 +63,7 @@ enum Command {
     Fail(fail::Args),
     Replace(replace::Args),
     Spare(spare::Args),
+    Add(add::Args),
     Evacuate(evacuate::Args),
     Remove(remove::Args),
     Scrub(scrub::Args),
@@ -124,6 +126,7 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Fail(a) => fail::run(&a),
         Command::Replace(a) => replace::run(&a),
         Command::Spare(a) => spare::run(&a),
+        Command::Add(a) => add::run(&a),
         Command::Evacuate(a) => evacuate::run(&a),
         Command::Remove(a) => remove::run(&a),
         Command::Scrub(a) => scrub::run(&a),

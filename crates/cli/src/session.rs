@@ -42,10 +42,7 @@ impl Session {
     pub fn order(&self, order: &Order) -> Result<View> {
         match self {
             Self::Mounted(mount) => control::order(mount, order),
-            Self::Own(fs) => {
-                control::obey(fs, order.clone())?;
-                Ok(control::view(fs))
-            }
+            Self::Own(fs) => control::obey(fs, order.clone()),
         }
     }
 

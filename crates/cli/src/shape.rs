@@ -10,7 +10,9 @@ use braid_format::{Bytes, StripeUnit};
 use braid_pool::device::Device;
 use braid_pool::layout::bus::Sysfs;
 use braid_pool::layout::{Layout, LayoutFile, Redundancy, Weights, measure, parse};
-use braid_pool::{CreateOptions, Hint};
+use braid_pool::{AddOptions, CreateOptions, Hint};
+
+use serde::{Deserialize, Serialize};
 
 use crate::{size, ui};
 
@@ -18,7 +20,7 @@ use crate::{size, ui};
 const MEASURE: Duration = Duration::from_millis(400);
 
 /// What `braid create` knows about shapes.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args, Serialize, Deserialize)]
 pub struct ShapeArgs {
     /// The shape, where it is not one stripe over all devices: an expression, or a file ending in
     /// .toml (see below)
@@ -71,6 +73,8 @@ pub struct Shape {
     redundancy: Redundancy,
     /// The unit.
     pub unit: StripeUnit,
+    /// It was asked for.
+    unit_given: bool,
     buses: Vec<(String, u16)>,
     /// The devices.
     pub devices: Vec<PathBuf>,
@@ -125,6 +129,7 @@ impl ShapeArgs {
                 (_, Some(n)) => Redundancy::Parity(n),
                 _ => Redundancy::None,
             },
+            unit_given: unit.is_some(),
             unit: unit.unwrap_or(StripeUnit::DEFAULT),
             buses,
             devices,
@@ -178,6 +183,46 @@ impl ShapeArgs {
             Some(list) => Weights::List(numbers(list)?),
         };
         Ok(())
+    }
+}
+
+impl ShapeArgs {
+    /// For a process that works in another directory.
+    ///
+    /// # Errors
+    /// There is no such directory as this one.
+    pub fn absolute(mut self) -> Result<Self> {
+        if let Some(text) = &mut self.layout
+            && Path::new(text).extension().is_some_and(|e| e == "toml")
+        {
+            *text = std::path::absolute(&*text)?.display().to_string();
+        }
+        Ok(self)
+    }
+
+    /// How new space is made of these devices (those of [`Shape::devices`]).
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub fn add_options(
+        &self,
+        shape: &Shape,
+        devices: &[Arc<dyn Device>],
+        force: bool,
+    ) -> Result<AddOptions> {
+        let mut made = CreateOptions::new("pool");
+        self.apply(shape, devices, &mut made)?;
+        measure_all(devices, &mut made)?;
+        let asked = self.mirror.is_some() || self.parity.is_some();
+        Ok(AddOptions {
+            force,
+            layout: made.layout,
+            redundancy: asked.then_some(made.redundancy),
+            unit: shape.unit_given.then_some(shape.unit),
+            weights: made.weights,
+            keep_order: made.keep_order,
+            hints: made.hints,
+        })
     }
 }
 

@@ -11,10 +11,16 @@ use crate::size::show;
 /// Prints the drawing, the bandwidth to expect, and what else should be known. `paths`: where the
 /// members are now.
 pub fn print(label: &Label, paths: &[String]) {
-    print!("{}", draw(label, paths));
+    print!("{}", text(label, paths));
+}
+
+/// What [`print`] prints.
+pub fn text(label: &Label, paths: &[String]) -> String {
+    let mut text = draw(label, paths);
     for line in remarks(label) {
-        println!("{line}");
+        let _ = writeln!(text, "{line}");
     }
+    text
 }
 
 /// The tree of each subpool, with lines, and above it what the whole gives.

@@ -177,3 +177,76 @@ fn a_member_of_a_mirror_is_moved_onto_the_spare() {
     assert!(said.contains("0 B healed"), "{said}");
     assert_eq!(sums(&pool.dir), written);
 }
+
+fn free(dir: &Path) -> u64 {
+    sh(&format!("df -B1 --output=avail {} | tail -1", dir.display())).trim().parse().unwrap()
+}
+
+#[test]
+fn devices_are_added_under_load_and_the_file_system_grows_over_them() {
+    if !can_mount() {
+        return;
+    }
+    let pool = Pool::new(5, 160, 2, &[]);
+    pool.mount(&[0, 1]);
+    let written = fill(&pool.dir);
+    let before = free(&pool.dir);
+    let said = ok(&["add", pool.dir(), pool.disk(2), "--dry-run"]);
+    assert!(said.contains("nothing was written"), "{said}");
+    let said = fails(&["add", pool.dir(), pool.disk(0)]);
+    assert!(said.contains("same device") || said.contains("in use"), "{said}");
+    let said = fails(&["add", pool.dir(), pool.disk(2), pool.disk(3), "--mirror", "2"]);
+    assert!(said.contains("without mirrors or parity"), "{said}");
+    sh(&format!(
+        "truncate -s 2M {}/tiny && mkfs.ext4 -q {} 2>/dev/null",
+        pool.disks.dir.path().display(),
+        pool.disk(4)
+    ));
+    let tiny = pool.disks.path("tiny");
+    let said = fails(&["add", pool.dir(), &tiny]);
+    assert!(said.contains("too small"), "{said}");
+    let said = fails(&["add", pool.dir(), pool.disk(4)]);
+    assert!(said.contains("ext4") && said.contains("--force"), "{said}");
+    let load = Load::start(&pool.dir);
+    let said = ok(&["add", pool.dir(), pool.disk(2), pool.disk(3)]);
+    assert!(said.contains("more"), "{said}");
+    let after = free(&pool.dir);
+    assert!(after > before + (280 << 20), "{before} {after}");
+    // More than there was room for.
+    sh(&format!("head -c 400M /dev/urandom > {}/tree/large", pool.dir()));
+    load.end();
+    let now = sums(&pool.dir);
+    assert!(written.lines().all(|line| now.contains(line)));
+    unmount_idle(&pool.dir);
+    pool.clean(&[0, 1, 2, 3]);
+    // Without a mount.
+    let all = pool.together(&[0, 1, 2, 3]);
+    ok(&["add", &all, pool.disk(4), "--force"]);
+    pool.mount(&[0, 1, 2, 3, 4]);
+    assert_eq!(sums(&pool.dir), now);
+    assert!(free(&pool.dir) > after - (300 << 20));
+    unmount_idle(&pool.dir);
+    pool.clean(&[0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn parity_grows_by_parity() {
+    if !can_mount() {
+        return;
+    }
+    let pool = Pool::new(6, 160, 3, &["--parity", "1"]);
+    pool.mount(&[0, 1, 2]);
+    let written = fill(&pool.dir);
+    let said = fails(&["add", pool.dir(), pool.disk(3), pool.disk(4)]);
+    assert!(said.contains("parity"), "{said}");
+    ok(&["add", pool.dir(), pool.disk(3), pool.disk(4), pool.disk(5)]);
+    sh(&format!("head -c 300M /dev/urandom > {}/tree/large", pool.dir()));
+    let now = sums(&pool.dir);
+    assert!(written.lines().all(|line| now.contains(line)));
+    ok(&["fail", pool.dir(), "4"]);
+    ok(&["fail", pool.dir(), "1"]);
+    sh(&format!("cp {0}/tree/big {0}/copy && cmp {0}/tree/big {0}/copy", pool.dir()));
+    assert_eq!(sums(&pool.dir), now);
+    unmount_idle(&pool.dir);
+    pool.clean(&[0, 2, 3, 5]);
+}

@@ -105,7 +105,59 @@ pub struct RawSuperblock {
 }
 const _: () = assert!(size_of::<RawSuperblock>() == 360);
 
+/// What was added to a file system, behind [`RawSuperblock`] in the same body.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawRegions {
+    /// Blocks in the pool when the file system was made; 0 while nothing was added.
+    pub base_blocks: U64,
+    /// Regions.
+    pub count: U64,
+    /// In the order in which they were added.
+    pub regions: [RawRegion; RawRegions::MAX],
+}
+const _: () = assert!(size_of::<RawRegions>() == 16 + 32 * 88);
+// The smallest body is of a block of 4 KiB less a lock sector.
+const _: () = assert!(size_of::<RawSuperblock>() + size_of::<RawRegions>() <= 4096 - 512);
+
+impl RawRegions {
+    /// Most regions.
+    pub const MAX: usize = 32;
+}
+
+/// Space that was added to a file system. Its groups are counted after all others, those behind
+/// their heads first.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawRegion {
+    /// First resource group: for everything, or for metadata.
+    pub rgrp_start: U64,
+    /// Blocks from one to the next; the last may be shorter.
+    pub rgrp_blocks: U64,
+    /// How many; with a data part there may be none.
+    pub rgrp_count: U64,
+    /// One past the last block that the last one may have.
+    pub rgrp_end: U64,
+    /// First data group; zero, and all that follows but `end`, in a pool of one subpool.
+    pub data_start: U64,
+    /// Blocks from one data group to the next; the last may be shorter.
+    pub data_blocks: U64,
+    /// How many.
+    pub data_count: U64,
+    /// One past the last block of the last data group.
+    pub data_end: U64,
+    /// Head of the first data group.
+    pub data_heads: U64,
+    /// Slots from the head of one data group to the next one's.
+    pub data_head_slots: U64,
+    /// Blocks in the pool with this region.
+    pub end: U64,
+}
+const _: () = assert!(size_of::<RawRegion>() == 88);
+
 impl RawSuperblock {
+    /// Incompatible feature: there are regions.
+    pub const REGIONS: u64 = 2;
     /// Identifies a Braid file system to a person with a hex editor.
     pub const FS_MAGIC: [u8; 8] = *b"BRAIDFS\0";
     /// Format version.

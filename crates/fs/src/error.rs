@@ -143,6 +143,12 @@ pub enum Error {
         /// How many.
         nodes: usize,
     },
+    /// The superblock has no room to say of more.
+    #[error("the file system was made larger {max} times already, which is as often as it can be")]
+    TooManyRegions {
+        /// How often it can be.
+        max: usize,
+    },
     /// Somebody has made another file system on the devices since this one was looked at.
     #[error("another file system was made on these devices just now; try again")]
     Replaced,
@@ -213,7 +219,8 @@ impl Error {
             Self::NoSpace
             | Self::AttributeSpace
             | Self::PoolTooSmall { .. }
-            | Self::SubpoolTooSmall { .. } => E::NOSPC,
+            | Self::SubpoolTooSmall { .. }
+            | Self::TooManyRegions { .. } => E::NOSPC,
             Self::TooLarge => E::FBIG,
             Self::Invalid(_)
             | Self::Superblock(_)

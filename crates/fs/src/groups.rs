@@ -8,11 +8,17 @@
 //! The groups of the first subpool come first, each behind its head (header slot, bitmap slots). A
 //! data subpool's are nothing but blocks of file data, so that no lock record and no body stands
 //! there. A group's lock is its header's, wherever that is.
+//!
+//! A file system that grows gets such a part for each region of the pool that was added: groups
+//! behind their heads; or heads of data groups and groups for metadata, and blocks. Its groups are
+//! counted after all others.
+
+use std::sync::OnceLock;
 
 use braid_format::label::SubpoolKind;
 use braid_format::meta::{Geometry, MetaHeader};
 use braid_format::rgrp::RawRgrp;
-use braid_format::superblock::RawSuperblock;
+use braid_format::superblock::{RawRegion, RawRegions, RawSuperblock};
 use braid_format::{BlockNo, ByteOffset, Bytes};
 use zerocopy::FromZeros;
 
@@ -122,9 +128,9 @@ impl Span {
     }
 }
 
-/// All groups of a file system.
+/// The groups of a file system that were made together, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Groups {
+pub(crate) struct Part {
     pub geo: Geometry,
     /// In the first subpool, each behind its head.
     pub first: Span,
@@ -136,14 +142,14 @@ pub(crate) struct Groups {
     pub head_slots: u64,
 }
 
-impl Groups {
-    /// As a verified superblock says.
-    pub fn of(geo: Geometry, sb: &RawSuperblock) -> Self {
+impl Part {
+    /// As a verified superblock says. `base`: blocks in the pool when it was made.
+    pub fn of(geo: Geometry, sb: &RawSuperblock, base: u64) -> Self {
         let (start, stride) = (sb.rgrp_start.get(), sb.rgrp_blocks.get());
         let count = sb.rgrp_count.get();
         Self {
             geo,
-            first: Span { start, stride, count, end: copy_block(geo, sb).get() },
+            first: Span { start, stride, count, end: copy_block(geo, sb, base).get() },
             data: Span {
                 start: sb.data_start.get(),
                 stride: sb.data_blocks.get(),
@@ -153,6 +159,43 @@ impl Groups {
             heads: sb.data_heads.get(),
             head_slots: sb.data_head_slots.get(),
         }
+    }
+    /// What was added, as a verified superblock says.
+    pub fn added(geo: Geometry, raw: &RawRegion) -> Self {
+        let first = Span {
+            start: raw.rgrp_start.get(),
+            stride: raw.rgrp_blocks.get(),
+            count: raw.rgrp_count.get(),
+            end: raw.rgrp_end.get(),
+        };
+        let data = Span {
+            start: raw.data_start.get(),
+            stride: raw.data_blocks.get(),
+            count: raw.data_count.get(),
+            end: raw.data_end.get(),
+        };
+        let (heads, head_slots) = (raw.data_heads.get(), raw.data_head_slots.get());
+        Self { geo, first, data, heads, head_slots }
+    }
+    /// The same for the superblock; `end`: blocks in the pool with it.
+    pub fn raw(&self, end: u64) -> RawRegion {
+        let mut raw = RawRegion::default();
+        for (to, from) in [
+            (&mut raw.rgrp_start, self.first.start),
+            (&mut raw.rgrp_blocks, self.first.stride),
+            (&mut raw.rgrp_count, self.first.count),
+            (&mut raw.rgrp_end, self.first.end),
+            (&mut raw.data_start, self.data.start),
+            (&mut raw.data_blocks, self.data.stride),
+            (&mut raw.data_count, self.data.count),
+            (&mut raw.data_end, self.data.end),
+            (&mut raw.data_heads, self.heads),
+            (&mut raw.data_head_slots, self.head_slots),
+            (&mut raw.end, end),
+        ] {
+            to.set(from);
+        }
+        raw
     }
     /// Whether metadata and file data stand in groups of their own.
     pub fn split(&self) -> bool {
@@ -196,12 +239,6 @@ impl Groups {
         let first = self.first.index_of(block.get());
         first.or_else(|| self.data.index_of(block.get()).map(|n| n + self.first.count))
     }
-    /// The group among whose blocks all of a run is, and the run's place there.
-    pub fn locate(&self, start: u64, len: u64) -> Option<(u64, GroupShape, u64)> {
-        let index = self.of_block(BlockNo(start))?;
-        let shape = self.shape(index)?;
-        Some((index, shape, shape.local(start, len)?))
-    }
     /// Whether a metadata slot may stand at `block`, as far as groups go.
     pub fn may_hold_slot(&self, block: BlockNo) -> bool {
         self.first.index_of(block.get()).is_some()
@@ -221,17 +258,146 @@ impl Groups {
         let span = if self.split() { &self.data } else { &self.first };
         len / span.stride.max(1) + 2
     }
+    /// Blocks that may hold file data, and blocks of groups for metadata alone.
+    pub fn totals(&self) -> (u64, u64) {
+        let shapes = (0..self.count()).filter_map(|i| self.shape(i));
+        shapes.fold((0, 0), |(data, meta), g| {
+            if takes_data(g.kind) {
+                (data + g.block_count, meta)
+            } else {
+                (data, meta + g.block_count)
+            }
+        })
+    }
     /// Blocks that may hold file data.
+    #[cfg(test)]
     pub fn data_total(&self) -> u64 {
         let from = if self.split() { self.first.count } else { 0 };
         (from..self.count()).filter_map(|i| self.shape(i)).map(|g| g.block_count).sum()
     }
 }
 
-/// Block of the superblock's copy.
-pub(crate) fn copy_block(geo: Geometry, sb: &RawSuperblock) -> BlockNo {
+/// All groups of a file system: those that were made with it, and those that were added since.
+/// What was added stays; nobody waits for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Groups {
+    /// The number of its first group, and the part.
+    parts: Box<[OnceLock<(u64, Part)>]>,
+}
+
+impl Groups {
+    /// With nothing added.
+    pub fn new(first: Part) -> Self {
+        let parts: Box<[_]> = (0..=RawRegions::MAX).map(|_| OnceLock::new()).collect();
+        let groups = Self { parts };
+        groups.push(first);
+        groups
+    }
+    /// Adds a part; whether there was room for it.
+    pub fn push(&self, part: Part) -> bool {
+        let base = self.count();
+        self.parts.iter().any(|place| place.set((base, part)).is_ok())
+    }
+    fn parts(&self) -> impl Iterator<Item = &(u64, Part)> {
+        self.parts.iter().map_while(OnceLock::get)
+    }
+    /// Those that were made with the file system.
+    #[cfg(test)]
+    pub fn made(&self) -> Part {
+        self.parts().next().expect("there is always the first").1
+    }
+    /// How many parts were added.
+    pub fn added(&self) -> usize {
+        self.parts().count() - 1
+    }
+    /// The part that group `index` is in, and its number there.
+    fn part_of(&self, index: u64) -> Option<(&Part, u64)> {
+        let mut parts = self.parts();
+        parts.find_map(|(base, p)| {
+            let n = index.checked_sub(*base)?;
+            (n < p.count()).then_some((p, n))
+        })
+    }
+    /// Whether group `index` was added.
+    pub fn is_added(&self, index: u64) -> bool {
+        self.parts().next().is_some_and(|(_, p)| index >= p.count())
+    }
+    /// Whether metadata and file data stand in groups of their own.
+    pub fn split(&self) -> bool {
+        self.parts().next().is_some_and(|(_, p)| p.split())
+    }
+    /// All groups.
+    pub fn count(&self) -> u64 {
+        self.parts().last().map_or(0, |(base, p)| base + p.count())
+    }
+    /// What group `index` may hold.
+    pub fn kind(&self, index: u64) -> SubpoolKind {
+        self.part_of(index).map_or(SubpoolKind::General, |(p, n)| p.kind(n))
+    }
+    /// Header slot of group `index`, which there is.
+    pub fn head(&self, index: u64) -> BlockNo {
+        self.part_of(index).map_or(BlockNo(u64::MAX), |(p, n)| p.head(n))
+    }
+    /// The parts of group `index`, if there is one.
+    pub fn shape(&self, index: u64) -> Option<GroupShape> {
+        self.part_of(index).and_then(|(p, n)| p.shape(n))
+    }
+    /// As [`Part::of_block`].
+    pub fn of_block(&self, block: BlockNo) -> Option<u64> {
+        self.parts().find_map(|(base, p)| Some(base + p.of_block(block)?))
+    }
+    /// The group among whose blocks all of a run is, and the run's place there.
+    pub fn locate(&self, start: u64, len: u64) -> Option<(u64, GroupShape, u64)> {
+        let index = self.of_block(BlockNo(start))?;
+        let shape = self.shape(index)?;
+        Some((index, shape, shape.local(start, len)?))
+    }
+    /// Whether a metadata slot may stand at `block`, as far as groups go.
+    pub fn may_hold_slot(&self, block: BlockNo) -> bool {
+        self.parts().any(|(_, p)| p.may_hold_slot(block))
+    }
+    /// Runs of slots that groups' heads, or metadata, may be: first block, and slots.
+    pub fn slot_areas(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.parts().flat_map(|(_, p)| {
+            let slot = p.geo.slot_blocks();
+            [
+                (p.first.start, p.first.count.saturating_mul(p.first.stride) / slot),
+                (p.heads, p.data.count.saturating_mul(p.head_slots)),
+            ]
+        })
+    }
+    /// First and one past the last block that may be file data.
+    pub fn data_bounds(&self, total: u64) -> (u64, u64) {
+        let mut parts = self.parts().map(|(_, p)| p.data_bounds(total));
+        let first = parts.next().unwrap_or((0, 0));
+        parts.fold(first, |(start, end), (_, other)| (start, end.max(other)))
+    }
+    /// The longest part of a run from its start on that lies in one group. Data groups stand side
+    /// by side, so a file's blocks may go on from one to the next.
+    pub fn part(&self, start: u64, len: u64) -> u64 {
+        self.parts().map(|(_, p)| p.part(start, len)).min().unwrap_or(len)
+    }
+    /// Most groups that `len` blocks of a file touch.
+    pub fn touched(&self, len: u64) -> u64 {
+        self.parts().map(|(_, p)| p.touched(len)).max().unwrap_or(2)
+    }
+    /// Blocks that may hold file data, and blocks of groups for metadata alone.
+    pub fn totals(&self) -> (u64, u64) {
+        let totals = self.parts().map(|(_, p)| p.totals());
+        totals.fold((0, 0), |sum, t| (sum.0 + t.0, sum.1 + t.1))
+    }
+    /// The numbers of all groups for file data, or of all for metadata.
+    pub fn numbers(&self, slots: bool) -> Vec<u64> {
+        let of_use =
+            |i: &u64| if slots { takes_slots(self.kind(*i)) } else { takes_data(self.kind(*i)) };
+        (0..self.count()).filter(of_use).collect()
+    }
+}
+
+/// Block of the superblock's copy. `base`: blocks in the pool when it was made.
+pub(crate) fn copy_block(geo: Geometry, sb: &RawSuperblock, base: u64) -> BlockNo {
     let blocks = match sb.meta_blocks.get() {
-        0 => sb.total_blocks.get(),
+        0 => base,
         n => n,
     };
     geo.block_size.block_of(copy_offset(Bytes(blocks << geo.block_size.shift())))

@@ -43,15 +43,10 @@ pub fn inspect(pool: Pool) -> Result<ClusterView> {
     debug_assert!(body.len() >= MetaHeader::LEN);
     let nodes = crate::mount::nodes(&volume)?;
     let unit = volume.geo.block_size.bytes().get();
-    let groups = &volume.groups;
-    let blocks = if groups.split() {
-        groups.data.end - groups.data.start
-    } else {
-        groups.first.stride.saturating_mul(groups.first.count)
-    };
+    let (blocks, _) = volume.groups.totals();
     Ok(ClusterView {
         block_size: Bytes(unit),
-        size: Bytes(blocks.min(volume.sb.total_blocks.get()).saturating_mul(unit)),
+        size: Bytes(blocks.saturating_mul(unit)),
         free: Bytes(counters.free_blocks.get().saturating_mul(unit)),
         inodes: counters.inodes.get(),
         node_slots: volume.sb.node_slots.get(),

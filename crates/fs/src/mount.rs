@@ -264,6 +264,9 @@ impl Mounted {
         core.alloc.set_others(Box::new(move || others.others_deltas()));
         to_core.core.set(Arc::downgrade(&core)).ok();
         membership.attach(&locks)?;
+        let me = core.me.slot;
+        let other = |n: &NodeView| n.state != SlotState::Free && n.life.slot != me;
+        crate::reshape::catch_up(&core, !membership.nodes().iter().any(other))?;
         crate::orphan::reap(&core)?;
         Ok(core)
     }

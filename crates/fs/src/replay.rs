@@ -247,19 +247,18 @@ fn is_slot(volume: &Volume, block: BlockNo) -> bool {
     let sb = &volume.sb;
     let slot = volume.geo.slot_blocks();
     let nodes = u64::from(sb.node_slots.get());
-    let areas = [
+    let fixed = [
         (0, 1),
         (sb.named_start.get(), u64::from(sb.named_count.get())),
         (sb.plock_start.get(), u64::from(sb.plock_count.get())),
         (sb.node_area.get(), nodes * u64::from(sb.node_area_slots.get())),
-        (sb.rgrp_start.get(), sb.rgrp_count.get().saturating_mul(sb.rgrp_blocks.get()) / slot),
-        (sb.data_heads.get(), sb.data_count.get().saturating_mul(sb.data_head_slots.get())),
     ];
+    let mut areas = fixed.into_iter().chain(volume.groups.slot_areas());
     volume.holds(block)
         && !volume.is_data_only(block)
-        && areas.iter().any(|(start, slots)| {
-            let from_start = block.get().checked_sub(*start);
-            from_start.is_some_and(|n| n.is_multiple_of(slot) && n / slot < *slots)
+        && areas.any(|(start, slots)| {
+            let from_start = block.get().checked_sub(start);
+            from_start.is_some_and(|n| n.is_multiple_of(slot) && n / slot < slots)
         })
 }
 

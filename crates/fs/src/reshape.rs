@@ -5,9 +5,15 @@
     reason = "every call fails with `Error`, whose variants say why and which errno that is"
 )]
 
-use braid_format::MemberIndex;
-use braid_pool::{Destination, Moving, Removed};
+mod grow;
 
+use std::sync::Arc;
+
+use braid_format::MemberIndex;
+use braid_pool::device::Device;
+use braid_pool::{AddOptions, Added, Destination, Moving, Removed};
+
+pub(crate) use self::grow::catch_up;
 use crate::Fs;
 use crate::error::{Error, Result};
 
@@ -40,5 +46,32 @@ impl Fs {
     pub fn remove_member(&self, member: MemberIndex) -> Result<Removed> {
         self.may_reshape()?;
         Ok(self.pool().remove_member(member)?)
+    }
+
+    /// What [`Fs::add_devices`] would make of these devices; nothing is changed.
+    pub fn plan_add(&self, devices: &[Arc<dyn Device>], options: &AddOptions) -> Result<Added> {
+        let planned = self.pool().plan_add(devices, options)?;
+        grow::may_grow(self.core(), &planned.info)?;
+        Ok(planned)
+    }
+
+    /// Adds devices to the pool, and their space to the file system.
+    pub fn add_devices(&self, devices: &[Arc<dyn Device>], options: &AddOptions) -> Result<Added> {
+        self.may_reshape()?;
+        if self.core().options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.plan_add(devices, options)?;
+        let added = self.pool().add(devices, options)?;
+        self.grow()?;
+        Ok(added)
+    }
+
+    /// Lets the file system use all that the pool has; blocks that came with it. An earlier growth
+    /// that was broken off is finished.
+    pub fn grow(&self) -> Result<u64> {
+        self.may_reshape()?;
+        let core = self.core();
+        core.watch(grow::grow(core))
     }
 }

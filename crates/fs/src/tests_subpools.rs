@@ -322,7 +322,7 @@ fn large_files_stand_on_whole_rows() {
         }
         rig.fs.release(fh).unwrap();
         rig.fs.unmount().unwrap();
-        let data = volume.groups.data;
+        let data = volume.groups.made().data;
         let row = layout.columns() * UNIT / 4096;
         let extents = extents(&volume, ino);
         assert!(extents.len() < 20, "{extents:?}");
@@ -345,7 +345,7 @@ fn an_extent_may_go_on_from_group_to_group() {
     rig.fs.unmount().unwrap();
     let volume = Volume::open(rig.pool.clone()).unwrap();
     // Moved to lie in three groups; a repair makes the bitmaps say so.
-    let data = volume.groups.data;
+    let data = volume.groups.made().data;
     let (start, len) = (data.start + 2 * data.stride - 3, data.stride + 10);
     edit(&volume, BlockNo::from(ino), |body| {
         let (raw, _) = RawExtent::mut_from_prefix(&mut body[RawDinode::TAIL_AT..]).unwrap();
@@ -525,7 +525,7 @@ fn what_stands_in_the_wrong_subpool_is_found() {
     rig.fs.release(fh).unwrap();
     rig.fs.unmount().unwrap();
     let volume = Volume::open(rig.pool.clone()).unwrap();
-    let groups = volume.groups;
+    let groups = &volume.groups;
     let finds = |what: &str| {
         let report = checked(&rig.pool, false);
         assert!(report.problems.iter().any(|p| p.contains(what)), "{what}: {:#?}", report.problems);
@@ -563,7 +563,7 @@ fn what_stands_in_the_wrong_subpool_is_found() {
     edit(&volume, BlockNo::from(ino), physical(good));
 
     // A slot among data: an attribute block.
-    let attributes = groups.data.start + 100;
+    let attributes = groups.made().data.start + 100;
     edit(&volume, BlockNo::from(ino), |body| {
         RawDinode::mut_from_prefix(body).unwrap().0.xattr_block.set(attributes);
     });
@@ -575,7 +575,11 @@ fn what_stands_in_the_wrong_subpool_is_found() {
 fn numbers_of_blocks_of_data_are_no_inodes() {
     let rig = Rig::new(TWO);
     let volume = Volume::open(rig.pool.clone()).unwrap();
-    for block in [volume.groups.data.start, volume.groups.data.end - 1, volume.groups.heads] {
+    for block in [
+        volume.groups.made().data.start,
+        volume.groups.made().data.end - 1,
+        volume.groups.made().heads,
+    ] {
         let error = rig.fs.getattr(InodeNo(block)).unwrap_err();
         assert!(matches!(error, Error::Stale(_)), "{error}");
     }

@@ -1,37 +1,46 @@
 //! The pool as the file system sees it: geometry, superblock, metadata slots by number.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use braid_format::label::SubpoolKind;
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
-use braid_format::superblock::RawSuperblock;
+use braid_format::superblock::{RawRegions, RawSuperblock};
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, FormatError, InodeNo, LockNo, NodeId};
 use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolRequest};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, FromZeros};
 
 use crate::error::{Error, Result};
-use crate::groups::{GroupShape, Groups, blocks_per_bitmap, copy_block, copy_offset, takes_data};
+use crate::groups::{
+    GroupShape, Groups, Part, Span, blocks_per_bitmap, copy_block, copy_offset, takes_data,
+};
 
-/// A pool with the file system on it. Cheap to share; immutable.
+/// A pool with the file system on it. Cheap to share; it only ever gets larger.
 #[derive(Debug)]
 pub(crate) struct Volume {
     pub pool: Pool,
     pub geo: Geometry,
+    /// As it was read when this was opened.
     pub sb: RawSuperblock,
+    /// The same.
+    pub regions: Box<RawRegions>,
     pub groups: Groups,
+    /// Blocks of the file system now.
+    total: AtomicU64,
 }
 
 impl Volume {
     /// Reads and verifies the superblock of `pool` (the copy if the first is damaged).
     pub fn open(pool: Pool) -> Result<Self> {
         let first = Self::read_superblock(&pool, ByteOffset(0));
-        let sb = match first {
-            Ok(sb) => sb,
+        let (sb, regions) = match first {
+            Ok(found) => found,
             Err(e) => {
                 let copy = Self::copy_offset(&pool);
                 match Self::read_superblock(&pool, copy) {
-                    Ok(sb) => {
+                    Ok(found) => {
                         tracing::warn!("first superblock unusable ({e}), using the copy");
-                        sb
+                        found
                     }
                     Err(_) => return Err(e),
                 }
@@ -47,9 +56,12 @@ impl Volume {
         )?;
         let lock_sector = Bytes(1_u64 << sb.lock_sector_shift.get().min(63));
         let geo = Geometry { block_size, lock_sector };
-        let groups = Groups::of(geo, &sb);
-        let volume = Self { pool, geo, sb, groups };
+        let base = base_blocks(&sb, &regions);
+        let groups = Groups::new(Part::of(geo, &sb, base));
+        let total = AtomicU64::new(base);
+        let volume = Self { pool, geo, sb, regions, groups, total };
         volume.validate()?;
+        volume.learn(&volume.sb, &volume.regions)?;
         Ok(volume)
     }
 
@@ -69,17 +81,17 @@ impl Volume {
     /// Where the copy of the superblock stands: at the end of the pool, or of the metadata subpool.
     pub fn copy_offset(pool: &Pool) -> ByteOffset {
         let info = pool.info();
-        let first = info.subpools.first().filter(|s| s.kind != SubpoolKind::General);
-        copy_offset(first.map_or(info.size, |s| s.len))
+        // What was added since does not move it.
+        copy_offset(info.segments.first().map_or(info.size, |s| s.len))
     }
     /// The block of that copy.
     pub fn copy(&self) -> BlockNo {
-        copy_block(self.geo, &self.sb)
+        copy_block(self.geo, &self.sb, base_blocks(&self.sb, &self.regions))
     }
 
     /// The body's place and length depend on the geometry that the superblock itself holds: try
     /// the few there are.
-    fn read_superblock(pool: &Pool, at: ByteOffset) -> Result<RawSuperblock> {
+    fn read_superblock(pool: &Pool, at: ByteOffset) -> Result<(RawSuperblock, Box<RawRegions>)> {
         let mut slot = AlignedBuf::zeroed(128 << 10);
         let want = (pool.info().size.get() - at.get()).min(128 << 10);
         let want = usize::try_from(want / 4096 * 4096).unwrap_or(0);
@@ -94,7 +106,7 @@ impl Volume {
                 };
                 let start = geo.body_at().to_usize();
                 let Some(body) = slot.get(start..start + geo.body_len()) else { continue };
-                let Ok((sb, _)) = RawSuperblock::read_from_prefix(body) else { continue };
+                let Ok((sb, regions)) = split_body(body) else { continue };
                 if sb.fs_magic != RawSuperblock::FS_MAGIC
                     || sb.block_shift.get() != block_shift
                     || sb.lock_sector_shift.get() != lock_shift
@@ -103,7 +115,7 @@ impl Volume {
                 }
                 let block = geo.block_size.block_of(at);
                 match MetaHeader::decode_kind(body, block, MetaKind::Superblock) {
-                    Ok(_) => return Ok(sb),
+                    Ok(_) => return Ok((sb, regions)),
                     Err(e) => last = e,
                 }
             }
@@ -125,7 +137,8 @@ impl Volume {
         if sb.version.get() != RawSuperblock::VERSION {
             return bad("version", u64::from(sb.version.get()));
         }
-        let bits = sb.features_incompat.get() & !RawSuperblock::SUBPOOLS;
+        let known = RawSuperblock::SUBPOOLS | RawSuperblock::REGIONS;
+        let bits = sb.features_incompat.get() & !known;
         if bits != 0 {
             return Err(Error::Superblock(FormatError::UnknownFeature {
                 what: "superblock",
@@ -136,9 +149,11 @@ impl Volume {
         if sb.pool_uuid != *self.pool.info().uuid.as_bytes() {
             return bad("pool_uuid", 0);
         }
-        let total = sb.total_blocks.get();
-        if total > self.pool.info().size.get() >> self.geo.block_size.shift() {
-            return bad("total_blocks", total);
+        let total = base_blocks(sb, &self.regions);
+        if total.max(sb.total_blocks.get())
+            > self.pool.info().size.get() >> self.geo.block_size.shift()
+        {
+            return bad("total_blocks", sb.total_blocks.get());
         }
         if sb.node_slots.get() == 0 || sb.node_slots.get() > RawSuperblock::NODE_SLOTS_MAX {
             return bad("node_slots", u64::from(sb.node_slots.get()));
@@ -168,7 +183,7 @@ impl Volume {
     /// beyond all bounds.
     fn validate_areas(&self, bad: impl Fn(&'static str, u64) -> Result<()>) -> Result<()> {
         let (sb, slot) = (&self.sb, self.geo.slot_blocks());
-        let total = sb.total_blocks.get();
+        let total = base_blocks(sb, &self.regions);
         let nodes = u64::from(sb.node_slots.get());
         let area_slots = u64::from(sb.node_area_slots.get());
         let records =
@@ -201,7 +216,7 @@ impl Volume {
     /// Every group lies where the superblock's own part of the pool is.
     fn validate_groups(&self, bad: impl Fn(&'static str, u64) -> Result<()>) -> Result<()> {
         let (sb, slot) = (&self.sb, self.geo.slot_blocks());
-        let total = sb.total_blocks.get();
+        let total = base_blocks(sb, &self.regions);
         // A header, a bitmap, and something to give out.
         if sb.rgrp_blocks.get() < 3 * slot {
             return bad("rgrp_blocks", sb.rgrp_blocks.get());
@@ -254,7 +269,7 @@ impl Volume {
             self.pool.info().kind_of(at, len)
         };
         if sb.meta_blocks.get() == 0 {
-            let general = kind(0, sb.total_blocks.get()) == Some(K::General);
+            let general = kind(0, base_blocks(sb, &self.regions)) == Some(K::General);
             return if general { Ok(()) } else { bad("meta_blocks", 0) };
         }
         if kind(0, sb.meta_blocks.get()) != Some(K::Metadata) {
@@ -271,6 +286,88 @@ impl Volume {
         }
     }
 
+    /// Takes over regions of a sound superblock that are not known yet; whether there were any.
+    fn learn(&self, sb: &RawSuperblock, regions: &RawRegions) -> Result<bool> {
+        let count = regions.count.get();
+        let bad = |field, value| {
+            let source = FormatError::BadField { what: "superblock", at: 0, field, value };
+            Err(Error::Superblock(source))
+        };
+        let Some(all) = usize::try_from(count).ok().and_then(|n| regions.regions.get(..n)) else {
+            return bad("regions", count);
+        };
+        let before = self.groups.added();
+        for (i, raw) in (0_u64..).zip(all).skip(before) {
+            let part = Part::added(self.geo, raw);
+            let (from, end) = (self.total_blocks(), raw.end.get());
+            if !self.holds_part(&part, from, end) || !self.groups.push(part) {
+                return bad("region", i);
+            }
+            self.total.store(end, Ordering::Release);
+        }
+        if self.total_blocks() != sb.total_blocks.get() {
+            return bad("total_blocks", sb.total_blocks.get());
+        }
+        Ok(self.groups.added() > before)
+    }
+    /// Whether a part that was added lies in the blocks `from..end`, on what is for it.
+    fn holds_part(&self, part: &Part, from: u64, end: u64) -> bool {
+        use SubpoolKind as K;
+        let (bs, slot) = (self.geo.block_size, self.geo.slot_blocks());
+        let is = |kind, start: u64, end: u64| {
+            let len = Bytes(end.saturating_sub(start) << bs.shift());
+            self.pool.info().kind_of(bs.offset_of(BlockNo(start)), len) == Some(kind)
+        };
+        let in_span = |s: &Span, least: u64| {
+            let last = s.count.checked_sub(1).and_then(|n| n.checked_mul(s.stride));
+            let last = last.and_then(|n| n.checked_add(s.start));
+            s.start >= from && s.end <= end && s.stride >= least && last.is_some_and(|l| l < s.end)
+        };
+        if end > self.pool.info().size.get() >> bs.shift() || end <= from {
+            return false;
+        }
+        let (first, data) = (&part.first, &part.data);
+        let own = if part.split() { K::Metadata } else { K::General };
+        let sound = first.count == 0 && part.split()
+            || in_span(first, 3 * slot)
+                && first.start.is_multiple_of(slot)
+                && is(own, first.start, first.end);
+        if !part.split() {
+            return sound && !self.groups.split();
+        }
+        let slots = data.count.checked_mul(part.head_slots).and_then(|n| n.checked_mul(slot));
+        let heads_end = slots.and_then(|n| n.checked_add(part.heads));
+        let least = 1 + data.stride.div_ceil(blocks_per_bitmap(self.geo));
+        let heads = heads_end.is_some_and(|e| {
+            part.heads >= from
+                && e <= end
+                && is(K::Metadata, part.heads, e)
+                && (first.count == 0 || e <= first.start)
+        });
+        sound
+            && self.groups.split()
+            && in_span(data, slot)
+            && is(K::Data, data.start, data.end)
+            && part.head_slots >= least
+            && part.heads.is_multiple_of(slot)
+            && heads
+    }
+    /// Reads the superblock again: it may say of more space. Whether it does.
+    ///
+    /// # Errors
+    /// It is damaged, or says of space that cannot be.
+    pub fn refresh(&self) -> Result<bool> {
+        let (body, ..) = match self.read_body(BlockNo(0)) {
+            Err(Error::Damaged { .. }) => self.read_body(self.copy())?,
+            found => found?,
+        };
+        let (sb, regions) = split_body(&body)?;
+        self.learn(&sb, &regions)
+    }
+    /// Blocks of the file system.
+    pub fn total_blocks(&self) -> u64 {
+        self.total.load(Ordering::Acquire)
+    }
     /// Where slot `block` begins in the pool.
     pub fn slot_at(&self, block: BlockNo) -> ByteOffset {
         self.geo.block_size.offset_of(block)
@@ -281,8 +378,8 @@ impl Volume {
     }
     /// Whether `block` can be a slot at all: hostile block numbers stop here.
     pub fn holds(&self, block: BlockNo) -> bool {
-        block.get() < self.sb.total_blocks.get()
-            && block.get() + self.geo.slot_blocks() <= self.sb.total_blocks.get()
+        let total = self.total_blocks();
+        block.get() < total && block.get() + self.geo.slot_blocks() <= total
     }
     /// Reads slot `block`'s body from the devices and verifies it.
     pub fn read_body(&self, block: BlockNo) -> Result<(AlignedBuf, MetaHeader, MetaKind)> {
@@ -404,7 +501,7 @@ impl Volume {
     }
     /// First, and one past the last block that file data may lie in.
     pub fn data_bounds(&self) -> (u64, u64) {
-        self.groups.data_bounds(self.sb.total_blocks.get())
+        self.groups.data_bounds(self.total_blocks())
     }
     /// The rows that a large file in group `index` is best aligned to, from the group's block
     /// `block` on: (first block of all rows, blocks in a row; 0: none).
@@ -412,7 +509,7 @@ impl Volume {
         let shift = self.geo.block_size.shift();
         let info = self.pool.info();
         let whole = |n: u64| n.is_multiple_of(self.geo.block_size.bytes().get());
-        if !self.groups.split() {
+        if !self.groups.split() && !self.groups.is_added(index) {
             return (0, self.sb.stripe_width.get() >> shift);
         }
         if !takes_data(self.groups.kind(index)) {
@@ -425,5 +522,26 @@ impl Volume {
             _ => (0, info.stripe_unit.get()),
         };
         if whole(start) && whole(width) { (start >> shift, width >> shift) } else { (0, 0) }
+    }
+}
+
+/// The superblock in a body, and what was added.
+fn split_body(body: &[u8]) -> Result<(RawSuperblock, Box<RawRegions>)> {
+    let short = FormatError::TooShort { what: "superblock", len: body.len() };
+    let (sb, rest) = RawSuperblock::read_from_prefix(body).map_err(|_| Error::Superblock(short))?;
+    let mut regions = Box::new(RawRegions::new_zeroed());
+    if sb.features_incompat.get() & RawSuperblock::REGIONS != 0
+        && let Ok((found, _)) = RawRegions::read_from_prefix(rest)
+    {
+        *regions = found;
+    }
+    Ok((sb, regions))
+}
+
+/// Blocks in the pool when the file system was made.
+fn base_blocks(sb: &RawSuperblock, regions: &RawRegions) -> u64 {
+    match regions.count.get() {
+        0 => sb.total_blocks.get(),
+        _ => regions.base_blocks.get(),
     }
 }

@@ -116,8 +116,8 @@ struct Inner {
     refill: Mutex<Refill>,
     /// A reservation was dropped.
     released: Condvar,
-    /// Blocks that may hold file data.
-    total: u64,
+    /// Blocks that may hold file data, and blocks of groups for metadata alone.
+    total: Mutex<(u64, u64)>,
     /// The cluster's counters as last read, and when.
     counters: Mutex<(Instant, Counters)>,
     others: Mutex<Option<OthersDeltas>>,
@@ -221,7 +221,7 @@ impl Alloc {
             }
         }
         state.log.load(private.read_log()?);
-        let total = volume.groups.data_total();
+        let total = Mutex::new(volume.groups.totals());
         let counters = read_counters(&volume)?;
         let refill = Refill::new(&volume, node);
         let inner = Inner {
@@ -430,11 +430,22 @@ impl Alloc {
     pub fn totals(&self) -> Totals {
         let inner = &self.inner;
         let counted = inner.counted();
-        let total = inner.total;
+        let (total, _) = *inner.total.lock();
         let free = counted.free.min(total);
         let room = if inner.volume.groups.split() { counted.meta } else { free };
         let files_free = room / inner.slot_blocks();
         Totals { blocks: total, free, inodes: counted.inodes, files_free }
+    }
+    /// The file system has more groups than it had.
+    pub fn grown(&self) {
+        let inner = &self.inner;
+        inner.refill.lock().grown(&inner.volume);
+        *inner.total.lock() = inner.volume.groups.totals();
+    }
+    /// Counts what groups that are being added have, in the transaction that adds them.
+    pub fn count_added(&self, tx: &mut Tx<'_>, data: u64, meta: u64) -> Result<()> {
+        let (free, meta) = (Inner::signed(data), Inner::signed(meta));
+        self.inner.count(tx, Deltas { free, meta, ..Deltas::default() })
     }
     /// Housekeeping, now and then: applies the free log; and when space is short and this node has
     /// not allocated since the last call, gives its idle windows back, so that other nodes may use
@@ -497,9 +508,8 @@ impl Inner {
     /// Whether so little is free that no node should keep windows it does not use.
     fn is_short(&self) -> bool {
         let counted = self.counted();
-        let groups = &self.volume.groups;
-        let meta = groups.first.stride.saturating_mul(groups.first.count);
-        counted.free < self.total / SHORT || groups.split() && counted.meta < meta / SHORT
+        let (data, meta) = *self.total.lock();
+        counted.free < data / SHORT || counted.meta < meta / SHORT
     }
     /// Which window holds `block`, which is claimed from it, and where.
     fn place_of(&self, block: u64) -> Result<(u64, u64)> {

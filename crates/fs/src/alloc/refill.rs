@@ -7,7 +7,6 @@ use braid_lock::{Deltas, Local, Mode};
 use braid_pool::PoolRequest;
 use braid_pool::device::AlignedBuf;
 use parking_lot::MutexGuard;
-use std::ops::Range;
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -51,7 +50,7 @@ struct Hint {
 /// Groups for one use, and where windows of them come from.
 #[derive(Debug)]
 struct Side {
-    groups: Range<u64>,
+    groups: Vec<u64>,
     /// Group that windows come from now.
     current: u64,
     /// Blocks of the next window.
@@ -60,12 +59,13 @@ struct Side {
 
 impl Side {
     /// Nodes begin spread evenly over the groups.
-    fn new(volume: &Volume, node: NodeId, groups: Range<u64>) -> Self {
+    fn new(volume: &Volume, node: NodeId, groups: Vec<u64>) -> Self {
         let nodes = u64::from(volume.sb.node_slots.get()).max(1);
         let target = blocks(volume.geo.block_size, WINDOW_FIRST);
         let target = target.min(window_capacity(volume));
-        let count = groups.end - groups.start;
-        let current = groups.start + u64::from(node.get()) * count / nodes;
+        let count = groups.len() as u64;
+        let place = usize::try_from(u64::from(node.get()) * count / nodes).unwrap_or(0);
+        let current = groups.get(place).copied().unwrap_or(0);
         Self { groups, current, target }
     }
 }
@@ -93,11 +93,21 @@ impl Refill {
     pub fn new(volume: &Volume, node: NodeId) -> Self {
         let groups = &volume.groups;
         let hints = vec![Hint::default(); usize::try_from(groups.count()).unwrap_or(0)];
-        let first = Side::new(volume, node, 0..groups.first.count);
-        let data = || Side::new(volume, node, groups.first.count..groups.count());
+        let first = Side::new(volume, node, groups.numbers(true));
+        let data = || Side::new(volume, node, groups.numbers(false));
         let data = groups.split().then(data);
         let carved = AlignedBuf::zeroed(0);
         Self { hints, hinted: false, first, data, chunks: 1, carved, claims: 0 }
+    }
+    /// There are more groups than there were.
+    pub fn grown(&mut self, volume: &Volume) {
+        let groups = &volume.groups;
+        self.hints.resize(usize::try_from(groups.count()).unwrap_or(0), Hint::default());
+        self.hinted = false;
+        self.first.groups = groups.numbers(true);
+        if let Some(data) = &mut self.data {
+            data.groups = groups.numbers(false);
+        }
     }
     /// Whether nothing was claimed since the last call.
     pub fn is_idle(&mut self, claims: u64) -> bool {
@@ -120,7 +130,9 @@ impl Refill {
     /// Groups from the current one on, those with room for a whole window first.
     fn order(&self, need: Need) -> Vec<u64> {
         let Side { groups, current, target } = self.side(need);
-        let all = (*current..groups.end).chain(groups.start..*current);
+        let place = groups.iter().position(|g| g == current).unwrap_or(0);
+        let (before, after) = groups.split_at(place);
+        let all = after.iter().chain(before).copied();
         let (mut good, mut poor) = (Vec::new(), Vec::new());
         for index in all {
             let hint = self.hint(index);
@@ -331,7 +343,7 @@ impl Inner {
                     refill.order(need)
                 }
                 // What stands on disk may be older than what a node holds under its lock.
-                _ => refill.side(need).groups.clone().collect(),
+                _ => refill.side(need).groups.clone(),
             };
             for index in order {
                 let Some(tried) = usize::try_from(index).ok().and_then(|i| tried.get_mut(i)) else {
@@ -477,7 +489,7 @@ impl Inner {
         let size = self.volume.geo.block_size;
         let nodes = u64::from(self.volume.sb.node_slots.get()).max(1);
         let side = refill.side(need);
-        let free: u64 = side.groups.clone().map(|index| refill.hint(index).free).sum();
+        let free: u64 = side.groups.iter().map(|index| refill.hint(*index).free).sum();
         let share = (free / (SHARE * nodes)).max(blocks(size, WINDOW_MIN));
         let grain = self.window_grain(group);
         let cap = window_capacity(&self.volume) / grain * grain;

@@ -98,6 +98,11 @@ pub fn check(
         total: 0,
     };
     checker.journals(options.repair)?;
+    if checker.volume.refresh().unwrap_or(false) {
+        // A growth that was in a journal only.
+        checker.volume = Arc::new(Volume::open(checker.volume.pool.clone())?);
+        checker.space = Space::new(&checker.volume);
+    }
     let mut found = checker.run(progress)?;
     if options.repair && found.any() {
         repair::repair(&mut checker, &mut found)?;

@@ -342,10 +342,10 @@ fn counters(checker: &mut Checker) -> Result<()> {
 fn superblocks(checker: &mut Checker, found: &Mendable) -> Result<()> {
     for &block in &found.superblocks {
         let mut body = fresh(checker, block, MetaKind::Superblock, LockNo(0))?;
-        let len = size_of::<RawSuperblock>();
-        let from = checker.volume.sb.as_bytes().get(MetaHeader::LEN..len).unwrap_or(&[]);
-        if let Some(to) = body.get_mut(MetaHeader::LEN..len) {
-            to.copy_from_slice(from);
+        let from = super::fixed::superblock(&checker.volume);
+        let own = from.get(MetaHeader::LEN..).unwrap_or(&[]);
+        if let Some(to) = body.get_mut(MetaHeader::LEN..from.len()) {
+            to.copy_from_slice(own);
         }
         write(checker, vec![(block, body)])?;
         checker.report.repaired += 1;

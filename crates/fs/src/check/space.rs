@@ -63,7 +63,12 @@ impl Space {
                 GroupMap { shape, bits, seen, sound: true, raw: None }
             })
             .collect();
-        Self { groups, private: Vec::new(), counted: Counters::default(), places: volume.groups }
+        Self {
+            groups,
+            private: Vec::new(),
+            counted: Counters::default(),
+            places: volume.groups.clone(),
+        }
     }
     /// The group in whose blocks a run lies wholly, and the run's place there.
     pub fn locate(&mut self, start: u64, len: u64) -> Option<(&mut GroupMap, u64)> {

@@ -8,6 +8,7 @@ mod plan;
 
 use braid_format::dinode::{Layout, RawDinode, RawTime};
 use braid_format::journal::RawJournalHeader;
+use braid_format::label::SubpoolKind;
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::node::{RawCounters, SlotRecord};
 use braid_format::rgrp::BlockState;
@@ -22,7 +23,7 @@ use crate::alloc::bits;
 use crate::alloc::image::Fresh;
 use crate::check::LIFE_BYTE;
 use crate::error::{Error, Result};
-use crate::groups::{GroupShape, blocks_per_bitmap, takes_data};
+use crate::groups::{GroupShape, Part, blocks_per_bitmap, takes_data};
 
 /// Bytes in one write of fixed metadata.
 const PIECE: u64 = 1 << 20;
@@ -72,7 +73,7 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
         return Err(Error::Replaced);
     }
     let owner = options.owner;
-    let maker = Maker { pool, plan, geo: plan.geo, nonce: random(), owner };
+    let maker = Maker { pool, plan, geo: plan.geo, nonce: random(), base: 0, owner };
     maker.wipe()?;
     maker.fixed_area()?;
     maker.groups(progress)?;
@@ -82,6 +83,58 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
     maker.superblocks()?;
     pool.flush()?;
     Ok(())
+}
+
+/// Space that a pool has and its file system does not yet use, as it is to be used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Addition(Plan);
+
+impl Addition {
+    /// The groups.
+    pub fn part(&self) -> Part {
+        self.0.groups
+    }
+    /// Blocks in the pool with it.
+    pub fn end(&self) -> u64 {
+        self.0.total_blocks
+    }
+    /// Writes heads and bitmaps of its groups, the first of which gets the number `base`: all free.
+    /// Complete, not durable. Nobody else uses that space yet.
+    pub fn write(&self, pool: &Pool, base: u64) -> Result<()> {
+        let (plan, geo) = (self.0, self.0.geo);
+        let maker = Maker { pool, plan, geo, nonce: random(), base, owner: (0, 0) };
+        maker.groups(&mut |_, _| {})
+    }
+}
+
+/// The parts of `pool` from block `total` on, in which a file system of such blocks, for so many
+/// nodes, grows.
+///
+/// # Errors
+/// [`Error::PoolTooSmall`], [`Error::SubpoolTooSmall`]; [`Error::Invalid`].
+pub(crate) fn additions(
+    pool: &PoolInfo,
+    geo: Geometry,
+    nodes: u16,
+    total: u64,
+) -> Result<Vec<Addition>> {
+    let from = total << geo.block_size.shift();
+    let mut new = pool.segments.iter().filter(|s| s.start.get() >= from).copied();
+    let mut all = Vec::new();
+    while let Some(first) = new.next() {
+        let data = match first.kind {
+            SubpoolKind::General => None,
+            SubpoolKind::Metadata => new.next().filter(|s| s.kind == SubpoolKind::Data),
+            _ => return Err(Error::Invalid("what was added to the pool")),
+        };
+        if data.is_none() && first.kind != SubpoolKind::General {
+            return Err(Error::Invalid("what was added to the pool"));
+        }
+        let (size, lock_sector) = (pool.size, geo.lock_sector);
+        let space = Space { size, lock_sector, first, journal: None, data };
+        all.push(Addition(Plan::addition(geo, nodes, &space)?));
+    }
+    Ok(all)
 }
 
 /// Takes the liveness locks of all slots that a file system here can have had: no node of it lives,
@@ -108,6 +161,8 @@ struct Maker<'a> {
     geo: Geometry,
     /// Nonce of all lock records.
     nonce: u64,
+    /// The number of the first group: 0 where the root directory is.
+    base: u64,
     /// Of the root directory.
     owner: (u32, u32),
 }
@@ -227,8 +282,8 @@ impl Maker<'_> {
         let slot = self.geo.slot_bytes();
         let mut buf = AlignedBuf::zeroed(Bytes((1 + shape.bitmap_slots) * slot).to_usize());
         let owner = LockNo::from(shape.start);
-        let mut raw = shape.raw(index);
-        if index == 0 {
+        let mut raw = shape.raw(self.base + index);
+        if self.base + index == 0 {
             let chunk = self.geo.chunk_blocks();
             raw.free_blocks.set(shape.block_count - chunk);
             raw.free_meta.set(chunk - self.geo.slot_blocks());
@@ -255,7 +310,7 @@ impl Maker<'_> {
         let Some(bits) = body.get_mut(MetaHeader::LEN..) else { return };
         let end = shape.block_count.saturating_sub(from).min(per);
         bits::fill(bits, end, per - end, BlockState::Data);
-        if index == 0 {
+        if self.base + index == 0 {
             let chunk = self.root_block(shape).get() - shape.first_block;
             for i in 0..self.geo.chunk_blocks() {
                 let used = i < self.geo.slot_blocks();

@@ -8,7 +8,7 @@ use braid_pool::{PoolInfo, SubpoolInfo};
 
 use super::MakeOptions;
 use crate::error::{Error, Result};
-use crate::groups::{GroupShape, Groups, Span, blocks_per_bitmap, copy_offset};
+use crate::groups::{GroupShape, Part, Span, blocks_per_bitmap, copy_offset};
 
 /// Smallest pool.
 const POOL_MIN: Bytes = Bytes(48 << 20);
@@ -91,7 +91,7 @@ pub(super) struct Plan {
     pub node_area: u64,
     pub journal_area: u64,
     pub journal_blocks: u64,
-    pub groups: Groups,
+    pub groups: Part,
     /// The superblock's copy; the first subpool's groups end here.
     pub copy: BlockNo,
 }
@@ -185,7 +185,36 @@ impl Plan {
             plan.meta_blocks = space.first.len.get() >> shift;
             start = plan.data_groups(data, start)?;
         }
-        plan.groups(space, start)?;
+        plan.groups(space, start, 0)?;
+        Ok(plan)
+    }
+
+    /// Places in space that was added: `first` for everything, or for metadata, with `data` beside
+    /// it. Only the groups count.
+    pub fn addition(geo: Geometry, nodes: u16, space: &Space) -> Result<Self> {
+        let (bs, first) = (geo.block_size, space.first);
+        let end = |s: SubpoolInfo| (s.start.get() + s.len.get()) >> bs.shift();
+        let base = bs.blocks_for(Bytes(first.start.get())).get();
+        let base = base.next_multiple_of(geo.slot_blocks());
+        let mut plan = Self::fixed_area(geo, nodes, Bytes(0));
+        plan.copy = BlockNo(end(first));
+        plan.total_blocks = space.data.map_or(end(first), end);
+        let mut start = base;
+        if let Some(data) = space.data {
+            start = plan.data_groups(data, base)?;
+            if start > plan.copy.get() {
+                let (have, need) = (first.len.get(), (start - base) << bs.shift());
+                return Err(Error::SubpoolTooSmall { kind: "metadata", have, need });
+            }
+        }
+        match plan.groups(space, start, base) {
+            // Heads of data groups alone.
+            Err(_) if space.data.is_some() => {
+                plan.groups.first =
+                    Span { start, stride: geo.chunk_blocks(), count: 0, end: start };
+            }
+            done => done?,
+        }
         Ok(plan)
     }
 
@@ -217,7 +246,7 @@ impl Plan {
             node_area,
             journal_area,
             journal_blocks: bs.blocks_for(journal).get(),
-            groups: Groups { geo, first: none, data: none, heads: 0, head_slots: 0 },
+            groups: Part { geo, first: none, data: none, heads: 0, head_slots: 0 },
             copy: BlockNo(0),
         }
     }
@@ -257,23 +286,24 @@ impl Plan {
         Ok(self.groups.heads + count * self.groups.head_slots * geo.slot_blocks())
     }
 
-    /// Groups of the first subpool, from `start` on. They begin on stripe-width boundaries, unless
-    /// that would waste much of a small pool.
-    fn groups(&mut self, space: &Space, start: u64) -> Result<()> {
+    /// Groups of the first subpool, whose first block is `base`, from `start` on. They begin on
+    /// stripe-width boundaries, unless that would waste much of a small pool.
+    fn groups(&mut self, space: &Space, start: u64, base: u64) -> Result<()> {
         let bs = self.geo.block_size;
         let slot = self.geo.slot_blocks();
         let chunk = self.geo.chunk_blocks();
         let apart = space.data.is_some();
         let (least, chunks) = if apart { (META_GROUP_MIN, 5) } else { (GROUP_MIN, 4) };
         let group_min = bs.blocks_for(least).get().max(chunks * chunk);
-        let need = (start + 2 * group_min) << bs.shift();
+        let need = (start - base + 2 * group_min) << bs.shift();
         let have = space.first.len.get();
         let too_small = if apart {
             Error::SubpoolTooSmall { kind: "metadata", have, need }
         } else {
             Error::PoolTooSmall { have, need: need.max(POOL_MIN.get()) }
         };
-        let Some(room) = self.copy.get().checked_sub(start).filter(|&n| n >= 2 * group_min) else {
+        let room = self.copy.get().checked_sub(start).filter(|&n| n >= 2 * group_min);
+        let Some(room) = room else {
             return Err(too_small);
         };
         let width = space.first.width.get();
@@ -282,7 +312,7 @@ impl Plan {
         if align > group_min / 2 || align > room / 16 {
             align = slot;
         }
-        let start = start.next_multiple_of(align);
+        let start = base + (start - base).next_multiple_of(align);
         let room = self.copy.get() - start;
         let stride = stride(self.geo, self.nodes, room, align, group_min);
         let (count, rest) = (room / stride, room % stride);

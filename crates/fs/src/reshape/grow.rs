@@ -1,0 +1,140 @@
+//! The file system uses space that was added to its pool.
+//!
+//! Order: (1) heads and bitmaps of the new groups, then a flush: nothing refers to them; (2) one
+//! transaction: the superblock says of the region, and this node's counters of what is free in it;
+//! (3) the superblock in its place, durable; (4) its copy; (5) the groups are used. Power may be cut
+//! anywhere: before the transaction is durable nothing has changed, and what is left of (1) is
+//! written again; after it the region is there, and whoever replays the journal puts the superblock in its
+//! place before anybody reads a block of the region.
+
+use std::sync::Arc;
+
+use braid_format::meta::{MetaHeader, MetaKind};
+use braid_format::superblock::{RawRegions, RawSuperblock};
+use braid_format::{BlockNo, LockNo};
+use braid_lock::{Local, Mode};
+use braid_pool::PoolInfo;
+use braid_pool::device::AlignedBuf;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::make::{Addition, additions};
+use crate::volume::Volume;
+
+/// Where the superblock is, and its lock.
+const HERE: BlockNo = BlockNo(0);
+const LIVE: LockNo = LockNo(0);
+
+/// What of a pool is not used yet.
+fn pending(volume: &Volume, pool: &PoolInfo) -> Result<Vec<Addition>> {
+    let nodes = volume.sb.node_slots.get();
+    let all = additions(pool, volume.geo, nodes, volume.total_blocks())?;
+    if volume.groups.added() + all.len() > RawRegions::MAX {
+        return Err(Error::TooManyRegions { max: RawRegions::MAX });
+    }
+    Ok(all)
+}
+
+/// Whether the file system could use a pool that is, or would be, like this.
+pub(super) fn may_grow(core: &Core, pool: &PoolInfo) -> Result<()> {
+    pending(&core.volume, pool).map(drop)
+}
+
+/// Uses all of the pool; blocks that came with it.
+pub(super) fn grow(core: &Arc<Core>) -> Result<u64> {
+    let volume = &core.volume;
+    let before = volume.total_blocks();
+    let guard = core.guard(LIVE, Mode::Exclusive, Local::Exclusive)?;
+    learn(core)?;
+    for addition in pending(volume, &volume.pool.info())? {
+        add(core, &addition)?;
+    }
+    drop(guard);
+    Ok(volume.total_blocks() - before)
+}
+
+/// At mount time, journals being replayed: takes over what the superblock says of growth, and
+/// finishes one that was broken off, unless others may be at it.
+pub(crate) fn catch_up(core: &Arc<Core>, alone: bool) -> Result<()> {
+    learn(core)?;
+    if core.options.read_only || !alone {
+        return Ok(());
+    }
+    let guard = core.guard(LIVE, Mode::Exclusive, Local::Exclusive)?;
+    if core.volume.groups.added() > 0 {
+        copy(&core.volume)?;
+    }
+    drop(guard);
+    match pending(&core.volume, &core.volume.pool.info()) {
+        Ok(all) if all.is_empty() => Ok(()),
+        Ok(_) => {
+            let blocks = grow(core)?;
+            tracing::warn!(blocks, "the file system uses what was added to the pool");
+            Ok(())
+        }
+        Err(error) => {
+            tracing::warn!(%error, "what was added to the pool cannot be used");
+            Ok(())
+        }
+    }
+}
+
+fn learn(core: &Core) -> Result<()> {
+    if core.volume.refresh()? {
+        core.alloc.grown();
+    }
+    Ok(())
+}
+
+fn add(core: &Core, addition: &Addition) -> Result<()> {
+    let volume = &core.volume;
+    addition.write(&volume.pool, volume.groups.count())?;
+    volume.pool.flush()?;
+    let part = addition.part();
+    // Sound before the first change.
+    core.meta.read(HERE, LIVE, MetaKind::Superblock)?;
+    let (data, meta) = part.totals();
+    let mut tx = core.meta.begin()?;
+    tx.modify(HERE, LIVE, MetaKind::Superblock, |body| {
+        let Ok((sb, rest)) = RawSuperblock::mut_from_prefix(body) else { return };
+        let Ok((regions, _)) = RawRegions::mut_from_prefix(rest) else { return };
+        if regions.count.get() == 0 {
+            regions.base_blocks.set(sb.total_blocks.get());
+        }
+        let count = regions.count.get();
+        let place = usize::try_from(count).ok().and_then(|n| regions.regions.get_mut(n));
+        let Some(place) = place else { return };
+        *place = part.raw(addition.end());
+        regions.count.set(count + 1);
+        sb.total_blocks.set(addition.end());
+        let features = sb.features_incompat.get() | RawSuperblock::REGIONS;
+        sb.features_incompat.set(features);
+    })?;
+    core.alloc.count_added(&mut tx, data, meta)?;
+    drop(tx);
+    core.meta.sync_owner(LIVE)?;
+    copy(volume)?;
+    learn(core)
+}
+
+/// Makes the copy of the superblock say what the first does, if it does not.
+fn copy(volume: &Volume) -> Result<()> {
+    let (mut body, mut header, _) = volume.read_body(HERE)?;
+    let place = volume.copy();
+    let len = size_of::<RawSuperblock>() + size_of::<RawRegions>();
+    let content = |body: &AlignedBuf| body.get(MetaHeader::LEN..len).map(<[u8]>::to_vec);
+    if let Ok((old, ..)) = volume.read_body(place)
+        && content(&old) == content(&body)
+    {
+        return Ok(());
+    }
+    header.block.set(place.get());
+    let _ = header.write_to_prefix(&mut body);
+    MetaHeader::seal(&mut body);
+    volume.write_bodies(&[(place, &body)])?;
+    Ok(volume.pool.flush()?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+use std::sync::Arc;
+
+use braid_format::Bytes;
+use braid_pool::device::{
+    AlignedBuf, Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On,
+};
+use braid_pool::layout::{Redundancy, parse};
+use braid_pool::{AddOptions, CreateOptions, Pool};
+
+use crate::check::{CheckOptions, check};
+use crate::make::{MakeOptions, make};
+use crate::{Cred, Fs, MountOptions, NoKernelCache};
+
+const MIB: u64 = 1 << 20;
+const PIECE: usize = 1 << 20;
+
+/// A device that fails as planned, and what is under it.
+type Disk = (Arc<FaultyDevice>, Arc<MemoryDevice>);
+
+fn disks(name: &str, sizes: &[u64], plan: &FaultPlan) -> Vec<Disk> {
+    let disk = |(i, mib): (usize, &u64)| {
+        let memory = MemoryDevice::new(&format!("{name}{i}"), Bytes(mib * MIB), Bytes(512));
+        (FaultyDevice::new(memory.clone(), plan.clone()), memory)
+    };
+    sizes.iter().enumerate().map(disk).collect()
+}
+
+fn all(disks: &[Disk]) -> Vec<Arc<dyn Device>> {
+    disks.iter().map(|d| d.0.clone() as _).collect()
+}
+
+fn made(devices: Vec<Arc<dyn Device>>, options: &CreateOptions) -> Pool {
+    let pool = Pool::create(devices, options).unwrap();
+    let options = MakeOptions { nodes: Some(1), journal_size: Some(MIB), ..MakeOptions::default() };
+    make(&pool, &options, &mut |_, _| {}).unwrap();
+    pool
+}
+
+fn mount(pool: Pool) -> Fs {
+    Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
+}
+
+fn free(fs: &Fs) -> u64 {
+    fs.statfs().unwrap().free
+}
+
+fn content(name: &str, piece: u64) -> Vec<u8> {
+    let salt = name.bytes().map(u64::from).sum::<u64>() + piece;
+    (0..PIECE as u64).map(|i| ((i * 7 + salt) % 253).to_le_bytes()[0]).collect()
+}
+
+/// A file of so many MiB, or as many as there is room for; how many.
+fn write(fs: &Fs, name: &str, mib: u64) -> u64 {
+    let cred = Cred { uid: 0, gid: 0, pid: 1, umask: 0 };
+    let (_, fh) = fs.create(fs.root(), name.as_bytes(), 0o600, 2, &cred).unwrap();
+    let mut done = 0;
+    while done < mib {
+        let bytes = content(name, done);
+        match fs.write(fh, done * PIECE as u64, &bytes, crate::WriteFlags::default()) {
+            Ok(n) if n == bytes.len() => done += 1,
+            other => {
+                eprintln!("{name}, piece {done}: {other:?}");
+                break;
+            }
+        }
+    }
+    fs.fsync(fh, false).ok();
+    fs.release(fh).unwrap();
+    done
+}
+
+fn expect(fs: &Fs, name: &str, mib: u64) {
+    let ino = fs.lookup(fs.root(), name.as_bytes()).unwrap().ino;
+    let fh = fs.open(ino, 0).unwrap();
+    let mut buf = AlignedBuf::zeroed(PIECE);
+    for piece in 0..mib {
+        assert_eq!(fs.read(fh, piece * PIECE as u64, &mut buf).unwrap(), PIECE);
+        assert!(buf[..] == content(name, piece)[..], "{name}, piece {piece}");
+    }
+    fs.release(fh).unwrap();
+}
+
+fn clean(pool: Pool) {
+    let report = check(pool, CheckOptions { repair: false }, &mut |_, _| {}).unwrap();
+    assert!(report.problems.is_empty(), "{:#?}", report.problems);
+}
+
+#[test]
+fn the_file_system_uses_what_is_added_while_it_is_mounted() {
+    let none = FaultPlan::default();
+    let classes = [Redundancy::None, Redundancy::Mirror(2), Redundancy::Parity(1)];
+    for redundancy in classes {
+        let options = CreateOptions { redundancy, ..CreateOptions::new("p") };
+        let pool = made(all(&disks("old", &[48; 4], &none)), &options);
+        let fs = mount(pool.clone());
+        let had = free(&fs);
+        let first = write(&fs, "first", 20);
+        let before = free(&fs);
+        let more = disks("new", &[48, 48, 60, 48], &none);
+        let added = fs.add_devices(&all(&more), &AddOptions::default()).unwrap();
+        assert!(free(&fs) > before + had * 3 / 4, "{redundancy:?}: {} {before}", free(&fs));
+        let blocks = fs.statfs().unwrap().blocks;
+        assert!(blocks > had * 7 / 4 && blocks * 4096 < added.info.size.0);
+        // More than there was room for.
+        let long = write(&fs, "long", had / 256 + 10);
+        assert_eq!(long, had / 256 + 10, "{redundancy:?}");
+        for i in 0..300 {
+            write(&fs, &format!("small{i}"), 0);
+        }
+        expect(&fs, "first", first);
+        expect(&fs, "long", long);
+        fs.unmount().unwrap();
+        clean(Pool::assemble(pool.devices()).unwrap());
+        let fs = mount(Pool::assemble(pool.devices()).unwrap());
+        assert_eq!(fs.statfs().unwrap().blocks, blocks);
+        expect(&fs, "long", long);
+        // Again, by one device where that can be.
+        if redundancy == Redundancy::None {
+            fs.add_devices(&all(&disks("one", &[40], &none)), &AddOptions::default()).unwrap();
+            let rest = write(&fs, "rest", 10_000);
+            assert!(rest > 30);
+            expect(&fs, "rest", rest);
+        }
+        fs.unlink(fs.root(), b"long").unwrap();
+        expect(&fs, "first", first);
+        let pool = fs.pool().clone();
+        fs.unmount().unwrap();
+        clean(Pool::assemble(pool.devices()).unwrap());
+    }
+}
+
+#[test]
+fn what_is_added_may_have_another_shape() {
+    let none = FaultPlan::default();
+    let layout =
+        |text: &str| Some(parse::layout(text, &std::collections::BTreeMap::new()).unwrap());
+    let shape = layout("metadata = mirror(0[24M], 1[24M]); data = stripe(rest, 0, 1)");
+    let options = CreateOptions { layout: shape, ..CreateOptions::new("p") };
+    let pool = made(all(&disks("old", &[64; 4], &none)), &options);
+    let fs = mount(pool);
+    let had = fs.statfs().unwrap();
+    // One cannot hold the two copies that metadata has here.
+    let e = fs.add_devices(&all(&disks("one", &[64], &none)), &AddOptions::default()).unwrap_err();
+    assert!(e.to_string().contains("copies"), "{e}");
+    fs.add_devices(&all(&disks("two", &[64; 2], &none)), &AddOptions::default()).unwrap();
+    let now = fs.statfs().unwrap();
+    assert!(now.blocks > had.blocks * 5 / 4 && now.files > had.files, "{had:?} {now:?}");
+    let long = write(&fs, "long", had.blocks / 256 + 5);
+    expect(&fs, "long", had.blocks / 256 + 5);
+    assert_eq!(long, had.blocks / 256 + 5);
+    // Too small for a group: nothing is added.
+    let members = fs.pool().info().members.len();
+    let small = disks("small", &[6, 6], &none);
+    let e = fs.add_devices(&all(&small), &AddOptions::default()).unwrap_err();
+    assert!(e.to_string().contains("too small"), "{e}");
+    assert_eq!(fs.pool().info().members.len(), members);
+    let pool = fs.pool().clone();
+    fs.unmount().unwrap();
+    clean(Pool::assemble(pool.devices()).unwrap());
+}
+
+/// Power is cut at every write of an old device, or of a new one, of an addition: all files are
+/// there, the check finds nothing, and the next mount has all the space.
+#[test]
+fn power_may_be_cut_at_any_write_of_a_growth() {
+    let volatile = FaultPlan { volatile_cache: true, ..FaultPlan::default() };
+    for victim in [0, 2] {
+        for cut in 0.. {
+            let old = disks("old", &[64; 2], &volatile);
+            let new = disks("new", &[64; 2], &volatile);
+            let pool = made(all(&old), &CreateOptions::new("p"));
+            let fs = mount(pool);
+            let first = write(&fs, "first", 5);
+            fs.sync().unwrap();
+            let had = fs.statfs().unwrap().blocks;
+            let each: Vec<Disk> = old.iter().chain(&new).cloned().collect();
+            each[victim].0.arm(On::Write, cut, FaultKind::Gone);
+            let before = each[victim].0.counts().writes;
+            let done = fs.add_devices(&all(&new), &AddOptions::default()).is_ok();
+            let writes = each[victim].0.counts().writes - before;
+            // Nothing more comes of this node; what it holds is left behind with its devices.
+            fs.pool().close();
+            std::mem::forget(fs);
+            let mut copies: Vec<Arc<dyn Device>> = Vec::new();
+            for ((d, memory), salt) in each.iter().zip(0..) {
+                d.crash(cut * 31 + salt).unwrap();
+                copies.push(memory.fork(&d.info().name));
+            }
+            if Pool::assemble(copies[..2].to_vec()).is_ok() {
+                copies.truncate(2);
+            }
+            let grown = copies.len() == 4;
+            assert!(grown || !done, "cut at {cut}");
+            clean(Pool::assemble(copies.clone()).unwrap());
+            let fs = mount(Pool::assemble(copies).unwrap());
+            expect(&fs, "first", first);
+            let blocks = fs.statfs().unwrap().blocks;
+            assert_eq!(blocks > had * 3 / 2, grown, "cut at {cut}: {had} {blocks}");
+            if grown {
+                assert_eq!(write(&fs, "long", had / 256 + 5), had / 256 + 5);
+                expect(&fs, "long", had / 256 + 5);
+            }
+            let pool = fs.pool().clone();
+            fs.unmount().unwrap();
+            clean(Pool::assemble(pool.devices()).unwrap());
+            if done && writes <= cut {
+                break;
+            }
+        }
+    }
+}
