@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use common::{Disks, can_mount, fails, ok, sh, unmount_idle};
+use common::{Cluster, Disks, can_mount, fails, ok, sh, unmount_idle};
 
 /// A pool of `create`'s options over the first `used` of its disks.
 struct Pool {
@@ -82,8 +82,11 @@ struct Load {
 
 impl Load {
     fn start(dir: &Path) -> Self {
+        Self::named(dir, "load")
+    }
+    fn named(dir: &Path, name: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let (dir, over) = (dir.join("load"), stop.clone());
+        let (dir, over) = (dir.join(name), stop.clone());
         std::fs::create_dir_all(&dir).unwrap();
         let thread = std::thread::spawn(move || {
             let mut n = 0_u64;
@@ -249,4 +252,39 @@ fn parity_grows_by_parity() {
     assert_eq!(sums(&pool.dir), now);
     unmount_idle(&pool.dir);
     pool.clean(&[0, 2, 3, 5]);
+}
+
+#[test]
+fn two_nodes_go_on_while_one_of_them_changes_the_pool() {
+    if !can_mount() {
+        return;
+    }
+    for layout in [&[][..], &["--mirror", "2"]] {
+        let c = Cluster::of(Disks::new(3, 120), 2, &[layout, &["--nodes", "3"]].concat());
+        let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
+        let new: Vec<String> = (0..4).map(|n| c.disks.path(&format!("new{n}"))).collect();
+        for path in &new {
+            std::fs::File::create(path).unwrap().set_len(120 << 20).unwrap();
+        }
+        let written = fill(&a);
+        let before = free(&b);
+        let load = [Load::named(&a, "a"), Load::named(&b, "b")];
+        let said = ok(&["evacuate", a.to_str().unwrap(), "1", "--to", &new[0]]);
+        assert!(said.contains("new0 now"), "{said}");
+        ok(&["remove", b.to_str().unwrap(), "3"]);
+        ok(&["add", a.to_str().unwrap(), &new[1], &new[2], &new[3]]);
+        // More than there was room for, by the node that did not add it.
+        let len = before / (1 << 20) + 20;
+        sh(&format!("head -c {len}M /dev/urandom > {}/tree/large", b.display()));
+        sh(&format!("cmp {}/tree/large {}/tree/large", a.display(), b.display()));
+        load.into_iter().for_each(Load::end);
+        let now = sums(&b);
+        assert!(written.lines().all(|line| now.contains(line)), "{layout:?}");
+        assert_eq!(now, sums(&a));
+        let mut c = c;
+        c.unmount_all();
+        let left = [c.disks.names()[0], &new[0], c.disks.names()[2], &new[1], &new[2], &new[3]];
+        let said = ok(&[&["check"], &left[..]].concat());
+        assert!(said.contains("clean"), "{said}");
+    }
 }

@@ -36,6 +36,8 @@ pub(crate) struct Cluster {
     count: u64,
     store: DeviceStore,
     membership: OnceLock<Weak<Membership>>,
+    /// What is done before this node says that it uses another epoch.
+    adopted: OnceLock<Box<dyn Fn() + Send + Sync>>,
     manager: Mutex<Option<Arc<LockManager>>>,
     /// Slots whose dead lives this node recovers: what they hold of regions counts for nothing
     /// here.
@@ -63,6 +65,7 @@ impl Cluster {
             first: volume.named(u64::from(RawSuperblock::NAMED_COUNT)),
             stride: volume.geo.slot_blocks(),
             membership: OnceLock::new(),
+            adopted: OnceLock::new(),
             manager: Mutex::default(),
             recovering: RwLock::default(),
             pool,
@@ -89,6 +92,11 @@ impl Cluster {
         if let Some(manager) = &*self.manager.lock() {
             membership.attach_regions(self.range(), manager);
         }
+    }
+
+    /// Says what is done before this node says that it uses another epoch. It takes no lock.
+    pub fn on_epoch(&self, adopted: Box<dyn Fn() + Send + Sync>) {
+        self.adopted.set(adopted).ok();
     }
 
     /// What happens while dead lives of `slot` count for nothing in region locks.
@@ -198,6 +206,9 @@ impl Others for Cluster {
         self.onlooker.all_use(tag)
     }
     fn announce(&self) {
+        if let Some(adopted) = self.adopted.get() {
+            adopted();
+        }
         if let Some(membership) = self.membership() {
             membership.announce();
         }

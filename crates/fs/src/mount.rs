@@ -264,6 +264,15 @@ impl Mounted {
         core.alloc.set_others(Box::new(move || others.others_deltas()));
         to_core.core.set(Arc::downgrade(&core)).ok();
         membership.attach(&locks)?;
+        if let Some(cluster) = &core.cluster {
+            let volume = Arc::downgrade(&core.volume);
+            cluster.on_epoch(Box::new(move || {
+                let known = volume.upgrade().map_or(Ok(false), |v| v.refresh());
+                if let Err(error) = known {
+                    tracing::error!(%error, "what was added to the file system is not known here");
+                }
+            }));
+        }
         let me = core.me.slot;
         let other = |n: &NodeView| n.state != SlotState::Free && n.life.slot != me;
         crate::reshape::catch_up(&core, !membership.nodes().iter().any(other))?;

@@ -18,11 +18,13 @@ use crate::Fs;
 use crate::error::{Error, Result};
 
 impl Fs {
-    /// Whether this node may change which devices the pool stands on: a node that does not know of
+    /// Whether this node may change which devices the pool stands on: a node that does not hear of
     /// the change would go on with the old ones.
     fn may_reshape(&self) -> Result<()> {
         self.core().check_alive()?;
         match self.mounted.others() {
+            // They agree on epochs.
+            _ if self.pool().is_shared() => Ok(()),
             0 => Ok(()),
             nodes => Err(Error::OtherNodes { nodes }),
         }

@@ -113,6 +113,10 @@ impl Inner {
         &self,
         mut once: impl FnMut() -> Result<T, PoolError>,
     ) -> Result<T, PoolError> {
+        // What is asked for is judged by the newest epoch there is.
+        if self.shared().is_some() {
+            self.follow()?;
+        }
         loop {
             self.await_settled()?;
             match once() {
@@ -382,5 +386,30 @@ impl Drop for Claims {
                 tracing::warn!(%error, "the claim of a change stays");
             }
         }
+    }
+}
+
+impl crate::Pool {
+    /// Whether other nodes may use the pool, and agree with this one on each change of it.
+    pub fn is_shared(&self) -> bool {
+        self.0.shared().is_some()
+    }
+
+    /// An epoch that changes nothing: on return every other node has taken notice of it. Nothing
+    /// happens where there can be none.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`].
+    pub fn renew_epoch(&self) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        if !self.is_shared() {
+            return Ok(());
+        }
+        self.0.changing(|| {
+            let topology = self.0.topology.write();
+            let next = crate::redundancy::next_epoch(&topology.label);
+            let devices = topology.devices.clone();
+            self.0.change(topology, next, devices)
+        })
     }
 }

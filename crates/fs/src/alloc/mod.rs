@@ -116,8 +116,8 @@ struct Inner {
     refill: Mutex<Refill>,
     /// A reservation was dropped.
     released: Condvar,
-    /// Blocks that may hold file data, and blocks of groups for metadata alone.
-    total: Mutex<(u64, u64)>,
+    /// Groups, blocks that may hold file data, and blocks of groups for metadata alone.
+    total: Mutex<(u64, (u64, u64))>,
     /// The cluster's counters as last read, and when.
     counters: Mutex<(Instant, Counters)>,
     others: Mutex<Option<OthersDeltas>>,
@@ -221,7 +221,7 @@ impl Alloc {
             }
         }
         state.log.load(private.read_log()?);
-        let total = Mutex::new(volume.groups.totals());
+        let total = Mutex::new((volume.groups.count(), volume.groups.totals()));
         let counters = read_counters(&volume)?;
         let refill = Refill::new(&volume, node);
         let inner = Inner {
@@ -430,17 +430,11 @@ impl Alloc {
     pub fn totals(&self) -> Totals {
         let inner = &self.inner;
         let counted = inner.counted();
-        let (total, _) = *inner.total.lock();
+        let (total, _) = inner.total();
         let free = counted.free.min(total);
         let room = if inner.volume.groups.split() { counted.meta } else { free };
         let files_free = room / inner.slot_blocks();
         Totals { blocks: total, free, inodes: counted.inodes, files_free }
-    }
-    /// The file system has more groups than it had.
-    pub fn grown(&self) {
-        let inner = &self.inner;
-        inner.refill.lock().grown(&inner.volume);
-        *inner.total.lock() = inner.volume.groups.totals();
     }
     /// Counts what groups that are being added have, in the transaction that adds them.
     pub fn count_added(&self, tx: &mut Tx<'_>, data: u64, meta: u64) -> Result<()> {
@@ -505,10 +499,20 @@ impl Inner {
             meta: read.meta.saturating_add_signed(change.meta),
         }
     }
+    /// Blocks that may hold file data, and blocks of groups for metadata alone: more, when the file
+    /// system has grown.
+    fn total(&self) -> (u64, u64) {
+        let mut total = self.total.lock();
+        let count = self.volume.groups.count();
+        if total.0 != count {
+            *total = (count, self.volume.groups.totals());
+        }
+        total.1
+    }
     /// Whether so little is free that no node should keep windows it does not use.
     fn is_short(&self) -> bool {
         let counted = self.counted();
-        let (data, meta) = *self.total.lock();
+        let (data, meta) = self.total();
         counted.free < data / SHORT || counted.meta < meta / SHORT
     }
     /// Which window holds `block`, which is claimed from it, and where.

@@ -99,9 +99,12 @@ impl Refill {
         let carved = AlignedBuf::zeroed(0);
         Self { hints, hinted: false, first, data, chunks: 1, carved, claims: 0 }
     }
-    /// There are more groups than there were.
-    pub fn grown(&mut self, volume: &Volume) {
+    /// Takes note of groups that have come.
+    fn follow(&mut self, volume: &Volume) {
         let groups = &volume.groups;
+        if self.hints.len() as u64 == groups.count() {
+            return;
+        }
         self.hints.resize(usize::try_from(groups.count()).unwrap_or(0), Hint::default());
         self.hinted = false;
         self.first.groups = groups.numbers(true);
@@ -165,6 +168,7 @@ impl Inner {
     /// Gets what a reservation wants, and promises it.
     pub(super) fn refill_for(&self, data: u64, slots: u64, frees: u64) -> Result<()> {
         let mut refill = self.refill.lock();
+        refill.follow(&self.volume);
         let mut settled = false;
         let mut waits = 0;
         let mut trades = 0;

@@ -131,7 +131,8 @@ pub(crate) fn additions(
             return Err(Error::Invalid("what was added to the pool"));
         }
         let (size, lock_sector) = (pool.size, geo.lock_sector);
-        let space = Space { size, lock_sector, first, journal: None, data };
+        let log_slots = pool.log_slots;
+        let space = Space { size, lock_sector, first, journal: None, data, log_slots };
         all.push(Addition(Plan::addition(geo, nodes, &space)?));
     }
     Ok(all)

@@ -196,7 +196,7 @@ impl Plan {
         let end = |s: SubpoolInfo| (s.start.get() + s.len.get()) >> bs.shift();
         let base = bs.blocks_for(Bytes(first.start.get())).get();
         let base = base.next_multiple_of(geo.slot_blocks());
-        let mut plan = Self::fixed_area(geo, nodes, Bytes(0));
+        let mut plan = Self::fixed_area(geo, nodes, RawSuperblock::NAMED_COUNT, Bytes(0));
         plan.copy = BlockNo(end(first));
         plan.total_blocks = space.data.map_or(end(first), end);
         let mut start = base;

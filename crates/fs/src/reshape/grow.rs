@@ -2,7 +2,7 @@
 //!
 //! Order: (1) heads and bitmaps of the new groups, then a flush: nothing refers to them; (2) one
 //! transaction: the superblock says of the region, and this node's counters of what is free in it;
-//! (3) the superblock in its place, durable; (4) its copy; (5) the groups are used. Power may be cut
+//! (3) the superblock in its place, durable; (4) its copy; (5) every other node knows of it; (6) the groups are used. Power may be cut
 //! anywhere: before the transaction is durable nothing has changed, and what is left of (1) is
 //! written again; after it the region is there, and whoever replays the journal puts the superblock in its
 //! place before anybody reads a block of the region.
@@ -46,7 +46,7 @@ pub(super) fn grow(core: &Arc<Core>) -> Result<u64> {
     let volume = &core.volume;
     let before = volume.total_blocks();
     let guard = core.guard(LIVE, Mode::Exclusive, Local::Exclusive)?;
-    learn(core)?;
+    volume.refresh()?;
     for addition in pending(volume, &volume.pool.info())? {
         add(core, &addition)?;
     }
@@ -57,7 +57,7 @@ pub(super) fn grow(core: &Arc<Core>) -> Result<u64> {
 /// At mount time, journals being replayed: takes over what the superblock says of growth, and
 /// finishes one that was broken off, unless others may be at it.
 pub(crate) fn catch_up(core: &Arc<Core>, alone: bool) -> Result<()> {
-    learn(core)?;
+    core.volume.refresh()?;
     if core.options.read_only || !alone {
         return Ok(());
     }
@@ -78,13 +78,6 @@ pub(crate) fn catch_up(core: &Arc<Core>, alone: bool) -> Result<()> {
             Ok(())
         }
     }
-}
-
-fn learn(core: &Core) -> Result<()> {
-    if core.volume.refresh()? {
-        core.alloc.grown();
-    }
-    Ok(())
 }
 
 fn add(core: &Core, addition: &Addition) -> Result<()> {
@@ -115,7 +108,9 @@ fn add(core: &Core, addition: &Addition) -> Result<()> {
     drop(tx);
     core.meta.sync_owner(LIVE)?;
     copy(volume)?;
-    learn(core)
+    // An epoch that changes nothing: each node reads the superblock before it says that it uses it.
+    volume.pool.renew_epoch()?;
+    volume.refresh().map(drop)
 }
 
 /// Makes the copy of the superblock say what the first does, if it does not.
