@@ -81,6 +81,11 @@ pub enum Order {
         /// Only say what would be.
         dry_run: bool,
     },
+    /// Use what devices have more than they had.
+    Grow {
+        /// Only say what would be.
+        dry_run: bool,
+    },
     /// Take a member on which nothing stands out of the pool.
     Remove {
         /// Its place in the pool.
@@ -261,6 +266,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         Order::Add { devices, shape, force, dry_run } => {
             said = Some(add(fs, &devices, &shape, force, dry_run)?);
         }
+        Order::Grow { dry_run } => said = Some(grow(fs, dry_run)?),
         Order::Stay { member } => fs.cancel_evacuation(MemberIndex(member))?,
         Order::Remove { member } => {
             let removed = fs.remove_member(MemberIndex(member))?;
@@ -298,6 +304,22 @@ fn add(
             writeln!(text, "{} of the new devices cannot be used", size::show(added.unused.get()));
     }
     Ok(text)
+}
+
+/// As [`add`], over what devices have more.
+fn grow(fs: &Fs, dry_run: bool) -> Result<String> {
+    let reopen = |path: &str| {
+        let device = braid_pool::device::open(Path::new(path), OpenOptions::default());
+        device.map_err(braid_pool::PoolError::from)
+    };
+    // What an earlier call that was broken off has left to do.
+    let before = if dry_run { 0 } else { fs.grow()? };
+    let added = match if dry_run { fs.plan_grow(&reopen) } else { fs.grow_devices(&reopen) } {
+        Err(braid_fs::Error::Pool(e)) if before > 0 => return Ok(format!("{e}\n")),
+        added => added?,
+    };
+    let paths: Vec<String> = added.info.members.iter().map(|m| m.path.clone()).collect();
+    Ok(topology::text(&added.label, &paths))
 }
 
 fn evacuate(fs: &Fs, member: MemberIndex, to: Option<Target>, force: bool) -> Result<()> {

@@ -13,6 +13,7 @@ mod create;
 mod dump_label;
 mod evacuate;
 mod fail;
+mod grow;
 mod guard;
 mod helper;
 mod issued;
@@ -64,6 +65,7 @@ enum Command {
     Replace(replace::Args),
     Spare(spare::Args),
     Add(add::Args),
+    Grow(grow::Args),
     Evacuate(evacuate::Args),
     Remove(remove::Args),
     Scrub(scrub::Args),
@@ -127,6 +129,7 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Replace(a) => replace::run(&a),
         Command::Spare(a) => spare::run(&a),
         Command::Add(a) => add::run(&a),
+        Command::Grow(a) => grow::run(&a),
         Command::Evacuate(a) => evacuate::run(&a),
         Command::Remove(a) => remove::run(&a),
         Command::Scrub(a) => scrub::run(&a),

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use braid_format::NodeId;
+use braid_format::label::Label;
 use braid_format::node::{SlotDamage, SlotState};
 use braid_fs::ClusterView;
 use serde_json::json;
@@ -103,6 +104,14 @@ fn show(info: &braid_pool::PoolInfo, cluster: &ClusterView) {
         ]);
     }
     println!("{members}");
+    for m in info.members.iter().filter(|m| m.size.get() >= m.known.get() + Label::ALIGN.get()) {
+        println!(
+            "member {} ({}) has {} more than when it joined: `braid grow` lets the pool use it",
+            m.index,
+            m.path,
+            size::show(m.size.get() - m.known.get())
+        );
+    }
     if cluster.nodes.is_empty() {
         println!("no node has it mounted ({} may at once)", cluster.node_slots);
         return;

@@ -288,3 +288,34 @@ fn two_nodes_go_on_while_one_of_them_changes_the_pool() {
         assert!(said.contains("clean"), "{said}");
     }
 }
+
+#[test]
+fn devices_that_became_larger_are_used() {
+    if !can_mount() {
+        return;
+    }
+    let pool = Pool::new(2, 160, 2, &["--mirror", "2"]);
+    pool.mount(&[0, 1]);
+    let written = fill(&pool.dir);
+    let said = fails(&["grow", pool.dir()]);
+    assert!(said.contains("nothing to grow by"), "{said}");
+    sh(&format!("truncate -s 400M {} {}", pool.disk(0), pool.disk(1)));
+    let said = ok(&["status", pool.disk(0), pool.disk(1)]);
+    assert!(said.contains("braid grow") && said.contains("240 MiB more"), "{said}");
+    let before = free(&pool.dir);
+    let load = Load::start(&pool.dir);
+    let said = ok(&["grow", pool.dir(), "--dry-run"]);
+    assert!(said.contains("nothing was written"), "{said}");
+    ok(&["grow", pool.dir()]);
+    assert!(free(&pool.dir) > before + (200 << 20));
+    sh(&format!("head -c 250M /dev/urandom > {}/tree/large", pool.dir()));
+    load.end();
+    let now = sums(&pool.dir);
+    assert!(written.lines().all(|line| now.contains(line)));
+    ok(&["fail", pool.dir(), "0"]);
+    assert_eq!(sums(&pool.dir), now);
+    unmount_idle(&pool.dir);
+    pool.clean(&[1]);
+    let said = ok(&["status", pool.disk(1)]);
+    assert!(!said.contains("braid grow"), "{said}");
+}

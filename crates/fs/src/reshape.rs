@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use braid_format::MemberIndex;
 use braid_pool::device::Device;
+use braid_pool::reshape::Reopen;
 use braid_pool::{AddOptions, Added, Destination, Moving, Removed};
 
 pub(crate) use self::grow::catch_up;
@@ -65,6 +66,25 @@ impl Fs {
         }
         self.plan_add(devices, options)?;
         let added = self.pool().add(devices, options)?;
+        self.grow()?;
+        Ok(added)
+    }
+
+    /// What [`Fs::grow_devices`] would make; nothing is changed.
+    pub fn plan_grow(&self, reopen: &Reopen<'_>) -> Result<Added> {
+        let planned = self.pool().plan_grow(reopen)?;
+        grow::may_grow(self.core(), &planned.info)?;
+        Ok(planned)
+    }
+
+    /// Lets the pool, and its file system, use what its devices have more than they had.
+    pub fn grow_devices(&self, reopen: &Reopen<'_>) -> Result<Added> {
+        self.may_reshape()?;
+        if self.core().options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.plan_grow(reopen)?;
+        let added = self.pool().grow(reopen)?;
         self.grow()?;
         Ok(added)
     }

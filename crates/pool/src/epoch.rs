@@ -298,7 +298,9 @@ fn without(topology: &Topology, lost: &Lost) -> Result<Option<Label>, PoolError>
 /// The device of a member of a new epoch: one that is open, or found by its label.
 fn device_of(member: &Member, open: &[Found]) -> Arc<dyn Device> {
     let carries = |f: &&Found| f.newest().and_then(own_uuid) == Some(member.uuid);
-    let known = open.iter().find(carries).map(|f| f.device.clone());
+    // One that has grown is opened anew.
+    let whole = |f: &&Found| f.device.info().size >= member.device_size;
+    let known = open.iter().find(carries).filter(whole).map(|f| f.device.clone());
     known.or_else(|| open_member(member)).unwrap_or_else(|| {
         // What is written to it will fail, and take it out again.
         tracing::error!(path = member.path, "this node does not reach a new member of the pool");

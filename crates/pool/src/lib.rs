@@ -79,6 +79,8 @@ pub struct MemberInfo {
     pub data_len: Bytes,
     /// Bytes of the device.
     pub size: Bytes,
+    /// Bytes of it that the pool knows of: those it had when it joined, or was last grown.
+    pub known: Bytes,
 }
 
 /// What a pool is, in one epoch.
@@ -126,6 +128,7 @@ impl PoolInfo {
                 path: device.info().name.clone(),
                 data_len: m.data_len,
                 size: device.info().size,
+                known: m.device_size,
             })
             .collect();
         Self {

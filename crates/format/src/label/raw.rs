@@ -80,7 +80,7 @@ pub struct RawMember {
     pub data_start: U64,
     /// Bytes in its data area.
     pub data_len: U64,
-    /// Bytes the device had when it joined: a smaller one has been truncated.
+    /// Bytes the device had when it joined, or was last grown: a smaller one has been truncated.
     pub device_size: U64,
     /// Epoch in which `state` was last changed.
     pub state_epoch: U64,

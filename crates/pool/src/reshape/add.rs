@@ -77,7 +77,11 @@ fn apart(label: &Label) -> bool {
 }
 
 /// The topology of new space on `members`, by itself.
-fn shape(label: &Label, members: &[Member], options: &AddOptions) -> Result<Built, PoolError> {
+pub(super) fn shape(
+    label: &Label,
+    members: &[Member],
+    options: &AddOptions,
+) -> Result<Built, PoolError> {
     use SubpoolKind::{Data, General, Journal, Metadata};
     let redundancy = options.redundancy.unwrap_or_else(|| class(label, &[Data, General]));
     let mut layout = match &options.layout {
@@ -116,13 +120,21 @@ fn shape(label: &Label, members: &[Member], options: &AddOptions) -> Result<Buil
     Ok(built)
 }
 
-/// Shows `built`, whose members are `label`'s from `first` on (as `member` says), at its end.
-fn append(label: &mut Label, built: Built, member: impl Fn(MemberIndex) -> MemberIndex) {
+/// Shows `built` at the label's end; `member` says who its members are, and from which byte of
+/// their data areas on the new space is.
+pub(super) fn append(
+    label: &mut Label,
+    built: Built,
+    member: impl Fn(MemberIndex) -> (MemberIndex, Bytes),
+) {
     let base = u16::try_from(label.nodes.len()).unwrap_or(u16::MAX);
     let end = label.size().0;
     for mut node in built.nodes {
         match &mut node.kind {
-            NodeKind::Slice { member: m, .. } => *m = member(*m),
+            NodeKind::Slice { member: m, start } => {
+                let (own, from) = member(*m);
+                (*m, *start) = (own, *start + from);
+            }
             NodeKind::Stripe { children, .. }
             | NodeKind::Mirror { children }
             | NodeKind::Parity { children, .. }
@@ -142,7 +154,7 @@ fn append(label: &mut Label, built: Built, member: impl Fn(MemberIndex) -> Membe
 }
 
 /// What a label has room for.
-fn limits(label: &Label) -> Result<(), ChangeError> {
+pub(super) fn limits(label: &Label) -> Result<(), ChangeError> {
     let edges = label.nodes.iter().map(|n| n.kind.children().len()).sum();
     for (what, count, max) in [
         ("topology nodes", label.nodes.len(), Label::NODES_MAX),
@@ -201,7 +213,7 @@ fn plan(
     let unused = Bytes(built.unused.iter().map(|b| b.0).sum());
     label.members.extend(members);
     let place = |i: usize| MemberIndex(u16::try_from(i).unwrap_or(u16::MAX));
-    append(&mut label, built, |m| place(first + usize::from(m.0)));
+    append(&mut label, built, |m| (place(first + usize::from(m.0)), Bytes(0)));
     limits(&label)?;
     let mut devices = topology.devices.clone();
     devices.extend(new.iter().cloned());
@@ -212,7 +224,7 @@ fn plan(
 
 impl Topology {
     /// Whether the pool's shape may be changed just now.
-    fn may_change(&self) -> Result<(), PoolError> {
+    pub(super) fn may_change(&self) -> Result<(), PoolError> {
         if self.provisional {
             return Err(PoolError::Provisional { name: self.label.name.clone() });
         }

@@ -5,6 +5,7 @@
 
 mod add;
 pub(crate) mod evacuate;
+mod grow;
 mod remove;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -15,6 +16,7 @@ use thiserror::Error;
 
 pub use add::{AddOptions, Added};
 pub use evacuate::{Destination, Moving};
+pub use grow::Reopen;
 pub use remove::Removed;
 
 /// Why a pool cannot be changed so.
@@ -103,6 +105,19 @@ pub enum ChangeError {
         count: usize,
         /// How many there may be.
         max: usize,
+    },
+    /// No device is larger than it was.
+    #[error(
+        "no device of the pool is larger than when it joined (by a whole MiB at least): nothing to grow by"
+    )]
+    NotLarger,
+    /// Another device stands there.
+    #[error("{path} is another device now, not {member}: nothing was changed")]
+    Another {
+        /// Where it was looked for.
+        path: String,
+        /// Who should be there.
+        member: String,
     },
     /// Requests that went past the mapping are in flight.
     #[error("a window of requests is open on the pool: try again when it is empty")]

@@ -1,0 +1,48 @@
+//! `braid grow`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::control::{self, Order};
+use crate::session::Session;
+use crate::size;
+
+/// Use what the devices of a pool have more than when they joined, while it is in use.
+///
+/// For LUNs that were extended and files that were made longer. What all of them have more becomes space of its
+/// own, as safe as the newest of what is there: with mirrors or parity enough of them must have grown.
+/// `braid status` says which have.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool, its directory, or its devices, separated by colons
+    pool: String,
+    /// Only show what would be, or why it cannot be; write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let session = Session::find(&args.pool)?;
+    let done = carry_out(args, &session);
+    session.end()?;
+    done
+}
+
+fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
+    let before = session.view()?;
+    let view = session.order(&Order::Grow { dry_run: args.dry_run })?;
+    print!("{}", view.said.as_deref().unwrap_or_default());
+    if args.dry_run {
+        println!("the pool could grow so; nothing was written");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!(
+        "the pool has {} now, {} more",
+        size::show(view.size),
+        size::show(view.size.saturating_sub(before.size)),
+    );
+    control::show(&view);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,142 @@
+//! Devices that have become larger: what they have more becomes space at the end of the pool.
+//!
+//! The second label of a device stands at its end, which moves. So that each has one whole label of an
+//! epoch that counts at every moment: (1) the label in force is written at the new end too; (2) the new
+//! epoch, which says the new size, is written like any other: copy 0, then copy 1 at the new end. A reader
+//! finds copy 1 by the size that copy 0 says, and where copy 0 is damaged at the device's end.
+
+use std::sync::Arc;
+
+use braid_device::{AlignedBuf, Device};
+use braid_format::label::{Label, Member, MemberState};
+use braid_format::{Bytes, MemberIndex};
+
+use super::add::{append, limits, shape};
+use super::{AddOptions, Added, ChangeError};
+use crate::create::{Hint, member_of};
+use crate::error::PoolError;
+use crate::map::Map;
+use crate::members::{Found, own_uuid};
+use crate::redundancy::next_epoch;
+use crate::topology::Topology;
+use crate::{Pool, PoolInfo};
+
+/// Opens a member's device anew, by its path.
+pub type Reopen<'a> = dyn Fn(&str) -> Result<Arc<dyn Device>, PoolError> + 'a;
+
+/// A member that has more than it had: who, as it is now, and its device.
+struct Larger {
+    index: MemberIndex,
+    before: Member,
+    now: Member,
+    device: Arc<dyn Device>,
+}
+
+/// Members in use whose devices are larger by at least what labels are aligned to.
+fn larger(topology: &Topology, reopen: &Reopen<'_>) -> Result<Vec<Larger>, PoolError> {
+    let mut all = Vec::new();
+    for index in topology.map.members() {
+        let Some(before) = topology.label.members.get(usize::from(index.0)) else { continue };
+        if before.state != MemberState::Active {
+            continue;
+        }
+        let path = &topology.device(index).info().name;
+        let device = reopen(path)?;
+        let found = member_of(&device, &Hint::default())?;
+        let end = found.data_start.0 + found.data_len.0;
+        if end < before.data_start.0 + before.data_len.0 + Label::ALIGN.0 {
+            continue;
+        }
+        if Found::read(device.clone()).newest().and_then(own_uuid) != Some(before.uuid) {
+            let (path, member) = (path.clone(), topology.name(index));
+            return Err(ChangeError::Another { path, member }.into());
+        }
+        let (device_size, data_len) = (found.device_size, Bytes(end - before.data_start.0));
+        let now = Member { device_size, data_len, ..before.clone() };
+        all.push(Larger { index, before: before.clone(), now, device });
+    }
+    if all.is_empty() { Err(ChangeError::NotLarger.into()) } else { Ok(all) }
+}
+
+/// The epoch in which they have more.
+fn plan(
+    topology: &Topology,
+    larger: &[Larger],
+) -> Result<(Added, Vec<Arc<dyn Device>>), PoolError> {
+    let mut label = next_epoch(&topology.label);
+    let rest = |l: &Larger| Bytes(l.now.data_len.0 - l.before.data_len.0);
+    // What they have more, as if they had nothing else.
+    let members: Vec<Member> =
+        larger.iter().map(|l| Member { data_len: rest(l), ..l.now.clone() }).collect();
+    let built = shape(&label, &members, &AddOptions::default())?;
+    let unused = Bytes(built.unused.iter().map(|b| b.0).sum());
+    let mut devices = topology.devices.clone();
+    for l in larger {
+        let place = usize::from(l.index.0);
+        if let (Some(m), Some(d)) = (label.members.get_mut(place), devices.get_mut(place)) {
+            m.clone_from(&l.now);
+            d.clone_from(&l.device);
+        }
+    }
+    append(&mut label, built, |m| {
+        larger.get(usize::from(m.0)).map_or((m, Bytes(0)), |l| (l.index, l.before.data_len))
+    });
+    limits(&label)?;
+    let info = PoolInfo::of(&label, &Map::new(&label)?, &devices);
+    let members = larger.iter().map(|l| l.index).collect();
+    Ok((Added { members, info, label, unused }, devices))
+}
+
+/// Writes the label in force at the new end of a device.
+fn keep_label(label: &Label, l: &Larger) -> Result<(), PoolError> {
+    let path = || l.device.info().name.clone();
+    let Some(at) = Label::copy1_at(l.now.device_size) else { return Ok(()) };
+    let mut own = label.clone();
+    own.member = l.index;
+    let mut image = AlignedBuf::zeroed(own.encoded_len());
+    own.encode(1, at, &mut image)
+        .map_err(|source| PoolError::Label { path: path(), source: Box::new(source) })?;
+    l.device.write(at, &image)?;
+    Ok(l.device.flush()?)
+}
+
+impl Pool {
+    /// What [`Pool::grow`] would make; nothing is written.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_grow(&self, reopen: &Reopen<'_>) -> Result<Added, PoolError> {
+        let topology = self.0.topology.read();
+        topology.may_change()?;
+        Ok(plan(&topology, &larger(&topology, reopen)?)?.0)
+    }
+
+    /// Lets the pool use what its members' devices have more than they had: a tree over it, as safe as
+    /// the newest there is, at the end of the pool's bytes.
+    ///
+    /// # Errors
+    /// [`ChangeError::NotLarger`], [`ChangeError::Another`]; too few have grown for copies or
+    /// parity ([`PoolError::Layout`]); [`PoolError::Device`].
+    pub fn grow(&self, reopen: &Reopen<'_>) -> Result<Added, PoolError> {
+        let _pass = self.1.pass()?;
+        self.0.changing(|| self.try_grow(reopen))
+    }
+
+    fn try_grow(&self, reopen: &Reopen<'_>) -> Result<Added, PoolError> {
+        let topology = self.0.topology.write();
+        topology.may_change()?;
+        if self.0.windows.load(std::sync::atomic::Ordering::Acquire) > 0 {
+            return Err(ChangeError::Busy.into());
+        }
+        let larger = larger(&topology, reopen)?;
+        let (added, devices) = plan(&topology, &larger)?;
+        for l in &larger {
+            keep_label(&topology.label, l)?;
+        }
+        self.0.change(topology, added.label.clone(), devices)?;
+        Ok(added)
+    }
+}
+
+#[cfg(test)]
+mod tests;
