@@ -1,16 +1,17 @@
 //! What locks cost: cached, taken from the device, handed between two nodes of one host, and many
-//! at once. `cargo run --release -p braid-lock --example lock_speed [DIRECTORY]`; the directory
-//! holds the devices (default `/dev/shm`).
+//! at once. `cargo run --release -p braid-lock --example lock_speed [DIRECTORY|DEVICE...]`; the
+//! directory holds the devices (default `/dev/shm`), or these devices are used, which are overwritten
+//! (units of a target, say).
 //!
 //! The two nodes have their own open devices, slots, hint sockets and threads, as two processes
 //! would.
 
 use std::error::Error;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_device::{Device, FileDevice, OpenOptions};
+use braid_device::{Device, OpenOptions};
 use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
 use braid_lock::{
@@ -37,14 +38,8 @@ const SECTOR: Bytes = Bytes(512);
 const FIRST: u64 = 1024;
 const LOCKS: u64 = 20_000;
 
-fn open(dir: &Path) -> Result<Vec<Arc<dyn Device>>, Any> {
-    (0..2)
-        .map(|n| {
-            let path = dir.join(format!("member{n}"));
-            let device = FileDevice::open(&path, OpenOptions::default())?;
-            Ok(device as Arc<dyn Device>)
-        })
-        .collect()
+fn open(names: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>, Any> {
+    names.iter().map(|name| Ok(braid_device::open(name, OpenOptions::default())?)).collect()
 }
 
 fn areas() -> NodeAreas {
@@ -75,8 +70,8 @@ struct Node {
     manager: Arc<LockManager>,
 }
 
-fn node(dir: &Path, areas: NodeAreas) -> Result<Node, Any> {
-    let pool = Pool::assemble(open(dir)?)?;
+fn node(names: &[PathBuf], areas: NodeAreas) -> Result<Node, Any> {
+    let pool = Pool::assemble(open(names)?)?;
     let store = Arc::new(PoolNodes::new(pool.clone(), areas));
     let member = Membership::join(store, JoinOptions::default(), Arc::new(Clean))?;
     let store = Arc::new(DeviceStore::new(pool, areas.block_size, SECTOR));
@@ -124,8 +119,8 @@ fn cached(node: &Node) {
     }
 }
 
-fn uncontended(node: &Node, dir: &Path) -> Result<(), Any> {
-    let store = DeviceStore::new(Pool::assemble(open(dir)?)?, BlockSize::DEFAULT, SECTOR);
+fn uncontended(node: &Node, names: &[PathBuf]) -> Result<(), Any> {
+    let store = DeviceStore::new(Pool::assemble(open(names)?)?, BlockSize::DEFAULT, SECTOR);
     let lock = LockNo(FIRST + LOCKS + 1);
     let mut old = store.read(lock)?;
     let mut bare = Vec::new();
@@ -220,17 +215,30 @@ fn scan(a: &Node, b: &Node) -> Result<(), Any> {
     Ok(())
 }
 
-fn main() -> Result<(), Any> {
-    let root = std::env::args().nth(1).unwrap_or_else(|| "/dev/shm".to_owned());
-    let dir = tempfile::Builder::new().prefix("braid-lock-speed").tempdir_in(root)?;
-    for n in 0..2 {
-        std::fs::File::create(dir.path().join(format!("member{n}")))?.set_len(256 << 20)?;
+/// The devices: those named, or two files in the directory named.
+fn devices(dir: &Path) -> Result<Vec<PathBuf>, Any> {
+    let named: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    if !named.is_empty() && named.iter().all(|n| !n.is_dir()) {
+        return Ok(named);
     }
+    let files: Vec<PathBuf> = (0..2).map(|n| dir.join(format!("member{n}"))).collect();
+    for file in &files {
+        std::fs::File::create(file)?.set_len(256 << 20)?;
+    }
+    Ok(files)
+}
+
+fn main() -> Result<(), Any> {
+    let named = std::env::args_os().nth(1).map(PathBuf::from).filter(|n| n.is_dir());
+    let root = named.unwrap_or_else(|| "/dev/shm".into());
+    let dir = tempfile::Builder::new().prefix("braid-lock-speed").tempdir_in(root)?;
+    let names = devices(dir.path())?;
     let areas = areas();
-    format(&Pool::create(open(dir.path())?, &CreateOptions::new("speed"))?, &areas)?;
-    let (a, b) = (node(dir.path(), areas)?, node(dir.path(), areas)?);
+    let options = CreateOptions { force: true, ..CreateOptions::new("speed") };
+    format(&Pool::create(open(&names)?, &options)?, &areas)?;
+    let (a, b) = (node(&names, areas)?, node(&names, areas)?);
     cached(&a);
-    uncontended(&a, dir.path())?;
+    uncontended(&a, &names)?;
     hand_over(&a, &b)?;
     contend(&a, &b);
     scan(&a, &b)?;
