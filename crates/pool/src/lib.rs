@@ -29,6 +29,7 @@ mod liveness;
 mod log;
 pub mod map;
 pub mod members;
+mod pace;
 pub mod queue;
 mod redundancy;
 pub mod reshape;
@@ -55,6 +56,7 @@ pub use io::PoolRequest;
 pub use liveness::PoolByteLock;
 pub use log::recover::Recovered;
 pub use map::{Map, Piece, Place, ZoneInfo};
+pub use pace::Pace;
 pub use queue::{PoolOp, PoolQueue};
 
 pub use reshape::{AddOptions, Added, ChangeError, Destination, Moving, Removed};

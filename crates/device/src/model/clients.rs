@@ -22,6 +22,9 @@ pub struct Touch<'a> {
     pub len: Bytes,
 }
 
+/// How long a client waits after a request, by its submission and completion.
+pub type Pause<'a> = Box<dyn FnMut(Time, Time) -> Duration + 'a>;
+
 /// A client: it keeps `depth` requests under way until there are no more, and submits the next
 /// `think` after one is complete. A request is complete when all its parts are, which are submitted
 /// at the same instant.
@@ -30,6 +33,9 @@ pub struct Client<'a> {
     pub depth: usize,
     /// Time between a completion and the next submission.
     pub think: Duration,
+    /// If given, in place of `think`: asked at each completion, with when that request was submitted
+    /// and when it was complete.
+    pub pause: Option<Pause<'a>>,
     /// What to request, in order.
     pub requests: Box<dyn Iterator<Item = Vec<Touch<'a>>> + 'a>,
 }
@@ -44,7 +50,7 @@ impl std::fmt::Debug for Client<'_> {
 impl<'a> Client<'a> {
     /// A client that does not think.
     pub fn new(depth: usize, requests: impl Iterator<Item = Vec<Touch<'a>>> + 'a) -> Self {
-        Self { depth, think: Duration::ZERO, requests: Box::new(requests) }
+        Self { depth, think: Duration::ZERO, pause: None, requests: Box::new(requests) }
     }
 }
 
@@ -112,7 +118,10 @@ impl Drive<'_> {
             outcome.ended = time;
             outcome.latencies.push(time - submitted);
         }
-        let think = self.clients.get(client).map_or(Duration::ZERO, |c| c.think);
+        let think = self.clients.get_mut(client).map_or(Duration::ZERO, |c| match &mut c.pause {
+            Some(pause) => pause(submitted, time),
+            None => c.think,
+        });
         self.next(client, time + think)
     }
 }

@@ -46,7 +46,7 @@ pub mod presets;
 mod time;
 
 pub use bus::{Bus, BusStats};
-pub use clients::{Client, Outcome, Touch, drive};
+pub use clients::{Client, Outcome, Pause, Touch, drive};
 pub use clock::{ModelBus, ModelClock, Ticket};
 pub use device::ModelDevice;
 pub use disk::{DiskModel, ModelError, Order, Seek};

@@ -1,6 +1,8 @@
 //! Making a group's columns agree again: after a crash, onto a new member, and in a scrub.
 
-use braid_device::{AlignedBuf, DeviceError};
+use std::ops::Range;
+
+use braid_device::{AlignedBuf, DeviceError, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::decode::{decode_row, read_places};
@@ -226,15 +228,72 @@ pub(crate) fn fill(
         };
     };
     let row_len = group.row_len().unwrap_or(unit);
-    for row in from / row_len..to / row_len {
-        let place = group.place_of(row, column);
-        let columns = decode_row(topology, group, row, (0, unit), Some(member))?;
-        if let Some(bytes) = columns.get(place) {
-            let (_, at) = group.at(column, row * unit);
-            if let Err(error) = device.write(at, bytes) {
-                return Ok(Err(error));
-            }
+    let rows = from / row_len..to / row_len;
+    let bytes = match decode_column(topology, group, rows.clone(), column) {
+        Some(bytes) => bytes,
+        None => decode_column_by_rows(topology, group, rows.clone(), column)?,
+    };
+    Ok(device.write(group.at(column, rows.start * unit).1, &bytes))
+}
+
+/// What `column` holds of some rows, computed from all others, of which each is read in one piece:
+/// on disks that turn, single units of rows that several threads are at cost a seek each. `None`:
+/// something could not be read.
+fn decode_column(
+    topology: &Topology,
+    group: &Group,
+    rows: Range<u64>,
+    column: usize,
+) -> Option<AlignedBuf> {
+    let Shape::Parity { unit, parity } = group.shape else { return None };
+    let n = group.columns.len();
+    let len = Bytes((rows.end - rows.start) * unit).to_usize();
+    let mut columns: Vec<AlignedBuf> = (0..n).map(|_| AlignedBuf::zeroed(len)).collect();
+    let usable = |c: usize| c != column && topology.readable(group.at(c, 0).0);
+    let whither = (0..n).map(|c| group.at(c, rows.start * unit));
+    let mut requests: Vec<Request<'_>> = (0..n)
+        .zip(columns.iter_mut().zip(whither))
+        .filter(|(c, _)| usable(*c))
+        .map(|(_, (buf, (member, at)))| Request::new(&**topology.device(member), at, Op::Read(buf)))
+        .collect();
+    run(&mut requests);
+    if requests.iter().any(|r| r.result.is_err()) {
+        return None;
+    }
+    let mut units: Vec<_> =
+        columns.iter_mut().map(|c| c.chunks_exact_mut(Bytes(unit).to_usize())).collect();
+    for row in rows {
+        let mut row_units: Vec<(usize, &mut [u8])> = units
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(c, units)| Some((group.place_of(row, c), units.next()?)))
+            .collect();
+        row_units.sort_by_key(|(place, _)| *place);
+        let mut slices: Vec<&mut [u8]> = row_units.into_iter().map(|(_, unit)| unit).collect();
+        let lost: Vec<usize> = (0..n).filter(|p| !usable(group.column_of(row, *p))).collect();
+        if !code::recover(n - parity, &mut slices, &lost) {
+            return None;
         }
     }
-    Ok(Ok(()))
+    drop(units);
+    (column < n).then(|| columns.swap_remove(column))
+}
+
+/// As [`decode_column`], row by row, around what cannot be read.
+fn decode_column_by_rows(
+    topology: &Topology,
+    group: &Group,
+    rows: Range<u64>,
+    column: usize,
+) -> Result<AlignedBuf, PoolError> {
+    let Shape::Parity { unit, .. } = group.shape else { return Ok(AlignedBuf::zeroed(0)) };
+    let member = group.at(column, 0).0;
+    let mut bytes = AlignedBuf::zeroed(Bytes((rows.end - rows.start) * unit).to_usize());
+    for (row, to) in rows.zip(bytes.chunks_exact_mut(Bytes(unit).to_usize())) {
+        let columns = decode_row(topology, group, row, (0, unit), Some(member))?;
+        if let Some(found) = columns.get(group.place_of(row, column)) {
+            to.copy_from_slice(found);
+        }
+    }
+    Ok(bytes)
 }
