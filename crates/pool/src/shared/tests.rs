@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_device::{
-    CawOutcome, Device, FaultPlan, FaultyDevice, FileDevice, MemoryDevice, OpenOptions,
+    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, FaultPlan, FaultyDevice,
+    FileDevice, MemoryDevice, OpenOptions,
 };
 use braid_format::label::MemberState;
 use braid_format::redundancy::RawClaim;
@@ -255,7 +256,11 @@ fn a_claim_stands_until_its_life_is_gone() {
     let claim = RawClaim::sector(*label.pool.as_bytes(), 1, Some(b.me), 5, sector);
     all[3].write(RawClaim::AT, &claim).unwrap();
     let lose = || a.pool.fail_member(MemberIndex(0));
-    waits_for(lose, || drop(b.world.said.lock().remove(&b.me))).unwrap();
+    waits_for(lose, || {
+        assert_eq!(a.state(0), MemberState::Active);
+        b.world.said.lock().remove(&b.me);
+    })
+    .unwrap();
     // It was let go everywhere.
     for device in &all[1..] {
         let mut stands = vec![0; sector];
@@ -370,5 +375,118 @@ fn regions_are_held_as_the_shape_asks_for() {
         let scrub = || a.pool.scrub(&crate::NoOracle, &mut |_, _| true);
         let found = waits_for(scrub, || drop(held)).unwrap();
         assert_eq!((found.finished, found.healed, found.undecided), (true, Bytes(0), Bytes(0)));
+    }
+}
+
+/// A device that lets something happen just before its first write behind the labels.
+struct Meeting {
+    inner: Arc<FaultyDevice>,
+    before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl std::fmt::Debug for Meeting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Meeting").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl Device for Meeting {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.read(at, buf)
+    }
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        if buf.len() >= 64 << 10
+            && at.0 >= 1 << 20
+            && let Some(before) = self.before.lock().take()
+        {
+            before();
+        }
+        self.inner.write(at, buf)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.inner.flush()
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        self.inner.compare_and_write(at, expected, new)
+    }
+    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.inner.discard(at, len)
+    }
+    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.inner.write_zeroes(at, len)
+    }
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        self.inner.lock_byte(byte)
+    }
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.inner.byte_locked(byte)
+    }
+}
+
+/// The worst moment: another node changes a lock on both copies after the filler has read the one
+/// and before it writes the other. The same where copies are made equal after a crash, and where a
+/// member moves to another device.
+#[test]
+fn what_is_copied_over_a_compare_and_write_is_brought_after_it() {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum How {
+        Filled,
+        MadeEqual,
+        Moved,
+    }
+    for how in [How::Filled, How::MadeEqual, How::Moved] {
+        let (nodes, all) = nodes(1, Redundancy::Mirror(2));
+        let a = &nodes[0];
+        let (old, new) = (vec![1; 512], vec![2; 512]);
+        a.pool.write(ByteOffset(0), &vec![1; 1 << 20]).unwrap();
+        let start = Bytes(a.pool.label().members[0].data_start.0);
+        let target = fresh("new", &all[1]);
+        let at = ByteOffset(start.0 + 4096);
+        // What another node's compare-and-write does to the copies in its turn.
+        let change = {
+            let (first, target) = (all[0].clone(), target.clone());
+            let (old, new) = (old.clone(), new.clone());
+            move || {
+                first.compare_and_write(at, &old, &new).unwrap();
+                let mut there = vec![0; 512];
+                target.read(at, &mut there).unwrap();
+                target.compare_and_write(at, &there, &new).unwrap();
+            }
+        };
+        let meeting =
+            Arc::new(Meeting { inner: target.clone(), before: Mutex::new(Some(Box::new(change))) });
+        match how {
+            How::Filled => {
+                a.pool.replace(MemberIndex(1), meeting.clone(), false).unwrap();
+                assert!(a.pool.rebuild(MemberIndex(1), &|_| true).unwrap());
+            }
+            How::Moved => {
+                // The mover begins with the copy in member 0, to a device of its own.
+                let to = crate::Destination::Device { device: meeting.clone(), force: false };
+                a.pool.begin_evacuation(MemberIndex(0), to).unwrap();
+                assert!(a.pool.evacuate(&|_| true).unwrap());
+            }
+            How::MadeEqual => {
+                a.pool.replace(MemberIndex(1), meeting.clone(), false).unwrap();
+                let first = meeting.before.lock().take();
+                assert!(a.pool.rebuild(MemberIndex(1), &|_| true).unwrap());
+                // A crash left the second behind; its region is noted.
+                target.write(ByteOffset(start.0 + 8192), &[9; 4096]).unwrap();
+                *meeting.before.lock() = first;
+                assert_eq!(a.pool.recover_log(0).unwrap().repaired, Bytes(4096));
+            }
+        }
+        assert!(meeting.before.lock().is_none(), "{how:?}: they did not meet");
+        let mut there = vec![0; 512];
+        target.read(at, &mut there).unwrap();
+        assert_eq!(there, new, "{how:?}");
     }
 }
