@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use braid_format::MemberIndex;
 use braid_format::label::MemberState;
-use braid_fs::Fs;
+use braid_fs::{Fill, Fs, Rebalanced};
 use braid_pool::Destination;
 use braid_pool::device::{Device, OpenOptions};
 use serde::{Deserialize, Serialize};
@@ -85,6 +85,11 @@ pub enum Order {
     Grow {
         /// Only say what would be.
         dry_run: bool,
+    },
+    /// Move file data until all parts of the pool are equally full, or end that.
+    Rebalance {
+        /// Begin; it is answered when it is done.
+        run: bool,
     },
     /// Take a member on which nothing stands out of the pool.
     Remove {
@@ -267,6 +272,8 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
             said = Some(add(fs, &devices, &shape, force, dry_run)?);
         }
         Order::Grow { dry_run } => said = Some(grow(fs, dry_run)?),
+        Order::Rebalance { run: true } => said = Some(rebalanced(fs, &fs.rebalance()?)),
+        Order::Rebalance { run: false } => fs.stop_rebalance(),
         Order::Stay { member } => fs.cancel_evacuation(MemberIndex(member))?,
         Order::Remove { member } => {
             let removed = fs.remove_member(MemberIndex(member))?;
@@ -304,6 +311,23 @@ fn add(
             writeln!(text, "{} of the new devices cannot be used", size::show(added.unused.get()));
     }
     Ok(text)
+}
+
+/// How full the parts of the pool were, and are.
+fn rebalanced(fs: &Fs, done: &Rebalanced) -> String {
+    let block = fs.statfs().map_or(4096, |s| u64::from(s.block_size));
+    let percent = |f: &Fill| {
+        let mille = u128::from(f.used) * 1000 / u128::from(f.blocks.max(1));
+        format!("{}.{} %", mille / 10, mille % 10)
+    };
+    let list = |fills: &[Fill]| fills.iter().map(percent).collect::<Vec<_>>().join(", ");
+    format!(
+        "{} moved{}; parts of the pool were full by {}, and are now by {}\n",
+        size::show(done.moved * block),
+        if done.finished { "" } else { ", then it was told to stop" },
+        list(&done.before),
+        list(&done.after)
+    )
 }
 
 /// As [`add`], over what devices have more.

@@ -19,6 +19,7 @@ mod helper;
 mod issued;
 mod label;
 mod mount;
+mod rebalance;
 mod remove;
 mod replace;
 mod runtime;
@@ -66,6 +67,7 @@ enum Command {
     Spare(spare::Args),
     Add(add::Args),
     Grow(grow::Args),
+    Rebalance(rebalance::Args),
     Evacuate(evacuate::Args),
     Remove(remove::Args),
     Scrub(scrub::Args),
@@ -130,6 +132,7 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Spare(a) => spare::run(&a),
         Command::Add(a) => add::run(&a),
         Command::Grow(a) => grow::run(&a),
+        Command::Rebalance(a) => rebalance::run(&a),
         Command::Evacuate(a) => evacuate::run(&a),
         Command::Remove(a) => remove::run(&a),
         Command::Scrub(a) => scrub::run(&a),

@@ -216,10 +216,13 @@ fn devices_are_added_under_load_and_the_file_system_grows_over_them() {
     let after = free(&pool.dir);
     assert!(after > before + (280 << 20), "{before} {after}");
     // More than there was room for.
-    sh(&format!("head -c 400M /dev/urandom > {}/tree/large", pool.dir()));
-    load.end();
+    sh(&format!("head -c 200M /dev/urandom > {}/tree/large", pool.dir()));
     let now = sums(&pool.dir);
     assert!(written.lines().all(|line| now.contains(line)));
+    let said = ok(&["rebalance", pool.dir()]);
+    assert!(said.contains("moved; parts of the pool were full by"), "{said}");
+    load.end();
+    assert_eq!(sums(&pool.dir), now);
     unmount_idle(&pool.dir);
     pool.clean(&[0, 1, 2, 3]);
     // Without a mount.

@@ -318,6 +318,11 @@ impl Groups {
             (n < p.count()).then_some((p, n))
         })
     }
+    /// The part that group `index` is in, counted from 0.
+    pub fn number_of_part(&self, index: u64) -> usize {
+        let past = self.parts().filter(|(base, _)| *base <= index).count();
+        past.saturating_sub(1)
+    }
     /// Whether group `index` was added.
     pub fn is_added(&self, index: u64) -> bool {
         self.parts().next().is_some_and(|(_, p)| index >= p.count())

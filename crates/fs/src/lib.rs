@@ -76,4 +76,5 @@ pub use error::Error;
 pub use inspect::{ClusterView, inspect};
 pub use mount::MountOptions;
 pub use plock::{Canceller, Plock, PlockKind};
+pub use reshape::{Fill, Rebalanced};
 pub use upkeep::UpkeepStatus;

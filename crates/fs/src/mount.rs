@@ -110,6 +110,7 @@ pub(crate) struct Mounted {
     membership: Arc<Membership>,
     housekeeper: Mutex<Option<Housekeeper>>,
     pub upkeep: Upkeep,
+    pub rebalance: crate::reshape::rebalance::Switch,
 }
 
 struct Housekeeper {
@@ -202,7 +203,8 @@ impl Mounted {
             Ok(core) => {
                 let housekeeper = Mutex::new(Some(Housekeeper::start(&core, &membership)));
                 let upkeep = Upkeep::start(&core.volume.pool, core.volume.geo, turn(&membership));
-                Ok(Self { core, membership, housekeeper, upkeep })
+                let rebalance = crate::reshape::rebalance::Switch::default();
+                Ok(Self { core, membership, housekeeper, upkeep, rebalance })
             }
             Err(e) => {
                 // The slot counts as dead: whatever was begun is replayed by the next to mount.
@@ -282,6 +284,7 @@ impl Mounted {
 
     /// Leaves. See [`crate::Fs::unmount`].
     pub fn unmount(&self) -> Result<()> {
+        self.rebalance.stop();
         self.upkeep.stop();
         if let Some(housekeeper) = self.housekeeper.lock().take() {
             housekeeper.stop();

@@ -281,6 +281,33 @@ impl Alloc {
         state.unpromise(len, 0, 0);
         Ok(Run { start: BlockNo(start), len, home: Some(self.inner.clone()) })
     }
+    /// As [`Alloc::claim`], in a group for which `wanted` holds; `None`: none has any room.
+    pub fn claim_in(
+        &self,
+        r: &mut Reservation,
+        want: u64,
+        wanted: &dyn Fn(u64) -> bool,
+    ) -> Result<Option<Run>> {
+        let want = want.clamp(1, r.data.max(1));
+        loop {
+            {
+                let mut state = self.inner.state.lock();
+                if let Some((start, len)) = state.claim_where(want, wanted) {
+                    r.data -= len;
+                    state.unpromise(len, 0, 0);
+                    let home = Some(self.inner.clone());
+                    return Ok(Some(Run { start: BlockNo(start), len, home }));
+                }
+            }
+            if !self.inner.extend_in(want, wanted)? {
+                return Ok(None);
+            }
+        }
+    }
+    /// What each group has that is free and in no window.
+    pub fn free_by_group(&self) -> Result<Vec<u64>> {
+        self.inner.free_by_group()
+    }
     /// Makes the first `len` blocks of a run used, in `tx`; the rest goes back.
     ///
     /// # Panics
@@ -455,8 +482,7 @@ impl Alloc {
         }
         Ok(())
     }
-    /// Gives back every window that is idle, so that other nodes may use its space.
-    #[cfg(test)]
+    /// Gives back every window that is idle, so that its group says what is free in it.
     pub fn shrink(&self) -> Result<()> {
         let mut refill = self.inner.refill.lock();
         self.inner.drain(&mut refill)?;

@@ -370,6 +370,32 @@ impl Inner {
         }
         Ok(false)
     }
+    /// Takes a window in a group for which `wanted` holds. False when none has anything.
+    pub(super) fn extend_in(&self, data: u64, wanted: &dyn Fn(u64) -> bool) -> Result<bool> {
+        let mut refill = self.refill.lock();
+        refill.follow(&self.volume);
+        self.read_hints(&mut refill)?;
+        let need = Need { data, slots: false };
+        let mut order: Vec<u64> =
+            refill.side(need).groups.iter().copied().filter(|g| wanted(*g)).collect();
+        order.sort_by_key(|g| std::cmp::Reverse(refill.hint(*g).free));
+        let mut trades = 0;
+        for index in order {
+            if refill.hint(index).free > 0 && self.take(&mut refill, index, need, &mut trades)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+    /// What each group has that is free and in no window.
+    pub(super) fn free_by_group(&self) -> Result<Vec<u64>> {
+        let free = |index| {
+            let lock = LockNo::from(self.volume.rgrp(index));
+            let _guard = self.locks.acquire(lock, Mode::Shared, Local::Shared)?;
+            Ok(Group::load(&self.volume, &self.meta, index)?.raw.free_blocks.get())
+        };
+        (0..self.volume.groups.count()).map(free).collect()
+    }
     /// Reads all groups' headers without their locks.
     fn read_hints(&self, refill: &mut Refill) -> Result<()> {
         let volume = &self.volume;

@@ -222,6 +222,17 @@ impl State {
         }
         Some((start, len))
     }
+    /// Takes up to `want` blocks in one run, in a window of a group for which `wanted` holds.
+    pub fn claim_where(&mut self, want: u64, wanted: &dyn Fn(u64) -> bool) -> Option<(u64, u64)> {
+        let open = self.windows.iter_mut().filter(|w| w.gives_data() && wanted(w.group));
+        let runs = open.filter_map(|w| Some((w.data.longest()?, w)));
+        let ((at, n), w) = runs.max_by_key(|((_, n), _)| *n)?;
+        let len = n.min(want);
+        w.data.remove(at, len);
+        w.busy += len;
+        self.claims += 1;
+        Some((w.start + at, len))
+    }
     /// Right at the goal, or a run that fits behind it in its window.
     fn after_goal(&self, want: u64, goal: Option<u64>) -> Option<(usize, u64, u64)> {
         let goal = goal?;

@@ -32,6 +32,7 @@ mod link;
 mod pages;
 mod punch;
 mod read;
+pub(crate) mod relocate;
 mod seek;
 mod space;
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl Held<'_> {
         self.fatal(done)
     }
 
-    fn free_extents(
+    pub(super) fn free_extents(
         &self,
         tx: &mut Tx<'_>,
         reservation: &mut Reservation,
@@ -113,7 +113,7 @@ impl Held<'_> {
     }
 
     /// Resource groups that an extent touches, at most.
-    fn groups_of(&self, e: &Extent) -> u64 {
+    pub(super) fn groups_of(&self, e: &Extent) -> u64 {
         self.core.volume.groups.touched(e.len)
     }
 

@@ -49,7 +49,7 @@ impl Extent {
         self.logical.saturating_add(self.len)
     }
     /// The part inside `range`, which it overlaps.
-    fn clipped(&self, range: &Range<u64>) -> Self {
+    pub fn clipped(&self, range: &Range<u64>) -> Self {
         let logical = self.logical.max(range.start);
         let skipped = logical - self.logical;
         Self {

@@ -209,3 +209,40 @@ fn power_may_be_cut_at_any_write_of_a_growth() {
         }
     }
 }
+
+#[test]
+fn files_move_until_all_parts_are_equally_full_and_no_more() {
+    let none = FaultPlan::default();
+    for redundancy in [Redundancy::None, Redundancy::Parity(1)] {
+        let options = CreateOptions { redundancy, ..CreateOptions::new("p") };
+        let pool = made(all(&disks("old", &[64; 3], &none)), &options);
+        let fs = mount(pool);
+        let room = free(&fs) / 256;
+        for i in 0..8 {
+            assert_eq!(write(&fs, &format!("file{i}"), room / 10), room / 10);
+        }
+        fs.add_devices(&all(&disks("new", &[64; 3], &none)), &AddOptions::default()).unwrap();
+        let fills = |f: &crate::Fill| f.used * 1000 / f.blocks;
+        let done = fs.rebalance().unwrap();
+        let (before, after): (Vec<_>, Vec<_>) =
+            (done.before.iter().map(fills).collect(), done.after.iter().map(fills).collect());
+        assert!(done.finished && before[0] > 700 && before[1] < 100, "{before:?}");
+        assert!(after[0].abs_diff(after[1]) < 80, "{redundancy:?}: {before:?} {after:?}");
+        // A half of what there is, about.
+        let all_of_it = room / 10 * 8 * 256;
+        assert!(done.moved > all_of_it / 3 && done.moved < all_of_it * 3 / 5, "{}", done.moved);
+        for i in 0..8 {
+            expect(&fs, &format!("file{i}"), room / 10);
+        }
+        let again = fs.rebalance().unwrap();
+        assert!(again.moved * 20 < all_of_it, "{} again", again.moved);
+        let pool = fs.pool().clone();
+        fs.unmount().unwrap();
+        clean(Pool::assemble(pool.devices()).unwrap());
+        let fs = mount(Pool::assemble(pool.devices()).unwrap());
+        for i in 0..8 {
+            expect(&fs, &format!("file{i}"), room / 10);
+        }
+        fs.unmount().unwrap();
+    }
+}

@@ -1,0 +1,31 @@
+//! `braid rebalance`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::control::Order;
+use crate::session::Session;
+
+/// Move file data until all parts of a pool are equally full.
+///
+/// After `braid add` or `braid grow`. Only as much moves as must, and half of the time is left to others; files may be
+/// in use. Metadata stays where it is. It goes on if this command is interrupted; `--stop` ends it, and what
+/// has moved stays moved.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool, its directory, or its devices, separated by colons
+    pool: String,
+    /// End the one that is under way
+    #[arg(long)]
+    stop: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let session = Session::find(&args.pool)?;
+    let done = session.order(&Order::Rebalance { run: !args.stop });
+    session.end()?;
+    print!("{}", done?.said.as_deref().unwrap_or_default());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,130 @@
+//! Moving a file's blocks to other resource groups, with its contents as they are.
+//!
+//! Under the inode's exclusive lock: blocks are claimed in a group that is wanted, the bytes are
+//! copied, and one transaction puts the new extent in the place of the old and frees the old
+//! blocks. Its commit flushes what was copied. Before it is durable the file has the old blocks, which
+//! nobody reuses; after it the new ones.
+
+use std::sync::Arc;
+
+use braid_format::dinode::Layout;
+use braid_format::{BlockNo, Bytes, InodeNo};
+use braid_pool::device::AlignedBuf;
+
+use super::Held;
+use super::flush::{What, flush_locked};
+use crate::core::Core;
+use crate::error::Result;
+use crate::map::{self, Extent, LOGICAL_END, Load};
+use crate::tree::Editor;
+
+/// Bytes copied in one transaction.
+const STEP: Bytes = Bytes(4 << 20);
+
+/// Groups to move away from, and to.
+pub(crate) trait Places {
+    /// Whether blocks of this group are to go.
+    fn leaves(&self, group: u64) -> bool;
+    /// Whether blocks may go there.
+    fn takes(&self, group: u64) -> bool;
+}
+
+/// What was moved: so many blocks from one group to another; and where to go on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moved {
+    pub from: u64,
+    pub to: u64,
+    pub blocks: u64,
+    pub next: u64,
+}
+
+/// Moves the first run of `ino`'s blocks from file block `at` on that is to go. `None`: there is
+/// none, or no room for it.
+pub(crate) fn relocate(
+    core: &Arc<Core>,
+    ino: InodeNo,
+    at: u64,
+    places: &dyn Places,
+) -> Result<Option<Moved>> {
+    let locked = core.lock_exclusive(ino)?;
+    let held = Held::of(core, &locked);
+    let mut promise = held.data().change.lock();
+    flush_locked(held, &mut promise, What::Contents)?;
+    if held.view()?.layout != Layout::Extents || locked.st().raw.nlink.get() == 0 {
+        return Ok(None);
+    }
+    let Some((extent, from)) = held.next_to_go(at, places)? else { return Ok(None) };
+    held.exchange(extent, from, places)
+}
+
+impl Held<'_> {
+    /// The next extent that is to go (of a long one a part), and its group. What is shared stays.
+    fn next_to_go(&self, at: u64, places: &dyn Places) -> Result<Option<(Extent, u64)>> {
+        let groups = &self.core.volume.groups;
+        let most = self.core.volume.geo.block_size.blocks_for(STEP).get();
+        let mut at = at;
+        while at < LOGICAL_END {
+            let part = map::part(&mut self.reader(), self.bounds(), at)?;
+            for e in part.extents.iter().filter(|e| e.end() > at && !e.shared) {
+                let e = e.clipped(&(at.max(e.logical)..e.end()));
+                let Some(group) = groups.of_block(e.physical) else { continue };
+                if places.leaves(group) {
+                    let len = groups.part(e.physical.get(), e.len.min(most));
+                    return Ok(Some((e.clipped(&(e.logical..e.logical + len)), group)));
+                }
+            }
+            if part.high <= at {
+                break;
+            }
+            at = part.high;
+        }
+        Ok(None)
+    }
+
+    fn exchange(&self, old: Extent, from: u64, places: &dyn Places) -> Result<Option<Moved>> {
+        let core = self.core;
+        let load = Load { blocks: 1, places: 1 };
+        let slots = map::slots_bound(&self.root()?, core.volume.geo.body_len(), load);
+        let frees = self.groups_of(&old) + 1;
+        let mut reservation = core.alloc.reserve(old.len, slots, frees)?;
+        let wanted = |group| places.takes(group);
+        let Some(run) = core.alloc.claim_in(&mut reservation, old.len, &wanted)? else {
+            return Ok(None);
+        };
+        let (start, len) = (run.start, run.len);
+        let range = old.logical..old.logical + len;
+        let old = old.clipped(&range);
+        if !old.unwritten {
+            self.copy_blocks(old.physical, start, len)?;
+        }
+        let new = Extent { physical: start, ..old };
+        let mut tx = core.meta.begin()?;
+        let mut map = self.data().map.write();
+        *map = None;
+        let mut editor = Editor {
+            alloc: &core.alloc,
+            tx: &mut tx,
+            reservation: &mut reservation,
+            inode: self.inode,
+            geo: core.volume.geo,
+        };
+        let done =
+            map::splice(&mut editor, self.bounds(), range.clone(), &[new]).and_then(|gone| {
+                core.alloc.commit_run(&mut tx, run, len)?;
+                self.free_extents(&mut tx, &mut reservation, &gone)?;
+                self.inode.encode(&mut tx)
+            });
+        self.fatal(done)?;
+        let to = core.volume.rgrp_of(start).unwrap_or(from);
+        Ok(Some(Moved { from, to, blocks: len, next: range.end }))
+    }
+
+    fn copy_blocks(&self, from: BlockNo, to: BlockNo, len: u64) -> Result<()> {
+        let (pool, bs) = (&self.core.volume.pool, self.core.volume.geo.block_size);
+        let mut bytes = AlignedBuf::zeroed(Bytes(len << bs.shift()).to_usize());
+        pool.read(bs.offset_of(from), &mut bytes)?;
+        pool.write(bs.offset_of(to), &bytes)?;
+        self.core.meta.note_data_written();
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! File data moves from fuller parts of the pool to emptier ones, until all are equally full.
+//!
+//! A part is what was there when the file system was made, or what was added at one time. Only as much moves as
+//! must; metadata stays where it is. Half of the time is left to others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use braid_format::InodeNo;
+
+use crate::core::Core;
+use crate::data::relocate::{Places, relocate};
+use crate::error::{Error, Result};
+use crate::groups::takes_data;
+use crate::{DirEntry, Fs};
+
+/// A part that is fuller, or emptier, than all together by no more than this of its blocks (divisor) is left.
+const CLOSE: u64 = 100;
+/// Longest pause after a move.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// Kind of a file in its mode.
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFDIR: u32 = 0o040_000;
+
+/// One at a time, and how to end it.
+#[derive(Debug, Default)]
+pub(crate) struct Switch {
+    running: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Switch {
+    /// Ends what is under way, soon.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+}
+
+/// How full a part of the pool is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fill {
+    /// Blocks that may hold file data.
+    pub blocks: u64,
+    /// Of those, not free.
+    pub used: u64,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Default)]
+pub struct Rebalanced {
+    /// How full the parts were, in the order in which they came.
+    pub before: Vec<Fill>,
+    /// How full they are now.
+    pub after: Vec<Fill>,
+    /// Blocks moved.
+    pub moved: u64,
+    /// `false`: it was told to stop.
+    pub finished: bool,
+}
+
+/// How full each part is, while blocks move.
+struct Parts<'a> {
+    core: &'a Core,
+    used: Vec<AtomicU64>,
+    blocks: Vec<u64>,
+}
+
+impl<'a> Parts<'a> {
+    fn read(core: &'a Core) -> Result<Self> {
+        let groups = &core.volume.groups;
+        let free = core.alloc.free_by_group()?;
+        let mut fills = vec![Fill::default(); groups.added() + 1];
+        for (index, free) in (0_u64..).zip(free).filter(|(i, _)| takes_data(groups.kind(*i))) {
+            let (Some(shape), Some(fill)) =
+                (groups.shape(index), fills.get_mut(groups.number_of_part(index)))
+            else {
+                continue;
+            };
+            fill.blocks += shape.block_count;
+            fill.used += shape.block_count.saturating_sub(free);
+        }
+        let used = fills.iter().map(|f| AtomicU64::new(f.used)).collect();
+        Ok(Self { core, used, blocks: fills.iter().map(|f| f.blocks).collect() })
+    }
+    fn fills(&self) -> Vec<Fill> {
+        let used = self.used.iter().map(|u| u.load(Ordering::Relaxed));
+        used.zip(&self.blocks).map(|(used, blocks)| Fill { blocks: *blocks, used }).collect()
+    }
+    /// What the part of a group has more than its share, and what it has less, in blocks.
+    fn off(&self, group: u64) -> (u64, u64) {
+        let place = self.core.volume.groups.number_of_part(group);
+        let all: u128 = self.blocks.iter().map(|b| u128::from(*b)).sum();
+        let used: u128 = self.used.iter().map(|u| u128::from(u.load(Ordering::Relaxed))).sum();
+        let (Some(blocks), Some(own)) = (self.blocks.get(place), self.used.get(place)) else {
+            return (0, 0);
+        };
+        let share = u64::try_from(used * u128::from(*blocks) / all.max(1)).unwrap_or(u64::MAX);
+        let (own, slack) = (own.load(Ordering::Relaxed), blocks / CLOSE);
+        (own.saturating_sub(share + slack), (share).saturating_sub(own + slack / 2))
+    }
+    fn moved(&self, from: u64, to: u64, blocks: u64) {
+        let groups = &self.core.volume.groups;
+        let part = |group| self.used.get(groups.number_of_part(group));
+        if let (Some(from), Some(to)) = (part(from), part(to)) {
+            from.fetch_sub(blocks.min(from.load(Ordering::Relaxed)), Ordering::Relaxed);
+            to.fetch_add(blocks, Ordering::Relaxed);
+        }
+    }
+    fn done(&self) -> bool {
+        let groups = &self.core.volume.groups;
+        let all: Vec<(u64, u64)> = (0..groups.count())
+            .filter(|i| takes_data(groups.kind(*i)))
+            .map(|i| self.off(i))
+            .collect();
+        all.iter().all(|o| o.0 == 0) || all.iter().all(|o| o.1 == 0)
+    }
+}
+
+impl Places for Parts<'_> {
+    fn leaves(&self, group: u64) -> bool {
+        self.off(group).0 > 0
+    }
+    fn takes(&self, group: u64) -> bool {
+        self.off(group).1 > 0
+    }
+}
+
+impl Fs {
+    /// Moves file data from the fuller parts of the pool to the emptier ones until all are equally
+    /// full, but for a few percent. Files may be in use. [`Fs::stop_rebalance`] ends it.
+    ///
+    /// # Errors
+    /// Another is under way ([`Error::WouldBlock`]); those of reading and writing.
+    pub fn rebalance(&self) -> Result<Rebalanced> {
+        let (core, switch) = (self.core(), &self.mounted.rebalance);
+        if core.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        if switch.running.swap(true, Ordering::AcqRel) {
+            return Err(Error::WouldBlock);
+        }
+        switch.stop.store(false, Ordering::Release);
+        let done = self.spread(core, switch);
+        switch.running.store(false, Ordering::Release);
+        core.watch(done)
+    }
+
+    /// Ends a rebalancing that is under way, soon.
+    pub fn stop_rebalance(&self) {
+        self.mounted.rebalance.stop();
+    }
+
+    fn spread(&self, core: &Arc<Core>, switch: &Switch) -> Result<Rebalanced> {
+        self.sync()?;
+        core.alloc.shrink()?;
+        let parts = Parts::read(core)?;
+        let mut result = Rebalanced { before: parts.fills(), ..Rebalanced::default() };
+        let stopped = || switch.stop.load(Ordering::Acquire) || core.withdrawn.get().is_some();
+        let mut dirs = vec![self.root()];
+        while let Some(dir) = dirs.pop() {
+            if stopped() || parts.done() {
+                break;
+            }
+            for (ino, mode) in self.children(dir)? {
+                match mode & S_IFMT {
+                    S_IFDIR => dirs.push(ino),
+                    S_IFREG => result.moved += spread_file(core, ino, &parts, &stopped)?,
+                    _ => {}
+                }
+            }
+        }
+        result.finished = !stopped();
+        self.sync()?;
+        core.alloc.shrink()?;
+        result.after = Parts::read(core)?.fills();
+        Ok(result)
+    }
+
+    /// Inodes in a directory, with their modes. One that goes meanwhile is left out.
+    fn children(&self, dir: InodeNo) -> Result<Vec<(InodeNo, u32)>> {
+        let mut all = Vec::new();
+        let listed = self.readdir(dir, 0, true, &mut |entry: DirEntry<'_>| {
+            if entry.name != b"." && entry.name != b".." {
+                all.extend(entry.attr.map(|a| (a.ino, a.mode)));
+            }
+            false
+        });
+        match listed {
+            Err(Error::Stale(_) | Error::NotFound | Error::NotDirectory) => Ok(Vec::new()),
+            done => done.map(|()| all),
+        }
+    }
+}
+
+/// Moves what of a file is to go; blocks moved.
+fn spread_file(
+    core: &Arc<Core>,
+    ino: InodeNo,
+    parts: &Parts<'_>,
+    stopped: &dyn Fn() -> bool,
+) -> Result<u64> {
+    let (mut at, mut blocks) = (0, 0);
+    while !stopped() && !parts.done() {
+        let begin = Instant::now();
+        match relocate(core, ino, at, parts) {
+            Ok(Some(moved)) => {
+                parts.moved(moved.from, moved.to, moved.blocks);
+                (at, blocks) = (moved.next, blocks + moved.blocks);
+            }
+            Ok(None) | Err(Error::Stale(_) | Error::NoSpace) => break,
+            Err(e) => return Err(e),
+        }
+        std::thread::sleep(begin.elapsed().min(PAUSE_MAX));
+    }
+    Ok(blocks)
+}
