@@ -108,6 +108,9 @@ impl Node {
     fn say(&self) {
         self.world.said.lock().insert(self.me, self.pool.epoch_tag());
     }
+    fn dies(&self) {
+        self.world.said.lock().remove(&self.me);
+    }
     fn state(&self, member: u16) -> MemberState {
         self.pool.member_states()[usize::from(member)].1
     }
@@ -216,7 +219,7 @@ fn nobody_writes_in_an_epoch_that_another_does_not_use() {
         // The third uses the old one, and dies.
         let at = ByteOffset(a.pool.info().size.0 - (1 << 20));
         let write = || b.pool.write(at, &[1; 4096]);
-        waits_for(write, || drop(c.world.said.lock().remove(&c.me))).unwrap();
+        waits_for(write, || c.dies()).unwrap();
         lose.join().unwrap().unwrap();
         // One that has withdrawn waits for nobody.
         c.say();
@@ -258,7 +261,7 @@ fn a_claim_stands_until_its_life_is_gone() {
     let lose = || a.pool.fail_member(MemberIndex(0));
     waits_for(lose, || {
         assert_eq!(a.state(0), MemberState::Active);
-        b.world.said.lock().remove(&b.me);
+        b.dies();
     })
     .unwrap();
     // It was let go everywhere.
@@ -378,9 +381,10 @@ fn regions_are_held_as_the_shape_asks_for() {
     }
 }
 
-/// A device that lets something happen just before its first write behind the labels.
+/// A device that lets something happen just before its first large write over a certain byte.
 struct Meeting {
     inner: Arc<FaultyDevice>,
+    at: ByteOffset,
     before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -398,8 +402,9 @@ impl Device for Meeting {
         self.inner.read(at, buf)
     }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        if buf.len() >= 64 << 10
-            && at.0 >= 1 << 20
+        let covers = (at.0..at.0 + buf.len() as u64).contains(&self.at.0);
+        if covers
+            && buf.len() > 4096
             && let Some(before) = self.before.lock().take()
         {
             before();
@@ -461,8 +466,11 @@ fn what_is_copied_over_a_compare_and_write_is_brought_after_it() {
                 target.compare_and_write(at, &there, &new).unwrap();
             }
         };
-        let meeting =
-            Arc::new(Meeting { inner: target.clone(), before: Mutex::new(Some(Box::new(change))) });
+        let meeting = Arc::new(Meeting {
+            inner: target.clone(),
+            at,
+            before: Mutex::new(Some(Box::new(change))),
+        });
         match how {
             How::Filled => {
                 a.pool.replace(MemberIndex(1), meeting.clone(), false).unwrap();
