@@ -246,3 +246,42 @@ fn files_move_until_all_parts_are_equally_full_and_no_more() {
         fs.unmount().unwrap();
     }
 }
+
+/// Power is cut while files move: each is whole, the check finds nothing.
+#[test]
+fn power_may_be_cut_while_files_move() {
+    let volatile = FaultPlan { volatile_cache: true, ..FaultPlan::default() };
+    let mut finished = [false; 2];
+    for n in 0.. {
+        let (cut, victim) = (n / 2, usize::from(n % 2 == 1));
+        let old = disks("old", &[64], &volatile);
+        let new = disks("new", &[64], &volatile);
+        let fs = mount(made(all(&old), &CreateOptions::new("p")));
+        for i in 0..5 {
+            assert_eq!(write(&fs, &format!("file{i}"), 6), 6);
+        }
+        fs.add_devices(&all(&new), &AddOptions::default()).unwrap();
+        let each: Vec<Disk> = old.iter().chain(&new).cloned().collect();
+        each[victim].0.arm(On::Write, cut, FaultKind::Gone);
+        finished[victim] |= fs.rebalance().is_ok();
+        fs.pool().close();
+        std::mem::forget(fs);
+        let mut copies: Vec<Arc<dyn Device>> = Vec::new();
+        for ((d, memory), salt) in each.iter().zip(0..) {
+            d.crash(cut * 31 + salt).unwrap();
+            copies.push(memory.fork(&d.info().name));
+        }
+        clean(Pool::assemble(copies.clone()).unwrap());
+        let fs = mount(Pool::assemble(copies).unwrap());
+        for i in 0..5 {
+            expect(&fs, &format!("file{i}"), 6);
+        }
+        let pool = fs.pool().clone();
+        fs.unmount().unwrap();
+        clean(Pool::assemble(pool.devices()).unwrap());
+        if finished == [true; 2] {
+            assert!(n > 10);
+            break;
+        }
+    }
+}
