@@ -6,7 +6,9 @@
 #   SIZE=1G REPEATS=5           bytes moved per phase; repeats
 #   MEMORY_SIZE=8G FILES=100000 what the mount streams and holds while its memory is measured
 #   BACKING=/dev/shm            where the devices' files are made: a RAM file system
-#   ONLY="ladder4 meta"         only these of: ladder4 ladder1 file1 throttled buffered meta memory
+#   BENCH_DISK=/var/tmp         a directory on a disk, for what is read cold
+#   ONLY="ladder4 meta"         only these of: ladder4 ladder2 ladder8 ladder1 file1 throttled throttled1
+#                               throttled2 throttled3 buffered buffered-ram meta memory
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +17,9 @@ results=${1:-bench-results}
 size=${SIZE:-1G} repeats=${REPEATS:-5}
 memory_size=${MEMORY_SIZE:-8G} files=${FILES:-100000}
 backing=${BACKING:-/dev/shm}
-only=${ONLY:-ladder4 ladder1 file1 throttled buffered meta memory}
+disk=${BENCH_DISK:-/var/tmp}
+all="ladder4 ladder2 ladder8 ladder1 file1 throttled throttled1 throttled2 throttled3 buffered buffered-ram meta memory"
+only=${ONLY:-$all}
 
 [ "$(id -u)" -eq 0 ] || { echo "mounts, loop devices and dropping caches need root" >&2; exit 1; }
 [ -x "$braid" ] || { echo "build first: make build" >&2; exit 1; }
@@ -24,23 +28,30 @@ case "$(stat -f -c %T "$backing")" in
   *) echo "note: $backing is not in RAM; the goals are for RAM-backed devices" >&2 ;;
 esac
 mkdir -p "$results"
-rm -f "$results"/{ladder4,ladder1,file1,throttled,buffered,meta,memory}.json
+for suite in $all; do rm -f "$results/$suite.json"; done
 
 # A suite that cannot run is a failure, not a pass.
 measure() {
-  local name=$1; shift
+  local name=$1 where=$backing; shift
+  [ "$name" != buffered ] || where=$disk
   case " $only " in *" $name "*) ;; *) return 0 ;; esac
   printf '== %s: braid bench %s\n' "$name" "$*" >&2
-  "$braid" bench "$@" --dir "$backing" --json >"$results/$name.json.part" &&
+  "$braid" bench "$@" --dir "$where" --json >"$results/$name.json.part" &&
     mv "$results/$name.json.part" "$results/$name.json" ||
     { rm -f "$results/$name.json.part"; printf 'FAILED: %s\n' "$name" >&2; }
 }
 
 measure ladder4   ladder --members 4 --size "$size" --repeats "$repeats"
+measure ladder2   ladder --members 2 --size "$size" --repeats "$repeats"
+measure ladder8   ladder --members 8 --size "$size" --repeats "$repeats"
 measure ladder1   ladder --members 1 --loop --size "$size" --repeats "$repeats"
 measure file1     ladder --members 1 --size "$size" --repeats "$repeats"
 measure throttled ladder --members 4 --size "$size" --repeats "$repeats" --throttle 200000000
+for n in 1 2 3; do
+  measure throttled$n ladder --members $n --size "$size" --repeats "$repeats" --throttle 200000000
+done
 measure buffered  buffered --size "$size" --repeats "$repeats"
+measure buffered-ram buffered --size "$size" --repeats "$repeats"
 measure meta      meta --repeats "$repeats"
 measure memory    memory --size "$memory_size" --files "$files" --repeats 1
 

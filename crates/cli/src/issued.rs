@@ -17,10 +17,13 @@ pub fn answer(pool: &Pool) -> Value {
         json!({
             "requests": t.requests(),
             "bytes": t.bytes.get(),
+            "mean_ms": t.latency().map(|l| l.as_secs_f64() * 1000.0),
             "sizes": t.classes().map(|(from, n)| json!({"from": from.get(), "requests": n}))
                 .collect::<Vec<_>>(),
         })
     };
+    let slow = pool.slow();
+    let is_slow = |index: usize| slow.iter().any(|m| usize::from(m.0) == index);
     let members = pool.devices().into_iter().zip(pool.issued());
     let members: Vec<Value> = members
         .enumerate()
@@ -28,6 +31,7 @@ pub fn answer(pool: &Pool) -> Value {
             json!({
                 "index": index,
                 "path": device.info().name,
+                "slow": is_slow(index),
                 "reads": traffic(&issued.reads),
                 "writes": traffic(&issued.writes),
                 "flushes": issued.flushes,
@@ -79,7 +83,8 @@ fn print(io: &Value) {
         io["mount_point"].as_str().unwrap_or_default(),
         io["pid"]
     );
-    let mut table = ui::table(&["member", "device", "", "requests", "bytes", "mean", "sizes from"]);
+    let mut table =
+        ui::table(&["member", "device", "", "requests", "bytes", "mean", "time", "sizes from"]);
     for member in io["members"].as_array().into_iter().flatten() {
         let who = [member["index"].to_string(), member["path"].as_str().unwrap_or("").to_owned()];
         for (key, what) in [("reads", "read"), ("writes", "write")] {
@@ -97,6 +102,7 @@ fn print(io: &Value) {
                 requests.to_string(),
                 size::show(bytes),
                 size::show(Bytes(bytes.checked_div(requests).unwrap_or(0)).get()),
+                t["mean_ms"].as_f64().map_or_else(String::new, |ms| format!("{ms:.2} ms")),
                 sizes.join(", "),
             ]);
         }
@@ -109,9 +115,15 @@ fn print(io: &Value) {
         for (key, what) in rest {
             if member[key] != 0 {
                 let count = member[key].to_string();
-                table.add_row([&who[0], &who[1], what, &count, "", "", ""]);
+                table.add_row([&who[0], &who[1], what, &count, "", "", "", ""]);
             }
         }
     }
     println!("{table}");
+    for member in io["members"].as_array().into_iter().flatten() {
+        if member["slow"] == true {
+            let path = member["path"].as_str().unwrap_or_default();
+            println!("member {} ({path}) is slow beside its peers", member["index"]);
+        }
+    }
 }

@@ -1,9 +1,11 @@
-//! What a device was really asked for: counts and sizes of requests, as they were issued.
+//! What a device was really asked for: counts and sizes of requests, as they were issued, and how
+//! long transfers took.
 
 use std::fmt::{self, Display, Formatter};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use braid_format::{ByteOffset, Bytes};
 
@@ -33,6 +35,8 @@ pub struct IoCounters {
 #[derive(Debug, Default)]
 struct Counter {
     bytes: AtomicU64,
+    ended: AtomicU64,
+    nanos: AtomicU64,
     sizes: [AtomicU64; SIZE_CLASSES],
 }
 
@@ -49,7 +53,13 @@ impl Counter {
     }
     fn now(&self) -> Traffic {
         let sizes = self.sizes.each_ref().map(|n| n.load(Ordering::Relaxed));
-        Traffic { bytes: Bytes(self.bytes.load(Ordering::Relaxed)), sizes }
+        let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Traffic {
+            bytes: Bytes(of(&self.bytes)),
+            sizes,
+            ended: of(&self.ended),
+            nanos: of(&self.nanos),
+        }
     }
 }
 
@@ -62,6 +72,13 @@ impl IoCounters {
     /// A transfer that was issued.
     pub(crate) fn transfer(&self, write: bool, len: usize) {
         (if write { &self.writes } else { &self.reads }).count(len as u64);
+    }
+    /// A transfer has ended, so long after it was issued.
+    pub(crate) fn took(&self, write: bool, time: Duration) {
+        let counter = if write { &self.writes } else { &self.reads };
+        one_more(&counter.ended);
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        counter.nanos.fetch_add(nanos, Ordering::Relaxed);
     }
     /// A flush that was issued.
     pub(crate) fn flush(&self) {
@@ -88,9 +105,18 @@ pub struct Traffic {
     pub bytes: Bytes,
     /// How many of each class of sizes.
     pub sizes: [u64; SIZE_CLASSES],
+    /// How many have ended whose time is known.
+    pub ended: u64,
+    /// How long these took together, in nanoseconds. Over a stretch of time, divided by it: how
+    /// many were under way on average.
+    pub nanos: u64,
 }
 
 impl Traffic {
+    /// How long one took on average; nothing when none is known.
+    pub fn latency(&self) -> Option<Duration> {
+        self.nanos.checked_div(self.ended).map(Duration::from_nanos)
+    }
     /// How many there were.
     pub fn requests(&self) -> u64 {
         self.sizes.iter().sum()
@@ -106,7 +132,12 @@ impl Traffic {
     }
     fn each(&self, other: &Self, f: impl Fn(u64, u64) -> u64) -> Self {
         let sizes = std::array::from_fn(|i| f(self.sizes[i], other.sizes[i]));
-        Self { bytes: Bytes(f(self.bytes.0, other.bytes.0)), sizes }
+        Self {
+            bytes: Bytes(f(self.bytes.0, other.bytes.0)),
+            sizes,
+            ended: f(self.ended, other.ended),
+            nanos: f(self.nanos, other.nanos),
+        }
     }
 }
 
@@ -199,11 +230,17 @@ impl Device for CountedDevice {
     }
     fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         self.counters.transfer(false, buf.len());
-        self.inner.read(at, buf)
+        let begun = Instant::now();
+        let result = self.inner.read(at, buf);
+        self.counters.took(false, begun.elapsed());
+        result
     }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
         self.counters.transfer(true, buf.len());
-        self.inner.write(at, buf)
+        let begun = Instant::now();
+        let result = self.inner.write(at, buf);
+        self.counters.took(true, begun.elapsed());
+        result
     }
     fn flush(&self) -> Result<(), DeviceError> {
         self.counters.flush();
@@ -306,6 +343,10 @@ mod tests {
             assert_eq!((issued.reads.requests(), issued.writes.requests()), (5, 4), "{name}");
             let bytes = (1 << 20) + 65536 + 4096;
             assert_eq!((issued.reads.bytes.0, issued.writes.bytes.0), (bytes + 4096, bytes));
+            // Modelled disks have a time of their own, which only their methods wait for.
+            let known = if *name == "model" { (2, 1) } else { (5, 4) };
+            assert_eq!((issued.reads.ended, issued.writes.ended), known, "{name}");
+            assert!(issued.reads.latency().is_some_and(|l| l < Duration::from_hours(1)));
             let classes: Vec<_> = issued.reads.classes().map(|(b, n)| (b.0, n)).collect();
             assert_eq!(classes, [(512, 1), (4096, 2), (65536, 1), (524_288, 1)], "{name}");
             assert_eq!((issued.flushes, issued.compare_and_writes), (2, 1), "{name}");

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use braid_format::{ByteOffset, Bytes};
 
@@ -40,6 +41,7 @@ struct Pending {
     parts: Vec<Part>,
     /// Transfers not done.
     left: usize,
+    begun: Instant,
     result: Result<(), DeviceError>,
 }
 
@@ -126,7 +128,15 @@ impl IoQueue {
         assert_eq!(total, buf.len() as u64, "the parts' lengths add up to the buffer's");
         let mut list = self.lists.pop().unwrap_or_default();
         list.extend_from_slice(parts);
-        let request = Pending { token, buf, write, parts: list, left: 0, result: Ok(()) };
+        let request = Pending {
+            token,
+            buf,
+            write,
+            parts: list,
+            left: 0,
+            begun: Instant::now(),
+            result: Ok(()),
+        };
         let slot = if let Some(slot) = self.free.pop() {
             self.pending[slot as usize] = Some(request);
             slot
@@ -219,6 +229,9 @@ impl IoQueue {
             let place = &mut pending[slot as usize];
             let Some(request) = place else { return };
             request.left -= 1;
+            if let Some(counters) = request.parts[part as usize].device.counters() {
+                counters.took(request.write, request.begun.elapsed());
+            }
             if let (Err(e), Ok(())) = (result, &request.result) {
                 let p = &request.parts[part as usize];
                 let operation = if request.write { "write" } else { "read" };

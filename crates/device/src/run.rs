@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use braid_format::{ByteOffset, Bytes};
 
@@ -144,6 +145,7 @@ impl Drop for Landing<'_> {
 
 pub(crate) fn run_on(flight: &mut Flight, requests: &mut [Request<'_>]) {
     let flight = Landing(flight);
+    let begun = Instant::now();
     for (owner, r) in (0_u32..).zip(requests.iter_mut()) {
         let Some(target) = r.device.ring_target() else { continue };
         count(r);
@@ -155,10 +157,10 @@ pub(crate) fn run_on(flight: &mut Flight, requests: &mut [Request<'_>]) {
         }
     }
     if flight.0.pending() > 0 {
-        flight.0.reap(Wait::No, |owner, result| settle(requests, owner, result));
+        flight.0.reap(Wait::No, |owner, result| settle(requests, owner, begun, result));
     }
     by_methods(requests.iter_mut().filter(|r| r.device.ring_target().is_none()));
-    flight.0.reap(Wait::All, |owner, result| settle(requests, owner, result));
+    flight.0.reap(Wait::All, |owner, result| settle(requests, owner, begun, result));
 }
 
 fn transfer(
@@ -215,8 +217,11 @@ pub(crate) fn io_error(
     DeviceError::Io { device, operation, at, source: Arc::new(source) }
 }
 
-fn settle(requests: &mut [Request<'_>], owner: u32, result: io::Result<()>) {
+fn settle(requests: &mut [Request<'_>], owner: u32, begun: Instant, result: io::Result<()>) {
     let r = &mut requests[owner as usize];
+    if let (Some(counters), Op::Read(_) | Op::Write(_)) = (r.device.counters(), &r.op) {
+        counters.took(matches!(r.op, Op::Write(_)), begun.elapsed());
+    }
     let operation = match r.op {
         Op::Read(_) => "read",
         Op::Write(_) => "write",

@@ -1,6 +1,6 @@
 //! What a mounted node does for its pool: fills members that have taken a failed one's place, lets
 //! spares step in, moves what stands on a member that leaves, and reads everything now and then
-//! when told to.
+//! when told to. It names members that are slow.
 //!
 //! One thread; one piece of work at a time; filling comes before moving, that before scrubbing. The pool stays in use:
 //! while others read or write, the work takes a quarter of the time at most ([`Pace`]).
@@ -123,8 +123,10 @@ impl Worker {
     }
 
     fn run(&self) {
-        let mut retry = Instant::now();
+        let begun = Instant::now();
+        let mut retry = begun;
         while !self.stopped() {
+            self.watch(begun.elapsed());
             let turn = (self.turn)();
             self.shared.status.lock().turn = turn;
             let anew = self.shared.anew.swap(false, Ordering::AcqRel);
@@ -142,6 +144,21 @@ impl Worker {
             let mut door = self.shared.door.lock();
             if !self.stopped() {
                 self.shared.woken.wait_for(&mut door, BEAT);
+            }
+        }
+    }
+
+    /// Names members that have become slow, or are slow no more. Nothing is done about them: a slow
+    /// member is worth more than none.
+    fn watch(&self, now: Duration) {
+        for n in self.pool.watch(now) {
+            let device = self.pool.devices().get(usize::from(n.member.0)).cloned();
+            let device = device.map_or_else(String::new, |d| d.info().name.clone());
+            let (took, peers) = (n.took, n.peers);
+            if n.slow {
+                tracing::warn!(member = %n.member, device, ?took, ?peers, "a member is slow");
+            } else {
+                tracing::warn!(member = %n.member, device, ?took, ?peers, "a member is slow no more");
             }
         }
     }

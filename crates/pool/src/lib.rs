@@ -36,6 +36,7 @@ pub mod reshape;
 pub mod restore;
 mod scrub;
 mod shared;
+mod slow;
 mod topology;
 mod upkeep;
 
@@ -62,6 +63,7 @@ pub use queue::{PoolOp, PoolQueue};
 pub use reshape::{AddOptions, Added, ChangeError, Destination, Moving, Removed};
 pub use scrub::{NoOracle, Oracle, Scrubbed};
 pub use shared::{EpochTag, HeldRegions, Hold, Others, RegionLocks};
+pub use slow::Noticed;
 pub use upkeep::Progress;
 
 use liveness::HeldBytes;
@@ -198,6 +200,8 @@ pub(crate) struct Inner {
     shared: RwLock<Option<Arc<Shared>>>,
     /// Held by who asks whether the epoch is settled.
     settling: Mutex<()>,
+    /// The members' times.
+    slow: Mutex<slow::Watch>,
 }
 
 /// An open pool. A clone is another handle on the same pool; all methods take `&self` and may be
@@ -231,6 +235,7 @@ impl Pool {
             requests: AtomicU64::new(0),
             shared: RwLock::default(),
             settling: Mutex::default(),
+            slow: Mutex::default(),
         };
         Ok(Self(Arc::new(inner), Arc::default()))
     }
