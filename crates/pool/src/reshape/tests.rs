@@ -22,9 +22,10 @@ pub(crate) struct Content(Vec<u8>);
 impl Content {
     pub fn fill(pool: &Pool, salt: u64) -> Self {
         let size = pool.info().size.to_usize();
-        let bytes: Vec<u8> = (0..size as u64)
-            .map(|i| ((i / 512 * 31 + i % 7 + salt) % 251).to_le_bytes()[0])
-            .collect();
+        let mut bytes = vec![0; size];
+        for (i, sector) in (0_u64..).zip(bytes.chunks_mut(512)) {
+            sector.fill(((i * 31 + salt) % 251).to_le_bytes()[0]);
+        }
         pool.write(ByteOffset(0), &bytes).unwrap();
         Self(bytes)
     }
@@ -39,6 +40,9 @@ impl Content {
     pub fn check(&self, pool: &Pool) {
         let mut back = vec![0; self.0.len()];
         pool.read(ByteOffset(0), &mut back).unwrap();
+        if back == self.0 {
+            return;
+        }
         if let Some(at) = (0..back.len()).find(|i| back[*i] != self.0[*i]) {
             panic!("byte {at} is {} and was {}", back[at], self.0[at]);
         }
