@@ -120,10 +120,24 @@ fn print(io: &Value) {
         }
     }
     println!("{table}");
+    print_slow_members(io);
+}
+
+fn print_slow_members(io: &Value) {
     for member in io["members"].as_array().into_iter().flatten() {
         if member["slow"] == true {
             let path = member["path"].as_str().unwrap_or_default();
             println!("member {} ({path}) is slow beside its peers", member["index"]);
+        }
+    }
+}
+
+/// Names the members that this host's mounts of `pool` find slow; a mount that does not answer says
+/// nothing.
+pub fn print_slow(pool: &str, mounts: &[Mount]) {
+    for mount in mounts.iter().filter(|m| m.pool == pool) {
+        if let Ok(io) = control::io(mount) {
+            print_slow_members(&io);
         }
     }
 }

@@ -47,6 +47,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let paths: Vec<String> = info.members.iter().map(|m| m.path.clone()).collect();
         if args.topology && !args.json {
             topology::print(&label, &paths);
+            issued::print_slow(&info.name, &mounts);
             return Ok(ExitCode::SUCCESS);
         }
         Some((info, braid_fs::inspect(pool)?, topology::as_json(&label, &paths)))

@@ -66,6 +66,11 @@ fn compare<'a>(own: &Traffic, peers: impl Iterator<Item = &'a Traffic>) -> Optio
 }
 
 impl Watch {
+    /// Whether there is something to compare, or to begin with.
+    fn due(&self, now: Duration) -> bool {
+        self.window.as_ref().is_none_or(|(begun, _)| now.saturating_sub(*begun) >= WINDOW)
+    }
+
     /// Compares, if the window is over. `issued` and `peers` are in member order; one that is not in
     /// use has no peers.
     fn look(
@@ -125,6 +130,9 @@ impl Pool {
     /// Compares the members' times, every ten seconds of those that `now` counts (from any
     /// beginning): who has become slow since the call before, or is slow no more.
     pub fn watch(&self, now: Duration) -> Vec<Noticed> {
+        if !self.0.slow.lock().due(now) {
+            return Vec::new();
+        }
         let peers: Vec<Vec<MemberIndex>> = {
             let topology = self.0.topology.read();
             let active = |m: &MemberIndex| topology.state(*m) == MemberState::Active;
