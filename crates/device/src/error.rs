@@ -94,6 +94,18 @@ pub enum DeviceError {
         /// Device.
         device: Arc<str>,
     },
+    /// Locks need a compare-and-write that the device cannot do.
+    #[error(
+        "{device}: compares and writes at most {most} bytes at once; {len} are needed for locks"
+    )]
+    NoCompareAndWrite {
+        /// Device.
+        device: Arc<str>,
+        /// What it can do; 0 if nothing.
+        most: Bytes,
+        /// What is needed.
+        len: Bytes,
+    },
     /// Somebody else's reservation stands in the way: this node was fenced, or never registered.
     #[error("{device}: reserved by others; this node has been fenced")]
     Fenced {

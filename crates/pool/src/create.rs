@@ -4,7 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use braid_device::{AlignedBuf, ByteLockGuard, Device};
+use braid_device::{AlignedBuf, ByteLockGuard, Device, DeviceError};
 use braid_format::label::{DeviceClass, Label, Member, MemberState, NodeKind, TreeNode};
 use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex, StripeUnit};
@@ -237,6 +237,14 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
     let lock_sector = options.lock_sector.unwrap_or(Bytes(4096).max(info.sector));
     if !matches!(lock_sector.0, 512 | 4096) || lock_sector < info.sector {
         return Err(PoolError::BadLockSector { path: path(), sector: info.sector, lock_sector });
+    }
+    let len = options.lock_sector.unwrap_or(info.sector);
+    if let Some(unit) = device.initiator() {
+        let (device, most) = (info.name.as_str().into(), unit.compare_max());
+        if most < len {
+            return Err(DeviceError::NoCompareAndWrite { device, most, len }.into());
+        }
+        unit.try_compare_and_write()?;
     }
     let ends = Label::DATA_AT.0 + Label::TAIL.0;
     let unit = options.stripe_unit.bytes().0;

@@ -299,6 +299,8 @@ fn a_port_that_logs_in_again_ends_its_old_session_and_what_that_had_under_way() 
         std::thread::yield_now();
     }
     let mut new = Initiator::login(&target, "iqn.x:a", 1, &[]);
+    let patience = (0..100).take_while(|_| target.commands() != 0);
+    patience.for_each(|_| std::thread::sleep(Duration::from_millis(10)));
     assert_eq!(target.commands(), 0);
     assert!(old.receive().is_none());
     std::thread::sleep(Duration::from_millis(2500));

@@ -126,6 +126,19 @@ impl IscsiDevice {
         let poisoned = AtomicBool::new(false);
         Ok(Arc::new(Self { info, session, limits, alive, poisoned }))
     }
+    /// Longest compare-and-write that the unit says it can do; 0 if none.
+    pub fn compare_max(&self) -> Bytes {
+        Bytes(self.limits.compare * self.info.sector.get()).min(crate::CAW_MAX)
+    }
+    /// Compares the first sector with itself and writes it: some units say that they can, and cannot.
+    ///
+    /// # Errors
+    /// What the unit said.
+    pub fn try_compare_and_write(&self) -> Result<(), DeviceError> {
+        let mut sector = vec![0; self.info.sector.to_usize()];
+        self.read(ByteOffset(0), &mut sector)?;
+        self.compare_and_write(ByteOffset(0), &sector, &sector).map(|_| ())
+    }
     /// Whether both are one unit, by whatever portals.
     pub fn is_same_unit(&self, other: &Self) -> bool {
         self.limits.id == other.limits.id

@@ -111,8 +111,8 @@ impl Probe<'_> {
                     return Ok(Some(bytes));
                 }
                 Ending { status: ffi::STATUS_CHECK, sense: (6, _), .. } => {}
-                Ending { status: ffi::STATUS_CHECK, sense: (5, _), .. }
-                | Ending { status: ffi::STATUS_CONFLICT, .. } => return Ok(None),
+                // Some targets refuse what they do not know without a reason.
+                Ending { status: ffi::STATUS_CHECK | ffi::STATUS_CONFLICT, .. } => return Ok(None),
                 other => return Err(failed(self.name, "inquiry", other.into())),
             }
         }
@@ -131,7 +131,7 @@ impl Probe<'_> {
         let transfer = u64::from(word(&page, 8)).saturating_mul(sector.get());
         let transfer = if transfer == 0 { PIECE_MAX as u64 } else { transfer };
         let same = u64::from(word(&page, 36)) << 32 | u64::from(word(&page, 40));
-        let knows_same = self.knows(0x93)?;
+        let knows_same = self.knows(0x93)? == Some(true);
         Ok(Limits {
             transfer: Bytes(transfer).to_usize().min(PIECE_MAX),
             compare: u64::from(byte(&page, 5)),
@@ -144,10 +144,11 @@ impl Probe<'_> {
             ..Limits::default()
         })
     }
-    /// Whether the unit says that it knows a command.
-    fn knows(&self, opcode: u8) -> Result<bool, DeviceError> {
+    /// Whether the unit says that it knows a command; `None` if it does not say.
+    fn knows(&self, opcode: u8) -> Result<Option<bool>, DeviceError> {
         let cdb = [0xa3, 0x0c, 1, opcode, 0, 0, 0, 0, 0, 32, 0, 0];
-        Ok(self.ask(&cdb, 32)?.is_some_and(|b| byte(&b, 1) & 7 == 3))
+        let told = self.ask(&cdb, 32)?.map(|b| byte(&b, 1) & 7);
+        Ok(told.filter(|support| matches!(support, 1 | 3)).map(|support| support == 3))
     }
     /// Its world-wide name; by its portal, target and number where it has none.
     fn identity(&self) -> Result<[u8; 16], DeviceError> {
