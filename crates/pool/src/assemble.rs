@@ -1,6 +1,7 @@
 //! Putting a pool together from its members, in whatever order and under whatever names.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use braid_device::Device;
 use braid_format::Epoch;
@@ -43,6 +44,7 @@ impl Pool {
         for (f, verdict) in found.iter().zip(&judgement.verdicts) {
             refuse(f, verdict, &judgement.label)?;
         }
+        let highest = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max().unwrap_or(0);
         let Judgement { mut label, verdicts, missing } = judgement;
         let name = label.name.clone();
         if !missing.is_empty() && !degraded {
@@ -70,6 +72,7 @@ impl Pool {
         let devices: Vec<Arc<dyn Device>> =
             members.iter().zip(&label.members).map(device).collect();
         let pool = Self::open(devices.clone(), label)?;
+        pool.0.attempted.store(highest, Ordering::Release);
         pool.0.topology.write().provisional = !missing.is_empty();
         if missing.is_empty() {
             heal(&members, &devices, &pool.label());

@@ -19,22 +19,22 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use braid_device::{CawOutcome, Device, DeviceError};
-use braid_format::MemberIndex;
 use braid_format::label::{Label, Member};
 use braid_format::lock_record::Life;
 use braid_format::redundancy::RawClaim;
+use braid_format::{Epoch, MemberIndex};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
 use crate::Inner;
 use crate::absent::AbsentDevice;
-use crate::discover::open_member;
 use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::members::{Found, id, judge, own_uuid, write_epoch_on};
 use crate::redundancy::{carriers, rehome};
 use crate::reshape::evacuate::settle;
 use crate::shared::Shared;
+use crate::simulation::Pause;
 use crate::topology::Topology;
 
 /// First and longest pause between two looks at the other nodes.
@@ -100,7 +100,7 @@ impl Inner {
                 continue;
             }
             drop(turn);
-            std::thread::sleep(pause);
+            self.pause(pause, Pause::Free);
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
@@ -133,7 +133,7 @@ impl Inner {
     /// Another node changes the pool just now, or has done so.
     fn give_way(&self) -> Result<(), PoolError> {
         if !self.follow()? {
-            std::thread::sleep(PAUSE_MAX);
+            self.pause(PAUSE_MAX, Pause::Free);
         }
         Ok(())
     }
@@ -168,6 +168,9 @@ impl Inner {
         }
         let next = Topology::new(next, devices).map_err(whole)?.after(&topology);
         let claims = shared.as_ref().map(|s| Claims::take(s, &topology, &next)).transpose()?;
+        let seen = claims.as_ref().map_or(0, |c| c.seen);
+        let next = self.above_attempts(next, seen);
+        self.attempted.store(next.label.epoch.0, Ordering::Release);
         // Before anybody can find the pool by its new members.
         self.held.join(&next);
         write_epoch_on(&next.devices, &next.label, &carriers(&next.label))
@@ -183,6 +186,23 @@ impl Inner {
             shared.others.announce();
         }
         Ok(lost)
+    }
+
+    /// `next`, with a number above those of changes that were broken off: a member that failed on
+    /// the way may carry such a label, and would look as if it had been used since it failed.
+    fn above_attempts(&self, mut next: Topology, seen: u64) -> Topology {
+        let highest = self.attempted.load(Ordering::Acquire).max(seen);
+        let planned = next.label.epoch;
+        if planned.0 > highest {
+            return next;
+        }
+        let mut label = next.label.clone();
+        label.epoch = Epoch(highest.saturating_add(1));
+        for m in label.members.iter_mut().filter(|m| m.state_epoch == planned) {
+            m.state_epoch = label.epoch;
+        }
+        next.relabel(label);
+        next
     }
 
     /// Takes members that failed out of the pool: on return the labels of all others say so,
@@ -235,7 +255,7 @@ impl Inner {
         if id(&label) == id(&before) || label.epoch < before.epoch {
             return Ok(false);
         }
-        let devices = label.members.iter().map(|m| device_of(m, &found)).collect();
+        let devices = label.members.iter().map(|m| self.device_of(m, &found)).collect();
         let next = Topology::new(label, devices)?;
         let mut topology = self.topology.write();
         if id(&topology.label) != id(&before) {
@@ -266,8 +286,36 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// The device of a member of a new epoch: one that is open, or found by its label.
+    fn device_of(&self, member: &Member, open: &[Found]) -> Arc<dyn Device> {
+        let carries = |f: &&Found| f.newest().and_then(own_uuid) == Some(member.uuid);
+        // One that has grown is opened anew.
+        let whole = |f: &&Found| f.device.info().size >= member.device_size;
+        let known = open.iter().find(carries).filter(whole).map(|f| f.device.clone());
+        known.or_else(|| self.open_member(member)).unwrap_or_else(|| {
+            // What is written to it will fail, and take it out again.
+            tracing::error!(
+                path = member.path,
+                "this node does not reach a new member of the pool"
+            );
+            AbsentDevice::of(member)
+        })
+    }
+}
+
 fn moved(topology: &Topology) -> PoolError {
     PoolError::EpochMoved { name: topology.label.name.clone() }
+}
+
+/// Where the member whose device failed stands now: a member that was removed meanwhile has moved
+/// those after it up.
+fn place_now(topology: &Topology, member: MemberIndex, error: &DeviceError) -> MemberIndex {
+    let is = |m: &MemberIndex| {
+        let device = topology.devices.get(usize::from(m.0));
+        device.is_some_and(|d| d.info().name == error.device())
+    };
+    if is(&member) { member } else { topology.members().find(is).unwrap_or(member) }
 }
 
 /// The label of an epoch without the members in `lost`; `None`: they are out already.
@@ -275,6 +323,7 @@ fn without(topology: &Topology, lost: &Lost) -> Result<Option<Label>, PoolError>
     use braid_format::label::MemberState::Failed;
     let mut next = crate::redundancy::next_epoch(&topology.label);
     for (member, error) in lost {
+        let member = &place_now(topology, *member, error);
         // Another request, or node, may have been first.
         if topology.state(*member) == Failed {
             continue;
@@ -295,19 +344,6 @@ fn without(topology: &Topology, lost: &Lost) -> Result<Option<Label>, PoolError>
     Ok(Some(next))
 }
 
-/// The device of a member of a new epoch: one that is open, or found by its label.
-fn device_of(member: &Member, open: &[Found]) -> Arc<dyn Device> {
-    let carries = |f: &&Found| f.newest().and_then(own_uuid) == Some(member.uuid);
-    // One that has grown is opened anew.
-    let whole = |f: &&Found| f.device.info().size >= member.device_size;
-    let known = open.iter().find(carries).filter(whole).map(|f| f.device.clone());
-    known.or_else(|| open_member(member)).unwrap_or_else(|| {
-        // What is written to it will fail, and take it out again.
-        tracing::error!(path = member.path, "this node does not reach a new member of the pool");
-        AbsentDevice::of(member)
-    })
-}
-
 /// Claims of a change, on every member that stays; let go when dropped.
 struct Claims {
     shared: Arc<Shared>,
@@ -315,6 +351,8 @@ struct Claims {
     epoch: u64,
     /// Bytes in a lock sector.
     len: usize,
+    /// The highest epoch on any member, in force or not.
+    seen: u64,
     /// Devices, and what stands there now.
     held: Vec<(Arc<dyn Device>, Vec<u8>)>,
 }
@@ -328,6 +366,7 @@ impl Claims {
             pool: topology.label.pool.into_bytes(),
             epoch: topology.label.epoch.0,
             len: topology.label.lock_sector.to_usize(),
+            seen: 0,
             held: Vec::new(),
         };
         let stays = |i: &usize| {
@@ -348,6 +387,7 @@ impl Claims {
         if id(&now.label) != id(&topology.label) {
             return Err((None, moved(topology)));
         }
+        claims.seen = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max().unwrap_or(0);
         Ok(claims)
     }
 

@@ -36,6 +36,8 @@ pub mod reshape;
 pub mod restore;
 mod scrub;
 mod shared;
+#[doc(hidden)]
+pub mod simulation;
 mod slow;
 mod topology;
 mod upkeep;
@@ -202,6 +204,10 @@ pub(crate) struct Inner {
     settling: Mutex<()>,
     /// The members' times.
     slow: Mutex<slow::Watch>,
+    /// The highest epoch that stands, or may, on any member that this node knows.
+    attempted: AtomicU64,
+    /// In a simulation only.
+    simulated: simulation::Simulated,
 }
 
 /// An open pool. A clone is another handle on the same pool; all methods take `&self` and may be
@@ -236,6 +242,8 @@ impl Pool {
             shared: RwLock::default(),
             settling: Mutex::default(),
             slow: Mutex::default(),
+            attempted: AtomicU64::new(0),
+            simulated: simulation::Simulated::default(),
         };
         Ok(Self(Arc::new(inner), Arc::default()))
     }

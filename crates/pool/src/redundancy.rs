@@ -157,17 +157,17 @@ impl Inner {
             let held = topology.lock(index, vec![range]);
             let exchange = Exchange { at: piece.at.0, expected, new };
             let mut lost = Lost::new();
-            let outcome = exchange.run(&topology, group, &mut lost);
+            // After a crash the copies may differ, as after any write.
+            if let Some(log) = &topology.log {
+                log.intents.note(&topology, log.slot, &[(at.0, at.0 + len.0)], &mut lost)?;
+            }
+            let outcome = exchange.run(&topology, group, again, &mut lost);
             drop(held);
             drop(topology);
             if !lost.is_empty() {
                 self.lose(&lost)?;
             }
             match outcome {
-                // Of the first try, on a copy that then failed.
-                Some(CawOutcome::Mismatch(found)) if again && found == new => {
-                    return Ok(CawOutcome::Written);
-                }
                 Some(outcome) => return Ok(outcome),
                 None => again = true,
             }
@@ -184,13 +184,21 @@ pub(crate) fn rehome(topology: &Topology, lost: &mut Lost) -> Result<(), PoolErr
 }
 
 impl Exchange<'_> {
-    /// On the deciding copy, then on the others; `None` when the deciding copy failed.
-    fn run(&self, topology: &Topology, group: &Group, lost: &mut Lost) -> Option<CawOutcome> {
+    /// On the deciding copy, then on the others; `None` when the deciding copy failed. `again`: it
+    /// did before, and this one may have got the new bytes then, though not all others have.
+    fn run(
+        &self,
+        topology: &Topology,
+        group: &Group,
+        again: bool,
+        lost: &mut Lost,
+    ) -> Option<CawOutcome> {
         let first = topology.copies(group).next()?;
         let (arbiter, place) = group.at(first, self.at);
         let device = topology.device(arbiter);
         match device.compare_and_write(place, self.expected, self.new) {
             Ok(CawOutcome::Written) => {}
+            Ok(CawOutcome::Mismatch(found)) if again && found == self.new => {}
             Ok(mismatch) => return Some(mismatch),
             Err(error) => {
                 lost.push((arbiter, error));

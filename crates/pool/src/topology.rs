@@ -95,6 +95,12 @@ impl Topology {
         self
     }
 
+    /// The same epoch under another number.
+    pub fn relabel(&mut self, label: Label) {
+        self.info = Arc::new(PoolInfo { epoch: label.epoch, ..PoolInfo::clone(&self.info) });
+        self.label = label;
+    }
+
     /// The epoch, as heartbeats name it.
     pub fn tag(&self) -> EpochTag {
         let epoch = u32::try_from(self.label.epoch.0 & u64::from(u32::MAX)).unwrap_or(0);

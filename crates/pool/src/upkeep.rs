@@ -13,14 +13,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_device::{Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
-use braid_format::{Bytes, MemberIndex};
+use braid_format::{Bytes, Epoch, MemberIndex};
 use parking_lot::Mutex;
+use uuid::Uuid;
 
 use crate::Pool;
 use crate::create::{Hint, admit, member_of};
 use crate::error::PoolError;
 use crate::group::repair::{Span, fill};
 use crate::redundancy::next_epoch;
+use crate::topology::Topology;
 
 /// Bytes of a column filled at a time, about.
 const CHUNK: u64 = 1 << 20;
@@ -54,6 +56,22 @@ pub(crate) fn fits(device: &Arc<dyn Device>, old: &Member) -> Result<Member, Poo
     Ok(new)
 }
 
+/// A device that is being filled, and since when: another may take its place meanwhile.
+type Filled = (Uuid, Epoch);
+
+fn filled(member: &Member) -> Filled {
+    (member.uuid, member.state_epoch)
+}
+
+/// Whether the member is to be filled, and is the one that was.
+fn still_filled(topology: &Topology, member: MemberIndex, who: Filled) -> Result<(), PoolError> {
+    let now = topology.label.members.get(usize::from(member.0)).map(filled);
+    if topology.state(member) == MemberState::Rebuilding && now == Some(who) {
+        return Ok(());
+    }
+    Err(PoolError::NoSuchMember { member })
+}
+
 impl Pool {
     /// Takes a member out of the pool, as if it had failed.
     ///
@@ -80,8 +98,9 @@ impl Pool {
             let name = topology.label.name.clone();
             return Err(PoolError::TooManyLost { name, can_lose, lost });
         }
+        let device = topology.device(member).info().name.as_str().into();
         drop(topology);
-        self.0.lose(&vec![(member, DeviceError::TakenOut { device: name.into() })])
+        self.0.lose(&vec![(member, DeviceError::TakenOut { device })])
     }
 
     /// Adds a device that will step in for the next member that fails.
@@ -219,7 +238,7 @@ impl Pool {
         member: MemberIndex,
         pace: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<bool, PoolError> {
-        let spans = self.spans_of(member);
+        let (who, spans) = self.spans_of(member)?;
         let total = Bytes(spans.iter().map(|s| s.2 - s.1).sum());
         let done = AtomicU64::new(0);
         let next = AtomicU64::new(0);
@@ -229,7 +248,7 @@ impl Pool {
             while !stopped.load(Ordering::Relaxed) {
                 let i = Bytes(next.fetch_add(1, Ordering::Relaxed)).to_usize();
                 let Some(span) = spans.get(i) else { return };
-                if let Err(e) = self.fill_span(*span, member) {
+                if let Err(e) = self.fill_span(*span, (member, who)) {
                     error.lock().get_or_insert(e);
                     stopped.store(true, Ordering::Relaxed);
                     return;
@@ -241,28 +260,25 @@ impl Pool {
                 }
             }
         };
-        std::thread::scope(|s| {
-            let crew: Vec<_> = (0..CREW).map(|_| s.spawn(work)).collect();
-            // A panic there has been reported there, and leaves the member as it is.
-            for thread in crew {
-                if thread.join().is_err() {
-                    stopped.store(true, Ordering::Relaxed);
-                }
-            }
-        });
+        // A panic there has been reported there, and leaves the member as it is.
+        if !self.0.together(CREW, work) {
+            stopped.store(true, Ordering::Relaxed);
+        }
         if let Some(error) = error.into_inner() {
             return Err(error);
         }
         if stopped.into_inner() {
             return Ok(false);
         }
-        self.finish_rebuild(member)?;
+        self.finish_rebuild((member, who))?;
         Ok(true)
     }
 
-    /// What `member` holds, in chunks.
-    fn spans_of(&self, member: MemberIndex) -> Vec<Span> {
+    /// Who `member` is, and what it holds, in chunks.
+    fn spans_of(&self, member: MemberIndex) -> Result<(Filled, Vec<Span>), PoolError> {
         let topology = self.0.topology.read();
+        let who = topology.label.members.get(usize::from(member.0));
+        let who = who.map(filled).ok_or(PoolError::NoSuchMember { member })?;
         let mut spans = Vec::new();
         for (index, group) in (0_u16..).zip(topology.map.groups()) {
             if !group.members().any(|m| m == member) {
@@ -280,16 +296,14 @@ impl Pool {
                 at = end;
             }
         }
-        spans
+        Ok((who, spans))
     }
 
-    fn fill_span(&self, span: Span, member: MemberIndex) -> Result<(), PoolError> {
+    fn fill_span(&self, span: Span, (member, who): (MemberIndex, Filled)) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
         let _held = self.0.hold_spans(&[span])?;
         let topology = self.0.enter()?;
-        if topology.state(member) != MemberState::Rebuilding {
-            return Err(PoolError::NoSuchMember { member });
-        }
+        still_filled(&topology, member, who)?;
         let filled = fill(&topology, span, member, self.0.shared().is_some());
         drop(topology);
         if let Err(error) = filled? {
@@ -299,16 +313,14 @@ impl Pool {
         Ok(())
     }
 
-    fn finish_rebuild(&self, member: MemberIndex) -> Result<(), PoolError> {
+    fn finish_rebuild(&self, whom: (MemberIndex, Filled)) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        self.0.changing(|| self.try_finish_rebuild(member))
+        self.0.changing(|| self.try_finish_rebuild(whom))
     }
 
-    fn try_finish_rebuild(&self, member: MemberIndex) -> Result<(), PoolError> {
+    fn try_finish_rebuild(&self, (member, who): (MemberIndex, Filled)) -> Result<(), PoolError> {
         let topology = self.0.topology.write();
-        if topology.state(member) != MemberState::Rebuilding {
-            return Err(PoolError::NoSuchMember { member });
-        }
+        still_filled(&topology, member, who)?;
         topology.device(member).flush()?;
         let mut next = next_epoch(&topology.label);
         if let Some(m) = next.members.get_mut(usize::from(member.0)) {

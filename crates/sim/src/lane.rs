@@ -114,7 +114,7 @@ impl<T> Drop for Lane<T> {
     }
 }
 
-fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     format!("panic: {}", text.unwrap_or("without a text"))

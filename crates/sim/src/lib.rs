@@ -73,12 +73,14 @@ mod locks;
 mod model;
 mod node;
 mod random;
+mod volume;
 mod work;
 mod world;
 
 use std::time::Duration;
 
 pub use random::Random;
+pub use volume::{VolumeFailure, VolumeReport, run_volume};
 pub use world::{Failure, Report};
 
 /// How much goes wrong, and for how long.

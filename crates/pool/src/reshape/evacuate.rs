@@ -273,14 +273,10 @@ impl Pool {
                 }
             }
         };
-        std::thread::scope(|s| {
-            let crew: Vec<_> = (0..CREW).map(|_| s.spawn(work)).collect();
-            for thread in crew {
-                if thread.join().is_err() {
-                    stopped.store(true, Ordering::Relaxed);
-                }
-            }
-        });
+        // A panic there has been reported there, and leaves the member as it is.
+        if !self.0.together(CREW, work) {
+            stopped.store(true, Ordering::Relaxed);
+        }
         if let Some(failure) = twin.broken() {
             self.give_up(&twin)?;
             return Err(failure.clone().into());

@@ -1,0 +1,76 @@
+//! What a simulation decides instead of chance: for `braid-sim`, nobody else.
+//!
+//! A run from a seed must be the same each time. So nothing of a pool may depend on threads of its
+//! own or on how long a pause is, and devices are found where the simulation has them.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use braid_device::Device;
+use braid_format::label::Member;
+
+use crate::{Inner, Pool, discover};
+
+/// Where a pause is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    /// The thread holds nothing of the pool: other threads of its node may change the epoch.
+    Free,
+    /// A request is under way.
+    Inside,
+}
+
+/// What a simulation does for a pool.
+pub trait Simulation: Send + Sync {
+    /// Instead of sleeping.
+    fn pause(&self, pause: Pause);
+    /// The device of a member that another node has let in.
+    fn open(&self, member: &Member) -> Option<Arc<dyn Device>>;
+}
+
+/// Set at most once, before the pool is used.
+#[derive(Default)]
+pub(crate) struct Simulated(OnceLock<Arc<dyn Simulation>>);
+
+impl std::fmt::Debug for Simulated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Simulated").field(&self.0.get().is_some()).finish()
+    }
+}
+
+/// From now on `pool` does all in the threads that call it, and sleeps nowhere.
+pub fn simulate(pool: &Pool, simulation: Arc<dyn Simulation>) {
+    pool.0.simulated.0.set(simulation).ok();
+}
+
+impl Inner {
+    /// Waits a little.
+    pub(crate) fn pause(&self, length: Duration, pause: Pause) {
+        match self.simulated.0.get() {
+            Some(simulation) => simulation.pause(pause),
+            None => std::thread::sleep(length),
+        }
+    }
+
+    /// The device of a member that another node has let in.
+    pub(crate) fn open_member(&self, member: &Member) -> Option<Arc<dyn Device>> {
+        match self.simulated.0.get() {
+            Some(simulation) => simulation.open(member),
+            None => discover::open_member(member),
+        }
+    }
+
+    /// Runs `work` in `crew` threads until all have ended; `false`: one has panicked.
+    pub(crate) fn together(&self, crew: usize, work: impl Fn() + Sync) -> bool {
+        if self.simulated.0.get().is_some() {
+            work();
+            return true;
+        }
+        std::thread::scope(|s| {
+            let crew: Vec<_> = (0..crew).map(|_| s.spawn(&work)).collect();
+            // A panic has been reported in its thread.
+            let ends: Vec<bool> = crew.into_iter().map(|t| t.join().is_ok()).collect();
+            ends.into_iter().all(|whole| whole)
+        })
+    }
+}

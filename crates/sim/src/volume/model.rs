@@ -1,0 +1,170 @@
+//! What every sector may hold.
+
+use std::collections::BTreeMap;
+
+/// Bytes in a sector.
+pub(super) const SECTOR: usize = 512;
+
+/// What a sector holds: 0 for zeros, the number of the write, or of anything else a hash with the
+/// highest bit set.
+pub(super) type Value = u64;
+
+/// The content that write `value` gives to `sector`.
+pub(super) fn content(sector: u64, value: Value) -> [u8; SECTOR] {
+    let mut bytes = [0; SECTOR];
+    for (i, b) in (0_u64..).zip(bytes.chunks_exact_mut(16)) {
+        b[..8].copy_from_slice(&(sector * 31 + i + 1).to_le_bytes());
+        b[8..].copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
+}
+
+/// Which write `bytes`, read from `sector`, are.
+pub(super) fn value_of(sector: u64, bytes: &[u8]) -> Value {
+    if bytes.iter().all(|b| *b == 0) {
+        return 0;
+    }
+    let number = bytes.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+    if let Some(value) = number.filter(|v| *v != 0 && bytes == content(sector, *v)) {
+        return value;
+    }
+    let hash = |h: u64, b: &u8| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, hash) | 1 << 63
+}
+
+/// A write of a sector.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    value: Value,
+    began: u64,
+    /// `None`: it has not ended, or failed.
+    acknowledged: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Sector {
+    /// What was there at the last flush.
+    stable: Vec<Value>,
+    /// What was written since, in order.
+    fresh: Vec<Entry>,
+}
+
+impl Sector {
+    /// What it may hold at some moment from `from` to `to`.
+    fn during(&self, from: u64, to: u64) -> Vec<Value> {
+        let settled = |e: &Entry| e.acknowledged.is_some_and(|at| at <= from);
+        let base = self.fresh.iter().rposition(settled);
+        let mut all = if base.is_some() { Vec::new() } else { self.stable.clone() };
+        let later = self.fresh.iter().skip(base.unwrap_or(0));
+        all.extend(later.filter(|e| e.began <= to).map(|e| e.value));
+        all
+    }
+}
+
+/// The reference.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    clock: u64,
+    sectors: BTreeMap<u64, Sector>,
+}
+
+impl Model {
+    /// The time; no two are the same.
+    pub fn now(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// A write begins.
+    pub fn begin(&mut self, at: u64, len: u64, value: Value) {
+        let began = self.now();
+        for s in at..at + len {
+            let sector = self
+                .sectors
+                .entry(s)
+                .or_insert_with(|| Sector { stable: vec![0], fresh: Vec::new() });
+            sector.fresh.push(Entry { value, began, acknowledged: None });
+        }
+    }
+
+    /// It has not happened.
+    pub fn withdraw(&mut self, at: u64, len: u64, value: Value) {
+        for (_, sector) in self.sectors.range_mut(at..at + len) {
+            sector.fresh.retain(|e| e.value != value);
+        }
+    }
+
+    /// It has succeeded.
+    pub fn acknowledge(&mut self, at: u64, len: u64, value: Value) {
+        let now = self.now();
+        for (_, sector) in self.sectors.range_mut(at..at + len) {
+            for e in sector.fresh.iter_mut().filter(|e| e.value == value) {
+                e.acknowledged = Some(now);
+            }
+        }
+    }
+
+    /// A flush that began at `from` has succeeded.
+    pub fn flushed(&mut self, from: u64) {
+        for sector in self.sectors.values_mut() {
+            // What may have stood there then, and what has come since.
+            let stable = sector.during(from, from);
+            let settled = |e: &Entry| e.acknowledged.is_some_and(|at| at <= from);
+            if let Some(last) = sector.fresh.iter().rposition(settled) {
+                sector.fresh.drain(..=last);
+            }
+            if !stable.is_empty() {
+                sector.stable = stable;
+            }
+        }
+    }
+
+    /// Whether `sector` may be read as `value` by a read that began at `from` and ends now.
+    pub fn may_read(&self, sector: u64, value: Value, from: u64) -> bool {
+        self.sectors
+            .get(&sector)
+            .map_or(value == 0, |s| s.during(from, self.clock).contains(&value))
+    }
+
+    /// Whether a write of it has not ended well.
+    pub fn is_open(&self, sector: u64) -> bool {
+        let open = |s: &Sector| s.fresh.iter().any(|e| e.acknowledged.is_none());
+        self.sectors.get(&sector).is_some_and(open)
+    }
+
+    /// Whether `sector` may hold `value` after a power cut.
+    pub fn may_survive(&self, sector: u64, value: Value) -> bool {
+        self.sectors.get(&sector).map_or(value == 0, |s| {
+            s.stable.contains(&value) || s.fresh.iter().any(|e| e.value == value)
+        })
+    }
+
+    /// Whether it was written since the last flush.
+    pub fn is_fresh(&self, sector: u64) -> bool {
+        self.sectors.get(&sector).is_some_and(|s| !s.fresh.is_empty())
+    }
+
+    /// It holds `value`, for good.
+    pub fn settle(&mut self, sector: u64, value: Value) {
+        if let Some(s) = self.sectors.get_mut(&sector) {
+            *s = Sector { stable: vec![value], fresh: Vec::new() };
+        }
+    }
+
+    /// What is known of it, for messages.
+    pub fn say(&self, sector: u64) -> String {
+        format!("{:?}", self.sectors.get(&sector))
+    }
+
+    /// Runs of sectors that were written, no longer than `most`.
+    pub fn runs(&self, most: u64) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for s in self.sectors.keys() {
+            match runs.last_mut() {
+                Some((at, len)) if *at + *len == *s && *len < most => *len += 1,
+                _ => runs.push((*s, 1)),
+            }
+        }
+        runs
+    }
+}

@@ -1,0 +1,137 @@
+//! Comparing the pool with the reference.
+
+use std::sync::Arc;
+
+use braid_format::label::MemberState;
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+use braid_pool::{NoOracle, Oracle, Place, Pool};
+
+use super::model::{SECTOR, value_of};
+use super::world::{State, World};
+
+const SECTOR_BYTES: u64 = SECTOR as u64;
+/// Sectors compared at a time.
+const RUN: u64 = 2048;
+/// Bytes of the places that are changed by compare-and-write.
+pub(super) const LOCKS: u64 = 16 << 10;
+
+/// Whether a byte stands on a parity group that is not whole.
+fn degraded_parity(pool: &Pool, at: u64) -> bool {
+    let map = pool.map();
+    let Some(piece) = map.pieces(ByteOffset(at), Bytes(1)).next() else { return false };
+    let Place::Group(index) = piece.place else { return false };
+    let Some(group) = map.groups().get(usize::from(index)) else { return false };
+    let states = pool.member_states();
+    let whole = |m: MemberIndex| {
+        let of = states.iter().find(|s| s.0 == m).map(|s| s.1);
+        matches!(of, Some(MemberState::Active | MemberState::Leaving))
+    };
+    group.row_len().is_some() && !group.members().all(whole)
+}
+
+/// Where locks stand: on a mirror, or on bare members.
+pub(super) fn lock_area(pool: &Pool) -> Option<u64> {
+    let (info, map) = (pool.info(), pool.map());
+    let starts = info.subpools.iter().map(|s| s.start.0);
+    let good = |at: &u64| {
+        map.pieces(ByteOffset(*at), Bytes(LOCKS)).all(|p| match p.place {
+            Place::Member(_) => true,
+            Place::Group(g) => {
+                map.groups().get(usize::from(g)).is_some_and(|g| g.row_len().is_none())
+            }
+        })
+    };
+    starts.filter(|at| at % LOCKS == 0).find(good)
+}
+
+/// Compares what a read that began at `from` has given.
+pub(super) fn compare(state: &mut State, pool: &Pool, at: u64, bytes: &[u8], from: u64) {
+    state.report.reads += 1;
+    for (sector, bytes) in (at..).zip(bytes.chunks(SECTOR)) {
+        let value = value_of(sector, bytes);
+        if state.model.may_read(sector, value, from) {
+            continue;
+        }
+        // A write that has not ended, of a row without a member: neither old nor new.
+        if state.model.is_open(sector) && degraded_parity(pool, sector * SECTOR_BYTES) {
+            continue;
+        }
+        let said = state.model.say(sector);
+        return state.fail(format!("sector {sector} reads as {value:#x}: {said}"));
+    }
+}
+
+/// Reads everything that was ever written. After a `crash` it is what is durable, and the
+/// reference takes it as it is.
+pub(super) fn verify(world: &Arc<World>, me: usize, pool: &Pool, crash: bool) {
+    let runs = world.state().model.runs(RUN);
+    for (at, len) in runs {
+        let mut bytes = vec![0; Bytes(len * SECTOR_BYTES).to_usize()];
+        let from = world.state().model.now();
+        let read = pool.read(ByteOffset(at * SECTOR_BYTES), &mut bytes);
+        let mut state = world.state();
+        if state.has_ended(me) {
+            return;
+        }
+        if let Err(error) = read {
+            return state.fail(format!("sectors {at}+{len} cannot be read: {error}"));
+        }
+        if !crash {
+            compare(&mut state, pool, at, &bytes, from);
+            continue;
+        }
+        let whole: Vec<u64> =
+            (at..).zip(bytes.chunks(SECTOR)).map(|(s, b)| value_of(s, b)).collect();
+        for (sector, value) in (at..).zip(whole) {
+            let loose =
+                || state.model.is_fresh(sector) && degraded_parity(pool, sector * SECTOR_BYTES);
+            if !state.model.may_survive(sector, value) && !loose() {
+                let said = state.model.say(sector);
+                return state
+                    .fail(format!("after the crash sector {sector} is {value:#x}: {said}"));
+            }
+            state.model.settle(sector, value);
+        }
+    }
+}
+
+/// Knows every sector by the reference.
+struct Knows<'a>(&'a World);
+
+impl Oracle for Knows<'_> {
+    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
+        let mut state = self.0.state();
+        let from = state.model.now();
+        let first = at.0 / SECTOR_BYTES;
+        let mut sectors = (first..).zip(bytes.chunks(SECTOR));
+        Some(sectors.all(|(s, b)| state.model.may_read(s, value_of(s, b), from)))
+    }
+}
+
+/// Scrubs all. `rotten`: there is something to heal, and the reference says what is right.
+pub(super) fn scrub(world: &Arc<World>, me: usize, pool: &Pool, rotten: bool) {
+    let faults = world.state().report.faults;
+    let before = world.state().suspects().is_empty();
+    let pace = &mut |_, _: &_| true;
+    let scrubbed =
+        if rotten { pool.scrub(&Knows(world), pace) } else { pool.scrub(&NoOracle, pace) };
+    let mut state = world.state();
+    if state.has_ended(me) {
+        return;
+    }
+    let aborted = state.nodes.get(me).is_some_and(|n| n.aborted);
+    let quiet = before && faults == state.report.faults;
+    let clean = quiet && state.suspects().is_empty();
+    match scrubbed {
+        Err(error) if clean && !aborted => state.fail(format!("scrub: {error}")),
+        Ok(s) if s.undecided.0 != 0 && clean => {
+            let places: Vec<u64> = s.places.iter().take(4).map(|p| p.0).collect();
+            state.fail(format!("copies or parity differ at {places:?}: {s:?}"));
+        }
+        Ok(s) if s.healed.0 != 0 && clean && !rotten => {
+            state.fail(format!("copies or parity differed: {s:?}"));
+        }
+        Ok(s) if s.healed.0 == 0 && rotten => state.fail(format!("rot was not found: {s:?}")),
+        _ => {}
+    }
+}
