@@ -138,6 +138,7 @@ impl DeviceError {
             | Self::Empty { device, .. }
             | Self::InUse { device, .. }
             | Self::TakenOut { device }
+            | Self::Fenced { device, .. }
             | Self::Injected { device, .. } => device,
         }
     }

@@ -10,7 +10,7 @@ fn seeds() -> std::ops::Range<u64> {
     let chosen = std::env::var("BRAID_SIM_VOLUMES").ok();
     let range = chosen.as_deref().and_then(|s| s.split_once(".."));
     let parse = |(a, b): (&str, &str)| Some(a.parse().ok()?..b.parse().ok()?);
-    range.and_then(parse).unwrap_or(0..150)
+    range.and_then(parse).unwrap_or(0..120)
 }
 
 #[test]
