@@ -139,6 +139,7 @@ impl DeviceError {
             | Self::InUse { device, .. }
             | Self::TakenOut { device }
             | Self::Fenced { device, .. }
+            | Self::NoCompareAndWrite { device, .. }
             | Self::Injected { device, .. } => device,
         }
     }
