@@ -12,6 +12,7 @@ use crate::absent::AbsentDevice;
 use crate::error::PoolError;
 use crate::members::{Found, Judgement, Verdict, judge, write_copies};
 use crate::redundancy::next_epoch;
+use crate::reshape::evacuate::settle;
 
 /// Byte of member 0's liveness locks that a writer of labels holds.
 pub const LABEL_LOCK_BYTE: u64 = 0;
@@ -66,6 +67,8 @@ impl Pool {
                 m.state_epoch = Epoch(label.epoch.0.saturating_add(1));
             }
         }
+        // A move that has lost one side has ended, as it would have with the pool in use.
+        settle(&mut label);
         let device = |(found, member): (&Option<Found>, &Member)| {
             found.as_ref().map_or_else(|| AbsentDevice::of(member), |f| f.device.clone())
         };

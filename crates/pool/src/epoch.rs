@@ -41,6 +41,9 @@ use crate::topology::Topology;
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
+/// Times that a claim is let go, if that fails.
+const RELEASES: u32 = 3;
+
 /// Why an epoch was not put in force; by which member, if one failed.
 type Refused = (Option<MemberIndex>, PoolError);
 
@@ -423,8 +426,15 @@ impl Claims {
 impl Drop for Claims {
     fn drop(&mut self) {
         for (device, mine) in &self.held {
-            // One that stays claimed by this life is this life's to take again.
-            if let Err(error) = device.compare_and_write(RawClaim::AT, mine, &self.sector(None)) {
+            // While it stays this node alone can change the pool: one failure is not the end.
+            let free = self.sector(None);
+            let mut left = device.compare_and_write(RawClaim::AT, mine, &free);
+            for _ in 1..RELEASES {
+                if left.is_err() {
+                    left = device.compare_and_write(RawClaim::AT, mine, &free);
+                }
+            }
+            if let Err(error) = left {
                 tracing::warn!(%error, "the claim of a change stays");
             }
         }

@@ -370,7 +370,10 @@ fn end(node: &Node) {
     let mut state = world.state();
     match left {
         Ok(()) => {
-            state.model.flushed(from);
+            // Without redundancy there is no log to end, and nothing is flushed for it.
+            if node.pool.info().redundant {
+                state.model.flushed(from);
+            }
             state.tell(format!("node {me} leaves"));
             if let Some(n) = state.nodes.get_mut(me) {
                 (n.joined, n.unrecovered) = (false, false);

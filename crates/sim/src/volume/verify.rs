@@ -15,8 +15,9 @@ const RUN: u64 = 2048;
 /// Bytes of the places that are changed by compare-and-write.
 pub(super) const LOCKS: u64 = 16 << 10;
 
-/// Whether a byte stands on a parity group that is not whole.
-fn degraded_parity(pool: &Pool, at: u64) -> bool {
+/// Whether a byte stands on a parity group that is not whole, known or not.
+fn degraded_parity(state: &State, pool: &Pool, at: u64) -> bool {
+    let (info, suspects) = (pool.info(), state.suspects());
     let map = pool.map();
     let Some(piece) = map.pieces(ByteOffset(at), Bytes(1)).next() else { return false };
     let Place::Group(index) = piece.place else { return false };
@@ -24,7 +25,9 @@ fn degraded_parity(pool: &Pool, at: u64) -> bool {
     let states = pool.member_states();
     let whole = |m: MemberIndex| {
         let of = states.iter().find(|s| s.0 == m).map(|s| s.1);
-        matches!(of, Some(MemberState::Active | MemberState::Leaving))
+        let doubtful =
+            info.members.get(usize::from(m.0)).is_none_or(|m| suspects.contains(&m.path));
+        !doubtful && matches!(of, Some(MemberState::Active | MemberState::Leaving))
     };
     group.row_len().is_some() && !group.members().all(whole)
 }
@@ -53,7 +56,7 @@ pub(super) fn compare(state: &mut State, pool: &Pool, at: u64, bytes: &[u8], fro
             continue;
         }
         // A write that has not ended, of a row without a member: neither old nor new.
-        if state.model.is_open(sector) && degraded_parity(pool, sector * SECTOR_BYTES) {
+        if state.model.is_open(sector) && degraded_parity(state, pool, sector * SECTOR_BYTES) {
             continue;
         }
         let said = state.model.say(sector);
@@ -83,8 +86,9 @@ pub(super) fn verify(world: &Arc<World>, me: usize, pool: &Pool, crash: bool) {
         let whole: Vec<u64> =
             (at..).zip(bytes.chunks(SECTOR)).map(|(s, b)| value_of(s, b)).collect();
         for (sector, value) in (at..).zip(whole) {
-            let loose =
-                || state.model.is_fresh(sector) && degraded_parity(pool, sector * SECTOR_BYTES);
+            let loose = || {
+                state.model.is_fresh(sector) && degraded_parity(&state, pool, sector * SECTOR_BYTES)
+            };
             if !state.model.may_survive(sector, value) && !loose() {
                 let said = state.model.say(sector);
                 return state
