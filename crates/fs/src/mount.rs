@@ -267,11 +267,13 @@ impl Mounted {
         to_core.core.set(Arc::downgrade(&core)).ok();
         membership.attach(&locks)?;
         if let Some(cluster) = &core.cluster {
-            let volume = Arc::downgrade(&core.volume);
+            let on = Arc::downgrade(&core);
             cluster.on_epoch(Box::new(move || {
-                let known = volume.upgrade().map_or(Ok(false), |v| v.refresh());
-                if let Err(error) = known {
-                    tracing::error!(%error, "what was added to the file system is not known here");
+                // Others use what was added from now on, and this node would take it for damage.
+                if let Some(core) = on.upgrade()
+                    && let Err(error) = core.volume.refresh()
+                {
+                    core.withdraw(&error);
                 }
             }));
         }

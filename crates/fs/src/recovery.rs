@@ -90,6 +90,8 @@ impl Recoverer {
         if let Some(core) = &core {
             core.membership.mark_replayed(dead);
         }
+        // It may have been adding to the file system.
+        volume.refresh().map_err(late)?;
         inspect(volume, dead.slot).map_err(late)?;
         let Some(core) = core else { return Ok(()) };
         let done = crate::alloc::reclaim(volume, &core.meta, &core.locks, dead.slot)

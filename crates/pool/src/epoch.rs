@@ -29,7 +29,7 @@ use uuid::Uuid;
 use crate::Inner;
 use crate::absent::AbsentDevice;
 use crate::error::PoolError;
-use crate::group::engine::Lost;
+use crate::group::engine::{Lost, Named};
 use crate::members::{Found, id, judge, own_uuid, write_epoch_on};
 use crate::redundancy::{carriers, rehome};
 use crate::reshape::evacuate::settle;
@@ -45,7 +45,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 const RELEASES: u32 = 3;
 
 /// Why an epoch was not put in force; by which member, if one failed.
-type Refused = (Option<MemberIndex>, PoolError);
+type Refused = (Option<Uuid>, PoolError);
 
 impl Inner {
     /// The epoch in use, settled: for everything that changes the pool.
@@ -163,7 +163,7 @@ impl Inner {
         mut topology: RwLockWriteGuard<'_, Topology>,
         next: Label,
         devices: Vec<Arc<dyn Device>>,
-    ) -> Result<Lost, Refused> {
+    ) -> Result<Named, Refused> {
         let whole = |e| (None, e);
         let shared = self.shared();
         if !topology.settled.load(Ordering::Acquire) {
@@ -177,13 +177,14 @@ impl Inner {
         // Before anybody can find the pool by its new members.
         self.held.join(&next);
         write_epoch_on(&next.devices, &next.label, &carriers(&next.label))
-            .map_err(|(m, e)| (Some(m), e))?;
+            .map_err(|(m, e)| (next.uuid(m), e))?;
         next.settled.store(shared.is_none(), Ordering::Release);
         *topology = next;
         drop(claims);
         self.held.part(&topology);
         let mut lost = Lost::new();
         rehome(&topology, &mut lost).map_err(whole)?;
+        let lost = topology.named(&lost);
         drop(topology);
         if let Some(shared) = shared {
             shared.others.announce();
@@ -214,7 +215,7 @@ impl Inner {
     /// # Errors
     /// The failure of the member that cannot be spared, or what kept the labels from being
     /// written; the pool then goes on as it was.
-    pub fn lose(&self, lost: &Lost) -> Result<(), PoolError> {
+    pub fn lose(&self, lost: &Named) -> Result<(), PoolError> {
         let mut lost = lost.clone();
         loop {
             let topology = self.enter_alone()?;
@@ -311,34 +312,25 @@ fn moved(topology: &Topology) -> PoolError {
     PoolError::EpochMoved { name: topology.label.name.clone() }
 }
 
-/// Where the member whose device failed stands now: a member that was removed meanwhile has moved
-/// those after it up.
-fn place_now(topology: &Topology, member: MemberIndex, error: &DeviceError) -> MemberIndex {
-    let is = |m: &MemberIndex| {
-        let device = topology.devices.get(usize::from(m.0));
-        device.is_some_and(|d| d.info().name == error.device())
-    };
-    if is(&member) { member } else { topology.members().find(is).unwrap_or(member) }
-}
-
 /// The label of an epoch without the members in `lost`; `None`: they are out already.
-fn without(topology: &Topology, lost: &Lost) -> Result<Option<Label>, PoolError> {
+fn without(topology: &Topology, lost: &Named) -> Result<Option<Label>, PoolError> {
     use braid_format::label::MemberState::Failed;
     let mut next = crate::redundancy::next_epoch(&topology.label);
-    for (member, error) in lost {
-        let member = &place_now(topology, *member, error);
+    for (uuid, error) in lost {
+        // Removed meanwhile.
+        let Some(member) = topology.index_of(*uuid) else { continue };
         // Another request, or node, may have been first.
-        if topology.state(*member) == Failed {
+        if topology.state(member) == Failed {
             continue;
         }
-        if !topology.can_lose(*member) {
+        if !topology.can_lose(member) {
             return Err(error.clone().into());
         }
         if let Some(m) = next.members.get_mut(usize::from(member.0)) {
             m.state = Failed;
             m.state_epoch = next.epoch;
         }
-        tracing::error!(%error, member = topology.name(*member), "member failed");
+        tracing::error!(%error, member = topology.name(member), "member failed");
     }
     if next.members == topology.label.members {
         return Ok(None);
@@ -383,7 +375,7 @@ impl Claims {
             match claims.take_one(device) {
                 Ok(true) => found.push(Found::read(device.clone())),
                 Ok(false) => return Err((None, moved(topology))),
-                Err(error) => return Err((Some(MemberIndex(i)), error.into())),
+                Err(error) => return Err((topology.uuid(MemberIndex(i)), error.into())),
             }
         }
         let now = judge(&found, true).map_err(|e| (None, e))?;

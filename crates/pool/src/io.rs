@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::clock::unix_seconds;
 use crate::error::PoolError;
-use crate::group::engine::{Lost, Read, Work, Write, execute};
+use crate::group::engine::{Named, Read, Work, Write, execute};
 use crate::group::{Group, Shape};
 use crate::map::Place;
 use crate::shared::{EpochTag, HeldRegions, Locks, add_locks, hold_of};
@@ -256,7 +256,7 @@ impl Inner {
             let bare = owners.into_iter().zip(requests).collect();
             let outcome = execute(&topology, bare, work, around);
             tried.failures.extend(outcome.failures);
-            tried.lost = outcome.lost;
+            tried.lost = topology.named(&outcome.lost);
             tried.again = outcome.again;
             return Ok(Some(tried));
         }
@@ -275,7 +275,7 @@ impl Inner {
 struct Tried {
     failures: Failures,
     /// Members that failed a write.
-    lost: Lost,
+    lost: Named,
     /// Reads that must go around a column, and have not.
     again: SmallVec<[u32; 1]>,
 }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::Inner;
 use crate::clock::unix_seconds;
 use crate::error::PoolError;
-use crate::group::engine::Lost;
+use crate::group::engine::{Lost, Named};
 use crate::group::{Group, Shape};
 use crate::log::Reach;
 use crate::log::recover::{Found, Recovered};
@@ -64,7 +64,7 @@ impl Inner {
                 }
                 None => None,
             };
-            let mut lost = Lost::new();
+            let mut lost = Named::new();
             let recovered = found.make_whole(|| self.enter(), &mut lost)?;
             if let Some((recovered, log)) = recovered.filter(|_| lost.is_empty()) {
                 if attach {
@@ -83,6 +83,7 @@ impl Inner {
         if let Some(log) = &topology.log {
             log.intents.clean(&topology, log.slot, &mut lost);
         }
+        let lost = topology.named(&lost);
         drop(topology);
         if !lost.is_empty()
             && let Err(error) = self.lose(&lost)
@@ -99,6 +100,7 @@ impl Inner {
         if let Some(log) = &topology.log {
             log.redo.checkpoint(&topology, log.slot, &mut lost)?;
         }
+        let lost = topology.named(&lost);
         drop(topology);
         if lost.is_empty() { Ok(()) } else { self.lose(&lost) }
     }
@@ -118,6 +120,7 @@ impl Inner {
                 topology.log = None;
                 return Ok(());
             }
+            let lost = topology.named(&lost);
             drop(topology);
             self.lose(&lost)?;
         }
@@ -163,6 +166,7 @@ impl Inner {
             }
             let outcome = exchange.run(&topology, group, again, &mut lost);
             drop(held);
+            let lost = topology.named(&lost);
             drop(topology);
             if !lost.is_empty() {
                 self.lose(&lost)?;

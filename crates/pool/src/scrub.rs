@@ -102,6 +102,7 @@ impl Pool {
                     let beside = self.0.shared().is_some();
                     check(&topology, stretch, (oracle, beside), &mut report, &mut lost)?;
                 }
+                let lost = topology.named(&lost);
                 drop(topology);
                 if !lost.is_empty() {
                     self.0.lose(&lost)?;
@@ -200,6 +201,7 @@ impl Pool {
             }
         }
         drop(held);
+        let lost = topology.named(&lost);
         drop(topology);
         if !lost.is_empty() {
             self.0.lose(&lost)?;

@@ -7,11 +7,12 @@ use std::sync::atomic::AtomicBool;
 use braid_device::{CountedDevice, Device, DeviceError};
 use braid_format::MemberIndex;
 use braid_format::label::{Label, Member, MemberState};
+use uuid::Uuid;
 
 use crate::PoolInfo;
 use crate::error::PoolError;
 use crate::group::Group;
-use crate::group::engine::Lost;
+use crate::group::engine::{Lost, Named};
 use crate::group::locks::{Held, Range, RangeLocks};
 use crate::log::Log;
 use crate::map::Map;
@@ -143,6 +144,22 @@ impl Topology {
         self.locks.get(usize::from(group)).expect("every group has its locks").lock(ranges)
     }
 
+    /// Members by identity, which outlives the epoch.
+    pub fn named(&self, lost: &Lost) -> Named {
+        let named = lost.iter().filter_map(|(m, e)| Some((self.uuid(*m)?, e.clone())));
+        named.collect()
+    }
+
+    /// A member's identity.
+    pub fn uuid(&self, member: MemberIndex) -> Option<Uuid> {
+        self.label.members.get(usize::from(member.0)).map(|m| m.uuid)
+    }
+
+    /// The place of a member, if it is one still.
+    pub fn index_of(&self, uuid: Uuid) -> Option<MemberIndex> {
+        self.members().find(|m| self.uuid(*m) == Some(uuid))
+    }
+
     /// A member failed: it is added to `lost`.
     ///
     /// # Errors
@@ -213,6 +230,20 @@ impl Topology {
                 || g.members().filter(gone).count() <= g.spare_columns()
         };
         !self.bare.contains(&member) && self.map.groups().iter().all(spared)
+    }
+
+    /// Whether a member may be taken out, or is out already.
+    ///
+    /// # Errors
+    /// [`PoolError::TooManyLost`].
+    pub fn sparable(&self, member: MemberIndex) -> Result<(), PoolError> {
+        if self.state(member) == MemberState::Failed || self.can_lose(member) {
+            return Ok(());
+        }
+        let mut lost: Vec<String> = self.lost().map(|m| self.name(m)).collect();
+        lost.push(self.name(member));
+        let can_lose = lost.len() - 1;
+        Err(PoolError::TooManyLost { name: self.label.name.clone(), can_lose, lost })
     }
 
     /// The columns of a mirror that hold current bytes.

@@ -84,23 +84,17 @@ impl Pool {
 
     fn take_out(&self, member: MemberIndex) -> Result<(), PoolError> {
         let topology = self.0.topology.read();
-        let name = topology.name(member);
-        if usize::from(member.0) >= topology.label.members.len() {
+        if topology.uuid(member).is_none() {
             return Err(PoolError::NoSuchMember { member });
         }
         if topology.state(member) == MemberState::Failed {
             return Ok(());
         }
-        if !topology.can_lose(member) {
-            let mut lost: Vec<String> = topology.lost().map(|m| topology.name(m)).collect();
-            lost.push(name);
-            let can_lose = lost.len() - 1;
-            let name = topology.label.name.clone();
-            return Err(PoolError::TooManyLost { name, can_lose, lost });
-        }
+        topology.sparable(member)?;
         let device = topology.device(member).info().name.as_str().into();
+        let lost = topology.named(&vec![(member, DeviceError::TakenOut { device })]);
         drop(topology);
-        self.0.lose(&vec![(member, DeviceError::TakenOut { device })])
+        self.0.lose(&lost)
     }
 
     /// Adds a device that will step in for the next member that fails.
@@ -192,18 +186,27 @@ impl Pool {
         force: bool,
     ) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        {
+        // What others did to it is known before it is looked at.
+        self.0.follow()?;
+        let uuid = {
             let topology = self.0.topology.read();
             let old = topology.label.members.get(usize::from(member.0));
-            fits(&device, old.ok_or(PoolError::NoSuchMember { member })?)?;
+            let old = old.ok_or(PoolError::NoSuchMember { member })?;
+            fits(&device, old)?;
+            topology.sparable(member)?;
             admit(&device, topology.table(), topology.label.lock_sector, force)?;
-        }
+            old.uuid
+        };
         self.take_out(member)?;
-        self.0.changing(move || self.try_replace(member, &device))
+        self.0.changing(move || self.try_replace(uuid, &device))
     }
 
-    fn try_replace(&self, member: MemberIndex, device: &Arc<dyn Device>) -> Result<(), PoolError> {
+    fn try_replace(&self, uuid: Uuid, device: &Arc<dyn Device>) -> Result<(), PoolError> {
         let topology = self.0.topology.write();
+        // Another may have put a spare there, or removed it.
+        let member = topology.index_of(uuid).filter(|m| topology.state(*m) == MemberState::Failed);
+        let gone = PoolError::NoSuchMember { member: MemberIndex(u16::MAX) };
+        let member = member.ok_or(gone)?;
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
         let Some(place) = next.members.get_mut(usize::from(member.0)) else {
@@ -307,7 +310,7 @@ impl Pool {
         let filled = fill(&topology, span, member, self.0.shared().is_some());
         drop(topology);
         if let Err(error) = filled? {
-            self.0.lose(&vec![(member, error.clone())])?;
+            self.0.lose(&vec![(who.0, error.clone())])?;
             return Err(error.into());
         }
         Ok(())

@@ -14,7 +14,7 @@ use braid_pool::device::AlignedBuf;
 use super::Held;
 use super::flush::{What, flush_locked};
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::map::{self, Extent, LOGICAL_END, Load};
 use crate::tree::Editor;
 
@@ -122,8 +122,9 @@ impl Held<'_> {
     fn copy_blocks(&self, from: BlockNo, to: BlockNo, len: u64) -> Result<()> {
         let (pool, bs) = (&self.core.volume.pool, self.core.volume.geo.block_size);
         let mut bytes = AlignedBuf::zeroed(Bytes(len << bs.shift()).to_usize());
-        pool.read(bs.offset_of(from), &mut bytes)?;
-        pool.write(bs.offset_of(to), &bytes)?;
+        // Concerns this file alone.
+        pool.read(bs.offset_of(from), &mut bytes).map_err(Error::Contents)?;
+        pool.write(bs.offset_of(to), &bytes).map_err(Error::Contents)?;
         self.core.meta.note_data_written();
         Ok(())
     }

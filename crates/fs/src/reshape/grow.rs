@@ -46,7 +46,10 @@ pub(super) fn grow(core: &Arc<Core>) -> Result<u64> {
     let volume = &core.volume;
     let before = volume.total_blocks();
     let guard = core.guard(LIVE, Mode::Exclusive, Local::Exclusive)?;
-    volume.refresh()?;
+    if volume.refresh()? {
+        // Whoever added it may have died before it told the others.
+        volume.pool.renew_epoch()?;
+    }
     for addition in pending(volume, &volume.pool.info())? {
         add(core, &addition)?;
     }
@@ -58,7 +61,14 @@ pub(super) fn grow(core: &Arc<Core>) -> Result<u64> {
 /// finishes one that was broken off, unless others may be at it.
 pub(crate) fn catch_up(core: &Arc<Core>, alone: bool) -> Result<()> {
     core.volume.refresh()?;
-    if core.options.read_only || !alone {
+    if core.options.read_only {
+        return Ok(());
+    }
+    if !alone {
+        if core.volume.groups.added() > 0 {
+            // Whoever added to it may have died before it told those who are here.
+            core.volume.pool.renew_epoch()?;
+        }
         return Ok(());
     }
     let guard = core.guard(LIVE, Mode::Exclusive, Local::Exclusive)?;

@@ -210,6 +210,10 @@ fn spread_file(
                 (at, blocks) = (moved.next, blocks + moved.blocks);
             }
             Ok(None) | Err(Error::Stale(_) | Error::NoSpace) => break,
+            Err(error) if matches!(error, Error::Contents(_)) || error.is_lost_lock() => {
+                tracing::warn!(%ino, %error, "the rest of this file stays where it is");
+                break;
+            }
             Err(e) => return Err(e),
         }
         std::thread::sleep(begin.elapsed().min(PAUSE_MAX));

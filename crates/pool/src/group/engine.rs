@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use braid_device::{DeviceError, Op, Request, run};
 use braid_format::{Bytes, MemberIndex};
 use smallvec::SmallVec;
+use uuid::Uuid;
 
 use super::decode::decode_run;
 use super::locks::{Held, Range};
@@ -58,8 +59,11 @@ impl Work<'_> {
     }
 }
 
-/// A member that failed a write, and how.
+/// A member that failed a write, by its place in the epoch in which it did, and how.
 pub(crate) type Lost = Vec<(MemberIndex, DeviceError)>;
+
+/// The same by identity: places change with the epoch.
+pub(crate) type Named = Vec<(Uuid, DeviceError)>;
 
 /// How a batch ended.
 #[derive(Debug, Default)]

@@ -211,7 +211,9 @@ pub(crate) fn fill(
 ) -> Result<Result<(), DeviceError>, PoolError> {
     let (index, from, to) = span;
     let group = topology.map.group(index);
-    let Some(column) = group.members().position(|m| m == member) else { return Ok(Ok(())) };
+    let Some(column) = group.members().position(|m| m == member) else {
+        return Err(PoolError::NoSuchMember { member });
+    };
     let _held = topology.lock(index, vec![(from, to)]);
     let device = topology.device(member);
     let Shape::Parity { unit, .. } = group.shape else {

@@ -14,7 +14,7 @@ use super::intents::{self, Intents};
 use super::redo::{self, Redo, flush_all};
 use super::{Log, candidates};
 use crate::error::PoolError;
-use crate::group::engine::Lost;
+use crate::group::engine::{Lost, Named};
 use crate::group::{Shape, repair};
 use crate::shared::{Hold, Locks, add_locks};
 use crate::topology::Topology;
@@ -144,28 +144,34 @@ impl Found {
     pub fn make_whole<'a>(
         &self,
         enter: impl Fn() -> Result<RwLockReadGuard<'a, Topology>, PoolError>,
-        lost: &mut Lost,
+        named: &mut Named,
     ) -> Result<Option<(Recovered, Log)>, PoolError> {
         let slot = self.slot;
         let mut recovered = Recovered::default();
         let (generation, mut sequence, offset) = self.header.unwrap_or((0, 1, 0));
         if self.header.is_some() {
             let topology = enter()?;
-            let repeat = &mut |part: &redo::Part<'_>| put(&topology, part, lost);
+            let mut lost = Lost::new();
+            let repeat = &mut |part: &redo::Part<'_>| put(&topology, part, &mut lost);
             (recovered.records, sequence) = each_record(&topology, slot, sequence, offset, repeat)?;
-            flush_all(&topology, lost)?;
+            flush_all(&topology, &mut lost)?;
+            named.extend(topology.named(&lost));
         }
         for region in &self.noted {
             let topology = enter()?;
             let (from, to) = self.region(*region, &topology);
             recovered.regions += 1;
-            recovered.repaired.0 += repair::resync(&topology, from, to, lost)?.0;
+            let mut lost = Lost::new();
+            recovered.repaired.0 += repair::resync(&topology, from, to, &mut lost)?.0;
+            named.extend(topology.named(&lost));
         }
         let topology = enter()?;
+        let mut lost = Lost::new();
         if !self.noted.is_empty() {
-            flush_all(&topology, lost)?;
+            flush_all(&topology, &mut lost)?;
         }
-        if !lost.is_empty() {
+        named.extend(topology.named(&lost));
+        if !named.is_empty() {
             return Ok(None);
         }
         let log = Log {
@@ -173,8 +179,9 @@ impl Found {
             intents: Intents::new(topology.map.size(), self.sequence),
             redo: Redo::new(sequence, generation + 1).into(),
         };
-        redo::store_header(&topology, slot, generation + 1, (0, sequence), lost)?;
-        log.intents.forget(&topology, slot, lost)?;
+        redo::store_header(&topology, slot, generation + 1, (0, sequence), &mut lost)?;
+        log.intents.forget(&topology, slot, &mut lost)?;
+        named.extend(topology.named(&lost));
         Ok(Some((recovered, log)))
     }
 }

@@ -320,9 +320,10 @@ impl Pool {
     ) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
         let topology = self.0.enter()?;
-        if !topology.twin().is_some_and(|(_, t)| Arc::ptr_eq(t, twin)) {
+        // Its place may have changed since the move began.
+        let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {
             return Err(ChangeError::NotMoving { member: topology.name(moving.leaving) }.into());
-        }
+        };
         if let Some(error) = twin.broken() {
             return Err(error.clone().into());
         }
@@ -338,10 +339,24 @@ impl Pool {
             return Err(error.into());
         }
         tracing::warn!(%error, "cannot be read while its contents are moved; the other members have it");
+        drop(topology);
+        self.fill_old(twin, &spans)
+    }
+
+    /// Writes what the leaving device cannot read from the other members.
+    fn fill_old(&self, twin: &Arc<Twin>, spans: &[Span]) -> Result<(), PoolError> {
+        let _held = self.0.hold_spans(spans)?;
+        let topology = self.0.enter()?;
+        // Places may have changed meanwhile.
+        let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {
+            return Err(PoolError::NoSuchMember { member: MemberIndex(u16::MAX) });
+        };
+        let beside = self.0.shared().is_some();
         for span in spans {
-            if let Err(error) = fill(&topology, span, moving.leaving, beside)? {
+            if let Err(error) = fill(&topology, *span, moving.leaving, beside)? {
+                let lost = topology.named(&vec![(moving.leaving, error.clone())]);
                 drop(topology);
-                self.0.lose(&vec![(moving.leaving, error.clone())])?;
+                self.0.lose(&lost)?;
                 return Err(error.into());
             }
         }
