@@ -7,9 +7,11 @@
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
+use std::thread::ThreadId;
+use std::time::Duration;
 
 use braid_format::lock_record::LockRecord;
-use braid_format::node::{SlotRecord, SlotState};
+use braid_format::node::{RawHeartbeat, SlotRecord, SlotState};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{LockNo, NodeId};
 use braid_lock::{
@@ -18,10 +20,13 @@ use braid_lock::{
     PoolNodes,
 };
 use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
 use crate::volume::Volume;
+
+/// How often who waits for a recovery looks whether this node has withdrawn.
+const AWAIT: Duration = Duration::from_millis(100);
 
 /// This node's place among those that use the pool. It lives as long as the node is a member; what
 /// it holds of itself in circles is let go by [`Cluster::end`].
@@ -41,7 +46,9 @@ pub(crate) struct Cluster {
     manager: Mutex<Option<Arc<LockManager>>>,
     /// Slots whose dead lives this node recovers: what they hold of regions counts for nothing
     /// here.
-    recovering: RwLock<Vec<NodeId>>,
+    recovering: Mutex<Vec<(NodeId, ThreadId)>>,
+    /// A recovery has ended.
+    recovered: Condvar,
 }
 
 impl Cluster {
@@ -67,7 +74,8 @@ impl Cluster {
             membership: OnceLock::new(),
             adopted: OnceLock::new(),
             manager: Mutex::default(),
-            recovering: RwLock::default(),
+            recovering: Mutex::default(),
+            recovered: Condvar::new(),
             pool,
             me,
             count,
@@ -101,12 +109,13 @@ impl Cluster {
 
     /// What happens while dead lives of `slot` count for nothing in region locks.
     pub fn recovering<T>(&self, slot: NodeId, work: impl FnOnce() -> T) -> T {
-        self.recovering.write().push(slot);
+        self.recovering.lock().push((slot, std::thread::current().id()));
         if let Some(manager) = &*self.manager.lock() {
             manager.node_gone();
         }
         let result = work();
-        self.recovering.write().retain(|s| *s != slot);
+        self.recovering.lock().retain(|s| s.0 != slot);
+        self.recovered.notify_all();
         result
     }
 
@@ -114,6 +123,12 @@ impl Cluster {
     pub fn leave(&self) -> Result<()> {
         let manager = self.manager.lock().clone();
         manager.map_or(Ok(()), |m| Ok(m.shutdown()?))
+    }
+
+    /// What threads of this node have waited for longest.
+    pub fn wishes(&self) -> Vec<(LockNo, Mode)> {
+        let manager = self.manager.lock().clone();
+        manager.map_or_else(Vec::new, |m| m.wishes(RawHeartbeat::WISHES))
     }
 
     /// Nobody gets a region any more, and nobody waits for one or for an epoch.
@@ -161,6 +176,48 @@ impl RegionLocks for Cluster {
     }
 
     fn hold(&self, locks: &[(u64, Hold)]) -> std::result::Result<HeldRegions, PoolError> {
+        loop {
+            self.await_recoveries()?;
+            let held = self.take(locks)?;
+            // One that a dead life held may have come to this thread just as its recovery began.
+            if !self.others_recover() {
+                return Ok(Box::new(held));
+            }
+        }
+    }
+
+    fn of_dead(&self, slot: u16) -> std::result::Result<Vec<u64>, PoolError> {
+        self.named_by(slot)
+    }
+}
+
+impl Cluster {
+    fn is_recovering(&self, slot: NodeId) -> bool {
+        self.recovering.lock().iter().any(|r| r.0 == slot)
+    }
+
+    /// Whether another thread of this node recovers a slot.
+    fn others_recover(&self) -> bool {
+        let me = std::thread::current().id();
+        let recovering = self.recovering.lock();
+        !recovering.is_empty() && recovering.iter().all(|r| r.1 != me)
+    }
+
+    /// What dead lives hold counts for nothing while they are recovered, and only the recoverer may
+    /// take it: it may have to write there first.
+    fn await_recoveries(&self) -> std::result::Result<(), PoolError> {
+        let me = std::thread::current().id();
+        let mut recovering = self.recovering.lock();
+        while recovering.iter().all(|r| r.1 != me) && !recovering.is_empty() {
+            self.recovered.wait_for(&mut recovering, AWAIT);
+            if self.has_withdrawn() {
+                return Err(PoolError::Closed);
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&self, locks: &[(u64, Hold)]) -> std::result::Result<Vec<Guard>, PoolError> {
         let manager = self.manager.lock().clone().ok_or(PoolError::Closed)?;
         let mut held: Vec<Guard> = Vec::with_capacity(locks.len());
         for (n, hold) in locks {
@@ -172,10 +229,11 @@ impl RegionLocks for Cluster {
             let guard = manager.acquire(self.lock(*n), mode, local);
             held.push(guard.map_err(|e| pool_error(e.into()))?);
         }
-        Ok(Box::new(held))
+        Ok(held)
     }
 
-    fn of_dead(&self, slot: u16) -> std::result::Result<Vec<u64>, PoolError> {
+    /// Locks whose records name another life of `slot`.
+    fn named_by(&self, slot: u16) -> std::result::Result<Vec<u64>, PoolError> {
         let mut found = Vec::new();
         for n in 0..self.count {
             let lock = self.lock(n);
@@ -199,8 +257,7 @@ impl Others for Cluster {
         self.me
     }
     fn is_gone(&self, life: Me) -> bool {
-        self.recovering.read().contains(&life.slot) && life != self.me
-            || self.onlooker.is_gone(life)
+        self.is_recovering(life.slot) && life != self.me || self.onlooker.is_gone(life)
     }
     fn all_use(&self, tag: EpochTag) -> bool {
         self.onlooker.all_use(tag)
@@ -225,7 +282,7 @@ impl Peers for Cluster {
         if life == self.me {
             return Liveness::Alive;
         }
-        if self.recovering.read().contains(&life.slot) {
+        if self.is_recovering(life.slot) {
             return Liveness::Dead;
         }
         let sector = self.nodes.read_slot(life.slot);
@@ -235,8 +292,9 @@ impl Peers for Cluster {
         let replayed = record.damage.is_some_and(|d| d.replayed);
         let earlier = life.incarnation < record.life.incarnation;
         match record.state {
-            SlotState::Free => Liveness::Dead,
             _ if earlier => Liveness::Dead,
+            // A later life may be joining, and this copy of the slot be of before.
+            SlotState::Free if life.incarnation == record.life.incarnation => Liveness::Dead,
             SlotState::Recovering if replayed => Liveness::Dead,
             _ => Liveness::Alive,
         }

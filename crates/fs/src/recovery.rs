@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use braid_format::meta::MetaKind;
 use braid_format::node::{DamagedPart, SlotDamage};
-use braid_format::{BlockNo, NodeId};
-use braid_lock::{JoinOptions, Me, NotRecovered, PoolNodes, Recover};
+use braid_format::{BlockNo, LockNo, NodeId};
+use braid_lock::{JoinOptions, Me, Mode, NotRecovered, PoolNodes, Recover};
 use braid_pool::Pool;
 use parking_lot::Mutex;
 
@@ -57,6 +57,11 @@ impl Recover for Recoverer {
             volume.pool.detach().map_err(pool_error)?;
         }
         done
+    }
+    fn wishes(&self) -> Vec<(LockNo, Mode)> {
+        // Not while it is being made: nothing waits yet.
+        let cluster = self.cluster.try_lock().and_then(|c| c.clone());
+        cluster.map_or_else(Vec::new, |c| c.wishes())
     }
     fn confirm(&self) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
         Ok(self.volume.confirm()?)

@@ -31,8 +31,8 @@ use braid_format::{LockNo, NodeId};
 
 use thiserror::Error;
 
-use crate::Me;
 use crate::dlock::Hint;
+use crate::{Me, Mode};
 
 pub use member::Membership;
 pub use onlooker::Onlooker;
@@ -121,6 +121,10 @@ pub trait Recover: Send + Sync {
     /// # Errors
     /// The slot stays `Recovering`; it is tried again, less and less often.
     fn recover(&self, dead: Me, by: Me) -> Result<(), NotRecovered>;
+    /// Locks that the recovery waits for, while this node is joining and nobody else says so.
+    fn wishes(&self) -> Vec<(LockNo, Mode)> {
+        Vec::new()
+    }
     /// Called once the liveness lock of a slot is held and before the slot is changed: whoever
     /// makes a file system holds those locks meanwhile, so what is there now stays.
     ///

@@ -68,7 +68,8 @@ impl Device for AbsentDevice {
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         self.fail("lock byte", ByteOffset(byte))
     }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.fail("lock byte", ByteOffset(byte))
+    /// The other members say who lives.
+    fn byte_locked(&self, _: u64) -> Result<bool, DeviceError> {
+        Ok(false)
     }
 }

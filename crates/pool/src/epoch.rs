@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use braid_device::{CawOutcome, Device, DeviceError};
-use braid_format::label::{Label, Member};
+use braid_format::label::{Label, Member, MemberState};
 use braid_format::lock_record::Life;
 use braid_format::redundancy::RawClaim;
 use braid_format::{Epoch, MemberIndex};
@@ -123,7 +123,7 @@ impl Inner {
         loop {
             self.await_settled()?;
             match once() {
-                Err(PoolError::EpochMoved { .. }) => self.give_way()?,
+                Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
                 done => {
                     let done = done?;
                     self.await_settled()?;
@@ -133,8 +133,17 @@ impl Inner {
         }
     }
 
-    /// Another node changes the pool just now, or has done so.
-    fn give_way(&self) -> Result<(), PoolError> {
+    /// Another node changes the pool just now, or has done so, or died over it: `by`.
+    fn give_way(&self, by: Option<Life>) -> Result<(), PoolError> {
+        if let (Some(by), Some(shared)) = (by, self.shared())
+            && shared.others.is_gone(by)
+        {
+            let mut gone = self.gone.lock();
+            if !gone.contains(&by) {
+                gone.push(by);
+            }
+            return Ok(());
+        }
         if !self.follow()? {
             self.pause(PAUSE_MAX, Pause::Free);
         }
@@ -170,7 +179,9 @@ impl Inner {
             return Err(whole(moved(&topology)));
         }
         let next = Topology::new(next, devices).map_err(whole)?.after(&topology);
-        let claims = shared.as_ref().map(|s| Claims::take(s, &topology, &next)).transpose()?;
+        let gone = self.gone.lock().clone();
+        let claims = shared.as_ref().map(|s| Claims::take(s, (&topology, &next), &gone));
+        let claims = claims.transpose()?;
         let seen = claims.as_ref().map_or(0, |c| c.seen);
         let next = self.above_attempts(next, seen);
         self.attempted.store(next.label.epoch.0, Ordering::Release);
@@ -217,9 +228,16 @@ impl Inner {
     /// written; the pool then goes on as it was.
     pub fn lose(&self, lost: &Named) -> Result<(), PoolError> {
         let mut lost = lost.clone();
+        let mut tries = 0;
         loop {
             let topology = self.enter_alone()?;
-            let Some(next) = without(&topology, &lost)? else { return Ok(()) };
+            // Until the epoch that all use is one without them: it may be another node's.
+            let Some(mut next) = without(&topology, &lost)? else { return Ok(()) };
+            let epoch = next.epoch;
+            next.epoch.0 += tries;
+            for m in next.members.iter_mut().filter(|m| m.state_epoch == epoch) {
+                m.state_epoch = next.epoch;
+            }
             let (name, epoch) = (next.name.clone(), next.epoch.0);
             let devices = topology.devices.clone();
             match self.install(topology, next, devices) {
@@ -229,18 +247,18 @@ impl Inner {
                         epoch,
                         "the pool goes on without the failed member; replace it soon"
                     );
-                    lost = more;
-                    if lost.is_empty() {
-                        return self.await_settled();
-                    }
+                    lost.extend(more);
+                    self.await_settled()?;
                 }
                 // One more that fails, now with its label.
                 Err((Some(member), PoolError::Device { source }))
                     if !lost.iter().any(|(m, _)| *m == member) =>
                 {
                     lost.push((member, *source));
+                    // What may stand of this try on one member is never taken for a later one.
+                    tries += 1;
                 }
-                Err((_, PoolError::EpochMoved { .. })) => self.give_way()?,
+                Err((_, PoolError::EpochMoved { by, .. })) => self.give_way(by)?,
                 Err((_, error)) => return Err(error),
             }
         }
@@ -252,14 +270,23 @@ impl Inner {
             let topology = self.topology.read();
             (topology.devices.clone(), topology.label.clone())
         };
-        let found: Vec<Found> = devices.into_iter().map(Found::read).collect();
+        // One that has failed may hang, and says nothing that counts.
+        let used = carriers(&before).into_iter().filter_map(|i| devices.get(i).cloned());
+        let found: Vec<Found> = used.map(Found::read).collect();
         let ours = |f: &Found| f.newest().is_some_and(|l| l.pool == before.pool);
         let found: Vec<Found> = found.into_iter().filter(ours).collect();
         let label = judge(&found, true)?.label;
         if id(&label) == id(&before) || label.epoch < before.epoch {
             return Ok(false);
         }
-        let devices = label.members.iter().map(|m| self.device_of(m, &found)).collect();
+        let devices = label.members.iter().map(|m| {
+            let place = before.members.iter().position(|b| b.uuid == m.uuid);
+            match place.and_then(|i| devices.get(i)) {
+                Some(known) if m.state == MemberState::Failed => known.clone(),
+                _ => self.device_of(m, &found),
+            }
+        });
+        let devices = devices.collect();
         let next = Topology::new(label, devices)?;
         let mut topology = self.topology.write();
         if id(&topology.label) != id(&before) {
@@ -309,7 +336,7 @@ impl Inner {
 }
 
 fn moved(topology: &Topology) -> PoolError {
-    PoolError::EpochMoved { name: topology.label.name.clone() }
+    PoolError::EpochMoved { name: topology.label.name.clone(), by: None }
 }
 
 /// The label of an epoch without the members in `lost`; `None`: they are out already.
@@ -355,7 +382,11 @@ struct Claims {
 impl Claims {
     /// Claims the change from `topology` to `next`. In the order of the members: of two who want
     /// to change the pool one is first.
-    fn take(shared: &Arc<Shared>, topology: &Topology, next: &Topology) -> Result<Self, Refused> {
+    fn take(
+        shared: &Arc<Shared>,
+        (topology, next): (&Topology, &Topology),
+        gone: &[Life],
+    ) -> Result<Self, Refused> {
         let mut claims = Self {
             shared: shared.clone(),
             pool: topology.label.pool.into_bytes(),
@@ -364,17 +395,26 @@ impl Claims {
             seen: 0,
             held: Vec::new(),
         };
-        let stays = |i: &usize| {
-            let uuid = |l: &Label| l.members.get(*i).map(|m| m.uuid);
-            uuid(&topology.label) == uuid(&next.label)
-        };
+        let kept = carriers(&next.label).into_iter();
+        let kept: Vec<Uuid> = kept.filter_map(|i| Some(next.label.members.get(i)?.uuid)).collect();
+        let stays =
+            |i: &usize| topology.label.members.get(*i).is_some_and(|m| kept.contains(&m.uuid));
+        let now = carriers(&topology.label);
+        let mut staying: Vec<usize> = now.iter().copied().filter(stays).collect();
+        if staying.is_empty() {
+            // All are exchanged at once.
+            staying = now;
+        }
         let mut found = Vec::new();
-        for i in carriers(&next.label).into_iter().filter(stays) {
+        for i in staying {
             let Ok(i) = u16::try_from(i) else { continue };
             let device = topology.device(MemberIndex(i));
-            match claims.take_one(device) {
-                Ok(true) => found.push(Found::read(device.clone())),
-                Ok(false) => return Err((None, moved(topology))),
+            match claims.take_one(device, gone) {
+                Ok(None) => found.push(Found::read(device.clone())),
+                Ok(Some(by)) => {
+                    let name = topology.label.name.clone();
+                    return Err((None, PoolError::EpochMoved { name, by: Some(by) }));
+                }
                 Err(error) => return Err((topology.uuid(MemberIndex(i)), error.into())),
             }
         }
@@ -386,23 +426,28 @@ impl Claims {
         Ok(claims)
     }
 
-    /// Claims on one member, unless another node that may live does.
-    fn take_one(&mut self, device: &Arc<dyn Device>) -> Result<bool, DeviceError> {
+    /// Claims on one member, unless another node does that is not known to be `gone`. Whether it
+    /// is, is asked when no topology is held: the answer is read from the pool.
+    fn take_one(
+        &mut self,
+        device: &Arc<dyn Device>,
+        gone: &[Life],
+    ) -> Result<Option<Life>, DeviceError> {
         let mut stands = vec![0; self.len];
         device.read(RawClaim::AT, &mut stands)?;
         let me = self.shared.others.me();
         loop {
             if let Some(by) = RawClaim::claimer(&stands, self.pool)
                 && by != me
-                && !self.shared.others.is_gone(by)
+                && !gone.contains(&by)
             {
-                return Ok(false);
+                return Ok(Some(by));
             }
             let mine = self.sector(Some(me));
             match device.compare_and_write(RawClaim::AT, &stands, &mine)? {
                 CawOutcome::Written => {
                     self.held.push((device.clone(), mine));
-                    return Ok(true);
+                    return Ok(None);
                 }
                 CawOutcome::Mismatch(now) => stands = now,
             }

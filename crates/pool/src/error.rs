@@ -79,6 +79,8 @@ pub enum PoolError {
     EpochMoved {
         /// The pool.
         name: String,
+        /// Who claims the change, if it is claimed.
+        by: Option<braid_format::lock_record::Life>,
     },
     /// No device was given.
     #[error("no device given")]

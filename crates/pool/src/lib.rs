@@ -47,6 +47,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_device::{Device, IoCounters, Issued, MemoryDevice};
 use braid_format::label::{Label, SubpoolKind};
+use braid_format::lock_record::Life;
 use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -202,6 +203,8 @@ pub(crate) struct Inner {
     shared: RwLock<Option<Arc<Shared>>>,
     /// Held by who asks whether the epoch is settled.
     settling: Mutex<()>,
+    /// Lives that claimed a change of the pool and are fenced.
+    gone: Mutex<Vec<Life>>,
     /// The members' times.
     slow: Mutex<slow::Watch>,
     /// The highest epoch that stands, or may, on any member that this node knows.
@@ -241,6 +244,7 @@ impl Pool {
             requests: AtomicU64::new(0),
             shared: RwLock::default(),
             settling: Mutex::default(),
+            gone: Mutex::default(),
             slow: Mutex::default(),
             attempted: AtomicU64::new(0),
             simulated: simulation::Simulated::default(),

@@ -175,6 +175,8 @@ impl Pool {
     /// held while they change.
     pub fn share(&self, others: Arc<dyn Others>, regions: Arc<dyn RegionLocks>) {
         *self.0.shared.write() = Some(Arc::new(Shared { others, regions }));
+        // Others may still use the epoch before.
+        self.0.topology.read().settled.store(false, std::sync::atomic::Ordering::Release);
     }
 
     /// The end of [`Pool::share`]: this node has left, or withdrawn. Nothing is under way.

@@ -174,7 +174,7 @@ impl Claim<'_> {
         }
         tracing::info!(dead = ?record.life, "recovering a dead node in order to take its slot");
         self.store.follow().map_err(LockError::NodeStore)?;
-        match self.while_beating(&mine, || recover.recover(record.life, mine.life)) {
+        match self.while_beating(&mine, recover, || recover.recover(record.life, mine.life)) {
             Ok(()) => {}
             Err(NotRecovered::Damaged { damage, source }) => {
                 mine.nonce = mine.nonce.wrapping_add(1);
@@ -194,7 +194,12 @@ impl Claim<'_> {
 
     /// Runs `work` of a life that is not in its slot yet: it says so in heartbeats all the same, and
     /// which epoch of the pool it uses, or nobody could change the pool meanwhile.
-    fn while_beating<T>(&self, mine: &SlotRecord, work: impl FnOnce() -> T) -> T {
+    fn while_beating<T>(
+        &self,
+        mine: &SlotRecord,
+        recover: &dyn Recover,
+        work: impl FnOnce() -> T,
+    ) -> T {
         let done = AtomicBool::new(false);
         std::thread::scope(|s| {
             let beating = s.spawn(|| {
@@ -216,7 +221,7 @@ impl Claim<'_> {
                         free_delta: 0,
                         inode_delta: 0,
                         meta_delta: 0,
-                        wishes: Vec::new(),
+                        wishes: recover.wishes(),
                     };
                     beat.encode(&mut sector);
                     if let Err(e) = self.store.write_heartbeat(mine.life.slot, &sector) {

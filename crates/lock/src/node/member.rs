@@ -374,6 +374,12 @@ impl Inner {
         let (stopped, condition) = &self.stop;
         loop {
             beat.sequence += 1;
+            if self.watcher.lock().is_none()
+                && let Err(e) = self.store.follow()
+            {
+                // Until the watcher looks, nobody else here does.
+                self.withdraw(&format!("it cannot follow a change of the pool: {e}"));
+            }
             EpochTag { epoch: beat.pool_epoch, change: beat.pool_change } = self.store.epoch();
             let deltas = *self.deltas.lock();
             (beat.free_delta, beat.inode_delta) = (deltas.free, deltas.inodes);
