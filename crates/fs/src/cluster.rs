@@ -217,19 +217,35 @@ impl Cluster {
         Ok(())
     }
 
+    /// Takes all locks, and waits for none while it holds another: who waits may wait for a dead
+    /// node, and whoever recovers that one may want what is held.
     fn take(&self, locks: &[(u64, Hold)]) -> std::result::Result<Vec<Guard>, PoolError> {
         let manager = self.manager.lock().clone().ok_or(PoolError::Closed)?;
-        let mut held: Vec<Guard> = Vec::with_capacity(locks.len());
-        for (n, hold) in locks {
+        let wanted = locks.iter().map(|(n, hold)| {
             let (mode, local) = match hold {
                 Hold::Shared => (Mode::Shared, Local::Shared),
                 Hold::Write => (Mode::Exclusive, Local::Shared),
                 Hold::Alone => (Mode::Exclusive, Local::Exclusive),
             };
-            let guard = manager.acquire(self.lock(*n), mode, local);
-            held.push(guard.map_err(|e| pool_error(e.into()))?);
+            (self.lock(*n), mode, local)
+        });
+        let acquire = |(lock, mode, local)| {
+            manager.acquire(lock, mode, local).map_err(|e| pool_error(e.into()))
+        };
+        if locks.len() == 1 {
+            return wanted.map(acquire).collect();
         }
-        Ok(held)
+        loop {
+            let at_once =
+                wanted.clone().map(|(l, mode, local)| manager.try_acquire(l, mode, local));
+            if let Some(held) = at_once.collect::<Option<Vec<Guard>>>() {
+                return Ok(held);
+            }
+            // One by one, for nothing but to have them here for a while.
+            for one in wanted.clone() {
+                drop(acquire(one)?);
+            }
+        }
     }
 
     /// Locks whose records name another life of `slot`.

@@ -54,11 +54,12 @@ pub enum Hold {
 pub type HeldRegions = Box<dyn Send>;
 
 /// Locks among nodes on regions of groups. They lie below all others: whoever holds one waits for
-/// nothing but devices, and for further ones in ascending order.
+/// nothing but devices, not even for another of them.
 pub trait RegionLocks: Send + Sync {
     /// How many there are.
     fn count(&self) -> u64;
-    /// Takes locks, each once, ascending by number; they are held until the result is dropped.
+    /// Takes locks, each named once, ascending by number: all or none at any moment. They are held
+    /// until the result is dropped.
     ///
     /// # Errors
     /// This node has withdrawn, or a lock's record cannot be read.
