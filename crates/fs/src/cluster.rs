@@ -338,3 +338,6 @@ impl GlockOps for Cluster {
         Ok(Demoted::default())
     }
 }
+
+#[cfg(test)]
+mod tests;
