@@ -197,7 +197,7 @@ fn a_fenced_holder_is_refused_and_what_it_had_under_way_does_not_land() {
     let began = Instant::now();
     std::thread::scope(|s| {
         let under_way = s.spawn(|| victim.write(ByteOffset(4096), &[7; 512]));
-        while target.commands() == 0 {
+        while target.running() == 0 {
             std::thread::yield_now();
         }
         of_other.preempt_and_abort(0xb, 0xa, KIND).unwrap();
@@ -231,7 +231,7 @@ fn a_write_may_land_after_its_session_but_not_after_a_fence() {
         target.faults().add("write late=700 times=1").unwrap();
         std::thread::scope(|s| {
             let under_way = s.spawn(|| victim.write(ByteOffset(0), &[7; 512]));
-            while target.commands() == 0 {
+            while target.running() == 0 {
                 std::thread::yield_now();
             }
             if fence {

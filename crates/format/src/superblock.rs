@@ -170,7 +170,9 @@ impl RawSuperblock {
     pub const NAMED_RENAME: u64 = 0;
     /// Named lock: cluster-wide counters (kind `Counters`).
     pub const NAMED_COUNTERS: u64 = 1;
-    /// Named locks kept for later.
+    /// Named lock: recovery of a dead node's redundancy log, one at a time.
+    pub const NAMED_RECOVERY: u64 = 15;
+    /// Named locks with a meaning of their own, some kept for later.
     pub const NAMED_COUNT: u16 = 16;
     /// Further ones are locks of regions of the pool, at most so many.
     pub const REGION_LOCKS_MAX: u16 = 1024;

@@ -7,8 +7,6 @@
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread::ThreadId;
-use std::time::Duration;
 
 use braid_format::lock_record::LockRecord;
 use braid_format::node::{RawHeartbeat, SlotRecord, SlotState};
@@ -20,13 +18,17 @@ use braid_lock::{
     PoolNodes,
 };
 use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::volume::Volume;
 
-/// How often who waits for a recovery looks whether this node has withdrawn.
-const AWAIT: Duration = Duration::from_millis(100);
+/// The redundancy log of a slot that is recovered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Log {
+    InUse,
+    Empty,
+}
 
 /// This node's place among those that use the pool. It lives as long as the node is a member; what
 /// it holds of itself in circles is let go by [`Cluster::end`].
@@ -35,6 +37,8 @@ pub(crate) struct Cluster {
     me: Me,
     nodes: Arc<PoolNodes>,
     onlooker: Onlooker,
+    /// Held while a dead node's log is recovered.
+    recovery: LockNo,
     /// First region lock, and from one to the next.
     first: LockNo,
     stride: u64,
@@ -44,11 +48,8 @@ pub(crate) struct Cluster {
     /// What is done before this node says that it uses another epoch.
     adopted: OnceLock<Box<dyn Fn() + Send + Sync>>,
     manager: Mutex<Option<Arc<LockManager>>>,
-    /// Slots whose dead lives this node recovers: what they hold of regions counts for nothing
-    /// here.
-    recovering: Mutex<Vec<(NodeId, ThreadId)>>,
-    /// A recovery has ended.
-    recovered: Condvar,
+    /// Slots whose dead lives this node recovers, and their logs.
+    recovering: Mutex<Vec<(NodeId, Log)>>,
 }
 
 impl Cluster {
@@ -69,13 +70,13 @@ impl Cluster {
         let this = Arc::new(Self {
             onlooker: Onlooker::new(nodes.clone(), me, options),
             nodes: nodes.clone(),
+            recovery: volume.named(RawSuperblock::NAMED_RECOVERY),
             first: volume.named(u64::from(RawSuperblock::NAMED_COUNT)),
             stride: volume.geo.slot_blocks(),
             membership: OnceLock::new(),
             adopted: OnceLock::new(),
             manager: Mutex::default(),
             recovering: Mutex::default(),
-            recovered: Condvar::new(),
             pool,
             me,
             count,
@@ -107,16 +108,46 @@ impl Cluster {
         self.adopted.set(adopted).ok();
     }
 
-    /// What happens while dead lives of `slot` count for nothing in region locks.
-    pub fn recovering<T>(&self, slot: NodeId, work: impl FnOnce() -> T) -> T {
-        self.recovering.lock().push((slot, std::thread::current().id()));
+    /// Recovers the redundancy log of the dead lives of `slot` by `work`; one node at a time does
+    /// such a thing.
+    ///
+    /// What they hold exclusively stands until the log is empty: nobody else may write there
+    /// before. Their other holds, and their places in queues, count for nothing from now on. At the
+    /// end no region's record names them: the slot may stay as it is for long.
+    pub fn recover<T>(
+        &self,
+        slot: NodeId,
+        work: impl FnOnce() -> std::result::Result<T, PoolError>,
+    ) -> std::result::Result<T, PoolError> {
+        let manager = self.manager()?;
+        let _alone = manager
+            .acquire(self.recovery, Mode::Exclusive, Local::Exclusive)
+            .map_err(lock_error)?;
+        self.note(slot, Some(Log::InUse));
+        let done = work().and_then(|whole| {
+            self.note(slot, Some(Log::Empty));
+            self.forget(slot)?;
+            Ok(whole)
+        });
+        self.note(slot, None);
+        done
+    }
+
+    /// Who waits for what the slot's dead lives hold looks again.
+    fn note(&self, slot: NodeId, log: Option<Log>) {
+        let mut recovering = self.recovering.lock();
+        recovering.retain(|r| r.0 != slot);
+        recovering.extend(log.map(|log| (slot, log)));
+        drop(recovering);
         if let Some(manager) = &*self.manager.lock() {
             manager.node_gone();
         }
-        let result = work();
-        self.recovering.lock().retain(|s| s.0 != slot);
-        self.recovered.notify_all();
-        result
+    }
+
+    /// The log of a dead life that this node recovers.
+    fn log_of(&self, dead: Me) -> Option<Log> {
+        let recovering = self.recovering.lock();
+        recovering.iter().find(|r| r.0 == dead.slot && dead != self.me).map(|r| r.1)
     }
 
     /// Gives every region up: nothing is under way.
@@ -154,7 +185,7 @@ impl Cluster {
     }
 
     fn range(&self) -> Range<LockNo> {
-        self.first..LockNo(self.first.0 + self.count * self.stride)
+        self.recovery..LockNo(self.first.0 + self.count * self.stride)
     }
 
     fn lock(&self, n: u64) -> LockNo {
@@ -175,96 +206,118 @@ impl RegionLocks for Cluster {
         self.count
     }
 
+    /// Waits for no lock while it holds another: who waits may wait for a dead node, and whoever
+    /// recovers that one may want what is held.
     fn hold(&self, locks: &[(u64, Hold)]) -> std::result::Result<HeldRegions, PoolError> {
+        let manager = self.manager()?;
+        if let [(n, hold)] = locks {
+            let (lock, mode, local) = self.request(*n, *hold);
+            return Ok(Box::new(manager.acquire(lock, mode, local).map_err(lock_error)?));
+        }
         loop {
-            self.await_recoveries()?;
-            let held = self.take(locks)?;
-            // One that a dead life held may have come to this thread just as its recovery began.
-            if !self.others_recover() {
+            let at_once = locks.iter().map(|(n, hold)| {
+                let (lock, mode, local) = self.request(*n, *hold);
+                manager.try_acquire(lock, mode, local)
+            });
+            if let Some(held) = at_once.collect::<Option<Vec<Guard>>>() {
                 return Ok(Box::new(held));
+            }
+            // One by one, for nothing but to have them here for a while.
+            for (n, hold) in locks {
+                let (lock, mode, local) = self.request(*n, *hold);
+                drop(manager.acquire(lock, mode, local).map_err(lock_error)?);
             }
         }
     }
 
-    fn of_dead(&self, slot: u16) -> std::result::Result<Vec<u64>, PoolError> {
-        self.named_by(slot)
+    /// Waits for what the living hold only; they hold nothing while they wait.
+    fn hold_to_recover(
+        &self,
+        locks: &[(u64, Hold)],
+    ) -> std::result::Result<HeldRegions, PoolError> {
+        let manager = self.manager()?;
+        let mut held = Vec::with_capacity(locks.len());
+        for (n, hold) in locks {
+            let (lock, mode, local) = self.request(*n, *hold);
+            let of_dead = || self.is_kept_by_dead(lock);
+            if of_dead() {
+                continue;
+            }
+            let guard = manager.acquire_unless(lock, mode, local, &of_dead).map_err(lock_error)?;
+            held.extend(guard);
+        }
+        Ok(Box::new(held))
     }
 }
 
+fn lock_error(error: LockError) -> PoolError {
+    pool_error(error.into())
+}
+
 impl Cluster {
-    fn is_recovering(&self, slot: NodeId) -> bool {
-        self.recovering.lock().iter().any(|r| r.0 == slot)
+    fn manager(&self) -> std::result::Result<Arc<LockManager>, PoolError> {
+        self.manager.lock().clone().ok_or(PoolError::Closed)
     }
 
-    /// Whether another thread of this node recovers a slot.
-    fn others_recover(&self) -> bool {
-        let me = std::thread::current().id();
-        let recovering = self.recovering.lock();
-        !recovering.is_empty() && recovering.iter().all(|r| r.1 != me)
+    fn request(&self, n: u64, hold: Hold) -> (LockNo, Mode, Local) {
+        let (mode, local) = match hold {
+            Hold::Shared => (Mode::Shared, Local::Shared),
+            Hold::Write => (Mode::Exclusive, Local::Shared),
+            Hold::Alone => (Mode::Exclusive, Local::Exclusive),
+        };
+        (self.lock(n), mode, local)
     }
 
-    /// What dead lives hold counts for nothing while they are recovered, and only the recoverer may
-    /// take it: it may have to write there first.
-    fn await_recoveries(&self) -> std::result::Result<(), PoolError> {
-        let me = std::thread::current().id();
-        let mut recovering = self.recovering.lock();
-        while recovering.iter().all(|r| r.1 != me) && !recovering.is_empty() {
-            self.recovered.wait_for(&mut recovering, AWAIT);
-            if self.has_withdrawn() {
-                return Err(PoolError::Closed);
+    fn record(&self, lock: LockNo) -> std::result::Result<Option<LockRecord>, PoolError> {
+        let sector = self
+            .store
+            .read(lock)
+            .map_err(|source| lock_error(LockError::Store { lock, source }))?;
+        // A damaged one holds nobody back here: whoever wants the lock says so.
+        Ok(LockRecord::decode(&sector, lock).ok())
+    }
+
+    /// Whether a dead life, of the slot that is recovered or another, holds a lock exclusively:
+    /// what its log says of those bytes comes before anything else there.
+    fn is_kept_by_dead(&self, lock: LockNo) -> bool {
+        let Ok(Some(record)) = self.record(lock) else { return false };
+        let unrecovered = |life: &Me| match self.log_of(*life) {
+            Some(log) => log == Log::InUse,
+            None => *life != self.me && self.is_unrecovered(*life),
+        };
+        record.mode == Mode::Exclusive && record.holders.iter().any(unrecovered)
+    }
+
+    /// Whether a life is gone, and its slot not yet free again.
+    fn is_unrecovered(&self, life: Me) -> bool {
+        let record = self.slot(life.slot);
+        let of_slot =
+            |r: SlotRecord| r.state != SlotState::Free && life.incarnation >= r.life.incarnation;
+        record.is_some_and(of_slot) && self.onlooker.is_gone(life)
+    }
+
+    fn slot(&self, slot: NodeId) -> Option<SlotRecord> {
+        let sector = self.nodes.read_slot(slot).ok()?;
+        SlotRecord::decode(&sector, slot).ok()
+    }
+
+    /// No record of a region names a dead life of `slot` any more.
+    fn forget(&self, slot: NodeId) -> std::result::Result<(), PoolError> {
+        let manager = self.manager()?;
+        let dead = |life: &Me| life.slot == slot && *life != self.me;
+        for lock in (0..self.count).map(|n| self.lock(n)) {
+            let names = || {
+                let Ok(Some(record)) = self.record(lock) else { return false };
+                record.holders.iter().chain(record.waiters.iter().map(|w| &w.life)).any(dead)
+            };
+            if names() {
+                let vain = || !names();
+                manager
+                    .acquire_unless(lock, Mode::Shared, Local::Shared, &vain)
+                    .map_err(lock_error)?;
             }
         }
         Ok(())
-    }
-
-    /// Takes all locks, and waits for none while it holds another: who waits may wait for a dead
-    /// node, and whoever recovers that one may want what is held.
-    fn take(&self, locks: &[(u64, Hold)]) -> std::result::Result<Vec<Guard>, PoolError> {
-        let manager = self.manager.lock().clone().ok_or(PoolError::Closed)?;
-        let wanted = locks.iter().map(|(n, hold)| {
-            let (mode, local) = match hold {
-                Hold::Shared => (Mode::Shared, Local::Shared),
-                Hold::Write => (Mode::Exclusive, Local::Shared),
-                Hold::Alone => (Mode::Exclusive, Local::Exclusive),
-            };
-            (self.lock(*n), mode, local)
-        });
-        let acquire = |(lock, mode, local)| {
-            manager.acquire(lock, mode, local).map_err(|e| pool_error(e.into()))
-        };
-        if locks.len() == 1 {
-            return wanted.map(acquire).collect();
-        }
-        loop {
-            let at_once =
-                wanted.clone().map(|(l, mode, local)| manager.try_acquire(l, mode, local));
-            if let Some(held) = at_once.collect::<Option<Vec<Guard>>>() {
-                return Ok(held);
-            }
-            // One by one, for nothing but to have them here for a while.
-            for one in wanted.clone() {
-                drop(acquire(one)?);
-            }
-        }
-    }
-
-    /// Locks whose records name another life of `slot`.
-    fn named_by(&self, slot: u16) -> std::result::Result<Vec<u64>, PoolError> {
-        let mut found = Vec::new();
-        for n in 0..self.count {
-            let lock = self.lock(n);
-            let sector = self
-                .store
-                .read(lock)
-                .map_err(|source| pool_error(Error::Lock(LockError::Store { lock, source })))?;
-            let Ok(record) = LockRecord::decode(&sector, lock) else { continue };
-            let waiters = record.waiters.iter().map(|w| w.life);
-            let mut named = record.holders.iter().copied().chain(waiters);
-            if named.any(|l| l.slot.0 == slot && l != self.me) {
-                found.push(n);
-            }
-        }
-        Ok(found)
     }
 }
 
@@ -273,7 +326,7 @@ impl Others for Cluster {
         self.me
     }
     fn is_gone(&self, life: Me) -> bool {
-        self.is_recovering(life.slot) && life != self.me || self.onlooker.is_gone(life)
+        life != self.me && (self.log_of(life).is_some() || self.onlooker.is_gone(life))
     }
     fn all_use(&self, tag: EpochTag) -> bool {
         self.onlooker.all_use(tag)
@@ -293,18 +346,21 @@ impl Others for Cluster {
 }
 
 impl Peers for Cluster {
-    /// While a slot is being recovered, so may be what its lives hold: it stands until that is done.
-    fn liveness(&self, life: Me) -> Liveness {
+    fn liveness(&self, lock: LockNo, life: Me) -> Liveness {
         if life == self.me {
             return Liveness::Alive;
         }
-        if self.is_recovering(life.slot) {
-            return Liveness::Dead;
+        if lock == self.recovery {
+            // What it had begun is begun again by whoever takes its place.
+            return if self.is_gone(life) { Liveness::Dead } else { Liveness::Alive };
         }
-        let sector = self.nodes.read_slot(life.slot);
-        let Some(record) = sector.ok().and_then(|s| SlotRecord::decode(&s, life.slot).ok()) else {
-            return Liveness::Alive;
-        };
+        match self.log_of(life) {
+            Some(Log::Empty) => return Liveness::Dead,
+            Some(Log::InUse) if self.is_kept_by_dead(lock) => return Liveness::Alive,
+            Some(Log::InUse) => return Liveness::Dead,
+            None => {}
+        }
+        let Some(record) = self.slot(life.slot) else { return Liveness::Alive };
         let replayed = record.damage.is_some_and(|d| d.replayed);
         let earlier = life.incarnation < record.life.incarnation;
         match record.state {

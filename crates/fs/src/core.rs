@@ -9,7 +9,6 @@ use braid_format::meta::MetaKind;
 use braid_format::{BlockNo, InodeNo, LockNo};
 use braid_lock::{
     DemoteFailed, Demoted, GlockOps, Guard, Liveness, Local, LockManager, Me, Membership, Mode,
-    Peers,
 };
 
 use crate::alloc::Alloc;

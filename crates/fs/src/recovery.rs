@@ -44,7 +44,7 @@ impl Recover for Recoverer {
             Some(cluster) => {
                 // It may have begun to change the pool.
                 volume.pool.follow().map_err(pool_error)?;
-                cluster.recovering(dead.slot, make_whole)
+                cluster.recover(dead.slot, make_whole)
             }
             None => make_whole(),
         };

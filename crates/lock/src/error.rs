@@ -45,6 +45,9 @@ pub enum LockError {
     /// This node has withdrawn: it takes no lock and writes nothing any more.
     #[error("this node has withdrawn")]
     Withdrawn,
+    /// Who waited was told that it waits in vain.
+    #[error("waiting for a lock was given up")]
+    GivenUp,
     /// The manager was shut down.
     #[error("the lock manager has been shut down")]
     ShutDown,

@@ -273,7 +273,7 @@ impl LockManager {
         cluster: Mode,
         local: Local,
     ) -> Result<Guard, LockError> {
-        self.core.acquire(lock, cluster, local, None)
+        self.core.acquire(lock, cluster, local, None, None)
     }
     /// For operations that the kernel waits for while it holds what a demotion may need (the lock
     /// of a page that is being filled; its own writes held back during a truncation): when a
@@ -290,7 +290,24 @@ impl LockManager {
         local: Local,
         patience: Duration,
     ) -> Result<Guard, LockError> {
-        self.core.acquire(lock, cluster, local, Some(patience))
+        self.core.acquire(lock, cluster, local, Some(patience), None)
+    }
+    /// As [`Self::acquire`]; `vain` is asked now and then, with no mutex held, whether to wait any
+    /// longer has no sense: `None` then.
+    ///
+    /// # Errors
+    /// As [`Self::acquire`].
+    pub fn acquire_unless(
+        self: &Arc<Self>,
+        lock: LockNo,
+        cluster: Mode,
+        local: Local,
+        vain: &dyn Fn() -> bool,
+    ) -> Result<Option<Guard>, LockError> {
+        match self.core.acquire(lock, cluster, local, None, Some(vain)) {
+            Err(LockError::GivenUp) => Ok(None),
+            guard => guard.map(Some),
+        }
     }
     /// Takes `lock` if that needs neither I/O nor waiting.
     pub fn try_acquire(
@@ -490,9 +507,10 @@ impl Guard {
             Some(known) => known.openers.clone(),
             None => Vec::new(),
         };
+        let lock = self.lock();
         match self.glock.core.upgrade() {
             Some(core) => {
-                named.into_iter().filter(|l| *l != core.me && !core.is_dead(*l)).collect()
+                named.into_iter().filter(|l| *l != core.me && !core.is_dead(lock, *l)).collect()
             }
             None => named,
         }

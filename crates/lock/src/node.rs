@@ -50,8 +50,8 @@ pub enum Liveness {
 
 /// The other nodes, as the lock manager sees them.
 pub trait Peers: Send + Sync {
-    /// Whether `life`'s holds may be broken. In doubt: alive.
-    fn liveness(&self, life: Me) -> Liveness;
+    /// Whether `life`'s hold of `lock` may be broken. In doubt: alive.
+    fn liveness(&self, lock: LockNo, life: Me) -> Liveness;
     /// What keeps `life`, which is dead and fenced, from being recovered for now: what it holds
     /// stands until the damage is repaired, so nobody should wait for it.
     fn lost(&self, life: Me) -> Option<SlotDamage> {

@@ -16,7 +16,6 @@ use crate::log::Reach;
 use crate::log::recover::{Found, Recovered};
 use crate::log::redo::flush_all;
 use crate::map::Place;
-use crate::shared::Hold;
 use crate::topology::Topology;
 
 /// A compare-and-write on all copies of a mirror.
@@ -46,21 +45,14 @@ pub(crate) fn carriers(label: &Label) -> Vec<usize> {
 impl Inner {
     /// Recovers slot `slot`'s log; for its own node, keeps it to be written.
     ///
-    /// What it may change is held against other nodes, and with it every region that the dead life
-    /// still holds: none of their records names it afterwards.
+    /// What it may change is held against other nodes, by this node or still by the dead life.
     fn recover(&self, slot: u16, attach: bool) -> Result<Recovered, PoolError> {
         loop {
             let found = Found::read(&*self.enter()?, slot);
             let _held = match self.shared() {
                 Some(shared) => {
-                    let count = shared.regions.count();
-                    let mut locks = found.locks(&self.topology.read(), count);
-                    for lock in shared.regions.of_dead(slot)? {
-                        if let Err(i) = locks.binary_search_by_key(&lock, |l| l.0) {
-                            locks.insert(i, (lock, Hold::Alone));
-                        }
-                    }
-                    Some(shared.regions.hold(&locks)?)
+                    let locks = found.locks(&self.topology.read(), shared.regions.count());
+                    Some(shared.regions.hold_to_recover(&locks)?)
                 }
                 None => None,
             };

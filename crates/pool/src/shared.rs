@@ -64,11 +64,12 @@ pub trait RegionLocks: Send + Sync {
     /// # Errors
     /// This node has withdrawn, or a lock's record cannot be read.
     fn hold(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError>;
-    /// Locks whose records name a dead life of `slot`, which this node recovers.
+    /// Takes locks for the recovery of a dead node's log: all but those that a dead node holds
+    /// exclusively, whose hold stands and keeps all others away. One node at a time recovers.
     ///
     /// # Errors
     /// As [`RegionLocks::hold`].
-    fn of_dead(&self, slot: u16) -> Result<Vec<u64>, PoolError>;
+    fn hold_to_recover(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError>;
 }
 
 /// Both.

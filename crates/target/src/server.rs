@@ -141,9 +141,13 @@ impl Target {
     pub fn cut(&self, part: &str) -> usize {
         self.shared.cut(part)
     }
-    /// Commands under way.
+    /// Commands that have come and are not over: an answer may have gone out a moment before.
     pub fn commands(&self) -> usize {
         self.shared.tasks.count()
+    }
+    /// Those of them that have begun, and whose work (or the delay of a fault) has not ended.
+    pub fn running(&self) -> usize {
+        self.shared.tasks.running()
     }
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared

@@ -94,6 +94,10 @@ impl Task {
     pub fn aborted(&self) -> bool {
         self.state.lock().aborted.is_some()
     }
+    /// Whether it has begun and its I/O has not ended.
+    fn is_running(&self) -> bool {
+        self.state.lock().phase == Phase::Running
+    }
     /// Whether its I/O may go on.
     fn at_least(&self, phase: Phase, patience: Duration) -> bool {
         let mut state = self.state.lock();
@@ -195,5 +199,9 @@ impl Tasks {
     /// How many there are.
     pub fn count(&self) -> usize {
         self.table.lock().all.len()
+    }
+    /// How many of them have begun and have not ended.
+    pub fn running(&self) -> usize {
+        self.table.lock().all.values().filter(|t| t.is_running()).count()
     }
 }

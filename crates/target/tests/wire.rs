@@ -295,7 +295,7 @@ fn a_port_that_logs_in_again_ends_its_old_session_and_what_that_had_under_way() 
     let mut old = Initiator::login(&target, "iqn.x:a", 1, &[]);
     target.faults().add("write late=2000 times=1").unwrap();
     old.begin(0, &cdb16(0x8a, 0, 1), &[7; 512], 512, 0);
-    while target.commands() == 0 {
+    while target.running() == 0 {
         std::thread::yield_now();
     }
     let mut new = Initiator::login(&target, "iqn.x:a", 1, &[]);

@@ -1,6 +1,7 @@
-use std::time::Instant;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use braid_format::Bytes;
+use braid_format::{ByteOffset, Bytes};
 use braid_pool::CreateOptions;
 use braid_pool::device::{Device, MemoryDevice};
 use braid_pool::layout::Redundancy;
@@ -11,7 +12,7 @@ use crate::{Fs, MountOptions, NoKernelCache};
 
 /// Nodes of one process, each with the mirror opened for itself.
 fn nodes<const N: usize>() -> [Fs; N] {
-    let device = |i| MemoryDevice::new(&format!("m{i}"), Bytes(96 << 20), Bytes(512));
+    let device = |i| MemoryDevice::new(&format!("m{i}"), Bytes(192 << 20), Bytes(512));
     let devices = [0, 1].map(device);
     let all = || devices.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
     let options = CreateOptions {
@@ -32,29 +33,93 @@ fn cluster(fs: &Fs) -> &Arc<Cluster> {
     fs.core().cluster.as_ref().unwrap()
 }
 
-/// A dead node holds two regions; a writer has one of them too, and waits for the other. Whoever
-/// recovers the dead one wants both for itself.
-#[test]
-fn who_waits_for_a_dead_nodes_region_keeps_no_recoverer_waiting() {
-    let [dies, writes, other] = nodes();
-    let held = cluster(&dies).hold(&[(1, Hold::Shared), (2, Hold::Alone)]).unwrap();
-    let writer = {
-        let writes = cluster(&writes).clone();
-        let regions = [(1, Hold::Shared), (2, Hold::Shared)];
-        std::thread::spawn(move || drop(writes.hold(&regions).unwrap()))
-    };
-    std::thread::sleep(Duration::from_millis(100));
-    assert!(!writer.is_finished(), "both held what one held alone");
+/// A node's log names region 1, which another has taken since; the node has region 2 for itself, and
+/// dies. Returns what holds region 1.
+fn dies_with_a_stale_log(dies: &Fs, other: &Fs) -> HeldRegions {
+    let pool = &dies.core().volume.pool;
+    pool.write(ByteOffset(100 << 20), &[7; 4096]).unwrap();
+    let taken = cluster(other).hold(&[(1, Hold::Alone)]).unwrap();
+    let held = cluster(dies).hold(&[(2, Hold::Alone)]).unwrap();
     // It gives nothing back: its records go on naming it.
     std::mem::forget(held);
-    let core = dies.core();
-    core.withdraw(&Error::NotPermitted);
+    taken
+}
+
+/// Threads of the nodes that want regions once.
+fn writers(nodes: &[&Fs], regions: &[u64]) -> Vec<JoinHandle<()>> {
+    let wanted: Vec<_> = regions.iter().map(|r| (*r, Hold::Shared)).collect();
+    let start = |fs: &&Fs| {
+        let (cluster, wanted) = (cluster(fs).clone(), wanted.clone());
+        std::thread::spawn(move || drop(cluster.hold(&wanted).unwrap()))
+    };
+    nodes.iter().map(start).collect()
+}
+
+fn all_end(writers: Vec<JoinHandle<()>>) {
     let start = Instant::now();
-    while !writer.is_finished() {
+    while !writers.iter().all(JoinHandle::is_finished) {
         assert!(start.elapsed() < Duration::from_mins(1), "they wait for each other");
         std::thread::sleep(Duration::from_millis(20));
     }
-    writer.join().unwrap();
-    writes.unmount().unwrap();
+    for writer in writers {
+        writer.join().unwrap();
+    }
+}
+
+#[test]
+fn a_dead_nodes_region_is_nobodys_before_its_log_is_recovered() {
+    let [dies, one, other] = nodes();
+    let taken = dies_with_a_stale_log(&dies, &other);
+    let writers = writers(&[&one, &other], &[2]);
+    dies.core().withdraw(&Error::NotPermitted);
+    // Whoever recovers waits for region 1.
+    let start = Instant::now();
+    while !(is_recovering(&one) || is_recovering(&other)) {
+        assert!(start.elapsed() < Duration::from_mins(1), "nobody recovers it");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(writers.iter().all(|w| !w.is_finished()), "a region was written before its redo");
+    drop(taken);
+    all_end(writers);
+    one.unmount().unwrap();
     other.unmount().unwrap();
+}
+
+fn is_recovering(fs: &Fs) -> bool {
+    !cluster(fs).recovering.lock().is_empty()
+}
+
+/// On either living node a writer may have region 1, which whoever recovers the dead node wants for
+/// itself, and waits for region 2, which the dead node has.
+#[test]
+fn who_waits_for_a_dead_nodes_region_keeps_no_recoverer_waiting() {
+    let [dies, one, other] = nodes();
+    drop(dies_with_a_stale_log(&dies, &other));
+    let writers = writers(&[&one, &other], &[1, 2]);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(writers.iter().all(|w| !w.is_finished()), "they held what one held alone");
+    dies.core().withdraw(&Error::NotPermitted);
+    all_end(writers);
+    one.unmount().unwrap();
+    other.unmount().unwrap();
+}
+
+/// Each of two nodes that die has what the other's log names.
+#[test]
+fn two_dead_nodes_are_recovered_though_each_has_what_the_log_of_the_other_names() {
+    let [one, two, lives] = nodes();
+    let write = |fs: &Fs, at: u64| {
+        fs.core().volume.pool.write(ByteOffset(at << 20), &[7; 4096]).unwrap();
+    };
+    write(&one, 100);
+    write(&two, 140);
+    let held = [(&one, 2), (&two, 1)].map(|(fs, n)| cluster(fs).hold(&[(n, Hold::Alone)]).unwrap());
+    held.into_iter().for_each(std::mem::forget);
+    let writers = writers(&[&lives], &[1, 2]);
+    for fs in [&one, &two] {
+        fs.core().withdraw(&Error::NotPermitted);
+    }
+    all_end(writers);
+    lives.unmount().unwrap();
 }

@@ -13,6 +13,9 @@ use crate::Mode;
 use crate::dlock::Event;
 use crate::error::LockError;
 
+/// How often who waits asks whether it waits in vain.
+const VAIN: Duration = Duration::from_millis(50);
+
 impl Core {
     /// Why nothing is acquired any more.
     pub(super) fn stopped(&self) -> Option<LockError> {
@@ -35,6 +38,7 @@ impl Core {
         cluster: Mode,
         local: Local,
         patience: Option<Duration>,
+        vain: Option<&dyn Fn() -> bool>,
     ) -> Result<Guard, LockError> {
         assert!(cluster > Mode::Unlocked, "a lock is taken in a mode");
         loop {
@@ -51,7 +55,7 @@ impl Core {
                 state.admit(cluster, local)
             } else {
                 let fill = patience.map(|patience| Instant::now() + patience);
-                self.queue_up(&glock, &mut state, Request { cluster, local, fill })?
+                self.queue_up(&glock, &mut state, Request { cluster, local, fill }, vain)?
             };
             drop(state);
             return Ok(Guard { glock, admission });
@@ -84,10 +88,12 @@ impl Core {
         glock: &Arc<Glock>,
         state: &mut MutexGuard<'_, State>,
         request: Request,
+        vain: Option<&dyn Fn() -> bool>,
     ) -> Result<Admission, LockError> {
         self.counters.slow.fetch_add(1, Ordering::Relaxed);
         let waiter = Waiter::new(request);
         state.queue.push_back(waiter.clone());
+        let mut asked = Instant::now();
         loop {
             // Read again under the mutex: whoever stops the manager then takes the mutex to wake
             // us, so either we see it here or we are woken.
@@ -115,14 +121,40 @@ impl Core {
                 self.drive(glock, state, event);
                 continue;
             }
+            if let Some(vain) = vain
+                && now.saturating_duration_since(asked) >= VAIN
+            {
+                if MutexGuard::unlocked(state, vain) {
+                    return self.give_up(glock, state, &waiter);
+                }
+                asked = Instant::now();
+                continue;
+            }
             let until = self.wait_until(state, &request, head);
-            match until {
+            let ask = vain.map(|_| asked + VAIN);
+            match until.into_iter().chain(ask).min() {
                 Some(at) => {
                     waiter.condition.wait_until(state, at);
                 }
                 None => waiter.condition.wait(state),
             }
         }
+    }
+
+    /// Leaves the queue, unless the lock has just come.
+    fn give_up(
+        &self,
+        glock: &Arc<Glock>,
+        state: &mut MutexGuard<'_, State>,
+        waiter: &Arc<Waiter>,
+    ) -> Result<Admission, LockError> {
+        if let Some(answer) = waiter.answer.lock().take() {
+            return answer;
+        }
+        state.leave_queue(waiter);
+        // The next in the queue, or a demoter, goes on with the record.
+        self.settle(glock, state);
+        Err(LockError::GivenUp)
     }
 
     /// What the head of the queue does about the record.

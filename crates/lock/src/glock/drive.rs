@@ -29,11 +29,11 @@ impl Core {
     pub(super) fn next_tenure(&self) -> u64 {
         self.tenures.fetch_add(1, Ordering::Relaxed)
     }
-    pub(super) fn is_dead(&self, life: Me) -> bool {
+    pub(super) fn is_dead(&self, lock: LockNo, life: Me) -> bool {
         if life.slot == self.me.slot {
             return life.incarnation != self.me.incarnation;
         }
-        self.peers.liveness(life) == Liveness::Dead
+        self.peers.liveness(lock, life) == Liveness::Dead
     }
     fn context(&self) -> Context {
         // A counter from a random start, spread: no two lives write the same sequence.
@@ -129,7 +129,7 @@ impl Core {
         let record = read_record(&*self.store, lock)
             .map_err(|source| LockError::Store { lock, source })?
             .map_err(|source| LockError::Record { lock, source })?;
-        Ok(self.seen(record))
+        Ok(self.seen(lock, record))
     }
 
     fn compare_and_write(
@@ -148,21 +148,21 @@ impl Core {
         match outcome {
             CawOutcome::Written => Ok(Event::Written),
             CawOutcome::Mismatch(stands) => match LockRecord::decode(&stands, lock) {
-                Ok(record) => Ok(Event::Mismatch(self.seen(record))),
+                Ok(record) => Ok(Event::Mismatch(self.seen(lock, record))),
                 // Torn, or damaged: read again.
                 Err(_) => self.read(lock).map(Event::Mismatch),
             },
         }
     }
 
-    fn seen(&self, record: LockRecord) -> Seen {
+    fn seen(&self, lock: LockNo, record: LockRecord) -> Seen {
         let named = record.holders.iter().chain(record.waiters.iter().map(|w| &w.life));
         // One that is lost, and holds nothing, left nothing under this lock.
         let waits = |l: Me| !record.holders.contains(&l) && self.peers.lost(l).is_some();
         let mut dead: Vec<Me> = named
             .chain(&record.openers)
             .copied()
-            .filter(|l| *l != self.me && (self.is_dead(*l) || waits(*l)))
+            .filter(|l| *l != self.me && (self.is_dead(lock, *l) || waits(*l)))
             .collect();
         dead.dedup();
         Seen { record: Arc::new(record), dead }

@@ -24,7 +24,7 @@ struct Net {
     deaf: AtomicBool,
 }
 impl Peers for Net {
-    fn liveness(&self, life: Me) -> Liveness {
+    fn liveness(&self, _: LockNo, life: Me) -> Liveness {
         if self.dead.lock().contains(&life) { Liveness::Dead } else { Liveness::Alive }
     }
     fn hint(&self, to: Me, lock: LockNo, hint: Hint) {

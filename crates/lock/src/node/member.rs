@@ -270,8 +270,16 @@ impl Drop for Membership {
     }
 }
 
+impl Membership {
+    /// Whether `life`'s holds may be broken: its slot is free or another's, or its journal is
+    /// replayed. In doubt: alive.
+    pub fn liveness(&self, life: Me) -> Liveness {
+        self.inner.liveness(life)
+    }
+}
+
 impl Peers for Membership {
-    fn liveness(&self, life: Me) -> Liveness {
+    fn liveness(&self, _: LockNo, life: Me) -> Liveness {
         self.inner.liveness(life)
     }
     fn lost(&self, life: Me) -> Option<SlotDamage> {

@@ -77,8 +77,8 @@ impl RegionLocks for Node {
         self.world.takes.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(held))
     }
-    fn of_dead(&self, _: u16) -> Result<Vec<u64>, PoolError> {
-        Ok(Vec::new())
+    fn hold_to_recover(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError> {
+        self.hold(locks)
     }
 }
 

@@ -286,8 +286,9 @@ impl RegionLocks for Port {
         }
         Ok(Box::new(held))
     }
-    fn of_dead(&self, slot: u16) -> Result<Vec<u64>, PoolError> {
-        Ok(self.world.state().regions.of(usize::from(slot)))
+    /// What dead nodes hold counts for nothing to who recovers one: see [`Self::hold`].
+    fn hold_to_recover(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError> {
+        self.hold(locks)
     }
 }
 
