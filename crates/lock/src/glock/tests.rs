@@ -397,6 +397,34 @@ fn shutdown_demotes_what_is_held_and_leaves_the_records() {
     assert!(matches!(refused, Err(LockError::ShutDown)));
 }
 
+/// Who gives up leaves no trace in the queue, here or in the record, and keeps nobody from the lock.
+#[test]
+fn who_waits_in_vain_gives_up_and_others_go_on() {
+    let c = Cluster::plain(3);
+    let held = c.nodes[0].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap();
+    let asked = AtomicUsize::new(0);
+    let vain = || asked.fetch_add(1, Ordering::Relaxed) == 1;
+    let given_up =
+        c.nodes[1].acquire_unless(LOCK, Mode::Exclusive, Local::Exclusive, &vain).unwrap();
+    assert!(given_up.is_none());
+    assert_eq!(asked.load(Ordering::Relaxed), 2);
+    let others: Vec<_> = [1, 2]
+        .map(|n| {
+            let node = c.nodes[n].clone();
+            std::thread::spawn(move || {
+                let never = || false;
+                node.acquire_unless(LOCK, Mode::Exclusive, Local::Exclusive, &never).unwrap()
+            })
+        })
+        .into_iter()
+        .collect();
+    drop(held);
+    for other in others {
+        assert!(other.join().unwrap().is_some());
+    }
+    assert!(c.record(LOCK).waiters.is_empty());
+}
+
 /// Counts who is inside.
 struct Checker {
     /// Per lock, users that rely on an exclusive hold: node 0 counts up, node 1 down.
