@@ -355,9 +355,8 @@ impl Peers for Cluster {
             return if self.is_gone(life) { Liveness::Dead } else { Liveness::Alive };
         }
         match self.log_of(life) {
-            Some(Log::Empty) => return Liveness::Dead,
             Some(Log::InUse) if self.is_kept_by_dead(lock) => return Liveness::Alive,
-            Some(Log::InUse) => return Liveness::Dead,
+            Some(Log::InUse | Log::Empty) => return Liveness::Dead,
             None => {}
         }
         let Some(record) = self.slot(life.slot) else { return Liveness::Alive };
