@@ -9,6 +9,7 @@ use braid_format::redundancy::LogPlace;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockSize, Bytes};
 use braid_fs::make::{MakeOptions, make, may_make};
+use braid_lock::EtcdAddress;
 use braid_pool::device::{Device, UnitName};
 use braid_pool::layout::Weights;
 use braid_pool::{CreateOptions, Pool};
@@ -40,7 +41,12 @@ pub struct Args {
     /// Bytes of one node's journal (default: by the pool's size)
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     journal_size: Option<u64>,
-    /// Use devices although they carry another file system or belonged to another pool
+    /// Keep lock records and node slots in etcd, not on the devices: for devices that cannot compare
+    /// and write, or not among hosts (etcd://HOST[:PORT][,HOST[:PORT]...]/PREFIX)
+    #[arg(long, value_name = "ADDRESS")]
+    locks: Option<EtcdAddress>,
+    /// Use devices although they carry another file system or belonged to another pool, and keys in
+    /// etcd although they are another file system's
     #[arg(long)]
     force: bool,
     /// Only show what would be made, or why it cannot be; write nothing
@@ -82,8 +88,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     args.shape.apply(&shape, &devices, &mut options)?;
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let make_options =
-        MakeOptions { block_size, nodes: args.nodes, journal_size: args.journal_size, owner };
+    let make_options = MakeOptions {
+        block_size,
+        nodes: args.nodes,
+        journal_size: args.journal_size,
+        owner,
+        locks: args.locks.clone(),
+        force: args.force,
+    };
     // All that can be refused is refused before anything is written, or takes time.
     let mut plan = Pool::plan(devices.clone(), &options)?;
     if options.weights == Weights::Speed {
@@ -108,6 +120,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let bar = ui::bar("making");
     make(&pool, &make_options, &mut ui::progress(&bar)).context("cannot make the file system")?;
     bar.finish_and_clear();
+    say_made(args, &pool, &shape);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say_made(args: &Args, pool: &Pool, shape: &shape::Shape) {
     let info = pool.info();
     println!(
         "created pool '{}': {} over {} {}, stripe unit {}, block size {}",
@@ -118,9 +135,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         size::show(shape.unit.bytes().get()),
         size::show(args.block_size),
     );
+    if let Some(locks) = &args.locks {
+        println!("locks are in {locks}");
+    }
     let hint = mount_hint(&args.name, &shape.devices);
     println!("mount it, on every host that reaches the devices: braid mount {hint} DIR");
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Nodes that get a redundancy log where mirrors or parity are asked for: 2 MiB of each device, and

@@ -95,6 +95,9 @@ fn show(info: &braid_pool::PoolInfo, cluster: &ClusterView) {
         size::show(cluster.size.get()),
         cluster.inodes
     );
+    if let Some(locks) = &cluster.locks {
+        println!("locks: {locks}");
+    }
     let mut members = ui::table(&["member", "device", "size", "used for data"]);
     for m in &info.members {
         members.add_row([
@@ -172,6 +175,7 @@ fn as_json(info: &braid_pool::PoolInfo, cluster: &ClusterView) -> serde_json::Va
         "fs_free": cluster.free.get(),
         "inodes": cluster.inodes,
         "node_slots": cluster.node_slots,
+        "locks": cluster.locks,
         "members": info.members.iter().map(|m| json!({
             "index": m.index.get(), "path": m.path, "size": m.size.get(), "data": m.data_len.get(),
         })).collect::<Vec<_>>(),

@@ -83,6 +83,8 @@ const _: () = assert!(size_of::<RawSlot>() == 512);
 impl RawSlot {
     /// "BRSL".
     pub const MAGIC: u32 = u32::from_le_bytes(*b"BRSL");
+    /// Bytes used at the start of the sector; the rest of a larger sector is zero.
+    pub const LEN: usize = size_of::<Self>();
     const CRC_AT: usize = core::mem::offset_of!(Self, crc);
 
     /// The damage noted, if these fields are what a writer makes of a slot in `state`.

@@ -19,7 +19,7 @@
 //! groups that are nothing but blocks.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::meta::MetaHeader;
 
@@ -155,9 +155,53 @@ pub struct RawRegion {
 }
 const _: () = assert!(size_of::<RawRegion>() == 88);
 
+/// Where lock records and node slots are that are not on the pool, behind [`RawRegions`] in the same
+/// body, whether there are regions or not.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawLockStore {
+    /// What kind of store: 1 etcd.
+    pub kind: U16,
+    /// Bytes of the address.
+    pub len: U16,
+    /// Zero.
+    pub reserved: [u8; 4],
+    /// The address, UTF-8, padded with zero.
+    pub address: [u8; 240],
+}
+const _: () = assert!(size_of::<RawLockStore>() == 248);
+// The smallest body is of a block of 4 KiB less a lock sector.
+const _: () = assert!(RawLockStore::AT + size_of::<RawLockStore>() <= 4096 - 512);
+
+impl RawLockStore {
+    /// Its place in the body.
+    pub const AT: usize = size_of::<RawSuperblock>() + size_of::<RawRegions>();
+    /// Kind: etcd.
+    pub const ETCD: u16 = 1;
+    /// Most bytes of an address.
+    pub const ADDRESS_MAX: usize = 240;
+
+    /// A store of `kind` at `address`; `None` if that is too long.
+    pub fn new(kind: u16, address: &str) -> Option<Self> {
+        let mut raw = Self::new_zeroed();
+        raw.kind.set(kind);
+        raw.len.set(u16::try_from(address.len()).ok()?);
+        raw.address.get_mut(..address.len())?.copy_from_slice(address.as_bytes());
+        Some(raw)
+    }
+    /// The address; `None` if it is not as a writer makes it.
+    pub fn address(&self) -> Option<&str> {
+        let (address, rest) = self.address.split_at_checked(usize::from(self.len.get()))?;
+        let zero = rest.iter().chain(&self.reserved).all(|b| *b == 0);
+        std::str::from_utf8(address).ok().filter(|a| zero && !a.is_empty())
+    }
+}
+
 impl RawSuperblock {
     /// Incompatible feature: there are regions.
     pub const REGIONS: u64 = 2;
+    /// Incompatible feature: lock records and node slots are in a store of their own.
+    pub const LOCK_STORE: u64 = 4;
     /// Identifies a Braid file system to a person with a hex editor.
     pub const FS_MAGIC: [u8; 8] = *b"BRAIDFS\0";
     /// Format version.

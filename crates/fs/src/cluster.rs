@@ -13,9 +13,8 @@ use braid_format::node::{RawHeartbeat, SlotRecord, SlotState};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{LockNo, NodeId};
 use braid_lock::{
-    DemoteFailed, Demoted, DeviceStore, GlockOps, Guard, JoinOptions, Liveness, Local, LockError,
-    LockManager, LockStore, ManagerOptions, Me, Membership, Mode, NodeStore, Onlooker, Peers,
-    PoolNodes,
+    DemoteFailed, Demoted, GlockOps, Guard, JoinOptions, Liveness, Local, LockError, LockManager,
+    LockStore, ManagerOptions, Me, Membership, Mode, NodeStore, Onlooker, Peers,
 };
 use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
 use parking_lot::Mutex;
@@ -35,7 +34,7 @@ enum Log {
 pub(crate) struct Cluster {
     pool: Pool,
     me: Me,
-    nodes: Arc<PoolNodes>,
+    nodes: Arc<dyn NodeStore>,
     onlooker: Onlooker,
     /// Held while a dead node's log is recovered.
     recovery: LockNo,
@@ -43,7 +42,7 @@ pub(crate) struct Cluster {
     first: LockNo,
     stride: u64,
     count: u64,
-    store: DeviceStore,
+    store: Arc<dyn LockStore>,
     membership: OnceLock<Weak<Membership>>,
     /// What is done before this node says that it uses another epoch.
     adopted: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -56,7 +55,7 @@ impl Cluster {
     /// Makes the pool of `volume` one that `me` shares with others; `None` where there can be none.
     pub fn join(
         volume: &Volume,
-        nodes: &Arc<PoolNodes>,
+        nodes: &Arc<dyn NodeStore>,
         options: &JoinOptions,
         me: Me,
     ) -> Result<Option<Arc<Self>>> {
@@ -66,7 +65,7 @@ impl Cluster {
             return Ok(None);
         }
         let pool = volume.pool.clone();
-        let store = DeviceStore::new(pool.clone(), volume.geo.block_size, volume.geo.lock_sector);
+        let store = volume.lock_store(Some(me));
         let this = Arc::new(Self {
             onlooker: Onlooker::new(nodes.clone(), me, options),
             nodes: nodes.clone(),
@@ -82,7 +81,7 @@ impl Cluster {
             count,
             store,
         });
-        let store = Arc::new(this.store.clone());
+        let store = this.store.clone();
         let options = ManagerOptions { demoters: 2, ..ManagerOptions::default() };
         let manager = LockManager::new(me, store, this.clone(), this.clone(), options)?;
         *this.manager.lock() = Some(manager);

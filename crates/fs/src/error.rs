@@ -118,6 +118,9 @@ pub enum Error {
     /// Not a Braid file system, or one this version cannot use.
     #[error("cannot use the superblock: {0}")]
     Superblock(FormatError),
+    /// The store that the locks are in, where that is not the pool.
+    #[error(transparent)]
+    LockStore(#[from] braid_lock::etcd::EtcdError),
     /// All node slots are taken.
     #[error("all {0} node slots are in use; make the file system with --nodes larger")]
     NoSlot(u16),
@@ -249,7 +252,8 @@ impl Error {
             | Self::Withdrawn { .. }
             | Self::Contents(_)
             | Self::Pool(_)
-            | Self::Lock(_) => E::IO,
+            | Self::Lock(_)
+            | Self::LockStore(_) => E::IO,
         };
         e.raw_os_error()
     }

@@ -24,6 +24,8 @@ pub struct ClusterView {
     pub inodes: u64,
     /// Nodes that may mount at once.
     pub node_slots: u16,
+    /// The store that the locks are in, where that is not the pool.
+    pub locks: Option<String>,
     /// Slots that are not free.
     pub nodes: Vec<NodeView>,
 }
@@ -50,6 +52,7 @@ pub fn inspect(pool: Pool) -> Result<ClusterView> {
         free: Bytes(counters.free_blocks.get().saturating_mul(unit)),
         inodes: counters.inodes.get(),
         node_slots: volume.sb.node_slots.get(),
+        locks: volume.elsewhere.as_ref().map(|store| store.etcd.address().to_string()),
         nodes,
     })
 }

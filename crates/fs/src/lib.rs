@@ -55,6 +55,7 @@ mod replay;
 mod reshape;
 #[doc(hidden)]
 pub mod simulation;
+mod stores;
 #[cfg(test)]
 mod test_volume;
 #[cfg(test)]

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{Bytes, FormatError, LockNo, NodeId};
+use braid_lock::etcd::HintWatch;
 use braid_lock::{
-    DemoteFailed, Demoted, DeviceStore, GlockOps, JoinOptions, LockError, LockManager, LockStats,
-    ManagerOptions, Membership, Mode, NodeAreas, NodeStore, NodeView, PoolNodes,
+    DemoteFailed, Demoted, GlockOps, JoinOptions, LockError, LockManager, LockStats,
+    ManagerOptions, Membership, Mode, NodeAreas, NodeView,
 };
 use braid_pool::Pool;
 use parking_lot::{Condvar, Mutex};
@@ -108,6 +109,8 @@ pub struct NodeStatus {
 pub(crate) struct Mounted {
     pub core: Arc<Core>,
     membership: Arc<Membership>,
+    /// Hints that come by the store of the locks.
+    hints: Mutex<Option<HintWatch>>,
     housekeeper: Mutex<Option<Housekeeper>>,
     pub upkeep: Upkeep,
     pub rebalance: crate::reshape::rebalance::Switch,
@@ -171,7 +174,7 @@ impl Mounted {
             mount_point: options.mount_point.clone(),
             ..JoinOptions::default()
         };
-        let nodes = Arc::new(PoolNodes::new(volume.pool.clone(), areas));
+        let nodes = volume.node_store(areas);
         let recoverer = Arc::new(Recoverer {
             volume: volume.clone(),
             core: to_core.clone(),
@@ -204,7 +207,8 @@ impl Mounted {
                 let housekeeper = Mutex::new(Some(Housekeeper::start(&core, &membership)));
                 let upkeep = Upkeep::start(&core.volume.pool, core.volume.geo, turn(&membership));
                 let rebalance = crate::reshape::rebalance::Switch::default();
-                Ok(Self { core, membership, housekeeper, upkeep, rebalance })
+                let hints = Mutex::new(watch_hints(&core.volume, &membership));
+                Ok(Self { core, membership, hints, housekeeper, upkeep, rebalance })
             }
             Err(e) => {
                 // The slot counts as dead: whatever was begun is replayed by the next to mount.
@@ -229,11 +233,7 @@ impl Mounted {
         meta.bound_logged(options.logged_max.get());
         let meta = Arc::new(meta);
         to_core.meta.set(Arc::downgrade(&meta)).ok();
-        let store = Arc::new(DeviceStore::new(
-            volume.pool.clone(),
-            volume.geo.block_size,
-            volume.geo.lock_sector,
-        ));
+        let store = volume.lock_store(Some(me));
         let manager_options =
             ManagerOptions { locks_max: options.locks_max, ..ManagerOptions::default() };
         let locks =
@@ -288,6 +288,7 @@ impl Mounted {
     pub fn unmount(&self) -> Result<()> {
         self.rebalance.stop();
         self.upkeep.stop();
+        drop(self.hints.lock().take());
         if let Some(housekeeper) = self.housekeeper.lock().take() {
             housekeeper.stop();
         } else {
@@ -344,6 +345,19 @@ impl Mounted {
             open_files: self.core.handles.len(),
         }
     }
+}
+
+/// Hints by way of the store of the locks, where it brings any.
+fn watch_hints(volume: &Volume, membership: &Arc<Membership>) -> Option<HintWatch> {
+    let store = volume.elsewhere.as_ref()?;
+    let to = Arc::downgrade(membership);
+    let heed = Box::new(move |lock, hint| {
+        if let Some(membership) = to.upgrade() {
+            membership.hint_came(lock, hint);
+        }
+    });
+    let watch = store.etcd.watch_hints(membership.me(), heed);
+    watch.inspect_err(|e| tracing::error!("cannot start a thread, locks are polled: {e}")).ok()
 }
 
 /// Upkeep is done by the node in the lowest slot. Two may think so for a moment when nodes come and go:
@@ -482,7 +496,7 @@ fn keep_house(
 /// The nodes in the slot table, without joining.
 pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
     let areas = node_areas(volume)?;
-    let store = PoolNodes::new(volume.pool.clone(), areas);
+    let store = volume.node_store(areas);
     let packed = store.read_slots().map_err(LockError::NodeStore)?;
     let mut nodes = Vec::new();
     for (n, sector) in (0..areas.node_slots).zip(packed.chunks_exact(store.sector_len())) {
@@ -507,7 +521,7 @@ pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
     Ok(nodes)
 }
 
-fn node_areas(volume: &Volume) -> Result<NodeAreas> {
+pub(crate) fn node_areas(volume: &Volume) -> Result<NodeAreas> {
     NodeAreas::from_superblock(&volume.sb).ok_or(Error::Superblock(FormatError::BadField {
         what: "superblock",
         at: 0,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use braid_format::meta::MetaKind;
 use braid_format::node::{DamagedPart, SlotDamage};
 use braid_format::{BlockNo, LockNo, NodeId};
-use braid_lock::{JoinOptions, Me, Mode, NotRecovered, PoolNodes, Recover};
+use braid_lock::{JoinOptions, Me, Mode, NodeStore, NotRecovered, Recover};
 use braid_pool::Pool;
 use parking_lot::Mutex;
 
@@ -26,7 +26,7 @@ use crate::volume::Volume;
 pub(crate) struct Recoverer {
     pub volume: Arc<Volume>,
     pub core: Arc<ToCore>,
-    pub nodes: Arc<PoolNodes>,
+    pub nodes: Arc<dyn NodeStore>,
     pub join: JoinOptions,
     pub cluster: Mutex<Option<Arc<Cluster>>>,
 }

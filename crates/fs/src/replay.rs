@@ -15,6 +15,7 @@ use braid_format::journal::{RawTxBlock, RawTxHeader};
 use braid_format::lock_record::{Life, LockRecord, Mode};
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::{BlockNo, Bytes, Generation, LockNo, NodeId};
+use braid_lock::LockError;
 use braid_pool::PoolRequest;
 use braid_pool::device::AlignedBuf;
 use zerocopy::FromBytes;
@@ -311,7 +312,14 @@ fn may_mend(volume: &Volume, dead: Life, block: BlockNo, image: &MetaHeader) -> 
     }
     let mut sector = AlignedBuf::zeroed(volume.geo.lock_sector.to_usize());
     for _ in 0..RECORD_READS {
-        volume.pool.read(volume.slot_at(lock_at), &mut sector)?;
+        if volume.elsewhere.is_some() {
+            let found = volume.lock_store(None).read(owner);
+            let record = found.map_err(|source| LockError::Store { lock: owner, source })?;
+            sector.fill(0);
+            sector.iter_mut().zip(&record).for_each(|(to, from)| *to = *from);
+        } else {
+            volume.pool.read(volume.slot_at(lock_at), &mut sector)?;
+        }
         match LockRecord::decode(&sector, owner) {
             Ok(record) if record.mode_of(dead) == Mode::Exclusive => break,
             Ok(_) => return Ok(false),

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::groups::{
     GroupShape, Groups, Part, Span, blocks_per_bitmap, copy_block, copy_offset, takes_data,
 };
+use crate::stores::Elsewhere;
 
 /// A pool with the file system on it. Cheap to share; it only ever gets larger.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Volume {
     pub sb: RawSuperblock,
     /// The same.
     pub regions: Box<RawRegions>,
+    /// Where locks are, if not on the pool.
+    pub elsewhere: Option<Elsewhere>,
     pub groups: Groups,
     /// Blocks of the file system now.
     total: AtomicU64,
@@ -33,7 +36,7 @@ impl Volume {
     /// Reads and verifies the superblock of `pool` (the copy if the first is damaged).
     pub fn open(pool: Pool) -> Result<Self> {
         let first = Self::read_superblock(&pool, ByteOffset(0));
-        let (sb, regions) = match first {
+        let (sb, regions, elsewhere) = match first {
             Ok(found) => found,
             Err(e) => {
                 let copy = Self::copy_offset(&pool);
@@ -59,7 +62,7 @@ impl Volume {
         let base = base_blocks(&sb, &regions);
         let groups = Groups::new(Part::of(geo, &sb, base));
         let total = AtomicU64::new(base);
-        let volume = Self { pool, geo, sb, regions, groups, total };
+        let volume = Self { pool, geo, sb, regions, elsewhere, groups, total };
         volume.validate()?;
         volume.learn(&volume.sb, &volume.regions)?;
         Ok(volume)
@@ -75,8 +78,13 @@ impl Volume {
             return Err(Error::Replaced);
         }
         let now = Self::open(self.pool.clone())?;
-        let same = now.sb.fs_uuid == self.sb.fs_uuid && now.geo == self.geo;
-        if same { Ok(()) } else { Err(Error::Replaced) }
+        if now.sb.fs_uuid != self.sb.fs_uuid || now.geo != self.geo {
+            return Err(Error::Replaced);
+        }
+        match &self.elsewhere {
+            Some(store) => Ok(store.etcd.confirm()?),
+            None => Ok(()),
+        }
     }
     /// Where the copy of the superblock stands: at the end of the pool, or of the metadata subpool.
     pub fn copy_offset(pool: &Pool) -> ByteOffset {
@@ -91,7 +99,7 @@ impl Volume {
 
     /// The body's place and length depend on the geometry that the superblock itself holds: try
     /// the few there are.
-    fn read_superblock(pool: &Pool, at: ByteOffset) -> Result<(RawSuperblock, Box<RawRegions>)> {
+    fn read_superblock(pool: &Pool, at: ByteOffset) -> Result<Found> {
         let mut slot = AlignedBuf::zeroed(128 << 10);
         let want = (pool.info().size.get() - at.get()).min(128 << 10);
         let want = usize::try_from(want / 4096 * 4096).unwrap_or(0);
@@ -115,7 +123,7 @@ impl Volume {
                 }
                 let block = geo.block_size.block_of(at);
                 match MetaHeader::decode_kind(body, block, MetaKind::Superblock) {
-                    Ok(_) => return Ok((sb, regions)),
+                    Ok(_) => return Ok((sb, regions, Elsewhere::read(&sb, body)?)),
                     Err(e) => last = e,
                 }
             }
@@ -137,7 +145,7 @@ impl Volume {
         if sb.version.get() != RawSuperblock::VERSION {
             return bad("version", u64::from(sb.version.get()));
         }
-        let known = RawSuperblock::SUBPOOLS | RawSuperblock::REGIONS;
+        let known = RawSuperblock::SUBPOOLS | RawSuperblock::REGIONS | RawSuperblock::LOCK_STORE;
         let bits = sb.features_incompat.get() & !known;
         if bits != 0 {
             return Err(Error::Superblock(FormatError::UnknownFeature {
@@ -537,6 +545,9 @@ fn split_body(body: &[u8]) -> Result<(RawSuperblock, Box<RawRegions>)> {
     }
     Ok((sb, regions))
 }
+
+/// What a superblock's body holds.
+type Found = (RawSuperblock, Box<RawRegions>, Option<Elsewhere>);
 
 /// Blocks in the pool when the file system was made.
 fn base_blocks(sb: &RawSuperblock, regions: &RawRegions) -> u64 {

@@ -16,6 +16,9 @@ pub enum StoreError {
     /// Member 0 failed.
     #[error(transparent)]
     Member(Arc<braid_device::DeviceError>),
+    /// etcd did not do it; whether a write landed is unknown.
+    #[error(transparent)]
+    Etcd(Arc<crate::etcd::EtcdError>),
     /// Another store failed.
     #[error("lock store: {0}")]
     Device(#[source] Arc<dyn std::error::Error + Send + Sync>),

@@ -2,7 +2,7 @@
 //!
 //! From the bottom up:
 //! * [`dlock`]: the protocol of one device lock at one node, a pure `step(now, event) -> actions`;
-//! * [`store`]: where lock records stand and how they are compared and written;
+//! * [`store`]: where lock records stand and how they are compared and written; [`etcd`]: there;
 //! * [`glock`]: the cluster lock, what this node holds and caches: blocking, sticky, demoted on
 //!   demand by a pipeline;
 //! * [`hints`]: datagrams that say "look at this lock": for speed only;
@@ -23,6 +23,7 @@
 
 pub mod dlock;
 pub mod error;
+pub mod etcd;
 pub mod glock;
 pub mod hints;
 pub mod node;
@@ -32,6 +33,7 @@ pub mod store;
 pub use braid_format::lock_record::{Life as Me, Mode};
 pub use dlock::Hint;
 pub use error::{LockError, StoreError};
+pub use etcd::{Etcd, EtcdAddress, EtcdNodes, EtcdStore};
 pub use glock::{
     DemoteFailed, Demoted, GlockOps, GlockView, Guard, Local, LockManager, LockStats,
     ManagerOptions,

@@ -189,6 +189,14 @@ impl MemoryStore {
         record.encode(&mut sector);
         self.0.sectors.lock().insert(record.lock, sector);
     }
+    /// Flips a bit of a record.
+    pub fn scribble(&self, lock: LockNo) {
+        let mut sectors = self.0.sectors.lock();
+        let sector = sectors.entry(lock).or_insert_with(|| Self::unlocked(lock));
+        if let Some(byte) = sector.get_mut(17) {
+            *byte ^= 4;
+        }
+    }
     fn unlocked(lock: LockNo) -> Sector {
         let mut sector = vec![0; Self::LEN];
         LockRecord::unlocked(lock, 0).encode(&mut sector);

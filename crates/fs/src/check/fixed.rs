@@ -170,5 +170,6 @@ fn is_behind(volume: &Volume, body: &[u8]) -> bool {
 
 /// The superblock in use, with what was added.
 pub(super) fn superblock(volume: &Volume) -> Vec<u8> {
-    [volume.sb.as_bytes(), volume.regions.as_bytes()].concat()
+    let elsewhere = volume.elsewhere.as_ref().map_or(&[][..], |store| store.raw.as_bytes());
+    [volume.sb.as_bytes(), volume.regions.as_bytes(), elsewhere].concat()
 }

@@ -33,7 +33,9 @@ use std::sync::Arc;
 use braid_format::lock_record::LockRecord;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{SlotRecord, SlotState};
-use braid_format::{BlockNo, ByteOffset, Bytes, FormatError, LockNo, NodeId};
+use braid_format::{BlockNo, Bytes, FormatError, LockNo, NodeId};
+use braid_lock::LockError;
+use braid_lock::etcd::{EtcdClaim, EtcdError};
 use braid_pool::PoolByteLock;
 use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolRequest};
@@ -85,6 +87,7 @@ pub fn check(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report> {
     let volume = Arc::new(Volume::open(pool)?);
+    let store_lost = find_store(&volume, options.repair)?;
     let claimed = claim(&volume)?;
     volume.pool.commit_degraded()?;
     volume.confirm()?;
@@ -97,6 +100,10 @@ pub fn check(
         suppressed: 0,
         total: 0,
     };
+    if store_lost {
+        checker.problem(BlockNo(0), "the store of the locks had nothing of this file system");
+        checker.report.repaired += 1;
+    }
     checker.journals(options.repair)?;
     if checker.volume.refresh().unwrap_or(false) {
         // A growth that was in a journal only.
@@ -183,6 +190,14 @@ impl Checker {
         self.compare_space(&mut found);
         self.free_slots(&mut found)?;
         self.compare_counters(&mut found);
+        if let Some(store) = &self.volume.elsewhere {
+            let mut bad = self.locks.borrow_mut();
+            store.etcd.records(&mut |lock, record| {
+                if let Err(error) = LockRecord::decode(record, lock) {
+                    bad.insert(BlockNo::from(lock), error);
+                }
+            })?;
+        }
         for (block, error) in self.locks.take() {
             self.problem(block, error);
             found.locks.push(block);
@@ -271,19 +286,18 @@ type Verified = std::result::Result<(AlignedBuf, MetaHeader, MetaKind), FormatEr
 /// Refuses while a node may have the file system mounted: checking beside it would see half of
 /// what it does, and replaying its journal would undo what it did. Takes the liveness locks of all
 /// slots, so that no node joins, and no second check begins, before the answer is dropped.
-fn claim(volume: &Volume) -> Result<Vec<PoolByteLock>> {
-    let sector = volume.geo.lock_sector;
-    let start = volume.geo.block_size.offset_of(BlockNo(volume.sb.slot_area.get()));
+fn claim(volume: &Volume) -> Result<(Vec<PoolByteLock>, Option<EtcdClaim>)> {
+    // Of other hosts; those of this one are known better below.
+    let away = volume.elsewhere.as_ref().map(|store| store.etcd.claim()).transpose()?;
+    let store = volume.node_store(crate::mount::node_areas(volume)?);
     let mut claimed = Vec::new();
     for slot in 0..volume.sb.node_slots.get() {
         let byte = LIFE_BYTE + u64::from(slot);
         let free = volume.pool.lock_byte(byte)?;
         let live = free.is_none();
         claimed.extend(free);
-        let mut bytes = AlignedBuf::zeroed(sector.to_usize());
-        let at = ByteOffset(start.get() + u64::from(slot) * sector.get());
-        volume.pool.read(at, &mut bytes)?;
         let slot = NodeId(slot);
+        let bytes = store.read_slot(slot).map_err(LockError::NodeStore)?;
         match SlotRecord::decode(&bytes, slot) {
             Ok(record) if record.state != SlotState::Free && (live || !here(&record)) => {
                 return Err(Error::Mounted { slot, host: record.host.into() });
@@ -293,7 +307,19 @@ fn claim(volume: &Volume) -> Result<Vec<PoolByteLock>> {
             _ => {}
         }
     }
-    Ok(claimed)
+    Ok((claimed, away))
+}
+
+/// Whether the store that the locks should be in had lost them: it is then begun anew, if `repair`.
+fn find_store(volume: &Volume, repair: bool) -> Result<bool> {
+    let Some(store) = &volume.elsewhere else { return Ok(false) };
+    match store.etcd.confirm() {
+        Err(EtcdError::NotThis { .. }) if repair => {
+            store.etcd.renew(&volume.pool.info().name, volume.sb.node_slots.get())?;
+            Ok(true)
+        }
+        found => Ok(found.map(|()| false)?),
+    }
 }
 
 /// Whether the node ran on this machine: then its kernel lock tells whether it still does.

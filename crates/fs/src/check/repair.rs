@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use braid_format::dinode::RawDinode;
 use braid_format::lock_record::LockRecord;
 use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::node::{RawCounters, SlotRecord};
+use braid_format::node::{RawCounters, SlotRecord, SlotState};
 use braid_format::rgrp::{BlockState, RawRgrp};
 use braid_format::superblock::RawSuperblock;
 use braid_format::tree::RawNode;
-use braid_format::{BlockNo, Bytes, LockNo, NodeId};
+use braid_format::{BlockNo, LockNo, NodeId};
+use braid_lock::LockError;
 use braid_lock::node::watch::freed;
 use braid_pool::device::AlignedBuf;
 use zerocopy::{FromBytes, IntoBytes};
@@ -78,6 +79,9 @@ fn unlock(checker: &Checker, block: BlockNo) -> Result<()> {
     let mut sector = AlignedBuf::zeroed(geo.body_at().to_usize());
     LockRecord::unlocked(LockNo::from(block), random()).encode(&mut sector);
     checker.volume.pool.write(checker.volume.slot_at(block), &sector)?;
+    if let Some(store) = &checker.volume.elsewhere {
+        store.etcd.replace(&LockRecord::unlocked(LockNo::from(block), random()))?;
+    }
     Ok(())
 }
 
@@ -292,21 +296,29 @@ fn lost_private(checker: &mut Checker, found: &Mendable) -> Result<()> {
 /// Dead nodes that damage kept from being recovered, and does no longer, are recovered by this.
 pub(super) fn slots(checker: &Checker) -> Result<()> {
     let volume = &checker.volume;
-    let sector = volume.geo.lock_sector;
-    let area = volume.geo.block_size.offset_of(BlockNo(volume.sb.slot_area.get()));
-    let mut bytes = AlignedBuf::zeroed(sector.to_usize());
+    let store = volume.node_store(crate::mount::node_areas(volume)?);
+    let mut all_free = true;
     for slot in (0..volume.sb.node_slots.get()).map(NodeId) {
-        let at = area + Bytes(u64::from(slot.get()) * sector.get());
-        volume.pool.read(at, &mut bytes)?;
-        let Ok(record) = SlotRecord::decode(&bytes, slot) else { continue };
+        let stands = store.read_slot(slot).map_err(LockError::NodeStore)?;
+        let Ok(record) = SlotRecord::decode(&stands, slot) else { continue };
         let clean = || {
             let header = Header::read(volume, &Ring::of(volume, slot)?)?;
             crate::recovery::inspect(volume, slot).map(|()| header.clean)
         };
         if record.damage.is_some() && clean().unwrap_or(false) {
+            let mut bytes = vec![0; store.sector_len()];
             freed(&record, record.nonce.wrapping_add(1)).encode(&mut bytes);
-            volume.pool.write(at, &bytes)?;
+            let written = store.compare_and_write_slot(slot, &stands, &bytes);
+            written.map_err(LockError::NodeStore)?;
+        } else {
+            all_free &= record.state == SlotState::Free;
         }
+    }
+    if let Some(store) = &volume.elsewhere
+        && all_free
+    {
+        // Whatever was lost of it, or came back from an older copy.
+        store.etcd.renew(&volume.pool.info().name, volume.sb.node_slots.get())?;
     }
     Ok(volume.pool.flush()?)
 }

@@ -12,8 +12,9 @@ use braid_format::label::SubpoolKind;
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::node::{RawCounters, SlotRecord};
 use braid_format::rgrp::BlockState;
-use braid_format::superblock::RawSuperblock;
+use braid_format::superblock::{RawLockStore, RawSuperblock};
 use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo, NodeId};
+use braid_lock::EtcdAddress;
 use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolByteLock, PoolInfo, PoolRequest};
 use zerocopy::{FromZeros, IntoBytes};
@@ -24,6 +25,7 @@ use crate::alloc::image::Fresh;
 use crate::check::LIFE_BYTE;
 use crate::error::{Error, Result};
 use crate::groups::{GroupShape, Part, blocks_per_bitmap, takes_data};
+use crate::stores::Elsewhere;
 
 /// Bytes in one write of fixed metadata.
 const PIECE: u64 = 1 << 20;
@@ -41,10 +43,21 @@ pub struct MakeOptions {
     pub journal_size: Option<u64>,
     /// User and group that the root directory belongs to.
     pub owner: (u32, u32),
+    /// Where lock records and node slots are kept, if not on the pool.
+    pub locks: Option<EtcdAddress>,
+    /// Keys of another file system there may go, if nobody has it mounted.
+    pub force: bool,
 }
 impl Default for MakeOptions {
     fn default() -> Self {
-        Self { block_size: BlockSize::DEFAULT, nodes: None, journal_size: None, owner: (0, 0) }
+        Self {
+            block_size: BlockSize::DEFAULT,
+            nodes: None,
+            journal_size: None,
+            owner: (0, 0),
+            locks: None,
+            force: false,
+        }
     }
 }
 
@@ -52,9 +65,16 @@ impl Default for MakeOptions {
 ///
 /// # Errors
 /// [`Error::PoolTooSmall`], [`Error::SubpoolTooSmall`], [`Error::JournalTooSmall`],
-/// [`Error::Invalid`].
+/// [`Error::Invalid`]; [`Error::LockStore`].
 pub fn may_make(pool: &PoolInfo, options: &MakeOptions) -> Result<()> {
-    plan(pool, options).map(drop)
+    plan(pool, options)?;
+    match &options.locks {
+        Some(address) => {
+            let store = Elsewhere::new(address, uuid::Uuid::nil())?;
+            Ok(store.etcd.may_begin(options.force)?)
+        }
+        None => Ok(()),
+    }
 }
 
 fn plan(pool: &PoolInfo, options: &MakeOptions) -> Result<Plan> {
@@ -72,9 +92,17 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
     if !pool.is_current() {
         return Err(Error::Replaced);
     }
-    let owner = options.owner;
-    let maker = Maker { pool, plan, geo: plan.geo, nonce: random(), base: 0, owner };
+    let (owner, fs) = (options.owner, uuid::Uuid::new_v4());
+    let elsewhere = options.locks.as_ref().map(|a| Elsewhere::new(a, fs)).transpose()?;
+    let maker = Maker { pool, plan, geo: plan.geo, nonce: random(), base: 0, owner, fs, elsewhere };
     maker.wipe()?;
+    let _away = match &maker.elsewhere {
+        Some(store) => {
+            store.etcd.begin(&pool.info().name, options.force)?;
+            Some(store.etcd.claim()?)
+        }
+        None => None,
+    };
     maker.fixed_area()?;
     maker.groups(progress)?;
     maker.counters()?;
@@ -102,7 +130,8 @@ impl Addition {
     /// Complete, not durable. Nobody else uses that space yet.
     pub fn write(&self, pool: &Pool, base: u64) -> Result<()> {
         let (plan, geo) = (self.0, self.0.geo);
-        let maker = Maker { pool, plan, geo, nonce: random(), base, owner: (0, 0) };
+        let (owner, fs, elsewhere) = ((0, 0), uuid::Uuid::nil(), None);
+        let maker = Maker { pool, plan, geo, nonce: random(), base, owner, fs, elsewhere };
         maker.groups(&mut |_, _| {})
     }
 }
@@ -166,6 +195,10 @@ struct Maker<'a> {
     base: u64,
     /// Of the root directory.
     owner: (u32, u32),
+    /// The file system's identity.
+    fs: uuid::Uuid,
+    /// Where locks are, if not on the pool.
+    elsewhere: Option<Elsewhere>,
 }
 
 impl Maker<'_> {
@@ -382,6 +415,10 @@ impl Maker<'_> {
                 };
                 fresh.write(self.geo, bytes, |body| {
                     let _ = raw.write_to_prefix(body);
+                    let place = body.get_mut(RawLockStore::AT..);
+                    if let (Some(store), Some(place)) = (&self.elsewhere, place) {
+                        let _ = store.raw.write_to_prefix(place);
+                    }
                 });
             })?;
         }
@@ -396,7 +433,7 @@ impl Maker<'_> {
         sb.lock_sector_shift
             .set(u16::try_from(self.geo.lock_sector.get().trailing_zeros()).unwrap_or(0));
         sb.pool_uuid = info.uuid.into_bytes();
-        sb.fs_uuid = uuid::Uuid::new_v4().into_bytes();
+        sb.fs_uuid = self.fs.into_bytes();
         sb.total_blocks.set(p.total_blocks);
         sb.node_slots.set(p.nodes);
         sb.named_count.set(p.named);
@@ -417,6 +454,10 @@ impl Maker<'_> {
         sb.stripe_unit.set(info.stripe_unit.get());
         sb.stripe_width.set(info.stripe_width.get());
         self.subpools(&mut sb);
+        if self.elsewhere.is_some() {
+            let features = sb.features_incompat.get() | RawSuperblock::LOCK_STORE;
+            sb.features_incompat.set(features);
+        }
         let mut cut = info.name.len().min(sb.name.len());
         while !info.name.is_char_boundary(cut) {
             cut -= 1;

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::superblock::{RawRegions, RawSuperblock};
+use braid_format::superblock::{RawLockStore, RawRegions, RawSuperblock};
 use braid_format::{BlockNo, LockNo};
 use braid_lock::{Local, Mode};
 use braid_pool::PoolInfo;
@@ -127,7 +127,7 @@ fn add(core: &Core, addition: &Addition) -> Result<()> {
 fn copy(volume: &Volume) -> Result<()> {
     let (mut body, mut header, _) = volume.read_body(HERE)?;
     let place = volume.copy();
-    let len = size_of::<RawSuperblock>() + size_of::<RawRegions>();
+    let len = RawLockStore::AT + size_of::<RawLockStore>();
     let content = |body: &AlignedBuf| body.get(MetaHeader::LEN..len).map(<[u8]>::to_vec);
     if let Ok((old, ..)) = volume.read_body(place)
         && content(&old) == content(&body)

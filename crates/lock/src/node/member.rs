@@ -163,6 +163,12 @@ impl Membership {
             manager.node_gone();
         }
     }
+    /// A hint that came another way than by the socket.
+    pub fn hint_came(&self, lock: LockNo, hint: Hint) {
+        if let Some(manager) = self.inner.manager_of(lock) {
+            manager.hint(lock, hint);
+        }
+    }
     /// Hints and wishes about the locks in `range`, which are of regions of the pool, go to
     /// `manager`. Once, before [`Self::attach`].
     pub fn attach_regions(&self, range: Range<LockNo>, manager: &Arc<LockManager>) {

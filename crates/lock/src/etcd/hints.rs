@@ -1,0 +1,101 @@
+//! Hints by way of etcd: a key for each slot, written in the transaction that calls for the hint,
+//! watched by the slot's node. They reach every host.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use braid_format::{Incarnation, LockNo};
+
+use super::{Etcd, slot_name};
+use crate::dlock::Hint;
+use crate::{Me, Mode};
+
+/// Between two attempts to watch while etcd is away.
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) fn encode(to: Me, lock: LockNo, hint: Hint) -> String {
+    let kind = match hint {
+        Hint::Wanted(Mode::Exclusive) => "wanted-exclusive",
+        Hint::Wanted(_) => "wanted-shared",
+        Hint::Granted => "granted",
+    };
+    format!("{} {} {kind}", to.incarnation.0, lock.0)
+}
+
+fn decode(value: &[u8], me: Me) -> Option<(LockNo, Hint)> {
+    let mut words = std::str::from_utf8(value).ok()?.split(' ');
+    let to = Incarnation(words.next()?.parse().ok()?);
+    let lock = LockNo(words.next()?.parse().ok()?);
+    let hint = match words.next()? {
+        "wanted-exclusive" => Hint::Wanted(Mode::Exclusive),
+        "wanted-shared" => Hint::Wanted(Mode::Shared),
+        "granted" => Hint::Granted,
+        _ => return None,
+    };
+    (to == me.incarnation).then_some((lock, hint))
+}
+
+/// A watch of one node's hints; ends, within seconds, when it is dropped.
+#[derive(Debug)]
+pub struct HintWatch(Arc<AtomicBool>);
+
+impl Drop for HintWatch {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Etcd {
+    /// Hands hints to `me` to `heed` until the watch is dropped. After a loss of the connection it
+    /// goes on where it was.
+    ///
+    /// # Errors
+    /// A thread could not be started.
+    pub fn watch_hints(
+        self: &Arc<Self>,
+        me: Me,
+        heed: Box<dyn Fn(LockNo, Hint) + Send>,
+    ) -> std::io::Result<HintWatch> {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (etcd, stop) = (self.clone(), ended.clone());
+        std::thread::Builder::new().name("etcd-hints".into()).spawn(move || {
+            let key = etcd.key(&slot_name("hints", me.slot));
+            let mut from = 0;
+            while !stop.load(Ordering::Acquire) {
+                let before = from;
+                from = etcd.client.watch(&key, from, &mut |value| {
+                    if let Some((lock, hint)) = decode(value, me) {
+                        heed(lock, hint);
+                    }
+                    !stop.load(Ordering::Acquire)
+                });
+                if from == before && !stop.load(Ordering::Acquire) {
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        })?;
+        Ok(HintWatch(ended))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn hints_are_for_one_life() {
+        let me = Me { slot: NodeId(3), incarnation: Incarnation(7) };
+        for hint in [Hint::Granted, Hint::Wanted(Mode::Shared), Hint::Wanted(Mode::Exclusive)] {
+            let text = encode(me, LockNo(99), hint);
+            assert_eq!(decode(text.as_bytes(), me), Some((LockNo(99), hint)));
+            let next = Me { incarnation: Incarnation(8), ..me };
+            assert_eq!(decode(text.as_bytes(), next), None);
+        }
+        for text in ["", "7", "7 x granted", "7 9 what", "\u{ff}"] {
+            assert_eq!(decode(text.as_bytes(), me), None);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Keys that last as long as a lease: who lives, and who keeps others away.
+//!
+//! On one host kernel locks tell exactly who lives. A lease tells other hosts, which see no such
+//! lock: as long as it lasts its node may live, and nobody takes its slot, checks or makes anew what
+//! it uses. That a lease has run out proves nothing: no node is recovered for that.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_format::NodeId;
+use parking_lot::{Condvar, Mutex};
+
+use super::client::{Act, Compare, Pair};
+use super::{Etcd, EtcdError, slot_name};
+use crate::HostIdentity;
+
+/// How long a lease lasts without its holder.
+pub(super) const TTL: Duration = Duration::from_secs(10);
+
+/// Who put a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Who {
+    pub boot: uuid::Uuid,
+    pub pid: u32,
+    pub host: String,
+    /// Tells apart two that one process puts.
+    pub nonce: u64,
+}
+
+impl Who {
+    pub fn this(identity: &HostIdentity) -> Self {
+        Self {
+            boot: uuid::Uuid::from_bytes(identity.boot_id),
+            pid: std::process::id(),
+            host: identity.host.clone(),
+            nonce: uuid::Uuid::new_v4().as_u64_pair().0,
+        }
+    }
+    fn encode(&self) -> String {
+        format!("{} {} {:016x} {}", self.boot, self.pid, self.nonce, self.host)
+    }
+    /// What cannot be read is somebody else's.
+    pub fn decode(value: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(value);
+        let mut words = text.splitn(4, ' ');
+        let boot = words.next().and_then(|w| w.parse().ok());
+        let pid = words.next().and_then(|w| w.parse().ok());
+        let nonce = words.next().and_then(|w| u64::from_str_radix(w, 16).ok());
+        Self {
+            boot: boot.unwrap_or_default(),
+            pid: pid.unwrap_or_default(),
+            nonce: nonce.unwrap_or_default(),
+            host: words.next().unwrap_or("unknown").to_owned(),
+        }
+    }
+}
+
+/// The slots in keys of lives.
+pub(super) fn slots(lives: &[Pair]) -> HashMap<NodeId, Who> {
+    let slot = |key: &str| u16::from_str_radix(key.rsplit('/').next()?, 16).ok().map(NodeId);
+    lives.iter().filter_map(|(k, v)| Some((slot(k)?, Who::decode(v)))).collect()
+}
+
+/// Refuses where anybody lives, or keeps others away.
+pub(super) fn refuse(lives: &[Pair], claim: &[Pair]) -> Result<(), EtcdError> {
+    if let Some((slot, who)) = slots(lives).into_iter().min_by_key(|l| l.0) {
+        return Err(EtcdError::Mounted { slot, host: who.host, pid: who.pid });
+    }
+    match claim.first() {
+        None => Ok(()),
+        Some((_, value)) => {
+            let who = Who::decode(value);
+            Err(EtcdError::Claimed { host: who.host, pid: who.pid })
+        }
+    }
+}
+
+/// A key that this process keeps alive until this is dropped.
+pub(super) struct Leased {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    etcd: Arc<Etcd>,
+    key: String,
+    value: String,
+    lease: Mutex<u64>,
+    stop: Mutex<bool>,
+    ended: Condvar,
+}
+
+impl Leased {
+    /// Puts `key` if `conditions` hold and what stands there, if anything, is `instead`; `None` if
+    /// not.
+    pub fn put(
+        etcd: &Arc<Etcd>,
+        key: String,
+        who: &Who,
+        conditions: &[Compare<'_>],
+    ) -> Result<Option<Self>, EtcdError> {
+        let value = who.encode();
+        let lease = etcd.client.grant(TTL)?;
+        let put = [Act::PutLeased(&key, value.as_bytes(), lease)];
+        let done = etcd.client.txn(conditions, &put, &[Act::Get(&key)])?;
+        let stands = done.found.first().and_then(|p| p.first());
+        let landed = done.resent && stands.is_some_and(|p| p.1 == value.as_bytes());
+        if !done.succeeded && !landed {
+            etcd.client.revoke(lease);
+            return Ok(None);
+        }
+        let shared = Arc::new(Shared {
+            etcd: etcd.clone(),
+            key,
+            value,
+            lease: Mutex::new(lease),
+            stop: Mutex::new(false),
+            ended: Condvar::new(),
+        });
+        let keeper = shared.clone();
+        let thread = std::thread::Builder::new().name("etcd-lease".into());
+        if let Err(e) = thread.spawn(move || keeper.keep()) {
+            // It runs out, and counts for nothing then.
+            tracing::error!("cannot start a thread: {e}");
+        }
+        Ok(Some(Self { shared }))
+    }
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        *self.shared.stop.lock() = true;
+        self.shared.ended.notify_all();
+        // Not waiting for the keeper, which may wait for etcd.
+        if let Some(lease) = self.shared.lease.try_lock() {
+            self.shared.etcd.client.revoke(*lease);
+        }
+    }
+}
+
+impl Shared {
+    fn keep(&self) {
+        loop {
+            {
+                let mut stop = self.stop.lock();
+                if !*stop {
+                    self.ended.wait_for(&mut stop, TTL / 4);
+                }
+                if *stop {
+                    return;
+                }
+            }
+            let mut lease = self.lease.lock();
+            match self.etcd.client.keep_alive(*lease) {
+                Ok(true) => {}
+                Ok(false) | Err(EtcdError::Refused { .. }) => self.renew(&mut lease),
+                Err(e) => tracing::warn!("lease: {e}"),
+            }
+            if *self.stop.lock() {
+                // Dropped meanwhile.
+                self.etcd.client.revoke(*lease);
+            }
+        }
+    }
+
+    /// The lease ran out: this process stood still, or etcd was away for long.
+    fn renew(&self, lease: &mut u64) {
+        let client = &self.etcd.client;
+        let renewed = client.grant(TTL).and_then(|new| {
+            *lease = new;
+            let put = [Act::PutLeased(&self.key, self.value.as_bytes(), new)];
+            let absent = [Compare::Absent(&self.key)];
+            let mine = [Compare::Equals(&self.key, self.value.as_bytes())];
+            let done = client.txn(&absent, &put, &[])?.succeeded;
+            Ok(done || client.txn(&mine, &put, &[])?.succeeded)
+        });
+        match renewed {
+            Ok(true) => tracing::warn!("the lease of {} had run out: taken anew", self.key),
+            // Whether the slot is still this node's the slot's record says.
+            Ok(false) => tracing::error!("{} is another's now", self.key),
+            Err(e) => tracing::warn!("lease: {e}"),
+        }
+    }
+}
+
+/// Keeps nodes of all hosts away, while a check or create runs.
+pub struct EtcdClaim {
+    _key: Leased,
+}
+
+impl Etcd {
+    /// Keeps nodes away until the answer is dropped. Those of this host are not asked for: their
+    /// kernel locks say more.
+    ///
+    /// # Errors
+    /// [`EtcdError::Mounted`] by a node of another host, [`EtcdError::Claimed`]; etcd's.
+    pub fn claim(self: &Arc<Self>) -> Result<EtcdClaim, EtcdError> {
+        let identity = crate::node::watch::this_host();
+        let who = Who::this(&identity);
+        let (key, lives) = (self.key("claim"), self.key("lives/"));
+        let put = Leased::put(self, key.clone(), &who, &[Compare::Absent(&key)])?;
+        let found = self.ask(&[Act::GetAll(&lives), Act::Get(&key)])?;
+        let [lives, claim] = &found[..] else { return Err(self.not_this(None)) };
+        let Some(put) = put else {
+            refuse(&[], claim)?;
+            return Err(EtcdError::Claimed { host: "unknown".into(), pid: 0 });
+        };
+        let others: Vec<Pair> = lives
+            .iter()
+            .filter(|l| Who::decode(&l.1).boot.into_bytes() != identity.boot_id)
+            .cloned()
+            .collect();
+        refuse(&others, &[])?;
+        Ok(EtcdClaim { _key: put })
+    }
+
+    /// Says that this process lives in `slot`; `None` where a node of another host does, or a check
+    /// keeps nodes away. Who put the key on this host is dead: the caller has its kernel lock.
+    pub(super) fn live(
+        self: &Arc<Self>,
+        slot: NodeId,
+        identity: &HostIdentity,
+    ) -> Result<Option<Leased>, EtcdError> {
+        let (key, claim) = (self.key(&slot_name("lives", slot)), self.key("claim"));
+        let found = self.ask(&[Act::Get(&key)])?;
+        let stands = found.into_iter().flatten().next().map(|p| p.1);
+        let conditions = match &stands {
+            None => vec![Compare::Absent(&key), Compare::Absent(&claim)],
+            Some(value) if Who::decode(value).boot.into_bytes() == identity.boot_id => {
+                vec![Compare::Equals(&key, value), Compare::Absent(&claim)]
+            }
+            Some(_) => return Ok(None),
+        };
+        Leased::put(self, key.clone(), &Who::this(identity), &conditions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_read_as_it_was_put() {
+        let who = Who { boot: uuid::Uuid::new_v4(), pid: 7, host: "a host".into(), nonce: 9 };
+        assert_eq!(Who::decode(who.encode().as_bytes()), who);
+        for odd in [&b""[..], b"x", b"\xff 1 2", b"a b c d e"] {
+            assert_eq!(Who::decode(odd).boot, uuid::Uuid::nil());
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Node slots in etcd, heartbeats on the pool, liveness by both.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use braid_format::NodeId;
+use braid_format::node::{RawSlot, SlotRecord};
+use braid_pool::EpochTag;
+use parking_lot::Mutex;
+
+use super::client::Act;
+use super::lives::{Leased, Who, slots};
+use super::{Etcd, slot_name};
+use crate::HostIdentity;
+use crate::error::StoreError;
+use crate::node::{NodeStore, PoolNodes};
+use crate::store::{CawOutcome, Sector};
+
+/// What was seen of the lives may be so old.
+const LIVES_FRESH: Duration = Duration::from_millis(100);
+
+/// The node areas of a file system whose slots are in etcd. Heartbeats stay on the pool: they are
+/// plain writes, and say that their node reaches the devices.
+pub struct EtcdNodes {
+    etcd: Arc<Etcd>,
+    pool: PoolNodes,
+    identity: HostIdentity,
+    lives: Mutex<Option<(Instant, HashMap<NodeId, Who>)>>,
+}
+
+/// The kernel's lock, and the lease: let go in this order, so that the lease never ends while this
+/// host could still be asked.
+struct Life {
+    _lease: Leased,
+    _kernel: Box<dyn Send + Sync>,
+}
+
+impl EtcdNodes {
+    /// Slots at `etcd`, the rest on `pool`.
+    pub fn new(etcd: Arc<Etcd>, pool: PoolNodes) -> Self {
+        let identity = crate::node::watch::this_host();
+        Self { etcd, pool, identity, lives: Mutex::new(None) }
+    }
+    /// What a slot has that was never taken.
+    fn untaken(slot: NodeId) -> Sector {
+        let mut sector = vec![0; RawSlot::LEN];
+        SlotRecord::free(slot).encode(&mut sector);
+        sector
+    }
+    /// Values are records; what is handed out has the length of the pool's sectors.
+    fn padded(&self, mut record: Sector) -> Sector {
+        record.resize(self.sector_len(), 0);
+        record
+    }
+    fn cut(bytes: &[u8]) -> &[u8] {
+        bytes.get(..RawSlot::LEN).unwrap_or(bytes)
+    }
+    fn note_lives(&self, lives: &[super::Pair]) -> HashMap<NodeId, Who> {
+        let lives = slots(lives);
+        *self.lives.lock() = Some((Instant::now(), lives.clone()));
+        lives
+    }
+    fn lives_elsewhere(&self, slot: NodeId) -> Result<bool, StoreError> {
+        let known = {
+            let lives = self.lives.lock();
+            lives.as_ref().filter(|l| l.0.elapsed() < LIVES_FRESH).map(|l| l.1.get(&slot).cloned())
+        };
+        let who = if let Some(who) = known {
+            who
+        } else {
+            let all = self.etcd.key("lives/");
+            let found = self.etcd.ask(&[Act::GetAll(&all)])?;
+            self.note_lives(found.first().map_or(&[][..], Vec::as_slice)).get(&slot).cloned()
+        };
+        Ok(who.is_some_and(|who| who.boot.into_bytes() != self.identity.boot_id))
+    }
+}
+
+impl NodeStore for EtcdNodes {
+    fn slots(&self) -> u16 {
+        self.pool.slots()
+    }
+    fn sector_len(&self) -> usize {
+        self.pool.sector_len()
+    }
+    fn fs_uuid(&self) -> uuid::Uuid {
+        self.pool.fs_uuid()
+    }
+    fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
+        let (all, lives) = (self.etcd.key("slots/"), self.etcd.key("lives/"));
+        let found = self.etcd.ask(&[Act::GetAll(&all), Act::GetAll(&lives)])?;
+        let [taken, lives] = &found[..] else { return Ok(Vec::new()) };
+        self.note_lives(lives);
+        let taken: HashMap<&str, &Sector> = taken.iter().map(|(k, v)| (k.as_str(), v)).collect();
+        let mut packed = Vec::with_capacity(usize::from(self.slots()) * self.sector_len());
+        for slot in (0..self.slots()).map(NodeId) {
+            let key = self.etcd.key(&slot_name("slots", slot));
+            let record = taken.get(key.as_str()).map(|v| (*v).clone());
+            packed.extend(self.padded(record.unwrap_or_else(|| Self::untaken(slot))));
+        }
+        Ok(packed)
+    }
+    fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
+        let key = self.etcd.key(&slot_name("slots", slot));
+        let found = self.etcd.ask(&[Act::Get(&key)])?;
+        let record = found.into_iter().flatten().next().map(|p| p.1);
+        Ok(self.padded(record.unwrap_or_else(|| Self::untaken(slot))))
+    }
+    fn compare_and_write_slot(
+        &self,
+        slot: NodeId,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, StoreError> {
+        let key = self.etcd.key(&slot_name("slots", slot));
+        let values = (Self::cut(expected), Self::cut(new));
+        let untaken = || Ok(Self::untaken(slot));
+        Ok(match self.etcd.compare_and_write(&key, values, &[], &untaken)? {
+            CawOutcome::Mismatch(stands) => CawOutcome::Mismatch(self.padded(stands)),
+            CawOutcome::Written => CawOutcome::Written,
+        })
+    }
+    fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {
+        self.pool.read_heartbeats()
+    }
+    fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
+        if self.etcd.is_lost() {
+            // A node that cannot know what it holds falls silent, and ends.
+            self.etcd.confirm()?;
+            let gone = std::io::Error::other("etcd went back to an older state");
+            return Err(StoreError::Device(Arc::new(gone)));
+        }
+        self.pool.write_heartbeat(slot, bytes)
+    }
+    fn epoch(&self) -> EpochTag {
+        self.pool.epoch()
+    }
+    fn follow(&self) -> Result<bool, StoreError> {
+        self.pool.follow()
+    }
+    fn flush(&self) -> Result<(), StoreError> {
+        self.pool.flush()
+    }
+    fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
+        let Some(kernel) = self.pool.lock_life(slot)? else { return Ok(None) };
+        let Some(lease) = self.etcd.live(slot, &self.identity)? else { return Ok(None) };
+        Ok(Some(Box::new(Life { _lease: lease, _kernel: kernel })))
+    }
+    fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
+        Ok(self.pool.life_locked(slot)? || self.lives_elsewhere(slot)?)
+    }
+}

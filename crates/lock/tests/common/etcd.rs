@@ -1,0 +1,101 @@
+//! A server of etcd for a test: a process of its own on free ports of the loopback, its data in a
+//! temporary directory. Ended by its process id.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long it may take to begin.
+const BEGIN: Duration = Duration::from_secs(60);
+
+pub struct Server {
+    dir: tempfile::TempDir,
+    client: u16,
+    peer: u16,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// A new one, or `None` (said) where etcd is not installed.
+    pub fn start() -> Option<Self> {
+        let shm = Path::new("/dev/shm");
+        let root = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
+        let dir = tempfile::Builder::new().prefix("braid-etcd").tempdir_in(root).unwrap();
+        let ports = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [client, peer] = ports.map(|l| l.local_addr().unwrap().port());
+        let mut server = Self { dir, client, peer, child: None };
+        server.run().then_some(server)
+    }
+
+    /// Starts it where it is not running; whether there is such a program.
+    pub fn run(&mut self) -> bool {
+        let [client, peer] = [self.client, self.peer].map(|p| format!("http://127.0.0.1:{p}"));
+        let spawned = Command::new("etcd")
+            .arg("--data-dir")
+            .arg(self.dir.path().join("data"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("default={peer}")])
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(self.dir.path().join("log")).unwrap())
+            .spawn();
+        match spawned {
+            Ok(child) => self.child = Some(child),
+            Err(e) => {
+                eprintln!("skipped, no etcd (Debian: etcd-server): {e}");
+                return false;
+            }
+        }
+        let began = Instant::now();
+        while !self.is_healthy() {
+            assert!(began.elapsed() < BEGIN, "etcd does not begin: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        true
+    }
+
+    fn is_healthy(&self) -> bool {
+        let ask = || {
+            let mut stream = TcpStream::connect(("127.0.0.1", self.client))?;
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok::<_, std::io::Error>(answer)
+        };
+        ask().is_ok_and(|answer| answer.contains("\"health\":\"true\""))
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// SIGKILL: nothing is put in order.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// Loses everything.
+    #[allow(dead_code, reason = "not every test that includes this file")]
+    pub fn empty(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.dir.path().join("data")).unwrap();
+        assert!(self.run());
+    }
+
+    /// An address of keys here.
+    pub fn address(&self, prefix: &str) -> String {
+        format!("etcd://127.0.0.1:{}/{prefix}", self.client)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
