@@ -29,6 +29,7 @@ mod queue;
 mod random;
 mod recording;
 mod run;
+pub mod scsi;
 mod signature;
 mod traits;
 

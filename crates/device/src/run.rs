@@ -214,6 +214,10 @@ pub(crate) fn io_error(
     source: io::Error,
 ) -> DeviceError {
     let device = device.info().name.as_str().into();
+    if source.raw_os_error() == Some(libc::EBADE) {
+        // How the kernel says that a unit answered with a reservation conflict.
+        return DeviceError::Fenced { device };
+    }
     DeviceError::Io { device, operation, at, source: Arc::new(source) }
 }
 

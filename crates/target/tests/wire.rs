@@ -6,10 +6,11 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use braid_device::{Device, MemoryDevice};
+use braid_device::scsi::{self, Data, ScsiError, Sense, Transport, Unit};
+use braid_device::{Device, MemoryDevice, ReservationKind};
 use braid_format::Bytes;
 use braid_format::crc::crc32c;
 use braid_target::{Chap, LunOptions, Target, TargetOptions};
@@ -37,6 +38,8 @@ struct Answer {
     data: Vec<u8>,
     /// Key, code, qualifier, information.
     sense: (u8, u8, u8, u32),
+    /// Sense data as they came.
+    raw: Vec<u8>,
 }
 
 struct Initiator {
@@ -158,7 +161,8 @@ impl Initiator {
                     assert_eq!(word(&h, 40), got.len(), "in order");
                     got.extend(part);
                     if h[1] & 1 != 0 {
-                        return Answer { status: h[3], data: got, sense: (0, 0, 0, 0) };
+                        let (sense, raw) = ((0, 0, 0, 0), Vec::new());
+                        return Answer { status: h[3], data: got, sense, raw };
                     }
                 }
                 0x21 => {
@@ -168,7 +172,7 @@ impl Initiator {
                     } else {
                         (s[2] & 15, s[12], s[13], u32::from_be_bytes(s[3..7].try_into().unwrap()))
                     };
-                    return Answer { status: h[3], data: got, sense };
+                    return Answer { status: h[3], data: got, sense, raw: s.to_vec() };
                 }
                 other => panic!("PDU {other:#x}"),
             }
@@ -398,4 +402,105 @@ fn garbage_ends_its_own_connection_at_most() {
             .map(|t| t.contains("NotUnderstood")),
         Ok(true)
     );
+}
+
+/// What crates/device builds for the kernel's disks, read by the target.
+#[derive(Clone)]
+struct Wire(Arc<Mutex<Initiator>>);
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Wire")
+    }
+}
+
+impl Transport for Wire {
+    fn command(&self, cdb: &[u8], data: Data<'_>) -> std::io::Result<scsi::Answer> {
+        let mut initiator = self.0.lock().unwrap();
+        let (answer, missing) = match data {
+            Data::None => (initiator.command(0, cdb, &[], 0), 0),
+            Data::Out(bytes) => (initiator.command(0, cdb, bytes, 0), 0),
+            Data::In(bytes) => {
+                let answer = initiator.command(0, cdb, &[], bytes.len());
+                bytes[..answer.data.len()].copy_from_slice(&answer.data);
+                let missing = bytes.len() - answer.data.len();
+                (answer, missing)
+            }
+        };
+        Ok(scsi::Answer { status: answer.status, sense: Sense::decode(&answer.raw), missing })
+    }
+    fn reset(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn wires(target: &Target) -> [Wire; 2] {
+    [1, 2].map(|n| {
+        let initiator = Initiator::login(target, &format!("iqn.2026-11.org.braid:{n}"), n, &[]);
+        Wire(Arc::new(Mutex::new(initiator)))
+    })
+}
+
+#[test]
+fn a_units_compare_and_write_is_what_the_target_understands() {
+    let target = serve(1, None);
+    let [a, b] = wires(&target).map(|wire| Unit::probe(wire).unwrap().unwrap());
+    assert!(a.compare_max() >= 8 && a.reserves());
+    let sector = Bytes(512);
+    for blocks in [1_usize, 8] {
+        let block = 1000 + blocks as u64;
+        let [zero, one, two] = [0, 1, 2].map(|n| vec![n; 512 * blocks]);
+        assert!(a.compare_and_write(block, sector, &zero, &one).unwrap());
+        assert!(!b.compare_and_write(block, sector, &zero, &two).unwrap(), "a miscompare");
+        let mut nearly = one.clone();
+        nearly[512 * blocks - 1] ^= 1;
+        assert!(!b.compare_and_write(block, sector, &nearly, &two).unwrap());
+        assert!(b.compare_and_write(block, sector, &one, &two).unwrap());
+        assert!(a.compare_and_write(block, sector, &two, &zero).unwrap());
+    }
+    // Beyond the last block: refused, with a reason.
+    let refused = a.compare_and_write(1 << 40, sector, &[0; 512], &[0; 512]).unwrap_err();
+    let ScsiError::Refused(sense) = refused else { panic!("{refused}") };
+    assert_eq!((sense.key, sense.code), (5, 0x2100), "{sense}");
+}
+
+#[test]
+fn a_miscompare_names_the_byte() {
+    let target = serve(1, None);
+    let [wire, _] = wires(&target);
+    let (mut expected, new) = ([0; 512], [1; 512]);
+    expected[77] = 9;
+    let both = [expected, new].concat();
+    let cdb = scsi::cdb::compare_and_write(5, 1);
+    let answer = wire.command(&cdb, Data::Out(&both)).unwrap();
+    let sense = Sense { key: Sense::MISCOMPARE, code: 0x1d00, information: Some(77) };
+    assert_eq!((answer.status, answer.sense), (CHECK, Some(sense)));
+}
+
+#[test]
+fn a_units_reservations_are_what_the_target_understands() {
+    const REGISTRANTS: u8 = ReservationKind::WriteExclusiveRegistrants as u8;
+    let target = serve(1, None);
+    let [a, b] = wires(&target).map(|wire| Unit::probe(wire).unwrap().unwrap());
+    assert_eq!((a.keys().unwrap(), a.reservation().unwrap()), (vec![], None));
+    a.reserve_out(0, 0, 0, 0xa).unwrap();
+    b.reserve_out(0, 0, 0, 0xb).unwrap();
+    let wrong = a.reserve_out(0, 0, 0xbad, 1);
+    assert!(matches!(wrong, Err(ScsiError::Conflict)), "not the key: {wrong:?}");
+    a.reserve_out(1, REGISTRANTS, 0xa, 0).unwrap();
+    let mut keys = a.keys().unwrap();
+    keys.sort_unstable();
+    assert_eq!(keys, [0xa, 0xb]);
+    let stands = b.reservation().unwrap().unwrap();
+    let kind = ReservationKind::WriteExclusiveRegistrants;
+    assert_eq!((stands.key, stands.kind), (0xa, kind));
+    let (zero, one) = ([0; 512], [1; 512]);
+    assert!(b.compare_and_write(0, Bytes(512), &zero, &one).unwrap(), "registered");
+    // Preempt and abort: it is told so once, then kept out.
+    a.reserve_out(5, REGISTRANTS, 0xa, 0xb).unwrap();
+    let fenced = b.compare_and_write(0, Bytes(512), &one, &zero);
+    assert!(matches!(fenced, Err(ScsiError::Conflict)), "{fenced:?}");
+    assert_eq!(a.keys().unwrap(), [0xa]);
+    a.reserve_out(3, 0, 0xa, 0).unwrap();
+    assert_eq!((a.keys().unwrap(), a.reservation().unwrap()), (vec![], None));
 }

@@ -6,6 +6,7 @@
 
 mod block;
 mod locks;
+mod scsi;
 
 use std::fs::File;
 use std::io;
@@ -21,8 +22,9 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use crate::run::{check_write, io_error};
 use crate::{
     AlignedBuf, ByteLockGuard, Capabilities, CawOutcome, Device, DeviceError, DeviceInfo, InUse,
-    RingTarget,
+    Reservations, RingTarget,
 };
+use scsi::ScsiDisk;
 
 pub(crate) use locks::{ByteHeld, Locks};
 
@@ -66,6 +68,8 @@ pub struct FileDevice {
     /// every transfer to a worker thread, which costs more than the copy: see `engine`.
     in_memory: bool,
     poisoned: AtomicBool,
+    /// A SCSI disk that compares and writes, or reserves, itself.
+    disk: Option<ScsiDisk>,
     _claim: Option<block::Claim>,
 }
 
@@ -197,6 +201,9 @@ impl Device for FileDevice {
         self.check_write(at, Bytes::from(new.len()))?;
         self.info.check_caw(at, expected, new)?;
         let wrap = |e| self.wrap("compare-and-write", at, e);
+        if let Some(disk) = self.disk.as_ref().filter(|d| d.compares()) {
+            return disk.compare_and_write(self, at, expected, new);
+        }
         let mut sector = AlignedBuf::zeroed(new.len());
         let _held = self.locks.sector(at, Bytes::from(new.len())).map_err(wrap)?;
         self.file.read_exact_at(&mut sector, at.get()).map_err(wrap)?;
@@ -232,6 +239,9 @@ impl Device for FileDevice {
             other => other,
         };
         result.map_err(|e| self.wrap("write zeros", at, e))
+    }
+    fn reservations(&self) -> Option<&dyn Reservations> {
+        self.info.caps.persistent_reservations.then_some(self)
     }
     fn as_raw_fd(&self) -> Option<RawFd> {
         Some(self.file.as_raw_fd())
@@ -301,9 +311,16 @@ impl Opening<'_> {
             return Err(DeviceError::Empty { device: self.name.clone(), size });
         }
         let queue = block::Queue::of(if is_block { meta.rdev() } else { meta.dev() });
+        let file = Arc::new(file);
+        let disk = if is_block && direct && !self.options.read_only {
+            ScsiDisk::find(&block::sysfs(meta.rdev()), &file, sector)
+                .map_err(|e| self.wrap("ask what the disk is", io::Error::other(e)))?
+        } else {
+            None
+        };
         let caps = Capabilities {
             compare_and_write: !self.options.read_only,
-            persistent_reservations: false,
+            persistent_reservations: disk.as_ref().is_some_and(ScsiDisk::reserves),
             write_zeroes: !is_block || queue.write_zeroes,
             discard: !is_block || queue.discard,
             atomic_write: queue.atomic_write.filter(|_| is_block).unwrap_or(sector).max(sector),
@@ -322,11 +339,10 @@ impl Opening<'_> {
             caps,
             engine: if in_memory { "pread" } else { crate::default_engine() },
         };
-        let file = Arc::new(file);
         let locks = Locks::new(file.clone());
         let poisoned = AtomicBool::new(false);
         let memory_align = memory;
-        Ok(FileDevice { info, file, locks, memory_align, in_memory, poisoned, _claim: claim })
+        Ok(FileDevice { info, file, locks, memory_align, in_memory, poisoned, disk, _claim: claim })
     }
     /// Opens the node; says whether past the page cache.
     fn open_node(&self, node: &Path, is_block: bool) -> Result<(File, bool), DeviceError> {

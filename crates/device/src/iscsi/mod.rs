@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use braid_format::{ByteOffset, Bytes};
 
+use crate::scsi::cdb::{self, sixteen as cdb16};
 use crate::{
     ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, Op, OpenOptions, Reservations,
 };
@@ -31,6 +32,7 @@ use alive::Alive;
 use session::{Direction, Ended, Ending, Session, Ticket};
 
 pub use name::{UnitName, without_secrets};
+pub(crate) use reserve::action;
 pub use reserve::{Reservation, ReservationKind};
 
 /// Longest transfer of one command; longer requests are several, all under way at once.
@@ -69,15 +71,6 @@ pub(super) struct Limits {
     unmap: u64,
     /// Its world-wide name.
     id: [u8; 16],
-}
-
-/// A command descriptor block of 16 bytes: opcode, flags, first block, count.
-fn cdb16(opcode: u8, flags: u8, block: u64, count: u32) -> [u8; 16] {
-    let mut cdb = [0; 16];
-    (cdb[0], cdb[1]) = (opcode, flags);
-    cdb[2..10].copy_from_slice(&block.to_be_bytes());
-    cdb[10..14].copy_from_slice(&count.to_be_bytes());
-    cdb
 }
 
 /// A piece of a request under way.
@@ -285,8 +278,8 @@ impl IscsiDevice {
             );
             return Err(self.error(OPERATION, at, io::Error::other(what)));
         }
-        let mut cdb = cdb16(0x89, 0, at.get() / self.info.sector.get(), 0);
-        cdb[13] = u8::try_from(blocks).unwrap_or(0);
+        let first = at.get() / self.info.sector.get();
+        let cdb = cdb::compare_and_write(first, u8::try_from(blocks).unwrap_or(0));
         let both = [expected, new].concat();
         for _ in 0..TRIES_MAX {
             let memory = (both.as_ptr().cast_mut(), both.len());

@@ -5,6 +5,7 @@ use std::io;
 use braid_format::ByteOffset;
 
 use super::{Data, IscsiDevice};
+use crate::scsi::{self, cdb};
 use crate::{DeviceError, Reservations};
 
 /// What a reservation keeps from whom.
@@ -25,7 +26,7 @@ pub enum ReservationKind {
 }
 
 impl ReservationKind {
-    fn of(code: u8) -> Option<Self> {
+    pub(crate) fn of(code: u8) -> Option<Self> {
         let all = [
             Self::WriteExclusive,
             Self::ExclusiveAccess,
@@ -47,52 +48,47 @@ pub struct Reservation {
     pub kind: ReservationKind,
 }
 
-const REGISTER: u8 = 0;
-const RESERVE: u8 = 1;
-const RELEASE: u8 = 2;
-const CLEAR: u8 = 3;
-const PREEMPT_AND_ABORT: u8 = 5;
-const REGISTER_ANYHOW: u8 = 6;
+/// Service actions of PERSISTENT RESERVE OUT.
+pub(crate) mod action {
+    pub const REGISTER: u8 = 0;
+    pub const RESERVE: u8 = 1;
+    pub const RELEASE: u8 = 2;
+    pub const CLEAR: u8 = 3;
+    pub const PREEMPT_AND_ABORT: u8 = 5;
+    pub const REGISTER_ANYHOW: u8 = 6;
+}
 
 impl IscsiDevice {
     fn change(&self, action: u8, kind: u8, own: u64, other: u64) -> Result<(), DeviceError> {
-        let mut list = [0; 24];
-        list[..8].copy_from_slice(&own.to_be_bytes());
-        list[8..16].copy_from_slice(&other.to_be_bytes());
-        let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+        let (cdb, list) = cdb::reserve_out(action, kind, own, other);
         self.command("persistent reserve", &cdb, Data::Out(&list)).map(|_| ())
     }
     /// PERSISTENT RESERVE IN; as much as there is.
     fn look(&self, action: u8) -> Result<Vec<u8>, DeviceError> {
         const LEN: u16 = 8 + 8 * 1024;
         let mut bytes = vec![0; usize::from(LEN)];
-        let [high, low] = LEN.to_be_bytes();
-        let cdb = [0x5e, action, 0, 0, 0, 0, 0, high, low, 0];
+        let cdb = cdb::reserve_in(action, LEN);
         let ending = self.command("read reservations", &cdb, Data::In(&mut bytes))?;
         bytes.truncate(bytes.len().saturating_sub(ending.missing));
         Ok(bytes)
     }
 }
 
-fn key_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes)
-}
-
 impl Reservations for IscsiDevice {
     fn register(&self, old: u64, new: u64) -> Result<(), DeviceError> {
-        self.change(REGISTER, 0, old, new)
+        self.change(action::REGISTER, 0, old, new)
     }
     fn register_anyhow(&self, new: u64) -> Result<(), DeviceError> {
-        self.change(REGISTER_ANYHOW, 0, 0, new)
+        self.change(action::REGISTER_ANYHOW, 0, 0, new)
     }
     fn reserve(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError> {
-        self.change(RESERVE, kind as u8, own, 0)
+        self.change(action::RESERVE, kind as u8, own, 0)
     }
     fn release(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError> {
-        self.change(RELEASE, kind as u8, own, 0)
+        self.change(action::RELEASE, kind as u8, own, 0)
     }
     fn clear(&self, own: u64) -> Result<(), DeviceError> {
-        self.change(CLEAR, 0, own, 0)
+        self.change(action::CLEAR, 0, own, 0)
     }
     fn preempt_and_abort(
         &self,
@@ -100,17 +96,13 @@ impl Reservations for IscsiDevice {
         victim: u64,
         kind: ReservationKind,
     ) -> Result<(), DeviceError> {
-        self.change(PREEMPT_AND_ABORT, kind as u8, own, victim)
+        self.change(action::PREEMPT_AND_ABORT, kind as u8, own, victim)
     }
     fn keys(&self) -> Result<Vec<u64>, DeviceError> {
-        let bytes = self.look(0)?;
-        Ok((8..bytes.len()).step_by(8).map_while(|at| key_at(&bytes, at)).collect())
+        Ok(scsi::keys(&self.look(0)?))
     }
     fn reservation(&self) -> Result<Option<Reservation>, DeviceError> {
-        let bytes = self.look(1)?;
-        let Some(key) = key_at(&bytes, 8) else { return Ok(None) };
-        let kind = bytes.get(21).and_then(|code| ReservationKind::of(code & 0x0f));
-        Ok(kind.map(|kind| Reservation { key, kind }))
+        Ok(scsi::reservation(&self.look(1)?))
     }
     fn reset(&self) -> Result<(), DeviceError> {
         const OPERATION: &str = "reset";

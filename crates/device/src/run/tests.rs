@@ -330,3 +330,11 @@ fn a_queued_request_may_have_parts_and_one_may_fail() {
         queue.submit_parts(4, OwnedOp::Read(AlignedBuf::zeroed(300 * 4096)), &parts).unwrap();
     }
 }
+
+#[test]
+fn a_reservation_conflict_of_the_kernels_is_a_fence() {
+    let device = MemoryDevice::new("d", Bytes(4096), Bytes(512));
+    let errno = |e| io_error(&*device, "write", ByteOffset(0), io::Error::from_raw_os_error(e));
+    assert!(matches!(errno(libc::EBADE), DeviceError::Fenced { .. }));
+    assert!(matches!(errno(libc::EIO), DeviceError::Io { .. }));
+}

@@ -1,0 +1,243 @@
+//! What a SCSI unit does beyond reading and writing: COMPARE AND WRITE, persistent reservations.
+
+use std::io;
+use std::time::Duration;
+
+use braid_format::Bytes;
+use thiserror::Error;
+
+use super::{Sense, cdb};
+use crate::iscsi::{Reservation, ReservationKind};
+
+/// Most times that a command is issued anew because it did not run.
+const TRIES_MAX: u32 = 64;
+/// Pause before a busy unit is asked again.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// COMPARE AND WRITE.
+const COMPARE_AND_WRITE: u8 = 0x89;
+
+/// Data of a command.
+#[derive(Debug)]
+pub enum Data<'a> {
+    /// None.
+    None,
+    /// From the unit.
+    In(&'a mut [u8]),
+    /// To the unit.
+    Out(&'a [u8]),
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// Status.
+    pub status: u8,
+    /// Why it was not done.
+    pub sense: Option<Sense>,
+    /// Bytes that were not moved.
+    pub missing: usize,
+}
+
+impl Answer {
+    const GOOD: u8 = 0;
+    const CHECK: u8 = 2;
+    const BUSY: u8 = 8;
+    const CONFLICT: u8 = 0x18;
+    const FULL: u8 = 0x28;
+}
+
+/// The way to a unit.
+pub trait Transport: Send + Sync + std::fmt::Debug {
+    /// Has the unit do a command, once. It blocks until the unit has answered.
+    ///
+    /// # Errors
+    /// There is no answer: whether the command was done, or will be, is unknown.
+    fn command(&self, cdb: &[u8], data: Data<'_>) -> io::Result<Answer>;
+    /// Ends all commands of everybody on the unit.
+    ///
+    /// # Errors
+    /// The system's.
+    fn reset(&self) -> io::Result<()>;
+}
+
+/// What a unit did not do.
+#[derive(Debug, Error)]
+pub enum ScsiError {
+    /// A reservation of somebody else stands in the way.
+    #[error("reservation conflict")]
+    Conflict,
+    /// It refused.
+    #[error("{0}")]
+    Refused(Sense),
+    /// It answered with a status by itself.
+    #[error("SCSI status {0:#x}")]
+    Status(u8),
+    /// It never let the command run.
+    #[error("busy for too long")]
+    Busy,
+    /// There was no answer.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// A unit.
+#[derive(Debug)]
+pub struct Unit<T> {
+    transport: T,
+    compare: u8,
+    reserves: bool,
+}
+
+impl<T: Transport> Unit<T> {
+    /// Asks what the unit is; `None` for what is no disk, or says that it knows none of this.
+    ///
+    /// # Errors
+    /// It did not answer, or not with a plain yes or no: who took that for a no would not exclude those
+    /// who hear a yes.
+    pub fn probe(transport: T) -> Result<Option<Self>, ScsiError> {
+        let mut unit = Self { transport, compare: 0, reserves: false };
+        let Some(standard) = unit.ask(&cdb::inquiry(None, 36), 36)? else { return Ok(None) };
+        // A direct access block device, connected.
+        if standard.first() != Some(&0) {
+            return Ok(None);
+        }
+        let limits = unit.ask(&cdb::inquiry(Some(0xb0), 64), 64)?.unwrap_or_default();
+        let most = limits.get(5).copied().unwrap_or(0);
+        let told = unit.ask(&cdb::supported(COMPARE_AND_WRITE), 32)?;
+        // Support: 1 no, 3 as in the standard. Who does not know the question has the limit only.
+        let support = told.and_then(|b| b.get(1).map(|b| b & 7));
+        unit.compare = if support.is_some_and(|s| s != 3) { 0 } else { most };
+        unit.reserves = unit.ask(&cdb::reserve_in(2, 8), 8)?.is_some();
+        Ok((unit.compare > 0 || unit.reserves).then_some(unit))
+    }
+    /// Blocks of the longest compare-and-write; 0: it has none.
+    pub fn compare_max(&self) -> u8 {
+        self.compare
+    }
+    /// Whether it knows persistent reservations.
+    pub fn reserves(&self) -> bool {
+        self.reserves
+    }
+
+    /// Has a command done; issues it again as long as the unit says that it did not run.
+    fn done(&self, cdb: &[u8], mut data: Data<'_>) -> Result<Answer, ScsiError> {
+        for _ in 0..TRIES_MAX {
+            let data = match &mut data {
+                Data::None => Data::None,
+                Data::In(bytes) => Data::In(bytes),
+                Data::Out(bytes) => Data::Out(bytes),
+            };
+            let answer = self.transport.command(cdb, data)?;
+            match (answer.status, answer.sense) {
+                (Answer::GOOD, _) => return Ok(answer),
+                (Answer::CONFLICT, _) => return Err(ScsiError::Conflict),
+                (Answer::CHECK, Some(sense)) if sense.key == Sense::ATTENTION => {}
+                (Answer::CHECK, Some(sense)) => return Err(ScsiError::Refused(sense)),
+                (Answer::BUSY | Answer::FULL, _) => std::thread::sleep(BUSY_PAUSE),
+                (status, _) => return Err(ScsiError::Status(status)),
+            }
+        }
+        Err(ScsiError::Busy)
+    }
+    /// What the unit says; `None` if it does not know the question.
+    fn ask(&self, cdb: &[u8], len: usize) -> Result<Option<Vec<u8>>, ScsiError> {
+        const ILLEGAL_REQUEST: u8 = 5;
+        let mut bytes = vec![0; len];
+        match self.done(cdb, Data::In(&mut bytes)) {
+            Ok(answer) => {
+                bytes.truncate(len.saturating_sub(answer.missing));
+                Ok(Some(bytes))
+            }
+            Err(ScsiError::Refused(sense)) if matches!(sense.key, 0 | ILLEGAL_REQUEST) => Ok(None),
+            // Some refuse what they do not know without a reason.
+            Err(ScsiError::Status(Answer::CHECK)) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Writes `new` from `block` on if what stands there is `expected`; whether it was.
+    ///
+    /// # Errors
+    /// After [`ScsiError::Io`], or a refusal that is not plain, it is not known whether `new` stands.
+    ///
+    /// # Panics
+    /// If the lengths differ, or are not whole blocks that the unit compares at once.
+    pub fn compare_and_write(
+        &self,
+        block: u64,
+        sector: Bytes,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<bool, ScsiError> {
+        let blocks = u8::try_from(new.len() as u64 / sector.get()).unwrap_or(u8::MAX);
+        assert!(
+            expected.len() == new.len()
+                && u64::from(blocks) * sector.get() == new.len() as u64
+                && (1..=self.compare).contains(&blocks),
+            "a compare-and-write that the unit does not do"
+        );
+        let both = [expected, new].concat();
+        match self.done(&cdb::compare_and_write(block, blocks), Data::Out(&both)) {
+            Ok(_) => Ok(true),
+            Err(ScsiError::Refused(sense)) if sense.key == Sense::MISCOMPARE => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// PERSISTENT RESERVE OUT.
+    ///
+    /// # Errors
+    /// [`ScsiError::Conflict`] for who has not the key.
+    pub fn reserve_out(&self, action: u8, kind: u8, own: u64, other: u64) -> Result<(), ScsiError> {
+        let (cdb, list) = cdb::reserve_out(action, kind, own, other);
+        self.done(&cdb, Data::Out(&list)).map(drop)
+    }
+    /// All registered keys.
+    ///
+    /// # Errors
+    /// The unit's.
+    pub fn keys(&self) -> Result<Vec<u64>, ScsiError> {
+        Ok(keys(&self.reserve_in(0)?))
+    }
+    /// The reservation that stands.
+    ///
+    /// # Errors
+    /// The unit's.
+    pub fn reservation(&self) -> Result<Option<Reservation>, ScsiError> {
+        Ok(reservation(&self.reserve_in(1)?))
+    }
+    /// Ends all commands of everybody on it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn reset(&self) -> Result<(), ScsiError> {
+        Ok(self.transport.reset()?)
+    }
+    fn reserve_in(&self, action: u8) -> Result<Vec<u8>, ScsiError> {
+        const LEN: u16 = 8 + 8 * 1024;
+        let mut bytes = vec![0; usize::from(LEN)];
+        let answer = self.done(&cdb::reserve_in(action, LEN), Data::In(&mut bytes))?;
+        bytes.truncate(bytes.len().saturating_sub(answer.missing));
+        Ok(bytes)
+    }
+}
+
+fn key_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes)
+}
+
+/// The keys in the data of READ KEYS: as many as it says, and are there.
+pub fn keys(bytes: &[u8]) -> Vec<u64> {
+    let told = bytes.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes);
+    let end = bytes.len().min(8 + told as usize);
+    let list = bytes.get(8..end).unwrap_or_default();
+    (0..list.len()).step_by(8).map_while(|at| key_at(list, at)).collect()
+}
+
+/// The reservation in the data of READ RESERVATION.
+pub fn reservation(bytes: &[u8]) -> Option<Reservation> {
+    let told = bytes.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes);
+    let key = key_at(bytes, 8).filter(|_| told >= 16)?;
+    let kind = bytes.get(21).and_then(|code| ReservationKind::of(code & 0x0f))?;
+    Some(Reservation { key, kind })
+}
