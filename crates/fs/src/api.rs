@@ -307,6 +307,7 @@ impl Fs {
     /// Everything of this node durable on return.
     pub fn sync(&self) -> Result<()> {
         self.run(|c| {
+            c.behind.settle_all();
             let flushed = crate::mount::flush_all(c);
             c.meta.barrier().and(flushed)
         })
@@ -330,7 +331,20 @@ impl Fs {
     }
     /// Writes; returns the bytes written.
     pub fn write(&self, fh: Fh, offset: u64, bytes: &[u8], flags: WriteFlags) -> Result<usize> {
-        self.change(|c| data::write(c, &*c.handles.get(fh)?, offset, bytes, flags))
+        self.write_behind(fh, offset, bytes, flags, &mut || false)
+    }
+    /// As [`Fs::write`]. Large writes ask `answer`, once nothing but a device can refuse them any
+    /// more, whether the program has been told that all is written; they return when the devices have
+    /// it, all the same. What becomes of one that was answered is told by fsync.
+    pub fn write_behind(
+        &self,
+        fh: Fh,
+        offset: u64,
+        bytes: &[u8],
+        flags: WriteFlags,
+        answer: &mut dyn FnMut() -> bool,
+    ) -> Result<usize> {
+        self.change(|c| data::write(c, &*c.handles.get(fh)?, offset, bytes, flags, answer))
     }
     /// fallocate(2).
     pub fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Result<()> {

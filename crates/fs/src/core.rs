@@ -37,6 +37,8 @@ pub(crate) struct Core {
     pub options: MountOptions,
     /// Dirty file data of this node.
     pub dirty: crate::data::DirtyBound,
+    /// Its direct writes under way.
+    pub behind: crate::data::Behind,
     pub orphans: crate::orphan::Orphans,
     pub plocks: crate::plock::Plocks,
     /// This node, in this life.

@@ -258,6 +258,7 @@ impl Mounted {
             kernel,
             options,
             dirty: data::DirtyBound::default(),
+            behind: data::Behind::default(),
             me,
             membership: membership.clone(),
             withdrawn: OnceLock::new(),

@@ -108,8 +108,15 @@ impl Files for Fs {
     ) -> Answer<R> {
         seen(self.read_reply(fh, offset, len, fill, reply))
     }
-    fn write(&self, fh: Fh, offset: u64, bytes: &[u8], flags: WriteFlags) -> Answer<usize> {
-        seen(self.write(fh, offset, bytes, flags))
+    fn write(
+        &self,
+        fh: Fh,
+        offset: u64,
+        bytes: &[u8],
+        flags: WriteFlags,
+        answer: &mut dyn FnMut() -> bool,
+    ) -> Answer<usize> {
+        seen(self.write_behind(fh, offset, bytes, flags, answer))
     }
     fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()> {
         seen(self.fallocate(fh, mode, offset, len))

@@ -64,7 +64,16 @@ pub trait Files: Send + Sync + 'static {
         fill: bool,
         reply: impl FnOnce(&[u8]) -> R,
     ) -> Answer<R>;
-    fn write(&self, fh: Fh, offset: u64, bytes: &[u8], flags: WriteFlags) -> Answer<usize>;
+    /// `answer` may be asked, once, whether the program has been told that all is written: then the
+    /// result is nobody's any more.
+    fn write(
+        &self,
+        fh: Fh,
+        offset: u64,
+        bytes: &[u8],
+        flags: WriteFlags,
+        answer: &mut dyn FnMut() -> bool,
+    ) -> Answer<usize>;
     fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()>;
     fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Answer<u64>;
     fn copy_file_range(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Answer<u64>;

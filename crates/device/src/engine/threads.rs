@@ -1,12 +1,14 @@
 //! Threads that call `pread`, `pwrite` and `fdatasync`, shared by the whole process: as many as
 //! there are calls at once, up to a limit; an idle one ends after a while.
+//!
+//! A forked child has workers of its own. Locks are std's: each stands in its own memory, and these
+//! are new in the child. Those of `parking_lot` share a table, in which the parent's threads may be
+//! changing something at the moment of the fork, and then hold it for ever in the child.
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex};
 
 use super::{Call, Kind};
 
@@ -14,6 +16,11 @@ use super::{Call, Kind};
 const THREADS_MAX: usize = 32;
 /// An idle thread ends after this.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// Nothing here is left half done by a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Where one engine's completions are put.
 #[derive(Debug, Default)]
@@ -49,7 +56,7 @@ impl Workers {
     fn of_this_process() -> Arc<Self> {
         static WORKERS: Mutex<Option<(u32, Arc<Workers>)>> = Mutex::new(None);
         let process = std::process::id();
-        let mut workers = WORKERS.lock();
+        let mut workers = lock(&WORKERS);
         match &*workers {
             Some((owner, w)) if *owner == process => w.clone(),
             _ => workers.insert((process, Arc::default())).1.clone(),
@@ -57,7 +64,7 @@ impl Workers {
     }
     /// Queues a job; `false` when no thread is there to do it and none can be started.
     fn submit(self: &Arc<Self>, job: Job) -> Result<(), Job> {
-        let mut jobs = self.jobs.lock();
+        let mut jobs = lock(&self.jobs);
         jobs.queue.push_back(job);
         if jobs.idle >= jobs.queue.len() || jobs.threads >= THREADS_MAX {
             self.work.notify_one();
@@ -76,18 +83,20 @@ impl Workers {
         Ok(())
     }
     fn work(&self) {
-        let mut jobs = self.jobs.lock();
+        let mut jobs = lock(&self.jobs);
         loop {
             if let Some(job) = jobs.queue.pop_front() {
                 drop(jobs);
                 // SAFETY: contract of `push`: the memory and the descriptor last until the post.
                 let result = unsafe { perform(&job.call) };
                 post(&job, result);
-                jobs = self.jobs.lock();
+                jobs = lock(&self.jobs);
                 continue;
             }
             jobs.idle += 1;
-            let slept = self.work.wait_for(&mut jobs, IDLE);
+            let slept = self.work.wait_timeout(jobs, IDLE);
+            let (woken, slept) = slept.unwrap_or_else(PoisonError::into_inner);
+            jobs = woken;
             jobs.idle -= 1;
             if slept.timed_out() && jobs.queue.is_empty() {
                 jobs.threads -= 1;
@@ -98,7 +107,7 @@ impl Workers {
 }
 
 fn post(job: &Job, result: i32) {
-    job.to.done.lock().push((job.token, result));
+    lock(&job.to.done).push((job.token, result));
     job.to.arrived.notify_one();
 }
 
@@ -154,13 +163,13 @@ impl Threads {
         }
     }
     pub fn wait(&mut self, at_least: usize, done: &mut Vec<(u32, i32)>) {
-        let mut mail = self.mailbox.done.lock();
+        let mut mail = lock(&self.mailbox.done);
         loop {
             done.append(&mut mail);
             if done.len() >= at_least {
                 return;
             }
-            self.mailbox.arrived.wait(&mut mail);
+            mail = self.mailbox.arrived.wait(mail).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

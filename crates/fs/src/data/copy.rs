@@ -72,7 +72,7 @@ fn copy_step(
     };
     match memory.get(..n) {
         Some(bytes) if n > 0 => {
-            write(core, target, to, bytes, WriteFlags::default()).map(|n| n as u64)
+            write(core, target, to, bytes, WriteFlags::default(), &mut || false).map(|n| n as u64)
         }
         _ => Ok(0),
     }

@@ -9,9 +9,10 @@ use braid_pool::PoolRequest;
 use smallvec::SmallVec;
 
 use super::extents::Pieces;
-use super::flush::{What, flush, flush_locked, link_all};
+use super::flush::{What, flush_locked, link_all};
 use super::link::Link;
 use super::read::bytes;
+use super::write::Answer;
 use super::{Held, Promise, View, bound, touch};
 use crate::error::{Error, Result};
 use crate::inode::InodeState;
@@ -21,19 +22,72 @@ use crate::map::{Load, slots_bound};
 /// the same write done again would not overwrite.
 ///
 /// # Errors
-/// `Contents`: the range may hold old or new bytes.
-pub(super) fn write_beside(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool> {
-    let end = offset + data.len() as u64;
+/// `Contents`: the range may hold old or new bytes. None once `answer` has said that the program
+/// was answered.
+pub(super) fn write_beside(
+    held: Held<'_>,
+    offset: u64,
+    data: &[u8],
+    answer: Answer<'_>,
+) -> Result<bool> {
+    let len = data.len() as u64;
+    let end = offset + len;
+    let mut promise = held.change_apart(offset, len);
     if must_flush(held, offset, end, held.view()?) {
-        flush(held, What::Contents)?;
+        flush_locked(held, &mut promise, What::Contents)?;
     }
     let view = held.view()?;
     if view.layout != Layout::Extents || held.ragged_end(offset, view)?.is_some() {
         return Ok(false);
     }
-    match put(held, None, offset, data) {
+    let mut ticket = held.core.behind.begin(held.inode.ino, offset..end);
+    drop(promise);
+    let mut answered = false;
+    let done = put(held, None, (offset, data), &mut || {
+        if ticket.may_answer(len) {
+            held.change_state(|st| {
+                st.raw.size = st.raw.size.get().max(end).into();
+                touch(st);
+            })?;
+            answered = answer();
+        }
+        Ok(())
+    });
+    match done {
+        Ok(false) if answered => {
+            finish(held, offset, data);
+            Ok(true)
+        }
+        Err(e) if answered => {
+            keep(held, offset, data, e);
+            Ok(true)
+        }
         Err(Error::NoSpace) => Ok(false),
         done => done,
+    }
+}
+
+/// The program was answered, and somebody else has filled a hole that this write was to fill: it is
+/// filled now.
+fn finish(held: Held<'_>, offset: u64, data: &[u8]) {
+    loop {
+        match put(held, None, (offset, data), &mut || Ok(())) {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(e) => return keep(held, offset, data, e),
+        }
+    }
+}
+
+/// The program was answered, and a device refuses: what it wrote stays dirty, and whoever syncs the
+/// file hears of it.
+fn keep(held: Held<'_>, offset: u64, data: &[u8], error: Error) {
+    let ino = held.inode.ino;
+    tracing::warn!(%ino, offset, len = data.len(), %error, "not written yet");
+    let mut promise = held.data().change.lock();
+    if let Err(again) = held.write_cached(&mut promise, offset, data) {
+        tracing::error!(%ino, offset, len = data.len(), %again, "lost what a program wrote");
+        held.core.behind.lose(ino, error);
     }
 }
 
@@ -62,11 +116,12 @@ pub(super) fn write_alone(
     if fill.is_some() || must_flush(held, offset, end, view) {
         flush_locked(held, promise, What::Contents)?;
     }
-    match put(held, Some(promise), offset, data) {
+    let mut go_on = || Ok(());
+    match put(held, Some(promise), (offset, data), &mut go_on) {
         Err(Error::NoSpace) => {
             flush_locked(held, promise, What::Contents)?;
             bound::write_out(held.core, 0)?;
-            put(held, Some(promise), offset, data).map(|_| ())
+            put(held, Some(promise), (offset, data), &mut go_on).map(|_| ())
         }
         done => done.map(|_| ()),
     }
@@ -84,9 +139,15 @@ fn must_flush(held: Held<'_>, offset: u64, end: u64, view: View) -> bool {
         || held.data().pages.read().any(held.shift(), range)
 }
 
-/// Claims, writes, links. `false`: another writer has filled one of the holes meanwhile.
+/// Claims, writes, links. `false`: another writer has filled one of the holes meanwhile. `claimed`
+/// is called when nothing but the devices can refuse any more.
 #[expect(clippy::needless_pass_by_value, reason = "a handle and a loan")]
-fn put(held: Held<'_>, change: Option<&mut Promise>, offset: u64, data: &[u8]) -> Result<bool> {
+fn put(
+    held: Held<'_>,
+    change: Option<&mut Promise>,
+    (offset, data): (u64, &[u8]),
+    claimed: &mut dyn FnMut() -> Result<()>,
+) -> Result<bool> {
     let shift = held.shift();
     let end = offset + data.len() as u64;
     let pieces = held.lookup(offset >> shift..end >> shift)?;
@@ -95,9 +156,10 @@ fn put(held: Held<'_>, change: Option<&mut Promise>, offset: u64, data: &[u8]) -
     if pieces.iter().any(|p| p.written().is_none()) {
         claim(held, &mut own, &pieces, &mut links)?;
     }
+    claimed()?;
     write_all(held, &pieces, &links, data)?;
     held.core.meta.note_data_written();
-    if links.is_empty() && end <= held.view()?.size {
+    if links.is_empty() && end <= held.view()?.disk_size {
         held.change_state(touch)?;
         return Ok(true);
     }

@@ -6,7 +6,8 @@
 //!   write can fail for want of space; [`flush`] later claims runs (delayed allocation), writes
 //!   them, and links them in one transaction;
 //! * *direct* (`O_DIRECT`, and large aligned writes, which a cache would only slow down): from the
-//!   caller's memory to the devices before the call returns. Neither is durable before fsync.
+//!   caller's memory to the devices, before the call returns or (without `O_DIRECT`) soon after the
+//!   program was answered ([`behind`]). Neither is durable before fsync.
 //!
 //! Clean data is not cached here: that is the kernel's page cache's business.
 //!
@@ -17,12 +18,13 @@
 //! * bytes past the end of the file in its last block are zero in a dirty page, and undefined on
 //!   disk: whoever makes the file longer writes zeros there first;
 //! * a dinode that still says `Stuffed` while dirty pages exist has all its bytes in them;
-//! * `disk_size` is below the size only while there are dirty pages.
+//! * `disk_size` is below the size only while there are dirty pages or answered writes under way.
 //!
 //! Locks of one inode, in order: cluster lock, [`Promise`] (`change`), transaction, `map`, `pages`,
 //! state. [`Promise`] is held by whoever flushes or changes the map, so both go on beside readers
 //! and direct writers ([`braid_lock::Local::Shared`] under an exclusive cluster lock).
 
+mod behind;
 mod bound;
 mod copy;
 mod direct;
@@ -38,6 +40,8 @@ mod space;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_behind;
+#[cfg(test)]
 mod tests_demotion;
 mod truncate;
 mod write;
@@ -49,7 +53,7 @@ use braid_format::BlockNo;
 use braid_format::dinode::{Layout, RawDinode};
 use braid_format::meta::MetaKind;
 use braid_lock::{Local, Mode};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::alloc::Reservation;
 use crate::core::Core;
@@ -59,6 +63,7 @@ use crate::map::{Bounds, Load, Part};
 use crate::meta::Body;
 use crate::tree::{Reader, Root, root_of};
 
+pub(crate) use behind::Behind;
 pub(crate) use bound::DirtyBound;
 pub(crate) use copy::copy_file_range;
 pub(crate) use read::{read, read_reply};
@@ -181,6 +186,20 @@ impl<'a> Held<'a> {
         }
         result
     }
+    /// `change`, once nobody writes directly in the blocks of `len` bytes at `offset`: as long as it
+    /// is held nobody will.
+    fn change_apart(&self, offset: u64, len: u64) -> MutexGuard<'a, Promise> {
+        let shift = self.shift();
+        let range = offset >> shift << shift..self.blocks_for(offset + len) << shift;
+        let behind = &self.core.behind;
+        loop {
+            behind.wait_for(self.inode.ino, &range);
+            let change = self.data().change.lock();
+            if !behind.is_in(self.inode.ino, &range) {
+                return change;
+            }
+        }
+    }
     /// Accounts for the memory that dirty pages hold now. `change` held.
     fn recount(&self) {
         let bytes = self.data().pages.read().bytes();
@@ -220,6 +239,7 @@ pub(crate) fn flush_inode(core: &Arc<Core>, locked: &Locked) -> Result<()> {
 /// # Errors
 /// As [`flush_inode`]; `Withdrawn` when a flush of the devices failed.
 pub(crate) fn fsync(core: &Arc<Core>, inode: &Arc<Inode>, data_only: bool) -> Result<()> {
+    core.behind.settle_file(inode.ino)?;
     if inode.is_dirty() {
         let locked = core.lock(inode.ino, Mode::Exclusive, Local::Shared)?;
         let what = if data_only { flush::What::Contents } else { flush::What::All };

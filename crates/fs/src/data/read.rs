@@ -197,6 +197,7 @@ pub(super) fn with_bytes<R>(
         let (from, to) = (small(offset), small(end));
         return Ok(f(all.get(from..to).unwrap_or_default()));
     }
+    held.core.behind.wait_for(held.inode.ino, &(offset..end));
     let shift = held.shift();
     let first = offset >> shift;
     let start = first << shift;
@@ -243,6 +244,7 @@ pub(crate) fn read(
     if offset >= end {
         return Ok(0);
     }
+    core.behind.wait_for(file.inode.ino, &(offset..end));
     let n = small(end - offset);
     let shift = held.shift();
     let whole = bytes(held.blocks_for(end - offset), shift);

@@ -27,6 +27,7 @@ pub(crate) fn lseek(core: &Arc<Core>, file: &OpenFile, offset: u64, whence: i32)
     let locked = core.lock(file.inode.ino, Mode::Shared, Local::Shared)?;
     require_regular(&locked)?;
     let held = Held::of(core, &locked);
+    core.behind.wait_for(file.inode.ino, &(offset..u64::MAX));
     let view = held.view()?;
     if offset >= view.size {
         return Err(Error::NoSuchOffset);

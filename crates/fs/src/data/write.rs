@@ -30,6 +30,10 @@ const MEMORY_ALIGN: usize = 4096;
 const O_DSYNC: i32 = 0o10_000;
 const O_SYNC: i32 = 0o4_010_000;
 
+/// Asked once nothing but a device can refuse a write any more: whether its program has been
+/// answered, that all of it is written. Then what becomes of it is told to whoever syncs the file.
+pub(crate) type Answer<'a> = &'a mut dyn FnMut() -> bool;
+
 /// Writes; returns the bytes written. With `O_SYNC` or `O_DSYNC` they are durable on return.
 ///
 /// # Errors
@@ -42,6 +46,7 @@ pub(crate) fn write(
     offset: u64,
     data: &[u8],
     flags: WriteFlags,
+    answer: Answer<'_>,
 ) -> Result<usize> {
     if !file.writable() && !flags.from_page_cache {
         return Err(Error::BadHandle);
@@ -53,7 +58,7 @@ pub(crate) fn write(
     let n = if flags.from_page_cache {
         from_page_cache(core, file, offset, data)?
     } else {
-        from_program(core, file, offset, data, flags)?
+        from_program(core, file, offset, data, flags, answer)?
     };
     if flags.from_page_cache {
         // Stores into a mapping are made durable by msync(2), which asks for it after this. Here the
@@ -96,13 +101,16 @@ fn from_program(
     offset: u64,
     data: &[u8],
     flags: WriteFlags,
+    answer: Answer<'_>,
 ) -> Result<usize> {
     let ino = file.inode.ino;
     if !flags.append && wants_direct(core, offset, data, flags) {
         let locked = core.lock(ino, Mode::Exclusive, Local::Shared)?;
         check(&locked, offset, data.len(), false)?;
+        let never: Answer<'_> = &mut || false;
+        let answer = if flags.direct || file.flags & O_SYNC != 0 { never } else { answer };
         if !privileged(core, &locked, flags.kill_privileges)?
-            && direct::write_beside(Held::of(core, &locked), offset, data)?
+            && direct::write_beside(Held::of(core, &locked), offset, data, answer)?
         {
             return Ok(data.len());
         }
@@ -136,7 +144,7 @@ fn from_page_cache(core: &Arc<Core>, file: &OpenFile, offset: u64, data: &[u8]) 
     }
     require_regular(&locked)?;
     let held = Held::of(core, &locked);
-    let mut promise = held.data().change.lock();
+    let mut promise = held.change_apart(offset, data.len() as u64);
     // Never longer: what the page holds past the end is not part of the file.
     let size = held.view()?.size;
     let inside = size.saturating_sub(offset).min(data.len() as u64);

@@ -109,7 +109,23 @@ impl<F: Files> Call<'_, F> {
             kill_privileges: what.write_flags & write::KILL_SUIDGID != 0,
         };
         let sheds = flags.kill_privileges && self.is_privileged(self.ino())?;
-        let written = self.files().write(fh, what.offset, bytes, flags)?;
+        let mut answered = false;
+        let written = self.files().write(fh, what.offset, bytes, flags, &mut || {
+            // Whoever fills pages from here on waits for the bytes. Pages filled before are seen to
+            // below, and the program waits.
+            answered = !sheds && !from_page_cache && !self.server.nodes().mixed(self.nodeid);
+            if answered {
+                self.reply.value(&WriteOut { size: what.size, padding: 0 });
+            }
+            answered
+        });
+        if answered {
+            if let Err(errno) = written {
+                tracing::error!(nodeid = self.nodeid, %errno, "a write failed behind its program");
+            }
+            return Ok(());
+        }
+        let written = written?;
         if sheds {
             self.mode_changed(self.ino());
         }

@@ -135,7 +135,18 @@ impl Files for Moody {
         self.mood(())?;
         Ok(reply(&vec![0; len.min(5000) as usize]))
     }
-    fn write(&self, _: Fh, _: u64, bytes: &[u8], _: WriteFlags) -> Answer<usize> {
+    fn write(
+        &self,
+        _: Fh,
+        _: u64,
+        bytes: &[u8],
+        _: WriteFlags,
+        answer: &mut dyn FnMut() -> bool,
+    ) -> Answer<usize> {
+        // Half of them are answered first, and what they come to then is nobody's.
+        if bytes.len() % 2 == 0 {
+            answer();
+        }
         self.mood(bytes.len())
     }
     fn fallocate(&self, _: Fh, _: i32, _: u64, _: u64) -> Answer<()> {

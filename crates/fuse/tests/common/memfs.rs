@@ -554,7 +554,14 @@ impl Files for Shared {
         seen.reading.fetch_sub(1, Ordering::Relaxed);
         Ok(result)
     }
-    fn write(&self, fh: Fh, offset: u64, bytes: &[u8], flags: WriteFlags) -> Answer<usize> {
+    fn write(
+        &self,
+        fh: Fh,
+        offset: u64,
+        bytes: &[u8],
+        flags: WriteFlags,
+        _: &mut dyn FnMut() -> bool,
+    ) -> Answer<usize> {
         let seen = &self.seen;
         let count = if flags.from_page_cache { &seen.page_writes } else { &seen.writes };
         count.fetch_add(1, Ordering::Relaxed);
@@ -621,7 +628,7 @@ impl Files for Shared {
             let end = (from.1.saturating_add(len) as usize).min(all.len());
             all[start..end].to_vec()
         };
-        self.write(to.0, to.1, &bytes, WriteFlags::default())?;
+        self.write(to.0, to.1, &bytes, WriteFlags::default(), &mut || false)?;
         Ok(bytes.len() as u64)
     }
     fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {

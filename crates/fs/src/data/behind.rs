@@ -1,0 +1,150 @@
+//! Direct writes under way, and which of them their programs need not wait for.
+//!
+//! A large write through the page cache's interface (no `O_DIRECT`, no `O_SYNC`) may be answered as
+//! soon as nothing but a device can refuse it any more: its blocks are claimed, its range is
+//! entered here, and the file is as long as it will be. The thread that answered goes on with it, the
+//! inode's lock in its hand: whoever wants that for itself, this node's demotion too, waits for the
+//! bytes. Those who share it (readers, page fills, other direct writers, fsync) wait here, for the
+//! ranges that they touch.
+//!
+//! A range is entered by who holds the file's `change`: who holds it too, and sees nobody in a
+//! range, has that range alone. Nobody waits here with `change` in hand: a write that ends needs it.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use braid_format::InodeNo;
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::Error;
+
+/// Bytes of answered writes under way on a node, at most: enough to keep devices busy that are a
+/// network away (2 GB/s at 10 ms).
+const ANSWERED_MAX: u64 = 24 << 20;
+
+/// The direct writes of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Behind {
+    /// How many: mostly none, and then nobody need look further.
+    count: AtomicUsize,
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    under_way: Vec<UnderWay>,
+    /// Bytes of those that are answered.
+    answered: u64,
+    /// What became of answered writes that could be kept nowhere: for the next to sync the file.
+    lost: HashMap<InodeNo, Error>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    number: u64,
+    ino: InodeNo,
+    /// Bytes of the file.
+    range: Range<u64>,
+}
+
+impl UnderWay {
+    fn is_in(&self, ino: InodeNo, range: &Range<u64>) -> bool {
+        self.ino == ino && self.range.start < range.end && range.start < self.range.end
+    }
+}
+
+/// A write under way, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Ticket<'a> {
+    behind: &'a Behind,
+    number: u64,
+    answered: u64,
+}
+
+impl Behind {
+    /// Enters a range that nobody is in. The file's `change` is held.
+    pub(super) fn begin(&self, ino: InodeNo, range: Range<u64>) -> Ticket<'_> {
+        let mut state = self.state.lock();
+        let number = state.next;
+        state.next += 1;
+        state.under_way.push(UnderWay { number, ino, range });
+        self.count.fetch_add(1, Ordering::SeqCst);
+        Ticket { behind: self, number, answered: 0 }
+    }
+
+    fn wait_while(&self, mut goes_on: impl FnMut(&State) -> bool) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut state = self.state.lock();
+        while goes_on(&state) {
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// Whether somebody writes in `range`.
+    pub(super) fn is_in(&self, ino: InodeNo, range: &Range<u64>) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
+            && self.state.lock().under_way.iter().any(|w| w.is_in(ino, range))
+    }
+
+    /// Waits until nobody writes in `range`. No `change` is held.
+    pub(super) fn wait_for(&self, ino: InodeNo, range: &Range<u64>) {
+        self.wait_while(|state| state.under_way.iter().any(|w| w.is_in(ino, range)));
+    }
+
+    fn settle(&self, whose: impl Fn(InodeNo) -> bool) {
+        let mut before = None;
+        self.wait_while(|state| {
+            let before = *before.get_or_insert(state.next);
+            state.under_way.iter().any(|w| w.number < before && whose(w.ino))
+        });
+    }
+
+    /// Waits for all writes to a file that have begun.
+    ///
+    /// # Errors
+    /// One that was answered is lost, and nobody has heard of it yet.
+    pub(super) fn settle_file(&self, ino: InodeNo) -> Result<(), Error> {
+        self.settle(|i| i == ino);
+        let mut state = self.state.lock();
+        if state.lost.is_empty() { Ok(()) } else { state.lost.remove(&ino).map_or(Ok(()), Err) }
+    }
+
+    /// Waits for all writes that have begun.
+    pub(crate) fn settle_all(&self) {
+        self.settle(|_| true);
+    }
+
+    /// A write that was answered is lost.
+    pub(super) fn lose(&self, ino: InodeNo, error: Error) {
+        self.state.lock().lost.insert(ino, error);
+    }
+}
+
+impl Ticket<'_> {
+    /// Whether the program may be told that `len` bytes are written. If so they count until the
+    /// ticket is dropped.
+    pub(super) fn may_answer(&mut self, len: u64) -> bool {
+        let mut state = self.behind.state.lock();
+        if state.answered + len > ANSWERED_MAX {
+            return false;
+        }
+        state.answered += len;
+        self.answered += len;
+        true
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let mut state = self.behind.state.lock();
+        state.under_way.retain(|w| w.number != self.number);
+        state.answered -= self.answered;
+        self.behind.count.fetch_sub(1, Ordering::SeqCst);
+        self.behind.ended.notify_all();
+    }
+}

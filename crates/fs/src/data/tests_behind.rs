@@ -1,0 +1,207 @@
+//! Writes that were answered before the devices had them.
+
+use std::sync::Arc;
+use std::thread::{ScopedJoinHandle, sleep};
+use std::time::Duration;
+
+use braid_format::{Bytes, InodeNo};
+use braid_pool::device::{
+    AlignedBuf, Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On,
+};
+use braid_pool::{CreateOptions, Pool};
+
+use crate::attr::{Cred, Fh, NoKernelCache, WriteFlags};
+use crate::check::{CheckOptions, check};
+use crate::make::{MakeOptions, make};
+use crate::{Error, Fs, MountOptions};
+
+const O_RDWR: i32 = 2;
+const O_DSYNC: i32 = 0o10_000;
+const LEN: usize = 512 << 10;
+const END: u64 = LEN as u64;
+
+struct Rig {
+    device: Arc<FaultyDevice>,
+    fs: Fs,
+    ino: InodeNo,
+    fh: Fh,
+}
+
+impl Rig {
+    /// A file of `END` old bytes, on one disk.
+    fn new() -> Self {
+        let inner = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
+        let device = FaultyDevice::new(inner, FaultPlan::default());
+        let pool = Pool::create(vec![device.clone() as _], &CreateOptions::new("rig")).unwrap();
+        let options = MakeOptions { nodes: Some(2), ..MakeOptions::default() };
+        make(&pool, &options, &mut |_, _| {}).unwrap();
+        let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
+        let made = fs.create(fs.root(), b"f", 0o644, O_RDWR, &Cred::default()).unwrap();
+        let rig = Self { device, fs, ino: made.0.ino, fh: made.1 };
+        rig.write(0, &filled(1), &mut || false);
+        rig.fs.fsync(rig.fh, false).unwrap();
+        rig
+    }
+    fn write(&self, at: u64, data: &[u8], answer: &mut dyn FnMut() -> bool) {
+        let flags = WriteFlags::default();
+        assert_eq!(self.fs.write_behind(self.fh, at, data, flags, answer).unwrap(), data.len());
+    }
+    fn read(&self, at: u64) -> Vec<u8> {
+        let len = u32::try_from(LEN).unwrap();
+        self.fs.read_reply(self.fh, at, len, false, <[u8]>::to_vec).unwrap()
+    }
+    /// Opens the pool anew; what the file holds at `at` then.
+    fn after_remount(self, at: u64) -> Vec<u8> {
+        let Self { device, fs, ino, fh } = self;
+        fs.release(fh).unwrap();
+        fs.unmount().unwrap();
+        let pool = || Pool::assemble(vec![device.clone() as Arc<dyn Device>]).unwrap();
+        let report = check(pool(), CheckOptions::default(), &mut |_, _| {}).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        let fs = Fs::mount(pool(), MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
+        let fh = fs.open(ino, O_RDWR).unwrap();
+        let len = u32::try_from(LEN).unwrap();
+        let bytes = fs.read_reply(fh, at, len, false, <[u8]>::to_vec).unwrap();
+        fs.release(fh).unwrap();
+        fs.unmount().unwrap();
+        bytes
+    }
+}
+
+fn filled(with: u8) -> AlignedBuf {
+    let mut data = AlignedBuf::zeroed(LEN);
+    data.fill(with);
+    data
+}
+
+/// All of them wait, which is looked at for a moment.
+fn wait<T>(threads: &[ScopedJoinHandle<'_, T>]) -> bool {
+    sleep(Duration::from_millis(100));
+    threads.iter().all(|t| !t.is_finished())
+}
+
+#[test]
+fn who_comes_after_the_answer_sees_the_bytes() {
+    for at in [0, END / 2, END, 3 * END] {
+        let rig = Rig::new();
+        let data = filled(2);
+        std::thread::scope(|scope| {
+            let (mut readers, mut others) = (Vec::new(), Vec::new());
+            rig.write(at, &data, &mut || {
+                let attr = rig.fs.getattr(rig.ino).unwrap();
+                assert_eq!(attr.size, END.max(at + END), "a file is as long as it was answered");
+                readers.push(scope.spawn(|| rig.read(at)));
+                others.push(scope.spawn(|| rig.fs.fsync(rig.fh, true).unwrap()));
+                others.push(scope.spawn(|| rig.fs.sync().unwrap()));
+                assert!(wait(&readers) && wait(&others), "{at}: something overtook the write");
+                true
+            });
+            for reader in readers {
+                assert!(reader.join().unwrap() == data[..], "{at}: old bytes were read");
+            }
+        });
+        let elsewhere = if at >= END { 0 } else { at + END };
+        let beside = rig.read(elsewhere);
+        assert!(beside.iter().all(|b| *b == 1), "{at}: what lies beside it has changed");
+        assert!(rig.after_remount(at) == data[..]);
+    }
+}
+
+#[test]
+fn a_later_write_stays_the_later_one() {
+    let rig = Rig::new();
+    let (second, third) = (filled(2), filled(3));
+    std::thread::scope(|scope| {
+        let mut later = Vec::new();
+        rig.write(END / 2, &second, &mut || {
+            let direct = WriteFlags { direct: true, ..WriteFlags::default() };
+            let mapped = WriteFlags { from_page_cache: true, ..WriteFlags::default() };
+            let write = |at, flags| rig.fs.write(rig.fh, at, &third[..4096], flags).unwrap();
+            later.push(scope.spawn(move || write(END / 2, direct)));
+            later.push(scope.spawn(move || write(END / 2 + 8192, mapped)));
+            later.push(scope.spawn(move || write(END / 2 + 16384, WriteFlags::default())));
+            assert!(wait(&later), "something overtook the write");
+            true
+        });
+    });
+    let read = rig.read(END / 2);
+    let blocks: Vec<u8> = read.chunks(4096).map(|b| b[0]).collect();
+    assert_eq!(blocks[..6], [3, 2, 3, 2, 3, 2]);
+    assert!(rig.after_remount(END / 2) == read);
+}
+
+#[test]
+fn writes_elsewhere_in_the_file_go_on() {
+    let rig = Rig::new();
+    let data = filled(2);
+    let mut inner = 0;
+    rig.write(2 * END, &data, &mut || {
+        rig.write(END, &data, &mut || {
+            inner += 1;
+            true
+        });
+        assert!(rig.read(END) == data[..] && rig.read(0) == filled(1)[..]);
+        true
+    });
+    assert_eq!(inner, 1);
+    assert!(rig.after_remount(2 * END) == data[..]);
+}
+
+#[test]
+fn what_is_to_be_durable_or_small_is_not_answered_first() {
+    let rig = Rig::new();
+    let data = filled(2);
+    let never = &mut || panic!("answered before it was done");
+    let direct = WriteFlags { direct: true, ..WriteFlags::default() };
+    rig.fs.write_behind(rig.fh, 0, &data, direct, never).unwrap();
+    rig.fs.write_behind(rig.fh, 0, &data[..4096], WriteFlags::default(), never).unwrap();
+    let synced = rig.fs.open(rig.ino, O_RDWR | O_DSYNC).unwrap();
+    rig.fs.write_behind(synced, 0, &data, WriteFlags::default(), never).unwrap();
+    rig.fs.release(synced).unwrap();
+    // Nor what there is no room for: its program hears of it.
+    let left = rig.fs.statfs().unwrap().free << 12;
+    rig.fs.fallocate(rig.fh, 0, END, left - (8 << 20)).unwrap();
+    let mut told = false;
+    for n in 0..64 {
+        let mut answered = false;
+        let done =
+            rig.fs.write_behind(rig.fh, left + n * END, &data, WriteFlags::default(), &mut || {
+                answered = true;
+                true
+            });
+        told |= matches!(done, Err(Error::NoSpace)) && !answered;
+        assert!(done.is_ok() || !answered, "{done:?}");
+    }
+    assert!(told, "there was room for all");
+    assert!(rig.after_remount(0) == data[..]);
+}
+
+/// Heartbeats write too, and may meet the fault instead.
+#[test]
+fn what_a_device_refuses_after_the_answer_is_kept_and_told() {
+    let rig = Rig::new();
+    let data = filled(2);
+    let fail_next = || rig.device.arm(On::Write, 0, FaultKind::Fails);
+    for at in [0, END] {
+        let refused = (0..50).any(|_| {
+            rig.write(at, &data, &mut || {
+                fail_next();
+                true
+            });
+            rig.fs.core().dirty.bytes() > 0
+        });
+        assert!(refused && rig.read(at) == data[..], "{at}");
+        let told = (0..50).any(|_| {
+            fail_next();
+            matches!(rig.fs.fsync(rig.fh, true), Err(Error::Contents(_))) || {
+                // It met a heartbeat: once more from the start.
+                rig.fs.write(rig.fh, at, &data[..4096], WriteFlags::default()).unwrap();
+                false
+            }
+        });
+        assert!(told, "{at}: nobody heard of it");
+        rig.device.heal();
+        rig.fs.fsync(rig.fh, true).unwrap();
+    }
+    assert!(rig.read(0) == data[..] && rig.after_remount(END) == data[..]);
+}
