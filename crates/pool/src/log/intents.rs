@@ -1,6 +1,6 @@
 //! Which regions of the pool are being written.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_device::AlignedBuf;
 use braid_format::Bytes;
@@ -51,19 +51,23 @@ pub(crate) struct Intents {
     touched: Bits,
     /// Sequence number of each sector's last write.
     sectors: Mutex<Vec<u64>>,
+    /// On the devices regions still go by the numbers that they had in a smaller pool.
+    renumbered: AtomicBool,
 }
 
 impl Intents {
-    /// None noted, in a pool of `size` bytes. `sequence`: higher than in any sector on the devices.
-    pub fn new(size: Bytes, sequence: u64) -> Self {
+    /// None noted, in a pool of `size` bytes. `sequence`: higher than in any sector on the devices,
+    /// of which the first `used` are not empty.
+    pub fn new(size: Bytes, sequence: u64, used: u16) -> Self {
         let shift = RawIntents::region_shift(size);
         let regions = (size.0 >> shift) + 1;
-        let sectors = Bytes(regions.div_ceil(RawIntents::BITS)).to_usize();
+        let sectors = Bytes(regions.div_ceil(RawIntents::BITS)).to_usize().max(used.into());
         Self {
             shift,
             noted: Bits::new(regions),
             touched: Bits::new(regions),
             sectors: Mutex::new(vec![sequence; sectors]),
+            renumbered: AtomicBool::new(false),
         }
     }
 
@@ -71,15 +75,15 @@ impl Intents {
     /// under way.
     pub fn resized(&self, size: Bytes) -> Self {
         let sequences = self.sectors.lock();
-        let mut new = Self::new(size, sequences.iter().max().copied().unwrap_or(0));
+        let used = u16::try_from(sequences.len()).unwrap_or(RawIntents::SECTORS);
+        // Sectors that were written are not left as they stand.
+        let new = Self::new(size, sequences.iter().max().copied().unwrap_or(0), used);
         for (from, to) in [(&self.noted, &new.noted), (&self.touched, &new.touched)] {
             let regions = (0..from.0.len() as u64 * 64).filter(|r| from.get(*r));
             regions.for_each(|r| to.set(r << self.shift >> new.shift));
         }
-        // Sectors that were written are not left as they stand.
-        let sectors = new.sectors.get_mut();
-        let sequence = sectors.first().copied().unwrap_or(0);
-        sectors.resize(sectors.len().max(sequences.len()), sequence);
+        let still = self.renumbered.load(Ordering::Acquire);
+        new.renumbered.store(still || new.shift != self.shift, Ordering::Release);
         new
     }
 
@@ -139,6 +143,10 @@ impl Intents {
     }
 
     /// Writes every sector anew: the log has new homes, or less to say.
+    ///
+    /// Where regions have new numbers, these become durable one sector after the other: what a sector
+    /// said before stands, by its new number, in one before it, or in itself. So at every moment each noted
+    /// region is noted somewhere.
     pub fn rewrite(
         &self,
         topology: &Topology,
@@ -148,7 +156,14 @@ impl Intents {
     ) -> Result<(), PoolError> {
         let mut sequences = self.sectors.lock();
         let all: Vec<u64> = (0..sequences.len() as u64).collect();
-        self.write(topology, slot, &mut sequences, &all, &[], reach, lost)
+        if !self.renumbered.load(Ordering::Acquire) {
+            return self.write(topology, slot, &mut sequences, &all, &[], reach, lost);
+        }
+        for n in all {
+            self.write(topology, slot, &mut sequences, &[n], &[], reach.durable(), lost)?;
+        }
+        self.renumbered.store(false, Ordering::Release);
+        Ok(())
     }
 
     #[expect(clippy::too_many_arguments, reason = "one caller's locals, another's constants")]

@@ -91,6 +91,16 @@ pub(crate) enum Reach {
     Everywhere,
 }
 
+impl Reach {
+    /// At least durable.
+    pub const fn durable(self) -> Self {
+        match self {
+            Self::Lazy => Self::Homes,
+            reach => reach,
+        }
+    }
+}
+
 /// Writes `sectors` to every home of the log, as far and as well as `reach` says.
 ///
 /// Homes that fail are added to `lost`; the others have it.

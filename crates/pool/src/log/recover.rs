@@ -37,6 +37,8 @@ pub(crate) struct Found {
     header: Option<(u64, u64, u64)>,
     /// Highest sequence of an intent sector.
     sequence: u64,
+    /// How many intent sectors, from the first, may say something.
+    sectors: u16,
     /// log2 of a region's bytes.
     shift: u32,
     noted: BTreeSet<u64>,
@@ -52,7 +54,8 @@ impl Found {
     pub fn read(topology: &Topology, slot: u16) -> Self {
         let pool = topology.label.pool.into_bytes();
         let shift = RawIntents::region_shift(topology.map.size());
-        let mut found = Self { slot, header: None, sequence: 0, shift, noted: BTreeSet::new() };
+        let noted = BTreeSet::new();
+        let mut found = Self { slot, header: None, sequence: 0, sectors: 0, shift, noted };
         let homes = candidates(topology, slot);
         for (member, place) in &homes {
             for copy in 0..2 {
@@ -63,38 +66,60 @@ impl Found {
             }
         }
         let regions = (topology.map.size().0 >> shift) + 1;
-        let sectors = u16::try_from(regions.div_ceil(RawIntents::BITS)).unwrap_or(0);
-        for n in 0..sectors {
-            let said: Vec<intents::Read> = homes
-                .iter()
-                .filter_map(|(m, place)| {
-                    read(topology, *m, place.intents(n), LogPlace::SECTOR as u64)
-                })
-                .map(|bytes| intents::decode(&bytes, &pool, slot, n))
-                .collect();
-            found.add(&said, u64::from(n), regions);
+        // All of them: a pool that was smaller may have had more regions.
+        let copies: Vec<_> =
+            homes.iter().map(|(m, place)| (*m, *place, intents_of(topology, *m, *place))).collect();
+        for n in 0..RawIntents::SECTORS {
+            let said = copies.iter().filter_map(|(member, place, all)| {
+                let from = usize::from(n) * LogPlace::SECTOR;
+                let whole = all.as_ref().and_then(|a| a.get(from..from + LogPlace::SECTOR));
+                if let Some(bytes) = whole {
+                    return Some(intents::decode(bytes, &pool, slot, n));
+                }
+                let bytes = read(topology, *member, place.intents(n), LogPlace::SECTOR as u64)?;
+                Some(intents::decode(&bytes, &pool, slot, n))
+            });
+            let said: Vec<intents::Read> = said.collect();
+            found.add(&said, n, regions);
         }
         found
     }
 
     /// Adds what the copies of one sector say. Older copies only note too much.
-    fn add(&mut self, said: &[intents::Read], n: u64, regions: u64) {
+    fn add(&mut self, said: &[intents::Read], n: u16, regions: u64) {
         let mut good = false;
         for copy in said {
             if let intents::Read::Good(sequence, shift, noted) = copy {
                 good = true;
                 self.sequence = self.sequence.max(*sequence);
-                // Noted when the pool was smaller: in larger numbers of smaller regions.
-                let up = self.shift.saturating_sub(*shift);
-                self.noted.extend(noted.iter().map(|r| r >> up).filter(|r| *r < regions));
+                if !noted.is_empty() {
+                    self.sectors = self.sectors.max(n + 1);
+                }
+                for region in noted {
+                    // Noted when the pool was smaller: in larger numbers of smaller regions.
+                    let up = self.shift.saturating_sub(*shift);
+                    let down = shift.saturating_sub(self.shift);
+                    let (from, to) = (region >> up << down, ((region >> up) + 1) << down);
+                    self.noted.extend(from..to.min(regions));
+                }
             }
         }
-        // No copy survived whole: any region may have been noted.
+        // No copy survived whole: any region may have been noted, by its number of any time.
         if !good && said.contains(&intents::Read::Damaged) {
-            let first = n * RawIntents::BITS;
-            self.noted.extend(first..(first + RawIntents::BITS).min(regions));
+            self.sectors = self.sectors.max(n + 1);
+            let first = u64::from(n) * RawIntents::BITS;
+            for up in 0..=self.shift - RawIntents::REGION_MIN.0.trailing_zeros() {
+                let to = ((first + RawIntents::BITS - 1) >> up) + 1;
+                self.noted.extend(first >> up..to.min(regions));
+            }
         }
     }
+}
+
+/// All intent sectors of a slot on one member, if they can be read in one piece.
+fn intents_of(topology: &Topology, member: MemberIndex, place: LogPlace) -> Option<AlignedBuf> {
+    let len = u64::from(RawIntents::SECTORS) * LogPlace::SECTOR as u64;
+    read(topology, member, place.intents(0), len)
 }
 
 impl Found {
@@ -176,7 +201,7 @@ impl Found {
         }
         let log = Log {
             slot,
-            intents: Intents::new(topology.map.size(), self.sequence),
+            intents: Intents::new(topology.map.size(), self.sequence, self.sectors),
             redo: Redo::new(sequence, generation + 1).into(),
         };
         redo::store_header(&topology, slot, generation + 1, (0, sequence), &mut lost)?;

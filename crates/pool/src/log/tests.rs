@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_device::{
     ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan, FaultyDevice,
-    On,
+    MemoryDevice, On,
 };
 use braid_format::label::{Label, MemberState};
 use braid_format::redundancy::LogPlace;
@@ -460,4 +460,152 @@ fn members_that_were_homes_once_keep_no_notes() {
     pool.detach().unwrap();
     let recovered = pool.recover_log(0).unwrap();
     assert_eq!((recovered.records, recovered.regions), (0, 0));
+}
+
+/// A device of any size that holds what was written to it, and what is seen of it.
+#[derive(Debug, Clone)]
+struct Sparse {
+    info: DeviceInfo,
+    chunks: Arc<parking_lot::Mutex<HashMap<u64, Vec<u8>>>>,
+    bytes: Arc<MemoryDevice>,
+}
+
+impl Sparse {
+    const CHUNK: u64 = 64 << 10;
+
+    fn new(name: &str, size: u64) -> Self {
+        // Sectors of the log's size: none is torn, and so none says that anything may have been noted.
+        let bytes = MemoryDevice::new(name, Bytes(1 << 20), Bytes(4096));
+        let info = DeviceInfo { size: Bytes(size), ..bytes.info().clone() };
+        Self { info, chunks: Arc::default(), bytes }
+    }
+    /// The same bytes, and a quarter more.
+    fn enlarged(&self) -> Self {
+        let size = Bytes(self.info.size.0 / 4 * 5);
+        let chunks = Arc::new(parking_lot::Mutex::new(self.chunks.lock().clone()));
+        let info = DeviceInfo { size, ..self.info.clone() };
+        Self { info, chunks, bytes: self.bytes.clone() }
+    }
+    /// Calls `each` with a run of a chunk, and of `len` bytes from `at`.
+    fn each(at: u64, len: usize, mut each: impl FnMut(u64, usize, std::ops::Range<usize>)) {
+        let mut done = 0;
+        while done < len {
+            let here = at + done as u64;
+            let within = usize::try_from(here % Self::CHUNK).unwrap();
+            let now = (len - done).min(usize::try_from(Self::CHUNK).unwrap() - within);
+            each(here / Self::CHUNK, within, done..done + now);
+            done += now;
+        }
+    }
+}
+
+impl Device for Sparse {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let chunks = self.chunks.lock();
+        Self::each(at.0, buf.len(), |chunk, within, run| match chunks.get(&chunk) {
+            Some(c) => buf[run.clone()].copy_from_slice(&c[within..within + run.len()]),
+            None => buf[run].fill(0),
+        });
+        Ok(())
+    }
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        let mut chunks = self.chunks.lock();
+        Self::each(at.0, buf.len(), |chunk, within, run| {
+            let zeros = || vec![0; usize::try_from(Self::CHUNK).unwrap()];
+            let c = chunks.entry(chunk).or_insert_with(zeros);
+            c[within..within + run.len()].copy_from_slice(&buf[run]);
+        });
+        Ok(())
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        let mut now = vec![0; new.len()];
+        self.read(at, &mut now)?;
+        if now != expected {
+            return Ok(CawOutcome::Mismatch(now));
+        }
+        self.write(at, new)?;
+        Ok(CawOutcome::Written)
+    }
+    fn discard(&self, _: ByteOffset, _: Bytes) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.write(at, &vec![0; len.to_usize()])
+    }
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        self.bytes.lock_byte(byte)
+    }
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.bytes.byte_locked(byte)
+    }
+}
+
+/// A pool becomes so large that its regions do, and so get other numbers: at every write of that all
+/// that was noted is.
+#[test]
+fn power_may_be_cut_at_any_write_while_regions_get_other_numbers() {
+    const TIB: u64 = 1 << 40;
+    let small = [0, 1].map(|i| Sparse::new(&format!("d{i}"), 7 * TIB));
+    let options = crate::CreateOptions {
+        redundancy: crate::layout::Redundancy::Mirror(2),
+        log_slots: 2,
+        ..crate::CreateOptions::new("large")
+    };
+    let boxed =
+        |all: &[Sparse]| all.iter().map(|d| Arc::new(d.clone()) as Arc<dyn Device>).collect();
+    drop(Pool::create(boxed(&small), &options).unwrap());
+    // In the first sector of notes, in the middle, and in the last that there is.
+    let places = [TIB / 4, 2 * TIB, 4 * TIB, 7 * TIB - (1 << 30)].map(ByteOffset);
+    let mut grown_and_cut = 0;
+    for cut in 0.. {
+        let all: Vec<Arc<FaultyDevice>> =
+            small.iter().map(|d| FaultyDevice::new(Arc::new(d.enlarged()), volatile())).collect();
+        let left = Arc::new(AtomicU64::new(u64::MAX));
+        let powered = |d: &Arc<FaultyDevice>| {
+            Arc::new(Powered { inner: d.clone(), left: left.clone() }) as Arc<dyn Device>
+        };
+        let live: Vec<Arc<dyn Device>> = all.iter().map(powered).collect();
+        let pool = Pool::assemble(live.clone()).unwrap();
+        let before = pool.info().size;
+        pool.attach(1).unwrap();
+        for at in places {
+            pool.write(at, &[1; 4096]).unwrap();
+        }
+        left.store(cut, Ordering::Relaxed);
+        let reopen = |name: &str| Ok(live.iter().find(|d| d.info().name == name).unwrap().clone());
+        let done = pool.grow(&reopen).is_ok();
+        let over = left.load(Ordering::Relaxed) > 0;
+        let start = pool.label().members[1].data_start;
+        drop(pool);
+        for (d, salt) in all.iter().zip(0..) {
+            d.crash(cut * 31 + salt).unwrap();
+        }
+        // The second copy did not get what the first did.
+        for at in places {
+            all[1].write(start + Bytes(at.0), &[2; 4096]).unwrap();
+        }
+        let pool = Pool::assemble(dynamic(&all)).unwrap();
+        let grown = pool.info().size > before;
+        assert!(grown || !done);
+        grown_and_cut += u32::from(grown && !over);
+        let whole = pool.recover_log(1).unwrap();
+        assert_eq!(whole.repaired, Bytes(4 * 4096), "cut at {cut}, grown: {grown}");
+        // The log is empty now, wherever it was written.
+        assert_eq!(pool.recover_log(1).unwrap().regions, 0, "cut at {cut}");
+        if over {
+            break;
+        }
+    }
+    assert!(grown_and_cut > 20, "{grown_and_cut}");
 }
