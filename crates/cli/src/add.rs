@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::control::{self, Order};
 use crate::session::Session;
-use crate::{shape, size};
+use crate::shape;
 
 /// Add devices to a pool, and their space to its file system, while it is in use.
 ///
@@ -35,10 +35,7 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let session = Session::find(&args.pool)?;
-    let done = carry_out(args, &session);
-    session.end()?;
-    done
+    Session::with(&args.pool, |session| carry_out(args, session))
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
@@ -57,11 +54,10 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         println!("these devices could be added; nothing was written");
         return Ok(ExitCode::SUCCESS);
     }
-    println!(
-        "the pool has {} now, {} more; `braid rebalance POOL` moves file data onto the new devices",
-        size::show(view.size),
-        size::show(view.size.saturating_sub(before.size)),
+    control::show_growth(
+        &before,
+        &view,
+        "; `braid rebalance POOL` moves file data onto the new devices",
     );
-    control::show(&view);
     Ok(ExitCode::SUCCESS)
 }

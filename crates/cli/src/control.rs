@@ -3,7 +3,7 @@
 //! The socket stands in the user's private runtime directory: who may open it may do to the pool
 //! whatever the mount's owner may.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -37,13 +37,13 @@ pub enum Order {
     Io,
     /// Take a member out.
     Fail {
-        /// Its place in the pool.
-        member: u16,
+        /// Which.
+        member: Named,
     },
     /// Put a device in a member's place and fill it.
     Replace {
-        /// The member's place in the pool.
-        member: u16,
+        /// The member.
+        member: Named,
         /// The device's absolute path.
         device: PathBuf,
         /// Whatever is on it.
@@ -58,17 +58,17 @@ pub enum Order {
     },
     /// Move what stands on a member to another device.
     Evacuate {
-        /// The member's place in the pool.
-        member: u16,
-        /// The device's absolute path, or the place of an unused member; none: any that fits.
+        /// The member.
+        member: Named,
+        /// The device's absolute path, or an unused member; none: any that fits.
         to: Option<Target>,
         /// Whatever is on it.
         force: bool,
     },
     /// End such a move.
     Stay {
-        /// The member's place in the pool.
-        member: u16,
+        /// The member.
+        member: Named,
     },
     /// Add devices, and their space.
     Add {
@@ -93,8 +93,8 @@ pub enum Order {
     },
     /// Take a member on which nothing stands out of the pool.
     Remove {
-        /// Its place in the pool.
-        member: u16,
+        /// Which.
+        member: Named,
     },
     /// Begin to read everything and heal what rotted, or end that.
     Scrub {
@@ -110,7 +110,22 @@ pub enum Target {
     /// A new device.
     Device(PathBuf),
     /// A member of the pool on which nothing stands.
-    Member(u16),
+    Member(Named),
+}
+
+/// A member as it was named: places change when members come and go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// Its place in the pool.
+    pub place: u16,
+    /// Its identity.
+    pub uuid: String,
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place.fmt(f)
+    }
 }
 
 /// A member, as told.
@@ -118,6 +133,9 @@ pub enum Target {
 pub struct MemberView {
     /// Its place.
     pub index: u16,
+    /// Its identity.
+    #[serde(default)]
+    pub uuid: String,
     /// Its device.
     pub path: String,
     /// What it is.
@@ -262,21 +280,21 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
     let mut said = None;
     match order {
         Order::Members | Order::Io => {}
-        Order::Fail { member } => fs.fail_member(MemberIndex(member))?,
+        Order::Fail { member } => fs.fail_member(whom(fs, &member)?)?,
         Order::Replace { member, device, force } => {
-            fs.replace_member(MemberIndex(member), open(&device)?, force)?;
+            fs.replace_member(whom(fs, &member)?, open(&device)?, force)?;
         }
         Order::Spare { device, force } => drop(fs.add_spare(open(&device)?, force)?),
-        Order::Evacuate { member, to, force } => evacuate(fs, MemberIndex(member), to, force)?,
+        Order::Evacuate { member, to, force } => evacuate(fs, whom(fs, &member)?, to, force)?,
         Order::Add { devices, shape, force, dry_run } => {
             said = Some(add(fs, &devices, &shape, force, dry_run)?);
         }
         Order::Grow { dry_run } => said = Some(grow(fs, dry_run)?),
         Order::Rebalance { run: true } => said = Some(rebalanced(fs, &fs.rebalance()?)),
         Order::Rebalance { run: false } => fs.stop_rebalance(),
-        Order::Stay { member } => fs.cancel_evacuation(MemberIndex(member))?,
+        Order::Stay { member } => fs.cancel_evacuation(whom(fs, &member)?)?,
         Order::Remove { member } => {
-            let removed = fs.remove_member(MemberIndex(member))?;
+            let removed = fs.remove_member(whom(fs, &member)?)?;
             if let Some(error) = removed.unwiped {
                 tracing::warn!(%error, path = removed.path, "its labels could not be wiped");
             }
@@ -289,6 +307,18 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         }
     }
     Ok(View { said, ..view(fs) })
+}
+
+/// The member that was named, if it is in that place still.
+fn whom(fs: &Fs, named: &Named) -> Result<MemberIndex> {
+    let label = fs.pool().label();
+    let there = label.members.get(usize::from(named.place));
+    if there.is_none_or(|m| m.uuid.to_string() != named.uuid) {
+        bail!(
+            "member {named} is another device now than when it was named: look at the members (`braid status`) and name it again; nothing was changed"
+        );
+    }
+    Ok(MemberIndex(named.place))
 }
 
 /// Adds devices; the pool as it then is, or would be, as a drawing.
@@ -349,7 +379,7 @@ fn grow(fs: &Fs, dry_run: bool) -> Result<String> {
 fn evacuate(fs: &Fs, member: MemberIndex, to: Option<Target>, force: bool) -> Result<()> {
     let to = match to {
         Some(Target::Device(path)) => Destination::Device { device: open(&path)?, force },
-        Some(Target::Member(to)) => Destination::Member(MemberIndex(to)),
+        Some(Target::Member(to)) => Destination::Member(whom(fs, &to)?),
         None => {
             let spares = fs.pool().member_states().into_iter();
             let spares = spares.filter(|s| s.1 == MemberState::Spare).map(|s| s.0);
@@ -375,7 +405,8 @@ pub fn view(fs: &Fs) -> View {
     let members = (0_u16..).zip(label.members.iter().zip(&devices)).map(|(index, (m, d))| {
         let path = d.info().name.clone();
         let used = label.bytes_on(MemberIndex(index)).get();
-        MemberView { index, path, state: state_name(m.state).to_owned(), used }
+        let uuid = m.uuid.to_string();
+        MemberView { index, uuid, path, state: state_name(m.state).to_owned(), used }
     });
     let found = upkeep.scrubbing.as_ref().map(|s| &s.1).or(upkeep.scrubbed.as_ref());
     View {
@@ -504,7 +535,7 @@ fn call(mount: &Mount, order: &Order) -> Result<Answer> {
 ///
 /// # Errors
 /// There is none.
-pub fn member(view: &View, name: &str) -> Result<u16> {
+pub fn member(view: &View, name: &str) -> Result<Named> {
     let path = std::fs::canonicalize(name).ok();
     let is = |m: &&MemberView| {
         name.parse() == Ok(m.index)
@@ -518,7 +549,17 @@ pub fn member(view: &View, name: &str) -> Result<u16> {
             view.members.iter().map(|m| format!("{} ({})", m.index, m.path)).collect();
         format!("no member {name}; the members are {}", all.join(", "))
     })?;
-    Ok(found.index)
+    Ok(Named { place: found.index, uuid: found.uuid.clone() })
+}
+
+/// Says how much larger a pool is than it was `before`, and what to do with it; then as [`show`].
+pub fn show_growth(before: &View, now: &View, advice: &str) {
+    println!(
+        "the pool has {} now, {} more{advice}",
+        size::show(now.size),
+        size::show(now.size.saturating_sub(before.size)),
+    );
+    show(now);
 }
 
 /// Prints the members, and what is done for them.
@@ -543,5 +584,50 @@ pub fn show(view: &View) {
     }
     if let Some(error) = &view.error {
         println!("  last error: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::Bytes;
+    use braid_fs::make::{MakeOptions, make};
+    use braid_fs::{MountOptions, NoKernelCache};
+    use braid_pool::device::MemoryDevice;
+    use braid_pool::layout::Redundancy;
+    use braid_pool::{CreateOptions, Pool};
+
+    use super::*;
+
+    /// Members have come and gone between a look at them and an order.
+    #[test]
+    fn an_order_that_names_another_member_than_is_there_is_refused() {
+        let disk = |i| MemoryDevice::new(&format!("m{i}"), Bytes(96 << 20), Bytes(512)) as _;
+        let devices: Vec<Arc<dyn Device>> = (0..4).map(disk).collect();
+        let redundancy = Redundancy::Mirror(2);
+        let options = CreateOptions { redundancy, ..CreateOptions::new("p") };
+        let pool = Pool::create(devices, &options).unwrap();
+        make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
+        let seen = view(&fs);
+        let mut other = member(&seen, "1").unwrap();
+        other.uuid = member(&seen, "2").unwrap().uuid;
+        let device = PathBuf::from("/nowhere");
+        let to = Some(Target::Member(other.clone()));
+        let orders = [
+            Order::Fail { member: other.clone() },
+            Order::Replace { member: other.clone(), device, force: false },
+            Order::Evacuate { member: other.clone(), to: None, force: false },
+            Order::Evacuate { member: member(&seen, "0").unwrap(), to, force: false },
+            Order::Stay { member: other.clone() },
+            Order::Remove { member: other.clone() },
+        ];
+        for order in orders {
+            let refused = obey(&fs, order.clone()).unwrap_err().to_string();
+            assert!(refused.contains("another device now"), "{order:?}: {refused}");
+        }
+        assert_eq!(view(&fs).epoch, seen.epoch);
+        obey(&fs, Order::Fail { member: member(&seen, "1").unwrap() }).unwrap();
+        assert_eq!(view(&fs).members[1].state, "failed");
+        fs.unmount().unwrap();
     }
 }

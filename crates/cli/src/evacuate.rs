@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::control::{self, Order, Target, View};
+use crate::control::{self, Named, Order, Target, View};
 use crate::session::Session;
 use crate::ui;
 
@@ -41,28 +41,25 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let session = Session::find(&args.pool)?;
-    let done = carry_out(args, &session);
-    session.end()?;
-    done
+    Session::with(&args.pool, |session| carry_out(args, session))
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let before = session.view()?;
     let member = control::member(&before, &args.member)?;
     if args.cancel {
-        let view = session.order(&Order::Stay { member })?;
+        let view = session.order(&Order::Stay { member: member.clone() })?;
         println!("member {member} stays:");
         control::show(&view);
         return Ok(ExitCode::SUCCESS);
     }
     let to = args.to.as_ref().map(|to| target(&before, to)).transpose()?;
-    let view = session.order(&Order::Evacuate { member, to, force: args.force })?;
+    let view = session.order(&Order::Evacuate { member: member.clone(), to, force: args.force })?;
     if args.background && session.stays() {
         control::show(&view);
         return Ok(ExitCode::SUCCESS);
     }
-    follow(session, member, &view, args.remove)?;
+    follow(session, member.place, &view, args.remove)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -78,6 +75,9 @@ pub fn follow(session: &Session, member: u16, begun: &View, remove: bool) -> Res
         None => u16::try_from(begun.members.len() - 1)?,
     };
     let new = begun.moving.map(|_| path(begun, old).to_owned());
+    // Who it was that left: it takes the place of its successor.
+    let who = begun.moving.map_or(old, |_| member);
+    let who = begun.members.iter().find(|m| m.index == who).map(|m| m.uuid.clone());
     let view = wait(session, member)?;
     if new.as_ref().is_some_and(|new| path(&view, member) != new) {
         let why = view.error.as_deref().unwrap_or("the move was ended");
@@ -91,7 +91,8 @@ pub fn follow(session: &Session, member: u16, begun: &View, remove: bool) -> Res
         );
         return Ok(());
     }
-    session.order(&Order::Remove { member: old })?;
+    let member = Named { place: old, uuid: who.unwrap_or_default() };
+    session.order(&Order::Remove { member })?;
     println!("{was} is out of the pool");
     Ok(())
 }
@@ -112,8 +113,15 @@ pub fn target(view: &View, name: &str) -> Result<Target> {
 fn wait(session: &Session, member: u16) -> Result<View> {
     let bar = ui::bar("moving");
     let mut advance = ui::progress(&bar);
+    let mut said = false;
     loop {
         let view = session.view()?;
+        if session.stays() && view.moving.is_some() && !view.keeper && !said {
+            said = true;
+            println!(
+                "another node copies; how far, and what goes wrong, is in its log (`--background` does not wait, `--cancel` ends it)"
+            );
+        }
         match view.moving {
             Some((leaving, _, done, total)) if leaving == member => advance(done, total),
             _ => {

@@ -22,7 +22,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mount = control::find(&args.pool)?;
     let member = control::member(&control::order(&mount, &Order::Members)?, &args.member)?;
-    let view = control::order(&mount, &Order::Fail { member })?;
+    let view = control::order(&mount, &Order::Fail { member: member.clone() })?;
     println!("member {member} of pool '{}' is out of use:", mount.pool);
     control::show(&view);
     Ok(ExitCode::SUCCESS)

@@ -6,7 +6,6 @@ use anyhow::Result;
 
 use crate::control::{self, Order};
 use crate::session::Session;
-use crate::size;
 
 /// Use what the devices of a pool have more than when they joined, while it is in use.
 ///
@@ -24,10 +23,7 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let session = Session::find(&args.pool)?;
-    let done = carry_out(args, &session);
-    session.end()?;
-    done
+    Session::with(&args.pool, |session| carry_out(args, session))
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
@@ -38,11 +34,6 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         println!("the pool could grow so; nothing was written");
         return Ok(ExitCode::SUCCESS);
     }
-    println!(
-        "the pool has {} now, {} more",
-        size::show(view.size),
-        size::show(view.size.saturating_sub(before.size)),
-    );
-    control::show(&view);
+    control::show_growth(&before, &view, "");
     Ok(ExitCode::SUCCESS)
 }

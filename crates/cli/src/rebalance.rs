@@ -23,9 +23,8 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let session = Session::find(&args.pool)?;
-    let done = session.order(&Order::Rebalance { run: !args.stop });
-    session.end()?;
-    print!("{}", done?.said.as_deref().unwrap_or_default());
+    let order = Order::Rebalance { run: !args.stop };
+    let view = Session::with(&args.pool, |session| session.order(&order))?;
+    print!("{}", view.said.as_deref().unwrap_or_default());
     Ok(ExitCode::SUCCESS)
 }

@@ -21,16 +21,13 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let session = Session::find(&args.pool)?;
-    let done = carry_out(args, &session);
-    session.end()?;
-    done
+    Session::with(&args.pool, |session| carry_out(args, session))
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let before = session.view()?;
     let member = control::member(&before, &args.member)?;
-    let path = before.members.iter().find(|m| m.index == member).map(|m| m.path.clone());
+    let path = before.members.iter().find(|m| m.index == member.place).map(|m| m.path.clone());
     let view = session.order(&Order::Remove { member })?;
     println!("{} is out of the pool; its members are now:", path.unwrap_or_default());
     control::show(&view);

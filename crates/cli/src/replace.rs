@@ -35,23 +35,21 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let session = Session::find(&args.pool)?;
-    let done = carry_out(args, &session);
-    session.end()?;
-    done
+    Session::with(&args.pool, |session| carry_out(args, session))
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let before = session.view()?;
     let member = control::member(&before, &args.member)?;
     let device = std::path::absolute(&args.device)?;
-    let whole = state(&before, member) == "active";
+    let whole = state(&before, member.place) == "active";
     let moved = whole && !before.redundant;
     let force = args.force;
     let order = if moved {
-        Order::Evacuate { member, to: Some(Target::Device(device)), force }
+        let to = Some(Target::Device(device));
+        Order::Evacuate { member: member.clone(), to, force }
     } else {
-        Order::Replace { member, device, force }
+        Order::Replace { member: member.clone(), device, force }
     };
     let view = session.order(&order)?;
     println!("{} takes the place of member {member}", args.device.display());
@@ -60,10 +58,10 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if moved {
-        evacuate::follow(session, member, &view, true)?;
+        evacuate::follow(session, member.place, &view, true)?;
         return Ok(ExitCode::SUCCESS);
     }
-    wait(session, member)
+    wait(session, member.place)
 }
 
 /// Follows the filling of a member to its end.

@@ -24,7 +24,7 @@ impl Session {
     ///
     /// # Errors
     /// Nothing of that name, or it cannot be used.
-    pub fn find(name: &str) -> Result<Self> {
+    fn find(name: &str) -> Result<Self> {
         if let Some(mount) = control::look(name)? {
             return Ok(Self::Mounted(mount));
         }
@@ -33,6 +33,19 @@ impl Session {
         })?;
         let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
         Ok(Self::Own(fs))
+    }
+
+    /// Lets `work` give orders to the node for what a user names; then a node of this process leaves.
+    ///
+    /// # Errors
+    /// As [`Session::find`]; those of `work`; a device failed.
+    pub fn with<T>(name: &str, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        let session = Self::find(name)?;
+        let done = work(&session);
+        let ended = session.end();
+        // What went wrong first is said.
+        let done = done?;
+        ended.map(|()| done)
     }
 
     /// Gives an order.
@@ -63,7 +76,7 @@ impl Session {
     ///
     /// # Errors
     /// A device failed.
-    pub fn end(self) -> Result<()> {
+    fn end(self) -> Result<()> {
         if let Self::Own(fs) = &self {
             fs.unmount()?;
         }
