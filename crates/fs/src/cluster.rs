@@ -330,10 +330,12 @@ impl Others for Cluster {
     fn all_use(&self, tag: EpochTag) -> bool {
         self.onlooker.all_use(tag)
     }
-    fn announce(&self) {
+    fn adopt(&self) {
         if let Some(adopted) = self.adopted.get() {
             adopted();
         }
+    }
+    fn announce(&self) {
         if let Some(membership) = self.membership() {
             membership.announce();
         }

@@ -8,6 +8,7 @@ use braid_format::superblock::{RawRegions, RawSuperblock};
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, FormatError, InodeNo, LockNo, NodeId};
 use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolRequest};
+use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros};
 
 use crate::error::{Error, Result};
@@ -30,6 +31,8 @@ pub(crate) struct Volume {
     pub groups: Groups,
     /// Blocks of the file system now.
     total: AtomicU64,
+    /// Held by who takes over regions.
+    learning: Mutex<()>,
 }
 
 impl Volume {
@@ -62,7 +65,8 @@ impl Volume {
         let base = base_blocks(&sb, &regions);
         let groups = Groups::new(Part::of(geo, &sb, base));
         let total = AtomicU64::new(base);
-        let volume = Self { pool, geo, sb, regions, elsewhere, groups, total };
+        let learning = Mutex::default();
+        let volume = Self { pool, geo, sb, regions, elsewhere, groups, total, learning };
         volume.validate()?;
         volume.learn(&volume.sb, &volume.regions)?;
         Ok(volume)
@@ -304,6 +308,8 @@ impl Volume {
         let Some(all) = usize::try_from(count).ok().and_then(|n| regions.regions.get(..n)) else {
             return bad("regions", count);
         };
+        // An epoch and a growth of this node may both have read of them.
+        let _one = self.learning.lock();
         let before = self.groups.added();
         for (i, raw) in (0_u64..).zip(all).skip(before) {
             let part = Part::added(self.geo, raw);
@@ -312,6 +318,10 @@ impl Volume {
                 return bad("region", i);
             }
             self.total.store(end, Ordering::Release);
+        }
+        // Whoever has read it later has been faster.
+        if count < self.groups.added() as u64 {
+            return Ok(false);
         }
         if self.total_blocks() != sb.total_blocks.get() {
             return bad("total_blocks", sb.total_blocks.get());
@@ -360,17 +370,32 @@ impl Volume {
             && part.heads.is_multiple_of(slot)
             && heads
     }
-    /// Reads the superblock again: it may say of more space. Whether it does.
+    /// Reads the superblock again: it may say of more space. Whether it does. Waits for no epoch and
+    /// no region: others may wait until this node has done so.
     ///
     /// # Errors
     /// It is damaged, or says of space that cannot be.
     pub fn refresh(&self) -> Result<bool> {
-        let (body, ..) = match self.read_body(BlockNo(0)) {
-            Err(Error::Damaged { .. }) => self.read_body(self.copy())?,
+        let body = match self.look_at_body(BlockNo(0)) {
+            Err(Error::Damaged { .. }) => self.look_at_body(self.copy())?,
             found => found?,
         };
         let (sb, regions) = split_body(&body)?;
         self.learn(&sb, &regions)
+    }
+    /// A body from the first copy that is sound.
+    fn look_at_body(&self, block: BlockNo) -> Result<AlignedBuf> {
+        let mut body = AlignedBuf::zeroed(self.geo.body_len());
+        let mut found = Ok(());
+        for nth in 0..self.pool.copies() {
+            self.pool.look(self.body_at(block), &mut body, nth)?;
+            found = MetaHeader::decode(&body, block).map(drop);
+            if found.is_ok() {
+                break;
+            }
+        }
+        found.map_err(|source| Error::Damaged { block, source })?;
+        Ok(body)
     }
     /// Blocks of the file system.
     pub fn total_blocks(&self) -> u64 {

@@ -10,17 +10,16 @@ use braid_format::label::{Label, Member, MemberState};
 use crate::Pool;
 use crate::absent::AbsentDevice;
 use crate::error::PoolError;
-use crate::members::{Found, Judgement, Verdict, judge, write_copies};
+use crate::members::{Found, Judgement, Verdict, judge};
 use crate::redundancy::next_epoch;
 use crate::reshape::evacuate::settle;
 
-/// Byte of member 0's liveness locks that a writer of labels holds.
+/// Byte of liveness locks that a writer of labels holds where no claim tells others of it.
 pub const LABEL_LOCK_BYTE: u64 = 0;
 
 impl Pool {
-    /// Opens the pool whose members are `devices`: all of them, in any order. Damaged copies of
-    /// labels, and those of an unfinished change, are written anew unless a device is read-only
-    /// or another process is changing labels just now.
+    /// Opens the pool whose members are `devices`: all of them, in any order. Nothing is written:
+    /// see [`Pool::heal_labels`].
     ///
     /// # Errors
     /// One of [`PoolError`]'s variants for each thing that can be wrong with a member: not one,
@@ -74,11 +73,12 @@ impl Pool {
         };
         let devices: Vec<Arc<dyn Device>> =
             members.iter().zip(&label.members).map(device).collect();
-        let pool = Self::open(devices.clone(), label)?;
+        let pool = Self::open(devices, label)?;
         pool.0.attempted.store(highest, Ordering::Release);
-        pool.0.topology.write().provisional = !missing.is_empty();
-        if missing.is_empty() {
-            heal(&members, &devices, &pool.label());
+        {
+            let mut topology = pool.0.topology.write();
+            topology.provisional = !missing.is_empty();
+            pool.0.set_aside(&topology);
         }
         Ok(pool)
     }
@@ -155,39 +155,4 @@ fn sectors_fit(label: &Label, members: &[Option<Found>]) -> Result<(), PoolError
         }
     }
     Ok(())
-}
-
-/// Writes anew every copy that is not the label in force. A failure is only worth a warning: each
-/// member has one good copy, or it would not have come this far.
-fn heal(members: &[Option<Found>], devices: &[Arc<dyn Device>], label: &Label) {
-    let present = || members.iter().flatten();
-    let wrong = |copy: usize| -> Vec<usize> {
-        let good = |f: &Found| {
-            f.copies.get(copy).is_some_and(|c| {
-                c.as_ref().is_ok_and(|l| (l.epoch, l.change_id) == (label.epoch, label.change_id))
-            })
-        };
-        let here = members.iter().enumerate().filter_map(|(i, f)| Some((i, f.as_ref()?)));
-        here.filter(|(_, f)| !good(f)).map(|(i, _)| i).collect()
-    };
-    let (first, second) = (wrong(0), wrong(1));
-    let read_only = present().any(|f| f.device.info().read_only);
-    let Some(lowest) = present().next() else { return };
-    if (first.is_empty() && second.is_empty()) || read_only {
-        return;
-    }
-    let Ok(Some(_guard)) = lowest.device.lock_byte(LABEL_LOCK_BYTE) else { return };
-    let unchanged = present().all(|f| Found::read(f.device.clone()).labels().eq(f.labels()));
-    if !unchanged {
-        return;
-    }
-    for (copy, which) in [(0, first), (1, second)] {
-        for i in &which {
-            let path = devices.get(*i).map_or("", |d| &d.info().name);
-            match write_copies(devices, label, copy, &[*i]) {
-                Ok(()) => tracing::warn!(path, copy, "label was damaged or out of date; healed"),
-                Err(error) => tracing::warn!(path, copy, %error, "label could not be healed"),
-            }
-        }
-    }
 }

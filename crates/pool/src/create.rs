@@ -279,19 +279,8 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
     }
 }
 
-/// Lets a device into a pool that is in use: as [`Pool::create`] checks and wipes those it is
-/// given.
-pub(crate) fn admit(
-    device: &Arc<dyn Device>,
-    pool: (&Label, &[Arc<dyn Device>]),
-    lock_sector: Bytes,
-    force: bool,
-) -> Result<(), PoolError> {
-    check_new(device, pool, lock_sector, force)?;
-    wipe(device)
-}
-
-/// As [`admit`]; nothing is written.
+/// Whether a device may join a pool that is in use, as [`Pool::create`] checks those it is given;
+/// nothing is written.
 pub(crate) fn check_new(
     device: &Arc<dyn Device>,
     (label, members): (&Label, &[Arc<dyn Device>]),

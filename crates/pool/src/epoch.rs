@@ -18,16 +18,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use braid_device::{CawOutcome, Device, DeviceError};
+use braid_device::{ByteLockGuard, CawOutcome, Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::lock_record::Life;
 use braid_format::redundancy::RawClaim;
-use braid_format::{Epoch, MemberIndex};
+use braid_format::{Bytes, Epoch, MemberIndex};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
 use crate::Inner;
-use crate::absent::AbsentDevice;
+use crate::absent::{AbsentDevice, ShortDevice};
+use crate::assemble::LABEL_LOCK_BYTE;
+use crate::create::{check_new, wipe};
 use crate::error::PoolError;
 use crate::group::engine::{Lost, Named};
 use crate::members::{Found, id, judge, own_uuid, write_epoch_on};
@@ -45,7 +47,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 const RELEASES: u32 = 3;
 
 /// Why an epoch was not put in force; by which member, if one failed.
-type Refused = (Option<Uuid>, PoolError);
+pub(crate) type Refused = (Option<Uuid>, PoolError);
 
 impl Inner {
     /// The epoch in use, settled: for everything that changes the pool.
@@ -162,16 +164,31 @@ impl Inner {
         next: Label,
         devices: Vec<Arc<dyn Device>>,
     ) -> Result<(), PoolError> {
-        let lost = self.install(topology, next, devices).map_err(|e| e.1)?;
+        self.change_with(topology, next, devices, &Joining::NONE)
+    }
+
+    /// As [`Inner::change`], where devices join that are nobody's: that is looked at, and what is on
+    /// them is wiped, when no other node can change the pool.
+    ///
+    /// # Errors
+    /// As there, and those of [`check_new`].
+    pub fn change_with(
+        &self,
+        topology: RwLockWriteGuard<'_, Topology>,
+        next: Label,
+        devices: Vec<Arc<dyn Device>>,
+        joining: &Joining<'_>,
+    ) -> Result<(), PoolError> {
+        let lost = self.install(topology, (next, devices), joining).map_err(|e| e.1)?;
         if lost.is_empty() { Ok(()) } else { self.lose(&lost) }
     }
 
-    /// As [`Inner::change`]; says which member failed, and which failed after the change.
+    /// As [`Inner::change_with`]; says which member failed, and which failed after the change.
     fn install(
         &self,
         mut topology: RwLockWriteGuard<'_, Topology>,
-        next: Label,
-        devices: Vec<Arc<dyn Device>>,
+        (next, devices): (Label, Vec<Arc<dyn Device>>),
+        joining: &Joining<'_>,
     ) -> Result<Named, Refused> {
         let whole = |e| (None, e);
         let shared = self.shared();
@@ -184,22 +201,22 @@ impl Inner {
         let claims = claims.transpose()?;
         let seen = claims.as_ref().map_or(0, |c| c.seen);
         let next = self.above_attempts(next, seen);
+        let _taken = joining.take(&topology, self.sector).map_err(whole)?;
         self.attempted.store(next.label.epoch.0, Ordering::Release);
         // Before anybody can find the pool by its new members.
         self.held.join(&next);
         write_epoch_on(&next.devices, &next.label, &carriers(&next.label))
             .map_err(|(m, e)| (next.uuid(m), e))?;
         next.settled.store(shared.is_none(), Ordering::Release);
-        *topology = next;
+        let before = self.use_epoch(&mut topology, next);
         drop(claims);
-        self.held.part(&topology);
         let mut lost = Lost::new();
-        rehome(&topology, &mut lost).map_err(whole)?;
+        let moved = rehome(&topology, &mut lost);
         let lost = topology.named(&lost);
         drop(topology);
-        if let Some(shared) = shared {
-            shared.others.announce();
-        }
+        // The epoch is in use, whatever became of the log.
+        self.say_epoch(&before);
+        moved.map_err(whole)?;
         Ok(lost)
     }
 
@@ -229,6 +246,10 @@ impl Inner {
     pub fn lose(&self, lost: &Named) -> Result<(), PoolError> {
         let mut lost = lost.clone();
         let mut tries = 0;
+        // It is this node that does not see all of a device.
+        if let Some((_, short)) = lost.iter().find(|(_, e)| is_short(e)) {
+            return Err(short.clone().into());
+        }
         loop {
             let topology = self.enter_alone()?;
             // Until the epoch that all use is one without them: it may be another node's.
@@ -240,7 +261,7 @@ impl Inner {
             }
             let (name, epoch) = (next.name.clone(), next.epoch.0);
             let devices = topology.devices.clone();
-            match self.install(topology, next, devices) {
+            match self.install(topology, (next, devices), &Joining::NONE) {
                 Ok(more) => {
                     tracing::error!(
                         pool = name,
@@ -252,7 +273,7 @@ impl Inner {
                 }
                 // One more that fails, now with its label.
                 Err((Some(member), PoolError::Device { source }))
-                    if !lost.iter().any(|(m, _)| *m == member) =>
+                    if !is_short(&source) && !lost.iter().any(|(m, _)| *m == member) =>
                 {
                     lost.push((member, *source));
                     // What may stand of this try on one member is never taken for a later one.
@@ -301,14 +322,12 @@ impl Inner {
         let shared = self.shared();
         next.settled.store(shared.is_none(), Ordering::Release);
         self.held.join(&next);
-        *topology = next;
-        self.held.part(&topology);
+        let before = self.use_epoch(&mut topology, next);
         let mut lost = Lost::new();
-        rehome(&topology, &mut lost)?;
+        let moved = rehome(&topology, &mut lost);
         drop(topology);
-        if let Some(shared) = shared {
-            shared.others.announce();
-        }
+        self.say_epoch(&before);
+        moved?;
         if !lost.is_empty() {
             // By whoever next changes something: the caller may be needed for the settlement.
             tracing::error!(?lost, "members failed while the log moved");
@@ -318,21 +337,107 @@ impl Inner {
 }
 
 impl Inner {
+    /// From now on `next` is the epoch in use; what heartbeats went by.
+    fn use_epoch(&self, topology: &mut Topology, next: Topology) -> Arc<Topology> {
+        *topology = next;
+        let before = self.set_aside(topology);
+        self.held.part(topology);
+        before
+    }
+
+    /// Heartbeats go by `topology` from now on; what they went by.
+    pub fn set_aside(&self, topology: &Topology) -> Arc<Topology> {
+        std::mem::replace(&mut *self.aside.write(), Arc::new(topology.aside()))
+    }
+
+    /// The epoch in use, or the one before it while that is exchanged: waits for nothing.
+    pub fn aside(&self) -> Arc<Topology> {
+        self.aside.read().clone()
+    }
+
+    /// Says to the other nodes that this one uses the epoch in use, when what is above is ready for
+    /// it: not before, for then they go on. No heartbeat goes to the devices of the one `before` then.
+    fn say_epoch(&self, before: &Arc<Topology>) {
+        let shared = self.shared();
+        while Arc::strong_count(before) > 1 {
+            self.pause(PAUSE, Pause::Free);
+        }
+        // Of two epochs the later one is said last.
+        let _turn = self.saying.lock();
+        let tag = self.aside().tag();
+        if let Some(shared) = &shared {
+            shared.others.adopt();
+        }
+        *self.said.write() = tag;
+        if let Some(shared) = &shared {
+            shared.others.announce();
+        }
+    }
+
     /// The device of a member of a new epoch: one that is open, or found by its label.
     fn device_of(&self, member: &Member, open: &[Found]) -> Arc<dyn Device> {
         let carries = |f: &&Found| f.newest().and_then(own_uuid) == Some(member.uuid);
+        let whole = |d: &Arc<dyn Device>| d.info().size >= member.device_size;
+        let known = open.iter().find(carries).map(|f| f.device.clone());
+        if let Some(known) = known.as_ref().filter(|d| whole(d)) {
+            return known.clone();
+        }
         // One that has grown is opened anew.
-        let whole = |f: &&Found| f.device.info().size >= member.device_size;
-        let known = open.iter().find(carries).filter(whole).map(|f| f.device.clone());
-        known.or_else(|| self.open_member(member)).unwrap_or_else(|| {
+        let found = self.open_member(member);
+        if let Some(found) = found.as_ref().filter(|d| whole(d)) {
+            return found.clone();
+        }
+        let Some(small) = found.or(known) else {
             // What is written to it will fail, and take it out again.
             tracing::error!(
                 path = member.path,
                 "this node does not reach a new member of the pool"
             );
-            AbsentDevice::of(member)
-        })
+            return AbsentDevice::of(member);
+        };
+        tracing::error!(
+            path = small.info().name,
+            seen = %small.info().size,
+            has = %member.device_size,
+            "this node does not see that a device has grown: let the host look at it again"
+        );
+        ShortDevice::over(small, member, self.opener())
     }
+}
+
+/// Devices that join in a change.
+pub(crate) struct Joining<'a> {
+    devices: &'a [Arc<dyn Device>],
+    force: bool,
+}
+
+impl<'a> Joining<'a> {
+    const NONE: Self = Self { devices: &[], force: false };
+
+    /// `devices`, whatever is on them if `force` says so.
+    pub fn new(devices: &'a [Arc<dyn Device>], force: bool) -> Self {
+        Self { devices, force }
+    }
+
+    /// Makes them empty; on this host nobody else takes them while the result is held.
+    fn take(&self, topology: &Topology, sector: Bytes) -> Result<Vec<ByteLockGuard>, PoolError> {
+        let mut taken = Vec::new();
+        for device in self.devices {
+            let path = device.info().name.clone();
+            let how = "it is about to become a member of a pool".to_owned();
+            let guard = device.lock_byte(LABEL_LOCK_BYTE)?;
+            taken.push(guard.ok_or(PoolError::InUse { path, how })?);
+            let lock_sector = topology.label.lock_sector.min(sector);
+            check_new(device, topology.table(), lock_sector, self.force)?;
+        }
+        self.devices.iter().try_for_each(wipe)?;
+        Ok(taken)
+    }
+}
+
+/// Whether a member failed only because this node does not see all of its device.
+fn is_short(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::OutOfRange { .. })
 }
 
 fn moved(topology: &Topology) -> PoolError {
@@ -367,7 +472,7 @@ fn without(topology: &Topology, lost: &Named) -> Result<Option<Label>, PoolError
 }
 
 /// Claims of a change, on every member that stays; let go when dropped.
-struct Claims {
+pub(crate) struct Claims {
     shared: Arc<Shared>,
     pool: [u8; 16],
     epoch: u64,
@@ -382,7 +487,7 @@ struct Claims {
 impl Claims {
     /// Claims the change from `topology` to `next`. In the order of the members: of two who want
     /// to change the pool one is first.
-    fn take(
+    pub fn take(
         shared: &Arc<Shared>,
         (topology, next): (&Topology, &Topology),
         gone: &[Life],

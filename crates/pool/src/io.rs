@@ -21,7 +21,7 @@ use crate::group::{Group, Shape};
 use crate::map::Place;
 use crate::shared::{EpochTag, HeldRegions, Locks, add_locks, hold_of};
 use crate::topology::Topology;
-use crate::{Inner, Pool};
+use crate::{Gate, Inner, Pool};
 
 /// Device requests of one submission that are kept on the stack.
 const INLINE: usize = 16;
@@ -150,7 +150,7 @@ impl Inner {
     ///
     /// Where other nodes use the pool, the regions of groups that are written are held against
     /// them; so are those of reads that must go around a column, which run by themselves then.
-    fn issue(&self, requests: &mut [PoolRequest<'_>]) -> Failures {
+    fn issue(&self, requests: &mut [PoolRequest<'_>], gate: &Gate) -> Failures {
         let shared = self.shared().is_some();
         let tried = loop {
             let held = match self.hold_writes(requests) {
@@ -158,8 +158,8 @@ impl Inner {
                 Err(error) => return all_changes(requests, &error).collect(),
             };
             let tag = held.as_ref().map(|h| h.1);
-            match self.attempt(requests, !shared, tag) {
-                Ok(Some(tried)) => break self.see_through(requests, tried),
+            match self.attempt(requests, (!shared).then_some(gate), tag) {
+                Ok(Some(tried)) => break self.see_through(requests, tried, gate),
                 Ok(None) => {}
                 Err(error) => return all_changes(requests, &error).collect(),
             }
@@ -168,7 +168,7 @@ impl Inner {
         for owner in again {
             let index = usize::try_from(owner).unwrap_or(usize::MAX);
             let Some(one) = requests.get_mut(index..=index) else { continue };
-            if let Err(error) = self.issue_alone(one) {
+            if let Err(error) = self.issue_alone(one, gate) {
                 failures.push((owner, error));
             }
         }
@@ -176,19 +176,25 @@ impl Inner {
     }
 
     /// Runs one read with its regions held against everybody.
-    fn issue_alone(&self, one: &mut [PoolRequest<'_>]) -> Result<(), PoolError> {
+    fn issue_alone(&self, one: &mut [PoolRequest<'_>], gate: &Gate) -> Result<(), PoolError> {
         let range = match one {
             [PoolRequest { at, op: Op::Read(buf), .. }] => (*at, Bytes::from(buf.len())),
             _ => return Ok(()),
         };
         let _held = self.hold_bytes(range.0, range.1)?;
-        let Some(tried) = self.attempt(one, true, None)? else { return Ok(()) };
-        let tried = self.see_through(one, tried);
+        let Some(tried) = self.attempt(one, Some(gate), None)? else { return Ok(()) };
+        let tried = self.see_through(one, tried, gate);
         tried.failures.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// Takes out the members that failed a write.
-    fn see_through(&self, requests: &[PoolRequest<'_>], mut tried: Tried) -> Tried {
+    fn see_through(&self, requests: &[PoolRequest<'_>], mut tried: Tried, gate: &Gate) -> Tried {
+        let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
+        // Who changes something has a pass; who reads may change something all the same.
+        let pass = if changes { None } else { gate.try_pass() };
+        if !changes && pass.is_none() {
+            return tried;
+        }
         let seen = if tried.lost.is_empty() { Ok(()) } else { self.lose(&tried.lost) };
         if let Err(error) = seen.and_then(|()| self.heed_successor()) {
             // Which of the writes are whole is not known: none counts.
@@ -221,19 +227,20 @@ impl Inner {
     }
 
     /// Once, in the epoch in use; `None`: that is not `tag`'s any more. `around`: reads of lost
-    /// columns are computed from the others.
+    /// columns are computed from the others, and mended while the gate is open.
     ///
     /// # Errors
     /// This node has withdrawn.
     fn attempt(
         &self,
         requests: &mut [PoolRequest<'_>],
-        around: bool,
+        around: Option<&Gate>,
         tag: Option<EpochTag>,
     ) -> Result<Option<Tried>, PoolError> {
         let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
         // What could not be read may be written anew.
-        let topology = if changes || around { self.enter()? } else { self.topology.read() };
+        let topology =
+            if changes || around.is_some() { self.enter()? } else { self.topology.read() };
         if tag.is_some_and(|t| t != topology.tag()) {
             return Ok(None);
         }
@@ -306,6 +313,12 @@ fn overlapping(requests: &[PoolRequest<'_>]) -> bool {
 /// Place of a request in its batch, and its error.
 type Failures = SmallVec<[(u32, PoolError); 1]>;
 
+/// Copies of a byte, at most.
+fn mirrored(topology: &Topology) -> usize {
+    let mirrors = topology.map.groups().iter().filter(|g| g.shape == Shape::Mirror);
+    mirrors.map(|g| g.columns.len()).max().unwrap_or(1)
+}
+
 /// Reads the `nth` copy of a mirror in sync, or one after it, in a circle.
 fn nth_copy(
     topology: &Topology,
@@ -373,7 +386,7 @@ impl Pool {
     }
 
     fn settle(&self, requests: &mut [PoolRequest<'_>]) {
-        for (owner, error) in self.0.issue(requests) {
+        for (owner, error) in self.0.issue(requests, &self.1) {
             let request = usize::try_from(owner).ok().and_then(|i| requests.get_mut(i));
             if let Some(r) = request.filter(|r| r.result.is_ok()) {
                 r.result = Err(error);
@@ -453,20 +466,52 @@ impl Pool {
     }
 
     /// As [`Pool::read`], for what nodes say of themselves: waits for no epoch and no region, and
-    /// mends nothing. Where there are copies, the `nth` is read. A node that uses another epoch may
-    /// not write all that are read in this one: to hear of that all must be looked at.
+    /// mends nothing. Where there are copies, the `nth` is read; after all of them, the successor of
+    /// a member that is being moved. A node that uses another epoch may not write all that are read
+    /// in this one: to hear of that all must be looked at.
     ///
     /// # Errors
     /// As [`Pool::read`].
     pub fn look(&self, at: ByteOffset, buf: &mut [u8], nth: usize) -> Result<(), PoolError> {
-        self.read_copies(&self.0.topology.read(), at, buf, nth)
+        let topology = self.0.aside();
+        if nth >= mirrored(&topology) && self.look_at_successor(&topology, at, buf).is_ok() {
+            return Ok(());
+        }
+        self.read_copies(&topology, at, buf, nth)
     }
 
     /// How many copies [`Pool::look`] can tell apart, at most.
     pub fn copies(&self) -> usize {
-        let topology = self.0.topology.read();
-        let mirrors = topology.map.groups().iter().filter(|g| g.shape == Shape::Mirror);
-        mirrors.map(|g| g.columns.len()).max().unwrap_or(1)
+        let topology = self.0.aside();
+        mirrored(&topology) + usize::from(topology.twin.is_some())
+    }
+
+    /// As [`Pool::look`], on the device that a member is moved to, as far as it has the bytes.
+    fn look_at_successor(
+        &self,
+        topology: &Topology,
+        at: ByteOffset,
+        buf: &mut [u8],
+    ) -> Result<(), PoolError> {
+        self.read_copies(topology, at, buf, 0)?;
+        let Some(pair) = &topology.twin else { return Ok(()) };
+        let mut rest = buf;
+        for piece in topology.map.pieces(at, Bytes::from(rest.len())) {
+            let (now, later) = rest.split_at_mut(piece.len.to_usize());
+            rest = later;
+            let place = match piece.place {
+                Place::Member(member) => (member == pair.leaving).then_some(piece.at),
+                Place::Group(index) => {
+                    let group = topology.map.group(index);
+                    let column = group.members().position(|m| m == pair.leaving);
+                    column.map(|c| group.at(c, piece.at.0).1)
+                }
+            };
+            if let Some(place) = place {
+                pair.twin.read_successor(place, now)?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads a run of bare members or of mirrors, of each its `nth` copy, or the first one after it
@@ -505,7 +550,7 @@ impl Pool {
     /// As [`Pool::write`].
     pub fn say(&self, at: ByteOffset, buf: &[u8]) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        let topology = self.0.topology.read();
+        let topology = self.0.aside();
         let len = Bytes::from(buf.len());
         self.0.check(&topology, at, len)?;
         if topology.provisional {

@@ -23,6 +23,7 @@ pub mod discover;
 mod epoch;
 pub mod error;
 pub mod group;
+mod heal;
 pub mod io;
 pub mod layout;
 mod liveness;
@@ -191,6 +192,13 @@ pub(crate) struct Inner {
     /// The epoch in use. Every request holds it for reading while it is under way, so whoever
     /// changes it finds none.
     topology: RwLock<Topology>,
+    /// The same, without a log, for those who must not wait for requests under way: heartbeats and
+    /// what they are read by.
+    aside: RwLock<Arc<Topology>>,
+    /// The epoch that this node says that it uses.
+    said: RwLock<EpochTag>,
+    /// Held by who says it.
+    saying: Mutex<()>,
     /// When the redundancy log was last rid of regions no longer written, Unix seconds.
     cleaned: AtomicU64,
     /// Liveness bytes that this process holds.
@@ -220,12 +228,17 @@ pub struct Pool(Arc<Inner>, Arc<Gate>);
 
 /// Whether the handles that share it may change anything. Each change holds it for reading.
 #[derive(Debug, Default)]
-struct Gate(RwLock<bool>);
+pub(crate) struct Gate(RwLock<bool>);
 
 impl Gate {
     fn pass(&self) -> Result<RwLockReadGuard<'_, bool>, PoolError> {
         let closed = self.0.read();
         if *closed { Err(PoolError::Closed) } else { Ok(closed) }
+    }
+
+    /// As [`Gate::pass`], for who may hold what others wait for: waits for nobody.
+    fn try_pass(&self) -> Option<RwLockReadGuard<'_, bool>> {
+        self.0.try_read().filter(|closed| !**closed)
     }
 }
 
@@ -237,6 +250,9 @@ impl Pool {
             sector: topology.info.sector,
             redundant: topology.info.redundant,
             lock_sector: topology.info.lock_sector,
+            aside: RwLock::new(Arc::new(topology.aside())),
+            said: RwLock::new(topology.tag()),
+            saying: Mutex::default(),
             topology: RwLock::new(topology),
             cleaned: AtomicU64::new(0),
             held: HeldBytes::default(),

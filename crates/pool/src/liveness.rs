@@ -92,7 +92,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Device`].
     pub fn byte_locked(&self, byte: u64) -> Result<bool, PoolError> {
-        let topology = self.0.topology.read();
+        let topology = self.0.aside();
         for member in bearers(&topology, self.0.redundant) {
             if topology.device(member).byte_locked(byte)? {
                 return Ok(true);

@@ -263,13 +263,15 @@ impl crate::Pool {
         self.0.recover(slot, true)
     }
 
-    /// Makes whole what the node of slot `slot` left unequal when it died. The slot's node is known
-    /// to be dead or fenced, and nobody else recovers it. It may be repeated.
+    /// Makes whole what the node of slot `slot` left unequal when it died, and lets a move begin again
+    /// ([`crate::Pool::copy_anew`]). The slot's node is known to be dead or fenced, and nobody else
+    /// recovers it. It may be repeated.
     ///
     /// # Errors
     /// As [`crate::Pool::attach`].
     pub fn recover_log(&self, slot: u16) -> Result<Recovered, PoolError> {
         self.check_log(slot)?;
+        self.copy_anew()?;
         if !self.0.redundant {
             return Ok(Recovered::default());
         }

@@ -16,8 +16,10 @@ use crate::Pool;
 use crate::error::PoolError;
 use crate::group::decode::read_places;
 use crate::group::engine::Lost;
+use crate::group::repair::catch_up;
 use crate::group::{Group, Shape, code};
 use crate::map::Place;
+use crate::redundancy::Side;
 use crate::topology::Topology;
 use crate::upkeep::Progress;
 
@@ -198,6 +200,12 @@ impl Pool {
                 && let Err(error) = topology.device(member).write(place, piece)
             {
                 lost.push((member, error));
+                continue;
+            }
+            let first = topology.copies(group).next();
+            let mirror = group.shape == Shape::Mirror;
+            if mirror && bad.contains(&column) && first.is_some_and(|f| !bad.contains(&f)) {
+                after(&topology, group, column, (from, piece), &mut lost)?;
             }
         }
         drop(held);
@@ -412,11 +420,34 @@ fn check_mirror(
                 Some(bytes) if beside => {
                     exchange(topology, (member, place), (bytes, truth), report, lost)?;
                 }
-                _ => put(topology, member, place, truth, report, lost)?,
+                _ => {
+                    put(topology, member, place, truth, report, lost)?;
+                    let first = said.first().filter(|f| beside && f.0 != *column);
+                    if first.is_some_and(|f| f.1.as_ref() == Some(*truth)) {
+                        after(topology, group, *column, (from + start as u64, truth), lost)?;
+                    }
+                }
             }
         }
     }
     Ok(())
+}
+
+/// What others have compared and written on the first copy, while a copy that could not be read was
+/// written anew, is brought after it.
+fn after(
+    topology: &Topology,
+    group: &Group,
+    column: usize,
+    (from, written): (u64, &[u8]),
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let Some(first) = topology.copies(group).next() else { return Ok(()) };
+    match catch_up(topology, group, (first, column), from, written) {
+        Ok(()) => Ok(()),
+        Err(Side::Arbiter(error)) => topology.spare(group.at(first, from).0, error, lost),
+        Err(Side::Follower(error)) => topology.spare(group.at(column, from).0, error, lost),
+    }
 }
 
 /// As [`put`], where others may compare-and-write: what is no longer `old` is left alone.

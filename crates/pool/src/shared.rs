@@ -33,7 +33,11 @@ pub trait Others: Send + Sync {
     /// Whether every other node that lives, or may live, has said that it uses the epoch. In doubt
     /// not. It is asked again after a while.
     fn all_use(&self, tag: EpochTag) -> bool;
-    /// This node uses another epoch from now on: the others should hear of it soon.
+    /// This node uses another epoch, and has not said so: what must be done before it does. It waits
+    /// for no lock and for no epoch.
+    fn adopt(&self);
+    /// This node uses another epoch, and says so from now on ([`Pool::epoch_tag`]): the others should
+    /// hear of it soon.
     fn announce(&self);
     /// This node has withdrawn: it waits for nobody any more.
     fn has_ended(&self) -> bool;
@@ -186,9 +190,9 @@ impl Pool {
         *self.0.shared.write() = None;
     }
 
-    /// The epoch in use, for this node's heartbeat.
+    /// The epoch that this node says in its heartbeat that it uses.
     pub fn epoch_tag(&self) -> EpochTag {
-        self.0.topology.read().tag()
+        *self.0.said.read()
     }
 
     /// Another node may have changed the pool: its labels are read, and a newer epoch is used from

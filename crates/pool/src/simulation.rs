@@ -28,6 +28,9 @@ pub trait Simulation: Send + Sync {
     fn open(&self, member: &Member) -> Option<Arc<dyn Device>>;
 }
 
+/// Opens the device of a member.
+pub(crate) type Opener = Box<dyn Fn(&Member) -> Option<Arc<dyn Device>> + Send + Sync>;
+
 /// Set at most once, before the pool is used.
 #[derive(Default)]
 pub(crate) struct Simulated(OnceLock<Arc<dyn Simulation>>);
@@ -57,6 +60,14 @@ impl Inner {
         match self.simulated.0.get() {
             Some(simulation) => simulation.open(member),
             None => discover::open_member(member),
+        }
+    }
+
+    /// As [`Inner::open_member`], for later.
+    pub(crate) fn opener(&self) -> Opener {
+        match self.simulated.0.get().cloned() {
+            Some(simulation) => Box::new(move |member| simulation.open(member)),
+            None => Box::new(discover::open_member),
         }
     }
 

@@ -87,13 +87,33 @@ impl Topology {
             Some(log) if !same => Some(Arc::new(log.resized(self.map.size()))),
             log => log.clone(),
         };
-        // What the successor has, and whether it failed, is known there.
+        // What the successor has, and whether it failed, is known there, if it is the same move.
+        let since =
+            |t: &Self, m: MemberIndex| t.label.members.get(usize::from(m.0)).map(|m| m.state_epoch);
+        let began = self.twin.as_ref().map(|now| since(&self, now.leaving));
         if let (Some(now), Some(pair)) = (&mut self.twin, &before.twin)
             && now.twin.pair == pair.twin.pair
+            && began == Some(since(before, pair.leaving))
         {
             *now = Pair { leaving: now.leaving, ..pair.clone() };
         }
         self
+    }
+
+    /// The same, for those who say that they live and look at who does: they change nothing else.
+    pub fn aside(&self) -> Self {
+        Self {
+            label: self.label.clone(),
+            map: self.map.clone(),
+            info: self.info.clone(),
+            devices: self.devices.clone(),
+            twin: self.twin.clone(),
+            bare: self.bare.clone(),
+            locks: Vec::new(),
+            log: None,
+            provisional: self.provisional,
+            settled: AtomicBool::new(false),
+        }
     }
 
     /// The same epoch under another number.

@@ -18,7 +18,8 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::Pool;
-use crate::create::{Hint, admit, member_of};
+use crate::create::{Hint, check_new, member_of};
+use crate::epoch::Joining;
 use crate::error::PoolError;
 use crate::group::repair::{Span, fill};
 use crate::redundancy::next_epoch;
@@ -116,7 +117,8 @@ impl Pool {
         force: bool,
     ) -> Result<MemberIndex, PoolError> {
         let topology = self.0.topology.write();
-        admit(device, topology.table(), topology.label.lock_sector, force)?;
+        let lock_sector = topology.label.lock_sector.min(self.0.sector);
+        check_new(device, topology.table(), lock_sector, force)?;
         let count = topology.label.members.len() + 1;
         let index = u16::try_from(count - 1).ok().filter(|_| count <= Label::MEMBERS_MAX);
         let index = index.ok_or(PoolError::TooManyMembers { count })?;
@@ -127,7 +129,8 @@ impl Pool {
         next.members.push(member);
         let mut devices = topology.devices.clone();
         devices.push(device.clone());
-        self.0.change(topology, next, devices)?;
+        let joining = Joining::new(std::slice::from_ref(device), force);
+        self.0.change_with(topology, next, devices, &joining)?;
         Ok(MemberIndex(index))
     }
 
@@ -194,14 +197,20 @@ impl Pool {
             let old = old.ok_or(PoolError::NoSuchMember { member })?;
             fits(&device, old)?;
             topology.sparable(member)?;
-            admit(&device, topology.table(), topology.label.lock_sector, force)?;
+            let lock_sector = topology.label.lock_sector.min(self.0.sector);
+            check_new(&device, topology.table(), lock_sector, force)?;
             old.uuid
         };
         self.take_out(member)?;
-        self.0.changing(move || self.try_replace(uuid, &device))
+        self.0.changing(move || self.try_replace(uuid, &device, force))
     }
 
-    fn try_replace(&self, uuid: Uuid, device: &Arc<dyn Device>) -> Result<(), PoolError> {
+    fn try_replace(
+        &self,
+        uuid: Uuid,
+        device: &Arc<dyn Device>,
+        force: bool,
+    ) -> Result<(), PoolError> {
         let topology = self.0.topology.write();
         // Another may have put a spare there, or removed it.
         let member = topology.index_of(uuid).filter(|m| topology.state(*m) == MemberState::Failed);
@@ -220,7 +229,8 @@ impl Pool {
         if let Some(d) = devices.get_mut(usize::from(member.0)) {
             *d = device.clone();
         }
-        self.0.change(topology, next, devices)
+        let joining = Joining::new(std::slice::from_ref(device), force);
+        self.0.change_with(topology, next, devices, &joining)
     }
 
     /// The first member that is to be rebuilt.

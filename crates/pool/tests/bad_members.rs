@@ -344,6 +344,7 @@ fn a_truncated_member() {
     File::options().write(true).open(disks.path("b")).unwrap().set_len(8 * MIB).unwrap();
     let again = Pool::assemble(disks.open_all(&["a", "b", "c"])).unwrap();
     assert_eq!(again.info().uuid, pool.info().uuid);
+    again.heal_labels().unwrap();
     assert_eq!(&disks.bytes("b", 7 * MIB, 7), b"BRAIDPL");
 }
 
@@ -362,6 +363,7 @@ fn a_member_that_has_grown() {
     disks.flip("b", Disks::labels(8)[1] + 5);
     let again = Pool::assemble(disks.open_all(&["a", "b", "c"])).unwrap();
     assert_eq!(again.info().size, pool.info().size);
+    again.heal_labels().unwrap();
     assert_eq!(&disks.bytes("b", 7 * MIB, 7), b"BRAIDPL", "healed where it belongs");
 }
 
@@ -435,6 +437,7 @@ fn flipped_bits_in_one_copy_are_healed_from_the_other() {
                 assert_ne!(disks.bytes(name, at, 4096), before);
                 let again = Pool::assemble(disks.open_all(&["a", "b", "c"])).unwrap();
                 assert_eq!(again.info().uuid, pool.info().uuid);
+                again.heal_labels().unwrap();
                 let healed = disks.bytes(name, at, 4096) == before;
                 assert!(healed, "copy {copy} of {name}, flip at {offset}");
             }
@@ -473,15 +476,16 @@ fn nothing_is_healed_while_another_process_changes_labels() {
         Label::decode(&bytes, at)
     };
     let guard = devices[0].lock_byte(LABEL_LOCK_BYTE).unwrap();
-    Pool::assemble(devices.clone()).unwrap();
+    let pool = Pool::assemble(devices.clone()).unwrap();
+    pool.heal_labels().unwrap();
     assert!(label().is_err());
     drop(guard);
-    Pool::assemble(devices.clone()).unwrap();
+    pool.heal_labels().unwrap();
     assert!(label().is_ok());
 }
 
 /// A change of epoch that stopped after any number of label writes leaves the old pool or the
-/// new one, and opening it makes all labels agree.
+/// new one, and healing makes all labels agree.
 #[test]
 fn a_change_that_stops_anywhere_leaves_the_old_or_the_new_pool() {
     for stop in 0..=6 {
@@ -495,6 +499,7 @@ fn a_change_that_stops_anywhere_leaves_the_old_or_the_new_pool() {
         let again = Pool::assemble(devices.clone()).unwrap();
         let expected = if stop < 3 { Epoch(1) } else { Epoch(2) };
         assert_eq!(again.info().epoch, expected, "stopped after {stop} writes");
+        again.heal_labels().unwrap();
         for at in [Disks::labels(8), Disks::labels(8), Disks::labels(12)].iter().enumerate() {
             for offset in at.1 {
                 let mut bytes = vec![0; 4096];

@@ -91,6 +91,7 @@ pub fn check(
     let claimed = claim(&volume)?;
     volume.pool.commit_degraded()?;
     volume.confirm()?;
+    volume.pool.heal_labels()?;
     let mut checker = Checker {
         space: Space::new(&volume),
         inodes: Inodes::default(),

@@ -17,10 +17,13 @@ use uuid::Uuid;
 
 use super::decode::decode_run;
 use super::locks::{Held, Range};
+use super::repair::catch_up;
 use super::rows::Rows;
 use super::{Group, Shape};
+use crate::Gate;
 use crate::error::PoolError;
 use crate::members::{Found, id};
+use crate::redundancy::Side;
 use crate::topology::Topology;
 
 /// A part of a pool request that reads a run of a group's bytes.
@@ -89,12 +92,12 @@ enum Tag {
 
 /// Runs a batch: `bare` requests as they are, with their owners, and `work` on groups. `around`:
 /// reads that a column does not serve are served by the others, and what could not be read is
-/// written anew; else they are only named.
+/// written anew, while the gate is open; else they are only named.
 pub(crate) fn execute<'a>(
     topology: &'a Topology,
     bare: Vec<(u32, Request<'a>)>,
     work: Work<'a>,
-    around: bool,
+    around: Option<&Gate>,
 ) -> Outcome {
     let mut outcome = Outcome::default();
     let mut work = work;
@@ -127,13 +130,13 @@ pub(crate) fn execute<'a>(
     }
     stage.run(&mut outcome, &mut again);
     drop(held);
-    if !around {
+    let Some(gate) = around else {
         outcome.again.extend(again.iter().map(|a| a.owner));
         outcome.again.dedup();
         return outcome;
-    }
+    };
     for failed in again {
-        failed.recover(topology, &mut outcome);
+        failed.recover(topology, gate, &mut outcome);
     }
     outcome
 }
@@ -259,7 +262,7 @@ struct Again<'a> {
 
 impl Again<'_> {
     /// Reads the other columns, and writes what is found where it could not be read.
-    fn recover(self, topology: &Topology, outcome: &mut Outcome) {
+    fn recover(self, topology: &Topology, gate: &Gate, outcome: &mut Outcome) {
         let group = topology.map.group(self.group);
         let range = group.affected(self.at, self.buf.len() as u64);
         let _held = topology.lock(self.group, vec![range]);
@@ -274,29 +277,77 @@ impl Again<'_> {
             return;
         }
         let Some((member, error)) = self.bad else { return };
-        // Who keeps no log only looks: another may have the pool in use.
-        if topology.log.is_none() {
-            return;
-        }
+        // Who keeps no log only looks, and so does who has withdrawn: others have the pool in use.
+        let Some(_pass) = gate.try_pass().filter(|_| topology.log.is_some()) else { return };
         if !still_a_member(topology, member) {
             outcome.lost.push((member, error));
             return;
         }
         let Some(column) = group.members().position(|m| m == member) else { return };
-        for (offset, bytes) in column_runs(group, column, self.at, self.buf) {
-            let (_, at) = group.at(column, offset);
-            match topology.device(member).write(at, bytes) {
-                Ok(()) => tracing::warn!(
-                    member = topology.name(member),
-                    %at,
-                    len = bytes.len(),
-                    "could not be read; written anew from the other members"
-                ),
-                Err(DeviceError::ReadOnly { .. }) => {}
-                Err(error) => outcome.lost.push((member, error)),
-            }
+        let mended = match group.shape {
+            Shape::Mirror => mend_copy(topology, group, column, (self.at, self.buf)),
+            Shape::Parity { .. } => mend_column(topology, group, column, (self.at, self.buf)),
+        };
+        let name = topology.name(member);
+        match mended {
+            Ok(()) => tracing::warn!(
+                member = name,
+                at = self.at,
+                len = self.buf.len(),
+                "could not be read; written anew from the other members"
+            ),
+            Err((_, DeviceError::ReadOnly { .. })) => {}
+            Err(failed) => outcome.lost.push(failed),
         }
     }
+}
+
+/// Writes bytes of parity rows, the group's from `at`, where they stand on `column`.
+fn mend_column(
+    topology: &Topology,
+    group: &Group,
+    column: usize,
+    (at, bytes): (u64, &[u8]),
+) -> Result<(), (MemberIndex, DeviceError)> {
+    for (offset, bytes) in column_runs(group, column, at, bytes) {
+        let (member, at) = group.at(column, offset);
+        topology.device(member).write(at, bytes).map_err(|e| (member, e))?;
+    }
+    Ok(())
+}
+
+/// Writes what of a copy of a mirror cannot be read, the group's bytes from `at`. Other nodes compare
+/// and write there meanwhile: what can be read is theirs, and what they have changed on the first
+/// copy is brought after it.
+fn mend_copy(
+    topology: &Topology,
+    group: &Group,
+    column: usize,
+    (at, bytes): (u64, &[u8]),
+) -> Result<(), (MemberIndex, DeviceError)> {
+    let sector = topology.label.lock_sector.to_usize();
+    let (member, _) = group.at(column, at);
+    let device = topology.device(member);
+    let first = topology.copies(group).next().filter(|first| *first != column);
+    let mut here = at;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let len = sector - Bytes(here % sector as u64).to_usize();
+        let (now, later) = rest.split_at(len.min(rest.len()));
+        let (_, place) = group.at(column, here);
+        if device.read(place, &mut vec![0; now.len()]).is_err() {
+            device.write(place, now).map_err(|e| (member, e))?;
+            if let Some(first) = first {
+                catch_up(topology, group, (first, column), here, now).map_err(|e| match e {
+                    Side::Arbiter(e) => (group.at(first, here).0, e),
+                    Side::Follower(e) => (member, e),
+                })?;
+            }
+        }
+        here += now.len() as u64;
+        rest = later;
+    }
+    Ok(())
 }
 
 /// Whether a member that failed a read is what it was but for that. One that has lost its labels

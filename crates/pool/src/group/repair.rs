@@ -108,7 +108,7 @@ fn equalize(
 
 /// Compare-and-writes wait for no region: what they changed on the copy `source` of a mirror while
 /// `copied` went from there to the copy `target` is brought after it, sector by sector.
-fn catch_up(
+pub(crate) fn catch_up(
     topology: &Topology,
     group: &Group,
     (source, target): (usize, usize),

@@ -12,7 +12,8 @@ use braid_format::label::{Label, Member, NodeKind, Segment, SubpoolKind};
 use braid_format::{Bytes, MemberIndex, StripeUnit};
 
 use super::ChangeError;
-use crate::create::{Hint, check_new, member_of, same_device, wipe};
+use crate::create::{Hint, check_new, member_of, same_device};
+use crate::epoch::Joining;
 use crate::error::PoolError;
 use crate::layout::build::{BuildOptions, Built, build};
 use crate::layout::{Layout, Redundancy, Subpool, Weights, metadata, usual};
@@ -280,10 +281,8 @@ impl Pool {
         let topology = self.0.topology.write();
         self.examine(&topology, new, options)?;
         let (added, devices) = plan(&topology, new, options)?;
-        for device in new {
-            wipe(device)?;
-        }
-        self.0.change(topology, added.label.clone(), devices)?;
+        let joining = Joining::new(new, options.force);
+        self.0.change_with(topology, added.label.clone(), devices, &joining)?;
         Ok(added)
     }
 }

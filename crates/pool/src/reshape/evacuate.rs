@@ -7,7 +7,9 @@
 //! ```
 //! Each arrow is an epoch. In between every write goes to both ([`Twin`]), and reads are of the old
 //! one; so redundancy is never less, and a pool without any can do it too. What was copied is not
-//! noted: after a crash the copying begins again.
+//! noted: after a crash the copying begins again. So it does when another node dies, which may have
+//! written to the old one and not to the new: whoever recovers it says so in an epoch, before anybody
+//! gets what the dead node held ([`Pool::copy_anew`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +21,8 @@ use parking_lot::{Mutex, RwLockWriteGuard};
 
 use super::ChangeError;
 use super::twin::Twin;
-use crate::create::admit;
+use crate::create::check_new;
+use crate::epoch::Joining;
 use crate::error::PoolError;
 use crate::group::Shape;
 use crate::group::repair::{Span, fill};
@@ -201,7 +204,7 @@ impl Pool {
             Destination::Device { device, force } => {
                 let heir = fits(device, &old)?;
                 let lock_sector = topology.label.lock_sector.min(self.0.sector);
-                admit(device, topology.table(), lock_sector, *force)?;
+                check_new(device, topology.table(), lock_sector, *force)?;
                 let count = next.members.len() + 1;
                 if count > Label::MEMBERS_MAX {
                     return Err(PoolError::TooManyMembers { count });
@@ -221,7 +224,13 @@ impl Pool {
             (m.state, m.state_epoch) = (MemberState::Leaving, epoch);
             m.successor = Some(successor);
         }
-        self.0.change(topology, next, devices)?;
+        let joining = match to {
+            Destination::Device { device, force } => {
+                Joining::new(std::slice::from_ref(device), *force)
+            }
+            Destination::Member(_) => Joining::new(&[], false),
+        };
+        self.0.change_with(topology, next, devices, &joining)?;
         Ok(Moving { leaving: member, successor })
     }
 
@@ -253,7 +262,53 @@ impl Pool {
     /// The successor fails (it is then out of use, and the member what it was), or bytes can be
     /// read neither on the old device nor on other members (the move then stays under way).
     pub fn evacuate(&self, pace: &(dyn Fn(Progress) -> bool + Sync)) -> Result<bool, PoolError> {
-        let Some((moving, twin, chunks)) = self.chunks() else { return Ok(true) };
+        loop {
+            let Some(work) = self.chunks() else { return Ok(true) };
+            let twin = work.1.clone();
+            match self.copy_all(work, pace) {
+                // A node has died meanwhile.
+                Err(_) if self.begins_again(&twin) => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Whether the move of `twin` is under way, but is no longer that one.
+    fn begins_again(&self, twin: &Arc<Twin>) -> bool {
+        let topology = self.0.topology.read();
+        topology.twin().is_some_and(|(_, now)| now.pair == twin.pair && !Arc::ptr_eq(now, twin))
+    }
+
+    /// Called when a node has died, before what it had locked is anybody's: a move that is under way
+    /// begins again, for all, in an epoch. What the dead node wrote to the old device alone is copied
+    /// so; and until then nobody has seen it.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`]: it is to be tried again.
+    pub fn copy_anew(&self) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        if !self.is_shared() || self.moving().is_none() {
+            return Ok(());
+        }
+        self.0.changing(|| {
+            let topology = self.0.topology.write();
+            let mut next = next_epoch(&topology.label);
+            let epoch = next.epoch;
+            let Some(moving) = moving(&next) else { return Ok(()) };
+            if let Some(m) = next.members.get_mut(usize::from(moving.leaving.0)) {
+                m.state_epoch = epoch;
+            }
+            let devices = topology.devices.clone();
+            self.0.change(topology, next, devices)
+        })
+    }
+
+    /// Copies everything, once.
+    fn copy_all(
+        &self,
+        (moving, twin, chunks): Work,
+        pace: &(dyn Fn(Progress) -> bool + Sync),
+    ) -> Result<bool, PoolError> {
         let total = Bytes(chunks.iter().map(|c| c.1.0).sum());
         let (done, next) = (AtomicU64::new(0), AtomicU64::new(0));
         let stopped = AtomicBool::new(false);

@@ -15,8 +15,9 @@ use super::add::{append, limits, shape};
 use super::{AddOptions, Added, ChangeError};
 use crate::create::{Hint, member_of};
 use crate::error::PoolError;
+use crate::heal::wipe_behind;
 use crate::map::Map;
-use crate::members::{Found, own_uuid};
+use crate::members::{Found, id, own_uuid};
 use crate::redundancy::next_epoch;
 use crate::topology::Topology;
 use crate::{Pool, PoolInfo};
@@ -100,6 +101,16 @@ fn keep_label(label: &Label, l: &Larger) -> Result<(), PoolError> {
     Ok(l.device.flush()?)
 }
 
+/// The growth has failed: a label that [`keep_label`] wrote would be old when it is next found.
+fn forget_label(label: &Label, l: &Larger) {
+    let Some(at) = Label::copy1_at(l.now.device_size) else { return };
+    let mut room = AlignedBuf::zeroed(Label::LEN_MAX);
+    let there = l.device.read(at, &mut room).is_ok();
+    if there && Label::decode(&room, at).is_ok_and(|(found, _)| id(&found) == id(label)) {
+        wipe_behind(&*l.device, at);
+    }
+}
+
 impl Pool {
     /// What [`Pool::grow`] would make; nothing is written.
     ///
@@ -130,10 +141,17 @@ impl Pool {
         }
         let larger = larger(&topology, reopen)?;
         let (added, devices) = plan(&topology, &larger)?;
-        for l in &larger {
-            keep_label(&topology.label, l)?;
+        let label = topology.label.clone();
+        let done = larger
+            .iter()
+            .try_for_each(|l| keep_label(&label, l))
+            .and_then(|()| self.0.change(topology, added.label.clone(), devices));
+        if let Err(error) = done {
+            for l in &larger {
+                forget_label(&label, l);
+            }
+            return Err(error);
         }
-        self.0.change(topology, added.label.clone(), devices)?;
         Ok(added)
     }
 }

@@ -111,6 +111,14 @@ impl Twin {
         Ok(())
     }
 
+    /// Reads what the successor holds, current or not.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read_successor(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.new.read(at, buf)
+    }
+
     /// Copies a range of the data area while nobody here changes it. `beside`: other nodes may. They
     /// write to the old device first, as all do: if that still holds what was copied once the copy
     /// stands, then what they write now will come to the new one after it.

@@ -27,6 +27,8 @@ struct World {
     regions: Mutex<HashMap<u64, Vec<(Life, Hold)>>>,
     freed: Condvar,
     takes: AtomicU64,
+    /// What a node does before it says that it uses another epoch.
+    adopt: Mutex<Option<Box<dyn Fn(Life) + Send + Sync>>>,
 }
 
 struct Node {
@@ -91,6 +93,11 @@ impl Others for Node {
     }
     fn all_use(&self, tag: EpochTag) -> bool {
         self.world.said.lock().values().all(|t| *t == tag)
+    }
+    fn adopt(&self) {
+        if let Some(adopt) = &*self.world.adopt.lock() {
+            adopt(self.me);
+        }
     }
     fn announce(&self) {
         self.say();
@@ -163,6 +170,13 @@ fn waits_for<T: Send>(work: impl FnOnce() -> T + Send, then: impl FnOnce()) -> T
 
 /// Runs `work` while every node but the first follows the others' changes.
 fn while_all_follow<T>(nodes: &[Arc<Node>], work: impl FnOnce() -> T) -> T {
+    /// However the work ends.
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let done = AtomicBool::new(false);
     std::thread::scope(|s| {
         for node in nodes {
@@ -173,9 +187,8 @@ fn while_all_follow<T>(nodes: &[Arc<Node>], work: impl FnOnce() -> T) -> T {
                 }
             });
         }
-        let result = work();
-        done.store(true, Ordering::Relaxed);
-        result
+        let _done = Done(&done);
+        work()
     })
 }
 
@@ -497,4 +510,459 @@ fn what_is_copied_over_a_compare_and_write_is_brought_after_it() {
         target.read(at, &mut there).unwrap();
         assert_eq!(there, new, "{how:?}");
     }
+}
+
+/// Files for a pool of three members and a device to move to, and a way to open each of them.
+fn files() -> (tempfile::TempDir, impl Fn(usize) -> Arc<dyn Device>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_owned();
+    let path = move |i: usize| path.join(format!("d{i}"));
+    for i in 0..4 {
+        std::fs::File::create(path(i)).unwrap().set_len(12 << 20).unwrap();
+    }
+    (dir, move |i| FileDevice::open(&path(i), OpenOptions::default()).unwrap())
+}
+
+/// A node dies between the two writes of a move: the one that copies does not know, and has copied
+/// there before.
+#[test]
+fn a_move_begins_again_when_a_node_has_died() {
+    let (_dir, open) = files();
+    let nodes = nodes_on(3, Redundancy::None, &|| (0..3).map(&open).collect());
+    let [a, b, c] = [0, 1, 2].map(|i: usize| nodes[i].clone());
+    let at = ByteOffset(a.pool.label().members[0].data_start.0 + (1 << 20));
+    let to = crate::Destination::Device { device: open(3), force: false };
+    while_all_follow(&nodes, || a.pool.begin_evacuation(MemberIndex(0), to).unwrap());
+    let dies = AtomicBool::new(true);
+    let pace = |p: crate::Progress| {
+        if p.done == p.total && dies.swap(false, Ordering::Relaxed) {
+            open(0).write(at, &[9; 4096]).unwrap();
+            b.dies();
+            c.pool.recover_log(1).unwrap();
+        }
+        true
+    };
+    let living = [a.clone(), c.clone()];
+    while_all_follow(&living, || assert!(a.pool.evacuate(&pace).unwrap()));
+    assert!(!dies.into_inner());
+    for (what, device) in [("old", open(0)), ("new", open(3))] {
+        let mut there = vec![0; 4096];
+        device.read(at, &mut there).unwrap();
+        assert!(there.iter().all(|x| *x == 9), "the {what} device lacks the dead node's write");
+    }
+    assert_eq!(a.pool.epoch_tag(), c.pool.epoch_tag());
+}
+
+/// At the end of a move in a pool without copies each node stands on another device.
+#[test]
+fn who_uses_the_successor_is_heard_by_those_who_do_not_yet() {
+    let (_dir, open) = files();
+    let nodes = nodes_on(2, Redundancy::None, &|| (0..3).map(&open).collect());
+    let (a, b) = (&nodes[0], &nodes[1]);
+    let to = crate::Destination::Device { device: open(3), force: false };
+    while_all_follow(&nodes, || a.pool.begin_evacuation(MemberIndex(0), to).unwrap());
+    let moved = || a.pool.evacuate(&|_| true);
+    let moved = waits_for(moved, || {
+        while a.pool.moving().is_some() {
+            std::thread::yield_now();
+        }
+        a.pool.say(ByteOffset(8192), &[4; 4096]).unwrap();
+        let heard = (0..b.pool.copies()).any(|nth| {
+            let mut back = vec![0; 4096];
+            b.pool.look(ByteOffset(8192), &mut back, nth).unwrap();
+            back == [4; 4096]
+        });
+        // First of all, so that nobody waits for ever.
+        b.pool.follow().unwrap();
+        assert!(heard);
+    });
+    assert!(moved.unwrap());
+}
+
+/// Another node may have been given the same device: what is on it goes only when nobody else can
+/// change the pool, and if it is still nobody's then.
+#[test]
+fn a_device_that_joins_is_wiped_under_the_claim() {
+    let one = MemberIndex(1);
+    let add = |pool: &Pool, device: Arc<dyn Device>, force| {
+        let redundancy = Some(Redundancy::None);
+        let options = crate::AddOptions { force, redundancy, ..crate::AddOptions::default() };
+        pool.add(&[device], &options).map(drop)
+    };
+    let moved = |pool: &Pool, device: Arc<dyn Device>, force| {
+        let to = crate::Destination::Device { device, force };
+        pool.begin_evacuation(one, to).map(drop)
+    };
+    type Join<'a> = &'a (dyn Fn(&Pool, Arc<dyn Device>, bool) -> Result<(), PoolError> + Sync);
+    let ways: [(&str, Join<'_>); 4] = [
+        ("spare", &|pool, device, force| pool.add_spare(device, force).map(drop)),
+        ("add", &add),
+        ("evacuate", &moved),
+        ("replace", &|pool, device, force| pool.replace(one, device, force)),
+    ];
+    for (way, join) in ways {
+        for taken in [false, true] {
+            let (nodes, all) = nodes(2, Redundancy::Mirror(2));
+            let (a, b) = (&nodes[0], &nodes[1]);
+            let sector = a.pool.info().lock_sector.to_usize();
+            let uuid = *a.pool.label().pool.as_bytes();
+            let claim = RawClaim::sector(uuid, 1, Some(b.me), 5, sector);
+            all[3].write(RawClaim::AT, &claim).unwrap();
+            let device = fresh("new", &all[0]);
+            device.write(ByteOffset(0), &[5; 4096]).unwrap();
+            let first = |with: u8| {
+                let mut there = vec![0; 4096];
+                device.read(ByteOffset(0), &mut there).unwrap();
+                there.iter().all(|x| *x == with)
+            };
+            let work = || join(&a.pool, device.clone(), !taken);
+            let done = waits_for(work, || {
+                let whole = first(5);
+                if taken {
+                    let other = CreateOptions { force: true, ..CreateOptions::new("other") };
+                    Pool::create(vec![device.clone()], &other).unwrap();
+                }
+                b.dies();
+                assert!(whole, "{way}: wiped before it was this node's to wipe");
+            });
+            if !taken {
+                done.unwrap();
+                assert!(first(0), "{way}");
+                continue;
+            }
+            let refused =
+                matches!(&done, Err(PoolError::BelongsToPool { name, .. }) if name == "other");
+            assert!(refused, "{way}: {done:?}");
+            Pool::assemble(vec![device]).unwrap();
+        }
+    }
+}
+
+/// A request that takes long holds up a change of the epoch, not what nodes say and see of each
+/// other.
+#[test]
+fn heartbeats_do_not_wait_for_a_change_of_the_epoch() {
+    let (first, all) = nodes(1, Redundancy::Mirror(2));
+    let a = &first[0];
+    let at = ByteOffset(a.pool.label().members[0].data_start.0);
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let before = Box::new(move || wait.lock().recv().unwrap());
+    let slow = Meeting { inner: all[0].clone(), at, before: Mutex::new(Some(before)) };
+    let mut devices: Vec<Arc<dyn Device>> = vec![Arc::new(slow)];
+    devices.extend(all.iter().skip(1).map(|d| d.clone() as Arc<dyn Device>));
+    let pool = Pool::assemble(devices).unwrap();
+    let (world, ended) = (a.world.clone(), AtomicBool::new(false));
+    let b = Arc::new(Node { me: life(1), pool: pool.clone(), world, ended });
+    pool.share(b.clone(), b.clone());
+    b.say();
+    std::thread::scope(|s| {
+        let write = s.spawn(|| b.pool.write(ByteOffset(0), &vec![6; 1 << 20]));
+        let change = s.spawn(|| a.pool.fail_member(MemberIndex(3)));
+        while a.state(3) != MemberState::Failed {
+            std::thread::yield_now();
+        }
+        let follow = s.spawn(|| b.pool.follow());
+        std::thread::sleep(BRIEFLY);
+        let old = b.pool.clone();
+        let beat = std::thread::spawn(move || {
+            let mut back = vec![0; 4096];
+            old.say(ByteOffset(4 << 20), &[8; 4096]).unwrap();
+            old.look(ByteOffset(4 << 20), &mut back, 1).unwrap();
+            (old.epoch_tag().epoch, old.byte_locked(7).unwrap())
+        });
+        let start = std::time::Instant::now();
+        while !beat.is_finished() && start.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let waited = !beat.is_finished();
+        let others_waited = !change.is_finished() && !follow.is_finished();
+        go.send(()).unwrap();
+        let (epoch, locked) = beat.join().unwrap();
+        write.join().unwrap().unwrap();
+        assert!(follow.join().unwrap().unwrap());
+        change.join().unwrap().unwrap();
+        assert!(!waited, "a heartbeat waited for a request");
+        assert!(others_waited && epoch == 1 && !locked);
+    });
+    assert_eq!(a.pool.epoch_tag(), b.pool.epoch_tag());
+}
+
+/// Who says that he uses an epoch is ready for it.
+#[test]
+fn an_epoch_is_said_when_what_is_above_is_ready() {
+    let (nodes, _) = nodes(2, Redundancy::Mirror(2));
+    let (a, b) = (nodes[0].clone(), nodes[1].clone());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = {
+        let (seen, b) = (seen.clone(), b.clone());
+        move |me| {
+            if me == b.me {
+                seen.lock().push((b.pool.epoch_tag().epoch, b.pool.info().epoch.0));
+            }
+        }
+    };
+    *a.world.adopt.lock() = Some(Box::new(note));
+    let lose = || a.pool.fail_member(MemberIndex(1));
+    waits_for(lose, || assert!(b.pool.follow().unwrap())).unwrap();
+    assert_eq!(*seen.lock(), [(1, 2)]);
+    assert_eq!(b.pool.epoch_tag().epoch, 2);
+    *a.world.adopt.lock() = None;
+}
+
+/// A device as a host sees it that does not know yet that it has grown.
+#[derive(Debug)]
+struct Small(Arc<dyn Device>, DeviceInfo);
+
+impl Device for Small {
+    fn info(&self) -> &DeviceInfo {
+        &self.1
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.1.check(at, Bytes::from(buf.len()))?;
+        self.0.read(at, buf)
+    }
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        self.1.check(at, Bytes::from(buf.len()))?;
+        self.0.write(at, buf)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.0.flush()
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        self.1.check(at, Bytes::from(new.len()))?;
+        self.0.compare_and_write(at, expected, new)
+    }
+    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.0.discard(at, len)
+    }
+    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.0.write_zeroes(at, len)
+    }
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        self.0.lock_byte(byte)
+    }
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.0.byte_locked(byte)
+    }
+}
+
+/// What a host finds that looks for a member.
+struct Host {
+    large: Vec<Arc<dyn Device>>,
+    sees: AtomicBool,
+}
+
+impl crate::simulation::Simulation for Host {
+    fn pause(&self, _: crate::simulation::Pause) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fn open(&self, member: &braid_format::label::Member) -> Option<Arc<dyn Device>> {
+        let found = self.large.iter().find(|d| d.info().name == member.path);
+        found.filter(|_| self.sees.load(Ordering::Relaxed)).cloned()
+    }
+}
+
+#[test]
+fn who_does_not_see_that_a_device_has_grown_uses_what_it_sees() {
+    for redundancy in [Redundancy::None, Redundancy::Mirror(2)] {
+        let disk = |i| MemoryDevice::new(&format!("m{i}"), Bytes(48 << 20), Bytes(512)) as _;
+        let large: Vec<Arc<dyn Device>> = (0..4).map(disk).collect();
+        let small = |d: &Arc<dyn Device>| -> Arc<dyn Device> {
+            let info = DeviceInfo { size: Bytes(24 << 20), ..d.info().clone() };
+            Arc::new(Small(d.clone(), info))
+        };
+        let nodes = nodes_on(2, redundancy, &|| large.iter().map(small).collect());
+        let (a, b) = (&nodes[0], &nodes[1]);
+        let host = Arc::new(Host { large: large.clone(), sees: AtomicBool::new(false) });
+        crate::simulation::simulate(&b.pool, host.clone());
+        let before = a.pool.info().size;
+        let reopen = |name: &str| Ok(large.iter().find(|d| d.info().name == name).unwrap().clone());
+        while_all_follow(&nodes, || a.pool.grow(&reopen).unwrap());
+        assert_eq!((a.pool.info().size, b.pool.info().size > before), (b.pool.info().size, true));
+        while_all_follow(&nodes, || {
+            b.pool.write(ByteOffset(0), &vec![7; 1 << 20]).unwrap();
+            let mut back = vec![0; 1 << 20];
+            for pool in [&a.pool, &b.pool] {
+                pool.read(ByteOffset(0), &mut back).unwrap();
+                assert!(back.iter().all(|x| *x == 7));
+            }
+            // Beyond what it sees it fails alone.
+            let end = ByteOffset(a.pool.info().size.0 - (1 << 20));
+            b.pool.write(end, &vec![8; 4096]).unwrap_err();
+            assert!((0..4).all(|m| a.state(m) == MemberState::Active), "{redundancy:?}");
+            host.sees.store(true, Ordering::Relaxed);
+            b.pool.write(end, &vec![8; 4096]).unwrap();
+            a.pool.read(end, &mut back[..4096]).unwrap();
+            assert!(back[..4096].iter().all(|x| *x == 8));
+        });
+        assert!((0..4).all(|m| a.state(m) == MemberState::Active), "{redundancy:?}");
+    }
+}
+
+/// A device of which a sector cannot be read until it is written, and what happens then.
+struct Weak {
+    inner: Arc<FaultyDevice>,
+    bad: Mutex<Option<ByteOffset>>,
+    written: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl std::fmt::Debug for Weak {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Weak").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl Weak {
+    fn over(inner: &Arc<FaultyDevice>) -> Arc<Self> {
+        Arc::new(Self { inner: inner.clone(), bad: Mutex::default(), written: Mutex::default() })
+    }
+}
+
+impl Device for Weak {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let range = at.0..at.0 + buf.len() as u64;
+        if self.bad.lock().is_some_and(|bad| range.contains(&bad.0)) {
+            let device = self.info().name.as_str().into();
+            return Err(DeviceError::Injected { device, operation: "read", at });
+        }
+        self.inner.read(at, buf)
+    }
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        let range = at.0..at.0 + buf.len() as u64;
+        let mends = self.bad.lock().take_if(|bad| range.contains(&bad.0)).is_some();
+        if mends && let Some(written) = self.written.lock().take() {
+            written();
+        }
+        self.inner.write(at, buf)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.inner.flush()
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        self.inner.compare_and_write(at, expected, new)
+    }
+    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.inner.discard(at, len)
+    }
+    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.inner.write_zeroes(at, len)
+    }
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        self.inner.lock_byte(byte)
+    }
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.inner.byte_locked(byte)
+    }
+}
+
+/// A node of a mirror of two whose copies are weak, and the device's place of the pool's first byte.
+fn weak_mirror() -> (Arc<Node>, [Arc<Weak>; 2], Bytes) {
+    let all = [0, 1].map(|i| {
+        let memory = MemoryDevice::new(&format!("m{i}"), Bytes(24 << 20), Bytes(512));
+        Weak::over(&FaultyDevice::new(memory as Arc<dyn Device>, FaultPlan::default()))
+    });
+    let of = || all.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    let node = nodes_on(1, Redundancy::Mirror(2), &of).remove(0);
+    let start = Bytes(node.pool.label().members[0].data_start.0);
+    (node, all, start)
+}
+
+/// Where reads of a mirror turn to its second copy.
+fn second_copy() -> u64 {
+    (0..).map(|n: u64| n << 12).find(|at| Group::turn(*at, 2) == 1).unwrap()
+}
+
+/// A copy that could not be read is written anew; another node changes a lock meanwhile.
+#[test]
+fn what_is_mended_over_a_compare_and_write_is_brought_after_it() {
+    for scrubbed in [false, true] {
+        let (node, all, start) = weak_mirror();
+        let (old, new) = (vec![1; 512], vec![2; 512]);
+        node.pool.write(ByteOffset(0), &vec![1; 8 << 20]).unwrap();
+        let place = second_copy();
+        let at = ByteOffset(place + start.0);
+        let change = {
+            let [first, second] = all.clone().map(|d| d.inner.clone());
+            let (old, new) = (old.clone(), new.clone());
+            move || {
+                first.compare_and_write(at, &old, &new).unwrap();
+                second.compare_and_write(at, &old, &new).unwrap();
+            }
+        };
+        *all[1].bad.lock() = Some(at);
+        *all[1].written.lock() = Some(Box::new(change));
+        if scrubbed {
+            assert!(node.pool.scrub(&crate::NoOracle, &mut |_, _| true).unwrap().finished);
+        } else {
+            let mut back = vec![0; 4096];
+            node.pool.read(ByteOffset(place), &mut back).unwrap();
+            assert!(back[512..].iter().all(|x| *x == 1));
+        }
+        assert!(all[1].bad.lock().is_none(), "it was not mended: {scrubbed}");
+        let mut there = vec![0; 512];
+        all[1].read(at, &mut there).unwrap();
+        assert_eq!(there, new, "{scrubbed}");
+    }
+}
+
+/// Others may have the pool when this node has withdrawn: it reads, and writes nothing anew.
+#[test]
+fn who_has_withdrawn_mends_nothing() {
+    let (node, all, start) = weak_mirror();
+    node.pool.write(ByteOffset(0), &vec![1; 8 << 20]).unwrap();
+    let place = second_copy();
+    let withdrawn = node.pool.clone().gated();
+    withdrawn.close();
+    let mut back = vec![0; 4096];
+    *all[1].bad.lock() = Some(ByteOffset(place + start.0));
+    withdrawn.read(ByteOffset(place), &mut back).unwrap();
+    assert!(back.iter().all(|x| *x == 1));
+    assert!(all[1].bad.lock().is_some(), "it was written anew");
+    node.pool.read(ByteOffset(place), &mut back).unwrap();
+    assert!(all[1].bad.lock().is_none());
+}
+
+/// A node joins while another is in the middle of a change: what looks like the rest of a change that
+/// was broken off is the beginning of that one.
+#[test]
+fn labels_are_not_healed_under_a_change() {
+    let (nodes, all) = nodes(2, Redundancy::Mirror(2));
+    let (a, b) = (&nodes[0], &nodes[1]);
+    let next = crate::redundancy::next_epoch(&a.pool.label());
+    let sector = a.pool.info().lock_sector.to_usize();
+    let claim = RawClaim::sector(*next.pool.as_bytes(), 1, Some(a.me), 5, sector);
+    let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
+    for device in &devices {
+        device.write(RawClaim::AT, &claim).unwrap();
+    }
+    crate::members::write_copies(&devices, &next, 0, &[0, 1, 2]).unwrap();
+    let first = |i: usize| {
+        let found = crate::members::Found::read(devices[i].clone());
+        found.copies[0].as_ref().unwrap().epoch.0
+    };
+    // Whoever opens the pool now.
+    drop(Pool::assemble(devices.clone()).unwrap());
+    assert_eq!([0, 1, 2, 3].map(first), [2, 2, 2, 1], "assembled");
+    let heal = || b.pool.heal_labels();
+    waits_for(heal, || {
+        assert_eq!([0, 1, 2, 3].map(first), [2, 2, 2, 1]);
+        // It has died over it.
+        a.dies();
+    })
+    .unwrap();
+    assert_eq!([0, 1, 2, 3].map(first), [1; 4], "healed");
 }

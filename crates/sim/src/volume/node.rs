@@ -233,6 +233,7 @@ impl Others for Port {
         let mut others = state.nodes.iter().enumerate().filter(|(i, _)| *i != self.me);
         others.all(|(_, n)| !n.joined || n.tag == tag)
     }
+    fn adopt(&self) {}
     fn announce(&self) {
         let Some(tag) = self.pool().map(|p| p.epoch_tag()) else { return };
         if let Some(node) = self.world.state().nodes.get_mut(self.me) {

@@ -136,6 +136,7 @@ fn recover(world: &Arc<World>, crashed: bool) -> Result<(), PoolError> {
     let port = Port::new(world, 0);
     simulate(&pool, port.clone());
     port.serve(&pool);
+    pool.heal_labels()?;
     for slot in (0..SLOTS).filter_map(|s| u16::try_from(s).ok()) {
         let recovered = pool.recover_log(slot)?;
         world.state().tell(format!("log {slot} recovered: {recovered:?}"));
@@ -293,6 +294,9 @@ fn join(world: &Arc<World>, me: usize, shape: &Shape) -> Option<Node> {
         if let Err(error) = followed {
             return refuse(world, me, &format!("follows: {error}"));
         }
+    }
+    if let Err(error) = pool.heal_labels() {
+        return refuse(world, me, &format!("heals labels: {error}"));
     }
     let attached = pool.attach(u16::try_from(me).ok()?);
     let mut state = world.state();

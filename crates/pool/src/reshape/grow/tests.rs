@@ -130,3 +130,32 @@ fn power_may_be_cut_at_any_write_of_a_growth() {
         }
     }
 }
+
+/// The label that is kept at the new end must not be found there when the pool has gone on.
+#[test]
+fn a_growth_that_failed_leaves_no_label_behind() {
+    use braid_device::{AlignedBuf, FaultKind, On};
+    let (small, content) = made(2, Redundancy::None, 8);
+    let all: Vec<_> =
+        small.iter().map(|d| FaultyDevice::new(enlarged(d, 8), FaultPlan::default())).collect();
+    let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
+    let pool = Pool::assemble(devices.clone()).unwrap();
+    // The label at the new end is written, that of the new epoch is not.
+    all[1].arm(On::Write, 1, FaultKind::Fails);
+    pool.grow(&among(&devices)).unwrap_err();
+    let behind = |d: &Arc<dyn Device>| {
+        let at = Label::copy1_at(d.info().size).unwrap();
+        let mut room = AlignedBuf::zeroed(Label::LEN_MAX);
+        d.read(at, &mut room).unwrap();
+        Label::decode(&room, at).is_ok()
+    };
+    assert!(!devices.iter().any(behind));
+    content.check(&pool);
+    // So it is where the node died in between.
+    let larger = larger(&pool.0.topology.read(), &among(&devices)).unwrap();
+    larger.iter().for_each(|l| keep_label(&pool.label(), l).unwrap());
+    assert!(devices.iter().all(behind));
+    Pool::assemble(devices.clone()).unwrap().heal_labels().unwrap();
+    assert!(!devices.iter().any(behind));
+    content.check(&Pool::assemble(devices).unwrap());
+}
