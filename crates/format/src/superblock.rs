@@ -214,6 +214,8 @@ impl RawSuperblock {
     pub const NAMED_RENAME: u64 = 0;
     /// Named lock: cluster-wide counters (kind `Counters`).
     pub const NAMED_COUNTERS: u64 = 1;
+    /// Named lock: rebalancing, one node at a time.
+    pub const NAMED_REBALANCE: u64 = 14;
     /// Named lock: recovery of a dead node's redundancy log, one at a time.
     pub const NAMED_RECOVERY: u64 = 15;
     /// Named locks with a meaning of their own, some kept for later.

@@ -12,7 +12,7 @@ use braid_lock::{
     ManagerOptions, Membership, Mode, NodeAreas, NodeView,
 };
 use braid_pool::Pool;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::alloc::Alloc;
 use crate::attr::KernelCache;
@@ -111,6 +111,7 @@ pub(crate) struct Mounted {
     membership: Arc<Membership>,
     /// Hints that come by the store of the locks.
     hints: Mutex<Option<HintWatch>>,
+    recoverer: Arc<Recoverer>,
     housekeeper: Mutex<Option<Housekeeper>>,
     pub upkeep: Upkeep,
     pub rebalance: crate::reshape::rebalance::Switch,
@@ -181,6 +182,7 @@ impl Mounted {
             nodes: nodes.clone(),
             join: join.clone(),
             cluster: Mutex::default(),
+            leaving: RwLock::default(),
         });
         let joined = Membership::join(nodes, join, recoverer.clone());
         let membership = joined.inspect_err(|_| {
@@ -196,6 +198,7 @@ impl Mounted {
                 // Others may have changed the pool before they could see this node.
                 volume.pool.follow()?;
             }
+            volume.pool.heal_labels()?;
             let whole = volume.pool.attach(membership.me().slot.get())?;
             if whole.records + whole.regions > 0 {
                 tracing::warn!(?whole, "made whole what was being written when this node ended");
@@ -208,7 +211,7 @@ impl Mounted {
                 let upkeep = Upkeep::start(&core.volume.pool, core.volume.geo, turn(&membership));
                 let rebalance = crate::reshape::rebalance::Switch::default();
                 let hints = Mutex::new(watch_hints(&core.volume, &membership));
-                Ok(Self { core, membership, hints, housekeeper, upkeep, rebalance })
+                Ok(Self { core, membership, hints, recoverer, housekeeper, upkeep, rebalance })
             }
             Err(e) => {
                 // The slot counts as dead: whatever was begun is replayed by the next to mount.
@@ -287,7 +290,7 @@ impl Mounted {
 
     /// Leaves. See [`crate::Fs::unmount`].
     pub fn unmount(&self) -> Result<()> {
-        self.rebalance.stop();
+        self.rebalance.close();
         self.upkeep.stop();
         drop(self.hints.lock().take());
         if let Some(housekeeper) = self.housekeeper.lock().take() {
@@ -314,8 +317,11 @@ impl Mounted {
             Err(e) if e.is_lost_lock() => tracing::warn!("left for later: {e}"),
             done => done?,
         }
+        // Recoveries need locks, and then a log.
+        self.recoverer.only_replay();
         core.locks.shutdown()?;
         core.meta.close()?;
+        self.membership.end_errands();
         core.volume.pool.detach()?;
         if let Some(cluster) = &core.cluster {
             cluster.leave()?;

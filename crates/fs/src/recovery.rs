@@ -11,8 +11,7 @@ use braid_format::meta::MetaKind;
 use braid_format::node::{DamagedPart, SlotDamage};
 use braid_format::{BlockNo, LockNo, NodeId};
 use braid_lock::{JoinOptions, Me, Mode, NodeStore, NotRecovered, Recover};
-use braid_pool::Pool;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
@@ -20,8 +19,8 @@ use crate::make::area_kind;
 use crate::mount::ToCore;
 use crate::volume::Volume;
 
-/// Recovers dead nodes. While this node itself is still joining there is no journal of its own
-/// to move the dead node's windows with: then only its journal is replayed, and whoever takes
+/// Recovers dead nodes. While this node itself is still joining, or is leaving, there is no journal of
+/// its own to move the dead node's windows with: then only its journal is replayed, and whoever takes
 /// the slot inherits windows, free log and orphans as they stand.
 pub(crate) struct Recoverer {
     pub volume: Arc<Volume>,
@@ -29,17 +28,25 @@ pub(crate) struct Recoverer {
     pub nodes: Arc<dyn NodeStore>,
     pub join: JoinOptions,
     pub cluster: Mutex<Option<Arc<Cluster>>>,
+    /// This node leaves: as while it is joining. Held for reading while a node is recovered.
+    pub leaving: RwLock<bool>,
 }
 
 impl Recover for Recoverer {
     fn recover(&self, dead: Me, by: Me) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
+        let leaving = self.leaving.read();
         let cluster = self.cluster(by).map_err(|e| NotRecovered::Failed(e.into()))?;
         let pool_error = |e: braid_pool::PoolError| NotRecovered::Failed(Error::from(e).into());
         // What follows writes: if this node has no redundancy log yet, the dead node's serves.
         let attached = volume.pool.is_attached();
-        let log = if attached { Pool::recover_log } else { Pool::attach };
-        let make_whole = || log(&volume.pool, dead.slot.get());
+        let make_whole = || {
+            if attached {
+                return volume.pool.recover_log(dead.slot.get());
+            }
+            volume.pool.copy_anew()?;
+            volume.pool.attach(dead.slot.get())
+        };
         let whole = match &cluster {
             Some(cluster) => {
                 // It may have begun to change the pool.
@@ -52,7 +59,7 @@ impl Recover for Recoverer {
         if whole.records + whole.regions > 0 {
             tracing::warn!(node = %dead.slot, ?whole, "made whole what a dead node was writing");
         }
-        let done = self.replay(dead);
+        let done = self.replay(dead, *leaving);
         if !attached {
             volume.pool.detach().map_err(pool_error)?;
         }
@@ -82,8 +89,14 @@ impl Recoverer {
         Ok(cluster.clone())
     }
 
+    /// This node leaves: recoveries under way are waited for, and later ones leave what needs this
+    /// node's locks and journal to others.
+    pub fn only_replay(&self) {
+        *self.leaving.write() = true;
+    }
+
     /// The dead node's journal, and what else it had begun.
-    fn replay(&self, dead: Me) -> std::result::Result<(), NotRecovered> {
+    fn replay(&self, dead: Me, leaving: bool) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
         let replayed = crate::replay::replay(volume, dead.slot)
             .map_err(|e| not_recovered(volume, dead.slot, false, e))?;
@@ -91,7 +104,7 @@ impl Recoverer {
             tracing::warn!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
         }
         let late = |e| not_recovered(volume, dead.slot, true, e);
-        let core = self.core.get();
+        let core = self.core.get().filter(|_| !leaving);
         if let Some(core) = &core {
             core.membership.mark_replayed(dead);
         }

@@ -318,7 +318,7 @@ fn may_mend(volume: &Volume, dead: Life, block: BlockNo, image: &MetaHeader) -> 
             sector.fill(0);
             sector.iter_mut().zip(&record).for_each(|(to, from)| *to = *from);
         } else {
-            volume.pool.read(volume.slot_at(lock_at), &mut sector)?;
+            volume.pool.read_lock(volume.slot_at(lock_at), &mut sector)?;
         }
         match LockRecord::decode(&sector, owner) {
             Ok(record) if record.mode_of(dead) == Mode::Exclusive => break,

@@ -123,3 +123,41 @@ fn two_dead_nodes_are_recovered_though_each_has_what_the_log_of_the_other_names(
     all_end(writers);
     lives.unmount().unwrap();
 }
+
+/// A node that leaves while it recovers another ends that first: it needs locks, and a log.
+#[test]
+fn a_recovery_under_way_is_seen_through_before_a_node_leaves() {
+    let [dies, one] = nodes();
+    let taken = dies_with_a_stale_log(&dies, &one);
+    dies.core().withdraw(&Error::NotPermitted);
+    let start = Instant::now();
+    while !is_recovering(&one) {
+        assert!(start.elapsed() < Duration::from_mins(1), "nobody recovers it");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::scope(|s| {
+        let leaving = s.spawn(|| one.unmount());
+        std::thread::sleep(Duration::from_millis(500));
+        let waited = !leaving.is_finished();
+        drop(taken);
+        leaving.join().unwrap().unwrap();
+        assert!(waited, "it left in the middle");
+    });
+    let pool = Pool::assemble(one.pool().devices()).unwrap();
+    let again = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
+    assert_eq!(again.mounted.others(), 0, "the dead node is not recovered");
+    again.unmount().unwrap();
+}
+
+#[test]
+fn one_node_at_a_time_rebalances() {
+    let [one, other] = nodes();
+    let lock = one.core().volume.named(RawSuperblock::NAMED_REBALANCE);
+    let moving = one.core().guard(lock, Mode::Exclusive, Local::Exclusive).unwrap();
+    assert!(matches!(other.rebalance(), Err(Error::WouldBlock)));
+    drop(moving);
+    assert!(other.rebalance().unwrap().finished);
+    assert!(one.rebalance().unwrap().finished);
+    one.unmount().unwrap();
+    other.unmount().unwrap();
+}

@@ -461,3 +461,38 @@ fn every_geometry_replays() {
         }
     }
 }
+
+/// Compare-and-writes go to the first copy of a mirror first: what another says may be older.
+#[test]
+fn whose_a_damaged_block_is_says_the_copy_that_decides() {
+    use braid_pool::device::{Device, MemoryDevice};
+    let disks = [0, 1].map(|i| MemoryDevice::new(&format!("m{i}"), Bytes(192 << 20), Bytes(512)));
+    let options = braid_pool::CreateOptions {
+        redundancy: braid_pool::layout::Redundancy::Mirror(2),
+        ..braid_pool::CreateOptions::new("mirror")
+    };
+    let devices = disks.iter().map(|d| d.clone() as std::sync::Arc<dyn Device>).collect();
+    let pool = braid_pool::Pool::create(devices, &options).unwrap();
+    crate::make::make(&pool, &crate::make::MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let volume = Volume::open(pool.clone()).unwrap();
+    let dead = Life { slot: NODE, incarnation: Incarnation(1) };
+    let len = volume.geo.lock_sector.to_usize();
+    // All over the places where reads turn from one copy to the other.
+    let first = volume.rgrp(0).get() + 16 * volume.geo.slot_blocks();
+    for n in 0..128 {
+        let block = BlockNo(first + n * 16 * volume.geo.slot_blocks());
+        let lock = LockNo::from(block);
+        let at = volume.slot_at(block);
+        let mut sector = AlignedBuf::zeroed(len);
+        LockRecord::born(lock, dead, 7).encode(&mut sector);
+        pool.write(at, &sector).unwrap();
+        let (member, place) = pool.locate(at).unwrap();
+        assert_eq!(member.index.0, 0);
+        LockRecord::unlocked(lock, 6).encode(&mut sector);
+        disks[1].write(place, &sector).unwrap();
+        let mut image: MetaHeader = zerocopy::FromZeros::new_zeroed();
+        image.owner.set(lock.get());
+        volume.pool.write(volume.body_at(block), &AlignedBuf::zeroed(len)).unwrap();
+        assert!(may_mend(&volume, dead, block, &image).unwrap(), "block {block}");
+    }
+}

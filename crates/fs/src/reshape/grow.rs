@@ -69,13 +69,9 @@ pub(crate) fn catch_up(core: &Arc<Core>, alone: bool) -> Result<()> {
             // Whoever added to it may have died before it told those who are here.
             core.volume.pool.renew_epoch()?;
         }
-        return Ok(());
+        return keep_copy(core);
     }
-    let guard = core.guard(LIVE, Mode::Exclusive, Local::Exclusive)?;
-    if core.volume.groups.added() > 0 {
-        copy(&core.volume)?;
-    }
-    drop(guard);
+    keep_copy(core)?;
     match pending(&core.volume, &core.volume.pool.info()) {
         Ok(all) if all.is_empty() => Ok(()),
         Ok(_) => {
@@ -88,6 +84,17 @@ pub(crate) fn catch_up(core: &Arc<Core>, alone: bool) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Whoever added to the file system may have died before its superblock's copy said so.
+fn keep_copy(core: &Core) -> Result<()> {
+    if core.volume.groups.added() == 0 || same_copy(&core.volume)? {
+        return Ok(());
+    }
+    let guard = core.guard(LIVE, Mode::Exclusive, Local::Exclusive)?;
+    copy(&core.volume)?;
+    drop(guard);
+    Ok(())
 }
 
 fn add(core: &Core, addition: &Addition) -> Result<()> {
@@ -123,17 +130,25 @@ fn add(core: &Core, addition: &Addition) -> Result<()> {
     volume.refresh().map(drop)
 }
 
+/// What of a superblock's body its copy says too.
+fn content(body: &AlignedBuf) -> Option<Vec<u8>> {
+    let len = RawLockStore::AT + size_of::<RawLockStore>();
+    body.get(MetaHeader::LEN..len).map(<[u8]>::to_vec)
+}
+
+fn same_copy(volume: &Volume) -> Result<bool> {
+    let (body, ..) = volume.read_body(HERE)?;
+    let copy = volume.read_body(volume.copy());
+    Ok(copy.is_ok_and(|(copy, ..)| content(&copy) == content(&body)))
+}
+
 /// Makes the copy of the superblock say what the first does, if it does not.
 fn copy(volume: &Volume) -> Result<()> {
-    let (mut body, mut header, _) = volume.read_body(HERE)?;
-    let place = volume.copy();
-    let len = RawLockStore::AT + size_of::<RawLockStore>();
-    let content = |body: &AlignedBuf| body.get(MetaHeader::LEN..len).map(<[u8]>::to_vec);
-    if let Ok((old, ..)) = volume.read_body(place)
-        && content(&old) == content(&body)
-    {
+    if same_copy(volume)? {
         return Ok(());
     }
+    let (mut body, mut header, _) = volume.read_body(HERE)?;
+    let place = volume.copy();
     header.block.set(place.get());
     let _ = header.write_to_prefix(&mut body);
     MetaHeader::seal(&mut body);

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
+use braid_format::superblock::RawSuperblock;
+use braid_lock::{Guard, Local, Mode};
+use parking_lot::{Condvar, Mutex};
 
 use crate::core::Core;
 use crate::data::relocate::{Places, relocate};
@@ -24,17 +27,63 @@ const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
 const S_IFDIR: u32 = 0o040_000;
 
+/// So long it is waited for another node to let the lock go that it may still have of an earlier time.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// One at a time, and how to end it.
 #[derive(Debug, Default)]
 pub(crate) struct Switch {
-    running: AtomicBool,
+    state: Mutex<State>,
+    ended: Condvar,
     stop: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: bool,
+    /// The node is leaving.
+    closed: bool,
+}
+
+/// One that is under way.
+struct Running<'a>(&'a Switch);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().running = false;
+        self.0.ended.notify_all();
+    }
 }
 
 impl Switch {
     /// Ends what is under way, soon.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+    }
+
+    /// Ends what is under way, and waits for that; no other begins.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        self.stop();
+        while state.running {
+            self.ended.wait(&mut state);
+        }
+    }
+
+    #[cfg(test)]
+    pub fn is_running(&self) -> bool {
+        self.state.lock().running
+    }
+
+    fn begin(&self) -> Result<Running<'_>> {
+        let mut state = self.state.lock();
+        if state.running || state.closed {
+            return Err(Error::WouldBlock);
+        }
+        state.running = true;
+        self.stop.store(false, Ordering::Release);
+        Ok(Running(self))
     }
 }
 
@@ -132,18 +181,16 @@ impl Fs {
     /// full, but for a few percent. Files may be in use. [`Fs::stop_rebalance`] ends it.
     ///
     /// # Errors
-    /// Another is under way ([`Error::WouldBlock`]); those of reading and writing.
+    /// Another is under way, here or on another node ([`Error::WouldBlock`]); those of reading and
+    /// writing.
     pub fn rebalance(&self) -> Result<Rebalanced> {
         let (core, switch) = (self.core(), &self.mounted.rebalance);
         if core.options.read_only {
             return Err(Error::ReadOnly);
         }
-        if switch.running.swap(true, Ordering::AcqRel) {
-            return Err(Error::WouldBlock);
-        }
-        switch.stop.store(false, Ordering::Release);
+        let _running = switch.begin()?;
+        let _alone = alone(core)?;
         let done = self.spread(core, switch);
-        switch.running.store(false, Ordering::Release);
         core.watch(done)
     }
 
@@ -192,6 +239,17 @@ impl Fs {
             done => done.map(|()| all),
         }
     }
+}
+
+/// No other node moves file data while this is held: two would each make up for what the other has
+/// left, and more.
+fn alone(core: &Arc<Core>) -> Result<Guard> {
+    core.check_alive()?;
+    let begin = Instant::now();
+    let in_vain = || begin.elapsed() > PATIENCE;
+    let lock = core.volume.named(RawSuperblock::NAMED_REBALANCE);
+    let guard = core.locks.acquire_unless(lock, Mode::Exclusive, Local::Exclusive, &in_vain)?;
+    guard.ok_or(Error::WouldBlock)
 }
 
 /// Moves what of a file is to go; blocks moved.

@@ -28,6 +28,8 @@ use crate::{Me, Mode};
 const BEATS_MISSED_MAX: u32 = 20;
 /// A slot is read again when its life matters and the last look is older than this.
 const SLOT_STALE: Duration = Duration::from_millis(20);
+/// Name of the watcher's thread.
+const WATCHER: &str = "watcher";
 /// A wish that stands for so many beats is looked at even by nodes that know nothing of the lock:
 /// a late write may have made one of them a holder without its knowledge.
 const STUBBORN_BEATS: u32 = 8;
@@ -63,6 +65,8 @@ struct Inner {
     watcher: Mutex<Option<Sender<Option<WatchEvent>>>>,
     /// What the watcher has started.
     errands: Mutex<Vec<JoinHandle<()>>>,
+    /// One of these follows a change of the pool.
+    following: AtomicBool,
     /// Dead lives that this node is recovering and whose journals it has replayed: their holds
     /// count for nothing here, although their slots are not free yet.
     replayed: RwLock<Vec<Me>>,
@@ -110,6 +114,7 @@ impl Membership {
             hurry: AtomicBool::new(false),
             watcher: Mutex::new(None),
             errands: Mutex::default(),
+            following: AtomicBool::new(false),
             replayed: RwLock::default(),
             store,
         });
@@ -145,7 +150,7 @@ impl Membership {
         let (sender, receiver) = mpsc::channel();
         *self.inner.watcher.lock() = Some(sender);
         let inner = self.inner.clone();
-        self.spawn("watcher", move || inner.watch(&receiver))?;
+        self.spawn(WATCHER, move || inner.watch(&receiver))?;
         let inner = self.inner.clone();
         self.spawn("hints", move || inner.receive_hints())
     }
@@ -223,6 +228,21 @@ impl Membership {
             })
             .collect()
     }
+    /// Ends the watcher and what it has started: on return this node recovers nobody, and recovers
+    /// nobody any more. Its heartbeat goes on, and follows changes of the pool.
+    pub fn end_errands(&self) {
+        let watcher = self.inner.watcher.lock().take();
+        if let Some(watcher) = watcher {
+            let _ = watcher.send(None);
+        }
+        let is_watcher = |t: &JoinHandle<()>| t.thread().name() == Some(WATCHER);
+        let mut threads = self.threads.lock();
+        let (ends, goes_on) = std::mem::take(&mut *threads).into_iter().partition(is_watcher);
+        *threads = goes_on;
+        drop(threads);
+        join_all(ends);
+        join_all(std::mem::take(&mut *self.inner.errands.lock()));
+    }
     /// Frees the slot and ends the threads. Call after the manager was shut down cleanly.
     ///
     /// # Errors
@@ -255,18 +275,20 @@ impl Membership {
             let _ = watcher.send(None);
         }
         self.inner.socket.close();
-        let here = std::thread::current().id();
         let threads = std::mem::take(&mut *self.threads.lock());
         // The watcher first, then what it has started.
-        let join = |threads: Vec<JoinHandle<()>>| {
-            for thread in threads {
-                if thread.thread().id() != here && thread.join().is_err() {
-                    tracing::error!("a membership thread panicked");
-                }
-            }
-        };
-        join(threads);
-        join(std::mem::take(&mut *self.inner.errands.lock()));
+        join_all(threads);
+        join_all(std::mem::take(&mut *self.inner.errands.lock()));
+    }
+}
+
+/// Waits for threads; not for the one that calls.
+fn join_all(threads: Vec<JoinHandle<()>>) {
+    let here = std::thread::current().id();
+    for thread in threads {
+        if thread.thread().id() != here && thread.join().is_err() {
+            tracing::error!("a membership thread panicked");
+        }
     }
 }
 
@@ -579,9 +601,7 @@ impl Inner {
         };
         match std::thread::Builder::new().name(name.to_owned()).spawn(run) {
             Ok(thread) => {
-                let mut errands = self.errands.lock();
-                errands.retain(|e| !e.is_finished());
-                errands.push(thread);
+                self.keep(thread);
                 None
             }
             Err(e) => {
@@ -605,17 +625,39 @@ impl Inner {
         written
     }
 
-    /// Another node may have changed the pool.
-    fn heed_epoch(&self) {
+    /// Another node may have changed the pool. Whoever follows waits for the requests under way: not
+    /// the watcher, which others may need the eyes of.
+    fn heed_epoch(self: &Arc<Self>) {
         let mine = self.store.epoch();
         let other = {
             let (slots, beats) = (self.slots.read(), self.beats.lock());
             let mut lives = slots.iter().filter(|s| s.record.state != SlotState::Free);
             lives.any(|s| beats.get(&s.record.life.slot).is_some_and(|b| tag_of(&b.0) != mine))
         };
-        if other && let Err(e) = self.store.follow() {
-            self.withdraw(&format!("it cannot follow a change of the pool: {e}"));
+        if !other || self.following.swap(true, Ordering::AcqRel) {
+            return;
         }
+        let this = self.clone();
+        let run = move || {
+            if let Err(e) = this.store.follow() {
+                this.withdraw(&format!("it cannot follow a change of the pool: {e}"));
+            }
+            this.following.store(false, Ordering::Release);
+        };
+        match std::thread::Builder::new().name("epoch".to_owned()).spawn(run) {
+            Ok(thread) => self.keep(thread),
+            Err(e) => {
+                self.following.store(false, Ordering::Release);
+                tracing::error!("cannot start a thread: {e}");
+            }
+        }
+    }
+
+    /// Keeps an errand, to be waited for at the end.
+    fn keep(&self, errand: JoinHandle<()>) {
+        let mut errands = self.errands.lock();
+        errands.retain(|e| !e.is_finished());
+        errands.push(errand);
     }
 
     fn heed_wishes(&self, stubborn: &mut HashMap<(Me, LockNo), (u32, u64)>) {

@@ -3,11 +3,13 @@ use std::time::Instant;
 
 use braid_format::node::{DamagedPart, SlotRecord};
 use braid_format::{BlockNo, BlockSize, Bytes};
+use braid_pool::EpochTag;
 use parking_lot::Mutex;
 
 use super::*;
+use crate::error::StoreError;
 use crate::glock::{DemoteFailed, Demoted, GlockOps, Local, LockManager, ManagerOptions};
-use crate::store::MemoryStore;
+use crate::store::{CawOutcome, MemoryStore, Sector};
 use crate::{LockError, Mode};
 
 #[derive(Default)]
@@ -356,4 +358,89 @@ fn pool_areas_hold_slots_and_beats() {
     let beats = nodes.read_heartbeats().unwrap();
     assert_eq!(beats[3 * 512], 7);
     assert_eq!(beats.iter().filter(|b| **b != 0).count(), 512);
+}
+
+/// Areas of a pool whose epoch another node has changed; who follows takes long.
+struct Changed {
+    nodes: MemoryNodes,
+    /// Waited for by who follows.
+    slow: Mutex<()>,
+    followed: std::sync::atomic::AtomicU32,
+}
+impl NodeStore for Changed {
+    fn slots(&self) -> u16 {
+        self.nodes.slots()
+    }
+    fn sector_len(&self) -> usize {
+        self.nodes.sector_len()
+    }
+    fn fs_uuid(&self) -> uuid::Uuid {
+        self.nodes.fs_uuid()
+    }
+    fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
+        self.nodes.read_slots()
+    }
+    fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
+        self.nodes.read_slot(slot)
+    }
+    fn compare_and_write_slot(
+        &self,
+        slot: NodeId,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, StoreError> {
+        self.nodes.compare_and_write_slot(slot, expected, new)
+    }
+    fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {
+        self.nodes.read_heartbeats()
+    }
+    fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
+        self.nodes.write_heartbeat(slot, bytes)
+    }
+    fn epoch(&self) -> EpochTag {
+        EpochTag { epoch: 7, change: 7 }
+    }
+    fn follow(&self) -> Result<bool, StoreError> {
+        self.followed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        drop(self.slow.lock());
+        Ok(false)
+    }
+    fn flush(&self) -> Result<(), StoreError> {
+        self.nodes.flush()
+    }
+    fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
+        self.nodes.lock_life(slot)
+    }
+    fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
+        self.nodes.life_locked(slot)
+    }
+}
+
+/// Who follows a change waits for requests that may take long: the dead are seen all the same.
+#[test]
+fn a_node_that_waits_to_follow_a_change_still_watches_the_others() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    let a = node(&all, &locks);
+    let nodes = all.process();
+    let slow = Mutex::new(());
+    let store = Arc::new(Changed { nodes, slow, followed: Default::default() });
+    let log = Arc::new(Log::default());
+    let member = Membership::join(store.clone(), options(), log.clone()).unwrap();
+    let manager = LockManager::new(
+        member.me(),
+        Arc::new(locks.clone()),
+        member.clone(),
+        Arc::new(Plain),
+        ManagerOptions::default(),
+    )
+    .unwrap();
+    let before = store.followed.load(std::sync::atomic::Ordering::Relaxed);
+    let held = store.slow.lock();
+    member.attach(&manager).unwrap();
+    until("it follows", || store.followed.load(std::sync::atomic::Ordering::Relaxed) > before);
+    a.kill();
+    until("the dead one is recovered", || !log.recovered.lock().is_empty());
+    drop(held);
+    member.end_errands();
+    member.leave().unwrap();
 }

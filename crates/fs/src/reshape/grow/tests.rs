@@ -9,7 +9,10 @@ use braid_pool::{AddOptions, CreateOptions, Pool};
 
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
+use crate::volume::Volume;
 use crate::{Cred, Fs, MountOptions, NoKernelCache};
+
+use super::same_copy;
 
 const MIB: u64 = 1 << 20;
 const PIECE: usize = 1 << 20;
@@ -284,4 +287,70 @@ fn power_may_be_cut_while_files_move() {
             break;
         }
     }
+}
+
+/// An epoch and a growth, each on a thread of its own, read of the same region.
+#[test]
+fn what_two_threads_learn_at_once_is_there_once() {
+    let none = FaultPlan::default();
+    let pool = made(all(&disks("old", &[64], &none)), &CreateOptions::new("p"));
+    let before: Vec<_> = (0..64).map(|_| Volume::open(pool.clone()).unwrap()).collect();
+    let fs = mount(pool.clone());
+    fs.add_devices(&all(&disks("new", &[64], &none)), &AddOptions::default()).unwrap();
+    for volume in before {
+        let begin = std::sync::Barrier::new(4);
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    begin.wait();
+                    volume.refresh().unwrap();
+                });
+            }
+        });
+        assert_eq!(volume.groups.added(), 1);
+        assert_eq!(volume.total_blocks(), fs.core().volume.total_blocks());
+    }
+    fs.unmount().unwrap();
+}
+
+/// Whoever added to the file system died before its superblock's copy said so; others are there.
+#[test]
+fn the_copy_of_the_superblock_is_made_to_follow_beside_others() {
+    let disks = disks("old", &[96, 96], &FaultPlan::default());
+    let pool = Pool::create(all(&disks), &CreateOptions::new("p")).unwrap();
+    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let one = mount(Pool::assemble(all(&disks)).unwrap());
+    let volume = one.core().volume.clone();
+    let (at, mut old) = (volume.body_at(volume.copy()), AlignedBuf::zeroed(volume.geo.body_len()));
+    volume.pool.read(at, &mut old).unwrap();
+    let more = self::disks("new", &[96], &FaultPlan::default());
+    one.add_devices(&all(&more), &AddOptions::default()).unwrap();
+    assert!(same_copy(&volume).unwrap());
+    volume.pool.write(at, &old).unwrap();
+    assert!(!same_copy(&volume).unwrap());
+    let found = Pool::assemble(all(&disks).into_iter().chain(all(&more)).collect()).unwrap();
+    let other = mount(found);
+    assert!(same_copy(&volume).unwrap());
+    other.unmount().unwrap();
+    one.unmount().unwrap();
+}
+
+#[test]
+fn a_node_that_leaves_waits_for_its_rebalancing() {
+    let none = FaultPlan::default();
+    let pool = made(all(&disks("old", &[96], &none)), &CreateOptions::new("p"));
+    let fs = mount(pool);
+    let mib = write(&fs, "long", 70);
+    fs.add_devices(&all(&disks("new", &[96], &none)), &AddOptions::default()).unwrap();
+    std::thread::scope(|s| {
+        let moving = s.spawn(|| fs.rebalance());
+        while !fs.mounted.rebalance.is_running() && !moving.is_finished() {
+            std::thread::yield_now();
+        }
+        fs.unmount().unwrap();
+        assert!(!fs.mounted.rebalance.is_running(), "it goes on after the node has left");
+        moving.join().unwrap().unwrap();
+    });
+    assert!(mib > 60);
+    assert!(matches!(fs.rebalance(), Err(crate::Error::WouldBlock)));
 }
