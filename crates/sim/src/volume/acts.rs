@@ -11,7 +11,7 @@ use braid_pool::{AddOptions, Destination, Pool, PoolError, PoolRequest, Progress
 use super::model::{SECTOR, content, value_of};
 use super::node::{Port, Wire};
 use super::shape::{Shape, size_of};
-use super::verify::{LOCKS, compare, lock_area, scrub, verify};
+use super::verify::{LOCKS, compare, degraded_parity, lock_area, scrub, verify};
 use super::world::World;
 
 const SECTOR_BYTES: u64 = SECTOR as u64;
@@ -159,7 +159,16 @@ impl Node {
                     state.model.acknowledge(*at, *len, *value);
                     state.report.writes += 1;
                 }
-                Err(error) => self.check("write", &error),
+                Err(error) => {
+                    let mut state = self.world.state();
+                    for s in *at..at + len {
+                        if degraded_parity(&state, &self.pool, s * SECTOR_BYTES) {
+                            state.model.loosen(s);
+                        }
+                    }
+                    drop(state);
+                    self.check("write", &error);
+                }
             }
             let end = at + len;
             self.world.state().busy.retain(|b| *b != (self.me, *at, end));

@@ -47,6 +47,8 @@ struct Sector {
     stable: Vec<Value>,
     /// What was written since, in order.
     fresh: Vec<Entry>,
+    /// It may hold anything: see [`Model::loosen`].
+    loose: bool,
 }
 
 impl Sector {
@@ -82,7 +84,7 @@ impl Model {
             let sector = self
                 .sectors
                 .entry(s)
-                .or_insert_with(|| Sector { stable: vec![0], fresh: Vec::new() });
+                .or_insert_with(|| Sector { stable: vec![0], ..Sector::default() });
             sector.fresh.push(Entry { value, began, acknowledged: None });
         }
     }
@@ -100,6 +102,7 @@ impl Model {
         for (_, sector) in self.sectors.range_mut(at..at + len) {
             for e in sector.fresh.iter_mut().filter(|e| e.value == value) {
                 e.acknowledged = Some(now);
+                sector.loose = false;
             }
         }
     }
@@ -126,6 +129,21 @@ impl Model {
             .map_or(value == 0, |s| s.during(from, self.clock).contains(&value))
     }
 
+    /// A write of it did not end well in a row of parity of which a member was away: what that member
+    /// would have is then computed from a row that is new in part, and may be anything, also when a
+    /// device is filled with it later. (Nothing else than the bytes of that write: a partial row is in the
+    /// redo log before.)
+    pub fn loosen(&mut self, sector: u64) {
+        if let Some(s) = self.sectors.get_mut(&sector) {
+            s.loose = true;
+        }
+    }
+
+    /// Whether it may hold anything.
+    pub fn is_loose(&self, sector: u64) -> bool {
+        self.sectors.get(&sector).is_some_and(|s| s.loose)
+    }
+
     /// Whether a write of it has not ended well.
     pub fn is_open(&self, sector: u64) -> bool {
         let open = |s: &Sector| s.fresh.iter().any(|e| e.acknowledged.is_none());
@@ -147,7 +165,7 @@ impl Model {
     /// It holds `value`, for good.
     pub fn settle(&mut self, sector: u64, value: Value) {
         if let Some(s) = self.sectors.get_mut(&sector) {
-            *s = Sector { stable: vec![value], fresh: Vec::new() };
+            *s = Sector { stable: vec![value], ..Sector::default() };
         }
     }
 

@@ -16,7 +16,7 @@ const RUN: u64 = 2048;
 pub(super) const LOCKS: u64 = 16 << 10;
 
 /// Whether a byte stands on a parity group that is not whole, known or not.
-fn degraded_parity(state: &State, pool: &Pool, at: u64) -> bool {
+pub(super) fn degraded_parity(state: &State, pool: &Pool, at: u64) -> bool {
     let (info, suspects) = (pool.info(), state.suspects());
     let map = pool.map();
     let Some(piece) = map.pieces(ByteOffset(at), Bytes(1)).next() else { return false };
@@ -55,8 +55,11 @@ pub(super) fn compare(state: &mut State, pool: &Pool, at: u64, bytes: &[u8], fro
         if state.model.may_read(sector, value, from) {
             continue;
         }
-        // A write that has not ended, of a row without a member: neither old nor new.
-        if state.model.is_open(sector) && degraded_parity(state, pool, sector * SECTOR_BYTES) {
+        // A write under way, of a row without a member: neither old nor new. What it leaves there
+        // when it never ends is loose.
+        let under_way =
+            state.model.is_open(sector) && degraded_parity(state, pool, sector * SECTOR_BYTES);
+        if under_way || state.model.is_loose(sector) {
             continue;
         }
         let said = state.model.say(sector);
@@ -87,7 +90,9 @@ pub(super) fn verify(world: &Arc<World>, me: usize, pool: &Pool, crash: bool) {
             (at..).zip(bytes.chunks(SECTOR)).map(|(s, b)| value_of(s, b)).collect();
         for (sector, value) in (at..).zip(whole) {
             let loose = || {
-                state.model.is_fresh(sector) && degraded_parity(&state, pool, sector * SECTOR_BYTES)
+                let fresh = state.model.is_fresh(sector)
+                    && degraded_parity(&state, pool, sector * SECTOR_BYTES);
+                fresh || state.model.is_loose(sector)
             };
             if !state.model.may_survive(sector, value) && !loose() {
                 let said = state.model.say(sector);
@@ -108,7 +113,10 @@ impl Oracle for Knows<'_> {
         let from = state.model.now();
         let first = at.0 / SECTOR_BYTES;
         let mut sectors = (first..).zip(bytes.chunks(SECTOR));
-        Some(sectors.all(|(s, b)| state.model.may_read(s, value_of(s, b), from)))
+        let good = |s: u64, b: &[u8]| {
+            state.model.is_loose(s) || state.model.may_read(s, value_of(s, b), from)
+        };
+        Some(sectors.all(|(s, b)| good(s, b)))
     }
 }
 
