@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
+use crate::modes::{self, How};
+use crate::report::{Gate, Report};
+
 /// Measure what storage does, layer by layer.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -18,14 +21,24 @@ enum Mode {
     Ladder(Common),
     /// Buffered streams against XFS on one loop device: cold read, write with fsync
     Buffered(Common),
-    /// Creating, looking up and removing empty files against XFS
-    Meta(Common),
     /// Resident memory of a mount's process that holds many inodes and streams a large file
     Memory(Common),
+    Meta(modes::meta::Args),
+    Surface(modes::surface::Args),
+    Sweep(modes::sweep::Args),
+    Stripe(modes::stripe::Args),
+    FirstWrite(modes::first_write::Args),
+    Curve(modes::curve::Args),
+    Stream(modes::stream::Args),
+    Verify(modes::verify::Args),
+    Copy(modes::copy::Args),
+    Share(modes::share::Args),
+    Scale(modes::scale::Args),
+    Report(crate::report::write::Args),
 }
 
-/// What all modes have.
-#[derive(Debug, Clone, clap::Args)]
+/// What all modes have that make their own rig.
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub struct Common {
     /// Where the backing files are made (a RAM file system: the layers' own cost; a disk: the disk)
     #[arg(long, default_value = "/dev/shm")]
@@ -34,7 +47,7 @@ pub struct Common {
     #[arg(long, default_value_t = 4)]
     pub members: usize,
     /// Bytes moved per phase, over all streams
-    #[arg(long, default_value = "2G", value_parser = braid_size)]
+    #[arg(long, default_value = "2G", value_parser = size)]
     pub size: u64,
     /// Streams (threads, each with its own file)
     #[arg(long, default_value_t = 4)]
@@ -43,7 +56,7 @@ pub struct Common {
     #[arg(long, default_value_t = 5)]
     pub repeats: usize,
     /// Limit each device to this many bytes per second (loop devices, cgroup v1, root)
-    #[arg(long, value_name = "RATE", value_parser = braid_size)]
+    #[arg(long, value_name = "RATE", value_parser = size)]
     pub throttle: Option<u64>,
     /// Put a loop device over each file (`--throttle` does so anyway): what a block device costs
     #[arg(long = "loop")]
@@ -51,15 +64,18 @@ pub struct Common {
     /// Options of the mount (for `memory`), e.g. memory=256M
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     pub mount_options: Option<String>,
-    /// Files (for `meta` and `memory`)
+    /// Files (for `memory`)
     #[arg(long, default_value_t = 20_000)]
     pub files: usize,
     /// Machine-readable, all samples
     #[arg(long)]
     pub json: bool,
-    /// Exit with an error when a ratio's median is below this
-    #[arg(long, value_name = "RATIO")]
-    pub accept: Option<f64>,
+    /// Write the result to this file, whatever happens
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Exit with an error when a ratio's median is below this; WORD=RATIO for rows with that word
+    #[arg(long, value_name = "[WORD=]RATIO")]
+    pub(crate) accept: Vec<Gate>,
 }
 
 impl Common {
@@ -75,6 +91,20 @@ impl Common {
         );
         Ok(())
     }
+    /// As many rounds as repeats, and what becomes of the result.
+    fn how(&self) -> How {
+        How {
+            repeats: self.repeats,
+            least: self.repeats,
+            budget: 1e9,
+            width: f64::MIN_POSITIVE,
+            look: 0,
+            accept: self.accept.clone(),
+            json: self.json,
+            out: self.out.clone(),
+            force_destroy: false,
+        }
+    }
 }
 
 /// Of a pool.
@@ -82,18 +112,40 @@ const MEMBERS_MAX: usize = 256;
 /// More threads than any machine gains from.
 const STREAMS_MAX: usize = 1024;
 
-/// Sizes as on the rest of the command line.
-fn braid_size(text: &str) -> Result<u64, String> {
+/// Sizes as on the rest of the command line: `4K`, `1MiB`, `2G`, bytes.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, suffix) = text.split_at(digits);
     let shift = match suffix.trim_end_matches("iB").trim_end_matches('B') {
         "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        "T" | "t" => 40,
         _ => return Err(format!("'{text}' is not a size")),
     };
-    number.parse::<u64>().map(|n| n << shift).map_err(|e| format!("'{text}': {e}"))
+    let n = number.parse::<u64>().map_err(|e| format!("'{text}': {e}"))?;
+    n.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
+}
+
+/// A list of sizes: `64K,1M`, none of them 0.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Sizes(Vec<u64>);
+impl std::str::FromStr for Sizes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = text.split(',').map(size).collect::<Result<Vec<_>, _>>()?;
+        if all.contains(&0) {
+            return Err(format!("'{text}': a size of 0"));
+        }
+        Ok(Self(all))
+    }
+}
+impl std::ops::Deref for Sizes {
+    type Target = [u64];
+    fn deref(&self) -> &[u64] {
+        &self.0
+    }
 }
 
 /// Runs it.
@@ -101,22 +153,51 @@ fn braid_size(text: &str) -> Result<u64, String> {
 /// # Errors
 /// Something could not be set up or measured, or `--accept` was not met.
 pub fn run(args: &Args) -> Result<()> {
-    let (Mode::Ladder(common) | Mode::Buffered(common) | Mode::Meta(common) | Mode::Memory(common)) =
-        &args.mode;
-    common.check()?;
-    let (report, base, unit) = match &args.mode {
-        Mode::Ladder(c) => (crate::ladder::run(c)?, "raw", "MB/s"),
-        Mode::Buffered(c) => (crate::buffered::run(c)?, "xfs", "MB/s"),
-        Mode::Meta(c) => (crate::meta::run(c)?, "xfs", "files/s"),
-        Mode::Memory(c) => (crate::memory::run(c)?, "", "MiB"),
-    };
-    if common.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        report.print(unit, base);
+    match &args.mode {
+        Mode::Ladder(c) => rigged(c, modes::ladder::run, "raw", "MB/s"),
+        Mode::Buffered(c) => rigged(c, modes::buffered::run, "xfs", "MB/s"),
+        Mode::Memory(c) => rigged(c, modes::memory::run, "", "MiB"),
+        Mode::Meta(a) => modes::meta::run(a),
+        Mode::Surface(a) => modes::surface::run(a),
+        Mode::Sweep(a) => modes::sweep::run(a),
+        Mode::Stripe(a) => modes::stripe::run(a),
+        Mode::FirstWrite(a) => modes::first_write::run(a),
+        Mode::Curve(a) => modes::curve::run(a),
+        Mode::Stream(a) => modes::stream::run(a),
+        Mode::Verify(a) => modes::verify::run(a),
+        Mode::Copy(a) => modes::copy::run(a),
+        Mode::Share(a) => modes::share::run(a),
+        Mode::Scale(a) => modes::scale::run(a),
+        Mode::Report(a) => crate::report::write::run(a),
     }
-    match common.accept {
-        Some(accept) => report.accept(base, accept),
-        None => Ok(()),
+}
+
+fn rigged(
+    common: &Common,
+    mode: impl Fn(&Common) -> Result<Report>,
+    base: &str,
+    unit: &str,
+) -> Result<()> {
+    common.check()?;
+    let mut report = mode(common)?.against(base, unit);
+    report.configuration = modes::configuration(common);
+    common.how().finish(report, Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Sizes, size};
+
+    #[test]
+    fn sizes_with_and_without_a_unit() {
+        for (text, bytes) in [("0", 0), ("4K", 4096), ("1MiB", 1 << 20), ("2G", 2 << 30), ("7", 7)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "K", "-1", "1.5M", "4X", "99999999999999999999", "16777216T"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+        assert_eq!(*"4K,1M".parse::<Sizes>().unwrap(), [4096, 1 << 20]);
+        assert!("4K,0".parse::<Sizes>().is_err() && "".parse::<Sizes>().is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! The `braid` command: one binary, one file per subcommand.
 //!
 //! Called as `mount.braid` (from mount(8) and /etc/fstab) it is `braid mount`, as `umount.braid`
-//! `braid unmount`.
+//! `braid unmount`; as `lmdd` or `xdd` it takes their command lines.
 
 #![forbid(unsafe_code)]
 
@@ -73,6 +73,10 @@ enum Command {
     Scrub(scrub::Args),
     Target(target::Args),
     Bench(braid_bench::cli::Args),
+    /// lmbench's lmdd: `braid lmdd of=F bs=4m move=500m direct=1`
+    Lmdd(braid_bench::front::Words),
+    /// xdd: `braid xdd -op read -target F -mbytes 256 -queuedepth 4`
+    Xdd(braid_bench::front::Words),
     Version(version::Args),
     #[command(hide = true)]
     Guard(guard::Args),
@@ -88,6 +92,12 @@ fn main() -> std::process::ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let args: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    if let Some(ended) = braid_bench::front::from_name(&args) {
+        return ended.unwrap_or_else(|e| {
+            eprintln!("{}", said(&e));
+            std::process::ExitCode::FAILURE
+        });
+    }
     let command = match helper::from_name(&args) {
         Ok(Some(Helper::Mount(args))) => Ok(Command::Mount(args)),
         Ok(Some(Helper::Unmount(args))) => Ok(Command::Unmount(args)),
@@ -138,6 +148,8 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Scrub(a) => scrub::run(&a),
         Command::Target(a) => target::run(&a),
         Command::Bench(a) => braid_bench::cli::run(&a).map(|()| std::process::ExitCode::SUCCESS),
+        Command::Lmdd(words) => braid_bench::front::lmdd(&words),
+        Command::Xdd(words) => braid_bench::front::xdd(&words),
         Command::Guard(args) => guard::run(&args),
         Command::Version(_) => {
             version::run();

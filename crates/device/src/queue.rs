@@ -124,6 +124,21 @@ impl IoQueue {
             OwnedOp::Read(buf) => (buf, false),
             OwnedOp::Write(buf) => (buf, true),
         };
+        self.enqueue(token, buf, write, parts);
+        self.reap(Wait::No);
+        Ok(())
+    }
+    /// Takes a request that need not be under way before the next [`IoQueue::complete`] or
+    /// [`IoQueue::submit`]: what is pushed together goes to the kernel in one system call.
+    pub fn push(&mut self, token: u64, device: Arc<dyn Device>, at: ByteOffset, op: OwnedOp) {
+        let (buf, write) = match op {
+            OwnedOp::Read(buf) => (buf, false),
+            OwnedOp::Write(buf) => (buf, true),
+        };
+        let len = Bytes::from(buf.len());
+        self.enqueue(token, buf, write, &[Part { device, at, len }]);
+    }
+    fn enqueue(&mut self, token: u64, buf: AlignedBuf, write: bool, parts: &[Part]) {
         let total: u64 = parts.iter().map(|p| p.len.get()).sum();
         assert_eq!(total, buf.len() as u64, "the parts' lengths add up to the buffer's");
         let mut list = self.lists.pop().unwrap_or_default();
@@ -146,8 +161,6 @@ impl IoQueue {
         };
         self.in_flight += 1;
         self.start(slot);
-        self.reap(Wait::No);
-        Ok(())
     }
     /// Starts the transfers of a request; parts on devices without a
     /// descriptor are done at once, those on modelled disks when they are due.
@@ -254,11 +267,8 @@ impl IoQueue {
     pub fn complete(&mut self) -> (u64, AlignedBuf, Result<(), DeviceError>) {
         assert!(self.in_flight != 0, "a request in flight");
         loop {
-            if let Some(mut request) = self.done.pop_front() {
-                self.in_flight -= 1;
-                request.parts.clear();
-                self.lists.push(request.parts);
-                return (request.token, request.buf, request.result);
+            if let Some(done) = self.completed() {
+                return done;
             }
             if !self.units.is_empty() {
                 self.reap(Wait::No);
@@ -270,6 +280,15 @@ impl IoQueue {
                 self.end_modelled();
             }
         }
+    }
+    /// The next of those that are known to be done, as [`IoQueue::complete`], which alone looks for
+    /// more.
+    pub fn completed(&mut self) -> Option<(u64, AlignedBuf, Result<(), DeviceError>)> {
+        let mut request = self.done.pop_front()?;
+        self.in_flight -= 1;
+        request.parts.clear();
+        self.lists.push(request.parts);
+        Some((request.token, request.buf, request.result))
     }
     /// Ends a transfer on a unit: one that is over, or else the oldest.
     fn end_unit(&mut self) {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_device::{
-    CawOutcome, Device, DeviceError, Direct, FileDevice, InUse, Op, OpenOptions, Request, run,
+    AlignedBuf, CawOutcome, Device, DeviceError, Direct, FileDevice, InUse, Op, OpenOptions,
+    Request, run,
 };
 use braid_format::{ByteOffset, Bytes};
 
@@ -166,4 +167,41 @@ fn a_file_truncated_under_its_user_fails_its_next_flush() {
     let refused = devices[1].write(ByteOffset(0), &[3; 4096]);
     assert!(matches!(refused, Err(DeviceError::Poisoned { .. })));
     assert!(matches!(devices[1].flush(), Err(DeviceError::Poisoned { .. })));
+}
+
+#[test]
+fn a_growing_file_has_no_end_for_writes_and_one_for_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new");
+    std::fs::write(&path, []).unwrap();
+    let options = OpenOptions { direct: Direct::No, growing: true, ..OpenOptions::default() };
+    let device = FileDevice::open(&path, options).unwrap();
+    // Any byte will do.
+    device.write(ByteOffset(1001), b"abc").unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 1004);
+    let mut back = [0; 3];
+    device.read(ByteOffset(1001), &mut back).unwrap();
+    assert_eq!(&back, b"abc");
+    assert!(device.read(ByteOffset(1002), &mut back).is_err());
+    device.flush().unwrap();
+    // Requests that were pushed together are all done, in whatever order.
+    let mut queue = braid_device::IoQueue::new(8).unwrap();
+    for n in 0..8_u64 {
+        let mut buf = AlignedBuf::zeroed(4096);
+        buf.fill(u8::try_from(n).unwrap());
+        queue.push(n, device.clone(), ByteOffset(n * 4096), braid_device::OwnedOp::Write(buf));
+    }
+    let mut seen = Vec::new();
+    while queue.in_flight() > 0 {
+        let mut done = Some(queue.complete());
+        while let Some((token, _, result)) = done {
+            result.unwrap();
+            seen.push(token);
+            done = queue.completed();
+        }
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..8).collect::<Vec<_>>());
+    let bytes = std::fs::read(&path).unwrap();
+    assert!(bytes.len() == 8 * 4096 && bytes.chunks(4096).zip(0..).all(|(c, n)| c[0] == n));
 }

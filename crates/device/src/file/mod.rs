@@ -54,6 +54,9 @@ pub struct OpenOptions {
     pub direct: Direct,
     /// Refuse a device that is in use, and keep others from opening it so.
     pub exclusive: bool,
+    /// A file's size is no limit: it may be empty, writes make it longer, and a read beyond its end
+    /// fails. Without direct I/O any byte will do, not only whole sectors.
+    pub growing: bool,
 }
 
 /// A file or block device. One request is one system call; a batch goes to the thread's ring.
@@ -67,6 +70,8 @@ pub struct FileDevice {
     /// A file in memory (tmpfs). The kernel serves such a file only by blocking, so a ring hands
     /// every transfer to a worker thread, which costs more than the copy: see `engine`.
     in_memory: bool,
+    /// Its size is no limit.
+    growing: bool,
     poisoned: AtomicBool,
     /// A SCSI disk that compares and writes, or reserves, itself.
     disk: Option<ScsiDisk>,
@@ -247,7 +252,7 @@ impl Device for FileDevice {
         Some(self.file.as_raw_fd())
     }
     fn intact(&self) -> Result<(), DeviceError> {
-        if self.info.is_block {
+        if self.info.is_block || self.growing {
             return Ok(());
         }
         let found = self.file.metadata().map_err(|e| self.wrap("stat", ByteOffset(0), e))?;
@@ -306,6 +311,9 @@ impl Opening<'_> {
         let size =
             if is_block { block::size(&file) } else { file.metadata().map(|m| Bytes(m.len())) };
         let size = size.map_err(|e| self.wrap("measure", e))?;
+        let growing = self.options.growing && !is_block;
+        let size = if growing { Bytes(i64::MAX.unsigned_abs()) } else { size };
+        let sector = if growing && !direct { Bytes(1) } else { sector };
         let whole = Bytes(size.get() / sector.get() * sector.get());
         if whole.get() == 0 {
             return Err(DeviceError::Empty { device: self.name.clone(), size });
@@ -342,7 +350,17 @@ impl Opening<'_> {
         let locks = Locks::new(file.clone());
         let poisoned = AtomicBool::new(false);
         let memory_align = memory;
-        Ok(FileDevice { info, file, locks, memory_align, in_memory, poisoned, disk, _claim: claim })
+        Ok(FileDevice {
+            info,
+            file,
+            locks,
+            memory_align,
+            in_memory,
+            growing,
+            poisoned,
+            disk,
+            _claim: claim,
+        })
     }
     /// Opens the node; says whether past the page cache.
     fn open_node(&self, node: &Path, is_block: bool) -> Result<(File, bool), DeviceError> {

@@ -11,15 +11,16 @@
 use anyhow::Result;
 
 use crate::cli::Common;
+use crate::engine::Direction;
 use crate::report::Report;
+use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Loop, Mount};
-use crate::streams::{self, Direction, Phase};
 
 const REQUEST: usize = 1 << 20;
 
 /// Runs it.
 pub(crate) fn run(common: &Common) -> Result<Report> {
-    let mut report = Report::default();
+    let mut report = Report::new("buffered");
     let mut add = |k: &str, v: String| report.setup.push((k.to_owned(), v));
     add("backing", format!("one loop device over a file in {}", common.dir.display()));
     add("job", format!("{} MiB in 1 MiB requests, buffered, 1 stream", common.size >> 20));

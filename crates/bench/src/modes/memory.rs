@@ -7,9 +7,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::cli::Common;
+use crate::engine::Direction;
 use crate::report::Report;
+use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Mount};
-use crate::streams::{self, Direction, Phase};
 
 const REQUEST: usize = 1 << 20;
 /// Room for journals, resource groups and dinodes beside the stream.
@@ -19,7 +20,7 @@ const FILE_BYTES: u64 = 8 << 10;
 
 /// Runs it.
 pub(crate) fn run(common: &Common) -> Result<Report> {
-    let mut report = Report::default();
+    let mut report = Report::new("memory");
     let mut add = |k: &str, v: String| report.setup.push((k.to_owned(), v));
     add("backing", format!("{} ({} sparse files)", common.dir.display(), common.members));
     add("job", format!("{} empty files held, {} MiB streamed", common.files, common.size >> 20));

@@ -15,9 +15,10 @@ use braid_pool::device::{AlignedBuf, Device, FileDevice, IoQueue, OpenOptions, O
 use braid_pool::{CreateOptions, Pool, PoolOp, PoolQueue};
 
 use crate::cli::Common;
+use crate::engine::Direction;
 use crate::report::{Figure, Report};
+use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Loop, Mount};
-use crate::streams::{self, Direction, Phase};
 
 /// Bytes per request.
 const REQUEST: usize = 1 << 20;
@@ -85,7 +86,7 @@ impl Drop for Rig {
 
 /// Runs the ladder.
 pub(crate) fn run(common: &Common) -> Result<Report> {
-    let mut report = Report::default();
+    let mut report = Report::new("ladder");
     let member_bytes = (common.size + SLACK) / common.members as u64 / REQUEST as u64
         * REQUEST as u64
         + (64 << 20);
@@ -124,11 +125,11 @@ fn describe(report: &mut Report, common: &Common) {
 
 /// The clock, and the machine's CPU time, around `work`.
 fn timed(bytes: u64, work: impl FnOnce() -> Result<()>) -> Result<Figure> {
-    let cpu = crate::cpu::busy_seconds()?;
+    let cpu = crate::run::cpu::busy_seconds()?;
     let began = Instant::now();
     work()?;
     let seconds = began.elapsed().as_secs_f64();
-    Ok(Figure::new(bytes, seconds, crate::cpu::busy_seconds()? - cpu))
+    Ok(Figure::new(bytes, seconds, crate::run::cpu::busy_seconds()? - cpu))
 }
 
 fn owned(direction: Direction, buffer: AlignedBuf) -> OwnedOp {

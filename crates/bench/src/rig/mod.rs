@@ -1,6 +1,8 @@
 //! What benchmarks stand on: backing files, loop devices, throttles, mounts. All of it is taken
 //! down again when dropped.
 
+pub(crate) mod streams;
+
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,122 @@
+//! What streams did.
+
+use std::time::Duration;
+
+use super::{Latency, Mismatch, Percentiles, Series};
+use crate::run::load::Metered;
+
+/// What one stream did.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Done {
+    /// Bytes and requests that were through, and of these the reads.
+    pub bytes: u64,
+    pub ops: u64,
+    pub bytes_read: u64,
+    pub ops_read: u64,
+    /// Bytes that were through when the first stream was.
+    pub bytes_together: u64,
+    /// After the common start: first request, end of the last (with the flush).
+    pub from: Duration,
+    pub to: Duration,
+    /// Latencies, reads and writes apart.
+    pub reads: Latency,
+    pub writes: Latency,
+    /// Each one in order, if asked for: when it was through after the start, and its latency.
+    pub every: Vec<(Duration, Duration)>,
+    pub series: Series,
+    /// Requests later than the deadline.
+    pub late: u64,
+    /// Places that were not as written; the first of them.
+    pub mismatches: u64,
+    pub mismatch: Option<Mismatch>,
+    /// Why it ended early.
+    pub failed: Option<String>,
+}
+
+/// What all streams of a run did.
+#[derive(Debug, Clone)]
+pub(crate) struct Outcome {
+    /// Sums.
+    pub all: Done,
+    /// By stream.
+    pub streams: Vec<Done>,
+    /// From the first request to the end of the last.
+    pub seconds: f64,
+    /// Until the first stream was through.
+    pub seconds_together: f64,
+    pub meter: Metered,
+    /// What the devices were really asked for.
+    pub issued: Option<String>,
+}
+
+impl Outcome {
+    /// Of its streams.
+    pub fn new(streams: Vec<Done>, first_end: u64, meter: Metered, issued: Option<String>) -> Self {
+        let mut all = Done { from: Duration::MAX, ..Done::default() };
+        for s in &streams {
+            all.bytes += s.bytes;
+            all.ops += s.ops;
+            all.bytes_read += s.bytes_read;
+            all.ops_read += s.ops_read;
+            all.bytes_together += s.bytes_together;
+            all.from = all.from.min(s.from);
+            all.to = all.to.max(s.to);
+            all.reads.merge(&s.reads);
+            all.writes.merge(&s.writes);
+            all.series.merge(&s.series);
+            all.late += s.late;
+            all.mismatches += s.mismatches;
+            all.mismatch = all.mismatch.or(s.mismatch);
+            all.failed = all.failed.take().or_else(|| s.failed.clone());
+        }
+        let seconds = all.to.saturating_sub(all.from).as_secs_f64().max(1e-9);
+        let last_start = streams.iter().map(|s| s.from).max().unwrap_or_default();
+        let together = Duration::from_nanos(first_end).min(all.to).saturating_sub(last_start);
+        let seconds_together = together.as_secs_f64().max(1e-9);
+        Self { all, streams, seconds, seconds_together, meter, issued }
+    }
+    /// 10^6 bytes per second, from the first request to the end of the last.
+    pub fn mb_per_s(&self) -> f64 {
+        float(self.all.bytes) / 1e6 / self.seconds
+    }
+    /// The same while all streams were at work.
+    pub fn mb_per_s_together(&self) -> f64 {
+        float(self.all.bytes_together) / 1e6 / self.seconds_together
+    }
+    /// Requests per second.
+    pub fn iops(&self) -> f64 {
+        float(self.all.ops) / self.seconds
+    }
+    /// CPU seconds of the whole machine per GiB.
+    pub fn cpu_per_gib(&self) -> f64 {
+        self.meter.cpu_machine / (float(self.all.bytes.max(1)) / f64::from(1 << 30))
+    }
+    /// Latencies of reads and writes together.
+    pub fn latency(&self) -> Percentiles {
+        let mut both = self.all.reads.clone();
+        both.merge(&self.all.writes);
+        both.percentiles()
+    }
+    /// Fails with what ended a stream early, or what was not as written.
+    pub fn ok(self) -> anyhow::Result<Self> {
+        if let Some(why) = &self.all.failed {
+            anyhow::bail!("{why}");
+        }
+        if let Some(m) = &self.all.mismatch {
+            anyhow::bail!(
+                "{} places are not as written, the first at byte {}: {:#x} instead of {:#x}",
+                self.all.mismatches,
+                m.at,
+                m.found,
+                m.expected
+            );
+        }
+        Ok(self)
+    }
+}
+
+/// A count as a number to calculate with.
+#[expect(clippy::cast_precision_loss, reason = "counts of bytes and requests, far below 2^52")]
+pub(crate) fn float(n: u64) -> f64 {
+    n as f64
+}

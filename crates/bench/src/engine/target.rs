@@ -1,0 +1,302 @@
+//! What is measured: a file or a block device, opened with care.
+//!
+//! A benchmark that writes destroys. A device that somebody uses, that belongs to a pool or that
+//! holds something known is written only when the user has said so.
+
+use std::fs::{File, OpenOptions as StdOptions};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use braid_format::Bytes;
+use braid_pool::device::{self, Device, DeviceError, Direct, FileDevice, InUse, OpenOptions};
+use thiserror::Error;
+
+use super::Stream;
+
+/// What a target is opened for.
+#[derive(Debug, Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent choices, each by name")]
+pub(crate) struct Use {
+    /// To be written.
+    pub write: bool,
+    /// Past the page cache.
+    pub direct: bool,
+    /// Whatever stands there may be destroyed.
+    pub force: bool,
+    /// A plain file with something in it may be written over: what dd and lmdd do.
+    pub overwrite: bool,
+}
+
+/// Why something cannot be measured as it was asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum Refusal {
+    #[error("{path}: there is no such file or device")]
+    Missing { path: String },
+    #[error("{path}: no right to {what} it")]
+    Rights { path: String, what: &'static str },
+    #[error("{path}: a directory; name a file in it")]
+    Directory { path: String },
+    #[error("{path}: {by}; --force-destroy writes on it all the same")]
+    InUse { path: String, by: InUse },
+    #[error("{path}: a member of pool '{pool}'; --force-destroy writes on it all the same")]
+    Member { path: String, pool: String },
+    #[error("{path}: holds {what}; --force-destroy writes on it all the same")]
+    Holds { path: String, what: String },
+    #[error("{path}: direct I/O is not possible here ({why})")]
+    NoDirect { path: String, why: std::io::Error },
+    #[error("{path}: direct I/O goes in multiples of {sector} bytes; {what} is {value}")]
+    Unaligned { path: String, what: &'static str, value: u64, sector: u64 },
+    #[error("{path}: has {size} bytes, {end} are asked for")]
+    Beyond { path: String, size: u64, end: u64 },
+    #[error("{what}: {value} is not possible; {why}")]
+    Size { what: &'static str, value: u64, why: &'static str },
+    #[error("{path}: only {free} bytes are free, {needed} are needed")]
+    NoRoom { path: String, free: u64, needed: u64 },
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error("{path}: {source}")]
+    Io { path: String, source: std::io::Error },
+}
+
+/// Largest request: a call of the kernel's is just below 2 GiB.
+const REQUEST_MAX: u64 = 1 << 30;
+
+/// How it was opened, for the result.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Opened {
+    pub path: String,
+    /// `block device` or `file`.
+    pub kind: String,
+    pub size: u64,
+    pub direct: bool,
+    pub sector: u64,
+    pub rotational: Option<bool>,
+    pub file_system: Option<String>,
+}
+
+/// An open file or device.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub device: Arc<FileDevice>,
+    pub path: PathBuf,
+    pub direct: bool,
+    /// The block device under it, as the kernel numbers it.
+    number: u64,
+    /// Made by this run: removed at its end.
+    ours: bool,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if self.ours {
+            std::fs::remove_file(&self.path).ok();
+        }
+    }
+}
+
+impl Target {
+    /// Opens it; a file that is to be written is made if it is not there, and removed when the
+    /// target is dropped.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn open(path: &Path, how: Use) -> Result<Arc<Self>, Refusal> {
+        let name = || path.display().to_string();
+        let io = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::NotFound => Refusal::Missing { path: name() },
+            std::io::ErrorKind::PermissionDenied => {
+                Refusal::Rights { path: name(), what: if how.write { "write" } else { "read" } }
+            }
+            _ => Refusal::Io { path: name(), source },
+        };
+        let mut ours = false;
+        if how.write && !path.exists() {
+            StdOptions::new().write(true).create_new(true).open(path).map_err(io)?;
+            ours = true;
+        }
+        let meta = std::fs::metadata(path).map_err(io)?;
+        if meta.is_dir() {
+            return Err(Refusal::Directory { path: name() });
+        }
+        let opened = Self::open_there(path, how, &meta, io);
+        if opened.is_err() && ours {
+            std::fs::remove_file(path).ok();
+        }
+        let device = opened?;
+        let is_block = device.info().is_block;
+        let number = if is_block { meta.rdev() } else { meta.dev() };
+        let path = path.to_owned();
+        Ok(Arc::new(Self { device, path, direct: how.direct, number, ours }))
+    }
+    fn open_there(
+        path: &Path,
+        how: Use,
+        meta: &std::fs::Metadata,
+        io: impl Fn(std::io::Error) -> Refusal,
+    ) -> Result<Arc<FileDevice>, Refusal> {
+        // Says what is missing before anything else is looked at.
+        File::options().read(true).write(how.write).open(path).map_err(io)?;
+        if how.write && !how.force {
+            refuse(path, how, meta)?;
+        }
+        let options = OpenOptions {
+            read_only: !how.write,
+            direct: if how.direct { Direct::Yes } else { Direct::No },
+            exclusive: false,
+            growing: true,
+        };
+        FileDevice::open(path, options).map_err(|e| match &e {
+            DeviceError::Io { operation: "open", source, .. } if how.direct => {
+                let why = std::io::Error::new(source.kind(), source.to_string());
+                Refusal::NoDirect { path: path.display().to_string(), why }
+            }
+            _ => e.into(),
+        })
+    }
+    /// It stays when the target is dropped.
+    pub fn keep(path: &Path, how: Use) -> Result<Arc<Self>, Refusal> {
+        let target = Self::open(path, how)?;
+        match Arc::try_unwrap(target) {
+            Ok(mut own) => {
+                own.ours = false;
+                Ok(Arc::new(own))
+            }
+            Err(shared) => Ok(shared),
+        }
+    }
+    /// Smallest unit of a request.
+    pub fn sector(&self) -> u64 {
+        self.device.info().sector.get().max(1)
+    }
+    /// Whether it is a block device.
+    pub fn is_block(&self) -> bool {
+        self.device.info().is_block
+    }
+    /// Checks requests of so many bytes between two places.
+    ///
+    /// # Errors
+    /// They are impossible here.
+    pub fn check(&self, request: u64, from: u64, end: u64, reads: bool) -> Result<(), Refusal> {
+        let path = || self.path.display().to_string();
+        if request == 0 || request > REQUEST_MAX {
+            let why = "a request has 1 byte to 1 GiB";
+            return Err(Refusal::Size { what: "request size", value: request, why });
+        }
+        let sector = self.sector();
+        for (what, value) in [("the request size", request), ("the first byte", from)] {
+            if !value.is_multiple_of(sector) {
+                return Err(Refusal::Unaligned { path: path(), what, value, sector });
+            }
+        }
+        let size = if self.is_block() { self.device.info().size.get() } else { self.len() };
+        if (self.is_block() || reads) && end > size {
+            return Err(Refusal::Beyond { path: path(), size, end });
+        }
+        Ok(())
+    }
+    /// Its length now.
+    pub fn len(&self) -> u64 {
+        let device = self.is_block().then(|| self.device.info().size.get());
+        device.or_else(|| std::fs::metadata(&self.path).ok().map(|m| m.len())).unwrap_or(0)
+    }
+    /// What it is, for the result.
+    pub fn describe(&self) -> Opened {
+        let info = self.device.info();
+        Opened {
+            path: self.path.display().to_string(),
+            kind: if info.is_block { "block device" } else { "file" }.to_owned(),
+            size: self.len(),
+            direct: self.direct,
+            sector: info.sector.get(),
+            rotational: info.rotational,
+            file_system: crate::run::environment::file_system_of(&self.path),
+        }
+    }
+    /// Bytes free where a file stands.
+    pub fn room(dir: &Path) -> Option<Bytes> {
+        let s = rustix::fs::statvfs(dir).ok()?;
+        Some(Bytes(s.f_bavail.saturating_mul(s.f_frsize)))
+    }
+}
+
+/// Whether a device or a file that is there may be written as dd writes: over plain files, but not
+/// on what somebody uses, nor on members of a pool.
+///
+/// # Errors
+/// [`Refusal`].
+pub(crate) fn may_write(path: &Path) -> Result<(), Refusal> {
+    let io = |source| Refusal::Io { path: path.display().to_string(), source };
+    let meta = std::fs::metadata(path).map_err(io)?;
+    let kind = meta.file_type();
+    if !kind.is_block_device() && !kind.is_file() {
+        return Ok(());
+    }
+    refuse(path, Use { write: true, overwrite: true, ..Use::default() }, &meta)
+}
+
+/// Refuses what must not be written over.
+fn refuse(path: &Path, how: Use, meta: &std::fs::Metadata) -> Result<(), Refusal> {
+    let name = || path.display().to_string();
+    let is_block = meta.file_type().is_block_device();
+    if let Some(by) = device::in_use(path)? {
+        return Err(Refusal::InUse { path: name(), by });
+    }
+    if !is_block && meta.len() == 0 {
+        return Ok(());
+    }
+    let found = braid_pool::discover::discover(Some(&[path.to_owned()]));
+    if let Some(pool) = found.first() {
+        return Err(Refusal::Member { path: name(), pool: pool.name.clone() });
+    }
+    if !is_block {
+        let what = format!("{} bytes", meta.len());
+        let held = (!how.overwrite).then(|| Refusal::Holds { path: name(), what });
+        return held.map_or(Ok(()), Err);
+    }
+    let plain = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let foreign = FileDevice::open(path, plain).map(|d| device::probe(&*d))?;
+    match foreign {
+        Some(foreign) => Err(Refusal::Holds { path: name(), what: foreign.to_string() }),
+        None => Ok(()),
+    }
+}
+
+/// What a block device has been asked for since the machine started: reads, writes, their sectors.
+type Counts = [u64; 4];
+
+/// Of the devices under all streams.
+pub(super) fn issued_of(streams: &[Stream]) -> Vec<(u64, Counts)> {
+    let mut all: Vec<(u64, Counts)> = Vec::new();
+    for stream in streams {
+        let number = stream.target.number;
+        if all.iter().any(|(n, _)| *n == number) {
+            continue;
+        }
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let stat = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat"));
+        let Ok(stat) = stat else { continue };
+        let fields: Vec<u64> = stat.split_whitespace().filter_map(|f| f.parse().ok()).collect();
+        let counts = [0, 4, 2, 6].map(|i| fields.get(i).copied().unwrap_or(0));
+        all.push((number, counts));
+    }
+    all
+}
+
+/// The difference, in words.
+pub(super) fn issued_since(before: &[(u64, Counts)], after: &[(u64, Counts)]) -> Option<String> {
+    let mut sum = [0; 4];
+    for ((_, a), (_, b)) in after.iter().zip(before) {
+        for (s, (a, b)) in sum.iter_mut().zip(a.iter().zip(b)) {
+            *s += a.saturating_sub(*b);
+        }
+    }
+    let said = |what: &str, n: u64, sectors: u64| {
+        (n > 0).then(|| format!("{n} {what} of {} KiB on average", sectors / 2 / n))
+    };
+    let [reads, writes, sectors_read, sectors_written] = sum;
+    let parts = [said("reads", reads, sectors_read), said("writes", writes, sectors_written)];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}

@@ -1,0 +1,217 @@
+//! Metadata operations on empty files: create and close, stat, open and close, readdir, rename,
+//! unlink. By any number of threads, in directories of their own or in one that all share, on any
+//! directories; without any, a mount and XFS on one loop device of the same backing.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{How, System, at, configuration};
+use crate::engine::Latency;
+use crate::report::Report;
+use crate::rig::{Backing, Loop, Mount};
+
+/// Creating, looking up, opening, listing, renaming and removing empty files
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
+pub(crate) struct Args {
+    /// Directories; the others are compared with the first. None: a Braid mount and XFS, each made
+    /// on one loop device of the same backing
+    #[arg(value_name = "[NAME=]DIR")]
+    systems: Vec<System>,
+    /// The directories are mounts of one file system on several nodes, at work side by side
+    #[arg(long)]
+    nodes: bool,
+    /// Threads (on each node)
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// All threads work in one directory
+    #[arg(long)]
+    shared: bool,
+    /// Files, of all threads together
+    #[arg(long, default_value_t = 20_000)]
+    files: usize,
+    /// Where the backing is made, if no directories are given
+    #[arg(long, default_value = "/dev/shm")]
+    dir: PathBuf,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Runs it on what is given, or on what it makes.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    ensure!((1..=1024).contains(&args.threads), "--threads: 1 to 1024");
+    ensure!(args.files >= args.threads, "--files: at least one for each thread");
+    let base = match args.systems.first() {
+        Some(first) => first.name.clone(),
+        None => "xfs".to_owned(),
+    };
+    let mut report = Report::new("meta").against(&base, "files/s");
+    report.configuration = configuration(args);
+    let place = if args.shared { "one shared directory" } else { "private directories" };
+    let job = format!("{} empty files, {} threads, {place}", args.files, args.threads);
+    report.fact("job", job);
+    let result = if args.systems.is_empty() {
+        made(args, &mut report)
+    } else if args.nodes {
+        let dirs: Vec<_> = args.systems.iter().map(|s| s.path.clone()).collect();
+        args.how
+            .rounds(&mut report, 1, |report, round, _| phases(args, &dirs, &base, round, report))
+    } else {
+        args.how.rounds(&mut report, args.systems.len(), |report, round, n| {
+            let Some(system) = args.systems.get(n) else { return Ok(()) };
+            phases(args, std::slice::from_ref(&system.path), &system.name, round, report)
+        })
+    };
+    args.how.finish(report, result)
+}
+
+/// XFS and a Braid mount, freshly made in each round.
+fn made(args: &Args, report: &mut Report) -> Result<()> {
+    let base = args.dir.join(format!("braid-bench-{}", std::process::id()));
+    let backing = Backing::new(base.clone(), 2 << 30)?;
+    let device = Loop::new(&backing.path)?;
+    let dir = base.with_extension("dir");
+    args.how.rounds(report, 2, |report, round, system| {
+        let (mount, name) = if system == 0 {
+            (Mount::xfs(&device.path, dir.clone())?, "xfs")
+        } else {
+            (Mount::braid(std::slice::from_ref(&device.path), dir.clone())?, "mount")
+        };
+        phases(args, std::slice::from_ref(&mount.dir), name, round, report)
+    })
+}
+
+/// A thread's files.
+struct Share {
+    dir: PathBuf,
+    names: Vec<(PathBuf, PathBuf)>,
+}
+
+/// One operation of a phase on one file.
+type Operation = fn(&(PathBuf, PathBuf)) -> std::io::Result<()>;
+
+const OPERATIONS: [(&str, Operation); 5] = [
+    ("create+close", |(a, _)| File::create_new(a).map(drop)),
+    ("stat", |(a, _)| a.symlink_metadata().map(drop)),
+    ("open+close", |(a, _)| File::open(a).map(drop)),
+    ("rename", |(a, b)| std::fs::rename(a, b)),
+    ("unlink", |(_, b)| std::fs::remove_file(b)),
+];
+
+fn phases(
+    args: &Args,
+    roots: &[PathBuf],
+    name: &str,
+    round: usize,
+    report: &mut Report,
+) -> Result<()> {
+    let top = format!("braid-bench-{}-{round}", std::process::id());
+    let threads = args.threads * roots.len();
+    let mut shares = Vec::new();
+    for thread in 0..threads {
+        let Some(root) = roots.get(thread % roots.len()) else { continue };
+        let mut dir = root.join(&top);
+        if !args.shared {
+            dir = dir.join(format!("private{thread}"));
+        }
+        let names = (0..args.files / threads)
+            .map(|n| (dir.join(format!("f{thread}-{n:06}")), dir.join(format!("r{thread}-{n:06}"))))
+            .collect();
+        shares.push(Share { dir, names });
+    }
+    // Whatever fails, nothing stays behind.
+    let _swept = Swept(roots.iter().map(|r| r.join(&top)).collect());
+    for share in &shares {
+        std::fs::create_dir_all(&share.dir).with_context(|| share.dir.display().to_string())?;
+    }
+    let place = if args.threads * roots.len() == 1 && !args.shared {
+        at(&[])
+    } else {
+        #[expect(clippy::cast_precision_loss, reason = "a count of threads")]
+        at(&[("threads", threads as f64)])
+    };
+    for (what, operation) in OPERATIONS {
+        let (rate, latency) = together(&shares, |share, latency| {
+            for pair in &share.names {
+                let began = Instant::now();
+                operation(pair).with_context(|| format!("{what}: {}", pair.0.display()))?;
+                latency.add(began.elapsed());
+            }
+            Ok(share.names.len())
+        })?;
+        let row = report.row(name, what, &place);
+        row.rate.0.push(rate);
+        row.latency.push(latency.percentiles());
+        if what == "open+close" {
+            list(&shares, name, &place, report)?;
+        }
+    }
+    Ok(())
+}
+
+fn list(
+    shares: &[Share],
+    name: &str,
+    place: &crate::report::Parameters,
+    report: &mut Report,
+) -> Result<()> {
+    let (rate, _) = together(shares, |share, _| count(&share.dir))?;
+    report.row(name, "readdir", place).rate.0.push(rate);
+    Ok(())
+}
+
+fn count(dir: &Path) -> Result<usize> {
+    let mut entries = 0;
+    for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        entry?;
+        entries += 1;
+    }
+    Ok(entries)
+}
+
+/// All shares at once; operations per second, and how long each took.
+fn together(
+    shares: &[Share],
+    work: impl Fn(&Share, &mut Latency) -> Result<usize> + Sync,
+) -> Result<(f64, Latency)> {
+    let start = Barrier::new(shares.len() + 1);
+    let (seconds, results) = std::thread::scope(|scope| {
+        let (work, start) = (&work, &start);
+        let workers: Vec<_> = shares
+            .iter()
+            .map(|share| {
+                scope.spawn(move || {
+                    let mut latency = Latency::default();
+                    start.wait();
+                    work(share, &mut latency).map(|n| (n, latency))
+                })
+            })
+            .collect();
+        start.wait();
+        let began = Instant::now();
+        let results: Vec<_> =
+            workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        (began.elapsed().max(Duration::from_nanos(1)).as_secs_f64(), results)
+    });
+    let (mut operations, mut latency) = (0, Latency::default());
+    for result in results {
+        let (n, more) = result.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+        operations += n;
+        latency.merge(&more);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a count of files")]
+    Ok((operations as f64 / seconds, latency))
+}
+
+/// Directories that are removed with what is left in them.
+struct Swept(Vec<PathBuf>);
+impl Drop for Swept {
+    fn drop(&mut self) {
+        for dir in &self.0 {
+            std::fs::remove_dir_all(dir).ok();
+        }
+    }
+}

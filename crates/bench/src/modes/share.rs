@@ -1,0 +1,137 @@
+//! Several mounts of one file system at one file: whether a write on one node is seen on another as
+//! soon as it has returned, how long it takes until it is, and what writing one file together,
+//! each node every n-th block, costs.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{How, System, at, configuration};
+use crate::cli::size;
+use crate::engine::{Content, Latency, Limits, Order, Pattern, Stream, Target, Use, run as go};
+use crate::report::Report;
+
+/// Read-after-write between mounts, ping-pong, one file written by all
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
+pub(crate) struct Args {
+    /// Directories: the same one, seen through the mount of each node
+    #[arg(value_name = "[NAME=]DIR", required = true)]
+    nodes: Vec<System>,
+    /// Writes that another node reads
+    #[arg(long, default_value_t = 1000)]
+    turns: u64,
+    /// Bytes of a block
+    #[arg(long, default_value = "64K", value_parser = size)]
+    block: u64,
+    /// Bytes of the file that all write
+    #[arg(long, default_value = "64M", value_parser = size)]
+    size: u64,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Runs it.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut report = Report::new("share").against("", "per s");
+    report.configuration = configuration(args);
+    report.fact("job", format!("{} nodes, blocks of {} bytes", args.nodes.len(), args.block));
+    let result = args.how.rounds(&mut report, 1, |report, round, _| {
+        ping_pong(args, round, report)?;
+        together(args, round, report)
+    });
+    args.how.finish(report, result)
+}
+
+/// The file of a round, as each node sees it; removed at the end.
+struct Seen(Vec<PathBuf>);
+impl Seen {
+    fn new(args: &Args, what: &str, round: usize) -> Result<Self> {
+        ensure!(args.nodes.len() >= 2, "at least two mounts share something");
+        let name = format!("braid-bench-{}-{what}-{round}", std::process::id());
+        let paths: Vec<_> = args.nodes.iter().map(|n| n.path.join(&name)).collect();
+        let seen = Self(paths);
+        for (n, path) in seen.0.iter().enumerate() {
+            let made = if n == 0 { File::create_new(path) } else { File::open(path) };
+            made.with_context(|| format!("{} (the nodes do not share it?)", path.display()))?;
+        }
+        Ok(seen)
+    }
+}
+impl Drop for Seen {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.first() {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+/// Nodes take turns to write; the next one must read what was written.
+fn ping_pong(args: &Args, round: usize, report: &mut Report) -> Result<()> {
+    let seen = Seen::new(args, "turns", round)?;
+    let open = |p: &PathBuf| OpenOptions::new().read(true).write(true).open(p);
+    let files = seen.0.iter().map(open).collect::<std::io::Result<Vec<_>>>()?;
+    let len = usize::try_from(args.block)?;
+    ensure!((1..=1 << 26).contains(&len), "--block: 1 byte to 64 MiB");
+    let (mut out, mut back) = (vec![0; len], vec![0; len]);
+    let mut latency = Latency::default();
+    let began = Instant::now();
+    for turn in 0..args.turns {
+        let content = Content::Verified { run: 0x5ea, generation: turn };
+        content.fill(0, &mut out);
+        let writer = usize::try_from(turn)? % files.len();
+        let reader = (writer + 1) % files.len();
+        let (Some(from), Some(to)) = (files.get(writer), files.get(reader)) else { continue };
+        let turned = Instant::now();
+        from.write_all_at(&out, 0)?;
+        to.read_exact_at(&mut back, 0)?;
+        latency.add(turned.elapsed());
+        if back != out {
+            bail!("turn {turn}: node {reader} does not see what node {writer} has written");
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64().max(1e-9);
+    let row = report.row("nodes", "write here, read there", &at(&[]));
+    #[expect(clippy::cast_precision_loss, reason = "a count of turns")]
+    row.rate.0.push(args.turns as f64 / seconds);
+    row.latency.push(latency.percentiles());
+    Ok(())
+}
+
+/// Every node writes every n-th block; then the first reads all.
+fn together(args: &Args, round: usize, report: &mut Report) -> Result<()> {
+    let seen = Seen::new(args, "strided", round)?;
+    let nodes = seen.0.len() as u64;
+    let content = Content::Verified { run: 0x5eb, generation: round as u64 };
+    let each = args.size / args.block.max(1) / nodes;
+    ensure!(each > 0, "--size: at least one block for each node");
+    let stream = |path: &PathBuf, node: u64, read: bool| -> Result<Stream> {
+        let how = Use { write: !read, overwrite: true, ..Use::default() };
+        let mut pattern = Pattern::sequential(0, each * nodes * args.block, args.block, read);
+        if !read {
+            pattern.from = node * args.block;
+            pattern.span -= node * args.block;
+            pattern.count = each;
+            pattern = pattern.ordered(Order::Stride(nodes * args.block));
+        }
+        let target = Target::keep(path, how)?;
+        target.check(args.block, 0, 0, read)?;
+        Ok(Stream { target, pattern, depth: 1, pace: None, content, flush: !read })
+    };
+    let writers = (0..)
+        .zip(&seen.0)
+        .map(|(node, path)| stream(path, node, false))
+        .collect::<Result<Vec<_>>>()?;
+    let outcome = go(&writers, &Limits::default())?.ok()?;
+    let row = report.add_outcome("nodes", "one file, every n-th block", &at(&[]), &outcome);
+    "MB/s".clone_into(&mut row.unit);
+    for (node, path) in (0..).zip(&seen.0) {
+        go(&[stream(path, node, true)?], &Limits::default())?
+            .ok()
+            .with_context(|| format!("node {node} reads what all have written"))?;
+    }
+    report.note("every node read every block as it was written");
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! What a mode is let loose on: a file, a device, or a directory in which it makes its files.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use braid_format::Bytes;
+
+use crate::engine::{Content, Limits, Pattern, Refusal, Stream, Target, Use, run};
+
+/// A path with a name: `NAME=PATH`, or a path alone, which is then its own name.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct System {
+    pub name: String,
+    pub path: PathBuf,
+}
+impl FromStr for System {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, path) = match text.split_once('=') {
+            Some((name, path)) if !name.contains('/') => (name, path),
+            _ => (text, text),
+        };
+        if name.is_empty() || path.is_empty() {
+            return Err(format!("'{text}': [NAME=]PATH is needed"));
+        }
+        Ok(Self { name: name.to_owned(), path: path.into() })
+    }
+}
+
+/// Places for streams on one system; files made here are removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Subject {
+    pub name: String,
+    /// File or device, and the first byte, of each stream.
+    pub places: Vec<(PathBuf, u64)>,
+    ours: Vec<PathBuf>,
+    force: bool,
+    /// Bytes that each stream has.
+    pub bytes: u64,
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        for path in &self.ours {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+impl Subject {
+    /// Room for `streams` of `bytes` each. In a directory every stream has a file of its own; on a
+    /// file or device they have parts of it.
+    ///
+    /// # Errors
+    /// There is no room, or no right.
+    pub fn new(system: &System, streams: usize, bytes: u64, force: bool) -> Result<Self> {
+        let mut subject =
+            Self { name: system.name.clone(), places: Vec::new(), ours: Vec::new(), force, bytes };
+        let total = bytes.saturating_mul(streams as u64);
+        let meta = std::fs::metadata(&system.path);
+        let in_dir = meta.as_ref().is_ok_and(std::fs::Metadata::is_dir);
+        let missing = meta.is_err();
+        if in_dir || missing {
+            let dir = if in_dir { &system.path } else { parent(&system.path) };
+            room(dir, total)?;
+        }
+        if in_dir {
+            for n in 0..streams {
+                let path = system.path.join(format!(
+                    "braid-bench-{}-{}-{n}",
+                    std::process::id(),
+                    serial()
+                ));
+                std::fs::OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .open(&path)
+                    .with_context(|| path.display().to_string())?;
+                subject.ours.push(path.clone());
+                subject.places.push((path, 0));
+            }
+            return Ok(subject);
+        }
+        if missing {
+            std::fs::File::create_new(&system.path)
+                .with_context(|| system.path.display().to_string())?;
+            subject.ours.push(system.path.clone());
+        }
+        subject.places = (0..streams as u64).map(|n| (system.path.clone(), n * bytes)).collect();
+        Ok(subject)
+    }
+    /// How its targets are opened.
+    pub fn how(&self, write: bool, direct: bool) -> Use {
+        Use { write, direct, force: self.force, overwrite: !self.ours.is_empty() }
+    }
+    /// Opens the target of a stream.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub fn target(&self, stream: usize, write: bool, direct: bool) -> Result<Arc<Target>, Refusal> {
+        let nowhere = || Refusal::Missing { path: format!("stream {stream} of {}", self.name) };
+        let (path, _) = self.places.get(stream).ok_or_else(nowhere)?;
+        Target::keep(path, self.how(write, direct))
+    }
+    /// Makes sure that there is something to read: what was not written is.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn fill(&self) -> Result<()> {
+        for (n, (path, from)) in self.places.iter().enumerate() {
+            let there = Target::keep(path, self.how(false, false))?;
+            if there.len() >= from + self.bytes {
+                continue;
+            }
+            let direct = self.target(n, true, true);
+            let target = match direct {
+                Ok(target) => target,
+                Err(Refusal::NoDirect { .. }) => self.target(n, true, false)?,
+                Err(e) => return Err(e.into()),
+            };
+            let request = (1_u64 << 20).min(self.bytes);
+            let pattern = Pattern::sequential(*from, self.bytes, request, false);
+            let stream = Stream {
+                target: target.clone(),
+                pattern,
+                depth: 4,
+                pace: None,
+                content: Content::Random,
+                flush: true,
+            };
+            target.check(request, *from, from + self.bytes, false)?;
+            run(&[stream], &Limits::default())?.ok()?;
+            let rest = self.bytes % request;
+            if rest > 0 && !target.is_block() {
+                let file = std::fs::OpenOptions::new().write(true).open(path)?;
+                file.set_len(from + self.bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A number of its own for every file of this process.
+fn serial() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+fn room(dir: &Path, needed: u64) -> Result<(), Refusal> {
+    match Target::room(dir) {
+        Some(Bytes(free)) if free < needed => {
+            Err(Refusal::NoRoom { path: dir.display().to_string(), free, needed })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths() {
+        let s = |t: &str| t.parse::<System>().map(|s| (s.name, s.path.display().to_string()));
+        let pair = |a: &str, b: &str| Ok((a.to_owned(), b.to_owned()));
+        assert_eq!(s("raw=/dev/sda"), pair("raw", "/dev/sda"));
+        assert_eq!(s("/a/b=c"), pair("/a/b=c", "/a/b=c"));
+        assert_eq!(s("x"), pair("x", "x"));
+        assert!(s("").is_err() && s("=x").is_err() && s("x=").is_err());
+    }
+}

@@ -1,0 +1,187 @@
+//! The two-parameter surface: request size by transfer size, each system against the first one
+//! (GFS for IRIX, S4.1 and S4.2). The table gives mean, deviation, least and most of its cells.
+
+use anyhow::{Result, ensure};
+
+use super::{How, Subject, System, at, configuration};
+use crate::cli::{Sizes, size};
+use crate::engine::{Content, Direction, Limits, Pattern, Stream, run as go};
+use crate::report::stats::Samples;
+use crate::report::{Report, Summary};
+use crate::run::cache::{Cache, label, prepare};
+
+/// The request sizes of the original: 64 KB to 4 MB.
+const REQUESTS: &str = "64K,128K,256K,512K,1M,2M,4M";
+/// Its transfer sizes: 64 KB to 512 MB.
+const TRANSFERS: &str = "64K,128K,256K,512K,1M,2M,4M,8M,16M,32M,64M,128M,256M,512M";
+
+/// Bandwidth over request size and transfer size
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
+pub(crate) struct Args {
+    /// Files, devices or directories; the others are compared with the first
+    #[arg(value_name = "[NAME=]PATH", required = true)]
+    systems: Vec<System>,
+    /// Request sizes
+    #[arg(long, default_value = REQUESTS)]
+    requests: Sizes,
+    /// Bytes moved; a transfer is never smaller than a request
+    #[arg(long, default_value = TRANSFERS)]
+    transfers: Sizes,
+    /// Small transfers are repeated until at least so much has moved
+    #[arg(long, default_value = "8M", value_parser = size)]
+    at_least: u64,
+    /// Which way
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "write,read")]
+    ops: Vec<Direction>,
+    /// Past the page cache, through it, or both
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "direct")]
+    cache: Vec<Cache>,
+    /// Requests at a time
+    #[arg(long, default_value_t = 1)]
+    depth: usize,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Runs it.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let Some(base) = args.systems.first() else { return Ok(()) };
+    let mut report = Report::new("surface").against(&base.name, "MB/s");
+    report.configuration = configuration(args);
+    report.fact("job", "sequential, one stream, request by transfer size");
+    let result = measure(args, &mut report);
+    report.summaries = summaries(&report);
+    args.how.finish(report, result)
+}
+
+fn measure(args: &Args, report: &mut Report) -> Result<()> {
+    let most = args.transfers.iter().copied().max().unwrap_or(0);
+    let least = args.requests.iter().copied().min().unwrap_or(0);
+    ensure!(least > 0 && most >= least, "--transfers: none is as large as a request");
+    ensure!((1..=4096).contains(&args.depth), "--depth: 1 to 4096");
+    let subjects = args
+        .systems
+        .iter()
+        .map(|s| Subject::new(s, 1, most, args.how.force_destroy))
+        .collect::<Result<Vec<_>>>()?;
+    for subject in &subjects {
+        if args.ops.contains(&Direction::Write) {
+            // Refused before anything is measured, if it is to be refused.
+            subject.target(0, true, false)?;
+        }
+        subject.fill()?;
+    }
+    for subject in &subjects {
+        report.targets.push(subject.target(0, false, false)?.describe());
+    }
+    args.how.rounds(report, subjects.len(), |report, _, system| {
+        let Some(subject) = subjects.get(system) else { return Ok(()) };
+        for cache in &args.cache {
+            for op in &args.ops {
+                for request in args.requests.iter().copied() {
+                    for transfer in args.transfers.iter().copied().filter(|t| *t >= request) {
+                        cell(args, subject, (*cache, *op, request, transfer), report)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+fn cell(
+    args: &Args,
+    subject: &Subject,
+    (cache, op, request, transfer): (Cache, Direction, u64, u64),
+    report: &mut Report,
+) -> Result<()> {
+    let direct = cache == Cache::Direct;
+    let target = subject.target(0, op == Direction::Write, direct)?;
+    target.check(request, 0, transfer, op == Direction::Read)?;
+    let moved = transfer.max(args.at_least / transfer * transfer);
+    let mut pattern = Pattern::sequential(0, transfer, request, op == Direction::Read);
+    pattern.count = moved / request;
+    let prepared = prepare(&target.path, cache);
+    let stream = Stream {
+        target,
+        pattern,
+        depth: args.depth,
+        pace: None,
+        content: Content::Random,
+        flush: op == Direction::Write && !direct,
+    };
+    let outcome = go(&[stream], &Limits::default())?.ok()?;
+    let said = label(prepared, cache, transfer, crate::run::environment::memory());
+    let phase = format!("{} {}", op.word(), word(cache));
+    #[expect(clippy::cast_precision_loss, reason = "sizes")]
+    let place = at(&[("request", request as f64), ("transfer", transfer as f64)]);
+    let row = report.add_outcome(&subject.name, &phase, &place, &outcome);
+    row.cache = Some(said);
+    // A surface has many cells: their shapes over time would fill the file.
+    row.series = None;
+    Ok(())
+}
+
+/// How a phase is called after its cache.
+pub(crate) fn word(cache: Cache) -> &'static str {
+    match cache {
+        Cache::Direct => "direct",
+        Cache::Cold => "cold",
+        Cache::Warm => "warm",
+    }
+}
+
+/// Mean, deviation, least and most of the cells' median ratios: by system and phase, and by system.
+pub(crate) fn summaries(report: &Report) -> Vec<Summary> {
+    let mut names: Vec<(String, Option<String>)> = Vec::new();
+    for row in report.rows.iter().filter(|r| r.name != report.base) {
+        for phase in [Some(row.phase.clone()), None] {
+            let key = (row.name.clone(), phase);
+            if !names.contains(&key) {
+                names.push(key);
+            }
+        }
+    }
+    names.sort_by_key(|(name, phase)| (name.clone(), phase.is_none()));
+    let of = |(name, phase): (String, Option<String>)| {
+        let cells = report.rows.iter().filter(|r| r.name == name);
+        let cells = cells.filter(|r| phase.as_ref().is_none_or(|p| r.phase == *p));
+        let ratios: Vec<f64> = cells
+            .filter_map(|r| Some(r.ratio_to(report.base_of(r)?)))
+            .filter(|r| !r.0.is_empty())
+            .map(|r| r.median())
+            .collect();
+        let cells = Samples(ratios);
+        let (min, max) = cells.spread();
+        let phase = phase.unwrap_or_else(|| "all".to_owned());
+        let (mean, deviation) = (cells.mean(), cells.deviation());
+        Summary { name, phase, cells: cells.0.len(), mean, deviation, min, max }
+    };
+    names.into_iter().map(of).filter(|s| s.cells > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Figure;
+
+    #[test]
+    fn the_efficiency_table() {
+        let mut report = Report::default().against("raw", "MB/s");
+        for (n, ratio) in [(1.0, 0.5), (2.0, 1.0), (3.0, 1.5)] {
+            for (name, rate) in [("raw", 100.0), ("fs", 100.0 * ratio)] {
+                let row = report.row(name, "read direct", &at(&[("request", n)]));
+                row.rate.0.push(Figure::new(1, 1.0, 0.0).mb_per_s.max(rate));
+            }
+        }
+        let s = summaries(&report);
+        assert_eq!(s.len(), 2);
+        assert_eq!((s[0].phase.as_str(), s[1].phase.as_str()), ("read direct", "all"));
+        assert_eq!(s[0].cells, 3);
+        for (found, expected) in
+            [(s[0].mean, 1.0), (s[0].deviation, 0.5), (s[0].min, 0.5), (s[0].max, 1.5)]
+        {
+            assert!((found - expected).abs() < 1e-9, "{:?}", s[0]);
+        }
+    }
+}

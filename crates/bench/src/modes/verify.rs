@@ -1,0 +1,409 @@
+//! Whether what was acknowledged is there, after whatever happened meanwhile.
+//!
+//! `write` writes batches of recognisable data, flushes each, and only then notes it in a journal,
+//! itself durable before the next batch; it may be killed, or lose power, at any moment. `check`
+//! reads everything that the journal says was acknowledged: each 512 bytes must be of the batch
+//! that was noted last for the place, or of a later one.
+//!
+//! The journal is text: a head that says all that is needed to repeat the addresses, then a line
+//! for each batch. A last line without its end was not acknowledged. It belongs on another disk.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use braid_format::ByteOffset;
+use braid_pool::device::{AlignedBuf, Device};
+
+use crate::cli::size;
+use crate::engine::{Content, Limits, Order, PIECE, Pattern, Stream, Target, Use, generation_of};
+use crate::engine::{mix, run as go};
+
+/// Write recognisable data with a journal of what was acknowledged; check it afterwards
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum What {
+    /// Write until the time is over, or the machine
+    Write(WriteArgs),
+    /// Look for everything that was acknowledged
+    Check {
+        /// File or device; the journal knows it
+        path: Option<PathBuf>,
+        /// Where it was noted
+        #[arg(long)]
+        journal: PathBuf,
+    },
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent options")]
+struct WriteArgs {
+    /// File or device
+    path: PathBuf,
+    /// Where what is acknowledged is noted: on another disk, if this one is to fail
+    #[arg(long)]
+    journal: PathBuf,
+    /// Bytes that are written over and over
+    #[arg(long, default_value = "256M", value_parser = size)]
+    size: u64,
+    /// Bytes of a request
+    #[arg(long, default_value = "64K", value_parser = size)]
+    request: u64,
+    /// Requests between two flushes
+    #[arg(long, default_value_t = 64)]
+    batch: u64,
+    /// Requests at a time
+    #[arg(long, default_value_t = 8)]
+    depth: usize,
+    /// Seconds
+    #[arg(long, default_value_t = 10.0)]
+    time: f64,
+    /// Batches at most
+    #[arg(long, default_value_t = u64::MAX)]
+    batches: u64,
+    /// One after the other rather than in any order
+    #[arg(long)]
+    sequential: bool,
+    /// Through the page cache
+    #[arg(long)]
+    buffered: bool,
+    /// No flushes: what a killed program leaves, not what a power cut leaves
+    #[arg(long)]
+    no_flush: bool,
+    /// Write on devices that are mounted or in a pool, and on what holds something
+    #[arg(long)]
+    force_destroy: bool,
+}
+
+/// Runs it.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.what {
+        What::Write(args) => write(args),
+        What::Check { path, journal } => check(path.as_deref(), journal),
+    }
+}
+
+/// First word of a journal.
+const MARK: &str = "braid-verify-1";
+
+/// Head of a journal.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+struct Head {
+    mark: String,
+    path: PathBuf,
+    run: u64,
+    size: u64,
+    request: u64,
+    batch: u64,
+    random: bool,
+}
+
+impl Head {
+    /// Requests of batch `n` (from 1).
+    fn pattern(&self, n: u64) -> Pattern {
+        let order = if self.random { Order::Random } else { Order::Sequential };
+        let mut pattern = Pattern::sequential(0, self.size, self.request, false).ordered(order);
+        pattern.seed = self.run;
+        pattern.every(1, (n - 1) * self.batch, self.batch)
+    }
+}
+
+fn write(args: &WriteArgs) -> Result<()> {
+    ensure!(args.batch > 0, "--batch: at least 1");
+    ensure!((1..=4096).contains(&args.depth), "--depth: 1 to 4096");
+    ensure!(args.size >= args.request, "--size: at least one request");
+    ensure!(args.time.is_finite() && args.time >= 0.0, "--time: a number of seconds");
+    ensure!(
+        args.request.is_multiple_of(PIECE as u64),
+        "--request: a multiple of {PIECE}, of which each says what it is"
+    );
+    let how =
+        Use { write: true, direct: !args.buffered, force: args.force_destroy, overwrite: false };
+    let target = Target::keep(&args.path, how)?;
+    target.check(args.request, 0, args.size / args.request * args.request, false)?;
+    let head = Head {
+        mark: MARK.to_owned(),
+        path: args.path.canonicalize()?,
+        run: u64::from_le_bytes(*uuid::Uuid::new_v4().as_bytes().first_chunk().unwrap_or(&[7; 8])),
+        size: args.size / args.request * args.request,
+        request: args.request,
+        batch: args.batch,
+        random: !args.sequential,
+    };
+    let mut journal = Journal::create(&args.journal, &head)?;
+    let began = Instant::now();
+    let mut n = 0;
+    let mut bytes = 0;
+    while n < args.batches && began.elapsed() < Duration::from_secs_f64(args.time.min(1e9)) {
+        n += 1;
+        let stream = Stream {
+            target: target.clone(),
+            pattern: head.pattern(n),
+            depth: args.depth,
+            pace: None,
+            content: Content::Verified { run: head.run, generation: n },
+            flush: !args.no_flush,
+        };
+        let done = go(&[stream], &Limits::default())?;
+        if let Some(why) = done.all.failed {
+            bail!("batch {n} was not acknowledged: {why}; {} before it were", n - 1);
+        }
+        bytes += done.all.bytes;
+        journal.note(n)?;
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    println!("{n} batches acknowledged, {bytes} bytes in {seconds:.1} s");
+    Ok(())
+}
+
+struct Journal(File);
+impl Journal {
+    fn create(path: &Path, head: &Head) -> Result<Self> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .with_context(|| format!("journal {}", path.display()))?;
+        let mut journal = Self(file);
+        journal.line(&serde_json::to_string(head)?)?;
+        // Its name, too, must outlast a power cut.
+        if let Some(dir) = path.canonicalize()?.parent() {
+            File::open(dir)?.sync_all()?;
+        }
+        Ok(journal)
+    }
+    fn note(&mut self, batch: u64) -> Result<()> {
+        self.line(&format!("{batch} {:016x}", mix(0x70a1, batch)))
+    }
+    fn line(&mut self, text: &str) -> Result<()> {
+        self.0.write_all(format!("{text}\n").as_bytes()).context("journal")?;
+        self.0.sync_data().context("journal")
+    }
+    /// Head, and the last batch that was acknowledged.
+    fn read(path: &Path) -> Result<(Head, u64)> {
+        let mut text = String::new();
+        File::open(path)
+            .and_then(|mut f| f.read_to_string(&mut text))
+            .with_context(|| format!("journal {}", path.display()))?;
+        let whole = text.rfind('\n').map_or("", |end| text.get(..end).unwrap_or_default());
+        let mut lines = whole.lines();
+        let head: Head = lines
+            .next()
+            .and_then(|l| serde_json::from_str(l).ok())
+            .filter(|h: &Head| h.mark == MARK && h.request > 0 && h.batch > 0)
+            .with_context(|| format!("{}: not a journal of verify", path.display()))?;
+        let mut last = 0;
+        for line in lines {
+            let noted = line.split_once(' ').and_then(|(n, sum)| {
+                let n: u64 = n.parse().ok()?;
+                (sum == format!("{:016x}", mix(0x70a1, n)) && n == last + 1).then_some(n)
+            });
+            // After a power cut the journal may end in what was never written.
+            let Some(n) = noted else { break };
+            last = n;
+        }
+        Ok((head, last))
+    }
+}
+
+/// What is wrong with a place.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    good: u64,
+    /// Acknowledged, but older data stands there.
+    lost: u64,
+    /// Nothing of this run.
+    foreign: u64,
+    /// Of a batch that was never begun.
+    future: u64,
+    first: Option<String>,
+}
+
+fn check(path: Option<&Path>, journal: &Path) -> Result<()> {
+    let (head, last) = Journal::read(journal)?;
+    let found = look(path.unwrap_or(&head.path), &head, last)?;
+    println!(
+        "{last} batches acknowledged: {} pieces of {PIECE} bytes as they should be, {} lost, {} \
+         foreign, {} of the future",
+        found.good, found.lost, found.foreign, found.future
+    );
+    match found.first {
+        Some(first) => bail!("what was acknowledged is not there: {first}"),
+        None => Ok(()),
+    }
+}
+
+fn look(path: &Path, head: &Head, last: u64) -> Result<Found> {
+    // Each place with the last batch that wrote it.
+    let mut places: BTreeMap<u64, u64> = BTreeMap::new();
+    for batch in 1..=last {
+        let pattern = head.pattern(batch);
+        for i in 0..head.batch {
+            places.insert(pattern.at(i).0, batch);
+        }
+    }
+    let direct = Use { direct: true, ..Use::default() };
+    // What the disk has, not what the page cache has, if that is possible.
+    let target = Target::keep(path, direct).or_else(|_| Target::keep(path, Use::default()))?;
+    let mut buf = AlignedBuf::zeroed(usize::try_from(head.request)?);
+    let mut found = Found::default();
+    for (at, batch) in places {
+        if let Err(e) = target.device.read(ByteOffset(at), &mut buf) {
+            found.lost += head.request / PIECE as u64;
+            found.first.get_or_insert_with(|| e.to_string());
+            continue;
+        }
+        for (n, piece) in (0..).zip(buf.chunks(PIECE)) {
+            let here = at + n * PIECE as u64;
+            let said = match generation_of(head.run, here, piece) {
+                // One batch may be under way beyond those acknowledged.
+                Some(g) if g >= batch && g <= last + 1 => {
+                    found.good += 1;
+                    continue;
+                }
+                Some(g) if g > last + 1 => {
+                    found.future += 1;
+                    format!("byte {here} is of batch {g}, which never began")
+                }
+                Some(g) => {
+                    found.lost += 1;
+                    format!("byte {here} is of batch {g}; batch {batch} was acknowledged")
+                }
+                None => {
+                    found.foreign += 1;
+                    format!("byte {here} is none of this run's; batch {batch} was acknowledged")
+                }
+            };
+            found.first.get_or_insert(said);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    fn written(dir: &Path, batches: u64) -> (PathBuf, PathBuf) {
+        let (path, journal) = (dir.join("data"), dir.join("journal"));
+        let args = WriteArgs {
+            path: path.clone(),
+            journal: journal.clone(),
+            size: 1 << 20,
+            request: 4096,
+            batch: 16,
+            depth: 4,
+            time: 3600.0,
+            batches,
+            sequential: false,
+            buffered: true,
+            no_flush: false,
+            force_destroy: false,
+        };
+        write(&args).unwrap();
+        (path, journal)
+    }
+
+    #[test]
+    fn what_was_acknowledged_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, journal) = written(dir.path(), 20);
+        check(None, &journal).unwrap();
+        let (head, last) = Journal::read(&journal).unwrap();
+        assert_eq!(last, 20);
+        let found = look(&path, &head, last).unwrap();
+        assert!(found.good > 1000 && found.lost == 0 && found.foreign == 0, "{found:?}");
+    }
+    #[test]
+    fn a_lost_a_torn_and_a_misplaced_write_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, journal) = written(dir.path(), 20);
+        let (head, last) = Journal::read(&journal).unwrap();
+        let (at, _) = head.pattern(last).at(0);
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut now = [0; 4096];
+        file.read_exact_at(&mut now, at).unwrap();
+        // Lost: what an earlier batch wrote there.
+        let mut old = [0; 4096];
+        Content::Verified { run: head.run, generation: 1 }.fill(at, &mut old);
+        file.write_all_at(&old, at).unwrap();
+        let found = look(&path, &head, last).unwrap();
+        assert_eq!((found.lost, found.foreign), (8, 0), "{found:?}");
+        assert!(check(None, &journal).is_err());
+        // Torn inside a sector.
+        file.write_all_at(&now, at).unwrap();
+        file.write_all_at(&old[700..900], at + 700).unwrap();
+        let found = look(&path, &head, last).unwrap();
+        assert_eq!((found.lost, found.foreign), (0, 1), "{found:?}");
+        // Misplaced: good data of another place.
+        file.write_all_at(&now, at).unwrap();
+        let other = if at == 0 { 4096 } else { at - 4096 };
+        let mut elsewhere = [0; 4096];
+        Content::Verified { run: head.run, generation: last }.fill(other, &mut elsewhere);
+        file.write_all_at(&elsewhere, at).unwrap();
+        let found = look(&path, &head, last).unwrap();
+        assert_eq!(found.foreign, 8, "{found:?}");
+        // A later batch under way is no fault, one that never began is.
+        for (generation, future) in [(last + 1, 0), (last + 2, 8)] {
+            Content::Verified { run: head.run, generation }.fill(at, &mut elsewhere);
+            file.write_all_at(&elsewhere, at).unwrap();
+            assert_eq!(look(&path, &head, last).unwrap().future, future);
+        }
+        // A file that is too short lost its end.
+        file.set_len(4096).unwrap();
+        assert!(look(&path, &head, last).unwrap().lost > 0);
+    }
+    #[test]
+    fn a_journal_cut_anywhere_is_read_as_far_as_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, journal) = written(dir.path(), 5);
+        let text = std::fs::read(&journal).unwrap();
+        let head = text.iter().position(|b| *b == b'\n').unwrap();
+        let mut before = 0;
+        for cut in 0..=text.len() {
+            std::fs::write(&journal, &text[..cut]).unwrap();
+            let read = Journal::read(&journal).map(|(_, last)| last);
+            if cut <= head {
+                assert!(read.is_err(), "{cut}");
+                continue;
+            }
+            let last = read.unwrap();
+            assert!(last >= before && last <= 5, "{cut}");
+            before = last;
+        }
+        assert_eq!(before, 5);
+        for garbage in ["", "x", "{}\n", "\0\0\0\n\n"] {
+            std::fs::write(&journal, garbage).unwrap();
+            assert!(Journal::read(&journal).is_err(), "{garbage:?}");
+        }
+    }
+    #[test]
+    fn a_second_run_does_not_write_over_a_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, journal) = written(dir.path(), 1);
+        let args = WriteArgs {
+            path,
+            journal,
+            size: 1 << 20,
+            request: 4096,
+            batch: 1,
+            depth: 1,
+            time: 0.0,
+            batches: 1,
+            sequential: true,
+            buffered: true,
+            no_flush: true,
+            force_destroy: true,
+        };
+        assert!(write(&args).unwrap_err().to_string().starts_with("journal"));
+    }
+}

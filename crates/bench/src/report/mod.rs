@@ -1,0 +1,287 @@
+//! What was measured: one structure for all modes, written as JSON, printed as a table, drawn.
+
+pub(crate) mod gate;
+mod page;
+pub(crate) mod stats;
+mod svg;
+mod table;
+pub(crate) mod write;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use braid_pool::device::Issued;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{Opened, Outcome, Percentiles, Series};
+use crate::run::environment::{Facts, facts};
+use crate::run::interval::Interval;
+use crate::run::repeat::Rounds;
+use stats::Samples;
+
+pub(crate) use gate::{Gate, Verdict};
+
+/// Of the layout of result files.
+pub(crate) const VERSION: u32 = 1;
+
+/// One measurement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Figure {
+    /// 10^6 bytes per second.
+    pub mb_per_s: f64,
+    /// CPU seconds of the whole machine per GiB.
+    pub cpu_per_gib: f64,
+}
+
+impl Figure {
+    /// From bytes moved in `seconds` with `cpu` seconds of CPU.
+    #[expect(clippy::cast_precision_loss, reason = "byte counts far below 2^52")]
+    pub fn new(bytes: u64, seconds: f64, cpu: f64) -> Self {
+        let bytes = bytes as f64;
+        Self { mb_per_s: bytes / 1e6 / seconds, cpu_per_gib: cpu / (bytes / f64::from(1 << 30)) }
+    }
+}
+
+/// What a row is measured at, by name: `request`, `transfer`, `streams` ...
+pub(crate) type Parameters = BTreeMap<String, f64>;
+
+/// A row of a table: one layer or system, one phase, one set of parameters, all repeats.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// Layer or system.
+    pub name: String,
+    /// What was done.
+    pub phase: String,
+    /// At what.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: Parameters,
+    /// Of `rate`, if it is not the mode's usual one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unit: String,
+    /// Less is better.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub less: bool,
+    /// MB/s (or operations per second) per repeat.
+    pub rate: Samples,
+    /// CPU seconds per GiB per repeat (empty for operation rates).
+    pub cpu: Samples,
+    /// Other quantities by name, per repeat.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub more: BTreeMap<String, Samples>,
+    /// Latencies per repeat, microseconds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latency: Vec<Percentiles>,
+    /// Bytes over time, of the last repeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<Series>,
+    /// How the phase found the cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
+    /// What the devices were really asked for, in the last repeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issued: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(b: &bool) -> bool {
+    !b
+}
+
+impl Row {
+    /// Quotients with the base's row, repeat by repeat, so that more is better.
+    pub fn ratio_to(&self, base: &Self) -> Samples {
+        if self.less { base.rate.ratio_to(&self.rate) } else { self.rate.ratio_to(&base.rate) }
+    }
+    /// Its parameters in words.
+    pub fn at(&self) -> String {
+        let one = |(k, v): (&String, &f64)| format!("{k} {}", table::number(k, *v));
+        self.parameters.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Cells of a surface, taken together: how their median ratios to the base are spread.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    pub name: String,
+    pub phase: String,
+    pub cells: usize,
+    pub mean: f64,
+    pub deviation: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// Collects figures by (layer, phase, parameters), in order of first appearance.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// The mode.
+    #[serde(default)]
+    pub kind: String,
+    #[serde(default)]
+    pub version: u32,
+    /// What was measured on what.
+    pub setup: Vec<(String, String)>,
+    /// The machine and the program.
+    #[serde(default)]
+    pub environment: Facts,
+    /// Every option, as it was used.
+    #[serde(default)]
+    pub configuration: serde_json::Value,
+    /// Files and devices, as they were opened.
+    #[serde(default)]
+    pub targets: Vec<Opened>,
+    /// How many rounds, and why no more.
+    #[serde(default)]
+    pub rounds: Option<Rounds>,
+    /// The row's name that others are compared with.
+    #[serde(default)]
+    pub base: String,
+    /// Of the rates.
+    #[serde(default)]
+    pub unit: String,
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// What the members were really asked for, by layer and phase.
+    pub issued: Vec<(String, String)>,
+    /// Of a surface.
+    #[serde(default)]
+    pub summaries: Vec<Summary>,
+    /// What the gates said.
+    #[serde(default)]
+    pub verdicts: Vec<Verdict>,
+    /// What a reader must know.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// Why it ended early.
+    #[serde(default)]
+    pub failed: Option<String>,
+}
+
+impl Report {
+    /// An empty one of a mode.
+    pub fn new(kind: &str) -> Self {
+        let environment = facts();
+        Self { kind: kind.to_owned(), version: VERSION, environment, ..Self::default() }
+    }
+    /// Compared with the rows of `base`; rates in `unit`.
+    pub fn against(mut self, base: &str, unit: &str) -> Self {
+        base.clone_into(&mut self.base);
+        unit.clone_into(&mut self.unit);
+        self
+    }
+    /// A fact of the setup.
+    pub fn fact(&mut self, key: &str, value: impl Into<String>) {
+        self.setup.push((key.to_owned(), value.into()));
+    }
+    /// What a reader must know; once.
+    pub fn note(&mut self, note: impl Into<String>) {
+        let note = note.into();
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+    /// Adds one repeat of a bandwidth.
+    pub fn add(&mut self, name: &str, phase: &str, figure: Figure) {
+        let row = self.row(name, phase, &Parameters::new());
+        row.rate.0.push(figure.mb_per_s);
+        row.cpu.0.push(figure.cpu_per_gib);
+    }
+    /// Adds one repeat of an operation rate.
+    pub fn add_rate(&mut self, name: &str, phase: &str, per_second: f64) {
+        self.row(name, phase, &Parameters::new()).rate.0.push(per_second);
+    }
+    /// Adds one repeat of what the engine did; the row, for what else there is to say.
+    pub fn add_outcome(
+        &mut self,
+        name: &str,
+        phase: &str,
+        at: &Parameters,
+        outcome: &Outcome,
+    ) -> &mut Row {
+        let row = self.row(name, phase, at);
+        row.rate.0.push(outcome.mb_per_s());
+        row.cpu.0.push(outcome.cpu_per_gib());
+        row.latency.push(outcome.latency());
+        row.series = Some(outcome.all.series.clone());
+        row.issued.clone_from(&outcome.issued);
+        let mut more = |key: &str, value: f64| {
+            row.more.entry(key.to_owned()).or_default().0.push(value);
+        };
+        more("seconds", outcome.seconds);
+        more("iops", outcome.iops());
+        if outcome.streams.len() > 1 {
+            more("MB/s while all streams worked", outcome.mb_per_s_together());
+        }
+        more("own CPU seconds", outcome.meter.cpu_own);
+        more("stolen CPU seconds", outcome.meter.steal);
+        #[expect(clippy::cast_precision_loss, reason = "a count of switches")]
+        more("context switches", outcome.meter.switches as f64);
+        row
+    }
+    /// What a layer issued to the members, in one repeat of a phase (the last one is kept).
+    pub fn add_issued(&mut self, name: &str, phase: &str, before: &[Issued], after: &[Issued]) {
+        let none = Issued::default();
+        let since = after.iter().zip(before).map(|(a, b)| a.since(b));
+        let all = since.fold(none, |sum, one| sum.plus(&one));
+        let said = format!("reads: {}; writes: {}; {} flushes", all.reads, all.writes, all.flushes);
+        let key = format!("{name} {phase}");
+        self.issued.retain(|(k, _)| *k != key);
+        self.issued.push((key, said));
+    }
+    /// The row, made if it is not there.
+    pub fn row(&mut self, name: &str, phase: &str, at: &Parameters) -> &mut Row {
+        let same = |r: &Row| r.name == name && r.phase == phase && r.parameters == *at;
+        let index = self.rows.iter().position(same).unwrap_or_else(|| {
+            let (name, phase) = (name.to_owned(), phase.to_owned());
+            self.rows.push(Row { name, phase, parameters: at.clone(), ..Row::default() });
+            self.rows.len() - 1
+        });
+        &mut self.rows[index]
+    }
+    /// What a row is compared with.
+    pub fn base_of(&self, row: &Row) -> Option<&Row> {
+        let same = |b: &&Row| {
+            b.name == self.base && b.phase == row.phase && b.parameters == row.parameters
+        };
+        self.rows.iter().find(same)
+    }
+    /// How sure each ratio is; without anything to compare with, each rate.
+    pub fn intervals(&self) -> Vec<Option<Interval>> {
+        let others = self.rows.iter().filter(|r| r.name != self.base);
+        let ratios: Vec<_> =
+            others.filter_map(|r| Some(Interval::of(&r.ratio_to(self.base_of(r)?)))).collect();
+        if ratios.is_empty() {
+            return self.rows.iter().map(|r| Interval::of(&r.rate)).collect();
+        }
+        ratios
+    }
+    /// Prints the table: ratios are to the row `base` of the same phase.
+    pub fn print(&self) {
+        print!("{}", table::text(self));
+    }
+    /// Writes it as a file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string(self)?;
+        std::fs::write(path, text + "\n").with_context(|| path.display().to_string())
+    }
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It is no result, or of a later version.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let report: Self = serde_json::from_str(&text)
+            .with_context(|| format!("{}: not a result of braid bench", path.display()))?;
+        anyhow::ensure!(
+            report.version <= VERSION,
+            "{}: a result of version {}; this program knows {VERSION}",
+            path.display(),
+            report.version
+        );
+        Ok(report)
+    }
+}

@@ -1,0 +1,148 @@
+//! A result on a terminal.
+
+use std::fmt::Write as _;
+
+use super::Report;
+use crate::run::interval::Interval;
+
+/// A parameter's or quantity's value: sizes by their unit.
+pub(crate) fn number(key: &str, value: f64) -> String {
+    if matches!(key, "request" | "transfer" | "file" | "unit") {
+        return size(value);
+    }
+    if (value - value.round()).abs() < 1e-9 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
+
+/// Bytes in the largest unit that they are a whole number of.
+pub(crate) fn size(bytes: f64) -> String {
+    let units = [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    #[expect(clippy::cast_precision_loss, reason = "powers of two")]
+    let whole = |unit: u64| (bytes / unit as f64).fract() == 0.0 && bytes >= unit as f64;
+    #[expect(clippy::cast_precision_loss, reason = "powers of two")]
+    units.iter().find(|(u, _)| whole(*u)).map_or_else(
+        || format!("{bytes:.0} B"),
+        |(u, name)| format!("{:.0} {name}", bytes / *u as f64),
+    )
+}
+
+/// Three digits that matter.
+pub(crate) fn rate(value: f64) -> String {
+    if value.abs() >= 100.0 {
+        format!("{value:.0}")
+    } else if value.abs() >= 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+pub(super) fn text(report: &Report) -> String {
+    let mut out = String::new();
+    for (key, value) in &report.setup {
+        let _ = writeln!(out, "{key:>10}: {value}");
+    }
+    let _ = writeln!(out, "{}", rows(report));
+    if !report.issued.is_empty() {
+        let _ = writeln!(out, "requests issued to the members:");
+    }
+    for (key, said) in &report.issued {
+        let _ = writeln!(out, "  {key}: {said}");
+    }
+    for row in report.rows.iter().filter(|r| r.issued.is_some()) {
+        let said = row.issued.as_deref().unwrap_or_default();
+        let _ = writeln!(out, "  {} {} {}: {said}", row.name, row.phase, row.at());
+    }
+    if let Some(r) = &report.rounds
+        && let Some(ended) = r.ended
+    {
+        let foreign = r.foreign.iter().copied().fold(0.0, f64::max);
+        let _ = writeln!(
+            out,
+            "{} rounds in {:.0} s: {}; others used up to {foreign:.1} processors",
+            r.done,
+            r.seconds,
+            ended.said()
+        );
+    }
+    if !report.summaries.is_empty() {
+        let _ = writeln!(out, "ratio to {} over all cells:\n{}", report.base, summaries(report));
+    }
+    for note in &report.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    if let Some(why) = &report.failed {
+        let _ = writeln!(out, "ended early: {why}");
+    }
+    if !report.verdicts.is_empty() {
+        let _ = writeln!(out, "{}", super::gate::table(&report.verdicts));
+    }
+    out
+}
+
+fn summaries(report: &Report) -> comfy_table::Table {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["", "phase", "cells", "mean", "deviation", "least", "most"]);
+    for s in &report.summaries {
+        let percent = |part: f64| format!("{:.1} %", part * 100.0);
+        let figures = [s.mean, s.deviation, s.min, s.max].map(percent);
+        let mut cells = vec![s.name.clone(), s.phase.clone(), s.cells.to_string()];
+        cells.extend(figures);
+        table.add_row(cells);
+    }
+    table
+}
+
+fn rows(report: &Report) -> comfy_table::Table {
+    let latency = report.rows.iter().any(|r| !r.latency.is_empty());
+    let cache = report.rows.iter().any(|r| r.cache.is_some());
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+    let mut header: Vec<String> = ["", "phase", &report.unit, "min..max"].map(str::to_owned).into();
+    let compared = report.rows.iter().any(|r| report.base_of(r).is_some());
+    if compared {
+        header.extend([format!("ratio to {}", report.base), "spread".to_owned()]);
+    }
+    header.push("CPU s/GiB".to_owned());
+    if latency {
+        header.push("p50, p99, p99.99 us".to_owned());
+    }
+    if cache {
+        header.push("cache".to_owned());
+    }
+    table.set_header(header);
+    for row in &report.rows {
+        let (low, high) = row.rate.spread();
+        let at = row.at();
+        let phase = if at.is_empty() { row.phase.clone() } else { format!("{}, {at}", row.phase) };
+        let unit = if row.unit.is_empty() { String::new() } else { format!(" {}", row.unit) };
+        let mut cells = vec![
+            row.name.clone(),
+            phase,
+            format!("{}{unit}", rate(row.rate.median())),
+            format!("{}..{}", rate(low), rate(high)),
+        ];
+        if compared {
+            let ratio = report.base_of(row).map(|b| row.ratio_to(b));
+            cells.extend(ratio.map_or([String::new(), String::new()], |ratio| {
+                let (low, high) = ratio.spread();
+                let sure = Interval::of(&ratio)
+                    .map_or(String::new(), |i| format!(" [{:.2}, {:.2}]", i.low, i.high));
+                [format!("{:.2}{sure}", ratio.median()), format!("{low:.2}..{high:.2}")]
+            }));
+        }
+        let cpu = (!row.cpu.0.is_empty()).then(|| format!("{:.2}", row.cpu.median()));
+        cells.push(cpu.unwrap_or_default());
+        if latency {
+            let last = row.latency.last();
+            cells.push(last.map_or(String::new(), |l| {
+                format!("{}, {}, {}", rate(l.p50), rate(l.p99), rate(l.p99_99))
+            }));
+        }
+        if cache {
+            cells.push(row.cache.clone().unwrap_or_default());
+        }
+        table.add_row(cells);
+    }
+    table
+}

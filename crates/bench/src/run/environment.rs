@@ -1,0 +1,116 @@
+//! On what a result was measured.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Facts by name, as text.
+pub(crate) type Facts = BTreeMap<String, String>;
+
+/// Of this machine, now.
+pub(crate) fn facts() -> Facts {
+    let mut facts = Facts::new();
+    let mut add = |key: &str, value: Option<String>| {
+        if let Some(value) = value.filter(|v| !v.is_empty()) {
+            facts.insert(key.to_owned(), value);
+        }
+    };
+    let read = |path: &str| std::fs::read_to_string(path).ok().map(|t| t.trim().to_owned());
+    add("kernel", read("/proc/sys/kernel/osrelease"));
+    add("host", read("/proc/sys/kernel/hostname"));
+    add("processor", field("/proc/cpuinfo", "model name"));
+    add("processors", std::thread::available_parallelism().ok().map(|n| n.to_string()));
+    add("memory", field("/proc/meminfo", "MemTotal"));
+    add("free memory", field("/proc/meminfo", "MemAvailable"));
+    add("load", read("/proc/loadavg"));
+    add("cpu pressure", read("/proc/pressure/cpu").map(|t| first_line(&t)));
+    add("io pressure", read("/proc/pressure/io").map(|t| first_line(&t)));
+    add("frequency governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
+    add("engine", Some(braid_pool::device::default_engine().to_owned()));
+    add("program", Some(format!("braid {}", env!("CARGO_PKG_VERSION"))));
+    add("build", Some(if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned()));
+    add("command", Some(command_line()));
+    add("time", Some(utc(SystemTime::now())));
+    facts
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+fn command_line() -> String {
+    let words: Vec<_> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    words.join(" ")
+}
+
+/// `name : value` of a file of the kernel's.
+fn field(path: &str, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|l| l.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// Memory of the machine, bytes; 0 if it is not known.
+pub(crate) fn memory() -> u64 {
+    let kib = field("/proc/meminfo", "MemTotal")
+        .and_then(|v| v.trim_end_matches("kB").trim().parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+/// The mount that a path lies in: type, source and options.
+pub(crate) fn file_system_of(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let table = std::fs::read_to_string("/proc/self/mounts").ok()?;
+    let mount = |line: &str| {
+        let fields: Vec<_> = line.split(' ').map(str::to_owned).collect();
+        let [source, at, kind, options, ..] = fields.as_slice() else { return None };
+        path.starts_with(at).then(|| (at.len(), format!("{kind} on {source} ({options})")))
+    };
+    table.lines().filter_map(mount).max_by_key(|(len, _)| *len).map(|(_, said)| said)
+}
+
+/// A moment as `2026-01-31T12:00:00Z`.
+pub(crate) fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Year, month and day of a number of days after 1970-01-01 (Gregorian).
+fn civil(days: u64) -> (u64, u64, u64) {
+    // Counted from 0000-03-01, so that the leap day is the last of a year.
+    let z = days + 719_468;
+    let (era, doe) = (z / 146_097, z % 146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (yoe + era * 400 + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn dates() {
+        let at = |s| utc(UNIX_EPOCH + Duration::from_secs(s));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59Z");
+    }
+    #[test]
+    fn facts_name_the_machine() {
+        let facts = facts();
+        for key in ["kernel", "processors", "memory", "engine", "command", "time"] {
+            assert!(facts.contains_key(key), "{key} in {facts:?}");
+        }
+        assert!(memory() > 0);
+        assert!(file_system_of(Path::new("/proc/stat")).unwrap().starts_with("proc on "));
+    }
+}

@@ -1,0 +1,64 @@
+//! Who used the processors: this process, the machine, and strangers.
+
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+/// Processor time at one moment.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Meter {
+    machine: f64,
+    steal: f64,
+    own: f64,
+    switches: i64,
+}
+
+/// Between two moments.
+#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Metered {
+    /// CPU seconds of the whole machine: kernel threads, servers, strangers.
+    pub cpu_machine: f64,
+    /// CPU seconds of this process.
+    pub cpu_own: f64,
+    /// CPU seconds that the hypervisor gave to others.
+    pub steal: f64,
+    /// Context switches of this process.
+    pub switches: i64,
+}
+
+impl Meter {
+    /// Now.
+    pub fn start() -> Self {
+        let (machine, steal) = crate::run::cpu::times().unwrap_or_default();
+        let usage = getrusage(UsageWho::RUSAGE_SELF);
+        let (own, switches) = usage.map_or((0.0, 0), |u| {
+            let micros = u.user_time().num_microseconds() + u.system_time().num_microseconds();
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+            let seconds = micros as f64 / 1e6;
+            (seconds, u.voluntary_context_switches() + u.involuntary_context_switches())
+        });
+        Self { machine, steal, own, switches }
+    }
+    /// Since then.
+    pub fn stop(self) -> Metered {
+        let now = Self::start();
+        Metered {
+            cpu_machine: (now.machine - self.machine).max(0.0),
+            cpu_own: (now.own - self.own).max(0.0),
+            steal: (now.steal - self.steal).max(0.0),
+            switches: now.switches - self.switches,
+        }
+    }
+}
+
+/// Processors' worth of work that others do, looked at for so long while this process does nothing.
+pub(crate) fn foreign(look: Duration) -> f64 {
+    if look.is_zero() {
+        return 0.0;
+    }
+    let meter = Meter::start();
+    std::thread::sleep(look);
+    let m = meter.stop();
+    (m.cpu_machine - m.cpu_own + m.steal).max(0.0) / look.as_secs_f64()
+}
