@@ -34,6 +34,7 @@ enum Mode {
     Copy(modes::copy::Args),
     Share(modes::share::Args),
     Scale(modes::scale::Args),
+    Seeds(modes::seeds::Args),
     Report(crate::report::write::Args),
 }
 
@@ -131,6 +132,12 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 /// A list of sizes: `64K,1M`, none of them 0.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Sizes(Vec<u64>);
+impl Sizes {
+    /// Those.
+    pub fn of(sizes: &[u64]) -> Self {
+        Self(sizes.to_vec())
+    }
+}
 impl std::str::FromStr for Sizes {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -168,6 +175,7 @@ pub fn run(args: &Args) -> Result<()> {
         Mode::Copy(a) => modes::copy::run(a),
         Mode::Share(a) => modes::share::run(a),
         Mode::Scale(a) => modes::scale::run(a),
+        Mode::Seeds(a) => modes::seeds::run(a),
         Mode::Report(a) => crate::report::write::run(a),
     }
 }

@@ -32,14 +32,45 @@ pub(crate) struct Args {
     how: How,
 }
 
+impl Args {
+    /// A short one, on these.
+    pub fn of(systems: &[System], size: u64, how: &How) -> Self {
+        Self {
+            systems: systems.to_vec(),
+            requests: Sizes::of(&[64 << 10, 1 << 20]),
+            size,
+            cache: vec![Cache::Direct],
+            depth: 1,
+            how: How { accept: Vec::new(), ..how.clone() },
+        }
+    }
+}
+
 /// Runs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let Some(base) = args.systems.first() else { return Ok(()) };
-    let mut report = Report::new("first-write").against(&base.name, "MB/s");
+    let mut report = empty(args);
+    let result = measure(args, &mut report);
+    args.how.finish(report, result)
+}
+
+/// Only the result.
+pub(crate) fn measured(args: &Args) -> Result<Report> {
+    let mut report = empty(args);
+    measure(args, &mut report)?;
+    Ok(report)
+}
+
+fn empty(args: &Args) -> Report {
+    let base = args.systems.first().map_or("", |s| &s.name);
+    let mut report = Report::new("first-write").against(base, "MB/s");
     report.configuration = configuration(args);
     report.fact("job", format!("{} MiB, depth {}", args.size >> 20, args.depth));
+    report
+}
+
+fn measure(args: &Args, report: &mut Report) -> Result<()> {
     ensure!((1..=4096).contains(&args.depth), "--depth: 1 to 4096");
-    let result = args.how.rounds(&mut report, args.systems.len(), |report, _, system| {
+    args.how.rounds(report, args.systems.len(), |report, _, system| {
         let Some(system) = args.systems.get(system) else { return Ok(()) };
         for cache in &args.cache {
             for request in args.requests.iter().copied() {
@@ -49,11 +80,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
         }
         Ok(())
-    });
-    for (name, phase, ratio) in firsts(&report) {
+    })?;
+    for (name, phase, ratio) in firsts(report) {
         report.note(format!("{name}, {phase}: first write over rewrite {ratio:.2}"));
     }
-    args.how.finish(report, result)
+    Ok(())
 }
 
 fn phases(

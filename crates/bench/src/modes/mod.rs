@@ -8,6 +8,7 @@ pub(crate) mod ladder;
 pub(crate) mod memory;
 pub(crate) mod meta;
 pub(crate) mod scale;
+pub(crate) mod seeds;
 pub(crate) mod share;
 pub(crate) mod stream;
 pub(crate) mod stripe;

@@ -44,15 +44,45 @@ pub(crate) struct Args {
     how: How,
 }
 
+impl Args {
+    /// A short one, on these.
+    pub fn of(systems: &[System], size: u64, how: &How) -> Self {
+        Self {
+            systems: systems.to_vec(),
+            requests: Sizes::of(&[4 << 10, 64 << 10, 256 << 10, 1 << 20]),
+            streams: vec![1, 2],
+            size,
+            reads: vec![0, 100],
+            cache: vec![Cache::Direct, Cache::Cold],
+            random: false,
+            depth: 1,
+            time: None,
+            how: How { accept: Vec::new(), ..how.clone() },
+        }
+    }
+}
+
 /// Runs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let Some(base) = args.systems.first() else { return Ok(()) };
-    let mut report = Report::new("sweep").against(&base.name, "MB/s");
+    let mut report = empty(args);
+    let result = measure(args, &mut report);
+    args.how.finish(report, result)
+}
+
+/// Only the result.
+pub(crate) fn measured(args: &Args) -> Result<Report> {
+    let mut report = empty(args);
+    measure(args, &mut report)?;
+    Ok(report)
+}
+
+fn empty(args: &Args) -> Report {
+    let base = args.systems.first().map_or("", |s| &s.name);
+    let mut report = Report::new("sweep").against(base, "MB/s");
     report.configuration = configuration(args);
     let order = if args.random { "random" } else { "sequential" };
     report.fact("job", format!("{order}, depth {}, {} MiB a stream", args.depth, args.size >> 20));
-    let result = measure(args, &mut report);
-    args.how.finish(report, result)
+    report
 }
 
 fn measure(args: &Args, report: &mut Report) -> Result<()> {

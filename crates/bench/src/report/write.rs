@@ -1,0 +1,190 @@
+//! `braid bench report RESULT...`: results as one page, as JSON, as CSV.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Report, page::page};
+
+/// One self-contained page of results; also JSON and CSV
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Args {
+    /// Files that `--out` or `--json` of the other modes wrote
+    #[arg(required = true)]
+    results: Vec<PathBuf>,
+    /// The page
+    #[arg(long, value_name = "FILE", default_value = "braid-bench.html")]
+    html: PathBuf,
+    /// All results in one file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Every sample of every row
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+/// Runs it.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut reports = Vec::new();
+    for path in &args.results {
+        reports.push((path.display().to_string(), Report::load(path)?));
+        for out in [Some(&args.html), args.json.as_ref(), args.csv.as_ref()].into_iter().flatten() {
+            ensure!(out != path, "{}: would be written over", path.display());
+        }
+    }
+    let write = |path: &PathBuf, text: String| {
+        std::fs::write(path, text).with_context(|| path.display().to_string())
+    };
+    write(&args.html, page(&reports))?;
+    if let Some(path) = &args.json {
+        let all: Vec<_> = reports.iter().map(|(_, r)| r).collect();
+        write(path, serde_json::to_string(&all)? + "\n")?;
+    }
+    if let Some(path) = &args.csv {
+        write(path, csv(&reports))?;
+    }
+    println!("{}", args.html.display());
+    Ok(())
+}
+
+/// A line for each sample.
+pub(super) fn csv(reports: &[(String, Report)]) -> String {
+    let mut out = String::from(
+        "file,mode,name,phase,parameters,repeat,rate,unit,cpu_s_per_gib,ratio,p50_us,p99_us,p99_99_us\n",
+    );
+    for (file, report) in reports {
+        for row in &report.rows {
+            let base = report.base_of(row);
+            let unit = if row.unit.is_empty() { &report.unit } else { &row.unit };
+            for (n, value) in row.rate.0.iter().enumerate() {
+                let ratio = base.and_then(|b| row.ratio_to(b).0.get(n).copied());
+                let l = row.latency.get(n);
+                let figure = |v: Option<f64>| v.map_or(String::new(), |v| format!("{v}"));
+                let _ = writeln!(
+                    out,
+                    "{},{},{},{},{},{},{value},{},{},{},{},{},{}",
+                    quote(file),
+                    quote(&report.kind),
+                    quote(&row.name),
+                    quote(&row.phase),
+                    quote(&row.at()),
+                    n + 1,
+                    quote(unit),
+                    figure(row.cpu.0.get(n).copied()),
+                    figure(ratio),
+                    figure(l.map(|l| l.p50)),
+                    figure(l.map(|l| l.p99)),
+                    figure(l.map(|l| l.p99_99))
+                );
+            }
+        }
+    }
+    out
+}
+
+/// A field as RFC 4180 has it.
+fn quote(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        return format!("\"{}\"", text.replace('"', "\"\""));
+    }
+    text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::modes::at;
+
+    fn surface() -> Report {
+        let mut report = Report::new("surface").against("raw", "MB/s");
+        for name in ["raw", "<b>&'fs\""] {
+            for request in [65536.0, 131_072.0] {
+                for transfer in [131_072.0, 1_048_576.0] {
+                    let place = at(&[("request", request), ("transfer", transfer)]);
+                    let row = report.row(name, "read direct", &place);
+                    row.rate.0.extend([100.0, 110.0]);
+                }
+            }
+        }
+        report.note("a, \"b\"");
+        report.verdicts = crate::report::gate::judge(&report, &["0.95".parse().unwrap()]);
+        report
+    }
+
+    #[test]
+    fn a_page_needs_nothing_else_and_no_name_becomes_markup() {
+        let html = page(&[("x<script>".to_owned(), surface())]);
+        assert_eq!(html.matches("<svg").count(), 2);
+        assert!(html.matches("data-value=").count() >= 8);
+        assert!(!html.contains("<b>") && !html.contains("x<script>"));
+        // The only address is SVG's name.
+        let rest = html.replace("http://www.w3.org/2000/svg", "");
+        for fetched in ["http:", "https:", "//", "src=", "@import", "url("] {
+            assert!(!rest.contains(fetched), "{fetched}");
+        }
+        assert!(html.contains("class='verdicts'"));
+    }
+    #[test]
+    fn every_shape_of_result_has_a_plot() {
+        let mut lines = Report::new("curve").against("raw", "IOPS");
+        let mut sweep = Report::new("sweep").against("raw", "MB/s");
+        let mut flat = Report::new("ladder").against("raw", "MB/s");
+        for n in [1.0, 2.0, 3.0] {
+            let row = lines.row("raw", "read", &at(&[("load", n)]));
+            row.rate.0.push(n);
+            row.latency.push(crate::engine::Percentiles {
+                p50: n,
+                p99: 2.0 * n,
+                ..Default::default()
+            });
+            let place = at(&[("request", n * 4096.0), ("streams", 2.0)]);
+            sweep.row("raw", "write direct", &place).rate.0.push(n);
+            flat.row("raw", "write", &at(&[])).rate.0.push(n);
+        }
+        for (report, least) in [(lines, 2), (sweep, 1), (flat, 1)] {
+            let html = page(&[(String::new(), report.clone())]);
+            assert!(html.matches("<svg").count() >= least, "{}", report.kind);
+            assert!(!html.contains("NaN") && !html.contains("inf"), "{}", report.kind);
+        }
+        // Nothing measured, or only zeros, is a page too.
+        assert!(!page(&[(String::new(), Report::new("x"))]).contains("NaN"));
+    }
+    #[test]
+    fn results_are_read_as_they_were_written_and_nothing_else_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.json");
+        let report = surface();
+        report.save(&path).unwrap();
+        let again = Report::load(&path).unwrap();
+        assert_eq!(again.rows.len(), report.rows.len());
+        assert_eq!(again.verdicts, report.verdicts);
+        for bad in ["", "{}", "[1]", "{\"setup\":[],\"rows\":[],\"issued\":[],\"version\":99}"] {
+            std::fs::write(&path, bad).unwrap();
+            assert!(Report::load(&path).is_err(), "{bad}");
+        }
+        let text = csv(&[("a,b".to_owned(), report)]);
+        assert_eq!(text.lines().count(), 1 + 8 * 2);
+        assert!(text.lines().nth(1).unwrap().starts_with("\"a,b\",surface,raw,read direct,"));
+    }
+    #[test]
+    fn an_hours_result_is_small() {
+        // Every cell of the original surface, four phases, two systems, a hundred rounds.
+        let mut report = Report::new("surface").against("raw", "MB/s");
+        for n in 0..98 {
+            for name in ["raw", "fs"] {
+                for phase in ["a", "b", "c", "d"] {
+                    let row = report.row(name, phase, &at(&[("request", f64::from(n))]));
+                    row.rate.0 = vec![1234.567_890_123; 100];
+                    row.cpu.0 = vec![0.123_456_789_012; 100];
+                    row.latency = vec![crate::engine::Percentiles::default(); 100];
+                    for key in ["seconds", "iops", "own CPU seconds", "stolen", "switches"] {
+                        row.more.entry(key.to_owned()).or_default().0 = vec![0.123_456_789; 100];
+                    }
+                }
+            }
+        }
+        let bytes = serde_json::to_string(&report).unwrap().len();
+        assert!(bytes < 50_000_000, "{bytes}");
+    }
+}

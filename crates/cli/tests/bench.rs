@@ -1,0 +1,329 @@
+//! The measuring kit from its command line: what it refuses, what it keeps, what it writes. Nothing
+//! here judges time.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn braid(dir: &Path, line: &str) -> Output {
+    let words = line.split_whitespace();
+    Command::new(env!("CARGO_BIN_EXE_braid")).args(words).current_dir(dir).output().unwrap()
+}
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+#[track_caller]
+fn good(dir: &Path, line: &str) -> String {
+    let output = braid(dir, line);
+    assert!(output.status.success(), "{line}: {}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+#[track_caller]
+fn refused(dir: &Path, line: &str, why: &str) {
+    let output = braid(dir, line);
+    assert!(!output.status.success(), "{line} succeeded");
+    assert!(said(&output).contains(why), "{line}: {}", said(&output));
+}
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+/// Quick rounds.
+const SHORT: &str = "--repeats 1 --look 0";
+
+#[test]
+fn called_by_their_names_lmdd_and_xdd_take_their_own_words() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, words, line) in [
+        ("lmdd", vec!["of=F", "bs=4k", "move=2m"], "2.10 MB in "),
+        ("/usr/bin/lmdd", vec!["if=F", "bs=4k", "move=2m"], " MB/sec"),
+        ("xdd", vec!["-op", "read", "-target", "F", "-mbytes", "1"], "COMBINED"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_braid"))
+            .arg0(name)
+            .args(&words)
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        let all = said(&output) + &String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && all.contains(line), "{name}: {all}");
+    }
+    assert!(said(&braid(dir.path(), "lmdd of=F bs=4k move=2m label=x:")).starts_with("x:2.10 MB"));
+    assert!(good(dir.path(), "xdd -op write -targets 2 A B -numreqs 3").contains("PASS0001"));
+}
+
+#[test]
+fn every_mode_over_paths_measures_writes_a_result_and_cleans_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    for sub in ["a", "b"] {
+        std::fs::create_dir(d.join(sub)).unwrap();
+    }
+    let modes = [
+        "surface one=a two=b --requests 4K,64K --transfers 64K,256K --at-least 64K --cache warm",
+        "sweep one=a two=b --requests 16K --streams 1,2 --size 256K --cache warm,cold --reads 0,70,100",
+        "stripe a b --size 1M --request 64K --buffered",
+        "first-write one=a two=b --requests 64K --size 1M --cache cold",
+        "curve one=a --loads 50 --size 1M --time 0.05 --depth 4 --buffered",
+        "stream one=a --frame 64K --fps 100 --frames 4 --time 0.1 --streams 1,2 --buffered",
+        "meta one=a two=b --files 20 --threads 2",
+        "meta a b --nodes --files 20 --shared",
+        "scale a b --size 1M --request 64K --buffered",
+        "share a a --turns 10 --block 4K --size 64K",
+    ];
+    for (n, mode) in modes.iter().enumerate() {
+        let line = format!("bench {mode} {SHORT} --out {n}.json");
+        assert!(!good(d, &line).is_empty());
+        let text = std::fs::read_to_string(d.join(format!("{n}.json"))).unwrap();
+        let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(!result["rows"].as_array().unwrap().is_empty(), "{mode}");
+        for row in result["rows"].as_array().unwrap() {
+            assert!(row["rate"][0].as_f64().unwrap() > 0.0, "{mode}: {row}");
+        }
+        for key in ["environment", "configuration", "rounds"] {
+            assert!(result[key].is_object(), "{mode}: {key}");
+        }
+        assert_eq!(result["rounds"]["done"], 1, "{mode}");
+        for sub in ["a", "b"] {
+            assert_eq!(std::fs::read_dir(d.join(sub)).unwrap().count(), 0, "{mode} left something");
+        }
+    }
+    let all: Vec<_> = (0..modes.len()).map(|n| format!("{n}.json")).collect();
+    let line =
+        format!("bench report {} --html p.html --json all.json --csv all.csv", all.join(" "));
+    assert!(good(d, &line).contains("p.html"));
+    let page = std::fs::read_to_string(d.join("p.html")).unwrap();
+    assert!(page.matches("<h2>").count() == modes.len() && page.contains("<svg"));
+    assert!(std::fs::read_to_string(d.join("all.csv")).unwrap().lines().count() > 30);
+    refused(d, "bench report p.html", "not a result");
+    refused(d, "bench report 0.json --html 0.json", "would be written over");
+}
+
+#[test]
+fn impossible_sizes_and_what_is_not_there_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    std::fs::create_dir(d.join("a")).unwrap();
+    std::fs::write(d.join("full"), vec![1; 8192]).unwrap();
+    for (line, why) in [
+        ("surface a --requests 0", "a size of 0"),
+        ("surface a --requests 8M --transfers 4M", "none is as large as a request"),
+        ("sweep a --requests 2G --size 4G --reads 100 --cache warm", "request"),
+        ("sweep a --streams 0", "--streams"),
+        ("sweep a --reads 101", "0 to 100 percent"),
+        ("sweep a --requests x", "is not a size"),
+        ("sweep a --requests 4K --size 8000P", "is not a size"),
+        ("sweep a --requests 4K --size 8000T --reads 0", "bytes are free"),
+        ("sweep nowhere/at/all --size 1M --reads 0", "No such file"),
+        ("sweep full --size 8K --requests 4K --reads 0 --cache warm", "--force-destroy"),
+        ("sweep /dev/null --size 8K --reads 100 --cache warm", "neither a block device"),
+        ("stripe a --depth 0", "--depth"),
+        ("curve a --loads -5", "unexpected argument"),
+        ("curve a --loads 0 --size 1M", "above 0"),
+        ("curve a --time NaN --size 1M", "--time"),
+        ("stream a --fps 0", "--fps"),
+        ("meta a --threads 0", "--threads"),
+        ("meta a --files 1 --threads 2", "--files"),
+        ("meta full", "Not a directory"),
+        ("share a", "at least two"),
+        ("copy full full", "the source itself"),
+        ("copy nowhere x", "nowhere"),
+        ("verify check --journal full", "not a journal"),
+        ("verify write v --journal j --request 1000", "a multiple of 512"),
+        ("sweep a --accept x", "is not a ratio"),
+        ("ladder --members 0", "--members"),
+    ] {
+        refused(d, &format!("bench {line}"), why);
+    }
+    assert_eq!(std::fs::read(d.join("full")).unwrap(), vec![1; 8192]);
+    assert!(!d.join("v").exists() || std::fs::metadata(d.join("v")).unwrap().len() == 0);
+}
+
+#[test]
+fn a_gate_says_what_fell_short_and_the_status_is_not_zero() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    for sub in ["a", "b"] {
+        std::fs::create_dir(d.join(sub)).unwrap();
+    }
+    let sweep =
+        format!("bench sweep a b --size 256K --requests 4K --streams 1 --cache warm {SHORT}");
+    good(d, &format!("{sweep} --accept 0.000001"));
+    let line = format!("{sweep} --accept 0.000001 --accept write=1000000 --out r.json");
+    let output = braid(d, &line);
+    assert!(!output.status.success());
+    assert!(said(&output).contains("1 fell short: b write warm"), "{}", said(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("SHORT"));
+    let text = std::fs::read_to_string(d.join("r.json")).unwrap();
+    let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(result["verdicts"].as_array().unwrap().len(), 2);
+    let alone = format!("bench sweep a --size 256K --requests 4K --streams 1 --cache warm {SHORT}");
+    refused(d, &format!("{alone} --accept 0.5"), "nothing to compare");
+}
+
+#[test]
+fn a_copy_is_resumed_and_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let bytes: Vec<u8> =
+        (0..3_000_001_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    std::fs::write(d.join("src"), &bytes).unwrap();
+    let line = "bench copy src dst --request 64K --piece 4 --buffered";
+    refused(d, &format!("{line} --stop-after 3"), "interrupted after 3 pieces");
+    assert!(d.join("dst.braid-copy").exists());
+    assert!(good(d, line).contains("3 pieces of 4 requests were there already"));
+    assert!(std::fs::read(d.join("dst")).unwrap() == bytes && !d.join("dst.braid-copy").exists());
+    // What is there and was not begun by a copy stays.
+    refused(d, line, "--force-destroy");
+    // A source that changed meanwhile is begun again.
+    std::fs::remove_file(d.join("dst")).unwrap();
+    refused(d, &format!("{line} --stop-after 3"), "interrupted");
+    std::fs::write(d.join("src"), &bytes[..2_000_000]).unwrap();
+    assert!(!good(d, line).contains("were there already"));
+    assert!(std::fs::read(d.join("dst")).unwrap() == bytes[..2_000_000]);
+    // Direct, where the directory has it: the odd end goes through the page cache.
+    good(d, "bench copy src direct --request 64K --piece 4");
+    assert!(std::fs::read(d.join("direct")).unwrap() == bytes[..2_000_000]);
+    std::fs::write(d.join("empty"), []).unwrap();
+    good(d, "bench copy empty empty2 --buffered");
+    assert_eq!(std::fs::metadata(d.join("empty2")).unwrap().len(), 0);
+}
+
+#[test]
+fn what_a_killed_writer_was_told_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args("bench verify write F --journal J --size 4M --request 4K --batch 8 --time 600 --buffered".split(' '))
+        .current_dir(d)
+        .spawn()
+        .unwrap();
+    // Some batches, however long they take.
+    let noted = || std::fs::read_to_string(d.join("J")).map_or(0, |t| t.lines().count());
+    for _ in 0..6000 {
+        if noted() > 5 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(noted() > 5);
+    assert!(
+        good(d, "bench verify check --journal J").contains(" 0 lost, 0 foreign, 0 of the future")
+    );
+    std::fs::write(d.join("F"), vec![0; 4 << 20]).unwrap();
+    refused(d, "bench verify check --journal J", "none of this run's");
+}
+
+/// A mount that is taken down whatever happens.
+struct Mounted(PathBuf);
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        Command::new("umount").arg(&self.0).status().ok();
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_keeps_the_result_so_far() {
+    if !is_root() {
+        eprintln!("skipped: mounting needs root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    std::fs::create_dir(d.join("small")).unwrap();
+    let mount = ["-t", "tmpfs", "-o", "size=3m", "none", "small"];
+    if !Command::new("mount").args(mount).current_dir(d).status().unwrap().success() {
+        eprintln!("skipped: no tmpfs here");
+        return;
+    }
+    let _mounted = Mounted(d.join("small"));
+    // The first system fits, the second does not: nothing told so before, since it is a file.
+    let line = "bench sweep small --size 2M --requests 64K --streams 1,2 --reads 0 --cache warm";
+    refused(d, &format!("{line} {SHORT}"), "bytes are free");
+    refused(d, "lmdd of=small/f bs=64k move=8m", "No space left");
+    assert!(
+        said(&braid(d, "lmdd of=small/f bs=64k move=8m")).contains("3.1"),
+        "what fitted counts"
+    );
+    std::fs::remove_file(d.join("small/f")).unwrap();
+    let output = braid(d, "xdd -op write -target small/f -reqsize 64 -mbytes 8 -csvout csv");
+    assert!(!output.status.success());
+    assert!(said(&output).contains("full"), "{}", said(&output));
+    assert!(std::fs::read_to_string(d.join("csv")).unwrap().contains("combined,1,1,3"));
+    std::fs::remove_file(d.join("small/f")).unwrap();
+    let write =
+        "bench verify write small/f --journal J --size 8M --request 64K --buffered --sequential";
+    refused(d, write, "was not acknowledged");
+    good(d, "bench verify check --journal J");
+}
+
+/// A loop device that is given back.
+struct Loop(String);
+impl Loop {
+    fn new(file: &Path) -> Option<Self> {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        let name = String::from_utf8(made.stdout).ok()?.trim().to_owned();
+        (made.status.success() && !name.is_empty()).then_some(Self(name))
+    }
+}
+impl Drop for Loop {
+    fn drop(&mut self) {
+        Command::new("losetup").args(["-d", &self.0]).status().ok();
+    }
+}
+
+#[test]
+fn devices_in_use_and_in_pools_are_written_only_by_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    for name in ["member", "plain"] {
+        std::fs::File::create(d.join(name)).unwrap().set_len(256 << 20).unwrap();
+    }
+    good(d, "create kitpool member");
+    // A member that is a file, whichever way it is named.
+    for line in [
+        "bench sweep member --size 1M --requests 4K --reads 0 --cache warm",
+        "lmdd of=member bs=4k count=1",
+        "xdd -op write -target member -numreqs 1",
+        "bench verify write member --journal J",
+        "bench stripe member --size 1M --buffered",
+    ] {
+        refused(d, line, "a member of pool 'kitpool'");
+    }
+    assert!(good(d, "dump-label member").contains("kitpool"));
+    // Reading is no harm.
+    good(d, "lmdd if=member bs=4k count=16");
+    if !is_root() {
+        eprintln!("skipped: loop devices need root");
+        return;
+    }
+    let Some(member) = Loop::new(&d.join("member")) else {
+        eprintln!("skipped: no loop devices here");
+        return;
+    };
+    let name = &member.0;
+    refused(d, &format!("lmdd of={name} bs=4k count=1"), "a member of pool 'kitpool'");
+    refused(d, "lmdd of=member bs=4k count=1", "backs /dev/loop");
+    let Some(plain) = Loop::new(&d.join("plain")) else { return };
+    let name = &plain.0;
+    // Empty and free: no force is needed; beyond its end, or between its sectors, none helps.
+    good(d, &format!("xdd -op write -target {name} -reqsize 4 -numreqs 8 -verify contents"));
+    good(
+        d,
+        &format!("xdd -op read -target {name} -reqsize 4 -numreqs 8 -verify contents -dio -qd 4"),
+    );
+    refused(d, &format!("xdd -op read -target {name} -mbytes 300"), "are asked for");
+    refused(
+        d,
+        &format!("xdd -op read -dio -target {name} -blocksize 1000 -reqsize 1 -numreqs 1"),
+        "direct I/O goes in multiples of 512",
+    );
+    let claimed = Command::new("mkswap").arg(name).output();
+    if claimed.is_ok_and(|o| o.status.success()) {
+        refused(d, &format!("lmdd of={name} bs=4k count=1"), "holds a swap area");
+        good(d, &format!("lmdd of={name} bs=4k count=1 force-destroy=1"));
+    }
+}
