@@ -82,7 +82,7 @@ impl Cluster {
             store,
         });
         let store = this.store.clone();
-        let options = ManagerOptions { demoters: 2, ..ManagerOptions::default() };
+        let options = ManagerOptions { demoters: 2, ..volume.manager_options() };
         let manager = LockManager::new(me, store, this.clone(), this.clone(), options)?;
         *this.manager.lock() = Some(manager);
         this.pool.share(this.clone(), this.clone());

@@ -238,7 +238,7 @@ impl Mounted {
         to_core.meta.set(Arc::downgrade(&meta)).ok();
         let store = volume.lock_store(Some(me));
         let manager_options =
-            ManagerOptions { locks_max: options.locks_max, ..ManagerOptions::default() };
+            ManagerOptions { locks_max: options.locks_max, ..volume.manager_options() };
         let locks =
             LockManager::new(me, store, membership.clone(), to_core.clone(), manager_options)?;
         let alloc = Arc::new(Alloc::open(

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use braid_format::FormatError;
 use braid_format::superblock::{RawLockStore, RawSuperblock};
 use braid_lock::{
-    DeviceStore, Etcd, EtcdAddress, EtcdNodes, EtcdStore, LockStore, Me, NodeAreas, NodeStore,
-    PoolNodes,
+    DeviceStore, Etcd, EtcdAddress, EtcdNodes, EtcdStore, LockStore, ManagerOptions, Me, NodeAreas,
+    NodeStore, PoolNodes,
 };
 use zerocopy::FromBytes;
 
@@ -67,6 +67,12 @@ impl Volume {
             Some(store) => Arc::new(EtcdStore::new(store.etcd.clone(), on_pool, me)),
             None => Arc::new(on_pool),
         }
+    }
+
+    /// What all managers of its locks are told.
+    pub fn manager_options(&self) -> ManagerOptions {
+        let fresh = crate::make::fresh_nonce(uuid::Uuid::from_bytes(self.sb.fs_uuid));
+        ManagerOptions { fresh_nonce: Some(fresh), ..ManagerOptions::default() }
     }
 
     /// The node slots.

@@ -126,10 +126,13 @@ enum Io {
 
 /// One device lock at one node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each asked by name")]
 pub struct Dlock {
     lock: LockNo,
     /// The record last seen or written, and the dead in it.
     known: Option<Seen>,
+    /// What is known was only guessed.
+    guessed: bool,
     held: Mode,
     want: Mode,
     giving: Option<(Mode, bool)>,
@@ -153,6 +156,7 @@ impl Dlock {
         Self {
             lock,
             known: None,
+            guessed: false,
             held: Mode::Unlocked,
             want: Mode::Unlocked,
             giving: None,
@@ -169,6 +173,24 @@ impl Dlock {
     /// A lock whose record this node wrote as held exclusive by itself.
     pub fn born(lock: LockNo) -> Self {
         Self { held: Mode::Exclusive, ..Self::new(lock) }
+    }
+    /// Takes `record`, of a lock that nobody holds or waits for, for what stands, if nothing is known
+    /// of it. If it does not stand, the first write fails and says what does: it serves as the read.
+    /// Nothing is relied upon before: a guess gives nobody the lock, and what is written against it
+    /// lands only if it is true. Its nonce is one that never returns, like that of any record seen.
+    ///
+    /// # Panics
+    /// If the record is of a lock that somebody holds.
+    pub fn guess(&mut self, record: LockRecord) {
+        assert!(record.holders.is_empty() && record.waiters.is_empty(), "a guess gives nothing");
+        if self.known.is_none() && self.is_idle() && !self.look && !self.paused {
+            self.known = Some(Seen { record: Arc::new(record), dead: Vec::new() });
+            self.guessed = true;
+        }
+    }
+    /// What is known has not been confirmed by any answer.
+    pub fn is_guess(&self) -> bool {
+        self.guessed
     }
     /// What this node may rely on.
     pub fn held(&self) -> Mode {
@@ -257,21 +279,21 @@ impl Dlock {
             Event::Read(seen) => {
                 assert_eq!(self.io.take(), Some(Io::Reading), "answer to no read");
                 self.succeeded();
-                self.known = Some(seen);
+                self.learn(seen);
             }
             Event::Written => match self.io.take() {
                 Some(Io::Writing { expected, new }) => {
                     self.succeeded();
                     Self::tell_granted(cx.me, &expected, &new, out);
                     self.hint_due = true;
-                    self.known = Some(Seen { record: new, dead: Vec::new() });
+                    self.learn(Seen { record: new, dead: Vec::new() });
                 }
                 other => panic!("answer to no write: {other:?}"),
             },
             Event::Mismatch(seen) => {
                 assert!(matches!(self.io.take(), Some(Io::Writing { .. })), "answer to no write");
                 self.succeeded();
-                self.known = Some(seen);
+                self.learn(seen);
             }
             Event::Failed => {
                 assert!(self.io.take().is_some(), "failure of nothing");
@@ -284,6 +306,11 @@ impl Dlock {
                 }
             }
         }
+    }
+
+    fn learn(&mut self, seen: Seen) {
+        self.known = Some(seen);
+        self.guessed = false;
     }
 
     fn succeeded(&mut self) {

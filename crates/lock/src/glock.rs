@@ -11,6 +11,7 @@
 mod acquire;
 mod demote;
 mod drive;
+mod guess;
 mod state;
 mod table;
 
@@ -85,6 +86,9 @@ pub struct ManagerOptions {
     pub poll_min: Duration,
     /// See `poll_min`.
     pub poll_max: Duration,
+    /// Nonce of records that were never used: a lock of which nothing is known is then taken by a
+    /// compare-and-write against such a record, without reading it first.
+    pub fresh_nonce: Option<u64>,
     /// Longest time a demanded lock is kept for local users that follow one another.
     pub hold_max: Duration,
 }
@@ -95,6 +99,7 @@ impl Default for ManagerOptions {
             locks_max: 200_000,
             poll_min: Duration::from_millis(1),
             poll_max: Duration::from_millis(100),
+            fresh_nonce: None,
             hold_max: Duration::from_millis(10),
         }
     }
@@ -165,6 +170,7 @@ pub(crate) struct Core {
     tenures: AtomicU64,
     counters: Counters,
     shrinks: Shrinks,
+    guesses: guess::Guesses,
     /// Locks waited for, since when.
     wishes: Mutex<HashMap<LockNo, (Instant, Mode)>>,
 }
@@ -240,6 +246,7 @@ impl LockManager {
             tenures: AtomicU64::new(1),
             counters: Counters::default(),
             shrinks: Shrinks::default(),
+            guesses: guess::Guesses::default(),
             wishes: Mutex::new(HashMap::new()),
         });
         let manager = Arc::new(Self { core: core.clone(), threads: Mutex::new(Vec::new()) });

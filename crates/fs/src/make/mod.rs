@@ -94,7 +94,8 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
     }
     let (owner, fs) = (options.owner, uuid::Uuid::new_v4());
     let elsewhere = options.locks.as_ref().map(|a| Elsewhere::new(a, fs)).transpose()?;
-    let maker = Maker { pool, plan, geo: plan.geo, nonce: random(), base: 0, owner, fs, elsewhere };
+    let maker =
+        Maker { pool, plan, geo: plan.geo, nonce: fresh_nonce(fs), base: 0, owner, fs, elsewhere };
     maker.wipe()?;
     let _away = match &maker.elsewhere {
         Some(store) => {
@@ -177,6 +178,13 @@ pub(crate) fn claim(pool: &Pool) -> Result<Vec<PoolByteLock>> {
         claimed.push(free.ok_or(Error::SlotBusy(slot))?);
     }
     Ok(claimed)
+}
+
+/// The nonce of all lock records that a new file system is made with: another for each, so that what a
+/// node of an older one may still write here meets none of them; and known to all its nodes, who
+/// need not read a record that was never used (`ManagerOptions::fresh_nonce`).
+pub(crate) fn fresh_nonce(fs: uuid::Uuid) -> u64 {
+    fs.as_u64_pair().0
 }
 
 /// Sixty-four random bits (a version 4 UUID has a few fixed ones in the other half too).

@@ -61,6 +61,8 @@ struct World {
     nodes: Vec<Node>,
     /// Writes whose issuer was told "unknown" (or died) and that may still land.
     late: Vec<(usize, Arc<LockRecord>, Arc<LockRecord>)>,
+    /// Who knows nothing of the lock takes a record with this nonce for what stands.
+    guess: Option<u64>,
     budget: Budget,
     nonce: u64,
 }
@@ -97,7 +99,7 @@ impl Move {
 }
 
 impl World {
-    fn new(nodes: usize, wants: u8, budget: Budget) -> Self {
+    fn new(nodes: usize, wants: u8, guess: Option<u64>, budget: Budget) -> Self {
         let node = |slot| Node {
             life: Me { slot: NodeId(slot), incarnation: Incarnation(1) },
             fate: Fate::Alive,
@@ -114,6 +116,7 @@ impl World {
             disk: Arc::new(LockRecord::unlocked(LOCK, 0)),
             nodes: (0..nodes).map(node).collect(),
             late: Vec::new(),
+            guess,
             budget,
             nonce: 0,
         }
@@ -247,6 +250,7 @@ impl World {
         match m {
             M::Want(mode) => {
                 self.nodes[i].wants -= 1;
+                let guess = self.guess;
                 let n = &mut self.nodes[i];
                 let blocked = n.demote.is_some_and(|to| mode > to);
                 if n.dlock.held() >= mode && !blocked {
@@ -254,6 +258,9 @@ impl World {
                 } else {
                     n.goal = mode;
                     if mode > n.dlock.held() {
+                        if let Some(nonce) = guess {
+                            n.dlock.guess(LockRecord::unlocked(LOCK, nonce));
+                        }
                         self.step(i, Event::Want(mode));
                     }
                 }
@@ -507,7 +514,7 @@ impl Canon {
     fn node(&mut self, n: &Node) {
         let d = &n.dlock;
         (n.life.incarnation.0, n.fate, n.demote, n.using, n.goal, n.wants).hash(&mut self.hasher);
-        (d.held, d.want, d.giving, d.asked, d.look).hash(&mut self.hasher);
+        (d.held, d.want, d.giving, d.asked, d.look, d.guessed).hash(&mut self.hasher);
         (d.timer.is_some(), d.paused, d.failures.min(2), d.known.is_some()).hash(&mut self.hasher);
         if let Some(s) = &d.known {
             self.seen(s);
@@ -652,9 +659,17 @@ impl Search {
     }
 }
 
+/// The nonce of the record that stands at first, and one that no record ever had.
+const GUESSES: [u64; 2] = [0, u64::MAX];
+
 fn search(name: &str, nodes: usize, wants: u8, budget: Budget, at_least: usize) {
+    search_by(name, &World::new(nodes, wants, None, budget), at_least);
+}
+
+fn search_by(name: &str, start: &World, at_least: usize) {
     let began = Instant::now();
-    let found = Search::run(&World::new(nodes, wants, budget));
+    let budget = start.budget;
+    let found = Search::run(start);
     println!(
         "{name}: {} states, {} transitions, {:.1} s, {budget:?}",
         found.parents.len(),
@@ -700,4 +715,27 @@ fn three_nodes_crash() {
 fn three_nodes_unknown() {
     let budget = Budget { unknown: 1, ..NO_FAULTS };
     search("3 nodes, 1 want each", 3, 1, budget, 50_000);
+}
+
+/// The same when nobody reads a lock before the first write: by a guess that is true at first, and by
+/// one that never is.
+#[test]
+fn two_nodes_guess() {
+    for guess in GUESSES {
+        let budget = Budget { crashes: 1, rejoins: 1, unknown: 1, ..NO_FAULTS };
+        let start = World::new(2, 2, Some(guess), budget);
+        search_by("2 nodes, 2 wants each, guessing", &start, 100_000);
+        let budget = Budget { unknown: 1, unwant: 1, shrink: 1, ..NO_FAULTS };
+        let start = World::new(2, 2, Some(guess), budget);
+        search_by("2 nodes, 2 wants each, guessing", &start, 100_000);
+    }
+}
+
+#[test]
+fn three_nodes_guess() {
+    for guess in GUESSES {
+        let budget = Budget { unknown: 1, ..NO_FAULTS };
+        let start = World::new(3, 1, Some(guess), budget);
+        search_by("3 nodes, 1 want each, guessing", &start, 50_000);
+    }
 }

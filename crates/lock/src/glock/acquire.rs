@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use braid_format::LockNo;
+use braid_format::lock_record::LockRecord;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::state::{Admission, Glock, Request, State, Waiter};
@@ -117,7 +118,7 @@ impl Core {
                 return Ok(admission);
             }
             let head = state.queue.front().is_some_and(|w| Arc::ptr_eq(w, &waiter));
-            if head && let Some(event) = self.event_for_head(state, request.cluster) {
+            if head && let Some(event) = self.event_for_head(glock.lock, state, request.cluster) {
                 self.drive(glock, state, event);
                 continue;
             }
@@ -158,12 +159,18 @@ impl Core {
     }
 
     /// What the head of the queue does about the record.
-    fn event_for_head(&self, state: &mut State, cluster: Mode) -> Option<Event> {
+    fn event_for_head(&self, lock: LockNo, state: &mut State, cluster: Mode) -> Option<Event> {
         if state.io || cluster <= state.dlock.held() {
             return None;
         }
         if state.dlock.want() < cluster {
             state.hold.wanted(Instant::now());
+            if state.dlock.known().is_none()
+                && let Some(nonce) = self.options.fresh_nonce
+                && self.guesses.is_worth_it()
+            {
+                state.dlock.guess(LockRecord::unlocked(lock, nonce));
+            }
             return Some(Event::Want(cluster));
         }
         if state.look {

@@ -55,6 +55,9 @@ impl Core {
         state.io = true;
         let mut next = Some(event);
         while let Some(event) = next.take() {
+            if state.dlock.is_guess() {
+                self.guesses.heed(&event);
+            }
             let before = state.dlock.held();
             let mut io = None;
             let mut hints = Vec::new();
