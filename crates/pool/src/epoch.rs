@@ -136,7 +136,7 @@ impl Inner {
     }
 
     /// Another node changes the pool just now, or has done so, or died over it: `by`.
-    fn give_way(&self, by: Option<Life>) -> Result<(), PoolError> {
+    pub fn give_way(&self, by: Option<Life>) -> Result<(), PoolError> {
         if let (Some(by), Some(shared)) = (by, self.shared())
             && shared.others.is_gone(by)
         {
@@ -184,7 +184,7 @@ impl Inner {
     }
 
     /// As [`Inner::change_with`]; says which member failed, and which failed after the change.
-    fn install(
+    pub fn install(
         &self,
         mut topology: RwLockWriteGuard<'_, Topology>,
         (next, devices): (Label, Vec<Arc<dyn Device>>),
@@ -412,7 +412,7 @@ pub(crate) struct Joining<'a> {
 }
 
 impl<'a> Joining<'a> {
-    const NONE: Self = Self { devices: &[], force: false };
+    pub const NONE: Self = Self { devices: &[], force: false };
 
     /// `devices`, whatever is on them if `force` says so.
     pub fn new(devices: &'a [Arc<dyn Device>], force: bool) -> Self {
@@ -506,6 +506,11 @@ impl Claims {
             |i: &usize| topology.label.members.get(*i).is_some_and(|m| kept.contains(&m.uuid));
         let now = carriers(&topology.label);
         let mut staying: Vec<usize> = now.iter().copied().filter(stays).collect();
+        // One that goes may carry the label of a change that another node has broken off.
+        let goes = now.iter().filter(|i| !staying.contains(i));
+        let goes = goes.filter_map(|i| topology.devices.get(*i));
+        let newest = |d: &Arc<dyn Device>| Some(Found::read(d.clone()).newest()?.epoch.0);
+        let gone_with = goes.filter_map(newest).max().unwrap_or(0);
         if staying.is_empty() {
             // All are exchanged at once.
             staying = now;
@@ -527,7 +532,8 @@ impl Claims {
         if id(&now.label) != id(&topology.label) {
             return Err((None, moved(topology)));
         }
-        claims.seen = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max().unwrap_or(0);
+        let seen = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max();
+        claims.seen = seen.unwrap_or(0).max(gone_with);
         Ok(claims)
     }
 

@@ -134,6 +134,12 @@ impl Pool {
         if Wrong::of(&self.0.topology.read()).is_nothing() {
             return Ok(());
         }
-        self.0.changing(|| self.0.try_heal_labels())
+        // Not when the epoch is settled: others may wait for these very labels, to use it too.
+        loop {
+            match self.0.try_heal_labels() {
+                Err(PoolError::EpochMoved { by, .. }) => self.0.give_way(by)?,
+                done => return done,
+            }
+        }
     }
 }

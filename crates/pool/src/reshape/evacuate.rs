@@ -290,17 +290,38 @@ impl Pool {
         if !self.is_shared() || self.moving().is_none() {
             return Ok(());
         }
-        self.0.changing(|| {
+        self.0.follow()?;
+        loop {
+            self.0.await_settled()?;
             let topology = self.0.topology.write();
             let mut next = next_epoch(&topology.label);
             let epoch = next.epoch;
             let Some(moving) = moving(&next) else { return Ok(()) };
+            let heir = topology.uuid(moving.successor);
             if let Some(m) = next.members.get_mut(usize::from(moving.leaving.0)) {
                 m.state_epoch = epoch;
             }
             let devices = topology.devices.clone();
-            self.0.change(topology, next, devices)
-        })
+            match self.0.install(topology, (next, devices), &Joining::NONE) {
+                Ok(lost) if lost.is_empty() => return self.0.await_settled(),
+                Ok(lost) => return self.0.lose(&lost),
+                Err((_, PoolError::EpochMoved { by, .. })) => self.0.give_way(by)?,
+                // Then nothing is moved any more.
+                Err((Some(failed), PoolError::Device { .. })) if Some(failed) == heir => {
+                    self.0.changing(|| {
+                        let topology = self.0.topology.write();
+                        match topology.index_of(failed) {
+                            Some(m) => self.0.end_move(topology, Some(m)),
+                            None => Ok(()),
+                        }
+                    })?;
+                }
+                Err((Some(failed), PoolError::Device { source })) => {
+                    self.0.lose(&vec![(failed, *source)])?;
+                }
+                Err((_, error)) => return Err(error),
+            }
+        }
     }
 
     /// Copies everything, once.
