@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use braid_format::MemberIndex;
 use braid_format::label::MemberState;
+use braid_format::{MemberIndex, NodeId};
 use braid_fs::{Fill, Fs, Rebalanced};
 use braid_pool::Destination;
 use braid_pool::device::{Device, OpenOptions};
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::runtime::{self, Mount};
 use crate::shape::ShapeArgs;
-use crate::{issued, size, topology};
+use crate::{issued, locks, nodes, size, topology};
 
 /// Longest line that is read.
 const LINE_MAX: u64 = 64 << 10;
@@ -35,6 +35,20 @@ pub enum Order {
     Members,
     /// What it has asked of each member.
     Io,
+    /// The nodes, as it sees them.
+    Nodes,
+    /// Its locks.
+    Locks {
+        /// Those that other nodes took most often.
+        hot: bool,
+        /// Most that are told.
+        lines: usize,
+    },
+    /// The operator's word that a node's host is off.
+    Fence {
+        /// Its slot.
+        node: u16,
+    },
     /// Take a member out.
     Fail {
         /// Which.
@@ -201,7 +215,7 @@ pub struct View {
 #[serde(rename_all = "snake_case")]
 enum Answer {
     Done(Box<View>),
-    Io(serde_json::Value),
+    Value(serde_json::Value),
     Refused(String),
 }
 
@@ -256,7 +270,13 @@ fn answer(fs: &Fs, stream: &UnixStream) -> Result<()> {
     let mut line = String::new();
     BufReader::new(std::io::Read::take(stream, LINE_MAX)).read_line(&mut line)?;
     let done = match serde_json::from_str(&line).context("not an order") {
-        Ok(Order::Io) => Ok(Answer::Io(issued::answer(fs.pool()))),
+        Ok(Order::Io) => Ok(Answer::Value(issued::answer(fs.pool()))),
+        Ok(Order::Nodes) => Ok(Answer::Value(nodes::answer(fs))),
+        Ok(Order::Locks { hot, lines }) => Ok(Answer::Value(locks::answer(fs, hot, lines))),
+        Ok(Order::Fence { node }) => {
+            let done = fs.vouch_dead(NodeId(node)).map_err(Into::into);
+            done.map(|()| Answer::Value(serde_json::Value::Null))
+        }
         order => order.and_then(|o| obey(fs, o)).map(|view| Answer::Done(Box::new(view))),
     };
     let answer = done.unwrap_or_else(|e| Answer::Refused(format!("{e:#}")));
@@ -279,7 +299,7 @@ fn open(path: &Path) -> Result<Arc<dyn Device>> {
 pub fn obey(fs: &Fs, order: Order) -> Result<View> {
     let mut said = None;
     match order {
-        Order::Members | Order::Io => {}
+        Order::Members | Order::Io | Order::Nodes | Order::Locks { .. } | Order::Fence { .. } => {}
         Order::Fail { member } => fs.fail_member(whom(fs, &member)?)?,
         Order::Replace { member, device, force } => {
             fs.replace_member(whom(fs, &member)?, open(&device)?, force)?;
@@ -454,8 +474,7 @@ pub const fn state_name(state: MemberState) -> &'static str {
 pub fn find(name: &str) -> Result<Mount> {
     look(name)?.with_context(|| {
         format!(
-            "{name} is not mounted on this host: members are failed, replaced and scrubbed by a \
-             node that has the pool mounted"
+            "{name} is not mounted on this host: that is done by a node that has the pool mounted"
         )
     })
 }
@@ -505,17 +524,17 @@ pub fn order(mount: &Mount, order: &Order) -> Result<View> {
     match call(mount, order)? {
         Answer::Done(view) => Ok(*view),
         Answer::Refused(why) => bail!("{why}"),
-        Answer::Io(_) => bail!("the node gave another answer than was asked for"),
+        Answer::Value(_) => bail!("the node gave another answer than was asked for"),
     }
 }
 
-/// What a mounted node has asked of each member: [`issued::answer`].
+/// Gives an order that is not about members, and is answered otherwise.
 ///
 /// # Errors
 /// The node does not answer, or refuses.
-pub fn io(mount: &Mount) -> Result<serde_json::Value> {
-    match call(mount, &Order::Io)? {
-        Answer::Io(value) => Ok(value),
+pub fn value(mount: &Mount, order: &Order) -> Result<serde_json::Value> {
+    match call(mount, order)? {
+        Answer::Value(value) => Ok(value),
         Answer::Refused(why) => bail!("{why}"),
         Answer::Done(_) => bail!("the node gave another answer than was asked for"),
     }

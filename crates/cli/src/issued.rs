@@ -8,6 +8,7 @@ use braid_pool::Pool;
 use braid_pool::device::Traffic;
 use serde_json::{Value, json};
 
+use crate::control::Order;
 use crate::runtime::{self, Mount};
 use crate::{control, size, ui};
 
@@ -55,7 +56,7 @@ pub fn show(sources: &[String], as_json: bool) -> Result<()> {
     }
     let mut all = Vec::new();
     for mount in &mounts {
-        let mut io = control::io(mount)?;
+        let mut io = control::value(mount, &Order::Io)?;
         io["pid"] = json!(mount.pid);
         io["mount_point"] = json!(mount.mount_point);
         all.push(io);
@@ -136,7 +137,7 @@ fn print_slow_members(io: &Value) {
 /// nothing.
 pub fn print_slow(pool: &str, mounts: &[Mount]) {
     for mount in mounts.iter().filter(|m| m.pool == pool) {
-        if let Ok(io) = control::io(mount) {
+        if let Ok(io) = control::value(mount, &Order::Io) {
             print_slow_members(&io);
         }
     }

@@ -13,12 +13,15 @@ mod create;
 mod dump_label;
 mod evacuate;
 mod fail;
+mod fence;
 mod grow;
 mod guard;
 mod helper;
 mod issued;
 mod label;
+mod locks;
 mod mount;
+mod nodes;
 mod rebalance;
 mod remove;
 mod replace;
@@ -57,6 +60,9 @@ enum Command {
     Mount(mount::Args),
     Unmount(unmount::Args),
     Status(status::Args),
+    Nodes(nodes::Args),
+    Locks(locks::Args),
+    Fence(fence::Args),
     Scan(scan::Args),
     Check(check::Args),
     Advise(advise::Args),
@@ -132,6 +138,9 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Mount(a) => mount::run(&a),
         Command::Unmount(a) => unmount::run(&a),
         Command::Status(a) => status::run(&a),
+        Command::Nodes(a) => nodes::run(&a),
+        Command::Locks(a) => locks::run(&a),
+        Command::Fence(a) => fence::run(&a),
         Command::Scan(a) => scan::run(&a),
         Command::Check(a) => check::run(&a),
         Command::Advise(a) => advise::run(&a),

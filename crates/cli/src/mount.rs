@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use braid_format::{Bytes, NodeId};
+use braid_fs::lock::Timing;
 use braid_fs::{Fs, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 
@@ -40,7 +42,10 @@ pub struct Args {
     /// background_max=N (64), nocachenames (needed to mount something inside), nocachedata (reads go
     /// past the kernel's page cache: exact beside any others, slower again and again), noalert (idle
     /// processors sleep as deep as ever while requests come fast: less power, longer waits),
-    /// noallow_other.
+    /// noallow_other, io_timeout=SECONDS (10: a node of another host that shows no life for 5/4 of it is
+    /// fenced, one that cannot show its own stops after it), fence_command=PATH (a program that
+    /// turns a host off: called with its name, the node's slot and life; 0 means that it is dead),
+    /// fence_reset (members are reset after a fence by reservation).
     /// Without log= messages go to the kernel's log (root) or nowhere
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
@@ -167,11 +172,37 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
         "strictatime" => bail!("option strictatime: access times follow relatime at most"),
         "remount" => bail!("a mounted pool cannot be remounted: unmount it and mount it again"),
         "degraded" => plan.degraded = true,
+        "io_timeout" => plan.fs.timing = io_timeout(need()?)?,
+        "fence_command" => plan.fs.fence.command = Some(fence_command(need()?)?),
+        "fence_reset" => plan.fs.fence.reset = true,
         "log" => plan.log = Some(PathBuf::from(need()?)),
         "devices" => plan.devices = sources::split(need()?),
         _ => return Ok(plan.fuse.apply(option)?),
     }
     Ok(true)
+}
+
+/// Seconds; from them come all timers of membership.
+fn io_timeout(text: &str) -> Result<Timing> {
+    let bad = || {
+        let (min, max) = (Timing::MIN.as_secs(), Timing::MAX.as_secs());
+        format!("option io_timeout: {min} to {max} seconds")
+    };
+    let seconds = text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+    let time = seconds.filter(|t| (Timing::MIN..=Timing::MAX).contains(t)).with_context(bad)?;
+    Ok(Timing::of(time))
+}
+
+/// It will be needed when there is no time to find out that it is not there.
+fn fence_command(text: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(text);
+    let found =
+        std::fs::metadata(&path).with_context(|| format!("option fence_command: {text}"))?;
+    let may_run = found.is_file() && found.permissions().mode() & 0o111 != 0;
+    if !path.is_absolute() || !may_run {
+        bail!("option fence_command: {text}: not the absolute path of a program");
+    }
+    Ok(path)
 }
 
 /// Mounts and serves until unmounted.

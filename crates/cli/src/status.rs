@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use braid_format::NodeId;
 use braid_format::label::Label;
-use braid_format::node::{SlotDamage, SlotState};
+use braid_format::node::SlotDamage;
 use braid_fs::ClusterView;
 use serde_json::json;
 
+use crate::nodes::state;
 use crate::{issued, runtime, size, sources, topology, ui};
 
 /// Show mounts of this host, or a pool: members, space, nodes.
@@ -150,16 +151,6 @@ fn damaged(slot: NodeId, damage: SlotDamage) -> String {
         damage.part.name(),
         damage.block
     )
-}
-
-fn state(node: &braid_fs::lock::NodeView) -> &'static str {
-    match (node.state, node.beating) {
-        (SlotState::Active, true) => "alive",
-        (SlotState::Active, false) => "silent",
-        (SlotState::Recovering, _) if node.damage.is_some() => "damaged",
-        (SlotState::Recovering, _) => "being recovered",
-        (SlotState::Free, _) => "free",
-    }
 }
 
 fn as_json(info: &braid_pool::PoolInfo, cluster: &ClusterView) -> serde_json::Value {

@@ -5,63 +5,11 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
+use common::san::San;
 use common::{braid, can_mount, fails, ok, sh, unmount_idle, wait_until};
-
-/// A target, ended when dropped.
-struct San {
-    process: Child,
-    units: Vec<String>,
-    dir: tempfile::TempDir,
-}
-
-impl San {
-    fn new(devices: &[&str], options: &[&str]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let control = dir.path().join("control");
-        let mut process = Command::new(env!("CARGO_BIN_EXE_braid"))
-            .args(["target", "--listen", "127.0.0.1:0", "--control"])
-            .arg(&control)
-            .args(options)
-            .args(devices)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let out = BufReader::new(process.stdout.take().unwrap());
-        let units = out.lines().map_while(Result::ok).take(devices.len()).collect();
-        Self { process, units, dir }
-    }
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).to_str().unwrap().to_owned()
-    }
-    fn with<'a>(&'a self, head: &[&'a str], tail: &[&'a str]) -> Vec<&'a str> {
-        let units = self.units.iter().map(String::as_str);
-        head.iter().copied().chain(units).chain(tail.iter().copied()).collect()
-    }
-    fn tell(&self, order: &[&str]) -> String {
-        let control = self.path("control");
-        let mut args = vec!["target", "--tell", &control];
-        args.extend(order);
-        ok(&args)
-    }
-    fn mount(&self, name: &str) -> String {
-        let dir = self.path(name);
-        std::fs::create_dir_all(&dir).unwrap();
-        let log = format!("log={dir}.log");
-        ok(&self.with(&["mount"], &[&dir, "-o", &log]));
-        dir
-    }
-}
-
-impl Drop for San {
-    fn drop(&mut self) {
-        self.process.kill().ok();
-        self.process.wait().ok();
-    }
-}
 
 #[test]
 fn a_pool_on_a_target_is_used_like_any_other() {

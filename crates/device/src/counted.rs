@@ -278,6 +278,9 @@ impl Device for CountedDevice {
     fn initiator(&self) -> Option<&IscsiDevice> {
         self.inner.initiator()
     }
+    fn sever(&self) {
+        self.inner.sever();
+    }
     fn reservations(&self) -> Option<&dyn Reservations> {
         self.inner.reservations()
     }

@@ -157,6 +157,11 @@ pub trait Reservations: Send + Sync {
         victim: u64,
         kind: ReservationKind,
     ) -> Result<(), DeviceError>;
+    /// Whether a registration belongs to this open device alone, rather than to all of its host.
+    fn is_own(&self) -> bool;
+    /// The key that this open device registered last, as far as it knows: others may have taken it
+    /// away since. 0 if none.
+    fn registered(&self) -> u64;
     /// All registered keys, one for each registrant.
     ///
     /// # Errors
@@ -261,6 +266,10 @@ pub trait Device: Send + Sync + Debug {
     fn reservations(&self) -> Option<&dyn Reservations> {
         None
     }
+    /// This node has been fenced: whatever is under way ends with an error, if the device would
+    /// otherwise never answer it, and nothing is taken any more. Where that cannot be, nothing
+    /// happens.
+    fn sever(&self) {}
     /// Where requests are counted that reach the device past its methods; those that come by its
     /// methods it counts itself.
     fn counters(&self) -> Option<&IoCounters> {

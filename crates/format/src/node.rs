@@ -73,8 +73,12 @@ pub struct RawSlot {
     pub damaged_part: U16,
     /// Bit 0: the journal was replayed before the damage was met.
     pub damage_flags: U16,
+    /// The node's `io_timeout`, milliseconds: all its timers, and those of who watches it. 0: the usual.
+    pub io_timeout: U32,
+    /// The key by which it is registered with every member, for its fence; 0: with none.
+    pub fence_key: U64,
     /// Zero.
-    pub reserved: [u8; 88],
+    pub reserved: [u8; 76],
     /// CRC-32C of the 512 bytes with this field zero.
     pub crc: U32,
 }
@@ -194,6 +198,10 @@ pub struct SlotRecord {
     pub mount_point: String,
     /// What stopped its recovery, while `Recovering`.
     pub damage: Option<SlotDamage>,
+    /// The node's `io_timeout` in milliseconds; 0: the usual.
+    pub io_timeout: u32,
+    /// The key by which it is registered with every member; 0: with none.
+    pub fence_key: u64,
 }
 
 impl SlotRecord {
@@ -215,6 +223,8 @@ impl SlotRecord {
             address: String::new(),
             mount_point: String::new(),
             damage: None,
+            io_timeout: 0,
+            fence_key: 0,
         }
     }
     /// Verifies the lock sector of `slot`. As with lock records only the one encoding is accepted.
@@ -233,7 +243,7 @@ impl SlotRecord {
             let found = u64::from(raw.slot.get());
             return Err(FormatError::WrongAddress { what: Self::WHAT, at, found });
         }
-        if raw.reserved != [0; 88] || tail.iter().any(|b| *b != 0) {
+        if raw.reserved != [0; 76] || tail.iter().any(|b| *b != 0) {
             return Err(bad("reserved", 1));
         }
         let state = match raw.state.get() {
@@ -265,6 +275,8 @@ impl SlotRecord {
             address: text(&raw.address).ok_or_else(|| bad("address", 0))?,
             mount_point: text(&raw.mount_point).ok_or_else(|| bad("mount_point", 0))?,
             damage,
+            io_timeout: raw.io_timeout.get(),
+            fence_key: raw.fence_key.get(),
         })
     }
     /// Fills a whole lock sector with the record; texts are cut to fit at a character.
@@ -290,6 +302,8 @@ impl SlotRecord {
         raw.node_uuid = self.node_uuid;
         raw.boot_id = self.boot_id;
         raw.machine_id = self.machine_id;
+        raw.io_timeout = U32::new(self.io_timeout);
+        raw.fence_key = U64::new(self.fence_key);
         put_text(&mut raw.host, &self.host);
         put_text(&mut raw.address, &self.address);
         put_text(&mut raw.mount_point, &self.mount_point);
@@ -534,6 +548,8 @@ mod tests {
             address: "unix:/a".to_owned(),
             mount_point: "/m".to_owned(),
             damage: None,
+            io_timeout: 0x0201,
+            fence_key: 0x0807_0605_0403_0201,
         }
     }
     fn beat() -> Heartbeat {
@@ -564,7 +580,8 @@ mod tests {
         put(136, b"unix:/a");
         put(264, b"/m");
         put(392, &[3; 16]);
-        put(508, &0x255c_491c_u32.to_le_bytes());
+        put(420, &[1, 2, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        put(508, &0x2c49_e28e_u32.to_le_bytes());
         assert_eq!(sector, golden);
     }
 

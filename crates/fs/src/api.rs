@@ -98,6 +98,19 @@ impl Fs {
         self.mounted.upkeep.wake();
         Ok(member)
     }
+    /// The operator's word that the host of the node in `slot` is off: it is recovered.
+    ///
+    /// # Errors
+    /// It shows signs of life, or is of this host.
+    pub fn vouch_dead(&self, slot: braid_format::NodeId) -> Result<()> {
+        self.core().check_alive()?;
+        self.mounted.vouch(slot)
+    }
+    /// Locks of this node: those that went to other nodes most often (`hot`), or those that are
+    /// waited for and then the others; at most `most`.
+    pub fn locks(&self, hot: bool, most: usize) -> Vec<crate::mount::NamedLock> {
+        self.mounted.locks(hot, most)
+    }
     /// What this node is and does, for status displays.
     pub fn status(&self) -> crate::mount::NodeStatus {
         self.mounted.status()

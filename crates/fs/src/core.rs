@@ -104,8 +104,12 @@ impl Core {
         self.check_alive()?;
         Ok(self.locks.acquire(lock, mode, local)?)
     }
-    /// Fails once the node has withdrawn.
+    /// Fails once the node has withdrawn. While its lease is over it is not known whether it has been:
+    /// then this waits.
     pub fn check_alive(&self) -> Result<()> {
+        if self.volume.pool.await_lease().is_err() {
+            self.watch(Err(Error::Pool(braid_pool::PoolError::Closed)))?;
+        }
         match self.withdrawn.get() {
             None => Ok(()),
             Some(reason) => Err(Error::Withdrawn { reason: reason.clone() }),

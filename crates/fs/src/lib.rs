@@ -75,7 +75,7 @@ pub use braid_lock as lock;
 pub use braid_pool as pool;
 pub use error::Error;
 pub use inspect::{ClusterView, inspect};
-pub use mount::MountOptions;
+pub use mount::{MountOptions, NamedLock, NodeStatus};
 pub use plock::{Canceller, Plock, PlockKind};
 pub use reshape::{Fill, Rebalanced};
 pub use upkeep::UpkeepStatus;

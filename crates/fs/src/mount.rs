@@ -8,8 +8,8 @@ use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{Bytes, FormatError, LockNo, NodeId};
 use braid_lock::etcd::HintWatch;
 use braid_lock::{
-    DemoteFailed, Demoted, GlockOps, JoinOptions, LockError, LockManager, LockStats,
-    ManagerOptions, Membership, Mode, NodeAreas, NodeView,
+    DemoteFailed, Demoted, FenceOptions, GlockOps, GlockView, HostIdentity, JoinOptions, LockError,
+    LockManager, LockStats, ManagerOptions, Membership, Mode, NodeAreas, NodeView, Timing,
 };
 use braid_pool::Pool;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -48,6 +48,12 @@ pub struct MountOptions {
     pub relatime: bool,
     /// For people: where it is mounted.
     pub mount_point: PathBuf,
+    /// All timers of its membership.
+    pub timing: Timing,
+    /// How it fences nodes of other hosts, besides by reservation.
+    pub fence: FenceOptions,
+    /// Who this host is; `None`: asked of the system.
+    pub identity: Option<HostIdentity>,
 }
 
 impl Default for MountOptions {
@@ -62,6 +68,9 @@ impl Default for MountOptions {
             commit_interval: Duration::from_secs(5),
             relatime: true,
             mount_point: PathBuf::new(),
+            timing: Timing::default(),
+            fence: FenceOptions::default(),
+            identity: None,
         };
         options.bound_memory(Self::MEMORY);
         options
@@ -103,6 +112,15 @@ pub struct NodeStatus {
     pub inodes: usize,
     /// Open files.
     pub open_files: usize,
+}
+
+/// A lock of this node, and what it protects.
+#[derive(Debug, Clone)]
+pub struct NamedLock {
+    /// For people.
+    pub of: String,
+    /// As it is now.
+    pub view: GlockView,
 }
 
 /// A node that has joined: the core, its membership, its housekeeper.
@@ -164,7 +182,8 @@ impl Mounted {
     pub fn new(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
         if pool.is_provisional() {
             // No other node may use the pool with the members that count as lost from now on.
-            let _claimed = crate::make::claim(&pool)?;
+            let _claimed = crate::check::claim(&Volume::open(pool.clone())?)?;
+            let _seized = pool.seize()?;
             pool.commit_degraded()?;
         }
         let volume = Arc::new(Volume::open(pool.gated())?);
@@ -173,6 +192,9 @@ impl Mounted {
         let join = JoinOptions {
             slot: options.slot,
             mount_point: options.mount_point.clone(),
+            timing: options.timing,
+            fence: options.fence.clone(),
+            identity: options.identity.clone(),
             ..JoinOptions::default()
         };
         let nodes = volume.node_store(areas);
@@ -339,6 +361,33 @@ impl Mounted {
         let me = self.core.me.slot;
         let there = |n: &&NodeView| n.state != SlotState::Free && n.life.slot != me;
         self.membership.nodes().iter().filter(there).count()
+    }
+
+    /// See [`crate::Fs::vouch_dead`].
+    pub fn vouch(&self, slot: NodeId) -> Result<()> {
+        Ok(self.membership.vouch(slot).map(drop)?)
+    }
+
+    /// Locks, for people: the hottest, or those that are waited for and then the others.
+    pub fn locks(&self, hot: bool, most: usize) -> Vec<NamedLock> {
+        let volume = &self.core.volume;
+        let manager = &self.core.locks;
+        let mut all = manager.snapshot();
+        if hot {
+            let hottest = manager.hottest(most);
+            let rank = |lock: LockNo| hottest.iter().position(|h| h.0 == lock);
+            let there: Vec<LockNo> = all.iter().map(|v| v.lock).collect();
+            all.retain(|v| rank(v.lock).is_some());
+            // Not here any more.
+            let gone = hottest.iter().filter(|h| !there.contains(&h.0));
+            all.extend(gone.map(|(lock, count)| GlockView::gone(*lock, *count)));
+            all.sort_by_key(|v| rank(v.lock));
+        } else {
+            let busy = |v: &GlockView| v.waiting > 0 || v.demoting.is_some();
+            all.sort_by_key(|v| (!busy(v), v.users == 0, std::cmp::Reverse(v.hand_overs), v.lock));
+        }
+        all.truncate(most);
+        all.into_iter().map(|view| NamedLock { of: volume.name_of(view.lock), view }).collect()
     }
 
     /// For status displays.
@@ -510,20 +559,10 @@ pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
         let slot = NodeId(n);
         let record =
             SlotRecord::decode(sector, slot).map_err(|source| LockError::Slot { slot, source })?;
-        if record.state == SlotState::Free {
-            continue;
+        if record.state != SlotState::Free {
+            let locked = store.life_locked(slot).map_err(LockError::NodeStore)?;
+            nodes.push(NodeView::of_slot(&record, locked));
         }
-        nodes.push(NodeView {
-            life: record.life,
-            state: record.state,
-            recoverer: record.recoverer,
-            host: record.host,
-            pid: record.pid,
-            mount_point: record.mount_point,
-            since: record.since,
-            beating: store.life_locked(slot).map_err(LockError::NodeStore)?,
-            damage: record.damage,
-        });
     }
     Ok(nodes)
 }

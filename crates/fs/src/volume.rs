@@ -497,6 +497,25 @@ impl Volume {
     pub fn named(&self, n: u64) -> LockNo {
         LockNo(self.sb.named_start.get() + n * self.geo.slot_blocks())
     }
+    /// What a lock protects, for people.
+    pub fn name_of(&self, lock: LockNo) -> String {
+        let stride = self.geo.slot_blocks();
+        let within = |start: u64, count: u64| {
+            let n = lock.get().checked_sub(start)? / stride;
+            (n < count).then_some(n)
+        };
+        let block = BlockNo(lock.get());
+        if let Some(n) = within(self.sb.named_start.get(), self.sb.named_count.get().into()) {
+            format!("named lock {n}")
+        } else if let Some(n) = within(self.sb.plock_start.get(), self.sb.plock_count.get().into())
+        {
+            format!("program locks {n}")
+        } else if let Some(n) = self.rgrp_of(block).filter(|n| self.rgrp(*n) == block) {
+            format!("resource group {n}")
+        } else {
+            format!("inode {lock}")
+        }
+    }
     /// The bucket of program locks for `ino`.
     pub fn plock_bucket(&self, ino: InodeNo) -> LockNo {
         let n = (ino.get() / self.geo.slot_blocks()) % u64::from(self.sb.plock_count.get().max(1));

@@ -22,12 +22,26 @@ pub enum StoreError {
     /// Another store failed.
     #[error("lock store: {0}")]
     Device(#[source] Arc<dyn std::error::Error + Send + Sync>),
+    /// No node can be kept away from it.
+    #[error("nobody can be fenced here by reservation")]
+    Unfenceable,
     /// The lock number lies outside the store.
     #[error("lock {lock} lies outside the store")]
     Outside {
         /// The number.
         lock: LockNo,
     },
+}
+
+impl StoreError {
+    /// Whether this node has been fenced.
+    pub fn is_fenced(&self) -> bool {
+        match self {
+            Self::Pool(e) => e.is_fenced(),
+            Self::Member(e) => matches!(**e, braid_device::DeviceError::Fenced { .. }),
+            _ => false,
+        }
+    }
 }
 
 impl From<braid_pool::PoolError> for StoreError {
@@ -120,6 +134,14 @@ pub enum LockError {
         slot: NodeId,
         /// How many there are.
         slots: u16,
+    },
+    /// A node that is said to be dead is not taken for it.
+    #[error("node {slot} is not taken for dead: {why}")]
+    NotDead {
+        /// Its slot.
+        slot: NodeId,
+        /// Why.
+        why: &'static str,
     },
     /// Recovery of a dead node failed.
     #[error("recovery of node {node:?} failed: {source}")]

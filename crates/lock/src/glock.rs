@@ -9,6 +9,7 @@
 //! answer. No mutex is held during I/O, while a hint is sent, or during [`GlockOps::demote`].
 
 mod acquire;
+mod census;
 mod demote;
 mod drive;
 mod guess;
@@ -22,6 +23,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use braid_format::LockNo;
+pub use census::Times;
+use census::{HandOvers, Histogram};
 use parking_lot::{Condvar, Mutex};
 
 use crate::dlock::{Dlock, Hint};
@@ -124,6 +127,8 @@ pub struct LockStats {
     pub demotions: u64,
     /// Looks at a record because a timer ran out.
     pub polls: u64,
+    /// How long threads waited for locks that were not here, or were in use.
+    pub waited: Times,
 }
 
 /// One cluster lock as it is now, for people.
@@ -145,6 +150,28 @@ pub struct GlockView {
     pub holders: Vec<Me>,
     /// Waiters in the record when it was last seen.
     pub waiters: Vec<(Me, Mode)>,
+    /// Since when this node has it.
+    pub held_for: Option<Duration>,
+    /// How often it was given up because other nodes wanted it (rare ones are forgotten).
+    pub hand_overs: u64,
+}
+
+impl GlockView {
+    /// A lock that is not in memory any more.
+    pub fn gone(lock: LockNo, hand_overs: u64) -> Self {
+        Self {
+            lock,
+            held: Mode::Unlocked,
+            wanted: Mode::Unlocked,
+            users: 0,
+            waiting: 0,
+            demoting: None,
+            holders: Vec::new(),
+            waiters: Vec::new(),
+            held_for: None,
+            hand_overs,
+        }
+    }
 }
 
 /// This node's cluster locks. Dropping it ends its threads without giving anything up.
@@ -184,6 +211,8 @@ struct Counters {
     hints_received: AtomicU64,
     demotions: AtomicU64,
     polls: AtomicU64,
+    waited: Histogram,
+    hand_overs: HandOvers,
 }
 
 /// Releases of idle locks under way.
@@ -371,6 +400,7 @@ impl LockManager {
             hints_received: get(&c.hints_received),
             demotions: get(&c.demotions),
             polls: get(&c.polls),
+            waited: c.waited.now(),
         }
     }
     /// Every lock in memory, for status.
@@ -378,9 +408,11 @@ impl LockManager {
         let mut all = Vec::with_capacity(self.count());
         self.core.table.for_each(|glock| {
             let state = glock.state.lock();
+            let held = state.dlock.held();
+            let granted = state.hold.since().filter(|_| held > Mode::Unlocked);
             all.push(GlockView {
                 lock: glock.lock,
-                held: state.dlock.held(),
+                held,
                 wanted: state.dlock.want(),
                 users: state.users(),
                 waiting: u32::try_from(state.queue.len()).unwrap_or(u32::MAX),
@@ -389,10 +421,16 @@ impl LockManager {
                 waiters: state.dlock.known().map_or_else(Vec::new, |k| {
                     k.waiters.iter().map(|w| (w.life, w.mode)).collect()
                 }),
+                held_for: granted.map(|g| g.elapsed()),
+                hand_overs: self.core.counters.hand_overs.of(glock.lock),
             });
         });
         all.sort_by_key(|view| view.lock);
         all
+    }
+    /// The locks that went to other nodes most often, and how often; at most `most`.
+    pub fn hottest(&self, most: usize) -> Vec<(LockNo, u64)> {
+        self.core.counters.hand_overs.hottest(most)
     }
     /// Locks that threads of this node have waited for longest, at most `most`.
     pub fn wishes(&self, most: usize) -> Vec<(LockNo, Mode)> {

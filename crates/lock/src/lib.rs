@@ -36,10 +36,11 @@ pub use error::{LockError, StoreError};
 pub use etcd::{Etcd, EtcdAddress, EtcdNodes, EtcdStore};
 pub use glock::{
     DemoteFailed, Demoted, GlockOps, GlockView, Guard, Local, LockManager, LockStats,
-    ManagerOptions,
+    ManagerOptions, Times,
 };
 pub use node::{
-    Deltas, HostIdentity, JoinOptions, Liveness, Membership, MemoryNodes, NodeAreas, NodeStore,
-    NodeView, NotRecovered, Onlooker, Peers, PoolNodes, Recover,
+    Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Liveness, Membership,
+    MemoryNodes, NodeAreas, NodeStore, NodeView, NotRecovered, Onlooker, Peers, PoolNodes, Proofs,
+    Recover, Timing,
 };
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector};

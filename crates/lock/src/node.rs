@@ -2,12 +2,14 @@
 //! [`watch`].
 //!
 //! ```text
-//!  join: liveness lock, then slot Free -> Active (compare-and-write); heartbeats begin
+//!  join: liveness lock, key registered with the members, then slot Free -> Active
+//!        (compare-and-write); heartbeats begin, and with each the lease
 //!  every beat:   write own heartbeat (plain write, own thread)
 //!                read all slots and heartbeats, ask for liveness locks (watcher's thread)
 //!  a death:      lock gone at two looks -> Recovering(by us) -> Recover -> Free
+//!  another host: silent -> fenced ([`fence`]) -> Recovering(by us) -> ...
 //!  damage met:   Recovering(by us, damage), tried again less and less often
-//!  leave:        slot Active -> Free, then the liveness lock
+//!  leave:        slot Active -> Free, then the key, then the liveness lock
 //! ```
 //!
 //! Invariants:
@@ -18,15 +20,17 @@
 //! One pool handle serves one node: liveness locks of the same open device do not exclude.
 
 mod claim;
+mod fence;
 mod member;
 mod onlooker;
 mod store;
+mod timing;
 pub mod watch;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use braid_format::node::{SlotDamage, SlotState};
+use braid_format::node::{SlotDamage, SlotRecord, SlotState};
 use braid_format::{LockNo, NodeId};
 
 use thiserror::Error;
@@ -34,9 +38,11 @@ use thiserror::Error;
 use crate::dlock::Hint;
 use crate::{Me, Mode};
 
+pub use fence::{FenceMethod, FenceOptions, NotFenced, Proofs, key_of};
 pub use member::Membership;
 pub use onlooker::Onlooker;
 pub use store::{MemoryNodes, NodeAreas, NodeStore, PoolNodes};
+pub use timing::Timing;
 pub use watch::HostIdentity;
 
 /// Whether a life may still act.
@@ -96,18 +102,24 @@ pub struct JoinOptions {
     pub slot: Option<NodeId>,
     /// For people: where it is mounted.
     pub mount_point: PathBuf,
-    /// Time between two heartbeats.
-    pub beat: Duration,
+    /// Its timers.
+    pub timing: Timing,
     /// Who this host is; `None`: asked of the system.
     pub identity: Option<HostIdentity>,
+    /// How it fences others.
+    pub fence: FenceOptions,
+    /// Who is fenced: one for all of this process's that asks who is dead.
+    pub proofs: Proofs,
 }
 impl Default for JoinOptions {
     fn default() -> Self {
         Self {
             slot: None,
             mount_point: PathBuf::new(),
-            beat: Duration::from_millis(250),
+            timing: Timing::default(),
             identity: None,
+            fence: FenceOptions::default(),
+            proofs: Proofs::default(),
         }
     }
 }
@@ -172,6 +184,45 @@ pub struct NodeView {
     pub beating: bool,
     /// What stopped its recovery.
     pub damage: Option<SlotDamage>,
+    /// Its last heartbeat was seen so long ago; `None`: none was, or this node is not joined.
+    pub last_beat: Option<Duration>,
+    /// The low bits of the pool's epoch that it says it uses.
+    pub epoch: Option<u32>,
+    /// How it is, or would be, known to be dead.
+    pub fence: FenceMethod,
+    /// Its key, registered with every member; 0: none.
+    pub key: u64,
+    /// Its timers.
+    pub timing: Timing,
+}
+
+impl NodeView {
+    /// Of a slot that is looked at from outside the cluster: `locked` is whether a process of this
+    /// host holds its liveness lock.
+    pub fn of_slot(record: &SlotRecord, locked: bool) -> Self {
+        let here = record.boot_id == watch::this_host().boot_id;
+        let fence = match record.fence_key {
+            _ if here => FenceMethod::Kernel,
+            0 => FenceMethod::Operator,
+            _ => FenceMethod::Reservation,
+        };
+        Self {
+            life: record.life,
+            state: record.state,
+            recoverer: record.recoverer,
+            host: record.host.clone(),
+            pid: record.pid,
+            mount_point: record.mount_point.clone(),
+            since: record.since,
+            beating: locked,
+            damage: record.damage,
+            last_beat: None,
+            epoch: None,
+            fence,
+            key: record.fence_key,
+            timing: Timing::of_slot(record.io_timeout),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::assemble::LABEL_LOCK_BYTE;
 use crate::clock::unix_seconds;
 use crate::error::PoolError;
+use crate::fence::{has_registrants, seize};
 use crate::layout::build::BuildOptions;
 use crate::layout::{Layout, Redundancy, Weights, build, usual};
 use crate::map::Map;
@@ -110,6 +111,7 @@ impl Pool {
         examine(&devices, options)?;
         // Until the labels stand: nobody who has read the old ones gets any further with them.
         let _claimed = claim(&devices)?;
+        let _seized = options.force.then(|| seize(&devices)).transpose()?;
         let (label, dirty) = examine_claimed(&devices, options)?;
         for device in &dirty {
             wipe(device)?;
@@ -244,7 +246,11 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
         if most < len {
             return Err(DeviceError::NoCompareAndWrite { device, most, len }.into());
         }
-        unit.try_compare_and_write()?;
+        if !has_registrants(unit)? {
+            unit.try_compare_and_write()?;
+        } else if !options.force {
+            return Err(PoolError::Registered { path: path() });
+        }
     }
     let ends = Label::DATA_AT.0 + Label::TAIL.0;
     let unit = options.stripe_unit.bytes().0;

@@ -31,6 +31,7 @@ use crate::absent::{AbsentDevice, ShortDevice};
 use crate::assemble::LABEL_LOCK_BYTE;
 use crate::create::{check_new, wipe};
 use crate::error::PoolError;
+use crate::fence::seize;
 use crate::group::engine::{Lost, Named};
 use crate::members::{Found, id, judge, own_uuid, write_epoch_on};
 use crate::redundancy::{carriers, rehome};
@@ -205,6 +206,7 @@ impl Inner {
         self.attempted.store(next.label.epoch.0, Ordering::Release);
         // Before anybody can find the pool by its new members.
         self.held.join(&next);
+        self.key.extend(&next).map_err(whole)?;
         write_epoch_on(&next.devices, &next.label, &carriers(&next.label))
             .map_err(|(m, e)| (next.uuid(m), e))?;
         next.settled.store(shared.is_none(), Ordering::Release);
@@ -322,6 +324,7 @@ impl Inner {
         let shared = self.shared();
         next.settled.store(shared.is_none(), Ordering::Release);
         self.held.join(&next);
+        self.key.extend(&next)?;
         let before = self.use_epoch(&mut topology, next);
         let mut lost = Lost::new();
         let moved = rehome(&topology, &mut lost);
@@ -430,6 +433,9 @@ impl<'a> Joining<'a> {
             let lock_sector = topology.label.lock_sector.min(sector);
             check_new(device, topology.table(), lock_sector, self.force)?;
         }
+        if self.force {
+            drop(seize(self.devices)?);
+        }
         self.devices.iter().try_for_each(wipe)?;
         Ok(taken)
     }
@@ -451,6 +457,10 @@ fn without(topology: &Topology, lost: &Named) -> Result<Option<Label>, PoolError
     for (uuid, error) in lost {
         // Removed meanwhile.
         let Some(member) = topology.index_of(*uuid) else { continue };
+        // Nothing is wrong with the member.
+        if matches!(error, DeviceError::Fenced { .. }) {
+            return Err(error.clone().into());
+        }
         // Another request, or node, may have been first.
         if topology.state(member) == Failed {
             continue;

@@ -74,6 +74,30 @@ pub enum PoolError {
     /// The handle was closed: its node may change nothing any more.
     #[error("the pool was closed: this node has left it")]
     Closed,
+    /// A member has no persistent reservations, or this node has not registered.
+    #[error(
+        "{path} has no persistent reservations: who is kept from the other members can write here"
+    )]
+    NotReservable {
+        /// Its device.
+        path: String,
+    },
+    /// Nodes are registered with a device that is to be new.
+    #[error(
+        "{path} is reserved for nodes that have registered with it, perhaps of other hosts; if none of them lives, --force takes it"
+    )]
+    Registered {
+        /// Its device.
+        path: String,
+    },
+    /// A reservation of another kind stands on a member.
+    #[error(
+        "{path} is reserved by somebody else, in a way that shuts nodes out: see who it is, and clear that reservation"
+    )]
+    Reserved {
+        /// Its device.
+        path: String,
+    },
     /// Another node changes the pool at the same time.
     #[error("pool '{name}' is being changed by another node: try again")]
     EpochMoved {
@@ -410,6 +434,13 @@ pub enum PoolError {
 impl From<DeviceError> for PoolError {
     fn from(source: DeviceError) -> Self {
         Self::Device { source: Box::new(source) }
+    }
+}
+
+impl PoolError {
+    /// Whether a member refuses this node because it has been fenced.
+    pub fn is_fenced(&self) -> bool {
+        matches!(self, Self::Device { source } if matches!(**source, DeviceError::Fenced { .. }))
     }
 }
 

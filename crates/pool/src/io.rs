@@ -350,6 +350,9 @@ fn say_on(topology: &Topology, index: u16, at: u64, bytes: &[u8]) -> Result<(), 
         let (member, place) = group.at(column, at);
         if topology.writable(member) {
             let written = topology.device(member).write(place, bytes);
+            if let Err(error @ DeviceError::Fenced { .. }) = written {
+                return Err(error.into());
+            }
             // One that is being filled is not read yet.
             if topology.readable(member) && result.is_err() {
                 result = written.map_err(PoolError::from);
@@ -543,13 +546,13 @@ impl Pool {
         Ok(())
     }
 
-    /// As [`Pool::write`], for what a node says of itself: waits for no epoch and no region, and
-    /// is content if one copy has it.
+    /// As [`Pool::write`], for what a node says of itself: waits for no epoch, no region and no
+    /// lease, and is content if one copy has it and none refuses this node.
     ///
     /// # Errors
     /// As [`Pool::write`].
     pub fn say(&self, at: ByteOffset, buf: &[u8]) -> Result<(), PoolError> {
-        let _pass = self.1.pass()?;
+        let _pass = self.1.pass_unleased()?;
         let topology = self.0.aside();
         let len = Bytes::from(buf.len());
         self.0.check(&topology, at, len)?;

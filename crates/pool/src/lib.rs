@@ -22,6 +22,8 @@ pub mod create;
 pub mod discover;
 mod epoch;
 pub mod error;
+mod fence;
+mod gate;
 pub mod group;
 mod heal;
 pub mod io;
@@ -51,12 +53,13 @@ use braid_format::label::{Label, SubpoolKind};
 use braid_format::lock_record::Life;
 use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
 pub use create::{CreateOptions, Hint, Plan};
 pub use discover::{FoundMember, FoundPool, MemberCondition, discover};
 pub use error::{MissingMember, PoolError};
+pub use fence::{FenceHow, Reservable, Seized};
 pub use io::PoolRequest;
 pub use liveness::PoolByteLock;
 pub use log::recover::Recovered;
@@ -70,6 +73,8 @@ pub use shared::{EpochTag, HeldRegions, Hold, Others, RegionLocks};
 pub use slow::Noticed;
 pub use upkeep::Progress;
 
+use fence::OwnKey;
+use gate::Gate;
 use liveness::HeldBytes;
 use shared::Shared;
 use topology::Topology;
@@ -203,6 +208,8 @@ pub(crate) struct Inner {
     cleaned: AtomicU64,
     /// Liveness bytes that this process holds.
     held: HeldBytes,
+    /// The key that this node has registered with the members.
+    key: OwnKey,
     /// Requests in flight past the topology's guard: those of [`PoolQueue`]'s rings.
     windows: AtomicU64,
     /// Batches of requests on groups so far, those of upkeep not counted.
@@ -226,22 +233,6 @@ pub(crate) struct Inner {
 #[derive(Debug, Clone)]
 pub struct Pool(Arc<Inner>, Arc<Gate>);
 
-/// Whether the handles that share it may change anything. Each change holds it for reading.
-#[derive(Debug, Default)]
-pub(crate) struct Gate(RwLock<bool>);
-
-impl Gate {
-    fn pass(&self) -> Result<RwLockReadGuard<'_, bool>, PoolError> {
-        let closed = self.0.read();
-        if *closed { Err(PoolError::Closed) } else { Ok(closed) }
-    }
-
-    /// As [`Gate::pass`], for who may hold what others wait for: waits for nobody.
-    fn try_pass(&self) -> Option<RwLockReadGuard<'_, bool>> {
-        self.0.try_read().filter(|closed| !**closed)
-    }
-}
-
 impl Pool {
     /// Opens a pool on `devices` in member order, with a verified label.
     pub(crate) fn open(devices: Vec<Arc<dyn Device>>, label: Label) -> Result<Self, PoolError> {
@@ -256,6 +247,7 @@ impl Pool {
             topology: RwLock::new(topology),
             cleaned: AtomicU64::new(0),
             held: HeldBytes::default(),
+            key: OwnKey::default(),
             windows: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             shared: RwLock::default(),
@@ -278,12 +270,31 @@ impl Pool {
     /// long the devices take, and each later one fails with [`PoolError::Closed`]. The windows of
     /// [`PoolQueue`] are not covered.
     pub fn close(&self) {
-        *self.1.0.write() = true;
+        self.1.close();
     }
 
     /// Whether this handle was closed.
     pub fn is_closed(&self) -> bool {
-        *self.1.0.read()
+        self.1.is_closed()
+    }
+
+    /// This handle and its clones may change something until `until`, and then wait to be told so
+    /// again. Never called: for ever.
+    pub fn lease(&self, until: std::time::Instant) {
+        self.1.extend(clock::nanoseconds(until));
+    }
+
+    /// Waits while the time of [`Pool::lease`] is over.
+    ///
+    /// # Errors
+    /// [`PoolError::Closed`].
+    pub fn await_lease(&self) -> Result<(), PoolError> {
+        self.1.await_lease()
+    }
+
+    /// As [`Pool::close`], but waits for nothing that is under way.
+    pub fn refuse(&self) {
+        self.1.refuse();
     }
 
     /// A pool of `n` memory devices of `size` each, named "test", for the tests of the layers

@@ -9,7 +9,7 @@ use braid_format::{Incarnation, NodeId};
 use braid_fs::simulation::Metadata;
 use braid_lock::dlock::{Event as LockEvent, Time};
 use braid_lock::node::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
-use braid_lock::{HostIdentity, Me, Mode};
+use braid_lock::{HostIdentity, Me, Mode, Timing};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
@@ -244,6 +244,7 @@ impl World {
             boot_id: host.boot_id,
             machine_id: host.machine_id,
             host: host.host,
+            io_timeout: Timing::of_beat(BEAT).milliseconds(),
             ..old.clone()
         })
     }
@@ -368,6 +369,8 @@ impl World {
                 record: record.clone(),
                 sequence: beat.as_ref().filter(|b| b.life == record.life).map(|b| b.sequence),
                 life_locked: self.lives.contains_key(&record.life.slot.0),
+                proven: false,
+                fenceable: false,
             })
             .collect();
         let Some(process) = self.processes.get_mut(pid) else { return };
@@ -409,7 +412,10 @@ impl World {
                 WatchAction::Write { expected, new } => {
                     self.write_slot(pid, &expected, &new, Purpose::WatchWrite(new.clone()));
                 }
-                WatchAction::Recover(dead) => self.begin_recovery(pid, dead),
+                WatchAction::Recover(dead) => self.begin_recovery(pid, dead.life),
+                WatchAction::Fence(record) => {
+                    self.fail(format!("{:?} is fenced on its own host", record.life));
+                }
                 WatchAction::Suspect(life) => {
                     // Of an earlier boot: not yet recovered.
                     if !self.processes.iter().any(|p| p.me == Some(life) && p.cut) {

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(missing_docs, reason = "test support")]
 
+pub mod san;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -195,6 +197,15 @@ impl Drop for Cluster {
 pub fn is_mounted(dir: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
     mounts.lines().any(|l| l.split(' ').nth(1) == dir.to_str())
+}
+
+/// The process that serves the mount on `dir`.
+pub fn pid_of(dir: &str) -> rustix::process::Pid {
+    let status: serde_json::Value = serde_json::from_str(&ok(&["status", "--json"])).expect("JSON");
+    let mounts = status["mounts"].as_array().expect("mounts");
+    let mount = mounts.iter().find(|m| m["mount_point"] == dir).expect("a mount");
+    let pid = i32::try_from(mount["pid"].as_i64().expect("pid")).expect("pid");
+    rustix::process::Pid::from_raw(pid).expect("pid")
 }
 
 /// Waits for something that comes about by itself.

@@ -100,6 +100,12 @@ impl FileDevice {
 }
 
 impl Reservations for FileDevice {
+    fn is_own(&self) -> bool {
+        false
+    }
+    fn registered(&self) -> u64 {
+        0
+    }
     fn register(&self, old: u64, new: u64) -> Result<(), DeviceError> {
         self.reserve_out(action::REGISTER, 0, old, new)
     }

@@ -16,6 +16,8 @@ pub const STATUS_CHECK: c_int = 2;
 pub const STATUS_BUSY: c_int = 8;
 pub const STATUS_CONFLICT: c_int = 0x18;
 pub const STATUS_QUEUE_FULL: c_int = 0x28;
+/// By another initiator.
+pub const STATUS_ABORTED: c_int = 0x40;
 pub const STATUS_CANCELLED: c_int = 0x0f00_0000;
 pub const STATUS_ERROR: c_int = 0x0f00_0001;
 

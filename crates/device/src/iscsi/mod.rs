@@ -19,7 +19,7 @@ mod session;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_format::{ByteOffset, Bytes};
@@ -39,6 +39,10 @@ pub use reserve::{Reservation, ReservationKind};
 const PIECE_MAX: usize = 1 << 20;
 /// Most times that a command is issued anew because it did not run.
 const TRIES_MAX: u32 = 64;
+/// What is done, in errors.
+const COMPARE_AND_WRITE: &str = "compare-and-write";
+/// Done once or not at all: whoever asks for it settles what came of it.
+const ONCE: [&str; 2] = [COMPARE_AND_WRITE, reserve::PERSISTENT_RESERVE];
 /// Pause before a busy target is asked again.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// Most blocks of one WRITE SAME or UNMAP, if the target does not say less.
@@ -52,6 +56,8 @@ pub struct IscsiDevice {
     limits: Limits,
     alive: Alive,
     poisoned: AtomicBool,
+    /// The key it registered last.
+    key: AtomicU64,
 }
 
 /// What a unit can do, beyond what its information says.
@@ -117,7 +123,7 @@ impl IscsiDevice {
         let alive = Alive::new(&name, &port, &limits.id);
         let alive = alive.map_err(|e| probe::failed(&name, "liveness files", e))?;
         let poisoned = AtomicBool::new(false);
-        Ok(Arc::new(Self { info, session, limits, alive, poisoned }))
+        Ok(Arc::new(Self { info, session, limits, alive, poisoned, key: AtomicU64::new(0) }))
     }
     /// Longest compare-and-write that the unit says it can do; 0 if none.
     pub fn compare_max(&self) -> Bytes {
@@ -158,6 +164,9 @@ impl IscsiDevice {
                 std::thread::sleep(BUSY_PAUSE);
                 None
             }
+            // By a reset, or a fence: what was aborted never lands, so it may be issued again. After a
+            // fence that meets the conflict.
+            ffi::STATUS_ABORTED if !ONCE.contains(&operation) => None,
             ffi::STATUS_CONFLICT => {
                 Some(Err(DeviceError::Fenced { device: self.info.name.as_str().into() }))
             }
@@ -269,7 +278,7 @@ impl IscsiDevice {
     }
     /// One COMPARE AND WRITE; whether what stood there was as expected.
     fn compare(&self, at: ByteOffset, expected: &[u8], new: &[u8]) -> Result<bool, DeviceError> {
-        const OPERATION: &str = "compare-and-write";
+        const OPERATION: &str = COMPARE_AND_WRITE;
         let blocks = new.len() as u64 / self.info.sector.get();
         if blocks > self.limits.compare {
             let what = format!(
@@ -426,6 +435,9 @@ impl Device for IscsiDevice {
     }
     fn initiator(&self) -> Option<&IscsiDevice> {
         Some(self)
+    }
+    fn sever(&self) {
+        self.session.sever();
     }
     fn reservations(&self) -> Option<&dyn Reservations> {
         self.info.caps.persistent_reservations.then_some(self)

@@ -1,6 +1,7 @@
 //! Persistent reservations of a unit: who may write it, said by its own target.
 
 use std::io;
+use std::sync::atomic::Ordering;
 
 use braid_format::ByteOffset;
 
@@ -48,6 +49,9 @@ pub struct Reservation {
     pub kind: ReservationKind,
 }
 
+/// What is done, in errors. Whoever asks for it must know whether it was done: never issued twice.
+pub(super) const PERSISTENT_RESERVE: &str = "persistent reserve";
+
 /// Service actions of PERSISTENT RESERVE OUT.
 pub(crate) mod action {
     pub const REGISTER: u8 = 0;
@@ -61,7 +65,7 @@ pub(crate) mod action {
 impl IscsiDevice {
     fn change(&self, action: u8, kind: u8, own: u64, other: u64) -> Result<(), DeviceError> {
         let (cdb, list) = cdb::reserve_out(action, kind, own, other);
-        self.command("persistent reserve", &cdb, Data::Out(&list)).map(|_| ())
+        self.command(PERSISTENT_RESERVE, &cdb, Data::Out(&list)).map(|_| ())
     }
     /// PERSISTENT RESERVE IN; as much as there is.
     fn look(&self, action: u8) -> Result<Vec<u8>, DeviceError> {
@@ -76,10 +80,14 @@ impl IscsiDevice {
 
 impl Reservations for IscsiDevice {
     fn register(&self, old: u64, new: u64) -> Result<(), DeviceError> {
-        self.change(action::REGISTER, 0, old, new)
+        self.change(action::REGISTER, 0, old, new)?;
+        self.key.store(new, Ordering::Release);
+        Ok(())
     }
     fn register_anyhow(&self, new: u64) -> Result<(), DeviceError> {
-        self.change(action::REGISTER_ANYHOW, 0, 0, new)
+        self.change(action::REGISTER_ANYHOW, 0, 0, new)?;
+        self.key.store(new, Ordering::Release);
+        Ok(())
     }
     fn reserve(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError> {
         self.change(action::RESERVE, kind as u8, own, 0)
@@ -97,6 +105,12 @@ impl Reservations for IscsiDevice {
         kind: ReservationKind,
     ) -> Result<(), DeviceError> {
         self.change(action::PREEMPT_AND_ABORT, kind as u8, own, victim)
+    }
+    fn is_own(&self) -> bool {
+        true
+    }
+    fn registered(&self) -> u64 {
+        self.key.load(Ordering::Acquire)
     }
     fn keys(&self) -> Result<Vec<u64>, DeviceError> {
         Ok(scsi::keys(&self.look(0)?))

@@ -478,6 +478,16 @@ impl Session {
     }
 }
 
+impl Session {
+    /// Ends it: every command under way gets its ending at once, and none is taken any more.
+    pub fn sever(&self) {
+        let mut state = self.shared.state.lock();
+        self.shared.die(&mut state, "given up: this node has been fenced");
+        drop(state);
+        let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
+    }
+}
+
 impl Drop for Session {
     fn drop(&mut self) {
         {

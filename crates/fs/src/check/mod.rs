@@ -89,6 +89,8 @@ pub fn check(
     let volume = Arc::new(Volume::open(pool)?);
     let store_lost = find_store(&volume, options.repair)?;
     let claimed = claim(&volume)?;
+    // Nobody lives: what is registered are the keys of nodes that died together.
+    let seized = volume.pool.seize()?;
     volume.pool.commit_degraded()?;
     volume.confirm()?;
     volume.pool.heal_labels()?;
@@ -121,7 +123,7 @@ pub fn check(
     let lost = if options.repair { checker.lost(&found) } else { Vec::new() };
     checker.volume.pool.detach()?;
     // What is left to do is a node's work.
-    drop(claimed);
+    drop((seized, claimed));
     if !lost.is_empty() {
         let (named, result) = lost::reconnect(checker.volume.pool.clone(), &lost);
         checker.report.repaired += named;
@@ -287,7 +289,7 @@ type Verified = std::result::Result<(AlignedBuf, MetaHeader, MetaKind), FormatEr
 /// Refuses while a node may have the file system mounted: checking beside it would see half of
 /// what it does, and replaying its journal would undo what it did. Takes the liveness locks of all
 /// slots, so that no node joins, and no second check begins, before the answer is dropped.
-fn claim(volume: &Volume) -> Result<(Vec<PoolByteLock>, Option<EtcdClaim>)> {
+pub(crate) fn claim(volume: &Volume) -> Result<(Vec<PoolByteLock>, Option<EtcdClaim>)> {
     // Of other hosts; those of this one are known better below.
     let away = volume.elsewhere.as_ref().map(|store| store.etcd.claim()).transpose()?;
     let store = volume.node_store(crate::mount::node_areas(volume)?);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use braid_format::NodeId;
 use braid_format::node::{RawSlot, SlotRecord};
-use braid_pool::EpochTag;
+use braid_pool::{EpochTag, FenceHow, Reservable};
 use parking_lot::Mutex;
 
 use super::client::Act;
@@ -132,6 +132,33 @@ impl NodeStore for EtcdNodes {
             return Err(StoreError::Device(Arc::new(gone)));
         }
         self.pool.write_heartbeat(slot, bytes)
+    }
+    fn reservable(&self) -> Reservable {
+        self.pool.reservable()
+    }
+    fn register(&self, key: u64) -> Result<(), StoreError> {
+        self.pool.register(key)
+    }
+    fn unregister(&self) {
+        self.pool.unregister();
+    }
+    fn uphold(&self) -> Result<(), StoreError> {
+        self.pool.uphold()
+    }
+    fn fence(&self, key: u64, how: FenceHow) -> Result<(), StoreError> {
+        self.pool.fence(key, how)
+    }
+    fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), StoreError> {
+        self.pool.sweep(keep)
+    }
+    fn lease(&self, until: Instant) {
+        self.pool.lease(until);
+    }
+    fn refuse(&self) {
+        self.pool.refuse();
+    }
+    fn sever(&self) {
+        self.pool.sever();
     }
     fn epoch(&self) -> EpochTag {
         self.pool.epoch()

@@ -55,8 +55,12 @@ impl Core {
             let admission = if state.queue.is_empty() && state.admits(cluster, local) {
                 state.admit(cluster, local)
             } else {
-                let fill = patience.map(|patience| Instant::now() + patience);
-                self.queue_up(&glock, &mut state, Request { cluster, local, fill }, vain)?
+                let began = Instant::now();
+                let fill = patience.map(|patience| began + patience);
+                let request = Request { cluster, local, fill };
+                let admission = self.queue_up(&glock, &mut state, request, vain)?;
+                self.counters.waited.note(began.elapsed());
+                admission
             };
             drop(state);
             return Ok(Guard { glock, admission });

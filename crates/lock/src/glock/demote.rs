@@ -203,7 +203,7 @@ impl Core {
                 if state.dlock.is_giving() {
                     return Next::Leave;
                 }
-                self.end_demotion(state);
+                self.end_demotion(glock, state);
                 Next::Again
             }
             Phase::Draining if !drained => {
@@ -262,10 +262,13 @@ impl Core {
         Next::Again
     }
 
-    fn end_demotion(&self, state: &mut State) {
+    fn end_demotion(&self, glock: &Glock, state: &mut State) {
         state.demotion = None;
         state.hold.released(Instant::now());
         self.counters.demotions.fetch_add(1, Ordering::Relaxed);
+        if !state.shrink {
+            self.counters.hand_overs.note(glock.lock);
+        }
     }
 
     pub(super) fn end_shrink(&self, state: &mut State) {

@@ -103,6 +103,9 @@ impl Hold {
         self.granted = Some(now);
         self.lingering = None;
     }
+    pub(super) fn since(&self) -> Option<Instant> {
+        self.granted
+    }
     pub(super) fn released(&mut self, now: Instant) {
         self.released = Some(now);
     }

@@ -6,9 +6,11 @@ use std::time::SystemTime;
 
 use braid_format::node::{Heartbeat, SlotDamage, SlotRecord, SlotState};
 use braid_format::{FormatError, Incarnation, NodeId};
+use braid_pool::Reservable;
 
+use super::fence::{Fencer, key_of};
 use super::watch::Watch;
-use super::{HostIdentity, JoinOptions, NodeStore, NotRecovered, Recover};
+use super::{HostIdentity, JoinOptions, NodeStore, NotRecovered, Recover, Timing};
 use crate::Me;
 use crate::error::LockError;
 use crate::hints::HintSocket;
@@ -56,9 +58,10 @@ pub(super) fn write_slot(
         Ok(CawOutcome::Written) => Ok(true),
         // Our own earlier attempt, whose answer was lost, may be what stands.
         Ok(CawOutcome::Mismatch(stands)) => Ok(stands == new_bytes),
-        Err(_) => {
+        Err(e) => {
             let stands = store.read_slot(slot).map_err(LockError::NodeStore)?;
-            Ok(stands == new_bytes)
+            // What was there is still there: nobody was faster, the device failed.
+            if stands == old_bytes { Err(LockError::NodeStore(e)) } else { Ok(stands == new_bytes) }
         }
     }
 }
@@ -83,6 +86,30 @@ pub(super) struct Claim<'a> {
     pub store: &'a dyn NodeStore,
     pub options: &'a JoinOptions,
     pub identity: &'a HostIdentity,
+}
+
+/// Takes away the keys of lives that are over, and those of others who have no business here.
+pub(super) fn sweep(store: &dyn NodeStore, own: u64) {
+    if own == 0 {
+        return;
+    }
+    let swept = read_slots(store).and_then(|slots| {
+        let keep = |key: u64| {
+            slots.iter().any(|r| {
+                // Who joins registers before its slot says so.
+                let next = |n: u32| Me {
+                    slot: r.life.slot,
+                    incarnation: Incarnation(r.life.incarnation.0.wrapping_add(n)),
+                };
+                let joining = (1..=2).any(|n| key_of(store.fs_uuid(), next(n)) == key);
+                joining || (r.state != SlotState::Free && r.fence_key == key)
+            })
+        };
+        store.sweep(&keep).map_err(LockError::NodeStore)
+    });
+    if let Err(e) = swept {
+        tracing::warn!("old registrations stay: {e}");
+    }
 }
 
 pub(super) type Claimed = (SlotRecord, HintSocket, Box<dyn Send + Sync>);
@@ -136,8 +163,32 @@ impl Claim<'_> {
             return Ok(None);
         };
         recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
-        let (mine, socket) = self.active(record)?;
-        Ok(write_slot(self.store, record, &mine)?.then_some((mine, socket, life)))
+        let (mut mine, socket) = self.active(record)?;
+        self.register(&mut mine)?;
+        let written = write_slot(self.store, record, &mine);
+        if !matches!(written, Ok(true)) {
+            self.store.unregister();
+        }
+        Ok(written?.then_some((mine, socket, life)))
+    }
+
+    /// Registers the key of a life with every member, before any slot names it.
+    fn register(&self, mine: &mut SlotRecord) -> Result<(), LockError> {
+        match self.store.reservable() {
+            Reservable::None => return Ok(()),
+            Reservable::Some(others) => {
+                let others = others.join(", ");
+                tracing::warn!(
+                    "this node cannot be fenced by reservation, and fences nobody so: {others} has no reservations"
+                );
+                return Ok(());
+            }
+            Reservable::All => {}
+        }
+        let key = key_of(self.store.fs_uuid(), mine.life);
+        self.store.register(key).map_err(LockError::NodeStore)?;
+        mine.fence_key = key;
+        Ok(())
     }
 
     /// Takes over the slot of a node of this host that is provably dead, after recovering it.
@@ -164,17 +215,33 @@ impl Claim<'_> {
         };
         recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
         let (mut mine, socket) = self.active(record)?;
+        self.register(&mut mine)?;
+        let taken = self.take_over(record, &mut mine, recover);
+        if !matches!(taken, Ok(true)) {
+            self.store.unregister();
+        }
+        Ok(taken?.then_some((mine, socket, life)))
+    }
+
+    /// Recovers a dead node and takes its slot; false if another was faster.
+    fn take_over(
+        &self,
+        record: &SlotRecord,
+        mine: &mut SlotRecord,
+        recover: &dyn Recover,
+    ) -> Result<bool, LockError> {
         let mut taking = mine.clone();
         taking.state = SlotState::Recovering;
         taking.recoverer = Some(mine.life);
         taking.life = record.life;
         taking.damage = record.damage;
         if !write_slot(self.store, record, &taking)? {
-            return Ok(None);
+            return Ok(false);
         }
+        self.fencer(mine.fence_key).forget(record);
         tracing::info!(dead = ?record.life, "recovering a dead node in order to take its slot");
         self.store.follow().map_err(LockError::NodeStore)?;
-        match self.while_beating(&mine, recover, || recover.recover(record.life, mine.life)) {
+        match self.while_beating(mine, recover, || recover.recover(record.life, mine.life)) {
             Ok(()) => {}
             Err(NotRecovered::Damaged { damage, source }) => {
                 mine.nonce = mine.nonce.wrapping_add(1);
@@ -189,7 +256,11 @@ impl Claim<'_> {
             }
         }
         mine.nonce = mine.nonce.wrapping_add(1);
-        Ok(write_slot(self.store, &taking, &mine)?.then_some((mine, socket, life)))
+        write_slot(self.store, &taking, mine)
+    }
+    fn fencer(&self, key: u64) -> Fencer<'_> {
+        let JoinOptions { fence: options, timing, .. } = self.options;
+        Fencer { store: self.store, options, timing: *timing, key }
     }
 
     /// Runs `work` of a life that is not in its slot yet: it says so in heartbeats all the same, and
@@ -227,7 +298,7 @@ impl Claim<'_> {
                     if let Err(e) = self.store.write_heartbeat(mine.life.slot, &sector) {
                         tracing::warn!("heartbeat: {e}");
                     }
-                    std::thread::park_timeout(self.options.beat);
+                    std::thread::park_timeout(self.options.timing.beat());
                 }
             });
             let result = work();
@@ -248,11 +319,10 @@ impl Claim<'_> {
                 && r.host == self.identity.host
         };
         let slots: Vec<NodeId> = records.iter().filter(earlier).map(|r| r.life.slot).collect();
-        if slots.is_empty() {
-            return Ok(slots);
-        }
+        let beats = records.iter().filter(earlier).map(|r| Timing::of_slot(r.io_timeout).beat());
+        let Some(beat) = beats.max() else { return Ok(slots) };
         let before = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        std::thread::sleep(self.options.beat * (Watch::EARLIER_BOOT_BEATS + 1));
+        std::thread::sleep(beat * (Watch::EARLIER_BOOT_BEATS + 1));
         let after = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
         let len = self.store.sector_len();
         let same = |slot: &NodeId| {
@@ -288,6 +358,8 @@ impl Claim<'_> {
             address: socket.address(),
             mount_point: self.options.mount_point.display().to_string(),
             damage: None,
+            io_timeout: self.options.timing.milliseconds(),
+            fence_key: 0,
         };
         Ok((mine, socket))
     }

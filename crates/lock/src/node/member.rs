@@ -1,5 +1,7 @@
 //! This node's place in the cluster: joining, beating, watching, leaving.
 
+mod beat;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,15 +10,17 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use braid_format::node::{Heartbeat, RawHeartbeat, SlotDamage, SlotRecord, SlotState};
+use braid_format::node::{Heartbeat, SlotDamage, SlotRecord, SlotState};
 use braid_format::{LockNo, NodeId};
 use braid_pool::EpochTag;
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::claim::{Claim, read_slots, say_damage, write_slot};
+use super::claim::{Claim, read_slots, say_damage, sweep, write_slot};
+use super::fence::{Fencer, acting};
 use super::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
 use super::{
-    Deltas, HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NotRecovered, Peers, Recover,
+    Deltas, FenceMethod, HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NotFenced,
+    NotRecovered, Peers, Recover, Timing,
 };
 use crate::dlock::Hint;
 use crate::error::LockError;
@@ -24,8 +28,6 @@ use crate::glock::LockManager;
 use crate::hints::HintSocket;
 use crate::{Me, Mode};
 
-/// A node that could not write its heartbeat for so many beats withdraws.
-const BEATS_MISSED_MAX: u32 = 20;
 /// A slot is read again when its life matters and the last look is older than this.
 const SLOT_STALE: Duration = Duration::from_millis(20);
 /// Name of the watcher's thread.
@@ -61,6 +63,7 @@ struct Inner {
     stop: (Mutex<bool>, Condvar),
     /// The next heartbeat has news.
     hurry: AtomicBool,
+    withdrawn: AtomicBool,
     /// Wakes the watcher: `None` to end.
     watcher: Mutex<Option<Sender<Option<WatchEvent>>>>,
     /// What the watcher has started.
@@ -94,6 +97,7 @@ impl Membership {
         store.flush().map_err(LockError::NodeStore)?;
         // The pool may have been changed by others who did not see this node yet.
         store.follow().map_err(LockError::NodeStore)?;
+        sweep(&*store, mine.fence_key);
         let me = mine.life;
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         let inner = Arc::new(Inner {
@@ -112,6 +116,7 @@ impl Membership {
             deltas: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             hurry: AtomicBool::new(false),
+            withdrawn: AtomicBool::new(false),
             watcher: Mutex::new(None),
             errands: Mutex::default(),
             following: AtomicBool::new(false),
@@ -206,25 +211,29 @@ impl Membership {
     /// All slots that are not free.
     pub fn nodes(&self) -> Vec<NodeView> {
         let inner = &self.inner;
-        let beats = inner.beats.lock();
-        let fresh = |life: Me| {
-            let silent = inner.options.beat * Watch::SUSPECT_BEATS;
-            life == inner.me
-                || beats.get(&life.slot).is_some_and(|b| b.0.life == life && b.1.elapsed() < silent)
-        };
         let slots = inner.slots.read();
         let taken = slots.iter().map(|s| &s.record).filter(|r| r.state != SlotState::Free);
         taken
-            .map(|r| NodeView {
-                life: r.life,
-                state: r.state,
-                recoverer: r.recoverer,
-                host: r.host.clone(),
-                pid: r.pid,
-                mount_point: r.mount_point.clone(),
-                since: r.since,
-                beating: fresh(r.life),
-                damage: r.damage,
+            .map(|r| {
+                let timing = Timing::of_slot(r.io_timeout);
+                let (silent, beat) = inner.silence(r);
+                let fresh = r.life == inner.me || silent < timing.suspect();
+                NodeView {
+                    life: r.life,
+                    state: r.state,
+                    recoverer: r.recoverer,
+                    host: r.host.clone(),
+                    pid: r.pid,
+                    mount_point: r.mount_point.clone(),
+                    since: r.since,
+                    beating: fresh,
+                    damage: r.damage,
+                    last_beat: beat.as_ref().map(|_| silent),
+                    epoch: beat.map(|b| b.pool_epoch),
+                    fence: inner.method(r),
+                    key: r.fence_key,
+                    timing,
+                }
             })
             .collect()
     }
@@ -243,6 +252,32 @@ impl Membership {
         join_all(ends);
         join_all(std::mem::take(&mut *self.inner.errands.lock()));
     }
+    /// The operator's word that the host of the node in `slot` is off. It is recovered at the next
+    /// look.
+    ///
+    /// # Errors
+    /// [`LockError::NotDead`]: it shows signs of life, or the kernel knows better.
+    pub fn vouch(&self, slot: NodeId) -> Result<Me, LockError> {
+        let inner = &self.inner;
+        let refuse = |why| Err(LockError::NotDead { slot, why });
+        let slots = inner.slots.read();
+        let cached = slots.get(usize::from(slot.0)).map(|s| &s.record);
+        let Some(record) = cached.filter(|r| r.state != SlotState::Free) else {
+            return refuse("nobody has it");
+        };
+        if record.boot_id == inner.identity.boot_id {
+            return refuse("it is of this host: end its process, then it is known to be dead");
+        }
+        let life = acting(record);
+        if inner.silence(record).0 < Timing::of_slot(record.io_timeout).suspect() {
+            return refuse(
+                "it has shown heartbeats of late: turn its host off and wait until it is silent",
+            );
+        }
+        tracing::warn!(?life, host = record.host, "dead, by the operator's word");
+        inner.options.proofs.add(life, FenceMethod::Operator);
+        Ok(life)
+    }
     /// Frees the slot and ends the threads. Call after the manager was shut down cleanly.
     ///
     /// # Errors
@@ -254,6 +289,9 @@ impl Membership {
         }
         let new = freed(&self.inner.mine, self.inner.nonce());
         let written = self.inner.write_slot(&self.inner.mine, &new);
+        if matches!(written, Ok(true)) {
+            self.inner.store.unregister();
+        }
         drop(self.life.lock().take());
         match written {
             Ok(true) => Ok(()),
@@ -393,67 +431,18 @@ impl Inner {
         write_slot(&*self.store, expected, new)
     }
 
-    /// The heartbeat's life.
-    fn beat(&self) {
-        let mut beat = Heartbeat {
-            life: self.me,
-            pool_epoch: 0,
-            pool_change: 0,
-            sequence: 0,
-            free_delta: 0,
-            inode_delta: 0,
-            meta_delta: 0,
-            wishes: Vec::new(),
-        };
-        let mut sector = vec![0; self.store.sector_len()];
-        let mut missed = 0;
-        let (stopped, condition) = &self.stop;
-        loop {
-            beat.sequence += 1;
-            if self.watcher.lock().is_none()
-                && let Err(e) = self.store.follow()
-            {
-                // Until the watcher looks, nobody else here does.
-                self.withdraw(&format!("it cannot follow a change of the pool: {e}"));
-            }
-            EpochTag { epoch: beat.pool_epoch, change: beat.pool_change } = self.store.epoch();
-            let deltas = *self.deltas.lock();
-            (beat.free_delta, beat.inode_delta) = (deltas.free, deltas.inodes);
-            beat.meta_delta = deltas.meta;
-            beat.wishes = self.wishes();
-            beat.encode(&mut sector);
-            match self.store.write_heartbeat(self.me.slot, &sector) {
-                Ok(()) => missed = 0,
-                Err(e) => {
-                    missed += 1;
-                    tracing::warn!(missed, "heartbeat: {e}");
-                    if missed == BEATS_MISSED_MAX {
-                        self.withdraw("its heartbeat cannot be written");
-                    }
-                }
-            }
-            let mut stop = stopped.lock();
-            if !*stop && !self.hurry.swap(false, Ordering::AcqRel) {
-                condition.wait_for(&mut stop, self.options.beat);
-            }
-            if *stop {
-                return;
-            }
-        }
-    }
-
-    /// What threads of this node have waited for longest, regions first: all else may wait for
-    /// them.
-    fn wishes(&self) -> Vec<(LockNo, Mode)> {
-        let most = RawHeartbeat::WISHES;
-        let of = |m: Option<Arc<LockManager>>| m.map_or_else(Vec::new, |m| m.wishes(most));
-        let mut all = of(self.regions.get().and_then(|r| r.1.upgrade()));
-        all.extend(of(self.manager()));
-        all.truncate(most);
-        all
+    /// Withdraws, for others have fenced this node: nothing of it that is under way can land, and
+    /// perhaps nobody will answer it.
+    fn expelled(&self, why: &str) {
+        self.withdraw(why);
+        self.store.sever();
     }
 
     fn withdraw(&self, why: &str) {
+        self.store.refuse();
+        if self.withdrawn.swap(true, Ordering::AcqRel) {
+            return;
+        }
         tracing::error!(node = ?self.me, "this node withdraws: {why}");
         for manager in self.managers() {
             manager.withdraw();
@@ -483,10 +472,10 @@ impl Inner {
 
     /// The watcher's life.
     fn watch(self: &Arc<Self>, inbox: &Receiver<Option<WatchEvent>>) {
-        let mut watch = Watch::new(self.me, self.identity.clone(), self.options.beat);
+        let mut watch = Watch::new(self.me, self.identity.clone(), self.options.timing.beat());
         let mut stubborn = HashMap::new();
         loop {
-            let event = match inbox.recv_timeout(self.options.beat) {
+            let event = match inbox.recv_timeout(self.options.timing.beat()) {
                 Ok(Some(answer)) => answer,
                 Err(RecvTimeoutError::Timeout) => match self.sight() {
                     Ok(sight) => WatchEvent::Sight(sight),
@@ -526,12 +515,16 @@ impl Inner {
             {
                 beats.insert(life.slot, (beat, now));
             }
-            let beat = beats.get(&life.slot).filter(|b| b.0.life == life);
+            let acts = acting(&record);
+            let beat = beats.get(&life.slot).filter(|b| b.0.life == acts);
             let sequence = beat.map(|b| b.0.sequence);
             let life_locked = record.state == SlotState::Free
                 || life == self.me
                 || self.store.life_locked(life.slot).map_err(LockError::NodeStore)?;
-            sight.push(SlotSight { record, sequence, life_locked });
+            let proven = self.options.proofs.of(acts).is_some();
+            let fenceable = record.state != SlotState::Free
+                && self.fencer().method(&record) != FenceMethod::Operator;
+            sight.push(SlotSight { record, sequence, life_locked, proven, fenceable });
         }
         drop(beats);
         *self.slots.write() = sight.iter().map(|s| Cached::now(s.record.clone())).collect();
@@ -547,10 +540,18 @@ impl Inner {
                 let run = move || WatchEvent::Wrote(this.change_slot(&expected, *new));
                 self.send_out("slot", run, WatchEvent::Wrote(false))
             }
-            WatchAction::Recover(dead) => {
+            WatchAction::Fence(record) => {
+                let this = self.clone();
+                let name = format!("fence-{}", record.life.slot);
+                let run = move || WatchEvent::Fenced(this.fence(&record));
+                self.send_out(&name, run, WatchEvent::Fenced(false))
+            }
+            WatchAction::Recover(record) => {
+                let dead = record.life;
                 tracing::info!(?dead, "recovering a dead node");
                 let this = self.clone();
                 let run = move || {
+                    this.fencer().forget(&record);
                     WatchEvent::Recovered(match this.recover.recover(dead, this.me) {
                         Ok(()) => Recovery::Done,
                         Err(NotRecovered::Damaged { damage, source }) => {
@@ -567,11 +568,15 @@ impl Inner {
                 self.send_out(&name, run, WatchEvent::Recovered(Recovery::Failed))
             }
             WatchAction::Suspect(life) => {
-                tracing::warn!(?life, "silent, perhaps dead: needs a fence before recovery");
+                tracing::warn!(
+                    ?life,
+                    "silent, perhaps dead: it is recovered when its host is off and `braid fence {} --confirm` says so",
+                    life.slot
+                );
                 None
             }
             WatchAction::Evicted => {
-                self.withdraw("its slot was taken from it");
+                self.expelled("others have fenced it: its slot was taken from it");
                 None
             }
             WatchAction::Gone(life) => {
@@ -580,6 +585,51 @@ impl Inner {
                     manager.node_gone();
                 }
                 None
+            }
+        }
+    }
+
+    fn fencer(&self) -> Fencer<'_> {
+        let JoinOptions { fence: options, timing, .. } = &self.options;
+        Fencer { store: &*self.store, options, timing: *timing, key: self.mine.fence_key }
+    }
+
+    /// For how long who acts by a slot has shown no heartbeat here, and the last one, if there is one.
+    fn silence(&self, record: &SlotRecord) -> (Duration, Option<Heartbeat>) {
+        let beats = self.beats.lock();
+        let beat = beats.get(&record.life.slot).filter(|b| b.0.life == acting(record));
+        // Nobody was watched before this node was there.
+        let since = beat.map_or(self.origin, |b| b.1);
+        (since.elapsed(), beat.map(|b| b.0.clone()))
+    }
+
+    /// How the node of a slot is, or would be, known to be dead.
+    fn method(&self, record: &SlotRecord) -> FenceMethod {
+        if record.boot_id == self.identity.boot_id {
+            return FenceMethod::Kernel;
+        }
+        self.options.proofs.of(acting(record)).unwrap_or_else(|| self.fencer().method(record))
+    }
+
+    /// Fences the node of a slot, which is of another host and silent.
+    fn fence(&self, record: &SlotRecord) -> bool {
+        let (life, began) = (acting(record), Instant::now());
+        tracing::warn!(?life, host = record.host, "silent for too long: it is fenced");
+        match self.fencer().fence(record) {
+            Ok(method) => {
+                let took = began.elapsed();
+                tracing::warn!(?life, method = method.name(), ?took, "fenced");
+                self.options.proofs.add(life, method);
+                true
+            }
+            Err(e) => {
+                tracing::error!(?life, "not fenced: {e}");
+                if let NotFenced::Reservation(e) = &e
+                    && e.is_fenced()
+                {
+                    self.expelled(&format!("it has been fenced: {e}"));
+                }
+                false
             }
         }
     }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::claim::{decode_slot, read_slots};
 use super::member::tag_of;
 use super::watch::Watch;
-use super::{HostIdentity, JoinOptions, NodeStore};
+use super::{HostIdentity, JoinOptions, NodeStore, Proofs, Timing};
 use crate::Me;
 use crate::error::LockError;
 
@@ -21,7 +21,7 @@ pub struct Onlooker {
     store: Arc<dyn NodeStore>,
     me: Me,
     identity: HostIdentity,
-    beat: Duration,
+    proofs: Proofs,
     seen: Mutex<HashMap<NodeId, Seen>>,
 }
 
@@ -47,7 +47,7 @@ impl Onlooker {
     /// The eyes of `me`, which may still be joining.
     pub fn new(store: Arc<dyn NodeStore>, me: Me, options: &JoinOptions) -> Self {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
-        Self { store, me, identity, beat: options.beat, seen: Mutex::default() }
+        Self { store, me, identity, proofs: options.proofs.clone(), seen: Mutex::default() }
     }
 
     /// Whether every other node that lives, or may, has said in a heartbeat that it uses the
@@ -94,14 +94,17 @@ impl Onlooker {
         self.is_fenced(&record, life, sequence)
     }
 
-    /// By the same proofs as the watcher's: its process's lock is gone and it did not beat for two
-    /// beats, or it is of an earlier boot of this host and is silent.
+    /// By the same proofs as the watcher's: it was fenced from here, its process's lock is gone and it
+    /// did not beat for two beats, or it is of an earlier boot of this host and is silent.
     fn is_fenced(
         &self,
         record: &SlotRecord,
         life: Me,
         sequence: Option<u64>,
     ) -> Result<bool, LockError> {
+        if self.proofs.of(life).is_some() {
+            return Ok(true);
+        }
         let locked = self.store.life_locked(life.slot).map_err(LockError::NodeStore)?;
         let now = Seen { life, sequence, locked, since: Instant::now() };
         let mut seen = self.seen.lock();
@@ -123,6 +126,6 @@ impl Onlooker {
         } else {
             return Ok(false);
         };
-        Ok(!locked && silent > self.beat * beats)
+        Ok(!locked && silent > Timing::of_slot(record.io_timeout).beat() * beats)
     }
 }

@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
+use braid_device::DeviceError;
 use braid_format::node::{Heartbeat, SlotRecord};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, NodeId};
-use braid_pool::{EpochTag, Pool};
+use braid_pool::{EpochTag, FenceHow, Pool, Reservable};
 use parking_lot::Mutex;
 
 use crate::error::StoreError;
@@ -78,6 +80,51 @@ pub trait NodeStore: Send + Sync {
     /// # Errors
     /// The device's.
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError>;
+    /// Which members have reservations.
+    fn reservable(&self) -> Reservable {
+        Reservable::None
+    }
+    /// Registers this node's key with every member: see [`Pool::register`].
+    ///
+    /// # Errors
+    /// Nothing is registered then.
+    fn register(&self, key: u64) -> Result<(), StoreError> {
+        let _ = key;
+        Ok(())
+    }
+    /// Ends that.
+    fn unregister(&self) {}
+    /// Whether the key still stands everywhere: see [`Pool::uphold`].
+    ///
+    /// # Errors
+    /// [`StoreError::is_fenced`] if not; others where it cannot be asked.
+    fn uphold(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+    /// Takes another node's key from every member: see [`Pool::fence`].
+    ///
+    /// # Errors
+    /// The fence is not complete.
+    fn fence(&self, key: u64, how: FenceHow) -> Result<(), StoreError> {
+        let _ = (key, how);
+        Err(StoreError::Unfenceable)
+    }
+    /// Takes away all keys but those that `keep` names.
+    ///
+    /// # Errors
+    /// The device's.
+    fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), StoreError> {
+        let _ = keep;
+        Ok(())
+    }
+    /// This node may issue changes until `until`.
+    fn lease(&self, until: Instant) {
+        let _ = until;
+    }
+    /// This node issues no changes any more.
+    fn refuse(&self) {}
+    /// This node was fenced: see [`Pool::sever`].
+    fn sever(&self) {}
 }
 
 /// Where slots and heartbeats stand.
@@ -228,6 +275,33 @@ impl NodeStore for PoolNodes {
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         Ok(self.pool.byte_locked(Self::byte(slot))?)
     }
+    fn reservable(&self) -> Reservable {
+        self.pool.reservable()
+    }
+    fn register(&self, key: u64) -> Result<(), StoreError> {
+        Ok(self.pool.register(key)?)
+    }
+    fn unregister(&self) {
+        self.pool.unregister();
+    }
+    fn uphold(&self) -> Result<(), StoreError> {
+        Ok(self.pool.uphold()?)
+    }
+    fn fence(&self, key: u64, how: FenceHow) -> Result<(), StoreError> {
+        Ok(self.pool.fence(key, how)?)
+    }
+    fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), StoreError> {
+        Ok(self.pool.sweep(keep)?)
+    }
+    fn lease(&self, until: Instant) {
+        self.pool.lease(until);
+    }
+    fn refuse(&self) {
+        self.pool.refuse();
+    }
+    fn sever(&self) {
+        self.pool.sever();
+    }
 }
 
 /// Node areas in memory, for tests: each handle stands for one process; [`Self::process`] makes
@@ -247,6 +321,12 @@ struct Shared {
     lives: HashSet<(u16, u64)>,
     processes: u64,
     broken: HashSet<u64>,
+    /// Registered keys, and whose they are; none where the areas have no reservations.
+    keys: Option<Vec<(u64, u64)>>,
+    /// Processes whose keys were taken.
+    fenced: HashSet<u64>,
+    /// Fences fail.
+    deaf: bool,
 }
 
 struct Life {
@@ -277,6 +357,18 @@ impl MemoryNodes {
         let shared = Arc::new(Mutex::new(shared));
         Self { shared, process: 0, uuid: uuid::Uuid::new_v4() }
     }
+    /// The areas have reservations from now on.
+    pub fn with_reservations(&self) {
+        self.shared.lock().keys = Some(Vec::new());
+    }
+    /// Registered keys.
+    pub fn keys(&self) -> Vec<u64> {
+        self.shared.lock().keys.iter().flatten().map(|k| k.0).collect()
+    }
+    /// Fences fail, or do so no more.
+    pub fn deafen(&self, deaf: bool) {
+        self.shared.lock().deaf = deaf;
+    }
     /// The same areas, seen by another process.
     #[must_use]
     pub fn process(&self) -> Self {
@@ -289,6 +381,17 @@ impl MemoryNodes {
         let mut shared = self.shared.lock();
         shared.broken.insert(self.process);
         shared.lives.retain(|(_, process)| *process != self.process);
+    }
+    /// As [`Self::with`], for a change.
+    fn change<T>(
+        &self,
+        slot: NodeId,
+        f: impl FnOnce(&mut Shared, usize) -> T,
+    ) -> Result<T, StoreError> {
+        if self.shared.lock().fenced.contains(&self.process) {
+            return Err(DeviceError::Fenced { device: "memory".into() }.into());
+        }
+        self.with(slot, f)
     }
     fn with<T>(
         &self,
@@ -326,7 +429,7 @@ impl NodeStore for MemoryNodes {
         expected: &[u8],
         new: &[u8],
     ) -> Result<CawOutcome, StoreError> {
-        self.with(slot, |s, at| match s.slots.get_mut(at) {
+        self.change(slot, |s, at| match s.slots.get_mut(at) {
             Some(stands) if stands.as_slice() == expected => {
                 stands.copy_from_slice(new);
                 CawOutcome::Written
@@ -338,7 +441,7 @@ impl NodeStore for MemoryNodes {
         self.with(NodeId(0), |s, _| s.beats.concat())
     }
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
-        self.with(slot, |s, at| {
+        self.change(slot, |s, at| {
             if let Some(beat) = s.beats.get_mut(at) {
                 beat.copy_from_slice(bytes);
             }
@@ -359,5 +462,32 @@ impl NodeStore for MemoryNodes {
     }
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         self.with(slot, |s, _| s.lives.iter().any(|l| l.0 == slot.0 && l.1 != self.process))
+    }
+    fn reservable(&self) -> Reservable {
+        let some = self.shared.lock().keys.is_some();
+        if some { Reservable::All } else { Reservable::None }
+    }
+    fn register(&self, key: u64) -> Result<(), StoreError> {
+        self.shared.lock().keys.get_or_insert_default().push((key, self.process));
+        Ok(())
+    }
+    fn unregister(&self) {
+        self.shared.lock().keys.get_or_insert_default().retain(|k| k.1 != self.process);
+    }
+    fn fence(&self, key: u64, _: FenceHow) -> Result<(), StoreError> {
+        self.change(NodeId(0), |s, _| {
+            if s.deaf {
+                return Err(StoreError::Unfenceable);
+            }
+            let keys = s.keys.get_or_insert_default();
+            s.fenced.extend(keys.iter().filter(|k| k.0 == key).map(|k| k.1));
+            keys.retain(|k| k.0 != key);
+            Ok(())
+        })?
+    }
+    fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), StoreError> {
+        let own = |k: &(u64, u64)| k.1 == self.process;
+        self.shared.lock().keys.get_or_insert_default().retain(|k| own(k) || keep(k.0));
+        Ok(())
     }
 }

@@ -12,6 +12,8 @@ use crate::glock::{DemoteFailed, Demoted, GlockOps, Local, LockManager, ManagerO
 use crate::store::{CawOutcome, MemoryStore, Sector};
 use crate::{LockError, Mode};
 
+mod fence;
+
 #[derive(Default)]
 struct Log {
     recovered: Mutex<Vec<(Me, Instant)>>,
@@ -41,7 +43,7 @@ impl GlockOps for Plain {
 }
 
 fn options() -> JoinOptions {
-    JoinOptions { beat: Duration::from_millis(50), ..JoinOptions::default() }
+    JoinOptions { timing: Timing::of_beat(Duration::from_millis(50)), ..JoinOptions::default() }
 }
 
 struct Node {

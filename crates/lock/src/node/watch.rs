@@ -6,12 +6,16 @@
 //!        |                                                             ^                   |
 //!        | silent, another host                                        |                   v
 //!        v                                            Recovering(by a dead node)     Free the slot
+//!      Fence ---- done, or the operator's word: proven ----------------^
+//!        | no way to do so
+//!        v
 //!     Suspect: said once, nothing is done
 //! ```
 //!
 //! Invariants:
 //! * recovery begins only after a fence: on one host the liveness lock of a process ends with its
 //!   last descriptor, so nothing of it is in flight any more;
+//! * a node of another host is never dead by silence alone;
 //! * one recoverer at a time: the claim is a compare-and-write against the record seen;
 //! * a slot is freed only by its recoverer, or by its own node;
 //! * a recoverer's own journal is replayed before what it was recovering is looked at: it may have
@@ -24,6 +28,7 @@ use std::time::Duration;
 use braid_format::NodeId;
 use braid_format::node::{SlotDamage, SlotRecord, SlotState};
 
+use super::Timing;
 use crate::Me;
 use crate::dlock::Time;
 
@@ -43,10 +48,15 @@ pub struct HostIdentity {
 pub struct SlotSight {
     /// Its record.
     pub record: SlotRecord,
-    /// Sequence of its current life's last heartbeat, if it has written one.
+    /// Sequence of the last heartbeat of who acts by it (its node, or who takes it over), if there is
+    /// one.
     pub sequence: Option<u64>,
     /// Whether a process of this host holds its liveness lock.
     pub life_locked: bool,
+    /// Whether it is known to be fenced.
+    pub proven: bool,
+    /// Whether there is a way to fence it from here.
+    pub fenceable: bool,
 }
 
 /// What happened.
@@ -56,6 +66,8 @@ pub enum WatchEvent {
     Sight(Vec<SlotSight>),
     /// Answer to [`WatchAction::Write`]: whether the new record stands.
     Wrote(bool),
+    /// Answer to [`WatchAction::Fence`]: whether it is fenced. The next look says so too.
+    Fenced(bool),
     /// Answer to [`WatchAction::Recover`].
     Recovered(Recovery),
 }
@@ -81,8 +93,10 @@ pub enum WatchAction {
         /// What shall stand.
         new: Box<SlotRecord>,
     },
+    /// Fence the node in this slot, which is of another host and silent.
+    Fence(Box<SlotRecord>),
     /// Recover a fenced node.
-    Recover(Me),
+    Recover(Box<SlotRecord>),
     /// Say that a node has been silent for long and nothing can be done without a fence.
     Suspect(Me),
     /// Our own slot is no longer ours: stop everything.
@@ -105,6 +119,7 @@ struct Track {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Task {
+    Fencing(Me),
     Claiming(Box<SlotRecord>),
     Recovering(Box<SlotRecord>),
     Freeing(Box<SlotRecord>),
@@ -130,14 +145,16 @@ pub struct Watch {
     tracks: HashMap<NodeId, Track>,
     pauses: HashMap<NodeId, Pause>,
     task: Option<Task>,
+    /// When it looked last.
+    looked: Option<Time>,
 }
 
 impl Watch {
     /// Looks in a row without liveness lock and without a beat that prove death. Two, so that a
     /// host on which liveness locks are not shared (other device nodes) is found out by its beats.
     pub const LOOKS: u32 = 2;
-    /// Beats missed before a node of another host is suspect.
-    pub const SUSPECT_BEATS: u32 = 20;
+    /// Beats without a look after which what was not seen meanwhile counts for nothing.
+    pub const GAP_BEATS: u32 = 4;
     /// Beats missed before an earlier boot of this host is taken for dead. The host is this one
     /// (machine and name), its kernel another: it cannot still run, unless it is a clone with
     /// equal names, which would beat.
@@ -147,7 +164,15 @@ impl Watch {
 
     /// The watcher of `me` on the host `identity`, with `beat` between heartbeats.
     pub fn new(me: Me, identity: HostIdentity, beat: Duration) -> Self {
-        Self { me, identity, beat, tracks: HashMap::new(), pauses: HashMap::new(), task: None }
+        Self {
+            me,
+            identity,
+            beat,
+            tracks: HashMap::new(),
+            pauses: HashMap::new(),
+            task: None,
+            looked: None,
+        }
     }
     /// A recovery is under way here.
     pub fn is_recovering(&self) -> bool {
@@ -160,12 +185,14 @@ impl Watch {
         match event {
             WatchEvent::Sight(slots) => self.look(now, nonce, &slots),
             WatchEvent::Wrote(written) => self.wrote(written),
+            WatchEvent::Fenced(fenced) => self.fenced(now, fenced),
             WatchEvent::Recovered(outcome) => self.recovered(now, nonce, outcome),
         }
     }
 
     fn look(&mut self, now: Time, nonce: u64, slots: &[SlotSight]) -> Vec<WatchAction> {
         let mut out = Vec::new();
+        self.forgive(now);
         for sight in slots {
             self.track(now, sight, &mut out);
         }
@@ -190,8 +217,66 @@ impl Watch {
             new.nonce = nonce;
             self.task = Some(Task::Claiming(new.clone()));
             out.push(WatchAction::Write { expected, new });
+            return out;
+        }
+        if let Some(suspect) = slots.iter().find(|s| self.is_to_fence(now, s, slots)) {
+            self.task = Some(Task::Fencing(suspect.record.life));
+            out.push(WatchAction::Fence(Box::new(suspect.record.clone())));
         }
         out
+    }
+
+    /// While nobody looked, nobody was silent: perhaps no node could reach the devices.
+    fn forgive(&mut self, now: Time) {
+        let gap = now.saturating_sub(self.looked.unwrap_or(now));
+        self.looked = Some(now);
+        if gap > self.beat * Self::GAP_BEATS {
+            for track in self.tracks.values_mut() {
+                track.since += gap;
+            }
+        }
+    }
+
+    /// Whether a node has shown no beat for as long as its own timers say.
+    fn is_silent(&self, now: Time, record: &SlotRecord, more: Duration) -> bool {
+        let silent = Timing::of_slot(record.io_timeout).suspect() + more;
+        let track = self.tracks.get(&record.life.slot);
+        track.is_some_and(|t| t.life == record.life && now.saturating_sub(t.since) > silent)
+    }
+
+    /// Whether it is this node's turn to fence: the living one in the lowest slot does so first,
+    /// each further one an `io_timeout` later.
+    fn is_to_fence(&self, now: Time, sight: &SlotSight, slots: &[SlotSight]) -> bool {
+        let record = &sight.record;
+        let taken = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
+        let candidate = record.state != SlotState::Free
+            && !taken
+            && record.life.slot != self.me.slot
+            && record.boot_id != self.identity.boot_id
+            && sight.fenceable
+            && !sight.proven
+            && !self.pauses(now, record.life);
+        if !candidate || !self.is_silent(now, record, Duration::ZERO) {
+            return false;
+        }
+        let before = slots.iter().map(|s| &s.record).filter(|r| {
+            r.state == SlotState::Active
+                && r.life.slot < self.me.slot
+                && r.life.slot != record.life.slot
+                && !self.is_silent(now, r, Duration::ZERO)
+        });
+        let turn = u32::try_from(before.count()).unwrap_or(u32::MAX);
+        let each = Timing::of_slot(record.io_timeout).io_timeout();
+        self.is_silent(now, record, each.saturating_mul(turn))
+    }
+
+    fn fenced(&mut self, now: Time, fenced: bool) -> Vec<WatchAction> {
+        if let Some(Task::Fencing(life)) = self.task.take()
+            && !fenced
+        {
+            self.pause(now, life);
+        }
+        Vec::new()
     }
 
     fn track(&mut self, now: Time, sight: &SlotSight, out: &mut Vec<WatchAction>) {
@@ -226,9 +311,11 @@ impl Watch {
             SlotState::Active | SlotState::Recovering => {
                 track.gone = false;
                 track.unlocked = if sight.life_locked { 0 } else { track.unlocked + 1 };
-                let silent = now.saturating_sub(track.since) > self.beat * Self::SUSPECT_BEATS;
+                let suspect = Timing::of_slot(sight.record.io_timeout).suspect();
+                let silent = now.saturating_sub(track.since) > suspect;
                 let here = sight.record.boot_id == self.identity.boot_id;
-                if silent && !here && !track.suspected && life != self.me {
+                let known = sight.proven || sight.fenceable;
+                if silent && !here && !known && !track.suspected && life != self.me {
                     track.suspected = true;
                     out.push(WatchAction::Suspect(life));
                 }
@@ -265,25 +352,28 @@ impl Watch {
     /// The process that is named in the record can issue nothing any more, and nothing of it is in
     /// flight.
     fn is_fenced(&self, now: Time, sight: &SlotSight) -> bool {
+        if sight.proven {
+            return true;
+        }
         let Some(track) = self.tracks.get(&sight.record.life.slot) else { return false };
         if sight.life_locked {
             return false;
         }
+        let beat = Timing::of_slot(sight.record.io_timeout).beat();
         if sight.record.boot_id == self.identity.boot_id {
-            return track.unlocked >= Self::LOOKS;
+            return track.unlocked >= Self::LOOKS && now.saturating_sub(track.since) >= beat;
         }
         let this_machine = sight.record.machine_id == self.identity.machine_id
             && self.identity.machine_id != [0; 16]
             && sight.record.host == self.identity.host;
-        this_machine && now.saturating_sub(track.since) > self.beat * Self::EARLIER_BOOT_BEATS
+        this_machine && now.saturating_sub(track.since) > beat * Self::EARLIER_BOOT_BEATS
     }
 
     fn wrote(&mut self, written: bool) -> Vec<WatchAction> {
         match self.task.take() {
             Some(Task::Claiming(record)) if written => {
-                let dead = record.life;
-                self.task = Some(Task::Recovering(record));
-                vec![WatchAction::Recover(dead)]
+                self.task = Some(Task::Recovering(record.clone()));
+                vec![WatchAction::Recover(record)]
             }
             Some(Task::Freeing(record)) if written => vec![WatchAction::Gone(record.life)],
             // Another was faster, or the outcome is unknown: the next look shows it.
@@ -325,8 +415,21 @@ fn has_no_journal(record: &SlotRecord) -> bool {
     }
 }
 
+/// A name in the environment that makes a process count as one of another host: for tests of several
+/// hosts on one.
+const PRETENDED: &str = "BRAID_PRETENDED_HOST";
+
 /// This host, asked of the system.
 pub fn this_host() -> HostIdentity {
+    if let Ok(host) = std::env::var(PRETENDED) {
+        let mut id = [1_u8; 16];
+        for (place, byte) in (0..16).cycle().zip(host.bytes()) {
+            if let Some(b) = id.get_mut(place) {
+                *b = b.rotate_left(3) ^ byte;
+            }
+        }
+        return HostIdentity { boot_id: id, machine_id: id, host };
+    }
     let file = |path: &str| {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         uuid::Uuid::try_parse(text.trim()).map_or([0; 16], uuid::Uuid::into_bytes)
@@ -347,6 +450,7 @@ pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
         nonce,
         pid: 0,
         address: String::new(),
+        fence_key: 0,
         ..record.clone()
     }
 }
@@ -371,7 +475,7 @@ mod tests {
         record.boot_id = [boot; 16];
         record.machine_id = [7; 16];
         record.host = "h".to_owned();
-        SlotSight { record, sequence: Some(1), life_locked: true }
+        SlotSight { record, sequence: Some(1), life_locked: true, proven: false, fenceable: false }
     }
     fn watch() -> Watch {
         Watch::new(me(0, 1), identity(1), BEAT)
@@ -382,6 +486,117 @@ mod tests {
             WatchAction::Write { new, .. } if new.state == SlotState::Recovering => Some(new.life),
             _ => None,
         })
+    }
+
+    /// The action that begins a recovery.
+    fn recovers(actions: &[WatchAction]) -> Option<Me> {
+        actions.iter().find_map(|a| match a {
+            WatchAction::Recover(record) => Some(record.life),
+            _ => None,
+        })
+    }
+    fn fences(actions: &[WatchAction]) -> Option<Me> {
+        actions.iter().find_map(|a| match a {
+            WatchAction::Fence(record) => Some(record.life),
+            _ => None,
+        })
+    }
+    /// A node of another host that can be fenced, and is silent.
+    fn elsewhere(life: Me) -> SlotSight {
+        let mut other = active(life, 2);
+        other.record.host = "elsewhere".to_owned();
+        (other.life_locked, other.fenceable) = (false, true);
+        other
+    }
+    /// Beats until a node is suspect, by the usual timers.
+    fn suspect_beats() -> u32 {
+        let timing = Timing::default();
+        assert_eq!(timing.beat(), BEAT);
+        u32::try_from(timing.suspect().as_millis() / BEAT.as_millis()).unwrap()
+    }
+
+    #[test]
+    fn a_silent_node_of_another_host_is_fenced_before_it_is_recovered() {
+        let mut w = watch();
+        let mut slots = vec![active(me(0, 1), 1), elsewhere(me(1, 1))];
+        let mut at = None;
+        for n in 0..200 {
+            let actions = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+            assert_eq!(claims(&actions), None);
+            if fences(&actions) == Some(me(1, 1)) {
+                at = Some(n);
+                break;
+            }
+        }
+        let at = at.unwrap();
+        assert_eq!(at, suspect_beats() + 1);
+        // It fails: again, after a pause.
+        assert_eq!(w.step(BEAT * at, 9, WatchEvent::Fenced(false)), vec![]);
+        assert_eq!(w.step(BEAT * at, 9, WatchEvent::Sight(slots.clone())), vec![]);
+        let again = w.step(BEAT * (at + 1), 9, WatchEvent::Sight(slots.clone()));
+        assert_eq!(fences(&again), Some(me(1, 1)));
+        assert_eq!(w.step(BEAT * (at + 2), 9, WatchEvent::Sight(slots.clone())), vec![]);
+        w.step(BEAT * (at + 2), 9, WatchEvent::Fenced(true));
+        slots[1].proven = true;
+        let actions = w.step(BEAT * (at + 3), 9, WatchEvent::Sight(slots));
+        assert_eq!(claims(&actions), Some(me(1, 1)));
+        let actions = w.step(BEAT * (at + 3), 9, WatchEvent::Wrote(true));
+        assert_eq!(recovers(&actions), Some(me(1, 1)));
+    }
+
+    #[test]
+    fn the_operators_word_is_enough() {
+        let mut w = watch();
+        let mut other = elsewhere(me(1, 1));
+        (other.fenceable, other.proven) = (false, true);
+        let slots = vec![active(me(0, 1), 1), other];
+        assert_eq!(claims(&w.step(BEAT, 9, WatchEvent::Sight(slots))), Some(me(1, 1)));
+    }
+
+    #[test]
+    fn one_after_the_other_fences() {
+        // Slots 0 and 1 live: 0 comes first, then 1; if 0 is silent too, 1 need not wait.
+        for first_lives in [true, false] {
+            let mut w = Watch::new(me(1, 1), identity(1), BEAT);
+            let mut at = None;
+            for n in 0..400 {
+                let mut first = elsewhere(me(0, 1));
+                first.fenceable = false;
+                first.sequence = first_lives.then_some(u64::from(n));
+                let slots = vec![first, active(me(1, 1), 1), elsewhere(me(2, 1))];
+                if fences(&w.step(BEAT * n, 9, WatchEvent::Sight(slots))) == Some(me(2, 1)) {
+                    at = Some(n);
+                    break;
+                }
+            }
+            let turn = if first_lives { 40 } else { 0 };
+            assert_eq!(at, Some(suspect_beats() + turn + 1));
+        }
+    }
+
+    #[test]
+    fn a_node_is_silent_by_its_own_timers() {
+        let mut w = watch();
+        let mut other = elsewhere(me(1, 1));
+        other.record.io_timeout = Timing::of(Duration::from_secs(20)).milliseconds();
+        let slots = vec![active(me(0, 1), 1), other];
+        let fenced = (0..400)
+            .find(|n| fences(&w.step(BEAT * *n, 9, WatchEvent::Sight(slots.clone()))).is_some());
+        assert_eq!(fenced, Some(2 * suspect_beats() + 1));
+    }
+
+    #[test]
+    fn who_did_not_look_has_seen_no_silence() {
+        // Everybody stood still, or the devices did: the others must first have time to beat.
+        let mut w = watch();
+        let slots = vec![active(me(0, 1), 1), elsewhere(me(1, 1))];
+        w.step(BEAT, 9, WatchEvent::Sight(slots.clone()));
+        let woken = 1000;
+        for n in woken..woken + suspect_beats() {
+            assert_eq!(w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone())), vec![], "{n}");
+        }
+        let n = woken + suspect_beats() + 1;
+        assert!(fences(&w.step(BEAT * n, 9, WatchEvent::Sight(slots))).is_some());
     }
 
     #[test]
@@ -395,10 +610,7 @@ mod tests {
         assert_eq!(w.step(BEAT * 10, 9, WatchEvent::Sight(slots.clone())), vec![]);
         let actions = w.step(BEAT * 11, 9, WatchEvent::Sight(slots.clone()));
         assert_eq!(claims(&actions), Some(me(1, 4)));
-        assert_eq!(
-            w.step(BEAT * 11, 9, WatchEvent::Wrote(true)),
-            vec![WatchAction::Recover(me(1, 4))]
-        );
+        assert_eq!(recovers(&w.step(BEAT * 11, 9, WatchEvent::Wrote(true))), Some(me(1, 4)));
         let freeing = w.step(BEAT * 12, 9, WatchEvent::Recovered(Recovery::Done));
         let [WatchAction::Write { expected, new }] = &freeing[..] else { panic!("{freeing:?}") };
         assert_eq!(expected.state, SlotState::Recovering);
@@ -420,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_of_another_host_is_only_suspicion() {
+    fn silence_of_another_host_without_a_fence_is_only_suspicion() {
         let mut w = watch();
         let mut other = active(me(1, 1), 2);
         other.record.host = "elsewhere".to_owned();

@@ -1,0 +1,70 @@
+//! A SAN of one process: a target.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use super::ok;
+
+/// A target, ended when dropped.
+pub struct San {
+    process: Child,
+    pub units: Vec<String>,
+    dir: tempfile::TempDir,
+}
+
+impl San {
+    pub fn new(devices: &[&str], options: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let control = dir.path().join("control");
+        let mut process = Command::new(env!("CARGO_BIN_EXE_braid"))
+            .args(["target", "--listen", "127.0.0.1:0", "--control"])
+            .arg(&control)
+            .args(options)
+            .args(devices)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(process.stdout.take().unwrap());
+        let units = out.lines().map_while(Result::ok).take(devices.len()).collect();
+        Self { process, units, dir }
+    }
+    pub fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+    pub fn with<'a>(&'a self, head: &[&'a str], tail: &[&'a str]) -> Vec<&'a str> {
+        let units = self.units.iter().map(String::as_str);
+        head.iter().copied().chain(units).chain(tail.iter().copied()).collect()
+    }
+    pub fn tell(&self, order: &[&str]) -> String {
+        let control = self.path("control");
+        let mut args = vec!["target", "--tell", &control];
+        args.extend(order);
+        ok(&args)
+    }
+    pub fn mount(&self, name: &str) -> String {
+        let dir = self.path(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let log = format!("log={dir}.log");
+        ok(&self.with(&["mount"], &[&dir, "-o", &log]));
+        dir
+    }
+    /// Mounts as if on another host; the log is beside the directory.
+    pub fn mount_as(&self, host: &str, name: &str, options: &str) -> String {
+        let dir = self.path(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let options = format!("log={dir}.log,{options}");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.args(self.with(&["mount"], &[&dir, "-o", &options]));
+        command.env("BRAID_INITIATOR", format!("iqn.2026-11.org.braid:{host}"));
+        let out = command.env("BRAID_PRETENDED_HOST", host).output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        dir
+    }
+}
+
+impl Drop for San {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}

@@ -1,0 +1,191 @@
+//! Fences: how a node of another host, of which silence says nothing, is known to be dead.
+//!
+//! | | method | is had when | is the proof because |
+//! |---|---|---|---|
+//! | 1 | its kernel lock | it is of this host | its last descriptor is closed (see [`super::watch`]) |
+//! | 2 | reservations | it and this node registered with every member | every member has ended what it had under way, and refuses it from now on |
+//! | 3 | a command | this node has been given one | whoever wrote it says so: exit code 0 means that the host is off |
+//! | 4 | the operator | somebody says so | as 3 |
+//!
+//! They are tried in this order; what fails leaves the next one.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use braid_format::NodeId;
+use braid_format::node::SlotRecord;
+use braid_pool::{FenceHow, Reservable};
+use parking_lot::RwLock;
+use thiserror::Error;
+
+use super::{NodeStore, Timing};
+use crate::Me;
+use crate::error::StoreError;
+
+/// By what a node is known, or would be, to be dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FenceMethod {
+    /// It is of this host: the kernel says so.
+    Kernel,
+    /// Its keys were taken from every member.
+    Reservation,
+    /// A command that said so.
+    Command,
+    /// A person's word.
+    Operator,
+}
+
+impl FenceMethod {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Reservation => "reservation",
+            Self::Command => "command",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+/// How a node may fence others, besides what it registers with the members.
+#[derive(Debug, Clone, Default)]
+pub struct FenceOptions {
+    /// A program that turns a host off: is called with host name, slot and incarnation; exit code 0
+    /// means that the host is dead.
+    pub command: Option<PathBuf>,
+    /// Members are reset after a fence by reservation: for those that do not end what they abort.
+    pub reset: bool,
+}
+
+/// Lives that this process knows to be fenced, and how. Shared by all of it that asks who is dead.
+#[derive(Debug, Clone, Default)]
+pub struct Proofs(Arc<RwLock<Vec<(Me, FenceMethod)>>>);
+
+impl Proofs {
+    /// How `life` is known to be fenced.
+    pub fn of(&self, life: Me) -> Option<FenceMethod> {
+        self.0.read().iter().find(|p| p.0 == life).map(|p| p.1)
+    }
+    /// `life` is fenced.
+    pub fn add(&self, life: Me, method: FenceMethod) {
+        let mut all = self.0.write();
+        // One slot, one proof: that of its last life.
+        all.retain(|p| p.0.slot != life.slot);
+        all.push((life, method));
+    }
+}
+
+/// Why a node is not fenced.
+#[derive(Debug, Error)]
+pub enum NotFenced {
+    /// By reservation.
+    #[error("by reservation: {0}")]
+    Reservation(#[source] StoreError),
+    /// By command.
+    #[error("{}: {what}", command.display())]
+    Command {
+        /// Which.
+        command: PathBuf,
+        /// What it did.
+        what: String,
+    },
+    /// There is no method.
+    #[error("there is no way to do so: turn its host off, then `braid fence {} --confirm`", slot)]
+    NoMethod {
+        /// Its slot.
+        slot: NodeId,
+    },
+}
+
+/// The key of a life: never 0, and another for each file system, slot and incarnation.
+pub fn key_of(fs: uuid::Uuid, life: Me) -> u64 {
+    let (high, _) = fs.as_u64_pair();
+    1 << 63 | (high >> 49) << 48 | u64::from(life.slot.0) << 32 | u64::from(life.incarnation.0)
+}
+
+/// Who may do something by a slot: its node, or who takes it over and recovers it first.
+pub(super) fn acting(record: &SlotRecord) -> Me {
+    record.recoverer.filter(|by| by.slot == record.life.slot).unwrap_or(record.life)
+}
+
+/// A node that fences others.
+pub(super) struct Fencer<'a> {
+    pub store: &'a dyn NodeStore,
+    pub options: &'a FenceOptions,
+    pub timing: Timing,
+    /// This node's own key; 0: none.
+    pub key: u64,
+}
+
+impl Fencer<'_> {
+    /// What would be tried first to fence the node of another host in `record`.
+    pub fn method(&self, record: &SlotRecord) -> FenceMethod {
+        if self.key != 0 && record.fence_key != 0 && self.store.reservable() == Reservable::All {
+            FenceMethod::Reservation
+        } else if self.options.command.is_some() {
+            FenceMethod::Command
+        } else {
+            FenceMethod::Operator
+        }
+    }
+    /// Fences it.
+    ///
+    /// # Errors
+    /// What kept the last method from it.
+    pub fn fence(&self, record: &SlotRecord) -> Result<FenceMethod, NotFenced> {
+        let slot = record.life.slot;
+        let mut failed = NotFenced::NoMethod { slot };
+        if self.method(record) == FenceMethod::Reservation {
+            let how = FenceHow { prove: true, reset: self.options.reset };
+            match self.store.fence(record.fence_key, how) {
+                Ok(()) => return Ok(FenceMethod::Reservation),
+                Err(e) => failed = NotFenced::Reservation(e),
+            }
+        }
+        let Some(command) = &self.options.command else { return Err(failed) };
+        if let NotFenced::Reservation(e) = &failed {
+            tracing::warn!(%slot, "not fenced by reservation: {e}");
+        }
+        self.call(command, record)?;
+        self.forget(record);
+        Ok(FenceMethod::Command)
+    }
+    /// Takes the key of a node that is known to be dead.
+    pub fn forget(&self, record: &SlotRecord) {
+        if self.key == 0 || record.fence_key == 0 {
+            return;
+        }
+        let how = FenceHow { prove: false, reset: false };
+        if let Err(e) = self.store.fence(record.fence_key, how) {
+            tracing::warn!(slot = %record.life.slot, "a dead node's key stays: {e}");
+        }
+    }
+    fn call(&self, command: &PathBuf, record: &SlotRecord) -> Result<(), NotFenced> {
+        let failed = |what: String| NotFenced::Command { command: command.clone(), what };
+        let life = acting(record);
+        let (slot, incarnation) = (life.slot.0.to_string(), life.incarnation.0.to_string());
+        tracing::warn!(command = %command.display(), host = record.host, slot, "called to fence a node");
+        let mut child = Command::new(command)
+            .args([&record.host, &slot, &incarnation])
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(|e| failed(e.to_string()))?;
+        // Hosts take their time to go down; but nobody waits for ever.
+        let until = Instant::now() + (self.timing.io_timeout() * 6).max(Duration::from_mins(1));
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(failed(status.to_string())),
+                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+                Ok(None) => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(failed("did not end in time".to_owned()));
+                }
+                Err(e) => return Err(failed(e.to_string())),
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The heartbeat, and the lease that goes with it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use braid_format::LockNo;
+use braid_format::node::{Heartbeat, RawHeartbeat, SlotRecord, SlotState};
+use braid_pool::EpochTag;
+
+use super::super::Timing;
+use super::super::claim::decode_slot;
+use super::Inner;
+use crate::Mode;
+use crate::error::LockError;
+use crate::glock::LockManager;
+
+/// Until when this node may issue changes, as its heartbeat's thread knows it.
+struct Lease {
+    timing: Timing,
+    /// When the last heartbeat that was written was issued.
+    begun: Instant,
+    lost: bool,
+}
+
+impl Lease {
+    fn new(timing: Timing) -> Self {
+        Self { timing, begun: Instant::now(), lost: false }
+    }
+    fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.begun) >= self.timing.lease()
+    }
+}
+
+impl Inner {
+    /// The heartbeat's life.
+    pub(super) fn beat(&self) {
+        let mut beat = Heartbeat {
+            life: self.me,
+            pool_epoch: 0,
+            pool_change: 0,
+            sequence: 0,
+            free_delta: 0,
+            inode_delta: 0,
+            meta_delta: 0,
+            wishes: Vec::new(),
+        };
+        let mut sector = vec![0; self.store.sector_len()];
+        let mut lease = Lease::new(self.options.timing);
+        let (stopped, condition) = &self.stop;
+        loop {
+            beat.sequence += 1;
+            if self.watcher.lock().is_none()
+                && let Err(e) = self.store.follow()
+            {
+                // Until the watcher looks, nobody else here does.
+                self.withdraw(&format!("it cannot follow a change of the pool: {e}"));
+            }
+            EpochTag { epoch: beat.pool_epoch, change: beat.pool_change } = self.store.epoch();
+            let deltas = *self.deltas.lock();
+            (beat.free_delta, beat.inode_delta) = (deltas.free, deltas.inodes);
+            beat.meta_delta = deltas.meta;
+            beat.wishes = self.wishes();
+            beat.encode(&mut sector);
+            self.say(&sector, &mut lease);
+            let mut stop = stopped.lock();
+            if !*stop && !self.hurry.swap(false, Ordering::AcqRel) {
+                condition.wait_for(&mut stop, self.options.timing.beat());
+            }
+            if *stop {
+                return;
+            }
+        }
+    }
+
+    /// Writes a heartbeat; with it the lease begins anew.
+    fn say(&self, sector: &[u8], lease: &mut Lease) {
+        if lease.lost {
+            return;
+        }
+        let issued = Instant::now();
+        match self.store.write_heartbeat(self.me.slot, sector) {
+            Ok(()) => {
+                if lease.is_over(issued) && !self.is_still_ours() {
+                    lease.lost = true;
+                    self.expelled("it could not say that it lives, and others have acted on that");
+                    return;
+                }
+                lease.begun = issued;
+                self.store.lease(issued + self.options.timing.lease());
+            }
+            Err(e) if e.is_fenced() => {
+                lease.lost = true;
+                self.expelled(&format!("it has been fenced: {e}"));
+            }
+            Err(e) => {
+                tracing::warn!("heartbeat: {e}");
+                if lease.is_over(Instant::now()) {
+                    lease.lost = true;
+                    self.withdraw("its heartbeat cannot be written");
+                }
+            }
+        }
+    }
+
+    /// Asked after a lease was over: whether the slot is this node's, and so are its keys.
+    fn is_still_ours(&self) -> bool {
+        let slot = self.me.slot;
+        let ours = |r: &SlotRecord| r.life == self.me && r.state == SlotState::Active;
+        loop {
+            let read = self.store.read_slot(slot).map_err(LockError::NodeStore);
+            match read.and_then(|s| decode_slot(&*self.store, slot, &s)) {
+                Ok(record) => {
+                    let upheld = self.store.uphold();
+                    return ours(&record) && !upheld.is_err_and(|e| e.is_fenced());
+                }
+                Err(e) => tracing::warn!("its own slot: {e}"),
+            }
+            let mut stop = self.stop.0.lock();
+            if *stop {
+                return false;
+            }
+            self.stop.1.wait_for(&mut stop, self.options.timing.beat());
+        }
+    }
+
+    /// What threads of this node have waited for longest, regions first: all else may wait for
+    /// them.
+    fn wishes(&self) -> Vec<(LockNo, Mode)> {
+        let most = RawHeartbeat::WISHES;
+        let of = |m: Option<Arc<LockManager>>| m.map_or_else(Vec::new, |m| m.wishes(most));
+        let mut all = of(self.regions.get().and_then(|r| r.1.upgrade()));
+        all.extend(of(self.manager()));
+        all.truncate(most);
+        all
+    }
+}

@@ -1,0 +1,178 @@
+//! Nodes of several hosts, on areas in memory that know reservations.
+
+use super::*;
+
+/// A node as if on its own host, with its manager.
+fn on(host: u8, all: &MemoryNodes, locks: &MemoryStore, fence: FenceOptions) -> Node {
+    let nodes = all.process();
+    let log = Arc::new(Log::default());
+    let identity =
+        HostIdentity { boot_id: [host; 16], machine_id: [host; 16], host: format!("host{host}") };
+    let options = JoinOptions { identity: Some(identity), fence, ..options() };
+    let member = Membership::join(Arc::new(nodes.clone()), options, log.clone()).unwrap();
+    let (locks, ops) = (Arc::new(locks.clone()), Arc::new(Plain));
+    let managed =
+        LockManager::new(member.me(), locks, member.clone(), ops, ManagerOptions::default());
+    let manager = managed.unwrap();
+    member.attach(&manager).unwrap();
+    Node { nodes, member, manager, log }
+}
+
+fn view(of: &Node, life: Me) -> Option<NodeView> {
+    of.member.nodes().into_iter().find(|n| n.life == life)
+}
+
+#[test]
+fn a_silent_node_of_another_host_is_fenced_and_recovered() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    all.with_reservations();
+    let a = on(1, &all, &locks, FenceOptions::default());
+    let b = on(2, &all, &locks, FenceOptions::default());
+    let dead = a.member.me();
+    assert_eq!(all.keys().len(), 2);
+    until("seen", || view(&b, dead).is_some_and(|n| n.beating && n.key != 0));
+    assert_eq!(view(&b, dead).unwrap().fence, FenceMethod::Reservation);
+    drop(a.manager.acquire(LockNo(5), Mode::Exclusive, Local::Exclusive).unwrap());
+    // A fence that fails is tried again, and until then nothing is recovered.
+    all.deafen(true);
+    a.nodes.kill();
+    until("silent", || view(&b, dead).is_some_and(|n| !n.beating));
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(b.log.recovered.lock().is_empty() && b.member.liveness(dead) == Liveness::Alive);
+    all.deafen(false);
+    drop(b.manager.acquire(LockNo(5), Mode::Exclusive, Local::Exclusive).unwrap());
+    assert_eq!(b.log.recovered.lock()[0].0, dead);
+    until("one key", || all.keys().len() == 1);
+    b.manager.shutdown().unwrap();
+    b.member.leave().unwrap();
+    assert!(all.keys().is_empty());
+}
+
+#[test]
+fn a_node_that_is_fenced_withdraws_at_once() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    all.with_reservations();
+    let a = on(1, &all, &locks, FenceOptions::default());
+    let b = on(2, &all, &locks, FenceOptions::default());
+    let key = view(&a, a.member.me()).unwrap().key;
+    let how = braid_pool::FenceHow { prove: true, reset: false };
+    b.nodes.fence(key, how).unwrap();
+    until("withdrawn", || a.manager.has_withdrawn());
+    assert!(!b.manager.has_withdrawn());
+}
+
+#[test]
+fn a_program_fences_where_there_are_no_reservations() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    let dir = tempfile::tempdir().unwrap();
+    let (program, called) = (dir.path().join("off"), dir.path().join("called"));
+    let script = |code: u8| {
+        let text = format!("#!/bin/sh\necho \"$@\" >> {}\nexit {code}\n", called.display());
+        // Written anew beside it: a file that is open for writing cannot be run.
+        let new = dir.path().join("new");
+        std::fs::write(&new, text).unwrap();
+        std::process::Command::new("chmod").arg("+x").arg(&new).status().unwrap();
+        std::fs::rename(&new, &program).unwrap();
+    };
+    script(1);
+    let a = on(1, &all, &locks, FenceOptions::default());
+    let fence = FenceOptions { command: Some(program.clone()), reset: false };
+    let b = on(2, &all, &locks, fence);
+    let dead = a.member.me();
+    assert_eq!(view(&b, dead).map(|n| n.fence), Some(FenceMethod::Command));
+    a.nodes.kill();
+    until("called", || called.exists());
+    assert!(b.log.recovered.lock().is_empty());
+    script(0);
+    until("recovered", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
+    let said = std::fs::read_to_string(&called).unwrap();
+    assert!(said.lines().count() >= 2 && said.lines().all(|l| l == "host1 0 1"), "{said}");
+}
+
+#[test]
+fn a_persons_word_is_taken_for_silent_nodes_of_other_hosts_only() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    let a = on(1, &all, &locks, FenceOptions::default());
+    let b = on(2, &all, &locks, FenceOptions::default());
+    let (here, free) = (b.member.me().slot, NodeId(3));
+    for slot in [a.member.me().slot, here, free] {
+        let refused = b.member.vouch(slot);
+        assert!(matches!(refused, Err(LockError::NotDead { .. })), "{slot}: {refused:?}");
+    }
+    let dead = a.member.me();
+    assert_eq!(view(&b, dead).map(|n| n.fence), Some(FenceMethod::Operator));
+    a.nodes.kill();
+    until("the word is taken", || b.member.vouch(dead.slot).is_ok());
+    until("recovered", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
+}
+
+#[test]
+fn keys_of_lives_that_are_over_are_swept_by_who_joins() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    all.with_reservations();
+    let a = on(1, &all, &locks, FenceOptions::default());
+    let other = all.process();
+    // Somebody else's, an old life's, and one who joins just now.
+    let fs = all.fs_uuid();
+    let joining = key_of(fs, Me { slot: NodeId(2), incarnation: braid_format::Incarnation(1) });
+    let old = key_of(fs, Me { slot: NodeId(0), incarnation: braid_format::Incarnation(0) });
+    for key in [77, old, joining] {
+        other.register(key).unwrap();
+    }
+    let b = on(2, &all, &locks, FenceOptions::default());
+    let keys = all.keys();
+    let kept: Vec<u64> = [&a, &b].map(|n| view(&b, n.member.me()).unwrap().key).into();
+    assert!(kept.iter().all(|k| keys.contains(k)) && keys.contains(&joining), "{keys:?}");
+    assert_eq!(keys.len(), 3, "{keys:?}");
+}
+
+/// Its slots cannot be changed.
+struct Deaf(MemoryNodes);
+impl NodeStore for Deaf {
+    fn slots(&self) -> u16 {
+        self.0.slots()
+    }
+    fn sector_len(&self) -> usize {
+        self.0.sector_len()
+    }
+    fn fs_uuid(&self) -> uuid::Uuid {
+        self.0.fs_uuid()
+    }
+    fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
+        self.0.read_slots()
+    }
+    fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
+        self.0.read_slot(slot)
+    }
+    fn compare_and_write_slot(
+        &self,
+        _: NodeId,
+        _: &[u8],
+        _: &[u8],
+    ) -> Result<CawOutcome, StoreError> {
+        Err(StoreError::Device(Arc::new(std::io::Error::other("no such command"))))
+    }
+    fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {
+        self.0.read_heartbeats()
+    }
+    fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
+        self.0.write_heartbeat(slot, bytes)
+    }
+    fn flush(&self) -> Result<(), StoreError> {
+        self.0.flush()
+    }
+    fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
+        self.0.lock_life(slot)
+    }
+    fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
+        self.0.life_locked(slot)
+    }
+}
+
+#[test]
+fn who_cannot_join_is_told_what_the_device_said() {
+    let deaf = Arc::new(Deaf(MemoryNodes::new(4)));
+    let refused = Membership::join(deaf, options(), Arc::new(Log::default()));
+    let said = refused.err().unwrap().to_string();
+    assert!(said.contains("no such command"), "{said}");
+}

@@ -1,0 +1,169 @@
+//! Fences by reservation on a real target: what a fenced node has under way, and what comes between.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+
+use braid_device::{Device, MemoryDevice, OpenOptions};
+use braid_format::{ByteOffset, Bytes};
+use braid_pool::{CreateOptions, FenceHow, Pool, PoolError, Reservable};
+use braid_target::{Chap, LunOptions, Target, TargetOptions};
+
+const PROVE: FenceHow = FenceHow { prove: true, reset: false };
+const NAME: &str = "iqn.2026-11.org.braid:fence-test";
+
+fn target(units: usize) -> Target {
+    let unit = |n: usize| LunOptions {
+        device: MemoryDevice::new(&format!("unit {n}"), Bytes(16 << 20), Bytes(512)),
+        identity: None,
+        reservations: None,
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let luns = (0..units).map(unit).collect();
+    let options = TargetOptions { name: NAME.into(), luns, chap: Chap::default() };
+    Target::start(listener, options).unwrap()
+}
+
+fn open(target: &Target, units: usize) -> Vec<Arc<dyn Device>> {
+    let name = |n| format!("iscsi://{}/{NAME}/{n}", target.address());
+    let open = |n| braid_device::open(Path::new(&name(n)), OpenOptions::default()).unwrap();
+    (0..units).map(open).collect()
+}
+
+/// A pool over two units, as two nodes have it open, with the keys 1 and 2.
+fn two() -> (Target, Pool, Pool) {
+    let target = target(2);
+    drop(Pool::create(open(&target, 2), &CreateOptions::new("fenced")).unwrap());
+    let [a, b] = [1, 2].map(|key| {
+        let pool = Pool::assemble(open(&target, 2)).unwrap();
+        assert_eq!(pool.reservable(), Reservable::All);
+        pool.register(key).unwrap();
+        pool
+    });
+    (target, a, b)
+}
+
+fn keys(pool: &Pool) -> Vec<Vec<u64>> {
+    let of = |d: &Arc<dyn Device>| {
+        let mut keys = d.reservations().unwrap().keys().unwrap();
+        keys.sort_unstable();
+        keys
+    };
+    pool.devices().iter().map(of).collect()
+}
+
+const AT: ByteOffset = ByteOffset(0);
+const LEN: usize = 512;
+
+fn stands(pool: &Pool) -> u8 {
+    let mut now = [0; LEN];
+    pool.read(AT, &mut now).unwrap();
+    assert!(now.iter().all(|b| *b == now[0]));
+    now[0]
+}
+
+#[test]
+fn a_late_write_does_not_land_after_the_fence() {
+    let (target, a, b) = two();
+    a.write(AT, &[1; LEN]).unwrap();
+    target.faults().add("write late=600000 times=1").unwrap();
+    std::thread::scope(|s| {
+        let under_way = s.spawn(|| a.write(AT, &[7; LEN]));
+        while target.running() == 0 {
+            std::thread::yield_now();
+        }
+        b.fence(1, PROVE).unwrap();
+        assert_eq!((target.running(), stands(&b)), (0, 1));
+        b.write(AT, &[2; LEN]).unwrap();
+        // Nobody answers it.
+        a.sever();
+        assert!(under_way.join().unwrap().is_err());
+    });
+    assert_eq!(stands(&b), 2);
+    assert_eq!(keys(&b), [[2], [2]]);
+}
+
+#[test]
+fn who_is_fenced_is_refused_everything_and_its_members_are_not_to_blame() {
+    let (_target, a, b) = two();
+    b.fence(1, PROVE).unwrap();
+    let refused = a.write(AT, &[7; LEN]);
+    assert!(refused.as_ref().is_err_and(PoolError::is_fenced), "{refused:?}");
+    assert!(a.uphold().is_err_and(|e| e.is_fenced()) && b.uphold().is_ok());
+    // Nor does it fence anybody.
+    assert!(a.fence(2, PROVE).is_err_and(|e| e.is_fenced()));
+    assert!(b.label().members.iter().all(|m| m.state == braid_format::label::MemberState::Active));
+    b.unregister();
+    assert_eq!(keys(&b), [[], []]);
+}
+
+/// Its key is gone, and perhaps nobody has seen to it that what it had under way is ended.
+#[test]
+fn a_key_that_is_gone_is_no_proof() {
+    let (target, a, b) = two();
+    b.write(AT, &[1; LEN]).unwrap();
+    target.faults().add("write late=600000 times=1").unwrap();
+    std::thread::scope(|s| {
+        let under_way = s.spawn(|| a.write(AT, &[7; LEN]));
+        while target.running() == 0 {
+            std::thread::yield_now();
+        }
+        a.unregister();
+        assert_eq!((keys(&b), target.running()), (vec![vec![2], vec![2]], 1));
+        // It is known to be dead: nothing needs to be ended.
+        b.fence(1, FenceHow { prove: false, reset: false }).unwrap();
+        assert_eq!(target.running(), 1);
+        b.fence(1, PROVE).unwrap();
+        assert_eq!((target.running(), stands(&b)), (0, 1));
+        a.sever();
+        assert!(under_way.join().unwrap().is_err());
+    });
+}
+
+/// What others have under way while a member is reset is issued again.
+#[test]
+fn a_reset_costs_the_living_nothing() {
+    let (target, a, b) = two();
+    target.faults().add("write delay=600000 times=1").unwrap();
+    std::thread::scope(|s| {
+        let under_way = s.spawn(|| a.write(AT, &[3; LEN]));
+        while target.running() == 0 {
+            std::thread::yield_now();
+        }
+        b.fence(99, FenceHow { prove: true, reset: true }).unwrap();
+        under_way.join().unwrap().unwrap();
+    });
+    assert_eq!(stands(&b), 3);
+    assert_eq!(keys(&b), [[1, 2], [1, 2]]);
+}
+
+#[test]
+fn the_reservation_outlasts_who_made_it_and_strangers_are_refused() {
+    let (target, a, b) = two();
+    let stranger = Pool::assemble(open(&target, 2)).unwrap();
+    let refused = |p: &Pool| p.write(AT, &[9; LEN]).is_err_and(|e| e.is_fenced());
+    assert!(refused(&stranger));
+    a.unregister();
+    assert!(refused(&stranger) && refused(&a));
+    b.write(AT, &[2; LEN]).unwrap();
+    // Somebody clears it all: it is made again, but not by who has no key any more.
+    let third = Pool::assemble(open(&target, 2)).unwrap();
+    third.register(3).unwrap();
+    third.devices()[0].reservations().unwrap().clear(3).unwrap();
+    assert!(b.uphold().is_err_and(|e| e.is_fenced()));
+}
+
+#[test]
+fn a_pool_of_which_some_members_cannot_is_not_fenced_so() {
+    let target = target(1);
+    let mut devices = open(&target, 1);
+    devices.push(MemoryDevice::new("memory", Bytes(16 << 20), Bytes(512)));
+    let pool = Pool::create(devices, &CreateOptions::new("mixed")).unwrap();
+    assert_eq!(pool.reservable(), Reservable::Some(vec!["memory".to_owned()]));
+    let refused = pool.register(1);
+    assert!(matches!(refused, Err(PoolError::NotReservable { .. })), "{refused:?}");
+    assert!(pool.devices()[0].reservations().unwrap().keys().unwrap().is_empty());
+    assert_eq!(pool.registered(), 0);
+}

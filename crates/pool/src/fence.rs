@@ -1,0 +1,380 @@
+//! Who may write the members, said by the members themselves: persistent reservations.
+//!
+//! A node registers a key of its own with every member, and each member is reserved for who is
+//! registered (write exclusive, all registrants: the reservation lasts as long as anybody is
+//! registered, so nobody's leaving opens a gap). To fence a node is to take its key away from every
+//! member, with all that it has under way there.
+//!
+//! ```text
+//!  register      every member has the key, and a reservation      before the node's slot says so
+//!  a new epoch   members that are new get both, then those that are not are asked whether the key
+//!                still stands: a fenced node does not come back by a new member
+//!  fence         preempt and abort on every member of the newest epoch
+//!  unregister    after the slot is free
+//! ```
+//!
+//! Invariants:
+//! * a key is registered once with an open device, never again: what a fence took stays taken;
+//! * a fence is complete only when every member of the newest epoch was asked by this node, and no
+//!   epoch came between;
+//! * a key that is gone already proves nothing: whoever took it may have died before what its node
+//!   had under way was ended. A reset of the unit ends that.
+
+use std::sync::Arc;
+
+use braid_device::{Device, DeviceError, ReservationKind, Reservations};
+use braid_format::label::MemberState;
+use parking_lot::Mutex;
+
+use crate::error::PoolError;
+use crate::topology::Topology;
+use crate::{Inner, Pool};
+
+/// What a new reservation is, if the member can; else the next.
+const KINDS: [ReservationKind; 2] =
+    [ReservationKind::WriteExclusiveAll, ReservationKind::WriteExclusiveRegistrants];
+
+/// Most times that a reservation is looked for: others may make and release theirs meanwhile.
+const LOOKS_MAX: u32 = 16;
+
+/// Which members have persistent reservations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reservable {
+    /// All.
+    All,
+    /// All but these, by name: who is kept from the others can still write here.
+    Some(Vec<String>),
+    /// None.
+    None,
+}
+
+/// How a fence is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FenceHow {
+    /// It is the proof that nothing of the node is under way; else that is known already, and only
+    /// its key is taken.
+    pub prove: bool,
+    /// Every member is reset besides: for those that do not end what they abort.
+    pub reset: bool,
+}
+
+/// The key that this node has registered; 0: none.
+#[derive(Debug, Default)]
+pub(crate) struct OwnKey(Mutex<u64>);
+
+/// Members that are in use, or may be from one moment to the next.
+fn used(topology: &Topology) -> Vec<Arc<dyn Device>> {
+    let members = topology.members().filter(|m| topology.state(*m) != MemberState::Failed);
+    members.map(|m| topology.device(m).clone()).collect()
+}
+
+/// Reservations that tell this node from others of its host.
+fn apart(device: &dyn Device) -> Option<&dyn Reservations> {
+    device.reservations().filter(|r| r.is_own())
+}
+
+fn fenced(device: &dyn Device) -> DeviceError {
+    DeviceError::Fenced { device: device.info().name.as_str().into() }
+}
+
+fn is_fenced(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::Fenced { .. })
+}
+
+/// The reservation for who is registered that stands; makes one if there is none.
+fn reserve(
+    device: &dyn Device,
+    reservations: &dyn Reservations,
+    own: u64,
+) -> Result<ReservationKind, PoolError> {
+    let mut kinds = KINDS.iter();
+    let mut kind = kinds.next();
+    for _ in 0..LOOKS_MAX {
+        match reservations.reservation()? {
+            Some(stands) if KINDS.contains(&stands.kind) => return Ok(stands.kind),
+            Some(_) => break,
+            None => {}
+        }
+        let Some(wanted) = kind else { break };
+        match reservations.reserve(own, *wanted) {
+            // The next look says so. Of two at once one is refused.
+            Ok(()) => {}
+            Err(e) if is_fenced(&e) => {
+                if !reservations.keys()?.contains(&own) {
+                    return Err(e.into());
+                }
+            }
+            // It does not know this kind.
+            Err(e) => {
+                kind = kinds.next();
+                if kind.is_none() {
+                    return Err(e.into());
+                }
+            }
+        }
+    }
+    Err(PoolError::Reserved { path: device.info().name.clone() })
+}
+
+impl OwnKey {
+    /// Registers with members that are new in `next`.
+    ///
+    /// # Errors
+    /// This node was fenced, or a new member does not answer.
+    pub fn extend(&self, next: &Topology) -> Result<(), PoolError> {
+        let key = self.0.lock();
+        if *key == 0 {
+            return Ok(());
+        }
+        let (old, new): (Vec<_>, Vec<_>) = used(next)
+            .into_iter()
+            .partition(|d| apart(&**d).is_none_or(|r| r.registered() == *key));
+        for device in &new {
+            let Some(reservations) = apart(&**device) else { continue };
+            reservations.register_anyhow(*key)?;
+            reserve(&**device, reservations, *key)?;
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        for (device, reservations) in old.iter().filter_map(|d| Some((d, apart(&**d)?))) {
+            if !reservations.keys()?.contains(&key) {
+                for device in &new {
+                    apart(&**device).map(|r| r.register(*key, 0));
+                }
+                return Err(fenced(&**device).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn used(&self) -> Vec<Arc<dyn Device>> {
+        used(&self.topology.read())
+    }
+}
+
+impl Pool {
+    /// Which members have persistent reservations.
+    pub fn reservable(&self) -> Reservable {
+        let used = self.0.used();
+        let cannot = used.iter().filter(|d| apart(&***d).is_none());
+        let cannot: Vec<String> = cannot.map(|d| d.info().name.clone()).collect();
+        match cannot.len() {
+            0 => Reservable::All,
+            n if n == used.len() => Reservable::None,
+            _ => Reservable::Some(cannot),
+        }
+    }
+
+    /// The key that this pool's handle has registered; 0: none.
+    pub fn registered(&self) -> u64 {
+        *self.0.key.0.lock()
+    }
+
+    /// Registers `key` with every member, and reserves each for who is registered. From then on
+    /// members that are new get it too.
+    ///
+    /// # Errors
+    /// [`PoolError::NotReservable`] if a member cannot; [`PoolError::Reserved`] if one is reserved
+    /// in another way; [`PoolError::Device`]. Nothing is registered then.
+    pub fn register(&self, key: u64) -> Result<(), PoolError> {
+        let mut own = self.0.key.0.lock();
+        let devices = self.0.used();
+        let all = devices.iter().try_for_each(|device| {
+            let path = || device.info().name.clone();
+            let reservations =
+                apart(&**device).ok_or_else(|| PoolError::NotReservable { path: path() })?;
+            reservations.register_anyhow(key)?;
+            reserve(&**device, reservations, key).map(|_| ())
+        });
+        if let Err(error) = all {
+            give_back(&devices, key);
+            return Err(error);
+        }
+        *own = key;
+        Ok(())
+    }
+
+    /// Ends what [`Pool::register`] began. What stays because a member does not answer is swept by
+    /// others.
+    pub fn unregister(&self) {
+        let key = std::mem::take(&mut *self.0.key.0.lock());
+        if key != 0 {
+            give_back(&self.0.used(), key);
+        }
+    }
+
+    /// Whether this node's key still stands on every member, reserved as it should be; a
+    /// reservation that is gone is made again.
+    ///
+    /// # Errors
+    /// [`PoolError::is_fenced`] if it does not; others if a member does not answer.
+    pub fn uphold(&self) -> Result<(), PoolError> {
+        let key = self.registered();
+        if key == 0 {
+            return Ok(());
+        }
+        for device in self.0.used() {
+            let Some(reservations) = apart(&*device) else { continue };
+            if reservations.registered() != key {
+                continue;
+            }
+            if !reservations.keys()?.contains(&key) {
+                return Err(fenced(&*device).into());
+            }
+            reserve(&*device, reservations, key)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the key `victim` from every member: on return who registered it can write nothing any
+    /// more, and if it is the proof, nothing of it is under way.
+    ///
+    /// # Errors
+    /// [`PoolError::NotReservable`]; [`PoolError::is_fenced`]: this node is itself; others if a
+    /// member does not answer. The fence is then not complete.
+    pub fn fence(&self, victim: u64, how: FenceHow) -> Result<(), PoolError> {
+        loop {
+            // The victim may have changed the pool before.
+            self.follow()?;
+            let tag = self.epoch_tag();
+            for device in self.0.used() {
+                self.fence_one(&*device, victim, how)?;
+            }
+            if !self.follow()? && self.epoch_tag() == tag {
+                return Ok(());
+            }
+        }
+    }
+
+    fn fence_one(&self, device: &dyn Device, victim: u64, how: FenceHow) -> Result<(), PoolError> {
+        let path = || device.info().name.clone();
+        let own = self.registered();
+        let reservations = apart(device)
+            .filter(|_| own != 0 && victim != 0 && victim != own)
+            .ok_or_else(|| PoolError::NotReservable { path: path() })?;
+        let keys = reservations.keys()?;
+        if !keys.contains(&own) {
+            return Err(fenced(device).into());
+        }
+        let kind = reserve(device, reservations, own)?;
+        let mut ended = !how.prove;
+        if keys.contains(&victim) {
+            match reservations.preempt_and_abort(own, victim, kind) {
+                Ok(()) => ended = true,
+                // Another was faster, unless it is this node that is fenced.
+                Err(e) if is_fenced(&e) && reservations.keys()?.contains(&own) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if how.reset || !ended {
+            tracing::info!(device = path(), "reset, so that nothing is under way there");
+            reservations.reset()?;
+        }
+        Ok(())
+    }
+
+    /// This node has been fenced, as it knows: what its devices may never answer ends now.
+    pub fn sever(&self) {
+        for device in self.devices() {
+            device.sever();
+        }
+    }
+
+    /// Takes away all keys but those that `keep` names.
+    ///
+    /// # Errors
+    /// As [`Pool::fence`].
+    pub fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), PoolError> {
+        let own = self.registered();
+        for device in self.0.used() {
+            let Some(reservations) = apart(&*device).filter(|_| own != 0) else { continue };
+            let mut keys = reservations.keys()?;
+            keys.sort_unstable();
+            keys.dedup();
+            for key in keys.into_iter().filter(|k| *k != own && !keep(*k)) {
+                tracing::warn!(device = device.info().name, key, "a key that nobody has is taken");
+                let kind = reserve(&*device, reservations, own)?;
+                match reservations.preempt_and_abort(own, key, kind) {
+                    Err(e) if is_fenced(&e) && reservations.keys()?.contains(&own) => {}
+                    done => done?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Members that were registered by lives that are over, while nobody but this process may write them.
+/// Dropped: nobody is registered any more.
+#[derive(Debug)]
+pub struct Seized {
+    devices: Vec<Arc<dyn Device>>,
+    key: u64,
+}
+
+impl Drop for Seized {
+    fn drop(&mut self) {
+        give_back(&self.devices, self.key);
+    }
+}
+
+/// Whether anybody is registered with a device.
+pub(crate) fn has_registrants(device: &dyn Device) -> Result<bool, PoolError> {
+    let keys = apart(device).map(Reservations::keys).transpose()?;
+    Ok(keys.is_some_and(|k| !k.is_empty()))
+}
+
+/// Takes over the devices with which anybody is registered.
+///
+/// # Errors
+/// [`PoolError::Reserved`], [`PoolError::Device`].
+pub(crate) fn seize(devices: &[Arc<dyn Device>]) -> Result<Seized, PoolError> {
+    let key = 1 << 63 | uuid::Uuid::new_v4().as_u64_pair().0;
+    let mut seized = Seized { devices: Vec::new(), key };
+    for device in devices {
+        let Some(reservations) = apart(&**device) else { continue };
+        let mut keys = reservations.keys()?;
+        if keys.is_empty() {
+            continue;
+        }
+        reservations.register_anyhow(key)?;
+        seized.devices.push(device.clone());
+        let kind = reserve(&**device, reservations, key)?;
+        keys.sort_unstable();
+        keys.dedup();
+        for other in keys.into_iter().filter(|k| *k != key) {
+            match reservations.preempt_and_abort(key, other, kind) {
+                Err(e) if is_fenced(&e) && reservations.keys()?.contains(&key) => {}
+                done => done?,
+            }
+        }
+    }
+    Ok(seized)
+}
+
+impl Pool {
+    /// Takes over the members with which anybody is registered, for a caller that knows that no
+    /// node lives: those that died together have left their keys.
+    ///
+    /// # Errors
+    /// [`PoolError::Reserved`], [`PoolError::Device`].
+    pub fn seize(&self) -> Result<Seized, PoolError> {
+        seize(&self.0.used())
+    }
+}
+
+/// Ends registrations of this process's.
+fn give_back(devices: &[Arc<dyn Device>], key: u64) {
+    for device in devices {
+        let Some(reservations) = apart(&**device).filter(|r| r.registered() == key) else {
+            continue;
+        };
+        match reservations.register(key, 0) {
+            Err(e) if !is_fenced(&e) => tracing::warn!("a registration stays: {e}"),
+            _ => {}
+        }
+    }
+}

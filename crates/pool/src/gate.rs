@@ -1,0 +1,149 @@
+//! Whether a node's handles on a pool may change anything: until they are closed for good, and while
+//! the node's lease lasts.
+//!
+//! A node that could not say for so long that it lives stops by itself, before others take it for
+//! dead. Its changes then wait: what it had issued may still land, but nothing new is issued until it
+//! has said that it lives and found that nobody minds ([`Gate::extend`]), or the gate is closed.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+
+use crate::clock::monotonic;
+use crate::error::PoolError;
+
+/// How often who waits for the lease looks whether the gate was closed.
+const LOOK: Duration = Duration::from_millis(20);
+/// There is no lease.
+const FOR_EVER: u64 = u64::MAX;
+
+/// Each change holds it for reading.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    closed: RwLock<bool>,
+    /// As closed, but nobody has waited yet for the changes under way.
+    refuses: AtomicBool,
+    /// End of the lease, nanoseconds of the clock that cannot be set.
+    until: AtomicU64,
+    lapsed: Mutex<()>,
+    extended: Condvar,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            closed: RwLock::default(),
+            refuses: AtomicBool::new(false),
+            until: AtomicU64::new(FOR_EVER),
+            lapsed: Mutex::default(),
+            extended: Condvar::new(),
+        }
+    }
+}
+
+impl Gate {
+    /// For a change: waits for the lease.
+    ///
+    /// # Errors
+    /// [`PoolError::Closed`].
+    pub fn pass(&self) -> Result<RwLockReadGuard<'_, bool>, PoolError> {
+        loop {
+            let pass = self.pass_unleased()?;
+            if self.is_leased() {
+                return Ok(pass);
+            }
+            drop(pass);
+            let mut lapsed = self.lapsed.lock();
+            if !self.is_leased() {
+                self.extended.wait_for(&mut lapsed, LOOK);
+            }
+        }
+    }
+    /// For what extends the lease.
+    ///
+    /// # Errors
+    /// [`PoolError::Closed`].
+    pub fn pass_unleased(&self) -> Result<RwLockReadGuard<'_, bool>, PoolError> {
+        let closed = self.closed.read();
+        if *closed || self.refuses.load(Ordering::Acquire) {
+            Err(PoolError::Closed)
+        } else {
+            Ok(closed)
+        }
+    }
+    /// As [`Gate::pass`], for who may hold what others wait for: waits for nobody.
+    pub fn try_pass(&self) -> Option<RwLockReadGuard<'_, bool>> {
+        let open = !self.refuses.load(Ordering::Acquire) && self.is_leased();
+        self.closed.try_read().filter(|closed| open && !**closed)
+    }
+    /// Waits for the lease.
+    ///
+    /// # Errors
+    /// [`PoolError::Closed`].
+    pub fn await_lease(&self) -> Result<(), PoolError> {
+        if self.is_leased() { Ok(()) } else { self.pass().map(drop) }
+    }
+    /// Whether the lease lasts.
+    pub fn is_leased(&self) -> bool {
+        let until = self.until.load(Ordering::Acquire);
+        until == FOR_EVER || monotonic() < until
+    }
+    /// From now on, until `until`.
+    pub fn extend(&self, until: u64) {
+        self.until.store(until, Ordering::Release);
+        let _lapsed = self.lapsed.lock();
+        self.extended.notify_all();
+    }
+    /// Nothing new is let in any more.
+    pub fn refuse(&self) {
+        self.refuses.store(true, Ordering::Release);
+        let _lapsed = self.lapsed.lock();
+        self.extended.notify_all();
+    }
+    /// Waits for the changes under way; there is none afterwards.
+    pub fn close(&self) {
+        *self.closed.write() = true;
+    }
+    pub fn is_closed(&self) -> bool {
+        *self.closed.read()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_change_waits_for_the_lease_and_not_for_a_closed_gate() {
+        let gate = Arc::new(Gate::default());
+        drop(gate.pass().unwrap());
+        gate.extend(monotonic() + 3_600_000_000_000);
+        drop(gate.pass().unwrap());
+        gate.extend(0);
+        assert!(!gate.is_leased());
+        drop(gate.pass_unleased().unwrap());
+        let waiting = |gate: &Arc<Gate>| {
+            let gate = gate.clone();
+            std::thread::spawn(move || gate.pass().map(drop))
+        };
+        let first = waiting(&gate);
+        std::thread::sleep(LOOK * 3);
+        assert!(!first.is_finished());
+        gate.extend(FOR_EVER);
+        first.join().unwrap().unwrap();
+        gate.extend(0);
+        let second = waiting(&gate);
+        gate.close();
+        assert!(matches!(second.join().unwrap(), Err(PoolError::Closed)));
+        let gate = Arc::new(Gate::default());
+        gate.extend(0);
+        let third = waiting(&gate);
+        gate.refuse();
+        assert!(matches!(third.join().unwrap(), Err(PoolError::Closed)));
+        gate.extend(FOR_EVER);
+        assert!(gate.pass_unleased().is_err() && !gate.is_closed());
+    }
+}
