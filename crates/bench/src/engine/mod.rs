@@ -83,6 +83,9 @@ pub(crate) struct Limits {
     pub deadline: Option<Duration>,
     /// Keep the latency of every request, in order.
     pub every: bool,
+    /// Large buffers in ordinary pages, as most programs have them, rather than in huge ones, which
+    /// cost the kernel less for each request.
+    pub ordinary_pages: bool,
 }
 
 /// What streams see of each other.

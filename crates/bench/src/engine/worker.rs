@@ -9,6 +9,9 @@ use braid_pool::device::{AlignedBuf, Device, DeviceError, IoQueue, OwnedOp};
 
 use super::{Content, Done, Shared, Stream};
 
+/// Requests from this size on have their buffers in huge pages.
+const HUGE_FROM: usize = 512 << 10;
+
 /// A request on its way.
 #[derive(Clone, Copy)]
 struct Begun {
@@ -35,7 +38,8 @@ pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<Done> {
     let mut window = request.map_err(anyhow::Error::from).and_then(|len| {
         let mut buffers = Vec::with_capacity(stream.depth);
         for _ in 0..stream.depth.max(1) {
-            let mut buffer = AlignedBuf::zeroed(len);
+            let huge = len >= HUGE_FROM && !shared.limits.ordinary_pages;
+            let mut buffer = if huge { AlignedBuf::huge(len) } else { AlignedBuf::zeroed(len) };
             stream.content.fill(0, &mut buffer);
             buffers.push(buffer);
         }

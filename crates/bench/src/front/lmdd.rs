@@ -177,7 +177,7 @@ pub(super) fn run(words: &[String]) -> Ended {
     let counter = crate::run::load::Meter::start();
     let moved =
         if queued(&options) { by_queue(&options, block)? } else { by_blocks(&options, block)? };
-    finish(&options, block, &moved, counter)?;
+    finish(&options, &moved, counter)?;
     if let Some(e) = moved.failed {
         return Err(e);
     }
@@ -486,12 +486,7 @@ fn told(options: &Options, what: &str, which: &str, took: Duration, at: u64) {
     }
 }
 
-fn finish(
-    options: &Options,
-    block: u64,
-    moved: &Moved,
-    meter: crate::run::load::Meter,
-) -> Result<()> {
+fn finish(options: &Options, moved: &Moved, meter: crate::run::load::Meter) -> Result<()> {
     if options.is("flush") {
         for name in [options.file("if"), options.file("of")].into_iter().flatten() {
             crate::run::cache::prepare(Path::new(name), crate::run::cache::Cache::Cold);
@@ -539,7 +534,6 @@ fn finish(
             p.max / 1e3
         )?;
     }
-    let _ = block;
     Ok(())
 }
 

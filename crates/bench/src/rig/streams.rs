@@ -50,5 +50,5 @@ fn outcome(files: &[PathBuf], phase: Phase) -> Result<Outcome> {
             })
         })
         .collect::<Result<Vec<_>>>()?;
-    go(&streams, &Limits::default())?.ok()
+    go(&streams, &Limits { ordinary_pages: true, ..Limits::default() })?.ok()
 }
