@@ -50,6 +50,14 @@ pub(crate) struct Verdict {
     pub note: String,
 }
 
+impl Verdict {
+    /// The goal to three digits behind the point, without what is zero there.
+    pub fn goal_said(&self) -> String {
+        let text = format!("{:.3}", self.goal);
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    }
+}
+
 /// Judges every row that can be compared: the last gate that names it counts.
 pub(crate) fn judge(report: &Report, gates: &[Gate]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
@@ -105,7 +113,7 @@ pub(crate) fn table(verdicts: &[Verdict]) -> comfy_table::Table {
         let note = if v.note.is_empty() { String::new() } else { format!(" ({})", v.note) };
         let mut cells = vec![
             v.what.clone(),
-            format!("{sign} {}", v.goal),
+            format!("{sign} {}", v.goal_said()),
             v.measured.map_or(String::new(), |m| format!("{m:.3}")),
             interval.unwrap_or_default(),
             format!("{verdict}{note}"),
@@ -165,6 +173,15 @@ mod tests {
     fn nothing_to_compare_is_no_pass() {
         let r = report(&[("raw", "read", 100.0)]);
         assert!(pass(&judge(&r, &["0.95".parse().unwrap()])).is_err());
+    }
+    #[test]
+    fn goals_are_short() {
+        let said = |goal: f64| Verdict { goal, ..judge_one() }.goal_said();
+        assert_eq!([0.95, 2.0, 0.653_333, 10.0].map(said), ["0.95", "2", "0.653", "10"]);
+    }
+    fn judge_one() -> Verdict {
+        let r = report(&[("raw", "read", 100.0), ("fs", "read", 90.0)]);
+        judge(&r, &["0.95".parse().unwrap()]).remove(0)
     }
     #[test]
     fn what_is_no_ratio() {

@@ -119,7 +119,7 @@ fn verdicts(out: &mut String, report: &Report) {
              <td class='l {class}'>{word} {}</td></tr>",
             escape(&v.what),
             escape(&v.original),
-            v.goal,
+            v.goal_said(),
             v.measured.map_or(String::new(), |m| format!("{m:.3}")),
             escape(&v.note)
         );
