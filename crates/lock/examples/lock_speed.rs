@@ -67,6 +67,7 @@ fn format(pool: &Pool, areas: &NodeAreas) -> Result<(), Any> {
 
 struct Node {
     member: Arc<Membership>,
+    store: DeviceStore,
     manager: Arc<LockManager>,
 }
 
@@ -74,16 +75,16 @@ fn node(names: &[PathBuf], areas: NodeAreas) -> Result<Node, Any> {
     let pool = Pool::assemble(open(names)?)?;
     let store = Arc::new(PoolNodes::new(pool.clone(), areas));
     let member = Membership::join(store, JoinOptions::default(), Arc::new(Clean))?;
-    let store = Arc::new(DeviceStore::new(pool, areas.block_size, SECTOR));
+    let store = DeviceStore::new(pool, areas.block_size, SECTOR);
     let manager = LockManager::new(
         member.me(),
-        store,
+        Arc::new(store.clone()),
         member.clone(),
         Arc::new(Clean),
         ManagerOptions { fresh_nonce: Some(0), ..ManagerOptions::default() },
     )?;
     member.attach(&manager)?;
-    Ok(Node { member, manager })
+    Ok(Node { member, store, manager })
 }
 
 fn show(what: &str, mut times: Vec<Duration>) {
@@ -119,8 +120,9 @@ fn cached(node: &Node) {
     }
 }
 
-fn uncontended(node: &Node, names: &[PathBuf]) -> Result<(), Any> {
-    let store = DeviceStore::new(Pool::assemble(open(names)?)?, BlockSize::DEFAULT, SECTOR);
+fn uncontended(node: &Node) -> Result<(), Any> {
+    // The node's own: nobody else may write units that have reservations.
+    let store = &node.store;
     let lock = LockNo(FIRST + LOCKS + 1);
     let mut old = store.read(lock)?;
     let mut bare = Vec::new();
@@ -239,7 +241,7 @@ fn main() -> Result<(), Any> {
     format(&Pool::create(open(&names)?, &options)?, &areas)?;
     let (a, b) = (node(&names, areas)?, node(&names, areas)?);
     cached(&a);
-    uncontended(&a, &names)?;
+    uncontended(&a)?;
     hand_over(&a, &b)?;
     contend(&a, &b);
     scan(&a, &b)?;
