@@ -27,6 +27,9 @@ const SESSIONS_MAX: usize = 1024;
 const STRANGERS_MAX: usize = 64;
 /// A login takes no longer.
 const LOGIN_TIME: Duration = Duration::from_secs(15);
+/// An initiator that takes nothing of what it is sent for so long has no session any more: its
+/// answers keep workers waiting.
+const SEND_TIME: Duration = Duration::from_secs(30);
 
 /// What to serve.
 #[derive(Debug)]
@@ -232,6 +235,7 @@ impl Shared {
         stream.set_nodelay(true)?;
         rustix::net::sockopt::set_socket_keepalive(stream, true).map_err(io::Error::from)?;
         stream.set_read_timeout(Some(LOGIN_TIME))?;
+        stream.set_write_timeout(Some(SEND_TIME))?;
         let mut reader = Reader::new(stream.try_clone()?);
         let mut writer = Writer::new(stream.try_clone()?);
         let cutter = stream.try_clone()?;

@@ -30,7 +30,6 @@ use crate::scsi::{self, Cdb, Refusal, Sense};
 use crate::server::Shared;
 use crate::tasks::{Abort, Task};
 use crate::text;
-use crate::workers::Workers;
 use crate::{Broken, WINDOW};
 
 pub(crate) use answer::Answer;
@@ -265,7 +264,14 @@ impl Feature {
             None if short && !self.reader.more_waits() => conn.perform(&task, &asked, &input),
             None => {
                 let workers = shared.workers.clone();
-                workers.run(Box::new(move || conn.perform(&task, &asked, &input)));
+                let job = Box::new(move || conn.perform(&task, &asked, &input));
+                // All workers may be sending to an initiator that has stopped: whoever takes its
+                // right to write away must not wait for them.
+                if scsi::is_reservation(&asked.cdb) {
+                    workers.run_apart(job);
+                } else {
+                    workers.run(job);
+                }
             }
             Some(fault) => {
                 if matches!(fault, Action::Late(_) | Action::LateFail(_)) {
@@ -274,8 +280,9 @@ impl Feature {
                 if !task.start() {
                     return;
                 }
+                let workers = shared.workers.clone();
                 let perform = move || conn.perform_faulty(&task, &asked, &input, fault);
-                Workers::run_apart(Box::new(perform));
+                workers.run_apart(Box::new(perform));
             }
         }
     }
@@ -356,11 +363,8 @@ impl Conn {
             Some(Abort::Other) => answer.is_some().then(Answer::aborted),
             Some(Abort::Own | Abort::Lost) => None,
         };
-        if let Some(answer) = answer
-            && let Err(error) = self.answer(asked, &answer)
-        {
-            tracing::debug!(%error, "an answer was not sent");
-            self.cut();
+        if let Some(answer) = answer {
+            self.answer_or_cut(asked, &answer);
         }
         self.shared.tasks.gone(task);
     }
@@ -370,7 +374,14 @@ impl Conn {
         let (cdb, immediate) = (Cdb::default(), false);
         let asked = Asked { tag, cdb, expected: 0, reads: false, writes: false, immediate };
         self.widen(false);
-        let _ = self.answer(&asked, &Answer::aborted());
+        self.answer_or_cut(&asked, &Answer::aborted());
+    }
+    /// Answers; an initiator that cannot be answered has no session any more.
+    fn answer_or_cut(&self, asked: &Asked, answer: &Answer) {
+        if let Err(error) = self.answer(asked, answer) {
+            tracing::debug!(%error, "an answer was not sent");
+            self.cut();
+        }
     }
     /// A command that has been started, with what is to happen to it.
     fn perform_faulty(self: &Arc<Self>, task: &Task, asked: &Asked, input: &Input, fault: Action) {
@@ -390,7 +401,7 @@ impl Conn {
             Action::Fail => Some(failure()),
             Action::Late(time) | Action::LateFail(time) => {
                 if matches!(fault, Action::LateFail(_)) {
-                    let _ = self.answer(asked, &failure());
+                    self.answer_or_cut(asked, &failure());
                 }
                 if task.pause(time) {
                     self.execute(task, asked, input);

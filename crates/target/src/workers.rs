@@ -61,10 +61,23 @@ impl Workers {
             }
         }
     }
-    /// A thread of its own for a job that will sleep: it keeps no other from running.
-    pub fn run_apart(job: Job) {
-        if let Err(error) = std::thread::Builder::new().name("target-apart".into()).spawn(job) {
-            tracing::error!(%error, "no thread for a command that waits");
+    /// A thread of its own: for a job that will sleep and is to keep no other from running, or that
+    /// must run however busy the workers are. A worker runs it if there is no thread to be had.
+    pub fn run_apart(&self, job: Job) {
+        let kept = Arc::new(Mutex::new(Some(job)));
+        let of_thread = kept.clone();
+        let run = move || {
+            let job = of_thread.lock().take();
+            if let Some(job) = job {
+                job();
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("target-apart".into()).spawn(run) {
+            tracing::warn!(%error, "no thread for a command of its own");
+            let job = kept.lock().take();
+            if let Some(job) = job {
+                self.run(job);
+            }
         }
     }
     /// Ends the threads when their work is done.

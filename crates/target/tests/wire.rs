@@ -342,6 +342,27 @@ fn reservations_outlive_the_target_if_asked_to() {
     assert_eq!(reserve_out(&mut i, 0, 0, (0, 5), 1).sense, (5, 0x26, 0, 0));
 }
 
+/// Every worker has an answer for an initiator that has stopped; it can be fenced all the same.
+#[test]
+fn an_initiator_that_takes_no_answers_is_preempted_at_once() {
+    const REGISTRANTS: u8 = 5;
+    let target = serve(1, None);
+    let mut stopped = Initiator::login(&target, "iqn.x:stopped", 1, &[]);
+    let mut fencer = Initiator::login(&target, "iqn.x:fencer", 1, &[]);
+    for (i, key) in [(&mut stopped, 7), (&mut fencer, 8)] {
+        assert_eq!(reserve_out(i, 0, 0, (0, key), 0).status, GOOD);
+    }
+    assert_eq!(reserve_out(&mut stopped, 1, REGISTRANTS, (7, 0), 0).status, GOOD);
+    for _ in 0..64 {
+        stopped.begin(0, &cdb16(0x88, 0, 2048), &[], 0, 1 << 20);
+    }
+    let patience = (0..1000).take_while(|_| target.running() != 0 || target.commands() < 34);
+    patience.for_each(|_| std::thread::sleep(Duration::from_millis(10)));
+    let keys = fencer.command(0, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0], &[], 64).data;
+    assert_eq!(keys.len(), 24);
+    assert_eq!(reserve_out(&mut fencer, 5, REGISTRANTS, (8, 7), 0).status, GOOD);
+}
+
 /// Numbers from a seed.
 struct Random(u64);
 impl Random {

@@ -156,6 +156,11 @@ pub(crate) fn is_short(lun: &Lun, cdb: &Cdb, transfer: usize) -> bool {
     lun.fast && transfer <= SHORT && !waits
 }
 
+/// Whether a command reads or changes persistent reservations.
+pub(crate) fn is_reservation(cdb: &Cdb) -> bool {
+    matches!(cdb[0], 0x5e | 0x5f)
+}
+
 /// Runs a command.
 pub(crate) fn execute(command: &Command<'_>) -> Outcome {
     let spec = find(command.cdb);
