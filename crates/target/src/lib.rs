@@ -15,7 +15,7 @@
 //! * a write with FUA, and all writes before a SYNCHRONIZE CACHE, are on the device when it is
 //!   answered; that there is a write cache is said where there is one;
 //! * nothing from the wire panics, and no memory is taken beyond [`TRANSFER_MAX`] a command and
-//!   [`WINDOW`] commands a session.
+//!   [`WINDOW`] commands a session, with immediate ones [`COMMANDS_MAX`].
 
 #![forbid(unsafe_code)]
 
@@ -46,3 +46,5 @@ pub use server::{SessionView, Target, TargetOptions};
 pub const TRANSFER_MAX: usize = 4 << 20;
 /// Most commands of one session under way.
 pub const WINDOW: u32 = 64;
+/// Most of them, those outside the order of commands (immediate ones) counted.
+pub const COMMANDS_MAX: usize = 128;

@@ -30,9 +30,10 @@ use crate::scsi::{self, Cdb, Refusal, Sense};
 use crate::server::Shared;
 use crate::tasks::{Abort, Task};
 use crate::text;
-use crate::{Broken, WINDOW};
+use crate::{Broken, COMMANDS_MAX, WINDOW};
 
 pub(crate) use answer::Answer;
+use answer::Reason;
 use collect::{Collect, Input};
 
 /// One connection, logged in.
@@ -115,9 +116,9 @@ impl Conn {
     pub fn abort(&self, why: Abort, on_behalf: Option<&Task>, which: impl Fn(&Task) -> bool) {
         for task in self.shared.tasks.abort(why, on_behalf, which) {
             if why == Abort::Other {
-                self.shared.workers.run(Box::new(move || task.conn.answer_aborted(task.tag)));
+                self.shared.workers.run(Box::new(move || task.conn.answer_aborted(&task)));
             } else {
-                task.conn.widen(false);
+                task.conn.widen(task.immediate);
             }
         }
     }
@@ -126,9 +127,10 @@ impl Conn {
         self.closed.store(true, Ordering::Release);
         let _ = self.stream.shutdown(Shutdown::Both);
     }
-    /// One command less is under way: the initiator may send one more.
-    fn widen(&self, asked_immediate: bool) {
-        if !asked_immediate {
+    /// One command less is under way: the initiator may send one more, unless this one took no
+    /// number of the window.
+    fn widen(&self, unnumbered: bool) {
+        if !unnumbered {
             self.max_cmd_sn.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -182,7 +184,7 @@ impl Feature {
             op::LOGOUT => self.logout(&header),
             _ => {
                 self.reader.data(&header)?;
-                self.conn.reject(&header)
+                self.conn.reject(&header, Reason::NotSupported, numbered)
             }
         }
     }
@@ -202,7 +204,12 @@ impl Feature {
         true
     }
     fn command(&mut self, header: &Header) -> Result<(), Broken> {
-        let flags = header.flags();
+        let (flags, conn) = (header.flags(), &self.conn);
+        // The window does not bound these.
+        if header.immediate() && conn.shared.tasks.count_of(conn) >= COMMANDS_MAX {
+            self.reader.data(header)?;
+            return self.conn.reject(header, Reason::TooManyImmediate, true);
+        }
         let asked = Asked {
             tag: header.tag(),
             cdb: header.0[32..48].try_into().unwrap_or_default(),
@@ -211,8 +218,11 @@ impl Feature {
             writes: flags & 0x20 != 0,
             immediate: header.immediate(),
         };
+        if self.collecting.get(&asked.tag).is_some_and(|c| !c.task.aborted()) {
+            return Err(Broken::Protocol("a tag that is in use"));
+        }
         let lun = self.conn.lun(header.lun()).map(|l| l.number);
-        let task = self.conn.shared.tasks.begin(&self.conn, asked.tag, lun);
+        let task = self.conn.shared.tasks.begin(&self.conn, &asked, lun);
         let immediate = header.data_len();
         if !asked.writes || asked.expected == 0 || asked.expected > crate::TRANSFER_MAX {
             self.reader.data(header)?;
@@ -369,11 +379,11 @@ impl Conn {
         self.shared.tasks.gone(task);
     }
     /// TASK ABORTED for a command that had not begun.
-    fn answer_aborted(&self, tag: u32) {
+    fn answer_aborted(&self, task: &Task) {
         // It ran nothing; how much it was to move is not looked at any more.
-        let (cdb, immediate) = (Cdb::default(), false);
+        let (tag, cdb, immediate) = (task.tag, Cdb::default(), task.immediate);
         let asked = Asked { tag, cdb, expected: 0, reads: false, writes: false, immediate };
-        self.widen(false);
+        self.widen(immediate);
         self.answer_or_cut(&asked, &Answer::aborted());
     }
     /// Answers; an initiator that cannot be answered has no session any more.

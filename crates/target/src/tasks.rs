@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::session::Conn;
+use crate::session::{Asked, Conn};
 
 /// Why a task was aborted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct Task {
     pub conn: Arc<Conn>,
     /// The initiator's tag.
     pub tag: u32,
+    /// Outside the order of commands, and so outside the window.
+    pub immediate: bool,
     /// The unit it is for, if there is such a one.
     pub lun: Option<u16>,
     state: Mutex<State>,
@@ -130,13 +132,14 @@ const LOOK: Duration = Duration::from_millis(20);
 
 impl Tasks {
     /// A new task, waiting.
-    pub fn begin(&self, conn: &Arc<Conn>, tag: u32, lun: Option<u16>) -> Arc<Task> {
+    pub fn begin(&self, conn: &Arc<Conn>, asked: &Asked, lun: Option<u16>) -> Arc<Task> {
         let mut table = self.table.lock();
         let id = table.next;
         table.next += 1;
         let state = Mutex::new(State { phase: Phase::Waiting, aborted: None, late: false });
-        let conn = conn.clone();
-        let task = Arc::new(Task { id, conn, tag, lun, state, changed: Condvar::new() });
+        let (conn, tag, immediate) = (conn.clone(), asked.tag, asked.immediate);
+        let task = Task { id, conn, tag, immediate, lun, state, changed: Condvar::new() };
+        let task = Arc::new(task);
         table.all.insert(id, task.clone());
         task
     }
@@ -195,6 +198,10 @@ impl Tasks {
     /// Whether there is one that `which` chooses.
     pub fn any(&self, which: impl Fn(&Task) -> bool) -> bool {
         self.table.lock().all.values().any(|t| which(t))
+    }
+    /// How many a connection has.
+    pub fn count_of(&self, conn: &Arc<Conn>) -> usize {
+        self.table.lock().all.values().filter(|t| Arc::ptr_eq(&t.conn, conn)).count()
     }
     /// How many there are.
     pub fn count(&self) -> usize {

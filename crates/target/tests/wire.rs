@@ -342,6 +342,75 @@ fn reservations_outlive_the_target_if_asked_to() {
     assert_eq!(reserve_out(&mut i, 0, 0, (0, 5), 1).sense, (5, 0x26, 0, 0));
 }
 
+/// How many commands more the numbers of a response allow.
+fn window(h: &[u8; 48]) -> u32 {
+    let word = |at: usize| u32::from_be_bytes(h[at..at + 4].try_into().unwrap());
+    word(32).wrapping_add(1).wrapping_sub(word(28))
+}
+
+/// WRITE of a block without any of its data: it waits for them.
+fn waiting_write(tag: u32, cmd_sn: Option<u32>) -> [u8; 48] {
+    let mut h = [0; 48];
+    (h[0], h[1]) = (if cmd_sn.is_some() { 0x01 } else { 0x41 }, 0xa0);
+    h[16..20].copy_from_slice(&tag.to_be_bytes());
+    h[20..24].copy_from_slice(&512_u32.to_be_bytes());
+    h[24..28].copy_from_slice(&cmd_sn.unwrap_or(0).to_be_bytes());
+    h[32..48].copy_from_slice(&cdb16(0x8a, 0, 1));
+    h
+}
+
+#[test]
+fn what_takes_no_number_does_not_widen_the_window() {
+    let target = serve(1, None);
+    let mut i = Initiator::login(&target, "iqn.x:a", 1, &[]);
+    let mut nop = [0; 48];
+    (nop[0], nop[1]) = (0x40, 0x80);
+    let mut snack = [0; 48];
+    (snack[0], snack[1]) = (0x10, 0x80);
+    for _ in 0..200 {
+        i.send(snack, &[]);
+        assert_eq!(i.receive().unwrap().0[0], 0x3f, "rejected");
+    }
+    i.send(nop, &[]);
+    let (h, _) = i.receive().unwrap();
+    assert!(h[0] == 0x20 && window(&h) <= 64, "{} commands", window(&h));
+    // Immediate ones, ended while they wait for data.
+    for tag in 0..3 {
+        i.send(waiting_write(1000 + tag, None), &[]);
+        assert_eq!(i.receive().unwrap().0[0], 0x31, "asked for its data");
+    }
+    let mut abort = [0; 48];
+    (abort[0], abort[1]) = (0x42, 0x82);
+    i.send(abort, &[]);
+    let (h, _) = i.receive().unwrap();
+    assert!(h[0] == 0x22 && window(&h) <= 64, "{} commands", window(&h));
+    assert_eq!(i.command(0, &cdb16(0x8a, 0, 1), &[1; 512], 0).status, GOOD);
+}
+
+#[test]
+fn immediate_commands_are_bounded_and_tags_are_not_used_twice() {
+    let target = serve(1, None);
+    let mut i = Initiator::login(&target, "iqn.x:a", 1, &[]);
+    let most = u32::try_from(braid_target::COMMANDS_MAX).unwrap();
+    for tag in 0..most {
+        i.send(waiting_write(1000 + tag, None), &[]);
+        assert_eq!(i.receive().unwrap().0[0], 0x31, "asked for its data");
+    }
+    i.send(waiting_write(1000 + most, None), &[]);
+    let (h, _) = i.receive().unwrap();
+    assert_eq!((h[0], h[2]), (0x3f, 6), "too many immediate commands");
+    // A tag of one that was ended may be used again.
+    let mut abort = [0; 48];
+    (abort[0], abort[1]) = (0x42, 0x82);
+    i.send(abort, &[]);
+    assert_eq!(i.receive().unwrap().0[0], 0x22);
+    for expected in [Some(0x31), None] {
+        i.send(waiting_write(1000, Some(i.cmd_sn)), &[]);
+        i.cmd_sn += 1;
+        assert_eq!(i.receive().map(|(h, _)| h[0]), expected);
+    }
+}
+
 /// Every worker has an answer for an initiator that has stopped; it can be fenced all the same.
 #[test]
 fn an_initiator_that_takes_no_answers_is_preempted_at_once() {

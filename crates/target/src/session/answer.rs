@@ -13,6 +13,15 @@ const OVERFLOW: u8 = 0x04;
 /// Of Data-In: the status stands in it.
 const STATUS_HERE: u8 = 0x01;
 
+/// Why a PDU is refused (RFC 7143, section 11.17.1).
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Reason {
+    /// Not known here.
+    NotSupported = 0x05,
+    /// One immediate command too many.
+    TooManyImmediate = 0x06,
+}
+
 /// How a command ended, ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -81,12 +90,17 @@ impl Conn {
         let ready = [out.writer.ready(h, &[])];
         Ok(out.writer.send(&ready)?)
     }
-    /// "This is not known here", with the header in question.
-    pub(super) fn reject(&self, header: &Header) -> Result<(), Broken> {
-        const NOT_SUPPORTED: u8 = 0x05;
-        self.widen(header.immediate());
+    /// Refuses a PDU, with the header in question. `numbered`: its kind takes a number of the
+    /// window, unless it is immediate.
+    pub(super) fn reject(
+        &self,
+        header: &Header,
+        why: Reason,
+        numbered: bool,
+    ) -> Result<(), Broken> {
+        self.widen(!numbered || header.immediate());
         let mut h = Header::new(op::REJECT, FINAL).with(16, NO_TAG);
-        h.0[2] = NOT_SUPPORTED;
+        h.0[2] = why as u8;
         self.respond(h, &header.0)
     }
     /// Sends data and status; the status stands in the last Data-In if all is well.

@@ -101,7 +101,7 @@ impl Collect {
         }
         reader.data_into(self.input.next(len))?;
         self.input.got(len);
-        self.data_sn += 1;
+        self.data_sn = self.data_sn.wrapping_add(1);
         let last = header.flags() & FINAL != 0;
         if last && self.unsolicited {
             self.unsolicited = false;
