@@ -1,4 +1,4 @@
-//! Pools whose locks are in etcd: what docs/LOCKING.md section 13 promises, by the real command.
+//! Pools whose locks are in etcd: what docs/LOCKING.md section 14 promises, by the real command.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 

@@ -1,5 +1,5 @@
 //! Lock records and node slots in etcd, for disks that do not compare and write themselves, or not
-//! among hosts. docs/LOCKING.md section 13.
+//! among hosts. docs/LOCKING.md section 14.
 //!
 //! ```text
 //!  PREFIX/braid        identity of the file system; every transaction compares it
