@@ -21,7 +21,8 @@ const MAY_USE: &[(&str, Option<&[&str]>)] = &[
     ("xtask", Some(&[])),
 ];
 
-/// Documents that describe a folder: a change there wants a look at the document.
+/// Documents that describe a module, which is a folder, a file, or both (`dlock.rs` beside
+/// `dlock/`): a change there wants a look at the document.
 const DESCRIBES: &[(&str, &str)] =
     &[("docs/FORMAT.md", "crates/format/src"), ("docs/LOCKING.md", "crates/lock/src/dlock")];
 
@@ -77,8 +78,13 @@ fn fingerprint(root: &Path, folder: &str) -> Result<u64> {
     let start = root.join(folder);
     if start.is_dir() {
         walk(&start, &mut files)?;
-    } else {
-        files.push(start.with_extension("rs"));
+    }
+    let file = start.with_extension("rs");
+    if file.is_file() {
+        files.push(file);
+    }
+    if files.is_empty() {
+        bail!("{folder}: no source there");
     }
     files.sort();
     for file in files {
