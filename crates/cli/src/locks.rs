@@ -86,6 +86,7 @@ fn mode(mode: Mode) -> &'static str {
         Mode::Unlocked => "-",
         Mode::Shared => "shared",
         Mode::Exclusive => "exclusive",
+        Mode::Concurrent => "concurrent",
     }
 }
 

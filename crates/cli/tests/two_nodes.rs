@@ -7,6 +7,7 @@ mod common;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{Cluster, can_mount, sh};
@@ -63,6 +64,59 @@ fn names_are_the_same_everywhere_at_once() {
     assert!(!a.join("x").exists());
     let left: Vec<_> = fs::read_dir(b).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["sym"]);
+    c.finish();
+}
+
+#[test]
+fn both_nodes_write_blocks_of_one_file_and_readers_of_both_see_them() {
+    const BLOCKS: u64 = 64;
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(4, 256, 2);
+    let dirs = [c.node(0), c.node(1)];
+    fs::write(dirs[0].join("f"), vec![0; 4096 * BLOCKS as usize]).unwrap();
+    let open = |dir: &Path| OpenOptions::new().read(true).write(true).open(dir.join("f")).unwrap();
+    let writers = dirs.map(open);
+    let block = |round: u64, at: u64| {
+        let mut block = vec![(round + at) as u8; 4096];
+        block[..8].copy_from_slice(&round.to_le_bytes());
+        block
+    };
+    let is_everywhere = |files: &[File; 2], at: u64, expected: &[u8]| {
+        for file in files {
+            let mut seen = vec![0; 4096];
+            file.read_exact_at(&mut seen, at * 4096).unwrap();
+            assert!(seen == expected, "block {at}");
+        }
+    };
+    for round in 1..6 {
+        std::thread::scope(|scope| {
+            for (n, file) in writers.iter().enumerate() {
+                scope.spawn(move || {
+                    for at in (n as u64..BLOCKS).step_by(2) {
+                        file.write_all_at(&block(round, at), at * 4096).unwrap();
+                    }
+                });
+            }
+        });
+        // Through descriptors past the kernel's cache, and through its cache.
+        let readers = dirs.map(|dir| File::open(dir.join("f")).unwrap());
+        for at in 0..BLOCKS {
+            is_everywhere(&writers, at, &block(round, at));
+            is_everywhere(&readers, at, &block(round, at));
+        }
+        // What a reader has cached is not what it reads after the next write.
+        for n in [0, 1, 1, 0] {
+            let at = round * 7 % BLOCKS;
+            let again = block(round + 100 + n, at);
+            writers[n as usize].write_all_at(&again, at * 4096).unwrap();
+            is_everywhere(&readers, at, &again);
+            let times = dirs.map(|dir| fs::metadata(dir.join("f")).unwrap().modified().unwrap());
+            assert_eq!(times[0], times[1]);
+        }
+    }
+    drop(writers);
     c.finish();
 }
 

@@ -2,10 +2,11 @@
 //! section 3, docs/LOCKING.md.
 //!
 //! Invariants (checked by `decode` and asserted before `encode`):
-//! * `Exclusive` has exactly one holder, `Shared` at least one, `Unlocked` none;
+//! * `Exclusive` has exactly one holder, `Shared` and `Concurrent` at least one, `Unlocked` none;
 //! * a node stands at most once among the holders and at most once among the waiters;
-//! * a waiter that does not yet hold the lock may also be a holder only when it asks to go from
-//!   shared to exclusive.
+//! * a waiter may also be a holder only when it asks to go from shared or concurrent to exclusive.
+
+use core::cmp::Ordering;
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -22,7 +23,7 @@ use crate::units::{Incarnation, LockNo, NodeId};
 pub struct RawHolder {
     /// Slot.
     pub slot: U16,
-    /// For a waiter, the mode wanted (1 shared, 2 exclusive); else zero.
+    /// For a waiter, the mode wanted (1 shared, 2 exclusive, 3 concurrent); else zero.
     pub mode: U16,
     /// Incarnation of the slot.
     pub incarnation: U32,
@@ -37,12 +38,12 @@ pub struct RawLockRecord {
     pub magic: U32,
     /// Revision, 1.
     pub revision: U16,
-    /// 0 unlocked, 1 shared, 2 exclusive.
+    /// 0 unlocked, 1 shared, 2 exclusive, 3 concurrent.
     pub mode: U16,
     /// The lock's number: own slot's first block.
     pub lock: U64,
-    /// Counts the releases of an exclusive hold: a cache kept from the last hold is good while it
-    /// has not changed (GFS's lock counter).
+    /// Counts the releases of a hold that changes what the lock protects (exclusive, concurrent): a
+    /// cache kept from the last hold is good while it has not changed (GFS's lock counter).
     pub version: U64,
     /// Fresh in every write: settles whether a compare-and-write whose answer was lost landed.
     pub nonce: U64,
@@ -60,8 +61,11 @@ pub struct RawLockRecord {
     pub waiters: [RawHolder; RawLockRecord::WAITERS],
     /// Nodes that gave up the lock while a program of theirs had the file open.
     pub openers: [RawHolder; RawLockRecord::OPENERS],
+    /// When contents were last changed under a concurrent hold, where the dinode does not say so yet:
+    /// nanoseconds since 1970; 0: never.
+    pub written: U64,
     /// Zero.
-    pub reserved: [u8; 20],
+    pub reserved: [u8; 12],
     /// CRC-32C of the 512 bytes with this field zero.
     pub crc: U32,
 }
@@ -88,17 +92,30 @@ impl RawHolder {
     }
 }
 
-/// How a lock is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+/// How a lock is held. The order says which covers which: a hold serves for everything that is at
+/// most it. `Shared` and `Concurrent` do not cover each other.
+///
+/// ```text
+///            Exclusive
+///            /       \
+///        Shared   Concurrent
+///            \       /
+///            Unlocked
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u16)]
 pub enum Mode {
     /// Not held.
     #[default]
     Unlocked = 0,
-    /// Held beside other shared holders: to read.
+    /// Held beside other shared holders: to read, and to keep what was read.
     Shared = 1,
     /// Held alone: to change.
     Exclusive = 2,
+    /// Held beside other concurrent holders: to read and overwrite contents where they stand, keeping
+    /// none of them; metadata stay as they are. (Concurrent write of the VMS lock manager, deferred
+    /// of GFS.)
+    Concurrent = 3,
 }
 impl Mode {
     /// From the number on disk.
@@ -107,6 +124,52 @@ impl Mode {
             0 => Some(Self::Unlocked),
             1 => Some(Self::Shared),
             2 => Some(Self::Exclusive),
+            3 => Some(Self::Concurrent),
+            _ => None,
+        }
+    }
+    /// A hold of this mode serves for `wanted`.
+    pub fn covers(self, wanted: Self) -> bool {
+        self >= wanted
+    }
+    /// The weakest mode that covers both.
+    #[must_use]
+    pub fn join(self, other: Self) -> Self {
+        match self.partial_cmp(&other) {
+            Some(Ordering::Less) => other,
+            Some(_) => self,
+            None => Self::Exclusive,
+        }
+    }
+    /// The strongest mode that both cover.
+    #[must_use]
+    pub fn meet(self, other: Self) -> Self {
+        match self.partial_cmp(&other) {
+            Some(Ordering::Greater) => other,
+            Some(_) => self,
+            None => Self::Unlocked,
+        }
+    }
+    /// The strongest mode in which another node may hold the lock beside this one.
+    #[must_use]
+    pub const fn beside(self) -> Self {
+        match self {
+            Self::Unlocked => Self::Exclusive,
+            Self::Exclusive => Self::Unlocked,
+            alike => alike,
+        }
+    }
+    /// Whether its holders change what the lock protects.
+    pub const fn changes(self) -> bool {
+        matches!(self, Self::Exclusive | Self::Concurrent)
+    }
+}
+impl PartialOrd for Mode {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        match (self, other) {
+            (a, b) if a == b => Some(Ordering::Equal),
+            (Self::Unlocked, _) | (_, Self::Exclusive) => Some(Ordering::Less),
+            (_, Self::Unlocked) | (Self::Exclusive, _) => Some(Ordering::Greater),
             _ => None,
         }
     }
@@ -137,7 +200,7 @@ pub struct LockRecord {
     pub lock: LockNo,
     /// How it is held.
     pub mode: Mode,
-    /// Counts the releases of an exclusive hold.
+    /// Counts the releases of exclusive and concurrent holds.
     pub version: u64,
     /// Fresh in every write.
     pub nonce: u64,
@@ -149,6 +212,9 @@ pub struct LockRecord {
     pub openers: Vec<Life>,
     /// There were more openers than fit.
     pub openers_overflowed: bool,
+    /// When contents were last changed under a concurrent hold, where the dinode does not say so yet:
+    /// nanoseconds since 1970; 0: never.
+    pub written: u64,
 }
 
 impl LockRecord {
@@ -165,6 +231,7 @@ impl LockRecord {
             waiters: Vec::new(),
             openers: Vec::new(),
             openers_overflowed: false,
+            written: 0,
         }
     }
     /// A lock held exclusive from birth by `life`.
@@ -202,7 +269,7 @@ impl LockRecord {
         if raw.revision.get() != 1 {
             return Err(bad("revision", u64::from(raw.revision.get())));
         }
-        if raw.reserved != [0; 20] || tail.iter().any(|b| *b != 0) {
+        if raw.reserved != [0; 12] || tail.iter().any(|b| *b != 0) {
             return Err(bad("reserved", 1));
         }
         let mode =
@@ -234,6 +301,7 @@ impl LockRecord {
             waiters,
             openers: plain(&raw.openers, raw.opener_count, "openers")?,
             openers_overflowed: flags & 1 != 0,
+            written: raw.written.get(),
         };
         record.check().map_err(|field| bad(field, 0))?;
         Ok(record)
@@ -256,6 +324,7 @@ impl LockRecord {
         raw.waiter_count = put(&mut raw.waiters, self.waiters.iter().map(|w| (w.life, w.mode)));
         raw.opener_count = put(&mut raw.openers, self.openers.iter().map(|l| (*l, Mode::Unlocked)));
         raw.flags = U16::new(u16::from(self.openers_overflowed));
+        raw.written = U64::new(self.written);
         raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawLockRecord::CRC_AT));
         let (head, tail) = sector.split_at_mut(RawLockRecord::LEN);
         head.copy_from_slice(raw.as_bytes());
@@ -268,7 +337,9 @@ impl LockRecord {
     pub fn check(&self) -> Result<(), &'static str> {
         let holders_fit = match self.mode {
             Mode::Unlocked => self.holders.is_empty(),
-            Mode::Shared => (1..=RawLockRecord::HOLDERS).contains(&self.holders.len()),
+            Mode::Shared | Mode::Concurrent => {
+                (1..=RawLockRecord::HOLDERS).contains(&self.holders.len())
+            }
             Mode::Exclusive => self.holders.len() == 1,
         };
         if !holders_fit || !distinct(&self.holders) {
@@ -277,7 +348,7 @@ impl LockRecord {
         if self.openers.len() > RawLockRecord::OPENERS || !distinct(&self.openers) {
             return Err("openers");
         }
-        let upgrade = |w: &Waiter| self.mode == Mode::Shared && w.mode == Mode::Exclusive;
+        let upgrade = |w: &Waiter| self.mode != Mode::Exclusive && w.mode == Mode::Exclusive;
         let waits = |w: &Waiter| {
             w.mode != Mode::Unlocked && (!self.holders.contains(&w.life) || upgrade(w))
         };
@@ -337,6 +408,7 @@ mod tests {
             ],
             openers: vec![life(4, 4)],
             openers_overflowed: true,
+            written: 0x0123_4567_89ab_cdef,
         }
     }
     fn sealed(mut raw: RawLockRecord) -> Vec<u8> {
@@ -358,7 +430,8 @@ mod tests {
         put(40, &[1, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 9, 0, 0, 0]);
         put(264, &[1, 0, 2, 0, 3, 0, 0, 0, 5, 0, 1, 0, 1, 0, 0, 0]);
         put(360, &[4, 0, 0, 0, 4, 0, 0, 0]);
-        put(508, &0xa850_1d0f_u32.to_le_bytes());
+        put(488, &[0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01]);
+        put(508, &0x2f50_31ef_u32.to_le_bytes());
         assert_eq!(sector, golden);
     }
 
@@ -374,6 +447,26 @@ mod tests {
                 sector[at] ^= 1 << (at % 8);
             }
         }
+    }
+
+    #[test]
+    fn modes_are_a_lattice() {
+        use Mode::{Concurrent as C, Exclusive as E, Shared as S, Unlocked as U};
+        let all = [U, S, C, E];
+        for a in all {
+            assert!(E.covers(a) && a.covers(U) && a.covers(a));
+            assert_eq!(Mode::from_u16(a as u16), Some(a));
+            for b in all {
+                assert_eq!((a.join(b), a.meet(b)), (b.join(a), b.meet(a)));
+                assert!(a.join(b).covers(a) && a.covers(a.meet(b)));
+                assert_eq!(a.covers(b), a.join(b) == a);
+                assert_eq!(a.covers(b), a.meet(b) == b);
+                // Who may stand beside `a` may have `a` beside it.
+                assert_eq!(a.beside().covers(b), b.beside().covers(a), "{a:?} {b:?}");
+            }
+        }
+        assert!(!S.covers(C) && !C.covers(S));
+        assert_eq!((S.join(C), S.meet(C)), (E, U));
     }
 
     #[test]
@@ -396,7 +489,7 @@ mod tests {
         let good = RawLockRecord::read_from_bytes(&sector).unwrap();
         let cases: [(&str, fn(&mut RawLockRecord)); 12] = [
             ("revision", |r| r.revision = U16::new(2)),
-            ("mode", |r| r.mode = U16::new(3)),
+            ("mode", |r| r.mode = U16::new(4)),
             ("holders", |r| r.mode = U16::new(2)),
             ("holders", |r| r.holder_count = U16::new(29)),
             ("holders", |r| r.holders[0].mode = U16::new(1)),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_format::meta::MetaKind;
 use braid_format::{BlockNo, InodeNo, LockNo};
@@ -22,6 +22,9 @@ use crate::volume::Volume;
 
 /// How long a page fill waits for a demotion to end before it is let in under the lock still held.
 const FILL_PATIENCE: Duration = Duration::from_millis(1);
+
+/// How long a node that leaves waits, in all, for locks whose times it would keep.
+const TIMES_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A mounted file system's shared parts.
 pub(crate) struct Core {
@@ -58,6 +61,14 @@ impl Core {
     /// Shared: to read.
     pub fn lock_shared(&self, ino: InodeNo) -> Result<Locked> {
         self.lock(ino, Mode::Shared, Local::Shared)
+    }
+    /// To read or overwrite contents where they stand: as [`Self::lock`], but concurrent where other
+    /// nodes do the same, see [`LockManager::acquire_beside`].
+    pub fn lock_beside(&self, ino: InodeNo, alone: Mode) -> Result<Locked> {
+        self.check_ino(ino)?;
+        self.check_alive()?;
+        let guard = self.locks.acquire_beside(LockNo::from(ino), alone, Local::Shared)?;
+        self.loaded(ino, guard)
     }
     /// Exclusive: to change.
     pub fn lock_exclusive(&self, ino: InodeNo) -> Result<Locked> {
@@ -125,9 +136,30 @@ impl Core {
             Err(Error::Stale(ino))
         }
     }
+    /// Puts times that only locks' records could tell (see [`Self::lock_beside`]) into the dinodes: a
+    /// node that leaves writes no records. A time is not worth waiting long for others: those whose
+    /// locks do not come soon are lost, and the file keeps the time before.
+    pub fn tell_late(&self) -> Result<()> {
+        let until = Instant::now() + TIMES_PATIENCE;
+        let vain = || Instant::now() >= until;
+        for inode in self.inodes.all().iter().filter(|inode| inode.has_late()) {
+            let lock = inode.lock_no();
+            match self.locks.acquire_unless(lock, Mode::Exclusive, Local::Shared, &vain) {
+                Ok(Some(guard)) => drop(self.loaded(inode.ino, guard)?),
+                Ok(None) => {
+                    tracing::warn!(ino = %inode.ino, "its time of change is not kept");
+                }
+                Err(e) if Error::from(e.clone()).is_lost_lock() => {
+                    tracing::warn!(ino = %inode.ino, "its time of change is not kept: {e}");
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
     fn loaded(&self, ino: InodeNo, guard: Guard) -> Result<Locked> {
         let inode = self.inodes.get(ino);
-        load(&self.meta, &inode)?;
+        load(&self.meta, &inode, &guard)?;
         Ok(Locked { inode, guard })
     }
     /// Leaves the cluster after a failure: nothing more is written, every call fails; other nodes
@@ -155,11 +187,15 @@ impl Core {
         if let Some(st) = inode.peek() {
             let is_dir = st.raw.mode.get() & 0o170_000 == 0o040_000;
             let writable = inode.writers.load(std::sync::atomic::Ordering::Acquire) > 0;
-            if to == Mode::Unlocked || writable {
+            if to != Mode::Shared || writable {
                 // First the kernel's pages: dirty mapped ones come back to us as writes. Where there
                 // can be none (see `Inode::writers`), a page fill may be waiting for the exclusive
-                // lock, and nothing must wait for it.
-                let pages = !is_dir && (from == Mode::Exclusive || !writable);
+                // lock, and nothing must wait for it. Beside other writers there are none.
+                let pages = match from {
+                    Mode::Exclusive => !is_dir,
+                    Mode::Shared => !is_dir && !writable,
+                    Mode::Concurrent | Mode::Unlocked => false,
+                };
                 self.kernel.invalidate_inode(inode.ino, pages);
             }
             if is_dir && to == Mode::Unlocked {
@@ -194,12 +230,13 @@ impl GlockOps for Core {
         };
         match self.watch(done) {
             Ok(()) => {
+                let written = inode.as_ref().and_then(|inode| inode.leave_late(to));
                 if let Some(inode) = inode
                     && to == Mode::Unlocked
                 {
                     inode.recorded_opener.store(opened, std::sync::atomic::Ordering::Release);
                 }
-                Ok(Demoted { opened })
+                Ok(Demoted { opened, written })
             }
             Err(e) => {
                 tracing::error!(lock = %lock, "cannot give the lock up: {e}");

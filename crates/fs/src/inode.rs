@@ -2,13 +2,14 @@
 //! pipeline (in [`crate::core`]) writes it back and forgets it.
 
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use braid_format::dinode::{Layout, RawDinode, RawTime};
 use braid_format::meta::MetaKind;
 use braid_format::{BlockNo, InodeNo, LockNo};
-use braid_lock::Guard;
+use braid_lock::{Guard, Mode};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -28,6 +29,34 @@ pub(crate) struct InodeState {
     pub disk_size: u64,
     /// `raw` differs from the body in the cache (times, size): encode before release or fsync.
     pub dirty: bool,
+    /// When contents were last changed under concurrent holds, as far as the dinode does not say so:
+    /// nanoseconds since 1970; 0: it says all. The lock's record carries it between nodes.
+    pub late: u64,
+    /// The lock was concurrent since `late` was looked up: other nodes may know of later changes.
+    pub beside: bool,
+}
+
+impl InodeState {
+    /// What a dinode says, as it was read or made.
+    pub fn new(raw: RawDinode) -> Self {
+        Self { raw, disk_size: raw.size.get(), dirty: false, late: 0, beside: false }
+    }
+    /// Contents were changed at `at` (nanoseconds since 1970), under a concurrent hold.
+    pub fn changed_beside(&mut self, at: u64) {
+        self.late = self.late.max(at);
+        let Some(at) = NonZeroU64::new(self.late) else { return };
+        let time = time_from_nanos(at);
+        for old in [&mut self.raw.mtime, &mut self.raw.ctime] {
+            if time_of(*old) < time {
+                *old = raw_time(time);
+            }
+        }
+    }
+    /// Under the exclusive lock the dinode is to say what only the lock's record said.
+    fn settle_late(&mut self) {
+        self.beside = false;
+        self.dirty |= std::mem::take(&mut self.late) > 0;
+    }
 }
 
 /// An inode in memory.
@@ -94,6 +123,17 @@ impl Inode {
     pub fn update(&self, tx: &mut Tx<'_>, f: impl FnOnce(&mut RawDinode)) -> Result<()> {
         f(&mut self.state_mut().ok_or(Error::Stale(self.ino))?.raw);
         self.encode(tx)
+    }
+    /// The lock is given up but for `to`, and all that is dirty stands in place: what the lock's record
+    /// is to say of changes that the dinode does not tell. `None`: nothing is known of them here.
+    pub fn leave_late(&self, to: Mode) -> Option<u64> {
+        let mut st = self.state_mut()?;
+        st.beside |= to == Mode::Concurrent;
+        Some(st.late)
+    }
+    /// A time of change is known here that the dinode does not tell.
+    pub fn has_late(&self) -> bool {
+        self.state_ref().is_some_and(|st| st.late > 0)
     }
     /// Contents or fields that the disk does not have yet.
     pub fn is_dirty(&self) -> bool {
@@ -235,6 +275,18 @@ pub(crate) fn time_of(t: RawTime) -> Time {
 pub(crate) fn raw_time(t: Time) -> RawTime {
     RawTime { sec: t.sec.into(), nsec: t.nsec.into() }
 }
+/// From nanoseconds since 1970.
+fn time_from_nanos(at: NonZeroU64) -> Time {
+    let (sec, nsec) = (at.get() / 1_000_000_000, at.get() % 1_000_000_000);
+    // Both fit: 64 bits of nanoseconds end in 2554.
+    Time { sec: i64::try_from(sec).unwrap_or(i64::MAX), nsec: u32::try_from(nsec).unwrap_or(0) }
+}
+/// The present in nanoseconds since 1970; at least 1.
+pub(crate) fn now_nanos() -> u64 {
+    let now = now();
+    let sec = u64::try_from(now.sec).unwrap_or(0);
+    sec.saturating_mul(1_000_000_000).saturating_add(now.nsec.into()).max(1)
+}
 /// The present, as file times have it.
 pub(crate) fn now() -> Time {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
@@ -282,11 +334,37 @@ impl InodeTable {
     }
 }
 
-/// Loads `inode`'s state if it is not loaded. The lock is held.
-pub(crate) fn load(meta: &Meta, inode: &Inode) -> Result<()> {
-    if inode.is_loaded() {
+/// Loads `inode`'s state if it is not loaded, and brings it up to what `guard` allows. The lock is
+/// held by `guard`.
+pub(crate) fn load(meta: &Meta, inode: &Inode, guard: &Guard) -> Result<()> {
+    let as_it_was = |st: &InodeState| match guard.mode() {
+        Mode::Exclusive => !st.beside && st.late == 0,
+        Mode::Concurrent => st.beside,
+        Mode::Shared | Mode::Unlocked => true,
+    };
+    if inode.state_ref().is_some_and(|st| as_it_was(&st)) {
         return Ok(());
     }
+    if !inode.is_loaded() {
+        read_state(meta, inode, guard.written())?;
+    }
+    if let Some(mut st) = inode.state_mut() {
+        match guard.mode() {
+            Mode::Exclusive => {
+                if st.beside {
+                    st.changed_beside(guard.written());
+                }
+                st.settle_late();
+            }
+            Mode::Concurrent => st.beside = true,
+            Mode::Shared | Mode::Unlocked => {}
+        }
+    }
+    Ok(())
+}
+
+/// Reads a state that is not loaded; contents were changed at `written`, or before.
+fn read_state(meta: &Meta, inode: &Inode, written: u64) -> Result<()> {
     let body = read_dinode(meta, inode)?;
     let (raw, _) = RawDinode::read_from_prefix(&body).map_err(|_| Error::Inconsistent {
         block: inode.block(),
@@ -297,7 +375,9 @@ pub(crate) fn load(meta: &Meta, inode: &Inode) -> Result<()> {
     }
     let mut guard = inode.state.write();
     if guard.is_none() {
-        *guard = Some(InodeState { raw, disk_size: raw.size.get(), dirty: false });
+        let mut state = InodeState::new(raw);
+        state.changed_beside(written);
+        *guard = Some(state);
     }
     Ok(())
 }

@@ -339,6 +339,7 @@ impl Mounted {
             Err(e) if e.is_lost_lock() => tracing::warn!("left for later: {e}"),
             done => done?,
         }
+        core.tell_late()?;
         // Recoveries need locks, and then a log.
         self.recoverer.only_replay();
         core.locks.shutdown()?;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!                     Want                        record gives it
-//!   held = UN ----------------> queue up / wait ------------------> held = SH | EX
+//!   held = UN ----------------> queue up / wait ------------------> held = SH | CW | EX
 //!       ^                          poll, hint                            |
 //!       |                                                  somebody waits: Action::Demote
 //!       |   record no longer                                             |
@@ -77,6 +77,10 @@ pub enum Event {
         to: Mode,
         /// A program here has the file open.
         opened: bool,
+        /// What the record is to say of the last change under a concurrent hold: nanoseconds since
+        /// 1970. From an exclusive hold it stands as it is given, from a concurrent one if it is later
+        /// than what stands; `None`: stays.
+        written: Option<u64>,
     },
     /// Somebody says that the record has changed.
     Look,
@@ -118,6 +122,14 @@ pub enum Action {
     Demote(Mode),
 }
 
+/// What was released and is not yet in the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Giving {
+    to: Mode,
+    opened: bool,
+    written: Option<u64>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Io {
     Reading,
@@ -135,7 +147,7 @@ pub struct Dlock {
     guessed: bool,
     held: Mode,
     want: Mode,
-    giving: Option<(Mode, bool)>,
+    giving: Option<Giving>,
     asked: Option<Mode>,
     io: Option<Io>,
     /// The record must be read before anything is decided.
@@ -249,8 +261,8 @@ impl Dlock {
     fn take(&mut self, cx: &Context, event: Event, out: &mut Vec<Action>) {
         match event {
             Event::Want(mode) => {
-                if mode > self.want {
-                    self.want = mode;
+                if !self.want.covers(mode) {
+                    self.want = self.want.join(mode);
                     self.pause = Duration::ZERO;
                 }
             }
@@ -261,11 +273,11 @@ impl Dlock {
                     (self.paused, self.look, self.timer) = (false, false, None);
                 }
             }
-            Event::Released { to, opened } => {
+            Event::Released { to, opened, written } => {
                 assert!(to < self.held && self.giving.is_none(), "release of what is not held");
                 self.held = to;
                 self.asked = None;
-                self.giving = Some((to, opened));
+                self.giving = Some(Giving { to, opened, written });
             }
             Event::Look => self.look = true,
             Event::Timer => {
@@ -327,7 +339,7 @@ impl Dlock {
 
     /// With nothing in flight: the next read or write, if one is called for.
     fn decide(&mut self, cx: &Context, out: &mut Vec<Action>) {
-        let goal = self.giving.is_some() || self.want > self.held;
+        let goal = self.giving.is_some() || !self.held.covers(self.want);
         if self.look || (goal && self.known.is_none()) {
             self.look = false;
             self.io = Some(Io::Reading);
@@ -335,9 +347,9 @@ impl Dlock {
             return;
         }
         let Some(Seen { record, dead }) = self.known.clone() else { return };
-        if let Some((to, opened)) = self.giving {
-            if record.mode_of(cx.me) > to {
-                let new = released(&record, &dead, cx, to, opened);
+        if let Some(giving) = self.giving {
+            if record.mode_of(cx.me) > giving.to {
+                let new = released(&record, &dead, cx, giving);
                 self.write(record, new, out);
                 return;
             }
@@ -349,18 +361,18 @@ impl Dlock {
             self.asked = None;
             out.push(Action::Granted(given));
         }
-        if self.want <= self.held {
+        if self.held.covers(self.want) {
             self.want = Mode::Unlocked;
         }
         self.heed_demand(cx, &record, &dead, out);
-        if self.want > self.held {
-            self.pursue(cx, record, &dead, out);
-        } else {
+        if self.held.covers(self.want) {
             self.timer = None;
             self.hint_due = false;
             if let Some(new) = left_queue(&record, cx) {
                 self.write(record, new, out);
             }
+        } else {
+            self.pursue(cx, record, &dead, out);
         }
     }
 
@@ -380,7 +392,8 @@ impl Dlock {
             let mut living = record.clone();
             purge(&mut living, dead, cx.me);
             allowed(&living, cx.me)
-        };
+        }
+        .meet(self.held);
         if may_keep < self.held && self.asked.is_none_or(|asked| may_keep < asked) {
             self.asked = Some(may_keep);
             out.push(Action::Demote(may_keep));
@@ -396,7 +409,9 @@ impl Dlock {
     ) {
         let mut new = (*record).clone();
         purge(&mut new, dead, cx.me);
-        enqueue(&mut new, cx.me, self.want);
+        // What stands beside the mode that is held, neither above the other, takes what is above both.
+        let want = self.want.join(new.mode_of(cx.me));
+        enqueue(&mut new, cx.me, want);
         advance(&mut new);
         if new != *record {
             new.nonce = cx.nonce;
@@ -405,7 +420,7 @@ impl Dlock {
         }
         if self.hint_due {
             self.hint_due = false;
-            let hint = Hint::Wanted(self.want);
+            let hint = Hint::Wanted(want);
             out.extend(in_the_way(&record, cx.me).map(|to| Action::Hint { to, hint }));
         }
         if self.timer.is_none() {
@@ -437,8 +452,8 @@ fn purge(record: &mut LockRecord, dead: &[Me], me: Me) {
     record.holders.retain(|l| !gone(l));
     record.waiters.retain(|w| !gone(&w.life));
     record.openers.retain(|l| !gone(l));
-    if record.holders.len() < held && record.mode == Mode::Exclusive {
-        // What it changed was put in place by its recovery.
+    if record.holders.len() < held && record.mode.changes() {
+        // What it changed was put in place by its recovery, or by itself.
         record.version += 1;
     }
     if record.holders.is_empty() {
@@ -449,7 +464,7 @@ fn purge(record: &mut LockRecord, dead: &[Me], me: Me) {
 /// Puts `me` at the end of the queue, if it is not in it and there is room.
 fn enqueue(record: &mut LockRecord, me: Me, mode: Mode) {
     if let Some(mine) = record.waiters.iter_mut().find(|w| w.life == me) {
-        mine.mode = mine.mode.max(mode);
+        mine.mode = mine.mode.join(mode);
     } else if record.waiters.len() < RawLockRecord::WAITERS {
         record.waiters.push(Waiter { life: me, mode });
     }
@@ -465,8 +480,8 @@ fn advance(record: &mut LockRecord) {
                 record.mode = Mode::Exclusive;
                 record.holders = vec![head.life];
             }
-            Mode::Shared if record.mode != Mode::Exclusive && room => {
-                record.mode = Mode::Shared;
+            mode if record.mode.beside().covers(mode) && room => {
+                record.mode = mode;
                 record.holders.push(head.life);
             }
             _ => return,
@@ -475,12 +490,16 @@ fn advance(record: &mut LockRecord) {
     }
 }
 
-/// `record` with `me` no more than `to`, and the lock handed on.
-fn released(record: &LockRecord, dead: &[Me], cx: &Context, to: Mode, opened: bool) -> LockRecord {
+/// `record` with `me` no more than `giving.to`, and the lock handed on.
+fn released(record: &LockRecord, dead: &[Me], cx: &Context, giving: Giving) -> LockRecord {
+    let Giving { to, opened, written } = giving;
     let mut new = record.clone();
-    if new.mode == Mode::Exclusive {
-        new.version += 1;
-    }
+    new.version += u64::from(new.mode.changes());
+    new.written = match (new.mode, written) {
+        (Mode::Exclusive, Some(written)) => written,
+        (Mode::Concurrent, Some(written)) => written.max(new.written),
+        _ => new.written,
+    };
     if to == Mode::Unlocked {
         new.holders.retain(|l| *l != cx.me);
         new.openers.retain(|l| *l != cx.me);
@@ -514,19 +533,15 @@ fn left_queue(record: &LockRecord, cx: &Context) -> Option<LockRecord> {
 /// The most that holder `me` may keep, given who waits before it (everyone, if it does not wait).
 fn allowed(record: &LockRecord, me: Me) -> Mode {
     let ahead = record.waiters.iter().take_while(|w| w.life != me);
+    let full = record.holders.len() >= RawLockRecord::HOLDERS;
+    let oldest = record.holders.first() == Some(&me);
     let mut may_keep = Mode::Exclusive;
     for waiter in ahead {
-        if waiter.mode == Mode::Exclusive {
+        if full && oldest {
+            // No room for another one: the one that has had it longest makes room.
             return Mode::Unlocked;
         }
-        if record.mode == Mode::Exclusive {
-            may_keep = Mode::Shared;
-        } else if record.holders.len() >= RawLockRecord::HOLDERS
-            && record.holders.first() == Some(&me)
-        {
-            // No room for another reader: the one that has had it longest makes room.
-            return Mode::Unlocked;
-        }
+        may_keep = may_keep.meet(waiter.mode.beside());
     }
     may_keep
 }
@@ -538,7 +553,7 @@ fn in_the_way(record: &LockRecord, me: Me) -> impl Iterator<Item = Me> + '_ {
         .holders
         .iter()
         .copied()
-        .filter(move |l| waits && *l != me && allowed(record, *l) < record.mode)
+        .filter(move |l| waits && *l != me && !allowed(record, *l).covers(record.mode))
 }
 
 #[cfg(test)]

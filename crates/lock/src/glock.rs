@@ -33,7 +33,7 @@ use crate::node::Peers;
 use crate::store::LockStore;
 use crate::{Me, Mode};
 
-use state::{Admission, Glock};
+use state::{Admission, Glock, Wish};
 
 /// Exclusion among the threads of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,6 +49,10 @@ pub enum Local {
 pub struct Demoted {
     /// A program here has the file open: recorded in the lock as an opener.
     pub opened: bool,
+    /// When contents were last changed under concurrent holds as far as the dinode does not say so,
+    /// nanoseconds since 1970 (0: it says all). Kept in the record: from an exclusive hold as it is,
+    /// from a concurrent one if it is the latest. `None`: nothing is known here, what stands stays.
+    pub written: Option<u64>,
 }
 
 /// The caches under a lock could not be made stable: the node must withdraw.
@@ -309,7 +313,22 @@ impl LockManager {
         cluster: Mode,
         local: Local,
     ) -> Result<Guard, LockError> {
-        self.core.acquire(lock, cluster, local, None, None)
+        self.core.acquire(lock, cluster.into(), local, None, None)
+    }
+    /// As [`Self::acquire`] with `alone`; but where other nodes change the contents under the lock at
+    /// the same time, [`Mode::Concurrent`] is taken instead, and nobody waits for anybody: see
+    /// [`Guard::mode`]. What this node knows of the others may be old; then the lock moves once more
+    /// than it had to.
+    ///
+    /// # Errors
+    /// As [`Self::acquire`].
+    pub fn acquire_beside(
+        self: &Arc<Self>,
+        lock: LockNo,
+        alone: Mode,
+        local: Local,
+    ) -> Result<Guard, LockError> {
+        self.core.acquire(lock, Wish { mode: alone, beside: true }, local, None, None)
     }
     /// For operations that the kernel waits for while it holds what a demotion may need (the lock
     /// of a page that is being filled; its own writes held back during a truncation): when a
@@ -326,7 +345,7 @@ impl LockManager {
         local: Local,
         patience: Duration,
     ) -> Result<Guard, LockError> {
-        self.core.acquire(lock, cluster, local, Some(patience), None)
+        self.core.acquire(lock, cluster.into(), local, Some(patience), None)
     }
     /// As [`Self::acquire`]; `vain` is asked now and then, with no mutex held, whether to wait any
     /// longer has no sense: `None` then.
@@ -340,7 +359,7 @@ impl LockManager {
         local: Local,
         vain: &dyn Fn() -> bool,
     ) -> Result<Option<Guard>, LockError> {
-        match self.core.acquire(lock, cluster, local, None, Some(vain)) {
+        match self.core.acquire(lock, cluster.into(), local, None, Some(vain)) {
             Err(LockError::GivenUp) => Ok(None),
             guard => guard.map(Some),
         }
@@ -564,7 +583,12 @@ impl Guard {
     pub fn openers_overflowed(&self) -> bool {
         self.glock.state.lock().dlock.known().is_some_and(|known| known.openers_overflowed)
     }
-    /// The record's version: counts releases of exclusive holds.
+    /// When contents were last changed under concurrent holds as far as the dinode does not say so
+    /// yet: nanoseconds since 1970, 0: it says all. Stays as it is under a shared or exclusive guard.
+    pub fn written(&self) -> u64 {
+        self.glock.state.lock().dlock.known().map_or(0, |known| known.written)
+    }
+    /// The record's version: counts releases of exclusive and concurrent holds.
     pub fn version(&self) -> u64 {
         self.glock.state.lock().dlock.known().map_or(0, |known| known.version)
     }

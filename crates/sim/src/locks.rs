@@ -225,7 +225,7 @@ impl World {
                 Action::Granted(mode) => self.granted(pid, mode),
                 Action::Demote(to) => {
                     if let Some(l) = self.lock_mut(pid, lock) {
-                        l.demand = Some(l.demand.map_or(to, |d| d.min(to)));
+                        l.demand = Some(l.demand.map_or(to, |d| d.meet(to)));
                     }
                 }
             }
@@ -321,7 +321,7 @@ impl World {
             }
             Some((to, Phase::Ready)) if !l.dlock.is_busy() => {
                 l.demotion = Some((to, Phase::Releasing));
-                self.dlock(pid, lock, LockEvent::Released { to, opened: false });
+                self.dlock(pid, lock, LockEvent::Released { to, opened: false, written: None });
                 true
             }
             Some((_, Phase::Releasing)) if !l.dlock.is_giving() => {

@@ -9,7 +9,7 @@ use braid_format::{Incarnation, NodeId};
 use braid_fs::simulation::Metadata;
 use braid_lock::dlock::{Event as LockEvent, Time};
 use braid_lock::node::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
-use braid_lock::{HostIdentity, Me, Mode, Timing};
+use braid_lock::{HostIdentity, Me, Timing};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
@@ -396,7 +396,7 @@ impl World {
             let Some(at) = found else { continue };
             let Some(state) = process.locks.get(at) else { continue };
             let held = state.dlock.held();
-            let in_the_way = held == Mode::Exclusive || (held == Mode::Shared && mode > held);
+            let in_the_way = !mode.beside().covers(held);
             if stubborn || in_the_way || state.waits() {
                 self.lock_hint(pid, at);
             }

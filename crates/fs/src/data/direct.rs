@@ -15,7 +15,7 @@ use super::read::bytes;
 use super::write::Answer;
 use super::{Held, Promise, View, bound, touch};
 use crate::error::{Error, Result};
-use crate::inode::InodeState;
+use crate::inode::{InodeState, now_nanos};
 use crate::map::{Load, slots_bound};
 
 /// Writes beside others (shared on this node). `false`: not possible so, nothing was changed that
@@ -65,6 +65,29 @@ pub(super) fn write_beside(
         Err(Error::NoSpace) => Ok(false),
         done => done,
     }
+}
+
+/// Overwrites what is written already, while other nodes do the same (concurrent cluster lock): no
+/// metadata change but the time, which the lock's record will carry. `false`: not possible so, nothing
+/// was changed.
+///
+/// # Errors
+/// `Contents`: the range may hold old or new bytes.
+pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool> {
+    let (shift, end) = (held.shift(), offset + data.len() as u64);
+    let view = held.view()?;
+    if view.layout != Layout::Extents || end > view.size {
+        return Ok(false);
+    }
+    let pieces = held.lookup(offset >> shift..end >> shift)?;
+    if pieces.iter().any(|p| p.written().is_none()) {
+        return Ok(false);
+    }
+    // Who reads the time after this write must find it later than what was there before.
+    held.change_state(|st| st.changed_beside(now_nanos()))?;
+    write_all(held, &pieces, &[], data)?;
+    held.core.meta.note_data_written();
+    Ok(true)
 }
 
 /// The program was answered, and somebody else has filled a hole that this write was to fill: it is

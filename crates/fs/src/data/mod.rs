@@ -42,6 +42,8 @@ mod tests;
 #[cfg(test)]
 mod tests_behind;
 #[cfg(test)]
+mod tests_beside;
+#[cfg(test)]
 mod tests_demotion;
 mod truncate;
 mod write;

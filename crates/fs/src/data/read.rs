@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_format::dinode::Layout;
-use braid_lock::{Local, Mode};
+use braid_lock::Mode;
 use braid_pool::PoolRequest;
 use braid_pool::device::{AlignedBuf, HugeBuf};
 use smallvec::{SmallVec, smallvec};
@@ -153,7 +153,7 @@ pub(crate) fn read_reply<R>(
     let locked = if fill {
         lock_to_fill(core, file)?
     } else {
-        core.lock(file.inode.ino, Mode::Shared, Local::Shared)?
+        core.lock_beside(file.inode.ino, Mode::Shared)?
     };
     require_regular(&locked)?;
     with_bytes(Held::of(core, &locked), offset, u64::from(len), reply)
@@ -236,7 +236,7 @@ pub(crate) fn read(
     if !file.readable() {
         return Err(Error::BadHandle);
     }
-    let locked = core.lock(file.inode.ino, Mode::Shared, Local::Shared)?;
+    let locked = core.lock_beside(file.inode.ino, Mode::Shared)?;
     require_regular(&locked)?;
     let held = Held::of(core, &locked);
     let (stuffed, view) = stuffed_now(held)?;

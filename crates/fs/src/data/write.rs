@@ -73,12 +73,16 @@ pub(crate) fn write(
     Ok(n)
 }
 
+/// Whether a write is one of whole blocks.
+fn is_aligned(core: &Core, offset: u64, data: &[u8]) -> bool {
+    let mask = core.volume.geo.block_size.bytes().get() - 1;
+    (offset | data.len() as u64) & mask == 0
+}
+
 /// Whether a write goes straight to the devices.
 fn wants_direct(core: &Core, offset: u64, data: &[u8], flags: WriteFlags) -> bool {
-    let mask = core.volume.geo.block_size.bytes().get() - 1;
-    let aligned = (offset | data.len() as u64) & mask == 0;
     let large = data.len() >= DIRECT_MIN && data.as_ptr().addr().is_multiple_of(MEMORY_ALIGN);
-    aligned && (flags.direct || large)
+    is_aligned(core, offset, data) && (flags.direct || large)
 }
 
 /// Refuses what the inode's flags forbid, and what lies past the largest size.
@@ -104,14 +108,21 @@ fn from_program(
     answer: Answer<'_>,
 ) -> Result<usize> {
     let ino = file.inode.ino;
-    if !flags.append && wants_direct(core, offset, data, flags) {
-        let locked = core.lock(ino, Mode::Exclusive, Local::Shared)?;
+    if !flags.append && is_aligned(core, offset, data) {
+        let locked = core.lock_beside(ino, Mode::Exclusive)?;
         check(&locked, offset, data.len(), false)?;
+        let held = Held::of(core, &locked);
         let never: Answer<'_> = &mut || false;
         let answer = if flags.direct || file.flags & O_SYNC != 0 { never } else { answer };
-        if !privileged(core, &locked, flags.kill_privileges)?
-            && direct::write_beside(Held::of(core, &locked), offset, data, answer)?
-        {
+        let plain = || privileged(core, &locked, flags.kill_privileges).map(|p| !p);
+        let done = match locked.guard.mode() {
+            Mode::Exclusive if wants_direct(core, offset, data, flags) => {
+                plain()? && direct::write_beside(held, offset, data, answer)?
+            }
+            Mode::Concurrent => plain()? && direct::overwrite(held, offset, data)?,
+            _ => false,
+        };
+        if done {
             return Ok(data.len());
         }
     }

@@ -386,6 +386,6 @@ fn born(
     })?;
     let inode = core.inodes.get(InodeNo::from(slot));
     inode.recorded_opener.store(false, Ordering::Release);
-    inode.set_state(InodeState { raw, disk_size: raw.size.get(), dirty: false });
+    inode.set_state(InodeState::new(raw));
     Ok(Locked { inode, guard })
 }

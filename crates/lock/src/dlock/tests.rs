@@ -39,6 +39,12 @@ fn written(actions: &[Action]) -> &LockRecord {
         other => panic!("no write: {other:?}"),
     }
 }
+fn release(to: Mode, opened: bool) -> Event {
+    Event::Released { to, opened, written: None }
+}
+fn giving(to: Mode, opened: bool) -> Giving {
+    Giving { to, opened, written: None }
+}
 fn hints(actions: &[Action]) -> Vec<(u16, Hint)> {
     let hint = |a: &Action| match a {
         Action::Hint { to, hint } => Some((to.slot.0, *hint)),
@@ -88,7 +94,7 @@ fn a_release_hands_over_to_all_readers_at_the_head() {
     let mut d = Dlock::born(LOCK);
     assert_eq!(d.step(&cx(0), Event::Look), vec![Action::Read]);
     assert_eq!(d.step(&cx(0), Event::Read(seen(r))), vec![Action::Demote(Mode::Unlocked)]);
-    let actions = d.step(&cx(0), Event::Released { to: Mode::Unlocked, opened: true });
+    let actions = d.step(&cx(0), release(Mode::Unlocked, true));
     assert_eq!(d.held(), Mode::Unlocked, "belief goes first");
     let new = written(&actions);
     assert_eq!((new.mode, new.version), (Mode::Shared, 1));
@@ -106,8 +112,64 @@ fn only_readers_waiting_cost_a_writer_no_more_than_exclusiveness() {
     let mut d = Dlock::born(LOCK);
     d.step(&cx(0), Event::Look);
     assert_eq!(d.step(&cx(0), Event::Read(seen(r))), vec![Action::Demote(Mode::Shared)]);
-    let actions = d.step(&cx(0), Event::Released { to: Mode::Shared, opened: false });
+    let actions = d.step(&cx(0), release(Mode::Shared, false));
     assert_eq!(written(&actions).holders, vec![me(0), me(1)]);
+}
+
+#[test]
+fn writers_of_contents_stand_beside_one_another() {
+    // The one that had it alone keeps what stands beside the wish.
+    let r = record(Mode::Exclusive, &[0], &[wants(1, Mode::Concurrent)]);
+    let mut d = Dlock::born(LOCK);
+    d.step(&cx(0), Event::Look);
+    assert_eq!(d.step(&cx(0), Event::Read(seen(r))), vec![Action::Demote(Mode::Concurrent)]);
+    let left = Event::Released { to: Mode::Concurrent, opened: false, written: Some(0) };
+    let actions = d.step(&cx(0), left);
+    let both = written(&actions).clone();
+    assert_eq!(
+        (both.mode, &both.holders, both.version),
+        (Mode::Concurrent, &vec![me(0), me(1)], 1)
+    );
+    // A reader that keeps what it read waits for both to leave; each leaves the time of its change.
+    let (_, actions) = waiting(2, Mode::Shared, both.clone());
+    let queued = written(&actions).clone();
+    assert_eq!(queued.waiters, vec![wants(2, Mode::Shared)]);
+    assert_eq!(allowed(&queued, me(0)).meet(Mode::Concurrent), Mode::Unlocked);
+    let leave = |at| Giving { to: Mode::Unlocked, opened: false, written: Some(at) };
+    let one = released(&queued, &[], &cx(0), leave(90));
+    assert_eq!((one.mode, one.written, one.version), (Mode::Concurrent, 90, 2));
+    let none = released(&one, &[], &cx(1), leave(70));
+    assert_eq!((none.mode, none.written, &none.holders), (Mode::Shared, 90, &vec![me(2)]));
+    assert_eq!(none.version, 3, "what was cached before is void");
+}
+
+#[test]
+fn who_holds_one_of_two_modes_that_do_not_cover_each_other_asks_for_what_covers_both() {
+    let (mut d, actions) = waiting(0, Mode::Concurrent, record(Mode::Concurrent, &[1], &[]));
+    let r = written(&actions).clone();
+    assert_eq!(d.step(&cx(0), Event::Written), vec![Action::Granted(Mode::Concurrent)]);
+    let actions = d.step(&cx(0), Event::Want(Mode::Shared));
+    assert_eq!(written(&actions).waiters, vec![wants(0, Mode::Exclusive)]);
+    d.step(&cx(0), Event::Written);
+    // Its hold is not turned into another under it; when the other one leaves, it has all.
+    assert_eq!(d.held(), Mode::Concurrent);
+    let giving = Giving { to: Mode::Unlocked, opened: false, written: None };
+    let queued = LockRecord { waiters: vec![wants(0, Mode::Exclusive)], ..r };
+    let alone = released(&queued, &[], &cx(1), giving);
+    assert_eq!((alone.mode, &alone.holders), (Mode::Exclusive, &vec![me(0)]));
+}
+
+#[test]
+fn the_time_of_changes_leaves_the_record_with_who_has_put_it_in_place() {
+    let mut r = record(Mode::Exclusive, &[0], &[]);
+    r.written = 90;
+    let leave = |written| Giving { to: Mode::Unlocked, opened: false, written };
+    assert_eq!(released(&r, &[], &cx(0), leave(None)).written, 90);
+    assert_eq!(released(&r, &[], &cx(0), leave(Some(0))).written, 0);
+    // One that died before is not believed to have.
+    let mut after = r.clone();
+    purge(&mut after, &[me(0)], me(1));
+    assert_eq!((after.mode, after.written), (Mode::Unlocked, 90));
 }
 
 #[test]
@@ -116,7 +178,7 @@ fn of_two_upgraders_the_second_gives_way() {
     let r = record(Mode::Shared, &[0, 1], &queue);
     assert_eq!(allowed(&r, me(0)), Mode::Exclusive);
     assert_eq!(allowed(&r, me(1)), Mode::Unlocked);
-    let mut after = released(&r, &[], &cx(1), Mode::Unlocked, false);
+    let mut after = released(&r, &[], &cx(1), giving(Mode::Unlocked, false));
     assert_eq!((after.mode, &after.holders), (Mode::Exclusive, &vec![me(0)]));
     assert_eq!(after.waiters, vec![wants(1, Mode::Exclusive)]);
     after.mode = Mode::Exclusive;
@@ -128,9 +190,9 @@ fn a_full_list_of_readers_makes_the_oldest_go() {
     let holders: Vec<u16> = (0..28).collect();
     let r = record(Mode::Shared, &holders, &[wants(40, Mode::Shared)]);
     assert_eq!(allowed(&r, me(0)), Mode::Unlocked);
-    assert_eq!(allowed(&r, me(1)), Mode::Exclusive);
+    assert_eq!(allowed(&r, me(1)), Mode::Shared);
     assert_eq!(in_the_way(&r, me(40)).collect::<Vec<_>>(), vec![me(0)]);
-    let after = released(&r, &[], &cx(0), Mode::Unlocked, false);
+    let after = released(&r, &[], &cx(0), giving(Mode::Unlocked, false));
     assert_eq!(after.holders.last(), Some(&me(40)));
     assert_eq!(after.check(), Ok(()));
 }
@@ -169,9 +231,9 @@ fn an_older_life_of_the_own_slot_is_dead() {
 fn openers_beyond_the_room_leave_a_mark() {
     let mut r = record(Mode::Exclusive, &[0], &[]);
     r.openers = (20..36).map(me).collect();
-    let after = released(&r, &[], &cx(0), Mode::Unlocked, true);
+    let after = released(&r, &[], &cx(0), giving(Mode::Unlocked, true));
     assert!(after.openers_overflowed && after.openers.len() == 16);
-    let again = released(&r, &[], &cx(0), Mode::Unlocked, false);
+    let again = released(&r, &[], &cx(0), giving(Mode::Unlocked, false));
     assert!(!again.openers_overflowed);
 }
 
@@ -181,7 +243,7 @@ fn an_unknown_release_is_carried_through_whatever_is_wanted_meanwhile() {
     let mut d = Dlock::born(LOCK);
     d.step(&cx(0), Event::Look);
     d.step(&cx(0), Event::Read(seen(r.clone())));
-    let first = d.step(&cx(0), Event::Released { to: Mode::Unlocked, opened: false });
+    let first = d.step(&cx(0), release(Mode::Unlocked, false));
     assert_eq!(d.step(&cx(0), Event::Failed), vec![Action::Read], "settled by reading");
     assert_eq!(d.step(&cx(0), Event::Want(Mode::Shared)), vec![]);
     let again = d.step(&cx(0), Event::Read(seen(r)));
@@ -194,38 +256,39 @@ proptest! {
     /// nobody living loses a hold or a place.
     #[test]
     fn every_change_keeps_the_record_valid(
-        mode in 0_u16..3,
+        mode in 0_u16..4,
         holders in proptest::sample::subsequence((0_u16..30).collect::<Vec<_>>(), 0..29),
         queue in proptest::sample::subsequence((0_u16..40).collect::<Vec<_>>(), 0..13),
-        modes in proptest::collection::vec(any::<bool>(), 13),
+        modes in proptest::collection::vec(1_u16..4, 13),
         slot in 0_u16..45,
-        want in any::<bool>(),
+        want in 1_u16..4,
     ) {
         let mode = Mode::from_u16(mode).unwrap();
         let mut holders = holders;
         match mode {
             Mode::Unlocked => holders.clear(),
             Mode::Exclusive => holders.truncate(1),
-            Mode::Shared => {}
+            Mode::Shared | Mode::Concurrent => {}
         }
-        let pick = |b: bool| if b { Mode::Exclusive } else { Mode::Shared };
+        let pick = |n: u16| Mode::from_u16(n).unwrap();
         let waiters: Vec<Waiter> = queue.iter().zip(modes).map(|(s, m)| wants(*s, pick(m))).collect();
         let old = record(mode, &holders, &waiters);
         prop_assume!(old.check().is_ok());
-        if old.mode_of(me(slot)) < pick(want) {
+        let has = old.mode_of(me(slot));
+        if !has.covers(pick(want)) {
             let mut new = old.clone();
-            enqueue(&mut new, me(slot), pick(want));
+            enqueue(&mut new, me(slot), has.join(pick(want)));
             advance(&mut new);
             prop_assert_eq!(new.check(), Ok(()));
             let kept = old.holders.iter().all(|l| new.holders.contains(l));
             prop_assert!(kept, "{:?} -> {:?}", old, new);
         }
-        if old.mode_of(me(slot)) > Mode::Unlocked {
-            for to in [Mode::Unlocked, Mode::Shared] {
+        if has > Mode::Unlocked {
+            for to in [Mode::Unlocked, Mode::Shared, Mode::Concurrent] {
                 if to < old.mode {
-                    let new = released(&old, &[], &cx(slot), to, true);
+                    let new = released(&old, &[], &cx(slot), giving(to, true));
                     prop_assert_eq!(new.check(), Ok(()));
-                    prop_assert!(new.mode_of(me(slot)) <= to || old.waiters.first().is_some_and(|w| w.life == me(slot)));
+                    prop_assert!(to.covers(new.mode_of(me(slot))) || old.waiters.first().is_some_and(|w| w.life == me(slot)));
                 }
             }
         }

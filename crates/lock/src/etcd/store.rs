@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use braid_format::lock_record::{LockRecord, RawLockRecord};
+use braid_format::lock_record::{LockRecord, Mode, RawLockRecord};
 use braid_format::{LockNo, NodeId};
 
 use super::{Act, Etcd, hints, slot_name};
@@ -44,7 +44,7 @@ impl<B: LockStore> EtcdStore<B> {
         for life in new.holders.iter().filter(|l| Some(**l) != self.me) {
             let waited = old.waiters.iter().any(|w| w.life == *life);
             let granted = waited && !old.holders.contains(life);
-            let hint = match new.waiters.iter().map(|w| w.mode).max() {
+            let hint = match new.waiters.iter().map(|w| w.mode).reduce(Mode::join) {
                 _ if granted => Hint::Granted,
                 Some(mode) => Hint::Wanted(mode),
                 None => continue,

@@ -8,7 +8,7 @@ use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::state::{Admission, Glock, Request, State, Waiter};
+use super::state::{Admission, Glock, Request, State, Waiter, Wish};
 use super::{Core, Guard, Local, SHUT_DOWN, WITHDRAWN};
 use crate::Mode;
 use crate::dlock::Event;
@@ -36,12 +36,12 @@ impl Core {
     pub(super) fn acquire(
         self: &Arc<Self>,
         lock: LockNo,
-        cluster: Mode,
+        wish: Wish,
         local: Local,
         patience: Option<Duration>,
         vain: Option<&dyn Fn() -> bool>,
     ) -> Result<Guard, LockError> {
-        assert!(cluster > Mode::Unlocked, "a lock is taken in a mode");
+        assert!(wish.mode > Mode::Unlocked, "a lock is taken in a mode");
         loop {
             if let Some(error) = self.stopped() {
                 return Err(error);
@@ -52,6 +52,7 @@ impl Core {
                 continue;
             }
             state.used = self.tick.load(Ordering::Relaxed);
+            let cluster = state.mode_for(wish, self.me);
             let admission = if state.queue.is_empty() && state.admits(cluster, local) {
                 state.admit(cluster, local)
             } else {
@@ -164,10 +165,10 @@ impl Core {
 
     /// What the head of the queue does about the record.
     fn event_for_head(&self, lock: LockNo, state: &mut State, cluster: Mode) -> Option<Event> {
-        if state.io || cluster <= state.dlock.held() {
+        if state.io || state.dlock.held().covers(cluster) {
             return None;
         }
-        if state.dlock.want() < cluster {
+        if !state.dlock.want().covers(cluster) {
             state.hold.wanted(Instant::now());
             if state.dlock.known().is_none()
                 && let Some(nonce) = self.options.fresh_nonce
@@ -191,7 +192,7 @@ impl Core {
     /// When the waiting thread must look by itself, if nobody wakes it before.
     fn wait_until(&self, state: &State, request: &Request, head: bool) -> Option<Instant> {
         let fill = request.fill.filter(|_| state.admits_fill(request.cluster, request.local));
-        let pursues = head && !state.io && request.cluster > state.dlock.held();
+        let pursues = head && !state.io && !state.dlock.held().covers(request.cluster);
         let timer = state.dlock.timer().filter(|_| pursues).map(|at| self.origin + at);
         match (fill, timer) {
             (Some(a), Some(b)) => Some(a.min(b)),

@@ -12,7 +12,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::state::{Demotion, Glock, Phase, State};
-use super::{Core, Local};
+use super::{Core, Demoted, Local};
 use crate::Mode;
 use crate::dlock::Event;
 
@@ -100,7 +100,7 @@ enum Next {
     /// Call the file system.
     Call { from: Mode, to: Mode },
     /// Write the record.
-    Release { to: Mode, opened: bool },
+    Release { to: Mode, left: Demoted },
 }
 
 impl Core {
@@ -159,14 +159,14 @@ impl Core {
                 Next::Leave => return,
                 Next::Again => {}
                 Next::Call { from, to } => self.call_ops(glock, state, from, to),
-                Next::Release { to, opened } => {
+                Next::Release { to, left: Demoted { opened, written } } => {
                     if to == Mode::Unlocked {
                         // Nobody else drives meanwhile: the record is about to be written.
                         state.io = true;
                         MutexGuard::unlocked(state, || self.ops.forget(glock.lock));
                         state.io = false;
                     }
-                    self.drive(glock, state, Event::Released { to, opened });
+                    self.drive(glock, state, Event::Released { to, opened, written });
                 }
             }
         }
@@ -192,7 +192,7 @@ impl Core {
     fn next_of_demotion(&self, glock: &Arc<Glock>, state: &mut State) -> Next {
         let Some(demotion) = state.demotion else { return self.begin_demotion(glock, state) };
         let held = state.dlock.held();
-        let to = state.demand.map_or(demotion.to, |d| d.min(demotion.to));
+        let to = state.demand.map_or(demotion.to, |d| d.meet(demotion.to));
         let drained = state.drained(to);
         let set = |state: &mut State, phase, admitted| {
             state.demotion = Some(Demotion { to, phase, admitted, ..demotion });
@@ -222,7 +222,7 @@ impl Core {
             Phase::Ready => {
                 set(state, Phase::Releasing, false);
                 state.demand = None;
-                Next::Release { to, opened: demotion.opened }
+                Next::Release { to, left: demotion.left }
             }
         }
     }
@@ -256,8 +256,12 @@ impl Core {
             }
             None => return Next::Leave,
         };
-        state.demotion =
-            Some(Demotion { to, phase: Phase::Draining, admitted: false, opened: false });
+        state.demotion = Some(Demotion {
+            to,
+            phase: Phase::Draining,
+            admitted: false,
+            left: Demoted::default(),
+        });
         state.wake_fills();
         Next::Again
     }
@@ -287,7 +291,7 @@ impl Core {
         let done = MutexGuard::unlocked(state, || self.ops.demote(glock.lock, from, to));
         let Some(demotion) = state.demotion.as_mut() else { return };
         if let Ok(done) = done {
-            demotion.opened = done.opened;
+            demotion.left = done;
             demotion.phase = Phase::Ready;
         } else {
             // The lock stays held for ever: others must not see what is not stable.

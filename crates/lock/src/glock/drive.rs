@@ -69,7 +69,7 @@ impl Core {
                         state.hold.granted(Instant::now());
                     }
                     Action::Demote(to) => {
-                        state.demand = Some(state.demand.map_or(to, |d| d.min(to)));
+                        state.demand = Some(state.demand.map_or(to, |d| d.meet(to)));
                     }
                     Action::Hint { to, hint } => hints.push((to, hint)),
                     io_action => io = Some(io_action),
@@ -242,7 +242,7 @@ impl Core {
         }
         if !state.io
             && let Some(head) = state.queue.front()
-            && head.request.cluster > state.dlock.held()
+            && !state.dlock.held().covers(head.request.cluster)
         {
             head.condition.notify_one();
         }
@@ -265,8 +265,7 @@ impl Core {
     pub(super) fn heed_wish(self: &Arc<Self>, lock: LockNo, mode: Mode) {
         let Some(glock) = self.table.get(lock) else { return };
         let mut state = glock.state.lock();
-        let held = state.dlock.held();
-        let in_the_way = held == Mode::Exclusive || (held == Mode::Shared && mode > held);
+        let in_the_way = !mode.beside().covers(state.dlock.held());
         if !state.gone && (in_the_way || state.pursuing()) && state.demotion.is_none() {
             state.look = true;
             self.settle(&glock, &mut state);

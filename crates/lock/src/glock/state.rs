@@ -23,12 +23,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use braid_format::LockNo;
+use braid_format::lock_record::Waiter as LockWaiter;
 use parking_lot::{Condvar, Mutex};
 
-use super::{Core, Local};
-use crate::Mode;
+use super::{Core, Demoted, Local};
 use crate::dlock::Dlock;
 use crate::error::LockError;
+use crate::{Me, Mode};
 
 /// A lock in the table.
 pub(crate) struct Glock {
@@ -42,6 +43,19 @@ pub(super) struct Waiter {
     pub(super) condition: Condvar,
     pub(super) request: Request,
     pub(super) answer: Mutex<Option<Result<Admission, LockError>>>,
+}
+
+/// In which mode a thread wants the lock among nodes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish {
+    pub(super) mode: Mode,
+    /// [`Mode::Concurrent`] will do, where others change the contents too.
+    pub(super) beside: bool,
+}
+impl From<Mode> for Wish {
+    fn from(mode: Mode) -> Self {
+        Self { mode, beside: false }
+    }
 }
 
 /// What a thread asks for.
@@ -77,7 +91,8 @@ pub(super) struct Demotion {
     pub(super) phase: Phase,
     /// A fill was admitted since the call began.
     pub(super) admitted: bool,
-    pub(super) opened: bool,
+    /// What the last call left behind.
+    pub(super) left: Demoted,
 }
 
 /// Keeps a lock a little longer where that saves moving it to and fro.
@@ -132,13 +147,42 @@ impl Hold {
     }
 }
 
+/// How many users rely on a hold of each mode.
+#[derive(Debug, Clone, Copy, Default)]
+struct Relied {
+    shared: u32,
+    concurrent: u32,
+    exclusive: u32,
+}
+impl Relied {
+    fn on(&mut self, mode: Mode) -> &mut u32 {
+        match mode {
+            Mode::Concurrent => &mut self.concurrent,
+            Mode::Exclusive => &mut self.exclusive,
+            // Nobody relies on nothing: `acquire` refuses it.
+            Mode::Shared | Mode::Unlocked => &mut self.shared,
+        }
+    }
+    /// Nobody relies on what `to` does not cover.
+    fn none_beyond(self, to: Mode) -> bool {
+        [
+            (self.shared, Mode::Shared),
+            (self.concurrent, Mode::Concurrent),
+            (self.exclusive, Mode::Exclusive),
+        ]
+        .into_iter()
+        .all(|(users, mode)| users == 0 || to.covers(mode))
+    }
+}
+
 /// What changes about a lock.
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not states of one machine")]
 pub(super) struct State {
     pub(super) dlock: Dlock,
-    /// Local shared users, and of all users those that rely on an exclusive hold.
+    /// Local shared users.
     pub(super) shared: u32,
-    pub(super) strong: u32,
+    /// All users, by the mode that they rely on.
+    relied: Relied,
     pub(super) exclusive: bool,
     pub(super) queue: VecDeque<Arc<Waiter>>,
     /// Others want it: keep no more than this.
@@ -175,7 +219,7 @@ impl State {
         Self {
             dlock: Dlock::new(lock),
             shared: 0,
-            strong: 0,
+            relied: Relied::default(),
             exclusive: false,
             queue: VecDeque::new(),
             demand: None,
@@ -203,11 +247,30 @@ impl State {
     fn local_free(&self, local: Local) -> bool {
         !self.exclusive && (local == Local::Shared || self.shared == 0)
     }
+    /// The mode that serves a wish with the least waiting, as far as `me` knows the record.
+    pub(super) fn mode_for(&self, wish: Wish, me: Me) -> Mode {
+        let kept = self.demotion.map_or(self.dlock.held(), |d| d.to);
+        if !wish.beside || kept.covers(wish.mode) {
+            return wish.mode;
+        }
+        let others_change = || {
+            let known = self.dlock.known()?;
+            let held = known.holders.iter().any(|l| *l != me);
+            let wanted = |w: &LockWaiter| w.life != me && w.mode == Mode::Concurrent;
+            let mode = known.mode;
+            let beside = mode == Mode::Concurrent || (mode == wish.mode && mode.changes());
+            Some(held && beside || known.waiters.iter().any(wanted))
+        };
+        if kept.covers(Mode::Concurrent) || others_change().unwrap_or(false) {
+            return Mode::Concurrent;
+        }
+        wish.mode
+    }
     /// Whether a user may begin now, leaving the queue aside.
     pub(super) fn admits(&self, cluster: Mode, local: Local) -> bool {
-        cluster <= self.dlock.held()
+        self.dlock.held().covers(cluster)
             && self.local_free(local)
-            && self.demotion.is_none_or(|d| cluster <= d.to)
+            && self.demotion.is_none_or(|d| d.to.covers(cluster))
     }
     /// Whether a fill may begin during the demotion under way. One that must be alone gets nothing
     /// weaker than it asks for.
@@ -217,7 +280,7 @@ impl State {
             Local::Exclusive => cluster,
         };
         self.demotion.is_some_and(|d| d.phase != Phase::Releasing)
-            && self.dlock.held() >= least
+            && self.dlock.held().covers(least)
             && self.local_free(local)
     }
     /// Begins a use.
@@ -226,7 +289,7 @@ impl State {
             Local::Shared => self.shared += 1,
             Local::Exclusive => self.exclusive = true,
         }
-        self.strong += u32::from(mode == Mode::Exclusive);
+        *self.relied.on(mode) += 1;
         self.uses = self.uses.wrapping_add(1);
         let first = std::mem::replace(&mut self.fresh, false);
         Admission { mode, local, first, tenure: self.tenure }
@@ -236,7 +299,7 @@ impl State {
         if let Some(demotion) = &mut self.demotion {
             demotion.admitted = true;
         }
-        self.admit(cluster.min(self.dlock.held()), local)
+        self.admit(cluster.meet(self.dlock.held()), local)
     }
     /// Ends a use.
     pub(super) fn end(&mut self, mode: Mode, local: Local) {
@@ -244,7 +307,7 @@ impl State {
             Local::Shared => self.shared -= 1,
             Local::Exclusive => self.exclusive = false,
         }
-        self.strong -= u32::from(mode == Mode::Exclusive);
+        *self.relied.on(mode) -= 1;
     }
     /// Whether the end of a use, or anything else, can matter to somebody.
     pub(super) fn concerns_others(&self) -> bool {
@@ -252,18 +315,15 @@ impl State {
     }
     /// No user relies on more than `to`.
     pub(super) fn drained(&self, to: Mode) -> bool {
-        match to {
-            Mode::Unlocked => self.users() == 0,
-            Mode::Shared | Mode::Exclusive => self.strong == 0,
-        }
+        self.relied.none_beyond(to)
     }
     /// The lock is wanted from other nodes by the head of the queue.
     pub(super) fn pursuing(&self) -> bool {
-        self.dlock.want() > self.dlock.held()
+        !self.dlock.held().covers(self.dlock.want())
     }
     /// A waiting thread takes care of the record: the head of the queue needs more than is held.
     pub(super) fn attended(&self) -> bool {
-        self.queue.front().is_some_and(|head| head.request.cluster > self.dlock.held())
+        self.queue.front().is_some_and(|head| !self.dlock.held().covers(head.request.cluster))
     }
     /// Nothing happens to it and nobody needs it: it may leave the table.
     pub(super) fn is_idle(&self) -> bool {

@@ -207,7 +207,7 @@ fn openers_are_recorded_and_the_dead_left_out() {
     struct Open;
     impl GlockOps for Open {
         fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
-            Ok(Demoted { opened: true })
+            Ok(Demoted { opened: true, ..Demoted::default() })
         }
     }
     let open: Arc<dyn GlockOps> = Arc::new(Open);
