@@ -35,7 +35,7 @@ pub struct Args {
     pub words: Vec<String>,
     /// Options, comma separated: ro, slot=N, memory=SIZE (bound of this node's memory, 512M), or its
     /// parts: cache=SIZE (metadata kept, 96M), dirty=SIZE (unwritten data kept, 96M), locks=N (idle
-    /// inodes kept, 104857); commit=SECONDS (5), noatime, log=FILE,
+    /// inodes kept, 104857); commit=SECONDS (5), log=FILE,
     /// degraded (do without members that are missing, if the others hold everything: they count as
     /// failed from then on), devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
     /// raise_page_limit (allow 4M on this machine), read_ahead=SIZE (8M), workers_max=N (512),
@@ -165,11 +165,11 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
         "dirty" => plan.fs.dirty_max = Bytes(bytes()?),
         "locks" => plan.fs.locks_max = usize::try_from(number()?)?,
         "commit" => plan.fs.commit_interval = Duration::from_secs(number()?.clamp(1, 300)),
-        "noatime" | "atime" | "relatime" => {
-            plan.fs.relatime = key != "noatime";
-            plan.fuse.apply(option)?;
+        "strictatime" => {
+            bail!(
+                "option strictatime: access times change when a program sets them, not by reading"
+            )
         }
-        "strictatime" => bail!("option strictatime: access times follow relatime at most"),
         "remount" => bail!("a mounted pool cannot be remounted: unmount it and mount it again"),
         "degraded" => plan.degraded = true,
         "io_timeout" => plan.fs.timing = io_timeout(need()?)?,

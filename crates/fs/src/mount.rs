@@ -44,8 +44,6 @@ pub struct MountOptions {
     pub locks_max: usize,
     /// Dirty data and metadata become durable at the latest after this.
     pub commit_interval: Duration,
-    /// Access times: only when older than the modification time or a day.
-    pub relatime: bool,
     /// For people: where it is mounted.
     pub mount_point: PathBuf,
     /// All timers of its membership.
@@ -66,7 +64,6 @@ impl Default for MountOptions {
             dirty_max: Bytes(0),
             locks_max: 0,
             commit_interval: Duration::from_secs(5),
-            relatime: true,
             mount_point: PathBuf::new(),
             timing: Timing::default(),
             fence: FenceOptions::default(),

@@ -12,7 +12,7 @@ use super::{How, System, configuration};
 use crate::cli::size;
 use crate::report::{Report, Verdict};
 
-/// The founding documents' experiments, with a verdict for each
+/// The founding documents' experiments, with a verdict for each (docs/BENCHMARKING.md lists them)
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
     /// Directories on mounted file systems to compare besides, the first with the others
