@@ -75,14 +75,18 @@ pub(super) fn write_beside(
 /// `Contents`: the range may hold old or new bytes.
 pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool> {
     let (shift, end) = (held.shift(), offset + data.len() as u64);
+    let promise = held.change_apart(offset, data.len() as u64);
     let view = held.view()?;
-    if view.layout != Layout::Extents || end > view.size {
+    // Dirty: the exclusive lock is just being given up, and older bytes are about to be written here.
+    if held.data().is_dirty() || view.layout != Layout::Extents || end > view.size {
         return Ok(false);
     }
     let pieces = held.lookup(offset >> shift..end >> shift)?;
     if pieces.iter().any(|p| p.written().is_none()) {
         return Ok(false);
     }
+    let _ticket = held.core.behind.begin(held.inode.ino, offset..end);
+    drop(promise);
     // Who reads the time after this write must find it later than what was there before.
     held.change_state(|st| st.changed_beside(now_nanos()))?;
     write_all(held, &pieces, &[], data)?;

@@ -1,14 +1,15 @@
 //! Several nodes that write into one file at the same time.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use braid_format::{Bytes, InodeNo};
 use braid_lock::Mode;
 use braid_pool::device::{Device, MemoryDevice};
 use braid_pool::{CreateOptions, Pool};
 
-use crate::attr::{Cred, Fh, NoKernelCache, SetAttr, Time, TimeSet, WriteFlags};
+use crate::attr::{Cred, Fh, KernelCache, NoKernelCache, SetAttr, Time, TimeSet, WriteFlags};
 use crate::make::{MakeOptions, make};
 use crate::{Fs, MountOptions};
 
@@ -19,6 +20,10 @@ const LEN: u64 = 256;
 
 /// Nodes, each with its own pool, and a file of `LEN` written blocks that all have open.
 fn nodes<const N: usize>() -> ([Fs; N], InodeNo, [Fh; N]) {
+    nodes_with(&[(); N].map(|()| Arc::new(NoKernelCache) as Arc<dyn KernelCache>))
+}
+
+fn nodes_with<const N: usize>(kernels: &[Arc<dyn KernelCache>; N]) -> ([Fs; N], InodeNo, [Fh; N]) {
     let device = MemoryDevice::new("disk", Bytes(96 << 20), Bytes(512));
     let all = || vec![device.clone() as Arc<dyn Device>];
     let pool = Pool::create(all(), &CreateOptions::new("test")).unwrap();
@@ -26,9 +31,9 @@ fn nodes<const N: usize>() -> ([Fs; N], InodeNo, [Fh; N]) {
         MakeOptions { nodes: Some(4), journal_size: Some(4 << 20), ..MakeOptions::default() };
     make(&pool, &options, &mut |_, _| {}).unwrap();
     drop(pool);
-    let nodes = [(); N].map(|()| {
+    let nodes = std::array::from_fn(|n| {
         let pool = Pool::assemble(all()).unwrap();
-        Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
+        Fs::mount(pool, MountOptions::default(), kernels[n].clone()).unwrap()
     });
     let (attr, fh) =
         nodes[0].create(nodes[0].root(), b"f", 0o644, O_RDWR, &Cred::default()).unwrap();
@@ -107,6 +112,42 @@ fn what_one_has_written_the_other_reads_at_once() {
         assert!(read(a, fa, 7) == block(n, 4));
     }
     assert_eq!((mode(a, ino), mode(b, ino)), (Mode::Concurrent, Mode::Concurrent));
+}
+
+/// A kernel that writes a block when it is told to drop the file.
+#[derive(Default)]
+struct Writes {
+    file: Mutex<Option<(Fs, Fh)>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+impl KernelCache for Writes {
+    fn invalidate_inode(&self, _: InodeNo, _: bool) {
+        let Some((fs, fh)) = self.file.lock().unwrap().take() else { return };
+        let thread = std::thread::spawn(move || write(&fs, fh, 0, &block(2, 2)));
+        // Time enough to be let in beside the demotion, if it is let in at all.
+        let began = Instant::now();
+        while !thread.is_finished() && began.elapsed() < Duration::from_millis(300) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        *self.thread.lock().unwrap() = Some(thread);
+    }
+    fn invalidate_entries(&self, _: InodeNo) {}
+}
+
+#[test]
+fn older_bytes_that_were_dirty_do_not_come_after_newer_ones() {
+    let kernel = Arc::new(Writes::default());
+    let (nodes, ino, [fa, fb]) = nodes_with(&[kernel.clone(), Arc::new(NoKernelCache)]);
+    let [a, b] = &nodes;
+    made_concurrent(&nodes, ino, [fa, fb]);
+    write(a, fa, 1, b"dirty");
+    assert_eq!((mode(a, ino), mode(b, ino)), (Mode::Exclusive, Mode::Unlocked));
+    *kernel.file.lock().unwrap() = Some((a.clone(), fa));
+    // B knows that A has it, and asks for it beside A.
+    write(b, fb, BLOCK as u64, &block(9, 1));
+    kernel.thread.lock().unwrap().take().expect("a demotion").join().unwrap();
+    assert!(read(b, fb, 0) == block(2, 2));
+    assert!(read(a, fa, 0) == block(2, 2));
 }
 
 #[test]
