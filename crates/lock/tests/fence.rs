@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use braid_device::{Device, MemoryDevice, OpenOptions};
-use braid_format::{ByteOffset, Bytes};
-use braid_pool::{CreateOptions, FenceHow, Pool, PoolError, Reservable};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+use braid_pool::{CreateOptions, Destination, FenceHow, Pool, PoolError, Reservable};
 use braid_target::{Chap, LunOptions, Target, TargetOptions};
 
 const PROVE: FenceHow = FenceHow { prove: true, reset: false };
@@ -166,4 +166,32 @@ fn a_pool_of_which_some_members_cannot_is_not_fenced_so() {
     assert!(matches!(refused, Err(PoolError::NotReservable { .. })), "{refused:?}");
     assert!(pool.devices()[0].reservations().unwrap().keys().unwrap().is_empty());
     assert_eq!(pool.registered(), 0);
+}
+
+/// What a member is moved from, and what to: both say who may write.
+#[test]
+fn while_a_member_is_moved_nodes_register_and_are_fenced() {
+    let target = target(3);
+    let mut devices = open(&target, 3);
+    let device = devices.pop().unwrap();
+    drop(Pool::create(devices, &CreateOptions::new("moved")).unwrap());
+    let [a, b] = [1, 2].map(|key| {
+        let pool = Pool::assemble(open(&target, 2)).unwrap();
+        pool.register(key).unwrap();
+        pool
+    });
+    a.begin_evacuation(MemberIndex(0), Destination::Device { device, force: false }).unwrap();
+    // Nobody shares it here.
+    let c = Pool::assemble(open(&target, 3)).unwrap();
+    assert_eq!((a.reservable(), c.reservable()), (Reservable::All, Reservable::All));
+    c.register(3).unwrap();
+    a.fence(2, PROVE).unwrap();
+    assert_eq!(keys(&a), [[1, 3], [1, 3], [1, 3]]);
+    let refused = |p: &Pool| p.write(AT, &[7; LEN]).is_err_and(|e| e.is_fenced());
+    assert!(refused(&b) && !refused(&c));
+    // The next time it is in the way of nobody.
+    a.uphold().unwrap();
+    a.unregister();
+    c.unregister();
+    assert_eq!(keys(&a), [[], [], []] as [[u64; 0]; 3]);
 }

@@ -23,10 +23,10 @@
 use std::sync::Arc;
 
 use braid_device::{Device, DeviceError, ReservationKind, Reservations};
-use braid_format::label::MemberState;
 use parking_lot::Mutex;
 
 use crate::error::PoolError;
+use crate::redundancy::carriers;
 use crate::topology::Topology;
 use crate::{Inner, Pool};
 
@@ -62,10 +62,11 @@ pub struct FenceHow {
 #[derive(Debug, Default)]
 pub(crate) struct OwnKey(Mutex<u64>);
 
-/// Members that are in use, or may be from one moment to the next.
+/// Devices of members that are in use, or may be from one moment to the next. Of one that is being
+/// moved both: its successor is a member too.
 fn used(topology: &Topology) -> Vec<Arc<dyn Device>> {
-    let members = topology.members().filter(|m| topology.state(*m) != MemberState::Failed);
-    members.map(|m| topology.device(m).clone()).collect()
+    let members = carriers(&topology.label).into_iter();
+    members.filter_map(|i| topology.devices.get(i).cloned()).collect()
 }
 
 /// Reservations that tell this node from others of its host.
