@@ -25,6 +25,8 @@ mod iscsi;
 mod memory;
 pub mod model;
 mod open;
+#[doc(hidden)]
+pub mod pass_on;
 mod queue;
 mod random;
 mod recording;
