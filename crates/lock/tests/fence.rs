@@ -6,9 +6,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use braid_device::{Device, MemoryDevice, OpenOptions};
+use braid_device::{Device, DeviceError, DeviceInfo, MemoryDevice, OpenOptions, pass_on};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
-use braid_pool::{CreateOptions, Destination, FenceHow, Pool, PoolError, Reservable};
+use braid_pool::{AddOptions, CreateOptions, Destination, FenceHow, Pool, PoolError, Reservable};
 use braid_target::{Chap, LunOptions, Target, TargetOptions};
 
 const PROVE: FenceHow = FenceHow { prove: true, reset: false };
@@ -193,5 +193,67 @@ fn while_a_member_is_moved_nodes_register_and_are_fenced() {
     a.uphold().unwrap();
     a.unregister();
     c.unregister();
-    assert_eq!(keys(&a), [[], [], []] as [[u64; 0]; 3]);
+    assert_eq!(keys(&a), vec![Vec::<u64>::new(); 3]);
+}
+
+/// A unit as it was before it had grown.
+#[derive(Debug)]
+struct Small(Arc<dyn Device>, DeviceInfo);
+
+impl Device for Small {
+    fn info(&self) -> &DeviceInfo {
+        &self.1
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.1.check(at, Bytes::from(buf.len()))?;
+        self.0.read(at, buf)
+    }
+    pass_on!(0: write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    pass_on!(0: reservations sever);
+}
+
+fn small(target: &Target, units: usize) -> Vec<Arc<dyn Device>> {
+    let small = |d: Arc<dyn Device>| -> Arc<dyn Device> {
+        let info = DeviceInfo { size: Bytes(8 << 20), ..d.info().clone() };
+        Arc::new(Small(d, info))
+    };
+    open(target, units).into_iter().map(small).collect()
+}
+
+fn reopen(path: &str) -> Result<Arc<dyn Device>, PoolError> {
+    Ok(braid_device::open(Path::new(path), OpenOptions::default())?)
+}
+
+/// A device that has grown is opened anew, as a port that nobody has registered yet.
+#[test]
+fn a_pool_grows_whose_members_are_reserved() {
+    for units in [1, 2] {
+        let target = target(units);
+        drop(Pool::create(small(&target, units), &CreateOptions::new("grows")).unwrap());
+        let [a, b, c] = [1, 2, 3].map(|key| {
+            let pool = Pool::assemble(small(&target, units)).unwrap();
+            pool.register(key).unwrap();
+            pool
+        });
+        a.fence(3, PROVE).unwrap();
+        let before = a.info().size;
+        a.grow(&reopen).unwrap();
+        assert!(a.info().size.get() > before.get() * 3 / 2);
+        assert_eq!(keys(&a), vec![vec![1, 2]; units]);
+        assert!(b.follow().unwrap());
+        assert_eq!(b.info().size, a.info().size);
+        for (pool, with) in [(&a, 4), (&b, 5)] {
+            pool.write(ByteOffset(before.get()), &[with; LEN]).unwrap();
+            pool.write(AT, &[with; LEN]).unwrap();
+            pool.uphold().unwrap();
+        }
+        // All its devices are opened anew, and it is still fenced.
+        let followed = c.follow();
+        assert!(followed.as_ref().is_err_and(PoolError::is_fenced), "{followed:?}");
+        assert_eq!(keys(&a), vec![vec![1, 2]; units]);
+        b.fence(1, PROVE).unwrap();
+        assert!(a.write(AT, &[6; LEN]).is_err_and(|e| e.is_fenced()));
+        b.unregister();
+        assert_eq!(keys(&b), vec![Vec::<u64>::new(); units]);
+    }
 }

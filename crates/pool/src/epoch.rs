@@ -33,9 +33,10 @@ use crate::create::{check_new, wipe};
 use crate::error::PoolError;
 use crate::fence::seize;
 use crate::group::engine::{Lost, Named};
-use crate::members::{Found, id, judge, own_uuid, write_epoch_on};
+use crate::members::{Found, id, judge, own_uuid, try_copies};
 use crate::redundancy::{carriers, rehome};
 use crate::reshape::evacuate::settle;
+use crate::reshape::grow::Larger;
 use crate::shared::Shared;
 use crate::simulation::Pause;
 use crate::topology::Topology;
@@ -206,9 +207,7 @@ impl Inner {
         self.attempted.store(next.label.epoch.0, Ordering::Release);
         // Before anybody can find the pool by its new members.
         self.held.join(&next);
-        self.key.extend(&next).map_err(whole)?;
-        write_epoch_on(&next.devices, &next.label, &carriers(&next.label))
-            .map_err(|(m, e)| (next.uuid(m), e))?;
+        self.write_labels(&topology, &next, joining)?;
         next.settled.store(shared.is_none(), Ordering::Release);
         let before = self.use_epoch(&mut topology, next);
         drop(claims);
@@ -220,6 +219,25 @@ impl Inner {
         self.say_epoch(&before);
         moved.map_err(whole)?;
         Ok(lost)
+    }
+
+    /// The labels of `next`, on all its carriers, by who is registered with each of them.
+    fn write_labels(
+        &self,
+        topology: &Topology,
+        next: &Topology,
+        joining: &Joining<'_>,
+    ) -> Result<(), Refused> {
+        let write = |copy| {
+            try_copies(&next.devices, &next.label, copy, &carriers(&next.label))
+                .map_err(|(m, e)| (next.uuid(m), e))
+        };
+        let kept = self.key.extend(topology, next).and_then(|()| joining.keep(&topology.label));
+        let first = kept.map_err(|e| (None, e)).and_then(|()| write(0));
+        if first.is_err() {
+            joining.forget(&topology.label);
+        }
+        first.and_then(|()| write(1))
     }
 
     /// `next`, with a number above those of changes that were broken off: a member that failed on
@@ -324,7 +342,7 @@ impl Inner {
         let shared = self.shared();
         next.settled.store(shared.is_none(), Ordering::Release);
         self.held.join(&next);
-        self.key.extend(&next)?;
+        self.key.extend(&topology, &next)?;
         let before = self.use_epoch(&mut topology, next);
         let mut lost = Lost::new();
         let moved = rehome(&topology, &mut lost);
@@ -365,6 +383,7 @@ impl Inner {
         while Arc::strong_count(before) > 1 {
             self.pause(PAUSE, Pause::Free);
         }
+        self.key.part(before, &self.aside());
         // Of two epochs the later one is said last.
         let _turn = self.saying.lock();
         let tag = self.aside().tag();
@@ -408,18 +427,34 @@ impl Inner {
     }
 }
 
-/// Devices that join in a change.
+/// Devices that join in a change, and members that have more than they had.
 pub(crate) struct Joining<'a> {
     devices: &'a [Arc<dyn Device>],
     force: bool,
+    grown: &'a [Larger],
 }
 
 impl<'a> Joining<'a> {
-    pub const NONE: Self = Self { devices: &[], force: false };
+    pub const NONE: Self = Self { devices: &[], force: false, grown: &[] };
 
     /// `devices`, whatever is on them if `force` says so.
     pub fn new(devices: &'a [Arc<dyn Device>], force: bool) -> Self {
-        Self { devices, force }
+        Self { devices, force, grown: &[] }
+    }
+
+    /// None, but these have more.
+    pub fn grown(grown: &'a [Larger]) -> Self {
+        Self { grown, ..Self::NONE }
+    }
+
+    /// Writes the label in force at the new ends.
+    fn keep(&self, label: &Label) -> Result<(), PoolError> {
+        self.grown.iter().try_for_each(|l| l.keep(label))
+    }
+
+    /// The change has failed before it can have been seen.
+    fn forget(&self, label: &Label) {
+        self.grown.iter().for_each(|l| l.forget(label));
     }
 
     /// Makes them empty; on this host nobody else takes them while the result is held.

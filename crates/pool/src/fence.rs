@@ -7,8 +7,8 @@
 //!
 //! ```text
 //!  register      every member has the key, and a reservation      before the node's slot says so
-//!  a new epoch   members that are new get both, then those that are not are asked whether the key
-//!                still stands: a fenced node does not come back by a new member
+//!  a new epoch   devices that are new get both, then those of members that stay are asked whether
+//!                the key still stands: a fenced node does not come back by a new device
 //!  fence         preempt and abort on every member of the newest epoch
 //!  unregister    after the slot is free
 //! ```
@@ -23,6 +23,7 @@
 use std::sync::Arc;
 
 use braid_device::{Device, DeviceError, ReservationKind, Reservations};
+use braid_format::label::{Member, MemberState};
 use parking_lot::Mutex;
 
 use crate::error::PoolError;
@@ -118,36 +119,84 @@ fn reserve(
 }
 
 impl OwnKey {
-    /// Registers with members that are new in `next`.
+    /// Registers with devices that are new in `next`, the epoch after `before`; a member that is
+    /// there already may have one.
     ///
     /// # Errors
-    /// This node was fenced, or a new member does not answer.
-    pub fn extend(&self, next: &Topology) -> Result<(), PoolError> {
+    /// This node was fenced, or a device does not answer: no new one is registered.
+    pub fn extend(&self, before: &Topology, next: &Topology) -> Result<(), PoolError> {
         let key = self.0.lock();
         if *key == 0 {
             return Ok(());
         }
-        let (old, new): (Vec<_>, Vec<_>) = used(next)
-            .into_iter()
-            .partition(|d| apart(&**d).is_none_or(|r| r.registered() == *key));
-        for device in &new {
-            let Some(reservations) = apart(&**device) else { continue };
-            reservations.register_anyhow(*key)?;
-            reserve(&**device, reservations, *key)?;
+        let mut new = used(next);
+        new.retain(|d| apart(&**d).is_some_and(|r| r.registered() != *key));
+        let done = join(*key, &new, (before, next));
+        if done.is_err() {
+            give_back(&new, *key);
         }
-        if new.is_empty() {
-            return Ok(());
-        }
-        for (device, reservations) in old.iter().filter_map(|d| Some((d, apart(&**d)?))) {
-            if !reservations.keys()?.contains(&key) {
-                for device in &new {
-                    apart(&**device).map(|r| r.register(*key, 0));
-                }
-                return Err(fenced(&**device).into());
-            }
-        }
-        Ok(())
+        done
     }
+
+    /// Nothing uses the epoch `before` any more: ends registrations of devices in it whose members
+    /// have been opened anew. (A member that has left is still to be wiped.)
+    pub fn part(&self, before: &Topology, now: &Topology) {
+        let key = self.0.lock();
+        let anew = |(m, d): &(&Member, &Arc<dyn Device>)| {
+            let now = now.index_of(m.uuid).and_then(|i| now.devices.get(usize::from(i.0)));
+            now.is_some_and(|now| !Arc::ptr_eq(now, d) && has(now, *key))
+        };
+        let both = before.label.members.iter().zip(&before.devices);
+        let old: Vec<_> = both.filter(anew).map(|(_, d)| d.clone()).collect();
+        give_back(&old, *key);
+    }
+}
+
+/// Whether this process has registered `key` with a device, as far as it knows.
+fn has(device: &Arc<dyn Device>, key: u64) -> bool {
+    key != 0 && apart(&**device).is_some_and(|r| r.registered() == key)
+}
+
+/// Registers `key` with the devices `new`, and sees whether it stands everywhere else.
+fn join(
+    key: u64,
+    new: &[Arc<dyn Device>],
+    (before, next): (&Topology, &Topology),
+) -> Result<(), PoolError> {
+    let Some(first) = new.first() else { return Ok(()) };
+    for device in new {
+        let Some(reservations) = apart(&**device) else { continue };
+        reservations.register_anyhow(key)?;
+        reserve(&**device, reservations, key)?;
+    }
+    let now = |i: usize| {
+        let member = next.index_of(before.label.members.get(i)?.uuid)?;
+        let stays = next.state(member) != MemberState::Failed;
+        next.devices.get(usize::from(member.0)).filter(|d| stays && has(d, key))
+    };
+    let old = carriers(&before.label).into_iter();
+    let old = old.filter_map(|i| Some((i, before.devices.get(i).filter(|d| has(d, key))?)));
+    let old: Vec<_> = old.collect();
+    // A device that was opened anew is registered beside what it was before: two have the key.
+    let stay = old.iter().filter_map(|(i, was)| {
+        let now = now(*i)?;
+        Some((now, if Arc::ptr_eq(now, was) { 1 } else { 2 }))
+    });
+    let mut asked: Vec<_> = stay.collect();
+    if asked.is_empty() {
+        // All are exchanged at once.
+        asked = old.iter().map(|(_, was)| (*was, 1)).collect();
+    }
+    if asked.is_empty() {
+        return Err(PoolError::NotReservable { path: first.info().name.clone() });
+    }
+    for (device, least) in asked {
+        let keys = apart(&**device).map_or(Ok(Vec::new()), Reservations::keys)?;
+        if keys.iter().filter(|k| **k == key).count() < least {
+            return Err(fenced(&**device).into());
+        }
+    }
+    Ok(())
 }
 
 impl Inner {
@@ -369,10 +418,8 @@ impl Pool {
 
 /// Ends registrations of this process's.
 fn give_back(devices: &[Arc<dyn Device>], key: u64) {
-    for device in devices {
-        let Some(reservations) = apart(&**device).filter(|r| r.registered() == key) else {
-            continue;
-        };
+    for device in devices.iter().filter(|d| has(d, key)) {
+        let Some(reservations) = apart(&**device) else { continue };
         match reservations.register(key, 0) {
             Err(e) if !is_fenced(&e) => tracing::warn!("a registration stays: {e}"),
             _ => {}

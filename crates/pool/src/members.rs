@@ -284,21 +284,6 @@ pub fn write_epoch(devices: &[Arc<dyn Device>], label: &Label) -> Result<(), Poo
     Ok(())
 }
 
-/// As [`write_epoch`], on the members in `which` only.
-///
-/// # Errors
-/// The member that failed first, and how.
-pub(crate) fn write_epoch_on(
-    devices: &[Arc<dyn Device>],
-    label: &Label,
-    which: &[usize],
-) -> Result<(), (MemberIndex, PoolError)> {
-    for copy in [0, 1] {
-        try_copies(devices, label, copy, which)?;
-    }
-    Ok(())
-}
-
 /// Writes copy `copy` of `label` on the members in `which`, all at once, and flushes them.
 ///
 /// # Errors
@@ -312,8 +297,11 @@ pub fn write_copies(
     try_copies(devices, label, copy, which).map_err(|(_, error)| error)
 }
 
-/// [`write_copies`]; says which member failed.
-fn try_copies(
+/// [`write_copies`].
+///
+/// # Errors
+/// The member that failed first, and how.
+pub(crate) fn try_copies(
     devices: &[Arc<dyn Device>],
     label: &Label,
     copy: u32,

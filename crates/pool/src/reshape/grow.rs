@@ -1,7 +1,8 @@
 //! Devices that have become larger: what they have more becomes space at the end of the pool.
 //!
 //! The second label of a device stands at its end, which moves. So that each has one whole label of an
-//! epoch that counts at every moment: (1) the label in force is written at the new end too; (2) the new
+//! epoch that counts at every moment: (1) the change is claimed, and this node registered with the
+//! devices as they were opened anew; (2) the label in force is written at the new end too; (3) the new
 //! epoch, which says the new size, is written like any other: copy 0, then copy 1 at the new end. A reader
 //! finds copy 1 by the size that copy 0 says, and where copy 0 is damaged at the device's end.
 
@@ -9,11 +10,12 @@ use std::sync::Arc;
 
 use braid_device::{AlignedBuf, Device};
 use braid_format::label::{Label, Member, MemberState};
-use braid_format::{Bytes, MemberIndex};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::add::{append, limits, shape};
 use super::{AddOptions, Added, ChangeError};
 use crate::create::{Hint, member_of};
+use crate::epoch::Joining;
 use crate::error::PoolError;
 use crate::heal::wipe_behind;
 use crate::map::Map;
@@ -26,7 +28,7 @@ use crate::{Pool, PoolInfo};
 pub type Reopen<'a> = dyn Fn(&str) -> Result<Arc<dyn Device>, PoolError> + 'a;
 
 /// A member that has more than it had: who, as it is now, and its device.
-struct Larger {
+pub(crate) struct Larger {
     index: MemberIndex,
     before: Member,
     now: Member,
@@ -88,26 +90,44 @@ fn plan(
     Ok((Added { members, info, label, unused }, devices))
 }
 
-/// Writes the label in force at the new end of a device.
-fn keep_label(label: &Label, l: &Larger) -> Result<(), PoolError> {
-    let path = || l.device.info().name.clone();
-    let Some(at) = Label::copy1_at(l.now.device_size) else { return Ok(()) };
-    let mut own = label.clone();
-    own.member = l.index;
-    let mut image = AlignedBuf::zeroed(own.encoded_len());
-    own.encode(1, at, &mut image)
-        .map_err(|source| PoolError::Label { path: path(), source: Box::new(source) })?;
-    l.device.write(at, &image)?;
-    Ok(l.device.flush()?)
-}
+impl Larger {
+    /// Writes the label in force at the new end.
+    ///
+    /// # Errors
+    /// [`PoolError::Label`], [`PoolError::Device`].
+    pub fn keep(&self, label: &Label) -> Result<(), PoolError> {
+        let Some(at) = Label::copy1_at(self.now.device_size) else { return Ok(()) };
+        self.write(label, 1, at)
+    }
 
-/// The growth has failed: a label that [`keep_label`] wrote would be old when it is next found.
-fn forget_label(label: &Label, l: &Larger) {
-    let Some(at) = Label::copy1_at(l.now.device_size) else { return };
-    let mut room = AlignedBuf::zeroed(Label::LEN_MAX);
-    let there = l.device.read(at, &mut room).is_ok();
-    if there && Label::decode(&room, at).is_ok_and(|(found, _)| id(&found) == id(label)) {
-        wipe_behind(&*l.device, at);
+    fn write(&self, label: &Label, copy: u32, at: ByteOffset) -> Result<(), PoolError> {
+        let path = || self.device.info().name.clone();
+        let mut own = label.clone();
+        own.member = self.index;
+        let mut image = AlignedBuf::zeroed(own.encoded_len());
+        own.encode(copy, at, &mut image)
+            .map_err(|source| PoolError::Label { path: path(), source: Box::new(source) })?;
+        self.device.write(at, &image)?;
+        Ok(self.device.flush()?)
+    }
+
+    /// The growth has failed: what [`Larger::keep`] wrote would be old when it is next found. It goes
+    /// once the other copy is whole, and says again where the old end is.
+    pub fn forget(&self, label: &Label) {
+        let Some(at) = Label::copy1_at(self.now.device_size) else { return };
+        let mut room = AlignedBuf::zeroed(Label::LEN_MAX);
+        let there = self.device.read(at, &mut room).is_ok();
+        if !there || !Label::decode(&room, at).is_ok_and(|(found, _)| id(&found) == id(label)) {
+            return;
+        }
+        let [first, _] = Found::read(self.device.clone()).copies;
+        if !first.is_ok_and(|l| id(&l) == id(label))
+            && let Err(error) = self.write(label, 0, Label::COPY0_AT)
+        {
+            tracing::warn!(%error, "the label of a growth that failed stays");
+            return;
+        }
+        wipe_behind(&*self.device, at);
     }
 }
 
@@ -141,17 +161,8 @@ impl Pool {
         }
         let larger = larger(&topology, reopen)?;
         let (added, devices) = plan(&topology, &larger)?;
-        let label = topology.label.clone();
-        let done = larger
-            .iter()
-            .try_for_each(|l| keep_label(&label, l))
-            .and_then(|()| self.0.change(topology, added.label.clone(), devices));
-        if let Err(error) = done {
-            for l in &larger {
-                forget_label(&label, l);
-            }
-            return Err(error);
-        }
+        let joining = Joining::grown(&larger);
+        self.0.change_with(topology, added.label.clone(), devices, &joining)?;
         Ok(added)
     }
 }

@@ -5,7 +5,7 @@
 
 mod add;
 pub(crate) mod evacuate;
-mod grow;
+pub(crate) mod grow;
 mod remove;
 #[cfg(test)]
 pub(crate) mod tests;

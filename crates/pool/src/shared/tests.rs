@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use braid_device::{
     ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, FaultPlan, FaultyDevice,
-    FileDevice, MemoryDevice, OpenOptions,
+    FileDevice, MemoryDevice, OpenOptions, pass_on,
 };
 use braid_format::label::MemberState;
 use braid_format::redundancy::RawClaim;
@@ -965,4 +965,83 @@ fn labels_are_not_healed_under_a_change() {
     })
     .unwrap();
     assert_eq!([0, 1, 2, 3].map(first), [1; 4], "healed");
+}
+
+/// A device that lets something happen before its first compare-and-write, and whose first label is
+/// torn when that is said.
+struct Torn {
+    inner: Arc<dyn Device>,
+    before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    tear: AtomicBool,
+    /// Whether a label was left when it was.
+    left: Mutex<Option<bool>>,
+}
+
+impl std::fmt::Debug for Torn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Torn").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl Device for Torn {
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        if at != braid_format::label::Label::COPY0_AT || !self.tear.swap(false, Ordering::Relaxed) {
+            return self.inner.write(at, buf);
+        }
+        self.inner.write(at, &vec![0xa5; buf.len()])?;
+        let found = crate::members::Found::read(self.inner.clone());
+        *self.left.lock() = Some(found.newest().is_some());
+        let device = self.info().name.as_str().into();
+        Err(DeviceError::Injected { device, operation: "write", at })
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        let before = self.before.lock().take();
+        if let Some(before) = before {
+            before();
+        }
+        self.inner.compare_and_write(at, expected, new)
+    }
+    pass_on!(inner: info read flush discard write_zeroes lock_byte byte_locked);
+}
+
+/// A label of its own stands at the new end of a device that grows when the other is written over,
+/// whatever another node has healed before.
+#[test]
+fn labels_are_not_healed_between_a_growth_and_its_claim() {
+    let disk = |i| {
+        let inner = MemoryDevice::new(&format!("m{i}"), Bytes(48 << 20), Bytes(512)) as _;
+        let (before, tear, left) = Default::default();
+        Arc::new(Torn { inner, before, tear, left })
+    };
+    let large: Vec<Arc<Torn>> = (0..2).map(disk).collect();
+    let reopen = |name: &str| {
+        let found = large.iter().find(|d| d.info().name == name).unwrap();
+        Ok(found.clone() as Arc<dyn Device>)
+    };
+    let made = AtomicBool::new(false);
+    let of = || -> Vec<Arc<dyn Device>> {
+        let was_made = made.swap(true, Ordering::Relaxed);
+        let as_it_was = |d: &Arc<Torn>| -> Arc<dyn Device> {
+            let info = DeviceInfo { size: Bytes(24 << 20), ..d.info().clone() };
+            if was_made { d.clone() } else { Arc::new(Small(d.clone(), info)) }
+        };
+        large.iter().map(as_it_was).collect()
+    };
+    let nodes = nodes_on(2, Redundancy::None, &of);
+    let (a, b) = (&nodes[0], nodes[1].clone());
+    *large[0].before.lock() = Some(Box::new(move || b.pool.heal_labels().unwrap()));
+    large[0].tear.store(true, Ordering::Relaxed);
+    assert!(matches!(a.pool.grow(&reopen), Err(PoolError::Device { .. })));
+    assert!(large[0].before.lock().is_none(), "nobody healed");
+    assert_eq!(*large[0].left.lock(), Some(true), "the member had no label");
+    // The growth has failed, and the pool is what it was.
+    let again = Pool::assemble(of()).unwrap();
+    assert_eq!(again.epoch_tag().epoch, 1);
+    while_all_follow(&nodes, || a.pool.grow(&reopen).unwrap());
+    assert_eq!(nodes[1].pool.info().size, a.pool.info().size);
 }

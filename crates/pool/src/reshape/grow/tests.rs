@@ -153,7 +153,7 @@ fn a_growth_that_failed_leaves_no_label_behind() {
     content.check(&pool);
     // So it is where the node died in between.
     let larger = larger(&pool.0.topology.read(), &among(&devices)).unwrap();
-    larger.iter().for_each(|l| keep_label(&pool.label(), l).unwrap());
+    larger.iter().for_each(|l| l.keep(&pool.label()).unwrap());
     assert!(devices.iter().all(behind));
     Pool::assemble(devices.clone()).unwrap().heal_labels().unwrap();
     assert!(!devices.iter().any(behind));
