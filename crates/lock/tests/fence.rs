@@ -257,3 +257,21 @@ fn a_pool_grows_whose_members_are_reserved() {
         assert_eq!(keys(&b), vec![Vec::<u64>::new(); units]);
     }
 }
+
+/// What a change that failed has registered is not in the way of the next.
+#[test]
+fn a_device_that_could_not_be_added_is_added_the_next_time() {
+    let target = target(2);
+    let mut devices = open(&target, 2);
+    let new = devices.pop().unwrap();
+    let pool = Pool::create(devices, &CreateOptions::new("added")).unwrap();
+    pool.register(1).unwrap();
+    let add = || pool.add(std::slice::from_ref(&new), &AddOptions::default());
+    // It is wiped at both ends, and then written.
+    target.faults().add("write fail lun=1 every=3 times=1").unwrap();
+    let refused = add();
+    assert!(matches!(refused, Err(PoolError::Device { .. })), "{:?}", refused.err());
+    assert!(new.reservations().unwrap().keys().unwrap().is_empty());
+    add().unwrap();
+    assert_eq!(keys(&pool), [[1], [1]]);
+}

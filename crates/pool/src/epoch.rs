@@ -207,7 +207,10 @@ impl Inner {
         self.attempted.store(next.label.epoch.0, Ordering::Release);
         // Before anybody can find the pool by its new members.
         self.held.join(&next);
-        self.write_labels(&topology, &next, joining)?;
+        if let Err(refused) = self.write_labels(&topology, &next, joining) {
+            self.let_go(&topology, &next);
+            return Err(refused);
+        }
         next.settled.store(shared.is_none(), Ordering::Release);
         let before = self.use_epoch(&mut topology, next);
         drop(claims);
@@ -238,6 +241,12 @@ impl Inner {
             joining.forget(&topology.label);
         }
         first.and_then(|()| write(1))
+    }
+
+    /// The change to `next` has come to nothing: what was taken on its new devices is theirs again.
+    fn let_go(&self, topology: &Topology, next: &Topology) {
+        self.held.part(topology);
+        self.key.retract(topology, next);
     }
 
     /// `next`, with a number above those of changes that were broken off: a member that failed on
@@ -342,7 +351,10 @@ impl Inner {
         let shared = self.shared();
         next.settled.store(shared.is_none(), Ordering::Release);
         self.held.join(&next);
-        self.key.extend(&topology, &next)?;
+        if let Err(refused) = self.key.extend(&topology, &next) {
+            self.let_go(&topology, &next);
+            return Err(refused);
+        }
         let before = self.use_epoch(&mut topology, next);
         let mut lost = Lost::new();
         let moved = rehome(&topology, &mut lost);

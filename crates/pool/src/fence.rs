@@ -138,6 +138,13 @@ impl OwnKey {
         done
     }
 
+    /// A change to `next` has come to nothing: ends what [`OwnKey::extend`] has registered for it.
+    pub fn retract(&self, before: &Topology, next: &Topology) {
+        let stays = |d: &Arc<dyn Device>| before.devices.iter().any(|b| Arc::ptr_eq(b, d));
+        let new: Vec<_> = next.devices.iter().filter(|d| !stays(d)).cloned().collect();
+        give_back(&new, *self.0.lock());
+    }
+
     /// Nothing uses the epoch `before` any more: ends registrations of devices in it whose members
     /// have been opened anew. (A member that has left is still to be wiped.)
     pub fn part(&self, before: &Topology, now: &Topology) {

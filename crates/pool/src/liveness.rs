@@ -42,7 +42,7 @@ fn bearers(topology: &Topology, redundant: bool) -> Vec<MemberIndex> {
 }
 
 impl HeldBytes {
-    /// Lets go of those that stand on devices which are no members any more.
+    /// Lets go of those that stand on devices which are no members, any more or after all.
     pub fn part(&self, topology: &Topology) {
         let member = |uuid: &Uuid| topology.label.members.iter().any(|m| m.uuid == *uuid);
         for guards in self.0.lock().values_mut() {

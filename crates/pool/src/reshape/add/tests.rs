@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use braid_device::{FaultPlan, FaultyDevice, MemoryDevice};
+use braid_device::{FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
 use braid_format::{ByteOffset, Epoch};
 
 use super::*;
@@ -207,4 +207,24 @@ fn power_may_be_cut_at_any_write_of_an_addition() {
         }
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [3, 6]);
     }
+}
+
+/// A change that has failed lets go of what it had taken on the devices that were to join.
+#[test]
+fn who_lives_is_seen_on_a_device_that_joined_at_the_second_attempt() {
+    let pool = made(disks("old", &[24, 24]), Redundancy::Mirror(2));
+    let _alive = pool.lock_byte(1).unwrap().unwrap();
+    let new: Vec<_> = disks("new", &[24, 24])
+        .into_iter()
+        .map(|d| FaultyDevice::new(d, FaultPlan::default()))
+        .collect();
+    let devices: Vec<Arc<dyn Device>> = new.iter().map(|d| d.clone() as _).collect();
+    let add = || pool.add(&devices, &AddOptions::default());
+    let shown = || devices.iter().map(|d| d.byte_locked(1).unwrap()).collect::<Vec<_>>();
+    // It is wiped at both ends, and then labelled.
+    new[0].arm(On::Write, 2, FaultKind::Fails);
+    assert!(matches!(add(), Err(PoolError::Device { .. })));
+    assert_eq!(shown(), [false, false]);
+    add().unwrap();
+    assert_eq!(shown(), [true, true]);
 }
