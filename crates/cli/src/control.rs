@@ -14,8 +14,8 @@ use anyhow::{Context, Result, bail};
 use braid_format::label::MemberState;
 use braid_format::{MemberIndex, NodeId};
 use braid_fs::{Fill, Fs, Rebalanced};
-use braid_pool::Destination;
 use braid_pool::device::{Device, OpenOptions};
+use braid_pool::{Destination, Whom};
 use serde::{Deserialize, Serialize};
 
 use crate::runtime::{self, Mount};
@@ -305,7 +305,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
             fs.replace_member(whom(fs, &member)?, open(&device)?, force)?;
         }
         Order::Spare { device, force } => drop(fs.add_spare(open(&device)?, force)?),
-        Order::Evacuate { member, to, force } => evacuate(fs, whom(fs, &member)?, to, force)?,
+        Order::Evacuate { member, to, force } => evacuate(fs, &member, to, force)?,
         Order::Add { devices, shape, force, dry_run } => {
             said = Some(add(fs, &devices, &shape, force, dry_run)?);
         }
@@ -330,15 +330,16 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
 }
 
 /// The member that was named, if it is in that place still.
-fn whom(fs: &Fs, named: &Named) -> Result<MemberIndex> {
+fn whom(fs: &Fs, named: &Named) -> Result<Whom> {
     let label = fs.pool().label();
     let there = label.members.get(usize::from(named.place));
-    if there.is_none_or(|m| m.uuid.to_string() != named.uuid) {
+    let Some(there) = there.filter(|m| m.uuid.to_string() == named.uuid) else {
         bail!(
             "member {named} is another device now than when it was named: look at the members (`braid status`) and name it again; nothing was changed"
         );
-    }
-    Ok(MemberIndex(named.place))
+    };
+    // Another node may change places before it is done.
+    Ok(there.uuid.into())
 }
 
 /// Adds devices; the pool as it then is, or would be, as a drawing.
@@ -396,13 +397,14 @@ fn grow(fs: &Fs, dry_run: bool) -> Result<String> {
     Ok(topology::text(&added.label, &paths))
 }
 
-fn evacuate(fs: &Fs, member: MemberIndex, to: Option<Target>, force: bool) -> Result<()> {
+fn evacuate(fs: &Fs, named: &Named, to: Option<Target>, force: bool) -> Result<()> {
+    let member = whom(fs, named)?;
     let to = match to {
         Some(Target::Device(path)) => Destination::Device { device: open(&path)?, force },
         Some(Target::Member(to)) => Destination::Member(whom(fs, &to)?),
         None => {
-            let spares = fs.pool().member_states().into_iter();
-            let spares = spares.filter(|s| s.1 == MemberState::Spare).map(|s| s.0);
+            let members = fs.pool().label().members.into_iter();
+            let spares = members.filter(|m| m.state == MemberState::Spare).map(|m| m.uuid.into());
             let mut why = String::new();
             for spare in spares {
                 match fs.evacuate_member(member, Destination::Member(spare)) {
@@ -410,7 +412,7 @@ fn evacuate(fs: &Fs, member: MemberIndex, to: Option<Target>, force: bool) -> Re
                     Err(e) => why = format!(" ({e})"),
                 }
             }
-            bail!("the pool has no spare to move member {member} to{why}: name a device with --to");
+            bail!("the pool has no spare to move member {named} to{why}: name a device with --to");
         }
     };
     fs.evacuate_member(member, to)?;

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 use braid_format::{InodeNo, MemberIndex};
 use braid_lock::{Local, Mode};
-use braid_pool::Pool;
 use braid_pool::device::{AlignedBuf, Device};
+use braid_pool::{Pool, Whom};
 
 use crate::attr::{Attr, Cred, DirEntry, Fh, KernelCache, SetAttr, StatFs, WriteFlags};
 use crate::core::Core;
@@ -73,7 +73,7 @@ impl Fs {
         self.mounted.upkeep.scrub(run);
     }
     /// Takes a member out of the pool.
-    pub fn fail_member(&self, member: MemberIndex) -> Result<()> {
+    pub fn fail_member(&self, member: impl Into<Whom>) -> Result<()> {
         self.core().check_alive()?;
         self.pool().fail_member(member)?;
         self.mounted.upkeep.wake();
@@ -82,7 +82,7 @@ impl Fs {
     /// Puts a device in the place of a member and begins to fill it.
     pub fn replace_member(
         &self,
-        member: MemberIndex,
+        member: impl Into<Whom>,
         device: Arc<dyn Device>,
         force: bool,
     ) -> Result<()> {

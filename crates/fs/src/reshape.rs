@@ -10,10 +10,9 @@ pub(crate) mod rebalance;
 
 use std::sync::Arc;
 
-use braid_format::MemberIndex;
 use braid_pool::device::Device;
 use braid_pool::reshape::Reopen;
-use braid_pool::{AddOptions, Added, Destination, Moving, Removed};
+use braid_pool::{AddOptions, Added, Destination, Moving, Removed, Whom};
 
 pub(crate) use self::grow::catch_up;
 pub use self::rebalance::{Fill, Rebalanced};
@@ -34,7 +33,7 @@ impl Fs {
     }
 
     /// Begins to move all that stands on a member to another device; the upkeep thread does it.
-    pub fn evacuate_member(&self, member: MemberIndex, to: Destination) -> Result<Moving> {
+    pub fn evacuate_member(&self, member: impl Into<Whom>, to: Destination) -> Result<Moving> {
         self.may_reshape()?;
         let moving = self.pool().begin_evacuation(member, to)?;
         self.mounted.upkeep.begin();
@@ -42,13 +41,13 @@ impl Fs {
     }
 
     /// Ends the move of a member.
-    pub fn cancel_evacuation(&self, member: MemberIndex) -> Result<()> {
+    pub fn cancel_evacuation(&self, member: impl Into<Whom>) -> Result<()> {
         self.may_reshape()?;
         Ok(self.pool().cancel_evacuation(member)?)
     }
 
     /// Takes a member on which nothing stands out of the pool.
-    pub fn remove_member(&self, member: MemberIndex) -> Result<Removed> {
+    pub fn remove_member(&self, member: impl Into<Whom>) -> Result<Removed> {
         self.may_reshape()?;
         Ok(self.pool().remove_member(member)?)
     }

@@ -44,6 +44,7 @@ pub mod simulation;
 mod slow;
 mod topology;
 mod upkeep;
+mod whom;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,6 +73,7 @@ pub use scrub::{NoOracle, Oracle, Scrubbed};
 pub use shared::{EpochTag, HeldRegions, Hold, Others, RegionLocks};
 pub use slow::Noticed;
 pub use upkeep::Progress;
+pub use whom::Whom;
 
 use fence::OwnKey;
 use gate::Gate;

@@ -24,6 +24,7 @@ use crate::error::PoolError;
 use crate::group::repair::{Span, fill};
 use crate::redundancy::next_epoch;
 use crate::topology::Topology;
+use crate::whom::{Meant, Whom};
 
 /// Bytes of a column filled at a time, about.
 const CHUNK: u64 = 1 << 20;
@@ -78,16 +79,14 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::TooManyLost`] when the pool cannot spare it.
-    pub fn fail_member(&self, member: MemberIndex) -> Result<(), PoolError> {
+    pub fn fail_member(&self, member: impl Into<Whom>) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        self.take_out(member)
+        self.take_out(&self.0.meant(member.into())?)
     }
 
-    fn take_out(&self, member: MemberIndex) -> Result<(), PoolError> {
+    fn take_out(&self, meant: &Meant) -> Result<(), PoolError> {
         let topology = self.0.topology.read();
-        if topology.uuid(member).is_none() {
-            return Err(PoolError::NoSuchMember { member });
-        }
+        let member = topology.place_of(meant)?;
         if topology.state(member) == MemberState::Failed {
             return Ok(());
         }
@@ -184,38 +183,40 @@ impl Pool {
     /// What [`Pool::create`] says of devices; [`PoolError::TooSmall`]; [`PoolError::TooManyLost`].
     pub fn replace(
         &self,
-        member: MemberIndex,
+        member: impl Into<Whom>,
         device: Arc<dyn Device>,
         force: bool,
     ) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
+        let meant = self.0.meant(member.into())?;
         // What others did to it is known before it is looked at.
         self.0.follow()?;
-        let uuid = {
+        {
             let topology = self.0.topology.read();
+            let member = topology.place_of(&meant)?;
             let old = topology.label.members.get(usize::from(member.0));
             let old = old.ok_or(PoolError::NoSuchMember { member })?;
             fits(&device, old)?;
             topology.sparable(member)?;
             let lock_sector = topology.label.lock_sector.min(self.0.sector);
             check_new(&device, topology.table(), lock_sector, force)?;
-            old.uuid
-        };
-        self.take_out(member)?;
-        self.0.changing(move || self.try_replace(uuid, &device, force))
+        }
+        self.take_out(&meant)?;
+        self.0.changing(move || self.try_replace(&meant, &device, force))
     }
 
     fn try_replace(
         &self,
-        uuid: Uuid,
+        meant: &Meant,
         device: &Arc<dyn Device>,
         force: bool,
     ) -> Result<(), PoolError> {
         let topology = self.0.topology.write();
-        // Another may have put a spare there, or removed it.
-        let member = topology.index_of(uuid).filter(|m| topology.state(*m) == MemberState::Failed);
-        let gone = PoolError::NoSuchMember { member: MemberIndex(u16::MAX) };
-        let member = member.ok_or(gone)?;
+        let member = topology.place_of(meant)?;
+        // Another may have put it in use again.
+        if topology.state(member) != MemberState::Failed {
+            return Err(meant.overtaken());
+        }
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
         let Some(place) = next.members.get_mut(usize::from(member.0)) else {

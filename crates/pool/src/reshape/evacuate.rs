@@ -30,6 +30,7 @@ use crate::members::write_copies;
 use crate::redundancy::next_epoch;
 use crate::topology::Topology;
 use crate::upkeep::{Progress, fits};
+use crate::whom::{Meant, Whom};
 use crate::{Inner, Pool};
 
 /// Bytes copied at a time.
@@ -51,7 +52,13 @@ pub enum Destination {
         force: bool,
     },
     /// A spare, or another member on which nothing stands.
-    Member(MemberIndex),
+    Member(Whom),
+}
+
+/// A [`Destination`], whatever other nodes do meanwhile.
+enum Goal {
+    Device { device: Arc<dyn Device>, force: bool },
+    Member(Meant),
 }
 
 /// A member whose contents are being moved, and where.
@@ -182,15 +189,21 @@ impl Pool {
     /// [`ChangeError`]; what [`Pool::create`] says of devices; [`PoolError::TooSmall`].
     pub fn begin_evacuation(
         &self,
-        member: MemberIndex,
+        member: impl Into<Whom>,
         to: Destination,
     ) -> Result<Moving, PoolError> {
         let _pass = self.1.pass()?;
-        self.0.changing(move || self.try_begin(member, &to))
+        let meant = self.0.meant(member.into())?;
+        let to = match to {
+            Destination::Device { device, force } => Goal::Device { device, force },
+            Destination::Member(whom) => Goal::Member(self.0.meant(whom)?),
+        };
+        self.0.changing(move || self.try_begin(&meant, &to))
     }
 
-    fn try_begin(&self, member: MemberIndex, to: &Destination) -> Result<Moving, PoolError> {
+    fn try_begin(&self, meant: &Meant, to: &Goal) -> Result<Moving, PoolError> {
         let topology = self.0.topology.write();
+        let member = topology.place_of(meant)?;
         if topology.provisional {
             return Err(PoolError::Provisional { name: topology.label.name.clone() });
         }
@@ -201,7 +214,7 @@ impl Pool {
         let mut next = next_epoch(&topology.label);
         let mut devices = topology.devices.clone();
         let heir = match to {
-            Destination::Device { device, force } => {
+            Goal::Device { device, force } => {
                 let heir = fits(device, &old)?;
                 let lock_sector = topology.label.lock_sector.min(self.0.sector);
                 check_new(device, topology.table(), lock_sector, *force)?;
@@ -213,7 +226,7 @@ impl Pool {
                 devices.push(device.clone());
                 count - 1
             }
-            Destination::Member(to) => free_member(&topology, &mut next, member, *to)?,
+            Goal::Member(to) => free_member(&topology, &mut next, member, topology.place_of(to)?)?,
         };
         let epoch = next.epoch;
         let successor = MemberIndex(u16::try_from(heir).unwrap_or(u16::MAX));
@@ -225,10 +238,8 @@ impl Pool {
             m.successor = Some(successor);
         }
         let joining = match to {
-            Destination::Device { device, force } => {
-                Joining::new(std::slice::from_ref(device), *force)
-            }
-            Destination::Member(_) => Joining::new(&[], false),
+            Goal::Device { device, force } => Joining::new(std::slice::from_ref(device), *force),
+            Goal::Member(_) => Joining::NONE,
         };
         self.0.change_with(topology, next, devices, &joining)?;
         Ok(Moving { leaving: member, successor })
@@ -243,10 +254,12 @@ impl Pool {
     ///
     /// # Errors
     /// [`ChangeError::NotMoving`]; [`PoolError::Device`].
-    pub fn cancel_evacuation(&self, member: MemberIndex) -> Result<(), PoolError> {
+    pub fn cancel_evacuation(&self, member: impl Into<Whom>) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
+        let meant = self.0.meant(member.into())?;
         self.0.changing(|| {
             let topology = self.0.topology.write();
+            let member = topology.place_of(&meant)?;
             if moving(&topology.label).is_none_or(|m| m.leaving != member) {
                 return Err(ChangeError::NotMoving { member: topology.name(member) }.into());
             }

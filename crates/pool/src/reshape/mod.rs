@@ -119,6 +119,14 @@ pub enum ChangeError {
         /// Who should be there.
         member: String,
     },
+    /// Another node was first.
+    #[error(
+        "{member} is not what it was when it was named: another node has changed the pool; look at the members (`braid status`) and name it again"
+    )]
+    Overtaken {
+        /// The member.
+        member: String,
+    },
     /// Requests that went past the mapping are in flight.
     #[error("a window of requests is open on the pool: try again when it is empty")]
     Busy,

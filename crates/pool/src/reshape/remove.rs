@@ -9,6 +9,7 @@ use super::evacuate::{moving, word};
 use crate::Pool;
 use crate::error::PoolError;
 use crate::redundancy::next_epoch;
+use crate::whom::{Meant, Whom};
 
 /// How a member was removed.
 #[derive(Debug, Clone)]
@@ -43,13 +44,15 @@ impl Pool {
     /// # Errors
     /// [`ChangeError::HoldsData`], [`ChangeError::Moving`]; [`PoolError::Device`] of a member that
     /// stays.
-    pub fn remove_member(&self, member: MemberIndex) -> Result<Removed, PoolError> {
+    pub fn remove_member(&self, member: impl Into<Whom>) -> Result<Removed, PoolError> {
         let _pass = self.1.pass()?;
-        self.0.changing(|| self.try_remove(member))
+        let meant = self.0.meant(member.into())?;
+        self.0.changing(|| self.try_remove(&meant))
     }
 
-    fn try_remove(&self, member: MemberIndex) -> Result<Removed, PoolError> {
+    fn try_remove(&self, meant: &Meant) -> Result<Removed, PoolError> {
         let topology = self.0.topology.write();
+        let member = topology.place_of(meant)?;
         let place = usize::from(member.0);
         let old = topology.label.members.get(place).cloned();
         let old = old.ok_or(PoolError::NoSuchMember { member })?;

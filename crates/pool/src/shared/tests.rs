@@ -19,6 +19,8 @@ use crate::CreateOptions;
 use crate::layout::Redundancy;
 use crate::reshape::tests::fresh;
 
+mod meant;
+
 /// What the nodes know of each other, and their region locks.
 #[derive(Default)]
 struct World {

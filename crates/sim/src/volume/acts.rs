@@ -486,7 +486,7 @@ impl Node {
             Some(s.0)
         });
         let to = match healthy {
-            Some(spare) if self.below(2) == 0 => Destination::Member(spare),
+            Some(spare) if self.below(2) == 0 => Destination::Member(spare.into()),
             _ => match self.new_disk() {
                 Some((_, device)) => Destination::Device { device, force: false },
                 None => return,

@@ -158,12 +158,12 @@ fn a_move_that_is_broken_off_begins_again_and_one_that_is_cancelled_leaves_a_spa
     content.write(&again, 5);
     content.check(&again);
     // The spare may be told by its place.
-    again.begin_evacuation(MemberIndex(0), Destination::Member(MemberIndex(4))).unwrap();
+    again.begin_evacuation(MemberIndex(0), Destination::Member(MemberIndex(4).into())).unwrap();
     assert!(again.evacuate(GO).unwrap());
     content.check(&again);
     assert_eq!(states(&again), [Active, Active, Active, Active, MemberState::Leaving]);
     // And the one that has left, too.
-    again.begin_evacuation(MemberIndex(1), Destination::Member(MemberIndex(4))).unwrap();
+    again.begin_evacuation(MemberIndex(1), Destination::Member(MemberIndex(4).into())).unwrap();
     assert!(again.evacuate(GO).unwrap());
     content.check(&again);
 }
@@ -181,9 +181,9 @@ fn what_cannot_be_moved_is_said() {
     assert!(matches!(say(0, device("x", 4)), PoolError::TooSmall { .. }));
     let same = Destination::Device { device: pool.devices()[0].clone(), force: true };
     assert!(matches!(say(0, same), PoolError::GivenTwice { .. }));
-    let itself = say(0, Destination::Member(MemberIndex(0)));
+    let itself = say(0, Destination::Member(MemberIndex(0).into()));
     assert!(matches!(itself, PoolError::Change(ChangeError::ToItself { .. })), "{itself}");
-    let used = say(0, Destination::Member(MemberIndex(2)));
+    let used = say(0, Destination::Member(MemberIndex(2).into()));
     assert!(matches!(used, PoolError::Change(ChangeError::NotFree { .. })), "{used}");
     let foreign = MemoryDevice::new("foreign", all[0].info().size, Bytes(512));
     Pool::create(vec![foreign.clone()], &CreateOptions::new("other")).unwrap();
