@@ -311,6 +311,7 @@ impl Pool {
             let epoch = next.epoch;
             let Some(moving) = moving(&next) else { return Ok(()) };
             let heir = topology.uuid(moving.successor);
+            let twin = topology.twin().map(|(_, twin)| twin.clone());
             if let Some(m) = next.members.get_mut(usize::from(moving.leaving.0)) {
                 m.state_epoch = epoch;
             }
@@ -321,13 +322,9 @@ impl Pool {
                 Err((_, PoolError::EpochMoved { by, .. })) => self.0.give_way(by)?,
                 // Then nothing is moved any more.
                 Err((Some(failed), PoolError::Device { .. })) if Some(failed) == heir => {
-                    self.0.changing(|| {
-                        let topology = self.0.topology.write();
-                        match topology.index_of(failed) {
-                            Some(m) => self.0.end_move(topology, Some(m)),
-                            None => Ok(()),
-                        }
-                    })?;
+                    if let Some(twin) = &twin {
+                        self.0.give_up_successor(twin)?;
+                    }
                 }
                 Err((Some(failed), PoolError::Device { source })) => {
                     self.0.lose(&vec![(failed, *source)])?;
