@@ -274,7 +274,6 @@ impl Inner {
     /// written; the pool then goes on as it was.
     pub fn lose(&self, lost: &Named) -> Result<(), PoolError> {
         let mut lost = lost.clone();
-        let mut tries = 0;
         // It is this node that does not see all of a device.
         if let Some((_, short)) = lost.iter().find(|(_, e)| is_short(e)) {
             return Err(short.clone().into());
@@ -282,19 +281,14 @@ impl Inner {
         loop {
             let topology = self.enter_alone()?;
             // Until the epoch that all use is one without them: it may be another node's.
-            let Some(mut next) = without(&topology, &lost)? else { return Ok(()) };
-            let epoch = next.epoch;
-            next.epoch.0 += tries;
-            for m in next.members.iter_mut().filter(|m| m.state_epoch == epoch) {
-                m.state_epoch = next.epoch;
-            }
-            let (name, epoch) = (next.name.clone(), next.epoch.0);
+            let Some(next) = without(&topology, &lost)? else { return Ok(()) };
+            let name = next.name.clone();
             let devices = topology.devices.clone();
             match self.install(topology, (next, devices), &Joining::NONE) {
                 Ok(more) => {
                     tracing::error!(
                         pool = name,
-                        epoch,
+                        epoch = self.topology.read().label.epoch.0,
                         "the pool goes on without the failed member; replace it soon"
                     );
                     lost.extend(more);
@@ -305,8 +299,6 @@ impl Inner {
                     if !is_short(&source) && !lost.iter().any(|(m, _)| *m == member) =>
                 {
                     lost.push((member, *source));
-                    // What may stand of this try on one member is never taken for a later one.
-                    tries += 1;
                 }
                 Err((_, PoolError::EpochMoved { by, .. })) => self.give_way(by)?,
                 Err((_, error)) => return Err(error),

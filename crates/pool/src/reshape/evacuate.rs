@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_device::Device;
 use braid_format::label::{Label, Member, MemberState};
-use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
 use parking_lot::{Mutex, RwLockWriteGuard};
 
 use super::ChangeError;
@@ -487,14 +487,7 @@ impl Pool {
             self.0.end_move(topology, Some(moving.successor))?;
             return Err(error);
         }
-        let (mut next, devices) = exchanged(&topology, moving, MemberState::Failed);
-        // Above what may stand on it of the first attempt.
-        next.epoch = Epoch(next.epoch.0 + 1);
-        for m in [moving.leaving, moving.successor] {
-            if let Some(m) = next.members.get_mut(usize::from(m.0)) {
-                m.state_epoch = next.epoch;
-            }
-        }
+        let (next, devices) = exchanged(&topology, moving, MemberState::Failed);
         self.0.change(topology, next, devices)
     }
 }
