@@ -60,6 +60,9 @@ pub struct FenceHow {
 }
 
 /// The key that this node has registered; 0: none.
+///
+/// Who needs a topology too takes that first: epochs are exchanged with the topology held, and the
+/// key is registered with their devices then.
 #[derive(Debug, Default)]
 pub(crate) struct OwnKey(Mutex<u64>);
 
@@ -237,8 +240,9 @@ impl Pool {
     /// [`PoolError::NotReservable`] if a member cannot; [`PoolError::Reserved`] if one is reserved
     /// in another way; [`PoolError::Device`]. Nothing is registered then.
     pub fn register(&self, key: u64) -> Result<(), PoolError> {
+        let topology = self.0.topology.read();
         let mut own = self.0.key.0.lock();
-        let devices = self.0.used();
+        let devices = used(&topology);
         let all = devices.iter().try_for_each(|device| {
             let path = || device.info().name.clone();
             let reservations =
