@@ -18,7 +18,8 @@ use crate::layout::build::BuildOptions;
 use crate::layout::{Layout, Redundancy, Weights, build, usual};
 use crate::map::Map;
 use crate::members::{Found, own_uuid, write_epoch};
-use crate::{Pool, PoolInfo};
+use crate::topology::Topology;
+use crate::{Inner, Pool, PoolInfo};
 
 /// Slots of nodes whose liveness bytes are looked at before a pool is overwritten.
 const NODE_SLOTS_MAX: u64 = 1024;
@@ -174,8 +175,11 @@ fn examine_claimed(
     options: &CreateOptions,
 ) -> Result<(Label, Vec<Arc<dyn Device>>), PoolError> {
     let mut dirty = Vec::new();
+    let compares = options.lock_sector.unwrap_or(largest_sector(devices));
     for device in devices {
-        if check_device(device, options)? {
+        let sector = device.info().sector;
+        let sector_max = options.lock_sector.unwrap_or(Bytes(4096).max(sector));
+        if check_device(device, options, Needs { sector_max, compares })? {
             dirty.push(device.clone());
         }
     }
@@ -229,23 +233,32 @@ pub(crate) fn same_device(a: &Arc<dyn Device>, b: &Arc<dyn Device>) -> bool {
     a.info().is_block == b.info().is_block && identity(a).is_some_and(|x| Some(x) == identity(b))
 }
 
+/// What a pool needs of a member.
+#[derive(Debug, Clone, Copy)]
+struct Needs {
+    /// Its sectors are no larger.
+    sector_max: Bytes,
+    /// It compares and writes so many bytes at once.
+    compares: Bytes,
+}
+
 /// Whether the device may become a member; says whether something on it must be wiped first.
-fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<bool, PoolError> {
+fn check_device(
+    device: &Arc<dyn Device>,
+    options: &CreateOptions,
+    needs: Needs,
+) -> Result<bool, PoolError> {
     let info = device.info();
     let path = || info.name.clone();
     if info.read_only {
         return Err(PoolError::ReadOnly { path: path() });
     }
-    let lock_sector = options.lock_sector.unwrap_or(Bytes(4096).max(info.sector));
+    let lock_sector = needs.sector_max;
     if !matches!(lock_sector.0, 512 | 4096) || lock_sector < info.sector {
         return Err(PoolError::BadLockSector { path: path(), sector: info.sector, lock_sector });
     }
-    let len = options.lock_sector.unwrap_or(info.sector);
     if let Some(unit) = device.initiator() {
-        let (device, most) = (info.name.as_str().into(), unit.compare_max());
-        if most < len {
-            return Err(DeviceError::NoCompareAndWrite { device, most, len }.into());
-        }
+        compares_enough(&info.name, unit.compare_max(), needs.compares)?;
         if !has_registrants(unit)? {
             unit.try_compare_and_write()?;
         } else if !options.force {
@@ -285,12 +298,37 @@ fn check_device(device: &Arc<dyn Device>, options: &CreateOptions) -> Result<boo
     }
 }
 
-/// Whether a device may join a pool that is in use, as [`Pool::create`] checks those it is given;
-/// nothing is written.
-pub(crate) fn check_new(
+/// Whether a unit that can compare `most` bytes at once does for locks of `len`.
+fn compares_enough(name: &str, most: Bytes, len: Bytes) -> Result<(), PoolError> {
+    if most < len {
+        return Err(DeviceError::NoCompareAndWrite { device: name.into(), most, len }.into());
+    }
+    Ok(())
+}
+
+impl Inner {
+    /// Whether a device may join a pool that is in use, as [`Pool::create`] checks those it is
+    /// given; nothing is written.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn check_joins(
+        &self,
+        topology: &Topology,
+        device: &Arc<dyn Device>,
+        force: bool,
+    ) -> Result<(), PoolError> {
+        // Requests are whole sectors of the largest kind that was there when the pool was opened.
+        let compares = topology.label.lock_sector;
+        let needs = Needs { sector_max: compares.min(self.sector), compares };
+        check_new(device, (&topology.label, &topology.devices), needs, force)
+    }
+}
+
+fn check_new(
     device: &Arc<dyn Device>,
     (label, members): (&Label, &[Arc<dyn Device>]),
-    lock_sector: Bytes,
+    needs: Needs,
     force: bool,
 ) -> Result<(), PoolError> {
     if let Some(other) = members.iter().find(|m| same_device(m, device)) {
@@ -307,8 +345,8 @@ pub(crate) fn check_new(
     {
         return Err(lives(device, &other.name));
     }
-    (options.lock_sector, options.force) = (Some(lock_sector), force || left);
-    check_device(device, &options).map(drop)
+    options.force = force || left;
+    check_device(device, &options, needs).map(drop)
 }
 
 /// Whether a node on this host lives on the pool that begins with this device.
@@ -371,6 +409,10 @@ fn make_room_for_logs(members: &mut [Member], options: &CreateOptions) -> Result
     Ok(())
 }
 
+fn largest_sector(devices: &[Arc<dyn Device>]) -> Bytes {
+    devices.iter().map(|d| d.info().sector).max().unwrap_or(Bytes(512))
+}
+
 /// The first label of a pool of these devices.
 fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Label, PoolError> {
     let unit = options.stripe_unit;
@@ -389,7 +431,6 @@ fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Labe
         make_room_for_logs(&mut members, options)?;
         built = build(&layout, &members, &how)?;
     }
-    let sector = devices.iter().map(|d| d.info().sector).max().unwrap_or(Bytes(512));
     let now = unix_seconds();
     Ok(Label {
         pool: Uuid::new_v4(),
@@ -399,7 +440,7 @@ fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Labe
         member: MemberIndex(0),
         features_compat: 0,
         features_ro_compat: 0,
-        lock_sector: options.lock_sector.unwrap_or(sector),
+        lock_sector: options.lock_sector.unwrap_or(largest_sector(devices)),
         block_size: Bytes(0),
         reshaping: false,
         stripe_unit: unit.bytes(),

@@ -22,14 +22,14 @@ use braid_device::{ByteLockGuard, CawOutcome, Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::lock_record::Life;
 use braid_format::redundancy::RawClaim;
-use braid_format::{Bytes, Epoch, MemberIndex};
+use braid_format::{Epoch, MemberIndex};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
 use crate::Inner;
 use crate::absent::{AbsentDevice, ShortDevice};
 use crate::assemble::LABEL_LOCK_BYTE;
-use crate::create::{check_new, wipe};
+use crate::create::wipe;
 use crate::error::PoolError;
 use crate::fence::seize;
 use crate::group::engine::{Lost, Named};
@@ -203,7 +203,7 @@ impl Inner {
         let claims = claims.transpose()?;
         let seen = claims.as_ref().map_or(0, |c| c.seen);
         let next = self.above_attempts(next, seen);
-        let _taken = joining.take(&topology, self.sector).map_err(whole)?;
+        let _taken = joining.take(self, &topology).map_err(whole)?;
         self.attempted.store(next.label.epoch.0, Ordering::Release);
         // Before anybody can find the pool by its new members.
         self.held.join(&next);
@@ -462,15 +462,14 @@ impl<'a> Joining<'a> {
     }
 
     /// Makes them empty; on this host nobody else takes them while the result is held.
-    fn take(&self, topology: &Topology, sector: Bytes) -> Result<Vec<ByteLockGuard>, PoolError> {
+    fn take(&self, inner: &Inner, topology: &Topology) -> Result<Vec<ByteLockGuard>, PoolError> {
         let mut taken = Vec::new();
         for device in self.devices {
             let path = device.info().name.clone();
             let how = "it is about to become a member of a pool".to_owned();
             let guard = device.lock_byte(LABEL_LOCK_BYTE)?;
             taken.push(guard.ok_or(PoolError::InUse { path, how })?);
-            let lock_sector = topology.label.lock_sector.min(sector);
-            check_new(device, topology.table(), lock_sector, self.force)?;
+            inner.check_joins(topology, device, self.force)?;
         }
         if self.force {
             drop(seize(self.devices)?);

@@ -197,11 +197,6 @@ impl Topology {
         Ok(())
     }
 
-    /// The label and the devices of its members.
-    pub fn table(&self) -> (&Label, &[Arc<dyn Device>]) {
-        (&self.label, &self.devices)
-    }
-
     /// A member, for people.
     pub fn name(&self, member: MemberIndex) -> String {
         let path = self.devices.get(usize::from(member.0)).map(|d| d.info().name.clone());

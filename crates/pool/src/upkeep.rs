@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::Pool;
-use crate::create::{Hint, check_new, member_of};
+use crate::create::{Hint, member_of};
 use crate::epoch::Joining;
 use crate::error::PoolError;
 use crate::group::repair::{Span, fill};
@@ -116,8 +116,7 @@ impl Pool {
         force: bool,
     ) -> Result<MemberIndex, PoolError> {
         let topology = self.0.topology.write();
-        let lock_sector = topology.label.lock_sector.min(self.0.sector);
-        check_new(device, topology.table(), lock_sector, force)?;
+        self.0.check_joins(&topology, device, force)?;
         let count = topology.label.members.len() + 1;
         let index = u16::try_from(count - 1).ok().filter(|_| count <= Label::MEMBERS_MAX);
         let index = index.ok_or(PoolError::TooManyMembers { count })?;
@@ -198,8 +197,7 @@ impl Pool {
             let old = old.ok_or(PoolError::NoSuchMember { member })?;
             fits(&device, old)?;
             topology.sparable(member)?;
-            let lock_sector = topology.label.lock_sector.min(self.0.sector);
-            check_new(&device, topology.table(), lock_sector, force)?;
+            self.0.check_joins(&topology, &device, force)?;
         }
         self.take_out(&meant)?;
         self.0.changing(move || self.try_replace(&meant, &device, force))

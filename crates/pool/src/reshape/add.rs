@@ -12,7 +12,7 @@ use braid_format::label::{Label, Member, NodeKind, Segment, SubpoolKind};
 use braid_format::{Bytes, MemberIndex, StripeUnit};
 
 use super::ChangeError;
-use crate::create::{Hint, check_new, member_of, same_device};
+use crate::create::{Hint, member_of, same_device};
 use crate::epoch::Joining;
 use crate::error::PoolError;
 use crate::layout::build::{BuildOptions, Built, build};
@@ -255,14 +255,12 @@ impl Pool {
         options: &AddOptions,
     ) -> Result<(), PoolError> {
         topology.may_change()?;
-        let lock_sector = topology.label.lock_sector.min(self.0.sector);
         for (i, device) in devices.iter().enumerate() {
             if let Some(other) = devices.iter().take(i).find(|o| same_device(o, device)) {
                 let (path, other) = (device.info().name.clone(), other.info().name.clone());
                 return Err(PoolError::GivenTwice { path, other });
             }
-            let (label, members) = (&topology.label, &topology.devices);
-            check_new(device, (label, members), lock_sector, options.force)?;
+            self.0.check_joins(topology, device, options.force)?;
         }
         Ok(())
     }

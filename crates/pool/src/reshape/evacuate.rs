@@ -21,7 +21,6 @@ use parking_lot::{Mutex, RwLockWriteGuard};
 
 use super::ChangeError;
 use super::twin::Twin;
-use crate::create::check_new;
 use crate::epoch::Joining;
 use crate::error::PoolError;
 use crate::group::Shape;
@@ -216,8 +215,7 @@ impl Pool {
         let heir = match to {
             Goal::Device { device, force } => {
                 let heir = fits(device, &old)?;
-                let lock_sector = topology.label.lock_sector.min(self.0.sector);
-                check_new(device, topology.table(), lock_sector, *force)?;
+                self.0.check_joins(&topology, device, *force)?;
                 let count = next.members.len() + 1;
                 if count > Label::MEMBERS_MAX {
                     return Err(PoolError::TooManyMembers { count });
