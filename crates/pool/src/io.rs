@@ -187,8 +187,12 @@ impl Inner {
         tried.failures.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Takes out the members that failed a write.
+    /// Takes out the members that failed a write, and gives up the successor of one that is being
+    /// moved if it did.
     fn see_through(&self, requests: &[PoolRequest<'_>], mut tried: Tried, gate: &Gate) -> Tried {
+        if tried.lost.is_empty() && !tried.moving {
+            return tried;
+        }
         let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
         // Who changes something has a pass; who reads may change something all the same.
         let pass = if changes { None } else { gate.try_pass() };
@@ -244,7 +248,7 @@ impl Inner {
         if tag.is_some_and(|t| t != topology.tag()) {
             return Ok(None);
         }
-        let mut tried = Tried::default();
+        let mut tried = Tried { moving: topology.twin.is_some(), ..Tried::default() };
         let mut parts = Parts::default();
         if topology.provisional && changes {
             let error = PoolError::Provisional { name: topology.label.name.clone() };
@@ -283,6 +287,8 @@ struct Tried {
     failures: Failures,
     /// Members that failed a write.
     lost: Named,
+    /// A member was being moved meanwhile.
+    moving: bool,
     /// Reads that must go around a column, and have not.
     again: SmallVec<[u32; 1]>,
 }
@@ -692,6 +698,11 @@ impl Pool {
                 }
             }
             open.into_iter().try_for_each(call)?;
+            let moving = topology.twin.is_some();
+            drop(topology);
+            if moving {
+                self.0.heed_successor()?;
+            }
         }
         on_groups.into_iter().try_for_each(|(at, len)| grouped(at, len))
     }
