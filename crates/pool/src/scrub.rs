@@ -16,10 +16,9 @@ use crate::Pool;
 use crate::error::PoolError;
 use crate::group::decode::read_places;
 use crate::group::engine::Lost;
-use crate::group::repair::catch_up;
+use crate::group::repair::bring_after;
 use crate::group::{Group, Shape, code};
 use crate::map::Place;
-use crate::redundancy::Side;
 use crate::topology::Topology;
 use crate::upkeep::Progress;
 
@@ -443,11 +442,7 @@ fn after(
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
     let Some(first) = topology.copies(group).next() else { return Ok(()) };
-    match catch_up(topology, group, (first, column), from, written) {
-        Ok(()) => Ok(()),
-        Err(Side::Arbiter(error)) => topology.spare(group.at(first, from).0, error, lost),
-        Err(Side::Follower(error)) => topology.spare(group.at(column, from).0, error, lost),
-    }
+    bring_after(topology, group, (first, column), (from, written), lost)
 }
 
 /// As [`put`], where others may compare-and-write: what is no longer `old` is left alone.

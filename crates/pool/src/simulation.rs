@@ -3,13 +3,21 @@
 //! A run from a seed must be the same each time. So nothing of a pool may depend on threads of its
 //! own or on how long a pause is, and devices are found where the simulation has them.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use braid_device::Device;
+use braid_format::Bytes;
 use braid_format::label::Member;
+use parking_lot::Mutex;
 
+use crate::error::PoolError;
+use crate::upkeep::Progress;
 use crate::{Inner, Pool, discover};
+
+/// Chunks that a filler or mover has in flight.
+const CREW: usize = 4;
 
 /// Where a pause is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,8 +79,46 @@ impl Inner {
         }
     }
 
+    /// Does `each` of `all`, several at a time, and says after each how far that is, by its `len`;
+    /// `false`: `pace` has ended it, or a panic, which has been reported in its thread.
+    ///
+    /// # Errors
+    /// The first of `each`, which ends it too.
+    pub(crate) fn by_crew<T: Sync>(
+        &self,
+        all: &[T],
+        len: impl Fn(&T) -> Bytes + Sync,
+        each: impl Fn(&T) -> Result<(), PoolError> + Sync,
+        pace: &(dyn Fn(Progress) -> bool + Sync),
+    ) -> Result<bool, PoolError> {
+        let total = Bytes(all.iter().map(|one| len(one).0).sum());
+        let (done, next) = (AtomicU64::new(0), AtomicU64::new(0));
+        let stopped = AtomicBool::new(false);
+        let error: Mutex<Option<PoolError>> = Mutex::new(None);
+        let whole = self.together(CREW, || {
+            while !stopped.load(Ordering::Relaxed) {
+                let i = Bytes(next.fetch_add(1, Ordering::Relaxed)).to_usize();
+                let Some(one) = all.get(i) else { return };
+                if let Err(e) = each(one) {
+                    error.lock().get_or_insert(e);
+                    stopped.store(true, Ordering::Relaxed);
+                    return;
+                }
+                let len = len(one).0;
+                let done = Bytes(done.fetch_add(len, Ordering::Relaxed) + len);
+                if !pace(Progress { done, total }) {
+                    stopped.store(true, Ordering::Relaxed);
+                }
+            }
+        });
+        match error.into_inner() {
+            Some(error) => Err(error),
+            None => Ok(whole && !stopped.into_inner()),
+        }
+    }
+
     /// Runs `work` in `crew` threads until all have ended; `false`: one has panicked.
-    pub(crate) fn together(&self, crew: usize, work: impl Fn() + Sync) -> bool {
+    fn together(&self, crew: usize, work: impl Fn() + Sync) -> bool {
         if self.simulated.0.get().is_some() {
             work();
             return true;

@@ -9,12 +9,10 @@
 //! current. A crash in the middle leaves it `Rebuilding`: it is filled from the start again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_device::{Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::{Bytes, Epoch, MemberIndex};
-use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::Pool;
@@ -28,8 +26,6 @@ use crate::whom::{Meant, Whom};
 
 /// Bytes of a column filled at a time, about.
 const CHUNK: u64 = 1 << 20;
-/// Chunks in flight.
-const CREW: usize = 4;
 
 /// How far a rebuild or scrub has come, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -251,35 +247,8 @@ impl Pool {
         pace: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<bool, PoolError> {
         let (who, spans) = self.spans_of(member)?;
-        let total = Bytes(spans.iter().map(|s| s.2 - s.1).sum());
-        let done = AtomicU64::new(0);
-        let next = AtomicU64::new(0);
-        let stopped = AtomicBool::new(false);
-        let error: Mutex<Option<PoolError>> = Mutex::new(None);
-        let work = || {
-            while !stopped.load(Ordering::Relaxed) {
-                let i = Bytes(next.fetch_add(1, Ordering::Relaxed)).to_usize();
-                let Some(span) = spans.get(i) else { return };
-                if let Err(e) = self.fill_span(*span, (member, who)) {
-                    error.lock().get_or_insert(e);
-                    stopped.store(true, Ordering::Relaxed);
-                    return;
-                }
-                let len = span.2 - span.1;
-                let done = Bytes(done.fetch_add(len, Ordering::Relaxed) + len);
-                if !pace(Progress { done, total }) {
-                    stopped.store(true, Ordering::Relaxed);
-                }
-            }
-        };
-        // A panic there has been reported there, and leaves the member as it is.
-        if !self.0.together(CREW, work) {
-            stopped.store(true, Ordering::Relaxed);
-        }
-        if let Some(error) = error.into_inner() {
-            return Err(error);
-        }
-        if stopped.into_inner() {
+        let fill = |span: &Span| self.fill_span(*span, (member, who));
+        if !self.0.by_crew(&spans, |s| Bytes(s.2 - s.1), fill, pace)? {
             return Ok(false);
         }
         self.finish_rebuild((member, who))?;

@@ -97,13 +97,27 @@ fn equalize(
             topology.spare(member, error, lost)?;
             continue;
         }
-        match catch_up(topology, group, (source, column), from, &truth) {
-            Ok(()) => {}
-            Err(Side::Follower(error)) => topology.spare(member, error, lost)?,
-            Err(Side::Arbiter(error)) => topology.spare(group.at(source, from).0, error, lost)?,
-        }
+        bring_after(topology, group, (source, column), (from, &truth), lost)?;
     }
     Ok(changed)
+}
+
+/// As [`catch_up`]; a member that fails over it is `lost`.
+///
+/// # Errors
+/// The pool cannot spare it.
+pub(crate) fn bring_after(
+    topology: &Topology,
+    group: &Group,
+    (source, target): (usize, usize),
+    (from, copied): (u64, &[u8]),
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    match catch_up(topology, group, (source, target), from, copied) {
+        Ok(()) => Ok(()),
+        Err(Side::Arbiter(error)) => topology.spare(group.at(source, from).0, error, lost),
+        Err(Side::Follower(error)) => topology.spare(group.at(target, from).0, error, lost),
+    }
 }
 
 /// Compare-and-writes wait for no region: what they changed on the copy `source` of a mirror while

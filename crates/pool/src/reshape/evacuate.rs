@@ -12,12 +12,12 @@
 //! gets what the dead node held ([`Pool::copy_anew`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use braid_device::Device;
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
-use parking_lot::{Mutex, RwLockWriteGuard};
+use parking_lot::RwLockWriteGuard;
 
 use super::ChangeError;
 use super::twin::Twin;
@@ -34,8 +34,6 @@ use crate::{Inner, Pool};
 
 /// Bytes copied at a time.
 const CHUNK: u64 = 1 << 20;
-/// Chunks in flight.
-const CREW: usize = 4;
 
 /// A move, its two devices, and the runs of bytes to be copied.
 type Work = (Moving, Arc<Twin>, Vec<(ByteOffset, Bytes)>);
@@ -338,37 +336,13 @@ impl Pool {
         (moving, twin, chunks): Work,
         pace: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<bool, PoolError> {
-        let total = Bytes(chunks.iter().map(|c| c.1.0).sum());
-        let (done, next) = (AtomicU64::new(0), AtomicU64::new(0));
-        let stopped = AtomicBool::new(false);
-        let error: Mutex<Option<PoolError>> = Mutex::new(None);
-        let work = || {
-            while !stopped.load(Ordering::Relaxed) {
-                let i = Bytes(next.fetch_add(1, Ordering::Relaxed)).to_usize();
-                let Some(chunk) = chunks.get(i) else { return };
-                if let Err(e) = self.copy_chunk(moving, &twin, *chunk) {
-                    error.lock().get_or_insert(e);
-                    stopped.store(true, Ordering::Relaxed);
-                    return;
-                }
-                let done = Bytes(done.fetch_add(chunk.1.0, Ordering::Relaxed) + chunk.1.0);
-                if !pace(Progress { done, total }) {
-                    stopped.store(true, Ordering::Relaxed);
-                }
-            }
-        };
-        // A panic there has been reported there, and leaves the member as it is.
-        if !self.0.together(CREW, work) {
-            stopped.store(true, Ordering::Relaxed);
-        }
+        let copy = |chunk: &(ByteOffset, Bytes)| self.copy_chunk(moving, &twin, *chunk);
+        let copied = self.0.by_crew(&chunks, |c| c.1, copy, pace);
         if let Some(failure) = twin.broken() {
             self.give_up(&twin)?;
             return Err(failure.clone().into());
         }
-        if let Some(error) = error.into_inner() {
-            return Err(error);
-        }
-        if stopped.into_inner() {
+        if !copied? {
             return Ok(false);
         }
         self.succeed(&twin)?;

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use braid_device::{FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
 use braid_format::label::MemberState;
