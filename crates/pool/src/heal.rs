@@ -45,8 +45,7 @@ impl Wrong {
                 }
             }
             let mut room = AlignedBuf::zeroed(Label::LEN_MAX);
-            let ours =
-                |l: &Label| Some(topology.label.pool) == Some(l.pool) && own_uuid(l).is_some();
+            let ours = |l: &Label| topology.label.pool == l.pool && own_uuid(l).is_some();
             if let Some(at) = behind(topology, i)
                 && device.read(at, &mut room).is_ok()
                 && Label::decode(&room, at).is_ok_and(|(l, _)| ours(&l))

@@ -407,7 +407,7 @@ impl Pool {
         let topology = self.0.enter()?;
         // Places may have changed meanwhile.
         let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {
-            return Err(PoolError::NoSuchMember { member: MemberIndex(u16::MAX) });
+            return Err(ChangeError::NotMoving { member: twin.name() }.into());
         };
         let beside = self.0.shared().is_some();
         for span in spans {
@@ -436,7 +436,7 @@ impl Pool {
     fn try_succeed(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
         let topology = self.0.topology.write();
         let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {
-            return Err(PoolError::NoSuchMember { member: MemberIndex(u16::MAX) });
+            return Err(ChangeError::NotMoving { member: twin.name() }.into());
         };
         twin.flush()?;
         if let Some(error) = twin.broken().cloned() {

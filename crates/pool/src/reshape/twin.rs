@@ -74,6 +74,11 @@ impl Twin {
         }
     }
 
+    /// The member that is being moved, for people: by its device.
+    pub fn name(&self) -> String {
+        self.old.info().name.clone()
+    }
+
     /// Why the successor cannot be one, if it cannot.
     pub fn broken(&self) -> Option<&DeviceError> {
         self.broken.get()
