@@ -9,9 +9,7 @@ use std::time::Duration;
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, LockNo, NodeId};
-use braid_pool::device::{
-    AlignedBuf, ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, MemoryDevice,
-};
+use braid_pool::device::{AlignedBuf, CawOutcome, Device, DeviceError, MemoryDevice, pass_on};
 use braid_pool::{CreateOptions, Pool};
 use parking_lot::Mutex;
 use zerocopy::{FromZeros, IntoBytes};
@@ -179,12 +177,6 @@ impl Tape {
     }
 }
 impl Device for Tape {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, buf)
-    }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
         self.burn()?;
         self.inner.write(at, buf)?;
@@ -222,12 +214,7 @@ impl Device for Tape {
     fn as_raw_fd(&self) -> Option<RawFd> {
         None
     }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.inner.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_locked(byte)
-    }
+    pass_on!(inner: info read lock_byte byte_locked);
 }
 
 /// What a test volume is like.

@@ -11,8 +11,7 @@ use braid_format::superblock::RawSuperblock;
 use braid_format::tree::RawExtent;
 use braid_format::{BlockNo, ByteOffset, Bytes, InodeNo, MemberIndex};
 use braid_pool::device::{
-    AlignedBuf, ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, MemoryDevice,
-    RecordingDevice,
+    AlignedBuf, CawOutcome, Device, DeviceError, MemoryDevice, RecordingDevice, pass_on,
 };
 use braid_pool::layout::LayoutFile;
 use braid_pool::{CreateOptions, Pool};
@@ -45,21 +44,12 @@ struct Witness {
     sealed: Mutex<Vec<ByteOffset>>,
 }
 impl Device for Witness {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, buf)
-    }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
         self.inner.write(at, buf)?;
         let sectors = (at.get()..).step_by(512).zip(buf.chunks(512));
         let sealed = sectors.filter(|(_, s)| MAGICS.iter().any(|m| s.starts_with(&m[..])));
         self.sealed.lock().extend(sealed.map(|(at, _)| ByteOffset(at)));
         Ok(())
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
     }
     fn compare_and_write(
         &self,
@@ -70,18 +60,7 @@ impl Device for Witness {
         self.compared.lock().push(at);
         self.inner.compare_and_write(at, expected, new)
     }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.discard(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.write_zeroes(at, len)
-    }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.inner.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_locked(byte)
-    }
+    pass_on!(inner: info read flush discard write_zeroes lock_byte byte_locked);
 }
 
 /// Mebibytes of each of three members: for metadata, for journals (0: not apart), for data.

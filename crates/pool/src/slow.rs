@@ -169,10 +169,9 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::os::fd::RawFd;
     use std::sync::Arc;
 
-    use braid_device::{ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, MemoryDevice};
+    use braid_device::{Device, DeviceError, MemoryDevice, pass_on};
     use braid_format::{ByteOffset, Bytes};
 
     use super::*;
@@ -183,42 +182,11 @@ mod tests {
     #[derive(Debug)]
     struct Delaying(Arc<dyn Device>, Duration);
     impl Device for Delaying {
-        fn info(&self) -> &DeviceInfo {
-            self.0.info()
-        }
-        fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-            self.0.read(at, buf)
-        }
         fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
             std::thread::sleep(self.1);
             self.0.write(at, buf)
         }
-        fn flush(&self) -> Result<(), DeviceError> {
-            self.0.flush()
-        }
-        fn compare_and_write(
-            &self,
-            at: ByteOffset,
-            expected: &[u8],
-            new: &[u8],
-        ) -> Result<CawOutcome, DeviceError> {
-            self.0.compare_and_write(at, expected, new)
-        }
-        fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-            self.0.discard(at, len)
-        }
-        fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-            self.0.write_zeroes(at, len)
-        }
-        fn as_raw_fd(&self) -> Option<RawFd> {
-            None
-        }
-        fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-            self.0.lock_byte(byte)
-        }
-        fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-            self.0.byte_locked(byte)
-        }
+        pass_on!(0: info read flush compare_and_write discard write_zeroes lock_byte byte_locked);
     }
 
     #[test]

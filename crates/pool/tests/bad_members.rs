@@ -11,8 +11,7 @@ use braid_format::label::{Label, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_pool::assemble::LABEL_LOCK_BYTE;
 use braid_pool::device::{
-    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, FileDevice, MemoryDevice,
-    OpenOptions, probe,
+    Device, DeviceError, FileDevice, MemoryDevice, OpenOptions, pass_on, probe,
 };
 use braid_pool::members::{write_copies, write_epoch};
 use braid_pool::{CreateOptions, MemberCondition, Pool, PoolError, discover};
@@ -245,43 +244,15 @@ struct Watched {
     free: std::sync::Mutex<Vec<bool>>,
 }
 impl Device for Watched {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, buf)
-    }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
         let taken = [0, 1, 1024].map(|byte| self.inner.lock_byte(byte).unwrap().is_some());
         self.free.lock().unwrap().extend(taken);
         self.inner.write(at, buf)
     }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.inner.compare_and_write(at, expected, new)
-    }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.discard(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.write_zeroes(at, len)
-    }
     fn as_raw_fd(&self) -> Option<std::os::fd::RawFd> {
         None
     }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.inner.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_locked(byte)
-    }
+    pass_on!(inner: info read flush compare_and_write discard write_zeroes lock_byte byte_locked);
 }
 
 #[test]

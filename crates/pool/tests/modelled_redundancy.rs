@@ -18,9 +18,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::device::model::{
     Client, DiskModel, ModelClock, ModelDevice, Outcome, Rate, Time, Touch, drive, presets,
 };
-use braid_pool::device::{
-    AlignedBuf, ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, MemoryDevice,
-};
+use braid_pool::device::{AlignedBuf, CawOutcome, Device, DeviceError, MemoryDevice, pass_on};
 use braid_pool::layout::{Redundancy, parse};
 use braid_pool::{CreateOptions, Pace, Pool};
 use parking_lot::Mutex;
@@ -81,9 +79,6 @@ impl Noted {
     }
 }
 impl Device for Noted {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
     fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         self.access(false, at, buf.len());
         self.inner.read(at, buf)
@@ -105,18 +100,7 @@ impl Device for Noted {
         self.access(true, at, new.len());
         self.inner.compare_and_write(at, expected, new)
     }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.discard(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.write_zeroes(at, len)
-    }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.inner.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_locked(byte)
-    }
+    pass_on!(inner: info discard write_zeroes lock_byte byte_locked);
 }
 
 /// A step: what is asked for at the same time. An access is member, write, place, length.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_device::{
     ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan, FaultyDevice,
-    MemoryDevice, On,
+    MemoryDevice, On, pass_on,
 };
 use braid_format::label::{Label, MemberState};
 use braid_format::redundancy::LogPlace;
@@ -213,9 +213,6 @@ impl Powered {
 }
 
 impl Device for Powered {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
     fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         if self.left.load(Ordering::Relaxed) == 0 {
             self.spend("read")?;
@@ -239,19 +236,11 @@ impl Device for Powered {
         self.spend("compare-and-write")?;
         self.inner.compare_and_write(at, expected, new)
     }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.discard(at, len)
-    }
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         self.spend("write")?;
         self.inner.write_zeroes(at, len)
     }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.inner.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_locked(byte)
-    }
+    pass_on!(inner: info discard lock_byte byte_locked);
 }
 
 #[test]

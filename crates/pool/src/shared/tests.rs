@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_device::{
-    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, FaultPlan, FaultyDevice,
-    FileDevice, MemoryDevice, OpenOptions, pass_on,
+    CawOutcome, Device, DeviceError, DeviceInfo, FaultPlan, FaultyDevice, FileDevice, MemoryDevice,
+    OpenOptions, pass_on,
 };
 use braid_format::label::MemberState;
 use braid_format::redundancy::RawClaim;
@@ -410,12 +410,6 @@ impl std::fmt::Debug for Meeting {
 }
 
 impl Device for Meeting {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, buf)
-    }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
         let covers = (at.0..at.0 + buf.len() as u64).contains(&self.at.0);
         if covers
@@ -426,29 +420,7 @@ impl Device for Meeting {
         }
         self.inner.write(at, buf)
     }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.inner.compare_and_write(at, expected, new)
-    }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.discard(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.write_zeroes(at, len)
-    }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.inner.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_locked(byte)
-    }
+    pass_on!(inner: info read flush compare_and_write discard write_zeroes lock_byte byte_locked);
 }
 
 /// The worst moment: another node changes a lock on both copies after the filler has read the one
@@ -728,9 +700,6 @@ impl Device for Small {
         self.1.check(at, Bytes::from(buf.len()))?;
         self.0.write(at, buf)
     }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.0.flush()
-    }
     fn compare_and_write(
         &self,
         at: ByteOffset,
@@ -740,18 +709,7 @@ impl Device for Small {
         self.1.check(at, Bytes::from(new.len()))?;
         self.0.compare_and_write(at, expected, new)
     }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.0.discard(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.0.write_zeroes(at, len)
-    }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.0.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.0.byte_locked(byte)
-    }
+    pass_on!(0: flush discard write_zeroes lock_byte byte_locked);
 }
 
 /// What a host finds that looks for a member.
@@ -827,9 +785,6 @@ impl Weak {
 }
 
 impl Device for Weak {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
     fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         let range = at.0..at.0 + buf.len() as u64;
         if self.bad.lock().is_some_and(|bad| range.contains(&bad.0)) {
@@ -846,29 +801,7 @@ impl Device for Weak {
         }
         self.inner.write(at, buf)
     }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.inner.compare_and_write(at, expected, new)
-    }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.discard(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.write_zeroes(at, len)
-    }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.inner.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_locked(byte)
-    }
+    pass_on!(inner: info flush compare_and_write discard write_zeroes lock_byte byte_locked);
 }
 
 /// A node of a mirror of two whose copies are weak, and the device's place of the pool's first byte.
