@@ -146,6 +146,9 @@ impl Device for ShortDevice {
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         self.whole(at, len)?.write_zeroes(at, len)
     }
+    fn sever(&self) {
+        self.now().sever();
+    }
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         self.now().lock_byte(byte)
     }
