@@ -7,20 +7,45 @@ use std::process::ExitCode;
 
 use braid_sim::{Cluster, Report, VolumeReport, run, run_volume};
 
-fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let trace = args.iter().any(|a| a == "--trace");
-    let seeds: Result<Vec<u64>, _> =
-        args.iter().filter(|a| !a.starts_with("--")).map(|a| a.parse()).collect();
-    let (first, last) = match seeds.as_deref() {
-        Ok([seed]) => (*seed, *seed),
-        Ok([first, last]) => (*first, *last),
-        _ => {
-            eprintln!("usage: sim SEED [--trace] | sim FIRST LAST | sim --volumes FIRST [LAST]");
-            return ExitCode::from(2);
+const USAGE: &str =
+    "usage: sim SEED [--trace] | sim FIRST LAST | sim --volumes FIRST [LAST], FIRST <= LAST";
+
+/// What was asked for.
+struct Asked {
+    first: u64,
+    last: u64,
+    trace: bool,
+    volumes: bool,
+}
+
+impl Asked {
+    /// What words say; `None`: nothing that makes sense.
+    fn of(words: impl Iterator<Item = String>) -> Option<Self> {
+        let (mut seeds, mut trace, mut are_volumes) = (Vec::new(), false, false);
+        for word in words {
+            match word.as_str() {
+                "--trace" => trace = true,
+                "--volumes" => are_volumes = true,
+                seed => seeds.push(seed.parse().ok()?),
+            }
         }
+        let (first, last) = match *seeds {
+            [seed] => (seed, seed),
+            [first, last] if first <= last => (first, last),
+            _ => return None,
+        };
+        Some(Self { first, last, trace, volumes: are_volumes })
+    }
+}
+
+fn main() -> ExitCode {
+    let Some(Asked { first, last, trace, volumes: are_volumes }) =
+        Asked::of(std::env::args().skip(1))
+    else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
     };
-    if args.iter().any(|a| a == "--volumes") {
+    if are_volumes {
         return volumes(first, last);
     }
     let mut total = Report::default();
@@ -56,6 +81,25 @@ fn volumes(first: u64, last: u64) -> ExitCode {
             }
         }
     }
-    println!("{} seeds, of which failed {failed:?}: {total:?}", last - first + 1);
+    println!("seeds {first} to {last}, of which failed {failed:?}: {total:?}");
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Asked;
+
+    fn asked(words: &str) -> Option<(u64, u64, bool, bool)> {
+        let asked = Asked::of(words.split_whitespace().map(str::to_owned))?;
+        Some((asked.first, asked.last, asked.trace, asked.volumes))
+    }
+
+    #[test]
+    fn words_that_are_not_understood_are_refused() {
+        assert_eq!(asked("7 --trace"), Some((7, 7, true, false)));
+        assert_eq!(asked("--volumes 0 18446744073709551615"), Some((0, u64::MAX, false, true)));
+        for words in ["", "1 2 3", "9 3", "7 --volume", "--tarce 7", "x", "-1"] {
+            assert_eq!(asked(words), None, "{words}");
+        }
+    }
 }

@@ -1,40 +1,14 @@
 //! A thousand clusters, and proof that the checkers can fail.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod common;
 
-use braid_sim::{Cluster, Report, Sabotage, run};
+use braid_sim::{Cluster, Sabotage, run};
 
-/// Seeds in one test run; `BRAID_SIM_SEEDS=FIRST..LAST` chooses others.
-fn seeds() -> std::ops::Range<u64> {
-    let chosen = std::env::var("BRAID_SIM_SEEDS").ok();
-    let range = chosen.as_deref().and_then(|s| s.split_once(".."));
-    let parse = |(a, b): (&str, &str)| Some(a.parse().ok()?..b.parse().ok()?);
-    range.and_then(parse).unwrap_or(0..1000)
-}
-
+/// `BRAID_SIM_SEEDS=FIRST..LAST` chooses others.
 #[test]
 fn a_thousand_seeds() {
-    let range = seeds();
-    let next = AtomicU64::new(range.start);
-    let total = Mutex::new(Report::default());
-    std::thread::scope(|s| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
-            s.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= range.end {
-                        return;
-                    }
-                    match run(seed, &Cluster::from_seed(seed), false) {
-                        Ok(report) => *total.lock().unwrap() += &report,
-                        Err(failure) => panic!("{failure}"),
-                    }
-                }
-            });
-        }
-    });
-    let total = total.into_inner().unwrap();
+    let range = common::seeds("BRAID_SIM_SEEDS", 1000);
+    let total = common::run_all(range.clone(), |seed| run(seed, &Cluster::from_seed(seed), false));
     println!("{} seeds: {total:?}", range.end - range.start);
     if range.end - range.start >= 1000 {
         assert!(total.crashes > 1000 && total.recoveries > 1000, "too little happens: {total:?}");

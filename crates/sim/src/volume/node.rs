@@ -5,9 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use braid_format::label::Member;
 use braid_format::lock_record::Life;
 use braid_format::{ByteOffset, Bytes};
-use braid_pool::device::{
-    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, FaultyDevice,
-};
+use braid_pool::device::{CawOutcome, Device, DeviceError, FaultyDevice, pass_on};
 use braid_pool::simulation::{Pause, Simulation};
 use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
 
@@ -54,9 +52,6 @@ impl Wire {
 }
 
 impl Device for Wire {
-    fn info(&self) -> &DeviceInfo {
-        self.faulty.info()
-    }
     fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         self.pass("read", at, false)?;
         let (from, to) = (at.0 / 512, (at.0 + buf.len() as u64) / 512);
@@ -87,6 +82,7 @@ impl Device for Wire {
         self.faulty.compare_and_write(at, expected, new)
     }
     fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.pass("discard", at, true)?;
         self.faulty.discard(at, len)
     }
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
@@ -95,12 +91,7 @@ impl Device for Wire {
         self.written(at, len.to_usize());
         Ok(())
     }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.faulty.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.faulty.byte_locked(byte)
-    }
+    pass_on!(faulty: info lock_byte byte_locked);
 }
 
 impl Drop for Held {
