@@ -387,7 +387,10 @@ impl Inner {
         while Arc::strong_count(before) > 1 {
             self.pause(PAUSE, Pause::Free);
         }
-        self.key.part(before, &self.aside());
+        // Requests of windows may still be under way by them.
+        if self.windows.load(Ordering::Acquire) == 0 {
+            self.key.part(before, &self.aside());
+        }
         // Of two epochs the later one is said last.
         let _turn = self.saying.lock();
         let tag = self.aside().tag();
