@@ -277,6 +277,23 @@ fn a_session_that_breaks_ends_what_is_under_way() {
     assert!(refused.contains("log in"), "{refused}");
 }
 
+/// Whichever of its first commands fails.
+#[test]
+fn a_unit_that_cannot_say_what_it_is_is_not_opened_as_less() {
+    let target = serve(vec![memory()]);
+    let whole = format!("{:?}", open(&target, 0).info());
+    let mut refused = 0;
+    for n in 1..24 {
+        target.faults().add(&format!("any fail every={n} times=1")).unwrap();
+        match IscsiDevice::open(&url(&target, 0), OpenOptions::default()) {
+            Ok(unit) => assert_eq!(format!("{:?}", unit.info()), whole, "command {n} failed"),
+            Err(_) => refused += 1,
+        }
+        target.faults().clear();
+    }
+    assert!(refused > 5, "{refused} commands were asked");
+}
+
 fn open_error(name: &str) -> String {
     IscsiDevice::open(name, OpenOptions::default()).unwrap_err().to_string()
 }

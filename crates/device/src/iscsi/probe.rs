@@ -92,8 +92,10 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Probe<'_> {
-    /// The answer to a command; `None` if the unit does not know it.
+    /// The answer to a command; `None` if the unit does not know it. That a unit is not ready, or
+    /// the like, is no answer: what it can do is not asked again.
     fn ask(&self, cdb: &[u8], len: usize) -> Result<Option<Vec<u8>>, DeviceError> {
+        const ILLEGAL_REQUEST: u8 = 5;
         let mut bytes = vec![0; len];
         for _ in 0..TRIES_MAX {
             let memory = (bytes.as_mut_ptr(), len);
@@ -112,7 +114,8 @@ impl Probe<'_> {
                 }
                 Ending { status: ffi::STATUS_CHECK, sense: (6, _), .. } => {}
                 // Some targets refuse what they do not know without a reason.
-                Ending { status: ffi::STATUS_CHECK | ffi::STATUS_CONFLICT, .. } => return Ok(None),
+                Ending { status: ffi::STATUS_CHECK, sense: (0 | ILLEGAL_REQUEST, _), .. }
+                | Ending { status: ffi::STATUS_CONFLICT, .. } => return Ok(None),
                 other => return Err(failed(self.name, "inquiry", other.into())),
             }
         }
