@@ -9,7 +9,7 @@ use crate::chap::{self, Challenge, Chap};
 use crate::negotiate::Params;
 use crate::pdu::{FINAL, Header, Reader, Writer, op};
 use crate::text::{self, Pairs, TEXT_MAX};
-use crate::{Broken, Refused};
+use crate::{Broken, Refused, lun};
 
 /// The request is continued.
 const CONTINUED: u8 = 0x40;
@@ -195,8 +195,7 @@ impl State {
     fn names(&mut self, pairs: &Pairs, target: &str) -> Result<(), Refused> {
         let find = |key: &str| pairs.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
         let name = find("InitiatorName").ok_or(Refused::MissingParameter)?;
-        // Longest name there is: RFC 7143, section 4.2.7.2.
-        if name.is_empty() || name.len() > 223 {
+        if !lun::fits(name) {
             return Err(Refused::Initiator);
         }
         name.clone_into(&mut self.login.initiator);

@@ -27,6 +27,14 @@ pub struct LunOptions {
     pub reservations: Option<PathBuf>,
 }
 
+/// Longest name of an initiator: RFC 7143, section 4.2.7.2.
+const NAME_MAX: usize = 223;
+
+/// Whether an initiator may have this name. It is kept in lines of a file, and shown in lines.
+pub fn fits(name: &str) -> bool {
+    !name.is_empty() && name.len() <= NAME_MAX && !name.chars().any(char::is_control)
+}
+
 /// An initiator's port as a unit sees it: a name and a session identifier. Outlives its sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Nexus {

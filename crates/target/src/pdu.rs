@@ -6,6 +6,7 @@
 
 use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use braid_format::crc::crc32c;
 
@@ -136,10 +137,30 @@ pub struct Digests {
     pub data: bool,
 }
 
+/// A stream that is read until a certain time at most, if there is one.
+#[derive(Debug)]
+struct Timed {
+    stream: TcpStream,
+    until: Option<Instant>,
+}
+
+impl Read for Timed {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if let Some(until) = self.until {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+        }
+        self.stream.read(buf)
+    }
+}
+
 /// Reads PDUs of one connection.
 #[derive(Debug)]
 pub struct Reader {
-    inner: BufReader<TcpStream>,
+    inner: BufReader<Timed>,
     /// In force since the end of the login.
     pub digests: Digests,
 }
@@ -151,8 +172,17 @@ fn padding(len: usize) -> usize {
 impl Reader {
     /// Reads from `stream`.
     pub fn new(stream: TcpStream) -> Self {
-        let inner = BufReader::with_capacity(BUFFERED, stream);
+        let inner = BufReader::with_capacity(BUFFERED, Timed { stream, until: None });
         Self { inner, digests: Digests::default() }
+    }
+    /// Reading fails from `until` on, however often a little comes before; `None`: never.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn read_until(&mut self, until: Option<Instant>) -> io::Result<()> {
+        let timed = self.inner.get_mut();
+        timed.until = until;
+        timed.stream.set_read_timeout(None)
     }
     /// Whether more has arrived already than was read.
     pub fn more_waits(&self) -> bool {
@@ -288,6 +318,8 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -297,6 +329,28 @@ mod tests {
         assert_eq!(&h.0[..8], [0x25, 0x80, 0, 0, 0, 5, 6, 7]);
         assert_eq!((h.tag(), h.data_len(), h.opcode()), (0x0102_0304, 0x0005_0607, 0x25));
         assert_eq!([0, 1, 2, 3, 4].map(padding), [0, 3, 2, 1, 0]);
+    }
+
+    #[test]
+    fn who_sends_a_little_now_and_then_is_not_waited_for() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut reader = Reader::new(listener.accept().unwrap().0);
+        let until = Instant::now() + Duration::from_millis(200);
+        reader.read_until(Some(until)).unwrap();
+        let drip = std::thread::spawn(move || {
+            for _ in 0..HEADER {
+                std::thread::sleep(Duration::from_millis(20));
+                let _ = slow.write_all(&[0]);
+            }
+        });
+        assert!(matches!(reader.header(), Err(Broken::Io(_))));
+        drip.join().unwrap();
+        // What is left of it, and no time is set any more.
+        reader.read_until(None).unwrap();
+        let mut left = Vec::new();
+        reader.inner.read_to_end(&mut left).unwrap();
+        assert!(left.len() < HEADER);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -219,8 +219,8 @@ impl Shared {
     fn connection(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr) -> Result<(), Broken> {
         let logged_in = self.login(stream, from);
         self.sessions.lock().strangers -= 1;
-        let (conn, reader) = logged_in?;
-        stream.set_read_timeout(None)?;
+        let (conn, mut reader) = logged_in?;
+        reader.read_until(None)?;
         tracing::info!(%from, initiator = conn.nexus().name(), "logged in");
         let why = Feature::new(conn.clone(), reader).serve();
         tracing::info!(%from, initiator = conn.nexus().name(), %why, "session ended");
@@ -234,9 +234,9 @@ impl Shared {
     ) -> Result<(Arc<Conn>, Reader), Broken> {
         stream.set_nodelay(true)?;
         rustix::net::sockopt::set_socket_keepalive(stream, true).map_err(io::Error::from)?;
-        stream.set_read_timeout(Some(LOGIN_TIME))?;
         stream.set_write_timeout(Some(SEND_TIME))?;
         let mut reader = Reader::new(stream.try_clone()?);
+        reader.read_until(Some(Instant::now() + LOGIN_TIME))?;
         let mut writer = Writer::new(stream.try_clone()?);
         let cutter = stream.try_clone()?;
         let mut handle = 0;

@@ -432,6 +432,46 @@ fn an_initiator_that_takes_no_answers_is_preempted_at_once() {
     assert_eq!(reserve_out(&mut fencer, 5, REGISTRANTS, (8, 7), 0).status, GOOD);
 }
 
+/// Names stand in lines, of the file that keeps reservations among others.
+#[test]
+fn names_are_of_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = Some(dir.path().join("reservations"));
+    let target = serve(1, file.clone());
+    let long = "iqn.".to_owned() + &"x".repeat(220);
+    for bad in ["iqn.x:a\nregistered 7 0 iqn.x:b", "iqn.x:a\r", "iqn.x:\u{7f}", "", &long] {
+        let refused = Initiator::connect(&target).try_login(bad, 1, &[]);
+        assert_eq!(refused, Err((2, 0)), "{bad:?}");
+    }
+    let mut i = Initiator::login(&target, "iqn.x:a", 1, &[]);
+    assert_eq!(reserve_out(&mut i, 0, 0, (0, 5), 1).status, GOOD);
+    assert_eq!(reserve_out(&mut i, 1, 1, (5, 0), 0).status, GOOD);
+    // REGISTER AND MOVE to a port of such a name.
+    let to = |name: &str| {
+        let mut id = format!("{name},i,0x000000000001\0").into_bytes();
+        id.resize(id.len().next_multiple_of(4).max(20), 0);
+        let len = u8::try_from(id.len()).unwrap();
+        let mut list = [5_u64.to_be_bytes(), 6_u64.to_be_bytes(), [0; 8]].concat();
+        (list[17], list[23]) = (1, len + 4);
+        list.extend([0x45, 0, 0, len]);
+        list.extend(id);
+        list
+    };
+    let mut move_to = |name: &str| {
+        let list = to(name);
+        let len = u8::try_from(list.len()).unwrap();
+        i.command(0, &[0x5f, 7, 1, 0, 0, 0, 0, 0, len, 0], &list, 0)
+    };
+    for bad in ["iqn.x:b\nregistered 7 0 iqn.x:c", ""] {
+        assert_eq!(move_to(bad).sense.0, 5, "{bad:?}");
+    }
+    assert_eq!(move_to("iqn.x:b").status, GOOD);
+    drop(target);
+    let kept = std::fs::read_to_string(file.clone().unwrap()).unwrap();
+    assert_eq!(kept.lines().count(), 3, "{kept}");
+    serve(1, file);
+}
+
 /// Numbers from a seed.
 struct Random(u64);
 impl Random {

@@ -5,7 +5,7 @@
 pub(crate) mod state;
 
 use super::{Command, Done, Outcome, Refusal, Sense, be16, be32, be64};
-use crate::lun::{Attention, Nexus};
+use crate::lun::{self, Attention, Nexus};
 use crate::tasks::Abort;
 use state::{Effects, Kind};
 
@@ -153,7 +153,7 @@ fn moved_to(list: &[u8]) -> Option<Nexus> {
     }
     let name = id.get(4..4 + usize::from(be16(id, 2)))?;
     let name = std::str::from_utf8(name).ok()?.trim_end_matches('\0');
-    let (name, isid) = name.split_once(",i,0x")?;
+    let (name, isid) = name.split_once(",i,0x").filter(|(name, _)| lun::fits(name))?;
     let isid = u64::from_str_radix(isid, 16).ok()?.to_be_bytes();
     Some(Nexus::new(name, isid[2..].try_into().ok()?))
 }

@@ -345,6 +345,11 @@ impl Reservations {
         if held.kind.for_all() || held.holder != *nexus {
             return Err(Refusal::Conflict);
         }
+        // With whoever leaves there is one more for a moment only.
+        let known = self.registered.iter().any(|(n, _)| *n == to);
+        if !known && !leave && self.registered.len() >= REGISTRATIONS_MAX {
+            return Err(Sense::REGISTRATIONS.into());
+        }
         held.holder = to.clone();
         match self.registered.iter_mut().find(|(n, _)| *n == to) {
             Some((_, key)) => *key = new,
@@ -470,5 +475,20 @@ mod tests {
         all.register_and_move(&who[0], (1, 9), who[2].clone(), true).unwrap();
         assert!(all.holds(&who[2]) && all.conflicts(&who[0], Access::Writes));
         assert_eq!(all.registered().len(), 2);
+    }
+
+    #[test]
+    fn a_move_to_one_port_too_many_changes_nothing() {
+        let (mut all, who) = three();
+        all.reserve(&who[0], 1, Kind::WriteExclusive).unwrap();
+        for n in 0..REGISTRATIONS_MAX - 2 {
+            all.register(&Nexus::new(&format!("n{n}"), [0; 6]), (0, 7), false, false).unwrap();
+        }
+        let refused = all.register_and_move(&who[0], (1, 9), who[2].clone(), false);
+        assert_eq!(refused, Err(Sense::REGISTRATIONS.into()));
+        assert!(all.holds(&who[0]) && all.registered().len() == REGISTRATIONS_MAX);
+        all.register_and_move(&who[0], (1, 9), who[1].clone(), false).unwrap();
+        all.register_and_move(&who[1], (9, 9), who[2].clone(), true).unwrap();
+        assert!(all.holds(&who[2]) && all.registered().len() == REGISTRATIONS_MAX);
     }
 }
