@@ -97,6 +97,8 @@ pub struct Lun {
     pub ranges: Ranges,
     /// Persistent reservations.
     pub reservations: Mutex<Reservations>,
+    /// What is pending for each port that has a session, and for no other: a new session is told
+    /// that it is one, which covers whatever was before.
     attentions: Mutex<HashMap<Nexus, VecDeque<Attention>>>,
 }
 
@@ -132,10 +134,10 @@ impl Lun {
     pub fn blocks(&self) -> u64 {
         self.device.info().size.get() / self.sector()
     }
-    /// Tells an initiator of something at its next command.
+    /// Tells an initiator that has a session of something at its next command.
     pub fn attend(&self, nexus: &Nexus, what: Attention) {
         let mut all = self.attentions.lock();
-        let pending = all.entry(nexus.clone()).or_default();
+        let Some(pending) = all.get_mut(nexus) else { return };
         if !pending.contains(&what) && pending.len() < ATTENTIONS_MAX {
             pending.push_back(what);
         }
@@ -146,12 +148,15 @@ impl Lun {
     }
     /// What an initiator must be told first.
     pub fn attention(&self, nexus: &Nexus) -> Option<Attention> {
-        let mut all = self.attentions.lock();
-        let pending = all.get_mut(nexus)?;
-        let first = pending.pop_front();
-        if pending.is_empty() {
-            all.remove(nexus);
-        }
-        first
+        self.attentions.lock().get_mut(nexus)?.pop_front()
+    }
+    /// Its session has ended.
+    pub fn gone(&self, nexus: &Nexus) {
+        self.attentions.lock().remove(nexus);
+    }
+    /// Ports that it would tell something.
+    #[cfg(test)]
+    pub fn ports(&self) -> usize {
+        self.attentions.lock().len()
     }
 }

@@ -311,6 +311,8 @@ impl Shared {
     fn end(&self, conn: &Arc<Conn>) {
         conn.cut();
         conn.abort(Abort::Lost, None, |t| t.conn.tsih == conn.tsih);
+        // Before another session of the port may begin.
+        self.luns.iter().for_each(|l| l.gone(conn.nexus()));
         self.sessions.lock().all.remove(&conn.tsih);
         self.ended.notify_all();
     }
@@ -335,5 +337,63 @@ impl Shared {
     }
     pub fn cut_all(&self) {
         self.cut("");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use braid_device::MemoryDevice;
+    use braid_format::Bytes;
+
+    use super::*;
+    use crate::lun::Attention;
+    use crate::pdu::{HEADER, op};
+
+    const NAME: &str = "iqn.2026-11.org.braid:ports";
+
+    fn log_in(target: &Target, port: u8) -> TcpStream {
+        let mut stream = TcpStream::connect(target.address()).unwrap();
+        let text = format!("InitiatorName=iqn.x:a\0TargetName={NAME}\0");
+        let mut h = [0; HEADER];
+        (h[0], h[1], h[7], h[13]) =
+            (0x40 | op::LOGIN, 0x87, u8::try_from(text.len()).unwrap(), port);
+        stream.write_all(&h).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream.write_all(&[0; 3][..text.len().next_multiple_of(4) - text.len()]).unwrap();
+        stream.read_exact(&mut h).unwrap();
+        assert_eq!((h[0], h[36]), (op::LOGIN_RESPONSE, 0));
+        stream
+    }
+
+    #[test]
+    fn a_unit_remembers_the_ports_that_have_a_session() {
+        let unit = |_| LunOptions {
+            device: MemoryDevice::new("unit", Bytes(1 << 20), Bytes(512)),
+            identity: None,
+            reservations: None,
+        };
+        let options = TargetOptions {
+            name: NAME.into(),
+            luns: (0..3).map(unit).collect(),
+            chap: Chap::default(),
+        };
+        let target = Target::start(TcpListener::bind("127.0.0.1:0").unwrap(), options).unwrap();
+        let wait = |what: &dyn Fn() -> bool| {
+            let patience = (0..1000).take_while(|_| !what());
+            patience.for_each(|_| std::thread::sleep(Duration::from_millis(10)));
+            assert!(what());
+        };
+        let ports = || target.shared.luns.iter().map(|l| l.ports()).collect::<Vec<_>>();
+        let streams: Vec<_> = (0..5).map(|port| log_in(&target, port)).collect();
+        wait(&|| target.sessions().len() == 5);
+        assert_eq!(ports(), [5; 3]);
+        // What is told to somebody who is not there is not kept.
+        target.shared.luns[0].attend(&Nexus::new("iqn.x:b", [0; 6]), Attention::CLEARED);
+        assert_eq!(ports(), [5; 3]);
+        drop(streams);
+        wait(&|| target.sessions().is_empty());
+        assert_eq!(ports(), [0; 3]);
     }
 }
