@@ -107,7 +107,7 @@ impl IscsiDevice {
     ///
     /// # Errors
     /// [`DeviceError::NotADevice`] for what is no name of a unit; [`DeviceError::Io`] with what the
-    /// target, the network or the loading of libiscsi said; [`DeviceError::Empty`].
+    /// target, the network or the loading of libiscsi said.
     pub fn open(word: &str, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
         let Some(name) = UnitName::parse(word) else {
             return Err(DeviceError::NotADevice { device: word.into() });

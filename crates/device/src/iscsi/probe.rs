@@ -33,10 +33,8 @@ pub(super) fn probe(
         let what = format!("sectors of {sector} bytes; 512 and 4096 are known");
         return Err(failed(name, "read capacity", io::Error::other(what)));
     }
-    let blocks = (u64::from(word(&capacity, 0)) << 32 | u64::from(word(&capacity, 4))) + 1;
-    let size = blocks.checked_mul(sector.get()).map(Bytes);
-    let size =
-        size.ok_or_else(|| failed(name, "read capacity", io::ErrorKind::InvalidData.into()))?;
+    let size = size(&capacity, sector)
+        .ok_or_else(|| failed(name, "read capacity", io::ErrorKind::InvalidData.into()))?;
     let physical = Bytes(sector.get() << (byte(&capacity, 13) & 0x0f));
     let limits = probe.limits(sector)?;
     let thin = probe.page(0xb2, 8)?;
@@ -46,8 +44,7 @@ pub(super) fn probe(
     let reserves = probe.ask(&[0x5e, 2, 0, 0, 0, 0, 0, 0, 8, 0], 8)?.is_some();
     let rotation = probe.page(0xb1, 64)?;
     let limits = Limits {
-        // Without the page: to be on the safe side.
-        write_cache: mode.len() < 7 || byte(&mode, 6) & 0x04 != 0,
+        write_cache: has_write_cache(&mode),
         same_unmaps: unmaps(0x40),
         unmap: if unmaps(0x80) { limits.unmap } else { 0 },
         id: probe.identity()?,
@@ -81,6 +78,21 @@ fn capacity_cdb() -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
     cdb
+}
+
+/// The size in the data of READ CAPACITY, which name the last block; `None` if there is no such size.
+fn size(capacity: &[u8], sector: Bytes) -> Option<Bytes> {
+    let last = u64::from(word(capacity, 0)) << 32 | u64::from(word(capacity, 4));
+    last.checked_add(1)?.checked_mul(sector.get()).map(Bytes)
+}
+
+/// Whether writes that completed may be lost without a flush, by the data of MODE SENSE. Where these
+/// are not the caching page and nothing before it, as was asked for: to be on the safe side.
+fn has_write_cache(mode: &[u8]) -> bool {
+    match mode {
+        [_, _, _, 0, page, _, flags, ..] if page & 0x3f == 0x08 => flags & 0x04 != 0,
+        _ => true,
+    }
 }
 
 fn byte(bytes: &[u8], at: usize) -> u8 {
@@ -173,5 +185,30 @@ impl Probe<'_> {
             id[n % 16] = id[n % 16].wrapping_mul(31).wrapping_add(b);
         }
         Ok(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_block_there_can_be_is_no_size() {
+        let capacity = |last: u64| [&last.to_be_bytes()[..], &[0; 24]].concat();
+        assert_eq!(size(&capacity(0x1_0000_0001), Bytes(512)), Some(Bytes(0x1_0000_0002 * 512)));
+        assert_eq!(size(&capacity(u64::MAX), Bytes(512)), None);
+        assert_eq!(size(&capacity(u64::MAX / 512), Bytes(512)), None);
+    }
+
+    #[test]
+    fn what_is_not_the_caching_page_says_nothing_of_caches() {
+        let page = |flags: u8| [19, 0, 0, 0, 0x88, 18, flags, 0, 0, 0];
+        assert!(has_write_cache(&page(0x04)) && has_write_cache(&page(0xff)));
+        assert!(!has_write_cache(&page(0)) && !has_write_cache(&page(0x01)));
+        // Nothing, a page that is cut off, another page, a block descriptor before it.
+        let descriptor = [&[27, 0, 0, 8][..], &[0; 8], &[0x08, 18, 0]].concat();
+        for mode in [&[][..], &page(0)[..6], &[19, 0, 0, 0, 0x0a, 10, 0, 0], &descriptor] {
+            assert!(has_write_cache(mode), "{mode:?}");
+        }
     }
 }

@@ -52,6 +52,8 @@ pub struct Reservation {
 /// What is done, in errors. Whoever asks for it must know whether it was done: never issued twice.
 pub(super) const PERSISTENT_RESERVE: &str = "persistent reserve";
 
+const READ_RESERVATIONS: &str = "read reservations";
+
 /// Service actions of PERSISTENT RESERVE OUT.
 pub(crate) mod action {
     pub const REGISTER: u8 = 0;
@@ -72,7 +74,7 @@ impl IscsiDevice {
         const LEN: u16 = 8 + 8 * 1024;
         let mut bytes = vec![0; usize::from(LEN)];
         let cdb = cdb::reserve_in(action, LEN);
-        let ending = self.command("read reservations", &cdb, Data::In(&mut bytes))?;
+        let ending = self.command(READ_RESERVATIONS, &cdb, Data::In(&mut bytes))?;
         bytes.truncate(bytes.len().saturating_sub(ending.missing));
         Ok(bytes)
     }
@@ -113,7 +115,9 @@ impl Reservations for IscsiDevice {
         self.key.load(Ordering::Acquire)
     }
     fn keys(&self) -> Result<Vec<u64>, DeviceError> {
-        Ok(scsi::keys(&self.look(0)?))
+        let all = scsi::keys(&self.look(0)?);
+        let more = || io::Error::other("the unit has more registrations than it says");
+        all.ok_or_else(|| self.error(READ_RESERVATIONS, ByteOffset(0), more()))
     }
     fn reservation(&self) -> Result<Option<Reservation>, DeviceError> {
         Ok(scsi::reservation(&self.look(1)?))

@@ -197,7 +197,8 @@ impl<T: Transport> Unit<T> {
     /// # Errors
     /// The unit's.
     pub fn keys(&self) -> Result<Vec<u64>, ScsiError> {
-        Ok(keys(&self.reserve_in(0)?))
+        let all = keys(&self.reserve_in(0)?);
+        all.ok_or_else(|| io::Error::other("the unit has more registrations than it says").into())
     }
     /// The reservation that stands.
     ///
@@ -226,12 +227,11 @@ fn key_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes)
 }
 
-/// The keys in the data of READ KEYS: as many as it says, and are there.
-pub fn keys(bytes: &[u8]) -> Vec<u64> {
-    let told = bytes.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes);
-    let end = bytes.len().min(8 + told as usize);
-    let list = bytes.get(8..end).unwrap_or_default();
-    (0..list.len()).step_by(8).map_while(|at| key_at(list, at)).collect()
+/// The keys in the data of READ KEYS; `None` if not all that it tells of are there.
+pub fn keys(bytes: &[u8]) -> Option<Vec<u64>> {
+    let told = bytes.get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes)?;
+    let list = bytes.get(8..)?.get(..told as usize)?;
+    Some((0..list.len()).step_by(8).map_while(|at| key_at(list, at)).collect())
 }
 
 /// The reservation in the data of READ RESERVATION.
@@ -240,4 +240,38 @@ pub fn reservation(bytes: &[u8]) -> Option<Reservation> {
     let key = key_at(bytes, 8).filter(|_| told >= 16)?;
     let kind = bytes.get(21).and_then(|code| ReservationKind::of(code & 0x0f))?;
     Some(Reservation { key, kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_all_there_or_none() {
+        let mut bytes = [&[0, 0, 0, 1, 0, 0, 0, 16][..], &[0; 16]].concat();
+        (bytes[15], bytes[23]) = (7, 9);
+        assert_eq!(keys(&bytes), Some(vec![7, 9]));
+        assert_eq!(keys(&[&bytes[..], &[0; 8]].concat()), Some(vec![7, 9]), "what is not told of");
+        assert_eq!(keys(&bytes[..23]), None);
+        bytes[7] = 24;
+        assert_eq!(keys(&bytes), None);
+        assert_eq!(keys(&[0; 8]), Some(Vec::new()));
+        assert_eq!(keys(&[0; 7]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_do_harm(bytes in proptest::collection::vec(any::<u8>(), 0..64), told in 0..64_u8) {
+            let _ = (keys(&bytes), reservation(&bytes));
+            let mut likely = bytes;
+            if let Some(len) = likely.get_mut(4..8) {
+                len.copy_from_slice(&[0, 0, 0, told]);
+            }
+            let found = keys(&likely);
+            prop_assert!(found.is_none_or(|k| k.len() == usize::from(told) / 8));
+            let _ = reservation(&likely);
+        }
+    }
 }
