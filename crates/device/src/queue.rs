@@ -293,9 +293,12 @@ impl IoQueue {
     /// Ends a transfer on a unit: one that is over, or else the oldest.
     fn end_unit(&mut self) {
         let over = self.units.iter().position(|(transfer, ..)| transfer.is_done());
-        let (transfer, device, slot) = self.units.remove(over.unwrap_or(0));
-        let result = device.initiator().map_or(Ok(()), |unit| unit.finish(transfer));
+        let (mut transfer, device, slot) = self.units.remove(over.unwrap_or(0));
+        let result = device.initiator().map_or(Ok(()), |unit| unit.finish(&mut transfer));
         if let Some(request) = &mut self.pending[slot as usize] {
+            if let (Some(counters), Some(ended)) = (device.counters(), transfer.ended()) {
+                counters.took(request.write, ended.saturating_duration_since(request.begun));
+            }
             request.result = std::mem::replace(&mut request.result, Ok(())).and(result);
             request.left -= 1;
             if request.left == 0 {

@@ -90,9 +90,10 @@ fn with_units(requests: &mut [Request<'_>]) {
     for r in &units {
         count(r);
     }
+    let begun = Instant::now();
     let under_way = crate::iscsi::start_all(&mut units);
     by_methods(others.into_iter());
-    crate::iscsi::finish_all(&mut units, under_way);
+    crate::iscsi::finish_all(&mut units, under_way, begun);
 }
 
 /// Serves requests by their devices' methods, one after the other; those on modelled disks begin at

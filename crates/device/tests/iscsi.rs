@@ -156,6 +156,46 @@ fn many_requests_are_under_way_by_every_way_of_issuing() {
 }
 
 #[test]
+fn a_slow_unit_is_known_by_its_own_time_however_its_requests_were_issued() {
+    const SLOW: Duration = Duration::from_secs(3);
+    let target = serve(vec![memory(), memory()]);
+    let units: Vec<Arc<dyn Device>> =
+        (0..2).map(|n| CountedDevice::over(open(&target, n) as Arc<dyn Device>)).collect();
+    target.faults().add(&format!("write delay={} lun=1", SLOW.as_millis())).unwrap();
+    let times = |before: &[braid_device::Issued]| {
+        let now = units.iter().map(|u| u.counters().unwrap().now());
+        let writes = now.zip(before).map(|(now, before)| now.since(before).writes);
+        writes.map(|w| (w.ended, w.latency().unwrap())).collect::<Vec<_>>()
+    };
+    let counted = || units.iter().map(|u| u.counters().unwrap().now()).collect::<Vec<_>>();
+    let slow_is_named = |times: &[(u64, Duration)], ended: u64| {
+        assert_eq!([times[0].0, times[1].0], [ended; 2]);
+        assert!(times[1].1 >= SLOW && times[0].1 < SLOW / 4, "{times:?}");
+    };
+    let data = pattern(1, 65536);
+    // The slow one's first: it is waited for first.
+    let before = counted();
+    let mut requests: Vec<Request<'_>> = (0..8)
+        .map(|n| Request::new(&*units[(n + 1) % 2], ByteOffset(n as u64 * 65536), Op::Write(&data)))
+        .collect();
+    run(&mut requests);
+    assert!(requests.iter().all(|r| r.result.is_ok()));
+    slow_is_named(&times(&before), 4);
+    let before = counted();
+    let mut queue = IoQueue::new(8).unwrap();
+    for n in 0..8 {
+        let device = units[(n + 1) % 2].clone();
+        let mut buf = AlignedBuf::zeroed(65536);
+        buf.copy_from_slice(&data);
+        queue.submit(n as u64, device, ByteOffset(n as u64 * 65536), OwnedOp::Write(buf)).unwrap();
+    }
+    for _ in 0..8 {
+        queue.complete().2.unwrap();
+    }
+    slow_is_named(&times(&before), 4);
+}
+
+#[test]
 fn threads_share_a_session() {
     let target = serve(vec![memory()]);
     let unit = open(&target, 0);

@@ -20,7 +20,7 @@ mod session;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_format::{ByteOffset, Bytes};
 
@@ -99,6 +99,10 @@ impl Transfer {
     /// Whether waiting for it takes no time.
     pub fn is_done(&self) -> bool {
         self.0.iter().all(|p| p.ticket.is_done())
+    }
+    /// When the last of it ended, if it has.
+    pub fn ended(&self) -> Option<Instant> {
+        self.0.iter().filter_map(|p| p.ticket.ended()).max()
     }
 }
 
@@ -246,10 +250,10 @@ impl IscsiDevice {
         ticket.map_err(|e| self.ended(name_of(write), at, &e))
     }
     /// Waits for a transfer.
-    pub(crate) fn finish(&self, transfer: Transfer) -> Result<(), DeviceError> {
+    pub(crate) fn finish(&self, transfer: &mut Transfer) -> Result<(), DeviceError> {
         let mut result = Ok(());
-        for mut piece in transfer.0 {
-            let ended = self.finish_piece(&mut piece);
+        for piece in &mut transfer.0 {
+            let ended = self.finish_piece(piece);
             result = result.and(ended);
         }
         result
@@ -356,14 +360,14 @@ impl Device for IscsiDevice {
     fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         let memory = (buf.as_mut_ptr(), buf.len());
         // SAFETY: borrowed until the transfer is over, here.
-        let transfer = unsafe { self.start(false, at, memory, true) }?;
-        self.finish(transfer)
+        let mut transfer = unsafe { self.start(false, at, memory, true) }?;
+        self.finish(&mut transfer)
     }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
         let memory = (buf.as_ptr().cast_mut(), buf.len());
         // SAFETY: borrowed until the transfer is over, here; only read.
-        let transfer = unsafe { self.start(true, at, memory, true) }?;
-        self.finish(transfer)
+        let mut transfer = unsafe { self.start(true, at, memory, true) }?;
+        self.finish(&mut transfer)
     }
     fn flush(&self) -> Result<(), DeviceError> {
         if self.poisoned.load(Ordering::Acquire) {
@@ -477,12 +481,20 @@ pub(crate) fn start_all(requests: &mut [&mut crate::Request<'_>]) -> UnderWay {
     under_way
 }
 
-/// Waits for requests on units.
-pub(crate) fn finish_all(requests: &mut [&mut crate::Request<'_>], under_way: UnderWay) {
-    for (n, transfer) in under_way {
+/// Waits for requests on units, which were issued when they `begun`.
+pub(crate) fn finish_all(
+    requests: &mut [&mut crate::Request<'_>],
+    under_way: UnderWay,
+    begun: Instant,
+) {
+    for (n, mut transfer) in under_way {
         let r = &mut *requests[n];
         if let Some(device) = r.device.initiator() {
-            r.result = device.finish(transfer);
+            r.result = device.finish(&mut transfer);
+        }
+        if let (Some(counters), Some(ended)) = (r.device.counters(), transfer.ended()) {
+            let took = ended.saturating_duration_since(begun);
+            counters.took(matches!(r.op, Op::Write(_)), took);
         }
     }
 }

@@ -63,7 +63,8 @@ pub struct Ending {
 #[derive(Debug)]
 struct Slot {
     vector: IoVec,
-    done: Mutex<Option<Ending>>,
+    /// How it ended, and when.
+    done: Mutex<Option<(Ending, Instant)>>,
     /// With the state's mutex.
     changed: Condvar,
     common: Arc<Common>,
@@ -166,6 +167,10 @@ impl Ticket {
     pub fn is_done(&self) -> bool {
         self.slot.done.lock().is_some()
     }
+    /// When it ended, if it has.
+    pub fn ended(&self) -> Option<Instant> {
+        self.slot.done.lock().map(|(_, at)| at)
+    }
     /// Waits for the end.
     pub fn wait(&self) -> Ending {
         self.shared.wait(&self.slot)
@@ -202,7 +207,7 @@ fn finish(slot: *mut c_void, ending: Ending) {
         UNSETTLED.store(true, Ordering::Release);
     }
     slot.common.under_way.fetch_sub(1, Ordering::Relaxed);
-    *slot.done.lock() = Some(ending);
+    *slot.done.lock() = Some((ending, Instant::now()));
     slot.changed.notify_one();
 }
 
@@ -633,7 +638,7 @@ impl Shared {
         let mut state = self.state.lock();
         let mut ours = false;
         let ending = loop {
-            if let Some(ending) = *slot.done.lock() {
+            if let Some((ending, _)) = *slot.done.lock() {
                 break ending;
             }
             if state.polled && !ours {
