@@ -123,24 +123,3 @@ pub enum DeviceError {
         at: ByteOffset,
     },
 }
-
-impl DeviceError {
-    /// The device that it is about.
-    pub fn device(&self) -> &str {
-        match self {
-            Self::Io { device, .. }
-            | Self::Unaligned { device, .. }
-            | Self::OutOfRange { device, .. }
-            | Self::Poisoned { device }
-            | Self::ReadOnly { device }
-            | Self::NotADevice { device }
-            | Self::Truncated { device, .. }
-            | Self::Empty { device, .. }
-            | Self::InUse { device, .. }
-            | Self::TakenOut { device }
-            | Self::Fenced { device, .. }
-            | Self::NoCompareAndWrite { device, .. }
-            | Self::Injected { device, .. } => device,
-        }
-    }
-}

@@ -135,11 +135,6 @@ pub trait Reservations: Send + Sync {
     /// # Errors
     /// [`DeviceError::Fenced`] if not registered so, or somebody else holds one.
     fn reserve(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError>;
-    /// Ends the reservation.
-    ///
-    /// # Errors
-    /// [`DeviceError::Fenced`] if not registered so.
-    fn release(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError>;
     /// Ends the reservation and all registrations.
     ///
     /// # Errors
@@ -157,8 +152,6 @@ pub trait Reservations: Send + Sync {
         victim: u64,
         kind: ReservationKind,
     ) -> Result<(), DeviceError>;
-    /// Whether a registration belongs to this open device alone, rather than to all of its host.
-    fn is_own(&self) -> bool;
     /// The key that this open device registered last, as far as it knows: others may have taken it
     /// away since. 0 if none.
     fn registered(&self) -> u64;

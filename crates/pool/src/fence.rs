@@ -75,7 +75,7 @@ fn used(topology: &Topology) -> Vec<Arc<dyn Device>> {
 
 /// Reservations that tell this node from others of its host.
 fn apart(device: &dyn Device) -> Option<&dyn Reservations> {
-    device.reservations().filter(|r| r.is_own())
+    device.reservations()
 }
 
 fn fenced(device: &dyn Device) -> DeviceError {

@@ -89,9 +89,6 @@ pub enum Broken {
     /// The initiator left.
     #[error("logged out")]
     LoggedOut,
-    /// A fault said so.
-    #[error("cut on purpose")]
-    Cut,
 }
 
 /// Why a login is refused.

@@ -559,9 +559,6 @@ impl Transport for Wire {
         };
         Ok(scsi::Answer { status: answer.status, sense: Sense::decode(&answer.raw), missing })
     }
-    fn reset(&self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 fn wires(target: &Target) -> [Wire; 2] {
@@ -575,7 +572,7 @@ fn wires(target: &Target) -> [Wire; 2] {
 fn a_units_compare_and_write_is_what_the_target_understands() {
     let target = serve(1, None);
     let [a, b] = wires(&target).map(|wire| Unit::probe(wire).unwrap().unwrap());
-    assert!(a.compare_max() >= 8 && a.reserves());
+    assert!(a.compare_max() >= 8);
     let sector = Bytes(512);
     for blocks in [1_usize, 8] {
         let block = 1000 + blocks as u64;
@@ -608,29 +605,25 @@ fn a_miscompare_names_the_byte() {
 }
 
 #[test]
-fn a_units_reservations_are_what_the_target_understands() {
+fn a_unit_meets_the_reservations_of_others() {
     const REGISTRANTS: u8 = ReservationKind::WriteExclusiveRegistrants as u8;
     let target = serve(1, None);
-    let [a, b] = wires(&target).map(|wire| Unit::probe(wire).unwrap().unwrap());
-    assert_eq!((a.keys().unwrap(), a.reservation().unwrap()), (vec![], None));
-    a.reserve_out(0, 0, 0, 0xa).unwrap();
-    b.reserve_out(0, 0, 0, 0xb).unwrap();
-    let wrong = a.reserve_out(0, 0, 0xbad, 1);
-    assert!(matches!(wrong, Err(ScsiError::Conflict)), "not the key: {wrong:?}");
-    a.reserve_out(1, REGISTRANTS, 0xa, 0).unwrap();
-    let mut keys = a.keys().unwrap();
-    keys.sort_unstable();
-    assert_eq!(keys, [0xa, 0xb]);
-    let stands = b.reservation().unwrap().unwrap();
-    let kind = ReservationKind::WriteExclusiveRegistrants;
-    assert_eq!((stands.key, stands.kind), (0xa, kind));
+    let [a, b] = wires(&target);
+    let unit = Unit::probe(b.clone()).unwrap().unwrap();
+    let out = |wire: &Wire, action: u8, keys: (u64, u64)| {
+        let kind = if action == 0 { 0 } else { REGISTRANTS };
+        let (cdb, list) = scsi::cdb::reserve_out(action, kind, keys.0, keys.1);
+        wire.command(&cdb, Data::Out(&list)).unwrap().status
+    };
+    assert_eq!((out(&a, 0, (0, 0xa)), out(&b, 0, (0, 0xb))), (GOOD, GOOD));
+    assert_eq!(out(&a, 0, (0xbad, 1)), CONFLICT, "not the key");
+    assert_eq!(out(&a, 1, (0xa, 0)), GOOD);
     let (zero, one) = ([0; 512], [1; 512]);
-    assert!(b.compare_and_write(0, Bytes(512), &zero, &one).unwrap(), "registered");
+    assert!(unit.compare_and_write(0, Bytes(512), &zero, &one).unwrap(), "registered");
     // Preempt and abort: it is told so once, then kept out.
-    a.reserve_out(5, REGISTRANTS, 0xa, 0xb).unwrap();
-    let fenced = b.compare_and_write(0, Bytes(512), &one, &zero);
+    assert_eq!(out(&a, 5, (0xa, 0xb)), GOOD);
+    let fenced = unit.compare_and_write(0, Bytes(512), &one, &zero);
     assert!(matches!(fenced, Err(ScsiError::Conflict)), "{fenced:?}");
-    assert_eq!(a.keys().unwrap(), [0xa]);
-    a.reserve_out(3, 0, 0xa, 0).unwrap();
-    assert_eq!((a.keys().unwrap(), a.reservation().unwrap()), (vec![], None));
+    assert_eq!(out(&a, 3, (0xa, 0)), GOOD);
+    assert!(unit.compare_and_write(0, Bytes(512), &one, &zero).unwrap(), "free for all again");
 }

@@ -22,7 +22,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use crate::run::{check_write, io_error};
 use crate::{
     AlignedBuf, ByteLockGuard, Capabilities, CawOutcome, Device, DeviceError, DeviceInfo, InUse,
-    Reservations, RingTarget,
+    RingTarget,
 };
 use scsi::ScsiDisk;
 
@@ -73,7 +73,7 @@ pub struct FileDevice {
     /// Its size is no limit.
     growing: bool,
     poisoned: AtomicBool,
-    /// A SCSI disk that compares and writes, or reserves, itself.
+    /// A SCSI disk that compares and writes itself.
     disk: Option<ScsiDisk>,
     _claim: Option<block::Claim>,
 }
@@ -206,7 +206,7 @@ impl Device for FileDevice {
         self.check_write(at, Bytes::from(new.len()))?;
         self.info.check_caw(at, expected, new)?;
         let wrap = |e| self.wrap("compare-and-write", at, e);
-        if let Some(disk) = self.disk.as_ref().filter(|d| d.compares()) {
+        if let Some(disk) = &self.disk {
             return disk.compare_and_write(self, at, expected, new);
         }
         let mut sector = AlignedBuf::zeroed(new.len());
@@ -244,9 +244,6 @@ impl Device for FileDevice {
             other => other,
         };
         result.map_err(|e| self.wrap("write zeros", at, e))
-    }
-    fn reservations(&self) -> Option<&dyn Reservations> {
-        self.info.caps.persistent_reservations.then_some(self)
     }
     fn as_raw_fd(&self) -> Option<RawFd> {
         Some(self.file.as_raw_fd())
@@ -328,7 +325,7 @@ impl Opening<'_> {
         };
         let caps = Capabilities {
             compare_and_write: !self.options.read_only,
-            persistent_reservations: disk.as_ref().is_some_and(ScsiDisk::reserves),
+            persistent_reservations: false,
             write_zeroes: !is_block || queue.write_zeroes,
             discard: !is_block || queue.discard,
             atomic_write: queue.atomic_write.filter(|_| is_block).unwrap_or(sector).max(sector),

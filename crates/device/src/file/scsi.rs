@@ -1,8 +1,8 @@
 //! A kernel's SCSI disk: what it does by commands of its own.
 //!
-//! COMPARE AND WRITE is atomic among all hosts, so a disk that has it is never used without. A
-//! registration belongs to the path from this host to the disk: all that have the disk open here
-//! share one.
+//! COMPARE AND WRITE is atomic among all hosts, so a disk that has it is never used without.
+//! Persistent reservations are not used: a registration belongs to the path from this host to the
+//! disk, and all that have the disk open here share one.
 
 use std::fs::File;
 use std::io;
@@ -12,9 +12,8 @@ use std::sync::Arc;
 use braid_format::{ByteOffset, Bytes};
 
 use super::FileDevice;
-use crate::iscsi::action;
 use crate::scsi::{ScsiError, SgIo, Unit, first_block};
-use crate::{CAW_MAX, CawOutcome, Device, DeviceError, Reservation, ReservationKind, Reservations};
+use crate::{CAW_MAX, CawOutcome, Device, DeviceError};
 
 /// Most times that a miscompare is followed by reading what was expected.
 const TRIES_MAX: u32 = 64;
@@ -29,22 +28,13 @@ pub(super) struct ScsiDisk {
 }
 
 impl ScsiDisk {
-    /// Asks the block device whose directory in sysfs this is; `None` if it is no SCSI disk, or has
-    /// no commands of its own for locks and reservations.
+    /// Asks the block device whose directory in sysfs this is; `None` if it is no SCSI disk, or
+    /// does not compare and write.
     pub fn find(sysfs: &Path, file: &Arc<File>, sector: Bytes) -> Result<Option<Self>, ScsiError> {
         let Some(first) = first_block(sysfs) else { return Ok(None) };
         let unit = Unit::probe(SgIo(file.clone()))?;
         Ok(unit.map(|unit| Self { unit, start: Bytes(first * 512), sector }))
     }
-    /// Whether it compares and writes.
-    pub fn compares(&self) -> bool {
-        self.unit.compare_max() > 0
-    }
-    /// Whether it reserves.
-    pub fn reserves(&self) -> bool {
-        self.unit.reserves()
-    }
-
     pub fn compare_and_write(
         &self,
         device: &FileDevice,
@@ -79,63 +69,5 @@ fn error(device: &FileDevice, operation: &'static str, e: ScsiError) -> DeviceEr
         ScsiError::Conflict => DeviceError::Fenced { device: device.info().name.as_str().into() },
         ScsiError::Io(e) => device.wrap(operation, ByteOffset(0), e),
         e => device.wrap(operation, ByteOffset(0), io::Error::other(e)),
-    }
-}
-
-impl FileDevice {
-    fn with_unit<T>(
-        &self,
-        operation: &'static str,
-        f: impl FnOnce(&Unit<SgIo>) -> Result<T, ScsiError>,
-    ) -> Result<T, DeviceError> {
-        let Some(disk) = &self.disk else {
-            let none = io::Error::from(io::ErrorKind::Unsupported);
-            return Err(self.wrap(operation, ByteOffset(0), none));
-        };
-        f(&disk.unit).map_err(|e| error(self, operation, e))
-    }
-    fn reserve_out(&self, action: u8, kind: u8, own: u64, other: u64) -> Result<(), DeviceError> {
-        self.with_unit("persistent reserve", |u| u.reserve_out(action, kind, own, other))
-    }
-}
-
-impl Reservations for FileDevice {
-    fn is_own(&self) -> bool {
-        false
-    }
-    fn registered(&self) -> u64 {
-        0
-    }
-    fn register(&self, old: u64, new: u64) -> Result<(), DeviceError> {
-        self.reserve_out(action::REGISTER, 0, old, new)
-    }
-    fn register_anyhow(&self, new: u64) -> Result<(), DeviceError> {
-        self.reserve_out(action::REGISTER_ANYHOW, 0, 0, new)
-    }
-    fn reserve(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError> {
-        self.reserve_out(action::RESERVE, kind as u8, own, 0)
-    }
-    fn release(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError> {
-        self.reserve_out(action::RELEASE, kind as u8, own, 0)
-    }
-    fn clear(&self, own: u64) -> Result<(), DeviceError> {
-        self.reserve_out(action::CLEAR, 0, own, 0)
-    }
-    fn preempt_and_abort(
-        &self,
-        own: u64,
-        victim: u64,
-        kind: ReservationKind,
-    ) -> Result<(), DeviceError> {
-        self.reserve_out(action::PREEMPT_AND_ABORT, kind as u8, own, victim)
-    }
-    fn keys(&self) -> Result<Vec<u64>, DeviceError> {
-        self.with_unit("read reservations", Unit::keys)
-    }
-    fn reservation(&self) -> Result<Option<Reservation>, DeviceError> {
-        self.with_unit("read reservations", Unit::reservation)
-    }
-    fn reset(&self) -> Result<(), DeviceError> {
-        self.with_unit("reset", Unit::reset)
     }
 }

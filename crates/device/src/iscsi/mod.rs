@@ -32,7 +32,6 @@ use alive::Alive;
 use session::{Direction, Ended, Ending, Session, Ticket};
 
 pub use name::{UnitName, without_secrets};
-pub(crate) use reserve::action;
 pub use reserve::{Reservation, ReservationKind};
 
 /// Longest transfer of one command; longer requests are several, all under way at once.

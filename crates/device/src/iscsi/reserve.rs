@@ -55,10 +55,9 @@ pub(super) const PERSISTENT_RESERVE: &str = "persistent reserve";
 const READ_RESERVATIONS: &str = "read reservations";
 
 /// Service actions of PERSISTENT RESERVE OUT.
-pub(crate) mod action {
+mod action {
     pub const REGISTER: u8 = 0;
     pub const RESERVE: u8 = 1;
-    pub const RELEASE: u8 = 2;
     pub const CLEAR: u8 = 3;
     pub const PREEMPT_AND_ABORT: u8 = 5;
     pub const REGISTER_ANYHOW: u8 = 6;
@@ -94,9 +93,6 @@ impl Reservations for IscsiDevice {
     fn reserve(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError> {
         self.change(action::RESERVE, kind as u8, own, 0)
     }
-    fn release(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError> {
-        self.change(action::RELEASE, kind as u8, own, 0)
-    }
     fn clear(&self, own: u64) -> Result<(), DeviceError> {
         self.change(action::CLEAR, 0, own, 0)
     }
@@ -107,9 +103,6 @@ impl Reservations for IscsiDevice {
         kind: ReservationKind,
     ) -> Result<(), DeviceError> {
         self.change(action::PREEMPT_AND_ABORT, kind as u8, own, victim)
-    }
-    fn is_own(&self) -> bool {
-        true
     }
     fn registered(&self) -> u64 {
         self.key.load(Ordering::Acquire)

@@ -1,7 +1,8 @@
 //! SCSI: commands and sense data as bytes, what a unit does by them, and the kernel's way to a disk.
 //!
-//! [`Unit`] knows COMPARE AND WRITE (SBC-3) and PERSISTENT RESERVE (SPC-4) over any [`Transport`];
-//! the one here is SG_IO, for the kernel's disks. Everything but its ioctl is bytes and is tested
+//! [`Unit`] knows COMPARE AND WRITE (SBC-3) over any [`Transport`]; the one here is SG_IO, for the
+//! kernel's disks. Persistent reservations (SPC-4) are made on units of targets only: of them there
+//! are the bytes. Everything but its ioctl is bytes and is tested
 //! against the crate of the target, which reads them by its own code.
 
 pub mod cdb;

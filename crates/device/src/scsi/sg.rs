@@ -47,9 +47,8 @@ struct Header {
 const _: () = assert!(size_of::<Header>() == 88);
 
 mod numbers {
-    //! `SG_IO` and `SG_SCSI_RESET` of `scsi/sg.h`.
+    //! `SG_IO` of `scsi/sg.h`.
     nix::ioctl_readwrite_bad!(sg_io, 0x2285, super::Header);
-    nix::ioctl_write_ptr_bad!(sg_reset, 0x2284, super::c_int);
 }
 
 /// An open SCSI disk.
@@ -94,14 +93,6 @@ impl Transport for SgIo {
         let told = (header.status, header.host_status, header.driver_status);
         let sense = sense.get(..usize::from(header.sense_len)).unwrap_or_default();
         answer(told, sense, header.residual)
-    }
-    fn reset(&self) -> io::Result<()> {
-        /// `SG_SCSI_RESET_DEVICE`.
-        const DEVICE: c_int = 1;
-        let what = DEVICE;
-        // SAFETY: the kernel reads one number.
-        unsafe { numbers::sg_reset(self.0.as_raw_fd(), &raw const what) }?;
-        Ok(())
     }
 }
 

@@ -1,4 +1,5 @@
-//! What a SCSI unit does beyond reading and writing: COMPARE AND WRITE, persistent reservations.
+//! What a SCSI unit does beyond reading and writing: COMPARE AND WRITE; what it says of persistent
+//! reservations.
 
 use std::io;
 use std::time::Duration;
@@ -53,11 +54,6 @@ pub trait Transport: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// There is no answer: whether the command was done, or will be, is unknown.
     fn command(&self, cdb: &[u8], data: Data<'_>) -> io::Result<Answer>;
-    /// Ends all commands of everybody on the unit.
-    ///
-    /// # Errors
-    /// The system's.
-    fn reset(&self) -> io::Result<()>;
 }
 
 /// What a unit did not do.
@@ -85,17 +81,16 @@ pub enum ScsiError {
 pub struct Unit<T> {
     transport: T,
     compare: u8,
-    reserves: bool,
 }
 
 impl<T: Transport> Unit<T> {
-    /// Asks what the unit is; `None` for what is no disk, or says that it knows none of this.
+    /// Asks what the unit is; `None` for what is no disk, or does not compare and write.
     ///
     /// # Errors
     /// It did not answer, or not with a plain yes or no: who took that for a no would not exclude those
     /// who hear a yes.
     pub fn probe(transport: T) -> Result<Option<Self>, ScsiError> {
-        let mut unit = Self { transport, compare: 0, reserves: false };
+        let mut unit = Self { transport, compare: 0 };
         let Some(standard) = unit.ask(&cdb::inquiry(None, 36), 36)? else { return Ok(None) };
         // A direct access block device, connected.
         if standard.first() != Some(&0) {
@@ -107,16 +102,11 @@ impl<T: Transport> Unit<T> {
         // Support: 1 no, 3 as in the standard. Who does not know the question has the limit only.
         let support = told.and_then(|b| b.get(1).map(|b| b & 7));
         unit.compare = if support.is_some_and(|s| s != 3) { 0 } else { most };
-        unit.reserves = unit.ask(&cdb::reserve_in(2, 8), 8)?.is_some();
-        Ok((unit.compare > 0 || unit.reserves).then_some(unit))
+        Ok((unit.compare > 0).then_some(unit))
     }
-    /// Blocks of the longest compare-and-write; 0: it has none.
+    /// Blocks of the longest compare-and-write.
     pub fn compare_max(&self) -> u8 {
         self.compare
-    }
-    /// Whether it knows persistent reservations.
-    pub fn reserves(&self) -> bool {
-        self.reserves
     }
 
     /// Has a command done; issues it again as long as the unit says that it did not run.
@@ -182,44 +172,6 @@ impl<T: Transport> Unit<T> {
             Err(ScsiError::Refused(sense)) if sense.key == Sense::MISCOMPARE => Ok(false),
             Err(e) => Err(e),
         }
-    }
-
-    /// PERSISTENT RESERVE OUT.
-    ///
-    /// # Errors
-    /// [`ScsiError::Conflict`] for who has not the key.
-    pub fn reserve_out(&self, action: u8, kind: u8, own: u64, other: u64) -> Result<(), ScsiError> {
-        let (cdb, list) = cdb::reserve_out(action, kind, own, other);
-        self.done(&cdb, Data::Out(&list)).map(drop)
-    }
-    /// All registered keys.
-    ///
-    /// # Errors
-    /// The unit's.
-    pub fn keys(&self) -> Result<Vec<u64>, ScsiError> {
-        let all = keys(&self.reserve_in(0)?);
-        all.ok_or_else(|| io::Error::other("the unit has more registrations than it says").into())
-    }
-    /// The reservation that stands.
-    ///
-    /// # Errors
-    /// The unit's.
-    pub fn reservation(&self) -> Result<Option<Reservation>, ScsiError> {
-        Ok(reservation(&self.reserve_in(1)?))
-    }
-    /// Ends all commands of everybody on it.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn reset(&self) -> Result<(), ScsiError> {
-        Ok(self.transport.reset()?)
-    }
-    fn reserve_in(&self, action: u8) -> Result<Vec<u8>, ScsiError> {
-        const LEN: u16 = 8 + 8 * 1024;
-        let mut bytes = vec![0; usize::from(LEN)];
-        let answer = self.done(&cdb::reserve_in(action, LEN), Data::In(&mut bytes))?;
-        bytes.truncate(bytes.len().saturating_sub(answer.missing));
-        Ok(bytes)
     }
 }
 
