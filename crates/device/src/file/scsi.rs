@@ -12,11 +12,8 @@ use std::sync::Arc;
 use braid_format::{ByteOffset, Bytes};
 
 use super::FileDevice;
-use crate::scsi::{ScsiError, SgIo, Unit, first_block};
+use crate::scsi::{ScsiError, SgIo, Unit, first_block, settle};
 use crate::{CAW_MAX, CawOutcome, Device, DeviceError};
-
-/// Most times that a miscompare is followed by reading what was expected.
-const TRIES_MAX: u32 = 64;
 
 /// A SCSI disk, or a partition of one.
 #[derive(Debug)]
@@ -48,26 +45,20 @@ impl ScsiDisk {
             return Err(DeviceError::NoCompareAndWrite { device, most, len });
         }
         let block = (self.start.get() + at.get()) / self.sector.get();
-        for _ in 0..TRIES_MAX {
+        let attempt = || {
             let written = self.unit.compare_and_write(block, self.sector, expected, new);
-            if written.map_err(|e| error(device, "compare-and-write", e))? {
-                return Ok(CawOutcome::Written);
-            }
-            let mut found = vec![0; new.len()];
-            device.read(at, &mut found)?;
-            // Else it became what was expected meanwhile: once more.
-            if found != expected {
-                return Ok(CawOutcome::Mismatch(found));
-            }
-        }
-        Err(error(device, "compare-and-write", ScsiError::Busy))
+            written.map_err(|e| error(device, at, e))
+        };
+        let settled = settle(device, at, expected, attempt)?;
+        settled.ok_or_else(|| error(device, at, ScsiError::Busy))
     }
 }
 
-fn error(device: &FileDevice, operation: &'static str, e: ScsiError) -> DeviceError {
+fn error(device: &FileDevice, at: ByteOffset, e: ScsiError) -> DeviceError {
+    const OPERATION: &str = "compare-and-write";
     match e {
         ScsiError::Conflict => DeviceError::Fenced { device: device.info().name.as_str().into() },
-        ScsiError::Io(e) => device.wrap(operation, ByteOffset(0), e),
-        e => device.wrap(operation, ByteOffset(0), io::Error::other(e)),
+        ScsiError::Io(e) => device.wrap(OPERATION, at, e),
+        e => device.wrap(OPERATION, at, io::Error::other(e)),
     }
 }

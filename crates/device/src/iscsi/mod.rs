@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use braid_format::{ByteOffset, Bytes};
 
+use crate::scsi;
 use crate::scsi::cdb::{self, sixteen as cdb16};
 use crate::{
     ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, Op, OpenOptions, Reservations,
@@ -40,8 +41,6 @@ const PIECE_MAX: usize = 1 << 20;
 const TRIES_MAX: u32 = 64;
 /// What is done, in errors.
 const COMPARE_AND_WRITE: &str = "compare-and-write";
-/// Done once or not at all: whoever asks for it settles what came of it.
-const ONCE: [&str; 2] = [COMPARE_AND_WRITE, reserve::PERSISTENT_RESERVE];
 /// Pause before a busy target is asked again.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// Most blocks of one WRITE SAME or UNMAP, if the target does not say less.
@@ -153,12 +152,14 @@ impl IscsiDevice {
         let source = io::Error::new(io::ErrorKind::ConnectionAborted, why.to_string());
         self.error(operation, at, source)
     }
-    /// What an ending means; `None`: the command did not run and is to be issued again.
+    /// What an ending means; `None`: the command did not run and is to be issued again. `once`: it is
+    /// done once or not at all, and whoever asks for it settles what came of it.
     fn judge(
         &self,
         operation: &'static str,
         at: ByteOffset,
         ending: Ending,
+        once: bool,
     ) -> Option<Result<Ending, DeviceError>> {
         match ending.status {
             ffi::STATUS_GOOD => Some(Ok(ending)),
@@ -169,19 +170,21 @@ impl IscsiDevice {
             }
             // By a reset, or a fence: what was aborted never lands, so it may be issued again. After a
             // fence that meets the conflict.
-            ffi::STATUS_ABORTED if !ONCE.contains(&operation) => None,
+            ffi::STATUS_ABORTED if !once => None,
             ffi::STATUS_CONFLICT => {
                 Some(Err(DeviceError::Fenced { device: self.info.name.as_str().into() }))
             }
             _ => Some(Err(self.error(operation, at, ending.into()))),
         }
     }
-    /// A command by itself, with data of up to a few KiB or none.
+    /// A command by itself, with data of up to a few KiB or none; `once` as in
+    /// [`IscsiDevice::judge`].
     fn command(
         &self,
         operation: &'static str,
         cdb: &[u8],
         data: Data<'_>,
+        once: bool,
     ) -> Result<Ending, DeviceError> {
         let at = ByteOffset(0);
         let (direction, memory, len) = match data {
@@ -193,7 +196,7 @@ impl IscsiDevice {
             // SAFETY: borrowed over the ticket's life, which ends here; written from is only read.
             let ticket = unsafe { self.session.start(cdb, direction, (memory, len), true) };
             let ending = ticket.map_err(|e| self.ended(operation, at, &e))?.wait();
-            if let Some(judged) = self.judge(operation, at, ending) {
+            if let Some(judged) = self.judge(operation, at, ending, once) {
                 return judged;
             }
         }
@@ -261,7 +264,7 @@ impl IscsiDevice {
         let operation = name_of(piece.write);
         for _ in 0..TRIES_MAX {
             let ending = piece.ticket.wait();
-            match self.judge(operation, piece.at, ending) {
+            match self.judge(operation, piece.at, ending, false) {
                 Some(Ok(ending)) if ending.missing == 0 => return Ok(()),
                 Some(Ok(_)) => {
                     let short = io::ErrorKind::UnexpectedEof.into();
@@ -284,11 +287,8 @@ impl IscsiDevice {
         const OPERATION: &str = COMPARE_AND_WRITE;
         let blocks = new.len() as u64 / self.info.sector.get();
         if blocks > self.limits.compare {
-            let what = format!(
-                "the unit compares at most {} blocks of {} bytes; {blocks} are asked for",
-                self.limits.compare, self.info.sector
-            );
-            return Err(self.error(OPERATION, at, io::Error::other(what)));
+            let (device, len) = (self.info.name.as_str().into(), Bytes::from(new.len()));
+            return Err(DeviceError::NoCompareAndWrite { device, most: self.compare_max(), len });
         }
         let first = at.get() / self.info.sector.get();
         let cdb = cdb::compare_and_write(first, u8::try_from(blocks).unwrap_or(0));
@@ -301,7 +301,7 @@ impl IscsiDevice {
             if ending.status == ffi::STATUS_CHECK && ending.sense.0 == 0x0e {
                 return Ok(false);
             }
-            if let Some(judged) = self.judge(OPERATION, at, ending) {
+            if let Some(judged) = self.judge(OPERATION, at, ending, true) {
                 return judged.map(|_| true);
             }
         }
@@ -316,7 +316,7 @@ impl IscsiDevice {
             let count = (end - block).min(self.limits.same.min(SAME_MAX));
             let flags = if unmap { 0x08 } else { 0 };
             let cdb = cdb16(0x93, flags, block, u32::try_from(count).unwrap_or(1));
-            self.command("write zeros", &cdb, Data::Out(&zeros))?;
+            self.command("write zeros", &cdb, Data::Out(&zeros), false)?;
             block += count;
         }
         Ok(())
@@ -376,7 +376,7 @@ impl Device for IscsiDevice {
         if !self.limits.write_cache {
             return Ok(());
         }
-        let flushed = self.command("flush", &cdb16(0x91, 0, 0, 0), Data::None);
+        let flushed = self.command("flush", &cdb16(0x91, 0, 0, 0), Data::None, false);
         if flushed.is_err() {
             self.poisoned.store(true, Ordering::Release);
         }
@@ -390,18 +390,9 @@ impl Device for IscsiDevice {
     ) -> Result<CawOutcome, DeviceError> {
         crate::run::check_write(self, Some(&self.poisoned), at, Bytes::from(new.len()))?;
         self.info.check_caw(at, expected, new)?;
-        let mut found = vec![0; new.len()];
-        for _ in 0..TRIES_MAX {
-            if self.compare(at, expected, new)? {
-                return Ok(CawOutcome::Written);
-            }
-            self.read(at, &mut found)?;
-            // Else it became what was expected meanwhile: once more.
-            if found != expected {
-                return Ok(CawOutcome::Mismatch(found));
-            }
-        }
-        Err(self.error("compare-and-write", at, io::ErrorKind::ResourceBusy.into()))
+        let settled = scsi::settle(self, at, expected, || self.compare(at, expected, new))?;
+        let busy = || self.error(COMPARE_AND_WRITE, at, io::ErrorKind::ResourceBusy.into());
+        settled.ok_or_else(busy)
     }
     fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         crate::run::check_write(self, Some(&self.poisoned), at, len)?;
@@ -417,7 +408,7 @@ impl Device for IscsiDevice {
             list[8..16].copy_from_slice(&block.to_be_bytes());
             list[16..20].copy_from_slice(&u32::try_from(count).unwrap_or(1).to_be_bytes());
             let cdb = [0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0];
-            self.command("discard", &cdb, Data::Out(&list))?;
+            self.command("discard", &cdb, Data::Out(&list), false)?;
             block += count;
         }
         Ok(())

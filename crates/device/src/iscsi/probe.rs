@@ -8,6 +8,7 @@ use braid_format::{ByteOffset, Bytes};
 use super::name::UnitName;
 use super::session::{Direction, Ending, Session};
 use super::{Limits, PIECE_MAX, TRIES_MAX, ffi};
+use crate::scsi::cdb;
 use crate::{Capabilities, DeviceError, DeviceInfo};
 
 pub(super) fn failed(name: &UnitName, operation: &'static str, e: io::Error) -> DeviceError {
@@ -41,7 +42,7 @@ pub(super) fn probe(
     let provisioned = byte(&capacity, 14) & 0x80 != 0;
     let unmaps = |bit: u8| provisioned && byte(&thin, 5) & bit != 0;
     let mode = probe.ask(&[0x1a, 0x08, 0x08, 0, 64, 0], 64)?.unwrap_or_default();
-    let reserves = probe.ask(&[0x5e, 2, 0, 0, 0, 0, 0, 0, 8, 0], 8)?.is_some();
+    let reserves = probe.ask(&cdb::reserve_in(2, 8), 8)?.is_some();
     let rotation = probe.page(0xb1, 64)?;
     let limits = Limits {
         write_cache: has_write_cache(&mode),
@@ -139,7 +140,7 @@ impl Probe<'_> {
     }
     /// A page of vital product data; empty if there is none.
     fn page(&self, page: u8, len: u8) -> Result<Vec<u8>, DeviceError> {
-        Ok(self.ask(&[0x12, 1, page, 0, len, 0], len.into())?.unwrap_or_default())
+        Ok(self.ask(&cdb::inquiry(Some(page), len), len.into())?.unwrap_or_default())
     }
     fn limits(&self, sector: Bytes) -> Result<Limits, DeviceError> {
         let page = self.page(0xb0, 64)?;
@@ -161,8 +162,7 @@ impl Probe<'_> {
     }
     /// Whether the unit says that it knows a command; `None` if it does not say.
     fn knows(&self, opcode: u8) -> Result<Option<bool>, DeviceError> {
-        let cdb = [0xa3, 0x0c, 1, opcode, 0, 0, 0, 0, 0, 32, 0, 0];
-        let told = self.ask(&cdb, 32)?.map(|b| byte(&b, 1) & 7);
+        let told = self.ask(&cdb::supported(opcode), 32)?.map(|b| byte(&b, 1) & 7);
         Ok(told.filter(|support| matches!(support, 1 | 3)).map(|support| support == 3))
     }
     /// Its world-wide name; by its portal, target and number where it has none.

@@ -49,8 +49,8 @@ pub struct Reservation {
     pub kind: ReservationKind,
 }
 
-/// What is done, in errors. Whoever asks for it must know whether it was done: never issued twice.
-pub(super) const PERSISTENT_RESERVE: &str = "persistent reserve";
+/// What is done, in errors.
+const PERSISTENT_RESERVE: &str = "persistent reserve";
 
 const READ_RESERVATIONS: &str = "read reservations";
 
@@ -64,16 +64,17 @@ mod action {
 }
 
 impl IscsiDevice {
+    /// PERSISTENT RESERVE OUT. Whoever asks for it must know whether it was done: never issued twice.
     fn change(&self, action: u8, kind: u8, own: u64, other: u64) -> Result<(), DeviceError> {
         let (cdb, list) = cdb::reserve_out(action, kind, own, other);
-        self.command(PERSISTENT_RESERVE, &cdb, Data::Out(&list)).map(|_| ())
+        self.command(PERSISTENT_RESERVE, &cdb, Data::Out(&list), true).map(|_| ())
     }
     /// PERSISTENT RESERVE IN; as much as there is.
     fn look(&self, action: u8) -> Result<Vec<u8>, DeviceError> {
         const LEN: u16 = 8 + 8 * 1024;
         let mut bytes = vec![0; usize::from(LEN)];
         let cdb = cdb::reserve_in(action, LEN);
-        let ending = self.command(READ_RESERVATIONS, &cdb, Data::In(&mut bytes))?;
+        let ending = self.command(READ_RESERVATIONS, &cdb, Data::In(&mut bytes), false)?;
         bytes.truncate(bytes.len().saturating_sub(ending.missing));
         Ok(bytes)
     }

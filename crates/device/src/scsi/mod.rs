@@ -14,4 +14,4 @@ pub use sense::Sense;
 pub use unit::{Answer, Data, ScsiError, Transport, Unit};
 
 pub(crate) use sg::{SgIo, first_block};
-pub(crate) use unit::{keys, reservation};
+pub(crate) use unit::{keys, reservation, settle};

@@ -4,11 +4,12 @@
 use std::io;
 use std::time::Duration;
 
-use braid_format::Bytes;
+use braid_format::{ByteOffset, Bytes};
 use thiserror::Error;
 
 use super::{Sense, cdb};
 use crate::iscsi::{Reservation, ReservationKind};
+use crate::{CawOutcome, Device, DeviceError};
 
 /// Most times that a command is issued anew because it did not run.
 const TRIES_MAX: u32 = 64;
@@ -173,6 +174,27 @@ impl<T: Transport> Unit<T> {
             Err(e) => Err(e),
         }
     }
+}
+
+/// Compares and writes by `attempt`, which says whether what stood at `at` was `expected`, and says
+/// what stands there if it was not. `None`: whenever that was looked at it was as expected again.
+pub fn settle(
+    device: &dyn Device,
+    at: ByteOffset,
+    expected: &[u8],
+    attempt: impl Fn() -> Result<bool, DeviceError>,
+) -> Result<Option<CawOutcome>, DeviceError> {
+    let mut found = vec![0; expected.len()];
+    for _ in 0..TRIES_MAX {
+        if attempt()? {
+            return Ok(Some(CawOutcome::Written));
+        }
+        device.read(at, &mut found)?;
+        if found != expected {
+            return Ok(Some(CawOutcome::Mismatch(found)));
+        }
+    }
+    Ok(None)
 }
 
 fn key_at(bytes: &[u8], at: usize) -> Option<u64> {
