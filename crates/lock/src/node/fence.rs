@@ -91,6 +91,9 @@ pub enum NotFenced {
         /// What it did.
         what: String,
     },
+    /// This node may not act itself: others may be about to do the same to it.
+    #[error("this node has withdrawn, or cannot say that it lives")]
+    Unfit,
     /// There is no method.
     #[error("there is no way to do so: turn its host off, then `braid fence {} --confirm`", slot)]
     NoMethod {
@@ -130,23 +133,33 @@ impl Fencer<'_> {
             FenceMethod::Operator
         }
     }
-    /// Fences it.
+    /// Fences it. `fit`: whether this node may still act, which a method that takes long may
+    /// change.
     ///
     /// # Errors
     /// What kept the last method from it.
-    pub fn fence(&self, record: &SlotRecord) -> Result<FenceMethod, NotFenced> {
+    pub fn fence(
+        &self,
+        record: &SlotRecord,
+        fit: &dyn Fn() -> bool,
+    ) -> Result<FenceMethod, NotFenced> {
         let slot = record.life.slot;
         let mut failed = NotFenced::NoMethod { slot };
         if self.method(record) == FenceMethod::Reservation {
             let how = FenceHow { prove: true, reset: self.options.reset };
             match self.store.fence(record.fence_key, how) {
                 Ok(()) => return Ok(FenceMethod::Reservation),
+                // It is this node that is to be dead: not the other's host, by its word.
+                Err(e) if e.is_fenced() => return Err(NotFenced::Reservation(e)),
                 Err(e) => failed = NotFenced::Reservation(e),
             }
         }
         let Some(command) = &self.options.command else { return Err(failed) };
         if let NotFenced::Reservation(e) = &failed {
             tracing::warn!(%slot, "not fenced by reservation: {e}");
+        }
+        if !fit() {
+            return Err(NotFenced::Unfit);
         }
         self.call(command, record)?;
         self.forget(record);

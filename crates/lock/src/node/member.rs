@@ -64,6 +64,8 @@ struct Inner {
     /// The next heartbeat has news.
     hurry: AtomicBool,
     withdrawn: AtomicBool,
+    /// Until when this node may act.
+    lease: Mutex<Instant>,
     /// Wakes the watcher: `None` to end.
     watcher: Mutex<Option<Sender<Option<WatchEvent>>>>,
     /// What the watcher has started.
@@ -100,14 +102,16 @@ impl Membership {
         sweep(&*store, mine.fence_key);
         let me = mine.life;
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let origin = Instant::now();
         let inner = Arc::new(Inner {
             me,
+            lease: Mutex::new(origin + options.timing.lease()),
             options,
             identity,
             recover,
             socket,
             mine,
-            origin: Instant::now(),
+            origin,
             nonces: AtomicU64::new(random),
             manager: OnceLock::new(),
             regions: OnceLock::new(),
@@ -614,8 +618,12 @@ impl Inner {
     /// Fences the node of a slot, which is of another host and silent.
     fn fence(&self, record: &SlotRecord) -> bool {
         let (life, began) = (acting(record), Instant::now());
+        let fit = || !self.withdrawn.load(Ordering::Acquire) && Instant::now() < *self.lease.lock();
+        if !fit() {
+            return false;
+        }
         tracing::warn!(?life, host = record.host, "silent for too long: it is fenced");
-        match self.fencer().fence(record) {
+        match self.fencer().fence(record, &fit) {
             Ok(method) => {
                 let took = began.elapsed();
                 tracing::warn!(?life, method = method.name(), ?took, "fenced");

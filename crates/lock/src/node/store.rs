@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_device::DeviceError;
 use braid_format::node::{Heartbeat, SlotRecord};
@@ -304,6 +304,9 @@ impl NodeStore for PoolNodes {
     }
 }
 
+/// How often a heartbeat that does not land is tried.
+const HUSHED: Duration = Duration::from_millis(5);
+
 /// Node areas in memory, for tests: each handle stands for one process; [`Self::process`] makes
 /// another on the same host.
 #[derive(Debug, Clone)]
@@ -327,6 +330,8 @@ struct Shared {
     fenced: HashSet<u64>,
     /// Fences fail.
     deaf: bool,
+    /// Processes whose heartbeats do not land.
+    hushed: HashSet<u64>,
 }
 
 struct Life {
@@ -368,6 +373,15 @@ impl MemoryNodes {
     /// Fences fail, or do so no more.
     pub fn deafen(&self, deaf: bool) {
         self.shared.lock().deaf = deaf;
+    }
+    /// This process's heartbeats do not land, nor fail, or do so again.
+    pub fn hush(&self, hushed: bool) {
+        let mut shared = self.shared.lock();
+        if hushed {
+            shared.hushed.insert(self.process);
+        } else {
+            shared.hushed.remove(&self.process);
+        }
     }
     /// The same areas, seen by another process.
     #[must_use]
@@ -441,6 +455,9 @@ impl NodeStore for MemoryNodes {
         self.with(NodeId(0), |s, _| s.beats.concat())
     }
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
+        while self.with(slot, |s, _| s.hushed.contains(&self.process))? {
+            std::thread::sleep(HUSHED);
+        }
         self.change(slot, |s, at| {
             if let Some(beat) = s.beats.get_mut(at) {
                 beat.copy_from_slice(bytes);

@@ -87,7 +87,7 @@ impl Inner {
                     return;
                 }
                 lease.begun = issued;
-                self.store.lease(issued + self.options.timing.lease());
+                self.lease(issued);
             }
             Err(e) if e.is_fenced() => {
                 lease.lost = true;
@@ -101,6 +101,13 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// This node said at `since` that it lives, and may act for a while.
+    fn lease(&self, since: Instant) {
+        let until = since + self.options.timing.lease();
+        *self.lease.lock() = until;
+        self.store.lease(until);
     }
 
     /// Asked after a lease was over: whether the slot is this node's, and so are its keys.

@@ -1,6 +1,11 @@
 //! Nodes of several hosts, on areas in memory that know reservations.
 
+use super::super::fence::Fencer;
 use super::*;
+
+fn me(slot: u16, incarnation: u32) -> Me {
+    Me { slot: NodeId(slot), incarnation: braid_format::Incarnation(incarnation) }
+}
 
 /// A node as if on its own host, with its manager.
 fn on(host: u8, all: &MemoryNodes, locks: &MemoryStore, fence: FenceOptions) -> Node {
@@ -61,31 +66,98 @@ fn a_node_that_is_fenced_withdraws_at_once() {
     assert!(!b.manager.has_withdrawn());
 }
 
+/// A program that is said to turn hosts off.
+struct Program {
+    dir: tempfile::TempDir,
+    /// Which host's slot in which life, a line each call.
+    called: std::path::PathBuf,
+}
+impl Program {
+    /// One that ends with `code`.
+    fn new(code: u8) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let called = dir.path().join("called");
+        let this = Self { dir, called };
+        this.ends_with(code);
+        this
+    }
+    fn ends_with(&self, code: u8) {
+        let text = format!("#!/bin/sh\necho \"$@\" >> {}\nexit {code}\n", self.called.display());
+        // Written anew beside it: a file that is open for writing cannot be run.
+        let new = self.dir.path().join("new");
+        std::fs::write(&new, text).unwrap();
+        std::process::Command::new("chmod").arg("+x").arg(&new).status().unwrap();
+        std::fs::rename(&new, self.dir.path().join("off")).unwrap();
+    }
+    fn options(&self) -> FenceOptions {
+        FenceOptions { command: Some(self.dir.path().join("off")), reset: false }
+    }
+    fn was_called(&self) -> bool {
+        self.called.exists()
+    }
+}
+
+#[test]
+fn who_is_fenced_itself_calls_no_program() {
+    let all = MemoryNodes::new(4);
+    all.with_reservations();
+    let [one, two] = [1, 2].map(|slot| me(slot, 1));
+    let nodes = [one, two].map(|life| {
+        let nodes = all.process();
+        nodes.register(key_of(all.fs_uuid(), life)).unwrap();
+        nodes
+    });
+    let how = braid_pool::FenceHow { prove: true, reset: false };
+    nodes[0].fence(key_of(all.fs_uuid(), two), how).unwrap();
+    let program = Program::new(0);
+    let options = program.options();
+    let key = key_of(all.fs_uuid(), two);
+    let fencer = Fencer { store: &nodes[1], options: &options, timing: Timing::default(), key };
+    let mut record = SlotRecord::free(one.slot);
+    (record.life, record.state) = (one, SlotState::Active);
+    record.fence_key = key_of(all.fs_uuid(), one);
+    let refused = fencer.fence(&record, &|| true);
+    assert!(matches!(&refused, Err(NotFenced::Reservation(e)) if e.is_fenced()), "{refused:?}");
+    assert!(!program.was_called());
+    // Nor does one that may not act any more once the reservations have failed.
+    all.deafen(true);
+    let fencer = Fencer { store: &nodes[0], key: record.fence_key, ..fencer };
+    let refused = fencer.fence(&record, &|| false);
+    assert!(matches!(refused, Err(NotFenced::Unfit)) && !program.was_called(), "{refused:?}");
+    assert!(matches!(fencer.fence(&record, &|| true), Ok(FenceMethod::Command)));
+}
+
+#[test]
+fn who_cannot_say_that_it_lives_fences_nobody() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    let program = Program::new(0);
+    let a = on(1, &all, &locks, FenceOptions::default());
+    let b = on(2, &all, &locks, program.options());
+    let dead = a.member.me();
+    b.nodes.hush(true);
+    a.nodes.kill();
+    until("silent", || view(&b, dead).is_some_and(|n| !n.beating));
+    std::thread::sleep(Duration::from_millis(400));
+    let called = program.was_called();
+    b.nodes.hush(false);
+    assert!(!called);
+    until("it lives, and recovers", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
+}
+
 #[test]
 fn a_program_fences_where_there_are_no_reservations() {
     let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
-    let dir = tempfile::tempdir().unwrap();
-    let (program, called) = (dir.path().join("off"), dir.path().join("called"));
-    let script = |code: u8| {
-        let text = format!("#!/bin/sh\necho \"$@\" >> {}\nexit {code}\n", called.display());
-        // Written anew beside it: a file that is open for writing cannot be run.
-        let new = dir.path().join("new");
-        std::fs::write(&new, text).unwrap();
-        std::process::Command::new("chmod").arg("+x").arg(&new).status().unwrap();
-        std::fs::rename(&new, &program).unwrap();
-    };
-    script(1);
+    let program = Program::new(1);
     let a = on(1, &all, &locks, FenceOptions::default());
-    let fence = FenceOptions { command: Some(program.clone()), reset: false };
-    let b = on(2, &all, &locks, fence);
+    let b = on(2, &all, &locks, program.options());
     let dead = a.member.me();
     assert_eq!(view(&b, dead).map(|n| n.fence), Some(FenceMethod::Command));
     a.nodes.kill();
-    until("called", || called.exists());
+    until("called", || program.was_called());
     assert!(b.log.recovered.lock().is_empty());
-    script(0);
+    program.ends_with(0);
     until("recovered", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
-    let said = std::fs::read_to_string(&called).unwrap();
+    let said = std::fs::read_to_string(&program.called).unwrap();
     assert!(said.lines().count() >= 2 && said.lines().all(|l| l == "host1 0 1"), "{said}");
 }
 
