@@ -59,21 +59,33 @@ pub struct FenceOptions {
     pub reset: bool,
 }
 
-/// Lives that this process knows to be fenced, and how. Shared by all of it that asks who is dead.
+/// Who this process knows to be fenced, and how. Shared by all of it that asks who is dead.
+///
+/// A proof is of who acts by a slot, with the random name of that one node: who died while it took a
+/// slot over leaves no trace of its incarnation, which the next life of the slot has again.
 #[derive(Debug, Clone, Default)]
-pub struct Proofs(Arc<RwLock<Vec<(Me, FenceMethod)>>>);
+pub struct Proofs(Arc<RwLock<Vec<Proof>>>);
+
+#[derive(Debug)]
+struct Proof {
+    life: Me,
+    node: [u8; 16],
+    method: FenceMethod,
+}
 
 impl Proofs {
-    /// How `life` is known to be fenced.
-    pub fn of(&self, life: Me) -> Option<FenceMethod> {
-        self.0.read().iter().find(|p| p.0 == life).map(|p| p.1)
+    /// How who acts by the slot of `record` is known to be fenced.
+    pub fn of(&self, record: &SlotRecord) -> Option<FenceMethod> {
+        let who = (acting(record), record.node_uuid);
+        self.0.read().iter().find(|p| (p.life, p.node) == who).map(|p| p.method)
     }
-    /// `life` is fenced.
-    pub fn add(&self, life: Me, method: FenceMethod) {
+    /// Who acts by the slot of `record` is fenced.
+    pub fn add(&self, record: &SlotRecord, method: FenceMethod) {
+        let life = acting(record);
         let mut all = self.0.write();
         // One slot, one proof: that of its last life.
-        all.retain(|p| p.0.slot != life.slot);
-        all.push((life, method));
+        all.retain(|p| p.life.slot != life.slot);
+        all.push(Proof { life, node: record.node_uuid, method });
     }
 }
 

@@ -279,7 +279,7 @@ impl Membership {
             );
         }
         tracing::warn!(?life, host = record.host, "dead, by the operator's word");
-        inner.options.proofs.add(life, FenceMethod::Operator);
+        inner.options.proofs.add(record, FenceMethod::Operator);
         Ok(life)
     }
     /// Frees the slot and ends the threads. Call after the manager was shut down cleanly.
@@ -525,7 +525,7 @@ impl Inner {
             let life_locked = record.state == SlotState::Free
                 || life == self.me
                 || self.store.life_locked(life.slot).map_err(LockError::NodeStore)?;
-            let proven = self.options.proofs.of(acts).is_some();
+            let proven = self.options.proofs.of(&record).is_some();
             let fenceable = record.state != SlotState::Free
                 && self.fencer().method(&record) != FenceMethod::Operator;
             sight.push(SlotSight { record, sequence, life_locked, proven, fenceable });
@@ -612,7 +612,7 @@ impl Inner {
         if record.boot_id == self.identity.boot_id {
             return FenceMethod::Kernel;
         }
-        self.options.proofs.of(acting(record)).unwrap_or_else(|| self.fencer().method(record))
+        self.options.proofs.of(record).unwrap_or_else(|| self.fencer().method(record))
     }
 
     /// Fences the node of a slot, which is of another host and silent.
@@ -627,7 +627,7 @@ impl Inner {
             Ok(method) => {
                 let took = began.elapsed();
                 tracing::warn!(?life, method = method.name(), ?took, "fenced");
-                self.options.proofs.add(life, method);
+                self.options.proofs.add(record, method);
                 true
             }
             Err(e) => {

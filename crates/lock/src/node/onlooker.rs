@@ -102,7 +102,7 @@ impl Onlooker {
         life: Me,
         sequence: Option<u64>,
     ) -> Result<bool, LockError> {
-        if self.proofs.of(life).is_some() {
+        if self.proofs.of(record).is_some() {
             return Ok(true);
         }
         let locked = self.store.life_locked(life.slot).map_err(LockError::NodeStore)?;

@@ -161,6 +161,34 @@ fn a_program_fences_where_there_are_no_reservations() {
     assert!(said.lines().count() >= 2 && said.lines().all(|l| l == "host1 0 1"), "{said}");
 }
 
+/// Who died while it took a slot over had an incarnation of which the slot says nothing any more: the
+/// next one there has it again.
+#[test]
+fn a_proof_of_death_is_of_one_node_whatever_the_next_one_is_called() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    let (mut free, mut taken) = (vec![0; 512], vec![0; 512]);
+    let mut record = SlotRecord::free(NodeId(0));
+    record.encode(&mut free);
+    (record.life, record.state) = (me(0, 1), SlotState::Recovering);
+    (record.recoverer, record.node_uuid) = (Some(me(0, 2)), [9; 16]);
+    (record.boot_id, record.io_timeout) = ([1; 16], options().timing.milliseconds());
+    record.encode(&mut taken);
+    all.compare_and_write_slot(NodeId(0), &free, &taken).unwrap();
+    let program = Program::new(0);
+    let b = on(2, &all, &locks, program.options());
+    until("fenced and recovered", || b.log.recovered.lock().iter().any(|r| r.0 == me(0, 1)));
+    until("free", || b.member.nodes().len() == 1);
+    let said = std::fs::read_to_string(&program.called).unwrap();
+    assert!(said.ends_with("0 2\n"), "{said}");
+    let c = on(3, &all, &locks, FenceOptions::default());
+    assert_eq!(c.member.me(), me(0, 2));
+    until("seen", || view(&b, c.member.me()).is_some_and(|n| n.last_beat.is_some()));
+    std::thread::sleep(options().timing.beat() * 6);
+    assert_eq!(b.log.recovered.lock().len(), 1);
+    assert!(!c.manager.has_withdrawn());
+    assert_eq!(view(&b, c.member.me()).map(|n| n.state), Some(SlotState::Active));
+}
+
 #[test]
 fn a_persons_word_is_taken_for_silent_nodes_of_other_hosts_only() {
     let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
