@@ -360,16 +360,7 @@ impl Peers for Cluster {
             Some(Log::InUse | Log::Empty) => return Liveness::Dead,
             None => {}
         }
-        let Some(record) = self.slot(life.slot) else { return Liveness::Alive };
-        let replayed = record.damage.is_some_and(|d| d.replayed);
-        let earlier = life.incarnation < record.life.incarnation;
-        match record.state {
-            _ if earlier => Liveness::Dead,
-            // A later life may be joining, and this copy of the slot be of before.
-            SlotState::Free if life.incarnation == record.life.incarnation => Liveness::Dead,
-            SlotState::Recovering if replayed => Liveness::Dead,
-            _ => Liveness::Alive,
-        }
+        if self.onlooker.is_over(life) { Liveness::Dead } else { Liveness::Alive }
     }
     fn hint(&self, to: Me, lock: LockNo, hint: braid_lock::Hint) {
         if let Some(membership) = self.membership() {

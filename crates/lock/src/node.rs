@@ -19,6 +19,7 @@
 //!
 //! One pool handle serves one node: liveness locks of the same open device do not exclude.
 
+mod cached;
 mod claim;
 mod fence;
 mod member;

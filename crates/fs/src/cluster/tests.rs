@@ -1,6 +1,7 @@
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use braid_format::node::SlotDamage;
 use braid_format::{ByteOffset, Bytes};
 use braid_pool::CreateOptions;
 use braid_pool::device::{Device, MemoryDevice};
@@ -160,4 +161,45 @@ fn one_node_at_a_time_rebalances() {
     assert!(one.rebalance().unwrap().finished);
     one.unmount().unwrap();
     other.unmount().unwrap();
+}
+
+/// A slot that a node takes over names two lives: what the new one holds stands, whatever is known of
+/// the old one.
+#[test]
+fn who_takes_the_slot_of_a_damaged_node_over_keeps_its_regions() {
+    let [one] = nodes();
+    let cluster = cluster(&one);
+    let slot = NodeId(3);
+    let life = |n| Me { slot, incarnation: braid_format::Incarnation(n) };
+    let damage = |replayed| SlotDamage {
+        block: braid_format::BlockNo(9),
+        part: braid_format::node::DamagedPart::Window,
+        replayed,
+    };
+    let lives = || [1, 2, 3].map(|n| cluster.liveness(cluster.lock(0), life(n)));
+    let mut stands = cluster.slot(slot).unwrap();
+    let mut next = |damage| {
+        let record = SlotRecord {
+            life: life(2),
+            state: SlotState::Recovering,
+            recoverer: Some(life(3)),
+            host: "elsewhere".to_owned(),
+            boot_id: [9; 16],
+            damage: Some(damage),
+            ..stands.clone()
+        };
+        let mut sectors = [(); 2].map(|()| vec![0; cluster.nodes.sector_len()]);
+        stands.encode(&mut sectors[0]);
+        record.encode(&mut sectors[1]);
+        let outcome = cluster.nodes.compare_and_write_slot(slot, &sectors[0], &sectors[1]);
+        assert!(matches!(outcome, Ok(braid_lock::CawOutcome::Written)), "{outcome:?}");
+        stands = record;
+        // Looks are remembered for a while.
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    next(damage(false));
+    assert_eq!(lives(), [Liveness::Dead, Liveness::Alive, Liveness::Alive]);
+    next(damage(true));
+    assert_eq!(lives(), [Liveness::Dead, Liveness::Dead, Liveness::Alive]);
+    one.unmount().unwrap();
 }

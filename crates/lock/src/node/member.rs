@@ -15,6 +15,7 @@ use braid_format::{LockNo, NodeId};
 use braid_pool::EpochTag;
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use super::cached::{Cached, is_over};
 use super::claim::{Claim, read_slots, say_damage, sweep, write_slot};
 use super::fence::{Fencer, acting};
 use super::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
@@ -28,8 +29,6 @@ use crate::glock::LockManager;
 use crate::hints::HintSocket;
 use crate::{Me, Mode};
 
-/// A slot is read again when its life matters and the last look is older than this.
-const SLOT_STALE: Duration = Duration::from_millis(20);
 /// Name of the watcher's thread.
 const WATCHER: &str = "watcher";
 /// A wish that stands for so many beats is looked at even by nodes that know nothing of the lock:
@@ -75,11 +74,6 @@ struct Inner {
     /// Dead lives that this node is recovering and whose journals it has replayed: their holds
     /// count for nothing here, although their slots are not free yet.
     replayed: RwLock<Vec<Me>>,
-}
-
-struct Cached {
-    record: SlotRecord,
-    read: Instant,
 }
 
 impl Membership {
@@ -367,18 +361,6 @@ impl Peers for Membership {
     }
 }
 
-impl Cached {
-    fn now(record: SlotRecord) -> Self {
-        Self { record, read: Instant::now() }
-    }
-    fn says_dead(&self, life: Me) -> bool {
-        let now = self.record.life.incarnation;
-        let over = self.record.state == SlotState::Free
-            || self.record.damage.is_some_and(|damage| damage.replayed);
-        now > life.incarnation || (now == life.incarnation && over)
-    }
-}
-
 impl Inner {
     fn nonce(&self) -> u64 {
         self.nonces.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
@@ -410,20 +392,14 @@ impl Inner {
             if self.replayed.read().contains(&life) {
                 return Liveness::Dead;
             }
-            let slots = self.slots.read();
-            match slots.get(at) {
-                None => return Liveness::Alive,
-                Some(slot) if slot.says_dead(life) => return Liveness::Dead,
-                Some(slot) if slot.read.elapsed() < SLOT_STALE => return Liveness::Alive,
-                Some(_) => {}
+            match self.slots.read().get(at).map(|s| s.is_over(life)) {
+                None | Some(Some(false)) => return Liveness::Alive,
+                Some(Some(true)) => return Liveness::Dead,
+                Some(None) => {}
             }
         }
-        let read = self.store.read_slot(life.slot);
-        let Ok(Ok(record)) = read.map(|bytes| SlotRecord::decode(&bytes, life.slot)) else {
-            return Liveness::Alive;
-        };
-        let cached = Cached::now(record);
-        let dead = cached.says_dead(life);
+        let Some(cached) = Cached::read(&*self.store, life.slot) else { return Liveness::Alive };
+        let dead = is_over(&cached.record, life);
         if let Some(slot) = self.slots.write().get_mut(at) {
             *slot = cached;
         }

@@ -9,6 +9,7 @@ use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use braid_pool::EpochTag;
 use parking_lot::Mutex;
 
+use super::cached::{Cached, is_over};
 use super::claim::{decode_slot, read_slots};
 use super::member::tag_of;
 use super::watch::Watch;
@@ -23,6 +24,7 @@ pub struct Onlooker {
     identity: HostIdentity,
     proofs: Proofs,
     seen: Mutex<HashMap<NodeId, Seen>>,
+    slots: Mutex<HashMap<NodeId, Cached>>,
 }
 
 /// What a slot showed last, and since when it shows nothing else.
@@ -47,7 +49,8 @@ impl Onlooker {
     /// The eyes of `me`, which may still be joining.
     pub fn new(store: Arc<dyn NodeStore>, me: Me, options: &JoinOptions) -> Self {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
-        Self { store, me, identity, proofs: options.proofs.clone(), seen: Mutex::default() }
+        let proofs = options.proofs.clone();
+        Self { store, me, identity, proofs, seen: Mutex::default(), slots: Mutex::default() }
     }
 
     /// Whether every other node that lives, or may, has said in a heartbeat that it uses the
@@ -72,6 +75,17 @@ impl Onlooker {
             all &= self.is_fenced(record, life, beat.map(|b| b.sequence))? || says;
         }
         Ok(all)
+    }
+
+    /// Whether what `life` held may be broken, by its slot ([`is_over`]). In doubt not.
+    pub fn is_over(&self, life: Me) -> bool {
+        let known = self.slots.lock().get(&life.slot).and_then(|s| s.is_over(life));
+        known.unwrap_or_else(|| {
+            let Some(cached) = Cached::read(&*self.store, life.slot) else { return false };
+            let over = is_over(&cached.record, life);
+            self.slots.lock().insert(life.slot, cached);
+            over
+        })
     }
 
     /// Whether `life` issues nothing any more and nothing of it is in flight: it left, was

@@ -1,0 +1,44 @@
+//! Slot records that are looked at more often than they are read.
+
+use std::time::{Duration, Instant};
+
+use braid_format::NodeId;
+use braid_format::node::{SlotRecord, SlotState};
+
+use super::NodeStore;
+use crate::Me;
+
+/// A slot is read again when its life matters and the last look is older than this.
+const STALE: Duration = Duration::from_millis(20);
+
+/// Whether `life` is over by its slot's `record`, and what it held may be broken: the slot is free or
+/// a later life's, or the life's journal is replayed. In doubt not: a later life may be joining, or
+/// taking the slot over, and this record be of before.
+pub(super) fn is_over(record: &SlotRecord, life: Me) -> bool {
+    let now = record.life.incarnation;
+    let replayed = record.damage.is_some_and(|damage| damage.replayed);
+    let over = record.state == SlotState::Free || replayed;
+    now > life.incarnation || (now == life.incarnation && over)
+}
+
+/// A slot's record, and when it was read.
+pub(super) struct Cached {
+    pub record: SlotRecord,
+    read: Instant,
+}
+
+impl Cached {
+    pub fn now(record: SlotRecord) -> Self {
+        Self { record, read: Instant::now() }
+    }
+    /// Read from the store; `None` if it cannot be.
+    pub fn read(store: &dyn NodeStore, slot: NodeId) -> Option<Self> {
+        let bytes = store.read_slot(slot).ok()?;
+        SlotRecord::decode(&bytes, slot).ok().map(Self::now)
+    }
+    /// Whether `life` is over; `None` if this is too old to tell that it is not.
+    pub fn is_over(&self, life: Me) -> Option<bool> {
+        let over = is_over(&self.record, life);
+        (over || self.read.elapsed() < STALE).then_some(over)
+    }
+}
