@@ -285,6 +285,9 @@ impl Membership {
         if self.life.lock().is_none() {
             return Ok(());
         }
+        // Nobody extends the lease any more, and what is left to change says by itself whether the
+        // slot is still this node's.
+        self.inner.lease(Instant::now());
         let new = freed(&self.inner.mine, self.inner.nonce());
         let written = self.inner.write_slot(&self.inner.mine, &new);
         if matches!(written, Ok(true)) {

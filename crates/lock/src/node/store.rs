@@ -1,6 +1,6 @@
 //! The node areas and liveness locks: on a pool, and in memory for tests.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use braid_device::DeviceError;
 use braid_format::node::{Heartbeat, SlotRecord};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, NodeId};
-use braid_pool::{EpochTag, FenceHow, Pool, Reservable};
+use braid_pool::{EpochTag, FenceHow, Pool, PoolError, Reservable};
 use parking_lot::Mutex;
 
 use crate::error::StoreError;
@@ -304,8 +304,8 @@ impl NodeStore for PoolNodes {
     }
 }
 
-/// How often a heartbeat that does not land is tried.
-const HUSHED: Duration = Duration::from_millis(5);
+/// How often is tried what waits.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// Node areas in memory, for tests: each handle stands for one process; [`Self::process`] makes
 /// another on the same host.
@@ -332,6 +332,10 @@ struct Shared {
     deaf: bool,
     /// Processes whose heartbeats do not land.
     hushed: HashSet<u64>,
+    /// Until when processes may change something, where that was said.
+    leases: HashMap<u64, Instant>,
+    /// Processes that change nothing any more.
+    refused: HashSet<u64>,
 }
 
 struct Life {
@@ -402,8 +406,14 @@ impl MemoryNodes {
         slot: NodeId,
         f: impl FnOnce(&mut Shared, usize) -> T,
     ) -> Result<T, StoreError> {
-        if self.shared.lock().fenced.contains(&self.process) {
-            return Err(DeviceError::Fenced { device: "memory".into() }.into());
+        {
+            let shared = self.shared.lock();
+            if shared.refused.contains(&self.process) {
+                return Err(PoolError::Closed.into());
+            }
+            if shared.fenced.contains(&self.process) {
+                return Err(DeviceError::Fenced { device: "memory".into() }.into());
+            }
         }
         self.with(slot, f)
     }
@@ -443,6 +453,10 @@ impl NodeStore for MemoryNodes {
         expected: &[u8],
         new: &[u8],
     ) -> Result<CawOutcome, StoreError> {
+        let lapsed = |until: &Instant| Instant::now() >= *until;
+        while self.change(slot, |s, _| s.leases.get(&self.process).is_some_and(lapsed))? {
+            std::thread::sleep(AGAIN);
+        }
         self.change(slot, |s, at| match s.slots.get_mut(at) {
             Some(stands) if stands.as_slice() == expected => {
                 stands.copy_from_slice(new);
@@ -456,7 +470,7 @@ impl NodeStore for MemoryNodes {
     }
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
         while self.with(slot, |s, _| s.hushed.contains(&self.process))? {
-            std::thread::sleep(HUSHED);
+            std::thread::sleep(AGAIN);
         }
         self.change(slot, |s, at| {
             if let Some(beat) = s.beats.get_mut(at) {
@@ -506,5 +520,11 @@ impl NodeStore for MemoryNodes {
         let own = |k: &(u64, u64)| k.1 == self.process;
         self.shared.lock().keys.get_or_insert_default().retain(|k| own(k) || keep(k.0));
         Ok(())
+    }
+    fn lease(&self, until: Instant) {
+        self.shared.lock().leases.insert(self.process, until);
+    }
+    fn refuse(&self) {
+        self.shared.lock().refused.insert(self.process);
     }
 }

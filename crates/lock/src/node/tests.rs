@@ -338,6 +338,24 @@ fn a_node_that_cannot_beat_withdraws() {
     });
 }
 
+/// Its last heartbeat lands after the lease that it began is over, and there is no next one.
+#[test]
+fn a_node_whose_last_beat_was_slow_leaves() {
+    let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
+    let a = node(&all, &locks);
+    a.manager.shutdown().unwrap();
+    a.nodes.hush(true);
+    std::thread::sleep(options().timing.beat() * 4);
+    let member = a.member.clone();
+    let leaving = std::thread::spawn(move || member.leave());
+    std::thread::sleep(options().timing.lease());
+    a.nodes.hush(false);
+    until("left", || leaving.is_finished());
+    leaving.join().unwrap().unwrap();
+    let slot = all.read_slot(NodeId(0)).unwrap();
+    assert_eq!(SlotRecord::decode(&slot, NodeId(0)).unwrap().state, SlotState::Free);
+}
+
 #[test]
 fn pool_areas_hold_slots_and_beats() {
     let pool = braid_pool::Pool::for_tests(2, Bytes(8 << 20));

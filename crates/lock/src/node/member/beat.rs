@@ -104,7 +104,7 @@ impl Inner {
     }
 
     /// This node said at `since` that it lives, and may act for a while.
-    fn lease(&self, since: Instant) {
+    pub(super) fn lease(&self, since: Instant) {
         let until = since + self.options.timing.lease();
         *self.lease.lock() = until;
         self.store.lease(until);
