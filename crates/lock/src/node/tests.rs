@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use braid_format::node::{DamagedPart, SlotRecord};
+use braid_format::node::{DamagedPart, Heartbeat, SlotRecord};
 use braid_format::{BlockNo, BlockSize, Bytes};
 use braid_pool::EpochTag;
 use parking_lot::Mutex;
@@ -306,6 +306,9 @@ fn the_only_slot_of_a_dead_node_is_taken_after_recovery() {
     let b = Membership::join(Arc::new(all.process()), options(), log.clone()).unwrap();
     assert_eq!(log.recovered.lock()[0].0, a.me());
     assert!(b.me().incarnation > a.me().incarnation);
+    // Its heartbeats are later than those of while it took the slot over.
+    let beat = || Heartbeat::decode(&all.read_heartbeats().unwrap(), NodeId(0)).unwrap();
+    until("it beats", || beat().life == b.me() && beat().sequence > 1 << 32);
 }
 
 #[test]

@@ -39,7 +39,8 @@ impl Inner {
             life: self.me,
             pool_epoch: 0,
             pool_change: 0,
-            sequence: 0,
+            // After all that it said while it took the slot over: a copy that is behind is older.
+            sequence: 1 << 32,
             free_delta: 0,
             inode_delta: 0,
             meta_delta: 0,
