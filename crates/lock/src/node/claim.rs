@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use braid_format::node::{Heartbeat, SlotDamage, SlotRecord, SlotState};
 use braid_format::{FormatError, Incarnation, NodeId};
 use braid_pool::Reservable;
+use parking_lot::Mutex;
 
 use super::fence::{Fencer, key_of};
 use super::watch::Watch;
@@ -86,6 +87,9 @@ pub(super) struct Claim<'a> {
     pub store: &'a dyn NodeStore,
     pub options: &'a JoinOptions,
     pub identity: &'a HostIdentity,
+    /// When the write that made the slot this node's was issued: until then nobody can have found it
+    /// silent.
+    pub begun: Mutex<Instant>,
 }
 
 /// Takes away the keys of lives that are over, and those of others who have no business here.
@@ -165,6 +169,7 @@ impl Claim<'_> {
         recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
         let (mut mine, socket) = self.active(record)?;
         self.register(&mut mine)?;
+        *self.begun.lock() = Instant::now();
         let written = write_slot(self.store, record, &mine);
         if !matches!(written, Ok(true)) {
             self.store.unregister();
@@ -256,6 +261,7 @@ impl Claim<'_> {
             }
         }
         mine.nonce = mine.nonce.wrapping_add(1);
+        *self.begun.lock() = Instant::now();
         write_slot(self.store, &taking, mine)
     }
     fn fencer(&self, key: u64) -> Fencer<'_> {

@@ -88,24 +88,24 @@ impl Membership {
         recover: Arc<dyn Recover>,
     ) -> Result<Arc<Self>, LockError> {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
-        let claim = Claim { store: &*store, options: &options, identity: &identity };
+        let begun = Mutex::new(Instant::now());
+        let claim = Claim { store: &*store, options: &options, identity: &identity, begun };
         let (mine, socket, life) = claim.any(&*recover)?;
+        let begun = claim.begun.into_inner();
         store.flush().map_err(LockError::NodeStore)?;
         // The pool may have been changed by others who did not see this node yet.
         store.follow().map_err(LockError::NodeStore)?;
-        sweep(&*store, mine.fence_key);
         let me = mine.life;
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
-        let origin = Instant::now();
         let inner = Arc::new(Inner {
             me,
-            lease: Mutex::new(origin + options.timing.lease()),
+            lease: Mutex::new(begun + options.timing.lease()),
             options,
             identity,
             recover,
             socket,
             mine,
-            origin,
+            origin: Instant::now(),
             nonces: AtomicU64::new(random),
             manager: OnceLock::new(),
             regions: OnceLock::new(),
@@ -126,7 +126,9 @@ impl Membership {
         let this =
             Arc::new(Self { inner, threads: Mutex::new(Vec::new()), life: Mutex::new(Some(life)) });
         let inner = this.inner.clone();
-        this.spawn("heartbeat", move || inner.beat())?;
+        this.spawn("heartbeat", move || inner.beat(begun))?;
+        // This may take long: others hear of this node meanwhile.
+        sweep(&*this.inner.store, this.inner.mine.fence_key);
         Ok(this)
     }
     fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), LockError> {

@@ -18,14 +18,14 @@ use crate::glock::LockManager;
 /// Until when this node may issue changes, as its heartbeat's thread knows it.
 struct Lease {
     timing: Timing,
-    /// When the last heartbeat that was written was issued.
+    /// When the last heartbeat that was written was issued, or at first the slot's record.
     begun: Instant,
     lost: bool,
 }
 
 impl Lease {
-    fn new(timing: Timing) -> Self {
-        Self { timing, begun: Instant::now(), lost: false }
+    fn new(timing: Timing, begun: Instant) -> Self {
+        Self { timing, begun, lost: false }
     }
     fn is_over(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.begun) >= self.timing.lease()
@@ -33,8 +33,8 @@ impl Lease {
 }
 
 impl Inner {
-    /// The heartbeat's life.
-    pub(super) fn beat(&self) {
+    /// The heartbeat's life. `begun`: when the slot's record was issued.
+    pub(super) fn beat(&self, begun: Instant) {
         let mut beat = Heartbeat {
             life: self.me,
             pool_epoch: 0,
@@ -47,7 +47,8 @@ impl Inner {
             wishes: Vec::new(),
         };
         let mut sector = vec![0; self.store.sector_len()];
-        let mut lease = Lease::new(self.options.timing);
+        let mut lease = Lease::new(self.options.timing, begun);
+        self.lease(begun);
         let (stopped, condition) = &self.stop;
         loop {
             beat.sequence += 1;
