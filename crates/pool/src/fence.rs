@@ -213,12 +213,16 @@ impl Inner {
     fn used(&self) -> Vec<Arc<dyn Device>> {
         used(&self.topology.read())
     }
+    /// For those who must not wait for requests under way, nor for an epoch.
+    fn used_aside(&self) -> Vec<Arc<dyn Device>> {
+        used(&self.aside())
+    }
 }
 
 impl Pool {
-    /// Which members have persistent reservations.
+    /// Which members have persistent reservations. Waits for nothing.
     pub fn reservable(&self) -> Reservable {
-        let used = self.0.used();
+        let used = self.0.used_aside();
         let cannot = used.iter().filter(|d| apart(&***d).is_none());
         let cannot: Vec<String> = cannot.map(|d| d.info().name.clone()).collect();
         match cannot.len() {
@@ -277,7 +281,7 @@ impl Pool {
         if key == 0 {
             return Ok(());
         }
-        for device in self.0.used() {
+        for device in self.0.used_aside() {
             let Some(reservations) = apart(&*device) else { continue };
             if reservations.registered() != key {
                 continue;
@@ -435,5 +439,31 @@ fn give_back(devices: &[Arc<dyn Device>], key: u64) {
             Err(e) if !is_fenced(&e) => tracing::warn!("a registration stays: {e}"),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use braid_format::Bytes;
+
+    use super::*;
+
+    /// Those who watch the other nodes ask at each look, and an epoch may wait for what they see.
+    #[test]
+    fn who_asks_of_reservations_waits_for_no_epoch() {
+        let pool = Pool::for_tests(2, Bytes(8 << 20));
+        *pool.0.key.0.lock() = 1;
+        let changing = pool.0.topology.write();
+        let (said, answers) = std::sync::mpsc::channel();
+        let asking = pool.clone();
+        let asks = std::thread::spawn(move || {
+            said.send((asking.reservable(), asking.uphold().is_ok())).unwrap();
+        });
+        let answer = answers.recv_timeout(Duration::from_secs(10));
+        drop(changing);
+        asks.join().unwrap();
+        assert_eq!(answer, Ok((Reservable::None, true)));
     }
 }

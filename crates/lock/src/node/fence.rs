@@ -135,14 +135,19 @@ pub(super) struct Fencer<'a> {
 }
 
 impl Fencer<'_> {
-    /// What would be tried first to fence the node of another host in `record`.
-    pub fn method(&self, record: &SlotRecord) -> FenceMethod {
-        if self.key != 0 && record.fence_key != 0 && self.store.reservable() == Reservable::All {
-            FenceMethod::Reservation
-        } else if self.options.command.is_some() {
-            FenceMethod::Command
-        } else {
-            FenceMethod::Operator
+    /// What would be tried first to fence the node of another host in a slot. The members are asked
+    /// once.
+    pub fn methods(&self) -> impl Fn(&SlotRecord) -> FenceMethod + use<> {
+        let reserves = self.key != 0 && self.store.reservable() == Reservable::All;
+        let command = self.options.command.is_some();
+        move |record| {
+            if reserves && record.fence_key != 0 {
+                FenceMethod::Reservation
+            } else if command {
+                FenceMethod::Command
+            } else {
+                FenceMethod::Operator
+            }
         }
     }
     /// Fences it. `fit`: whether this node may still act, which a method that takes long may
@@ -157,7 +162,7 @@ impl Fencer<'_> {
     ) -> Result<FenceMethod, NotFenced> {
         let slot = record.life.slot;
         let mut failed = NotFenced::NoMethod { slot };
-        if self.method(record) == FenceMethod::Reservation {
+        if self.methods()(record) == FenceMethod::Reservation {
             let how = FenceHow { prove: true, reset: self.options.reset };
             match self.store.fence(record.fence_key, how) {
                 Ok(()) => return Ok(FenceMethod::Reservation),

@@ -211,6 +211,7 @@ impl Membership {
     /// All slots that are not free.
     pub fn nodes(&self) -> Vec<NodeView> {
         let inner = &self.inner;
+        let methods = inner.fencer().methods();
         let slots = inner.slots.read();
         let taken = slots.iter().map(|s| &s.record).filter(|r| r.state != SlotState::Free);
         taken
@@ -230,7 +231,7 @@ impl Membership {
                     damage: r.damage,
                     last_beat: beat.as_ref().map(|_| silent),
                     epoch: beat.map(|b| b.pool_epoch),
-                    fence: inner.method(r),
+                    fence: inner.method(r, &methods),
                     key: r.fence_key,
                     timing,
                 }
@@ -487,33 +488,41 @@ impl Inner {
 
     fn sight(&self) -> Result<Vec<SlotSight>, LockError> {
         let records = self.read_slots()?;
-        let len = self.store.sector_len();
         let bytes = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let now = Instant::now();
+        let sequences = self.note_beats(&records, &bytes);
+        let methods = self.fencer().methods();
         let mut sight = Vec::with_capacity(records.len());
-        let mut beats = self.beats.lock();
-        for (record, sector) in records.into_iter().zip(bytes.chunks_exact(len)) {
+        for (record, sequence) in records.into_iter().zip(sequences) {
             let life = record.life;
-            // Torn by its own write, or never written: the last one stands.
-            if let Ok(beat) = Heartbeat::decode(sector, life.slot)
-                && beats.get(&life.slot).is_none_or(|b| b.0 != beat)
-            {
-                beats.insert(life.slot, (beat, now));
-            }
-            let acts = acting(&record);
-            let beat = beats.get(&life.slot).filter(|b| b.0.life == acts);
-            let sequence = beat.map(|b| b.0.sequence);
             let life_locked = record.state == SlotState::Free
                 || life == self.me
                 || self.store.life_locked(life.slot).map_err(LockError::NodeStore)?;
             let proven = self.options.proofs.of(&record).is_some();
-            let fenceable = record.state != SlotState::Free
-                && self.fencer().method(&record) != FenceMethod::Operator;
+            let fenceable =
+                record.state != SlotState::Free && methods(&record) != FenceMethod::Operator;
             sight.push(SlotSight { record, sequence, life_locked, proven, fenceable });
         }
-        drop(beats);
         *self.slots.write() = sight.iter().map(|s| Cached::now(s.record.clone())).collect();
         Ok(sight)
+    }
+
+    /// Keeps the heartbeats that were read; the sequence of each slot's that stands. Waits for no
+    /// device: who does anything else with them would wait too.
+    fn note_beats(&self, records: &[SlotRecord], bytes: &[u8]) -> Vec<Option<u64>> {
+        let now = Instant::now();
+        let mut beats = self.beats.lock();
+        let note = |(record, sector): (&SlotRecord, &[u8])| {
+            let slot = record.life.slot;
+            // Torn by its own write, or never written: the last one stands.
+            if let Ok(beat) = Heartbeat::decode(sector, slot)
+                && beats.get(&slot).is_none_or(|b| b.0 != beat)
+            {
+                beats.insert(slot, (beat, now));
+            }
+            let beat = beats.get(&slot).filter(|b| b.0.life == acting(record));
+            beat.map(|b| b.0.sequence)
+        };
+        records.iter().zip(bytes.chunks_exact(self.store.sector_len())).map(note).collect()
     }
 
     fn perform(self: &Arc<Self>, action: WatchAction) -> Option<WatchEvent> {
@@ -589,11 +598,15 @@ impl Inner {
     }
 
     /// How the node of a slot is, or would be, known to be dead.
-    fn method(&self, record: &SlotRecord) -> FenceMethod {
+    fn method(
+        &self,
+        record: &SlotRecord,
+        methods: &dyn Fn(&SlotRecord) -> FenceMethod,
+    ) -> FenceMethod {
         if record.boot_id == self.identity.boot_id {
             return FenceMethod::Kernel;
         }
-        self.options.proofs.of(record).unwrap_or_else(|| self.fencer().method(record))
+        self.options.proofs.of(record).unwrap_or_else(|| methods(record))
     }
 
     /// Fences the node of a slot, which is of another host and silent.
