@@ -9,7 +9,7 @@ use braid_format::{FormatError, Incarnation, NodeId};
 use braid_pool::Reservable;
 use parking_lot::Mutex;
 
-use super::fence::{Fencer, key_of};
+use super::fence::{Fencer, acting, key_of};
 use super::watch::Watch;
 use super::{HostIdentity, JoinOptions, NodeStore, NotRecovered, Recover, Timing};
 use crate::Me;
@@ -97,23 +97,26 @@ pub(super) fn sweep(store: &dyn NodeStore, own: u64) {
     if own == 0 {
         return;
     }
+    let named = |slots: &[SlotRecord], key| slots.iter().any(|r| is_named(store, r, key));
     let swept = read_slots(store).and_then(|slots| {
-        let keep = |key: u64| {
-            slots.iter().any(|r| {
-                // Who joins registers before its slot says so.
-                let next = |n: u32| Me {
-                    slot: r.life.slot,
-                    incarnation: Incarnation(r.life.incarnation.0.wrapping_add(n)),
-                };
-                let joining = (1..=2).any(|n| key_of(store.fs_uuid(), next(n)) == key);
-                joining || (r.state != SlotState::Free && r.fence_key == key)
-            })
+        // The slots may have changed hands since they were read; in doubt a key stays.
+        let keep = |key| {
+            named(&slots, key) || read_slots(store).map_or(true, |slots| named(&slots, key))
         };
         store.sweep(&keep).map_err(LockError::NodeStore)
     });
     if let Err(e) = swept {
         tracing::warn!("old registrations stay: {e}");
     }
+}
+
+/// Whether `key` is of who acts by a slot, or of who may be joining there: that one registers before
+/// the slot says so.
+fn is_named(store: &dyn NodeStore, record: &SlotRecord, key: u64) -> bool {
+    let Me { slot, incarnation } = acting(record);
+    let next = |n| Me { slot, incarnation: Incarnation(incarnation.0.wrapping_add(n)) };
+    let joins = (1..=2).any(|n| key_of(store.fs_uuid(), next(n)) == key);
+    joins || (record.state != SlotState::Free && record.fence_key == key)
 }
 
 pub(super) type Claimed = (SlotRecord, HintSocket, Box<dyn Send + Sync>);
@@ -342,8 +345,8 @@ impl Claim<'_> {
     fn active(&self, record: &SlotRecord) -> Result<(SlotRecord, HintSocket), LockError> {
         let slot = record.life.slot;
         // A recoverer that died while it took the slot over had named its own life already.
-        let last = record.recoverer.filter(|by| by.slot == slot).unwrap_or(record.life);
-        let life = Me { slot, incarnation: Incarnation(last.incarnation.0.wrapping_add(1)) };
+        let last = acting(record).incarnation;
+        let life = Me { slot, incarnation: Incarnation(last.0.wrapping_add(1)) };
         let socket = HintSocket::bind(self.store.fs_uuid(), life).map_err(|e| LockError::Os {
             what: "cannot make the hint socket",
             source: Arc::new(e),

@@ -517,8 +517,11 @@ impl NodeStore for MemoryNodes {
         })?
     }
     fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), StoreError> {
+        let keys = self.keys();
+        let over: Vec<u64> = keys.into_iter().filter(|k| !keep(*k)).collect();
         let own = |k: &(u64, u64)| k.1 == self.process;
-        self.shared.lock().keys.get_or_insert_default().retain(|k| own(k) || keep(k.0));
+        let mut shared = self.shared.lock();
+        shared.keys.get_or_insert_default().retain(|k| own(k) || !over.contains(&k.0));
         Ok(())
     }
     fn lease(&self, until: Instant) {
