@@ -3,6 +3,7 @@
 //! A request that has no answer is sent again, to whichever member answers, for [`PATIENCE`]. All
 //! that is sent may be: a transaction compares with what its first copy would have replaced.
 
+use std::io::{BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ const PASSING: [u64; 4] = [1, 4, 10, 14];
 pub(super) struct Client {
     urls: Vec<String>,
     agent: Agent,
-    /// Who answered last.
+    /// Who answered last, or is to be asked next.
     good: AtomicUsize,
     /// The highest revision seen: etcd's history never gets shorter.
     revision: AtomicU64,
@@ -158,32 +159,33 @@ impl Client {
         EtcdError::Malformed { members: self.members(), what }
     }
 
-    /// Asks until somebody answers. Whether it was asked more than once.
+    /// Asks one member after the other until somebody answers. Whether it was asked more than once.
     fn call(&self, path: &str, body: &Value) -> Result<(Value, bool), EtcdError> {
         let body = body.to_string();
         let until = Instant::now() + PATIENCE;
         let mut pause = PAUSES.0;
-        let mut resent = false;
+        let mut tries = 0;
         loop {
-            let mut last = String::new();
-            let first = self.good.load(Ordering::Relaxed);
-            for n in (0..self.urls.len()).map(|n| (first + n) % self.urls.len()) {
-                let Some(url) = self.urls.get(n) else { continue };
-                match self.once(url, path, &body) {
-                    Ok(answer) => {
-                        self.good.store(n, Ordering::Relaxed);
-                        return Ok((answer, resent));
-                    }
-                    Err(Trouble::Final(e)) => return Err(e),
-                    Err(Trouble::Passing(why)) => last = why,
-                }
-                resent = true;
-            }
+            let n = self.good.load(Ordering::Relaxed) % self.urls.len().max(1);
+            let asked = self.urls.get(n).map(|url| self.once(url, path, &body));
+            let why = match asked {
+                Some(Ok(answer)) => return Ok((answer, tries > 0)),
+                Some(Err(Trouble::Final(e))) => return Err(e),
+                Some(Err(Trouble::Passing(why))) => why,
+                None => String::new(),
+            };
             if Instant::now() >= until {
-                return Err(EtcdError::Unreachable { members: self.members(), why: last });
+                return Err(EtcdError::Unreachable { members: self.members(), why });
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSES.1);
+            // Whoever asks next does not begin with this one either.
+            let next = (n + 1) % self.urls.len().max(1);
+            let order = Ordering::Relaxed;
+            let _ = self.good.compare_exchange(n, next, order, order);
+            tries += 1;
+            if tries % self.urls.len().max(1) == 0 {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(PAUSES.1);
+            }
         }
     }
 
@@ -236,11 +238,8 @@ impl Client {
             return from;
         };
         let mut from = from;
-        let lines = std::io::BufRead::split(
-            std::io::BufReader::new(response.into_body().into_reader()),
-            b'\n',
-        );
-        for line in lines.map_while(Result::ok) {
+        let mut lines = BufReader::new(response.into_body().into_reader());
+        while let Some(line) = next_line(&mut lines) {
             let Ok(answer) = serde_json::from_slice::<Value>(&line) else { return from };
             let result = &answer["result"];
             if result["canceled"].as_bool().unwrap_or(false) {
@@ -323,6 +322,15 @@ fn span(prefix: &str) -> Value {
     json!({"key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end)})
 }
 
+/// One that is longer than any answer ends the stream, as an error does.
+fn next_line(lines: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    lines.take(ANSWER_MAX).read_until(b'\n', &mut line).ok()?;
+    let whole = line.last() == Some(&b'\n');
+    let fits = whole || u64::try_from(line.len()).is_ok_and(|len| len < ANSWER_MAX);
+    (fits && !line.is_empty()).then_some(line)
+}
+
 /// Numbers of 64 bits come as text.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
@@ -341,8 +349,91 @@ fn found(response: &Value) -> Option<Vec<Pair>> {
 }
 
 #[cfg(test)]
+pub(super) use tests::Script;
+
+#[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
     use super::*;
+
+    /// Path and body of each request.
+    type Asked = Arc<Mutex<Vec<(String, String)>>>;
+
+    /// A member that answers as it is told: status and body by a path and how often it was asked
+    /// for before.
+    pub struct Script {
+        pub at: SocketAddr,
+        asked: Asked,
+    }
+
+    impl Script {
+        pub fn run(answer: impl Fn(&str, usize) -> (u16, String) + Send + 'static) -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let at = listener.local_addr().unwrap();
+            let asked = Asked::default();
+            let noted = asked.clone();
+            // It ends with the tests.
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let _ = Self::one(&mut stream.unwrap(), &noted, &answer);
+                }
+            });
+            Self { at, asked }
+        }
+        fn one(
+            stream: &mut TcpStream,
+            asked: &Asked,
+            answer: &impl Fn(&str, usize) -> (u16, String),
+        ) -> std::io::Result<()> {
+            let mut reader = BufReader::new(stream.try_clone()?);
+            let (mut lines, mut len) = (Vec::new(), 0);
+            loop {
+                let mut line = String::new();
+                reader.read_line(&mut line)?;
+                let line = line.trim().to_ascii_lowercase();
+                if let Some(bytes) = line.strip_prefix("content-length:") {
+                    len = bytes.trim().parse().unwrap();
+                }
+                if line.is_empty() {
+                    break;
+                }
+                lines.push(line);
+            }
+            let mut body = vec![0; len];
+            reader.read_exact(&mut body)?;
+            let path = lines[0].split(' ').nth(1).unwrap().to_owned();
+            let times = asked.lock().iter().filter(|a| a.0 == path).count();
+            asked.lock().push((path.clone(), String::from_utf8(body).unwrap()));
+            let (status, text) = answer(&path, times);
+            write!(
+                stream,
+                "HTTP/1.1 {status} x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
+                text.len()
+            )
+        }
+        /// What was asked of a path.
+        pub fn bodies(&self, path: &str) -> Vec<String> {
+            self.asked.lock().iter().filter(|a| a.0 == path).map(|a| a.1.clone()).collect()
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_none() {
+        let bound = usize::try_from(ANSWER_MAX).unwrap();
+        let mut long = BufReader::new(std::io::repeat(b'x'));
+        assert_eq!(next_line(&mut long), None);
+        let mut lines = std::io::Cursor::new(b"a\n\nb".to_vec());
+        let next = [(); 4].map(|()| next_line(&mut lines));
+        assert_eq!(next, [Some(b"a\n".to_vec()), Some(b"\n".to_vec()), Some(b"b".to_vec()), None]);
+        let mut most = vec![b'x'; bound];
+        most[bound - 1] = b'\n';
+        assert_eq!(next_line(&mut &most[..]).map(|l| l.len()), Some(bound));
+    }
 
     #[test]
     fn responses_of_both_spellings_are_read() {

@@ -131,9 +131,9 @@ impl Drop for Leased {
     fn drop(&mut self) {
         *self.shared.stop.lock() = true;
         self.shared.ended.notify_all();
-        // Not waiting for the keeper, which may wait for etcd.
-        if let Some(lease) = self.shared.lease.try_lock() {
-            self.shared.etcd.client.revoke(*lease);
+        // Not waiting for the keeper, which may wait for etcd, and ends the lease then.
+        if let Some(mut lease) = self.shared.lease.try_lock() {
+            self.shared.end(&mut lease);
         }
     }
 }
@@ -141,25 +141,30 @@ impl Drop for Leased {
 impl Shared {
     fn keep(&self) {
         loop {
-            {
+            let stopped = {
                 let mut stop = self.stop.lock();
                 if !*stop {
                     self.ended.wait_for(&mut stop, TTL / 4);
                 }
-                if *stop {
-                    return;
-                }
-            }
+                *stop
+            };
             let mut lease = self.lease.lock();
+            if stopped {
+                return self.end(&mut lease);
+            }
             match self.etcd.client.keep_alive(*lease) {
                 Ok(true) => {}
                 Ok(false) | Err(EtcdError::Refused { .. }) => self.renew(&mut lease),
                 Err(e) => tracing::warn!("lease: {e}"),
             }
-            if *self.stop.lock() {
-                // Dropped meanwhile.
-                self.etcd.client.revoke(*lease);
-            }
+        }
+    }
+
+    /// Once, whoever comes first.
+    fn end(&self, lease: &mut u64) {
+        match std::mem::take(lease) {
+            0 => {}
+            lease => self.etcd.client.revoke(lease),
         }
     }
 
@@ -167,12 +172,14 @@ impl Shared {
     fn renew(&self, lease: &mut u64) {
         let client = &self.etcd.client;
         let renewed = client.grant(TTL).and_then(|new| {
-            *lease = new;
-            let put = [Act::PutLeased(&self.key, self.value.as_bytes(), new)];
-            let absent = [Compare::Absent(&self.key)];
-            let mine = [Compare::Equals(&self.key, self.value.as_bytes())];
-            let done = client.txn(&absent, &put, &[])?.succeeded;
-            Ok(done || client.txn(&mine, &put, &[])?.succeeded)
+            let put = self.put_under(new);
+            // A lease without its key is not kept alive: nobody would ever miss the key.
+            if matches!(put, Ok(true)) {
+                *lease = new;
+            } else {
+                client.revoke(new);
+            }
+            put
         });
         match renewed {
             Ok(true) => tracing::warn!("the lease of {} had run out: taken anew", self.key),
@@ -180,6 +187,15 @@ impl Shared {
             Ok(false) => tracing::error!("{} is another's now", self.key),
             Err(e) => tracing::warn!("lease: {e}"),
         }
+    }
+
+    /// Whether the key is this one's, from now on as long as `lease` lasts.
+    fn put_under(&self, lease: u64) -> Result<bool, EtcdError> {
+        let client = &self.etcd.client;
+        let put = [Act::PutLeased(&self.key, self.value.as_bytes(), lease)];
+        let absent = [Compare::Absent(&self.key)];
+        let mine = [Compare::Equals(&self.key, self.value.as_bytes())];
+        Ok(client.txn(&absent, &put, &[])?.succeeded || client.txn(&mine, &put, &[])?.succeeded)
     }
 }
 
@@ -237,7 +253,39 @@ impl Etcd {
 
 #[cfg(test)]
 mod tests {
+    use super::super::client::Script;
     use super::*;
+
+    /// A lease is kept alive only once its key hangs on it: else the key would be gone for good.
+    #[test]
+    fn a_lease_that_got_no_key_is_given_back_and_the_key_put_again() {
+        let server = Script::run(|path, times| match (path, times) {
+            ("/v3/lease/grant", n) => (200, format!(r#"{{"ID": "{}"}}"#, 10 + n)),
+            ("/v3/kv/txn", 0) => (400, r#"{"code": 3, "message": "no"}"#.to_owned()),
+            ("/v3/kv/txn", _) => {
+                let done = r#"{"header": {"revision": "1"}, "succeeded": true, "responses": [{}]}"#;
+                (200, done.to_owned())
+            }
+            _ => (200, "{}".to_owned()),
+        });
+        let address = format!("etcd://{}/p", server.at).parse().unwrap();
+        let shared = Shared {
+            etcd: Etcd::new(address, uuid::Uuid::new_v4()),
+            key: "lives/0".into(),
+            value: "this".into(),
+            lease: Mutex::new(7),
+            stop: Mutex::new(false),
+            ended: Condvar::new(),
+        };
+        let mut lease = shared.lease.lock();
+        shared.renew(&mut lease);
+        assert_eq!(*lease, 7);
+        shared.renew(&mut lease);
+        assert_eq!(*lease, 11);
+        shared.end(&mut lease);
+        shared.end(&mut lease);
+        assert_eq!(server.bodies("/v3/lease/revoke"), [r#"{"ID":"10"}"#, r#"{"ID":"11"}"#]);
+    }
 
     #[test]
     fn who_is_read_as_it_was_put() {

@@ -100,9 +100,8 @@ pub(super) fn sweep(store: &dyn NodeStore, own: u64) {
     let named = |slots: &[SlotRecord], key| slots.iter().any(|r| is_named(store, r, key));
     let swept = read_slots(store).and_then(|slots| {
         // The slots may have changed hands since they were read; in doubt a key stays.
-        let keep = |key| {
-            named(&slots, key) || read_slots(store).map_or(true, |slots| named(&slots, key))
-        };
+        let keep =
+            |key| named(&slots, key) || read_slots(store).map_or(true, |slots| named(&slots, key));
         store.sweep(&keep).map_err(LockError::NodeStore)
     });
     if let Err(e) = swept {
