@@ -201,7 +201,7 @@ impl NodeView {
     /// Of a slot that is looked at from outside the cluster: `locked` is whether a process of this
     /// host holds its liveness lock.
     pub fn of_slot(record: &SlotRecord, locked: bool) -> Self {
-        let here = record.boot_id == watch::this_host().boot_id;
+        let here = watch::this_host().is_boot_of(record);
         let fence = match record.fence_key {
             _ if here => FenceMethod::Kernel,
             0 => FenceMethod::Operator,

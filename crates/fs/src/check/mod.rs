@@ -325,18 +325,8 @@ fn find_store(volume: &Volume, repair: bool) -> Result<bool> {
     }
 }
 
-/// Whether the node ran on this machine: then its kernel lock tells whether it still does.
+/// Whether the node ran on this host: then its kernel lock tells whether it still does.
 fn here(record: &SlotRecord) -> bool {
-    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let machine = parse_id(&machine);
-    if machine != [0; 16] && record.machine_id != [0; 16] {
-        return machine == record.machine_id;
-    }
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    parse_id(&boot) == record.boot_id
-}
-
-/// Thirty-two hexadecimal digits, hyphens ignored; zero when it is anything else.
-fn parse_id(text: &str) -> [u8; 16] {
-    uuid::Uuid::try_parse(text.trim()).map_or([0; 16], uuid::Uuid::into_bytes)
+    let this = braid_lock::node::watch::this_host();
+    this.is_boot_of(record) || this.is_earlier_boot_of(record)
 }

@@ -205,7 +205,7 @@ impl Claim<'_> {
         quiet: &[NodeId],
         recover: &dyn Recover,
     ) -> Result<Option<Claimed>, LockError> {
-        let same_boot = record.boot_id == self.identity.boot_id;
+        let same_boot = self.identity.is_boot_of(record);
         // While another recovers it, it will be free soon; that one may be dead too, though.
         let recovered_by_other = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
         let fenced = (same_boot || quiet.contains(&record.life.slot)) && !recovered_by_other;
@@ -320,11 +320,7 @@ impl Claim<'_> {
     /// [`Watch::EARLIER_BOOT_BEATS`]).
     fn quiet(&self, records: &[SlotRecord]) -> Result<Vec<NodeId>, LockError> {
         let earlier = |r: &&SlotRecord| {
-            r.state != SlotState::Free
-                && r.boot_id != self.identity.boot_id
-                && r.machine_id == self.identity.machine_id
-                && r.machine_id != [0; 16]
-                && r.host == self.identity.host
+            r.state != SlotState::Free && self.identity.is_earlier_boot_of(r)
         };
         let slots: Vec<NodeId> = records.iter().filter(earlier).map(|r| r.life.slot).collect();
         let beats = records.iter().filter(earlier).map(|r| Timing::of_slot(r.io_timeout).beat());

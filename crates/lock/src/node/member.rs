@@ -266,7 +266,7 @@ impl Membership {
         let Some(record) = cached.filter(|r| r.state != SlotState::Free) else {
             return refuse("nobody has it");
         };
-        if record.boot_id == inner.identity.boot_id {
+        if inner.identity.is_boot_of(record) {
             return refuse("it is of this host: end its process, then it is known to be dead");
         }
         let life = acting(record);
@@ -603,7 +603,7 @@ impl Inner {
         record: &SlotRecord,
         methods: &dyn Fn(&SlotRecord) -> FenceMethod,
     ) -> FenceMethod {
-        if record.boot_id == self.identity.boot_id {
+        if self.identity.is_boot_of(record) {
             return FenceMethod::Kernel;
         }
         self.options.proofs.of(record).unwrap_or_else(|| methods(record))

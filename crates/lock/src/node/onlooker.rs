@@ -37,11 +37,11 @@ struct Seen {
 }
 
 /// Who may use the pool by this slot: its node, or who takes the slot over and recovers it first.
-fn acting(record: &SlotRecord) -> Option<Me> {
-    match (record.state, record.recoverer) {
-        (SlotState::Free, _) => None,
-        (SlotState::Active, _) => Some(record.life),
-        (SlotState::Recovering, by) => by.filter(|by| by.slot == record.life.slot),
+fn user_of(record: &SlotRecord) -> Option<Me> {
+    match record.state {
+        SlotState::Free => None,
+        SlotState::Active => Some(record.life),
+        SlotState::Recovering => record.recoverer.filter(|by| by.slot == record.life.slot),
     }
 }
 
@@ -68,7 +68,7 @@ impl Onlooker {
         let beats = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
         let mut all = true;
         for (record, sector) in records.iter().zip(beats.chunks_exact(self.store.sector_len())) {
-            let Some(life) = acting(record).filter(|l| *l != self.me) else { continue };
+            let Some(life) = user_of(record).filter(|l| *l != self.me) else { continue };
             let beat = Heartbeat::decode(sector, life.slot).ok().filter(|b| b.life == life);
             let says = beat.as_ref().is_some_and(|b| tag_of(b) == tag);
             // All are looked at, since when matters.
@@ -98,7 +98,7 @@ impl Onlooker {
         let slot = life.slot;
         let sector = self.store.read_slot(slot).map_err(LockError::NodeStore)?;
         let record = decode_slot(&*self.store, slot, &sector)?;
-        if acting(&record) != Some(life) {
+        if user_of(&record) != Some(life) {
             return Ok(true);
         }
         let beats = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
@@ -130,12 +130,9 @@ impl Onlooker {
             return Ok(false);
         }
         let silent = seen.get(&life.slot).map_or(Duration::ZERO, |s| s.since.elapsed());
-        let beats = if record.boot_id == self.identity.boot_id {
+        let beats = if self.identity.is_boot_of(record) {
             Watch::LOOKS
-        } else if record.machine_id == self.identity.machine_id
-            && self.identity.machine_id != [0; 16]
-            && record.host == self.identity.host
-        {
+        } else if self.identity.is_earlier_boot_of(record) {
             Watch::EARLIER_BOOT_BEATS
         } else {
             return Ok(false);

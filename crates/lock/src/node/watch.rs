@@ -43,6 +43,19 @@ pub struct HostIdentity {
     pub host: String,
 }
 
+impl HostIdentity {
+    /// Whether the node of a slot runs, or ran, in this boot of this host: the kernel knows.
+    pub fn is_boot_of(&self, record: &SlotRecord) -> bool {
+        record.boot_id == self.boot_id
+    }
+    /// Whether it ran in an earlier boot of this host, or is of a clone with equal names.
+    pub fn is_earlier_boot_of(&self, record: &SlotRecord) -> bool {
+        !self.is_boot_of(record)
+            && self.machine_id != [0; 16]
+            && (record.machine_id, &record.host) == (self.machine_id, &self.host)
+    }
+}
+
 /// One slot at one look.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SlotSight {
@@ -252,7 +265,7 @@ impl Watch {
         let candidate = record.state != SlotState::Free
             && !taken
             && record.life.slot != self.me.slot
-            && record.boot_id != self.identity.boot_id
+            && !self.identity.is_boot_of(record)
             && sight.fenceable
             && !sight.proven
             && !self.pauses(now, record.life);
@@ -313,7 +326,7 @@ impl Watch {
                 track.unlocked = if sight.life_locked { 0 } else { track.unlocked + 1 };
                 let suspect = Timing::of_slot(sight.record.io_timeout).suspect();
                 let silent = now.saturating_sub(track.since) > suspect;
-                let here = sight.record.boot_id == self.identity.boot_id;
+                let here = self.identity.is_boot_of(&sight.record);
                 let known = sight.proven || sight.fenceable;
                 if silent && !here && !known && !track.suspected && life != self.me {
                     track.suspected = true;
@@ -360,13 +373,11 @@ impl Watch {
             return false;
         }
         let beat = Timing::of_slot(sight.record.io_timeout).beat();
-        if sight.record.boot_id == self.identity.boot_id {
+        if self.identity.is_boot_of(&sight.record) {
             return track.unlocked >= Self::LOOKS && now.saturating_sub(track.since) >= beat;
         }
-        let this_machine = sight.record.machine_id == self.identity.machine_id
-            && self.identity.machine_id != [0; 16]
-            && sight.record.host == self.identity.host;
-        this_machine && now.saturating_sub(track.since) > beat * Self::EARLIER_BOOT_BEATS
+        self.identity.is_earlier_boot_of(&sight.record)
+            && now.saturating_sub(track.since) > beat * Self::EARLIER_BOOT_BEATS
     }
 
     fn wrote(&mut self, written: bool) -> Vec<WatchAction> {
