@@ -40,7 +40,7 @@ pub use glock::{
 };
 pub use node::{
     Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Liveness, Membership,
-    MemoryNodes, NodeAreas, NodeStore, NodeView, NotRecovered, Onlooker, Peers, PoolNodes, Proofs,
-    Recover, Timing,
+    MemoryNodes, NodeAreas, NodeStore, NodeView, NotRecovered, Onlooker, Peers, PoolNodes,
+    PoolSide, Proofs, Recover, Timing,
 };
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector};

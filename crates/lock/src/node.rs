@@ -23,7 +23,9 @@ mod cached;
 mod claim;
 mod fence;
 mod member;
+mod memory;
 mod onlooker;
+mod pool_side;
 mod store;
 mod timing;
 pub mod watch;
@@ -41,8 +43,10 @@ use crate::{Me, Mode};
 
 pub use fence::{FenceMethod, FenceOptions, NotFenced, Proofs, key_of};
 pub use member::Membership;
+pub use memory::MemoryNodes;
 pub use onlooker::Onlooker;
-pub use store::{MemoryNodes, NodeAreas, NodeStore, PoolNodes};
+pub use pool_side::PoolSide;
+pub use store::{NodeAreas, NodeStore, PoolNodes};
 pub use timing::Timing;
 pub use watch::HostIdentity;
 

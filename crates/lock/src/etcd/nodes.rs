@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use braid_format::NodeId;
 use braid_format::node::{RawSlot, SlotRecord};
-use braid_pool::{EpochTag, FenceHow, Reservable};
 use parking_lot::Mutex;
 
 use super::client::Act;
@@ -14,7 +13,7 @@ use super::lives::{Leased, Who, slots};
 use super::{Etcd, slot_name};
 use crate::HostIdentity;
 use crate::error::StoreError;
-use crate::node::{NodeStore, PoolNodes};
+use crate::node::{NodeStore, PoolNodes, PoolSide};
 use crate::store::{CawOutcome, Sector};
 
 /// What was seen of the lives may be so old.
@@ -133,42 +132,6 @@ impl NodeStore for EtcdNodes {
         }
         self.pool.write_heartbeat(slot, bytes)
     }
-    fn reservable(&self) -> Reservable {
-        self.pool.reservable()
-    }
-    fn register(&self, key: u64) -> Result<(), StoreError> {
-        self.pool.register(key)
-    }
-    fn unregister(&self) {
-        self.pool.unregister();
-    }
-    fn uphold(&self) -> Result<(), StoreError> {
-        self.pool.uphold()
-    }
-    fn fence(&self, key: u64, how: FenceHow) -> Result<(), StoreError> {
-        self.pool.fence(key, how)
-    }
-    fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), StoreError> {
-        self.pool.sweep(keep)
-    }
-    fn lease(&self, until: Instant) {
-        self.pool.lease(until);
-    }
-    fn refuse(&self) {
-        self.pool.refuse();
-    }
-    fn sever(&self) {
-        self.pool.sever();
-    }
-    fn epoch(&self) -> EpochTag {
-        self.pool.epoch()
-    }
-    fn follow(&self) -> Result<bool, StoreError> {
-        self.pool.follow()
-    }
-    fn flush(&self) -> Result<(), StoreError> {
-        self.pool.flush()
-    }
     fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
         let Some(kernel) = self.pool.lock_life(slot)? else { return Ok(None) };
         let Some(lease) = self.etcd.live(slot, &self.identity)? else { return Ok(None) };
@@ -176,5 +139,8 @@ impl NodeStore for EtcdNodes {
     }
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         Ok(self.pool.life_locked(slot)? || self.lives_elsewhere(slot)?)
+    }
+    fn pool(&self) -> &dyn PoolSide {
+        self.pool.pool()
     }
 }

@@ -102,7 +102,7 @@ pub(super) fn sweep(store: &dyn NodeStore, own: u64) {
         // The slots may have changed hands since they were read; in doubt a key stays.
         let keep =
             |key| named(&slots, key) || read_slots(store).map_or(true, |slots| named(&slots, key));
-        store.sweep(&keep).map_err(LockError::NodeStore)
+        store.pool().sweep(&keep).map_err(LockError::NodeStore)
     });
     if let Err(e) = swept {
         tracing::warn!("old registrations stay: {e}");
@@ -174,14 +174,14 @@ impl Claim<'_> {
         *self.begun.lock() = Instant::now();
         let written = write_slot(self.store, record, &mine);
         if !matches!(written, Ok(true)) {
-            self.store.unregister();
+            self.store.pool().unregister();
         }
         Ok(written?.then_some((mine, socket, life)))
     }
 
     /// Registers the key of a life with every member, before any slot names it.
     fn register(&self, mine: &mut SlotRecord) -> Result<(), LockError> {
-        match self.store.reservable() {
+        match self.store.pool().reservable() {
             Reservable::None => return Ok(()),
             Reservable::Some(others) => {
                 let others = others.join(", ");
@@ -193,7 +193,7 @@ impl Claim<'_> {
             Reservable::All => {}
         }
         let key = key_of(self.store.fs_uuid(), mine.life);
-        self.store.register(key).map_err(LockError::NodeStore)?;
+        self.store.pool().register(key).map_err(LockError::NodeStore)?;
         mine.fence_key = key;
         Ok(())
     }
@@ -225,7 +225,7 @@ impl Claim<'_> {
         self.register(&mut mine)?;
         let taken = self.take_over(record, &mut mine, recover);
         if !matches!(taken, Ok(true)) {
-            self.store.unregister();
+            self.store.pool().unregister();
         }
         Ok(taken?.then_some((mine, socket, life)))
     }
@@ -247,7 +247,7 @@ impl Claim<'_> {
         }
         self.fencer(mine.fence_key).forget(record);
         tracing::info!(dead = ?record.life, "recovering a dead node in order to take its slot");
-        self.store.follow().map_err(LockError::NodeStore)?;
+        self.store.pool().follow().map_err(LockError::NodeStore)?;
         match self.while_beating(mine, recover, || recover.recover(record.life, mine.life)) {
             Ok(()) => {}
             Err(NotRecovered::Damaged { damage, source }) => {
@@ -287,11 +287,11 @@ impl Claim<'_> {
                     if done.load(Ordering::Acquire) {
                         return;
                     }
-                    if let Err(e) = self.store.follow() {
+                    if let Err(e) = self.store.pool().follow() {
                         tracing::error!("the pool was changed: {e}");
                         return;
                     }
-                    let tag = self.store.epoch();
+                    let tag = self.store.pool().epoch();
                     let beat = Heartbeat {
                         life: mine.life,
                         pool_epoch: tag.epoch,
@@ -319,9 +319,8 @@ impl Claim<'_> {
     /// Slots of earlier boots of this host that stay silent for a while (see
     /// [`Watch::EARLIER_BOOT_BEATS`]).
     fn quiet(&self, records: &[SlotRecord]) -> Result<Vec<NodeId>, LockError> {
-        let earlier = |r: &&SlotRecord| {
-            r.state != SlotState::Free && self.identity.is_earlier_boot_of(r)
-        };
+        let earlier =
+            |r: &&SlotRecord| r.state != SlotState::Free && self.identity.is_earlier_boot_of(r);
         let slots: Vec<NodeId> = records.iter().filter(earlier).map(|r| r.life.slot).collect();
         let beats = records.iter().filter(earlier).map(|r| Timing::of_slot(r.io_timeout).beat());
         let Some(beat) = beats.max() else { return Ok(slots) };

@@ -138,7 +138,7 @@ impl Fencer<'_> {
     /// What would be tried first to fence the node of another host in a slot. The members are asked
     /// once.
     pub fn methods(&self) -> impl Fn(&SlotRecord) -> FenceMethod + use<> {
-        let reserves = self.key != 0 && self.store.reservable() == Reservable::All;
+        let reserves = self.key != 0 && self.store.pool().reservable() == Reservable::All;
         let command = self.options.command.is_some();
         move |record| {
             if reserves && record.fence_key != 0 {
@@ -164,7 +164,7 @@ impl Fencer<'_> {
         let mut failed = NotFenced::NoMethod { slot };
         if self.methods()(record) == FenceMethod::Reservation {
             let how = FenceHow { prove: true, reset: self.options.reset };
-            match self.store.fence(record.fence_key, how) {
+            match self.store.pool().fence(record.fence_key, how) {
                 Ok(()) => return Ok(FenceMethod::Reservation),
                 // It is this node that is to be dead: not the other's host, by its word.
                 Err(e) if e.is_fenced() => return Err(NotFenced::Reservation(e)),
@@ -188,7 +188,7 @@ impl Fencer<'_> {
             return;
         }
         let how = FenceHow { prove: false, reset: false };
-        if let Err(e) = self.store.fence(record.fence_key, how) {
+        if let Err(e) = self.store.pool().fence(record.fence_key, how) {
             tracing::warn!(slot = %record.life.slot, "a dead node's key stays: {e}");
         }
     }

@@ -92,9 +92,9 @@ impl Membership {
         let claim = Claim { store: &*store, options: &options, identity: &identity, begun };
         let (mine, socket, life) = claim.any(&*recover)?;
         let begun = claim.begun.into_inner();
-        store.flush().map_err(LockError::NodeStore)?;
+        store.pool().flush().map_err(LockError::NodeStore)?;
         // The pool may have been changed by others who did not see this node yet.
-        store.follow().map_err(LockError::NodeStore)?;
+        store.pool().follow().map_err(LockError::NodeStore)?;
         let me = mine.life;
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         let inner = Arc::new(Inner {
@@ -294,7 +294,7 @@ impl Membership {
         let new = freed(&self.inner.mine, self.inner.nonce());
         let written = self.inner.write_slot(&self.inner.mine, &new);
         if matches!(written, Ok(true)) {
-            self.inner.store.unregister();
+            self.inner.store.pool().unregister();
         }
         drop(self.life.lock().take());
         match written {
@@ -421,11 +421,11 @@ impl Inner {
     /// perhaps nobody will answer it.
     fn expelled(&self, why: &str) {
         self.withdraw(why);
-        self.store.sever();
+        self.store.pool().sever();
     }
 
     fn withdraw(&self, why: &str) {
-        self.store.refuse();
+        self.store.pool().refuse();
         if self.withdrawn.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -680,7 +680,7 @@ impl Inner {
     /// Another node may have changed the pool. Whoever follows waits for the requests under way: not
     /// the watcher, which others may need the eyes of.
     fn heed_epoch(self: &Arc<Self>) {
-        let mine = self.store.epoch();
+        let mine = self.store.pool().epoch();
         let other = {
             let (slots, beats) = (self.slots.read(), self.beats.lock());
             let mut lives = slots.iter().filter(|s| s.record.state != SlotState::Free);
@@ -691,7 +691,7 @@ impl Inner {
         }
         let this = self.clone();
         let run = move || {
-            if let Err(e) = this.store.follow() {
+            if let Err(e) = this.store.pool().follow() {
                 this.withdraw(&format!("it cannot follow a change of the pool: {e}"));
             }
             this.following.store(false, Ordering::Release);

@@ -7,9 +7,8 @@ use braid_pool::EpochTag;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::error::StoreError;
 use crate::glock::{DemoteFailed, Demoted, GlockOps, Local, LockManager, ManagerOptions};
-use crate::store::{CawOutcome, MemoryStore, Sector};
+use crate::store::MemoryStore;
 use crate::{LockError, Mode};
 
 mod fence;
@@ -383,70 +382,13 @@ fn pool_areas_hold_slots_and_beats() {
     assert_eq!(beats.iter().filter(|b| **b != 0).count(), 512);
 }
 
-/// Areas of a pool whose epoch another node has changed; who follows takes long.
-struct Changed {
-    nodes: MemoryNodes,
-    /// Waited for by who follows.
-    slow: Mutex<()>,
-    followed: std::sync::atomic::AtomicU32,
-}
-impl NodeStore for Changed {
-    fn slots(&self) -> u16 {
-        self.nodes.slots()
-    }
-    fn sector_len(&self) -> usize {
-        self.nodes.sector_len()
-    }
-    fn fs_uuid(&self) -> uuid::Uuid {
-        self.nodes.fs_uuid()
-    }
-    fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
-        self.nodes.read_slots()
-    }
-    fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
-        self.nodes.read_slot(slot)
-    }
-    fn compare_and_write_slot(
-        &self,
-        slot: NodeId,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, StoreError> {
-        self.nodes.compare_and_write_slot(slot, expected, new)
-    }
-    fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {
-        self.nodes.read_heartbeats()
-    }
-    fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
-        self.nodes.write_heartbeat(slot, bytes)
-    }
-    fn epoch(&self) -> EpochTag {
-        EpochTag { epoch: 7, change: 7 }
-    }
-    fn follow(&self) -> Result<bool, StoreError> {
-        self.followed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        drop(self.slow.lock());
-        Ok(false)
-    }
-    fn flush(&self) -> Result<(), StoreError> {
-        self.nodes.flush()
-    }
-    fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
-        self.nodes.lock_life(slot)
-    }
-    fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
-        self.nodes.life_locked(slot)
-    }
-}
-
 /// Who follows a change waits for requests that may take long: the dead are seen all the same.
 #[test]
 fn a_node_that_waits_to_follow_a_change_still_watches_the_others() {
     let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
     let a = node(&all, &locks);
-    let nodes = all.process();
-    let slow = Mutex::new(());
-    let store = Arc::new(Changed { nodes, slow, followed: Default::default() });
+    let store = Arc::new(all.process());
+    store.use_epoch(EpochTag { epoch: 7, change: 7 });
     let log = Arc::new(Log::default());
     let member = Membership::join(store.clone(), options(), log.clone()).unwrap();
     let manager = LockManager::new(
@@ -457,13 +399,13 @@ fn a_node_that_waits_to_follow_a_change_still_watches_the_others() {
         ManagerOptions::default(),
     )
     .unwrap();
-    let before = store.followed.load(std::sync::atomic::Ordering::Relaxed);
-    let held = store.slow.lock();
     member.attach(&manager).unwrap();
-    until("it follows", || store.followed.load(std::sync::atomic::Ordering::Relaxed) > before);
+    store.stall(true);
+    let before = store.follows();
+    until("it follows", || store.follows() > before);
     a.kill();
     until("the dead one is recovered", || !log.recovered.lock().is_empty());
-    drop(held);
+    store.stall(false);
     member.end_errands();
     member.leave().unwrap();
 }

@@ -53,12 +53,13 @@ impl Inner {
         loop {
             beat.sequence += 1;
             if self.watcher.lock().is_none()
-                && let Err(e) = self.store.follow()
+                && let Err(e) = self.store.pool().follow()
             {
                 // Until the watcher looks, nobody else here does.
                 self.withdraw(&format!("it cannot follow a change of the pool: {e}"));
             }
-            EpochTag { epoch: beat.pool_epoch, change: beat.pool_change } = self.store.epoch();
+            EpochTag { epoch: beat.pool_epoch, change: beat.pool_change } =
+                self.store.pool().epoch();
             let deltas = *self.deltas.lock();
             (beat.free_delta, beat.inode_delta) = (deltas.free, deltas.inodes);
             beat.meta_delta = deltas.meta;
@@ -109,7 +110,7 @@ impl Inner {
     pub(super) fn lease(&self, since: Instant) {
         let until = since + self.options.timing.lease();
         *self.lease.lock() = until;
-        self.store.lease(until);
+        self.store.pool().lease(until);
     }
 
     /// Asked after a lease was over: whether the slot is this node's, and so are its keys.
@@ -120,7 +121,7 @@ impl Inner {
             let read = self.store.read_slot(slot).map_err(LockError::NodeStore);
             match read.and_then(|s| decode_slot(&*self.store, slot, &s)) {
                 Ok(record) => {
-                    let upheld = self.store.uphold();
+                    let upheld = self.store.pool().uphold();
                     return ours(&record) && !upheld.is_err_and(|e| e.is_fenced());
                 }
                 Err(e) => tracing::warn!("its own slot: {e}"),

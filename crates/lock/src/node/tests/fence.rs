@@ -234,53 +234,11 @@ fn keys_of_lives_that_are_over_are_swept_by_who_joins() {
     assert_eq!(keys, expected);
 }
 
-/// Its slots cannot be changed.
-struct Deaf(MemoryNodes);
-impl NodeStore for Deaf {
-    fn slots(&self) -> u16 {
-        self.0.slots()
-    }
-    fn sector_len(&self) -> usize {
-        self.0.sector_len()
-    }
-    fn fs_uuid(&self) -> uuid::Uuid {
-        self.0.fs_uuid()
-    }
-    fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
-        self.0.read_slots()
-    }
-    fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
-        self.0.read_slot(slot)
-    }
-    fn compare_and_write_slot(
-        &self,
-        _: NodeId,
-        _: &[u8],
-        _: &[u8],
-    ) -> Result<CawOutcome, StoreError> {
-        Err(StoreError::Device(Arc::new(std::io::Error::other("no such command"))))
-    }
-    fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {
-        self.0.read_heartbeats()
-    }
-    fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
-        self.0.write_heartbeat(slot, bytes)
-    }
-    fn flush(&self) -> Result<(), StoreError> {
-        self.0.flush()
-    }
-    fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
-        self.0.lock_life(slot)
-    }
-    fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
-        self.0.life_locked(slot)
-    }
-}
-
 #[test]
 fn who_cannot_join_is_told_what_the_device_said() {
-    let deaf = Arc::new(Deaf(MemoryNodes::new(4)));
-    let refused = Membership::join(deaf, options(), Arc::new(Log::default()));
+    let all = MemoryNodes::new(4);
+    all.freeze();
+    let refused = Membership::join(Arc::new(all), options(), Arc::new(Log::default()));
     let said = refused.err().unwrap().to_string();
     assert!(said.contains("no such command"), "{said}");
 }

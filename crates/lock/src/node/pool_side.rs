@@ -1,0 +1,94 @@
+//! What a node asks of the pool for itself: its epoch, its lease, its key and those of others.
+
+use std::time::Instant;
+
+use braid_pool::{EpochTag, FenceHow, Pool, Reservable};
+
+use crate::error::StoreError;
+
+/// The pool, as a node's place in the cluster needs it. None of this has a default: a store that
+/// forgot one of them would be no safe one.
+pub trait PoolSide: Send + Sync {
+    /// The epoch in use here.
+    fn epoch(&self) -> EpochTag;
+    /// Uses the epoch that the pool's labels say; whether it is another than before.
+    ///
+    /// # Errors
+    /// This node cannot go on.
+    fn follow(&self) -> Result<bool, StoreError>;
+    /// Makes all completed writes durable. A slot must not turn back into a free one in a power
+    /// cut once its node has written to its journal.
+    ///
+    /// # Errors
+    /// The device's.
+    fn flush(&self) -> Result<(), StoreError>;
+    /// Which members have reservations.
+    fn reservable(&self) -> Reservable;
+    /// Registers this node's key with every member: see [`Pool::register`].
+    ///
+    /// # Errors
+    /// Nothing is registered then.
+    fn register(&self, key: u64) -> Result<(), StoreError>;
+    /// Ends that.
+    fn unregister(&self);
+    /// Whether the key still stands everywhere: see [`Pool::uphold`].
+    ///
+    /// # Errors
+    /// [`StoreError::is_fenced`] if not; others where it cannot be asked.
+    fn uphold(&self) -> Result<(), StoreError>;
+    /// Takes another node's key from every member: see [`Pool::fence`].
+    ///
+    /// # Errors
+    /// The fence is not complete.
+    fn fence(&self, key: u64, how: FenceHow) -> Result<(), StoreError>;
+    /// Takes away all keys but those that `keep` names.
+    ///
+    /// # Errors
+    /// The device's.
+    fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), StoreError>;
+    /// This node may issue changes until `until`.
+    fn lease(&self, until: Instant);
+    /// This node issues no changes any more.
+    fn refuse(&self);
+    /// This node was fenced: see [`Pool::sever`].
+    fn sever(&self);
+}
+
+impl PoolSide for Pool {
+    fn epoch(&self) -> EpochTag {
+        self.epoch_tag()
+    }
+    fn follow(&self) -> Result<bool, StoreError> {
+        Ok(Self::follow(self)?)
+    }
+    fn flush(&self) -> Result<(), StoreError> {
+        Ok(Self::flush(self)?)
+    }
+    fn reservable(&self) -> Reservable {
+        Self::reservable(self)
+    }
+    fn register(&self, key: u64) -> Result<(), StoreError> {
+        Ok(Self::register(self, key)?)
+    }
+    fn unregister(&self) {
+        Self::unregister(self);
+    }
+    fn uphold(&self) -> Result<(), StoreError> {
+        Ok(Self::uphold(self)?)
+    }
+    fn fence(&self, key: u64, how: FenceHow) -> Result<(), StoreError> {
+        Ok(Self::fence(self, key, how)?)
+    }
+    fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), StoreError> {
+        Ok(Self::sweep(self, keep)?)
+    }
+    fn lease(&self, until: Instant) {
+        Self::lease(self, until);
+    }
+    fn refuse(&self) {
+        Self::refuse(self);
+    }
+    fn sever(&self) {
+        Self::sever(self);
+    }
+}
