@@ -43,4 +43,4 @@ pub use node::{
     MemoryNodes, NodeAreas, NodeStore, NodeView, NotRecovered, Onlooker, Peers, PoolNodes,
     PoolSide, Proofs, Recover, Timing,
 };
-pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector};
+pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector, Unsure};

@@ -45,6 +45,23 @@ pub trait LockStore: Send + Sync {
     fn sector_len(&self) -> usize;
 }
 
+impl<S: LockStore + ?Sized> LockStore for Arc<S> {
+    fn read(&self, lock: LockNo) -> Result<Sector, StoreError> {
+        (**self).read(lock)
+    }
+    fn compare_and_write(
+        &self,
+        lock: LockNo,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, StoreError> {
+        (**self).compare_and_write(lock, expected, new)
+    }
+    fn sector_len(&self) -> usize {
+        (**self).sector_len()
+    }
+}
+
 /// Pauses, about 50 ms in all, after which a sector that fails its checksum is damaged and not
 /// torn: a read may overtake a write of which half is done, and that writer may be off its CPU.
 pub(crate) fn torn_pauses() -> impl Iterator<Item = Duration> {
@@ -159,17 +176,7 @@ impl LockStore for DeviceStore {
 
 /// A store in memory, for tests: every lock exists, unlocked at first. Clones share the records.
 #[derive(Debug, Clone, Default)]
-pub struct MemoryStore(Arc<Memory>);
-
-#[derive(Debug, Default)]
-struct Memory {
-    sectors: Mutex<HashMap<LockNo, Sector>>,
-    /// Every n-th compare-and-write reports failure; 0 = none.
-    fail_every: AtomicU64,
-    writes: AtomicU64,
-    /// Whether the failing one lands; turns each time.
-    land: AtomicBool,
-}
+pub struct MemoryStore(Arc<Mutex<HashMap<LockNo, Sector>>>);
 
 impl MemoryStore {
     const LEN: usize = 512;
@@ -178,20 +185,15 @@ impl MemoryStore {
     pub fn new() -> Self {
         Self::default()
     }
-    /// From now on the outcome of every `n`-th compare-and-write is unknown to its caller; half of
-    /// them land.
-    pub fn fail_every(&self, n: u64) {
-        self.0.fail_every.store(n, Ordering::Relaxed);
-    }
     /// Puts a record in place, as a metadata write does at the birth of its slot.
     pub fn put(&self, record: &LockRecord) {
         let mut sector = vec![0; Self::LEN];
         record.encode(&mut sector);
-        self.0.sectors.lock().insert(record.lock, sector);
+        self.0.lock().insert(record.lock, sector);
     }
     /// Flips a bit of a record.
     pub fn scribble(&self, lock: LockNo) {
-        let mut sectors = self.0.sectors.lock();
+        let mut sectors = self.0.lock();
         let sector = sectors.entry(lock).or_insert_with(|| Self::unlocked(lock));
         if let Some(byte) = sector.get_mut(17) {
             *byte ^= 4;
@@ -202,14 +204,11 @@ impl MemoryStore {
         LockRecord::unlocked(lock, 0).encode(&mut sector);
         sector
     }
-    fn failure() -> StoreError {
-        StoreError::Device(Arc::new(std::io::Error::other("injected failure")))
-    }
 }
 
 impl LockStore for MemoryStore {
     fn read(&self, lock: LockNo) -> Result<Sector, StoreError> {
-        let found = self.0.sectors.lock().get(&lock).cloned();
+        let found = self.0.lock().get(&lock).cloned();
         Ok(found.unwrap_or_else(|| Self::unlocked(lock)))
     }
     fn compare_and_write(
@@ -218,22 +217,70 @@ impl LockStore for MemoryStore {
         expected: &[u8],
         new: &[u8],
     ) -> Result<CawOutcome, StoreError> {
-        let n = self.0.fail_every.load(Ordering::Relaxed);
-        let fails = n != 0 && self.0.writes.fetch_add(1, Ordering::Relaxed).is_multiple_of(n);
-        if fails && self.0.land.fetch_xor(true, Ordering::Relaxed) {
-            return Err(Self::failure());
-        }
-        let mut sectors = self.0.sectors.lock();
+        let mut sectors = self.0.lock();
         let stands = sectors.entry(lock).or_insert_with(|| Self::unlocked(lock));
         if stands.as_slice() != expected {
-            let stands = stands.clone();
-            return if fails { Err(Self::failure()) } else { Ok(CawOutcome::Mismatch(stands)) };
+            return Ok(CawOutcome::Mismatch(stands.clone()));
         }
         stands.copy_from_slice(new);
-        if fails { Err(Self::failure()) } else { Ok(CawOutcome::Written) }
+        Ok(CawOutcome::Written)
     }
     fn sector_len(&self) -> usize {
         Self::LEN
+    }
+}
+
+/// A store that loses answers, for tests. Clones lose them in turn.
+#[derive(Debug, Clone)]
+pub struct Unsure<S> {
+    store: S,
+    doubt: Arc<Doubt>,
+}
+
+#[derive(Debug, Default)]
+struct Doubt {
+    /// Every n-th compare-and-write reports failure; 0 = none.
+    every: AtomicU64,
+    writes: AtomicU64,
+    /// Whether the failing one lands; turns each time.
+    land: AtomicBool,
+}
+
+impl<S: LockStore> Unsure<S> {
+    /// `store`, of which no answer is lost yet.
+    pub fn new(store: S) -> Self {
+        Self { store, doubt: Arc::default() }
+    }
+    /// From now on the outcome of every `n`-th compare-and-write is unknown to its caller; half of
+    /// them land.
+    pub fn fail_every(&self, n: u64) {
+        self.doubt.every.store(n, Ordering::Relaxed);
+    }
+}
+
+impl<S: LockStore> LockStore for Unsure<S> {
+    fn read(&self, lock: LockNo) -> Result<Sector, StoreError> {
+        self.store.read(lock)
+    }
+    fn compare_and_write(
+        &self,
+        lock: LockNo,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, StoreError> {
+        let doubt = &self.doubt;
+        let n = doubt.every.load(Ordering::Relaxed);
+        let fails = n != 0 && doubt.writes.fetch_add(1, Ordering::Relaxed).is_multiple_of(n);
+        if !fails {
+            return self.store.compare_and_write(lock, expected, new);
+        }
+        if doubt.land.fetch_xor(true, Ordering::Relaxed) {
+            self.store.compare_and_write(lock, expected, new)?;
+        }
+        Err(StoreError::Device(Arc::new(std::io::Error::other("the answer was lost"))))
+    }
+    fn sector_len(&self) -> usize {
+        self.store.sector_len()
     }
 }
 

@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 
 use super::*;
 use crate::node::Liveness;
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, Unsure};
 
 const LOCK: LockNo = LockNo(64);
 
@@ -54,6 +54,8 @@ impl GlockOps for Plain {
 struct Cluster {
     net: Arc<Net>,
     store: MemoryStore,
+    /// How the nodes see it.
+    unsure: Unsure<MemoryStore>,
     nodes: Vec<Arc<LockManager>>,
     beat: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
 }
@@ -61,13 +63,14 @@ impl Cluster {
     fn new(n: u16, ops: &[Arc<dyn GlockOps>], options: &ManagerOptions) -> Self {
         let net = Arc::new(Net::default());
         let store = MemoryStore::new();
+        let unsure = Unsure::new(store.clone());
         let nodes: Vec<_> = (0..n)
             .map(|slot| {
                 let ops = ops.get(usize::from(slot)).cloned();
                 let ops = ops.unwrap_or_else(|| Arc::new(Plain::default()));
                 LockManager::new(
                     me(slot),
-                    Arc::new(store.clone()),
+                    Arc::new(unsure.clone()),
                     net.clone(),
                     ops,
                     options.clone(),
@@ -76,7 +79,7 @@ impl Cluster {
             })
             .collect();
         *net.nodes.write() = nodes.iter().map(|m| (m.me(), Arc::downgrade(m))).collect();
-        Self { net, store, nodes, beat: None }
+        Self { net, store, unsure, nodes, beat: None }
     }
     fn plain(n: u16) -> Self {
         Self::new(n, &[], &ManagerOptions::default())
@@ -502,6 +505,6 @@ fn two_nodes_with_unknown_outcomes() {
     let options = ManagerOptions { poll_max: Duration::from_millis(5), ..Default::default() };
     let c = Cluster::new(2, &[], &options).deaf(Duration::from_millis(2));
     c.net.deaf.store(false, Ordering::Relaxed);
-    c.store.fail_every(5);
+    c.unsure.fail_every(5);
     hammer(&c, 32, 50, 4);
 }

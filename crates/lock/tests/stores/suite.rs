@@ -4,11 +4,10 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
-use braid_lock::{CawOutcome, LockStore, Sector, StoreError};
+use braid_lock::{CawOutcome, LockStore, Sector, StoreError, Unsure};
 
 /// A store under test. Locks `first..first + LOCKS` are there and were never used.
 pub struct Subject<'a> {
@@ -169,41 +168,13 @@ fn threads_count_exactly(subject: &Subject<'_>) {
     }
 }
 
-/// Every third compare-and-write ends without an answer; every other of those has landed.
-struct Unsure {
-    store: Arc<dyn LockStore>,
-    writes: AtomicU64,
-}
-impl LockStore for Unsure {
-    fn read(&self, lock: LockNo) -> Result<Sector, StoreError> {
-        self.store.read(lock)
-    }
-    fn compare_and_write(
-        &self,
-        lock: LockNo,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, StoreError> {
-        let n = self.writes.fetch_add(1, Ordering::Relaxed);
-        if n % 6 != 0 {
-            let answer = self.store.compare_and_write(lock, expected, new);
-            if n % 3 != 0 {
-                return answer;
-            }
-        }
-        Err(StoreError::Device(Arc::new(std::io::Error::other("the answer was lost"))))
-    }
-    fn sector_len(&self) -> usize {
-        self.store.sector_len()
-    }
-}
-
 fn unknown_outcomes_are_settled_by_reading(subject: &Subject<'_>) {
     let lock = lock(7);
     let stores = [(subject.open)(), (subject.open)()];
     std::thread::scope(|s| {
         for store in &stores {
-            let unsure = Unsure { store: store.clone(), writes: AtomicU64::new(0) };
+            let unsure = Unsure::new(store.clone());
+            unsure.fail_every(3);
             s.spawn(move || {
                 for _ in 0..RAISES {
                     raise(&unsure, lock);
@@ -214,7 +185,8 @@ fn unknown_outcomes_are_settled_by_reading(subject: &Subject<'_>) {
     let version = version(&*stores[0], lock);
     // One whose landed change was changed again before it read cannot know, and raises once more.
     assert!((2 * RAISES..=4 * RAISES).contains(&version), "{version}");
-    let alone = Unsure { store: stores[0].clone(), writes: AtomicU64::new(0) };
+    let alone = Unsure::new(stores[0].clone());
+    alone.fail_every(3);
     for _ in 0..RAISES {
         raise(&alone, lock);
     }
