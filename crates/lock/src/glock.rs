@@ -30,6 +30,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::dlock::{Dlock, Hint};
 use crate::error::LockError;
 use crate::node::Peers;
+use crate::runtime::join_all;
 use crate::store::LockStore;
 use crate::{Me, Mode};
 
@@ -521,13 +522,7 @@ impl LockManager {
         self.core.stop.load(Ordering::Acquire) == WITHDRAWN
     }
     fn join(&self) {
-        let threads = std::mem::take(&mut *self.threads.lock());
-        let here = std::thread::current().id();
-        for thread in threads.into_iter().filter(|t| t.thread().id() != here) {
-            if thread.join().is_err() {
-                tracing::error!("a lock thread panicked");
-            }
-        }
+        join_all(std::mem::take(&mut *self.threads.lock()));
     }
 }
 

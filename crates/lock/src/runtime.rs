@@ -1,8 +1,10 @@
-//! The directory for what a user's mounts keep on this host while they run: hint sockets, notes.
+//! What nodes need of the system: the directory for what a user's mounts keep on this host while they
+//! run (hint sockets, notes), and the end of threads.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 /// `/run/braid` for root, `braid` in `$XDG_RUNTIME_DIR` for others, else `braid-UID` among the
 /// temporary files. Made if missing, so that nobody else may enter it; one that is there may at
@@ -53,6 +55,17 @@ fn make(dir: &Path, user: u32) -> io::Result<PathBuf> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     Ok(dir.to_owned())
+}
+
+/// Waits for threads; not for the one that calls.
+pub(crate) fn join_all(threads: Vec<JoinHandle<()>>) {
+    let here = std::thread::current().id();
+    for thread in threads.into_iter().filter(|t| t.thread().id() != here) {
+        let name = thread.thread().name().unwrap_or_default().to_owned();
+        if thread.join().is_err() {
+            tracing::error!(name, "a thread panicked");
+        }
+    }
 }
 
 #[cfg(test)]

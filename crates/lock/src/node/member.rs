@@ -27,6 +27,7 @@ use crate::dlock::Hint;
 use crate::error::LockError;
 use crate::glock::LockManager;
 use crate::hints::HintSocket;
+use crate::runtime::join_all;
 use crate::{Me, Mode};
 
 /// Name of the watcher's thread.
@@ -321,16 +322,6 @@ impl Membership {
         // The watcher first, then what it has started.
         join_all(threads);
         join_all(std::mem::take(&mut *self.inner.errands.lock()));
-    }
-}
-
-/// Waits for threads; not for the one that calls.
-fn join_all(threads: Vec<JoinHandle<()>>) {
-    let here = std::thread::current().id();
-    for thread in threads {
-        if thread.thread().id() != here && thread.join().is_err() {
-            tracing::error!("a membership thread panicked");
-        }
     }
 }
 
