@@ -15,7 +15,9 @@ use braid_lock::{Local, Mode};
 use braid_pool::device::{AlignedBuf, Device};
 use braid_pool::{Pool, Whom};
 
-use crate::attr::{Attr, Cred, DirEntry, Fh, KernelCache, SetAttr, StatFs, WriteFlags};
+use crate::attr::{
+    Attr, Cred, DirEntry, EarlyReply, Fh, KernelCache, SetAttr, StatFs, Write, WriteFlags,
+};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::Locked;
@@ -344,20 +346,18 @@ impl Fs {
     }
     /// Writes; returns the bytes written.
     pub fn write(&self, fh: Fh, offset: u64, bytes: &[u8], flags: WriteFlags) -> Result<usize> {
-        self.write_behind(fh, offset, bytes, flags, &mut || false)
+        self.write_behind(fh, Write { offset, bytes, flags }, &mut ())
     }
-    /// As [`Fs::write`]. Large writes ask `answer`, once nothing but a device can refuse them any
-    /// more, whether the program has been told that all is written; they return when the devices have
-    /// it, all the same. What becomes of one that was answered is told by fsync.
+    /// As [`Fs::write`]. Large writes use `reply` once nothing but a device can refuse them any more;
+    /// they return when the devices have the bytes, all the same. What becomes of one that was
+    /// answered is told by fsync.
     pub fn write_behind(
         &self,
         fh: Fh,
-        offset: u64,
-        bytes: &[u8],
-        flags: WriteFlags,
-        answer: &mut dyn FnMut() -> bool,
+        what: Write<'_>,
+        reply: &mut dyn EarlyReply,
     ) -> Result<usize> {
-        self.change(|c| data::write(c, &*c.handles.get(fh)?, offset, bytes, flags, answer))
+        self.change(|c| data::write(c, &*c.handles.get(fh)?, what, reply))
     }
     /// fallocate(2).
     pub fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Result<()> {

@@ -104,6 +104,62 @@ pub struct WriteFlags {
     pub from_page_cache: bool,
     /// Clear set-user-ID and set-group-ID bits.
     pub kill_privileges: bool,
+    /// What is durable on return, unless the file was opened to have more so.
+    pub durable: Durable,
+}
+
+/// What a write makes durable before it returns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durable {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Contents, and what is needed to read them (`O_DSYNC`).
+    Contents,
+    /// All metadata too (`O_SYNC`).
+    All,
+}
+
+impl Durable {
+    /// As the flags of open(2) say.
+    pub fn of(flags: i32) -> Self {
+        const O_DSYNC: i32 = 0o10_000;
+        const O_SYNC: i32 = 0o4_000_000 | O_DSYNC;
+        match flags & O_SYNC {
+            O_SYNC => Self::All,
+            some if some & O_DSYNC != 0 => Self::Contents,
+            _ => Self::Nothing,
+        }
+    }
+}
+
+/// A write.
+#[derive(Debug, Clone, Copy)]
+pub struct Write<'a> {
+    /// Where it begins; not looked at when it appends.
+    pub offset: u64,
+    /// What is written.
+    pub bytes: &'a [u8],
+    /// How.
+    pub flags: WriteFlags,
+}
+
+/// Tells a program that its write is done before the devices have the bytes. Each step is taken at
+/// most once, and the second only after the first said yes.
+pub trait EarlyReply {
+    /// Whether the program may be told so. Asked when nothing but a device can refuse the write any
+    /// more and its range is known to be written to.
+    fn may(&mut self) -> bool;
+    /// Tells it: the file is as long as the write makes it. From here on the result is told to
+    /// whoever syncs the file.
+    fn send(&mut self);
+}
+/// Nobody is told early.
+impl EarlyReply for () {
+    fn may(&mut self) -> bool {
+        false
+    }
+    fn send(&mut self) {}
 }
 
 /// An entry that `readdir` hands out.

@@ -67,8 +67,8 @@ mod xattr;
 
 pub use api::Fs;
 pub use attr::{
-    Attr, Cred, DirEntry, Fh, KernelCache, NoKernelCache, SetAttr, StatFs, Time, TimeSet,
-    WriteFlags,
+    Attr, Cred, DirEntry, Durable, EarlyReply, Fh, KernelCache, NoKernelCache, SetAttr, StatFs,
+    Time, TimeSet, Write, WriteFlags,
 };
 pub use braid_format as format;
 pub use braid_lock as lock;

@@ -2,7 +2,7 @@
 
 use braid_format::InodeNo;
 use braid_fs::{
-    Attr, Canceller, Cred, DirEntry, Error, Fh, Fs, Plock, SetAttr, StatFs, WriteFlags,
+    Attr, Canceller, Cred, DirEntry, EarlyReply, Error, Fh, Fs, Plock, SetAttr, StatFs, Write,
 };
 
 use crate::files::{Answer, Errno, Files};
@@ -108,15 +108,8 @@ impl Files for Fs {
     ) -> Answer<R> {
         seen(self.read_reply(fh, offset, len, fill, reply))
     }
-    fn write(
-        &self,
-        fh: Fh,
-        offset: u64,
-        bytes: &[u8],
-        flags: WriteFlags,
-        answer: &mut dyn FnMut() -> bool,
-    ) -> Answer<usize> {
-        seen(self.write_behind(fh, offset, bytes, flags, answer))
+    fn write(&self, fh: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize> {
+        seen(self.write_behind(fh, what, reply))
     }
     fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()> {
         seen(self.fallocate(fh, mode, offset, len))

@@ -7,7 +7,7 @@
 use braid_format::InodeNo;
 pub use rustix::io::Errno;
 
-use braid_fs::{Attr, Canceller, Cred, DirEntry, Fh, Plock, SetAttr, StatFs, WriteFlags};
+use braid_fs::{Attr, Canceller, Cred, DirEntry, EarlyReply, Fh, Plock, SetAttr, StatFs, Write};
 
 /// Result of a call: a value, or the errno that the program sees.
 pub type Answer<T> = Result<T, Errno>;
@@ -64,16 +64,8 @@ pub trait Files: Send + Sync + 'static {
         fill: bool,
         reply: impl FnOnce(&[u8]) -> R,
     ) -> Answer<R>;
-    /// `answer` may be asked, once, whether the program has been told that all is written: then the
-    /// result is nobody's any more.
-    fn write(
-        &self,
-        fh: Fh,
-        offset: u64,
-        bytes: &[u8],
-        flags: WriteFlags,
-        answer: &mut dyn FnMut() -> bool,
-    ) -> Answer<usize>;
+    /// `reply` may be used: then the result is nobody's any more.
+    fn write(&self, fh: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize>;
     fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()>;
     fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Answer<u64>;
     fn copy_file_range(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Answer<u64>;

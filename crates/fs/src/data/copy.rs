@@ -7,7 +7,7 @@ use braid_pool::device::AlignedBuf;
 
 use super::read::with_bytes;
 use super::{Held, require_regular, write};
-use crate::attr::WriteFlags;
+use crate::attr::{Write, WriteFlags};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::OpenFile;
@@ -72,7 +72,8 @@ fn copy_step(
     };
     match memory.get(..n) {
         Some(bytes) if n > 0 => {
-            write(core, target, to, bytes, WriteFlags::default(), &mut || false).map(|n| n as u64)
+            let what = Write { offset: to, bytes, flags: WriteFlags::default() };
+            write(core, target, what, &mut ()).map(|n| n as u64)
         }
         _ => Ok(0),
     }

@@ -12,8 +12,8 @@ use super::extents::Pieces;
 use super::flush::{What, flush_locked, link_all};
 use super::link::Link;
 use super::read::bytes;
-use super::write::Answer;
 use super::{Held, Promise, View, bound, touch};
+use crate::attr::EarlyReply;
 use crate::error::{Error, Result};
 use crate::inode::{InodeState, now_nanos};
 use crate::map::{Load, slots_bound};
@@ -22,13 +22,12 @@ use crate::map::{Load, slots_bound};
 /// the same write done again would not overwrite.
 ///
 /// # Errors
-/// `Contents`: the range may hold old or new bytes. None once `answer` has said that the program
-/// was answered.
+/// `Contents`: the range may hold old or new bytes. None once the program was answered.
 pub(super) fn write_beside(
     held: Held<'_>,
     offset: u64,
     data: &[u8],
-    answer: Answer<'_>,
+    reply: &mut dyn EarlyReply,
 ) -> Result<bool> {
     let len = data.len() as u64;
     let end = offset + len;
@@ -44,12 +43,13 @@ pub(super) fn write_beside(
     drop(promise);
     let mut answered = false;
     let done = put(held, None, (offset, data), &mut || {
-        if ticket.may_answer(len) {
+        if reply.may() && ticket.may_answer(len) {
             held.change_state(|st| {
                 st.raw.size = st.raw.size.get().max(end).into();
                 touch(st);
             })?;
-            answered = answer();
+            reply.send();
+            answered = true;
         }
         Ok(())
     });

@@ -186,6 +186,9 @@ pub(super) fn with_bytes<R>(
     len: u64,
     f: impl FnOnce(&[u8]) -> R,
 ) -> Result<R> {
+    // First, then the size: a page that is filled beside a write to it is as long as the write makes
+    // the file, or the write is not answered early.
+    held.core.behind.wait_for(held.inode.ino, &(offset..offset.saturating_add(len)));
     let (in_tail, view) = stuffed_now(held)?;
     let end = view.size.min(offset.saturating_add(len));
     if offset >= end {
@@ -197,7 +200,6 @@ pub(super) fn with_bytes<R>(
         let (from, to) = (small(offset), small(end));
         return Ok(f(all.get(from..to).unwrap_or_default()));
     }
-    held.core.behind.wait_for(held.inode.ino, &(offset..end));
     let shift = held.shift();
     let first = offset >> shift;
     let start = first << shift;
@@ -239,12 +241,13 @@ pub(crate) fn read(
     let locked = core.lock_beside(file.inode.ino, Mode::Shared)?;
     require_regular(&locked)?;
     let held = Held::of(core, &locked);
+    let asked = offset..offset.saturating_add(buf.len() as u64);
+    core.behind.wait_for(file.inode.ino, &asked);
     let (stuffed, view) = stuffed_now(held)?;
-    let end = view.size.min(offset.saturating_add(buf.len() as u64));
+    let end = view.size.min(asked.end);
     if offset >= end {
         return Ok(0);
     }
-    core.behind.wait_for(file.inode.ino, &(offset..end));
     let n = small(end - offset);
     let shift = held.shift();
     let whole = bytes(held.blocks_for(end - offset), shift);

@@ -7,7 +7,7 @@ use braid_pool::device::{
 use braid_pool::{CreateOptions, Pool};
 use proptest::prelude::*;
 
-use crate::attr::{Cred, Fh, NoKernelCache, SetAttr, WriteFlags};
+use crate::attr::{Cred, Fh, NoKernelCache, SetAttr, Write, WriteFlags};
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
 use crate::{Error, Fs, MountOptions};
@@ -65,7 +65,8 @@ impl Rig {
     }
     fn write(&self, fh: Fh, offset: u64, data: &[u8]) -> crate::error::Result<usize> {
         // As programs write: answered as soon as that can be.
-        self.fs.write_behind(fh, offset, data, WriteFlags::default(), &mut || true)
+        let what = Write { offset, bytes: data, flags: WriteFlags::default() };
+        self.fs.write_behind(fh, what, &mut super::tests_behind::Early(|| ()))
     }
     fn read(&self, fh: Fh, offset: u64, len: usize) -> Vec<u8> {
         let mut buf = AlignedBuf::zeroed(len);

@@ -10,7 +10,7 @@ use braid_pool::device::{
 };
 use braid_pool::{CreateOptions, Pool};
 
-use crate::attr::{Cred, Fh, NoKernelCache, WriteFlags};
+use crate::attr::{Cred, Durable, EarlyReply, Fh, NoKernelCache, SetAttr, Write, WriteFlags};
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
 use crate::{Error, Fs, MountOptions};
@@ -19,6 +19,29 @@ const O_RDWR: i32 = 2;
 const O_DSYNC: i32 = 0o10_000;
 const LEN: usize = 512 << 10;
 const END: u64 = LEN as u64;
+
+/// Answers early, by this.
+pub(super) struct Early<F>(pub F);
+impl<F: FnMut()> EarlyReply for Early<F> {
+    fn may(&mut self) -> bool {
+        true
+    }
+    fn send(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Does this when it is asked, and says no.
+struct Not<F>(F);
+impl<F: FnMut()> EarlyReply for Not<F> {
+    fn may(&mut self) -> bool {
+        (self.0)();
+        false
+    }
+    fn send(&mut self) {
+        panic!("answered though it may not be");
+    }
+}
 
 struct Rig {
     device: Arc<FaultyDevice>,
@@ -38,13 +61,22 @@ impl Rig {
         let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
         let made = fs.create(fs.root(), b"f", 0o644, O_RDWR, &Cred::default()).unwrap();
         let rig = Self { device, fs, ino: made.0.ino, fh: made.1 };
-        rig.write(0, &filled(1), &mut || false);
+        rig.write(0, &filled(1), || ());
         rig.fs.fsync(rig.fh, false).unwrap();
         rig
     }
-    fn write(&self, at: u64, data: &[u8], answer: &mut dyn FnMut() -> bool) {
-        let flags = WriteFlags::default();
-        assert_eq!(self.fs.write_behind(self.fh, at, data, flags, answer).unwrap(), data.len());
+    fn write(&self, at: u64, data: &[u8], answer: impl FnMut()) {
+        let done = self.try_write(at, data, WriteFlags::default(), &mut Early(answer));
+        assert_eq!(done.unwrap(), data.len());
+    }
+    fn try_write(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        flags: WriteFlags,
+        reply: &mut dyn EarlyReply,
+    ) -> Result<usize, Error> {
+        self.fs.write_behind(self.fh, Write { offset, bytes, flags }, reply)
     }
     fn read(&self, at: u64) -> Vec<u8> {
         let len = u32::try_from(LEN).unwrap();
@@ -87,14 +119,13 @@ fn who_comes_after_the_answer_sees_the_bytes() {
         let data = filled(2);
         std::thread::scope(|scope| {
             let (mut readers, mut others) = (Vec::new(), Vec::new());
-            rig.write(at, &data, &mut || {
+            rig.write(at, &data, || {
                 let attr = rig.fs.getattr(rig.ino).unwrap();
                 assert_eq!(attr.size, END.max(at + END), "a file is as long as it was answered");
                 readers.push(scope.spawn(|| rig.read(at)));
                 others.push(scope.spawn(|| rig.fs.fsync(rig.fh, true).unwrap()));
                 others.push(scope.spawn(|| rig.fs.sync().unwrap()));
                 assert!(wait(&readers) && wait(&others), "{at}: something overtook the write");
-                true
             });
             for reader in readers {
                 assert!(reader.join().unwrap() == data[..], "{at}: old bytes were read");
@@ -113,7 +144,7 @@ fn a_later_write_stays_the_later_one() {
     let (second, third) = (filled(2), filled(3));
     std::thread::scope(|scope| {
         let mut later = Vec::new();
-        rig.write(END / 2, &second, &mut || {
+        rig.write(END / 2, &second, || {
             let direct = WriteFlags { direct: true, ..WriteFlags::default() };
             let mapped = WriteFlags { from_page_cache: true, ..WriteFlags::default() };
             let write = |at, flags| rig.fs.write(rig.fh, at, &third[..4096], flags).unwrap();
@@ -121,7 +152,6 @@ fn a_later_write_stays_the_later_one() {
             later.push(scope.spawn(move || write(END / 2 + 8192, mapped)));
             later.push(scope.spawn(move || write(END / 2 + 16384, WriteFlags::default())));
             assert!(wait(&later), "something overtook the write");
-            true
         });
     });
     let read = rig.read(END / 2);
@@ -135,13 +165,11 @@ fn writes_elsewhere_in_the_file_go_on() {
     let rig = Rig::new();
     let data = filled(2);
     let mut inner = 0;
-    rig.write(2 * END, &data, &mut || {
-        rig.write(END, &data, &mut || {
+    rig.write(2 * END, &data, || {
+        rig.write(END, &data, || {
             inner += 1;
-            true
         });
         assert!(rig.read(END) == data[..] && rig.read(0) == filled(1)[..]);
-        true
     });
     assert_eq!(inner, 1);
     assert!(rig.after_remount(2 * END) == data[..]);
@@ -151,12 +179,18 @@ fn writes_elsewhere_in_the_file_go_on() {
 fn what_is_to_be_durable_or_small_is_not_answered_first() {
     let rig = Rig::new();
     let data = filled(2);
-    let never = &mut || panic!("answered before it was done");
+    let never = &mut Early(|| panic!("answered before it was done"));
     let direct = WriteFlags { direct: true, ..WriteFlags::default() };
-    rig.fs.write_behind(rig.fh, 0, &data, direct, never).unwrap();
-    rig.fs.write_behind(rig.fh, 0, &data[..4096], WriteFlags::default(), never).unwrap();
+    rig.try_write(0, &data, direct, never).unwrap();
+    rig.try_write(0, &data[..4096], WriteFlags::default(), never).unwrap();
+    for durable in [Durable::Contents, Durable::All] {
+        let flushes = rig.device.counts().flushes;
+        rig.try_write(0, &data, WriteFlags { durable, ..WriteFlags::default() }, never).unwrap();
+        assert!(rig.device.counts().flushes > flushes, "{durable:?}");
+    }
     let synced = rig.fs.open(rig.ino, O_RDWR | O_DSYNC).unwrap();
-    rig.fs.write_behind(synced, 0, &data, WriteFlags::default(), never).unwrap();
+    let what = Write { offset: 0, bytes: &data, flags: WriteFlags::default() };
+    rig.fs.write_behind(synced, what, never).unwrap();
     rig.fs.release(synced).unwrap();
     // Nor what there is no room for: its program hears of it.
     let left = rig.fs.statfs().unwrap().free << 12;
@@ -164,11 +198,8 @@ fn what_is_to_be_durable_or_small_is_not_answered_first() {
     let mut told = false;
     for n in 0..64 {
         let mut answered = false;
-        let done =
-            rig.fs.write_behind(rig.fh, left + n * END, &data, WriteFlags::default(), &mut || {
-                answered = true;
-                true
-            });
+        let mut early = Early(|| answered = true);
+        let done = rig.try_write(left + n * END, &data, WriteFlags::default(), &mut early);
         told |= matches!(done, Err(Error::NoSpace)) && !answered;
         assert!(done.is_ok() || !answered, "{done:?}");
     }
@@ -184,9 +215,8 @@ fn what_a_device_refuses_after_the_answer_is_kept_and_told() {
     let fail_next = || rig.device.arm(On::Write, 0, FaultKind::Fails);
     for at in [0, END] {
         let refused = (0..50).any(|_| {
-            rig.write(at, &data, &mut || {
+            rig.write(at, &data, || {
                 fail_next();
-                true
             });
             rig.fs.core().dirty.bytes() > 0
         });
@@ -204,4 +234,44 @@ fn what_a_device_refuses_after_the_answer_is_kept_and_told() {
         rig.fs.fsync(rig.fh, true).unwrap();
     }
     assert!(rig.read(0) == data[..] && rig.after_remount(END) == data[..]);
+}
+
+#[test]
+fn what_is_not_answered_takes_no_part_of_the_bound() {
+    let rig = Rig::new();
+    let mut long = AlignedBuf::zeroed(24 << 20);
+    long.fill(2);
+    let data = filled(3);
+    let mut inner = false;
+    let mut beside = Not(|| rig.write(0, &data, || inner = true));
+    rig.try_write(END, &long, WriteFlags::default(), &mut beside).unwrap();
+    assert!(inner, "the bound was used up by a write that nobody was answered");
+    assert!(rig.read(0) == data[..] && rig.read(END) == long[..LEN]);
+}
+
+#[test]
+fn a_write_that_fails_unanswered_leaves_the_file_as_long_as_it_was() {
+    let rig = Rig::new();
+    let data = filled(2);
+    for flags in [WriteFlags::default(), WriteFlags { direct: true, ..WriteFlags::default() }] {
+        let mut refuse = Not(|| rig.device.arm(On::Write, 0, FaultKind::Fails));
+        let refused = (0..50).any(|_| {
+            if flags.direct {
+                rig.device.arm(On::Write, 0, FaultKind::Fails);
+            }
+            match rig.try_write(END, &data, flags, &mut refuse) {
+                Err(Error::Contents(_)) => true,
+                Err(other) => panic!("{other}"),
+                Ok(_) => {
+                    // It met a heartbeat: once more from the start.
+                    let set = SetAttr { size: Some(END), ..SetAttr::default() };
+                    rig.fs.setattr(rig.ino, &set, None).unwrap();
+                    false
+                }
+            }
+        });
+        assert!(refused);
+        assert_eq!(rig.fs.getattr(rig.ino).unwrap().size, END);
+    }
+    assert!(rig.after_remount(0) == filled(1)[..]);
 }

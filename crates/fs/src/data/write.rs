@@ -10,7 +10,7 @@ use braid_lock::{Local, Mode};
 use super::flush::{What, flush_locked};
 use super::read::{bytes, with_scratch};
 use super::{Held, Promise, SIZE_MAX, View, bound, direct, fsync, require_regular, touch};
-use crate::attr::WriteFlags;
+use crate::attr::{Durable, EarlyReply, Write, WriteFlags};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::OpenFile;
@@ -26,49 +26,36 @@ const FILE_DIRTY_MAX: u64 = 8 << 20;
 /// Memory must be aligned so for the devices to take it without a copy.
 const MEMORY_ALIGN: usize = 4096;
 
-/// `O_DSYNC`, `O_SYNC` (which includes it).
-const O_DSYNC: i32 = 0o10_000;
-const O_SYNC: i32 = 0o4_010_000;
-
-/// Asked once nothing but a device can refuse a write any more: whether its program has been
-/// answered, that all of it is written. Then what becomes of it is told to whoever syncs the file.
-pub(crate) type Answer<'a> = &'a mut dyn FnMut() -> bool;
-
-/// Writes; returns the bytes written. With `O_SYNC` or `O_DSYNC` they are durable on return.
+/// Writes; returns the bytes written, durable as far as `what` or the open file asks for it.
 ///
 /// # Errors
 /// `NoSpace` and `Contents` leave the file as it was before (a direct write may have changed some
-/// of
-/// the range that it was to change); `TooLarge`, `BadHandle`, `NotPermitted`.
+/// of the range that it was to change); `TooLarge`, `BadHandle`, `NotPermitted`.
 pub(crate) fn write(
     core: &Arc<Core>,
     file: &OpenFile,
-    offset: u64,
-    data: &[u8],
-    flags: WriteFlags,
-    answer: Answer<'_>,
+    what: Write<'_>,
+    reply: &mut dyn EarlyReply,
 ) -> Result<usize> {
-    if !file.writable() && !flags.from_page_cache {
+    if !file.writable() && !what.flags.from_page_cache {
         return Err(Error::BadHandle);
     }
-    if data.is_empty() {
+    if what.bytes.is_empty() {
         return Ok(0);
     }
-    bound::make_room(core, data.len() as u64)?;
-    let n = if flags.from_page_cache {
-        from_page_cache(core, file, offset, data)?
-    } else {
-        from_program(core, file, offset, data, flags, answer)?
-    };
-    if flags.from_page_cache {
+    bound::make_room(core, what.bytes.len() as u64)?;
+    if what.flags.from_page_cache {
         // Stores into a mapping are made durable by msync(2), which asks for it after this. Here the
         // lock may be on its way to another node, which waits for this very page.
-        return Ok(n);
+        return from_page_cache(core, file, what);
     }
-    if file.flags & O_SYNC == O_SYNC {
-        fsync(core, &file.inode, false)?;
-    } else if file.flags & O_DSYNC != 0 {
-        fsync(core, &file.inode, true)?;
+    let durable = what.flags.durable.max(Durable::of(file.flags));
+    let reply: &mut dyn EarlyReply = if durable == Durable::Nothing { reply } else { &mut () };
+    let n = from_program(core, file, what, reply)?;
+    match durable {
+        Durable::Nothing => {}
+        Durable::Contents => fsync(core, &file.inode, true)?,
+        Durable::All => fsync(core, &file.inode, false)?,
     }
     Ok(n)
 }
@@ -102,22 +89,19 @@ fn check(locked: &Locked, offset: u64, len: usize, append: bool) -> Result<()> {
 fn from_program(
     core: &Arc<Core>,
     file: &OpenFile,
-    offset: u64,
-    data: &[u8],
-    flags: WriteFlags,
-    answer: Answer<'_>,
+    Write { offset, bytes: data, flags }: Write<'_>,
+    reply: &mut dyn EarlyReply,
 ) -> Result<usize> {
     let ino = file.inode.ino;
     if !flags.append && is_aligned(core, offset, data) {
         let locked = core.lock_beside(ino, Mode::Exclusive)?;
         check(&locked, offset, data.len(), false)?;
         let held = Held::of(core, &locked);
-        let never: Answer<'_> = &mut || false;
-        let answer = if flags.direct || file.flags & O_SYNC != 0 { never } else { answer };
+        let reply: &mut dyn EarlyReply = if flags.direct { &mut () } else { reply };
         let plain = || privileged(core, &locked, flags.kill_privileges).map(|p| !p);
         let done = match locked.guard.mode() {
             Mode::Exclusive if wants_direct(core, offset, data, flags) => {
-                plain()? && direct::write_beside(held, offset, data, answer)?
+                plain()? && direct::write_beside(held, offset, data, reply)?
             }
             Mode::Concurrent => plain()? && direct::overwrite(held, offset, data)?,
             _ => false,
@@ -146,8 +130,8 @@ fn from_program(
 
 /// A mapped page comes back from the kernel, perhaps because this node is giving the lock up: then
 /// it is let in under the lock that is still held.
-fn from_page_cache(core: &Arc<Core>, file: &OpenFile, offset: u64, data: &[u8]) -> Result<usize> {
-    let ino = file.inode.ino;
+fn from_page_cache(core: &Arc<Core>, file: &OpenFile, what: Write<'_>) -> Result<usize> {
+    let (ino, offset, data) = (file.inode.ino, what.offset, what.bytes);
     let mut locked = core.lock_fill(ino, Mode::Exclusive)?;
     if locked.guard.mode() != Mode::Exclusive {
         drop(locked);

@@ -14,7 +14,27 @@ use crate::files::{Answer, Files};
 use crate::notify::LateWrite;
 use crate::wire::{self, OpenMode};
 use braid_format::InodeNo;
-use braid_fs::{KernelCache, Plock, PlockKind, SetAttr, WriteFlags};
+use braid_fs::{Durable, EarlyReply, KernelCache, Plock, PlockKind, SetAttr, Write, WriteFlags};
+
+/// The answer to a write that the devices do not have yet.
+struct Early<'a, 'b, F> {
+    call: &'a Call<'b, F>,
+    size: u32,
+    /// The write takes privileges off: the kernel must hear of that first.
+    sheds: bool,
+    sent: bool,
+}
+impl<F: Files> EarlyReply for Early<'_, '_, F> {
+    /// Whoever fills pages from here on waits for the bytes. Pages filled before are seen to once
+    /// they are written, and the program waits.
+    fn may(&mut self) -> bool {
+        !self.sheds && !self.call.server.nodes().mixed(self.call.nodeid)
+    }
+    fn send(&mut self) {
+        self.call.reply.value(&WriteOut { size: self.size, padding: 0 });
+        self.sent = true;
+    }
+}
 
 impl<F: Files> Call<'_, F> {
     pub(super) fn open(&mut self) -> Outcome<()> {
@@ -107,19 +127,18 @@ impl<F: Files> Call<'_, F> {
             append: what.flags & o::APPEND != 0 && !from_page_cache,
             from_page_cache,
             kill_privileges: what.write_flags & write::KILL_SUIDGID != 0,
+            // Of the open file, or of this one write (`RWF_DSYNC`, `RWF_SYNC`).
+            durable: if from_page_cache {
+                Durable::Nothing
+            } else {
+                Durable::of(what.flags.cast_signed())
+            },
         };
         let sheds = flags.kill_privileges && self.is_privileged(self.ino())?;
-        let mut answered = false;
-        let written = self.files().write(fh, what.offset, bytes, flags, &mut || {
-            // Whoever fills pages from here on waits for the bytes. Pages filled before are seen to
-            // below, and the program waits.
-            answered = !sheds && !from_page_cache && !self.server.nodes().mixed(self.nodeid);
-            if answered {
-                self.reply.value(&WriteOut { size: what.size, padding: 0 });
-            }
-            answered
-        });
-        if answered {
+        let mut early = Early { call: self, size: what.size, sheds, sent: false };
+        let write = Write { offset: what.offset, bytes, flags };
+        let written = self.files().write(fh, write, &mut early);
+        if early.sent {
             if let Err(errno) = written {
                 tracing::error!(nodeid = self.nodeid, %errno, "a write failed behind its program");
             }

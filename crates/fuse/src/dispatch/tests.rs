@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::{Bytes, InodeNo};
-use braid_fs::{Attr, Canceller, Cred, DirEntry, Fh, Plock, SetAttr, StatFs, Time, WriteFlags};
+use braid_fs::{
+    Attr, Canceller, Cred, DirEntry, Durable, EarlyReply, Fh, Plock, SetAttr, StatFs, Time, Write,
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Server;
@@ -17,9 +19,9 @@ use crate::notify::KernelLink;
 use crate::reply::Device;
 use crate::session::Terms;
 
-/// Says yes and no in turn.
+/// Says yes and no in turn. Keeps what the last write was to make durable.
 #[derive(Debug, Default)]
-struct Moody(AtomicU64);
+struct Moody(AtomicU64, parking_lot::Mutex<Durable>);
 
 impl Moody {
     fn mood<T>(&self, value: T) -> Answer<T> {
@@ -135,19 +137,13 @@ impl Files for Moody {
         self.mood(())?;
         Ok(reply(&vec![0; len.min(5000) as usize]))
     }
-    fn write(
-        &self,
-        _: Fh,
-        _: u64,
-        bytes: &[u8],
-        _: WriteFlags,
-        answer: &mut dyn FnMut() -> bool,
-    ) -> Answer<usize> {
+    fn write(&self, _: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize> {
+        *self.1.lock() = what.flags.durable;
         // Half of them are answered first, and what they come to then is nobody's.
-        if bytes.len() % 2 == 0 {
-            answer();
+        if what.bytes.len().is_multiple_of(2) && reply.may() {
+            reply.send();
         }
-        self.mood(bytes.len())
+        self.mood(what.bytes.len())
     }
     fn fallocate(&self, _: Fh, _: i32, _: u64, _: u64) -> Answer<()> {
         self.mood(())
@@ -329,6 +325,22 @@ fn a_write_that_lies_about_its_length_is_refused() {
         let body = [head.as_bytes(), &b"8 bytes."[..]].concat();
         let answers = rig.ask(&message(op::WRITE, 3, 5, &body));
         assert_eq!(answers[0].0.error, -Errno::IO.raw_os_error());
+    }
+}
+
+#[test]
+fn a_write_says_what_is_to_be_durable() {
+    let mut rig = Rig::new();
+    let (data, all) = (libc::O_DSYNC.cast_unsigned(), libc::O_SYNC.cast_unsigned());
+    for (flags, write_flags, durable) in [
+        (0, 0, Durable::Nothing),
+        (data, 0, Durable::Contents),
+        (all, 0, Durable::All),
+        (all, crate::abi::write::CACHE, Durable::Nothing),
+    ] {
+        let head = WriteIn { size: 8, flags, write_flags, ..WriteIn::default() };
+        rig.ask(&message(op::WRITE, 3, 5, &[head.as_bytes(), &b"8 bytes."[..]].concat()));
+        assert_eq!(*rig.server.files.1.lock(), durable);
     }
 }
 

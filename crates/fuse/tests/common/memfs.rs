@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use braid_format::InodeNo;
 use braid_fs::{
-    Attr, Canceller, Cred, DirEntry, Fh, Plock, PlockKind, SetAttr, StatFs, Time, TimeSet,
-    WriteFlags,
+    Attr, Canceller, Cred, DirEntry, EarlyReply, Fh, Plock, PlockKind, SetAttr, StatFs, Time,
+    TimeSet, Write, WriteFlags,
 };
 use braid_fuse::{Answer, Errno, Files};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -554,14 +554,8 @@ impl Files for Shared {
         seen.reading.fetch_sub(1, Ordering::Relaxed);
         Ok(result)
     }
-    fn write(
-        &self,
-        fh: Fh,
-        offset: u64,
-        bytes: &[u8],
-        flags: WriteFlags,
-        _: &mut dyn FnMut() -> bool,
-    ) -> Answer<usize> {
+    fn write(&self, fh: Fh, what: Write<'_>, _: &mut dyn EarlyReply) -> Answer<usize> {
+        let Write { offset, bytes, flags } = what;
         let seen = &self.seen;
         let count = if flags.from_page_cache { &seen.page_writes } else { &seen.writes };
         count.fetch_add(1, Ordering::Relaxed);
@@ -628,7 +622,8 @@ impl Files for Shared {
             let end = (from.1.saturating_add(len) as usize).min(all.len());
             all[start..end].to_vec()
         };
-        self.write(to.0, to.1, &bytes, WriteFlags::default(), &mut || false)?;
+        let what = Write { offset: to.1, bytes: &bytes, flags: WriteFlags::default() };
+        self.write(to.0, what, &mut ())?;
         Ok(bytes.len() as u64)
     }
     fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
