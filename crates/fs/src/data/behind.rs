@@ -127,10 +127,10 @@ impl Behind {
 
 impl Ticket<'_> {
     /// Whether the program may be told that `len` bytes are written. If so they count until the
-    /// ticket is dropped.
-    pub(super) fn may_answer(&mut self, len: u64) -> bool {
+    /// ticket is dropped. `room`: how much more may become dirty, as what a device refuses then does.
+    pub(super) fn may_answer(&mut self, len: u64, room: u64) -> bool {
         let mut state = self.behind.state.lock();
-        if state.answered + len > ANSWERED_MAX {
+        if state.answered + len > ANSWERED_MAX.min(room) {
             return false;
         }
         state.answered += len;

@@ -92,5 +92,10 @@ pub(super) fn write_out(core: &Core, target: u64) -> Result<()> {
 
 /// Whether `len` more bytes would pass the bound.
 pub(super) fn would_pass(core: &Core, len: u64) -> bool {
-    core.dirty.bytes().saturating_add(len) > core.options.dirty_max.get()
+    len > room(core)
+}
+
+/// Bytes that can be dirtied before the bound is passed.
+pub(super) fn room(core: &Core) -> u64 {
+    core.options.dirty_max.get().saturating_sub(core.dirty.bytes())
 }

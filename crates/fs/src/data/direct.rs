@@ -43,7 +43,7 @@ pub(super) fn write_beside(
     drop(promise);
     let mut answered = false;
     let done = put(held, None, (offset, data), &mut || {
-        if reply.may() && ticket.may_answer(len) {
+        if reply.may() && ticket.may_answer(len, bound::room(held.core)) {
             held.change_state(|st| {
                 st.raw.size = st.raw.size.get().max(end).into();
                 touch(st);
@@ -107,14 +107,24 @@ fn finish(held: Held<'_>, offset: u64, data: &[u8]) {
 }
 
 /// The program was answered, and a device refuses: what it wrote stays dirty, and whoever syncs the
-/// file hears of it.
+/// file hears of it. Where it is not a device that refuses, the node can do no more.
 fn keep(held: Held<'_>, offset: u64, data: &[u8], error: Error) {
     let ino = held.inode.ino;
+    if error.is_fatal() {
+        return held.core.withdraw(&error);
+    }
     tracing::warn!(%ino, offset, len = data.len(), %error, "not written yet");
     let mut promise = held.data().change.lock();
     if let Err(again) = held.write_cached(&mut promise, offset, data) {
         tracing::error!(%ino, offset, len = data.len(), %again, "lost what a program wrote");
         held.core.behind.lose(ino, error);
+        if again.is_fatal() {
+            return held.core.withdraw(&again);
+        }
+        // The file stays as long as was said, with a hole at its end.
+        if let Err(error) = held.settle_size() {
+            tracing::error!(%ino, %error, "the size of a file is behind");
+        }
     }
 }
 

@@ -1,16 +1,18 @@
 //! Writes that were answered before the devices had them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{ScopedJoinHandle, sleep};
 use std::time::Duration;
 
-use braid_format::{Bytes, InodeNo};
+use braid_format::{ByteOffset, Bytes, InodeNo};
 use braid_pool::device::{
-    AlignedBuf, Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On,
+    AlignedBuf, ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
+    FaultyDevice, MemoryDevice, On,
 };
 use braid_pool::{CreateOptions, Pool};
 
-use crate::attr::{Cred, Durable, EarlyReply, Fh, NoKernelCache, SetAttr, Write, WriteFlags};
+use crate::attr::{Cred, Durable, EarlyReply, Fh, NoKernelCache, Write, WriteFlags};
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
 use crate::{Error, Fs, MountOptions};
@@ -43,7 +45,54 @@ impl<F: FnMut()> EarlyReply for Not<F> {
     }
 }
 
+/// Refuses contents when it is told to: writes of one byte over and over, and nothing else. Nodes'
+/// own writes are never so.
+#[derive(Debug)]
+struct Picky {
+    inner: Arc<FaultyDevice>,
+    refuses: AtomicBool,
+}
+impl Device for Picky {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.read(at, buf)
+    }
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        let alike = buf[0] != 0 && buf.iter().all(|b| *b == buf[0]);
+        if alike && self.refuses.load(Ordering::Acquire) {
+            return Err(DeviceError::Injected { device: "picky".into(), operation: "write", at });
+        }
+        self.inner.write(at, buf)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.inner.flush()
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        self.inner.compare_and_write(at, expected, new)
+    }
+    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.inner.discard(at, len)
+    }
+    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.inner.write_zeroes(at, len)
+    }
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        self.inner.lock_byte(byte)
+    }
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.inner.byte_locked(byte)
+    }
+}
+
 struct Rig {
+    picky: Arc<Picky>,
     device: Arc<FaultyDevice>,
     fs: Fs,
     ino: InodeNo,
@@ -53,14 +102,18 @@ struct Rig {
 impl Rig {
     /// A file of `END` old bytes, on one disk.
     fn new() -> Self {
+        Self::bounded(MountOptions::default())
+    }
+    fn bounded(how: MountOptions) -> Self {
         let inner = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
         let device = FaultyDevice::new(inner, FaultPlan::default());
-        let pool = Pool::create(vec![device.clone() as _], &CreateOptions::new("rig")).unwrap();
+        let picky = Arc::new(Picky { inner: device.clone(), refuses: AtomicBool::new(false) });
+        let pool = Pool::create(vec![picky.clone() as _], &CreateOptions::new("rig")).unwrap();
         let options = MakeOptions { nodes: Some(2), ..MakeOptions::default() };
         make(&pool, &options, &mut |_, _| {}).unwrap();
-        let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
+        let fs = Fs::mount(pool, how, Arc::new(NoKernelCache)).unwrap();
         let made = fs.create(fs.root(), b"f", 0o644, O_RDWR, &Cred::default()).unwrap();
-        let rig = Self { device, fs, ino: made.0.ino, fh: made.1 };
+        let rig = Self { picky, device, fs, ino: made.0.ino, fh: made.1 };
         rig.write(0, &filled(1), || ());
         rig.fs.fsync(rig.fh, false).unwrap();
         rig
@@ -78,13 +131,17 @@ impl Rig {
     ) -> Result<usize, Error> {
         self.fs.write_behind(self.fh, Write { offset, bytes, flags }, reply)
     }
+    /// From here on contents are refused, or no longer.
+    fn refuse(&self, refuses: bool) {
+        self.picky.refuses.store(refuses, Ordering::Release);
+    }
     fn read(&self, at: u64) -> Vec<u8> {
         let len = u32::try_from(LEN).unwrap();
         self.fs.read_reply(self.fh, at, len, false, <[u8]>::to_vec).unwrap()
     }
     /// Opens the pool anew; what the file holds at `at` then.
     fn after_remount(self, at: u64) -> Vec<u8> {
-        let Self { device, fs, ino, fh } = self;
+        let Self { device, fs, ino, fh, .. } = self;
         fs.release(fh).unwrap();
         fs.unmount().unwrap();
         let pool = || Pool::assemble(vec![device.clone() as Arc<dyn Device>]).unwrap();
@@ -253,25 +310,41 @@ fn what_is_not_answered_takes_no_part_of_the_bound() {
 fn a_write_that_fails_unanswered_leaves_the_file_as_long_as_it_was() {
     let rig = Rig::new();
     let data = filled(2);
-    for flags in [WriteFlags::default(), WriteFlags { direct: true, ..WriteFlags::default() }] {
-        let mut refuse = Not(|| rig.device.arm(On::Write, 0, FaultKind::Fails));
-        let refused = (0..50).any(|_| {
-            if flags.direct {
-                rig.device.arm(On::Write, 0, FaultKind::Fails);
-            }
-            match rig.try_write(END, &data, flags, &mut refuse) {
-                Err(Error::Contents(_)) => true,
-                Err(other) => panic!("{other}"),
-                Ok(_) => {
-                    // It met a heartbeat: once more from the start.
-                    let set = SetAttr { size: Some(END), ..SetAttr::default() };
-                    rig.fs.setattr(rig.ino, &set, None).unwrap();
-                    false
-                }
-            }
-        });
-        assert!(refused);
+    let direct = WriteFlags { direct: true, ..WriteFlags::default() };
+    for flags in [WriteFlags::default(), direct] {
+        rig.refuse(true);
+        let failed = rig.try_write(END, &data, flags, &mut Not(|| ()));
+        rig.refuse(false);
+        assert!(matches!(failed, Err(Error::Contents(_))), "{failed:?}");
         assert_eq!(rig.fs.getattr(rig.ino).unwrap().size, END);
     }
     assert!(rig.after_remount(0) == filled(1)[..]);
+}
+
+#[test]
+fn what_a_device_refuses_stays_below_the_bound_of_dirty_memory() {
+    let dirty_max = Bytes(4 << 20);
+    let rig = Rig::bounded(MountOptions { dirty_max, ..MountOptions::default() });
+    let data = filled(2);
+    rig.refuse(true);
+    let mut answered = Vec::new();
+    let mut told = 0;
+    for n in 0..16 {
+        let at = n * 2 * END;
+        let mut early = false;
+        match rig.try_write(at, &data, WriteFlags::default(), &mut Early(|| early = true)) {
+            Ok(_) => answered.push(at),
+            Err(Error::Contents(_)) => told += 1,
+            Err(other) => panic!("{other}"),
+        }
+        assert_eq!(early, answered.last() == Some(&at), "who was answered hears no more");
+        assert!(rig.fs.core().dirty.bytes() <= dirty_max.get(), "{n}");
+    }
+    assert!(answered.len() > 2 && told > 2, "{answered:?}");
+    rig.refuse(false);
+    rig.fs.fsync(rig.fh, false).unwrap();
+    for at in answered {
+        assert!(rig.read(at) == data[..], "{at}");
+    }
+    assert!(rig.after_remount(0) == data[..]);
 }
