@@ -150,7 +150,7 @@ fn files_with_contents_have_blocks() {
     }
     let c = Cluster::new(2, 256, 2);
     let a = c.node(0);
-    for size in [1_usize, 600, 3000, 4096, 100_000] {
+    for size in [1_usize, 600, 3000, 4096, 100_000, 256 << 10, 1 << 20] {
         let path = a.join(format!("f{size}"));
         fs::write(&path, vec![b'x'; size]).unwrap();
         let delayed = fs::metadata(&path).unwrap().blocks();

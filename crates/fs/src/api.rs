@@ -26,9 +26,6 @@ use crate::plock::{Canceller, Plock};
 use crate::upkeep::UpkeepStatus;
 use crate::{data, namei, orphan, plock, xattr};
 
-/// Type bits of a mode, and a regular file's.
-const S_IFMT: u32 = 0o170_000;
-const S_IFREG: u32 = 0o100_000;
 /// Of open(2).
 const O_TRUNC: i32 = 0o1000;
 
@@ -132,35 +129,17 @@ impl Fs {
         }
         self.run(f)
     }
-    /// Dinodes count blocks of the file system; callers want units of 512 bytes. Contents that have
-    /// no block count too: archivers take a file without blocks for one hole.
-    fn scaled(&self, mut attr: Attr) -> Attr {
-        const UNIT: u64 = 512;
-        let block = self.core().volume.geo.block_size.bytes().get();
-        attr.blocks512 = attr.blocks512.saturating_mul(block / UNIT);
-        let whole = attr.size.div_ceil(block).saturating_mul(block / UNIT);
-        if attr.mode & S_IFMT == S_IFREG && attr.blocks512 < whole {
-            // Not written out yet: an estimate, since some of it may replace blocks.
-            let inode = self.core().inodes.find(attr.ino);
-            let dirty = inode.map_or(0, |i| i.data.dirty_bytes()) / UNIT;
-            // In the dinode itself.
-            let stuffed = if attr.size < block { attr.size.div_ceil(UNIT) } else { 0 };
-            attr.blocks512 = attr.blocks512.saturating_add(dirty).min(whole).max(stuffed);
-        }
-        attr
-    }
-
     /// The inode behind `name` in `dir`.
     pub fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Attr> {
-        self.run(|c| namei::lookup(c, dir, name)).map(|a| self.scaled(a))
+        self.run(|c| namei::lookup(c, dir, name))
     }
     /// Attributes.
     pub fn getattr(&self, ino: InodeNo) -> Result<Attr> {
-        self.run(|c| namei::getattr(c, ino)).map(|a| self.scaled(a))
+        self.run(|c| namei::getattr(c, ino))
     }
     /// Changes attributes.
     pub fn setattr(&self, ino: InodeNo, set: &SetAttr, _fh: Option<Fh>) -> Result<Attr> {
-        self.change(|c| namei::setattr(c, ino, set)).map(|a| self.scaled(a))
+        self.change(|c| namei::setattr(c, ino, set))
     }
     /// Makes a special file (or an empty regular one).
     pub fn mknod(
@@ -171,15 +150,15 @@ impl Fs {
         rdev: u64,
         cred: &Cred,
     ) -> Result<Attr> {
-        self.change(|c| namei::mknod(c, dir, name, mode, rdev, cred)).map(|a| self.scaled(a))
+        self.change(|c| namei::mknod(c, dir, name, mode, rdev, cred))
     }
     /// Makes a directory.
     pub fn mkdir(&self, dir: InodeNo, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr> {
-        self.change(|c| namei::mkdir(c, dir, name, mode, cred)).map(|a| self.scaled(a))
+        self.change(|c| namei::mkdir(c, dir, name, mode, cred))
     }
     /// Makes a symbolic link.
     pub fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], cred: &Cred) -> Result<Attr> {
-        self.change(|c| namei::symlink(c, dir, name, target, cred)).map(|a| self.scaled(a))
+        self.change(|c| namei::symlink(c, dir, name, target, cred))
     }
     /// A symbolic link's target.
     pub fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
@@ -187,7 +166,7 @@ impl Fs {
     }
     /// Gives an inode another name.
     pub fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Attr> {
-        self.change(|c| namei::link(c, ino, dir, name)).map(|a| self.scaled(a))
+        self.change(|c| namei::link(c, ino, dir, name))
     }
     /// Gives an inode that has no name its first one, and this link count.
     pub(crate) fn adopt(&self, ino: InodeNo, dir: InodeNo, new: (&[u8], u32)) -> Result<()> {
@@ -220,11 +199,7 @@ impl Fs {
         plus: bool,
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.run(|c| {
-            namei::readdir(c, ino, cookie, plus, &mut |entry: DirEntry<'_>| {
-                emit(DirEntry { attr: entry.attr.map(|a| self.scaled(a)), ..entry })
-            })
-        })
+        self.run(|c| namei::readdir(c, ino, cookie, plus, emit))
     }
 
     fn open_locked(&self, locked: &Locked, flags: i32) -> Fh {
@@ -248,18 +223,16 @@ impl Fs {
                 data::truncate(c, &locked, 0)?;
             }
             let fh = self.open_locked(&locked, flags);
-            Ok((locked.attr(), fh))
+            Ok((locked.attr(c.volume.geo), fh))
         })
-        .map(|(a, fh)| (self.scaled(a), fh))
     }
     /// Makes and opens a file without a name.
     pub fn tmpfile(&self, dir: InodeNo, mode: u32, flags: i32, cred: &Cred) -> Result<(Attr, Fh)> {
         self.change(|c| {
             let locked = namei::tmpfile(c, dir, mode, cred)?;
             let fh = self.open_locked(&locked, flags);
-            Ok((locked.attr(), fh))
+            Ok((locked.attr(c.volume.geo), fh))
         })
-        .map(|(a, fh)| (self.scaled(a), fh))
     }
     /// Opens an inode. `O_TRUNC` truncates it.
     pub fn open(&self, ino: InodeNo, flags: i32) -> Result<Fh> {

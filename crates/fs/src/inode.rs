@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use braid_format::dinode::{Layout, RawDinode, RawTime};
-use braid_format::meta::MetaKind;
-use braid_format::{BlockNo, InodeNo, LockNo};
+use braid_format::meta::{Geometry, MetaKind};
+use braid_format::{BlockNo, Bytes, InodeNo, LockNo};
 use braid_lock::{Guard, Mode};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use zerocopy::{FromBytes, IntoBytes};
@@ -202,8 +202,12 @@ impl Locked {
         self.inode.lock_no()
     }
     /// Attributes.
-    pub fn attr(&self) -> Attr {
-        attr_of(self.inode.ino, &self.st().raw)
+    pub fn attr(&self, geo: Geometry) -> Attr {
+        // Before the state: what is linked in between counts twice, rather than not at all.
+        let unlinked = self.inode.data.unlinked();
+        let st = self.st();
+        let blocks512 = blocks512(&st.raw, unlinked, geo.block_size.bytes());
+        attr_of(self.inode.ino, &st.raw, blocks512)
     }
     /// `S_IFMT` bits.
     pub fn file_type(&self) -> u32 {
@@ -245,14 +249,29 @@ impl Locked {
     }
 }
 
+/// Units of 512 bytes held. Contents that have no block count too, of which there are `unlinked`
+/// bytes: archivers take a file without blocks for one hole.
+fn blocks512(raw: &RawDinode, unlinked: u64, block: Bytes) -> u64 {
+    const UNIT: u64 = 512;
+    let (size, block) = (raw.size.get(), block.get());
+    let linked = raw.blocks.get().saturating_mul(block / UNIT);
+    let whole = size.div_ceil(block).saturating_mul(block / UNIT);
+    if raw.mode.get() & 0o170_000 != 0o100_000 || linked >= whole {
+        return linked;
+    }
+    // In the dinode itself.
+    let stuffed = if size < block { size.div_ceil(UNIT) } else { 0 };
+    // An estimate: some of it may replace blocks.
+    linked.saturating_add(unlinked / UNIT).min(whole).max(stuffed)
+}
+
 /// Attributes from a dinode.
-pub(crate) fn attr_of(ino: InodeNo, raw: &RawDinode) -> Attr {
+fn attr_of(ino: InodeNo, raw: &RawDinode, blocks512: u64) -> Attr {
     Attr {
         ino,
         generation: raw.inode_generation.get(),
         size: raw.size.get(),
-        // `blocks` is kept in units of 512 bytes nowhere else: the facade scales it.
-        blocks512: raw.blocks.get(),
+        blocks512,
         atime: time_of(raw.atime),
         mtime: time_of(raw.mtime),
         ctime: time_of(raw.ctime),

@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use braid_format::InodeNo;
 use parking_lot::{Condvar, Mutex};
 
+use super::FileData;
 use crate::error::Error;
+use crate::inode::Inode;
 
 /// Bytes of answered writes under way on a node, at most: enough to keep devices busy that are a
 /// network away (2 GB/s at 10 ms).
@@ -60,19 +62,23 @@ impl UnderWay {
 #[derive(Debug)]
 pub(super) struct Ticket<'a> {
     behind: &'a Behind,
+    file: &'a FileData,
     number: u64,
+    len: u64,
     answered: u64,
 }
 
 impl Behind {
     /// Enters a range that nobody is in. The file's `change` is held.
-    pub(super) fn begin(&self, ino: InodeNo, range: Range<u64>) -> Ticket<'_> {
+    pub(super) fn begin<'a>(&'a self, inode: &'a Inode, range: Range<u64>) -> Ticket<'a> {
+        let (ino, file, len) = (inode.ino, &inode.data, range.end - range.start);
+        file.behind.fetch_add(len, Ordering::AcqRel);
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
         state.under_way.push(UnderWay { number, ino, range });
         self.count.fetch_add(1, Ordering::SeqCst);
-        Ticket { behind: self, number, answered: 0 }
+        Ticket { behind: self, file, number, len, answered: 0 }
     }
 
     fn wait_while(&self, mut goes_on: impl FnMut(&State) -> bool) {
@@ -141,6 +147,8 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
+        // What is linked is in the state by now.
+        self.file.behind.fetch_sub(self.len, Ordering::AcqRel);
         let mut state = self.behind.state.lock();
         state.under_way.retain(|w| w.number != self.number);
         state.answered -= self.answered;

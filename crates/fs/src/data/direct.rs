@@ -39,15 +39,12 @@ pub(super) fn write_beside(
     if view.layout != Layout::Extents || held.ragged_end(offset, view)?.is_some() {
         return Ok(false);
     }
-    let mut ticket = held.core.behind.begin(held.inode.ino, offset..end);
+    let mut ticket = held.core.behind.begin(held.inode, offset..end);
     drop(promise);
     let mut answered = false;
     let done = put(held, None, (offset, data), &mut || {
         if reply.may() && ticket.may_answer(len, bound::room(held.core)) {
-            held.change_state(|st| {
-                st.raw.size = st.raw.size.get().max(end).into();
-                touch(st);
-            })?;
+            held.change_state(|st| st.raw.size = st.raw.size.get().max(end).into())?;
             reply.send();
             answered = true;
         }
@@ -85,7 +82,7 @@ pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool
     if pieces.iter().any(|p| p.written().is_none()) {
         return Ok(false);
     }
-    let _ticket = held.core.behind.begin(held.inode.ino, offset..end);
+    let _ticket = held.core.behind.begin(held.inode, offset..end);
     drop(promise);
     // Who reads the time after this write must find it later than what was there before.
     held.change_state(|st| st.changed_beside(now_nanos()))?;
@@ -193,11 +190,12 @@ fn put(
     if pieces.iter().any(|p| p.written().is_none()) {
         claim(held, &mut own, &pieces, &mut links)?;
     }
+    // Once: whoever was answered has seen the times that stay.
+    held.change_state(touch)?;
     claimed()?;
     write_all(held, &pieces, &links, data)?;
     held.core.meta.note_data_written();
     if links.is_empty() && end <= held.view()?.disk_size {
-        held.change_state(touch)?;
         return Ok(true);
     }
     let _serial = match change {
@@ -218,7 +216,6 @@ fn put(
         let upto = upto.min(end);
         st.raw.size = st.raw.size.get().max(upto).into();
         st.disk_size = st.disk_size.max(upto).min(st.raw.size.get());
-        touch(st);
     })?;
     Ok(true)
 }

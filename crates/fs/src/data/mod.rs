@@ -82,6 +82,8 @@ pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 pub(crate) struct FileData {
     /// Memory that `pages` hold: to be read without a lock.
     dirty: AtomicU64,
+    /// Bytes of direct writes under way.
+    behind: AtomicU64,
     pages: RwLock<pages::Pages>,
     /// Some consecutive leaves of the map, decoded.
     map: RwLock<Option<Part>>,
@@ -105,7 +107,11 @@ impl FileData {
     }
     /// Memory that they take.
     pub fn dirty_bytes(&self) -> u64 {
-        self.dirty.load(Ordering::Relaxed)
+        self.dirty.load(Ordering::Acquire)
+    }
+    /// Bytes that blocks of the file may not hold yet, at most.
+    pub fn unlinked(&self) -> u64 {
+        self.dirty_bytes() + self.behind.load(Ordering::Acquire)
     }
     /// Drops the decoded map: the lock is about to be released.
     pub fn forget_map(&self) {

@@ -196,6 +196,24 @@ fn who_comes_after_the_answer_sees_the_bytes() {
 }
 
 #[test]
+fn attributes_seen_after_the_answer_stay_as_they_are() {
+    let rig = Rig::new();
+    let data = filled(2);
+    let see = || rig.fs.getattr(rig.ino).unwrap();
+    let before = see();
+    for n in 1..4 {
+        let mut seen = None;
+        rig.write(n * END, &data, || {
+            sleep(Duration::from_millis(20));
+            seen = Some(see());
+        });
+        let seen = seen.unwrap();
+        assert!(seen.mtime > before.mtime && seen.blocks512 == (n + 1) * END / 512, "{seen:?}");
+        assert_eq!(see(), seen);
+    }
+}
+
+#[test]
 fn a_later_write_stays_the_later_one() {
     let rig = Rig::new();
     let (second, third) = (filled(2), filled(3));
@@ -325,12 +343,16 @@ fn a_write_that_fails_unanswered_leaves_the_file_as_long_as_it_was() {
 fn what_a_device_refuses_stays_below_the_bound_of_dirty_memory() {
     let dirty_max = Bytes(4 << 20);
     let rig = Rig::bounded(MountOptions { dirty_max, ..MountOptions::default() });
-    let data = filled(2);
+    let (old, data) = (filled(1), filled(2));
+    for n in 1..16 {
+        rig.write(n * END, &old, || ());
+    }
+    rig.fs.fsync(rig.fh, false).unwrap();
     rig.refuse(true);
     let mut answered = Vec::new();
     let mut told = 0;
     for n in 0..16 {
-        let at = n * 2 * END;
+        let at = n * END;
         let mut early = false;
         match rig.try_write(at, &data, WriteFlags::default(), &mut Early(|| early = true)) {
             Ok(_) => answered.push(at),

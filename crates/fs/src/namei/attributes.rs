@@ -13,7 +13,7 @@ use crate::inode::{now, raw_time};
 
 /// An inode's attributes.
 pub(crate) fn getattr(core: &Arc<Core>, ino: InodeNo) -> Result<Attr> {
-    Ok(core.lock_shared(ino)?.attr())
+    Ok(core.lock_shared(ino)?.attr(core.volume.geo))
 }
 
 /// Changes attributes; a size is set through [`crate::data`].
@@ -47,7 +47,7 @@ pub(crate) fn setattr(core: &Arc<Core>, ino: InodeNo, set: &SetAttr) -> Result<A
     let changed = locked.update(&mut tx, |raw| apply(raw, set, present, &at));
     drop(tx);
     sealed(core, changed)?;
-    Ok(locked.attr())
+    Ok(locked.attr(core.volume.geo))
 }
 
 /// A mode without the set-user-ID bit, and without the set-group-ID bit where the group may

@@ -29,13 +29,13 @@ pub(crate) fn lookup(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<Attr
             let locked = core.lock_shared(dir)?;
             locked.require_dir()?;
             if name == b"." {
-                return Ok(locked.attr());
+                return Ok(locked.attr(core.volume.geo));
             }
             let parent = parent_of(&locked);
             drop(locked);
             super::getattr(core, parent)
         }
-        _ => Ok(lock_named(core, dir, name, Mode::Shared)?.child.attr()),
+        _ => Ok(lock_named(core, dir, name, Mode::Shared)?.child.attr(core.volume.geo)),
     }
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn readdir(
 fn attr_if_there(core: &Arc<Core>, ino: InodeNo, kind: u32) -> Result<Option<Attr>> {
     match core.lock_shared(ino) {
         Ok(locked) => {
-            let attr = locked.attr();
+            let attr = locked.attr(core.volume.geo);
             Ok((attr.nlink > 0 && kind_of(attr.mode) == kind).then_some(attr))
         }
         Err(Error::Stale(_)) => Ok(None),

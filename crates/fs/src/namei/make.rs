@@ -52,7 +52,7 @@ pub(crate) fn mknod(
     if !matches!(mode & S_IFMT, 0o010_000 | 0o020_000 | 0o060_000 | S_IFREG | 0o140_000) {
         return Err(Error::Invalid("type of a new inode"));
     }
-    named(core, dir, name, &New { mode, rdev, target: &[], cred }).map(|l| l.attr())
+    named(core, dir, name, &New { mode, rdev, target: &[], cred }).map(|l| l.attr(core.volume.geo))
 }
 
 /// Makes a directory.
@@ -64,7 +64,8 @@ pub(crate) fn mkdir(
     cred: &Cred,
 ) -> Result<Attr> {
     let mode = S_IFDIR | mode & !S_IFMT;
-    named(core, dir, name, &New { mode, rdev: 0, target: &[], cred }).map(|l| l.attr())
+    named(core, dir, name, &New { mode, rdev: 0, target: &[], cred })
+        .map(|l| l.attr(core.volume.geo))
 }
 
 /// Makes a symbolic link to `target`.
@@ -86,7 +87,8 @@ pub(crate) fn symlink(
     }
     let mode = S_IFLNK | 0o777;
     let cred = Cred { umask: 0, ..*cred };
-    named(core, dir, name, &New { mode, rdev: 0, target, cred: &cred }).map(|l| l.attr())
+    named(core, dir, name, &New { mode, rdev: 0, target, cred: &cred })
+        .map(|l| l.attr(core.volume.geo))
 }
 
 /// Makes a regular file, or finds the one there (unless `exclusive`). Returned still locked
@@ -219,7 +221,7 @@ pub(crate) fn link(
     })();
     drop(tx);
     sealed(core, done)?;
-    Ok(inode.attr())
+    Ok(inode.attr(core.volume.geo))
 }
 
 /// What a new inode takes from its directory.

@@ -18,7 +18,7 @@ use crate::orphan;
 const CRED: Cred = Cred { uid: 1000, gid: 100, pid: 1, umask: 0o022 };
 
 fn touch_file(core: &Arc<Core>, dir: InodeNo, name: &str) -> Attr {
-    create(core, dir, name.as_bytes(), 0o666, &CRED, true).unwrap().attr()
+    create(core, dir, name.as_bytes(), 0o666, &CRED, true).unwrap().attr(core.volume.geo)
 }
 fn make_dir(core: &Arc<Core>, dir: InodeNo, name: &str) -> InodeNo {
     mkdir(core, dir, name.as_bytes(), 0o777, &CRED).unwrap().ino
