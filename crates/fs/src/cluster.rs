@@ -5,6 +5,7 @@
 //! others. The flush of an inode's lock may wait for a region; giving a region up waits for
 //! nothing but devices. With the same demoters the two could wait for each other in a circle.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -238,14 +239,32 @@ impl RegionLocks for Cluster {
         let mut held = Vec::with_capacity(locks.len());
         for (n, hold) in locks {
             let (lock, mode, local) = self.request(*n, *hold);
-            let of_dead = || self.is_kept_by_dead(lock);
-            if of_dead() {
+            if self.is_kept_by_dead(lock)? {
                 continue;
             }
+            let asked = Asked::default();
+            let of_dead = || asked.note(self.is_kept_by_dead(lock));
             let guard = manager.acquire_unless(lock, mode, local, &of_dead).map_err(lock_error)?;
+            asked.answered()?;
             held.extend(guard);
         }
         Ok(Box::new(held))
+    }
+}
+
+/// What is asked while a lock is waited for: where that fails, waiting has no sense either.
+#[derive(Default)]
+struct Asked(Cell<Option<PoolError>>);
+
+impl Asked {
+    fn note(&self, found: std::result::Result<bool, PoolError>) -> bool {
+        found.unwrap_or_else(|error| {
+            self.0.set(Some(error));
+            true
+        })
+    }
+    fn answered(self) -> std::result::Result<(), PoolError> {
+        self.0.into_inner().map_or(Ok(()), Err)
     }
 }
 
@@ -278,13 +297,13 @@ impl Cluster {
 
     /// Whether a dead life, of the slot that is recovered or another, holds a lock exclusively:
     /// what its log says of those bytes comes before anything else there.
-    fn is_kept_by_dead(&self, lock: LockNo) -> bool {
-        let Ok(Some(record)) = self.record(lock) else { return false };
+    fn is_kept_by_dead(&self, lock: LockNo) -> std::result::Result<bool, PoolError> {
+        let Some(record) = self.record(lock)? else { return Ok(false) };
         let unrecovered = |life: &Me| match self.log_of(*life) {
             Some(log) => log == Log::InUse,
             None => *life != self.me && self.is_unrecovered(*life),
         };
-        record.mode == Mode::Exclusive && record.holders.iter().any(unrecovered)
+        Ok(record.mode == Mode::Exclusive && record.holders.iter().any(unrecovered))
     }
 
     /// Whether a life is gone, and its slot not yet free again.
@@ -305,15 +324,17 @@ impl Cluster {
         let manager = self.manager()?;
         let dead = |life: &Me| life.slot == slot && *life != self.me;
         for lock in (0..self.count).map(|n| self.lock(n)) {
-            let names = || {
-                let Ok(Some(record)) = self.record(lock) else { return false };
-                record.holders.iter().chain(record.waiters.iter().map(|w| &w.life)).any(dead)
+            let names = || -> std::result::Result<bool, PoolError> {
+                let Some(record) = self.record(lock)? else { return Ok(false) };
+                Ok(record.holders.iter().chain(record.waiters.iter().map(|w| &w.life)).any(dead))
             };
-            if names() {
-                let vain = || !names();
+            if names()? {
+                let asked = Asked::default();
+                let vain = || asked.note(names().map(|named| !named));
                 manager
                     .acquire_unless(lock, Mode::Shared, Local::Shared, &vain)
                     .map_err(lock_error)?;
+                asked.answered()?;
             }
         }
         Ok(())
@@ -356,7 +377,10 @@ impl Peers for Cluster {
             return if self.is_gone(life) { Liveness::Dead } else { Liveness::Alive };
         }
         match self.log_of(life) {
-            Some(Log::InUse) if self.is_kept_by_dead(lock) => return Liveness::Alive,
+            // Where that cannot be told, it may.
+            Some(Log::InUse) if self.is_kept_by_dead(lock).unwrap_or(true) => {
+                return Liveness::Alive;
+            }
             Some(Log::InUse | Log::Empty) => return Liveness::Dead,
             None => {}
         }
