@@ -29,13 +29,14 @@ mod walk;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_format::lock_record::LockRecord;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{BlockNo, Bytes, FormatError, LockNo, NodeId};
-use braid_lock::LockError;
 use braid_lock::etcd::{EtcdClaim, EtcdError};
+use braid_lock::{LockError, NodeStore, Timing};
 use braid_pool::PoolByteLock;
 use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolRequest};
@@ -51,7 +52,7 @@ const BATCH: usize = 256;
 /// Lines kept; more are only counted.
 const PROBLEMS_MAX: usize = 10_000;
 /// Byte lock of node slot 0 on the pool's first member; the next slot's is one higher.
-pub(crate) const LIFE_BYTE: u64 = 1;
+const LIFE_BYTE: u64 = 1;
 
 /// What to do.
 #[derive(Debug, Clone, Copy, Default)]
@@ -87,8 +88,7 @@ pub fn check(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report> {
     let volume = Arc::new(Volume::open(pool)?);
-    let store_lost = find_store(&volume, options.repair)?;
-    let claimed = claim(&volume)?;
+    let (claimed, store_lost) = enter(&volume, options.repair)?;
     // Nobody lives: what is registered are the keys of nodes that died together.
     let seized = volume.pool.seize()?;
     volume.pool.commit_degraded()?;
@@ -286,42 +286,99 @@ impl Checker {
 /// A body that is sound, or why it is not.
 type Verified = std::result::Result<(AlignedBuf, MetaHeader, MetaKind), FormatError>;
 
+/// Keeps nodes and other checks away until it is dropped.
+pub(crate) struct Claim {
+    _lives: Vec<PoolByteLock>,
+    /// From other hosts.
+    _away: Option<EtcdClaim>,
+}
+
+/// Takes the liveness locks of `slots` slots: those that are to be had, and the slots whose are not.
+///
+/// # Errors
+/// Those of the pool.
+pub(crate) fn lock_lives(pool: &Pool, slots: u16) -> Result<(Vec<PoolByteLock>, Vec<NodeId>)> {
+    let (mut taken, mut busy) = (Vec::new(), Vec::new());
+    for slot in 0..slots {
+        match pool.lock_byte(LIFE_BYTE + u64::from(slot))? {
+            Some(lock) => taken.push(lock),
+            None => busy.push(NodeId(slot)),
+        }
+    }
+    Ok((taken, busy))
+}
+
 /// Refuses while a node may have the file system mounted: checking beside it would see half of
 /// what it does, and replaying its journal would undo what it did. Takes the liveness locks of all
 /// slots, so that no node joins, and no second check begins, before the answer is dropped.
-pub(crate) fn claim(volume: &Volume) -> Result<(Vec<PoolByteLock>, Option<EtcdClaim>)> {
-    // Of other hosts; those of this one are known better below.
+pub(crate) fn claim(volume: &Volume) -> Result<Claim> {
+    claim_slots(volume, take_lives(volume)?)
+}
+
+/// As [`claim`]; and whether the store that the locks should be in had lost them: it is begun anew
+/// then, if `repair`. Nothing is written before nobody is known to live.
+fn enter(volume: &Volume, repair: bool) -> Result<(Claim, bool)> {
+    let lives = take_lives(volume)?;
+    let lost = find_store(volume, repair)?;
+    Ok((claim_slots(volume, lives)?, lost))
+}
+
+/// The liveness locks of all slots: no node of this host lives.
+fn take_lives(volume: &Volume) -> Result<Vec<PoolByteLock>> {
+    let (taken, busy) = lock_lives(&volume.pool, volume.sb.node_slots.get())?;
+    let Some(&slot) = busy.first() else { return Ok(taken) };
+    let store = volume.node_store(crate::mount::node_areas(volume)?);
+    let record = store.read_slot(slot).ok().and_then(|b| SlotRecord::decode(&b, slot).ok());
+    match record.filter(|r| r.state != SlotState::Free) {
+        Some(record) => Err(Error::Mounted { slot, host: record.host.into() }),
+        // Joining just now, or another check, or a record that cannot be read.
+        None => Err(Error::SlotBusy(slot)),
+    }
+}
+
+/// No node of another host lives.
+fn claim_slots(volume: &Volume, lives: Vec<PoolByteLock>) -> Result<Claim> {
     let away = volume.elsewhere.as_ref().map(|store| store.etcd.claim()).transpose()?;
     let store = volume.node_store(crate::mount::node_areas(volume)?);
-    let mut claimed = Vec::new();
-    for slot in 0..volume.sb.node_slots.get() {
-        let byte = LIFE_BYTE + u64::from(slot);
-        let free = volume.pool.lock_byte(byte)?;
-        let live = free.is_none();
-        claimed.extend(free);
-        let slot = NodeId(slot);
+    for slot in (0..volume.sb.node_slots.get()).map(NodeId) {
         let bytes = store.read_slot(slot).map_err(LockError::NodeStore)?;
         match SlotRecord::decode(&bytes, slot) {
-            Ok(record) if record.state != SlotState::Free && (live || !here(&record)) => {
+            Ok(record) if record.state != SlotState::Free && !here(&record) => {
                 return Err(Error::Mounted { slot, host: record.host.into() });
             }
-            // Joining just now, or another check, or a record that is damaged.
-            _ if live => return Err(Error::SlotBusy(slot)),
             _ => {}
         }
     }
-    Ok((claimed, away))
+    Ok(Claim { _lives: lives, _away: away })
 }
 
 /// Whether the store that the locks should be in had lost them: it is then begun anew, if `repair`.
+/// No node of this host lives.
 fn find_store(volume: &Volume, repair: bool) -> Result<bool> {
     let Some(store) = &volume.elsewhere else { return Ok(false) };
     match store.etcd.confirm() {
         Err(EtcdError::NotThis { .. }) if repair => {
+            let nodes = volume.node_store(crate::mount::node_areas(volume)?);
+            // Longer than between two beats of any node.
+            refuse_beating(&*nodes, Timing::default().lease())?;
             store.etcd.renew(&volume.pool.info().name, volume.sb.node_slots.get())?;
             Ok(true)
         }
         found => Ok(found.map(|()| false)?),
+    }
+}
+
+/// Refuses where a heartbeat changes during `time`: for when nothing else says who lives.
+fn refuse_beating(nodes: &dyn NodeStore, time: Duration) -> Result<()> {
+    let read = || nodes.read_heartbeats().map_err(LockError::NodeStore);
+    let before = read()?;
+    std::thread::sleep(time);
+    let after = read()?;
+    let len = nodes.sector_len();
+    let beats = (0..).map(NodeId).zip(before.chunks(len).zip(after.chunks(len)));
+    match beats.into_iter().find(|(_, (before, after))| before != after) {
+        Some((slot, _)) => Err(Error::Mounted { slot, host: "(unknown)".into() }),
+        None => Ok(()),
     }
 }
 

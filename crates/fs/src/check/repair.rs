@@ -11,8 +11,8 @@ use braid_format::rgrp::{BlockState, RawRgrp};
 use braid_format::superblock::RawSuperblock;
 use braid_format::tree::RawNode;
 use braid_format::{BlockNo, LockNo, NodeId};
-use braid_lock::LockError;
 use braid_lock::node::watch::freed;
+use braid_lock::{CawOutcome, LockError};
 use braid_pool::device::AlignedBuf;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -309,7 +309,9 @@ pub(super) fn slots(checker: &Checker) -> Result<()> {
             let mut bytes = vec![0; store.sector_len()];
             freed(&record, record.nonce.wrapping_add(1)).encode(&mut bytes);
             let written = store.compare_and_write_slot(slot, &stands, &bytes);
-            written.map_err(LockError::NodeStore)?;
+            if let CawOutcome::Mismatch(_) = written.map_err(LockError::NodeStore)? {
+                all_free = false;
+            }
         } else {
             all_free &= record.state == SlotState::Free;
         }

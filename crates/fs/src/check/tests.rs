@@ -437,6 +437,36 @@ fn nobody_mounts_makes_or_checks_beside_a_check() {
     assert!(claim(&volume).is_ok());
 }
 
+/// What a lost store of the locks would say of nodes is asked of their heartbeats.
+#[test]
+fn nodes_that_beat_are_seen_without_their_slots() {
+    let pool = Pool::for_tests(1, Bytes(64 << 20));
+    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let volume = Volume::open(pool.clone()).unwrap();
+    let nodes = volume.node_store(crate::mount::node_areas(&volume).unwrap());
+    let fs = mount(&pool);
+    let beating = refuse_beating(&*nodes, Timing::default().beat() * 12);
+    assert!(matches!(beating, Err(Error::Mounted { .. })), "{beating:?}");
+    fs.unmount().unwrap();
+    refuse_beating(&*nodes, Timing::default().beat() * 3).unwrap();
+}
+
+/// The store of the locks is not as much as asked while a node of this host lives.
+#[test]
+fn a_lost_store_is_not_begun_anew_beside_a_node() {
+    let pool = Pool::for_tests(1, Bytes(64 << 20));
+    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let mut volume = Volume::open(pool.clone()).unwrap();
+    // Nobody answers there.
+    let address = "etcd://127.0.0.1:1/pool".parse().unwrap();
+    let fs_uuid = uuid::Uuid::from_bytes(volume.sb.fs_uuid);
+    volume.elsewhere = Some(crate::stores::Elsewhere::new(&address, fs_uuid).unwrap());
+    let fs = mount(&pool);
+    assert!(matches!(enter(&volume, true), Err(Error::SlotBusy(_))));
+    fs.unmount().unwrap();
+    assert!(!matches!(enter(&volume, true), Err(Error::SlotBusy(_))));
+}
+
 /// A node that has looked at a file system joins it only if it is there still.
 #[test]
 fn what_was_made_anew_is_not_joined_as_what_it_was() {

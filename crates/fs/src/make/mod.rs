@@ -22,7 +22,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use self::plan::{Plan, Space};
 use crate::alloc::bits;
 use crate::alloc::image::Fresh;
-use crate::check::LIFE_BYTE;
+use crate::check::lock_lives;
 use crate::error::{Error, Result};
 use crate::groups::{GroupShape, Part, blocks_per_bitmap, takes_data};
 use crate::stores::Elsewhere;
@@ -171,13 +171,8 @@ pub(crate) fn additions(
 /// Takes the liveness locks of all slots that a file system here can have had: no node of it lives,
 /// and none joins until the new one is whole.
 pub(crate) fn claim(pool: &Pool) -> Result<Vec<PoolByteLock>> {
-    let mut claimed = Vec::new();
-    for slot in (0..RawSuperblock::NODE_SLOTS_MAX).map(NodeId) {
-        let byte = LIFE_BYTE + u64::from(slot.get());
-        let free = pool.lock_byte(byte)?;
-        claimed.push(free.ok_or(Error::SlotBusy(slot))?);
-    }
-    Ok(claimed)
+    let (taken, busy) = lock_lives(pool, RawSuperblock::NODE_SLOTS_MAX)?;
+    busy.first().map_or(Ok(taken), |slot| Err(Error::SlotBusy(*slot)))
 }
 
 /// The nonce of all lock records that a new file system is made with: another for each, so that what a
