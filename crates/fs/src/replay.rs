@@ -307,14 +307,16 @@ fn may_mend(volume: &Volume, dead: Life, block: BlockNo, image: &MetaHeader) -> 
     // What belongs to one node slot is changed by its node, or by whoever recovers it, alone.
     let end = NodeId(volume.sb.node_slots.get());
     let private = volume.node_area(NodeId(0), 0)..volume.node_area(end, 0);
-    if !volume.holds(lock_at) || private.contains(&lock_at) {
+    // And nobody locks what can be no lock.
+    if !volume.holds(lock_at) || volume.is_data_only(lock_at) || private.contains(&lock_at) {
         return Ok(true);
     }
+    let store = volume.elsewhere.as_ref().map(|_| volume.lock_store(None));
     let mut sector = AlignedBuf::zeroed(volume.geo.lock_sector.to_usize());
     for _ in 0..RECORD_READS {
-        if volume.elsewhere.is_some() {
-            let found = volume.lock_store(None).read(owner);
-            let record = found.map_err(|source| LockError::Store { lock: owner, source })?;
+        if let Some(store) = &store {
+            let record =
+                store.read(owner).map_err(|source| LockError::Store { lock: owner, source })?;
             sector.fill(0);
             sector.iter_mut().zip(&record).for_each(|(to, from)| *to = *from);
         } else {

@@ -496,3 +496,27 @@ fn whose_a_damaged_block_is_says_the_copy_that_decides() {
         assert!(may_mend(&volume, dead, block, &image).unwrap(), "block {block}");
     }
 }
+
+/// An image may name any block as its owner: one where no lock can be says nothing of whose it is.
+#[test]
+fn a_damaged_block_whose_owner_is_no_lock_is_mended() {
+    use braid_pool::device::{Device, MemoryDevice};
+    let layout =
+        "[subpools]\nmetadata = \"mirror(0[96M],1[96M],2[96M])\"\ndata = \"parity+1/64K(all)\"";
+    let devices = (0..3).map(|i| {
+        let size = Bytes(192 << 20);
+        MemoryDevice::new(&format!("m{i}"), size, Bytes(512)) as std::sync::Arc<dyn Device>
+    });
+    let mut options = braid_pool::CreateOptions::new("parity");
+    options.layout = Some(braid_pool::layout::LayoutFile::parse(layout).unwrap().layout);
+    let pool = braid_pool::Pool::create(devices.collect(), &options).unwrap();
+    crate::make::make(&pool, &crate::make::MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let volume = Volume::open(pool).unwrap();
+    let dead = Life { slot: NODE, incarnation: Incarnation(1) };
+    let block = volume.rgrp(0);
+    let data = BlockNo(volume.total_blocks() - 16);
+    assert!(volume.holds(data) && volume.is_data_only(data));
+    let mut image: MetaHeader = zerocopy::FromZeros::new_zeroed();
+    image.owner.set(data.get());
+    assert!(may_mend(&volume, dead, block, &image).unwrap());
+}
