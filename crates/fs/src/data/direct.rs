@@ -1,8 +1,8 @@
 //! Direct writes: whole blocks, from the caller's memory to the devices.
 //!
 //! They run beside one another and beside readers: data goes to blocks that are written already, or
-//! to new ones that nobody refers to; only the transaction that links new ones is serialised. Two
-//! that fill the same hole at the same time conflict: the later one does its work again, alone.
+//! to new ones that nobody refers to; only the transaction that links new ones is serialised. No two
+//! of them are in one block at a time ([`super::behind`]).
 
 use braid_format::dinode::Layout;
 use braid_pool::PoolRequest;
@@ -51,16 +51,12 @@ pub(super) fn write_beside(
         Ok(())
     });
     match done {
-        Ok(false) if answered => {
-            finish(held, offset, data);
-            Ok(true)
-        }
         Err(e) if answered => {
             keep(held, offset, data, e);
             Ok(true)
         }
         Err(Error::NoSpace) => Ok(false),
-        done => done,
+        done => done.map(|()| true),
     }
 }
 
@@ -89,18 +85,6 @@ pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool
     write_all(held, &pieces, &[], data)?;
     held.core.meta.note_data_written();
     Ok(true)
-}
-
-/// The program was answered, and somebody else has filled a hole that this write was to fill: it is
-/// filled now.
-fn finish(held: Held<'_>, offset: u64, data: &[u8]) {
-    loop {
-        match put(held, None, (offset, data), &mut || Ok(())) {
-            Ok(true) => return,
-            Ok(false) => {}
-            Err(e) => return keep(held, offset, data, e),
-        }
-    }
 }
 
 /// The program was answered, and a device refuses: what it wrote stays dirty, and whoever syncs the
@@ -155,9 +139,9 @@ pub(super) fn write_alone(
         Err(Error::NoSpace) => {
             flush_locked(held, promise, What::Contents)?;
             bound::write_out(held.core, 0)?;
-            put(held, Some(promise), (offset, data), &mut go_on).map(|_| ())
+            put(held, Some(promise), (offset, data), &mut go_on)
         }
-        done => done.map(|_| ()),
+        done => done,
     }
 }
 
@@ -173,15 +157,15 @@ fn must_flush(held: Held<'_>, offset: u64, end: u64, view: View) -> bool {
         || held.data().pages.read().any(held.shift(), range)
 }
 
-/// Claims, writes, links. `false`: another writer has filled one of the holes meanwhile. `claimed`
-/// is called when nothing but the devices can refuse any more.
+/// Claims, writes, links. `claimed` is called when nothing but the devices can refuse any more. The
+/// range is the caller's alone.
 #[expect(clippy::needless_pass_by_value, reason = "a handle and a loan")]
 fn put(
     held: Held<'_>,
     change: Option<&mut Promise>,
     (offset, data): (u64, &[u8]),
     claimed: &mut dyn FnMut() -> Result<()>,
-) -> Result<bool> {
+) -> Result<()> {
     let shift = held.shift();
     let end = offset + data.len() as u64;
     let pieces = held.lookup(offset >> shift..end >> shift)?;
@@ -196,7 +180,7 @@ fn put(
     write_all(held, &pieces, &links, data)?;
     held.core.meta.note_data_written();
     if links.is_empty() && end <= held.view()?.disk_size {
-        return Ok(true);
+        return Ok(());
     }
     let _serial = match change {
         Some(_) => None,
@@ -209,15 +193,14 @@ fn put(
             None => p.unwritten,
         };
         if !now.iter().all(same) {
-            return Ok(false);
+            return Err(held.bad("a hole that another write has filled"));
         }
     }
     link_all(held, &mut own, links, end, |st: &mut InodeState, upto| {
         let upto = upto.min(end);
         st.raw.size = st.raw.size.get().max(upto).into();
         st.disk_size = st.disk_size.max(upto).min(st.raw.size.get());
-    })?;
-    Ok(true)
+    })
 }
 
 /// Promises and claims blocks for the holes; unwritten blocks will be marked written.
