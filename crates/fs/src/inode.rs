@@ -337,6 +337,7 @@ impl InodeTable {
         if let Some(inode) = shard.get(&ino) {
             let idle = inode.opens.load(Ordering::Acquire) == 0
                 && Arc::strong_count(inode) == 1
+                && !inode.data.has_lost()
                 && !inode.recorded_opener.load(Ordering::Acquire);
             if idle {
                 shard.remove(&ino);

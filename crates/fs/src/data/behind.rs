@@ -10,7 +10,6 @@
 //! A range is entered by who holds the file's `change`: who holds it too, and sees nobody in a
 //! range, has that range alone. Nobody waits here with `change` in hand: a write that ends needs it.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -40,8 +39,6 @@ struct State {
     under_way: Vec<UnderWay>,
     /// Bytes of those that are answered.
     answered: u64,
-    /// What became of answered writes that could be kept nowhere: for the next to sync the file.
-    lost: HashMap<InodeNo, Error>,
 }
 
 #[derive(Debug)]
@@ -81,53 +78,42 @@ impl Behind {
         Ticket { behind: self, file, number, len, answered: 0 }
     }
 
-    fn wait_while(&self, mut goes_on: impl FnMut(&State) -> bool) {
-        if self.count.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let mut state = self.state.lock();
-        while goes_on(&state) {
-            self.ended.wait(&mut state);
-        }
-    }
-
     /// Whether somebody writes in `range`.
     pub(super) fn is_in(&self, ino: InodeNo, range: &Range<u64>) -> bool {
         self.count.load(Ordering::SeqCst) > 0
             && self.state.lock().under_way.iter().any(|w| w.is_in(ino, range))
     }
 
-    /// Waits until nobody writes in `range`. No `change` is held.
+    /// Waits for all writes in `range` that have begun. No `change` is held.
     pub(super) fn wait_for(&self, ino: InodeNo, range: &Range<u64>) {
-        self.wait_while(|state| state.under_way.iter().any(|w| w.is_in(ino, range)));
+        self.settle(|w| w.is_in(ino, range));
     }
 
-    fn settle(&self, whose: impl Fn(InodeNo) -> bool) {
-        let mut before = None;
-        self.wait_while(|state| {
-            let before = *before.get_or_insert(state.next);
-            state.under_way.iter().any(|w| w.number < before && whose(w.ino))
-        });
+    /// Waits for those that have begun, and for none that begins later: who comes one after the other
+    /// keeps nobody waiting for ever.
+    fn settle(&self, which: impl Fn(&UnderWay) -> bool) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut state = self.state.lock();
+        let before = state.next;
+        while state.under_way.iter().any(|w| w.number < before && which(w)) {
+            self.ended.wait(&mut state);
+        }
     }
 
     /// Waits for all writes to a file that have begun.
     ///
     /// # Errors
     /// One that was answered is lost, and nobody has heard of it yet.
-    pub(super) fn settle_file(&self, ino: InodeNo) -> Result<(), Error> {
-        self.settle(|i| i == ino);
-        let mut state = self.state.lock();
-        if state.lost.is_empty() { Ok(()) } else { state.lost.remove(&ino).map_or(Ok(()), Err) }
+    pub(super) fn settle_file(&self, inode: &Inode) -> Result<(), Error> {
+        self.settle(|w| w.ino == inode.ino);
+        inode.data.lost.lock().take().map_or(Ok(()), Err)
     }
 
     /// Waits for all writes that have begun.
     pub(crate) fn settle_all(&self) {
         self.settle(|_| true);
-    }
-
-    /// A write that was answered is lost.
-    pub(super) fn lose(&self, ino: InodeNo, error: Error) {
-        self.state.lock().lost.insert(ino, error);
     }
 }
 

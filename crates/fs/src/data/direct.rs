@@ -98,7 +98,7 @@ fn keep(held: Held<'_>, offset: u64, data: &[u8], error: Error) {
     let mut promise = held.data().change.lock();
     if let Err(again) = held.write_cached(&mut promise, offset, data) {
         tracing::error!(%ino, offset, len = data.len(), %again, "lost what a program wrote");
-        held.core.behind.lose(ino, error);
+        *held.data().lost.lock() = Some(error);
         if again.is_fatal() {
             return held.core.withdraw(&again);
         }

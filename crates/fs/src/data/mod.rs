@@ -84,6 +84,8 @@ pub(crate) struct FileData {
     dirty: AtomicU64,
     /// Bytes of direct writes under way.
     behind: AtomicU64,
+    /// What became of an answered write that could be kept nowhere: for the next to sync the file.
+    lost: Mutex<Option<Error>>,
     pages: RwLock<pages::Pages>,
     /// Some consecutive leaves of the map, decoded.
     map: RwLock<Option<Part>>,
@@ -112,6 +114,10 @@ impl FileData {
     /// Bytes that blocks of the file may not hold yet, at most.
     pub fn unlinked(&self) -> u64 {
         self.dirty_bytes() + self.behind.load(Ordering::Acquire)
+    }
+    /// Whether contents were lost, and nobody has heard of it yet.
+    pub fn has_lost(&self) -> bool {
+        self.lost.lock().is_some()
     }
     /// Drops the decoded map: the lock is about to be released.
     pub fn forget_map(&self) {
@@ -247,7 +253,7 @@ pub(crate) fn flush_inode(core: &Arc<Core>, locked: &Locked) -> Result<()> {
 /// # Errors
 /// As [`flush_inode`]; `Withdrawn` when a flush of the devices failed.
 pub(crate) fn fsync(core: &Arc<Core>, inode: &Arc<Inode>, data_only: bool) -> Result<()> {
-    core.behind.settle_file(inode.ino)?;
+    core.behind.settle_file(inode)?;
     if inode.is_dirty() {
         let locked = core.lock(inode.ino, Mode::Exclusive, Local::Shared)?;
         let what = if data_only { flush::What::Contents } else { flush::What::All };

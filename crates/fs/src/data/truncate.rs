@@ -185,6 +185,7 @@ pub(crate) fn free_contents(core: &Arc<Core>, locked: &Locked) -> Result<()> {
     let held = Held::of(core, locked);
     let mut promise = held.data().change.lock();
     held.forget_pages(&mut promise, 0..u64::MAX >> held.shift());
+    *held.data().lost.lock() = None;
     match locked.layout()? {
         Layout::Extents => held.cut_end(0, |st, nothing_from| {
             let now = st.raw.size.get().min(nothing_from.min(LOGICAL_END) << held.shift());
