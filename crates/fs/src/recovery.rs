@@ -55,15 +55,17 @@ impl Recover for Recoverer {
             }
             None => make_whole(),
         };
-        let whole = whole.map_err(pool_error)?;
-        if whole.records + whole.regions > 0 {
-            tracing::warn!(node = %dead.slot, ?whole, "made whole what a dead node was writing");
+        let done = whole.map_err(pool_error).and_then(|whole| {
+            if whole.records + whole.regions > 0 {
+                tracing::warn!(node = %dead.slot, ?whole, "made whole what a dead node was writing");
+            }
+            self.replay(dead, *leaving)
+        });
+        // Whatever came of it: the log is the dead node's.
+        if attached {
+            return done;
         }
-        let done = self.replay(dead, *leaving);
-        if !attached {
-            volume.pool.detach().map_err(pool_error)?;
-        }
-        done
+        done.and(volume.pool.detach().map_err(pool_error))
     }
     fn wishes(&self) -> Vec<(LockNo, Mode)> {
         // Not while it is being made: nothing waits yet.

@@ -204,7 +204,9 @@ impl<'a> Held<'a> {
     /// is held nobody will.
     fn change_apart(&self, offset: u64, len: u64) -> MutexGuard<'a, Promise> {
         let shift = self.shift();
-        let range = offset >> shift << shift..self.blocks_for(offset + len) << shift;
+        // A page of the kernel's may lie anywhere.
+        let end = self.blocks_for(offset.saturating_add(len)).saturating_mul(self.block_size());
+        let range = offset >> shift << shift..end;
         let behind = &self.core.behind;
         loop {
             behind.wait_for(self.inode.ino, &range);

@@ -44,11 +44,11 @@ const RETRIES: usize = 100;
 /// Most links to one inode.
 const LINKS_MAX: u32 = i32::MAX as u32;
 /// File type bits of a mode.
-const S_IFMT: u32 = 0o170_000;
+pub(crate) const S_IFMT: u32 = 0o170_000;
 /// Directory.
-const S_IFDIR: u32 = 0o040_000;
+pub(crate) const S_IFDIR: u32 = 0o040_000;
 /// Regular file.
-const S_IFREG: u32 = 0o100_000;
+pub(crate) const S_IFREG: u32 = 0o100_000;
 /// Symbolic link.
 const S_IFLNK: u32 = 0o120_000;
 /// Set-group-ID: on a directory, new inodes inherit its group.

@@ -16,17 +16,13 @@ use crate::core::Core;
 use crate::data::relocate::{Places, relocate};
 use crate::error::{Error, Result};
 use crate::groups::takes_data;
+use crate::namei::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::{DirEntry, Fs};
 
 /// A part that is fuller, or emptier, than all together by no more than this of its blocks (divisor) is left.
 const CLOSE: u64 = 100;
 /// Longest pause after a move.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Kind of a file in its mode.
-const S_IFMT: u32 = 0o170_000;
-const S_IFREG: u32 = 0o100_000;
-const S_IFDIR: u32 = 0o040_000;
-
 /// So long it is waited for another node to let the lock go that it may still have of an earlier time.
 const PATIENCE: Duration = Duration::from_secs(3);
 
