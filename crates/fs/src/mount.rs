@@ -329,6 +329,8 @@ impl Mounted {
     /// Contents, then orphans and windows, then the locks, then the journal, then the slot.
     fn leave_cleanly(&self) -> Result<()> {
         let core = &self.core;
+        // They hold space that is about to go back.
+        core.behind.settle_all();
         flush_all(core)?;
         crate::orphan::reap(core)?;
         match core.alloc.close() {

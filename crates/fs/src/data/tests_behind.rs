@@ -12,7 +12,7 @@ use braid_pool::device::{
 };
 use braid_pool::{CreateOptions, Pool};
 
-use crate::attr::{Cred, Durable, EarlyReply, Fh, NoKernelCache, Write, WriteFlags};
+use crate::attr::{Cred, Durable, EarlyReply, Fh, NoKernelCache, SetAttr, Write, WriteFlags};
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
 use crate::{Error, Fs, MountOptions};
@@ -130,6 +130,11 @@ impl Rig {
         reply: &mut dyn EarlyReply,
     ) -> Result<usize, Error> {
         self.fs.write_behind(self.fh, Write { offset, bytes, flags }, reply)
+    }
+    /// Another node on the same disk.
+    fn other(&self) -> Fs {
+        let pool = Pool::assemble(vec![self.picky.clone() as Arc<dyn Device>]).unwrap();
+        Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
     }
     /// From here on contents are refused, or no longer.
     fn refuse(&self, refuses: bool) {
@@ -369,4 +374,115 @@ fn what_a_device_refuses_stays_below_the_bound_of_dirty_memory() {
         assert!(rig.read(at) == data[..], "{at}");
     }
     assert!(rig.after_remount(0) == data[..]);
+}
+
+/// Writes at `at`, and begins `then` once it is answered: that must wait until the write is done.
+fn beside<T: Send>(rig: &Rig, at: u64, then: impl FnOnce() -> T + Send) -> T {
+    let data = filled(2);
+    let mut then = Some(then);
+    std::thread::scope(|scope| {
+        let mut begun = Vec::new();
+        rig.write(at, &data, || {
+            begun.push(scope.spawn(then.take().unwrap()));
+            assert!(wait(&begun), "{at}: something overtook the write");
+        });
+        begun.pop().unwrap().join().unwrap()
+    })
+}
+
+#[test]
+fn another_node_gets_the_file_with_what_was_answered() {
+    for at in [0, END] {
+        let rig = Rig::new();
+        let other = rig.other();
+        let read = beside(&rig, at, || {
+            let fh = other.open(rig.ino, 0).unwrap();
+            let len = u32::try_from(LEN).unwrap();
+            let bytes = other.read_reply(fh, at, len, false, <[u8]>::to_vec).unwrap();
+            other.release(fh).unwrap();
+            bytes
+        });
+        assert!(read == filled(2)[..], "{at}");
+        other.unmount().unwrap();
+        assert!(rig.after_remount(at) == read);
+    }
+}
+
+#[test]
+fn a_truncation_comes_after_what_was_answered() {
+    for size in [0, END, END + 5000] {
+        let rig = Rig::new();
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        let attr = beside(&rig, END, || rig.fs.setattr(rig.ino, &set, None).unwrap());
+        assert_eq!((attr.size, rig.fs.getattr(rig.ino).unwrap().size), (size, size));
+        let left = usize::try_from(size.saturating_sub(END)).unwrap();
+        assert!(rig.after_remount(END) == filled(2)[..left]);
+    }
+}
+
+#[test]
+fn a_file_that_is_removed_and_closed_goes_after_what_was_answered() {
+    let rig = Rig::new();
+    beside(&rig, END, || {
+        rig.fs.unlink(rig.fs.root(), b"f").unwrap();
+        rig.fs.release(rig.fh).unwrap();
+    });
+    let gone = rig.fs.getattr(rig.ino);
+    assert!(matches!(gone, Err(Error::Stale(_))), "{gone:?}");
+    rig.fs.unmount().unwrap();
+    let pool = Pool::assemble(vec![rig.device.clone() as Arc<dyn Device>]).unwrap();
+    let report = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert_eq!(report.data_blocks, 0);
+}
+
+#[test]
+fn a_node_leaves_after_what_was_answered() {
+    let rig = Rig::new();
+    beside(&rig, END, || rig.fs.unmount().unwrap());
+    let fs = rig.other();
+    let fh = fs.open(rig.ino, 0).unwrap();
+    let len = u32::try_from(LEN).unwrap();
+    assert!(fs.read_reply(fh, END, len, false, <[u8]>::to_vec).unwrap() == filled(2)[..]);
+    fs.release(fh).unwrap();
+    fs.unmount().unwrap();
+    let pool = Pool::assemble(vec![rig.device.clone() as Arc<dyn Device>]).unwrap();
+    let report = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+#[test]
+fn a_node_that_withdraws_says_so_of_what_was_answered() {
+    for at in [0, END] {
+        let rig = Rig::new();
+        let other = rig.other();
+        rig.write(at, &filled(2), || rig.fs.core().withdraw(&Error::NotPermitted));
+        assert!(matches!(rig.fs.fsync(rig.fh, true), Err(Error::Withdrawn { .. })));
+        assert!(rig.fs.unmount().is_err());
+        // Whoever goes on has what was there, or what came.
+        let fh = other.open(rig.ino, 0).unwrap();
+        let len = u32::try_from(LEN).unwrap();
+        let read = other.read_reply(fh, at, len, false, <[u8]>::to_vec).unwrap();
+        let old = if at == 0 { filled(1)[..].to_vec() } else { Vec::new() };
+        assert!(read == old || read == filled(2)[..], "{at}");
+        other.release(fh).unwrap();
+        other.unmount().unwrap();
+    }
+}
+
+/// What is wanted of a file whose writers never pause is waited for no longer than what had begun.
+#[test]
+fn who_waits_waits_for_no_later_write() {
+    let rig = Rig::new();
+    let behind = &rig.fs.core().behind;
+    let inode = rig.fs.core().inodes.find(rig.ino).unwrap();
+    let old = behind.begin(&inode, 0..1);
+    std::thread::scope(|scope| {
+        let waits = [scope.spawn(|| behind.wait_for(rig.ino, &(0..10)))];
+        assert!(wait(&waits));
+        let _later = behind.begin(&inode, 1..2);
+        drop(old);
+        let [waits] = waits;
+        waits.join().unwrap();
+    });
 }
