@@ -54,8 +54,26 @@ impl Held<'_> {
         links: Vec<Link>,
         finish: impl FnOnce(&mut InodeState),
     ) -> Result<()> {
-        let core = self.core;
         let layout = self.view()?.layout;
+        self.edit(reservation, |editor| {
+            let new_blocks = self.change_map(editor, layout, links)?;
+            self.change_state(|st| {
+                st.raw.blocks = st.raw.blocks.get().saturating_add(new_blocks).into();
+                finish(st);
+            })
+        })
+    }
+
+    /// Changes the map by `f`, in one transaction with the dinode. `change` held.
+    ///
+    /// # Errors
+    /// All of them are fatal, except when the transaction could not be opened.
+    pub fn edit(
+        &self,
+        reservation: &mut Reservation,
+        f: impl FnOnce(&mut Editor<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        let core = self.core;
         let mut tx = core.meta.begin()?;
         let mut map = self.data().map.write();
         *map = None;
@@ -66,13 +84,7 @@ impl Held<'_> {
             inode: self.inode,
             geo: core.volume.geo,
         };
-        let done = self.change_map(&mut editor, layout, links).and_then(|new_blocks| {
-            self.change_state(|st| {
-                st.raw.blocks = st.raw.blocks.get().saturating_add(new_blocks).into();
-                finish(st);
-            })?;
-            self.inode.encode(editor.tx)
-        });
+        let done = f(&mut editor).and_then(|()| self.inode.encode(editor.tx));
         self.fatal(done)
     }
 

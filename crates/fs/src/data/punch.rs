@@ -3,11 +3,9 @@
 use std::ops::Range;
 
 use super::{Held, Promise};
-use crate::alloc::Reservation;
 use crate::error::Result;
 use crate::inode::InodeState;
 use crate::map::{self, Extent, LOGICAL_END};
-use crate::meta::Tx;
 use crate::tree::{self, Editor};
 
 /// Extents that one transaction takes away.
@@ -78,36 +76,24 @@ impl Held<'_> {
         let splits = batch.iter().any(|e| e.logical < range.start && e.end() > range.end);
         let slots = if splits { tree::slots_for_insert(height) } else { 0 };
         let mut reservation = core.alloc.reserve(0, slots, frees)?;
-        let mut tx = core.meta.begin()?;
-        let mut map = self.data().map.write();
-        *map = None;
-        let mut editor = Editor {
-            alloc: &core.alloc,
-            tx: &mut tx,
-            reservation: &mut reservation,
-            inode: self.inode,
-            geo: core.volume.geo,
-        };
-        let done = map::splice(&mut editor, self.bounds(), range, &[]).and_then(|removed| {
+        self.edit(&mut reservation, |editor| {
+            let removed = map::splice(editor, self.bounds(), range, &[])?;
             let blocks: u64 = removed.iter().map(|e| e.len).sum();
-            self.free_extents(&mut tx, &mut reservation, &removed)?;
+            self.free_extents(editor, &removed)?;
             self.change_state(|st| {
                 st.raw.blocks = st.raw.blocks.get().saturating_sub(blocks).into();
                 finish(st);
-            })?;
-            self.inode.encode(&mut tx)
-        });
-        self.fatal(done)
+            })
+        })
     }
 
     pub(super) fn free_extents(
         &self,
-        tx: &mut Tx<'_>,
-        reservation: &mut Reservation,
+        editor: &mut Editor<'_, '_>,
         removed: &[Extent],
     ) -> Result<()> {
         for e in removed.iter().filter(|e| !e.shared) {
-            self.core.alloc.free_data(tx, reservation, e.physical, e.len)?;
+            self.core.alloc.free_data(editor.tx, editor.reservation, e.physical, e.len)?;
         }
         Ok(())
     }

@@ -16,7 +16,6 @@ use super::flush::{What, flush_locked};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::map::{self, Extent, LOGICAL_END, Load};
-use crate::tree::Editor;
 
 /// Bytes copied in one transaction.
 const STEP: Bytes = Bytes(4 << 20);
@@ -98,23 +97,11 @@ impl Held<'_> {
             self.copy_blocks(old.physical, start, len)?;
         }
         let new = Extent { physical: start, ..old };
-        let mut tx = core.meta.begin()?;
-        let mut map = self.data().map.write();
-        *map = None;
-        let mut editor = Editor {
-            alloc: &core.alloc,
-            tx: &mut tx,
-            reservation: &mut reservation,
-            inode: self.inode,
-            geo: core.volume.geo,
-        };
-        let done =
-            map::splice(&mut editor, self.bounds(), range.clone(), &[new]).and_then(|gone| {
-                core.alloc.commit_run(&mut tx, run, len)?;
-                self.free_extents(&mut tx, &mut reservation, &gone)?;
-                self.inode.encode(&mut tx)
-            });
-        self.fatal(done)?;
+        self.edit(&mut reservation, |editor| {
+            let gone = map::splice(editor, self.bounds(), range.clone(), &[new])?;
+            core.alloc.commit_run(editor.tx, run, len)?;
+            self.free_extents(editor, &gone)
+        })?;
         let to = core.volume.rgrp_of(start).unwrap_or(from);
         Ok(Some(Moved { from, to, blocks: len, next: range.end }))
     }
