@@ -282,13 +282,17 @@ impl Alloc {
         Ok(Run { start: BlockNo(start), len, home: Some(self.inner.clone()) })
     }
     /// As [`Alloc::claim`], in a group for which `wanted` holds; `None`: none has any room.
+    ///
+    /// # Panics
+    /// If nothing is promised.
     pub fn claim_in(
         &self,
         r: &mut Reservation,
         want: u64,
         wanted: &dyn Fn(u64) -> bool,
     ) -> Result<Option<Run>> {
-        let want = want.clamp(1, r.data.max(1));
+        assert!(r.data > 0, "claim without a promise");
+        let want = want.clamp(1, r.data);
         loop {
             {
                 let mut state = self.inner.state.lock();

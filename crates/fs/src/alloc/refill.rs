@@ -349,26 +349,35 @@ impl Inner {
                 // What stands on disk may be older than what a node holds under its lock.
                 _ => refill.side(need).groups.clone(),
             };
-            for index in order {
-                let Some(tried) = usize::try_from(index).ok().and_then(|i| tried.get_mut(i)) else {
-                    continue;
-                };
-                if std::mem::replace(tried, true) {
-                    continue;
-                }
-                match self.take(refill, index, need, trades) {
-                    Ok(true) => {
-                        refill.side_mut(need).current = index;
-                        return Ok(true);
-                    }
-                    Ok(false) => {}
-                    // Until a repair: other groups will do.
-                    Err(e) if e.is_lost_lock() => tracing::debug!("group {index}: {e}"),
-                    Err(e) => return Err(e),
-                }
+            let fresh = order.into_iter().filter(|index| {
+                let tried = usize::try_from(*index).ok().and_then(|i| tried.get_mut(i));
+                tried.is_some_and(|tried| !std::mem::replace(tried, true))
+            });
+            if let Some(index) = self.take_first(refill, fresh, need, trades)? {
+                refill.side_mut(need).current = index;
+                return Ok(true);
             }
         }
         Ok(false)
+    }
+    /// Takes a window in the first of `groups` that has one to give: which.
+    fn take_first(
+        &self,
+        refill: &mut Refill,
+        groups: impl Iterator<Item = u64>,
+        need: Need,
+        trades: &mut u32,
+    ) -> Result<Option<u64>> {
+        for index in groups {
+            match self.take(refill, index, need, trades) {
+                Ok(true) => return Ok(Some(index)),
+                Ok(false) => {}
+                // Until a repair: other groups will do.
+                Err(e) if e.is_lost_lock() => tracing::debug!("group {index}: {e}"),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(None)
     }
     /// Takes a window in a group for which `wanted` holds. False when none has anything.
     pub(super) fn extend_in(&self, data: u64, wanted: &dyn Fn(u64) -> bool) -> Result<bool> {
@@ -376,16 +385,11 @@ impl Inner {
         refill.follow(&self.volume);
         self.read_hints(&mut refill)?;
         let need = Need { data, slots: false };
+        let has_any = |g: &u64| wanted(*g) && refill.hint(*g).free > 0;
         let mut order: Vec<u64> =
-            refill.side(need).groups.iter().copied().filter(|g| wanted(*g)).collect();
+            refill.side(need).groups.iter().copied().filter(has_any).collect();
         order.sort_by_key(|g| std::cmp::Reverse(refill.hint(*g).free));
-        let mut trades = 0;
-        for index in order {
-            if refill.hint(index).free > 0 && self.take(&mut refill, index, need, &mut trades)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(self.take_first(&mut refill, order.into_iter(), need, &mut 0)?.is_some())
     }
     /// What each group has that is free and in no window.
     pub(super) fn free_by_group(&self) -> Result<Vec<u64>> {

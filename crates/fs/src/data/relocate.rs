@@ -45,6 +45,9 @@ pub(crate) fn relocate(
     at: u64,
     places: &dyn Places,
 ) -> Result<Option<Moved>> {
+    if at == 0 && !may_move(core, ino, places)? {
+        return Ok(None);
+    }
     let locked = core.lock_exclusive(ino)?;
     let held = Held::of(core, &locked);
     let mut promise = held.data().change.lock();
@@ -54,6 +57,15 @@ pub(crate) fn relocate(
     }
     let Some((extent, from)) = held.next_to_go(at, places)? else { return Ok(None) };
     held.exchange(extent, from, places)
+}
+
+/// Whether anything of a file may have to go: most files are passed by without taking them from
+/// those who use them.
+fn may_move(core: &Arc<Core>, ino: InodeNo, places: &dyn Places) -> Result<bool> {
+    let locked = core.lock_shared(ino)?;
+    let held = Held::of(core, &locked);
+    Ok(held.data().is_dirty()
+        || (held.view()?.layout == Layout::Extents && held.next_to_go(0, places)?.is_some()))
 }
 
 impl Held<'_> {

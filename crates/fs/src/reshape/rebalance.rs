@@ -23,6 +23,8 @@ use crate::{DirEntry, Fs};
 const CLOSE: u64 = 100;
 /// Longest pause after a move.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// Entries of a directory that are looked at together.
+const CHILDREN: usize = 256;
 /// So long it is waited for another node to let the lock go that it may still have of an earlier time.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -133,9 +135,12 @@ impl<'a> Parts<'a> {
         let used = self.used.iter().map(|u| u.load(Ordering::Relaxed));
         used.zip(&self.blocks).map(|(used, blocks)| Fill { blocks: *blocks, used }).collect()
     }
-    /// What the part of a group has more than its share, and what it has less, in blocks.
-    fn off(&self, group: u64) -> (u64, u64) {
-        let place = self.core.volume.groups.number_of_part(group);
+    /// The part of a group.
+    fn of(&self, group: u64) -> usize {
+        self.core.volume.groups.number_of_part(group)
+    }
+    /// What a part has more than its share, and what it has less, in blocks.
+    fn off(&self, place: usize) -> (u64, u64) {
         let all: u128 = self.blocks.iter().map(|b| u128::from(*b)).sum();
         let used: u128 = self.used.iter().map(|u| u128::from(u.load(Ordering::Relaxed))).sum();
         let (Some(blocks), Some(own)) = (self.blocks.get(place), self.used.get(place)) else {
@@ -146,30 +151,34 @@ impl<'a> Parts<'a> {
         (own.saturating_sub(share + slack), (share).saturating_sub(own + slack / 2))
     }
     fn moved(&self, from: u64, to: u64, blocks: u64) {
-        let groups = &self.core.volume.groups;
-        let part = |group| self.used.get(groups.number_of_part(group));
+        let part = |group| self.used.get(self.of(group));
         if let (Some(from), Some(to)) = (part(from), part(to)) {
             from.fetch_sub(blocks.min(from.load(Ordering::Relaxed)), Ordering::Relaxed);
             to.fetch_add(blocks, Ordering::Relaxed);
         }
     }
     fn done(&self) -> bool {
-        let groups = &self.core.volume.groups;
-        let all: Vec<(u64, u64)> = (0..groups.count())
-            .filter(|i| takes_data(groups.kind(*i)))
-            .map(|i| self.off(i))
-            .collect();
-        all.iter().all(|o| o.0 == 0) || all.iter().all(|o| o.1 == 0)
+        let all = || (0..self.used.len()).map(|place| self.off(place));
+        all().all(|o| o.0 == 0) || all().all(|o| o.1 == 0)
     }
 }
 
 impl Places for Parts<'_> {
     fn leaves(&self, group: u64) -> bool {
-        self.off(group).0 > 0
+        self.off(self.of(group)).0 > 0
     }
     fn takes(&self, group: u64) -> bool {
-        self.off(group).1 > 0
+        self.off(self.of(group)).1 > 0
     }
+}
+
+/// Some entries of a directory.
+#[derive(Debug, Default)]
+struct Children {
+    /// Inodes and their modes; one that goes meanwhile is left out.
+    some: Vec<(InodeNo, u32)>,
+    /// Where to go on, if there are more.
+    next: Option<u64>,
 }
 
 impl Fs {
@@ -203,15 +212,17 @@ impl Fs {
         let stopped = || switch.stop.load(Ordering::Acquire) || core.withdrawn.get().is_some();
         let mut dirs = vec![self.root()];
         while let Some(dir) = dirs.pop() {
-            if stopped() || parts.done() {
-                break;
-            }
-            for (ino, mode) in self.children(dir)? {
-                match mode & S_IFMT {
-                    S_IFDIR => dirs.push(ino),
-                    S_IFREG => result.moved += spread_file(core, ino, &parts, &stopped)?,
-                    _ => {}
+            let mut cookie = Some(0);
+            while let Some(from) = cookie.filter(|_| !stopped() && !parts.done()) {
+                let children = self.children(dir, from)?;
+                for (ino, mode) in children.some {
+                    match mode & S_IFMT {
+                        S_IFDIR => dirs.push(ino),
+                        S_IFREG => result.moved += spread_file(core, ino, &parts, &stopped)?,
+                        _ => {}
+                    }
                 }
+                cookie = children.next;
             }
         }
         result.finished = !stopped();
@@ -221,18 +232,23 @@ impl Fs {
         Ok(result)
     }
 
-    /// Inodes in a directory, with their modes. One that goes meanwhile is left out.
-    fn children(&self, dir: InodeNo) -> Result<Vec<(InodeNo, u32)>> {
-        let mut all = Vec::new();
-        let listed = self.readdir(dir, 0, true, &mut |entry: DirEntry<'_>| {
-            if entry.name != b"." && entry.name != b".." {
-                all.extend(entry.attr.map(|a| (a.ino, a.mode)));
+    /// Some of a directory from a cookie on.
+    fn children(&self, dir: InodeNo, from: u64) -> Result<Children> {
+        let (mut some, mut at, mut more) = (Vec::new(), from, false);
+        let listed = self.readdir(dir, from, true, &mut |entry: DirEntry<'_>| {
+            more = some.len() >= CHILDREN;
+            if more {
+                return true;
             }
+            if entry.name != b"." && entry.name != b".." {
+                some.extend(entry.attr.map(|a| (a.ino, a.mode)));
+            }
+            at = entry.next;
             false
         });
         match listed {
-            Err(Error::Stale(_) | Error::NotFound | Error::NotDirectory) => Ok(Vec::new()),
-            done => done.map(|()| all),
+            Err(Error::Stale(_) | Error::NotFound | Error::NotDirectory) => Ok(Children::default()),
+            done => done.map(|()| Children { some, next: more.then_some(at) }),
         }
     }
 }
