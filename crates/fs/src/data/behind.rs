@@ -59,23 +59,21 @@ impl UnderWay {
 #[derive(Debug)]
 pub(super) struct Ticket<'a> {
     behind: &'a Behind,
-    file: &'a FileData,
     number: u64,
-    len: u64,
+    /// Whose holes it fills, and bytes of these.
+    fills: Option<(&'a FileData, u64)>,
     answered: u64,
 }
 
 impl Behind {
     /// Enters a range that nobody is in. The file's `change` is held.
-    pub(super) fn begin<'a>(&'a self, inode: &'a Inode, range: Range<u64>) -> Ticket<'a> {
-        let (ino, file, len) = (inode.ino, &inode.data, range.end - range.start);
-        file.behind.fetch_add(len, Ordering::AcqRel);
+    pub(super) fn begin(&self, ino: InodeNo, range: Range<u64>) -> Ticket<'_> {
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
         state.under_way.push(UnderWay { number, ino, range });
         self.count.fetch_add(1, Ordering::SeqCst);
-        Ticket { behind: self, file, number, len, answered: 0 }
+        Ticket { behind: self, number, fills: None, answered: 0 }
     }
 
     /// Whether somebody writes in `range`.
@@ -117,7 +115,13 @@ impl Behind {
     }
 }
 
-impl Ticket<'_> {
+impl<'a> Ticket<'a> {
+    /// So many bytes go to holes of the file: they count as its own until the ticket is dropped.
+    pub(super) fn fill(&mut self, file: &'a FileData, bytes: u64) {
+        debug_assert!(self.fills.is_none(), "once");
+        file.behind.fetch_add(bytes, Ordering::AcqRel);
+        self.fills = Some((file, bytes));
+    }
     /// Whether the program may be told that `len` bytes are written. If so they count until the
     /// ticket is dropped. `room`: how much more may become dirty, as what a device refuses then does.
     pub(super) fn may_answer(&mut self, len: u64, room: u64) -> bool {
@@ -134,7 +138,9 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         // What is linked is in the state by now.
-        self.file.behind.fetch_sub(self.len, Ordering::AcqRel);
+        if let Some((file, bytes)) = self.fills {
+            file.behind.fetch_sub(bytes, Ordering::AcqRel);
+        }
         let mut state = self.behind.state.lock();
         state.under_way.retain(|w| w.number != self.number);
         state.answered -= self.answered;

@@ -39,10 +39,11 @@ pub(super) fn write_beside(
     if view.layout != Layout::Extents || held.ragged_end(offset, view)?.is_some() {
         return Ok(false);
     }
-    let mut ticket = held.core.behind.begin(held.inode, offset..end);
+    let mut ticket = held.core.behind.begin(held.inode.ino, offset..end);
     drop(promise);
     let mut answered = false;
-    let done = put(held, None, (offset, data), &mut || {
+    let done = put(held, None, (offset, data), &mut |holes| {
+        ticket.fill(held.data(), holes);
         if reply.may() && ticket.may_answer(len, bound::room(held.core)) {
             held.change_state(|st| st.raw.size = st.raw.size.get().max(end).into())?;
             reply.send();
@@ -78,7 +79,7 @@ pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool
     if pieces.iter().any(|p| p.written().is_none()) {
         return Ok(false);
     }
-    let _ticket = held.core.behind.begin(held.inode, offset..end);
+    let _ticket = held.core.behind.begin(held.inode.ino, offset..end);
     drop(promise);
     // Who reads the time after this write must find it later than what was there before.
     held.change_state(|st| st.changed_beside(now_nanos()))?;
@@ -134,7 +135,7 @@ pub(super) fn write_alone(
     if fill.is_some() || must_flush(held, offset, end, view) {
         flush_locked(held, promise, What::Contents)?;
     }
-    let mut go_on = || Ok(());
+    let mut go_on = |_| Ok(());
     match put(held, Some(promise), (offset, data), &mut go_on) {
         Err(Error::NoSpace) => {
             flush_locked(held, promise, What::Contents)?;
@@ -157,14 +158,14 @@ fn must_flush(held: Held<'_>, offset: u64, end: u64, view: View) -> bool {
         || held.data().pages.read().any(held.shift(), range)
 }
 
-/// Claims, writes, links. `claimed` is called when nothing but the devices can refuse any more. The
-/// range is the caller's alone.
+/// Claims, writes, links. `claimed` is called, with the bytes that go to holes, when nothing but the
+/// devices can refuse any more. The range is the caller's alone.
 #[expect(clippy::needless_pass_by_value, reason = "a handle and a loan")]
 fn put(
     held: Held<'_>,
     change: Option<&mut Promise>,
     (offset, data): (u64, &[u8]),
-    claimed: &mut dyn FnMut() -> Result<()>,
+    claimed: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let shift = held.shift();
     let end = offset + data.len() as u64;
@@ -176,7 +177,7 @@ fn put(
     }
     // Once: whoever was answered has seen the times that stay.
     held.change_state(touch)?;
-    claimed()?;
+    claimed(pieces.iter().filter(|p| p.physical.is_none()).map(|p| p.len << shift).sum())?;
     write_all(held, &pieces, &links, data)?;
     held.core.meta.note_data_written();
     if links.is_empty() && end <= held.view()?.disk_size {

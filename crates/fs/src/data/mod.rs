@@ -82,7 +82,7 @@ pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 pub(crate) struct FileData {
     /// Memory that `pages` hold: to be read without a lock.
     dirty: AtomicU64,
-    /// Bytes of direct writes under way.
+    /// Bytes of direct writes under way that go to holes.
     behind: AtomicU64,
     /// What became of an answered write that could be kept nowhere: for the next to sync the file.
     lost: Mutex<Option<Error>>,

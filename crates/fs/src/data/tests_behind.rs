@@ -216,6 +216,11 @@ fn attributes_seen_after_the_answer_stay_as_they_are() {
         assert!(seen.mtime > before.mtime && seen.blocks512 == (n + 1) * END / 512, "{seen:?}");
         assert_eq!(see(), seen);
     }
+    // What is overwritten is there already, whatever is missing elsewhere.
+    let set = SetAttr { size: Some(9 * END), ..SetAttr::default() };
+    rig.fs.setattr(rig.ino, &set, None).unwrap();
+    let linked = see().blocks512;
+    rig.write(0, &data, || assert_eq!(see().blocks512, linked));
 }
 
 #[test]
@@ -475,12 +480,11 @@ fn a_node_that_withdraws_says_so_of_what_was_answered() {
 fn who_waits_waits_for_no_later_write() {
     let rig = Rig::new();
     let behind = &rig.fs.core().behind;
-    let inode = rig.fs.core().inodes.find(rig.ino).unwrap();
-    let old = behind.begin(&inode, 0..1);
+    let old = behind.begin(rig.ino, 0..1);
     std::thread::scope(|scope| {
         let waits = [scope.spawn(|| behind.wait_for(rig.ino, &(0..10)))];
         assert!(wait(&waits));
-        let _later = behind.begin(&inode, 1..2);
+        let _later = behind.begin(rig.ino, 1..2);
         drop(old);
         let [waits] = waits;
         waits.join().unwrap();
