@@ -41,6 +41,7 @@ struct Shared {
     frozen: bool,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "independent facts and knobs of a test")]
 #[derive(Debug, Default)]
 struct Process {
     broken: bool,
