@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use crate::modes::{self, How};
-use crate::report::{Gate, Report};
+use crate::modes;
 
 /// Measure what storage does, layer by layer.
 #[derive(Debug, clap::Args)]
@@ -16,13 +15,9 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Mode {
-    /// Raw devices -> pool -> file system (native) -> mount, and XFS beside them: sequential,
-    /// 1 MiB, direct
-    Ladder(Common),
-    /// Buffered streams against XFS on one loop device: cold read, write with fsync
-    Buffered(Common),
-    /// Resident memory of a mount's process that holds many inodes and streams a large file
-    Memory(Common),
+    Ladder(modes::ladder::Args),
+    Buffered(modes::buffered::Args),
+    Memory(modes::memory::Args),
     Meta(modes::meta::Args),
     Surface(modes::surface::Args),
     Sweep(modes::sweep::Args),
@@ -53,58 +48,28 @@ pub struct Common {
     /// Streams (threads, each with its own file)
     #[arg(long, default_value_t = 4)]
     pub streams: usize,
-    /// Repeats; all systems are measured in turn in each
-    #[arg(long, default_value_t = 5)]
-    pub repeats: usize,
     /// Limit each device to this many bytes per second (loop devices, cgroup v1, root)
     #[arg(long, value_name = "RATE", value_parser = size)]
     pub throttle: Option<u64>,
     /// Put a loop device over each file (`--throttle` does so anyway): what a block device costs
     #[arg(long = "loop")]
     pub loop_devices: bool,
-    /// Options of the mount (for `memory`), e.g. memory=256M
-    #[arg(short = 'o', long, value_name = "OPTIONS")]
-    pub mount_options: Option<String>,
-    /// Files (for `memory`)
-    #[arg(long, default_value_t = 20_000)]
-    pub files: usize,
-    /// Machine-readable, all samples
-    #[arg(long)]
-    pub json: bool,
-    /// Write the result to this file, whatever happens
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-    /// Exit with an error when a ratio's median is below this; WORD=RATIO for rows with that word
-    #[arg(long, value_name = "[WORD=]RATIO")]
-    pub(crate) accept: Vec<Gate>,
 }
 
 impl Common {
     /// Refuses what leaves a thread of the ladder without a request.
-    fn check(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<()> {
         ensure!((1..=MEMBERS_MAX).contains(&self.members), "--members: 1 to {MEMBERS_MAX}");
         ensure!((1..=STREAMS_MAX).contains(&self.streams), "--streams: 1 to {STREAMS_MAX}");
-        ensure!(self.repeats > 0, "--repeats: at least 1");
         let least = (self.members + self.streams) as u64;
         ensure!(
             self.size >> 20 >= least,
             "--size: at least {least}M for these members and streams"
         );
         Ok(())
-    }
-    /// As many rounds as repeats, and what becomes of the result.
-    fn how(&self) -> How {
-        How {
-            repeats: self.repeats,
-            least: self.repeats,
-            budget: 1e9,
-            width: f64::MIN_POSITIVE,
-            look: 0,
-            accept: self.accept.clone(),
-            json: self.json,
-            out: self.out.clone(),
-            force_destroy: false,
-        }
     }
 }
 
@@ -161,35 +126,23 @@ impl std::ops::Deref for Sizes {
 /// Something could not be set up or measured, or `--accept` was not met.
 pub fn run(args: &Args) -> Result<()> {
     match &args.mode {
-        Mode::Ladder(c) => rigged(c, modes::ladder::run, "raw", "MB/s"),
-        Mode::Buffered(c) => rigged(c, modes::buffered::run, "xfs", "MB/s"),
-        Mode::Memory(c) => rigged(c, modes::memory::run, "", "MiB"),
-        Mode::Meta(a) => modes::meta::run(a),
-        Mode::Surface(a) => modes::surface::run(a),
-        Mode::Sweep(a) => modes::sweep::run(a),
-        Mode::Stripe(a) => modes::stripe::run(a),
-        Mode::FirstWrite(a) => modes::first_write::run(a),
-        Mode::Curve(a) => modes::curve::run(a),
-        Mode::Stream(a) => modes::stream::run(a),
+        Mode::Ladder(a) => modes::run(a),
+        Mode::Buffered(a) => modes::run(a),
+        Mode::Memory(a) => modes::run(a),
+        Mode::Meta(a) => modes::run(a),
+        Mode::Surface(a) => modes::run(a),
+        Mode::Sweep(a) => modes::run(a),
+        Mode::Stripe(a) => modes::run(a),
+        Mode::FirstWrite(a) => modes::run(a),
+        Mode::Curve(a) => modes::run(a),
+        Mode::Stream(a) => modes::run(a),
+        Mode::Share(a) => modes::run(a),
+        Mode::Scale(a) => modes::run(a),
+        Mode::Copy(a) => modes::run(a),
         Mode::Verify(a) => modes::verify::run(a),
-        Mode::Copy(a) => modes::copy::run(a),
-        Mode::Share(a) => modes::share::run(a),
-        Mode::Scale(a) => modes::scale::run(a),
         Mode::Seeds(a) => modes::seeds::run(a),
         Mode::Report(a) => crate::report::write::run(a),
     }
-}
-
-fn rigged(
-    common: &Common,
-    mode: impl Fn(&Common) -> Result<Report>,
-    base: &str,
-    unit: &str,
-) -> Result<()> {
-    common.check()?;
-    let mut report = mode(common)?.against(base, unit);
-    report.configuration = modes::configuration(common);
-    common.how().finish(report, Ok(()))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | `engine` | issues requests and times them | knows what is compared |
 //! | `run` | rounds, intervals, caches, load of others, environment | issues a request |
+//! | `live` | what is shown meanwhile, and how a run is stopped | decides what is measured |
 //! | `modes` | one file for each thing that can be measured | draws |
 //! | `front` | command lines of lmbench's lmdd and of xdd | |
 //! | `report` | results as JSON, tables, gates, pages | measures |
@@ -19,6 +20,7 @@
 pub mod cli;
 mod engine;
 pub mod front;
+mod live;
 mod modes;
 mod report;
 mod rig;

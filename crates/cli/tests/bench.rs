@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -258,6 +259,141 @@ fn a_disk_that_fills_up_keeps_the_result_so_far() {
         "bench verify write small/f --journal J --size 8M --request 64K --buffered --sequential";
     refused(d, write, "was not acknowledged");
     good(d, "bench verify check --journal J");
+}
+
+#[test]
+fn a_directory_that_fills_up_in_the_middle_leaves_the_rows_before_it() {
+    if !is_root() {
+        eprintln!("SKIPPED: mounting needs root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    for sub in ["large", "small"] {
+        std::fs::create_dir(d.join(sub)).unwrap();
+    }
+    let mount = ["-t", "tmpfs", "-o", "nr_inodes=50", "none", "small"];
+    if !Command::new("mount").args(mount).current_dir(d).status().unwrap().success() {
+        eprintln!("SKIPPED: no tmpfs here");
+        return;
+    }
+    let _mounted = Mounted(d.join("small"));
+    let line = format!("bench meta large small --files 100 {SHORT} --out r.json");
+    refused(d, &line, "No space left");
+    let text = std::fs::read_to_string(d.join("r.json")).unwrap();
+    let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let rows = result["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|r| r["name"] == "large" && r["phase"] == "unlink"), "{result}");
+    assert!(result["failed"].as_str().unwrap().contains("No space left"));
+    assert_eq!(result["rounds"]["ended"], "failed");
+    // The page of it says so.
+    good(d, "bench report r.json --html p.html");
+    assert!(std::fs::read_to_string(d.join("p.html")).unwrap().contains("ended early"));
+}
+
+#[test]
+fn without_the_right_to_write_or_read_nothing_is_measured() {
+    if !is_root() {
+        eprintln!("SKIPPED: becoming somebody else needs root");
+        return;
+    }
+    // Where somebody else may look, and may run the program.
+    let dir = tempfile::Builder::new().prefix("rights").tempdir_in("/tmp").unwrap();
+    let d = dir.path();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(d, 0o755);
+    let program = d.join("braid");
+    std::fs::copy(env!("CARGO_BIN_EXE_braid"), &program).unwrap();
+    mode(&program, 0o755);
+    std::fs::write(d.join("unreadable"), vec![1; 8192]).unwrap();
+    mode(&d.join("unreadable"), 0o600);
+    std::fs::write(d.join("unwritable"), vec![1; 8192]).unwrap();
+    for (line, why) in [
+        (
+            "sweep unreadable --size 8K --requests 4K --reads 100 --cache warm",
+            "no right to read it",
+        ),
+        ("sweep unwritable --size 8K --requests 4K --reads 0 --cache warm", "no right to write it"),
+        ("sweep . --size 8K --requests 4K --cache warm", "Permission denied"),
+        ("ladder --size 64M --dir .", "Permission denied"),
+    ] {
+        let words = format!("bench {line}");
+        let output = Command::new(&program)
+            .args(words.split(' '))
+            .current_dir(d)
+            .uid(65_534)
+            .gid(65_534)
+            .output()
+            .unwrap();
+        assert!(!output.status.success() && said(&output).contains(why), "{line}: {output:?}");
+    }
+    assert_eq!(std::fs::read(d.join("unwritable")).unwrap(), vec![1; 8192]);
+}
+
+#[test]
+fn a_mounted_device_is_written_only_by_force() {
+    if !is_root() {
+        eprintln!("SKIPPED: loop devices and mounting need root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    std::fs::File::create(d.join("disk")).unwrap().set_len(320 << 20).unwrap();
+    std::fs::create_dir(d.join("mnt")).unwrap();
+    let Some(device) = Loop::new(&d.join("disk")) else {
+        eprintln!("SKIPPED: no loop devices here");
+        return;
+    };
+    let name = &device.0;
+    let made = Command::new("mkfs.xfs").args(["-q", name]).status();
+    let mounted = made.is_ok_and(|s| s.success())
+        && Command::new("mount").args([name, "mnt"]).current_dir(d).status().unwrap().success();
+    if !mounted {
+        eprintln!("SKIPPED: no XFS here (package xfsprogs)");
+        return;
+    }
+    let _mounted = Mounted(d.join("mnt"));
+    let before = std::fs::read(d.join("disk")).unwrap().get(..4096).unwrap().to_vec();
+    let sweep = format!("bench sweep {name} --size 1M --requests 64K --reads 0 --cache direct");
+    refused(d, &format!("{sweep} {SHORT}"), "--force-destroy");
+    refused(d, &format!("lmdd of={name} bs=4k count=1"), "mounted");
+    assert!(std::fs::read(d.join("disk")).unwrap().get(..4096).unwrap() == before);
+    // Unaligned, direct: refused by the device's sector, whatever is forced.
+    let odd = format!("bench sweep {name} --size 1M --requests 1000 --reads 100 --cache direct");
+    refused(d, &odd, "direct I/O goes in multiples of 512");
+    good(d, &format!("{sweep} {SHORT} --force-destroy"));
+    assert!(std::fs::read(d.join("disk")).unwrap().get(..4096).unwrap() != before);
+}
+
+#[test]
+fn modes_with_a_rig_of_their_own_have_rounds_and_percentiles() {
+    if !is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: mounting needs /dev/fuse and root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let work = tempfile::tempdir_in("/dev/shm").unwrap();
+    let at = format!("--dir {} {SHORT}", work.path().display());
+    for mode in [
+        format!("ladder --members 2 --streams 2 --size 16M {at}"),
+        format!("buffered --size 8M {at}"),
+        format!("memory --size 8M --files 20 {at}"),
+    ] {
+        good(d, &format!("bench {mode} --out r.json"));
+        let text = std::fs::read_to_string(d.join("r.json")).unwrap();
+        let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(result["rounds"]["done"], 1, "{mode}");
+        for row in result["rows"].as_array().unwrap() {
+            assert!(row["rate"][0].as_f64().unwrap() > 0.0, "{mode}: {row}");
+            if !mode.starts_with("memory") {
+                assert!(row["latency"][0]["p99"].as_f64().unwrap() > 0.0, "{mode}: {row}");
+            }
+        }
+        assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "{mode} left something");
+    }
 }
 
 /// A loop device that is given back.

@@ -8,6 +8,7 @@
 
 mod data;
 mod latency;
+mod layer;
 mod outcome;
 mod pattern;
 mod target;
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use data::{Content, Mismatch, PIECE, generation_of};
 pub(crate) use latency::{Latency, Percentiles, Series};
+pub(crate) use layer::{Calls, Layer};
 pub(crate) use outcome::{Done, Outcome, float};
 pub(crate) use pattern::{Order, Pattern, mix};
 pub(crate) use target::{Opened, Refusal, Target, Use, may_write};
@@ -70,6 +72,14 @@ pub(crate) struct Stream {
     pub flush: bool,
 }
 
+impl Stream {
+    /// One request at a time as soon as there is room, bytes that no layer can compress, no flush.
+    pub fn plain(target: Arc<Target>, pattern: Pattern) -> Self {
+        let (depth, pace, content, flush) = (1, None, Content::Random, false);
+        Self { target, pattern, depth, pace, content, flush }
+    }
+}
+
 /// What all streams of a run have in common.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Limits {
@@ -96,13 +106,16 @@ pub(crate) struct Shared<'a> {
     /// then they did side by side.
     first_end: AtomicU64,
     limits: &'a Limits,
+    /// The limits', or those of the run that is shown.
+    progress: Option<Arc<AtomicU64>>,
+    stop: Option<Arc<AtomicBool>>,
 }
 impl Shared<'_> {
     fn began(&self) -> Instant {
         *self.began.get_or_init(Instant::now)
     }
     fn stopped(&self) -> bool {
-        let asked = self.limits.stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed));
+        let asked = self.stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed));
         asked || self.limits.time.is_some_and(|t| self.began().elapsed() >= t)
     }
 }
@@ -110,14 +123,18 @@ impl Shared<'_> {
 /// Runs the streams side by side.
 ///
 /// # Errors
-/// Setting up failed. Requests that failed are told in the outcome: what was done stands.
+/// Setting up failed, or the run was interrupted. Requests that failed are told in the outcome: what
+/// was done stands.
 pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome> {
     anyhow::ensure!(!streams.is_empty(), "no streams");
+    let (progress, stop) = crate::live::hooks();
     let shared = Shared {
         start: Barrier::new(streams.len() + 1),
         began: std::sync::OnceLock::new(),
         first_end: AtomicU64::new(u64::MAX),
         limits,
+        progress: limits.progress.clone().or(progress),
+        stop: limits.stop.clone().or(stop),
     };
     let issued = target::issued_of(streams);
     let (meter, parts) = std::thread::scope(|scope| {
@@ -137,6 +154,7 @@ pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome
     for part in parts {
         dones.push(part.map_err(|_| anyhow::anyhow!("a stream panicked"))??);
     }
+    crate::live::go_on()?;
     let issued = target::issued_since(&issued, &target::issued_of(streams));
     Ok(Outcome::new(dones, shared.first_end.load(Ordering::Relaxed), meter, issued))
 }

@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_format::Bytes;
-use braid_pool::device::{self, Device, DeviceError, Direct, FileDevice, InUse, OpenOptions};
+use braid_pool::device::{
+    self, Device, DeviceError, DeviceInfo, Direct, FileDevice, InUse, OpenOptions,
+};
 use thiserror::Error;
 
-use super::Stream;
+use super::{Layer, Stream};
 
 /// What a target is opened for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -76,12 +78,13 @@ pub(crate) struct Opened {
     pub file_system: Option<String>,
 }
 
-/// An open file or device.
+/// An open file or device, or a layer above devices that is measured beside them.
 #[derive(Debug)]
 pub(crate) struct Target {
-    pub device: Arc<FileDevice>,
+    pub layer: Layer,
     pub path: PathBuf,
     pub direct: bool,
+    info: DeviceInfo,
     /// The block device under it, as the kernel numbers it.
     number: u64,
     /// Made by this run: removed at its end.
@@ -125,10 +128,15 @@ impl Target {
             std::fs::remove_file(path).ok();
         }
         let device = opened?;
-        let is_block = device.info().is_block;
-        let number = if is_block { meta.rdev() } else { meta.dev() };
-        let path = path.to_owned();
-        Ok(Arc::new(Self { device, path, direct: how.direct, number, ours }))
+        let info = device.info().clone();
+        let number = if info.is_block { meta.rdev() } else { meta.dev() };
+        let (layer, path) = (Layer::Device(device), path.to_owned());
+        Ok(Arc::new(Self { layer, path, direct: how.direct, info, number, ours }))
+    }
+    /// A layer over a device, whose sectors it has.
+    pub fn over(layer: Layer, name: &str, device: &DeviceInfo) -> Arc<Self> {
+        let (path, info) = (PathBuf::from(name), device.clone());
+        Arc::new(Self { layer, path, direct: true, info, number: 0, ours: false })
     }
     fn open_there(
         path: &Path,
@@ -168,11 +176,11 @@ impl Target {
     }
     /// Smallest unit of a request.
     pub fn sector(&self) -> u64 {
-        self.device.info().sector.get().max(1)
+        self.info.sector.get().max(1)
     }
     /// Whether it is a block device.
     pub fn is_block(&self) -> bool {
-        self.device.info().is_block
+        self.info.is_block
     }
     /// Checks requests of so many bytes between two places.
     ///
@@ -190,7 +198,7 @@ impl Target {
                 return Err(Refusal::Unaligned { path: path(), what, value, sector });
             }
         }
-        let size = if self.is_block() { self.device.info().size.get() } else { self.len() };
+        let size = if self.is_block() { self.info.size.get() } else { self.len() };
         if (self.is_block() || reads) && end > size {
             return Err(Refusal::Beyond { path: path(), size, end });
         }
@@ -198,12 +206,12 @@ impl Target {
     }
     /// Its length now.
     pub fn len(&self) -> u64 {
-        let device = self.is_block().then(|| self.device.info().size.get());
+        let device = self.is_block().then(|| self.info.size.get());
         device.or_else(|| std::fs::metadata(&self.path).ok().map(|m| m.len())).unwrap_or(0)
     }
     /// What it is, for the result.
     pub fn describe(&self) -> Opened {
-        let info = self.device.info();
+        let info = &self.info;
         Opened {
             path: self.path.display().to_string(),
             kind: if info.is_block { "block device" } else { "file" }.to_owned(),

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use braid_format::{ByteOffset, Bytes};
-use braid_pool::device::{AlignedBuf, Device, DeviceError, IoQueue, OwnedOp};
+use braid_pool::device::AlignedBuf;
 
-use super::{Content, Done, Shared, Stream};
+use super::layer::Window;
+use super::{Content, Direction, Done, Shared, Stream};
 
 /// Requests from this size on have their buffers in huge pages.
 const HUGE_FROM: usize = 512 << 10;
@@ -43,25 +43,24 @@ pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<Done> {
             stream.content.fill(0, &mut buffer);
             buffers.push(buffer);
         }
-        let queue = if stream.depth > 1 { Some(IoQueue::new(stream.depth)?) } else { None };
-        Ok((buffers, queue))
+        Ok((buffers, stream.target.layer.window(stream.depth)?))
     });
     // Whatever happened, the others wait for this one.
     shared.start.wait();
     let began = shared.began();
     let mut w = Worker { stream, shared, began, next: 0, done: Done::default(), alone: false };
     w.done.from = began.elapsed();
-    if let Ok((buffers, queue)) = &mut window {
-        match queue {
-            Some(queue) => w.through_queue(buffers, queue),
+    if let Ok((buffers, window)) = &mut window {
+        match window {
+            Some(window) => w.through(buffers, window),
             None => w.by_calls(buffers),
         }
     }
     if stream.flush
         && w.done.failed.is_none()
-        && let Err(e) = stream.target.device.flush()
+        && let Err(e) = stream.target.layer.flush()
     {
-        w.done.failed = Some(e.to_string());
+        w.done.failed = Some(e);
     }
     w.done.to = began.elapsed();
     let end = u64::try_from(w.done.to.as_nanos()).unwrap_or(u64::MAX);
@@ -97,19 +96,18 @@ impl Worker<'_> {
     }
     fn by_calls(&mut self, buffers: &mut [AlignedBuf]) {
         let Some(buffer) = buffers.first_mut() else { return };
-        let device = &*self.stream.target.device;
+        let layer = &self.stream.target.layer;
         while let Some(begun) = self.next() {
-            let at = ByteOffset(begun.at);
             let result = if begun.read {
-                device.read(at, buffer)
+                layer.read(begun.at, buffer)
             } else {
                 self.prepare(begun.at, buffer);
-                device.write(at, buffer)
+                layer.write(begun.at, buffer)
             };
             self.take(begun, buffer, result);
         }
     }
-    fn through_queue(&mut self, buffers: &mut Vec<AlignedBuf>, queue: &mut IoQueue) {
+    fn through(&mut self, buffers: &mut Vec<AlignedBuf>, window: &mut Window) {
         let nothing = Begun { at: 0, read: true, when: self.began };
         let mut begun = vec![nothing; buffers.len()];
         let mut free: Vec<usize> = (0..buffers.len()).collect();
@@ -120,28 +118,28 @@ impl Worker<'_> {
                     break;
                 };
                 let Some(mut buffer) = buffers.pop() else { break };
-                let device = self.stream.target.device.clone() as std::sync::Arc<dyn Device>;
-                let op = if request.read {
-                    OwnedOp::Read(buffer)
-                } else {
+                let mut direction = Direction::Read;
+                if !request.read {
+                    direction = Direction::Write;
                     self.prepare(request.at, &mut buffer);
-                    OwnedOp::Write(buffer)
-                };
+                }
                 begun[slot] = request;
-                queue.push(slot as u64, device, ByteOffset(request.at), op);
+                if let Err(e) = window.push(slot as u64, request.at, direction, buffer) {
+                    self.done.failed.get_or_insert(e);
+                }
             }
-            if queue.in_flight() == 0 {
+            if window.in_flight() == 0 {
                 return;
             }
-            let mut done = Some(queue.complete());
-            while let Some((token, buffer, result)) = done {
+            let mut over = Some(window.complete());
+            while let Some((token, buffer, result)) = over {
                 let slot = usize::try_from(token).unwrap_or_default();
                 if let Some(request) = begun.get(slot) {
                     self.take(*request, &buffer, result);
                 }
                 buffers.push(buffer);
                 free.push(slot);
-                done = queue.completed();
+                over = window.completed();
             }
         }
     }
@@ -151,14 +149,13 @@ impl Worker<'_> {
         }
     }
     /// Takes in how a request ended.
-    fn take(&mut self, begun: Begun, buffer: &[u8], result: Result<(), DeviceError>) {
+    fn take(&mut self, begun: Begun, buffer: &[u8], result: Result<(), String>) {
         let now = Instant::now();
         let took = now.saturating_duration_since(begun.when);
         let after = now.saturating_duration_since(self.began);
         if let Err(e) = result {
-            if self.done.failed.is_none() {
-                self.done.failed = Some(said(&e, begun, Bytes::from(buffer.len())));
-            }
+            let len = braid_format::Bytes::from(buffer.len());
+            self.done.failed.get_or_insert_with(|| format!("{e}, in a request of {len}"));
             return;
         }
         let len = buffer.len() as u64;
@@ -188,7 +185,7 @@ impl Worker<'_> {
         if limits.deadline.is_some_and(|d| took > d) {
             done.late += 1;
         }
-        if let Some(progress) = &limits.progress {
+        if let Some(progress) = &self.shared.progress {
             progress.fetch_add(len, Ordering::Relaxed);
         }
         if begun.read
@@ -198,21 +195,6 @@ impl Worker<'_> {
             done.mismatch = done.mismatch.or(Some(mismatch));
         }
     }
-}
-
-/// The error of a request, with what it means.
-fn said(e: &DeviceError, begun: Begun, len: Bytes) -> String {
-    let hint = match e {
-        DeviceError::Io { source, .. } => match (source.raw_os_error(), source.kind()) {
-            (Some(libc::ENOSPC), _) => " (full; what was written before stands)",
-            (Some(libc::EDQUOT), _) => " (the quota is used up; what was written before stands)",
-            (Some(libc::EFBIG), _) => " (longer than files may be there)",
-            (_, std::io::ErrorKind::UnexpectedEof) if begun.read => " (the file ends before)",
-            _ => "",
-        },
-        _ => "",
-    };
-    format!("{e}, in a request of {len}{hint}")
 }
 
 const _: () = {

@@ -10,56 +10,69 @@
 
 use anyhow::Result;
 
+use super::{How, Measure, Turns};
 use crate::cli::Common;
 use crate::engine::Direction;
 use crate::report::Report;
 use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Loop, Mount};
 
-const REQUEST: usize = 1 << 20;
-
-/// Runs it.
-pub(crate) fn run(common: &Common) -> Result<Report> {
-    let mut report = Report::new("buffered");
-    let mut add = |k: &str, v: String| report.setup.push((k.to_owned(), v));
-    add("backing", format!("one loop device over a file in {}", common.dir.display()));
-    add("job", format!("{} MiB in 1 MiB requests, buffered, 1 stream", common.size >> 20));
-    let base = common.dir.join(format!("braid-bench-{}", std::process::id()));
-    let backing = Backing::new(base.clone(), common.size + (512 << 20))?;
-    let device = Loop::new(&backing.path)?;
-    let dir = base.with_extension("dir");
-    for _ in 0..common.repeats {
-        {
-            let mount = Mount::xfs(&device.path, dir.clone())?;
-            measure(common, &mount, "xfs", &mut report)?;
-        }
-        let devices = [device.path.clone()];
-        let mount = Mount::braid(&devices, dir.clone())?;
-        measure(common, &mount, "mount", &mut report)?;
-    }
-    Ok(report)
+/// Buffered streams against XFS on one loop device: cold read, write with fsync
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub how: How,
 }
 
-fn measure(common: &Common, mount: &Mount, name: &str, report: &mut Report) -> Result<()> {
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.how
+    }
+    fn begin(&self) -> Report {
+        let mut report = Report::new("buffered").against("xfs", "MB/s");
+        let (dir, size) = (self.common.dir.display(), self.common.size >> 20);
+        report.fact("backing", format!("one loop device over a file in {dir}"));
+        report.fact("job", format!("{size} MiB in 1 MiB requests, buffered, 1 stream"));
+        report
+    }
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        let common = &self.common;
+        common.check()?;
+        let base = common.dir.join(format!("braid-bench-{}", std::process::id()));
+        let backing = Backing::new(base.clone(), common.size + (512 << 20))?;
+        let device = Loop::new(&backing.path)?;
+        let dir = base.with_extension("dir");
+        self.how.rounds(report, Turns::new(2, 2), |report, _, system| {
+            let (mount, name) = if system == 0 {
+                (Mount::xfs(&device.path, dir.clone())?, "xfs")
+            } else {
+                (Mount::braid(std::slice::from_ref(&device.path), dir.clone())?, "mount")
+            };
+            phases(common, &mount, name, report)
+        })
+    }
+}
+
+fn phases(common: &Common, mount: &Mount, name: &str, report: &mut Report) -> Result<()> {
     let files = streams::files(&mount.dir, 1);
     let write = Phase {
         direction: Direction::Write,
-        streams: 1,
         bytes: common.size,
-        request: REQUEST,
+        request: 1 << 20,
         direct: false,
         sync: true,
     };
-    streams::run(&files, write)?;
+    write.rehearse(&files)?;
     for file in &files {
         std::fs::remove_file(file)?;
     }
     mount.drop_caches()?;
-    report.add(name, "write+fsync", streams::run(&files, write)?);
+    write.measure(&files, report, (name, "write+fsync"))?;
     let read = Phase { direction: Direction::Read, sync: false, ..write };
     mount.drop_caches()?;
-    streams::run(&files, read)?;
+    read.rehearse(&files)?;
     mount.drop_caches()?;
-    report.add(name, "cold read", streams::run(&files, read)?);
-    Ok(())
+    read.measure(&files, report, (name, "cold read"))
 }

@@ -18,9 +18,10 @@ use braid_format::ByteOffset;
 use braid_pool::device::{AlignedBuf, Device};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{How, at, configuration};
+use super::{How, Measure, at};
 use crate::cli::size;
 use crate::engine::{Refusal, Target, Use};
+use crate::live::{self, Now};
 use crate::report::{Figure, Report};
 use crate::run::cache::{Cache, prepare};
 use crate::run::load::Meter;
@@ -54,12 +55,16 @@ pub(crate) struct Args {
     how: How,
 }
 
-/// Runs it.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut report = Report::new("copy").against("", "MB/s");
-    report.configuration = configuration(args);
-    let result = copy(args, &mut report);
-    args.how.finish(report, result)
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.how
+    }
+    fn begin(&self) -> Report {
+        Report::new("copy").against("", "MB/s")
+    }
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        copy(self, report)
+    }
 }
 
 /// What a journal is about.
@@ -173,7 +178,11 @@ fn pieces(
     let piece = args.piece * args.request;
     let mut moved = 0;
     let first = progress.hashes.len() as u64;
+    let rows = usize::try_from(size.div_ceil(piece) - first).unwrap_or(usize::MAX);
+    let budget = std::time::Duration::MAX;
+    live::rounds(Now { mode: "copy".to_owned(), rounds: 1, rows, budget, ..Now::default() });
     for n in first..size.div_ceil(piece) {
+        live::go_on()?;
         if args.stop_after.is_some_and(|most| n - first >= most) {
             break;
         }
@@ -182,8 +191,9 @@ fn pieces(
             read(source, at, buf)?;
             write(destination, at, buf)
         })?;
-        destination.device.flush()?;
+        destination.layer.flush().map_err(anyhow::Error::msg)?;
         progress.done(hash)?;
+        live::row_done();
         moved += end - from;
     }
     if !destination.is_block() && args.stop_after.is_none() {
@@ -269,11 +279,15 @@ fn split(target: &Target, len: usize) -> usize {
     len / sector * sector
 }
 
+fn device(target: &Target) -> Result<&dyn Device> {
+    target.layer.device().context("neither a file nor a device")
+}
+
 fn read(target: &Target, at: u64, buf: &mut [u8]) -> Result<()> {
     let whole = split(target, buf.len());
     let (head, tail) = buf.split_at_mut(whole);
     if !head.is_empty() {
-        target.device.read(ByteOffset(at), head)?;
+        device(target)?.read(ByteOffset(at), head)?;
     }
     if !tail.is_empty() {
         File::open(&target.path)?.read_exact_at(tail, at + whole as u64)?;
@@ -284,7 +298,7 @@ fn read(target: &Target, at: u64, buf: &mut [u8]) -> Result<()> {
 fn write(target: &Target, at: u64, buf: &[u8]) -> Result<()> {
     let (head, tail) = buf.split_at(split(target, buf.len()));
     if !head.is_empty() {
-        target.device.write(ByteOffset(at), head)?;
+        device(target)?.write(ByteOffset(at), head)?;
     }
     if !tail.is_empty() {
         let file = OpenOptions::new().write(true).open(&target.path)?;

@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{How, Subject, System, at, configuration};
+use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects};
 use crate::cli::size;
-use crate::engine::{
-    Content, Direction, Limits, Order, Pace, Pattern, Stream, in_turns, run as go,
-};
+use crate::engine::{Direction, Limits, Order, Pace, Pattern, Stream, in_turns};
 use crate::report::Report;
 
 /// Latency (p50 to p99.99) over load
@@ -50,77 +48,62 @@ pub(crate) struct Args {
     how: How,
 }
 
-/// Runs it.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let Some(base) = args.systems.first() else { return Ok(()) };
-    let mut report = Report::new("curve").against(&base.name, "IOPS");
-    report.configuration = configuration(args);
-    report.fact("job", format!("{} of {} bytes at fixed times", args.op.word(), args.request));
-    let result = measure(args, &mut report);
-    args.how.finish(report, result)
-}
-
-fn measure(args: &Args, report: &mut Report) -> Result<()> {
-    ensure!((1..=1024).contains(&args.depth), "--depth: 1 to 1024");
-    ensure!(args.time > 0.0 && args.time <= 86_400.0, "--time: above 0, at most a day");
-    let given = args.loads.iter().chain(&args.iops);
-    ensure!(given.clone().all(|l| l.is_finite() && *l > 0.0), "loads are above 0");
-    let subjects = args
-        .systems
-        .iter()
-        .map(|s| Subject::new(s, 1, args.size, args.how.force_destroy))
-        .collect::<Result<Vec<_>>>()?;
-    for subject in &subjects {
-        subject.target(0, args.op == Direction::Write, !args.buffered)?;
-        subject.fill()?;
-        report.targets.push(subject.target(0, false, false)?.describe());
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.how
     }
-    let Some(first) = subjects.first() else { return Ok(()) };
-    let limits = Limits { time: Some(Duration::from_secs_f64(args.time)), ..Limits::default() };
-    let most = go(&[stream(args, first)?], &limits)?.ok()?.iops();
-    report.fact("most", format!("{most:.0} requests per second, depth {}", args.depth));
-    let loads: Vec<(f64, f64)> = if args.iops.is_empty() {
-        args.loads.iter().map(|l| (*l, most * l / 100.0)).collect()
-    } else {
-        args.iops.iter().map(|l| (*l, *l)).collect()
-    };
-    let key = if args.iops.is_empty() { "load" } else { "offered" };
-    args.how.rounds(report, subjects.len(), |report, _, system| {
-        let Some(subject) = subjects.get(system) else { return Ok(()) };
-        for (load, iops) in &loads {
-            let paced = Stream {
-                pace: Some(Pace {
-                    interval: Duration::from_secs_f64(1.0 / iops.max(1e-3)),
-                    first: Duration::ZERO,
-                }),
-                ..stream(args, subject)?
-            };
-            let outcome = go(&in_turns(&paced, args.depth), &limits)?.ok()?;
-            let place = at(&[(key, *load)]);
-            let row = report.add_outcome(&subject.name, args.op.word(), &place, &outcome);
-            if let Some(rate) = row.rate.0.last_mut() {
-                *rate = outcome.iops();
+    fn begin(&self) -> Report {
+        let mut report = Report::new("curve").against(base(&self.systems), "IOPS");
+        report.fact("job", format!("{} of {} bytes at fixed times", self.op.word(), self.request));
+        report
+    }
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        ensure!((1..=1024).contains(&self.depth), "--depth: 1 to 1024");
+        ensure!(self.time > 0.0 && self.time <= 86_400.0, "--time: above 0, at most a day");
+        let given = self.loads.iter().chain(&self.iops);
+        ensure!(given.clone().all(|l| l.is_finite() && *l > 0.0), "loads are above 0");
+        let write = self.op == Direction::Write;
+        let room = Room { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
+        let subjects = subjects(&self.systems, room, report)?;
+        let Some(first) = subjects.first() else { return Ok(()) };
+        let time = Some(Duration::from_secs_f64(self.time));
+        let limits = Limits { time, ..Limits::default() };
+        let most = crate::engine::run(&[self.stream(first)?], &limits)?.ok()?.iops();
+        report.fact("most", format!("{most:.0} requests per second, depth {}", self.depth));
+        let (key, loads): (_, Vec<(f64, f64)>) = if self.iops.is_empty() {
+            ("load", self.loads.iter().map(|l| (*l, most * l / 100.0)).collect())
+        } else {
+            ("offered", self.iops.iter().map(|l| (*l, *l)).collect())
+        };
+        let turns = Turns::new(subjects.len(), loads.len());
+        self.how.rounds(report, turns, |report, _, system| {
+            let Some(subject) = subjects.get(system) else { return Ok(()) };
+            for (load, iops) in &loads {
+                let at = at(&[(key, *load)]);
+                let cell = Cell { name: &subject.name, phase: self.op.word(), at };
+                let interval = Duration::from_secs_f64(1.0 / iops.max(1e-3));
+                let pace = Some(Pace { interval, first: Duration::ZERO });
+                let paced = Stream { pace, ..self.stream(subject)? };
+                let (row, outcome) = cell.run(report, &in_turns(&paced, self.depth), &limits)?;
+                if let Some(rate) = row.rate.0.last_mut() {
+                    *rate = outcome.iops();
+                }
+                row.more.entry("offered".to_owned()).or_default().0.push(*iops);
+                row.series = None;
             }
-            row.more.entry("offered".to_owned()).or_default().0.push(*iops);
-            row.series = None;
-        }
-        Ok(())
-    })
+            Ok(())
+        })
+    }
 }
 
-fn stream(args: &Args, subject: &Subject) -> Result<Stream> {
-    let read = args.op == Direction::Read;
-    let target = subject.target(0, !read, !args.buffered)?;
-    target.check(args.request, 0, args.size, read)?;
-    let order = if args.sequential { Order::Sequential } else { Order::Random };
-    let mut pattern = Pattern::sequential(0, args.size, args.request, read).ordered(order);
-    pattern.count = u64::MAX / 2 / args.request;
-    Ok(Stream {
-        target,
-        pattern,
-        depth: args.depth,
-        pace: None,
-        content: Content::Random,
-        flush: false,
-    })
+impl Args {
+    fn stream(&self, subject: &Subject) -> Result<Stream> {
+        let read = self.op == Direction::Read;
+        let target = subject.target(0, !read, !self.buffered)?;
+        target.check(self.request, 0, self.size, read)?;
+        let order = if self.sequential { Order::Sequential } else { Order::Random };
+        let mut pattern = Pattern::sequential(0, self.size, self.request, read).ordered(order);
+        pattern.count = u64::MAX / 2 / self.request;
+        Ok(Stream { depth: self.depth, ..Stream::plain(target, pattern) })
+    }
 }

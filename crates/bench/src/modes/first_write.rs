@@ -4,9 +4,9 @@
 use anyhow::{Result, ensure};
 
 use super::surface::word;
-use super::{How, Subject, System, at, configuration};
+use super::{Cell, How, Measure, Subject, System, Turns, at, base};
 use crate::cli::{Sizes, size};
-use crate::engine::{Content, Limits, Pattern, Stream, run as go};
+use crate::engine::{Limits, Pattern, Stream, float};
 use crate::report::Report;
 use crate::run::cache::{Cache, prepare};
 
@@ -46,80 +46,68 @@ impl Args {
     }
 }
 
-/// Runs it.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut report = empty(args);
-    let result = measure(args, &mut report);
-    args.how.finish(report, result)
-}
-
-/// Only the result.
-pub(crate) fn measured(args: &Args) -> Result<Report> {
-    let mut report = empty(args);
-    measure(args, &mut report)?;
-    Ok(report)
-}
-
-fn empty(args: &Args) -> Report {
-    let base = args.systems.first().map_or("", |s| &s.name);
-    let mut report = Report::new("first-write").against(base, "MB/s");
-    report.configuration = configuration(args);
-    report.fact("job", format!("{} MiB, depth {}", args.size >> 20, args.depth));
-    report
-}
-
-fn measure(args: &Args, report: &mut Report) -> Result<()> {
-    ensure!((1..=4096).contains(&args.depth), "--depth: 1 to 4096");
-    args.how.rounds(report, args.systems.len(), |report, _, system| {
-        let Some(system) = args.systems.get(system) else { return Ok(()) };
-        for cache in &args.cache {
-            for request in args.requests.iter().copied() {
-                // A new file each time: it is removed with the subject.
-                let subject = Subject::new(system, 1, args.size, args.how.force_destroy)?;
-                phases(args, &subject, (*cache, request), report)?;
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.how
+    }
+    fn begin(&self) -> Report {
+        let mut report = Report::new("first-write").against(base(&self.systems), "MB/s");
+        report.fact("job", format!("{} MiB, depth {}", self.size >> 20, self.depth));
+        report
+    }
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
+        let rows = self.cache.len() * self.requests.len() * PHASES.len();
+        self.how.rounds(report, Turns::new(self.systems.len(), rows), |report, _, system| {
+            let Some(system) = self.systems.get(system) else { return Ok(()) };
+            for cache in &self.cache {
+                for request in self.requests.iter().copied() {
+                    // A new file each time: it is removed with the subject.
+                    let subject = Subject::new(system, 1, self.size, self.how.force_destroy)?;
+                    self.phases(&subject, (*cache, request), report)?;
+                }
             }
+            Ok(())
+        })
+    }
+    fn conclude(&self, report: &mut Report) {
+        for (name, phase, ratio) in firsts(report) {
+            report.note(format!("{name}, {phase}: first write over rewrite {ratio:.2}"));
+        }
+    }
+}
+
+const PHASES: [(&str, bool); 3] = [("first write", false), ("rewrite", false), ("read", true)];
+
+impl Args {
+    fn phases(
+        &self,
+        subject: &Subject,
+        (cache, request): (Cache, u64),
+        report: &mut Report,
+    ) -> Result<()> {
+        let direct = cache == Cache::Direct;
+        for (phase, read) in PHASES {
+            let target = subject.target(0, !read, direct)?;
+            ensure!(
+                phase != "first write" || target.len() == 0,
+                "{}: has been written before; name a new file",
+                target.path.display()
+            );
+            target.check(request, 0, self.size, read)?;
+            let prepared =
+                if phase == "first write" { "new file" } else { prepare(&target.path, cache) };
+            let pattern = Pattern::sequential(0, self.size, request, read);
+            let (depth, flush) = (self.depth, !read);
+            let stream = Stream { depth, flush, ..Stream::plain(target, pattern) };
+            let phase = format!("{phase} {}", word(cache));
+            let at = at(&[("request", float(request))]);
+            let cell = Cell { name: &subject.name, phase: &phase, at };
+            let (row, _) = cell.run(report, &[stream], &Limits::default())?;
+            row.cache = Some(prepared.to_owned());
         }
         Ok(())
-    })?;
-    for (name, phase, ratio) in firsts(report) {
-        report.note(format!("{name}, {phase}: first write over rewrite {ratio:.2}"));
     }
-    Ok(())
-}
-
-fn phases(
-    args: &Args,
-    subject: &Subject,
-    (cache, request): (Cache, u64),
-    report: &mut Report,
-) -> Result<()> {
-    let direct = cache == Cache::Direct;
-    for (phase, read) in [("first write", false), ("rewrite", false), ("read", true)] {
-        let target = subject.target(0, !read, direct)?;
-        ensure!(
-            phase != "first write" || target.len() == 0,
-            "{}: has been written before; name a new file",
-            target.path.display()
-        );
-        target.check(request, 0, args.size, read)?;
-        let prepared =
-            if phase == "first write" { "new file" } else { prepare(&target.path, cache) };
-        let stream = Stream {
-            target,
-            pattern: Pattern::sequential(0, args.size, request, read),
-            depth: args.depth,
-            pace: None,
-            content: Content::Random,
-            flush: !read,
-        };
-        let outcome = go(&[stream], &Limits::default())?.ok()?;
-        #[expect(clippy::cast_precision_loss, reason = "a size")]
-        let place = at(&[("request", request as f64)]);
-        let name = format!("{phase} {}", word(cache));
-        let row = report.add_outcome(&subject.name, &name, &place, &outcome);
-        row.cache = Some(prepared.to_owned());
-    }
-    Ok(())
 }
 
 /// First write over rewrite: system, at what, median ratio.

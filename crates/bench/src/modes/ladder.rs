@@ -1,331 +1,223 @@
 //! The ladder: the same sequential job on every layer, from the bare devices to the mount, with
 //! XFS on a loop device of the same backing beside it. Devices are freshly written once before, so
-//! that no layer pays for first touch; layers are measured in turn in every repeat.
+//! that no layer pays for first touch; layers are measured in turn in every round.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Barrier};
-use std::time::Instant;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use braid_format::{ByteOffset, Bytes, StripeUnit};
+use braid_format::{Bytes, StripeUnit};
 use braid_fs::make::{MakeOptions, make};
 use braid_fs::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
-use braid_pool::device::{AlignedBuf, Device, FileDevice, IoQueue, OpenOptions, OwnedOp};
+use braid_pool::device::AlignedBuf;
+use braid_pool::{CreateOptions, Pool};
 
-use braid_pool::{CreateOptions, Pool, PoolOp, PoolQueue};
-
+use super::{Cell, How, Measure, Turns, at};
 use crate::cli::Common;
-use crate::engine::Direction;
-use crate::report::{Figure, Report};
+use crate::engine::{Calls, Content, Direction, Layer, Limits, Pattern, Stream, Target, Use};
+use crate::report::Report;
+use crate::rig::members::Members;
 use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Loop, Mount};
 
 /// Bytes per request.
-const REQUEST: usize = 1 << 20;
+const REQUEST: u64 = 1 << 20;
 /// Requests in flight per member, raw; the pool and the file system get as many bytes in flight.
 const DEPTH_PER_MEMBER: usize = 4;
 /// Room for labels, journals and resource groups beside the data.
 const SLACK: u64 = 512 << 20;
+/// Where raw data begins: beyond the labels, so that what is there stays a pool.
+const RAW_FROM: u64 = 8 << 20;
 
 const PHASES: [(Direction, &str); 2] = [(Direction::Write, "write"), (Direction::Read, "read")];
 
-/// Devices of one run.
-struct Rig {
-    /// Declared before the backings: loops go first.
-    loops: Vec<Loop>,
-    _backings: Vec<Backing>,
-    paths: Vec<PathBuf>,
-    work: PathBuf,
+/// Raw devices -> pool -> file system (native) -> mount, and XFS beside them: sequential, 1 MiB,
+/// direct
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub how: How,
 }
 
-impl Rig {
-    fn new(common: &Common, name: &str, members: usize, bytes: u64) -> Result<Self> {
-        let work = common.dir.join(format!("braid-bench-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&work)?;
-        let backings = (0..members)
-            .map(|n| Backing::new(work.join(format!("disk{n}")), bytes))
-            .collect::<Result<Vec<_>>>()?;
-        let mut rig = Self {
-            loops: Vec::new(),
-            paths: backings.iter().map(|b| b.path.clone()).collect(),
-            _backings: backings,
-            work,
-        };
-        if common.loop_devices || common.throttle.is_some() {
-            for path in &rig.paths {
-                let mut device = Loop::new(path)?;
-                if let Some(rate) = common.throttle {
-                    device.throttle(rate)?;
-                }
-                rig.loops.push(device);
-            }
-            rig.paths = rig.loops.iter().map(|l| l.path.clone()).collect();
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.how
+    }
+    fn begin(&self) -> Report {
+        let mut report = Report::new("ladder").against("raw", "MB/s");
+        let c = &self.common;
+        report.fact("backing", format!("{} ({} files)", c.dir.display(), c.members));
+        let size = c.size >> 20;
+        report.fact("job", format!("{size} MiB in 1 MiB requests, direct, {} streams", c.streams));
+        report.fact("engine", braid_pool::device::default_engine());
+        if c.loop_devices {
+            report.fact("devices", "loop devices over files");
         }
-        Ok(rig)
-    }
-    fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
-        self.paths
-            .iter()
-            .map(|p| {
-                let device = FileDevice::open(p, OpenOptions::default())
-                    .with_context(|| p.display().to_string())?;
-                Ok(device as Arc<dyn Device>)
-            })
-            .collect()
-    }
-}
-impl Drop for Rig {
-    fn drop(&mut self) {
-        self.loops.clear();
-        for entry in std::fs::read_dir(&self.work).into_iter().flatten().flatten() {
-            std::fs::remove_file(entry.path()).ok();
+        if let Some(rate) = c.throttle {
+            report.fact("throttle", format!("{} MB/s per device", rate / 1_000_000));
         }
-        std::fs::remove_dir(&self.work).ok();
+        report
+    }
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        let c = &self.common;
+        c.check()?;
+        let bytes = (c.size + SLACK) / c.members as u64 / REQUEST * REQUEST + (64 << 20);
+        let rig = Members::new(c, "pool", (c.members, bytes))?;
+        let xfs = xfs_possible().then(|| XfsRig::new(c)).transpose()?;
+        let turns = Turns::new(4 + usize::from(xfs.is_some()), PHASES.len());
+        self.how.rounds(report, turns, |report, _, layer| match layer {
+            0 => raw(c, &rig, report),
+            1 => pool(c, &rig, report),
+            2 => native(c, &rig, report),
+            3 => mounted(c, &rig, report),
+            _ => xfs.as_ref().map_or(Ok(()), |xfs| xfs.measure(c, report)),
+        })
     }
 }
 
-/// Runs the ladder.
-pub(crate) fn run(common: &Common) -> Result<Report> {
-    let mut report = Report::new("ladder");
-    let member_bytes = (common.size + SLACK) / common.members as u64 / REQUEST as u64
-        * REQUEST as u64
-        + (64 << 20);
-    describe(&mut report, common);
-    let rig = Rig::new(common, "pool", common.members, member_bytes)?;
-    let xfs_rig = xfs_possible().then(|| XfsRig::new(common)).transpose()?;
-    for repeat in 0..common.repeats {
-        eprintln!("repeat {} of {}", repeat + 1, common.repeats);
-        raw(common, &rig, &mut report)?;
-        pool(common, &rig, &mut report)?;
-        native(common, &rig, &mut report)?;
-        mounted(common, &rig, &mut report)?;
-        if let Some(xfs) = &xfs_rig {
-            xfs.measure(common, &mut report)?;
-        }
-    }
-    Ok(report)
+/// Large buffers of ordinary pages, as programs have them, and as all layers have here. Under a
+/// throttle in huge pages: the block layer makes a request of every 64 or so scattered pages, and
+/// charges each.
+fn limits(common: &Common) -> Limits {
+    Limits { ordinary_pages: common.throttle.is_none(), ..Limits::default() }
 }
 
-fn describe(report: &mut Report, common: &Common) {
-    let mut add = |k: &str, v: String| report.setup.push((k.to_owned(), v));
-    add("backing", format!("{} ({} files)", common.dir.display(), common.members));
-    add(
-        "job",
-        format!("{} MiB in 1 MiB requests, direct, {} streams", common.size >> 20, common.streams),
-    );
-    add("engine", braid_pool::device::default_engine().to_owned());
-    add("repeats", common.repeats.to_string());
-    if common.loop_devices {
-        add("devices", "loop devices over files".to_owned());
-    }
-    if let Some(rate) = common.throttle {
-        add("throttle", format!("{} MB/s per device", rate / 1_000_000));
-    }
+/// Splits the job into one contiguous share of the same size for each of `count` streams.
+fn shares(common: &Common, count: usize) -> impl Iterator<Item = Pattern> {
+    let share = common.size / REQUEST / count as u64 * REQUEST;
+    (0..count as u64).map(move |n| Pattern::sequential(n * share, share, REQUEST, true))
 }
 
-/// The clock, and the machine's CPU time, around `work`.
-fn timed(bytes: u64, work: impl FnOnce() -> Result<()>) -> Result<Figure> {
-    let cpu = crate::run::cpu::busy_seconds()?;
-    let began = Instant::now();
-    work()?;
-    let seconds = began.elapsed().as_secs_f64();
-    Ok(Figure::new(bytes, seconds, crate::run::cpu::busy_seconds()? - cpu))
+fn stream(target: &Arc<Target>, pattern: Pattern, direction: Direction) -> Stream {
+    let mut pattern = pattern;
+    pattern.reads = if direction == Direction::Read { 100 } else { 0 };
+    Stream { content: Content::Byte(0), ..Stream::plain(target.clone(), pattern) }
 }
 
-fn owned(direction: Direction, buffer: AlignedBuf) -> OwnedOp {
-    match direction {
-        Direction::Read => OwnedOp::Read(buffer),
-        Direction::Write => OwnedOp::Write(buffer),
-    }
-}
-
-fn pool_op(direction: Direction, buffer: AlignedBuf) -> PoolOp {
-    match direction {
-        Direction::Read => PoolOp::Read(buffer),
-        Direction::Write => PoolOp::Write(buffer),
-    }
+fn cell(
+    report: &mut Report,
+    (name, phase): (&str, &str),
+    streams: &[Stream],
+    common: &Common,
+) -> Result<()> {
+    Cell { name, phase, at: at(&[]) }.run(report, streams, &limits(common)).map(drop)
 }
 
 /// All devices at once, each sequentially, through the same engine that the pool uses: at least as
 /// many threads as the layers above have streams, so that no layer has more of the processors. A
 /// thread keeps to one device, so that none waits behind another.
-fn raw(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
-    let devices = rig.devices()?;
-    let threads = devices.len() * common.streams.div_ceil(devices.len());
-    let total = common.size / REQUEST as u64;
+fn raw(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
+    let how = Use { write: true, direct: true, force: true, overwrite: true };
+    let open = |path: &PathBuf| Ok(Target::keep(path, how)?);
+    let devices = rig.paths.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let each = common.streams.div_ceil(devices.len());
+    let share = common.size / REQUEST / (each * devices.len()) as u64 * REQUEST;
     for (direction, name) in PHASES {
-        let figure = timed(moved(threads, total), || {
-            in_threads(threads, total, |thread, numbers| {
-                let device = &devices[thread % devices.len()];
-                let share = numbers.end - numbers.start;
-                let start = (8 << 20) + (thread / devices.len()) as u64 * share * REQUEST as u64;
-                let mut queue = IoQueue::new(DEPTH_PER_MEMBER)?;
-                let mut free = buffers(common, DEPTH_PER_MEMBER);
-                for n in 0..share {
-                    let buffer = match free.pop() {
-                        Some(buffer) => buffer,
-                        None => finish(queue.complete())?,
-                    };
-                    let at = ByteOffset(start + n * REQUEST as u64);
-                    queue.submit(n, device.clone(), at, owned(direction, buffer))?;
-                }
-                while queue.in_flight() > 0 {
-                    finish(queue.complete())?;
-                }
-                Ok(())
-            })
-        })?;
-        report.add("raw", name, figure);
+        let mut streams = Vec::new();
+        for n in 0..each as u64 {
+            for target in &devices {
+                let from = RAW_FROM + n * share;
+                let pattern = Pattern::sequential(from, share, REQUEST, true);
+                let depth = DEPTH_PER_MEMBER;
+                streams.push(Stream { depth, ..stream(target, pattern, direction) });
+            }
+        }
+        cell(report, ("raw", name), &streams, common)?;
     }
     Ok(())
 }
 
-/// Of ordinary pages, as programs have them, and as all layers have here. Under a throttle in huge
-/// pages: the block layer makes a request of every 64 or so scattered pages, and charges each.
-fn buffers(common: &Common, count: usize) -> Vec<AlignedBuf> {
-    let make = if common.throttle.is_some() { AlignedBuf::huge } else { AlignedBuf::zeroed };
-    (0..count).map(|_| make(REQUEST)).collect()
-}
-
-/// Bytes that [`in_threads`] moves: the requests left over by equal shares are not made.
-fn moved(threads: usize, total: u64) -> u64 {
-    total / threads as u64 * (threads * REQUEST) as u64
-}
-
-/// Splits `total` requests into one contiguous share of the same size per thread; `work` gets the
-/// thread's number and its requests'.
-fn in_threads(
-    threads: usize,
-    total: u64,
-    work: impl Fn(usize, std::ops::Range<u64>) -> Result<()> + Sync,
-) -> Result<()> {
-    let share = total / threads as u64;
-    std::thread::scope(|scope| {
-        let work = &work;
-        let workers: Vec<_> = (0..threads)
-            .map(|thread| {
-                let first = thread as u64 * share;
-                scope.spawn(move || work(thread, first..first + share))
-            })
-            .collect();
-        for worker in workers {
-            worker.join().map_err(|_| anyhow::anyhow!("a stream panicked"))??;
-        }
-        Ok(())
-    })
-}
-
-fn finish<E: std::error::Error + Send + Sync + 'static>(
-    done: (u64, AlignedBuf, std::result::Result<(), E>),
-) -> Result<AlignedBuf> {
-    done.2?;
-    Ok(done.1)
-}
-
-fn fresh_pool(rig: &Rig) -> Result<Pool> {
+fn fresh_pool(rig: &Members) -> Result<Pool> {
     let stripe_unit = StripeUnit::new(Bytes(256 << 10)).context("stripe unit")?;
     let options = CreateOptions { stripe_unit, force: true, ..CreateOptions::new("bench") };
     Ok(Pool::create(rig.devices()?, &options)?)
 }
 
-fn pool(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
+/// A layer over the devices.
+fn over(rig: &Members, name: &str, layer: Layer) -> Result<Arc<Target>> {
+    let devices = rig.devices()?;
+    let first = devices.first().context("no devices")?;
+    Ok(Target::over(layer, name, first.info()))
+}
+
+fn pool(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
     let pool = fresh_pool(rig)?;
-    let total = common.size / REQUEST as u64;
+    let target = over(rig, "pool", Layer::Pool(pool.clone()))?;
+    let depth = DEPTH_PER_MEMBER * common.members.div_ceil(common.streams);
     for (direction, name) in PHASES {
+        let one = |p| Stream { depth, ..stream(&target, p, direction) };
+        let streams: Vec<_> = shares(common, common.streams).map(one).collect();
         let before = pool.issued();
-        let figure = timed(moved(common.streams, total), || {
-            in_threads(common.streams, total, |_, numbers| {
-                let depth = DEPTH_PER_MEMBER * common.members.div_ceil(common.streams);
-                let mut queue = PoolQueue::new(pool.clone(), depth)?;
-                let mut free = buffers(common, depth);
-                for n in numbers {
-                    let buffer = match free.pop() {
-                        Some(buffer) => buffer,
-                        None => finish(queue.complete())?,
-                    };
-                    queue.submit(n, ByteOffset(n * REQUEST as u64), pool_op(direction, buffer))?;
-                }
-                while queue.in_flight() > 0 {
-                    finish(queue.complete())?;
-                }
-                Ok(())
-            })
-        })?;
-        report.add("pool", name, figure);
+        cell(report, ("pool", name), &streams, common)?;
         report.add_issued("pool", name, &before, &pool.issued());
     }
     Ok(())
 }
 
+/// An open file of a file system in this process.
+struct NativeFile {
+    fs: Fs,
+    handle: u64,
+}
+impl std::fmt::Debug for NativeFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NativeFile").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+impl NativeFile {
+    fn whole(&self, n: usize, len: usize, at: u64) -> Result<(), String> {
+        let short = || format!("handle {}: {n} bytes of {len} at {at}", self.handle);
+        if n == len { Ok(()) } else { Err(short()) }
+    }
+}
+impl Calls for NativeFile {
+    fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<(), String> {
+        let n = self.fs.read(self.handle, at, buf).map_err(|e| e.to_string())?;
+        self.whole(n, buf.len(), at)
+    }
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), String> {
+        let flags = WriteFlags { direct: true, ..WriteFlags::default() };
+        let n = self.fs.write(self.handle, at, buf, flags).map_err(|e| e.to_string())?;
+        self.whole(n, buf.len(), at)
+    }
+}
+
 /// The file system's own API in this process: one file per stream, one thread each.
-fn native(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
+fn native(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
     let pool = fresh_pool(rig)?;
     make(&pool, &MakeOptions::default(), &mut |_, _| {})?;
     let asked = pool.clone();
     let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
-    let bytes = common.size / common.streams as u64 / REQUEST as u64 * REQUEST as u64;
-    let handles = (0..common.streams)
-        .map(|n| {
-            const O_RDWR: i32 = 2;
-            let name = format!("stream{n}");
-            Ok(fs.create(fs.root(), name.as_bytes(), 0o644, O_RDWR, &Cred::default())?.1)
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let mut targets = Vec::new();
+    let mut handles = Vec::new();
+    for n in 0..common.streams {
+        const O_RDWR: i32 = 2;
+        let name = format!("stream{n}");
+        let made = fs.create(fs.root(), name.as_bytes(), 0o644, O_RDWR, &Cred::default())?;
+        handles.push(made.1);
+        let file = Arc::new(NativeFile { fs: fs.clone(), handle: made.1 });
+        targets.push(over(rig, &name, Layer::Calls(file))?);
+    }
+    let bytes = common.size / common.streams as u64 / REQUEST * REQUEST;
+    let pattern = Pattern::sequential(0, bytes, REQUEST, true);
     for (direction, name) in PHASES {
-        let start = Barrier::new(common.streams + 1);
+        let streams: Vec<_> = targets.iter().map(|t| stream(t, pattern, direction)).collect();
         let before = asked.issued();
-        let figure = std::thread::scope(|scope| {
-            let workers: Vec<_> = handles
-                .iter()
-                .map(|&fh| {
-                    let (fs, start) = (&fs, &start);
-                    scope.spawn(move || native_stream(fs, fh, direction, bytes, start))
-                })
-                .collect();
-            start.wait();
-            timed(bytes * common.streams as u64, || {
-                for worker in workers {
-                    worker.join().map_err(|_| anyhow::anyhow!("a stream panicked"))??;
-                }
-                Ok(())
-            })
-        })?;
-        report.add("native", name, figure);
+        cell(report, ("native", name), &streams, common)?;
         report.add_issued("native", name, &before, &asked.issued());
     }
-    for fh in handles {
-        fs.release(fh)?;
+    drop(targets);
+    for handle in handles {
+        fs.release(handle)?;
     }
     fs.unmount()?;
     Ok(())
 }
 
-fn native_stream(
-    fs: &Fs,
-    fh: u64,
-    direction: Direction,
-    bytes: u64,
-    start: &Barrier,
-) -> Result<()> {
-    let mut buffer = AlignedBuf::zeroed(REQUEST);
-    start.wait();
-    let mut at = 0;
-    while at < bytes {
-        let n = match direction {
-            Direction::Write => {
-                let flags = WriteFlags { direct: true, ..WriteFlags::default() };
-                fs.write(fh, at, &buffer, flags)?
-            }
-            Direction::Read => fs.read(fh, at, &mut buffer)?,
-        };
-        anyhow::ensure!(n == REQUEST, "short transfer of {n} bytes at {at}");
-        at += n as u64;
-    }
-    Ok(())
-}
-
 /// Ordinary programs on the mount.
-fn mounted(common: &Common, rig: &Rig, report: &mut Report) -> Result<()> {
+fn mounted(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
     let mount = Mount::braid(&rig.paths, rig.work.join("mount"))?;
     measure_streams(common, &mount, "mount", report)
 }
@@ -335,13 +227,12 @@ fn measure_streams(common: &Common, mount: &Mount, name: &str, report: &mut Repo
     for (direction, phase_name) in PHASES {
         let phase = Phase {
             direction,
-            streams: common.streams,
-            bytes: common.size / common.streams as u64 / REQUEST as u64 * REQUEST as u64,
+            bytes: common.size / common.streams as u64 / REQUEST * REQUEST,
             request: REQUEST,
             direct: true,
             sync: false,
         };
-        report.add(name, phase_name, streams::run(&files, phase)?);
+        phase.measure(&files, report, (name, phase_name))?;
     }
     Ok(())
 }

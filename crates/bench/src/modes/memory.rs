@@ -6,72 +6,113 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use super::{How, Measure, Turns};
 use crate::cli::Common;
 use crate::engine::Direction;
 use crate::report::Report;
 use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Mount};
 
-const REQUEST: usize = 1 << 20;
 /// Room for journals, resource groups and dinodes beside the stream.
 const SLACK: u64 = 1 << 30;
 /// Bytes on the devices per empty file, at most.
 const FILE_BYTES: u64 = 8 << 10;
 
-/// Runs it.
-pub(crate) fn run(common: &Common) -> Result<Report> {
-    let mut report = Report::new("memory");
-    let mut add = |k: &str, v: String| report.setup.push((k.to_owned(), v));
-    add("backing", format!("{} ({} sparse files)", common.dir.display(), common.members));
-    add("job", format!("{} empty files held, {} MiB streamed", common.files, common.size >> 20));
-    add("options", common.mount_options.clone().unwrap_or_else(|| "defaults".to_owned()));
-    let bytes = common.size + SLACK + common.files as u64 * FILE_BYTES;
-    let base = common.dir.join(format!("braid-bench-{}", std::process::id()));
-    let backings = (0..common.members)
-        .map(|n| {
-            let path = base.with_extension(format!("memory{n}"));
-            Backing::sparse(path, bytes / common.members as u64)
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let paths: Vec<_> = backings.iter().map(|b| b.path.clone()).collect();
-    for _ in 0..common.repeats {
-        let options = common.mount_options.as_deref();
-        let mount = Mount::braid_with(&paths, base.with_extension("dir"), options)?;
-        measure(common, &mount, &mut report)?;
-    }
-    Ok(report)
+/// Resident memory of a mount's process that holds many inodes and streams a large file
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
+pub(crate) struct Args {
+    /// Options of the mount, e.g. memory=256M
+    #[arg(short = 'o', long, value_name = "OPTIONS")]
+    mount_options: Option<String>,
+    /// Files
+    #[arg(long, default_value_t = 20_000)]
+    files: usize,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    how: How,
 }
 
-fn measure(common: &Common, mount: &Mount, report: &mut Report) -> Result<()> {
-    let server = mount.server()?;
-    let mut note = |step: &str| -> Result<()> {
-        report.add_rate("peak", step, resident(server, "VmHWM")?);
-        report.add_rate("present", step, resident(server, "VmRSS")?);
-        Ok(())
-    };
-    note("mounted")?;
-    let dir = mount.dir.join("many");
-    std::fs::create_dir(&dir)?;
-    for n in 0..common.files {
-        File::create_new(dir.join(format!("file{n:06}")))?;
+/// What is looked at, in order.
+const STEPS: [&str; 5] = ["mounted", "files made", "streamed in", "streamed out", "looked at all"];
+
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.how
     }
-    note("files made")?;
-    let files = streams::files(&mount.dir, 1);
-    let phase = Phase {
-        direction: Direction::Write,
-        streams: 1,
-        bytes: common.size / REQUEST as u64 * REQUEST as u64,
-        request: REQUEST,
-        direct: false,
-        sync: true,
-    };
-    streams::run(&files, phase)?;
-    note("streamed in")?;
-    mount.drop_caches()?;
-    streams::run(&files, Phase { direction: Direction::Read, sync: false, ..phase })?;
-    note("streamed out")?;
-    look_at_all(&dir)?;
-    note("looked at all")
+    fn begin(&self) -> Report {
+        let mut report = Report::new("memory").against("", "MiB");
+        let c = &self.common;
+        report.fact("backing", format!("{} ({} sparse files)", c.dir.display(), c.members));
+        let size = c.size >> 20;
+        report.fact("job", format!("{} empty files held, {size} MiB streamed", self.files));
+        let options = self.mount_options.clone();
+        report.fact("options", options.unwrap_or_else(|| "defaults".to_owned()));
+        report
+    }
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        let common = &self.common;
+        common.check()?;
+        let bytes = common.size + SLACK + self.files as u64 * FILE_BYTES;
+        let base = common.dir.join(format!("braid-bench-{}", std::process::id()));
+        let backings = (0..common.members)
+            .map(|n| {
+                let path = base.with_extension(format!("memory{n}"));
+                Backing::sparse(path, bytes / common.members as u64)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let paths: Vec<_> = backings.iter().map(|b| b.path.clone()).collect();
+        self.how.rounds(report, Turns::new(1, STEPS.len()), |report, _, _| {
+            let options = self.mount_options.as_deref();
+            let mount = Mount::braid_with(&paths, base.with_extension("dir"), options)?;
+            self.steps(&mount, report)
+        })
+    }
+}
+
+impl Args {
+    fn steps(&self, mount: &Mount, report: &mut Report) -> Result<()> {
+        let server = mount.server()?;
+        let dir = mount.dir.join("many");
+        let files = streams::files(&mount.dir, 1);
+        let write = Phase {
+            direction: Direction::Write,
+            bytes: self.common.size,
+            request: 1 << 20,
+            direct: false,
+            sync: true,
+        };
+        for (n, step) in STEPS.into_iter().enumerate() {
+            crate::live::row(step.to_owned());
+            match n {
+                0 => {}
+                1 => make_files(&dir, self.files)?,
+                2 => write.rehearse(&files)?,
+                3 => {
+                    mount.drop_caches()?;
+                    let read = Phase { direction: Direction::Read, sync: false, ..write };
+                    read.rehearse(&files)?;
+                }
+                _ => look_at_all(&dir)?,
+            }
+            for (name, field) in [("peak", "VmHWM"), ("present", "VmRSS")] {
+                let row = report.row(name, step, &super::at(&[]));
+                row.rate.0.push(resident(server, field)?);
+                row.less = true;
+            }
+            crate::live::row_done();
+        }
+        Ok(())
+    }
+}
+
+fn make_files(dir: &Path, files: usize) -> Result<()> {
+    std::fs::create_dir(dir)?;
+    for n in 0..files {
+        File::create_new(dir.join(format!("file{n:06}")))?;
+        crate::live::go_on()?;
+    }
+    Ok(())
 }
 
 fn look_at_all(dir: &Path) -> Result<()> {

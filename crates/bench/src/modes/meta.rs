@@ -5,11 +5,12 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{How, System, at, configuration};
+use super::{How, Measure, System, Turns, at};
 use crate::engine::Latency;
 use crate::report::Report;
 use crate::rig::{Backing, Loop, Mount};
@@ -40,32 +41,41 @@ pub(crate) struct Args {
     how: How,
 }
 
-/// Runs it on what is given, or on what it makes.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    ensure!((1..=1024).contains(&args.threads), "--threads: 1 to 1024");
-    ensure!(args.files >= args.threads, "--files: at least one for each thread");
-    let base = match args.systems.first() {
-        Some(first) => first.name.clone(),
-        None => "xfs".to_owned(),
-    };
-    let mut report = Report::new("meta").against(&base, "files/s");
-    report.configuration = configuration(args);
-    let place = if args.shared { "one shared directory" } else { "private directories" };
-    let job = format!("{} empty files, {} threads, {place}", args.files, args.threads);
-    report.fact("job", job);
-    let result = if args.systems.is_empty() {
-        made(args, &mut report)
-    } else if args.nodes {
-        let dirs: Vec<_> = args.systems.iter().map(|s| s.path.clone()).collect();
-        args.how
-            .rounds(&mut report, 1, |report, round, _| phases(args, &dirs, &base, round, report))
-    } else {
-        args.how.rounds(&mut report, args.systems.len(), |report, round, n| {
-            let Some(system) = args.systems.get(n) else { return Ok(()) };
-            phases(args, std::slice::from_ref(&system.path), &system.name, round, report)
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.how
+    }
+    fn begin(&self) -> Report {
+        let base = self.systems.first().map_or("xfs", |s| &s.name);
+        let mut report = Report::new("meta").against(base, "files/s");
+        let place = if self.shared { "one shared directory" } else { "private directories" };
+        let job = format!("{} empty files, {} threads, {place}", self.files, self.threads);
+        report.fact("job", job);
+        report
+    }
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        ensure!((1..=1024).contains(&self.threads), "--threads: 1 to 1024");
+        ensure!(self.files >= self.threads, "--files: at least one for each thread");
+        if self.systems.is_empty() {
+            return made(self, report);
+        }
+        if self.nodes {
+            let dirs: Vec<_> = self.systems.iter().map(|s| s.path.clone()).collect();
+            let base = report.base.clone();
+            return self.how.rounds(report, turns(1), |report, round, _| {
+                phases(self, &dirs, (&base, round), report)
+            });
+        }
+        self.how.rounds(report, turns(self.systems.len()), |report, round, n| {
+            let Some(system) = self.systems.get(n) else { return Ok(()) };
+            phases(self, std::slice::from_ref(&system.path), (&system.name, round), report)
         })
-    };
-    args.how.finish(report, result)
+    }
+}
+
+/// One row for each operation, and one for listing.
+fn turns(systems: usize) -> Turns {
+    Turns { counted: "files", ..Turns::new(systems, OPERATIONS.len() + 1) }
 }
 
 /// XFS and a Braid mount, freshly made in each round.
@@ -74,13 +84,13 @@ fn made(args: &Args, report: &mut Report) -> Result<()> {
     let backing = Backing::new(base.clone(), 2 << 30)?;
     let device = Loop::new(&backing.path)?;
     let dir = base.with_extension("dir");
-    args.how.rounds(report, 2, |report, round, system| {
+    args.how.rounds(report, turns(2), |report, round, system| {
         let (mount, name) = if system == 0 {
             (Mount::xfs(&device.path, dir.clone())?, "xfs")
         } else {
             (Mount::braid(std::slice::from_ref(&device.path), dir.clone())?, "mount")
         };
-        phases(args, std::slice::from_ref(&mount.dir), name, round, report)
+        phases(args, std::slice::from_ref(&mount.dir), (name, round), report)
     })
 }
 
@@ -104,8 +114,7 @@ const OPERATIONS: [(&str, Operation); 5] = [
 fn phases(
     args: &Args,
     roots: &[PathBuf],
-    name: &str,
-    round: usize,
+    (name, round): (&str, usize),
     report: &mut Report,
 ) -> Result<()> {
     let top = format!("braid-bench-{}-{round}", std::process::id());
@@ -133,15 +142,24 @@ fn phases(
         #[expect(clippy::cast_precision_loss, reason = "a count of threads")]
         at(&[("threads", threads as f64)])
     };
+    let (progress, stop) = crate::live::hooks();
     for (what, operation) in OPERATIONS {
+        crate::live::row(format!("{name} {what}"));
         let (rate, latency) = together(&shares, |share, latency| {
             for pair in &share.names {
                 let began = Instant::now();
                 operation(pair).with_context(|| format!("{what}: {}", pair.0.display()))?;
                 latency.add(began.elapsed());
+                if let Some(progress) = &progress {
+                    progress.fetch_add(1, Ordering::Relaxed);
+                }
+                if stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed)) {
+                    return Err(crate::live::Interrupted.into());
+                }
             }
             Ok(share.names.len())
         })?;
+        crate::live::row_done();
         let row = report.row(name, what, &place);
         row.rate.0.push(rate);
         row.latency.push(latency.percentiles());
@@ -159,6 +177,7 @@ fn list(
     report: &mut Report,
 ) -> Result<()> {
     let (rate, _) = together(shares, |share, _| count(&share.dir))?;
+    crate::live::row_done();
     report.row(name, "readdir", place).rate.0.push(rate);
     Ok(())
 }

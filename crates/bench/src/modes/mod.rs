@@ -23,10 +23,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::report::{Gate, Report};
+use crate::engine::{Limits, Outcome, Stream};
+use crate::live::{Now, Show};
+use crate::report::{Gate, Report, Row, Verdict};
 use crate::run::repeat::{Budget, Rounds, rounds};
 
-pub(crate) use subject::{Subject, System};
+pub(crate) use subject::{Room, Subject, System, subjects};
 
 /// How often, and what becomes of the result.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -58,9 +60,100 @@ pub(crate) struct How {
     /// Write on devices that are mounted or in a pool, and on files and devices that hold something
     #[arg(long)]
     pub force_destroy: bool,
+    /// A screen of its own while it runs: row, rates, ratios so far. Lines where there is no terminal
+    #[arg(long)]
+    #[serde(skip)]
+    pub tui: bool,
+    /// A line every so many seconds while it runs; 0: none. Otherwise one with a bar on a terminal,
+    /// every 10 seconds elsewhere
+    #[arg(long, value_name = "SECONDS")]
+    #[serde(skip)]
+    pub heartbeat: Option<f64>,
+}
+
+/// What happens in one round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turns {
+    /// That take turns.
+    pub systems: usize,
+    /// That each of them adds to.
+    pub rows: usize,
+    /// What is counted while it runs, if not bytes.
+    pub counted: &'static str,
+}
+impl Turns {
+    /// Each adds to so many rows of bytes.
+    pub fn new(systems: usize, rows: usize) -> Self {
+        Self { systems, rows, counted: "" }
+    }
+}
+
+/// A mode: what it compares, and how it goes about a run.
+pub(crate) trait Measure: serde::Serialize {
+    /// How often, and what becomes of the result.
+    fn how(&self) -> &How;
+    /// The result without rows.
+    fn begin(&self) -> Report;
+    /// Fills it.
+    ///
+    /// # Errors
+    /// What was measured before stands.
+    fn measure(&self, report: &mut Report) -> Result<()>;
+    /// What is known when all is measured.
+    fn conclude(&self, _report: &mut Report) {}
+    /// What its gates say of it.
+    fn judge(&self, report: &Report) -> Vec<Verdict> {
+        crate::report::gate::judge(report, &self.how().accept)
+    }
+    /// The result, whatever happened.
+    fn result(&self) -> (Report, Result<()>) {
+        let mut report = self.begin();
+        report.configuration = configuration(self);
+        let result = self.measure(&mut report);
+        self.conclude(&mut report);
+        report.verdicts.extend(self.judge(&report));
+        (report, result)
+    }
+}
+
+/// Runs a mode.
+pub(crate) fn run(mode: &impl Measure) -> Result<()> {
+    let _shown = mode.how().show()?;
+    let (report, result) = mode.result();
+    mode.how().finish(report, result)
+}
+
+/// A row that the engine measures.
+pub(crate) struct Cell<'a> {
+    pub name: &'a str,
+    pub phase: &'a str,
+    pub at: crate::report::Parameters,
+}
+impl Cell<'_> {
+    /// One more repeat of it.
+    ///
+    /// # Errors
+    /// It could not be measured: the row has no sample of it.
+    pub fn run<'r>(
+        &self,
+        report: &'r mut Report,
+        streams: &[Stream],
+        limits: &Limits,
+    ) -> Result<(&'r mut Row, Outcome)> {
+        crate::live::row([self.name, self.phase, &crate::report::said(&self.at)].join(" "));
+        let outcome = crate::engine::run(streams, limits)?.ok()?;
+        crate::live::row_done();
+        Ok((report.add_outcome(self.name, self.phase, &self.at, &outcome), outcome))
+    }
 }
 
 impl How {
+    /// Shows what this thread measures, until that is dropped.
+    pub fn show(&self) -> Result<crate::live::Shown> {
+        let sane = self.heartbeat.is_none_or(|h| h.is_finite() && h >= 0.0);
+        anyhow::ensure!(sane, "--heartbeat: a number of seconds");
+        Ok(crate::live::begin(Show { tui: self.tui, heartbeat: self.heartbeat }))
+    }
     fn budget(&self) -> Result<Budget> {
         anyhow::ensure!(self.repeats >= 1, "--repeats: at least 1");
         anyhow::ensure!(
@@ -81,19 +174,28 @@ impl How {
     pub fn rounds(
         &self,
         report: &mut Report,
-        systems: usize,
+        turns: Turns,
         measure: impl Fn(&mut Report, usize, usize) -> Result<()>,
     ) -> Result<()> {
         let budget = self.budget()?;
+        crate::live::rounds(Now {
+            mode: report.kind.clone(),
+            counted: turns.counted,
+            rounds: budget.most,
+            rows: turns.systems * turns.rows,
+            budget: budget.time,
+            width: budget.width,
+            base: report.base.clone(),
+            ..Now::default()
+        });
         let mut noted = Rounds { done: 0, ended: None, seconds: 0.0, foreign: Vec::new() };
         let shared = RefCell::new(&mut *report);
         let one = |round, system| {
-            if system == 0 && round > 0 {
-                tracing::info!("round {}", round + 1);
-            }
+            crate::live::round(round, || shared.borrow().standings());
             measure(&mut shared.borrow_mut(), round, system)
         };
-        let result = rounds(&budget, systems, &mut noted, one, || shared.borrow().intervals());
+        let result =
+            rounds(&budget, turns.systems, &mut noted, one, || shared.borrow().intervals());
         let others = noted.foreign.iter().copied().fold(0.0, f64::max);
         report.rounds = Some(noted);
         if others > 0.25 {
@@ -106,10 +208,8 @@ impl How {
     /// # Errors
     /// See above.
     pub fn finish(&self, mut report: Report, result: Result<()>) -> Result<()> {
+        crate::live::hide();
         report.failed = result.as_ref().err().map(|e| format!("{e:#}"));
-        if !self.accept.is_empty() {
-            report.verdicts.extend(crate::report::gate::judge(&report, &self.accept));
-        }
         if let Some(path) = &self.out {
             report.save(path)?;
         }
@@ -127,8 +227,13 @@ impl How {
 }
 
 /// The configuration of a mode, for the result.
-pub(crate) fn configuration(args: &impl serde::Serialize) -> serde_json::Value {
+pub(crate) fn configuration(args: &(impl serde::Serialize + ?Sized)) -> serde_json::Value {
     serde_json::to_value(args).unwrap_or_default()
+}
+
+/// The name of the system that others are compared with.
+pub(crate) fn base(systems: &[System]) -> &str {
+    systems.first().map_or("", |s| &s.name)
 }
 
 /// Parameters from pairs.

@@ -3,8 +3,9 @@
 
 use anyhow::Result;
 
-use super::stripe::{Job, Words, side_by_side};
-use super::{System, configuration};
+use super::stripe::{Job, Words, judge};
+use super::{How, Measure, System};
+use crate::report::{Report, Verdict};
 
 /// Speed-up on 1, 2 ... n mounts of one file system, begun together
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -16,8 +17,19 @@ pub(crate) struct Args {
     job: Job,
 }
 
-/// Runs it.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let words = Words { kind: "scale", one: "1 node", many: "nodes", together: true };
-    side_by_side(&args.nodes, &args.job, &words, configuration(args))
+impl Measure for Args {
+    fn how(&self) -> &How {
+        self.job.how()
+    }
+    fn begin(&self) -> Report {
+        self.job.begin(&WORDS)
+    }
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        self.job.measure(&self.nodes, &WORDS, report)
+    }
+    fn judge(&self, report: &Report) -> Vec<Verdict> {
+        judge(report, &self.job.how().accept)
+    }
 }
+
+const WORDS: Words = Words { kind: "scale", one: "1 node", many: "nodes", together: true };

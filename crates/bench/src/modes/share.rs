@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{How, System, at, configuration};
+use super::{Cell, How, Measure, System, Turns, at};
 use crate::cli::size;
 use crate::engine::{Content, Latency, Limits, Order, Pattern, Stream, Target, Use, run as go};
 use crate::report::Report;
@@ -33,16 +33,23 @@ pub(crate) struct Args {
     how: How,
 }
 
-/// Runs it.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut report = Report::new("share").against("", "per s");
-    report.configuration = configuration(args);
-    report.fact("job", format!("{} nodes, blocks of {} bytes", args.nodes.len(), args.block));
-    let result = args.how.rounds(&mut report, 1, |report, round, _| {
-        ping_pong(args, round, report)?;
-        together(args, round, report)
-    });
-    args.how.finish(report, result)
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.how
+    }
+    fn begin(&self) -> Report {
+        let mut report = Report::new("share").against("", "per s");
+        report.fact("job", format!("{} nodes, blocks of {} bytes", self.nodes.len(), self.block));
+        report
+    }
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        self.how.rounds(report, Turns::new(1, 2), |report, round, _| {
+            crate::live::row("write here, read there".to_owned());
+            ping_pong(self, round, report)?;
+            crate::live::row_done();
+            together(self, round, report)
+        })
+    }
 }
 
 /// The file of a round, as each node sees it; removed at the end.
@@ -88,6 +95,7 @@ fn ping_pong(args: &Args, round: usize, report: &mut Report) -> Result<()> {
         from.write_all_at(&out, 0)?;
         to.read_exact_at(&mut back, 0)?;
         latency.add(turned.elapsed());
+        crate::live::go_on()?;
         if back != out {
             bail!("turn {turn}: node {reader} does not see what node {writer} has written");
         }
@@ -118,14 +126,14 @@ fn together(args: &Args, round: usize, report: &mut Report) -> Result<()> {
         }
         let target = Target::keep(path, how)?;
         target.check(args.block, 0, 0, read)?;
-        Ok(Stream { target, pattern, depth: 1, pace: None, content, flush: !read })
+        Ok(Stream { content, flush: !read, ..Stream::plain(target, pattern) })
     };
     let writers = (0..)
         .zip(&seen.0)
         .map(|(node, path)| stream(path, node, false))
         .collect::<Result<Vec<_>>>()?;
-    let outcome = go(&writers, &Limits::default())?.ok()?;
-    let row = report.add_outcome("nodes", "one file, every n-th block", &at(&[]), &outcome);
+    let cell = Cell { name: "nodes", phase: "one file, every n-th block", at: at(&[]) };
+    let (row, _) = cell.run(report, &writers, &Limits::default())?;
     "MB/s".clone_into(&mut row.unit);
     for (node, path) in (0..).zip(&seen.0) {
         go(&[stream(path, node, true)?], &Limits::default())?

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{How, Subject, System, at, configuration};
+use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects};
 use crate::cli::size;
-use crate::engine::{Content, Direction, Limits, Pace, Pattern, Stream, in_turns, run as go};
+use crate::engine::{Direction, Limits, Pace, Pattern, Stream, float, in_turns};
 use crate::report::Report;
 
 /// Deadline playback: frames late, not MB/s
@@ -44,85 +44,94 @@ pub(crate) struct Args {
     how: How,
 }
 
-/// Runs it.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let Some(base) = args.systems.first() else { return Ok(()) };
-    let mut report = Report::new("stream").against(&base.name, "% on time");
-    report.configuration = configuration(args);
-    report.fact(
-        "job",
-        format!(
-            "frames of {} bytes, {} per second, asked for {} frames ahead",
-            args.frame, args.fps, args.ahead
-        ),
-    );
-    let result = measure(args, &mut report);
-    args.how.finish(report, result)
-}
-
-fn measure(args: &Args, report: &mut Report) -> Result<()> {
-    ensure!(args.fps.is_finite() && args.fps > 0.0 && args.fps <= 1e6, "--fps: above 0");
-    ensure!((1..=64).contains(&args.ahead), "--ahead: 1 to 64 frames");
-    ensure!(args.time > 0.0 && args.time <= 86_400.0, "--time: above 0, at most a day");
-    ensure!(args.frames > 0, "--frames: at least 1");
-    let most = args.streams.iter().copied().max().unwrap_or(0);
-    ensure!((1..=1024).contains(&most), "--streams: 1 to 1024");
-    let bytes = args.frame.saturating_mul(args.frames);
-    let subjects = args
-        .systems
-        .iter()
-        .map(|s| Subject::new(s, most, bytes, args.how.force_destroy))
-        .collect::<Result<Vec<_>>>()?;
-    for subject in &subjects {
-        subject.target(0, args.op == Direction::Write, !args.buffered)?;
-        subject.fill()?;
-        report.targets.push(subject.target(0, false, false)?.describe());
-    }
-    args.how.rounds(report, subjects.len(), |report, _, system| {
-        let Some(subject) = subjects.get(system) else { return Ok(()) };
-        for count in args.streams.iter().copied() {
-            play(args, subject, count, report)?;
+impl Args {
+    /// The film of the original, on these.
+    pub fn film(systems: Vec<System>, how: How) -> Self {
+        Self {
+            systems,
+            frame: 126 << 20,
+            fps: 24.0,
+            streams: vec![1],
+            ahead: 2,
+            frames: 4,
+            time: 2.0,
+            op: Direction::Read,
+            buffered: false,
+            how,
         }
-        Ok(())
-    })
+    }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of frames")]
-fn play(args: &Args, subject: &Subject, count: usize, report: &mut Report) -> Result<()> {
-    let interval = Duration::from_secs_f64(1.0 / args.fps);
-    let read = args.op == Direction::Read;
-    let mut streams = Vec::new();
-    for (n, (_, from)) in subject.places.iter().enumerate().take(count) {
-        let target = subject.target(n, !read, !args.buffered)?;
-        target.check(args.frame, *from, from + subject.bytes, read)?;
-        let mut pattern = Pattern::sequential(*from, subject.bytes, args.frame, read);
-        // Whole frames that are due within the time.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
-        let frames = (args.time * args.fps).ceil() as u64;
-        pattern.count = frames.max(1);
-        // Players do not begin in the same instant.
-        let shift = interval * u32::try_from(n).unwrap_or(0) / u32::try_from(count).unwrap_or(1);
-        let stream = Stream {
-            target,
-            pattern,
-            depth: 1,
-            pace: Some(Pace { interval, first: shift }),
-            content: Content::Random,
-            flush: false,
-        };
-        streams.extend(in_turns(&stream, args.ahead as usize));
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.how
     }
-    let limits = Limits { deadline: Some(interval * args.ahead), ..Limits::default() };
-    let outcome = go(&streams, &limits)?.ok()?;
-    let place = at(&[("streams", count as f64)]);
-    let row = report.add_outcome(&subject.name, args.op.word(), &place, &outcome);
-    let (frames, late) = (outcome.all.ops as f64, outcome.all.late as f64);
-    if let Some(rate) = row.rate.0.last_mut() {
-        *rate = 100.0 * (1.0 - late / frames.max(1.0));
+    fn begin(&self) -> Report {
+        let mut report = Report::new("stream").against(base(&self.systems), "% on time");
+        report.fact(
+            "job",
+            format!(
+                "frames of {} bytes, {} per second, asked for {} frames ahead",
+                self.frame, self.fps, self.ahead
+            ),
+        );
+        report
     }
-    row.more.entry("frames".to_owned()).or_default().0.push(frames);
-    row.more.entry("frames late".to_owned()).or_default().0.push(late);
-    row.more.entry("MB/s".to_owned()).or_default().0.push(outcome.mb_per_s());
-    report.note(format!("{} {count} streams: {late:.0} of {frames:.0} frames late", subject.name));
-    Ok(())
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        ensure!(self.fps.is_finite() && self.fps > 0.0 && self.fps <= 1e6, "--fps: above 0");
+        ensure!((1..=64).contains(&self.ahead), "--ahead: 1 to 64 frames");
+        ensure!(self.time > 0.0 && self.time <= 86_400.0, "--time: above 0, at most a day");
+        ensure!(self.frames > 0, "--frames: at least 1");
+        let streams = self.streams.iter().copied().max().unwrap_or(0);
+        ensure!((1..=1024).contains(&streams), "--streams: 1 to 1024");
+        let bytes = self.frame.saturating_mul(self.frames);
+        let write = self.op == Direction::Write;
+        let room = Room { streams, bytes, write, force: self.how.force_destroy };
+        let subjects = subjects(&self.systems, room, report)?;
+        let turns = Turns::new(subjects.len(), self.streams.len());
+        self.how.rounds(report, turns, |report, _, system| {
+            let Some(subject) = subjects.get(system) else { return Ok(()) };
+            for count in self.streams.iter().copied() {
+                self.play(subject, count, report)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Args {
+    fn play(&self, subject: &Subject, count: usize, report: &mut Report) -> Result<()> {
+        let interval = Duration::from_secs_f64(1.0 / self.fps);
+        let read = self.op == Direction::Read;
+        let mut streams = Vec::new();
+        for (n, (_, from)) in subject.places.iter().enumerate().take(count) {
+            let target = subject.target(n, !read, !self.buffered)?;
+            target.check(self.frame, *from, from + subject.bytes, read)?;
+            let mut pattern = Pattern::sequential(*from, subject.bytes, self.frame, read);
+            // Whole frames that are due within the time.
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+            let frames = (self.time * self.fps).ceil() as u64;
+            pattern.count = frames.max(1);
+            // Players do not begin in the same instant.
+            let parts = u32::try_from(count).unwrap_or(1);
+            let first = interval * u32::try_from(n).unwrap_or(0) / parts;
+            let pace = Some(Pace { interval, first });
+            let stream = Stream { pace, ..Stream::plain(target, pattern) };
+            streams.extend(in_turns(&stream, self.ahead as usize));
+        }
+        let limits = Limits { deadline: Some(interval * self.ahead), ..Limits::default() };
+        let at = at(&[("streams", float(count as u64))]);
+        let cell = Cell { name: &subject.name, phase: self.op.word(), at };
+        let (row, outcome) = cell.run(report, &streams, &limits)?;
+        let (frames, late) = (float(outcome.all.ops), float(outcome.all.late));
+        if let Some(rate) = row.rate.0.last_mut() {
+            *rate = 100.0 * (1.0 - late / frames.max(1.0));
+        }
+        row.more.entry("frames".to_owned()).or_default().0.push(frames);
+        row.more.entry("frames late".to_owned()).or_default().0.push(late);
+        row.more.entry("MB/s".to_owned()).or_default().0.push(outcome.mb_per_s());
+        let said = format!("{count} streams: {late:.0} of {frames:.0} frames late");
+        report.note(format!("{} {said}", subject.name));
+        Ok(())
+    }
 }

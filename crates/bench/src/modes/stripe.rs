@@ -3,9 +3,9 @@
 
 use anyhow::{Result, ensure};
 
-use super::{How, Subject, System, at, configuration};
+use super::{Cell, How, Measure, Room, Subject, System, Turns, at, subjects};
 use crate::cli::size;
-use crate::engine::{Content, Direction, Limits, Pattern, Stream, run as go};
+use crate::engine::{Direction, Limits, Pattern, Stream};
 use crate::report::stats::Samples;
 use crate::report::{Gate, Report, Verdict};
 use crate::run::interval::Interval;
@@ -42,11 +42,22 @@ pub(crate) struct Job {
     how: How,
 }
 
-/// Runs it.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let words = Words { kind: "stripe", one: "1 way", many: "ways", together: false };
-    side_by_side(&args.ways, &args.job, &words, configuration(args))
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.job.how
+    }
+    fn begin(&self) -> Report {
+        self.job.begin(&WORDS)
+    }
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        self.job.measure(&self.ways, &WORDS, report)
+    }
+    fn judge(&self, report: &Report) -> Vec<Verdict> {
+        judge(report, &self.job.how.accept)
+    }
 }
+
+const WORDS: Words = Words { kind: "stripe", one: "1 way", many: "ways", together: false };
 
 /// How the mode calls its ways.
 pub(crate) struct Words {
@@ -57,28 +68,8 @@ pub(crate) struct Words {
     pub together: bool,
 }
 
-/// One, then two, then all of the ways at the same time.
-pub(crate) fn side_by_side(
-    ways: &[System],
-    args: &Job,
-    words: &Words,
-    configuration: serde_json::Value,
-) -> Result<()> {
-    let mut report = Report::new(words.kind).against(words.one, "MB/s");
-    report.configuration = configuration;
-    let job = format!("{} MiB each, depth {}", args.size >> 20, args.depth);
-    report.fact("job", job);
-    let result = measure(ways, args, words, &mut report);
-    // An efficiency, not a speed-up, is what a gate is for.
-    let gates = &args.how.accept;
-    let how = How { accept: Vec::new(), ..args.how.clone() };
-    report.verdicts = judge(&report, gates);
-    let verdicts = report.verdicts.clone();
-    how.finish(report, result)?;
-    if gates.is_empty() { Ok(()) } else { crate::report::gate::pass(&verdicts) }
-}
-
-fn judge(report: &Report, gates: &[Gate]) -> Vec<Verdict> {
+/// An efficiency, not a speed-up, is what a gate is for.
+pub(crate) fn judge(report: &Report, gates: &[Gate]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for row in report.rows.iter().filter(|r| r.name != report.base) {
         let Some(base) = report.base_of(row) else { continue };
@@ -102,48 +93,46 @@ fn judge(report: &Report, gates: &[Gate]) -> Vec<Verdict> {
     verdicts
 }
 
-fn measure(ways: &[System], args: &Job, words: &Words, report: &mut Report) -> Result<()> {
-    ensure!((1..=4096).contains(&args.depth), "--depth: 1 to 4096");
-    let subjects = ways
-        .iter()
-        .map(|s| Subject::new(s, 1, args.size, args.how.force_destroy))
-        .collect::<Result<Vec<_>>>()?;
-    for subject in &subjects {
-        if args.ops.contains(&Direction::Write) {
-            subject.target(0, true, false)?;
-        }
-        subject.fill()?;
-        report.targets.push(subject.target(0, false, false)?.describe());
+impl Job {
+    /// How it is run.
+    pub fn how(&self) -> &How {
+        &self.how
     }
-    args.how.rounds(report, subjects.len(), |report, _, system| {
-        for op in &args.ops {
-            let streams = subjects
-                .iter()
-                .take(system + 1)
-                .map(|subject| {
-                    let write = *op == Direction::Write;
-                    let target = subject.target(0, write, !args.buffered)?;
-                    target.check(args.request, 0, args.size, !write)?;
-                    Ok(Stream {
-                        target,
-                        pattern: Pattern::sequential(0, args.size, args.request, !write),
-                        depth: args.depth,
-                        pace: None,
-                        content: Content::Random,
-                        flush: write,
-                    })
-                })
-                .collect::<Result<Vec<_>>>()?;
-            let outcome = go(&streams, &Limits::default())?.ok()?;
-            let ways = u32::try_from(system + 1).unwrap_or(u32::MAX);
-            let many = format!("{ways} {}", words.many);
-            let name = if ways == 1 { words.one } else { &many };
-            let row = report.add_outcome(name, op.word(), &at(&[]), &outcome);
-            if let (true, Some(rate)) = (words.together, row.rate.0.last_mut()) {
-                *rate = outcome.mb_per_s_together();
+    /// The result without rows.
+    pub fn begin(&self, words: &Words) -> Report {
+        let mut report = Report::new(words.kind).against(words.one, "MB/s");
+        report.fact("job", format!("{} MiB each, depth {}", self.size >> 20, self.depth));
+        report
+    }
+    /// One, then two, then all of the ways at the same time.
+    pub fn measure(&self, ways: &[System], words: &Words, report: &mut Report) -> Result<()> {
+        ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
+        let write = self.ops.contains(&Direction::Write);
+        let room = Room { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
+        let subjects = subjects(ways, room, report)?;
+        let turns = Turns::new(subjects.len(), self.ops.len());
+        self.how.rounds(report, turns, |report, _, system| {
+            for op in &self.ops {
+                let streams = subjects.iter().take(system + 1).map(|s| self.stream(s, *op));
+                let streams = streams.collect::<Result<Vec<_>>>()?;
+                let ways = u32::try_from(system + 1).unwrap_or(u32::MAX);
+                let many = format!("{ways} {}", words.many);
+                let name = if ways == 1 { words.one } else { &many };
+                let cell = Cell { name, phase: op.word(), at: at(&[]) };
+                let (row, outcome) = cell.run(report, &streams, &Limits::default())?;
+                if let (true, Some(rate)) = (words.together, row.rate.0.last_mut()) {
+                    *rate = outcome.mb_per_s_together();
+                }
+                row.more.entry("ways".to_owned()).or_default().0.push(f64::from(ways));
             }
-            row.more.entry("ways".to_owned()).or_default().0.push(f64::from(ways));
-        }
-        Ok(())
-    })
+            Ok(())
+        })
+    }
+    fn stream(&self, subject: &Subject, op: Direction) -> Result<Stream> {
+        let write = op == Direction::Write;
+        let target = subject.target(0, write, !self.buffered)?;
+        target.check(self.request, 0, self.size, !write)?;
+        let pattern = Pattern::sequential(0, self.size, self.request, !write);
+        Ok(Stream { depth: self.depth, flush: write, ..Stream::plain(target, pattern) })
+    }
 }

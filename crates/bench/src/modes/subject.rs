@@ -7,7 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use braid_format::Bytes;
 
-use crate::engine::{Content, Limits, Pattern, Refusal, Stream, Target, Use, run};
+use crate::engine::{Limits, Pattern, Refusal, Stream, Target, Use, run};
+use crate::report::Report;
 
 /// A path with a name: `NAME=PATH`, or a path alone, which is then its own name.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -122,14 +123,7 @@ impl Subject {
             };
             let request = (1_u64 << 20).min(self.bytes);
             let pattern = Pattern::sequential(*from, self.bytes, request, false);
-            let stream = Stream {
-                target: target.clone(),
-                pattern,
-                depth: 4,
-                pace: None,
-                content: Content::Random,
-                flush: true,
-            };
+            let stream = Stream { depth: 4, flush: true, ..Stream::plain(target.clone(), pattern) };
             target.check(request, *from, from + self.bytes, false)?;
             run(&[stream], &Limits::default())?.ok()?;
             let rest = self.bytes % request;
@@ -140,6 +134,38 @@ impl Subject {
         }
         Ok(())
     }
+}
+
+/// What a mode needs of each system.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    pub streams: usize,
+    /// Of each stream.
+    pub bytes: u64,
+    /// They are written, too.
+    pub write: bool,
+    pub force: bool,
+}
+
+/// All systems, filled; what is refused is refused before anything is measured.
+///
+/// # Errors
+/// See [`Refusal`].
+pub(crate) fn subjects(
+    systems: &[System],
+    room: Room,
+    report: &mut Report,
+) -> Result<Vec<Subject>> {
+    let new = |s: &System| Subject::new(s, room.streams, room.bytes, room.force);
+    let all = systems.iter().map(new).collect::<Result<Vec<_>>>()?;
+    for subject in &all {
+        if room.write {
+            subject.target(0, true, false)?;
+        }
+        subject.fill()?;
+        report.targets.push(subject.target(0, false, false)?.describe());
+    }
+    Ok(all)
 }
 
 fn parent(path: &Path) -> &Path {

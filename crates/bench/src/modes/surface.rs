@@ -3,9 +3,9 @@
 
 use anyhow::{Result, ensure};
 
-use super::{How, Subject, System, at, configuration};
+use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects};
 use crate::cli::{Sizes, size};
-use crate::engine::{Content, Direction, Limits, Pattern, Stream, run as go};
+use crate::engine::{Direction, Limits, Pattern, Stream, float};
 use crate::report::stats::Samples;
 use crate::report::{Report, Summary};
 use crate::run::cache::{Cache, label, prepare};
@@ -43,83 +43,69 @@ pub(crate) struct Args {
     how: How,
 }
 
-/// Runs it.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let Some(base) = args.systems.first() else { return Ok(()) };
-    let mut report = Report::new("surface").against(&base.name, "MB/s");
-    report.configuration = configuration(args);
-    report.fact("job", "sequential, one stream, request by transfer size");
-    let result = measure(args, &mut report);
-    report.summaries = summaries(&report);
-    args.how.finish(report, result)
-}
-
-fn measure(args: &Args, report: &mut Report) -> Result<()> {
-    let most = args.transfers.iter().copied().max().unwrap_or(0);
-    let least = args.requests.iter().copied().min().unwrap_or(0);
-    ensure!(least > 0 && most >= least, "--transfers: none is as large as a request");
-    ensure!((1..=4096).contains(&args.depth), "--depth: 1 to 4096");
-    let subjects = args
-        .systems
-        .iter()
-        .map(|s| Subject::new(s, 1, most, args.how.force_destroy))
-        .collect::<Result<Vec<_>>>()?;
-    for subject in &subjects {
-        if args.ops.contains(&Direction::Write) {
-            // Refused before anything is measured, if it is to be refused.
-            subject.target(0, true, false)?;
-        }
-        subject.fill()?;
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.how
     }
-    for subject in &subjects {
-        report.targets.push(subject.target(0, false, false)?.describe());
+    fn begin(&self) -> Report {
+        let mut report = Report::new("surface").against(base(&self.systems), "MB/s");
+        report.fact("job", "sequential, one stream, request by transfer size");
+        report
     }
-    args.how.rounds(report, subjects.len(), |report, _, system| {
-        let Some(subject) = subjects.get(system) else { return Ok(()) };
-        for cache in &args.cache {
-            for op in &args.ops {
-                for request in args.requests.iter().copied() {
-                    for transfer in args.transfers.iter().copied().filter(|t| *t >= request) {
-                        cell(args, subject, (*cache, *op, request, transfer), report)?;
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        let bytes = self.transfers.iter().copied().max().unwrap_or(0);
+        let least = self.requests.iter().copied().min().unwrap_or(0);
+        ensure!(least > 0 && bytes >= least, "--transfers: none is as large as a request");
+        ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
+        let write = self.ops.contains(&Direction::Write);
+        let room = Room { streams: 1, bytes, write, force: self.how.force_destroy };
+        let subjects = subjects(&self.systems, room, report)?;
+        let all = || self.requests.iter().flat_map(|r| self.transfers.iter().map(|t| (*r, *t)));
+        let cells: Vec<_> = all().filter(|(r, t)| t >= r).collect();
+        let rows = cells.len() * self.cache.len() * self.ops.len();
+        self.how.rounds(report, Turns::new(subjects.len(), rows), |report, _, system| {
+            let Some(subject) = subjects.get(system) else { return Ok(()) };
+            for cache in &self.cache {
+                for op in &self.ops {
+                    for size in &cells {
+                        self.cell(subject, (*cache, *op), *size, report)?;
                     }
                 }
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        })
+    }
+    fn conclude(&self, report: &mut Report) {
+        report.summaries = summaries(report);
+    }
 }
 
-fn cell(
-    args: &Args,
-    subject: &Subject,
-    (cache, op, request, transfer): (Cache, Direction, u64, u64),
-    report: &mut Report,
-) -> Result<()> {
-    let direct = cache == Cache::Direct;
-    let target = subject.target(0, op == Direction::Write, direct)?;
-    target.check(request, 0, transfer, op == Direction::Read)?;
-    let moved = transfer.max(args.at_least / transfer * transfer);
-    let mut pattern = Pattern::sequential(0, transfer, request, op == Direction::Read);
-    pattern.count = moved / request;
-    let prepared = prepare(&target.path, cache);
-    let stream = Stream {
-        target,
-        pattern,
-        depth: args.depth,
-        pace: None,
-        content: Content::Random,
-        flush: op == Direction::Write && !direct,
-    };
-    let outcome = go(&[stream], &Limits::default())?.ok()?;
-    let said = label(prepared, cache, transfer, crate::run::environment::memory());
-    let phase = format!("{} {}", op.word(), word(cache));
-    #[expect(clippy::cast_precision_loss, reason = "sizes")]
-    let place = at(&[("request", request as f64), ("transfer", transfer as f64)]);
-    let row = report.add_outcome(&subject.name, &phase, &place, &outcome);
-    row.cache = Some(said);
-    // A surface has many cells: their shapes over time would fill the file.
-    row.series = None;
-    Ok(())
+impl Args {
+    fn cell(
+        &self,
+        subject: &Subject,
+        (cache, op): (Cache, Direction),
+        (request, transfer): (u64, u64),
+        report: &mut Report,
+    ) -> Result<()> {
+        let (direct, read) = (cache == Cache::Direct, op == Direction::Read);
+        let target = subject.target(0, !read, direct)?;
+        target.check(request, 0, transfer, read)?;
+        let moved = transfer.max(self.at_least / transfer * transfer);
+        let mut pattern = Pattern::sequential(0, transfer, request, read);
+        pattern.count = moved / request;
+        let prepared = prepare(&target.path, cache);
+        let flush = !read && !direct;
+        let stream = Stream { depth: self.depth, flush, ..Stream::plain(target, pattern) };
+        let phase = format!("{} {}", op.word(), word(cache));
+        let at = at(&[("request", float(request)), ("transfer", float(transfer))]);
+        let cell = Cell { name: &subject.name, phase: &phase, at };
+        let (row, _) = cell.run(report, &[stream], &Limits::default())?;
+        row.cache = Some(label(prepared, cache, transfer, crate::run::environment::memory()));
+        // A surface has many cells: their shapes over time would fill the file.
+        row.series = None;
+        Ok(())
+    }
 }
 
 /// How a phase is called after its cache.

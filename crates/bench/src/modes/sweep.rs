@@ -4,9 +4,9 @@
 use anyhow::{Result, ensure};
 
 use super::surface::word;
-use super::{How, Subject, System, at, configuration};
+use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects};
 use crate::cli::{Sizes, size};
-use crate::engine::{Content, Limits, Order, Pattern, Stream, run as go};
+use crate::engine::{Limits, Order, Pattern, Stream, float};
 use crate::report::Report;
 use crate::run::cache::{Cache, label, prepare};
 
@@ -62,103 +62,79 @@ impl Args {
     }
 }
 
-/// Runs it.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut report = empty(args);
-    let result = measure(args, &mut report);
-    args.how.finish(report, result)
-}
-
-/// Only the result.
-pub(crate) fn measured(args: &Args) -> Result<Report> {
-    let mut report = empty(args);
-    measure(args, &mut report)?;
-    Ok(report)
-}
-
-fn empty(args: &Args) -> Report {
-    let base = args.systems.first().map_or("", |s| &s.name);
-    let mut report = Report::new("sweep").against(base, "MB/s");
-    report.configuration = configuration(args);
-    let order = if args.random { "random" } else { "sequential" };
-    report.fact("job", format!("{order}, depth {}, {} MiB a stream", args.depth, args.size >> 20));
-    report
-}
-
-fn measure(args: &Args, report: &mut Report) -> Result<()> {
-    let most = args.streams.iter().copied().max().unwrap_or(0);
-    ensure!((1..=1024).contains(&most), "--streams: 1 to 1024");
-    ensure!(args.streams.iter().all(|s| *s > 0), "--streams: at least 1");
-    ensure!(args.reads.iter().all(|r| *r <= 100), "--reads: 0 to 100 percent");
-    ensure!((1..=4096).contains(&args.depth), "--depth: 1 to 4096");
-    let subjects = args
-        .systems
-        .iter()
-        .map(|s| Subject::new(s, most, args.size, args.how.force_destroy))
-        .collect::<Result<Vec<_>>>()?;
-    for subject in &subjects {
-        if args.reads.iter().any(|r| *r < 100) {
-            subject.target(0, true, false)?;
-        }
-        subject.fill()?;
-        report.targets.push(subject.target(0, false, false)?.describe());
+impl Measure for Args {
+    fn how(&self) -> &How {
+        &self.how
     }
-    args.how.rounds(report, subjects.len(), |report, _, system| {
-        let Some(subject) = subjects.get(system) else { return Ok(()) };
-        for cache in &args.cache {
-            for reads in &args.reads {
-                for streams in &args.streams {
-                    for request in args.requests.iter().copied() {
-                        cell(args, subject, (*cache, *reads, *streams, request), report)?;
+    fn begin(&self) -> Report {
+        let mut report = Report::new("sweep").against(base(&self.systems), "MB/s");
+        let order = if self.random { "random" } else { "sequential" };
+        let each = format!("depth {}, {} MiB a stream", self.depth, self.size >> 20);
+        report.fact("job", format!("{order}, {each}"));
+        report
+    }
+    fn measure(&self, report: &mut Report) -> Result<()> {
+        let streams = self.streams.iter().copied().max().unwrap_or(0);
+        ensure!((1..=1024).contains(&streams), "--streams: 1 to 1024");
+        ensure!(self.streams.iter().all(|s| *s > 0), "--streams: at least 1");
+        ensure!(self.reads.iter().all(|r| *r <= 100), "--reads: 0 to 100 percent");
+        ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
+        let (bytes, write) = (self.size, self.reads.iter().any(|r| *r < 100));
+        let room = Room { streams, bytes, write, force: self.how.force_destroy };
+        let subjects = subjects(&self.systems, room, report)?;
+        let rows = self.cache.len() * self.reads.len() * self.streams.len() * self.requests.len();
+        self.how.rounds(report, Turns::new(subjects.len(), rows), |report, _, system| {
+            let Some(subject) = subjects.get(system) else { return Ok(()) };
+            for cache in &self.cache {
+                for reads in &self.reads {
+                    for streams in &self.streams {
+                        for request in self.requests.iter().copied() {
+                            self.cell(subject, (*cache, *reads), (*streams, request), report)?;
+                        }
                     }
                 }
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        })
+    }
 }
 
-fn cell(
-    args: &Args,
-    subject: &Subject,
-    (cache, reads, count, request): (Cache, u8, usize, u64),
-    report: &mut Report,
-) -> Result<()> {
-    let direct = cache == Cache::Direct;
-    let mut prepared = "";
-    let mut streams = Vec::with_capacity(count);
-    for (n, (_, from)) in subject.places.iter().enumerate().take(count) {
-        let target = subject.target(n, reads < 100, direct)?;
-        target.check(request, *from, from + args.size, reads > 0)?;
-        prepared = prepare(&target.path, cache);
-        let mut pattern = Pattern::sequential(*from, args.size, request, true);
-        pattern.reads = reads;
-        if args.random {
-            pattern = pattern.ordered(Order::Random);
+impl Args {
+    fn cell(
+        &self,
+        subject: &Subject,
+        (cache, reads): (Cache, u8),
+        (count, request): (usize, u64),
+        report: &mut Report,
+    ) -> Result<()> {
+        let direct = cache == Cache::Direct;
+        let mut prepared = "";
+        let mut streams = Vec::with_capacity(count);
+        for (n, (_, from)) in subject.places.iter().enumerate().take(count) {
+            let target = subject.target(n, reads < 100, direct)?;
+            target.check(request, *from, from + self.size, reads > 0)?;
+            prepared = prepare(&target.path, cache);
+            let mut pattern = Pattern::sequential(*from, self.size, request, true);
+            pattern.reads = reads;
+            if self.random {
+                pattern = pattern.ordered(Order::Random);
+            }
+            let flush = reads < 100 && !direct;
+            streams.push(Stream { depth: self.depth, flush, ..Stream::plain(target, pattern) });
         }
-        streams.push(Stream {
-            target,
-            pattern,
-            depth: args.depth,
-            pace: None,
-            content: Content::Random,
-            flush: reads < 100 && !direct,
-        });
+        let time = self.time.map(std::time::Duration::try_from_secs_f64).transpose()?;
+        let what = match reads {
+            0 => "write".to_owned(),
+            100 => "read".to_owned(),
+            part => format!("{part} % read"),
+        };
+        let phase = format!("{what} {}", word(cache));
+        let at = at(&[("request", float(request)), ("streams", float(count as u64))]);
+        let cell = Cell { name: &subject.name, phase: &phase, at };
+        let (row, _) = cell.run(report, &streams, &Limits { time, ..Limits::default() })?;
+        let bytes = self.size.saturating_mul(count as u64);
+        row.cache = Some(label(prepared, cache, bytes, crate::run::environment::memory()));
+        row.series = None;
+        Ok(())
     }
-    let time = args.time.map(std::time::Duration::try_from_secs_f64).transpose()?;
-    let outcome = go(&streams, &Limits { time, ..Limits::default() })?.ok()?;
-    let what = match reads {
-        0 => "write".to_owned(),
-        100 => "read".to_owned(),
-        part => format!("{part} % read"),
-    };
-    #[expect(clippy::cast_precision_loss, reason = "sizes and counts")]
-    let place = at(&[("request", request as f64), ("streams", count as f64)]);
-    let phase = format!("{what} {}", word(cache));
-    let bytes = args.size.saturating_mul(count as u64);
-    let said = label(prepared, cache, bytes, crate::run::environment::memory());
-    let row = report.add_outcome(&subject.name, &phase, &place, &outcome);
-    row.cache = Some(said);
-    row.series = None;
-    Ok(())
 }

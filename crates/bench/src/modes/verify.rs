@@ -15,8 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use braid_format::ByteOffset;
-use braid_pool::device::{AlignedBuf, Device};
+use braid_pool::device::AlignedBuf;
 
 use crate::cli::size;
 use crate::engine::{Content, Limits, Order, PIECE, Pattern, Stream, Target, Use, generation_of};
@@ -145,12 +144,10 @@ fn write(args: &WriteArgs) -> Result<()> {
     while n < args.batches && began.elapsed() < Duration::from_secs_f64(args.time.min(1e9)) {
         n += 1;
         let stream = Stream {
-            target: target.clone(),
-            pattern: head.pattern(n),
             depth: args.depth,
-            pace: None,
             content: Content::Verified { run: head.run, generation: n },
             flush: !args.no_flush,
+            ..Stream::plain(target.clone(), head.pattern(n))
         };
         let done = go(&[stream], &Limits::default())?;
         if let Some(why) = done.all.failed {
@@ -256,9 +253,9 @@ fn look(path: &Path, head: &Head, last: u64) -> Result<Found> {
     let mut buf = AlignedBuf::zeroed(usize::try_from(head.request)?);
     let mut found = Found::default();
     for (at, batch) in places {
-        if let Err(e) = target.device.read(ByteOffset(at), &mut buf) {
+        if let Err(e) = target.layer.read(at, &mut buf) {
             found.lost += head.request / PIECE as u64;
-            found.first.get_or_insert_with(|| e.to_string());
+            found.first.get_or_insert(e);
             continue;
         }
         for (n, piece) in (0..).zip(buf.chunks(PIECE)) {

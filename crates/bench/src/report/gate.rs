@@ -70,12 +70,7 @@ pub(crate) fn judge(report: &Report, gates: &[Gate]) -> Vec<Verdict> {
         let ratio = row.ratio_to(base);
         let measured = (!ratio.0.is_empty()).then(|| ratio.median());
         verdicts.push(Verdict {
-            what: [&row.name, &row.phase, &row.at()]
-                .into_iter()
-                .filter(|w| !w.is_empty())
-                .cloned()
-                .collect::<Vec<_>>()
-                .join(" "),
+            what: row.title(),
             original: String::new(),
             goal: gate.least,
             at_most: false,

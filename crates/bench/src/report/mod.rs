@@ -1,6 +1,7 @@
 //! What was measured: one structure for all modes, written as JSON, printed as a table, drawn.
 
 pub(crate) mod gate;
+pub(crate) mod originals;
 mod page;
 pub(crate) mod stats;
 mod svg;
@@ -15,12 +16,14 @@ use braid_pool::device::Issued;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Opened, Outcome, Percentiles, Series};
+use crate::live::Standing;
 use crate::run::environment::{Facts, facts};
 use crate::run::interval::Interval;
 use crate::run::repeat::Rounds;
 use stats::Samples;
 
 pub(crate) use gate::{Gate, Verdict};
+pub(crate) use table::rate;
 
 /// Of the layout of result files.
 pub(crate) const VERSION: u32 = 1;
@@ -95,9 +98,19 @@ impl Row {
     }
     /// Its parameters in words.
     pub fn at(&self) -> String {
-        let one = |(k, v): (&String, &f64)| format!("{k} {}", table::number(k, *v));
-        self.parameters.iter().map(one).collect::<Vec<_>>().join(", ")
+        said(&self.parameters)
     }
+    /// Name, phase and parameters.
+    pub fn title(&self) -> String {
+        let parts = [self.name.clone(), self.phase.clone(), self.at()];
+        parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Parameters in words.
+pub(crate) fn said(parameters: &Parameters) -> String {
+    let one = |(k, v): (&String, &f64)| format!("{k} {}", table::number(k, *v));
+    parameters.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// Cells of a surface, taken together: how their median ratios to the base are spread.
@@ -187,10 +200,6 @@ impl Report {
         row.rate.0.push(figure.mb_per_s);
         row.cpu.0.push(figure.cpu_per_gib);
     }
-    /// Adds one repeat of an operation rate.
-    pub fn add_rate(&mut self, name: &str, phase: &str, per_second: f64) {
-        self.row(name, phase, &Parameters::new()).rate.0.push(per_second);
-    }
     /// Adds one repeat of what the engine did; the row, for what else there is to say.
     pub fn add_outcome(
         &mut self,
@@ -248,11 +257,20 @@ impl Report {
     }
     /// How sure each ratio is; without anything to compare with, each rate.
     pub fn intervals(&self) -> Vec<Option<Interval>> {
+        self.standings().into_iter().map(|s| s.interval).collect()
+    }
+    /// Every ratio so far; without anything to compare with, every rate.
+    pub fn standings(&self) -> Vec<Standing> {
+        let standing = |row: &Row, samples: &Samples| Standing {
+            what: row.title(),
+            ratio: samples.median(),
+            interval: Interval::of(samples),
+        };
         let others = self.rows.iter().filter(|r| r.name != self.base);
         let ratios: Vec<_> =
-            others.filter_map(|r| Some(Interval::of(&r.ratio_to(self.base_of(r)?)))).collect();
+            others.filter_map(|r| Some(standing(r, &r.ratio_to(self.base_of(r)?)))).collect();
         if ratios.is_empty() {
-            return self.rows.iter().map(|r| Interval::of(&r.rate)).collect();
+            return self.rows.iter().map(|r| standing(r, &r.rate)).collect();
         }
         ratios
     }

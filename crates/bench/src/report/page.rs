@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use super::originals;
 use super::svg::{Heat, Plot, escape};
 use super::table::{number, rate};
 use super::{Report, Row};
@@ -13,7 +14,7 @@ color:#222}h1{font-size:1.5em}h2{font-size:1.2em;border-bottom:1px solid #ccc;ma
 table{border-collapse:collapse;margin:1em 0;font-size:13px}td,th{padding:2px 9px;text-align:right;\
 border-bottom:1px solid #e4e4e4}td:first-child,th:first-child,td.l{text-align:left}\
 .plots{display:flex;flex-wrap:wrap;gap:12px}.plot{background:#fafafa;border:1px solid #ddd}\
-.plot text{font-size:10px;fill:#333}.plot .title{font-size:12px;font-weight:bold}.plot .cell\
+.plot text{font-size:10px;fill:#333;pointer-events:none}.plot .title{font-size:12px;font-weight:bold}.plot .cell\
 {font-size:8px}.grid{stroke:#ddd}.legend{font-size:12px;max-width:560px}.short{color:#b00;\
 font-weight:bold}.met{color:#060}.note{background:#fff6dd;padding:4px 8px;margin:3px 0}\
 details{margin:.6em 0}#value{position:fixed;right:1em;bottom:1em;background:#222;color:#fff;\
@@ -54,7 +55,13 @@ fn section(out: &mut String, name: &str, report: &Report) {
     for plot in plots(report) {
         let _ = write!(out, "<div>{plot}</div>");
     }
+    for figure in originals::figures(&report.kind) {
+        let _ = write!(out, "<div class='original'>{}</div>", figure.svg());
+    }
     let _ = write!(out, "</div>");
+    for lost in originals::said(&report.kind) {
+        let _ = write!(out, "<p>{}</p>", escape(lost));
+    }
     summaries(out, report);
     rows(out, report);
 }
@@ -145,12 +152,20 @@ fn summaries(out: &mut String, report: &Report) {
             escape(&s.phase),
             s.cells
         );
-        for part in [s.mean, s.deviation, s.min, s.max] {
-            let _ = write!(out, "<td>{:.1} %</td>", part * 100.0);
-        }
-        let _ = write!(out, "</tr>");
+        percents(out, [s.mean, s.deviation, s.min, s.max]);
+    }
+    for (layer, mode, figures) in originals::EFFICIENCIES {
+        let _ = write!(out, "<tr><td>{layer}, 1998</td><td class='l'>{mode}</td><td></td>");
+        percents(out, figures.map(|f| f / 100.0));
     }
     let _ = write!(out, "</table>");
+}
+
+fn percents(out: &mut String, parts: [f64; 4]) {
+    for part in parts {
+        let _ = write!(out, "<td>{:.1} %</td>", part * 100.0);
+    }
+    let _ = write!(out, "</tr>");
 }
 
 fn rows(out: &mut String, report: &Report) {
@@ -224,8 +239,9 @@ fn plots(report: &Report) -> Vec<String> {
 /// Rate, ratio and latency over the one parameter.
 fn one_axis(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
     let Some(key) = rows.iter().find_map(|r| r.parameters.keys().next()) else { return Vec::new() };
+    let unit = rows.iter().map(|r| &r.unit).find(|u| !u.is_empty()).unwrap_or(&report.unit);
     let mut plot =
-        Plot { title: phase.to_owned(), x: key.clone(), y: report.unit.clone(), ..Plot::default() };
+        Plot { title: phase.to_owned(), x: key.clone(), y: unit.clone(), ..Plot::default() };
     let mut ratio = Plot {
         title: format!("{phase}: ratio to {}", report.base),
         y: "of it".to_owned(),
@@ -249,6 +265,7 @@ fn one_axis(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
             }
         }
     }
+    plot.originals = originals::curves(phase);
     let all = [plot, ratio, tail];
     all.into_iter().filter(|p| !p.lines.is_empty()).map(|p| p.svg()).collect()
 }

@@ -18,6 +18,8 @@ pub(super) struct Plot {
     /// Powers of ten upwards.
     pub log_y: bool,
     pub lines: Vec<Line>,
+    /// Of the founding documents: dashed.
+    pub originals: Vec<Line>,
 }
 
 const WIDTH: f64 = 560.0;
@@ -104,7 +106,7 @@ impl Axis {
 impl Plot {
     /// As an SVG element.
     pub fn svg(&self) -> String {
-        let points = || self.lines.iter().flat_map(|(_, p)| p);
+        let points = || self.lines.iter().chain(&self.originals).flat_map(|(_, p)| p);
         let mut places: Vec<f64> = points().map(|p| p.0).collect();
         places.sort_by(f64::total_cmp);
         places.dedup();
@@ -141,13 +143,13 @@ impl Plot {
                 escape(&number(&self.x, *t))
             );
         }
-        for (n, (name, points)) in self.lines.iter().enumerate() {
-            let colour = COLOURS.get(n % COLOURS.len()).copied().unwrap_or("#000");
+        for (colour, original, (name, points)) in self.coloured() {
+            let dashes = if original { " stroke-dasharray='5 4'" } else { "" };
             let path: Vec<_> =
                 points.iter().map(|(x, y)| format!("{:.1},{:.1}", px(*x), py(*y))).collect();
             let _ = write!(
                 out,
-                "<polyline fill='none' stroke='{colour}' stroke-width='1.6' points='{}'/>",
+                "<polyline fill='none' stroke='{colour}' stroke-width='1.6'{dashes} points='{}'/>",
                 path.join(" ")
             );
             for (x, y) in points {
@@ -165,12 +167,19 @@ impl Plot {
         let _ = write!(out, "<text x='4' y='{:.1}'>{}</text></svg>", TOP - 8.0, escape(&self.y));
         out + &self.legend()
     }
+    /// Lines and originals, each with its colour: the first of the one has that of the first of
+    /// the other.
+    fn coloured(&self) -> impl Iterator<Item = (&'static str, bool, &Line)> {
+        let colour = |n: usize| COLOURS.get(n % COLOURS.len()).copied().unwrap_or("#000");
+        let lines = self.lines.iter().enumerate().map(move |(n, l)| (colour(n), false, l));
+        lines.chain(self.originals.iter().enumerate().map(move |(n, l)| (colour(n), true, l)))
+    }
     fn legend(&self) -> String {
-        let one = |(n, (name, _)): (usize, &Line)| {
-            let colour = COLOURS.get(n % COLOURS.len()).copied().unwrap_or("#000");
-            format!("<span style='color:{colour}'>&#9679; {}</span> ", escape(name))
+        let one = |(colour, original, (name, _)): (&str, bool, &Line)| {
+            let sign = if original { "- - original:" } else { "&#9679;" };
+            format!("<span style='color:{colour}'>{sign} {}</span> ", escape(name))
         };
-        let all: String = self.lines.iter().enumerate().map(one).collect();
+        let all: String = self.coloured().map(one).collect();
         format!("<div class='legend'>{all}</div>")
     }
 }

@@ -115,7 +115,9 @@ mod tests {
     #[test]
     fn a_page_needs_nothing_else_and_no_name_becomes_markup() {
         let html = page(&[("x<script>".to_owned(), surface())]);
-        assert_eq!(html.matches("<svg").count(), 2);
+        // Two maps, and the original's efficiencies, dashed.
+        assert_eq!(html.matches("<svg").count(), 3);
+        assert!(html.matches("stroke-dasharray").count() == 3);
         assert!(html.matches("data-value=").count() >= 8);
         assert!(!html.contains("<b>") && !html.contains("x<script>"));
         // The only address is SVG's name.
@@ -175,7 +177,7 @@ mod tests {
             for name in ["raw", "fs"] {
                 for phase in ["a", "b", "c", "d"] {
                     let row = report.row(name, phase, &at(&[("request", f64::from(n))]));
-                    row.rate.0 = vec![1234.567_890_123; 100];
+                    row.rate.0 = vec![234.567_890_123; 100];
                     row.cpu.0 = vec![0.123_456_789_012; 100];
                     row.latency = vec![crate::engine::Percentiles::default(); 100];
                     for key in ["seconds", "iops", "own CPU seconds", "stolen", "switches"] {

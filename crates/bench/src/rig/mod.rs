@@ -1,6 +1,7 @@
 //! What benchmarks stand on: backing files, loop devices, throttles, mounts. All of it is taken
 //! down again when dropped.
 
+pub(crate) mod members;
 pub(crate) mod streams;
 
 use std::fs::{File, OpenOptions};
@@ -60,6 +61,7 @@ fn fill(file: &File, bytes: u64) -> Result<()> {
     while at < bytes {
         let n = zeros.len().min(usize::try_from(bytes - at)?);
         file.write_all_at(&zeros[..n], at)?;
+        crate::live::go_on()?;
         at += n as u64;
     }
     file.sync_all()?;

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::engine::{Content, Direction, Limits, Outcome, Pattern, Stream, Target, Use, run as go};
-use crate::report::Figure;
+use crate::engine::{Content, Direction, Limits, Outcome, Pattern, Stream, Target, Use};
+use crate::modes::{Cell, at};
+use crate::report::Report;
 
 /// A phase: every stream moves `bytes` of its own file in requests of `request`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Phase {
     pub direction: Direction,
-    pub streams: usize,
     /// Per stream.
     pub bytes: u64,
-    pub request: usize,
+    pub request: u64,
     pub direct: bool,
     /// fsync at the end, inside the measured time.
     pub sync: bool,
@@ -25,30 +25,53 @@ pub(crate) fn files(dir: &Path, streams: usize) -> Vec<PathBuf> {
     (0..streams).map(|n| dir.join(format!("stream{n}"))).collect()
 }
 
-/// Runs a phase; all streams start together.
-pub(crate) fn run(files: &[PathBuf], phase: Phase) -> Result<Figure> {
-    let outcome = outcome(files, phase)?;
-    Ok(Figure { mb_per_s: outcome.mb_per_s(), cpu_per_gib: outcome.cpu_per_gib() })
-}
+/// Of ordinary pages, as programs have them.
+const LIMITS: Limits = Limits {
+    time: None,
+    progress: None,
+    stop: None,
+    deadline: None,
+    every: false,
+    ordinary_pages: true,
+};
 
-fn outcome(files: &[PathBuf], phase: Phase) -> Result<Outcome> {
-    let write = phase.direction == Direction::Write;
-    let how = Use { write, direct: phase.direct, overwrite: true, force: false };
-    let request = phase.request as u64;
-    let streams = files
-        .iter()
-        .take(phase.streams)
-        .map(|path| {
-            let pattern = Pattern::sequential(0, phase.bytes / request * request, request, !write);
-            Ok(Stream {
-                target: Target::keep(path, how)?,
-                pattern,
-                depth: 1,
-                pace: None,
-                content: Content::Byte(0x5a),
-                flush: phase.sync,
-            })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    go(&streams, &Limits { ordinary_pages: true, ..Limits::default() })?.ok()
+impl Phase {
+    /// Goes through it, in no row.
+    ///
+    /// # Errors
+    /// A request failed.
+    pub fn outcome(self, files: &[PathBuf]) -> Result<Outcome> {
+        crate::engine::run(&self.streams(files)?, &LIMITS)?.ok()
+    }
+    /// Goes through it unmeasured.
+    ///
+    /// # Errors
+    /// A request failed.
+    pub fn rehearse(self, files: &[PathBuf]) -> Result<()> {
+        self.outcome(files).map(drop)
+    }
+    /// One more repeat of a row; all streams start together.
+    ///
+    /// # Errors
+    /// A request failed.
+    pub fn measure(
+        self,
+        files: &[PathBuf],
+        report: &mut Report,
+        (name, phase): (&str, &str),
+    ) -> Result<()> {
+        let streams = self.streams(files)?;
+        Cell { name, phase, at: at(&[]) }.run(report, &streams, &LIMITS).map(drop)
+    }
+    fn streams(self, files: &[PathBuf]) -> Result<Vec<Stream>> {
+        let write = self.direction == Direction::Write;
+        let how = Use { write, direct: self.direct, overwrite: true, force: false };
+        let bytes = self.bytes / self.request * self.request;
+        let pattern = Pattern::sequential(0, bytes, self.request, !write);
+        let (content, flush) = (Content::Byte(0x5a), self.sync);
+        let one = |path: &PathBuf| {
+            Ok(Stream { content, flush, ..Stream::plain(Target::keep(path, how)?, pattern) })
+        };
+        files.iter().map(one).collect()
+    }
 }

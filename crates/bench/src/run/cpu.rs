@@ -3,12 +3,8 @@
 
 use anyhow::{Context, Result};
 
-/// Busy CPU seconds since boot: user, nice, system, interrupts; not idle, not I/O wait, not steal.
-pub(crate) fn busy_seconds() -> Result<f64> {
-    Ok(times()?.0)
-}
-
-/// Busy seconds, and those that the hypervisor gave to others.
+/// Busy CPU seconds since boot (user, nice, system, interrupts; not idle, not I/O wait), and those that
+/// the hypervisor gave to others.
 pub(crate) fn times() -> Result<(f64, f64)> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().context("/proc/stat is empty")?;

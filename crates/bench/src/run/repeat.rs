@@ -36,6 +36,8 @@ pub(crate) enum Ended {
     Time,
     /// Something failed: what was measured before stands.
     Failed,
+    /// Whoever runs it has ended it: what was measured before stands.
+    Interrupted,
 }
 impl Ended {
     /// In words.
@@ -45,6 +47,7 @@ impl Ended {
             Self::Rounds => "as many rounds as were asked for",
             Self::Time => "the time budget is used up",
             Self::Failed => "something failed",
+            Self::Interrupted => "interrupted",
         }
     }
 }
@@ -77,8 +80,11 @@ pub(crate) fn rounds(
         noted.foreign.push(super::load::foreign(budget.look));
         for place in 0..systems {
             let system = if round % 2 == 0 { place } else { systems - 1 - place };
-            if let Err(e) = measure(round, system) {
-                noted.ended = Some(Ended::Failed);
+            let go_on = crate::live::go_on().map_err(anyhow::Error::from);
+            if let Err(e) = go_on.and_then(|()| measure(round, system)) {
+                let interrupted = e.is::<crate::live::Interrupted>();
+                let ended = if interrupted { Ended::Interrupted } else { Ended::Failed };
+                noted.ended = Some(ended);
                 noted.seconds = began.elapsed().as_secs_f64();
                 return Err(e);
             }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(missing_docs, reason = "test support")]
 
+pub mod browser;
 pub mod san;
 
 use std::path::{Path, PathBuf};

@@ -13,6 +13,8 @@ use braid_pool::map::Place;
 use braid_pool::{CreateOptions, Pool};
 
 use super::verdict;
+use crate::modes::at;
+use crate::report::originals::FILES_3;
 use crate::report::{Report, Verdict};
 
 const KIB: u64 = 1 << 10;
@@ -94,7 +96,9 @@ impl Rig {
 /// All of them, into the report's verdicts.
 pub(super) fn all(report: &mut Report) -> Result<()> {
     let began = report.verdicts.len();
-    for experiment in [s0_5, s0_6, s0_7, s1_3, s1_4, s1_5, s3] {
+    let curves = s0_5(report)?;
+    report.verdicts.extend(curves);
+    for experiment in [s0_6, s0_7, s1_3, s1_4, s1_5, s3] {
         report.verdicts.extend(experiment()?);
     }
     for v in report.verdicts.iter_mut().skip(began) {
@@ -104,7 +108,7 @@ pub(super) fn all(report: &mut Report) -> Result<()> {
 }
 
 /// A stripe of n over one disk, files written and read: the least of all file sizes.
-fn s0_5() -> Result<Vec<Verdict>> {
+fn s0_5(report: &mut Report) -> Result<Vec<Verdict>> {
     let unit = 128 * KIB;
     let rigs = (1..=4)
         .map(|n| Rig::equal(n, presets::NASA_SCSI_1992, unit))
@@ -122,8 +126,18 @@ fn s0_5() -> Result<Vec<Verdict>> {
     let goals = [("2", "1.22 on average", 1.95), ("3", "1.21", 2.90), ("4", "1.56", 3.85)];
     for (rig, (n, original, goal)) in more.iter().zip(goals) {
         let mut least = f64::INFINITY;
-        for mib in [10, 20, 50, 100, 200, 300] {
-            least = least.min(time(one, mib)? / time(rig, mib)?);
+        for megabytes in FILES_3 {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole")]
+            let mib = megabytes as u64;
+            let speedup = time(one, mib)? / time(rig, mib)?;
+            let place = at(&[("file", crate::engine::float(mib * MIB))]);
+            let phase = "S0.5 speed-up over one disk, written and read, modelled disks";
+            let row = report.row(&format!("{n}-way"), phase, &place);
+            "of one disk".clone_into(&mut row.unit);
+            row.rate.0.push(speedup);
+            if mib >= 10 {
+                least = least.min(speedup);
+            }
         }
         out.push(verdict(
             &format!("S0.5 {n}-way over one disk, 10 to 300 MiB"),

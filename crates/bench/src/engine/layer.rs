@@ -1,0 +1,172 @@
+//! What requests go to, and the window through which they go.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use braid_format::ByteOffset;
+use braid_pool::device::{AlignedBuf, Device, DeviceError, IoQueue, OwnedOp};
+use braid_pool::{Pool, PoolOp, PoolQueue};
+
+use super::Direction;
+
+/// What serves requests.
+#[derive(Debug, Clone)]
+pub(crate) enum Layer {
+    /// A file, a block device, a unit of a target.
+    Device(Arc<dyn Device>),
+    /// A pool: windows of its own, whatever the depth.
+    Pool(Pool),
+    /// Plain calls, one at a time.
+    Calls(Arc<dyn Calls>),
+}
+
+/// A layer with plain calls.
+pub(crate) trait Calls: Debug + Send + Sync {
+    /// Fills `buf`.
+    ///
+    /// # Errors
+    /// In words; fewer bytes are one.
+    fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<(), String>;
+    /// Writes all of `buf`.
+    ///
+    /// # Errors
+    /// In words; fewer bytes are one.
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), String>;
+}
+
+impl Layer {
+    /// The file or device, if it is one.
+    pub fn device(&self) -> Option<&dyn Device> {
+        if let Self::Device(device) = self { Some(&**device) } else { None }
+    }
+    /// Fills a buffer.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<(), String> {
+        match self {
+            Self::Device(device) => device.read(ByteOffset(at), buf).map_err(|e| said(&e)),
+            Self::Pool(pool) => pool.read(ByteOffset(at), buf).map_err(|e| e.to_string()),
+            Self::Calls(calls) => calls.read(at, buf),
+        }
+    }
+    /// Writes a buffer.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn write(&self, at: u64, buf: &[u8]) -> Result<(), String> {
+        match self {
+            Self::Device(device) => device.write(ByteOffset(at), buf).map_err(|e| said(&e)),
+            Self::Pool(pool) => pool.write(ByteOffset(at), buf).map_err(|e| e.to_string()),
+            Self::Calls(calls) => calls.write(at, buf),
+        }
+    }
+    /// Makes what was written last; a layer without devices of its own does nothing.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn flush(&self) -> Result<(), String> {
+        match self {
+            Self::Device(device) => device.flush().map_err(|e| e.to_string()),
+            Self::Pool(pool) => pool.flush().map_err(|e| e.to_string()),
+            Self::Calls(_) => Ok(()),
+        }
+    }
+    /// A window of so many requests; `None`: one at a time, by calls.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub(super) fn window(&self, depth: usize) -> anyhow::Result<Option<Window>> {
+        Ok(match self {
+            Self::Device(device) if depth > 1 => {
+                let queue = Box::new(IoQueue::new(depth)?);
+                Some(Window::Device { queue, device: device.clone() })
+            }
+            Self::Pool(pool) => Some(Window::Pool(PoolQueue::new(pool.clone(), depth.max(1))?)),
+            _ => None,
+        })
+    }
+}
+
+/// Requests under way.
+pub(super) enum Window {
+    Device { queue: Box<IoQueue>, device: Arc<dyn Device> },
+    Pool(PoolQueue),
+}
+
+/// A request that is over: its name, its buffer, how it ended.
+pub(super) type Over = (u64, AlignedBuf, Result<(), String>);
+
+impl Window {
+    /// Begins a request, at the latest with the next [`Self::complete`].
+    ///
+    /// # Errors
+    /// In words; the buffer is gone.
+    pub fn push(
+        &mut self,
+        token: u64,
+        at: u64,
+        direction: Direction,
+        buf: AlignedBuf,
+    ) -> Result<(), String> {
+        let at = ByteOffset(at);
+        match (self, direction) {
+            (Self::Device { queue, device }, Direction::Read) => {
+                queue.push(token, device.clone(), at, OwnedOp::Read(buf));
+            }
+            (Self::Device { queue, device }, Direction::Write) => {
+                queue.push(token, device.clone(), at, OwnedOp::Write(buf));
+            }
+            (Self::Pool(queue), Direction::Read) => {
+                queue.submit(token, at, PoolOp::Read(buf)).map_err(|e| e.to_string())?;
+            }
+            (Self::Pool(queue), Direction::Write) => {
+                queue.submit(token, at, PoolOp::Write(buf)).map_err(|e| e.to_string())?;
+            }
+        }
+        Ok(())
+    }
+    /// Requests that are not yet over.
+    pub fn in_flight(&self) -> usize {
+        match self {
+            Self::Device { queue, .. } => queue.in_flight(),
+            Self::Pool(queue) => queue.in_flight(),
+        }
+    }
+    /// Waits for one.
+    pub fn complete(&mut self) -> Over {
+        match self {
+            Self::Device { queue, .. } => in_words(queue.complete()),
+            Self::Pool(queue) => {
+                let (token, buf, result) = queue.complete();
+                (token, buf, result.map_err(|e| e.to_string()))
+            }
+        }
+    }
+    /// The next one that is known to be over.
+    pub fn completed(&mut self) -> Option<Over> {
+        match self {
+            Self::Device { queue, .. } => queue.completed().map(in_words),
+            Self::Pool(_) => None,
+        }
+    }
+}
+
+fn in_words((token, buf, result): (u64, AlignedBuf, Result<(), DeviceError>)) -> Over {
+    (token, buf, result.map_err(|e| said(&e)))
+}
+
+/// An error with what it means.
+fn said(e: &DeviceError) -> String {
+    let hint = match e {
+        DeviceError::Io { source, .. } => match (source.raw_os_error(), source.kind()) {
+            (Some(libc::ENOSPC), _) => " (full; what was written before stands)",
+            (Some(libc::EDQUOT), _) => " (the quota is used up; what was written before stands)",
+            (Some(libc::EFBIG), _) => " (longer than files may be there)",
+            (_, std::io::ErrorKind::UnexpectedEof) => " (the file ends before)",
+            _ => "",
+        },
+        _ => "",
+    };
+    format!("{e}{hint}")
+}

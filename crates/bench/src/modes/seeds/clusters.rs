@@ -1,0 +1,291 @@
+//! Experiments on file systems that are made for them: a build, a failure, several nodes, locks.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use braid_fs::make::{MakeOptions, make};
+use braid_fs::{Cred, Fs, MountOptions, NoKernelCache};
+use braid_pool::{CreateOptions, Pool};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::Args;
+use super::devices::{judge, rounds, take};
+use super::rigged::{braid, members};
+use crate::engine::{Content, Direction, Limits, Pattern, Stream, Target, Use, float};
+use crate::modes::{Cell, Turns, at};
+use crate::report::{Report, Verdict};
+use crate::rig::{Mount, text};
+use crate::run::interval::Interval;
+
+const MIB: u64 = 1 << 20;
+
+/// Files of the tree that is built.
+const SOURCES: usize = 60;
+
+/// Unpacking and building a tree of C files, on XFS and on a mount, one loop device of the same backing.
+pub(super) fn s0_2(args: &Args, report: &mut Report) -> Result<()> {
+    for tool in ["cc", "make", "tar"] {
+        let mut there = Command::new(tool);
+        there.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        ensure!(there.status().is_ok(), "no {tool} here");
+    }
+    let rig = members(args, "build", (1, 1024 * MIB), None)?;
+    let archive = rig.work.join("tree.tar");
+    pack(&rig.work.join("tree"), &archive)?;
+    let rows = rounds(args, ("S0.2", "xfs", "s"), Turns::new(2, 2), |report, _, system| {
+        let device = rig.paths.first().context("no device")?;
+        let dir = rig.work.join("mount");
+        let (mount, name) = if system == 0 {
+            (Mount::xfs(device, dir)?, "xfs")
+        } else {
+            (Mount::braid(&rig.paths, dir)?, "mount")
+        };
+        let (archive, dir) = (text(&archive)?, text(&mount.dir)?);
+        let unpack = format!("tar xf {archive} -C {dir}");
+        let build = format!("make -s -j2 -C {dir}/tree");
+        for (phase, script) in [("untar", unpack), ("build", build)] {
+            crate::live::row(format!("{name} {phase}"));
+            let began = Instant::now();
+            crate::rig::command("sh", &["-c", &script])?;
+            let row = report.row(name, phase, &at(&[]));
+            row.rate.0.push(began.elapsed().as_secs_f64());
+            row.less = true;
+            crate::live::row_done();
+        }
+        Ok(())
+    })?;
+    judge(report, &rows, "mount", ("S0.2 a tree unpacked and built", "1.30 on four disks", 0.909));
+    take(report, rows, "S0.2");
+    Ok(())
+}
+
+/// An archive of sources with a Makefile.
+fn pack(tree: &Path, archive: &Path) -> Result<()> {
+    std::fs::create_dir(tree)?;
+    let mut makefile = String::from("all: program\nOBJECTS =");
+    let mut main = String::from("int main(void) { return (0");
+    for n in 0..SOURCES {
+        let mut source = String::new();
+        for f in 0..40 {
+            let _ = writeln!(source, "static int part{f}(int x) {{ return x * {f} + {n}; }}");
+        }
+        let _ = write!(source, "int file{n}(int x) {{ return 0");
+        for f in 0..40 {
+            let _ = write!(source, " + part{f}(x)");
+        }
+        let _ = writeln!(source, "; }}");
+        std::fs::write(tree.join(format!("file{n}.c")), source)?;
+        let _ = write!(makefile, " file{n}.o");
+        let _ = write!(main, " + file{n}({n})");
+    }
+    main = main.replace("int main", &declared()) + ") == 1; }\n";
+    std::fs::write(tree.join("main.c"), main)?;
+    makefile +=
+        " main.o\nprogram: $(OBJECTS)\n\tcc -o $@ $(OBJECTS)\n%.o: %.c\n\tcc -c -O1 -o $@ $<\n";
+    std::fs::write(tree.join("Makefile"), makefile)?;
+    let parent = tree.parent().context("no parent")?;
+    crate::rig::command("tar", &["cf", text(archive)?, "-C", text(parent)?, "tree"])?;
+    std::fs::remove_dir_all(tree)?;
+    Ok(())
+}
+
+fn declared() -> String {
+    let mut out = String::new();
+    for n in 0..SOURCES {
+        let _ = writeln!(out, "int file{n}(int);");
+    }
+    out + "int main"
+}
+
+/// A member fails: what is still there, mounted, and mounted again without it.
+pub(super) fn s0_9(args: &Args, report: &mut Report) -> Result<()> {
+    const FILES: usize = 50;
+    let rig = members(args, "failure", (2, 320 * MIB), None)?;
+    let names = rig.paths.iter().map(|p| text(p)).collect::<Result<Vec<_>>>()?;
+    let [first, second] = names.as_slice() else { return Ok(()) };
+    braid(&["create", "bench", "--force", "--mirror", "2", first, second])?;
+    let mount = Mount::braid_again(&rig.paths, rig.work.join("mount"), None)?;
+    let mut sums = Vec::new();
+    for n in 0..FILES {
+        let mut bytes = vec![0; 4096 * (n + 1)];
+        Content::Verified { run: 9, generation: n as u64 }.fill(0, &mut bytes);
+        std::fs::write(mount.dir.join(format!("f{n}")), &bytes)?;
+        sums.push(xxh3_64(&bytes));
+    }
+    let whole = |dir: &Path| {
+        let same = |(n, sum): (usize, &u64)| {
+            std::fs::read(dir.join(format!("f{n}"))).is_ok_and(|b| xxh3_64(&b) == *sum)
+        };
+        sums.iter().enumerate().filter(|p| same(*p)).count()
+    };
+    braid(&["fail", text(&mount.dir)?, "1"])?;
+    mount.drop_caches()?;
+    let degraded = whole(&mount.dir);
+    // Written out and back in, as a backup is.
+    let out = rig.work.join("copy");
+    std::fs::create_dir(&out)?;
+    for n in 0..FILES {
+        std::fs::copy(mount.dir.join(format!("f{n}")), out.join(format!("f{n}")))?;
+    }
+    let copied = whole(&out);
+    std::fs::remove_dir_all(&out)?;
+    drop(mount);
+    let left = [PathBuf::from(first)];
+    let mount = Mount::braid_again(&left, rig.work.join("mount"), None)?;
+    let again = whole(&mount.dir);
+    let original = "the whole volume is lost";
+    for (what, count) in [
+        ("S0.9 a member of a mirror fails: part of the files that is whole", degraded),
+        ("S0.9 the same, mounted again without it", again),
+        ("S0.9 the same, copied out and compared", copied),
+    ] {
+        let part = float(count as u64) / float(FILES as u64);
+        report.verdicts.push(super::verdict(what, original, 1.0, part));
+    }
+    report.note("S0.9: a stripe without redundancy keeps nothing of what stood on the member");
+    Ok(())
+}
+
+/// Devices and nodes of the scaling study.
+const NODES: [usize; 3] = [1, 2, 4];
+
+/// n nodes on n slow devices, each with a file of its own: in one directory, and in one each.
+pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
+    const EACH: u64 = 48 * MIB;
+    let mut sets = Vec::new();
+    for count in NODES {
+        let rig = members(args, &format!("nodes{count}"), (count, 320 * MIB), Some(60_000_000))?;
+        let mut mounts = Vec::new();
+        for n in 0..count {
+            let dir = rig.work.join(format!("node{n}"));
+            mounts.push(if n == 0 {
+                Mount::braid(&rig.paths, dir)?
+            } else {
+                Mount::braid_again(&rig.paths, dir, None)?
+            });
+        }
+        // Mounts go before their devices.
+        sets.push((mounts, rig));
+    }
+    let rows = rounds(args, ("S4.3", "1 node", "MB/s"), Turns::new(3, 4), |report, _, system| {
+        let Some((mounts, _)) = sets.get(system) else { return Ok(()) };
+        let name = match mounts.len() {
+            1 => "1 node".to_owned(),
+            n => format!("{n} nodes"),
+        };
+        for shared in [true, false] {
+            let files = mounts.iter().enumerate().map(|(n, m)| {
+                let dir = if shared { "all".to_owned() } else { format!("own{n}") };
+                (m.dir.join(dir), format!("file{n}"))
+            });
+            let files: Vec<_> = files.collect();
+            for (dir, _) in &files {
+                std::fs::create_dir_all(dir)?;
+            }
+            let paths: Vec<_> = files.iter().map(|(dir, name)| dir.join(name)).collect();
+            let place = if shared { "one directory" } else { "a directory each" };
+            for direction in [Direction::Write, Direction::Read] {
+                let streams = paths.iter().map(|p| slowly(p, direction, EACH));
+                let streams = streams.collect::<Result<Vec<_>>>()?;
+                let phase = format!("{}, {place}", direction.word());
+                let cell = Cell { name: &name, phase: &phase, at: at(&[]) };
+                let (row, outcome) = cell.run(report, &streams, &Limits::default())?;
+                if let Some(rate) = row.rate.0.last_mut() {
+                    *rate = outcome.mb_per_s_together();
+                }
+            }
+            for path in &paths {
+                std::fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    })?;
+    judge(report, &rows, "4 nodes", ("S4.3 speed-up, n nodes on n devices", "lost", 3.8));
+    for word in ["write", "read"] {
+        let of = |place: &str| {
+            let phase = format!("{word}, {place}");
+            let row = rows.rows.iter().find(|r| r.name == "4 nodes" && r.phase == phase);
+            row.map(|r| r.rate.clone()).unwrap_or_default()
+        };
+        let ratio = of("one directory").ratio_to(&of("a directory each"));
+        let what = format!("S4.4 4 nodes, {word}, files in one directory over one each");
+        report.verdicts.push(Verdict {
+            interval: Interval::of(&ratio),
+            ..super::verdict(&what, "below 1; lost", 0.98, ratio.median())
+        });
+    }
+    take(report, rows, "S4.3");
+    Ok(())
+}
+
+fn slowly(path: &Path, direction: Direction, bytes: u64) -> Result<Stream> {
+    let write = direction == Direction::Write;
+    let how = Use { write, direct: true, overwrite: true, force: false };
+    let pattern = Pattern::sequential(0, bytes, MIB, !write);
+    Ok(Stream { depth: 4, ..Stream::plain(Target::keep(path, how)?, pattern) })
+}
+
+/// Locks: checked while they are cached, handed over, taken from a node that died.
+pub(super) fn s4_7(args: &Args, report: &mut Report) -> Result<()> {
+    let rows = rounds(args, ("S4.7", "", "per s"), Turns::new(1, 1), |report, _, _| {
+        let rate = cached(args)?;
+        report.row("native", "attributes under a cached lock", &at(&[])).rate.0.push(rate);
+        Ok(())
+    })?;
+    let rates = rows.rows.first().map(|r| r.rate.median()).unwrap_or_default();
+    let what = "S4.7 checks of a cached lock, millions a second (with the attributes it covers)";
+    report.verdicts.push(super::verdict(what, "not given", 1.0, rates / 1e6));
+    take(report, rows, "S4.7");
+    let took = died(args)?;
+    let what = "S4.7 a node is killed while it writes: seconds until another writes that file";
+    report.verdicts.push(Verdict {
+        at_most: true,
+        met: took <= LEASE,
+        ..super::verdict(what, "by clients, no time given", LEASE, took)
+    });
+    Ok(())
+}
+
+/// Seconds after which a silent node is not believed to live.
+const LEASE: f64 = 10.0;
+
+fn cached(args: &Args) -> Result<f64> {
+    const CALLS: u32 = 300_000;
+    let rig = members(args, "locks", (1, 320 * MIB), None)?;
+    let options = CreateOptions { force: true, ..CreateOptions::new("bench") };
+    let pool = Pool::create(rig.devices()?, &options)?;
+    make(&pool, &MakeOptions::default(), &mut |_, _| {})?;
+    let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
+    let (attr, handle) = fs.create(fs.root(), b"f", 0o644, 2, &Cred::default())?;
+    let began = Instant::now();
+    for _ in 0..CALLS {
+        fs.getattr(attr.ino)?;
+    }
+    let rate = f64::from(CALLS) / began.elapsed().as_secs_f64();
+    fs.release(handle)?;
+    fs.unmount()?;
+    Ok(rate)
+}
+
+fn died(args: &Args) -> Result<f64> {
+    let rig = members(args, "died", (2, 320 * MIB), None)?;
+    let one = Mount::braid(&rig.paths, rig.work.join("one"))?;
+    let two = Mount::braid_again(&rig.paths, rig.work.join("two"), None)?;
+    std::fs::write(one.dir.join("f"), vec![1; 1 << 20])?;
+    let server = i32::try_from(one.server()?)?;
+    let began = Instant::now();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(server), nix::sys::signal::Signal::SIGKILL)?;
+    // What is gone is not asked to unmount.
+    let gone = one.dir.clone();
+    std::mem::forget(one);
+    crate::rig::command("umount", &["-l", text(&gone)?])?;
+    std::fs::remove_dir(&gone).ok();
+    std::fs::write(two.dir.join("f"), vec![2; 1 << 20])?;
+    let took = began.elapsed().as_secs_f64();
+    ensure!(std::fs::read(two.dir.join("f"))? == vec![2; 1 << 20], "f is not as it was written");
+    Ok(took)
+}

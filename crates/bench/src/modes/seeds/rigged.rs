@@ -1,0 +1,296 @@
+//! Experiments on loop devices that are made for them: caches, lmdd, sizes of requests, a transport,
+//! film.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+use braid_pool::device::OpenOptions;
+
+use super::Args;
+use super::devices::{judge, rounds, short, take};
+use crate::cli::Common;
+use crate::engine::{Direction, Layer, Limits, Order, Pattern, Stream, Target, Use, float};
+use crate::modes::{Cell, Measure, System, Turns, at, stream};
+use crate::report::{Report, Verdict};
+use crate::rig::members::Members;
+use crate::rig::streams::{self, Phase};
+use crate::rig::{Mount, command, text};
+use crate::run::interval::Interval;
+
+const MIB: u64 = 1 << 20;
+/// Bytes per second of a device that is to be the bottleneck.
+const SLOW: u64 = 100_000_000;
+
+/// Loop devices over files in `dir`.
+pub(super) fn members(
+    args: &Args,
+    name: &str,
+    (count, bytes): (usize, u64),
+    throttle: Option<u64>,
+) -> Result<Members> {
+    let dir = args.dir.clone();
+    let common =
+        Common { dir, members: count, size: bytes, streams: 1, throttle, loop_devices: true };
+    Members::new(&common, name, (count, bytes))
+}
+
+/// Written and read through the file system's caches, and past them, on one slow device and on
+/// four: what is cached and what is not are rows of their own.
+pub(super) fn s0_4(args: &Args, report: &mut Report) -> Result<()> {
+    const SIZES: [u64; 4] = [1, 10, 40, 100];
+    const PAST: &str = "past the cache";
+    let rigs = [
+        ("1-way", members(args, "one", (1, 1024 * MIB), Some(SLOW))?),
+        ("4-way", members(args, "four", (4, 320 * MIB), Some(SLOW))?),
+    ];
+    let mounts = rigs
+        .iter()
+        .map(|(name, rig)| Ok((*name, Mount::braid(&rig.paths, rig.work.join("mount"))?)))
+        .collect::<Result<Vec<_>>>()?;
+    let turns = Turns::new(mounts.len(), SIZES.len() * 2);
+    let rows = rounds(args, ("S0.4", "1-way", "MB/s"), turns, |report, _, system| {
+        let Some((name, mount)) = mounts.get(system) else { return Ok(()) };
+        for mib in SIZES {
+            for (phase, past) in [("in the cache", false), (PAST, true)] {
+                crate::live::row(format!("{name} {phase} {mib} MiB"));
+                let rate = written_and_read(mount, mib * MIB, past)?;
+                let place = at(&[("file", float(mib * MIB))]);
+                report.row(name, phase, &place).rate.0.push(rate);
+                crate::live::row_done();
+            }
+        }
+        Ok(())
+    })?;
+    for row in rows.rows.iter().filter(|r| r.name == "4-way") {
+        let Some(base) = rows.base_of(row) else { continue };
+        let phase = format!("S0.4 4-way over 1-way, {}", row.phase);
+        let ratio = report.row(&row.phase, &phase, &row.parameters);
+        "of one device".clone_into(&mut ratio.unit);
+        ratio.rate = row.ratio_to(base);
+    }
+    let last = |name: &str, mib: u64| {
+        let there = at(&[("file", float(mib * MIB))]);
+        let same =
+            |r: &&crate::report::Row| r.name == name && r.phase == PAST && r.parameters == there;
+        rows.rows.iter().find(same).map(|r| r.rate.clone()).unwrap_or_default()
+    };
+    let mut judged =
+        |what: &str, original: &str, goal: f64, ratio: crate::report::stats::Samples| {
+            let measured = ratio.median();
+            report.verdicts.push(Verdict {
+                interval: Interval::of(&ratio),
+                ..super::verdict(what, original, goal, measured)
+            });
+        };
+    let what = "S0.4 4 devices over 1, file of 100 MiB, past the cache";
+    judged(what, "4.20; 5.23 at 40 MB", 3.8, last("4-way", 100).ratio_to(&last("1-way", 100)));
+    let what = "S0.4 1 device, file of 100 MiB over 10 MiB, past the cache: no cliff";
+    judged(what, "0.20", 0.9, last("1-way", 100).ratio_to(&last("1-way", 10)));
+    take(report, rows, "S0.4");
+    Ok(())
+}
+
+/// MB/s of writing and reading a new file.
+fn written_and_read(mount: &Mount, bytes: u64, past: bool) -> Result<f64> {
+    let files = streams::files(&mount.dir, 1);
+    let (direction, request) = (Direction::Write, MIB);
+    let write = Phase { direction, bytes, request, direct: false, sync: past };
+    let written = write.outcome(&files)?.seconds;
+    if past {
+        mount.drop_caches()?;
+    }
+    let read = Phase { direction: Direction::Read, sync: false, ..write };
+    let read = read.outcome(&files)?.seconds;
+    for file in &files {
+        std::fs::remove_file(file)?;
+    }
+    Ok(2.0 * float(bytes) / 1e6 / (written + read))
+}
+
+/// The document's own commands, on a device as fast one way as the other.
+pub(super) fn s1_1(args: &Args, report: &mut Report) -> Result<()> {
+    let rig = members(args, "lmdd", (1, 512 * MIB), Some(4 * SLOW))?;
+    let device = rig.paths.first().context("no device")?;
+    let turns = Turns::new(2, 1);
+    let rows = rounds(args, ("S1.2", "read", "MB/s"), turns, |report, _, system| {
+        let (name, word) = if system == 0 { ("read", "if") } else { ("write", "of") };
+        crate::live::row(format!("lmdd {name}"));
+        let (moved, rate) = lmdd(&format!("{word}={}", text(device)?))?;
+        let row = report.row(name, "lmdd, direct, 4 MiB", &at(&[]));
+        row.rate.0.push(rate);
+        row.more.entry("MB moved".to_owned()).or_default().0.push(moved);
+        crate::live::row_done();
+        Ok(())
+    })?;
+    let moved = rows
+        .rows
+        .iter()
+        .filter_map(|r| r.more.get("MB moved"))
+        .map(crate::report::stats::Samples::median);
+    let right = moved.filter(|m| (m - 524.29).abs() < 0.005).count();
+    let what = "S1.1 lmdd's command unchanged, its line says 524.29 MB: write and read";
+    report.verdicts.push(super::verdict(what, "97.21 MB/s", 2.0, float(right as u64)));
+    judge(report, &rows, "write", ("S1.2 lmdd, direct, 4 MiB", "0.70", 0.95));
+    take(report, rows, "S1.2");
+    Ok(())
+}
+
+/// MB moved and MB/s, as lmdd says them.
+fn lmdd(target: &str) -> Result<(f64, f64)> {
+    let exe = std::env::current_exe()?;
+    let words = ["lmdd", target, "bs=4m", "move=500m", "direct=1"];
+    let output = Command::new(exe).args(words).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    anyhow::ensure!(output.status.success(), "lmdd {target}: {said}");
+    let words: Vec<&str> = said.split_whitespace().collect();
+    // 524.29 MB in 5.39 secs, 97.27 MB/sec
+    let number = |n: usize| words.get(n).and_then(|w| w.parse::<f64>().ok());
+    number(0).zip(number(5)).with_context(|| format!("lmdd said: {said}"))
+}
+
+/// Requests larger than what the device takes at a time are split, and what was issued is told.
+pub(super) fn s1_7(args: &Args, report: &mut Report) -> Result<()> {
+    let rig = members(args, "sizes", (1, 512 * MIB), None)?;
+    let device = rig.paths.first().context("no device")?;
+    let sizes = [("1 MiB", MIB), ("4 MiB", 4 * MIB), ("16 MiB", 16 * MIB)];
+    let turns = Turns::new(sizes.len(), 2);
+    let rows = rounds(args, ("S1.7", "1 MiB", "MB/s"), turns, |report, _, system| {
+        let Some((name, request)) = sizes.get(system) else { return Ok(()) };
+        for direction in [Direction::Write, Direction::Read] {
+            let target = opened(device)?;
+            let read = direction == Direction::Read;
+            let pattern = Pattern::sequential(0, 256 * MIB, *request, read);
+            let stream = Stream { depth: 2, ..Stream::plain(target, pattern) };
+            let cell = Cell { name, phase: direction.word(), at: at(&[]) };
+            cell.run(report, &[stream], &Limits::default())?;
+        }
+        Ok(())
+    })?;
+    for (name, _) in sizes.iter().skip(1) {
+        judge(report, &rows, name, ("S1.7 larger requests", "must be made possible", 0.95));
+    }
+    for row in &rows.rows {
+        let issued = row.issued.as_deref().unwrap_or("nothing known");
+        report.note(format!("S1.7 requests of {}, {}: {issued}", row.name, row.phase));
+    }
+    take(report, rows, "S1.7");
+    Ok(())
+}
+
+fn opened(path: &Path) -> Result<std::sync::Arc<Target>> {
+    let how = Use { write: true, direct: true, force: true, overwrite: true };
+    Ok(Target::keep(path, how)?)
+}
+
+/// A target in a process of its own, ended when dropped.
+struct Served {
+    child: Child,
+    unit: String,
+}
+impl Served {
+    fn new(device: &Path) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["target", text(device)?, "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut unit = String::new();
+        let out = child.stdout.take().context("no output")?;
+        BufReader::new(out).read_line(&mut unit)?;
+        let served = Self { child, unit: unit.trim().to_owned() };
+        anyhow::ensure!(served.unit.starts_with("iscsi://"), "the target says: {}", served.unit);
+        Ok(served)
+    }
+    fn open(&self) -> Result<std::sync::Arc<Target>> {
+        let name = Path::new(&self.unit);
+        let device = braid_pool::device::open(name, OpenOptions::default())?;
+        let info = device.info().clone();
+        Ok(Target::over(Layer::Device(device), &self.unit, &info))
+    }
+}
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A block transport beside the device itself: a unit of a target over loopback.
+pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
+    let slow = members(args, "slow", (1, 320 * MIB), Some(SLOW))?;
+    let fast = members(args, "fast", (1, 320 * MIB), None)?;
+    let (slow, fast) = (slow.paths.first(), fast.paths.first());
+    let (Some(slow), Some(fast)) = (slow, fast) else { return Ok(()) };
+    let (slow_unit, fast_unit) = (Served::new(slow)?, Served::new(fast)?);
+    let rows = rounds(args, ("S3.3", "direct", "MB/s"), Turns::new(2, 3), |report, _, system| {
+        let direct = system == 0;
+        let name = if direct { "direct" } else { "unit" };
+        for direction in [Direction::Write, Direction::Read] {
+            let target = if direct { opened(slow)? } else { slow_unit.open()? };
+            let read = direction == Direction::Read;
+            let pattern = Pattern::sequential(0, 128 * MIB, MIB, read);
+            let stream = Stream { depth: 4, ..Stream::plain(target, pattern) };
+            let cell = Cell { name, phase: direction.word(), at: at(&[]) };
+            cell.run(report, &[stream], &Limits::default())?;
+        }
+        let target = if direct { opened(fast)? } else { fast_unit.open()? };
+        let mut pattern = Pattern::sequential(0, 256 * MIB, 4096, true).ordered(Order::Random);
+        pattern.count = 5000;
+        let cell = Cell { name, phase: "latency of 4 KiB", at: at(&[]) };
+        let (row, outcome) =
+            cell.run(report, &[Stream::plain(target, pattern)], &Limits::default())?;
+        (row.less, row.unit) = (true, "us".to_owned());
+        if let Some(rate) = row.rate.0.last_mut() {
+            *rate = outcome.latency().p50;
+        }
+        Ok(())
+    })?;
+    let (latency, rates): (Vec<_>, Vec<_>) =
+        rows.rows.iter().cloned().partition(|r| r.phase.starts_with("latency"));
+    let only = Report { rows: rates, ..rows.clone() };
+    judge(report, &only, "unit", ("S3.3 transport over loopback, 1 MiB", "about 1", 0.95));
+    let [direct, unit] = latency.as_slice() else { return Ok(()) };
+    let added: Vec<f64> = unit.rate.0.iter().zip(&direct.rate.0).map(|(u, d)| u - d).collect();
+    let added = crate::report::stats::Samples(added);
+    let what = "S3.3 latency that the transport adds, us at p50, processes on the same processors";
+    let measured = added.median();
+    report.verdicts.push(Verdict {
+        at_most: true,
+        met: measured <= 15.0,
+        interval: Interval::of(&added),
+        ..super::verdict(what, "not measurable", 15.0, measured)
+    });
+    take(report, rows, "S3.3");
+    Ok(())
+}
+
+/// One stream of uncompressed film, 24 frames of 126 MiB a second, from devices in RAM.
+pub(super) fn s4_5(args: &Args, report: &mut Report) -> Result<()> {
+    let rig = members(args, "film", (4, 320 * MIB), None)?;
+    let mount = Mount::braid(&rig.paths, rig.work.join("mount"))?;
+    let plain = rig.work.join("plain");
+    std::fs::create_dir(&plain)?;
+    let systems = vec![
+        System { name: "files in RAM".to_owned(), path: plain.clone() },
+        System { name: "mount".to_owned(), path: mount.dir.clone() },
+    ];
+    let mut how = short(&args.how);
+    how.repeats = how.repeats.min(3);
+    let (rows, result) = stream::Args::film(systems, how).result();
+    std::fs::remove_dir(&plain).ok();
+    result?;
+    for row in &rows.rows {
+        let what = format!("S4.5 film, 3.17 GB/s: part of the frames on time, {}", row.name);
+        let original = "42 minutes for a second, on 10 Mbit/s";
+        report.verdicts.push(super::verdict(&what, original, 0.99, row.rate.median() / 100.0));
+    }
+    take(report, rows, "S4.5");
+    Ok(())
+}
+
+/// Runs this program.
+pub(super) fn braid(words: &[&str]) -> Result<String> {
+    command(text(&std::env::current_exe()?)?, words)
+}

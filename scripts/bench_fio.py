@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Compares the kit with fio's io_uring engine and with lmbench's lmdd, on one loop device over a
+file in RAM: bench_fio.py [ROUNDS [SECONDS]].
+
+In turn in each round, every second round the other way round; medians of the ratios, their least and
+most. Random 4 KiB reads, 32 at a time: requests per second and processor time of a request. 1 MiB reads,
+8 at a time, both with buffers of ordinary pages and in huge ones: bandwidth. lmdd, direct, 1 MiB, one at a
+time: bandwidth. Root. fio: Debian package fio. lmdd of lmbench (non-free): LMDD=PATH, or it is left out.
+"""
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 1.0
+BRAID = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../target/release/braid")
+LMDD = os.environ.get("LMDD", "/usr/lib/lmbench/bin/x86_64-linux-gnu/lmdd")
+SIZE = 512 << 20
+
+
+def machine():
+    """CPU seconds of the machine since it started, without waiting and without what others took."""
+    with open("/proc/stat") as stat:
+        fields = [int(f) for f in stat.readline().split()[1:]]
+    return sum(fields[i] for i in (0, 1, 2, 5, 6)) / os.sysconf("SC_CLK_TCK")
+
+
+def run(words):
+    """Its output, its own CPU seconds, those of the machine."""
+    own, all_ = resource.getrusage(resource.RUSAGE_CHILDREN), machine()
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}: {done.stderr or done.stdout}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - own.ru_utime - own.ru_stime
+    return done.stdout + done.stderr, used, machine() - all_
+
+
+def fio(device, request, depth, order, *more):
+    """Requests and bytes per second, CPU for a request: own, the machine's."""
+    job = ["fio", "--name=x", f"--filename={device}", "--ioengine=io_uring", "--direct=1", "--time_based",
+           f"--rw={order}", f"--bs={request}", f"--iodepth={depth}", f"--runtime={SECONDS}",
+           f"--size={SIZE}", "--output-format=json", "--norandommap", "--thread", *more]
+    text, own, all_ = run(job)
+    read = json.loads(text)["jobs"][0]["read"]
+    ops = read["total_ios"]
+    return read["iops"], read["bw_bytes"], own / ops, all_ / ops
+
+
+def xdd(device, request, depth, order):
+    """The same of the kit."""
+    with tempfile.TemporaryDirectory() as scratch:
+        csv = os.path.join(scratch, "csv")
+        blocks = request // 1024
+        job = [BRAID, "xdd", "-op", "read", "-target", device, "-reqsize", str(blocks), "-dio",
+               "-queuedepth", str(depth), "-runtime", str(SECONDS), "-csvout", csv]
+        if order == "randread":
+            job += ["-seek", "random", "-seek", "range", str(SIZE // 1024)]
+        else:
+            job += ["-seek", "range", str(SIZE // 1024)]
+        _, own, all_ = run(job)
+        with open(csv) as file:
+            fields = [line for line in file if line.startswith("combined")][0].split(",")
+    bytes_, ops, seconds = float(fields[3]), float(fields[4]), float(fields[5])
+    return ops / seconds, bytes_ / seconds, own / ops, all_ / ops
+
+
+def lmdd(program, device):
+    """MB/s of one pass over the device."""
+    words = [*program, f"if={device}", "bs=1m", f"move={SIZE >> 20}m", "direct=1"]
+    text, _, _ = run(words)
+    return float(re.search(r"([\d.]+) MB/sec", text).group(1))
+
+
+def told(what, ratios, goal=None, sense="least"):
+    """One line."""
+    median = statistics.median(ratios)
+    met = ""
+    if goal is not None:
+        good = median >= goal if sense == "least" else median <= goal
+        met = f"goal {'>=' if sense == 'least' else '<='} {goal}: {'met' if good else 'SHORT'}"
+    print(f"{what:58} {median:6.3f} ({min(ratios):.3f}..{max(ratios):.3f})  {met}")
+
+
+def compare(one, other):
+    """Figures of both in turn, by round."""
+    pairs = []
+    for n in range(ROUNDS):
+        if n % 2:
+            second = other()
+            pairs.append((one(), second))
+        else:
+            first = one()
+            pairs.append((first, other()))
+    return pairs
+
+
+def main():
+    """Sets up, compares, takes down."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="braid-bench-fio") as backing:
+        for _ in range(SIZE >> 20):
+            backing.write(os.urandom(1 << 10) * 1024)
+        backing.flush()
+        words = ["losetup", "--find", "--show", "--direct-io=on", backing.name]
+        device = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        try:
+            measure(device)
+        finally:
+            subprocess.run(["losetup", "-d", device], check=True)
+
+
+def measure(device):
+    """All rows."""
+    only = os.environ.get("ONLY", "small large lmdd").split()
+    if "small" in only:
+        pairs = compare(lambda: xdd(device, 4096, 32, "randread"), lambda: fio(device, 4096, 32, "randread"))
+        print(f"random reads of 4 KiB, 32 at a time; fio {statistics.median(f[0] for _, f in pairs):.0f} IOPS")
+        told("IOPS over fio's", [x[0] / f[0] for x, f in pairs], 0.95)
+        told("CPU for a request over fio's, whole machine", [x[3] / f[3] for x, f in pairs], 1.05, "most")
+        told("CPU for a request over fio's, own process", [x[2] / f[2] for x, f in pairs])
+    if "large" in only:
+        pairs = compare(lambda: xdd(device, 1 << 20, 8, "read"),
+                        lambda: fio(device, 1 << 20, 8, "read", "--iomem=mmaphuge", "--hugepage-size=2m")
+                        if os.environ.get("HUGE") else fio(device, 1 << 20, 8, "read"))
+        print(f"reads of 1 MiB, 8 at a time; fio {statistics.median(f[1] for _, f in pairs) / 1e6:.0f} MB/s")
+        told("bandwidth over fio's", [x[1] / f[1] for x, f in pairs], 0.98)
+        told("CPU for a request over fio's, whole machine", [x[3] / f[3] for x, f in pairs])
+    if "lmdd" in only and not os.path.exists(LMDD):
+        print("lmdd of lmbench is not here (LMDD=PATH): left out")
+    elif "lmdd" in only:
+        pairs = compare(lambda: lmdd([BRAID, "lmdd"], device), lambda: lmdd([LMDD], device))
+        print(f"lmdd, direct reads of 1 MiB; lmbench {statistics.median(f for _, f in pairs):.0f} MB/s")
+        told("bandwidth over lmbench's lmdd", [x / f for x, f in pairs], 0.95)
+
+
+if __name__ == "__main__":
+    main()
