@@ -106,13 +106,17 @@ fn figure_1() -> Plot {
     Plot { originals, ..plot("S0.4 original figure 1 (1992), through the cache", "file", "MB/s") }
 }
 
+/// The file of 1 MB is all cache: every stripe has 1.00.
+fn mean_beyond_1_mb(y: &[f64; 16]) -> f64 {
+    y.iter().skip(1).sum::<f64>() / 15.0
+}
+
 fn ways() -> Plot {
-    let mean = |y: &[f64]| y.iter().sum::<f64>() / crate::engine::float(y.len() as u64);
     let mut points = vec![(1.0, 1.0)];
-    points.extend((2_u32..).map(f64::from).zip(WAYS.iter().map(|(_, y)| mean(y))));
+    points.extend((2_u32..).map(f64::from).zip(WAYS.iter().map(|(_, y)| mean_beyond_1_mb(y))));
     let arrays = vec![(1.0, 1.0), (2.0, 191.0 / 96.0)];
     let originals = vec![
-        ("S0.5 disks of 1992, mean of all files".to_owned(), points),
+        ("S0.5 disks of 1992, mean of files from 5 MB".to_owned(), points),
         ("S3.2 arrays of 2000".to_owned(), arrays),
     ];
     Plot { originals, ..plot("originals: speed-up over one", "ways", "of one") }
@@ -187,9 +191,8 @@ mod tests {
     #[test]
     fn the_headlines_follow_from_the_tables() {
         let close = |a: f64, b: f64| assert!((a - b).abs() < 0.006, "{a} {b}");
-        let means = WAYS.map(|(_, y)| y.iter().sum::<f64>() / 16.0);
-        for (mean, headline) in means.into_iter().zip([1.22, 1.21, 1.56]) {
-            close(mean, headline);
+        for ((_, y), headline) in WAYS.iter().zip([1.22, 1.21, 1.56]) {
+            close(mean_beyond_1_mb(y), headline);
         }
         let four = curves("S0.4 4-way over 1-way").remove(0).1;
         close(four[5].1, 5.23);

@@ -71,6 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     models::all(&mut report)?;
     if !args.only.is_empty() {
         report.verdicts.retain(|v| args.wants(&v.what));
+        report.rows.retain(|r| args.wants(&r.phase));
     }
     let result = if args.models { Ok(()) } else { on_devices(args, &mut report) };
     let short: Vec<_> = report
