@@ -55,13 +55,13 @@ pub struct RawSlot {
     pub nonce: U64,
     /// When it was taken, Unix seconds, for people.
     pub since: U64,
-    /// Identity of the node (made at mount).
+    /// Identity of the node (random, made at mount). Nowhere else: hints by TCP are sealed with what is made of it.
     pub node_uuid: [u8; 16],
     /// Identity of the running host (its boot id): same value, same kernel, exact death detection.
     pub boot_id: [u8; 16],
     /// Host name, UTF-8, padded with zero.
     pub host: [u8; 64],
-    /// Where hints are sent, `unix:PATH`, padded with zero.
+    /// Where hints are sent: `unix:PATH`, `tcp:ADDRESS:PORT`, or both with a space between, padded with zero.
     pub address: [u8; 128],
     /// Mount point, cut to fit, for people.
     pub mount_point: [u8; 128],
@@ -184,7 +184,7 @@ pub struct SlotRecord {
     pub nonce: u64,
     /// When it was taken, Unix seconds, for people.
     pub since: u64,
-    /// Identity of the node (made at mount).
+    /// Identity of the node (random, made at mount). Nowhere else: hints by TCP are sealed with what is made of it.
     pub node_uuid: [u8; 16],
     /// Identity of the running host.
     pub boot_id: [u8; 16],
@@ -192,7 +192,7 @@ pub struct SlotRecord {
     pub machine_id: [u8; 16],
     /// Host name, cut to fit.
     pub host: String,
-    /// Where hints are sent: `unix:PATH`, or empty.
+    /// Where hints are sent: `unix:PATH`, `tcp:ADDRESS:PORT`, both, or empty.
     pub address: String,
     /// Mount point, for people, cut to fit.
     pub mount_point: String,
@@ -372,7 +372,7 @@ fn put_text(to: &mut [u8], text: &str) {
 pub struct RawWish {
     /// The lock.
     pub lock: U64,
-    /// 1 shared, 2 exclusive; 0 = no wish.
+    /// 1 shared, 2 exclusive, 3 concurrent; 0 = no wish.
     pub mode: U64,
 }
 
@@ -462,9 +462,11 @@ impl Heartbeat {
         for wish in raw.wishes {
             match wish.mode.get() {
                 0 => {}
-                1 => wishes.push((LockNo(wish.lock.get()), Mode::Shared)),
-                2 => wishes.push((LockNo(wish.lock.get()), Mode::Exclusive)),
-                other => return Err(bad("wishes", other)),
+                other => {
+                    let mode = u16::try_from(other).ok().and_then(Mode::from_u16);
+                    let mode = mode.ok_or_else(|| bad("wishes", other))?;
+                    wishes.push((LockNo(wish.lock.get()), mode));
+                }
             }
         }
         Ok(Self {
@@ -598,6 +600,17 @@ mod tests {
         put(424, &[0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
         put(508, &0x87af_2858_u32.to_le_bytes());
         assert_eq!(sector, golden);
+    }
+
+    /// A heartbeat that others cannot read is silence, and silence is fenced.
+    #[test]
+    fn wishes_of_every_mode_are_read() {
+        let modes = [Mode::Shared, Mode::Exclusive, Mode::Concurrent];
+        let wishes = (16..).map(LockNo).zip(modes).collect();
+        let beat = Heartbeat { wishes, ..beat() };
+        let mut sector = vec![0; 512];
+        beat.encode(&mut sector);
+        assert_eq!(Heartbeat::decode(&sector, NodeId(3)), Ok(beat));
     }
 
     #[test]

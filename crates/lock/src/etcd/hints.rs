@@ -17,6 +17,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) fn encode(to: Me, lock: LockNo, hint: Hint) -> String {
     let kind = match hint {
         Hint::Wanted(Mode::Exclusive) => "wanted-exclusive",
+        Hint::Wanted(Mode::Concurrent) => "wanted-concurrent",
         Hint::Wanted(_) => "wanted-shared",
         Hint::Granted => "granted",
     };
@@ -30,6 +31,7 @@ fn decode(value: &[u8], me: Me) -> Option<(LockNo, Hint)> {
     let hint = match words.next()? {
         "wanted-exclusive" => Hint::Wanted(Mode::Exclusive),
         "wanted-shared" => Hint::Wanted(Mode::Shared),
+        "wanted-concurrent" => Hint::Wanted(Mode::Concurrent),
         "granted" => Hint::Granted,
         _ => return None,
     };
@@ -88,7 +90,8 @@ mod tests {
     #[test]
     fn hints_are_for_one_life() {
         let me = Me { slot: NodeId(3), incarnation: Incarnation(7) };
-        for hint in [Hint::Granted, Hint::Wanted(Mode::Shared), Hint::Wanted(Mode::Exclusive)] {
+        let wanted = [Mode::Shared, Mode::Exclusive, Mode::Concurrent].map(Hint::Wanted);
+        for hint in wanted.into_iter().chain([Hint::Granted]) {
             let text = encode(me, LockNo(99), hint);
             assert_eq!(decode(text.as_bytes(), me), Some((LockNo(99), hint)));
             let next = Me { incarnation: Incarnation(8), ..me };
