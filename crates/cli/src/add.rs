@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::control::{self, Order};
 use crate::session::Session;
-use crate::shape;
+use crate::{shape, sources};
 
 /// Add devices to a pool, and their space to its file system, while it is in use.
 ///
@@ -39,8 +39,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
-    let absolute = |d: &PathBuf| std::path::absolute(d);
-    let devices = args.devices.iter().map(absolute).collect::<Result<Vec<_>, _>>()?;
+    let devices = args.devices.iter().map(|d| sources::absolute(d)).collect::<Result<Vec<_>>>()?;
     let before = session.view()?;
     let order = Order::Add {
         devices,

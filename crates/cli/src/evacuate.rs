@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::control::{self, Named, Order, Target, View};
 use crate::session::Session;
-use crate::ui;
+use crate::{sources, ui};
 
 /// Move everything that stands on a member of a pool to another device.
 ///
@@ -105,7 +105,7 @@ fn path(view: &View, member: u16) -> &str {
 pub fn target(view: &View, name: &str) -> Result<Target> {
     match control::member(view, name) {
         Ok(member) => Ok(Target::Member(member)),
-        Err(_) => Ok(Target::Device(std::path::absolute(name)?)),
+        Err(_) => Ok(Target::Device(sources::absolute(name.as_ref())?)),
     }
 }
 

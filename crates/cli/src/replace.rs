@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use crate::control::{self, Order, Target, View};
 use crate::evacuate;
 use crate::session::Session;
-use crate::ui;
+use crate::{sources, ui};
 
 /// Put another device in the place of a member of a pool, and fill it.
 ///
@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let before = session.view()?;
     let member = control::member(&before, &args.member)?;
-    let device = std::path::absolute(&args.device)?;
+    let device = sources::absolute(&args.device)?;
     let whole = state(&before, member.place) == "active";
     let moved = whole && !before.redundant;
     let force = args.force;

@@ -46,6 +46,18 @@ pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn De
         .collect()
 }
 
+/// A device as a process that works in another directory must name it. Units of a target have no place
+/// in any.
+///
+/// # Errors
+/// There is no such directory as this one.
+pub fn absolute(device: &Path) -> Result<PathBuf> {
+    if device.to_str().is_some_and(UnitName::is_meant) {
+        return Ok(device.to_owned());
+    }
+    Ok(std::path::absolute(device)?)
+}
+
 /// Paths of the members.
 ///
 /// # Errors

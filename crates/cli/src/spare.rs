@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::control::{self, Order};
+use crate::sources;
 
 /// Give a mounted pool devices that step in, by themselves, for members that fail.
 ///
@@ -29,7 +30,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mount = control::find(&args.pool)?;
     for device in &args.devices {
-        let device = std::path::absolute(device)?;
+        let device = sources::absolute(device)?;
         control::order(&mount, &Order::Spare { device, force: args.force })?;
     }
     control::show(&control::order(&mount, &Order::Members)?);

@@ -88,6 +88,60 @@ fn a_stopped_node_is_fenced_by_reservation_and_its_late_writes_do_not_land() {
     assert!(said.contains("clean"), "{said}");
 }
 
+/// Members that come while nodes use the pool get the keys of all, before anything is on them.
+#[test]
+fn members_that_come_later_are_fenced_too() {
+    if !can_mount() {
+        return;
+    }
+    let san = San::new(&["memory:256M"; 5], &[]);
+    let [u0, u1, u2, u3, u4] = &san.units[..] else { panic!("{:?}", san.units) };
+    ok(&["create", "mirrored", u0, u1, "--mirror", "2", "--nodes", "4"]);
+    let mount = |host: &str| {
+        let (dir, of) = (san.path(host), [u0.as_str(), u1.as_str()]);
+        san.mount_these_as(host, &of, &dir, "io_timeout=3")
+    };
+    let (a, b) = (mount("host-a"), mount("host-b"));
+    let both = san.keys(0);
+    assert_eq!((both.len(), san.keys(1) == both, san.keys(2).len()), (2, true, 0));
+    sh(&format!("head -c 20000000 /dev/urandom > {a}/old; sync {a}/old"));
+    // Told to the one, and the other's keys come too.
+    let said = ok(&["replace", &b, "1", u2]);
+    assert!(said.contains("in use"), "{said}");
+    ok(&["add", &a, u3, u4, "--mirror", "2"]);
+    wait_until("all keys are everywhere", || [0, 2, 3, 4].iter().all(|n| san.keys(*n) == both));
+    // A node that joins now registers with them all, and one that leaves is gone from them all.
+    let names = [u0.as_str(), u2.as_str(), u3.as_str(), u4.as_str()];
+    let c = san.mount_these_as("host-c", &names, &san.path("host-c"), "io_timeout=3");
+    assert!([0, 2, 3, 4].iter().all(|n| san.keys(*n).len() == 3));
+    unmount_idle(Path::new(&c));
+    assert!([0, 2, 3, 4].iter().all(|n| san.keys(*n) == both));
+    // What the stopped node writes to a new member comes too late to land.
+    san.tell(&["add", "write", "late=600000", "lun=3", "from=iqn.2026-11.org.braid:host-a"]);
+    let acked = san.path("acked");
+    let mut writing = writer(&a, &acked);
+    let late = || !san.tell(&["list"]).contains("(0 commands met it)");
+    sh(&format!("timeout 20 head -c 60000000 /dev/zero > {a}/new & wait; true"));
+    wait_until("a write that will be late is under way", late);
+    let stopped = pid_of(&a);
+    kill_process(stopped, Signal::STOP).unwrap();
+    wait_until("it is fenced on every member", || {
+        let left = san.keys(0);
+        left.len() == 1 && [2, 3, 4].iter().all(|n| san.keys(*n) == left)
+    });
+    sh(&format!("timeout 60 sha256sum {b}/old; echo b > {b}/log; sync {b}/log"));
+    san.tell(&["clear"]);
+    kill_process(stopped, Signal::CONT).unwrap();
+    braid(&["unmount", "--lazy", &a]);
+    writing.kill().ok();
+    writing.wait().unwrap();
+    wait_until("its process has ended", || rustix::process::test_kill_process(stopped).is_err());
+    unmount_idle(Path::new(&b));
+    assert!([0, 2, 3, 4].iter().all(|n| san.keys(*n).is_empty()));
+    let said = ok(&[&["check"], &names[..]].concat());
+    assert!(said.contains("clean"), "{said}");
+}
+
 /// Nodes that died all at once leave their keys, and with them the reservation.
 #[test]
 fn what_dead_nodes_had_registered_keeps_nobody_out_for_ever() {

@@ -35,6 +35,15 @@ impl San {
         let units = self.units.iter().map(String::as_str);
         head.iter().copied().chain(units).chain(tail.iter().copied()).collect()
     }
+    /// The keys that are registered with a unit.
+    pub fn keys(&self, unit: usize) -> Vec<u64> {
+        let options = braid_pool::device::OpenOptions::default();
+        let name = std::path::Path::new(&self.units[unit]);
+        let device = braid_pool::device::open(name, options).expect("the unit opens");
+        let mut keys = device.reservations().expect("reservations").keys().expect("its keys");
+        keys.sort_unstable();
+        keys
+    }
     pub fn tell(&self, order: &[&str]) -> String {
         let control = self.path("control");
         let mut args = vec!["target", "--tell", &control];
@@ -50,15 +59,19 @@ impl San {
     }
     /// Mounts as if on another host; the log is beside the directory.
     pub fn mount_as(&self, host: &str, name: &str, options: &str) -> String {
-        let dir = self.path(name);
-        std::fs::create_dir_all(&dir).unwrap();
+        let units: Vec<&str> = self.units.iter().map(String::as_str).collect();
+        self.mount_these_as(host, &units, &self.path(name), options)
+    }
+    /// Of a pool on some of the units.
+    pub fn mount_these_as(&self, host: &str, units: &[&str], dir: &str, options: &str) -> String {
+        std::fs::create_dir_all(dir).unwrap();
         let options = format!("log={dir}.log,{options}");
         let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
-        command.args(self.with(&["mount"], &[&dir, "-o", &options]));
+        command.arg("mount").args(units).args([dir, "-o", &options]);
         command.env("BRAID_INITIATOR", format!("iqn.2026-11.org.braid:{host}"));
         let out = command.env("BRAID_PRETENDED_HOST", host).output().unwrap();
         assert!(out.status.success(), "{out:?}");
-        dir
+        dir.to_owned()
     }
 }
 
