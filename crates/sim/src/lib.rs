@@ -73,6 +73,7 @@ mod locks;
 mod model;
 mod node;
 mod random;
+mod scale;
 mod volume;
 mod work;
 mod world;
@@ -80,6 +81,7 @@ mod world;
 use std::time::Duration;
 
 pub use random::Random;
+pub use scale::{Pace, Scale, Scaled, scale};
 pub use volume::{VolumeFailure, VolumeReport, run_volume};
 pub use world::{Failure, Report};
 
