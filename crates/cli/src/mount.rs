@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use braid_format::{Bytes, NodeId};
-use braid_fs::lock::Timing;
+use braid_fs::lock::{HintsBy, Timing};
 use braid_fs::{Fs, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 
@@ -45,7 +46,9 @@ pub struct Args {
     /// noallow_other, io_timeout=SECONDS (10: a node of another host that shows no life for 5/4 of it is
     /// fenced, one that cannot show its own stops after it), fence_command=PATH (a program that
     /// turns a host off: called with its name, the node's slot and life; 0 means that it is dead),
-    /// fence_reset (members are reset after a fence by reservation).
+    /// fence_reset (members are reset after a fence by reservation), hints=WAYS (by which other nodes
+    /// say what they want: tcp:ADDRESS[:PORT] is an address of this host that the others reach; unix,
+    /// only those of this host; none. Usual: the address by which units of a target are reached).
     /// Without log= messages go to the kernel's log (root) or nowhere
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
@@ -174,6 +177,7 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
         "degraded" => plan.degraded = true,
         "io_timeout" => plan.fs.timing = io_timeout(need()?)?,
         "fence_command" => plan.fs.fence.command = Some(fence_command(need()?)?),
+        "hints" => plan.fs.hints = Some(hints(need()?)?),
         "fence_reset" => plan.fs.fence.reset = true,
         "log" => plan.log = Some(PathBuf::from(need()?)),
         "devices" => plan.devices = sources::split(need()?),
@@ -191,6 +195,26 @@ fn io_timeout(text: &str) -> Result<Timing> {
     let seconds = text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
     let time = seconds.filter(|t| (Timing::MIN..=Timing::MAX).contains(t)).with_context(bad)?;
     Ok(Timing::of(time))
+}
+
+/// By which ways other nodes are heard.
+fn hints(text: &str) -> Result<HintsBy> {
+    let Some(at) = text.strip_prefix("tcp:") else {
+        return match text {
+            "unix" => Ok(HintsBy::Unix),
+            "none" => Ok(HintsBy::None),
+            _ => bail!("option hints: {text}: not tcp:ADDRESS[:PORT], unix or none"),
+        };
+    };
+    let bare = at.trim_start_matches('[').trim_end_matches(']').parse().ok();
+    let whole = || bare.map(|ip: IpAddr| SocketAddr::new(ip, 0));
+    let at: SocketAddr = at.parse().ok().or_else(whole).with_context(|| {
+        format!("option hints: {at}: not ADDRESS[:PORT] (an IPv6 address with a port in [])")
+    })?;
+    if at.ip().is_unspecified() || at.ip().is_multicast() {
+        bail!("option hints: {}: give the address by which other hosts reach this one", at.ip());
+    }
+    Ok(HintsBy::Tcp(at))
 }
 
 /// It will be needed when there is no time to find out that it is not there.

@@ -8,10 +8,12 @@ use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{Bytes, FormatError, LockNo, NodeId};
 use braid_lock::etcd::HintWatch;
 use braid_lock::{
-    DemoteFailed, Demoted, FenceOptions, GlockOps, GlockView, HostIdentity, JoinOptions, LockError,
-    LockManager, LockStats, ManagerOptions, Membership, Mode, NodeAreas, NodeView, Timing,
+    DemoteFailed, Demoted, FenceOptions, GlockOps, GlockView, HintsBy, HostIdentity, JoinOptions,
+    LockError, LockManager, LockStats, ManagerOptions, Membership, Mode, NodeAreas, NodeView,
+    Timing,
 };
 use braid_pool::Pool;
+use braid_pool::device::UnitName;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::alloc::Alloc;
@@ -50,6 +52,8 @@ pub struct MountOptions {
     pub timing: Timing,
     /// How it fences nodes of other hosts, besides by reservation.
     pub fence: FenceOptions,
+    /// By which ways hints of other nodes come; `None`: what suits the pool's devices.
+    pub hints: Option<HintsBy>,
     /// Who this host is; `None`: asked of the system.
     pub identity: Option<HostIdentity>,
 }
@@ -67,6 +71,7 @@ impl Default for MountOptions {
             mount_point: PathBuf::new(),
             timing: Timing::default(),
             fence: FenceOptions::default(),
+            hints: None,
             identity: None,
         };
         options.bound_memory(Self::MEMORY);
@@ -174,6 +179,18 @@ impl GlockOps for ToCore {
     }
 }
 
+/// Nodes of other hosts reach a unit of a target by the network, and this node by the address that
+/// it reaches the unit from. Where etcd brings the hints no port is opened.
+fn usual_hints(volume: &Volume) -> HintsBy {
+    if volume.in_etcd() {
+        return HintsBy::Unix;
+    }
+    let names = volume.pool.devices();
+    let units = names.iter().filter_map(|d| UnitName::parse(&d.info().name));
+    let portals: Vec<String> = units.map(|unit| unit.portal).collect();
+    HintsBy::beside(portals.iter().map(String::as_str))
+}
+
 impl Mounted {
     /// Joins. See [`crate::Fs::mount`].
     pub fn new(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
@@ -192,6 +209,7 @@ impl Mounted {
             timing: options.timing,
             fence: options.fence.clone(),
             identity: options.identity.clone(),
+            hints: options.hints.unwrap_or_else(|| usual_hints(&volume)),
             ..JoinOptions::default()
         };
         let nodes = volume.node_store(areas);

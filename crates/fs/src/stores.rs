@@ -59,6 +59,10 @@ impl Elsewhere {
 }
 
 impl Volume {
+    /// Whether lock records and slots are in etcd.
+    pub fn in_etcd(&self) -> bool {
+        self.elsewhere.is_some()
+    }
     /// The lock records, as `me` sees them.
     pub fn lock_store(&self, me: Option<Me>) -> Arc<dyn LockStore> {
         let on_pool =

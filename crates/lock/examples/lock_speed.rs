@@ -1,12 +1,14 @@
 //! What locks cost: cached, taken from the device, handed between two nodes of one host, and many
 //! at once. `cargo run --release -p braid-lock --example lock_speed [DIRECTORY|DEVICE...]`; the
 //! directory holds the devices (default `/dev/shm`), or these devices are used, which are overwritten
-//! (units of a target, say).
+//! (units of a target, say). `BRAID_HINTS` is how the nodes hear hints: `unix` (usual), `tcp` (over
+//! loopback, as if they were of two hosts), `none`.
 //!
 //! The two nodes have their own open devices, slots, hint sockets and threads, as two processes
 //! would.
 
 use std::error::Error;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +17,9 @@ use braid_device::{Device, OpenOptions};
 use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
 use braid_lock::{
-    DemoteFailed, Demoted, DeviceStore, GlockOps, JoinOptions, Local, LockManager, LockStore,
-    ManagerOptions, Me, Membership, Mode, NodeAreas, NotRecovered, PoolNodes, Recover,
+    DemoteFailed, Demoted, DeviceStore, GlockOps, HintsBy, HostIdentity, JoinOptions, Local,
+    LockManager, LockStore, ManagerOptions, Me, Membership, Mode, NodeAreas, NotRecovered,
+    PoolNodes, Recover,
 };
 use braid_pool::{CreateOptions, Pool};
 
@@ -71,10 +74,25 @@ struct Node {
     manager: Arc<LockManager>,
 }
 
-fn node(names: &[PathBuf], areas: NodeAreas) -> Result<Node, Any> {
+/// How hints are heard, and whether both nodes are of one host.
+fn ways() -> (HintsBy, bool) {
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    match std::env::var("BRAID_HINTS").as_deref() {
+        Ok("none") => (HintsBy::None, true),
+        Ok("tcp") => (HintsBy::Tcp(loopback), false),
+        _ => (HintsBy::Unix, true),
+    }
+}
+
+fn node(names: &[PathBuf], areas: NodeAreas, host: &str) -> Result<Node, Any> {
     let pool = Pool::assemble(open(names)?)?;
     let store = Arc::new(PoolNodes::new(pool.clone(), areas));
-    let member = Membership::join(store, JoinOptions::default(), Arc::new(Clean))?;
+    let (hints, one_host) = ways();
+    let id = uuid::Uuid::new_v4().into_bytes();
+    let elsewhere = HostIdentity { boot_id: id, machine_id: id, host: host.to_owned() };
+    let identity = (!one_host).then_some(elsewhere);
+    let options = JoinOptions { hints, identity, ..JoinOptions::default() };
+    let member = Membership::join(store, options, Arc::new(Clean))?;
     let store = DeviceStore::new(pool, areas.block_size, SECTOR);
     let manager = LockManager::new(
         member.me(),
@@ -150,7 +168,8 @@ fn uncontended(node: &Node) -> Result<(), Any> {
 fn hand_over(a: &Node, b: &Node) -> Result<(), Any> {
     let lock = LockNo(FIRST + LOCKS + 2);
     let mut times = Vec::new();
-    for _ in 0..3000 {
+    let until = Instant::now() + Duration::from_secs(5);
+    for _ in (0..3000).take_while(|_| Instant::now() < until) {
         for node in [a, b] {
             let began = Instant::now();
             drop(node.manager.acquire(lock, Mode::Exclusive, Local::Exclusive)?);
@@ -159,7 +178,8 @@ fn hand_over(a: &Node, b: &Node) -> Result<(), Any> {
     }
     show("hand-over of a clean lock, exclusive to exclusive", times);
     let mut times = Vec::new();
-    for _ in 0..3000 {
+    let until = Instant::now() + Duration::from_secs(5);
+    for _ in (0..3000).take_while(|_| Instant::now() < until) {
         let began = Instant::now();
         drop(a.manager.acquire(lock, Mode::Exclusive, Local::Exclusive)?);
         drop(b.manager.acquire(lock, Mode::Shared, Local::Shared)?);
@@ -239,12 +259,14 @@ fn main() -> Result<(), Any> {
     let areas = areas();
     let options = CreateOptions { force: true, ..CreateOptions::new("speed") };
     format(&Pool::create(open(&names)?, &options)?, &areas)?;
-    let (a, b) = (node(&names, areas)?, node(&names, areas)?);
+    let (a, b) = (node(&names, areas, "a")?, node(&names, areas, "b")?);
     cached(&a);
     uncontended(&a)?;
     hand_over(&a, &b)?;
     contend(&a, &b);
-    scan(&a, &b)?;
+    if ways().0 != HintsBy::None {
+        scan(&a, &b)?;
+    }
     for node in [a, b] {
         println!("{:?}", node.manager.stats());
         node.manager.shutdown()?;

@@ -1,23 +1,33 @@
-//! Hints: datagrams over Unix sockets that say "look at this lock". For speed only: any of them
-//! may be lost, doubled, late or forged; the receiver looks at the record, nothing more.
+//! Hints: short messages that say "look at this lock". For speed only: any of them may be lost,
+//! doubled, late or forged; the receiver looks at the record, nothing more.
 //!
-//! A datagram is 32 bytes: "BRHT", version (`u16`), kind (`u16`: 1 wanted shared, 2 wanted
-//! exclusive, 3 granted), sender's slot and incarnation, receiver's incarnation, lock number; all
+//! They travel by datagrams over Unix sockets among the nodes of one host ([`unix`]), and by TCP,
+//! sealed, between hosts ([`tcp`]). Whom neither reaches hears of what is wanted by the heartbeats
+//! (`node/member/mail.rs`). A slot says where its node hears them: `unix:PATH`, `tcp:ADDRESS:PORT`, or
+//! both with a space between.
+//!
+//! A message is 32 bytes: "BRHT", version (`u16`), kind (`u16`: 1 wanted shared, 2 wanted
+//! exclusive, 3 granted, 4 wanted concurrent), sender's slot and incarnation, receiver's incarnation, lock number; all
 //! little-endian. Anything else is ignored.
 
-use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+mod seal;
+pub mod tcp;
+pub mod unix;
 
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+
+use braid_format::node::SlotRecord;
 use braid_format::{Incarnation, LockNo, NodeId};
-use rustix::fs::FlockOperation;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::dlock::Hint;
-use crate::runtime::in_private_dir;
 use crate::{Me, Mode};
+
+pub use tcp::TcpHints;
+pub use unix::{HintSocket, sweep};
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -50,6 +60,7 @@ pub struct Received {
 fn encode(from: Me, to: Me, lock: LockNo, hint: Hint) -> RawHint {
     let kind = match hint {
         Hint::Wanted(Mode::Exclusive) => 2,
+        Hint::Wanted(Mode::Concurrent) => 4,
         Hint::Wanted(_) => 1,
         Hint::Granted => 3,
     };
@@ -78,6 +89,7 @@ fn decode(bytes: &[u8], me: Me) -> Option<Received> {
         1 => Hint::Wanted(Mode::Shared),
         2 => Hint::Wanted(Mode::Exclusive),
         3 => Hint::Granted,
+        4 => Hint::Wanted(Mode::Concurrent),
         _ => return None,
     };
     let from = Me {
@@ -87,150 +99,148 @@ fn decode(bytes: &[u8], me: Me) -> Option<Received> {
     Some(Received { from, lock: LockNo(raw.lock.get()), hint })
 }
 
-/// Nodes that leave while one joins, before joining does without their directory.
-const BIND_ATTEMPTS_MAX: u32 = 16;
-
-/// A node's end.
-#[derive(Debug)]
-pub struct HintSocket {
-    me: Me,
-    socket: UnixDatagram,
-    path: PathBuf,
+/// By which ways a node hears hints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HintsBy {
+    /// By none: whatever is wanted of it stands in the others' heartbeats.
+    None,
+    /// From nodes of its host.
+    #[default]
+    Unix,
+    /// From those, and from other hosts at this address of its own; port 0: any that is free.
+    Tcp(SocketAddr),
+    /// The same, but without it where that address cannot be had.
+    MaybeTcp(IpAddr),
 }
 
-impl HintSocket {
-    /// Longest path a socket address holds, and the slot record's field less its prefix.
-    const PATH_MAX: usize = 100;
-    const PREFIX: &str = "unix:";
-
-    /// The socket of `me` of file system `fs`, in this user's private directory (the first whose name
-    /// a socket address has room for); readable and writable by this user only.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn bind(fs: uuid::Uuid, me: Me) -> io::Result<Self> {
-        let name = format!("{}-{}.sock", me.slot, me.incarnation);
-        in_private_dir(|dir| Self::bind_in(&dir.join(fs.to_string()), &name, me))
+impl HintsBy {
+    /// What suits who reaches its devices through these portals (`HOST:PORT`): the address by which
+    /// it reaches the first of them that is not on this host.
+    pub fn beside<'a>(portals: impl IntoIterator<Item = &'a str>) -> Self {
+        portals.into_iter().find_map(own_address).map_or(Self::Unix, Self::MaybeTcp)
     }
-    fn bind_in(dir: &Path, name: &str, me: Me) -> io::Result<Self> {
-        use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-        let path = dir.join(name);
-        if path.as_os_str().len() > Self::PATH_MAX {
-            return Err(io::ErrorKind::InvalidFilename.into());
-        }
-        let mut attempts = 0;
-        let socket = loop {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-            // Until it is bound: a sweep must not take it for what was there before.
-            let held = std::fs::File::open(dir);
-            if let Ok(held) = &held {
-                rustix::fs::flock(held, FlockOperation::LockExclusive)?;
-            }
-            remove_earlier(dir, name, me)?;
-            match UnixDatagram::bind(&path) {
-                // The last node that was here took the directory with it just now.
-                Err(e) if e.kind() == io::ErrorKind::NotFound && attempts < BIND_ATTEMPTS_MAX => {
-                    attempts += 1;
-                }
-                bound => break bound?,
-            }
+}
+
+/// The address that packets to `portal` carry. None is sent.
+fn own_address(portal: &str) -> Option<IpAddr> {
+    let own = |to: SocketAddr| -> io::Result<IpAddr> {
+        let any: IpAddr = match to {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
         };
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(Self { me, socket, path })
-    }
-    /// What others find in the slot record.
-    pub fn address(&self) -> String {
-        format!("{}{}", Self::PREFIX, self.path.display())
-    }
-    /// Sends if that is possible at once.
-    pub fn send(&self, address: &str, to: Me, lock: LockNo, hint: Hint) {
-        let Some(path) = address.strip_prefix(Self::PREFIX) else { return };
-        let message = encode(self.me, to, lock, hint);
-        let Ok(target) = rustix::net::SocketAddrUnix::new(path) else { return };
-        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-        // Lost is lost: whoever waits looks by itself.
-        let _ = rustix::net::sendto(&self.socket, message.as_bytes(), flags, &target);
-    }
-    /// Waits for a datagram; `None` for anything that is no hint (see [`Self::close`]).
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(to)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let found = portal.to_socket_addrs().ok()?.find_map(|to| own(to).ok())?;
+    // Of no use to other hosts, and an address of a link says nothing without the link.
+    let elsewhere = !found.is_loopback() && !found.is_unspecified();
+    let link = matches!(found, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    (elsewhere && !link).then_some(found)
+}
+
+/// A node's ends of all ways.
+#[derive(Debug)]
+pub struct Hints {
+    boot_id: [u8; 16],
+    unix: Option<HintSocket>,
+    tcp: Option<Arc<TcpHints>>,
+}
+
+impl Hints {
+    /// Room in the slot record.
+    const ADDRESS_MAX: usize = 128;
+
+    /// Those of `me` of file system `fs`, which its slot will tell others of: `identity` is its
+    /// `node_uuid`, `boot_id` its host's.
     ///
     /// # Errors
-    /// The system's.
-    pub fn receive(&self) -> io::Result<Option<Received>> {
-        let mut buf = [0; 64];
-        let len = self.socket.recv(&mut buf)?;
-        Ok(buf.get(..len).and_then(|bytes| decode(bytes, self.me)))
+    /// The system's, with the way that failed.
+    pub fn bind(
+        fs: uuid::Uuid,
+        me: Me,
+        identity: [u8; 16],
+        boot_id: [u8; 16],
+        by: HintsBy,
+    ) -> Result<Self, (&'static str, io::Error)> {
+        let unix = match by {
+            HintsBy::None => None,
+            _ => Some(HintSocket::bind(fs, me).map_err(|e| ("cannot make the hint socket", e))?),
+        };
+        let bind = |at| TcpHints::bind(fs, me, identity, at).map(Arc::new);
+        let tcp = match by {
+            HintsBy::None | HintsBy::Unix => None,
+            HintsBy::Tcp(at) => Some(bind(at).map_err(|e| ("cannot hear hints by TCP", e))?),
+            HintsBy::MaybeTcp(ip) => match bind(SocketAddr::new(ip, 0)) {
+                Ok(tcp) => Some(tcp),
+                Err(e) => {
+                    tracing::warn!("no hints by TCP ({ip}): {e}");
+                    None
+                }
+            },
+        };
+        Ok(Self { boot_id, unix, tcp })
     }
-    /// Makes [`Self::receive`] return at once, now and from now on; whatever became of the path.
-    pub fn close(&self) {
-        if let Err(e) = self.socket.shutdown(std::net::Shutdown::Both) {
-            tracing::warn!("cannot close the hint socket: {e}");
-        }
-    }
-}
-
-impl Drop for HintSocket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-        // The last one out; while others are there it is not empty and stays.
-        if let Some(dir) = self.path.parent() {
-            let _ = std::fs::remove_dir(dir);
-        }
-    }
-}
-
-/// Removes what killed nodes left in this user's private directory: sockets that no process has, and
-/// directories of file systems that are empty then. Those of living nodes stay, whatever happens
-/// meanwhile. What cannot be looked at is left.
-pub fn sweep() {
-    if let Ok(dir) = crate::runtime::private_dir() {
-        sweep_in(&dir);
-    }
-}
-
-fn sweep_in(private: &Path) {
-    for entry in std::fs::read_dir(private).into_iter().flatten().flatten() {
-        let named = entry.file_name().to_str().is_some_and(|n| uuid::Uuid::try_parse(n).is_ok());
-        let dir = entry.path();
-        // Whoever holds it binds a socket there just now.
-        let held = std::fs::File::open(&dir).ok().filter(|held| {
-            named && rustix::fs::flock(held, FlockOperation::NonBlockingLockExclusive).is_ok()
-        });
-        if held.is_none() {
-            continue;
-        }
-        for socket in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
-            let path = socket.path();
-            let is_socket = socket.file_type().is_ok_and(|t| t.is_socket());
-            if is_socket && path.extension().is_some_and(|e| e == "sock") && is_dead(&path) {
-                let _ = std::fs::remove_file(&path);
+    /// What the slot says.
+    pub fn address(&self) -> String {
+        let unix = self.unix.as_ref().map(|u| format!("{}{}", HintSocket::PREFIX, u.path()));
+        let tcp = self.tcp.as_ref().map(|t| format!("{}{}", TcpHints::PREFIX, t.address()));
+        match (unix, tcp) {
+            (Some(unix), Some(tcp)) if unix.len() + 1 + tcp.len() <= Self::ADDRESS_MAX => {
+                format!("{unix} {tcp}")
             }
+            // Too long for both: TCP reaches everybody.
+            (_, Some(tcp)) => tcp,
+            (Some(unix), None) => unix,
+            (None, None) => String::new(),
         }
-        // Unless somebody is there. Who has just made it makes it again.
-        let _ = std::fs::remove_dir(&dir);
     }
-}
-
-/// Whether no process has this socket any more.
-fn is_dead(path: &Path) -> bool {
-    let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
-    UnixDatagram::unbound().is_ok_and(|probe| probe.connect(path).is_err_and(refused))
-}
-
-/// Sockets that this name or earlier lives of this slot left behind; the slot's liveness lock is
-/// ours.
-fn remove_earlier(dir: &Path, name: &str, me: Me) -> io::Result<()> {
-    let slot = format!("{}-", me.slot);
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let found = entry.file_name();
-        let earlier = found.to_str().is_some_and(|n| n == name || n.starts_with(&slot));
-        let removed = if earlier { std::fs::remove_file(entry.path()) } else { Ok(()) };
-        if let Err(e) = removed
-            && e.kind() != io::ErrorKind::NotFound
+    /// Sends if that is possible at once; whether it is on its way. Never blocks.
+    pub fn send(&self, to: &SlotRecord, lock: LockNo, hint: Hint) -> bool {
+        let (path, at) = ways(&to.address);
+        if to.boot_id == self.boot_id
+            && let (Some(unix), Some(path)) = (&self.unix, path)
+            && unix.send(path, to.life, lock, hint)
         {
-            return Err(e);
+            return true;
+        }
+        match (&self.tcp, at) {
+            (Some(tcp), Some(at)) => tcp.send(to, at, lock, hint),
+            _ => false,
         }
     }
-    Ok(())
+    /// Whether hints of the node of this slot come, or would come.
+    pub fn hears(&self, from: &SlotRecord) -> bool {
+        let here = from.boot_id == self.boot_id && self.unix.is_some();
+        (here && ways(&from.address).0.is_some())
+            || self.tcp.as_ref().is_some_and(|tcp| tcp.hears(from.life))
+    }
+    /// The ways, each to be listened to by a thread of its own.
+    pub fn unix(&self) -> Option<&HintSocket> {
+        self.unix.as_ref()
+    }
+    /// See [`Self::unix`].
+    pub fn tcp(&self) -> Option<&Arc<TcpHints>> {
+        self.tcp.as_ref()
+    }
+    /// Ends those threads.
+    pub fn close(&self) {
+        if let Some(unix) = &self.unix {
+            unix.close();
+        }
+        if let Some(tcp) = &self.tcp {
+            tcp.close();
+        }
+    }
+}
+
+/// The path, and the TCP address, that a slot names.
+fn ways(address: &str) -> (Option<&str>, Option<&str>) {
+    let (rest, tcp) = match address.rsplit_once(TcpHints::PREFIX) {
+        Some((rest, tcp)) if rest.is_empty() || rest.ends_with(' ') => (rest.trim_end(), Some(tcp)),
+        _ => (address, None),
+    };
+    (rest.strip_prefix(HintSocket::PREFIX), tcp)
 }
 
 #[cfg(test)]
@@ -243,7 +253,8 @@ mod tests {
 
     #[test]
     fn every_kind_travels() {
-        for hint in [Hint::Wanted(Mode::Shared), Hint::Wanted(Mode::Exclusive), Hint::Granted] {
+        let wanted = [Mode::Shared, Mode::Exclusive, Mode::Concurrent].map(Hint::Wanted);
+        for hint in wanted.into_iter().chain([Hint::Granted]) {
             let raw = encode(me(1), me(2), LockNo(99), hint);
             let expected = Received { from: me(1), lock: LockNo(99), hint };
             assert_eq!(decode(raw.as_bytes(), me(2)), Some(expected));
@@ -259,7 +270,7 @@ mod tests {
         let mut long = raw.as_bytes().to_vec();
         long.push(0);
         assert_eq!(decode(&long, me(2)), None);
-        for (at, value) in [(0, b'X'), (4, 9), (6, 0), (6, 4), (16, 1)] {
+        for (at, value) in [(0, b'X'), (4, 9), (6, 0), (6, 5), (16, 1)] {
             let mut bad = raw.as_bytes().to_vec();
             bad[at] = value;
             assert_eq!(decode(&bad, me(2)), None, "byte {at}");
@@ -267,99 +278,19 @@ mod tests {
     }
 
     #[test]
-    fn sockets_deliver_and_a_full_or_missing_one_does_not_block() {
-        let dir = tempfile::tempdir().unwrap();
-        let a = HintSocket::bind_in(dir.path(), "a", me(1)).unwrap();
-        let b = HintSocket::bind_in(dir.path(), "b", me(2)).unwrap();
-        a.send(&b.address(), me(2), LockNo(5), Hint::Granted);
-        let got = b.receive().unwrap().unwrap();
-        assert_eq!((got.from, got.lock, got.hint), (me(1), LockNo(5), Hint::Granted));
-        for _ in 0..10_000 {
-            a.send(&b.address(), me(2), LockNo(5), Hint::Granted);
-        }
-        a.send("unix:/nowhere/at/all", me(2), LockNo(5), Hint::Granted);
-        a.send("tcp:somewhere", me(2), LockNo(5), Hint::Granted);
-        assert!(b.receive().unwrap().is_some());
-        let closed = HintSocket::bind_in(dir.path(), "c", me(3)).unwrap();
-        std::fs::remove_file(dir.path().join("c")).unwrap();
-        std::thread::scope(|s| {
-            let waits = s.spawn(|| closed.receive().unwrap());
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            closed.close();
-            assert_eq!(waits.join().unwrap(), None);
-        });
-        assert_eq!(closed.receive().unwrap(), None);
+    fn a_slot_names_one_way_or_two_or_none() {
+        assert_eq!(ways(""), (None, None));
+        assert_eq!(ways("unix:/run/a b"), (Some("/run/a b"), None));
+        assert_eq!(ways("tcp:[::1]:7"), (None, Some("[::1]:7")));
+        assert_eq!(ways("unix:/run/a b tcp:1.2.3.4:7"), (Some("/run/a b"), Some("1.2.3.4:7")));
+        assert_eq!(ways("unix:/run/tcp:x"), (Some("/run/tcp:x"), None));
+        assert_eq!(ways("what"), (None, None));
     }
 
     #[test]
-    fn nothing_is_left_when_the_last_node_leaves() {
-        let dir = tempfile::tempdir().unwrap();
-        let pool = dir.path().join("pool");
-        std::fs::create_dir(&pool).unwrap();
-        // Killed: it left its socket.
-        std::fs::write(pool.join("1-2.sock"), "").unwrap();
-        let a = HintSocket::bind_in(&pool, "1-3.sock", me(1)).unwrap();
-        let b = HintSocket::bind_in(&pool, "2-3.sock", me(2)).unwrap();
-        assert!(!pool.join("1-2.sock").exists());
-        drop(a);
-        assert!(pool.exists());
-        drop(b);
-        assert!(!pool.exists());
-    }
-
-    #[test]
-    fn a_sweep_takes_what_the_dead_left_and_nothing_else() {
-        let private = tempfile::tempdir().unwrap();
-        let dir = |n: u128| private.path().join(uuid::Uuid::from_u128(n).to_string());
-        let killed = |n, name: &str| {
-            std::fs::create_dir_all(dir(n)).unwrap();
-            drop(UnixDatagram::bind(dir(n).join(name)).unwrap());
-        };
-        killed(1, "0-1.sock");
-        killed(1, "1-1.sock");
-        killed(2, "0-1.sock");
-        let lives = HintSocket::bind_in(&dir(2), "1-3.sock", me(1)).unwrap();
-        std::fs::create_dir(dir(3)).unwrap();
-        // Not ours to judge.
-        std::fs::create_dir(dir(4)).unwrap();
-        std::fs::write(dir(4).join("0-1.sock"), "no socket").unwrap();
-        std::fs::create_dir(private.path().join("guards")).unwrap();
-        killed(5, "0-1.sock");
-        let joining = std::fs::File::open(dir(5)).unwrap();
-        rustix::fs::flock(&joining, FlockOperation::LockExclusive).unwrap();
-        sweep_in(private.path());
-        let there = [1, 2, 3, 4, 5].map(|n| dir(n).exists());
-        assert_eq!(there, [false, true, false, true, true]);
-        assert!(!dir(2).join("0-1.sock").exists() && dir(2).join("1-3.sock").exists());
-        assert!(private.path().join("guards").exists() && dir(5).join("0-1.sock").exists());
-        let other = HintSocket::bind_in(&dir(1), "0-2.sock", me(0)).unwrap();
-        other.send(&lives.address(), me(1), LockNo(5), Hint::Granted);
-        assert!(lives.receive().unwrap().is_some());
-    }
-
-    #[test]
-    fn who_joins_while_others_sweep_is_bound_in_the_end() {
-        let private = tempfile::tempdir().unwrap();
-        let dir = private.path().join(uuid::Uuid::from_u128(1).to_string());
-        let done = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|s| {
-            s.spawn(|| {
-                while !done.load(std::sync::atomic::Ordering::Acquire) {
-                    sweep_in(private.path());
-                }
-            });
-            for n in 0..200 {
-                // Left behind by a killed node of this very name.
-                let _ = std::fs::create_dir(&dir);
-                let _ = UnixDatagram::bind(dir.join("1-3.sock"));
-                let bound = HintSocket::bind_in(&dir, "1-3.sock", me(1));
-                let there = dir.join("1-3.sock").exists();
-                if bound.is_err() || !there {
-                    done.store(true, std::sync::atomic::Ordering::Release);
-                }
-                assert!(there, "round {n}: {bound:?}");
-            }
-            done.store(true, std::sync::atomic::Ordering::Release);
-        });
+    fn the_address_beside_a_portal_is_one_that_others_reach() {
+        assert_eq!(HintsBy::beside(["127.0.0.1:3260", "no such name:1"]), HintsBy::Unix);
+        assert_eq!(HintsBy::beside(["[::1]:3260"]), HintsBy::Unix);
+        assert_eq!(HintsBy::beside([]), HintsBy::Unix);
     }
 }

@@ -5,7 +5,7 @@
 //! * [`store`]: where lock records stand and how they are compared and written; [`etcd`]: there;
 //! * [`glock`]: the cluster lock, what this node holds and caches: blocking, sticky, demoted on
 //!   demand by a pipeline;
-//! * [`hints`]: datagrams that say "look at this lock": for speed only;
+//! * [`hints`]: messages that say "look at this lock", over Unix sockets and TCP: for speed only;
 //! * [`node`]: slots, heartbeats, the watcher, the liveness lock, recovery.
 //!
 //! Invariants (the exhaustive search and the simulator check the first four at every step):
@@ -38,6 +38,7 @@ pub use glock::{
     DemoteFailed, Demoted, GlockOps, GlockView, Guard, Local, LockManager, LockStats,
     ManagerOptions, Times,
 };
+pub use hints::HintsBy;
 pub use node::{
     Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Liveness, Membership,
     MemoryNodes, NodeAreas, NodeStore, NodeView, NotRecovered, Onlooker, Peers, PoolNodes,

@@ -39,6 +39,7 @@ use braid_format::{LockNo, NodeId};
 use thiserror::Error;
 
 use crate::dlock::Hint;
+use crate::hints::HintsBy;
 use crate::{Me, Mode};
 
 pub use fence::{FenceMethod, FenceOptions, NotFenced, Proofs, key_of};
@@ -113,6 +114,8 @@ pub struct JoinOptions {
     pub identity: Option<HostIdentity>,
     /// How it fences others.
     pub fence: FenceOptions,
+    /// By which ways it hears hints.
+    pub hints: HintsBy,
     /// Who is fenced: one for all of this process's that asks who is dead.
     pub proofs: Proofs,
 }
@@ -124,6 +127,7 @@ impl Default for JoinOptions {
             timing: Timing::default(),
             identity: None,
             fence: FenceOptions::default(),
+            hints: HintsBy::default(),
             proofs: Proofs::default(),
         }
     }

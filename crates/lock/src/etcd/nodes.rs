@@ -86,6 +86,9 @@ impl NodeStore for EtcdNodes {
     fn fs_uuid(&self) -> uuid::Uuid {
         self.pool.fs_uuid()
     }
+    fn carries_hints(&self) -> bool {
+        true
+    }
     fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
         let (all, lives) = (self.etcd.key("slots/"), self.etcd.key("lives/"));
         let found = self.etcd.ask(&[Act::GetAll(&all), Act::GetAll(&lives)])?;

@@ -14,7 +14,7 @@ use super::watch::Watch;
 use super::{HostIdentity, JoinOptions, NodeStore, NotRecovered, Recover, Timing};
 use crate::Me;
 use crate::error::LockError;
-use crate::hints::HintSocket;
+use crate::hints::Hints;
 use crate::store::{CawOutcome, torn_pauses};
 
 pub(super) fn read_slots(store: &dyn NodeStore) -> Result<Vec<SlotRecord>, LockError> {
@@ -118,7 +118,7 @@ fn is_named(store: &dyn NodeStore, record: &SlotRecord, key: u64) -> bool {
     joins || (record.state != SlotState::Free && record.fence_key == key)
 }
 
-pub(super) type Claimed = (SlotRecord, HintSocket, Box<dyn Send + Sync>);
+pub(super) type Claimed = (SlotRecord, Hints, Box<dyn Send + Sync>);
 
 impl Claim<'_> {
     pub fn any(&self, recover: &dyn Recover) -> Result<Claimed, LockError> {
@@ -169,14 +169,14 @@ impl Claim<'_> {
             return Ok(None);
         };
         recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
-        let (mut mine, socket) = self.active(record)?;
+        let (mut mine, hints) = self.active(record)?;
         self.register(&mut mine)?;
         *self.begun.lock() = Instant::now();
         let written = write_slot(self.store, record, &mine);
         if !matches!(written, Ok(true)) {
             self.store.pool().unregister();
         }
-        Ok(written?.then_some((mine, socket, life)))
+        Ok(written?.then_some((mine, hints, life)))
     }
 
     /// Registers the key of a life with every member, before any slot names it.
@@ -221,13 +221,13 @@ impl Claim<'_> {
             return Ok(None);
         };
         recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
-        let (mut mine, socket) = self.active(record)?;
+        let (mut mine, hints) = self.active(record)?;
         self.register(&mut mine)?;
         let taken = self.take_over(record, &mut mine, recover);
         if !matches!(taken, Ok(true)) {
             self.store.pool().unregister();
         }
-        Ok(taken?.then_some((mine, socket, life)))
+        Ok(taken?.then_some((mine, hints, life)))
     }
 
     /// Recovers a dead node and takes its slot; false if another was faster.
@@ -335,35 +335,34 @@ impl Claim<'_> {
         Ok(slots.into_iter().filter(same).collect())
     }
 
-    /// The record of the next life of a slot, and its socket.
-    fn active(&self, record: &SlotRecord) -> Result<(SlotRecord, HintSocket), LockError> {
+    /// The record of the next life of a slot, and where it hears hints.
+    fn active(&self, record: &SlotRecord) -> Result<(SlotRecord, Hints), LockError> {
         let slot = record.life.slot;
         // A recoverer that died while it took the slot over had named its own life already.
         let last = acting(record).incarnation;
         let life = Me { slot, incarnation: Incarnation(last.0.wrapping_add(1)) };
-        let socket = HintSocket::bind(self.store.fs_uuid(), life).map_err(|e| LockError::Os {
-            what: "cannot make the hint socket",
-            source: Arc::new(e),
-        })?;
         let uuid = uuid::Uuid::new_v4();
+        let (fs, boot) = (self.store.fs_uuid(), self.identity.boot_id);
+        let hints = Hints::bind(fs, life, uuid.into_bytes(), boot, self.options.hints)
+            .map_err(|(what, e)| LockError::Os { what, source: Arc::new(e) })?;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let mine = SlotRecord {
             life,
             state: SlotState::Active,
             recoverer: None,
             pid: std::process::id(),
-            nonce: uuid.as_u64_pair().0,
+            nonce: uuid::Uuid::new_v4().as_u64_pair().0,
             since: since.map_or(0, |d| d.as_secs()),
             node_uuid: uuid.into_bytes(),
             boot_id: self.identity.boot_id,
             machine_id: self.identity.machine_id,
             host: self.identity.host.clone(),
-            address: socket.address(),
+            address: hints.address(),
             mount_point: self.options.mount_point.display().to_string(),
             damage: None,
             io_timeout: self.options.timing.milliseconds(),
             fence_key: 0,
         };
-        Ok((mine, socket))
+        Ok((mine, hints))
     }
 }

@@ -1,6 +1,7 @@
 //! This node's place in the cluster: joining, beating, watching, leaving.
 
 mod beat;
+mod mail;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -26,7 +27,7 @@ use super::{
 use crate::dlock::Hint;
 use crate::error::LockError;
 use crate::glock::LockManager;
-use crate::hints::HintSocket;
+use crate::hints::Hints;
 use crate::runtime::join_all;
 use crate::{Me, Mode};
 
@@ -39,18 +40,19 @@ const STUBBORN_BEATS: u32 = 8;
 /// This node's place in the cluster. Only [`Membership::leave`] frees the slot; one that is
 /// dropped or abandoned is recovered by others.
 pub struct Membership {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     life: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
-struct Inner {
+pub(super) struct Inner {
     me: Me,
     store: Arc<dyn NodeStore>,
     options: JoinOptions,
     identity: HostIdentity,
     recover: Arc<dyn Recover>,
-    socket: HintSocket,
+    pub(super) hints: Hints,
+    mail: mail::Mail,
     mine: SlotRecord,
     origin: Instant,
     nonces: AtomicU64,
@@ -91,7 +93,7 @@ impl Membership {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
         let begun = Mutex::new(Instant::now());
         let claim = Claim { store: &*store, options: &options, identity: &identity, begun };
-        let (mine, socket, life) = claim.any(&*recover)?;
+        let (mine, hints, life) = claim.any(&*recover)?;
         let begun = claim.begun.into_inner();
         store.pool().flush().map_err(LockError::NodeStore)?;
         // The pool may have been changed by others who did not see this node yet.
@@ -104,7 +106,8 @@ impl Membership {
             options,
             identity,
             recover,
-            socket,
+            hints,
+            mail: mail::Mail::default(),
             mine,
             origin: Instant::now(),
             nonces: AtomicU64::new(random),
@@ -157,8 +160,21 @@ impl Membership {
         *self.inner.watcher.lock() = Some(sender);
         let inner = self.inner.clone();
         self.spawn(WATCHER, move || inner.watch(&receiver))?;
-        let inner = self.inner.clone();
-        self.spawn("hints", move || inner.receive_hints())
+        if self.inner.hints.unix().is_some() {
+            let inner = self.inner.clone();
+            self.spawn("hints", move || inner.receive_hints())?;
+        }
+        if let Some(tcp) = self.inner.hints.tcp().cloned() {
+            let inner = self.inner.clone();
+            self.spawn("hints-tcp", move || {
+                tcp.run(&|hint| {
+                    if let Some(manager) = inner.manager_of(hint.lock) {
+                        manager.hint(hint.lock, hint.hint);
+                    }
+                });
+            })?;
+        }
+        Ok(())
     }
     /// The recoverer has replayed `dead`'s journal: everything it held is in place and stable. From
     /// now on its holds may be broken here, although its slot stays `Recovering` until the rest
@@ -317,7 +333,7 @@ impl Membership {
         if let Some(watcher) = &*self.inner.watcher.lock() {
             let _ = watcher.send(None);
         }
-        self.inner.socket.close();
+        self.inner.hints.close();
         let threads = std::mem::take(&mut *self.threads.lock());
         // The watcher first, then what it has started.
         join_all(threads);
@@ -349,11 +365,15 @@ impl Peers for Membership {
         record.damage.filter(|d| record.life == life && !d.replayed)
     }
     fn hint(&self, to: Me, lock: LockNo, hint: Hint) {
-        let slots = self.inner.slots.read();
-        if let Some(slot) = slots.get(usize::from(to.slot.0))
-            && slot.record.life == to
+        let sent = {
+            let slots = self.inner.slots.read();
+            let slot = slots.get(usize::from(to.slot.0)).filter(|s| s.record.life == to);
+            slot.is_some_and(|s| self.inner.hints.send(&s.record, lock, hint))
+        };
+        if let Hint::Wanted(mode) = hint
+            && !sent
         {
-            self.inner.socket.send(&slot.record.address, to, lock, hint);
+            self.inner.post(lock, mode);
         }
     }
 }
@@ -428,8 +448,9 @@ impl Inner {
 
     /// The hint receiver's life.
     fn receive_hints(&self) {
+        let Some(socket) = self.hints.unix() else { return };
         loop {
-            let received = self.socket.receive();
+            let received = socket.receive();
             if self.stopped() {
                 return;
             }
@@ -451,13 +472,24 @@ impl Inner {
     fn watch(self: &Arc<Self>, inbox: &Receiver<Option<WatchEvent>>) {
         let mut watch = Watch::new(self.me, self.identity.clone(), self.options.timing.beat());
         let mut stubborn = HashMap::new();
+        let beat = self.options.timing.beat();
+        let mut look = Instant::now() + beat;
         loop {
-            let event = match inbox.recv_timeout(self.options.timing.beat()) {
+            let now = Instant::now();
+            let next = self.mail.next(now, look);
+            let event = match inbox.recv_timeout(next.saturating_duration_since(now)) {
                 Ok(Some(answer)) => answer,
+                Err(RecvTimeoutError::Timeout) if next < look => {
+                    if let Err(e) = self.read_mail() {
+                        tracing::debug!("mail: {e}");
+                    }
+                    continue;
+                }
                 Err(RecvTimeoutError::Timeout) => match self.sight() {
                     Ok(sight) => WatchEvent::Sight(sight),
                     Err(e) => {
                         tracing::warn!("cannot look at the other nodes: {e}");
+                        look = Instant::now() + beat;
                         continue;
                     }
                 },
@@ -471,6 +503,8 @@ impl Inner {
                 }
             }
             if looked {
+                look = Instant::now() + beat;
+                self.expect_mail(Instant::now());
                 self.heed_epoch();
                 self.heed_wishes(&mut stubborn);
             }

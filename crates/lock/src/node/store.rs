@@ -58,6 +58,10 @@ pub trait NodeStore: Send + Sync {
     /// # Errors
     /// The device's.
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError>;
+    /// Whether hints reach all nodes by the store itself.
+    fn carries_hints(&self) -> bool {
+        false
+    }
     /// What is below, whatever keeps the slots.
     fn pool(&self) -> &dyn PoolSide;
 }

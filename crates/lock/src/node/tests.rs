@@ -12,6 +12,7 @@ use crate::store::MemoryStore;
 use crate::{LockError, Mode};
 
 mod fence;
+mod hints;
 
 #[derive(Default)]
 struct Log {

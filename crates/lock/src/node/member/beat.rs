@@ -49,7 +49,6 @@ impl Inner {
         let mut sector = vec![0; self.store.sector_len()];
         let mut lease = Lease::new(self.options.timing, begun);
         self.lease(begun);
-        let (stopped, condition) = &self.stop;
         loop {
             beat.sequence += 1;
             if self.watcher.lock().is_none()
@@ -64,15 +63,30 @@ impl Inner {
             (beat.free_delta, beat.inode_delta) = (deltas.free, deltas.inodes);
             beat.meta_delta = deltas.meta;
             beat.wishes = self.wishes();
+            self.mail.take(&mut beat.wishes);
             beat.encode(&mut sector);
             self.say(&sector, &mut lease);
-            let mut stop = stopped.lock();
-            if !*stop && !self.hurry.swap(false, Ordering::AcqRel) {
-                condition.wait_for(&mut stop, self.options.timing.beat());
-            }
-            if *stop {
+            if self.rest() {
                 return;
             }
+        }
+    }
+
+    /// Until the next heartbeat; true if there is none.
+    fn rest(&self) -> bool {
+        let since = Instant::now();
+        let (stopped, condition) = &self.stop;
+        let mut stop = stopped.lock();
+        loop {
+            if *stop {
+                return true;
+            }
+            let rest = self.mail.rest(self.options.timing.beat());
+            let left = rest.saturating_sub(since.elapsed());
+            if left.is_zero() || self.hurry.swap(false, Ordering::AcqRel) {
+                return false;
+            }
+            condition.wait_for(&mut stop, left);
         }
     }
 

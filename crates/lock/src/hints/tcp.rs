@@ -1,0 +1,294 @@
+//! Hints between hosts: sealed (`seal.rs`), over TCP connections that are made when there is something to
+//! say and kept. A connection carries hints one way, from who made it.
+//!
+//! * Whoever sends does so itself, if the connection stands and takes it at once. Otherwise one
+//!   thread, which also hears, does what is left; nobody waits for it.
+//! * A link that does not come about, or breaks, is tried again after a pause that grows, when there is
+//!   something to say. Meanwhile nothing is lost but time.
+//! * What comes from strangers costs a bounded amount of memory, and of this thread's time: so many
+//!   connections are taken in a while, so many may be unproven, each for so long.
+
+mod incoming;
+mod outgoing;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use braid_format::node::SlotRecord;
+use braid_format::{LockNo, NodeId};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+use self::incoming::Incoming;
+use self::outgoing::{Peer, Sent};
+use super::seal::Secret;
+use super::{Received, encode};
+use crate::Me;
+use crate::dlock::Hint;
+
+/// What is sent, or comes, and is not acknowledged for so long ends its connection: a dead link is
+/// noticed, and the slower ways are used.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// Unproven connections at once; of more the oldest goes.
+const UNPROVEN_MAX: usize = 16;
+/// Connections taken in a [`ACCEPT_PERIOD`].
+const ACCEPTS_MAX: u32 = 32;
+const ACCEPT_PERIOD: Duration = Duration::from_millis(100);
+
+/// A node's end of the way by TCP.
+#[derive(Debug)]
+pub struct TcpHints {
+    fs: uuid::Uuid,
+    me: Me,
+    secret: Secret,
+    at: SocketAddr,
+    listener: TcpListener,
+    peers: Mutex<HashMap<NodeId, Peer>>,
+    /// Who has proven itself, and has its connection still.
+    proven: Mutex<HashMap<NodeId, Me>>,
+    /// Wakes the thread.
+    wake: OwnedFd,
+    closing: AtomicBool,
+}
+
+impl TcpHints {
+    pub(super) const PREFIX: &str = "tcp:";
+
+    /// Listens at `at` for hints to `me` of file system `fs`, whose slot says `identity`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn bind(fs: uuid::Uuid, me: Me, identity: [u8; 16], at: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(at)?;
+        listener.set_nonblocking(true)?;
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self {
+            fs,
+            me,
+            secret: Secret::of(fs, me, identity),
+            at: listener.local_addr()?,
+            listener,
+            peers: Mutex::default(),
+            proven: Mutex::default(),
+            wake,
+            closing: AtomicBool::new(false),
+        })
+    }
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.at
+    }
+    /// Sends to the node of a slot, which hears at `at`, if that is possible at once; otherwise it may
+    /// follow. Whether it is on its way. Never blocks.
+    pub fn send(&self, to: &SlotRecord, at: &str, lock: LockNo, hint: Hint) -> bool {
+        let mut message = [0; 32];
+        message
+            .copy_from_slice(zerocopy::IntoBytes::as_bytes(&encode(self.me, to.life, lock, hint)));
+        let sent = {
+            let mut peers = self.peers.lock();
+            let known = peers.get_mut(&to.life.slot).filter(|p| p.life() == to.life);
+            let peer = if let Some(peer) = known {
+                peer
+            } else {
+                let Ok(at) = at.parse() else { return false };
+                let secret = Secret::of(self.fs, to.life, to.node_uuid);
+                peers.insert(to.life.slot, Peer::new(to.life, at, secret));
+                let Some(peer) = peers.get_mut(&to.life.slot) else { return false };
+                peer
+            };
+            peer.send(message, Instant::now())
+        };
+        if sent != Sent::Gone {
+            self.wake();
+        }
+        sent != Sent::Later
+    }
+    /// Whether the node `from` has a connection to this one.
+    pub fn hears(&self, from: Me) -> bool {
+        self.proven.lock().get(&from.slot) == Some(&from)
+    }
+    fn wake(&self) {
+        // Full: it is awake.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+    /// Makes [`Self::run`] end.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Hears, and does what could not be done at once, until it is closed. `heed` gets what comes.
+    pub fn run(&self, heed: &dyn Fn(Received)) {
+        let mut incoming: Vec<Incoming> = Vec::new();
+        let mut doors = Doors { since: Instant::now(), taken: 0 };
+        while !self.closing.load(Ordering::Acquire) {
+            if let Err(e) = self.round(&mut incoming, &mut doors, heed) {
+                tracing::warn!("no hints by TCP any more, locks are polled: {e}");
+                break;
+            }
+        }
+        self.proven.lock().clear();
+        self.peers.lock().clear();
+    }
+
+    /// Waits for something to do, and does it.
+    fn round(
+        &self,
+        incoming: &mut Vec<Incoming>,
+        doors: &mut Doors,
+        heed: &dyn Fn(Received),
+    ) -> io::Result<()> {
+        let now = Instant::now();
+        let (links, mut until) = self.links(now);
+        until = incoming.iter().filter_map(Incoming::deadline).chain(until).min();
+        let open = doors.are_open(now);
+        if !open {
+            until = until.into_iter().chain([doors.since + ACCEPT_PERIOD]).min();
+        }
+        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        fds.extend(incoming.iter().map(|i| PollFd::from_borrowed_fd(i.as_fd(), PollFlags::IN)));
+        fds.extend(links.iter().map(|l| PollFd::from_borrowed_fd(l.stream.as_fd(), l.wanted)));
+        if open {
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        let timeout = until.map(|u| u.saturating_duration_since(now));
+        let timeout = timeout.and_then(|t| Timespec::try_from(t + Duration::from_millis(1)).ok());
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            polled => polled?,
+        };
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut ready = ready.into_iter();
+        if ready.next() == Some(true) {
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        }
+        let heard: Vec<bool> = ready.by_ref().take(incoming.len()).collect();
+        self.hear(incoming, &heard, heed);
+        for (link, ready) in links.iter().zip(ready.by_ref()) {
+            if ready && let Some(peer) = self.peers.lock().get_mut(&link.slot) {
+                peer.ready(self.me, Instant::now());
+            }
+        }
+        if ready.next() == Some(true) {
+            self.accept(incoming, doors);
+        }
+        Ok(())
+    }
+
+    /// Begins what is due with the peers, and says what they wait for.
+    fn links(&self, now: Instant) -> (Vec<Waits>, Option<Instant>) {
+        let mut peers = self.peers.lock();
+        let mut until: Option<Instant> = None;
+        let mut waits = Vec::new();
+        for (slot, peer) in peers.iter_mut() {
+            peer.due(now);
+            until = until.into_iter().chain(peer.deadline()).min();
+            if let Some((stream, wanted)) = peer.waits() {
+                waits.push(Waits { slot: *slot, stream, wanted });
+            }
+        }
+        (waits, until)
+    }
+
+    fn hear(&self, incoming: &mut Vec<Incoming>, ready: &[bool], heed: &dyn Fn(Received)) {
+        let now = Instant::now();
+        let mut ready = ready.iter();
+        let mut changed = false;
+        incoming.retain_mut(|one| {
+            let ready = ready.next().is_some_and(|r| *r);
+            let stays = (!ready || one.hear(self.me, &self.secret, heed))
+                && one.deadline().is_none_or(|d| d > now);
+            changed |= one.is_news() || !stays;
+            stays
+        });
+        if !changed {
+            return;
+        }
+        // Who connects anew has lost its earlier connection.
+        let news: Vec<NodeId> = incoming.iter().filter(|i| i.is_news()).filter_map(slot).collect();
+        incoming.retain(|i| i.is_news() || slot(i).is_none_or(|s| !news.contains(&s)));
+        incoming.iter_mut().for_each(Incoming::age);
+        let proven = incoming.iter().filter_map(Incoming::proven);
+        *self.proven.lock() = proven.map(|who| (who.slot, who)).collect();
+    }
+
+    fn accept(&self, incoming: &mut Vec<Incoming>, doors: &mut Doors) {
+        while doors.taken < ACCEPTS_MAX {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // Whatever one connection met; and if it is the process's want of descriptors, a
+                // pause is all that helps.
+                Err(e) => {
+                    doors.taken = ACCEPTS_MAX;
+                    tracing::debug!("a connection for hints: {e}");
+                    return;
+                }
+            };
+            doors.taken += 1;
+            let unproven = || incoming.iter().filter(|i| i.proven().is_none());
+            if unproven().count() >= UNPROVEN_MAX
+                && let Some(oldest) = incoming.iter().position(|i| i.proven().is_none())
+            {
+                incoming.remove(oldest);
+            }
+            if prepare(&stream).is_ok() {
+                incoming.push(Incoming::new(stream, Instant::now()));
+            }
+        }
+    }
+}
+
+/// Whose connection it is, once that is proven.
+fn slot(of: &Incoming) -> Option<NodeId> {
+    of.proven().map(|who| who.slot)
+}
+
+/// What the thread waits for at a peer.
+struct Waits {
+    slot: NodeId,
+    stream: Arc<TcpStream>,
+    wanted: PollFlags,
+}
+
+/// How many connections were taken lately.
+struct Doors {
+    since: Instant,
+    taken: u32,
+}
+impl Doors {
+    fn are_open(&mut self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.since) >= ACCEPT_PERIOD {
+            *self = Self { since: now, taken: 0 };
+        }
+        self.taken < ACCEPTS_MAX
+    }
+}
+
+/// Hints are short and urgent; a link that is dead is to be found out.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, SILENCE_MAX)?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    let ms = u32::try_from(SILENCE_MAX.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(stream, ms)?;
+    Ok(())
+}
+
+impl Incoming {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream().as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;
