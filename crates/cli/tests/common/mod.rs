@@ -4,6 +4,7 @@
 #![allow(missing_docs, reason = "test support")]
 
 pub mod browser;
+pub mod net;
 pub mod san;
 
 use std::path::{Path, PathBuf};
