@@ -241,7 +241,7 @@ pub(super) fn s4_7(args: &Args, report: &mut Report) -> Result<()> {
     report.verdicts.push(super::verdict(what, "not given", 1.0, rates / 1e6));
     take(report, rows, "S4.7");
     let took = died(args)?;
-    let what = "S4.7 a node is killed while it writes: seconds until another writes that file";
+    let what = "S4.7 a node that wrote a file is killed: seconds until another writes it";
     report.verdicts.push(Verdict {
         at_most: true,
         met: took <= LEASE,
