@@ -299,7 +299,9 @@ fn open(path: &Path) -> Result<Arc<dyn Device>> {
 pub fn obey(fs: &Fs, order: Order) -> Result<View> {
     let mut said = None;
     match order {
-        Order::Members | Order::Io | Order::Nodes | Order::Locks { .. } | Order::Fence { .. } => {}
+        // A place that is named next is one of the newest epoch, not of what this node last heard of.
+        Order::Members => fs.follow_pool()?,
+        Order::Io | Order::Nodes | Order::Locks { .. } | Order::Fence { .. } => {}
         Order::Fail { member } => fs.fail_member(whom(fs, &member)?)?,
         Order::Replace { member, device, force } => {
             fs.replace_member(whom(fs, &member)?, open(&device)?, force)?;

@@ -63,6 +63,14 @@ impl Fs {
     pub fn root(&self) -> InodeNo {
         self.core().volume.root()
     }
+    /// Reads the pool's labels, and uses what other nodes have made of it: its members and their places
+    /// are then those of the newest epoch. Waits for requests under way if there is one.
+    ///
+    /// # Errors
+    /// A device failed, or what this node reaches does not hold every byte in the new epoch.
+    pub fn follow_pool(&self) -> Result<()> {
+        self.run(|core| Ok(core.volume.pool.follow().map(drop)?))
+    }
     /// What this node does for the pool's redundancy.
     pub fn upkeep(&self) -> UpkeepStatus {
         self.mounted.upkeep.status()
