@@ -13,6 +13,10 @@
 //! Between its change of epoch and the settlement a node changes nothing (reads are good in both
 //! epochs): so nobody skips a member that another still reads, and no two nodes compare-and-write
 //! on different copies of one lock. A node that dies on the way is waited for until it is fenced.
+//!
+//! Who follows sees labels, and not whether they are durable: their writer may have died before he
+//! flushed them. So before its first change a follower makes the epoch *firm* (see [`crate::heal`]):
+//! else a power cut would bring members back without which it has written.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +37,7 @@ use crate::create::wipe;
 use crate::error::PoolError;
 use crate::fence::seize;
 use crate::group::engine::{Lost, Named};
-use crate::members::{Found, id, judge, own_uuid, try_copies};
+use crate::members::{Found, id, judge, own_uuid, try_copies, write_second};
 use crate::redundancy::{carriers, rehome};
 use crate::reshape::evacuate::settle;
 use crate::reshape::grow::Larger;
@@ -52,23 +56,44 @@ const RELEASES: u32 = 3;
 pub(crate) type Refused = (Option<Uuid>, PoolError);
 
 impl Inner {
-    /// The epoch in use, settled: for everything that changes the pool.
+    /// The epoch in use, settled and firm: for everything that changes the pool.
     ///
     /// # Errors
-    /// This node has withdrawn while it waited for the others.
+    /// This node has withdrawn while it waited for the others; or the epoch cannot be made to stay.
     pub fn enter(&self) -> Result<RwLockReadGuard<'_, Topology>, PoolError> {
         loop {
             let topology = self.topology.read();
-            if topology.settled.load(Ordering::Acquire) {
+            if topology.ready() {
                 return Ok(topology);
             }
             drop(topology);
-            self.await_settled()?;
+            self.await_ready()?;
         }
     }
 
-    /// As [`Inner::enter`], for changing the epoch.
+    /// As [`Inner::enter`], while nobody else uses it.
     pub fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, Topology>, PoolError> {
+        loop {
+            let topology = self.topology.write();
+            if topology.ready() {
+                return Ok(topology);
+            }
+            drop(topology);
+            self.await_ready()?;
+        }
+    }
+
+    /// Waits until the epoch in use is settled, and makes it firm.
+    ///
+    /// # Errors
+    /// As [`Inner::enter`].
+    pub fn await_ready(&self) -> Result<(), PoolError> {
+        self.await_settled()?;
+        self.make_firm()
+    }
+
+    /// The epoch in use, settled: for changing it.
+    fn enter_to_change(&self) -> Result<RwLockWriteGuard<'_, Topology>, PoolError> {
         loop {
             let topology = self.topology.write();
             if topology.settled.load(Ordering::Acquire) {
@@ -125,7 +150,8 @@ impl Inner {
             self.follow()?;
         }
         loop {
-            self.await_settled()?;
+            self.await_ready()?;
+            self.mend_labels(&Named::new())?;
             match once() {
                 Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
                 done => {
@@ -207,40 +233,64 @@ impl Inner {
         self.attempted.store(next.label.epoch.0, Ordering::Release);
         // Before anybody can find the pool by its new members.
         self.held.join(&next);
-        if let Err(refused) = self.write_labels(&topology, &next, joining) {
-            self.let_go(&topology, &next);
-            return Err(refused);
-        }
+        let unwritten = match self.write_labels(&topology, &next, joining) {
+            Ok(unwritten) => unwritten,
+            Err(refused) => {
+                self.let_go(&topology, &next);
+                // What stands of it now goes before anything is changed.
+                topology.firm.store(false, Ordering::Release);
+                return Err(refused);
+            }
+        };
         next.settled.store(shared.is_none(), Ordering::Release);
+        next.firm.store(unwritten.is_empty(), Ordering::Release);
         let before = self.use_epoch(&mut topology, next);
         drop(claims);
         let mut lost = Lost::new();
         let moved = rehome(&topology, &mut lost);
-        let lost = topology.named(&lost);
+        let mut lost = topology.named(&lost);
+        let (more, short) = topology.to_lose(unwritten);
+        lost.extend(more);
         drop(topology);
         // The epoch is in use, whatever became of the log.
         self.say_epoch(&before);
         moved.map_err(whole)?;
-        Ok(lost)
+        short.map_or(Ok(lost), Err)
     }
 
-    /// The labels of `next`, on all its carriers, by who is registered with each of them.
+    /// The labels of `next`, on all its carriers, by who is registered with each of them; which members
+    /// did not get the second one.
+    ///
+    /// Once the first of each member is durable, and some have the second, the epoch will be in force
+    /// after a power cut: members without the second are no reason to go on in the epoch before. But
+    /// who is put in use by it must have taken both, and is asked first.
     fn write_labels(
         &self,
         topology: &Topology,
         next: &Topology,
         joining: &Joining<'_>,
-    ) -> Result<(), Refused> {
-        let write = |copy| {
-            try_copies(&next.devices, &next.label, copy, &carriers(&next.label))
-                .map_err(|(m, e)| (next.uuid(m), e))
-        };
+    ) -> Result<Vec<(MemberIndex, PoolError)>, Refused> {
+        let which = carriers(&next.label);
+        let refused = |(member, error)| (next.uuid(member), error);
         let kept = self.key.extend(topology, next).and_then(|()| joining.keep(&topology.label));
-        let first = kept.map_err(|e| (None, e)).and_then(|()| write(0));
+        let first = kept
+            .map_err(|e| (None, e))
+            .and_then(|()| try_copies(&next.devices, &next.label, 0, &which).map_err(refused));
         if first.is_err() {
             joining.forget(&topology.label);
         }
-        first.and_then(|()| write(1))
+        first?;
+        let begins = |i: &usize| {
+            let member = next.label.members.get(*i).map(|m| m.uuid);
+            member.is_some_and(|m| next.uses(m) && !topology.uses(m))
+        };
+        let (new, others): (Vec<usize>, Vec<usize>) = which.into_iter().partition(begins);
+        try_copies(&next.devices, &next.label, 1, &new).map_err(refused)?;
+        let mut unwritten = write_second(&next.devices, &next.label, &others);
+        if new.is_empty() && unwritten.len() == others.len() && !others.is_empty() {
+            return Err(refused(unwritten.swap_remove(0)));
+        }
+        Ok(unwritten)
     }
 
     /// The change to `next` has come to nothing: what was taken on its new devices is theirs again.
@@ -278,10 +328,15 @@ impl Inner {
         if let Some((_, short)) = lost.iter().find(|(_, e)| is_short(e)) {
             return Err(short.clone().into());
         }
+        self.mend_labels(&lost)?;
         loop {
-            let topology = self.enter_alone()?;
+            let topology = self.enter_to_change()?;
             // Until the epoch that all use is one without them: it may be another node's.
-            let Some(next) = without(&topology, &lost)? else { return Ok(()) };
+            let Some(next) = without(&topology, &lost)? else {
+                drop(topology);
+                // It may have come between with a successor in place that has missed something.
+                return self.heed_successor();
+            };
             let name = next.name.clone();
             let devices = topology.devices.clone();
             match self.install(topology, (next, devices), &Joining::NONE) {
@@ -342,11 +397,14 @@ impl Inner {
         let next = next.after(&topology);
         let shared = self.shared();
         next.settled.store(shared.is_none(), Ordering::Release);
+        next.firm.store(false, Ordering::Release);
         self.held.join(&next);
         if let Err(refused) = self.key.extend(&topology, &next) {
             self.let_go(&topology, &next);
             return Err(refused);
         }
+        // The log is about to leave its homes of before, for good.
+        next.flush_labels(&mut Named::new());
         let before = self.use_epoch(&mut topology, next);
         let mut lost = Lost::new();
         let moved = rehome(&topology, &mut lost);
@@ -364,6 +422,9 @@ impl Inner {
 impl Inner {
     /// From now on `next` is the epoch in use; what heartbeats went by.
     fn use_epoch(&self, topology: &mut Topology, next: Topology) -> Arc<Topology> {
+        if let Some(twin) = topology.missed() {
+            self.ended.lock().push(twin);
+        }
         *topology = next;
         let before = self.set_aside(topology);
         self.held.part(topology);
@@ -487,6 +548,30 @@ fn is_short(error: &DeviceError) -> bool {
     matches!(error, DeviceError::OutOfRange { .. })
 }
 
+impl Topology {
+    /// Of members that did not take their second label those that are to be taken out. What cannot be
+    /// spared is in use with one label, until that can be healed; whether the epoch outlasts a power
+    /// cut until then is open, and the error says so.
+    fn to_lose(&self, unwritten: Vec<(MemberIndex, PoolError)>) -> (Named, Option<Refused>) {
+        let (mut lost, mut kept) = (Named::new(), None);
+        for (member, error) in unwritten {
+            tracing::warn!(%error, member = self.name(member), "the second label was not written");
+            let uuid = self.uuid(member);
+            match (error, uuid) {
+                (PoolError::Device { source }, Some(uuid))
+                    if !is_short(&source)
+                        && !matches!(*source, DeviceError::Fenced { .. })
+                        && self.can_lose(member) =>
+                {
+                    lost.push((uuid, *source));
+                }
+                (error, _) => kept = kept.or(Some((uuid, error))),
+            }
+        }
+        (lost, kept)
+    }
+}
+
 fn moved(topology: &Topology) -> PoolError {
     PoolError::EpochMoved { name: topology.label.name.clone(), by: None }
 }
@@ -579,8 +664,11 @@ impl Claims {
                 Err(error) => return Err((topology.uuid(MemberIndex(i)), error.into())),
             }
         }
-        let now = judge(&found, true).map_err(|e| (None, e))?;
-        if id(&now.label) != id(&topology.label) {
+        let now = judge(&found, true).map_err(|e| (None, e))?.label;
+        let ours = id(&topology.label);
+        // Of one that was never firm, those alone who stay may not tell that it is in force.
+        let unsaid = now.epoch < topology.label.epoch && found.iter().all(|f| f.carries(ours));
+        if id(&now) != ours && !unsaid {
             return Err((None, moved(topology)));
         }
         let seen = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max();

@@ -3,15 +3,21 @@
 //! Not when a pool is opened: another node may just be changing it, and what looks like the rest of a
 //! broken change is the beginning of that one. So it is done by who may change the pool, under the
 //! same claim.
+//!
+//! And what looks whole may not be durable: its writer may have died before he flushed it. Until all
+//! of it is, an epoch is not *firm*, and nothing is changed in it: power cut then could bring the
+//! epoch before back, with members that have missed what was written in this one.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use braid_device::{AlignedBuf, Device};
+use braid_device::{AlignedBuf, Device, Request, run};
 use braid_format::label::Label;
 
 use crate::assemble::LABEL_LOCK_BYTE;
-use crate::epoch::Claims;
+use crate::epoch::{Claims, Refused};
 use crate::error::PoolError;
+use crate::group::engine::Named;
 use crate::members::{Found, id, own_uuid, write_copies};
 use crate::redundancy::carriers;
 use crate::topology::Topology;
@@ -71,73 +77,197 @@ pub(crate) fn wipe_behind(device: &dyn Device, at: braid_format::ByteOffset) {
     }
 }
 
+impl Topology {
+    /// Whether nothing may be written yet, or ever.
+    fn is_frozen(&self) -> bool {
+        self.provisional || self.devices.iter().any(|d| d.info().read_only)
+    }
+
+    /// Flushes every member that has a label; `failed`: those that could not be.
+    pub(crate) fn flush_labels(&self, failed: &mut Named) {
+        let all: Vec<_> = carriers(&self.label)
+            .into_iter()
+            .filter_map(|i| Some((self.label.members.get(i)?.uuid, self.devices.get(i)?)))
+            .collect();
+        let mut flushes: Vec<_> = all.iter().map(|(_, d)| Request::flush(&***d)).collect();
+        run(&mut flushes);
+        for ((member, _), flush) in all.iter().zip(flushes) {
+            failed.extend(flush.result.err().map(|e| (*member, e)));
+        }
+    }
+
+    /// Writes label `copy` of the members in `which`; those that have no label of this epoch then
+    /// are `failed`, as `also`, their other copies, says.
+    fn write_labels(&self, copy: u32, which: &[usize], also: &[usize], failed: &mut Named) {
+        for i in which {
+            let Some(device) = self.devices.get(*i) else { continue };
+            let path = &device.info().name;
+            match write_copies(&self.devices, &self.label, copy, &[*i]) {
+                Ok(()) => tracing::warn!(path, copy, "label was damaged or out of date; healed"),
+                Err(error) => {
+                    tracing::warn!(path, copy, %error, "label could not be healed");
+                    let bare = also.contains(i);
+                    if let PoolError::Device { source } = error
+                        && let Some(member) = self.label.members.get(*i).filter(|_| bare)
+                    {
+                        failed.push((member.uuid, *source));
+                    }
+                }
+            }
+        }
+    }
+}
+
 impl Inner {
-    fn try_heal_labels(&self) -> Result<(), PoolError> {
+    /// Makes both labels of all members those of the epoch in use, durably: copy 0 everywhere before
+    /// the first copy 1, as when an epoch is written. What could not be flushed, or written at all,
+    /// is returned; the epoch is firm if nothing is.
+    ///
+    /// `but`: members that are known to have failed.
+    fn try_heal_labels(&self, but: &Named) -> Result<Named, PoolError> {
+        let mut failed = Named::new();
         let topology = self.topology.write();
-        let read_only = topology.devices.iter().any(|d| d.info().read_only);
-        if topology.provisional || read_only {
-            return Ok(());
+        if topology.is_frozen() {
+            topology.firm.store(true, Ordering::Release);
+            return Ok(failed);
         }
         let _claims = match self.claim(&topology) {
             Ok(claims) => claims,
-            Err(moved @ PoolError::EpochMoved { .. }) => return Err(moved),
-            Err(error) => {
-                tracing::warn!(%error, "labels are not healed");
-                return Ok(());
+            Err((Some(member), PoolError::Device { source })) => {
+                return Ok(vec![(member, *source)]);
             }
+            Err((_, error)) => return Err(error),
         };
         // Who writes labels of a pool that no node has.
         let lowest = carriers(&topology.label).into_iter().next();
         let lowest: Option<&Arc<dyn Device>> = lowest.and_then(|i| topology.devices.get(i));
-        let Some(lowest) = lowest else { return Ok(()) };
-        let Ok(Some(_guard)) = lowest.lock_byte(LABEL_LOCK_BYTE) else { return Ok(()) };
+        let Some(lowest) = lowest else { return Ok(failed) };
+        let Ok(Some(_guard)) = lowest.lock_byte(LABEL_LOCK_BYTE) else {
+            tracing::warn!("labels are not healed: another process on this host writes them");
+            topology.firm.store(true, Ordering::Release);
+            return Ok(failed);
+        };
         let wrong = Wrong::of(&topology);
-        for (copy, which) in (0_u32..).zip(&wrong.copies) {
-            for i in which {
-                let path = topology.devices.get(*i).map_or("", |d| &d.info().name);
-                match write_copies(&topology.devices, &topology.label, copy, &[*i]) {
-                    Ok(()) => {
-                        tracing::warn!(path, copy, "label was damaged or out of date; healed");
-                    }
-                    Err(error) => tracing::warn!(path, copy, %error, "label could not be healed"),
-                }
-            }
+        topology.write_labels(0, &wrong.copies[0], &wrong.copies[1], &mut failed);
+        topology.flush_labels(&mut failed);
+        failed.retain(|f| !but.iter().any(|b| b.0 == f.0));
+        if failed.is_empty() && !wrong.copies[1].is_empty() {
+            topology.write_labels(1, &wrong.copies[1], &[], &mut failed);
+            topology.flush_labels(&mut failed);
+            failed.retain(|f| !but.iter().any(|b| b.0 == f.0));
         }
         for i in &wrong.behind {
             if let (Some(device), Some(at)) = (topology.devices.get(*i), behind(&topology, *i)) {
                 wipe_behind(&**device, at);
             }
         }
+        if failed.is_empty() && but.is_empty() {
+            topology.firm.store(true, Ordering::Release);
+        }
+        Ok(failed)
+    }
+
+    /// Makes the epoch in use, which is settled, one that stays whatever happens: its labels may have
+    /// been seen before they were durable, and their writer have died over them. Members that fail
+    /// are taken out.
+    ///
+    /// # Errors
+    /// A member fails that cannot be spared; this node has withdrawn.
+    pub fn make_firm(&self) -> Result<(), PoolError> {
+        while !self.topology.read().firm.load(Ordering::Acquire) {
+            match self.try_heal_labels(&Named::new()) {
+                Ok(failed) if failed.is_empty() => {}
+                Ok(failed) => self.lose(&failed)?,
+                Err(PoolError::EpochMoved { by, .. }) => {
+                    self.give_way(by)?;
+                    self.await_settled()?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
     }
 
+    /// Called before an epoch is changed: the first step of that is over each member's first label, so
+    /// the second must be there. It may have rotted, or failed to be written; what still cannot be is
+    /// no reason not to change anything. `but`: members that have failed.
+    ///
+    /// # Errors
+    /// This node has withdrawn.
+    pub fn mend_labels(&self, but: &Named) -> Result<(), PoolError> {
+        {
+            let topology = self.topology.read();
+            // Else the first labels come first.
+            if topology.is_frozen() || !topology.ready() {
+                return Ok(());
+            }
+            let failed = |i: &usize| {
+                let member = topology.label.members.get(*i).map(|m| m.uuid);
+                but.iter().any(|b| Some(b.0) == member)
+            };
+            let wrong = Wrong::of(&topology);
+            if wrong.copies.iter().flatten().all(failed) {
+                return Ok(());
+            }
+        }
+        match self.try_heal_labels(but) {
+            Err(PoolError::EpochMoved { by, .. }) => self.give_way(by),
+            Err(error) => {
+                tracing::warn!(%error, "labels are not healed");
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+
     /// Claims the labels as they are, where other nodes may change them.
-    fn claim(&self, topology: &Topology) -> Result<Option<Claims>, PoolError> {
+    fn claim(&self, topology: &Topology) -> Result<Option<Claims>, Refused> {
         let Some(shared) = self.shared() else { return Ok(None) };
         let gone = self.gone.lock().clone();
-        Claims::take(&shared, (topology, topology), &gone).map(Some).map_err(|e| e.1)
+        Claims::take(&shared, (topology, topology), &gone).map(Some)
     }
 }
 
 impl Pool {
-    /// Writes anew what is damaged of the labels, or of a change that was broken off. The caller
-    /// has joined those who use the pool ([`Pool::share`]), or knows that there are none.
+    /// Writes anew what is damaged of the labels, or of a change that was broken off, and makes all of
+    /// them durable. The caller has joined those who use the pool ([`Pool::share`]), or knows that
+    /// there are none.
     ///
-    /// A failure to write is only worth a warning: each member has one good label, or the pool
-    /// would not be open.
+    /// A failure is only worth a warning here: before the first change it is tried again, and a member
+    /// that fails then is taken out.
     ///
     /// # Errors
     /// This node has withdrawn, or cannot follow a change.
     pub fn heal_labels(&self) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        if Wrong::of(&self.0.topology.read()).is_nothing() {
-            return Ok(());
+        {
+            let topology = self.0.topology.read();
+            if topology.is_frozen() {
+                return Ok(());
+            }
+            let mut failed = Named::new();
+            topology.flush_labels(&mut failed);
+            // Until they are looked at again, before the first change.
+            topology.firm.store(false, Ordering::Release);
+            if failed.is_empty() && Wrong::of(&topology).is_nothing() {
+                topology.firm.store(true, Ordering::Release);
+                return Ok(());
+            }
         }
         // Not when the epoch is settled: others may wait for these very labels, to use it too.
         loop {
-            match self.0.try_heal_labels() {
+            match self.0.try_heal_labels(&Named::new()) {
                 Err(PoolError::EpochMoved { by, .. }) => self.0.give_way(by)?,
-                done => return done,
+                Err(error) => {
+                    tracing::warn!(%error, "labels are not healed");
+                    return Ok(());
+                }
+                Ok(failed) => {
+                    for (_, error) in failed {
+                        tracing::warn!(%error, "labels are not healed");
+                    }
+                    return Ok(());
+                }
             }
         }
     }

@@ -226,6 +226,8 @@ pub(crate) struct Inner {
     slow: Mutex<slow::Watch>,
     /// The highest epoch that stands, or may, on any member that this node knows.
     attempted: AtomicU64,
+    /// Moves of epochs before, whose successors have missed what this node wrote.
+    ended: Mutex<Vec<Arc<reshape::twin::Twin>>>,
     /// In a simulation only.
     simulated: simulation::Simulated,
 }
@@ -257,6 +259,7 @@ impl Pool {
             gone: Mutex::default(),
             slow: Mutex::default(),
             attempted: AtomicU64::new(0),
+            ended: Mutex::default(),
             simulated: simulation::Simulated::default(),
         };
         Ok(Self(Arc::new(inner), Arc::default()))

@@ -284,6 +284,41 @@ pub fn write_epoch(devices: &[Arc<dyn Device>], label: &Label) -> Result<(), Poo
     Ok(())
 }
 
+/// Writes copy 1 of `label`, whose copies 0 are durable everywhere, on the members in `which`: the
+/// epoch is in force, whatever becomes of these. The members that do not have it, and why.
+pub(crate) fn write_second(
+    devices: &[Arc<dyn Device>],
+    label: &Label,
+    which: &[usize],
+) -> Vec<(MemberIndex, PoolError)> {
+    let mut failed = Vec::new();
+    let mut written: Vec<Image<'_>> = Vec::with_capacity(which.len());
+    for i in which {
+        match image(devices, label, 1, *i) {
+            Ok(image) => written.extend(image),
+            Err(error) => failed.push(error),
+        }
+    }
+    let mut writes: Vec<Request<'_>> = written.iter().map(Image::write).collect();
+    run(&mut writes);
+    let results: Vec<_> = writes.into_iter().map(|r| r.result).collect();
+    let mut results = results.into_iter();
+    written.retain(|image| match results.next() {
+        Some(Err(error)) => {
+            failed.push((image.member, error.into()));
+            false
+        }
+        _ => true,
+    });
+    let mut flushes: Vec<Request<'_>> =
+        written.iter().map(|i| Request::flush(&**i.device)).collect();
+    run(&mut flushes);
+    for (image, flush) in written.iter().zip(flushes) {
+        failed.extend(flush.result.err().map(|e| (image.member, e.into())));
+    }
+    failed
+}
+
 /// Writes copy `copy` of `label` on the members in `which`, all at once, and flushes them.
 ///
 /// # Errors
@@ -309,33 +344,55 @@ pub(crate) fn try_copies(
 ) -> Result<(), (MemberIndex, PoolError)> {
     let mut images = Vec::with_capacity(which.len());
     for i in which {
-        let index = MemberIndex(u16::try_from(*i).unwrap_or(u16::MAX));
-        let (Some(device), Some(member)) = (devices.get(*i), label.members.get(*i)) else {
-            continue;
-        };
-        let path = || device.info().name.clone();
-        let second = Label::copy1_at(member.device_size);
-        let at = if copy == 0 { Some(Label::COPY0_AT) } else { second };
-        let too_small = || PoolError::TooSmall {
-            path: path(),
-            size: member.device_size,
-            needed: Bytes(Label::DATA_AT.0 + Label::ALIGN.0 + Label::TAIL.0),
-        };
-        let at = at.ok_or_else(|| (index, too_small()))?;
-        let mut own = label.clone();
-        own.member = index;
-        let mut image = AlignedBuf::zeroed(own.encoded_len());
-        own.encode(copy, at, &mut image).map_err(|source| {
-            (index, PoolError::Label { path: path(), source: Box::new(source) })
-        })?;
-        images.push((index, device, at, image));
+        images.extend(image(devices, label, copy, *i)?);
     }
-    let writes = images.iter().map(|(_, d, at, image)| Request::new(&***d, *at, Op::Write(image)));
-    let mut writes: Vec<Request<'_>> = writes.collect();
-    let members: Vec<MemberIndex> = images.iter().map(|i| i.0).collect();
+    let mut writes: Vec<Request<'_>> = images.iter().map(Image::write).collect();
+    let members: Vec<MemberIndex> = images.iter().map(|i| i.member).collect();
     finish(&mut writes, &members)?;
-    let flushes = images.iter().map(|(_, d, ..)| Request::flush(&***d));
+    let flushes = images.iter().map(|i| Request::flush(&**i.device));
     finish(&mut flushes.collect::<Vec<_>>(), &members)
+}
+
+/// A label as one member gets it.
+struct Image<'a> {
+    member: MemberIndex,
+    device: &'a Arc<dyn Device>,
+    at: ByteOffset,
+    bytes: AlignedBuf,
+}
+
+impl Image<'_> {
+    fn write(&self) -> Request<'_> {
+        Request::new(&**self.device, self.at, Op::Write(&self.bytes))
+    }
+}
+
+/// Copy `copy` of `label` for member `i`; `None`: there is no such member.
+fn image<'a>(
+    devices: &'a [Arc<dyn Device>],
+    label: &Label,
+    copy: u32,
+    i: usize,
+) -> Result<Option<Image<'a>>, (MemberIndex, PoolError)> {
+    let index = MemberIndex(u16::try_from(i).unwrap_or(u16::MAX));
+    let (Some(device), Some(member)) = (devices.get(i), label.members.get(i)) else {
+        return Ok(None);
+    };
+    let path = || device.info().name.clone();
+    let second = Label::copy1_at(member.device_size);
+    let at = if copy == 0 { Some(Label::COPY0_AT) } else { second };
+    let too_small = || PoolError::TooSmall {
+        path: path(),
+        size: member.device_size,
+        needed: Bytes(Label::DATA_AT.0 + Label::ALIGN.0 + Label::TAIL.0),
+    };
+    let at = at.ok_or_else(|| (index, too_small()))?;
+    let mut own = label.clone();
+    own.member = index;
+    let mut bytes = AlignedBuf::zeroed(own.encoded_len());
+    own.encode(copy, at, &mut bytes)
+        .map_err(|source| (index, PoolError::Label { path: path(), source: Box::new(source) }))?;
+    Ok(Some(Image { member: index, device, at, bytes }))
 }
 
 /// Runs a request for each of `members`; the first failure is the result.

@@ -163,6 +163,7 @@ impl Inner {
             if !lost.is_empty() {
                 self.lose(&lost)?;
             }
+            self.heed_successor()?;
             match outcome {
                 Some(outcome) => return Ok(outcome),
                 None => again = true,

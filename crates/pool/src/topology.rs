@@ -2,7 +2,7 @@
 //! while no request is under way.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_device::{CountedDevice, Device, DeviceError};
 use braid_format::MemberIndex;
@@ -42,6 +42,8 @@ pub(crate) struct Topology {
     pub provisional: bool,
     /// Every other node that lives uses this epoch too.
     pub settled: AtomicBool,
+    /// Both labels of every carrier say so, durably: no power cut takes this epoch back.
+    pub firm: AtomicBool,
 }
 
 impl Topology {
@@ -74,6 +76,7 @@ impl Topology {
             log: None,
             provisional: false,
             settled: AtomicBool::new(true),
+            firm: AtomicBool::new(true),
         };
         topology.enough()?;
         Ok(topology)
@@ -113,7 +116,13 @@ impl Topology {
             log: None,
             provisional: self.provisional,
             settled: AtomicBool::new(false),
+            firm: AtomicBool::new(false),
         }
+    }
+
+    /// Whether what is changed now is changed in an epoch that all use, and that stays.
+    pub fn ready(&self) -> bool {
+        self.settled.load(Ordering::Acquire) && self.firm.load(Ordering::Acquire)
     }
 
     /// The same epoch under another number.

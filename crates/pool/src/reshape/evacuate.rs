@@ -18,9 +18,10 @@ use braid_device::Device;
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use parking_lot::RwLockWriteGuard;
+use uuid::Uuid;
 
 use super::ChangeError;
-use super::twin::Twin;
+use super::twin::{Pair, Twin};
 use crate::epoch::Joining;
 use crate::error::PoolError;
 use crate::group::Shape;
@@ -109,6 +110,20 @@ impl Topology {
         Some((moving(&self.label)?, &self.twin.as_ref()?.twin))
     }
 
+    /// The move under way, if its successor has missed something here.
+    pub fn missed(&self) -> Option<Arc<Twin>> {
+        let Pair { leaving, twin, .. } = self.twin.as_ref()?;
+        // What a member without redundancy fails does not count anyway.
+        let behind = twin.missed().is_some() && !self.bare.contains(leaving);
+        (behind || twin.broken().is_some()).then(|| twin.clone())
+    }
+
+    /// Whether the member stands somewhere in the layout, and is read.
+    pub fn uses(&self, member: Uuid) -> bool {
+        let place = self.index_of(member);
+        place.is_some_and(|m| self.map.members().contains(&m) && self.readable(m))
+    }
+
     fn no_move(&self) -> Result<(), PoolError> {
         let Some(Moving { leaving, successor }) = moving(&self.label) else { return Ok(()) };
         let (leaving, successor) = (self.name(leaving), self.name(successor));
@@ -156,8 +171,11 @@ impl Inner {
         self.changing(|| {
             let topology = self.topology.write();
             match topology.twin() {
-                Some((moving, t)) if Arc::ptr_eq(t, twin) => {
-                    self.end_move(topology, Some(moving.successor))
+                Some((moving, t)) if t.pair == twin.pair => {
+                    // Or was it the old one?
+                    let broken = twin.broken().is_some() || twin.missed().is_none();
+                    let failed = broken.then_some(moving.successor);
+                    self.end_move(topology, failed)
                 }
                 _ => Ok(()),
             }
@@ -165,16 +183,31 @@ impl Inner {
     }
 
     /// Called before a change counts as done. What a successor has missed here another node, which
-    /// copies to it, does not know: the move ends, for all, in an epoch.
+    /// copies to it, does not know: the move ends, for all, in an epoch; and if that other node has
+    /// been faster, the successor is taken out of the place that it has got.
     ///
     /// # Errors
-    /// The labels cannot be written: the change does not count.
+    /// The labels cannot be written, or the successor cannot be spared: the change does not count.
     pub fn heed_successor(&self) -> Result<(), PoolError> {
-        let twin = self.topology.read().twin.as_ref().map(|pair| pair.twin.clone());
-        match twin.filter(|t| t.broken().is_some()) {
-            Some(twin) if self.shared().is_some() => self.give_up_successor(&twin),
-            _ => Ok(()),
+        if self.shared().is_none() {
+            return Ok(());
         }
+        let twin = self.topology.read().missed();
+        if let Some(twin) = twin {
+            self.give_up_successor(&twin)?;
+        }
+        let ended = self.ended.lock().clone();
+        for twin in ended {
+            let heir = twin.pair.1;
+            if let Some(error) = twin.missed()
+                && self.topology.read().uses(heir)
+            {
+                self.lose(&vec![(heir, error.clone())])?;
+            }
+            // Not before: others wait for the same.
+            self.ended.lock().retain(|t| !Arc::ptr_eq(t, &twin));
+        }
+        Ok(())
     }
 }
 
@@ -301,7 +334,7 @@ impl Pool {
         }
         self.0.follow()?;
         loop {
-            self.0.await_settled()?;
+            self.0.await_ready()?;
             let topology = self.0.topology.write();
             let mut next = next_epoch(&topology.label);
             let epoch = next.epoch;

@@ -11,6 +11,10 @@
 //!
 //! A successor that fails a write is given up at once: the old one has everything, and the labels
 //! still say that it counts. So no write waits for an epoch.
+//!
+//! Where several nodes use the pool one of them copies, and puts the successor in place when it has
+//! all: all but what another node's change *missed* there, because one of the two devices failed. Such
+//! a change counts only when the move has ended, or the successor is out of use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -38,6 +42,8 @@ pub(crate) struct Twin {
     pub used: AtomicU64,
     /// Why the successor is given up.
     broken: OnceLock<DeviceError>,
+    /// How the old one failed a change, which the successor then has not got either.
+    behind: OnceLock<DeviceError>,
 }
 
 /// A twin, and which member it is the device of.
@@ -71,6 +77,7 @@ impl Twin {
             locks: RangeLocks::default(),
             used: AtomicU64::new(0),
             broken: OnceLock::new(),
+            behind: OnceLock::new(),
         }
     }
 
@@ -82,6 +89,18 @@ impl Twin {
     /// Why the successor cannot be one, if it cannot.
     pub fn broken(&self) -> Option<&DeviceError> {
         self.broken.get()
+    }
+
+    /// Why the successor may lack what this node has changed, if it may.
+    pub fn missed(&self) -> Option<&DeviceError> {
+        self.broken.get().or(self.behind.get())
+    }
+
+    /// `changed`, the result of a change of the old one.
+    fn heed<T>(&self, changed: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        changed.inspect_err(|error| {
+            self.behind.get_or_init(|| error.clone());
+        })
     }
 
     fn give_up(&self, error: DeviceError) {
@@ -107,7 +126,7 @@ impl Twin {
     ) -> Result<(), DeviceError> {
         self.used.fetch_add(1, Ordering::Relaxed);
         let _held = self.hold(at, len);
-        each(&*self.old)?;
+        self.heed(each(&*self.old))?;
         if self.shared(at, len)
             && let Err(error) = each(&*self.new)
         {
@@ -167,7 +186,7 @@ impl Device for Twin {
         self.both(at, Bytes::from(buf.len()), |d| d.write(at, buf))
     }
     fn flush(&self) -> Result<(), DeviceError> {
-        self.old.flush()?;
+        self.heed(self.old.flush())?;
         if self.broken.get().is_none()
             && let Err(error) = self.new.flush()
         {
@@ -186,11 +205,11 @@ impl Device for Twin {
     ) -> Result<CawOutcome, DeviceError> {
         let len = Bytes::from(new.len());
         let _held = self.hold(at, len);
-        let outcome = self.old.compare_and_write(at, expected, new)?;
+        let outcome = self.heed(self.old.compare_and_write(at, expected, new))?;
         if matches!(outcome, CawOutcome::Written) && self.shared(at, len) {
             match follow(&*self.old, at, &*self.new, at, new.len()) {
                 Ok(()) => {}
-                Err(Side::Arbiter(error)) => return Err(error),
+                Err(Side::Arbiter(error)) => return self.heed(Err(error)),
                 Err(Side::Follower(error)) => self.give_up(error),
             }
         }

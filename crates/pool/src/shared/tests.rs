@@ -19,7 +19,9 @@ use crate::CreateOptions;
 use crate::layout::Redundancy;
 use crate::reshape::tests::fresh;
 
+mod firm;
 mod meant;
+mod moved;
 
 /// What the nodes know of each other, and their region locks.
 #[derive(Default)]
@@ -144,6 +146,11 @@ fn nodes_on(
 ) -> Vec<Arc<Node>> {
     let options = CreateOptions { redundancy, log_slots: n, ..CreateOptions::new("p") };
     Pool::create(of(), &options).unwrap();
+    nodes_of(n, of)
+}
+
+/// `n` nodes of a pool that there is.
+fn nodes_of(n: u16, of: &dyn Fn() -> Vec<Arc<dyn Device>>) -> Vec<Arc<Node>> {
     let world = Arc::new(World::default());
     let node = |slot| {
         let pool = Pool::assemble(of()).unwrap();

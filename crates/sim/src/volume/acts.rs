@@ -263,6 +263,12 @@ impl Node {
             disk.is_none_or(|d| d.suspect || d.lost || !d.bad.is_empty())
         };
         let of = |m: MemberIndex| members.get(usize::from(m.0)).copied().flatten();
+        // Those that are about to join may become a group that spares one of them.
+        let outside = |d: &usize| !members.contains(&Some(*d));
+        let mut others = (0..state.disks.len()).filter(|d| *d != disk).filter(outside);
+        if outside(&disk) && others.any(|d| doubtful(Some(d))) {
+            return false;
+        }
         let heir = |m: MemberIndex| moving.filter(|x| x.leaving == m).and_then(|x| of(x.successor));
         let weak = |m: &MemberIndex| {
             let s = states.get(usize::from(m.0)).map(|s| s.1);

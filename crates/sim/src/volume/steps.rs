@@ -64,8 +64,21 @@ fn make(world: &Arc<World>, shape: &Shape) -> Result<(), PoolError> {
 /// node has it, so members that are gone are lost.
 fn assemble(world: &Arc<World>, me: usize, alone: bool) -> Result<Pool, PoolError> {
     let mut devices = wires(world, me);
+    let mut degraded = false;
     loop {
-        let error = match Pool::assemble(devices.clone()) {
+        let assembled = if degraded {
+            Pool::assemble_degraded(devices.clone())
+        } else {
+            Pool::assemble(devices.clone())
+        };
+        let error = match assembled {
+            Ok(pool) if degraded => {
+                pool.commit_degraded()?;
+                let mut state = world.state();
+                state.tell("assembled without what is gone".to_owned());
+                state.report.degraded += 1;
+                return Ok(pool);
+            }
             Ok(pool) => return Ok(pool),
             Err(error) => error,
         };
@@ -74,13 +87,11 @@ fn assemble(world: &Arc<World>, me: usize, alone: bool) -> Result<Pool, PoolErro
             PoolError::NotAMember { path, .. }
             | PoolError::Removed { path, .. }
             | PoolError::LabelsDamaged { path, .. } => path.clone(),
-            PoolError::Missing { .. } if alone && world.state().disks.iter().any(|d| d.lost) => {
-                let pool = Pool::assemble_degraded(devices)?;
-                pool.commit_degraded()?;
-                let mut state = world.state();
-                state.tell("assembled without what is gone".to_owned());
-                state.report.degraded += 1;
-                return Ok(pool);
+            PoolError::Missing { .. }
+                if alone && !degraded && world.state().disks.iter().any(|d| d.lost) =>
+            {
+                degraded = true;
+                continue;
             }
             _ => return Err(error),
         };
