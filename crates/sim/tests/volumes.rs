@@ -14,7 +14,18 @@ fn volumes_from_seeds_lose_nothing() {
     let total = common::run_all(range.clone(), run_volume);
     println!("{} seeds: {total:?}", range.end - range.start);
     if range == (0..USUAL) {
-        // FLOORS
+        // About half of what there is.
+        for (what, count, least) in [
+            ("exchanges", total.exchanges, 220),
+            ("power cuts", total.power_cuts, 90),
+            ("deaths", total.deaths, 20),
+            ("recoveries", total.recoveries, 15),
+            ("degraded", total.degraded, 2),
+            ("rebuilt", total.rebuilt, 35),
+            ("moved", total.moved, 16),
+        ] {
+            assert!(count >= least, "too few {what}: {total:?}");
+        }
     }
 }
 
