@@ -26,6 +26,8 @@ use crate::{issued, locks, nodes, size, topology};
 const LINE_MAX: u64 = 64 << 10;
 /// A caller that says nothing for so long is let go.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A node that has not answered a quick order for so long is stopped, or hangs.
+const ANSWER_TIME: Duration = Duration::from_secs(20);
 
 /// What may be asked of a node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -115,6 +117,16 @@ pub enum Order {
         /// Begin.
         run: bool,
     },
+}
+
+impl Order {
+    /// Whether it is answered at once: with what the node knows, or notes down.
+    const fn is_quick(&self) -> bool {
+        matches!(
+            self,
+            Self::Members | Self::Io | Self::Nodes | Self::Locks { .. } | Self::Fence { .. }
+        )
+    }
 }
 
 /// Where the contents of a member go.
@@ -235,17 +247,7 @@ impl Control {
         match made {
             Ok((listener, path)) => {
                 let fs = fs.clone();
-                std::thread::spawn(move || {
-                    for stream in listener.incoming().map_while(Result::ok) {
-                        // A caller that says nothing keeps nobody else waiting.
-                        let fs = fs.clone();
-                        std::thread::spawn(move || {
-                            if let Err(error) = answer(&fs, &stream) {
-                                tracing::debug!(%error, "a caller of the control socket");
-                            }
-                        });
-                    }
-                });
+                std::thread::spawn(move || listen(&fs, &listener));
                 Self { path: Some(path) }
             }
             Err(error) => {
@@ -260,6 +262,29 @@ impl Drop for Control {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
             std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+/// Serves callers as long as the process runs.
+fn listen(fs: &Fs, listener: &UnixListener) {
+    loop {
+        // A caller that says nothing keeps nobody else waiting: each has a thread of its own.
+        let taken = listener.accept().and_then(|(stream, _)| {
+            let fs = fs.clone();
+            std::thread::Builder::new().name("control".into()).spawn(move || {
+                if let Err(error) = answer(&fs, &stream) {
+                    tracing::debug!(%error, "a caller of the control socket");
+                }
+            })
+        });
+        match taken {
+            Err(e) if e.kind() != std::io::ErrorKind::Interrupted => {
+                tracing::warn!(error = %e, "a caller of the control socket is not served");
+                // Out of descriptors, as likely as not.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            _ => {}
         }
     }
 }
@@ -301,7 +326,9 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
     match order {
         // A place that is named next is one of the newest epoch, not of what this node last heard of.
         Order::Members => fs.follow_pool()?,
-        Order::Io | Order::Nodes | Order::Locks { .. } | Order::Fence { .. } => {}
+        Order::Io | Order::Nodes | Order::Locks { .. } | Order::Fence { .. } => {
+            bail!("only a node that has the pool mounted can be asked for that")
+        }
         Order::Fail { member } => fs.fail_member(whom(fs, &member)?)?,
         Order::Replace { member, device, force } => {
             fs.replace_member(whom(fs, &member)?, open(&device)?, force)?;
@@ -548,6 +575,10 @@ fn call(mount: &Mount, order: &Order) -> Result<Answer> {
     let silent = || format!("the node that serves {} does not answer", mount.mount_point.display());
     let path = runtime::control_socket(mount.pid)?;
     let mut stream = UnixStream::connect(&path).with_context(silent)?;
+    if order.is_quick() {
+        // The kernel takes a call for a process that is stopped, too.
+        stream.set_read_timeout(Some(ANSWER_TIME))?;
+    }
     writeln!(stream, "{}", serde_json::to_string(order)?)?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).with_context(silent)?;
@@ -647,6 +678,9 @@ mod tests {
         for order in orders {
             let refused = obey(&fs, order.clone()).unwrap_err().to_string();
             assert!(refused.contains("another device now"), "{order:?}: {refused}");
+        }
+        for order in [Order::Io, Order::Fence { node: 0 }] {
+            assert!(obey(&fs, order.clone()).is_err(), "{order:?} did nothing");
         }
         assert_eq!(view(&fs).epoch, seen.epoch);
         obey(&fs, Order::Fail { member: member(&seen, "1").unwrap() }).unwrap();

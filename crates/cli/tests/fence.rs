@@ -212,6 +212,41 @@ fn without_reservations_a_command_or_a_person_says_that_a_node_is_dead() {
     assert!(said.contains("clean"), "{said}");
 }
 
+/// Its socket takes calls all the same: they go to the kernel.
+#[test]
+fn a_stopped_node_does_not_keep_whoever_asks_it_waiting_for_ever() {
+    if !can_mount() {
+        return;
+    }
+    let disks = Disks::new(1, 256);
+    ok(&disks.with(&["create", "stopped-node"], &[]));
+    let dir = disks.path("node");
+    std::fs::create_dir_all(&dir).unwrap();
+    ok(&disks.with(&["mount"], &[&dir]));
+    let stopped = pid_of(&dir);
+    kill_process(stopped, Signal::STOP).unwrap();
+    let ask = |args: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.args(["120", env!("CARGO_BIN_EXE_braid")]).args(args).stderr(Stdio::piped());
+        command.stdout(Stdio::null()).spawn().unwrap()
+    };
+    let asked = [
+        ask(&["nodes", "stopped-node"]),
+        ask(&["locks", "stopped-node"]),
+        ask(&["fence", "stopped-node", "1", "--confirm"]),
+        ask(&["status", "--io", "stopped-node"]),
+        ask(&["fail", "stopped-node", "0"]),
+    ];
+    let said = asked.map(|child| child.wait_with_output().unwrap());
+    kill_process(stopped, Signal::CONT).unwrap();
+    for out in said {
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && said.contains("does not answer"), "{said}");
+    }
+    ok(&["nodes", "stopped-node"]);
+    unmount_idle(Path::new(&dir));
+}
+
 #[test]
 fn locks_and_nodes_are_shown() {
     if !can_mount() {

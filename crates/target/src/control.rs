@@ -30,9 +30,19 @@ impl Target {
         let listener = UnixListener::bind(path).map_err(failed)?;
         let shared = self.shared().clone();
         let serve = move || {
-            for stream in listener.incoming().flatten() {
-                if let Err(error) = serve(&shared, &stream) {
-                    tracing::debug!(%error, "control");
+            loop {
+                match listener.accept() {
+                    Ok((stream, _)) => {
+                        if let Err(error) = serve(&shared, &stream) {
+                            tracing::debug!(%error, "control");
+                        }
+                    }
+                    Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "no caller taken");
+                        // Out of descriptors, as likely as not.
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
                 }
             }
         };
