@@ -59,42 +59,41 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         control::show(&view);
         return Ok(ExitCode::SUCCESS);
     }
-    follow(session, member.place, &view, args.remove)?;
+    follow(session, &member, args.remove)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for the end of the move that `begun` shows, says where everything is now, and takes the
-/// old device out if that was asked for.
+/// Waits for the end of the move of a member as it was named before, says where everything is now,
+/// and takes the old device out if that was asked for.
 ///
 /// # Errors
 /// The move failed.
-pub fn follow(session: &Session, member: u16, begun: &View, remove: bool) -> Result<()> {
-    // It may be over already.
-    let old = match begun.moving {
-        Some((_, successor, ..)) => successor,
-        None => u16::try_from(begun.members.len() - 1)?,
-    };
-    let new = begun.moving.map(|_| path(begun, old).to_owned());
-    // Who it was that left: it takes the place of its successor.
-    let who = begun.moving.map_or(old, |_| member);
-    let who = begun.members.iter().find(|m| m.index == who).map(|m| m.uuid.clone());
-    let view = wait(session, member)?;
-    if new.as_ref().is_some_and(|new| path(&view, member) != new) {
-        let why = view.error.as_deref().unwrap_or("the move was ended");
-        bail!("member {member} was not moved: {why}");
-    }
-    println!("member {member} is on {} now", path(&view, member));
-    let was = path(&view, old).to_owned();
+pub fn follow(session: &Session, leaving: &Named, remove: bool) -> Result<()> {
+    let view = wait(session, leaving.place)?;
+    let old = left(&view, leaving)?;
+    println!("member {leaving} is on {} now", path(&view, leaving.place));
+    let Some(old) = old else { return Ok(()) };
+    let was = path(&view, old.place);
     if !remove {
         println!(
             "{was} holds nothing any more: `braid remove POOL {old}` takes it out of the pool"
         );
         return Ok(());
     }
-    let member = Named { place: old, uuid: who.unwrap_or_default() };
-    session.order(&Order::Remove { member })?;
+    session.order(&Order::Remove { member: old.clone() })?;
     println!("{was} is out of the pool");
     Ok(())
+}
+
+/// Where whoever was to leave is after the move: in the place of its successor, or not in the pool
+/// any more.
+fn left(view: &View, leaving: &Named) -> Result<Option<Named>> {
+    let old = view.members.iter().find(|m| m.uuid == leaving.uuid);
+    if old.is_some_and(|m| m.index == leaving.place) {
+        let why = view.error.as_deref().unwrap_or("the move was ended");
+        bail!("member {leaving} was not moved: {why}");
+    }
+    Ok(old.map(|m| Named { place: m.index, uuid: m.uuid.clone() }))
 }
 
 fn path(view: &View, member: u16) -> &str {
@@ -133,5 +132,36 @@ fn wait(session: &Session, member: u16) -> Result<View> {
             bail!("member {member} is not moved yet: {why}; the node tries again now and then");
         }
         std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::MemberView;
+
+    /// Members by their devices' letters, in their places.
+    fn view(members: &str) -> View {
+        let member = |(index, letter): (u16, char)| MemberView {
+            index,
+            uuid: letter.to_string(),
+            path: format!("/dev/{letter}"),
+            state: "active".to_owned(),
+            used: 0,
+        };
+        View { members: (0..).zip(members.chars()).map(member).collect(), ..View::default() }
+    }
+
+    #[test]
+    fn whoever_left_is_found_however_soon_the_move_is_over() {
+        let leaving = control::member(&view("abcd"), "/dev/a").unwrap();
+        // To a member that was there: they change places.
+        let old = left(&view("bacd"), &leaving).unwrap().unwrap();
+        assert_eq!((old.place, old.uuid.as_str()), (1, "a"));
+        // To a new device.
+        assert_eq!(left(&view("ebcda"), &leaving).unwrap().unwrap().place, 4);
+        assert!(left(&view("ebcd"), &leaving).unwrap().is_none(), "taken out by somebody else");
+        let said = left(&view("abcde"), &leaving).unwrap_err().to_string();
+        assert!(said.contains("member 0 was not moved"), "{said}");
     }
 }

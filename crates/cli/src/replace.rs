@@ -58,7 +58,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if moved {
-        evacuate::follow(session, member.place, &view, true)?;
+        evacuate::follow(session, &member, true)?;
         return Ok(ExitCode::SUCCESS);
     }
     wait(session, member.place)
