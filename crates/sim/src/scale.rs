@@ -298,20 +298,19 @@ impl World {
         let poll = (Duration::from_millis(1), Duration::from_millis(100));
         let (now, nonce) = (self.now, self.serial);
         let Some(node) = self.nodes.get_mut(n) else { return Ok(()) };
-        for action in node.lock.step(&Context { me: node.me, now, nonce, poll }, event) {
-            match action {
-                Action::Granted(_) => return self.write(n),
-                Action::Read | Action::CompareAndWrite { .. } => {
-                    node.asked = Some(action);
-                    self.result.locks += 1;
-                    let served = self.common(SECTOR);
-                    self.at(served, Event::Locked(n));
-                    return Ok(());
-                }
-                other => return Err(format!("node {n} shares nothing, and does {other:?}")),
+        let cx = Context { me: node.me, now, nonce, poll };
+        match node.lock.step(&cx, event).into_iter().next() {
+            None => Ok(()),
+            Some(Action::Granted(_)) => self.write(n),
+            Some(action @ (Action::Read | Action::CompareAndWrite { .. })) => {
+                node.asked = Some(action);
+                self.result.locks += 1;
+                let served = self.common(SECTOR);
+                self.at(served, Event::Locked(n));
+                Ok(())
             }
+            Some(other) => Err(format!("node {n} shares nothing, and does {other:?}")),
         }
-        Ok(())
     }
     fn locked(&mut self, n: usize) -> Result<(), String> {
         let Some(node) = self.nodes.get_mut(n) else { return Ok(()) };
