@@ -76,6 +76,9 @@ pub(super) fn refuse(lives: &[Pair], claim: &[Pair]) -> Result<(), EtcdError> {
     }
 }
 
+/// How long the end of a life waits for its lease to be given back.
+const ENDING: Duration = Duration::from_secs(1);
+
 /// A key that this process keeps alive until this is dropped.
 pub(super) struct Leased {
     shared: Arc<Shared>,
@@ -131,8 +134,9 @@ impl Drop for Leased {
     fn drop(&mut self) {
         *self.shared.stop.lock() = true;
         self.shared.ended.notify_all();
-        // Not waiting for the keeper, which may wait for etcd, and ends the lease then.
-        if let Some(mut lease) = self.shared.lease.try_lock() {
+        // The keeper may be ending it just now, and a process that ends does not wait for it; or it may
+        // wait for an etcd that is away.
+        if let Some(mut lease) = self.shared.lease.try_lock_for(ENDING) {
             self.shared.end(&mut lease);
         }
     }
