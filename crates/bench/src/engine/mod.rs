@@ -100,6 +100,8 @@ pub(crate) struct Limits {
 
 /// What streams see of each other.
 pub(crate) struct Shared<'a> {
+    /// Memory and rings are there: what they cost is not the job's.
+    ready: Barrier,
     start: Barrier,
     began: std::sync::OnceLock<Instant>,
     /// Nanoseconds after the start when the first stream was through: what the others did until
@@ -129,6 +131,7 @@ pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome
     anyhow::ensure!(!streams.is_empty(), "no streams");
     let (progress, stop) = crate::live::hooks();
     let shared = Shared {
+        ready: Barrier::new(streams.len() + 1),
         start: Barrier::new(streams.len() + 1),
         began: std::sync::OnceLock::new(),
         first_end: AtomicU64::new(u64::MAX),
@@ -145,6 +148,7 @@ pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome
                 scope.spawn(move || worker::work(stream, shared))
             })
             .collect();
+        shared.ready.wait();
         let meter = Meter::start();
         shared.start.wait();
         let parts: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();

@@ -108,6 +108,29 @@ fn a_time_limit_and_a_stop_end_it() {
 }
 
 #[test]
+fn a_paced_stream_waits_for_no_request_that_will_not_be_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f");
+    std::fs::write(&path, [0; 64 << 10]).unwrap();
+    let mut s = stream(&open(&path, false), Pattern::sequential(0, 64 * KIB, 4 * KIB, true), 1);
+    s.content = Content::Random;
+    s.pace = Some(Pace { interval: Duration::from_hours(1), first: Duration::ZERO });
+    let time = Some(Duration::from_millis(50));
+    let done = run(&[s.clone()], &Limits { time, ..Limits::default() }).unwrap();
+    assert_eq!(done.all.ops, 1);
+    // Nor is one waited for when all are told to stop.
+    let stop = Arc::new(AtomicBool::new(false));
+    let limits = Limits { stop: Some(stop.clone()), ..Limits::default() };
+    let done = std::thread::scope(|scope| {
+        let running = scope.spawn(move || run(&[s], &limits));
+        std::thread::sleep(Duration::from_millis(50));
+        stop.store(true, Ordering::Relaxed);
+        running.join().unwrap()
+    });
+    assert!(done.map_or(true, |done| done.all.ops <= 1));
+}
+
+#[test]
 fn paced_requests_are_not_early_and_late_ones_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let target = open(&dir.path().join("f"), true);

@@ -11,6 +11,8 @@ use super::{Content, Direction, Done, Shared, Stream};
 
 /// Requests from this size on have their buffers in huge pages.
 const HUGE_FROM: usize = 512 << 10;
+/// How often a stream that waits for its next request asks whether it is to stop.
+const ASK: Duration = Duration::from_millis(100);
 
 /// A request on its way.
 #[derive(Clone, Copy)]
@@ -46,6 +48,7 @@ pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<Done> {
         Ok((buffers, stream.target.layer.window(stream.depth)?))
     });
     // Whatever happened, the others wait for this one.
+    shared.ready.wait();
     shared.start.wait();
     let began = shared.began();
     let mut w = Worker { stream, shared, began, next: 0, done: Done::default(), alone: false };
@@ -86,8 +89,16 @@ impl Worker<'_> {
         if let Some(pace) = self.stream.pace {
             let n = u32::try_from(self.next).unwrap_or(u32::MAX);
             let due = self.began + pace.first + pace.interval * n;
-            if let Some(early) = due.checked_duration_since(when) {
-                std::thread::sleep(early);
+            // None is begun after the time is up, so none is waited for that would be.
+            let last = self.shared.limits.time.map(|time| self.shared.began() + time);
+            if last.is_some_and(|last| due >= last) {
+                return None;
+            }
+            while let Some(early) = due.checked_duration_since(Instant::now()) {
+                std::thread::sleep(early.min(ASK));
+                if self.shared.stopped() {
+                    return None;
+                }
             }
             when = due;
         }

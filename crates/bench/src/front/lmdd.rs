@@ -67,6 +67,11 @@ const NUMBERS: &[(&str, &str)] = &[
     ("depth", "so many blocks under way (not in lmbench)"),
     ("force-destroy", "write on devices in use (not in lmbench)"),
 ];
+/// Options that mean nothing where several blocks are under way.
+const ONE_AT_A_TIME: [&str; 13] = [
+    "append", "osync", "end", "usleep", "touch", "hash", "poff", "padin", "timeopen", "rtmax",
+    "rtmin", "wtmax", "wtmin",
+];
 /// Options that are words.
 const TEXTS: [&str; 3] = ["if", "of", "label"];
 
@@ -209,14 +214,21 @@ fn by_queue(options: &Options, block: u64) -> Result<Moved> {
         (None, Some(path)) => (path, false),
         _ => bail!("depth and awrite go with either if= or of="),
     };
+    for key in ONE_AT_A_TIME {
+        ensure!(!options.is(key), "{key} goes with one block at a time, without depth and awrite");
+    }
     let direct = options.is("direct") || options.is(if read { "idirect" } else { "odirect" });
     let force = options.is("force-destroy");
     let how = Use { write: !read, direct, force, overwrite: true };
+    let left = |key| options.number(key).unwrap_or(0);
+    let from = left("skip").checked_add(left("seek")).and_then(|n| n.checked_mul(block));
+    let from = from.context("skip and seek: beyond the largest file")?;
+    let exists = Path::new(path).exists();
+    ensure!(exists || !options.is("nocreate"), "{path}: not there, and nocreate=1");
     let target = Target::keep(Path::new(path), how)?;
     if !read && !target.is_block() && !options.is("notrunc") && !options.is("nocreate") {
         OpenOptions::new().write(true).open(path)?.set_len(0)?;
     }
-    let from = (options.number("skip").unwrap_or(0) + options.number("seek").unwrap_or(0)) * block;
     let there = target.len().saturating_sub(from) / block;
     let count = match blocks(options, block) {
         Some(n) if read => n.min(there),
@@ -224,7 +236,8 @@ fn by_queue(options: &Options, block: u64) -> Result<Moved> {
         None if read => there,
         None => bail!("count or move: how much is to be written?"),
     };
-    let mut pattern = Pattern::sequential(from, count.max(1) * block, block, read);
+    let total = count.max(1).checked_mul(block).context("count: beyond the largest file")?;
+    let mut pattern = Pattern::sequential(from, total, block, read);
     pattern.count = count;
     if let Some(range) = options.number("rand") {
         ensure!(range >= block, "rand: at least one block");
@@ -269,6 +282,9 @@ fn open(options: &Options, read: bool) -> Result<Option<End>> {
         ("2" | "stderr", false) => Some("/dev/stderr"),
         _ => None,
     };
+    for key in ONE_AT_A_TIME {
+        ensure!(!options.is(key), "{key} goes with one block at a time, without depth and awrite");
+    }
     let direct = options.is("direct") || options.is(if read { "idirect" } else { "odirect" });
     let mut how = OpenOptions::new();
     let mut flags = if direct { libc::O_DIRECT } else { 0 };
@@ -622,5 +638,24 @@ mod tests {
             assert!(lmdd(bad).is_err(), "{bad}");
         }
         assert!(lmdd("if=/tmp of=internal bs=4k").is_err());
+        // What a queue of blocks cannot do is refused before anything is touched.
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f");
+        std::fs::write(&file, "kept").unwrap();
+        let of = format!("of={} bs=4k count=1", file.display());
+        for bad in [
+            "append=1 depth=2",
+            "append=1 awrite=1",
+            "osync=1 depth=2",
+            "depth=2 seek=9007199254740993",
+        ] {
+            assert!(lmdd(&format!("{of} {bad}")).is_err(), "{bad}");
+        }
+        assert!(
+            lmdd(&format!("of={}/g bs=4k count=1 depth=2 nocreate=1", dir.path().display()))
+                .is_err()
+        );
+        assert_eq!(std::fs::read(&file).unwrap(), b"kept");
+        assert!(!dir.path().join("g").exists());
     }
 }

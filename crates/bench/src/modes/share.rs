@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Cell, How, Measure, System, Turns, at};
 use crate::cli::size;
-use crate::engine::{Content, Latency, Limits, Order, Pattern, Stream, Target, Use, run as go};
+use crate::engine::{Content, Latency, Limits, Pattern, Stream, Target, Use, run as go};
 use crate::report::Report;
 
 /// Read-after-write between mounts, ping-pong, one file written by all
@@ -108,38 +108,41 @@ fn ping_pong(args: &Args, round: usize, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Every node writes every n-th block; then the first reads all.
+/// Every node writes every n-th block of a new file, then all of them again, then one node alone does
+/// what they did together; after each, every node reads every block.
 fn together(args: &Args, round: usize, report: &mut Report) -> Result<()> {
     let seen = Seen::new(args, "strided", round)?;
     let nodes = seen.0.len() as u64;
-    let content = Content::Verified { run: 0x5eb, generation: round as u64 };
     let each = args.size / args.block.max(1) / nodes;
     ensure!(each > 0, "--size: at least one block for each node");
-    let stream = |path: &PathBuf, node: u64, read: bool| -> Result<Stream> {
-        let how = Use { write: !read, overwrite: true, ..Use::default() };
-        let mut pattern = Pattern::sequential(0, each * nodes * args.block, args.block, read);
-        if !read {
-            pattern.from = node * args.block;
-            pattern.span -= node * args.block;
-            pattern.count = each;
-            pattern = pattern.ordered(Order::Stride(nodes * args.block));
-        }
-        let target = Target::keep(path, how)?;
+    let all = |read| Pattern::sequential(0, each * nodes * args.block, args.block, read);
+    let stream = |path: &PathBuf, pattern: Pattern, generation: u64| -> Result<Stream> {
+        let read = pattern.reads > 0;
+        let target = Target::keep(path, Use { write: !read, overwrite: true, ..Use::default() })?;
         target.check(args.block, 0, 0, read)?;
+        let content = Content::Verified { run: 0x5eb, generation };
         Ok(Stream { content, flush: !read, ..Stream::plain(target, pattern) })
     };
-    let writers = (0..)
-        .zip(&seen.0)
-        .map(|(node, path)| stream(path, node, false))
-        .collect::<Result<Vec<_>>>()?;
-    let cell = Cell { name: "nodes", phase: "one file, every n-th block", at: at(&[]) };
-    let (row, _) = cell.run(report, &writers, &Limits::default())?;
-    "MB/s".clone_into(&mut row.unit);
-    for (node, path) in (0..).zip(&seen.0) {
-        go(&[stream(path, node, true)?], &Limits::default())?
-            .ok()
-            .with_context(|| format!("node {node} reads what all have written"))?;
+    let phases = [("nodes", "new file, every n-th block"), ("nodes", AGAIN), ("one node", AGAIN)];
+    for (generation, (name, phase)) in (3 * round as u64..).zip(phases) {
+        let writers: Result<Vec<Stream>> = match name {
+            "nodes" => {
+                let part = |node| all(false).every(nodes, node, each);
+                (0..).zip(&seen.0).map(|(n, path)| stream(path, part(n), generation)).collect()
+            }
+            _ => seen.0.iter().take(1).map(|path| stream(path, all(false), generation)).collect(),
+        };
+        let (row, _) =
+            Cell { name, phase, at: at(&[]) }.run(report, &writers?, &Limits::default())?;
+        "MB/s".clone_into(&mut row.unit);
+        for (node, path) in seen.0.iter().enumerate() {
+            go(&[stream(path, all(true), generation)?], &Limits::default())?
+                .ok()
+                .with_context(|| format!("node {node} reads what was written"))?;
+        }
     }
     report.note("every node read every block as it was written");
     Ok(())
 }
+
+const AGAIN: &str = "all blocks again";
