@@ -9,6 +9,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 
+use common::device::{Loop, Mounted};
 use common::{Cluster, Disks, can_mount, fails, ok, sh};
 
 fn flip(path: &std::path::Path, at: u64) {
@@ -185,11 +186,11 @@ fn a_loop_device_with_a_mounted_file_system_is_in_use() {
     let d = Disks::new(1, 64);
     let dir = d.path("mnt");
     fs::create_dir(&dir).unwrap();
-    let device = sh(&format!("mkfs.ext4 -q -F {0}; losetup --find --show {0}", d.names()[0]));
-    let device = device.trim();
-    sh(&format!("mount {device} {dir}"));
+    sh(&format!("mkfs.ext4 -q -F {}", d.names()[0]));
+    let Some(device) = Loop::new(&d.paths[0]) else { return };
+    let device = device.0.as_str();
+    let Some(_mounted) = Mounted::new(&[device], std::path::Path::new(&dir)) else { return };
     let said = fails(&["create", "p", "--force", device]);
-    sh(&format!("umount {dir}; losetup -d {device}"));
     assert!(said.contains("in use") && said.contains(device), "{said}");
 }
 

@@ -4,75 +4,13 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use common::pool::{Pool, fill, sums};
 use common::{Cluster, Disks, can_mount, fails, ok, sh, unmount_idle};
-
-/// A pool of `create`'s options over the first `used` of its disks.
-struct Pool {
-    disks: Disks,
-    dir: PathBuf,
-}
-
-impl Pool {
-    fn new(disks: usize, mib: u64, used: usize, options: &[&str]) -> Self {
-        let disks = Disks::new(disks, mib);
-        let dir = disks.dir.path().join("mnt");
-        std::fs::create_dir(&dir).unwrap();
-        let mut args = vec!["create", "pool"];
-        args.extend(disks.names().into_iter().take(used));
-        args.extend(options);
-        ok(&args);
-        Self { disks, dir }
-    }
-    fn dir(&self) -> &str {
-        self.dir.to_str().unwrap()
-    }
-    fn disk(&self, n: usize) -> &str {
-        self.disks.names()[n]
-    }
-    fn mount(&self, which: &[usize]) {
-        let log = format!("log={}.log", self.dir());
-        let disks: Vec<&str> = which.iter().map(|n| self.disk(*n)).collect();
-        ok(&[&["mount"], &disks[..], &[self.dir(), "-o", &log]].concat());
-    }
-    fn clean(&self, which: &[usize]) {
-        let disks: Vec<&str> = which.iter().map(|n| self.disk(*n)).collect();
-        let said = ok(&[&["check"], &disks[..]].concat());
-        assert!(said.contains("clean"), "{said}");
-    }
-    /// These disks in one word.
-    fn together(&self, which: &[usize]) -> String {
-        which.iter().map(|n| self.disk(*n)).collect::<Vec<_>>().join(":")
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        if common::is_mounted(&self.dir) {
-            if std::thread::panicking() {
-                let log = std::fs::read_to_string(format!("{}.log", self.dir()));
-                eprintln!("{}", log.unwrap_or_default());
-            }
-            let _ = common::braid(&["unmount", "--lazy", self.dir()]);
-        }
-    }
-}
-
-fn fill(dir: &Path) -> String {
-    let dir = dir.display();
-    sh(&format!(
-        "mkdir -p {dir}/tree && for i in $(seq 40); do head -c $((i * 3000)) /dev/urandom > {dir}/tree/$i; done
-         head -c 30000000 /dev/urandom > {dir}/tree/big; cd {dir} && sync -f . && find tree -type f | sort | xargs sha256sum"
-    ))
-}
-
-fn sums(dir: &Path) -> String {
-    sh(&format!("cd {} && find tree -type f | sort | xargs sha256sum", dir.display()))
-}
 
 /// Writes, reads back and deletes files until it is told to stop; how many.
 struct Load {
@@ -114,8 +52,8 @@ fn a_member_of_a_plain_pool_is_moved_under_load_and_taken_out() {
     if !can_mount() {
         return;
     }
-    let pool = Pool::new(4, 160, 2, &[]);
-    pool.mount(&[0, 1]);
+    let pool = Pool::new((4, 160), 2, &[]);
+    pool.mount(&[0, 1], &[]);
     let written = fill(&pool.dir);
     let said = fails(&["remove", pool.dir(), "1"]);
     assert!(said.contains("braid evacuate POOL 1 --to"), "{said}");
@@ -138,7 +76,7 @@ fn a_member_of_a_plain_pool_is_moved_under_load_and_taken_out() {
     // The first, whose liveness bytes say that the pool is in use; and back onto the one that left.
     ok(&["evacuate", pool.dir(), "0", "--to", pool.disk(1), "--remove"]);
     load.end();
-    assert_eq!(sums(&pool.dir), written);
+    assert_eq!(sums(&pool.dir.join("tree")), written);
     let said = fails(&["check", pool.disk(1), pool.disk(2)]);
     assert!(said.contains("mounted"), "{said}");
     unmount_idle(&pool.dir);
@@ -149,8 +87,8 @@ fn a_member_of_a_plain_pool_is_moved_under_load_and_taken_out() {
     let both = pool.together(&[1, 2]);
     let said = ok(&["replace", &both, "1", pool.disk(3)]);
     assert!(said.contains("disk3 now") && said.contains("out of the pool"), "{said}");
-    pool.mount(&[1, 3]);
-    assert_eq!(sums(&pool.dir), written);
+    pool.mount(&[1, 3], &[]);
+    assert_eq!(sums(&pool.dir.join("tree")), written);
     unmount_idle(&pool.dir);
     pool.clean(&[1, 3]);
 }
@@ -160,8 +98,8 @@ fn a_member_of_a_mirror_is_moved_onto_the_spare() {
     if !can_mount() {
         return;
     }
-    let pool = Pool::new(4, 160, 2, &["--mirror", "2"]);
-    pool.mount(&[0, 1]);
+    let pool = Pool::new((4, 160), 2, &["--mirror", "2"]);
+    pool.mount(&[0, 1], &[]);
     let written = fill(&pool.dir);
     ok(&["spare", pool.dir(), pool.disk(2)]);
     let load = Load::start(&pool.dir);
@@ -170,15 +108,15 @@ fn a_member_of_a_mirror_is_moved_onto_the_spare() {
     load.end();
     ok(&["remove", pool.dir(), "2"]);
     ok(&["fail", pool.dir(), "1"]);
-    assert_eq!(sums(&pool.dir), written);
+    assert_eq!(sums(&pool.dir.join("tree")), written);
     unmount_idle(&pool.dir);
     pool.clean(&[2]);
     let said = ok(&["replace", pool.disk(2), "1", pool.disk(3)]);
     assert!(said.contains("filled and in use"), "{said}");
-    pool.mount(&[2, 3]);
+    pool.mount(&[2, 3], &[]);
     let said = ok(&["scrub", pool.dir()]);
     assert!(said.contains("0 B healed"), "{said}");
-    assert_eq!(sums(&pool.dir), written);
+    assert_eq!(sums(&pool.dir.join("tree")), written);
 }
 
 fn free(dir: &Path) -> u64 {
@@ -190,8 +128,8 @@ fn devices_are_added_under_load_and_the_file_system_grows_over_them() {
     if !can_mount() {
         return;
     }
-    let pool = Pool::new(5, 160, 2, &[]);
-    pool.mount(&[0, 1]);
+    let pool = Pool::new((5, 160), 2, &[]);
+    pool.mount(&[0, 1], &[]);
     let written = fill(&pool.dir);
     let before = free(&pool.dir);
     let said = ok(&["add", pool.dir(), pool.disk(2), "--dry-run"]);
@@ -217,19 +155,19 @@ fn devices_are_added_under_load_and_the_file_system_grows_over_them() {
     assert!(after > before + (280 << 20), "{before} {after}");
     // More than there was room for.
     sh(&format!("head -c 200M /dev/urandom > {}/tree/large", pool.dir()));
-    let now = sums(&pool.dir);
+    let now = sums(&pool.dir.join("tree"));
     assert!(written.lines().all(|line| now.contains(line)));
     let said = ok(&["rebalance", pool.dir()]);
     assert!(said.contains("moved; parts of the pool were full by"), "{said}");
     load.end();
-    assert_eq!(sums(&pool.dir), now);
+    assert_eq!(sums(&pool.dir.join("tree")), now);
     unmount_idle(&pool.dir);
     pool.clean(&[0, 1, 2, 3]);
     // Without a mount.
     let all = pool.together(&[0, 1, 2, 3]);
     ok(&["add", &all, pool.disk(4), "--force"]);
-    pool.mount(&[0, 1, 2, 3, 4]);
-    assert_eq!(sums(&pool.dir), now);
+    pool.mount(&[0, 1, 2, 3, 4], &[]);
+    assert_eq!(sums(&pool.dir.join("tree")), now);
     assert!(free(&pool.dir) > after - (300 << 20));
     unmount_idle(&pool.dir);
     pool.clean(&[0, 1, 2, 3, 4]);
@@ -240,19 +178,19 @@ fn parity_grows_by_parity() {
     if !can_mount() {
         return;
     }
-    let pool = Pool::new(6, 160, 3, &["--parity", "1"]);
-    pool.mount(&[0, 1, 2]);
+    let pool = Pool::new((6, 160), 3, &["--parity", "1"]);
+    pool.mount(&[0, 1, 2], &[]);
     let written = fill(&pool.dir);
     let said = fails(&["add", pool.dir(), pool.disk(3), pool.disk(4)]);
     assert!(said.contains("parity"), "{said}");
     ok(&["add", pool.dir(), pool.disk(3), pool.disk(4), pool.disk(5)]);
     sh(&format!("head -c 300M /dev/urandom > {}/tree/large", pool.dir()));
-    let now = sums(&pool.dir);
+    let now = sums(&pool.dir.join("tree"));
     assert!(written.lines().all(|line| now.contains(line)));
     ok(&["fail", pool.dir(), "4"]);
     ok(&["fail", pool.dir(), "1"]);
     sh(&format!("cp {0}/tree/big {0}/copy && cmp {0}/tree/big {0}/copy", pool.dir()));
-    assert_eq!(sums(&pool.dir), now);
+    assert_eq!(sums(&pool.dir.join("tree")), now);
     unmount_idle(&pool.dir);
     pool.clean(&[0, 2, 3, 5]);
 }
@@ -281,9 +219,9 @@ fn two_nodes_go_on_while_one_of_them_changes_the_pool() {
         sh(&format!("head -c {len}M /dev/urandom > {}/tree/large", b.display()));
         sh(&format!("cmp {}/tree/large {}/tree/large", a.display(), b.display()));
         load.into_iter().for_each(Load::end);
-        let now = sums(&b);
+        let now = sums(&b.join("tree"));
         assert!(written.lines().all(|line| now.contains(line)), "{layout:?}");
-        assert_eq!(now, sums(&a));
+        assert_eq!(now, sums(&a.join("tree")));
         let mut c = c;
         c.unmount_all();
         let left = [c.disks.names()[0], &new[0], c.disks.names()[2], &new[1], &new[2], &new[3]];
@@ -297,8 +235,8 @@ fn devices_that_became_larger_are_used() {
     if !can_mount() {
         return;
     }
-    let pool = Pool::new(2, 160, 2, &["--mirror", "2"]);
-    pool.mount(&[0, 1]);
+    let pool = Pool::new((2, 160), 2, &["--mirror", "2"]);
+    pool.mount(&[0, 1], &[]);
     let written = fill(&pool.dir);
     let said = fails(&["grow", pool.dir()]);
     assert!(said.contains("nothing to grow by"), "{said}");
@@ -313,10 +251,10 @@ fn devices_that_became_larger_are_used() {
     assert!(free(&pool.dir) > before + (200 << 20));
     sh(&format!("head -c 250M /dev/urandom > {}/tree/large", pool.dir()));
     load.end();
-    let now = sums(&pool.dir);
+    let now = sums(&pool.dir.join("tree"));
     assert!(written.lines().all(|line| now.contains(line)));
     ok(&["fail", pool.dir(), "0"]);
-    assert_eq!(sums(&pool.dir), now);
+    assert_eq!(sums(&pool.dir.join("tree")), now);
     unmount_idle(&pool.dir);
     pool.clean(&[1]);
     let said = ok(&["status", pool.disk(1)]);

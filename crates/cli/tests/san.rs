@@ -71,12 +71,7 @@ fn a_killed_node_on_a_target_is_recovered() {
     ok(&san.with(&["create", "san"], &[]));
     let (dir, other) = (san.mount("a"), san.mount("b"));
     sh(&format!("echo kept > {dir}/file; sync {dir}/file; exec 9>{dir}/open"));
-    let status: serde_json::Value = serde_json::from_str(&ok(&["status", "--json"])).unwrap();
-    let mounts = status["mounts"].as_array().unwrap();
-    let node = mounts.iter().find(|m| m["mount_point"] == dir.as_str()).unwrap();
-    let pid = i32::try_from(node["pid"].as_i64().unwrap()).unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    common::pool::kill(&dir);
     let read = format!("timeout 30 cat {other}/file; echo more >> {other}/file; cat {other}/file");
     assert_eq!(sh(&read), "kept\nkept\nmore\n");
     wait_until("the dead node's slot is free", || {

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use common::pool::sums;
 use common::{Cluster, Disks, can_mount, ok, sh, wait_until};
 
 const LAYOUTS: [&[&str]; 2] = [&["--mirror", "2"], &["--parity", "1"]];
@@ -16,10 +17,6 @@ const LAYOUTS: [&[&str]; 2] = [&["--mirror", "2"], &["--parity", "1"]];
 /// Two nodes on four disks.
 fn cluster(layout: &[&str]) -> Cluster {
     Cluster::of(Disks::new(4, 300), 2, &[layout, &["--nodes", "3"]].concat())
-}
-
-fn sums(dir: &Path) -> String {
-    sh(&format!("cd {} && find . -type f | sort | xargs sha256sum", dir.display()))
 }
 
 /// Nothing that a scrub could find.

@@ -32,6 +32,7 @@ mod liveness;
 mod log;
 pub mod map;
 pub mod members;
+pub mod modelled;
 mod pace;
 pub mod queue;
 mod redundancy;

@@ -1,7 +1,7 @@
 //! The experiments of the founding documents, on modelled disks in virtual time and against closed
 //! forms. `cargo test -p braid-pool --test experiments -- --nocapture` prints the tables.
 //!
-//! The members are [`ModelDevice`]s, the addresses go through the pool's real mapping, and where
+//! The members are modelled disks, the addresses go through the pool's real mapping, and where
 //! bytes move they move through the pool's real submission. No run depends on the machine.
 
 #![expect(clippy::unwrap_used, reason = "a failing step is a failing test")]
@@ -11,83 +11,35 @@ use std::sync::Arc;
 
 use braid_format::label::NodeKind;
 use braid_format::{ByteOffset, Bytes, Epoch};
-use braid_pool::device::model::{
-    Bus, Client, DiskModel, ModelClock, ModelDevice, Touch, drive, presets,
-};
-use braid_pool::device::{AlignedBuf, Device, MemoryDevice};
-use braid_pool::map::Place;
+use braid_pool::device::model::{Bus, Client, DiskModel, presets};
+use braid_pool::device::{AlignedBuf, Device};
 use braid_pool::members::write_epoch;
-use braid_pool::{CreateOptions, Piece, Pool, PoolOp, PoolQueue};
+use braid_pool::modelled::{self, Job};
+use braid_pool::{Pool, PoolOp, PoolQueue};
 use uuid::Uuid;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-const SIZE: u64 = 400 * MIB;
+const SIZE: u64 = modelled::Rig::SIZE;
 
-/// A pool of modelled disks.
-struct Rig {
-    clock: ModelClock,
-    disks: Vec<Arc<ModelDevice>>,
-    pool: Pool,
-}
-
-/// How to stream: sequentially from the pool's beginning.
-#[derive(Clone, Copy)]
-struct Job {
-    write: bool,
-    request: u64,
-    depth: usize,
-    total: u64,
-}
-impl Job {
-    fn read(request: u64, depth: usize, total: u64) -> Self {
-        Self { write: false, request, depth, total }
-    }
-    fn write(request: u64, depth: usize, total: u64) -> Self {
-        Self { write: true, request, depth, total }
+/// A [`modelled::Rig`] whose every step succeeds.
+struct Rig(modelled::Rig);
+impl std::ops::Deref for Rig {
+    type Target = modelled::Rig;
+    fn deref(&self) -> &modelled::Rig {
+        &self.0
     }
 }
 
 impl Rig {
-    /// Members in this order: model, bytes, and the place of their bus in `buses`.
     fn new(members: &[(DiskModel, u64, Option<usize>)], buses: &[Bus], unit: u64) -> Self {
-        let clock = ModelClock::virtual_time();
-        let buses: Vec<_> = buses.iter().map(|b| clock.bus(*b)).collect();
-        let disk = |(i, (model, size, bus)): (usize, &(DiskModel, u64, Option<usize>))| {
-            let inner = MemoryDevice::new(&format!("disk{i}"), Bytes(*size), Bytes(512));
-            ModelDevice::new(&clock, inner, *model, bus.map(|b| &buses[b])).unwrap()
-        };
-        let disks: Vec<_> = members.iter().enumerate().map(disk).collect();
-        let devices = disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
-        let options = CreateOptions::new("model").stripe_unit(Bytes(unit)).unwrap();
-        let pool = Pool::create(devices, &options).unwrap();
-        Self { clock, disks, pool }
+        Self(modelled::Rig::new(members, buses, unit).unwrap())
     }
-    /// `n` equal members, each on its own.
     fn equal(n: usize, model: DiskModel, unit: u64) -> Self {
-        Self::new(&vec![(model, SIZE, None); n], &[], unit)
+        Self(modelled::Rig::equal(n, model, unit).unwrap())
     }
-    /// Where a range of the pool lies.
-    fn touches(&self, write: bool, at: u64, len: u64) -> Vec<Touch<'_>> {
-        let map = self.pool.map();
-        let touch = |p: Piece| {
-            let Place::Member(member) = p.place else { panic!("a plain stripe") };
-            let device = &*self.disks[usize::from(member.0)];
-            Touch { device, write, at: p.at, len: p.len }
-        };
-        map.pieces(ByteOffset(at), Bytes(len)).map(touch).collect()
-    }
-    fn client(&self, job: Job, from: u64) -> Client<'_> {
-        let requests = job.total.div_ceil(job.request);
-        let touch = move |i| {
-            let at = i * job.request;
-            self.touches(job.write, from + at, job.request.min(job.total - at))
-        };
-        Client::new(job.depth, (0..requests).map(touch))
-    }
-    /// Bytes per microsecond, that is MB/s, of one stream.
     fn stream(&self, job: Job) -> f64 {
-        drive(&self.clock, vec![self.client(job, 0)]).unwrap()[0].rate().megabytes()
+        self.0.stream(job).unwrap()
     }
     /// The same through the pool's own window, with bytes.
     fn stream_bytes(&self, job: Job) -> f64 {
@@ -187,8 +139,7 @@ fn s0_5_a_copy_gains_what_its_requests_grow() {
                 rig.touches(true, middle + at, piece)
             }
         };
-        let client = Client::new(4, (0..2 * total / piece).map(touch));
-        drive(&rig.clock, vec![client]).unwrap()[0].rate().megabytes()
+        rig.rate(Client::new(4, (0..2 * total / piece).map(touch))).unwrap().megabytes()
     };
     let one = copy(&rigs[0], MIB);
     let mut t = Table::new("S0.5: copying on n disks over copying on one, pieces of n MiB");
@@ -268,7 +219,7 @@ fn weigh(rig: Rig, weights: &[u16]) -> Rig {
     let devices: Vec<_> = rig.disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
     write_epoch(&devices, &label).unwrap();
     let pool = Pool::assemble(devices).unwrap();
-    Rig { pool, ..rig }
+    Rig(modelled::Rig { pool, ..rig.0 })
 }
 
 #[test]

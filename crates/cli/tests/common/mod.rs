@@ -4,7 +4,9 @@
 #![allow(missing_docs, reason = "test support")]
 
 pub mod browser;
+pub mod device;
 pub mod net;
+pub mod pool;
 pub mod san;
 
 use std::path::{Path, PathBuf};
@@ -143,21 +145,12 @@ impl Cluster {
     }
     /// Process that serves node `n`.
     pub fn pid(&self, n: usize) -> i32 {
-        let status = ok(&["status", "--json"]);
-        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-        let dir = self.nodes[n].to_str().expect("UTF-8");
-        let mount = status["mounts"]
-            .as_array()
-            .expect("mounts")
-            .iter()
-            .find(|m| m["mount_point"] == dir)
-            .unwrap_or_else(|| panic!("{dir} is not among {status}"));
-        i32::try_from(mount["pid"].as_i64().expect("pid")).expect("pid")
+        let pid = pid_of(self.nodes[n].to_str().expect("UTF-8"));
+        pid.as_raw_nonzero().get()
     }
     /// SIGKILL to node `n`'s process: as if its machine lost power, but for the page cache.
     pub fn kill(&self, n: usize) {
-        let pid = rustix::process::Pid::from_raw(self.pid(n)).expect("pid");
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+        pool::kill(self.nodes[n].to_str().expect("UTF-8"));
     }
     pub fn unmount(&self, n: usize) {
         unmount_idle(&self.nodes[n]);
@@ -205,7 +198,8 @@ pub fn is_mounted(dir: &Path) -> bool {
 pub fn pid_of(dir: &str) -> rustix::process::Pid {
     let status: serde_json::Value = serde_json::from_str(&ok(&["status", "--json"])).expect("JSON");
     let mounts = status["mounts"].as_array().expect("mounts");
-    let mount = mounts.iter().find(|m| m["mount_point"] == dir).expect("a mount");
+    let mount = mounts.iter().find(|m| m["mount_point"] == dir);
+    let mount = mount.unwrap_or_else(|| panic!("{dir} is not among {status}"));
     let pid = i32::try_from(mount["pid"].as_i64().expect("pid")).expect("pid");
     rustix::process::Pid::from_raw(pid).expect("pid")
 }

@@ -1,0 +1,43 @@
+//! Loop devices and mounts of the kernel's own file systems, given back when dropped.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A loop device over a file.
+pub struct Loop(pub String);
+impl Loop {
+    /// `None`: there are none here.
+    pub fn new(file: &Path) -> Option<Self> {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        let name = String::from_utf8(made.stdout).ok()?.trim().to_owned();
+        (made.status.success() && !name.is_empty()).then_some(Self(name))
+    }
+}
+impl Drop for Loop {
+    fn drop(&mut self) {
+        Command::new("losetup").args(["-d", &self.0]).status().ok();
+    }
+}
+
+/// A mount of the kernel's.
+pub struct Mounted(PathBuf);
+impl Mounted {
+    /// `mount WORDS... dir`; `None`, said loudly, where that is not possible.
+    pub fn new(words: &[&str], dir: &Path) -> Option<Self> {
+        let done = Command::new("mount").args(words).arg(dir).output();
+        if done.as_ref().is_ok_and(|o| o.status.success()) {
+            return Some(Self(dir.to_owned()));
+        }
+        eprintln!("SKIPPED: mount {words:?}: {done:?}");
+        None
+    }
+}
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        Command::new("umount").arg(&self.0).status().ok();
+    }
+}
