@@ -92,6 +92,23 @@ impl PoolQueue {
     /// # Panics
     /// When the window is full.
     pub fn submit(&mut self, token: u64, at: ByteOffset, op: PoolOp) -> Result<(), PoolError> {
+        self.push(token, at, op)?;
+        match &mut self.engine {
+            Engine::Ring { queue, .. } => queue.start(),
+            Engine::Crew(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a request that need not be under way before the next [`PoolQueue::complete`] or
+    /// [`PoolQueue::submit`]: what is pushed together goes to the kernel in one system call.
+    ///
+    /// # Errors
+    /// As [`PoolQueue::submit`].
+    ///
+    /// # Panics
+    /// When the window is full.
+    pub fn push(&mut self, token: u64, at: ByteOffset, op: PoolOp) -> Result<(), PoolError> {
         assert!(!self.is_full(), "the window is full: complete a request first");
         let inner = &self.pool.0;
         let topology = inner.topology.read();
@@ -116,12 +133,10 @@ impl PoolQueue {
             PoolOp::Read(buf) => OwnedOp::Read(buf),
             PoolOp::Write(buf) => OwnedOp::Write(buf),
         };
-        let started = queue.submit_parts(token, op, parts);
+        queue.push_parts(token, op, parts);
         parts.clear();
-        if started.is_ok() {
-            inner.windows.fetch_add(1, Ordering::AcqRel);
-        }
-        started.map_err(|e| PoolError::Queue { source: Box::new(e) })
+        inner.windows.fetch_add(1, Ordering::AcqRel);
+        Ok(())
     }
 
     /// Waits for any request; gives back its token, its buffer and how it ended.
@@ -137,6 +152,19 @@ impl PoolQueue {
                 (token, buf, result.map_err(PoolError::from))
             }
             Engine::Crew(crew) => crew.complete(),
+        }
+    }
+
+    /// The next of those that are known to be done, as [`PoolQueue::complete`], which alone looks for
+    /// more.
+    pub fn completed(&mut self) -> Option<Completion> {
+        match &mut self.engine {
+            Engine::Ring { queue, .. } => {
+                let (token, buf, result) = queue.completed()?;
+                self.pool.0.windows.fetch_sub(1, Ordering::AcqRel);
+                Some((token, buf, result.map_err(PoolError::from)))
+            }
+            Engine::Crew(crew) => crew.completed(),
         }
     }
 }
@@ -186,6 +214,12 @@ impl Crew {
         self.in_flight += 1;
         self.desk.state.lock().open.push_back((token, at, op));
         self.desk.ordered.notify_one();
+    }
+
+    fn completed(&mut self) -> Option<Completion> {
+        let done = self.desk.state.lock().done.pop_front()?;
+        self.in_flight -= 1;
+        Some(done)
     }
 
     fn complete(&mut self) -> Completion {

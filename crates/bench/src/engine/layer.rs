@@ -118,10 +118,10 @@ impl Window {
                 queue.push(token, device.clone(), at, OwnedOp::Write(buf));
             }
             (Self::Pool(queue), Direction::Read) => {
-                queue.submit(token, at, PoolOp::Read(buf)).map_err(|e| e.to_string())?;
+                queue.push(token, at, PoolOp::Read(buf)).map_err(|e| e.to_string())?;
             }
             (Self::Pool(queue), Direction::Write) => {
-                queue.submit(token, at, PoolOp::Write(buf)).map_err(|e| e.to_string())?;
+                queue.push(token, at, PoolOp::Write(buf)).map_err(|e| e.to_string())?;
             }
         }
         Ok(())
@@ -137,23 +137,24 @@ impl Window {
     pub fn complete(&mut self) -> Over {
         match self {
             Self::Device { queue, .. } => in_words(queue.complete()),
-            Self::Pool(queue) => {
-                let (token, buf, result) = queue.complete();
-                (token, buf, result.map_err(|e| e.to_string()))
-            }
+            Self::Pool(queue) => of_pool(queue.complete()),
         }
     }
     /// The next one that is known to be over.
     pub fn completed(&mut self) -> Option<Over> {
         match self {
             Self::Device { queue, .. } => queue.completed().map(in_words),
-            Self::Pool(_) => None,
+            Self::Pool(queue) => queue.completed().map(of_pool),
         }
     }
 }
 
 fn in_words((token, buf, result): (u64, AlignedBuf, Result<(), DeviceError>)) -> Over {
     (token, buf, result.map_err(|e| said(&e)))
+}
+
+fn of_pool((token, buf, result): braid_pool::queue::Completion) -> Over {
+    (token, buf, result.map_err(|e| e.to_string()))
 }
 
 /// An error with what it means.
