@@ -64,6 +64,7 @@ impl Common {
     pub fn check(&self) -> Result<()> {
         ensure!((1..=MEMBERS_MAX).contains(&self.members), "--members: 1 to {MEMBERS_MAX}");
         ensure!((1..=STREAMS_MAX).contains(&self.streams), "--streams: 1 to {STREAMS_MAX}");
+        ensure!(self.size <= SIZE_MAX, "--size: {SIZE_MAX} bytes at most");
         let least = (self.members + self.streams) as u64;
         ensure!(
             self.size >> 20 >= least,
@@ -75,6 +76,8 @@ impl Common {
 
 /// Of a pool.
 const MEMBERS_MAX: usize = 256;
+/// Of a phase: so much that sums of sizes are no concern.
+const SIZE_MAX: u64 = 1 << 56;
 /// More threads than any machine gains from.
 const STREAMS_MAX: usize = 1024;
 

@@ -3,10 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
+
+use common::device::{Loop, Mounted, is_root};
 
 fn braid(dir: &Path, line: &str) -> Output {
     let words = line.split_whitespace();
@@ -27,9 +31,6 @@ fn refused(dir: &Path, line: &str, why: &str) {
     assert!(!output.status.success(), "{line} succeeded");
     let said = said(&output);
     assert!(said.contains(why) && !said.contains("panicked"), "{line}: {said}");
-}
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }
 /// Quick rounds.
 const SHORT: &str = "--repeats 1 --look 0";
@@ -99,7 +100,13 @@ fn every_mode_over_paths_measures_writes_a_result_and_cleans_up() {
     assert!(page.matches("<h2>").count() == modes.len() && page.contains("<svg"));
     assert!(std::fs::read_to_string(d.join("all.csv")).unwrap().lines().count() > 30);
     refused(d, "bench report p.html", "not a result");
-    refused(d, "bench report 0.json --html 0.json", "would be written over");
+    for input in ["0.json", "./0.json", "a/../0.json"] {
+        refused(d, &format!("bench report 0.json --html {input}"), "would be written over");
+    }
+    std::os::unix::fs::symlink("0.json", d.join("link")).unwrap();
+    refused(d, "bench report 0.json --csv link", "would be written over");
+    refused(d, "bench report 0.json --html p.html --json ./p.html", "named twice");
+    assert!(std::fs::read_to_string(d.join("0.json")).unwrap().starts_with('{'));
 }
 
 #[test]
@@ -117,9 +124,12 @@ fn impossible_sizes_and_what_is_not_there_are_refused() {
         ("sweep a --requests x", "is not a size"),
         ("sweep a --requests 4K --size 8000P", "is not a size"),
         ("sweep a --requests 4K --size 8000T --reads 0", "bytes are free"),
-        ("sweep nowhere/at/all --size 1M --reads 0", "No such file"),
+        ("sweep nowhere/at/all --size 1M --requests 4K --reads 0", "No such file"),
         ("sweep full --size 8K --requests 4K --reads 0 --cache warm", "--force-destroy"),
-        ("sweep /dev/null --size 8K --reads 100 --cache warm", "neither a block device"),
+        (
+            "sweep /dev/null --size 8K --requests 4K --reads 100 --cache warm",
+            "neither a block device",
+        ),
         ("stripe a --depth 0", "--depth"),
         ("curve a --loads -5", "unexpected argument"),
         ("curve a --loads 0 --size 1M", "above 0"),
@@ -135,6 +145,32 @@ fn impossible_sizes_and_what_is_not_there_are_refused() {
         ("verify write v --journal j --request 1000", "a multiple of 512"),
         ("sweep a --accept x", "is not a ratio"),
         ("ladder --members 0", "--members"),
+        ("ladder --size 16777215T", "--size"),
+        ("ladder --size 8000T --dir .", "bytes are free"),
+        ("memory --files 18446744073709551615 --dir .", "--files"),
+        ("meta a --files 18446744073709551615", "--files"),
+        ("meta a --threads 1024 --files 1000", "--files"),
+        ("meta a a a a a --nodes --threads 1024 --files 9999", "--threads"),
+        ("sweep a --size 4K --requests 8K", "less than a request"),
+        ("sweep a --size 0 --requests 4K", "less than a request"),
+        ("sweep a --size 4K --requests 4K --time 0 --cache warm", "nothing was moved"),
+        ("sweep a --repeats 18446744073709551615", "--repeats"),
+        ("sweep a --size 64K --requests 4K --look 18446744073709551615", "--look"),
+        ("sweep full --size 8000000T --requests 4K", "beyond the largest file"),
+        ("stripe a --size 4K", "less than a request"),
+        ("curve a --iops 1e300 --size 1M", "--iops"),
+        ("curve a --loads 1e300 --size 1M", "--loads"),
+        (
+            "stream a --streams 128 --ahead 64 --frame 4K --frames 1 --buffered",
+            "threads are too many",
+        ),
+        ("copy full b --piece 0", "--piece"),
+        ("copy full b --piece 18446744073709551615", "--piece"),
+        ("copy full b --request 1G --depth 1024", "bytes of memory"),
+        ("verify write v --journal j --batch 18446744073709551615", "--batch"),
+        ("verify write v --journal j --size 16777215T --request 512", "--size"),
+        ("verify write v --journal j --request 1G --size 1G --depth 4096", "bytes of memory"),
+        ("seeds --models --accept 0.5", "its own goal"),
     ] {
         refused(d, &format!("bench {line}"), why);
     }
@@ -160,8 +196,62 @@ fn a_gate_says_what_fell_short_and_the_status_is_not_zero() {
     let text = std::fs::read_to_string(d.join("r.json")).unwrap();
     let result: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(result["verdicts"].as_array().unwrap().len(), 2);
+    let line = format!("{sweep} --accept 0.000001 --accept typo=0.000001");
+    refused(
+        d,
+        &line,
+        "1 fell short: --accept typo=0.000001: there is nothing to compare that it names",
+    );
     let alone = format!("bench sweep a --size 256K --requests 4K --streams 1 --cache warm {SHORT}");
     refused(d, &format!("{alone} --accept 0.5"), "nothing to compare");
+}
+
+#[test]
+fn a_result_that_cannot_be_saved_is_printed_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    std::fs::create_dir(d.join("a")).unwrap();
+    let sweep = format!("bench sweep a --size 256K --requests 4K --streams 1 --cache warm {SHORT}");
+    for out in ["/dev/full", "no/such/directory/r.json"] {
+        let output = braid(d, &format!("{sweep} --out {out}"));
+        assert!(!output.status.success() && said(&output).contains(out), "{}", said(&output));
+        let table = String::from_utf8_lossy(&output.stdout);
+        assert!(table.contains("write warm") && table.contains("1 rounds"), "{table}");
+    }
+}
+
+#[test]
+fn what_is_said_of_the_cache_is_what_was_done() {
+    let work = tempfile::tempdir_in("/dev/shm").unwrap();
+    let d = work.path();
+    std::fs::create_dir(d.join("a")).unwrap();
+    let label = |line: &str, phase: &str| {
+        good(d, &format!("bench {line} {SHORT} --out r.json"));
+        let text = std::fs::read_to_string(d.join("r.json")).unwrap();
+        let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let rows = result["rows"].as_array().unwrap();
+        let row = rows.iter().find(|r| r["phase"] == phase);
+        let row = row.unwrap_or_else(|| panic!("{line}: no {phase} in {text}"));
+        row["cache"].as_str().unwrap_or("nothing is said").to_owned()
+    };
+    let sweep = "sweep a --size 256K --requests 4K --streams 2 --reads 100 --cache";
+    assert_eq!(
+        label(&format!("{sweep} warm"), "read warm"),
+        "warm (read before): memory (the bytes fit in it)"
+    );
+    // Here is nothing that could be cold.
+    assert!(label(&format!("{sweep} cold"), "read cold").contains("no cold state"));
+    let first = "first-write a --size 256K --requests 4K --cache cold";
+    assert_eq!(label(first, "first write cold"), "new file");
+    assert!(label(first, "read cold").contains("no cold state"));
+    for (line, phase) in [
+        ("stripe a --size 1M --request 64K --buffered", "read"),
+        ("scale a --size 1M --request 64K --buffered", "write"),
+        ("curve a --loads 50 --size 1M --time 0.05 --depth 4 --buffered", "read"),
+        ("stream a --frame 64K --fps 100 --frames 4 --time 0.1 --buffered", "read"),
+    ] {
+        assert_eq!(label(line, phase), "buffered, the cache as it was left", "{line}");
+    }
 }
 
 #[test]
@@ -219,14 +309,6 @@ fn what_a_killed_writer_was_told_is_there() {
     refused(d, "bench verify check --journal J", "none of this run's");
 }
 
-/// A mount that is taken down whatever happens.
-struct Mounted(PathBuf);
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        Command::new("umount").arg(&self.0).status().ok();
-    }
-}
-
 #[test]
 fn a_disk_that_fills_up_keeps_the_result_so_far() {
     if !is_root() {
@@ -236,12 +318,8 @@ fn a_disk_that_fills_up_keeps_the_result_so_far() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path();
     std::fs::create_dir(d.join("small")).unwrap();
-    let mount = ["-t", "tmpfs", "-o", "size=3m", "none", "small"];
-    if !Command::new("mount").args(mount).current_dir(d).status().unwrap().success() {
-        eprintln!("skipped: no tmpfs here");
-        return;
-    }
-    let _mounted = Mounted(d.join("small"));
+    let small = ["-t", "tmpfs", "-o", "size=3m", "none"];
+    let Some(_mounted) = Mounted::new(&small, &d.join("small")) else { return };
     // The first system fits, the second does not: nothing told so before, since it is a file.
     let line = "bench sweep small --size 2M --requests 64K --streams 1,2 --reads 0 --cache warm";
     refused(d, &format!("{line} {SHORT}"), "bytes are free");
@@ -273,12 +351,8 @@ fn a_directory_that_fills_up_in_the_middle_leaves_the_rows_before_it() {
     for sub in ["large", "small"] {
         std::fs::create_dir(d.join(sub)).unwrap();
     }
-    let mount = ["-t", "tmpfs", "-o", "nr_inodes=50", "none", "small"];
-    if !Command::new("mount").args(mount).current_dir(d).status().unwrap().success() {
-        eprintln!("SKIPPED: no tmpfs here");
-        return;
-    }
-    let _mounted = Mounted(d.join("small"));
+    let small = ["-t", "tmpfs", "-o", "nr_inodes=50", "none"];
+    let Some(_mounted) = Mounted::new(&small, &d.join("small")) else { return };
     let line = format!("bench meta large small --files 100 {SHORT} --out r.json");
     refused(d, &line, "No space left");
     let text = std::fs::read_to_string(d.join("r.json")).unwrap();
@@ -349,13 +423,11 @@ fn a_mounted_device_is_written_only_by_force() {
     };
     let name = &device.0;
     let made = Command::new("mkfs.xfs").args(["-q", name]).status();
-    let mounted = made.is_ok_and(|s| s.success())
-        && Command::new("mount").args([name, "mnt"]).current_dir(d).status().unwrap().success();
-    if !mounted {
-        eprintln!("SKIPPED: no XFS here (package xfsprogs)");
+    if !made.is_ok_and(|s| s.success()) {
+        eprintln!("SKIPPED: no mkfs.xfs here (package xfsprogs)");
         return;
     }
-    let _mounted = Mounted(d.join("mnt"));
+    let Some(_mounted) = Mounted::new(&[name], &d.join("mnt")) else { return };
     let before = std::fs::read(d.join("disk")).unwrap().get(..4096).unwrap().to_vec();
     let sweep = format!("bench sweep {name} --size 1M --requests 64K --reads 0 --cache direct");
     refused(d, &format!("{sweep} {SHORT}"), "--force-destroy");
@@ -394,21 +466,6 @@ fn modes_with_a_rig_of_their_own_have_rounds_and_percentiles() {
             }
         }
         assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "{mode} left something");
-    }
-}
-
-/// A loop device that is given back.
-struct Loop(String);
-impl Loop {
-    fn new(file: &Path) -> Option<Self> {
-        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
-        let name = String::from_utf8(made.stdout).ok()?.trim().to_owned();
-        (made.status.success() && !name.is_empty()).then_some(Self(name))
-    }
-}
-impl Drop for Loop {
-    fn drop(&mut self) {
-        Command::new("losetup").args(["-d", &self.0]).status().ok();
     }
 }
 

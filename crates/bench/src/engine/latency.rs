@@ -1,5 +1,6 @@
 //! Latencies to three digits, and what went through over time.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -20,6 +21,43 @@ pub(crate) struct Percentiles {
     pub p99_9: f64,
     pub p99_99: f64,
     pub max: f64,
+}
+
+impl Percentiles {
+    /// Requests beyond a percentile by which it is told from the longest few.
+    const BEYOND: u64 = 10;
+    /// p50, p99, p99.9 and p99.99, as far as there are enough requests to know them.
+    pub fn known(&self) -> [(&'static str, Option<f64>); 4] {
+        let known = |one_in: u64, value| (self.count / one_in >= Self::BEYOND).then_some(value);
+        [
+            ("p50", (self.count > 0).then_some(self.p50)),
+            ("p99", known(100, self.p99)),
+            ("p99.9", known(1000, self.p99_9)),
+            ("p99.99", known(10_000, self.p99_99)),
+        ]
+    }
+}
+
+/// Latencies of all rounds: histograms added up, of which only what is not 0 is kept, since a report
+/// has many rows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Latencies(BTreeMap<u64, u64>);
+
+impl Latencies {
+    /// Those of one more round, too.
+    pub fn add(&mut self, latency: &Latency) {
+        for v in latency.0.iter_recorded() {
+            *self.0.entry(v.value_iterated_to()).or_default() += v.count_at_value();
+        }
+    }
+    /// The figures.
+    pub fn percentiles(&self) -> Percentiles {
+        let mut all = Latency::default();
+        for (ns, count) in &self.0 {
+            all.0.saturating_record_n(*ns, *count);
+        }
+        all.percentiles()
+    }
 }
 
 const LONGEST_NS: u64 = 1 << 40;

@@ -9,6 +9,7 @@
 mod data;
 mod latency;
 mod layer;
+mod meeting;
 mod outcome;
 mod pattern;
 mod target;
@@ -16,18 +17,21 @@ mod target;
 mod tests;
 mod worker;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 pub(crate) use data::{Content, Mismatch, PIECE, generation_of};
-pub(crate) use latency::{Latency, Percentiles, Series};
+pub(crate) use latency::{Latencies, Latency, Percentiles, Series};
 pub(crate) use layer::{Calls, Layer};
+pub(crate) use meeting::Meeting;
 pub(crate) use outcome::{Done, Outcome, float};
 pub(crate) use pattern::{Order, Pattern, mix};
-pub(crate) use target::{Opened, Refusal, Target, Use, may_write};
+pub(crate) use target::{Opened, Refusal, Target, Use, may_write, room};
 
-use crate::run::load::Meter;
+use anyhow::Context;
+
+use crate::run::load::{Meter, Metered};
 
 /// Direction of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, clap::ValueEnum)]
@@ -53,6 +57,16 @@ pub(crate) struct Pace {
     pub interval: Duration,
     /// Of the first, after the common start.
     pub first: Duration,
+}
+impl Pace {
+    /// When request `n` is due after the common start.
+    pub fn due(&self, n: u64) -> Duration {
+        let nanos = self.interval.as_nanos().saturating_mul(n.into());
+        let after = u64::try_from(nanos / 1_000_000_000).map_or(Duration::MAX, |seconds| {
+            Duration::new(seconds, u32::try_from(nanos % 1_000_000_000).unwrap_or(0))
+        });
+        self.first.saturating_add(after)
+    }
 }
 
 /// One stream.
@@ -100,9 +114,9 @@ pub(crate) struct Limits {
 
 /// What streams see of each other.
 pub(crate) struct Shared<'a> {
-    /// Memory and rings are there: what they cost is not the job's.
-    ready: Barrier,
-    start: Barrier,
+    /// Held twice: when memory and rings are there, which are not the job's to pay for, and for the
+    /// start.
+    meeting: Meeting,
     began: std::sync::OnceLock<Instant>,
     /// Nanoseconds after the start when the first stream was through: what the others did until
     /// then they did side by side.
@@ -116,10 +130,34 @@ impl Shared<'_> {
     fn began(&self) -> Instant {
         *self.began.get_or_init(Instant::now)
     }
-    fn stopped(&self) -> bool {
-        let asked = self.stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed));
-        asked || self.limits.time.is_some_and(|t| self.began().elapsed() >= t)
+    /// Whether somebody has asked for the end.
+    fn asked(&self) -> bool {
+        self.stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed))
     }
+    /// Whether no request is to be begun any more.
+    fn stopped(&self) -> bool {
+        self.asked() || self.limits.time.is_some_and(|t| self.began().elapsed() >= t)
+    }
+    /// When no request is begun any more; `None`: never, or so late that it makes no difference.
+    fn end(&self) -> Option<Instant> {
+        self.began().checked_add(self.limits.time?)
+    }
+}
+
+/// Streams of a run, each of which is a thread.
+pub(crate) const STREAMS_MAX: usize = 4096;
+
+/// Whether buffers of so many bytes fit into this machine.
+///
+/// # Errors
+/// They are more than half of its memory.
+pub(crate) fn room_for_buffers(bytes: u128) -> anyhow::Result<()> {
+    let most = crate::run::environment::memory() / 2;
+    anyhow::ensure!(
+        most == 0 || bytes <= most.into(),
+        "requests under way need {bytes} bytes of memory; {most} (half of the machine's) are the most"
+    );
+    Ok(())
 }
 
 /// Runs the streams side by side.
@@ -129,10 +167,13 @@ impl Shared<'_> {
 /// was done stands.
 pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome> {
     anyhow::ensure!(!streams.is_empty(), "no streams");
+    let many = streams.len();
+    anyhow::ensure!(many <= STREAMS_MAX, "{many} threads are too many; {STREAMS_MAX} are the most");
+    let each = |s: &Stream| u128::from(s.pattern.request) * s.depth.max(1) as u128;
+    room_for_buffers(streams.iter().map(each).sum())?;
     let (progress, stop) = crate::live::hooks();
     let shared = Shared {
-        ready: Barrier::new(streams.len() + 1),
-        start: Barrier::new(streams.len() + 1),
+        meeting: Meeting::of(many + 1),
         began: std::sync::OnceLock::new(),
         first_end: AtomicU64::new(u64::MAX),
         limits,
@@ -140,27 +181,40 @@ pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome
         stop: limits.stop.clone().or(stop),
     };
     let issued = target::issued_of(streams);
-    let (meter, parts) = std::thread::scope(|scope| {
-        let workers: Vec<_> = streams
-            .iter()
-            .map(|stream| {
-                let shared = &shared;
-                scope.spawn(move || worker::work(stream, shared))
-            })
-            .collect();
-        shared.ready.wait();
-        let meter = Meter::start();
-        shared.start.wait();
-        let parts: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
-        (meter.stop(), parts)
-    });
-    let mut dones = Vec::with_capacity(parts.len());
-    for part in parts {
-        dones.push(part.map_err(|_| anyhow::anyhow!("a stream panicked"))??);
-    }
+    let (meter, dones) = side_by_side(streams, &shared)?;
     crate::live::go_on()?;
     let issued = target::issued_since(&issued, &target::issued_of(streams));
     Ok(Outcome::new(dones, shared.first_end.load(Ordering::Relaxed), meter, issued))
+}
+
+fn side_by_side(streams: &[Stream], shared: &Shared<'_>) -> anyhow::Result<(Metered, Vec<Done>)> {
+    std::thread::scope(|scope| {
+        let begin = |stream| {
+            let work = move || worker::work(stream, shared);
+            let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+            // Those before it wait for nobody who does not come.
+            thread.inspect_err(|_| shared.meeting.call_off())
+        };
+        let workers = streams.iter().map(begin).collect::<std::io::Result<Vec<_>>>();
+        let workers = workers.context("a thread for each stream")?;
+        let ready = shared.meeting.wait();
+        let meter = Meter::start();
+        let all = ready && shared.meeting.wait();
+        let mut dones = Vec::with_capacity(workers.len());
+        let mut failed = None;
+        for worker in workers {
+            let ended = worker.join().map_err(|_| anyhow::anyhow!("a stream panicked"));
+            match ended.and_then(|ended| ended) {
+                Ok(done) => dones.push(done),
+                Err(e) => failed = failed.or(Some(e)),
+            }
+        }
+        match failed {
+            Some(e) => Err(e),
+            None if all => Ok((meter.stop(), dones)),
+            None => anyhow::bail!("the streams did not begin"),
+        }
+    })
 }
 
 /// Splits `count` requests of `pattern` over `parts` streams of depth 1 that take turns, so that
@@ -170,8 +224,8 @@ pub(crate) fn in_turns(stream: &Stream, parts: usize) -> Vec<Stream> {
     (0..parts)
         .map(|n| {
             let pace = stream.pace.map(|p| Pace {
-                interval: p.interval * u32::try_from(parts).unwrap_or(u32::MAX),
-                first: p.first + p.interval * u32::try_from(n).unwrap_or(u32::MAX),
+                interval: Pace { first: Duration::ZERO, ..p }.due(parts),
+                first: p.due(n),
             });
             let mine = stream.pattern.count.saturating_sub(n).div_ceil(parts);
             let pattern = stream.pattern.every(parts, n, mine);

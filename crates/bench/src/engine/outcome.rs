@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Latency, Mismatch, Percentiles, Series};
+use super::{Latency, Mismatch, Series};
 use crate::run::load::Metered;
 
 /// What one stream did.
@@ -26,6 +26,13 @@ pub(crate) struct Done {
     pub series: Series,
     /// Requests later than the deadline.
     pub late: u64,
+    /// Paced requests that were due and not begun when the time was up: their latency counts as far
+    /// as it went.
+    pub held: u64,
+    /// Paced requests that the stream has waited for, and how much later than due it woke up, in
+    /// all.
+    pub waited: u64,
+    pub slack: Duration,
     /// Places that were not as written; the first of them.
     pub mismatches: u64,
     pub mismatch: Option<Mismatch>,
@@ -65,6 +72,9 @@ impl Outcome {
             all.writes.merge(&s.writes);
             all.series.merge(&s.series);
             all.late += s.late;
+            all.held += s.held;
+            all.waited += s.waited;
+            all.slack += s.slack;
             all.mismatches += s.mismatches;
             all.mismatch = all.mismatch.or(s.mismatch);
             all.failed = all.failed.take().or_else(|| s.failed.clone());
@@ -92,10 +102,10 @@ impl Outcome {
         self.meter.cpu_machine / (float(self.all.bytes.max(1)) / f64::from(1 << 30))
     }
     /// Latencies of reads and writes together.
-    pub fn latency(&self) -> Percentiles {
+    pub fn latency(&self) -> Latency {
         let mut both = self.all.reads.clone();
         both.merge(&self.all.writes);
-        both.percentiles()
+        both
     }
     /// Fails with what ended a stream early, or what was not as written.
     pub fn ok(self) -> anyhow::Result<Self> {

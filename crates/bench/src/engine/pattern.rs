@@ -59,11 +59,15 @@ impl Pattern {
     }
     /// Every `parts`-th request from number `n` on, `count` of them.
     pub fn every(self, parts: u64, n: u64, count: u64) -> Self {
-        Self { step: self.step * parts, first: self.first + self.step * n, count, ..self }
+        let first = self.first.wrapping_add(self.step.wrapping_mul(n));
+        Self { step: self.step.wrapping_mul(parts), first, count, ..self }
     }
-    /// The place of request `i`, and whether it is a read.
+    /// The place of request `i`, and whether it is a read. A number too large for one goes on from 0:
+    /// whatever is asked for, the place is inside the range, which [`Target::check`] has looked at.
+    ///
+    /// [`Target::check`]: super::Target::check
     pub fn at(&self, i: u64) -> (u64, bool) {
-        let n = self.first + i * self.step;
+        let n = self.first.wrapping_add(i.wrapping_mul(self.step));
         let slots = (self.span / self.request.max(1)).max(1);
         let at = match self.order {
             Order::Sequential => n % slots * self.request,
@@ -80,7 +84,7 @@ impl Pattern {
             100.. => true,
             part => mix(self.seed ^ 0x5eed, n) % 100 < u64::from(part),
         };
-        (self.from + at, read)
+        (self.from.saturating_add(at), read)
     }
 }
 

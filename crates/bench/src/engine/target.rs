@@ -8,7 +8,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use braid_format::Bytes;
 use braid_pool::device::{
     self, Device, DeviceError, DeviceInfo, Direct, FileDevice, InUse, OpenOptions,
 };
@@ -28,6 +27,8 @@ pub(crate) struct Use {
     pub force: bool,
     /// A plain file with something in it may be written over: what dd and lmdd do.
     pub overwrite: bool,
+    /// What stands there is known to be an earlier run's of the same job.
+    pub begun: bool,
 }
 
 /// Why something cannot be measured as it was asked.
@@ -52,6 +53,8 @@ pub(crate) enum Refusal {
     Unaligned { path: String, what: &'static str, value: u64, sector: u64 },
     #[error("{path}: has {size} bytes, {end} are asked for")]
     Beyond { path: String, size: u64, end: u64 },
+    #[error("{path}: byte {end} is beyond the largest file")]
+    Largest { path: String, end: u64 },
     #[error("{what}: {value} is not possible; {why}")]
     Size { what: &'static str, value: u64, why: &'static str },
     #[error("{path}: only {free} bytes are free, {needed} are needed")]
@@ -198,6 +201,10 @@ impl Target {
                 return Err(Refusal::Unaligned { path: path(), what, value, sector });
             }
         }
+        // Places are signed numbers to the kernel.
+        if i64::try_from(end.max(from)).is_err() {
+            return Err(Refusal::Largest { path: path(), end: end.max(from) });
+        }
         let size = if self.is_block() { self.info.size.get() } else { self.len() };
         if (self.is_block() || reads) && end > size {
             return Err(Refusal::Beyond { path: path(), size, end });
@@ -222,11 +229,20 @@ impl Target {
             file_system: crate::run::environment::file_system_of(&self.path),
         }
     }
-    /// Bytes free where a file stands.
-    pub fn room(dir: &Path) -> Option<Bytes> {
-        let s = rustix::fs::statvfs(dir).ok()?;
-        Some(Bytes(s.f_bavail.saturating_mul(s.f_frsize)))
+}
+
+/// Whether a new file of so many bytes fits where it is to be.
+///
+/// # Errors
+/// [`Refusal::NoRoom`].
+pub(crate) fn room(path: &Path, needed: u64) -> Result<(), Refusal> {
+    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(s) = rustix::fs::statvfs(dir) else { return Ok(()) };
+    let free = s.f_bavail.saturating_mul(s.f_frsize);
+    if free < needed {
+        return Err(Refusal::NoRoom { path: dir.display().to_string(), free, needed });
     }
+    Ok(())
 }
 
 /// Whether a device or a file that is there may be written as dd writes: over plain files, but not
@@ -251,7 +267,7 @@ fn refuse(path: &Path, how: Use, meta: &std::fs::Metadata) -> Result<(), Refusal
     if let Some(by) = device::in_use(path)? {
         return Err(Refusal::InUse { path: name(), by });
     }
-    if !is_block && meta.len() == 0 {
+    if how.begun || !is_block && meta.len() == 0 {
         return Ok(());
     }
     let found = braid_pool::discover::discover(Some(&[path.to_owned()]));

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid_pool::device::AlignedBuf;
 use proptest::prelude::*;
 
 use super::*;
@@ -31,7 +32,7 @@ fn what_is_written_is_read_at_every_depth_and_counted() {
         let write = Pattern::sequential(4 * KIB, 300 * KIB, 4 * KIB, false);
         let done = go(&[stream(&open(&path, true), write, depth)]).ok().unwrap();
         assert_eq!((done.all.bytes, done.all.ops, done.all.ops_read), (300 * KIB, 75, 0));
-        assert_eq!(done.latency().count, 75);
+        assert_eq!(done.latency().percentiles().count, 75);
         assert_eq!(done.all.series.bytes.iter().sum::<u64>(), 300 * KIB);
         let read = Pattern::sequential(4 * KIB, 300 * KIB, 4 * KIB, true).ordered(Order::Random);
         let done = go(&[stream(&open(&path, false), read, depth)]).ok().unwrap();
@@ -144,6 +145,83 @@ fn paced_requests_are_not_early_and_late_ones_are_counted() {
     assert_eq!((done.all.late, done.streams[0].every.len()), (10, 10));
 }
 
+/// A layer whose first request takes a while, and all others no time.
+#[derive(Debug)]
+struct Stalls(std::sync::atomic::AtomicU64);
+impl Calls for Stalls {
+    fn read(&self, _: u64, _: &mut AlignedBuf) -> Result<(), String> {
+        if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        Ok(())
+    }
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_stall_counts_for_the_requests_that_it_held_up_to_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let info = open(&dir.path().join("f"), true).layer.device().unwrap().info().clone();
+    let stalls = Layer::Calls(Arc::new(Stalls(std::sync::atomic::AtomicU64::new(0))));
+    let target = Target::over(stalls, "stalls", &info);
+    let mut pattern = Pattern::sequential(0, 64 * KIB, 4 * KIB, true);
+    pattern.count = u64::MAX;
+    let pace = Some(Pace { interval: Duration::from_millis(10), first: Duration::ZERO });
+    let s = Stream { content: Content::Random, pace, ..stream(&target, pattern, 1) };
+    // The stall is longer than the time: 20 requests are due, one is begun.
+    let deadline = Some(Duration::from_millis(50));
+    let limits = Limits { time: Some(Duration::from_millis(200)), deadline, ..Limits::default() };
+    let done = run(&[s], &limits).unwrap();
+    assert_eq!((done.all.ops, done.all.held, done.all.late), (1, 19, 20));
+    let latency = done.latency().percentiles();
+    assert_eq!(latency.count, 20);
+    // The last of them was due 10 ms before the end, which was 100 ms before the stall's.
+    assert!(latency.min >= 109_000.0 && latency.max >= 299_000.0, "{latency:?}");
+}
+
+#[test]
+fn a_pace_is_kept_however_many_requests_there_are() {
+    let first = Duration::from_millis(7);
+    let pace = Pace { interval: Duration::from_nanos(2000), first };
+    let due = pace.due(1 << 40);
+    assert_eq!(due, first + Duration::from_nanos(2000 << 40));
+    assert_eq!(Pace { interval: Duration::MAX, first }.due(u64::MAX), Duration::MAX);
+}
+
+#[test]
+fn more_threads_or_memory_than_there_is_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = open(&dir.path().join("f"), true);
+    let one = stream(&target, Pattern::sequential(0, 64 * KIB, 4 * KIB, false), 1);
+    let said = |streams: &[Stream]| run(streams, &Limits::default()).unwrap_err().to_string();
+    assert!(said(&vec![one.clone(); STREAMS_MAX + 1]).contains("threads are too many"));
+    let huge = Stream { depth: usize::MAX, ..one };
+    assert!(said(&[huge]).contains("bytes of memory"));
+}
+
+#[test]
+fn where_one_stream_panics_the_others_end_with_its_error() {
+    #[derive(Debug)]
+    struct Panics;
+    impl Calls for Panics {
+        fn read(&self, _: u64, _: &mut AlignedBuf) -> Result<(), String> {
+            panic!("on purpose")
+        }
+        fn write(&self, _: u64, _: &[u8]) -> Result<(), String> {
+            panic!("on purpose")
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let good = open(&dir.path().join("f"), true);
+    let info = good.layer.device().unwrap().info().clone();
+    let bad = Target::over(Layer::Calls(Arc::new(Panics)), "panics", &info);
+    let pattern = Pattern::sequential(0, 64 * KIB, 4 * KIB, false);
+    let said = run(&[stream(&good, pattern, 1), stream(&bad, pattern, 1)], &Limits::default());
+    assert_eq!(said.unwrap_err().to_string(), "a stream panicked");
+}
+
 #[test]
 fn a_mixed_stream_reads_and_writes_its_share() {
     let dir = tempfile::tempdir().unwrap();
@@ -228,6 +306,41 @@ fn percentiles_are_within_a_thousandth() {
     {
         assert!((found / expected - 1.0).abs() < 2e-3, "{found} {expected}");
     }
+}
+
+#[test]
+fn latencies_of_all_rounds_are_one_distribution() {
+    // Each round alone has its own tail: the third has none.
+    let mut all = Latencies::default();
+    let mut whole = Latency::default();
+    for (count, us) in [(90_000, 10), (2_000, 500), (8_000, 20)] {
+        let mut round = Latency::default();
+        for _ in 0..count {
+            round.add(Duration::from_micros(us));
+            whole.add(Duration::from_micros(us));
+        }
+        all.add(&round);
+    }
+    let (p, expected) = (all.percentiles(), whole.percentiles());
+    assert_eq!(p.count, 100_000);
+    for (found, expected) in [(p.p50, expected.p50), (p.p90, expected.p90), (p.p99, expected.p99)] {
+        assert!((found / expected - 1.0).abs() < 2e-3, "{found} {expected}");
+    }
+    assert!((p.p99 / 500.0 - 1.0).abs() < 2e-3, "{p:?}");
+}
+
+#[test]
+fn percentiles_are_told_when_enough_requests_are_beyond_them() {
+    let known = |count| {
+        let p = Percentiles { count, ..Percentiles::default() };
+        p.known().map(|(_, value)| value.is_some())
+    };
+    assert_eq!(known(0), [false; 4]);
+    assert_eq!(known(999), [true, false, false, false]);
+    assert_eq!(known(1000), [true, true, false, false]);
+    assert_eq!(known(10_000), [true, true, true, false]);
+    assert_eq!(known(99_999), [true, true, true, false]);
+    assert_eq!(known(100_000), [true; 4]);
 }
 
 proptest! {

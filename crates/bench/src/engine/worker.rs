@@ -1,5 +1,6 @@
 //! The thread of a stream.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -7,12 +8,14 @@ use anyhow::Result;
 use braid_pool::device::AlignedBuf;
 
 use super::layer::Window;
-use super::{Content, Direction, Done, Shared, Stream};
+use super::{Content, Direction, Done, Pace, Shared, Stream};
 
 /// Requests from this size on have their buffers in huge pages.
 const HUGE_FROM: usize = 512 << 10;
 /// How often a stream that waits for its next request asks whether it is to stop.
 const ASK: Duration = Duration::from_millis(100);
+/// Requests of a stream that are noted as held up, at most.
+const HELD_MAX: u64 = 10_000_000;
 
 /// A request on its way.
 #[derive(Clone, Copy)]
@@ -35,9 +38,14 @@ struct Worker<'a> {
 
 /// Runs a stream; what went wrong with a request is in what it returns.
 pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<Done> {
+    let _attending = shared.meeting.attend();
+    if stream.pace.is_some() {
+        // The kernel may wake a thread 50 us late, to save wake-ups; here that is not wanted.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    }
     // Made before the start: memory and rings are not what is measured.
     let request = usize::try_from(stream.pattern.request);
-    let mut window = request.map_err(anyhow::Error::from).and_then(|len| {
+    let window = request.map_err(anyhow::Error::from).and_then(|len| {
         let mut buffers = Vec::with_capacity(stream.depth);
         for _ in 0..stream.depth.max(1) {
             let huge = len >= HUGE_FROM && !shared.limits.ordinary_pages;
@@ -47,17 +55,17 @@ pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<Done> {
         }
         Ok((buffers, stream.target.layer.window(stream.depth)?))
     });
-    // Whatever happened, the others wait for this one.
-    shared.ready.wait();
-    shared.start.wait();
+    // Where one stream cannot begin, none does.
+    let (mut buffers, mut window) = window.inspect_err(|_| shared.meeting.call_off())?;
+    if !shared.meeting.wait() || !shared.meeting.wait() {
+        return Ok(Done::default());
+    }
     let began = shared.began();
     let mut w = Worker { stream, shared, began, next: 0, done: Done::default(), alone: false };
     w.done.from = began.elapsed();
-    if let Ok((buffers, window)) = &mut window {
-        match window {
-            Some(window) => w.through(buffers, window),
-            None => w.by_calls(buffers),
-        }
+    match &mut window {
+        Some(window) => w.through(&mut buffers, window),
+        None => w.by_calls(&mut buffers),
     }
     if stream.flush
         && w.done.failed.is_none()
@@ -71,39 +79,64 @@ pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<Done> {
     if before > end && !w.alone {
         w.done.bytes_together = w.done.bytes;
     }
-    window?;
     Ok(w.done)
 }
 
 impl Worker<'_> {
     /// The next request, when it is due. `None`: there is none, or it is too late for one.
     fn next(&mut self) -> Option<Begun> {
-        if self.next >= self.stream.pattern.count
-            || self.done.failed.is_some()
-            || self.shared.stopped()
-        {
+        if self.next >= self.stream.pattern.count || self.done.failed.is_some() {
             return None;
         }
+        let when = match self.stream.pace {
+            Some(pace) => self.due(pace)?,
+            None if self.shared.stopped() => return None,
+            None => Instant::now(),
+        };
         let (at, read) = self.stream.pattern.at(self.next);
-        let mut when = Instant::now();
-        if let Some(pace) = self.stream.pace {
-            let n = u32::try_from(self.next).unwrap_or(u32::MAX);
-            let due = self.began + pace.first + pace.interval * n;
-            // None is begun after the time is up, so none is waited for that would be.
-            let last = self.shared.limits.time.map(|time| self.shared.began() + time);
-            if last.is_some_and(|last| due >= last) {
-                return None;
-            }
-            while let Some(early) = due.checked_duration_since(Instant::now()) {
-                std::thread::sleep(early.min(ASK));
-                if self.shared.stopped() {
-                    return None;
-                }
-            }
-            when = due;
-        }
         self.next += 1;
         Some(Begun { at, read, when })
+    }
+    /// Waits until the next request is due. None is begun after the time is up, so none is waited
+    /// for that would be.
+    fn due(&mut self, pace: Pace) -> Option<Instant> {
+        let end = self.shared.end();
+        let due = self.began.checked_add(pace.due(self.next))?;
+        if self.shared.asked() || end.is_some_and(|end| due >= end) {
+            return None;
+        }
+        let mut waited = false;
+        while let Some(early) = due.checked_duration_since(Instant::now()) {
+            waited = true;
+            std::thread::sleep(early.min(ASK));
+            if self.shared.asked() {
+                return None;
+            }
+        }
+        if waited {
+            self.done.slack += due.elapsed();
+            self.done.waited += 1;
+        } else if self.shared.stopped() {
+            self.held_up(pace, end?);
+            return None;
+        }
+        Some(due)
+    }
+    /// Requests that were due before the end, and that those before them have kept from being begun:
+    /// how late each is by now counts, though nothing of them went through. Left out they would make
+    /// the longest stall the cheapest.
+    fn held_up(&mut self, pace: Pace, end: Instant) {
+        let now = Instant::now();
+        while self.next < self.stream.pattern.count && self.done.held < HELD_MAX {
+            let due = self.began.checked_add(pace.due(self.next)).filter(|due| *due < end);
+            let Some(due) = due else { return };
+            let late = now.saturating_duration_since(due);
+            let (_, read) = self.stream.pattern.at(self.next);
+            if read { &mut self.done.reads } else { &mut self.done.writes }.add(late);
+            self.done.late += u64::from(self.shared.limits.deadline.is_some_and(|d| late > d));
+            self.done.held += 1;
+            self.next += 1;
+        }
     }
     fn by_calls(&mut self, buffers: &mut [AlignedBuf]) {
         let Some(buffer) = buffers.first_mut() else { return };

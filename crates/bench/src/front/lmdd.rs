@@ -18,7 +18,7 @@ use braid_pool::device::AlignedBuf;
 
 use super::Ended;
 use crate::engine::{
-    Content, Latency, Limits, Order, Pattern, Stream, Target, Use, mix, run as go,
+    Content, Latency, Limits, Order, Pattern, Stream, Target, Use, mix, room_for_buffers, run as go,
 };
 
 /// Options that are numbers, with their meaning.
@@ -219,16 +219,11 @@ fn by_queue(options: &Options, block: u64) -> Result<Moved> {
     }
     let direct = options.is("direct") || options.is(if read { "idirect" } else { "odirect" });
     let force = options.is("force-destroy");
-    let how = Use { write: !read, direct, force, overwrite: true };
-    let left = |key| options.number(key).unwrap_or(0);
-    let from = left("skip").checked_add(left("seek")).and_then(|n| n.checked_mul(block));
-    let from = from.context("skip and seek: beyond the largest file")?;
+    let how = Use { write: !read, direct, force, overwrite: true, ..Use::default() };
+    let from = place(options, &["skip", "seek"], block)?;
     let exists = Path::new(path).exists();
     ensure!(exists || !options.is("nocreate"), "{path}: not there, and nocreate=1");
     let target = Target::keep(Path::new(path), how)?;
-    if !read && !target.is_block() && !options.is("notrunc") && !options.is("nocreate") {
-        OpenOptions::new().write(true).open(path)?.set_len(0)?;
-    }
     let there = target.len().saturating_sub(from) / block;
     let count = match blocks(options, block) {
         Some(n) if read => n.min(there),
@@ -240,17 +235,25 @@ fn by_queue(options: &Options, block: u64) -> Result<Moved> {
     let mut pattern = Pattern::sequential(from, total, block, read);
     pattern.count = count;
     if let Some(range) = options.number("rand") {
-        ensure!(range >= block, "rand: at least one block");
+        random_range(options, block)?;
         pattern = pattern.ordered(Order::Random);
         pattern.span = range / block * block;
-        pattern.from += options.number("start").unwrap_or(0) / block * block;
+        let start = options.number("start").unwrap_or(0) / block * block;
+        pattern.from = pattern.from.saturating_add(start);
         pattern.seed = options.number("srand").unwrap_or(1);
     }
+    let end = pattern.from.saturating_add(pattern.span);
+    ensure!(i64::try_from(end).is_ok(), "byte {end} is beyond the largest file");
     target.check(block, pattern.from, from, read)?;
+    let depth = depth(options)?;
+    room_for_buffers(u128::from(block) * depth as u128)?;
+    if !read && !target.is_block() && !options.is("notrunc") && !options.is("nocreate") {
+        OpenOptions::new().write(true).open(path)?.set_len(0)?;
+    }
     let wanted = options.number(if read { "ipat" } else { "opat" }).is_some();
     let content = if wanted { Content::Words } else { Content::Byte(0) };
     let flush = !read && options.is("fsync");
-    let stream = Stream { target, pattern, depth: depth(options)?, pace: None, content, flush };
+    let stream = Stream { target, pattern, depth, pace: None, content, flush };
     let time = options.number("time").map(Duration::from_secs);
     let done = go(&[stream], &Limits { time, ..Limits::default() })?;
     if let Some(m) = done.all.mismatch {
@@ -265,6 +268,13 @@ fn by_queue(options: &Options, block: u64) -> Result<Moved> {
         writes: done.all.writes,
         failed: done.all.failed.map(anyhow::Error::msg),
     })
+}
+
+/// Where so many blocks end.
+fn place(options: &Options, keys: &[&str], block: u64) -> Result<u64> {
+    let sum = keys.iter().try_fold(0_u64, |n, k| n.checked_add(options.number(k).unwrap_or(0)));
+    let at = sum.and_then(|n| n.checked_mul(block)).filter(|at| i64::try_from(*at).is_ok());
+    at.with_context(|| format!("{}: beyond the largest file", keys.join(" and ")))
 }
 
 /// An open end: where blocks are counted from, or a stream without places.
@@ -282,9 +292,6 @@ fn open(options: &Options, read: bool) -> Result<Option<End>> {
         ("2" | "stderr", false) => Some("/dev/stderr"),
         _ => None,
     };
-    for key in ONE_AT_A_TIME {
-        ensure!(!options.is(key), "{key} goes with one block at a time, without depth and awrite");
-    }
     let direct = options.is("direct") || options.is(if read { "idirect" } else { "odirect" });
     let mut how = OpenOptions::new();
     let mut flags = if direct { libc::O_DIRECT } else { 0 };
@@ -334,12 +341,16 @@ struct Mover<'a> {
 
 fn by_blocks(options: &Options, block: u64) -> Result<Moved> {
     let opening = Instant::now();
-    let (input, output) = (open(options, true)?, open(options, false)?);
-    let bounded = blocks(options, block).is_some() || options.is("time") || input.is_some();
+    let from = place(options, &["skip"], block)?;
+    let mut to = place(options, &["skip", "seek"], block)?;
+    let count = usize::try_from(options.number("bufs").unwrap_or(1)).unwrap_or(usize::MAX);
+    ensure!((1..=10).contains(&count), "bufs: 1 to 10");
+    room_for_buffers(u128::from(block) * count as u128)?;
+    random_range(options, block)?;
+    let bounded =
+        blocks(options, block).is_some() || options.is("time") || options.file("if").is_some();
     ensure!(bounded, "count, move or time: without an input nothing ends it");
-    let skip = options.number("skip").unwrap_or(0);
-    let seek = options.number("seek").unwrap_or(0);
-    let mut to = (skip + seek) * block;
+    let (input, output) = (open(options, true)?, open(options, false)?);
     if options.is("append")
         && let Some(out) = &output
     {
@@ -354,9 +365,7 @@ fn by_blocks(options: &Options, block: u64) -> Result<Moved> {
         writes: Latency::default(),
         failed: None,
     };
-    let mut mover = Mover { options, block, input, output, moved, from: skip * block, to };
-    let count = usize::try_from(options.number("bufs").unwrap_or(1))?;
-    ensure!((1..=10).contains(&count), "bufs: 1 to 10");
+    let mut mover = Mover { options, block, input, output, moved, from, to };
     let mut bufs = vec![AlignedBuf::zeroed(usize::try_from(block)?); count];
     if options.is("padin")
         && let Some(input) = &mut mover.input
@@ -381,6 +390,15 @@ fn by_blocks(options: &Options, block: u64) -> Result<Moved> {
     Ok(mover.moved)
 }
 
+/// Refuses a range for random blocks that none fits into, or that no file has.
+fn random_range(options: &Options, block: u64) -> Result<()> {
+    let Some(range) = options.number("rand") else { return Ok(()) };
+    ensure!(range >= block, "rand: at least one block");
+    let end = options.number("start").unwrap_or(0).checked_add(range);
+    ensure!(end.is_some_and(|e| i64::try_from(e).is_ok()), "rand: beyond the largest file");
+    Ok(())
+}
+
 /// Reads a block, or as much as there is.
 fn take(input: &mut End, at: u64, buf: &mut [u8]) -> std::io::Result<usize> {
     if input.places { input.file.read_at(buf, at) } else { input.file.read(buf) }
@@ -394,24 +412,25 @@ impl Mover<'_> {
             if time.is_some_and(|t| began.elapsed() >= t) {
                 break;
             }
-            if let Some(at) = self.random(n)? {
+            if let Some(at) = self.random(n) {
                 (self.from, self.to) = (at, at);
             }
-            let place = usize::try_from(n)? % bufs.len();
+            let place = usize::try_from(n % bufs.len().max(1) as u64)?;
             let Some(buf) = bufs.get_mut(place) else { break };
             if !self.one(buf)? {
                 break;
             }
             if let Some(us) = self.options.number("usleep") {
-                std::thread::sleep(Duration::from_micros(us));
+                let left = time.map(|t| t.saturating_sub(began.elapsed()));
+                let pause = Duration::from_micros(us);
+                std::thread::sleep(left.map_or(pause, |left| pause.min(left)));
             }
         }
         Ok(())
     }
     /// The place of random block `n`.
-    fn random(&self, n: u64) -> Result<Option<u64>> {
-        let Some(range) = self.options.number("rand") else { return Ok(None) };
-        ensure!(range >= self.block, "rand: at least one block");
+    fn random(&self, n: u64) -> Option<u64> {
+        let range = self.options.number("rand")?;
         let seed = self.options.number("srand").unwrap_or(1);
         let slots = range / self.block;
         let start = self.options.number("start").unwrap_or(0);
@@ -424,11 +443,12 @@ impl Mover<'_> {
             None if self.options.is("norepeat") => {
                 let step =
                     (slots / 2 + 1..=slots + 1).find(|s| common(*s, slots) == 1).unwrap_or(1);
-                (n % slots * step + seed) % slots
+                let nth = u128::from(n % slots) * u128::from(step) + u128::from(seed);
+                u64::try_from(nth % u128::from(slots)).unwrap_or(0)
             }
             None => mix(seed, n) % slots,
         };
-        Ok(Some((start + slot * self.block) / self.block * self.block))
+        Some((start + slot * self.block) / self.block * self.block)
     }
     /// One block; whether there may be more.
     fn one(&mut self, buf: &mut [u8]) -> Result<bool> {
@@ -505,7 +525,7 @@ fn told(options: &Options, what: &str, which: &str, took: Duration, at: u64) {
 fn finish(options: &Options, moved: &Moved, meter: crate::run::load::Meter) -> Result<()> {
     if options.is("flush") {
         for name in [options.file("if"), options.file("of")].into_iter().flatten() {
-            crate::run::cache::prepare(Path::new(name), crate::run::cache::Cache::Cold);
+            crate::run::cache::prepare(Path::new(name), crate::run::cache::Cache::Cold, (0, 0));
         }
     }
     if options.is("rusage") {
@@ -617,6 +637,54 @@ mod tests {
         for depth in ["", " depth=4"] {
             let code = lmdd(&format!("if={f} bs=4k ipat=1 mismatch=1{depth}")).unwrap();
             assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
+        }
+    }
+    #[test]
+    fn one_block_at_a_time_has_its_options() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f");
+        let f = file.display();
+        for one in ONE_AT_A_TIME {
+            let also = one.replace("min", "max");
+            let done = lmdd(&format!("of={f} bs=4k count=1 {one}=1 {also}=1"));
+            done.unwrap_or_else(|e| panic!("{one}: {e}"));
+        }
+        lmdd(&format!("of={f} bs=4k count=2")).unwrap();
+        lmdd(&format!("of={f} bs=4k count=1 append=1")).unwrap();
+        assert_eq!(std::fs::metadata(&file).unwrap().len(), 3 * 4096);
+        // A pause ends with the time.
+        lmdd(&format!("if={f} bs=4k usleep=3600000000 time=1")).unwrap();
+    }
+    #[test]
+    fn numbers_beyond_anything_are_refused_and_nothing_panics() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f");
+        std::fs::write(&file, [0; 8192]).unwrap();
+        let (f, most) = (file.display(), u64::MAX);
+        for bad in [
+            format!("of={f} bs=4k count=1 skip={most}"),
+            format!("of={f} bs=4k count=1 skip={most} seek=1"),
+            format!("of={f} bs=4k count=1 seek={most}"),
+            format!("of={f} bs=4k count=1 rand={most}"),
+            format!("of={f} bs=4k count=1 rand=8192 start={most}"),
+            format!("of={f} bs=4k count=1 bufs={most}"),
+            format!("of={f} bs=4k count={most} depth=2"),
+            format!("of={f} bs=4k count=1 depth=2 rand=8192 start={most}"),
+            format!("of={f} bs=4k count=1 depth={most}"),
+            format!("if={f} bs=1g count=1 depth=4096"),
+        ] {
+            let said = format!("{:#}", lmdd(&bad).unwrap_err());
+            assert!(!said.contains("panicked"), "{bad}: {said}");
+            assert_eq!(std::fs::metadata(&file).unwrap().len(), 8192, "{bad}");
+        }
+        // Large, and possible.
+        for good in [
+            format!("if={f} bs=4k count={most} rand=8192 norepeat=1 srand={most} time=1"),
+            format!("if={f} bs=4k time={most}"),
+            format!("if={f} bs=4k depth=2 time={most}"),
+            format!("if={f} bs=4k rtmax={most} rtmin={most} count=1"),
+        ] {
+            lmdd(&good).unwrap_or_else(|e| panic!("{good}: {e:#}"));
         }
     }
     #[test]

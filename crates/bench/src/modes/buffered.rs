@@ -69,10 +69,10 @@ fn phases(common: &Common, mount: &Mount, name: &str, report: &mut Report) -> Re
         std::fs::remove_file(file)?;
     }
     mount.drop_caches()?;
-    write.measure(&files, report, (name, "write+fsync"))?;
+    write.measure(&files, report, (name, "write+fsync", "new file, all caches dropped"))?;
     let read = Phase { direction: Direction::Read, sync: false, ..write };
     mount.drop_caches()?;
     read.rehearse(&files)?;
     mount.drop_caches()?;
-    read.measure(&files, report, (name, "cold read"))
+    read.measure(&files, report, (name, "cold read", "cold (all caches dropped)"))
 }

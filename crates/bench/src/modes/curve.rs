@@ -1,6 +1,8 @@
 //! Latency against load: requests are issued at fixed times, whatever happened to those before, at
 //! rising parts of what the first system can do. Latency counts from when a request was due, so
-//! that a stall is seen by all requests that it held up.
+//! that a stall is seen by all requests that it held up, those too that the end of the time has kept
+//! from being begun. It has in it how late the kernel wakes whoever waits for the next request to be
+//! due; how much that is on average is in the result.
 
 use std::time::Duration;
 
@@ -8,8 +10,9 @@ use anyhow::{Result, ensure};
 
 use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects};
 use crate::cli::size;
-use crate::engine::{Direction, Limits, Order, Pace, Pattern, Stream, in_turns};
+use crate::engine::{Direction, Limits, Order, Pace, Pattern, Stream, float, in_turns};
 use crate::report::Report;
+use crate::run::cache::left;
 
 /// Latency (p50 to p99.99) over load
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -60,8 +63,11 @@ impl Measure for Args {
     fn measure(&self, report: &mut Report) -> Result<()> {
         ensure!((1..=1024).contains(&self.depth), "--depth: 1 to 1024");
         ensure!(self.time > 0.0 && self.time <= 86_400.0, "--time: above 0, at most a day");
-        let given = self.loads.iter().chain(&self.iops);
-        ensure!(given.clone().all(|l| l.is_finite() && *l > 0.0), "loads are above 0");
+        let within = |given: &[f64], most: f64| given.iter().all(|l| *l > 0.0 && *l <= most);
+        ensure!(within(&self.loads, LOAD_MAX), "--loads: above 0, at most {LOAD_MAX} percent");
+        ensure!(within(&self.iops, IOPS_MAX), "--iops: above 0, at most {IOPS_MAX}");
+        let (size, request) = (self.size, self.request);
+        ensure!(size >= request, "--size: {size} bytes are less than a request of {request}");
         let write = self.op == Direction::Write;
         let room = Room { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
         let subjects = subjects(&self.systems, room, report)?;
@@ -70,29 +76,72 @@ impl Measure for Args {
         let limits = Limits { time, ..Limits::default() };
         let most = crate::engine::run(&[self.stream(first)?], &limits)?.ok()?.iops();
         report.fact("most", format!("{most:.0} requests per second, depth {}", self.depth));
-        let (key, loads): (_, Vec<(f64, f64)>) = if self.iops.is_empty() {
-            ("load", self.loads.iter().map(|l| (*l, most * l / 100.0)).collect())
+        let rates: Vec<f64> = if self.iops.is_empty() {
+            self.loads.iter().map(|l| most * l / 100.0).collect()
         } else {
-            ("offered", self.iops.iter().map(|l| (*l, *l)).collect())
+            self.iops.clone()
         };
-        let turns = Turns::new(subjects.len(), loads.len());
+        let turns = Turns::new(subjects.len(), rates.len());
         self.how.rounds(report, turns, |report, _, system| {
             let Some(subject) = subjects.get(system) else { return Ok(()) };
-            for (load, iops) in &loads {
-                let at = at(&[(key, *load)]);
-                let cell = Cell { name: &subject.name, phase: self.op.word(), at };
-                let interval = Duration::from_secs_f64(1.0 / iops.max(1e-3));
-                let pace = Some(Pace { interval, first: Duration::ZERO });
-                let paced = Stream { pace, ..self.stream(subject)? };
-                let (row, outcome) = cell.run(report, &in_turns(&paced, self.depth), &limits)?;
-                if let Some(rate) = row.rate.0.last_mut() {
-                    *rate = outcome.iops();
-                }
-                row.more.entry("offered".to_owned()).or_default().0.push(*iops);
-                row.series = None;
-            }
-            Ok(())
+            rates.iter().try_for_each(|iops| self.load(subject, *iops, &limits, report))
         })
+    }
+    fn conclude(&self, report: &mut Report) {
+        let sum = |key| {
+            let all = report.rows.iter().filter_map(|r| r.more.get(key));
+            all.flat_map(|s| s.0.iter().copied()).fold(0.0, f64::max)
+        };
+        let (late, held) = (sum(WOKEN), sum(HELD));
+        report.note(format!(
+            "threads ask to be woken within a nanosecond; the latencies have in them how late they \
+             were, {late:.1} us on average in the worst row"
+        ));
+        if held > 0.0 {
+            report.note(format!(
+                "requests that were due and not begun when the time was up, {held:.0} in the worst \
+                 round, count with how late they were by then"
+            ));
+        }
+    }
+}
+
+/// Percent of what the first system can do.
+const LOAD_MAX: f64 = 1000.0;
+/// Requests per second.
+const IOPS_MAX: f64 = 1e8;
+/// Quantities of a row.
+const HELD: &str = "held up, not begun";
+const WOKEN: &str = "woken late, us on average";
+
+impl Args {
+    /// One more repeat at one rate. The axis is the rate at which requests are due: the one asked for,
+    /// in whole nanoseconds between two of them.
+    fn load(
+        &self,
+        subject: &Subject,
+        iops: f64,
+        limits: &Limits,
+        report: &mut Report,
+    ) -> Result<()> {
+        let interval = Duration::from_secs_f64(1.0 / iops.max(1e-3)).max(Duration::from_nanos(1));
+        let offered = 1.0 / interval.as_secs_f64();
+        let at = at(&[("offered", offered.round().max(1.0))]);
+        let cell = Cell { name: &subject.name, phase: self.op.word(), at };
+        let pace = Some(Pace { interval, first: Duration::ZERO });
+        let paced = Stream { pace, ..self.stream(subject)? };
+        let (row, outcome) = cell.run(report, &in_turns(&paced, self.depth), limits)?;
+        if let Some(rate) = row.rate.0.last_mut() {
+            *rate = outcome.iops();
+        }
+        let all = &outcome.all;
+        let late = all.slack.as_secs_f64() * 1e6 / float(all.waited.max(1));
+        for (key, value) in [("offered", offered), (HELD, float(all.held)), (WOKEN, late)] {
+            row.more.entry(key.to_owned()).or_default().0.push(value);
+        }
+        row.cache = Some(left(!self.buffered).to_owned());
+        row.series = None;
+        Ok(())
     }
 }
 

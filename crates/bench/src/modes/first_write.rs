@@ -8,7 +8,7 @@ use super::{Cell, How, Measure, Subject, System, Turns, at, base};
 use crate::cli::{Sizes, size};
 use crate::engine::{Limits, Pattern, Stream, float};
 use crate::report::Report;
-use crate::run::cache::{Cache, prepare};
+use crate::run::cache::{Cache, label, prepare};
 
 /// First write, rewrite and read of a file
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -57,6 +57,8 @@ impl Measure for Args {
     }
     fn measure(&self, report: &mut Report) -> Result<()> {
         ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
+        let most = self.requests.iter().copied().max().unwrap_or(0);
+        ensure!(self.size >= most, "--size: {} bytes are less than a request of {most}", self.size);
         let rows = self.cache.len() * self.requests.len() * PHASES.len();
         self.how.rounds(report, Turns::new(self.systems.len(), rows), |report, _, system| {
             let Some(system) = self.systems.get(system) else { return Ok(()) };
@@ -95,8 +97,11 @@ impl Args {
                 target.path.display()
             );
             target.check(request, 0, self.size, read)?;
-            let prepared =
-                if phase == "first write" { "new file" } else { prepare(&target.path, cache) };
+            let prepared = if phase == "first write" {
+                "new file".to_owned()
+            } else {
+                prepare(&target.path, cache, (0, self.size))
+            };
             let pattern = Pattern::sequential(0, self.size, request, read);
             let (depth, flush) = (self.depth, !read);
             let stream = Stream { depth, flush, ..Stream::plain(target, pattern) };
@@ -104,7 +109,8 @@ impl Args {
             let at = at(&[("request", float(request))]);
             let cell = Cell { name: &subject.name, phase: &phase, at };
             let (row, _) = cell.run(report, &[stream], &Limits::default())?;
-            row.cache = Some(prepared.to_owned());
+            let memory = crate::run::environment::memory();
+            row.cache = Some(label(&prepared, cache, self.size, memory));
         }
         Ok(())
     }

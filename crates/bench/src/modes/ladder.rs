@@ -102,14 +102,16 @@ fn cell(
     streams: &[Stream],
     common: &Common,
 ) -> Result<()> {
-    Cell { name, phase, at: at(&[]) }.run(report, streams, &limits(common)).map(drop)
+    let (row, _) = Cell { name, phase, at: at(&[]) }.run(report, streams, &limits(common))?;
+    row.cache = Some("direct".to_owned());
+    Ok(())
 }
 
 /// All devices at once, each sequentially, through the same engine that the pool uses: at least as
 /// many threads as the layers above have streams, so that no layer has more of the processors. A
 /// thread keeps to one device, so that none waits behind another.
 fn raw(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
-    let how = Use { write: true, direct: true, force: true, overwrite: true };
+    let how = Use { write: true, direct: true, force: true, ..Use::default() };
     let open = |path: &PathBuf| Ok(Target::keep(path, how)?);
     let devices = rig.paths.iter().map(open).collect::<Result<Vec<_>>>()?;
     let each = common.streams.div_ceil(devices.len());
@@ -232,7 +234,7 @@ fn measure_streams(common: &Common, mount: &Mount, name: &str, report: &mut Repo
             direct: true,
             sync: false,
         };
-        phase.measure(&files, report, (name, phase_name))?;
+        phase.measure(&files, report, (name, phase_name, "direct"))?;
     }
     Ok(())
 }

@@ -4,8 +4,9 @@
 use std::fs::File;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
+use super::meta::FILES_MAX;
 use super::{How, Measure, Turns};
 use crate::cli::Common;
 use crate::engine::Direction;
@@ -53,6 +54,7 @@ impl Measure for Args {
     fn measure(&self, report: &mut Report) -> Result<()> {
         let common = &self.common;
         common.check()?;
+        ensure!(self.files <= FILES_MAX, "--files: {FILES_MAX} at most");
         let bytes = common.size + SLACK + self.files as u64 * FILE_BYTES;
         let base = common.dir.join(format!("braid-bench-{}", std::process::id()));
         let backings = (0..common.members)

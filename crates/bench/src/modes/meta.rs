@@ -4,14 +4,13 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use super::{How, Measure, System, Turns, at};
-use crate::engine::Latency;
+use crate::engine::{Latency, Meeting, STREAMS_MAX};
 use crate::report::Report;
 use crate::rig::{Backing, Loop, Mount};
 
@@ -55,7 +54,11 @@ impl Measure for Args {
     }
     fn measure(&self, report: &mut Report) -> Result<()> {
         ensure!((1..=1024).contains(&self.threads), "--threads: 1 to 1024");
-        ensure!(self.files >= self.threads, "--files: at least one for each thread");
+        let nodes = if self.nodes { self.systems.len().max(1) } else { 1 };
+        let threads = self.threads * nodes;
+        ensure!(threads <= STREAMS_MAX, "--threads: {STREAMS_MAX} on all nodes at most");
+        ensure!(self.files >= threads, "--files: at least one for each thread");
+        ensure!(self.files <= FILES_MAX, "--files: {FILES_MAX} at most");
         if self.systems.is_empty() {
             return made(self, report);
         }
@@ -72,6 +75,9 @@ impl Measure for Args {
         })
     }
 }
+
+/// Files, at most: the names of all are remembered.
+pub(super) const FILES_MAX: usize = 10_000_000;
 
 /// One row for each operation, and one for listing.
 fn turns(systems: usize) -> Turns {
@@ -162,7 +168,7 @@ fn phases(
         crate::live::row_done();
         let row = report.row(name, what, &place);
         row.rate.0.push(rate);
-        row.latency.push(latency.percentiles());
+        row.took(&latency);
         if what == "open+close" {
             list(&shares, name, &place, report)?;
         }
@@ -196,33 +202,39 @@ fn together(
     shares: &[Share],
     work: impl Fn(&Share, &mut Latency) -> Result<usize> + Sync,
 ) -> Result<(f64, Latency)> {
-    let start = Barrier::new(shares.len() + 1);
-    let (seconds, results) = std::thread::scope(|scope| {
+    let start = Meeting::of(shares.len() + 1);
+    std::thread::scope(|scope| {
         let (work, start) = (&work, &start);
-        let workers: Vec<_> = shares
-            .iter()
-            .map(|share| {
-                scope.spawn(move || {
-                    let mut latency = Latency::default();
-                    start.wait();
-                    work(share, &mut latency).map(|n| (n, latency))
-                })
-            })
-            .collect();
-        start.wait();
+        let begin = |share| {
+            let one = move || {
+                let _attending = start.attend();
+                let mut latency = Latency::default();
+                if !start.wait() {
+                    return Ok((0, latency));
+                }
+                work(share, &mut latency).map(|n| (n, latency))
+            };
+            let thread = std::thread::Builder::new().spawn_scoped(scope, one);
+            thread.inspect_err(|_| start.call_off())
+        };
+        let workers = shares.iter().map(begin).collect::<std::io::Result<Vec<_>>>();
+        let workers = workers.context("a thread for each share")?;
+        let all = start.wait();
         let began = Instant::now();
         let results: Vec<_> =
             workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
-        (began.elapsed().max(Duration::from_nanos(1)).as_secs_f64(), results)
-    });
-    let (mut operations, mut latency) = (0, Latency::default());
-    for result in results {
-        let (n, more) = result.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-        operations += n;
-        latency.merge(&more);
-    }
-    #[expect(clippy::cast_precision_loss, reason = "a count of files")]
-    Ok((operations as f64 / seconds, latency))
+        let seconds = began.elapsed().max(Duration::from_nanos(1)).as_secs_f64();
+        let (mut operations, mut latency) = (0, Latency::default());
+        for result in results {
+            let (n, more) = result.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+            operations += n;
+            latency.merge(&more);
+        }
+        ensure!(all, "the threads did not begin");
+        ensure!(operations > 0, "there was nothing to do");
+        #[expect(clippy::cast_precision_loss, reason = "a count of files")]
+        Ok((operations as f64 / seconds, latency))
+    })
 }
 
 /// Directories that are removed with what is left in them.

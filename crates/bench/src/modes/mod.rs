@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::engine::{Limits, Outcome, Stream};
 use crate::live::{Now, Show};
@@ -71,6 +71,9 @@ pub(crate) struct How {
     pub heartbeat: Option<f64>,
 }
 
+/// Rounds, at most.
+const ROUNDS_MAX: usize = 1_000_000;
+
 /// What happens in one round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turns {
@@ -118,6 +121,7 @@ pub(crate) trait Measure: serde::Serialize {
 
 /// Runs a mode.
 pub(crate) fn run(mode: &impl Measure) -> Result<()> {
+    mode.how().budget()?;
     let _shown = mode.how().show()?;
     let (report, result) = mode.result();
     mode.how().finish(report, result)
@@ -142,6 +146,14 @@ impl Cell<'_> {
     ) -> Result<(&'r mut Row, Outcome)> {
         crate::live::row([self.name, self.phase, &crate::report::said(&self.at)].join(" "));
         let outcome = crate::engine::run(streams, limits)?.ok()?;
+        // Nothing in no time is no figure.
+        anyhow::ensure!(
+            outcome.all.bytes > 0,
+            "{} {} {}: nothing was moved",
+            self.name,
+            self.phase,
+            crate::report::said(&self.at)
+        );
         crate::live::row_done();
         Ok((report.add_outcome(self.name, self.phase, &self.at, &outcome), outcome))
     }
@@ -155,7 +167,8 @@ impl How {
         Ok(crate::live::begin(Show { tui: self.tui, heartbeat: self.heartbeat }))
     }
     fn budget(&self) -> Result<Budget> {
-        anyhow::ensure!(self.repeats >= 1, "--repeats: at least 1");
+        anyhow::ensure!((1..=ROUNDS_MAX).contains(&self.repeats), "--repeats: 1 to {ROUNDS_MAX}");
+        anyhow::ensure!(self.look <= 60_000, "--look: a minute (60000) at most");
         anyhow::ensure!(
             self.budget.is_finite() && self.budget >= 0.0,
             "--budget: a number of seconds"
@@ -210,15 +223,17 @@ impl How {
     pub fn finish(&self, mut report: Report, result: Result<()>) -> Result<()> {
         crate::live::hide();
         report.failed = result.as_ref().err().map(|e| format!("{e:#}"));
-        if let Some(path) = &self.out {
-            report.save(path)?;
-        }
+        let saved = self.out.as_ref().map_or(Ok(()), |path| report.save(path));
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report)?);
         } else if result.is_ok() || !report.rows.is_empty() {
             report.print();
         }
+        if let (Err(e), Err(_)) = (&saved, &result) {
+            eprintln!("braid bench: --out: {e:#}");
+        }
         result?;
+        saved.context("--out")?;
         if self.accept.is_empty() {
             return Ok(());
         }

@@ -13,6 +13,7 @@ use super::{Cell, How, Measure, System, Turns, at};
 use crate::cli::size;
 use crate::engine::{Content, Latency, Limits, Pattern, Stream, Target, Use, run as go};
 use crate::report::Report;
+use crate::run::cache::left;
 
 /// Read-after-write between mounts, ping-pong, one file written by all
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -104,7 +105,7 @@ fn ping_pong(args: &Args, round: usize, report: &mut Report) -> Result<()> {
     let row = report.row("nodes", "write here, read there", &at(&[]));
     #[expect(clippy::cast_precision_loss, reason = "a count of turns")]
     row.rate.0.push(args.turns as f64 / seconds);
-    row.latency.push(latency.percentiles());
+    row.took(&latency);
     Ok(())
 }
 
@@ -119,7 +120,7 @@ fn together(args: &Args, round: usize, report: &mut Report) -> Result<()> {
     let stream = |path: &PathBuf, pattern: Pattern, generation: u64| -> Result<Stream> {
         let read = pattern.reads > 0;
         let target = Target::keep(path, Use { write: !read, overwrite: true, ..Use::default() })?;
-        target.check(args.block, 0, 0, read)?;
+        target.check(args.block, 0, each * nodes * args.block, read)?;
         let content = Content::Verified { run: 0x5eb, generation };
         Ok(Stream { content, flush: !read, ..Stream::plain(target, pattern) })
     };
@@ -135,6 +136,7 @@ fn together(args: &Args, round: usize, report: &mut Report) -> Result<()> {
         let (row, _) =
             Cell { name, phase, at: at(&[]) }.run(report, &writers?, &Limits::default())?;
         "MB/s".clone_into(&mut row.unit);
+        row.cache = Some(left(false).to_owned());
         for (node, path) in seen.0.iter().enumerate() {
             go(&[stream(path, all(true), generation)?], &Limits::default())?
                 .ok()

@@ -9,6 +9,7 @@ use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects
 use crate::cli::size;
 use crate::engine::{Direction, Limits, Pace, Pattern, Stream, float, in_turns};
 use crate::report::Report;
+use crate::run::cache::left;
 
 /// Deadline playback: frames late, not MB/s
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -127,6 +128,7 @@ impl Args {
         if let Some(rate) = row.rate.0.last_mut() {
             *rate = 100.0 * (1.0 - late / frames.max(1.0));
         }
+        row.cache = Some(left(!self.buffered).to_owned());
         row.more.entry("frames".to_owned()).or_default().0.push(frames);
         row.more.entry("frames late".to_owned()).or_default().0.push(late);
         row.more.entry("MB/s".to_owned()).or_default().0.push(outcome.mb_per_s());

@@ -6,9 +6,10 @@ use anyhow::{Result, ensure};
 use super::{Cell, How, Measure, Room, Subject, System, Turns, at, subjects};
 use crate::cli::size;
 use crate::engine::{Direction, Limits, Pattern, Stream};
+use crate::report::gate::judge_by;
 use crate::report::stats::Samples;
 use crate::report::{Gate, Report, Verdict};
-use crate::run::interval::Interval;
+use crate::run::cache::left;
 
 /// Speed-up on 1, 2 ... n files or devices side by side
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -70,27 +71,12 @@ pub(crate) struct Words {
 
 /// An efficiency, not a speed-up, is what a gate is for.
 pub(crate) fn judge(report: &Report, gates: &[Gate]) -> Vec<Verdict> {
-    let mut verdicts = Vec::new();
-    for row in report.rows.iter().filter(|r| r.name != report.base) {
-        let Some(base) = report.base_of(row) else { continue };
+    judge_by(report, gates, |row, base| {
         let ways = row.more.get("ways").map_or(1.0, Samples::median);
         let mut ratio = row.ratio_to(base);
         ratio.0.iter_mut().for_each(|r| *r /= ways);
-        let names = |g: &&Gate| row.phase.contains(&g.word) || row.name == g.word;
-        let Some(gate) = gates.iter().rev().find(names) else { continue };
-        let measured = ratio.median();
-        verdicts.push(Verdict {
-            what: format!("{} {}, part of the sum of each alone", row.name, row.phase),
-            original: String::new(),
-            goal: gate.least,
-            at_most: false,
-            measured: Some(measured),
-            interval: Interval::of(&ratio),
-            met: measured >= gate.least,
-            note: String::new(),
-        });
-    }
-    verdicts
+        (format!("{} {}, part of the sum of each alone", row.name, row.phase), ratio)
+    })
 }
 
 impl Job {
@@ -107,6 +93,8 @@ impl Job {
     /// One, then two, then all of the ways at the same time.
     pub fn measure(&self, ways: &[System], words: &Words, report: &mut Report) -> Result<()> {
         ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
+        let (size, request) = (self.size, self.request);
+        ensure!(size >= request, "--size: {size} bytes are less than a request of {request}");
         let write = self.ops.contains(&Direction::Write);
         let room = Room { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
         let subjects = subjects(ways, room, report)?;
@@ -123,6 +111,7 @@ impl Job {
                 if let (true, Some(rate)) = (words.together, row.rate.0.last_mut()) {
                     *rate = outcome.mb_per_s_together();
                 }
+                row.cache = Some(left(!self.buffered).to_owned());
                 row.more.entry("ways".to_owned()).or_default().0.push(f64::from(ways));
             }
             Ok(())

@@ -1,13 +1,12 @@
 //! What a mode is let loose on: a file, a device, or a directory in which it makes its files.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use braid_format::Bytes;
+use anyhow::{Context, Result, ensure};
 
-use crate::engine::{Limits, Pattern, Refusal, Stream, Target, Use, run};
+use crate::engine::{Limits, Pattern, Refusal, Stream, Target, Use, room, run};
 use crate::report::Report;
 
 /// A path with a name: `NAME=PATH`, or a path alone, which is then its own name.
@@ -63,9 +62,12 @@ impl Subject {
         let meta = std::fs::metadata(&system.path);
         let in_dir = meta.as_ref().is_ok_and(std::fs::Metadata::is_dir);
         let missing = meta.is_err();
-        if in_dir || missing {
-            let dir = if in_dir { &system.path } else { parent(&system.path) };
-            room(dir, total)?;
+        ensure!(bytes > 0, "--size: nothing is to be moved");
+        ensure!(i64::try_from(total).is_ok(), "{total} bytes: beyond the largest file");
+        if in_dir {
+            room(&system.path.join("new"), total)?;
+        } else if missing {
+            room(&system.path, total)?;
         }
         if in_dir {
             for n in 0..streams {
@@ -94,7 +96,8 @@ impl Subject {
     }
     /// How its targets are opened.
     pub fn how(&self, write: bool, direct: bool) -> Use {
-        Use { write, direct, force: self.force, overwrite: !self.ours.is_empty() }
+        let overwrite = !self.ours.is_empty();
+        Use { write, direct, force: self.force, overwrite, ..Use::default() }
     }
     /// Opens the target of a stream.
     ///
@@ -168,23 +171,10 @@ pub(crate) fn subjects(
     Ok(all)
 }
 
-fn parent(path: &Path) -> &Path {
-    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// A number of its own for every file of this process.
 fn serial() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
-}
-
-fn room(dir: &Path, needed: u64) -> Result<(), Refusal> {
-    match Target::room(dir) {
-        Some(Bytes(free)) if free < needed => {
-            Err(Refusal::NoRoom { path: dir.display().to_string(), free, needed })
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -94,14 +94,14 @@ impl Args {
         let moved = transfer.max(self.at_least / transfer * transfer);
         let mut pattern = Pattern::sequential(0, transfer, request, read);
         pattern.count = moved / request;
-        let prepared = prepare(&target.path, cache);
+        let prepared = prepare(&target.path, cache, (0, transfer));
         let flush = !read && !direct;
         let stream = Stream { depth: self.depth, flush, ..Stream::plain(target, pattern) };
         let phase = format!("{} {}", op.word(), word(cache));
         let at = at(&[("request", float(request)), ("transfer", float(transfer))]);
         let cell = Cell { name: &subject.name, phase: &phase, at };
         let (row, _) = cell.run(report, &[stream], &Limits::default())?;
-        row.cache = Some(label(prepared, cache, transfer, crate::run::environment::memory()));
+        row.cache = Some(label(&prepared, cache, transfer, crate::run::environment::memory()));
         // A surface has many cells: their shapes over time would fill the file.
         row.series = None;
         Ok(())

@@ -56,7 +56,8 @@ impl Args {
             cache: vec![Cache::Direct, Cache::Cold],
             random: false,
             depth: 1,
-            time: None,
+            // Small requests need not see the whole file.
+            time: Some(0.5),
             how: How { accept: Vec::new(), ..how.clone() },
         }
     }
@@ -79,6 +80,8 @@ impl Measure for Args {
         ensure!(self.streams.iter().all(|s| *s > 0), "--streams: at least 1");
         ensure!(self.reads.iter().all(|r| *r <= 100), "--reads: 0 to 100 percent");
         ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
+        let most = self.requests.iter().copied().max().unwrap_or(0);
+        ensure!(self.size >= most, "--size: {} bytes are less than a request of {most}", self.size);
         let (bytes, write) = (self.size, self.reads.iter().any(|r| *r < 100));
         let room = Room { streams, bytes, write, force: self.how.force_destroy };
         let subjects = subjects(&self.systems, room, report)?;
@@ -108,12 +111,12 @@ impl Args {
         report: &mut Report,
     ) -> Result<()> {
         let direct = cache == Cache::Direct;
-        let mut prepared = "";
+        let mut prepared: Vec<String> = Vec::new();
         let mut streams = Vec::with_capacity(count);
         for (n, (_, from)) in subject.places.iter().enumerate().take(count) {
             let target = subject.target(n, reads < 100, direct)?;
             target.check(request, *from, from + self.size, reads > 0)?;
-            prepared = prepare(&target.path, cache);
+            prepared.push(prepare(&target.path, cache, (*from, self.size)));
             let mut pattern = Pattern::sequential(*from, self.size, request, true);
             pattern.reads = reads;
             if self.random {
@@ -133,7 +136,9 @@ impl Args {
         let cell = Cell { name: &subject.name, phase: &phase, at };
         let (row, _) = cell.run(report, &streams, &Limits { time, ..Limits::default() })?;
         let bytes = self.size.saturating_mul(count as u64);
-        row.cache = Some(label(prepared, cache, bytes, crate::run::environment::memory()));
+        prepared.dedup();
+        let (prepared, memory) = (prepared.join("; "), crate::run::environment::memory());
+        row.cache = Some(label(&prepared, cache, bytes, memory));
         row.series = None;
         Ok(())
     }

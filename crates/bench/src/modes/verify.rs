@@ -8,10 +8,10 @@
 //! The journal is text: a head that says all that is needed to repeat the addresses, then a line
 //! for each batch. A last line without its end was not acknowledged. It belongs on another disk.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -19,7 +19,7 @@ use braid_pool::device::AlignedBuf;
 
 use crate::cli::size;
 use crate::engine::{Content, Limits, Order, PIECE, Pattern, Stream, Target, Use, generation_of};
-use crate::engine::{mix, run as go};
+use crate::engine::{mix, room_for_buffers, run as go};
 
 /// Write recognisable data with a journal of what was acknowledged; check it afterwards
 #[derive(Debug, Clone, clap::Args)]
@@ -90,6 +90,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
+/// Requests of a batch, at most.
+const BATCH_MAX: u64 = 1 << 16;
+/// Places that are written over and over, at most: each is remembered when they are checked.
+const PLACES_MAX: u64 = 1 << 26;
+/// Bytes of a request, at most.
+const REQUEST_MAX: u64 = 1 << 30;
+
 /// First word of a journal.
 const MARK: &str = "braid-verify-1";
 
@@ -106,37 +113,55 @@ struct Head {
 }
 
 impl Head {
+    /// Refuses what cannot be written, or not be checked: also of a journal, which anybody may have
+    /// changed.
+    fn check(&self) -> Result<()> {
+        let piece = PIECE as u64;
+        ensure!(
+            self.request > 0 && self.request.is_multiple_of(piece),
+            "--request: a multiple of {PIECE}, of which each says what it is"
+        );
+        ensure!(self.request <= REQUEST_MAX, "--request: 1 GiB at most");
+        ensure!((1..=BATCH_MAX).contains(&self.batch), "--batch: 1 to {BATCH_MAX} requests");
+        let places = self.size / self.request;
+        ensure!(places > 0, "--size: at least one request");
+        ensure!(places <= PLACES_MAX, "--size: {places} requests; {PLACES_MAX} are the most");
+        ensure!(i64::try_from(self.size).is_ok(), "--size: beyond the largest file");
+        Ok(())
+    }
     /// Requests of batch `n` (from 1).
     fn pattern(&self, n: u64) -> Pattern {
         let order = if self.random { Order::Random } else { Order::Sequential };
         let mut pattern = Pattern::sequential(0, self.size, self.request, false).ordered(order);
         pattern.seed = self.run;
-        pattern.every(1, (n - 1) * self.batch, self.batch)
+        pattern.every(1, n.saturating_sub(1).wrapping_mul(self.batch), self.batch)
     }
 }
 
 fn write(args: &WriteArgs) -> Result<()> {
-    ensure!(args.batch > 0, "--batch: at least 1");
     ensure!((1..=4096).contains(&args.depth), "--depth: 1 to 4096");
-    ensure!(args.size >= args.request, "--size: at least one request");
     ensure!(args.time.is_finite() && args.time >= 0.0, "--time: a number of seconds");
-    ensure!(
-        args.request.is_multiple_of(PIECE as u64),
-        "--request: a multiple of {PIECE}, of which each says what it is"
-    );
-    let how =
-        Use { write: true, direct: !args.buffered, force: args.force_destroy, overwrite: false };
-    let target = Target::keep(&args.path, how)?;
-    target.check(args.request, 0, args.size / args.request * args.request, false)?;
-    let head = Head {
+    let size = args.size / args.request.max(1) * args.request;
+    let mut head = Head {
         mark: MARK.to_owned(),
-        path: args.path.canonicalize()?,
+        path: PathBuf::new(),
         run: u64::from_le_bytes(*uuid::Uuid::new_v4().as_bytes().first_chunk().unwrap_or(&[7; 8])),
-        size: args.size / args.request * args.request,
+        size,
         request: args.request,
         batch: args.batch,
         random: !args.sequential,
     };
+    head.check()?;
+    room_for_buffers(u128::from(args.request) * args.depth as u128)?;
+    let how =
+        Use { write: true, direct: !args.buffered, force: args.force_destroy, ..Use::default() };
+    let target = Target::keep(&args.path, how)?;
+    target.check(head.request, 0, head.size, false)?;
+    head.path = args.path.canonicalize()?;
+    // A new name must outlast a power cut.
+    if let Some(dir) = head.path.parent().filter(|_| !target.is_block()) {
+        File::open(dir)?.sync_all()?;
+    }
     let mut journal = Journal::create(&args.journal, &head)?;
     let began = Instant::now();
     let mut n = 0;
@@ -195,8 +220,9 @@ impl Journal {
         let head: Head = lines
             .next()
             .and_then(|l| serde_json::from_str(l).ok())
-            .filter(|h: &Head| h.mark == MARK && h.request > 0 && h.batch > 0)
+            .filter(|h: &Head| h.mark == MARK)
             .with_context(|| format!("{}: not a journal of verify", path.display()))?;
+        head.check().with_context(|| format!("{}: its head", path.display()))?;
         let mut last = 0;
         for line in lines {
             let noted = line.split_once(' ').and_then(|(n, sum)| {
@@ -239,20 +265,22 @@ fn check(path: Option<&Path>, journal: &Path) -> Result<()> {
 }
 
 fn look(path: &Path, head: &Head, last: u64) -> Result<Found> {
-    // Each place with the last batch that wrote it.
-    let mut places: BTreeMap<u64, u64> = BTreeMap::new();
+    // The last batch that wrote each place; 0: none.
+    let mut places = vec![0_u64; usize::try_from(head.size / head.request)?];
     for batch in 1..=last {
         let pattern = head.pattern(batch);
         for i in 0..head.batch {
-            places.insert(pattern.at(i).0, batch);
+            let place = usize::try_from(pattern.at(i).0 / head.request)?;
+            if let Some(place) = places.get_mut(place) {
+                *place = batch;
+            }
         }
     }
-    let direct = Use { direct: true, ..Use::default() };
-    // What the disk has, not what the page cache has, if that is possible.
-    let target = Target::keep(path, direct).or_else(|_| Target::keep(path, Use::default()))?;
+    let target = reader(path, head)?;
     let mut buf = AlignedBuf::zeroed(usize::try_from(head.request)?);
     let mut found = Found::default();
-    for (at, batch) in places {
+    for (place, batch) in (0..).zip(places).filter(|(_, batch)| *batch > 0) {
+        let at = place * head.request;
         if let Err(e) = target.layer.read(at, &mut buf) {
             found.lost += head.request / PIECE as u64;
             found.first.get_or_insert(e);
@@ -283,6 +311,17 @@ fn look(path: &Path, head: &Head, last: u64) -> Result<Found> {
         }
     }
     Ok(found)
+}
+
+/// What the disk has, not what the page cache has, if that is possible.
+fn reader(path: &Path, head: &Head) -> Result<Arc<Target>> {
+    let direct = Target::keep(path, Use { direct: true, ..Use::default() });
+    if let Ok(target) = direct
+        && target.check(head.request, 0, 0, false).is_ok()
+    {
+        return Ok(target);
+    }
+    Ok(Target::keep(path, Use::default())?)
 }
 
 #[cfg(test)]
@@ -381,6 +420,26 @@ mod tests {
         for garbage in ["", "x", "{}\n", "\0\0\0\n\n"] {
             std::fs::write(&journal, garbage).unwrap();
             assert!(Journal::read(&journal).is_err(), "{garbage:?}");
+        }
+    }
+    #[test]
+    fn numbers_of_a_journal_are_not_calculated_with_unseen() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, journal) = written(dir.path(), 3);
+        let text = std::fs::read_to_string(&journal).unwrap();
+        for (from, to, why) in [
+            ("\"request\":4096", "\"request\":0", "--request"),
+            ("\"request\":4096", "\"request\":1000", "--request"),
+            ("\"request\":4096", "\"request\":18446744073709551104", "1 GiB"),
+            ("\"batch\":16", "\"batch\":0", "--batch"),
+            ("\"batch\":16", "\"batch\":18446744073709551615", "--batch"),
+            ("\"size\":1048576", "\"size\":0", "--size"),
+            ("\"size\":1048576", "\"size\":18446744073709551615", "are the most"),
+        ] {
+            assert!(text.contains(from), "{text}");
+            std::fs::write(&journal, text.replace(from, to)).unwrap();
+            let said = format!("{:#}", check(None, &journal).unwrap_err());
+            assert!(said.contains(why), "{to}: {said}");
         }
     }
     #[test]

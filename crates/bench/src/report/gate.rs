@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::Report;
+use super::stats::Samples;
+use super::{Report, Row};
 use crate::run::interval::Interval;
 
 /// What rows must reach: all of them, or those whose name or phase has a word in it.
@@ -27,7 +28,23 @@ impl FromStr for Gate {
     }
 }
 
-/// What a gate says of a row.
+impl std::fmt::Display for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.word.is_empty() { Ok(()) } else { write!(f, "{}=", self.word) }?;
+        write!(f, "{}", short(self.least))
+    }
+}
+
+/// What a figure must reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+    /// From the one to the other.
+    Between(f64, f64),
+}
+
+/// What is said of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
     /// The row.
@@ -40,6 +57,9 @@ pub(crate) struct Verdict {
     /// The goal is an upper bound.
     #[serde(default)]
     pub at_most: bool,
+    /// The lower bound of a goal that has two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<f64>,
     /// The median; `None`: it could not be measured.
     pub measured: Option<f64>,
     /// How sure it is.
@@ -51,34 +71,110 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// The goal to three digits behind the point, without what is zero there.
+    /// Of what was measured, again and again or once; of nothing: it could not be.
+    pub fn of(what: impl Into<String>, goal: Goal, samples: &Samples) -> Self {
+        let measured = (!samples.0.is_empty()).then(|| samples.median());
+        let within = |m: f64| match goal {
+            Goal::AtLeast(least) => m >= least,
+            Goal::AtMost(most) => m <= most,
+            Goal::Between(low, high) => (low..=high).contains(&m),
+        };
+        let (from, at_most, bound) = match goal {
+            Goal::AtLeast(least) => (None, false, least),
+            Goal::AtMost(most) => (None, true, most),
+            Goal::Between(low, high) => (Some(low), true, high),
+        };
+        Self {
+            what: what.into(),
+            original: String::new(),
+            goal: bound,
+            at_most,
+            from,
+            measured,
+            interval: Interval::of(samples),
+            met: measured.is_some_and(within),
+            note: String::new(),
+        }
+    }
+    /// Of what could not be measured, and why.
+    pub fn unmeasured(what: impl Into<String>, goal: Goal, why: impl Into<String>) -> Self {
+        Self { note: why.into(), ..Self::of(what, goal, &Samples::default()) }
+    }
+    /// Beside what its original measured.
+    pub fn original(self, original: &str) -> Self {
+        Self { original: original.to_owned(), ..self }
+    }
+    /// The goal in words, to three digits behind the point, without what is zero there.
     pub fn goal_said(&self) -> String {
-        let text = format!("{:.3}", self.goal);
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        match (self.from, self.at_most) {
+            (Some(from), _) => format!("{}..{}", short(from), short(self.goal)),
+            (None, true) => format!("<= {}", short(self.goal)),
+            (None, false) => format!(">= {}", short(self.goal)),
+        }
+    }
+    /// The verdict in a word.
+    pub fn word(&self) -> &'static str {
+        match (self.met, self.measured) {
+            (true, _) => "met",
+            (false, Some(_)) => "SHORT",
+            (false, None) => "not measured",
+        }
+    }
+    /// What fell short, in a line.
+    fn said(&self) -> String {
+        let goal = short(self.goal);
+        let found = match self.measured {
+            Some(m) => format!("{m:.3} (goal {goal})"),
+            None if self.note.is_empty() => format!("not measured (goal {goal})"),
+            None => self.note.clone(),
+        };
+        format!("{}: {found}", self.what)
     }
 }
 
-/// Judges every row that can be compared: the last gate that names it counts.
+/// Three digits behind the point at most.
+fn short(value: f64) -> String {
+    let text = format!("{value:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    // What is less than that is not nothing.
+    if text == "0" { format!("{value}") } else { text.to_owned() }
+}
+
+/// Judges every row that can be compared by its ratio: the last gate that names it counts.
 pub(crate) fn judge(report: &Report, gates: &[Gate]) -> Vec<Verdict> {
+    judge_by(report, gates, |row, base| (row.title(), row.ratio_to(base)))
+}
+
+/// The same by another figure: `figure(row, base)` is what it is called and its samples. A gate that
+/// names no row is one that is not met.
+pub(crate) fn judge_by(
+    report: &Report,
+    gates: &[Gate],
+    figure: impl Fn(&Row, &Row) -> (String, Samples),
+) -> Vec<Verdict> {
+    let names = |gate: &Gate, row: &Row| {
+        gate.word.is_empty() || row.name.contains(&gate.word) || row.phase.contains(&gate.word)
+    };
+    let others = || report.rows.iter().filter(|r| r.name != report.base);
     let mut verdicts = Vec::new();
-    for row in report.rows.iter().filter(|r| r.name != report.base) {
-        let names = |g: &&Gate| {
-            g.word.is_empty() || row.name.contains(&g.word) || row.phase.contains(&g.word)
-        };
-        let Some(gate) = gates.iter().rev().find(names) else { continue };
-        let Some(base) = report.base_of(row) else { continue };
-        let ratio = row.ratio_to(base);
-        let measured = (!ratio.0.is_empty()).then(|| ratio.median());
-        verdicts.push(Verdict {
-            what: row.title(),
-            original: String::new(),
-            goal: gate.least,
-            at_most: false,
-            measured,
-            interval: Interval::of(&ratio),
-            met: measured.is_some_and(|m| m >= gate.least),
-            note: String::new(),
+    for row in others() {
+        let Some(gate) = gates.iter().rev().find(|g| names(g, row)) else { continue };
+        let goal = Goal::AtLeast(gate.least);
+        verdicts.push(match report.base_of(row) {
+            Some(base) => {
+                let (what, samples) = figure(row, base);
+                Verdict::of(what, goal, &samples)
+            }
+            None => Verdict::unmeasured(row.title(), goal, "there is nothing to compare it with"),
         });
+    }
+    for gate in gates.iter().filter(|g| !others().any(|row| names(g, row))) {
+        let why = "there is nothing to compare that it names";
+        verdicts.push(Verdict::unmeasured(
+            format!("--accept {gate}"),
+            Goal::AtLeast(gate.least),
+            why,
+        ));
     }
     verdicts
 }
@@ -98,20 +194,14 @@ pub(crate) fn table(verdicts: &[Verdict]) -> comfy_table::Table {
         sorted.sort_by_key(|v| v.met);
     }
     for v in sorted {
-        let sign = if v.at_most { "<=" } else { ">=" };
         let interval = v.interval.map(|i| format!("{:.3}..{:.3}", i.low, i.high));
-        let verdict = match (v.met, v.measured) {
-            (true, _) => "met",
-            (false, Some(_)) => "SHORT",
-            (false, None) => "not measured",
-        };
         let note = if v.note.is_empty() { String::new() } else { format!(" ({})", v.note) };
         let mut cells = vec![
             v.what.clone(),
-            format!("{sign} {}", v.goal_said()),
+            v.goal_said(),
             v.measured.map_or(String::new(), |m| format!("{m:.3}")),
             interval.unwrap_or_default(),
-            format!("{verdict}{note}"),
+            format!("{}{note}", v.word()),
         ];
         if originals {
             cells.insert(1, v.original.clone());
@@ -124,14 +214,7 @@ pub(crate) fn table(verdicts: &[Verdict]) -> comfy_table::Table {
 /// Fails if something fell short, or if there was nothing to judge.
 pub(crate) fn pass(verdicts: &[Verdict]) -> anyhow::Result<()> {
     anyhow::ensure!(!verdicts.is_empty(), "--accept: there is nothing to compare");
-    let short: Vec<_> = verdicts
-        .iter()
-        .filter(|v| !v.met)
-        .map(|v| match v.measured {
-            Some(m) => format!("{}: {m:.3} (goal {})", v.what, v.goal),
-            None => format!("{}: not measured (goal {})", v.what, v.goal),
-        })
-        .collect();
+    let short: Vec<_> = verdicts.iter().filter(|v| !v.met).map(Verdict::said).collect();
     anyhow::ensure!(short.is_empty(), "{} fell short: {}", short.len(), short.join("; "));
     Ok(())
 }
@@ -167,16 +250,61 @@ mod tests {
     #[test]
     fn nothing_to_compare_is_no_pass() {
         let r = report(&[("raw", "read", 100.0)]);
-        assert!(pass(&judge(&r, &["0.95".parse().unwrap()])).is_err());
+        let said = pass(&judge(&r, &["0.95".parse().unwrap()])).unwrap_err().to_string();
+        assert!(said.contains("--accept 0.95: there is nothing to compare"), "{said}");
+        assert!(pass(&[]).is_err());
+    }
+    #[test]
+    fn a_gate_that_names_no_row_is_not_met() {
+        let r = report(&[("raw", "read", 100.0), ("fs", "read", 99.0)]);
+        let gates: Vec<Gate> = ["0.95", "sf=0.5"].map(|g| g.parse().unwrap()).into();
+        let verdicts = judge(&r, &gates);
+        assert_eq!(verdicts.iter().map(|v| v.met).collect::<Vec<_>>(), [true, false]);
+        let said = pass(&verdicts).unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "1 fell short: --accept sf=0.5: there is nothing to compare that it names"
+        );
+        // Nor is one that names only the base; one that a later one overrules has done its part.
+        let gates: Vec<Gate> = ["fs=2", "read=0.9"].map(|g| g.parse().unwrap()).into();
+        pass(&judge(&r, &gates)).unwrap();
+        assert!(pass(&judge(&r, &["raw=0.5".parse().unwrap()])).is_err());
+    }
+    #[test]
+    fn a_row_without_its_base_or_without_samples_is_not_measured() {
+        let mut r = report(&[("raw", "read", 100.0), ("fs", "write", 99.0)]);
+        let verdicts = judge(&r, &["0.5".parse().unwrap()]);
+        assert_eq!((verdicts.len(), verdicts[0].measured), (1, None));
+        assert!(pass(&verdicts).unwrap_err().to_string().contains("nothing to compare it with"));
+        r.row("fs", "read", &Default::default());
+        assert!(judge(&r, &["fs=0.5".parse().unwrap()]).iter().all(|v| v.measured.is_none()));
+    }
+    #[test]
+    fn one_judge_for_every_sense_of_a_goal() {
+        let of = |goal, value| Verdict::of("x", goal, &Samples(vec![value])).met;
+        assert!(of(Goal::AtLeast(1.0), 1.0) && !of(Goal::AtLeast(1.0), 0.9));
+        assert!(of(Goal::AtMost(1.0), 1.0) && !of(Goal::AtMost(1.0), 1.1));
+        let between = Goal::Between(0.9, 1.1);
+        assert_eq!([0.8, 0.9, 1.1, 1.2].map(|v| of(between, v)), [false, true, true, false]);
+        for goal in [Goal::AtLeast(0.0), Goal::AtMost(1.0), between] {
+            let nothing = Verdict::of("x", goal, &Samples::default());
+            assert_eq!(
+                (nothing.met, nothing.measured, nothing.word()),
+                (false, None, "not measured")
+            );
+            assert!(!of(goal, f64::NAN));
+        }
+        assert!(Verdict::of("x", between, &Samples(vec![1.0; 6])).interval.is_some());
     }
     #[test]
     fn goals_are_short() {
-        let said = |goal: f64| Verdict { goal, ..judge_one() }.goal_said();
-        assert_eq!([0.95, 2.0, 0.653_333, 10.0].map(said), ["0.95", "2", "0.653", "10"]);
-    }
-    fn judge_one() -> Verdict {
-        let r = report(&[("raw", "read", 100.0), ("fs", "read", 90.0)]);
-        judge(&r, &["0.95".parse().unwrap()]).remove(0)
+        let said = |goal: Goal| Verdict::of("x", goal, &Samples(vec![1.0])).goal_said();
+        assert_eq!(
+            [0.95, 2.0, 0.653_333, 10.0].map(|g| said(Goal::AtLeast(g))),
+            [">= 0.95", ">= 2", ">= 0.653", ">= 10"]
+        );
+        assert_eq!(said(Goal::AtMost(0.3)), "<= 0.3");
+        assert_eq!(said(Goal::Between(0.47, 0.53)), "0.47..0.53");
     }
     #[test]
     fn what_is_no_ratio() {

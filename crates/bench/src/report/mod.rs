@@ -15,14 +15,14 @@ use anyhow::{Context, Result};
 use braid_pool::device::Issued;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Opened, Outcome, Percentiles, Series};
+use crate::engine::{Latencies, Latency, Opened, Outcome, Percentiles, Series};
 use crate::live::Standing;
 use crate::run::environment::{Facts, facts};
 use crate::run::interval::Interval;
 use crate::run::repeat::Rounds;
 use stats::Samples;
 
-pub(crate) use gate::{Gate, Verdict};
+pub(crate) use gate::{Gate, Goal, Verdict};
 pub(crate) use table::rate;
 
 /// Of the layout of result files.
@@ -75,6 +75,12 @@ pub(crate) struct Row {
     /// Latencies per repeat, microseconds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<Percentiles>,
+    /// Those of all repeats together, microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_of_all: Option<Percentiles>,
+    /// What it is made of.
+    #[serde(skip)]
+    latencies: Latencies,
     /// Bytes over time, of the last repeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,
@@ -95,6 +101,16 @@ impl Row {
     /// Quotients with the base's row, repeat by repeat, so that more is better.
     pub fn ratio_to(&self, base: &Self) -> Samples {
         if self.less { base.rate.ratio_to(&self.rate) } else { self.rate.ratio_to(&base.rate) }
+    }
+    /// Adds the latencies of one more repeat.
+    pub fn took(&mut self, latency: &Latency) {
+        self.latency.push(latency.percentiles());
+        self.latencies.add(latency);
+        self.latency_of_all = Some(self.latencies.percentiles());
+    }
+    /// Latencies of all repeats; of the last one, where a result has no others.
+    pub fn tail(&self) -> Option<&Percentiles> {
+        self.latency_of_all.as_ref().or_else(|| self.latency.last())
     }
     /// Its parameters in words.
     pub fn at(&self) -> String {
@@ -211,7 +227,7 @@ impl Report {
         let row = self.row(name, phase, at);
         row.rate.0.push(outcome.mb_per_s());
         row.cpu.0.push(outcome.cpu_per_gib());
-        row.latency.push(outcome.latency());
+        row.took(&outcome.latency());
         row.series = Some(outcome.all.series.clone());
         row.issued.clone_from(&outcome.issued);
         let mut more = |key: &str, value: f64| {

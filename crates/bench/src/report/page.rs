@@ -113,20 +113,15 @@ fn verdicts(out: &mut String, report: &Report) {
          <th>95 % interval</th><th>verdict</th></tr>"
     );
     for v in &report.verdicts {
-        let (class, word) = match (v.met, v.measured) {
-            (true, _) => ("met", "met"),
-            (false, Some(_)) => ("short", "SHORT"),
-            (false, None) => ("short", "not measured"),
-        };
-        let sign = if v.at_most { "&le;" } else { "&ge;" };
+        let (class, word) = (if v.met { "met" } else { "short" }, v.word());
         let interval = v.interval.map_or(String::new(), |i| format!("{:.3}..{:.3}", i.low, i.high));
         let _ = write!(
             out,
-            "<tr><td>{}</td><td class='l'>{}</td><td>{sign} {}</td><td>{}</td><td>{interval}</td>\
+            "<tr><td>{}</td><td class='l'>{}</td><td>{}</td><td>{}</td><td>{interval}</td>\
              <td class='l {class}'>{word} {}</td></tr>",
             escape(&v.what),
             escape(&v.original),
-            v.goal_said(),
+            escape(&v.goal_said()),
             v.measured.map_or(String::new(), |m| format!("{m:.3}")),
             escape(&v.note)
         );
@@ -176,7 +171,7 @@ fn rows(out: &mut String, report: &Report) {
         out,
         "<details open><summary>all rows</summary><table><tr><th></th><th>phase</th><th>{}</th>\
          <th>min..max</th><th>ratio to {}</th><th>95 %</th><th>CPU s/GiB</th><th>p50 us</th>\
-         <th>p99</th><th>p99.99</th><th>cache</th></tr>",
+         <th>p99</th><th>p99.9</th><th>p99.99</th><th>of requests</th><th>cache</th></tr>",
         escape(&report.unit),
         escape(&report.base)
     );
@@ -186,10 +181,11 @@ fn rows(out: &mut String, report: &Report) {
         let (low, high) = row.rate.spread();
         let ratio = report.base_of(row).map(|b| row.ratio_to(b));
         let sure = ratio.as_ref().and_then(Interval::of);
-        let last = row.latency.last();
-        let tail = last.map_or([String::new(), String::new(), String::new()], |l| {
-            [l.p50, l.p99, l.p99_99].map(rate)
-        });
+        let mut tail = vec![String::new(); 5];
+        if let Some(l) = row.tail() {
+            tail = l.known().map(|(_, v)| v.map_or("-".to_owned(), rate)).into();
+            tail.push(l.count.to_string());
+        }
         let cells = [
             rate(row.rate.median()),
             format!("{}..{}", rate(low), rate(high)),
@@ -259,8 +255,8 @@ fn one_axis(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
         if let (true, Some(base)) = (row.name != report.base, report.base_of(row)) {
             push(&mut ratio, &row.name, *x, row.ratio_to(base).median());
         }
-        if let Some(l) = row.latency.last() {
-            for (q, v) in [("p50", l.p50), ("p99", l.p99), ("p99.99", l.p99_99)] {
+        for (q, v) in row.tail().into_iter().flat_map(crate::engine::Percentiles::known) {
+            if let Some(v) = v {
                 push(&mut tail, &format!("{} {q}", row.name), *x, v);
             }
         }

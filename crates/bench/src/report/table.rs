@@ -105,7 +105,7 @@ fn rows(report: &Report) -> comfy_table::Table {
     }
     header.push("CPU s/GiB".to_owned());
     if latency {
-        header.push("p50, p99, p99.99 us".to_owned());
+        header.push("p50, p99, p99.9, p99.99 us (of)".to_owned());
     }
     if cache {
         header.push("cache".to_owned());
@@ -134,9 +134,9 @@ fn rows(report: &Report) -> comfy_table::Table {
         let cpu = (!row.cpu.0.is_empty()).then(|| format!("{:.2}", row.cpu.median()));
         cells.push(cpu.unwrap_or_default());
         if latency {
-            let last = row.latency.last();
-            cells.push(last.map_or(String::new(), |l| {
-                format!("{}, {}, {}", rate(l.p50), rate(l.p99), rate(l.p99_99))
+            cells.push(row.tail().map_or(String::new(), |tail| {
+                let of = |(_, value): (_, Option<f64>)| value.map_or("-".to_owned(), rate);
+                format!("{} ({})", tail.known().map(of).join(", "), tail.count)
             }));
         }
         if cache {

@@ -1,7 +1,8 @@
 //! `braid bench report RESULT...`: results as one page, as JSON, as CSV.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
@@ -27,11 +28,17 @@ pub(crate) struct Args {
 /// Runs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut reports = Vec::new();
+    let outputs = [Some(&args.html), args.json.as_ref(), args.csv.as_ref()];
+    let outputs: Vec<_> = outputs.into_iter().flatten().collect();
     for path in &args.results {
         reports.push((path.display().to_string(), Report::load(path)?));
-        for out in [Some(&args.html), args.json.as_ref(), args.csv.as_ref()].into_iter().flatten() {
-            ensure!(out != path, "{}: would be written over", path.display());
+        for out in &outputs {
+            ensure!(!same(out, path), "{}: would be written over", path.display());
         }
+    }
+    for (n, out) in outputs.iter().enumerate() {
+        let again = outputs.iter().skip(n + 1).any(|o| same(o, out));
+        ensure!(!again, "{}: named twice", out.display());
     }
     let write = |path: &PathBuf, text: String| {
         std::fs::write(path, text).with_context(|| path.display().to_string())
@@ -48,6 +55,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Whether two names are of one file, whatever they look like, and whether it is there yet.
+fn same(a: &Path, b: &Path) -> bool {
+    let file = |p: &Path| std::fs::metadata(p).map(|m| (m.dev(), m.ino()));
+    match (file(a), file(b)) {
+        (Ok(a), Ok(b)) => a == b,
+        (Err(_), Err(_)) => {
+            let dir = |p: &Path| p.parent().filter(|d| !d.as_os_str().is_empty()).map(file);
+            let here = || file(Path::new("."));
+            let dirs = [a, b].map(|p| dir(p).unwrap_or_else(here).ok());
+            a.file_name() == b.file_name() && dirs[0].is_some() && dirs[0] == dirs[1]
+        }
+        _ => false,
+    }
+}
+
 /// A line for each sample.
 pub(super) fn csv(reports: &[(String, Report)]) -> String {
     let mut out = String::from(
@@ -59,7 +81,8 @@ pub(super) fn csv(reports: &[(String, Report)]) -> String {
             let unit = if row.unit.is_empty() { &report.unit } else { &row.unit };
             for (n, value) in row.rate.0.iter().enumerate() {
                 let ratio = base.and_then(|b| row.ratio_to(b).0.get(n).copied());
-                let l = row.latency.get(n);
+                let known = row.latency.get(n).map(crate::engine::Percentiles::known);
+                let l = |q: usize| known.and_then(|k| k.get(q).and_then(|(_, value)| *value));
                 let figure = |v: Option<f64>| v.map_or(String::new(), |v| format!("{v}"));
                 let _ = writeln!(
                     out,
@@ -73,9 +96,9 @@ pub(super) fn csv(reports: &[(String, Report)]) -> String {
                     quote(unit),
                     figure(row.cpu.0.get(n).copied()),
                     figure(ratio),
-                    figure(l.map(|l| l.p50)),
-                    figure(l.map(|l| l.p99)),
-                    figure(l.map(|l| l.p99_99))
+                    figure(l(0)),
+                    figure(l(1)),
+                    figure(l(3))
                 );
             }
         }
@@ -136,6 +159,7 @@ mod tests {
             let row = lines.row("raw", "read", &at(&[("load", n)]));
             row.rate.0.push(n);
             row.latency.push(crate::engine::Percentiles {
+                count: 100_000,
                 p50: n,
                 p99: 2.0 * n,
                 ..Default::default()

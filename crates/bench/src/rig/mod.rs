@@ -36,6 +36,8 @@ pub(crate) struct Backing {
 }
 impl Backing {
     pub fn new(path: PathBuf, bytes: u64) -> Result<Self> {
+        // Before memory or a disk is filled in vain.
+        crate::engine::room(&path, bytes)?;
         let file = OpenOptions::new().create_new(true).write(true).open(&path)?;
         let backing = Self { path };
         fill(&file, bytes)?;

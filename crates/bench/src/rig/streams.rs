@@ -50,7 +50,7 @@ impl Phase {
     pub fn rehearse(self, files: &[PathBuf]) -> Result<()> {
         self.outcome(files).map(drop)
     }
-    /// One more repeat of a row; all streams start together.
+    /// One more repeat of a row; all streams start together. `cache` is what was done before.
     ///
     /// # Errors
     /// A request failed.
@@ -58,14 +58,16 @@ impl Phase {
         self,
         files: &[PathBuf],
         report: &mut Report,
-        (name, phase): (&str, &str),
+        (name, phase, cache): (&str, &str, &str),
     ) -> Result<()> {
         let streams = self.streams(files)?;
-        Cell { name, phase, at: at(&[]) }.run(report, &streams, &LIMITS).map(drop)
+        let (row, _) = Cell { name, phase, at: at(&[]) }.run(report, &streams, &LIMITS)?;
+        row.cache = Some(cache.to_owned());
+        Ok(())
     }
     fn streams(self, files: &[PathBuf]) -> Result<Vec<Stream>> {
         let write = self.direction == Direction::Write;
-        let how = Use { write, direct: self.direct, overwrite: true, force: false };
+        let how = Use { write, direct: self.direct, overwrite: true, ..Use::default() };
         let bytes = self.bytes / self.request * self.request;
         let pattern = Pattern::sequential(0, bytes, self.request, !write);
         let (content, flush) = (Content::Byte(0x5a), self.sync);

@@ -23,13 +23,15 @@ impl Interval {
         sorted.retain(|s| s.is_finite());
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
-        // The probability that at most k - 1 of n lie below the median, twice, is the risk.
-        let mut term = 0.5_f64.powi(i32::try_from(n).unwrap_or(i32::MAX));
+        // The probability that at most k - 1 of n lie below the median, twice, is the risk. By
+        // logarithms: 2^-n itself is no number from n = 1075 on.
+        #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
+        let float = |n: usize| n as f64;
+        let mut term = float(n) * 0.5_f64.ln();
         let (mut risk, mut k) = (0.0, 0_usize);
-        #[expect(clippy::cast_precision_loss, reason = "a handful of samples")]
-        while 2.0 * (risk + term) <= 0.05 && k < n / 2 {
-            risk += term;
-            term *= (n - k) as f64 / (k + 1) as f64;
+        while 2.0 * (risk + term.exp()) <= 0.05 && k < n / 2 {
+            risk += term.exp();
+            term += (float(n - k) / float(k + 1)).ln();
             k += 1;
         }
         if k == 0 {
@@ -60,6 +62,13 @@ mod tests {
             let i = of(n).unwrap();
             assert!((i.low - f64::from(low)).abs() < 1e-9, "{n}: {i:?}");
             assert!((i.high - f64::from(high)).abs() < 1e-9, "{n}: {i:?}");
+        }
+        // Many: as the normal distribution has it, (n -+ 1.96 sqrt n) / 2.
+        for n in [1074, 1075, 2000, 100_000] {
+            let i = of(n).unwrap();
+            let half = 1.96 * f64::from(n).sqrt() / 2.0;
+            assert!((i.low - (f64::from(n) / 2.0 - half)).abs() < 2.0, "{n}: {i:?}");
+            assert!((i.high - (f64::from(n) / 2.0 + half)).abs() < 2.0, "{n}: {i:?}");
         }
         let same = Interval::of(&Samples(vec![2.0; 6])).unwrap();
         assert!(same.width().abs() < 1e-12);

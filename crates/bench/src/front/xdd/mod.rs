@@ -36,7 +36,7 @@ pub(super) fn run(words: &[String]) -> Ended {
     let targets =
         options.jobs.iter().map(|j| open(j, options.force)).collect::<Result<Vec<_>>>()?;
     for (job, target) in options.jobs.iter().zip(&targets) {
-        fits(job, target)?;
+        fits(job, target, options.passes)?;
     }
     if options.dry {
         println!("{options:#?}");
@@ -45,8 +45,10 @@ pub(super) fn run(words: &[String]) -> Ended {
     let mut session = Session { options: &options, table: Table::default(), failed: Vec::new() };
     let head = session.head();
     session.say(&head)?;
-    session.passes(&targets)?;
+    // What was measured before a pass that could not be is told.
+    let passed = session.passes(&targets);
     session.end()?;
+    passed?;
     for (job, target) in options.jobs.iter().zip(&targets) {
         if job.delete && !target.is_block() {
             std::fs::remove_file(&job.path).ok();
@@ -59,7 +61,8 @@ pub(super) fn run(words: &[String]) -> Ended {
 }
 
 fn open(job: &Job, force: bool) -> Result<Arc<Target>> {
-    let how = Use { write: job.reads < 100, direct: job.direct, force, overwrite: true };
+    let (write, direct) = (job.reads < 100, job.direct);
+    let how = Use { write, direct, force, overwrite: true, ..Use::default() };
     Ok(Target::keep(&job.path, how)?)
 }
 
@@ -75,7 +78,8 @@ fn places(job: &Job, pass: u64) -> Places {
     let count = job.requests.or(by_bytes).unwrap_or(u64::MAX / 2 / request);
     let all = count.saturating_mul(request);
     let range = job.range.map(|r| r.saturating_mul(job.block).max(request));
-    let from = (job.start + pass * job.pass_offset).saturating_mul(job.block);
+    let offset = pass.saturating_mul(job.pass_offset);
+    let from = job.start.saturating_add(offset).saturating_mul(job.block);
     let (order, span) = match job.seek {
         Seek::Sequential => (Order::Sequential, range.unwrap_or(all)),
         Seek::Random => (Order::Random, range.unwrap_or(all)),
@@ -94,16 +98,19 @@ fn places(job: &Job, pass: u64) -> Places {
     places
 }
 
-/// Refuses what goes beyond the target, or is no whole sectors.
-fn fits(job: &Job, target: &Target) -> Result<()> {
-    let p = places(job, 0);
-    let end = if job.bytes.is_some() || job.requests.is_some() || job.range.is_some() {
-        p.from.saturating_add(p.span.min(p.count.saturating_mul(p.request).max(p.request)))
-    } else {
-        p.from
-    };
-    let end = if job.range.is_some() { p.from + p.span } else { end };
-    target.check(p.request, p.from, end, job.reads > 0)?;
+/// Refuses what goes beyond the target in the first pass or in the last, or is no whole sectors.
+fn fits(job: &Job, target: &Target, passes: u64) -> Result<()> {
+    for pass in [0, passes.saturating_sub(1)] {
+        let p = places(job, pass);
+        let bytes = if job.range.is_some() {
+            p.span
+        } else if job.bytes.is_some() || job.requests.is_some() {
+            p.span.min(p.count.saturating_mul(p.request).max(p.request))
+        } else {
+            0
+        };
+        target.check(p.request, p.from, p.from.saturating_add(bytes), job.reads > 0)?;
+    }
     Ok(())
 }
 
@@ -161,16 +168,17 @@ impl Session<'_> {
     fn passes(&mut self, targets: &[Arc<Target>]) -> Result<()> {
         let began = Instant::now();
         for pass in 0..self.options.passes {
+            let all = self.options.runtime.map(Duration::from_secs_f64);
+            let left = || all.map(|all| all.saturating_sub(began.elapsed()));
             if pass > 0 {
-                std::thread::sleep(Duration::from_secs_f64(self.options.pass_delay));
+                // Not beyond the end, after which no pass begins.
+                let delay = Duration::from_secs_f64(self.options.pass_delay);
+                std::thread::sleep(left().map_or(delay, |left| delay.min(left)));
             }
-            let time = match self.options.runtime.map(Duration::from_secs_f64) {
-                Some(all) => match all.checked_sub(began.elapsed()) {
-                    Some(left) if !left.is_zero() => Some(left),
-                    _ => break,
-                },
-                None => None,
-            };
+            let time = left();
+            if time.is_some_and(|left| left.is_zero()) {
+                break;
+            }
             let mut all = Vec::new();
             let mut shares = Vec::new();
             for (job, target) in self.options.jobs.iter().zip(targets) {

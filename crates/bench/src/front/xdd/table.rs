@@ -22,6 +22,68 @@ pub(super) struct Line {
     request: u64,
 }
 
+/// What stands in a column.
+enum Value {
+    Count(u64),
+    Number(f64),
+    Word(&'static str),
+}
+impl Value {
+    fn said(&self, digits: usize) -> String {
+        match self {
+            Self::Count(n) => n.to_string(),
+            Self::Number(x) => format!("{x:.digits$}"),
+            Self::Word(word) => (*word).to_owned(),
+        }
+    }
+}
+
+/// A column of the table and of the CSV.
+struct Column {
+    /// Its name and its unit.
+    heads: [&'static str; 2],
+    /// Its name as CSV.
+    name: &'static str,
+    /// Characters; words begin two further on and stand to the left.
+    width: usize,
+    /// Behind the point, in the table and as CSV.
+    digits: (usize, usize),
+    value: fn(&Line) -> Value,
+}
+
+impl Column {
+    fn padded(&self, text: &str) -> String {
+        let width = self.width;
+        if self.name == OP { format!("  {text:<width$}") } else { format!("{text:>width$}") }
+    }
+}
+
+/// The column of words.
+const OP: &str = "op";
+
+const fn column(
+    heads: [&'static str; 2],
+    name: &'static str,
+    (width, digits): (usize, (usize, usize)),
+    value: fn(&Line) -> Value,
+) -> Column {
+    Column { heads, name, width, digits, value }
+}
+
+const COLUMNS: [Column; 11] = [
+    column(["T", ""], "target", (4, (0, 0)), |l| Value::Count(l.target as u64)),
+    column(["Q", ""], "queue", (5, (0, 0)), |l| Value::Count(l.depth as u64)),
+    column(["Bytes", ""], "bytes", (15, (0, 0)), |l| Value::Count(l.bytes)),
+    column(["Ops", ""], "ops", (10, (0, 0)), |l| Value::Count(l.ops)),
+    column(["Time", "secs"], "seconds", (10, (3, 6)), |l| Value::Number(l.seconds)),
+    column(["Rate", "MBytes/s"], "MB/s", (11, (3, 3)), |l| Value::Number(l.rate())),
+    column(["IOPS", "Ops/s"], "iops", (12, (3, 3)), |l| Value::Number(l.iops())),
+    column(["Latency", "millisec"], "latency_ms", (10, (4, 6)), |l| Value::Number(l.latency)),
+    column(["%CPU", ""], "cpu_percent", (8, (2, 2)), |l| Value::Number(l.cpu)),
+    column(["OP", ""], OP, (6, (0, 0)), |l| Value::Word(l.op)),
+    column(["ReqSize", "bytes"], "request", (9, (0, 0)), |l| Value::Count(l.request)),
+];
+
 fn word(reads: u8) -> &'static str {
     match reads {
         0 => "write",
@@ -64,36 +126,13 @@ impl Line {
     /// As xdd prints it.
     pub fn text(&self, what: &str) -> String {
         let who = if what == "Combined" { "COMBINED" } else { "TARGET" };
-        format!(
-            "{who:<9}{what:<9}{:>4}{:>5}{:>15}{:>10}{:>10.3}{:>11.3}{:>12.3}{:>10.4}{:>8.2}  {:<6}{:>9}\n",
-            self.target,
-            self.depth,
-            self.bytes,
-            self.ops,
-            self.seconds,
-            self.rate(),
-            self.iops(),
-            self.latency,
-            self.cpu,
-            self.op,
-            self.request
-        )
+        let cells = |c: &Column| c.padded(&(c.value)(self).said(c.digits.0));
+        format!("{who:<9}{what:<9}{}\n", COLUMNS.iter().map(cells).collect::<String>())
     }
     fn csv(&self, what: &str) -> String {
-        format!(
-            "{what},{},{},{},{},{:.6},{:.3},{:.3},{:.6},{:.2},{},{}\n",
-            self.target,
-            self.depth,
-            self.bytes,
-            self.ops,
-            self.seconds,
-            self.rate(),
-            self.iops(),
-            self.latency,
-            self.cpu,
-            self.op,
-            self.request
-        )
+        let cells = COLUMNS.iter().map(|c| (c.value)(self).said(c.digits.1));
+        let cells = std::iter::once(what.to_owned()).chain(cells);
+        cells.collect::<Vec<_>>().join(",") + "\n"
     }
     /// Bytes, requests and seconds of several passes added up.
     fn sum<'a>(lines: impl Iterator<Item = &'a Self>) -> Option<Self> {
@@ -132,33 +171,11 @@ pub(super) struct Table {
 impl Table {
     /// The names of the columns.
     pub fn header() -> String {
-        format!(
-            "{:<18}{:>4}{:>5}{:>15}{:>10}{:>10}{:>11}{:>12}{:>10}{:>8}  {:<6}{:>9}\n{:<18}{:>4}{:>5}{:>15}{:>10}{:>10}{:>11}{:>12}{:>10}{:>8}  {:<6}{:>9}\n",
-            "",
-            "T",
-            "Q",
-            "Bytes",
-            "Ops",
-            "Time",
-            "Rate",
-            "IOPS",
-            "Latency",
-            "%CPU",
-            "OP",
-            "ReqSize",
-            "",
-            "",
-            "",
-            "",
-            "",
-            "secs",
-            "MBytes/s",
-            "Ops/s",
-            "millisec",
-            "",
-            "",
-            "bytes"
-        )
+        let line = |n: usize| {
+            let cell = |c: &Column| c.padded(c.heads.get(n).copied().unwrap_or_default());
+            format!("{:<18}{}\n", "", COLUMNS.iter().map(cell).collect::<String>())
+        };
+        line(0) + &line(1)
     }
     /// One more line of a target.
     pub fn add(&mut self, target: usize, line: Line) {
@@ -197,9 +214,8 @@ impl Table {
     }
     /// Comma-separated: passes, averages, combined.
     pub fn csv(&self, options: &Options) -> String {
-        let mut text = String::from(
-            "what,target,queue,bytes,ops,seconds,MB/s,iops,latency_ms,cpu_percent,op,request\n",
-        );
+        let names = std::iter::once("what").chain(COLUMNS.iter().map(|c| c.name));
+        let mut text = names.collect::<Vec<_>>().join(",") + "\n";
         let mut passes = vec![0_u32; options.jobs.len()];
         for (target, line) in &self.lines {
             let pass = passes.get_mut(*target).map_or(0, |p| {

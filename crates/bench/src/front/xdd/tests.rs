@@ -133,6 +133,26 @@ fn written_verified_and_told() {
 }
 
 #[test]
+fn the_table_is_xdds_and_the_csv_has_the_same_columns() {
+    let mut table = Table::default();
+    let (job, done) = (Job { depth: 4, request_blocks: 4, ..Job::default() }, Default::default());
+    let outcome = Outcome::new(vec![done], 0, Default::default(), None);
+    table.add(0, Line::of(0, &job, &outcome.streams, &outcome));
+    let options = Options { jobs: vec![job], ..Options::default() };
+    let csv = table.csv(&options);
+    let fields: Vec<_> = csv.lines().map(|l| l.split(',').count()).collect();
+    assert_eq!(fields, [12; 4], "{csv}");
+    assert!(csv.starts_with("what,target,queue,bytes,ops,seconds,MB/s,iops,latency_ms,cpu_percent,op,request\npass 1,0,4,0,0,0.000000,0.000,"));
+    let head = Table::header();
+    let line = table.average(0, &options.jobs[0]).unwrap().text("Average");
+    assert_eq!(
+        line,
+        "TARGET   Average     0    4              0         0     0.000      0.000       0.000    0.0000    0.00  read       4096\n"
+    );
+    assert!(head.lines().all(|l| l.len() + 1 == line.len()), "{head}{line}");
+}
+
+#[test]
 fn a_target_that_is_too_short_or_not_there() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path().display();
@@ -140,6 +160,49 @@ fn a_target_that_is_too_short_or_not_there() {
     std::fs::write(dir.path().join("short"), [0; 1000]).unwrap();
     let said = xdd(&format!("-op read -target {d}/short -mbytes 1")).unwrap_err().to_string();
     assert!(said.contains("has 1000 bytes, 1048576 are asked for"), "{said}");
+}
+
+#[test]
+fn numbers_beyond_anything_are_refused_and_nothing_panics() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path().display();
+    std::fs::write(dir.path().join("f"), [0; 8192]).unwrap();
+    let most = u64::MAX;
+    for (op, words) in [
+        ("read", format!("-numreqs 1 -startoffset {most}")),
+        ("write", format!("-numreqs 1 -startoffset {most}")),
+        ("write", format!("-numreqs {most}")),
+        ("write", format!("-mbytes {most} -startoffset 1")),
+        ("write", format!("-numreqs 1 -passes 2 -passoffset {most}")),
+        ("write", format!("-numreqs 1 -passes {most} -passoffset 2")),
+        ("write", format!("-numreqs 1 -seek random -seek range {most}")),
+        ("write", format!("-numreqs 1 -seek stagger {most} -seek range {most}")),
+        ("write", format!("-numreqs 1 -targetoffset {most} -startoffset 1 -reqsize 1048577")),
+        ("read", "-numreqs 8 -reqsize 1 -seek range 9".to_owned()),
+        ("read", "-numreqs 1 -reqsize 1 -passes 9 -passoffset 1".to_owned()),
+        // Threads and memory.
+        ("read", "-numreqs 1 -reqsize 1 -throttle 1 -qd 4097".to_owned()),
+        ("read", "-numreqs 8 -reqsize 1048576 -qd 4096".to_owned()),
+    ] {
+        let said = xdd(&format!("-op {op} -target {d}/f {words}")).unwrap_err().to_string();
+        assert!(!said.contains("panicked"), "{words}: {said}");
+    }
+    let many = format!("-op read -targets -1024 {d}/f -reqsize 1 -numreqs 8 -throttle 1 -qd 8");
+    let said = xdd(&many).unwrap_err().to_string();
+    assert!(said.contains("8192 threads are too many"), "{said}");
+    assert_eq!(std::fs::read(dir.path().join("f")).unwrap(), [0; 8192]);
+}
+
+#[test]
+fn a_delay_between_passes_ends_with_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = dir.path().join("f");
+    std::fs::write(&f, [0; 8192]).unwrap();
+    let passes = "-numreqs 1 -reqsize 1 -passes 9 -passdelay 3600 -runtime 0.05";
+    assert!(same(
+        xdd(&format!("-op read -target {} {passes}", f.display())).unwrap(),
+        ExitCode::SUCCESS
+    ));
 }
 
 #[test]

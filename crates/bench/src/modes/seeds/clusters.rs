@@ -1,6 +1,7 @@
 //! Experiments on file systems that are made for them: a build, a failure, several nodes, locks.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -13,13 +14,13 @@ use braid_pool::{CreateOptions, Pool};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Args;
-use super::devices::{judge, rounds, take};
+use super::devices::{Own, judge, rounds, take};
 use super::rigged::{braid, members};
 use crate::engine::{Content, Direction, Limits, Pattern, Stream, Target, Use, float};
 use crate::modes::{Cell, Turns, at};
-use crate::report::{Report, Verdict};
+use crate::report::stats::Samples;
+use crate::report::{Goal, Report, Verdict};
 use crate::rig::{Mount, text};
-use crate::run::interval::Interval;
 
 const MIB: u64 = 1 << 20;
 
@@ -36,7 +37,8 @@ pub(super) fn s0_2(args: &Args, report: &mut Report) -> Result<()> {
     let rig = members(args, "build", (1, 1024 * MIB), None)?;
     let archive = rig.work.join("tree.tar");
     pack(&rig.work.join("tree"), &archive)?;
-    let rows = rounds(args, ("S0.2", "xfs", "s"), Turns::new(2, 2), |report, _, system| {
+    let own = Own { id: "S0.2", base: "xfs", unit: "s", turns: Turns::new(2, 2) };
+    let rows = rounds(args, report, own, |report, _, system| {
         let device = rig.paths.first().context("no device")?;
         let dir = rig.work.join("mount");
         let (mount, name) = if system == 0 {
@@ -144,7 +146,7 @@ pub(super) fn s0_9(args: &Args, report: &mut Report) -> Result<()> {
         ("S0.9 the same, copied out and compared", copied),
     ] {
         let part = float(count as u64) / float(FILES as u64);
-        report.verdicts.push(super::verdict(what, original, 1.0, part));
+        report.verdicts.push(super::verdict(what, original, Goal::AtLeast(1.0), part));
     }
     report.note("S0.9: a stripe without redundancy keeps nothing of what stood on the member");
     Ok(())
@@ -171,7 +173,8 @@ pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
         // Mounts go before their devices.
         sets.push((mounts, rig));
     }
-    let rows = rounds(args, ("S4.3", "1 node", "MB/s"), Turns::new(3, 4), |report, _, system| {
+    let own = Own { id: "S4.3", base: "1 node", unit: "MB/s", turns: Turns::new(3, 4) };
+    let rows = rounds(args, report, own, |report, _, system| {
         let Some((mounts, _)) = sets.get(system) else { return Ok(()) };
         let name = match mounts.len() {
             1 => "1 node".to_owned(),
@@ -213,10 +216,8 @@ pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
         };
         let ratio = of("one directory").ratio_to(&of("a directory each"));
         let what = format!("S4.4 4 nodes, {word}, files in one directory over one each");
-        report.verdicts.push(Verdict {
-            interval: Interval::of(&ratio),
-            ..super::verdict(&what, "below 1; lost", 0.98, ratio.median())
-        });
+        let judged = Verdict::of(what, Goal::AtLeast(0.98), &ratio);
+        report.verdicts.push(judged.original("below 1; lost"));
     }
     take(report, rows, "S4.3");
     Ok(())
@@ -224,29 +225,60 @@ pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
 
 fn slowly(path: &Path, direction: Direction, bytes: u64) -> Result<Stream> {
     let write = direction == Direction::Write;
-    let how = Use { write, direct: true, overwrite: true, force: false };
+    let how = Use { write, direct: true, overwrite: true, ..Use::default() };
     let pattern = Pattern::sequential(0, bytes, MIB, !write);
     Ok(Stream { depth: 4, ..Stream::plain(Target::keep(path, how)?, pattern) })
 }
 
+/// Small files stand in their inodes: what writing one costs beside making it.
+pub(super) fn s4_6(args: &Args, report: &mut Report) -> Result<()> {
+    const FILES: u32 = 1000;
+    let rig = members(args, "small", (1, 512 * MIB), None)?;
+    let mount = Mount::braid(&rig.paths, rig.work.join("mount"))?;
+    let kinds: [(&str, &[u8]); 2] = [("empty", &[]), ("1 KiB", &[7; 1024])];
+    let own = Own { id: "S4.6", base: "1 KiB", unit: "files/s", turns: Turns::new(2, 1) };
+    let rows = rounds(args, report, own, |report, _, system| {
+        let Some((name, bytes)) = kinds.get(system) else { return Ok(()) };
+        crate::live::row(format!("{name} files"));
+        let dir = mount.dir.join("files");
+        std::fs::create_dir(&dir)?;
+        let began = Instant::now();
+        for n in 0..FILES {
+            let mut file = std::fs::File::create_new(dir.join(format!("f{n}")))?;
+            file.write_all(bytes)?;
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        std::fs::remove_dir_all(&dir)?;
+        report.row(name, "made", &at(&[])).rate.0.push(f64::from(FILES) / seconds.max(1e-9));
+        crate::live::row_done();
+        Ok(())
+    })?;
+    let empty = rows.rows.iter().find(|r| r.name == "empty");
+    let cost = empty.and_then(|r| Some(r.rate.ratio_to(&rows.base_of(r)?.rate)));
+    let what = "S4.6 time to make, write and close a file of 1 KiB over making an empty one";
+    let judged = Verdict::of(what, Goal::AtMost(1.3), &cost.unwrap_or_default());
+    report.verdicts.push(judged.original("saves a read; no figures"));
+    take(report, rows, "S4.6");
+    Ok(())
+}
+
 /// Locks: checked while they are cached, handed over, taken from a node that died.
 pub(super) fn s4_7(args: &Args, report: &mut Report) -> Result<()> {
-    let rows = rounds(args, ("S4.7", "", "per s"), Turns::new(1, 1), |report, _, _| {
+    let own = Own { id: "S4.7", base: "", unit: "per s", turns: Turns::new(1, 1) };
+    let rows = rounds(args, report, own, |report, _, _| {
         let rate = cached(args)?;
         report.row("native", "attributes under a cached lock", &at(&[])).rate.0.push(rate);
         Ok(())
     })?;
-    let rates = rows.rows.first().map(|r| r.rate.median()).unwrap_or_default();
+    let rates = rows.rows.first().map(|r| r.rate.0.iter().map(|r| r / 1e6).collect());
     let what = "S4.7 checks of a cached lock, millions a second (with the attributes it covers)";
-    report.verdicts.push(super::verdict(what, "not given", 1.0, rates / 1e6));
+    let judged = Verdict::of(what, Goal::AtLeast(1.0), &Samples(rates.unwrap_or_default()));
+    report.verdicts.push(judged.original("not given"));
     take(report, rows, "S4.7");
     let took = died(args)?;
     let what = "S4.7 a node that wrote a file is killed: seconds until another writes it";
-    report.verdicts.push(Verdict {
-        at_most: true,
-        met: took <= LEASE,
-        ..super::verdict(what, "by clients, no time given", LEASE, took)
-    });
+    let (original, goal) = ("by clients, no time given", Goal::AtMost(LEASE));
+    report.verdicts.push(super::verdict(what, original, goal, took));
     Ok(())
 }
 

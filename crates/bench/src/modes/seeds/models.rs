@@ -1,96 +1,20 @@
 //! Experiments on modelled disks, in virtual time, through the pool's real mapping: the same figures
 //! on every machine. The closed forms stand with the models.
 
-use std::sync::Arc;
-
-use anyhow::{Context, Result, bail};
-use braid_format::{ByteOffset, Bytes};
-use braid_pool::device::model::{
-    Bus, Client, DiskModel, ModelClock, ModelDevice, Rate, Touch, drive, presets,
-};
-use braid_pool::device::{Device, MemoryDevice};
-use braid_pool::map::Place;
-use braid_pool::{CreateOptions, Pool};
+use anyhow::Result;
+use braid_format::Bytes;
+use braid_pool::device::model::{DiskModel, Rate, presets};
+use braid_pool::modelled::{Job, Rig};
 
 use super::verdict;
 use crate::modes::at;
 use crate::report::originals::FILES_3;
-use crate::report::{Report, Verdict};
+use crate::report::{Goal, Report, Verdict};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Of a modelled disk; nothing is stored but labels.
-const SIZE: u64 = 400 * MIB;
-
-/// A pool of modelled disks.
-struct Rig {
-    clock: ModelClock,
-    disks: Vec<Arc<ModelDevice>>,
-    pool: Pool,
-}
-
-/// Sequential requests: bytes of one, how many at a time, bytes of all.
-#[derive(Clone, Copy)]
-struct Job {
-    write: bool,
-    request: u64,
-    depth: usize,
-    total: u64,
-}
-
-fn reads(request: u64, depth: usize, total: u64) -> Job {
-    Job { write: false, request, depth, total }
-}
-fn writes(request: u64, depth: usize, total: u64) -> Job {
-    Job { write: true, request, depth, total }
-}
-
-impl Rig {
-    /// Members: model, bytes, and the place of their bus in `buses`.
-    fn new(members: &[(DiskModel, u64, Option<usize>)], buses: &[Bus], unit: u64) -> Result<Self> {
-        let clock = ModelClock::virtual_time();
-        let buses: Vec<_> = buses.iter().map(|b| clock.bus(*b)).collect();
-        let disks = members
-            .iter()
-            .enumerate()
-            .map(|(i, (model, size, bus))| {
-                let inner = MemoryDevice::new(&format!("disk{i}"), Bytes(*size), Bytes(512));
-                let bus = bus.and_then(|b| buses.get(b));
-                Ok(ModelDevice::new(&clock, inner, *model, bus)?)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let devices = disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
-        let options =
-            CreateOptions::new("seeds").stripe_unit(Bytes(unit)).context("stripe unit")?;
-        let pool = Pool::create(devices, &options)?;
-        Ok(Self { clock, disks, pool })
-    }
-    /// `n` equal members, each on its own.
-    fn equal(n: usize, model: DiskModel, unit: u64) -> Result<Self> {
-        Self::new(&vec![(model, SIZE, None); n], &[], unit)
-    }
-    /// MB/s of one stream.
-    fn stream(&self, job: Job) -> Result<f64> {
-        let map = self.pool.map();
-        let touches = |i: u64| -> Vec<Touch<'_>> {
-            let at = i * job.request;
-            let len = job.request.min(job.total - at);
-            let pieces = map.pieces(ByteOffset(at), Bytes(len));
-            let touch = |p: braid_pool::Piece| {
-                let Place::Member(member) = p.place else { return None };
-                let device = &**self.disks.get(usize::from(member.0))?;
-                Some(Touch { device, write: job.write, at: p.at, len: p.len })
-            };
-            pieces.filter_map(touch).collect()
-        };
-        let requests = job.total.div_ceil(job.request);
-        let client = Client::new(job.depth, (0..requests).map(touches));
-        let outcomes = drive(&self.clock, vec![client])?;
-        match outcomes.first() {
-            Some(outcome) => Ok(outcome.rate().megabytes()),
-            None => bail!("no outcome"),
-        }
-    }
+fn at_least(what: &str, original: &str, goal: f64, measured: f64) -> Verdict {
+    verdict(what, original, Goal::AtLeast(goal), measured)
 }
 
 /// All of them, into the report's verdicts.
@@ -112,11 +36,11 @@ fn s0_5(report: &mut Report) -> Result<Vec<Verdict>> {
     let unit = 128 * KIB;
     let rigs = (1..=4)
         .map(|n| Rig::equal(n, presets::NASA_SCSI_1992, unit))
-        .collect::<Result<Vec<_>>>()?;
+        .collect::<std::result::Result<Vec<_>, _>>()?;
     let time = |rig: &Rig, mib: u64| -> Result<f64> {
         let total = crate::engine::float(mib * MIB);
         let mut sum = 0.0;
-        for job in [writes(MIB, 4, mib * MIB), reads(MIB, 4, mib * MIB)] {
+        for job in [Job::write(MIB, 4, mib * MIB), Job::read(MIB, 4, mib * MIB)] {
             sum += total / rig.stream(job)?;
         }
         Ok(sum)
@@ -139,7 +63,7 @@ fn s0_5(report: &mut Report) -> Result<Vec<Verdict>> {
                 least = least.min(speedup);
             }
         }
-        out.push(verdict(
+        out.push(at_least(
             &format!("S0.5 {n}-way over one disk, 10 to 300 MiB"),
             original,
             goal,
@@ -154,18 +78,17 @@ fn s0_6() -> Result<Vec<Verdict>> {
     let (model, unit, total) = (presets::NASA_SCSI_1992, 128 * KIB, 32 * MIB);
     let bus = presets::NASA_SCSI_BUS_1992;
     let rate = |buses: &[usize], job| {
-        let members: Vec<_> = buses.iter().map(|b| (model, SIZE, Some(*b))).collect();
+        let members: Vec<_> = buses.iter().map(|b| (model, Rig::SIZE, Some(*b))).collect();
         Rig::new(&members, &[bus, bus], unit)?.stream(job)
     };
-    let shallow = reads(2 * unit, 1, total);
+    let shallow = Job::read(2 * unit, 1, total);
     let grouped = rate(&[0, 0, 1, 1], shallow)? / rate(&[0, 1, 0, 1], shallow)?;
     let what = "S0.6 members grouped by bus over alternating, half a row at a time";
-    let mut slow = verdict(what, "grouped is wrong", 0.6, grouped);
-    (slow.at_most, slow.met) = (true, grouped <= 0.6);
-    let one = rate(&[0], reads(unit, 1, total))?;
-    let four = rate(&[0, 1, 0, 1], reads(4 * unit, 1, total))? / one;
+    let slow = verdict(what, "grouped is wrong", Goal::AtMost(0.6), grouped);
+    let one = rate(&[0], Job::read(unit, 1, total))?;
+    let four = rate(&[0, 1, 0, 1], Job::read(4 * unit, 1, total))? / one;
     let said = "S0.6 4-way on two buses that are held, over one disk (2 at best)";
-    Ok(vec![slow, verdict(said, "1.51 from 90 MB on", 1.75, four)])
+    Ok(vec![slow, at_least(said, "1.51 from 90 MB on", 1.75, four)])
 }
 
 /// Members of different size and speed.
@@ -178,15 +101,15 @@ fn s0_7() -> Result<Vec<Verdict>> {
     let sum: u64 = info.members.iter().map(|m| m.data_len.0).sum();
     let used = crate::engine::float(info.size.0) / crate::engine::float(sum);
     let zone = info.zones.first().map_or(0, |z| z.len.0);
-    let rate = rig.stream(reads(8 * 3 * unit, 4, zone))?;
+    let rate = rig.stream(Job::read(8 * 3 * unit, 4, zone))?;
     Ok(vec![
-        verdict(
+        at_least(
             "S0.7 part of unequal members' space that is used",
             "the rest is wasted",
             0.99,
             used,
         ),
-        verdict("S0.7 unequal speed, over N times the slowest", "2 at best", 0.97, rate / 15.0),
+        at_least("S0.7 unequal speed, over N times the slowest", "2 at best", 0.97, rate / 15.0),
     ])
 }
 
@@ -197,21 +120,22 @@ fn s1_3() -> Result<Vec<Verdict>> {
     let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
     for buses in [1_usize, 2] {
         for n in 1..=8_u32 {
-            let members: Vec<_> = (0..n as usize).map(|i| (disk, SIZE, Some(i % buses))).collect();
+            let members: Vec<_> =
+                (0..n as usize).map(|i| (disk, Rig::SIZE, Some(i % buses))).collect();
             let rig = Rig::new(&members, &vec![presets::FAST_WIDE_SCSI; buses], unit)?;
             let width = u64::from(n) * unit;
             let full = if buses == 1 { 20.0 } else { 40.0 };
             let expected = (5.0 * f64::from(n)).min(full);
-            for job in [reads(2 * width, 4, 100 * width), writes(2 * width, 4, 100 * width)] {
+            for job in [Job::read(2 * width, 4, 100 * width), Job::write(2 * width, 4, 100 * width)]
+            {
                 let part = rig.stream(job)? / expected;
                 (least, most) = (least.min(part), most.max(part));
             }
         }
     }
     let what = "S1.3 1 to 8 disks on 1 and 2 buses over min(5 n, 20 buses), the least";
-    let mut above = verdict("S1.3 the same, the most", "", 1.03, most);
-    (above.at_most, above.met) = (true, most <= 1.03);
-    Ok(vec![verdict(what, "4 disks fill a bus", 0.97, least), above])
+    let above = verdict("S1.3 the same, the most", "", Goal::AtMost(1.03), most);
+    Ok(vec![at_least(what, "4 disks fill a bus", 0.97, least), above])
 }
 
 /// A request of half the stripe's width.
@@ -221,14 +145,14 @@ fn s1_4() -> Result<Vec<Verdict>> {
         overhead: presets::BDSPRO_5MB.overhead,
         ..DiskModel::flat(presets::BDSPRO_5MB.media_rate())
     };
-    let rate = |request, depth| Rig::equal(10, model, unit)?.stream(reads(request, depth, total));
+    let rate =
+        |request, depth| Rig::equal(10, model, unit)?.stream(Job::read(request, depth, total));
     let whole = rate(10 * unit, 1)?;
     let half = rate(5 * unit, 1)? / whole;
-    let mut naive =
-        verdict("S1.4 320 KB over 640 KB on 10 disks, one at a time", "0.50", 0.53, half);
-    (naive.at_most, naive.met) = (true, (0.47..=0.53).contains(&half));
+    let what = "S1.4 320 KB over 640 KB on 10 disks, one at a time";
+    let naive = verdict(what, "0.50", Goal::Between(0.47, 0.53), half);
     let queued = rate(5 * unit, 2)? / whole;
-    Ok(vec![naive, verdict("S1.4 the same, two at a time", "", 0.95, queued)])
+    Ok(vec![naive, at_least("S1.4 the same, two at a time", "", 0.95, queued)])
 }
 
 /// A writer that waits loses a rotation with each unit.
@@ -240,19 +164,14 @@ fn s1_5() -> Result<Vec<Verdict>> {
     for (n, original) in [(1_u32, "1/2"), (2, "2/3"), (3, "3/4"), (4, "4/5")] {
         let unit = u64::from(n) * track;
         let (row, total) = (4 * unit, 240 * 4 * track);
-        let read = Rig::equal(4, ahead, unit)?.stream(reads(row, 1, total))?;
-        let naive = Rig::equal(4, model, unit)?.stream(writes(row, 1, total))? / read;
+        let read = Rig::equal(4, ahead, unit)?.stream(Job::read(row, 1, total))?;
+        let naive = Rig::equal(4, model, unit)?.stream(Job::write(row, 1, total))? / read;
         let expected = f64::from(n) / (f64::from(n) + 1.0);
-        let mut v = verdict(
-            &format!("S1.5 write over read, unit of {n} tracks, a row at a time"),
-            original,
-            expected * 0.98,
-            naive,
-        );
-        v.met = (naive / expected - 1.0).abs() <= 0.02;
-        out.push(v);
-        let queued = Rig::equal(4, model, unit)?.stream(writes(row, 2, total))? / read;
-        out.push(verdict(
+        let what = format!("S1.5 write over read, unit of {n} tracks, a row at a time");
+        let goal = Goal::Between(expected * 0.98, expected * 1.02);
+        out.push(verdict(&what, original, goal, naive));
+        let queued = Rig::equal(4, model, unit)?.stream(Job::write(row, 2, total))? / read;
+        out.push(at_least(
             &format!("S1.5 the same, {n} tracks, two rows under way"),
             "",
             0.95,
@@ -268,24 +187,24 @@ fn s3() -> Result<Vec<Verdict>> {
     let array = presets::CIPRICO_RF7000;
     let total = 256 * MIB;
     let rate = |n: usize, job: Job| Rig::equal(n, array, MIB)?.stream(job);
-    let one = rate(1, reads(8 * MIB, 2, total))?;
-    let written = rate(1, writes(8 * MIB, 2, total))?;
-    let mut out = vec![verdict("S3.1 one array, write over read", "1.00", 0.95, written / one)];
-    let two = rate(2, reads(8 * MIB, 2, total))?;
-    out.push(verdict("S3.2 two arrays over one", "1.99", 1.98, two / one));
+    let one = rate(1, Job::read(8 * MIB, 2, total))?;
+    let written = rate(1, Job::write(8 * MIB, 2, total))?;
+    let mut out = vec![at_least("S3.1 one array, write over read", "1.00", 0.95, written / one)];
+    let two = rate(2, Job::read(8 * MIB, 2, total))?;
+    out.push(at_least("S3.2 two arrays over one", "1.99", 1.98, two / one));
     let sum = 2.0 * Rate::mega(96).megabytes();
-    for (word, original, job) in
-        [("read", "0.87", reads(2 * MIB, 2, total)), ("write", "0.85", writes(2 * MIB, 2, total))]
-    {
+    for (word, original, job) in [
+        ("read", "0.87", Job::read(2 * MIB, 2, total)),
+        ("write", "0.85", Job::write(2 * MIB, 2, total)),
+    ] {
         let part = rate(2, job)? / sum;
         let what = format!("S3.4 striped volume over two raw arrays, {word}, a row at a time");
-        out.push(verdict(&what, original, 0.98, part));
+        out.push(at_least(&what, original, 0.98, part));
     }
-    let step = rate(2, reads(2 * MIB, 1, total))? / rate(2, reads(MIB, 1, total))?;
-    out.push(verdict("S3.5 step from 1 to 2 MiB, one request at a time", "about 2", 1.8, step));
-    let queued = rate(2, reads(2 * MIB, 4, total))? / rate(2, reads(MIB, 4, total))?;
-    let mut flat = verdict("S3.5 the same, four at a time: no step", "", 1.1, queued);
-    (flat.at_most, flat.met) = (true, queued <= 1.1);
-    out.push(flat);
+    let step = rate(2, Job::read(2 * MIB, 1, total))? / rate(2, Job::read(MIB, 1, total))?;
+    out.push(at_least("S3.5 step from 1 to 2 MiB, one request at a time", "about 2", 1.8, step));
+    let queued = rate(2, Job::read(2 * MIB, 4, total))? / rate(2, Job::read(MIB, 4, total))?;
+    let what = "S3.5 the same, four at a time: no step";
+    out.push(verdict(what, "", Goal::AtMost(1.1), queued));
     Ok(out)
 }

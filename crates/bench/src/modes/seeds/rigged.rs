@@ -9,15 +9,15 @@ use anyhow::{Context, Result};
 use braid_pool::device::OpenOptions;
 
 use super::Args;
-use super::devices::{judge, rounds, short, take};
+use super::devices::{Own, judge, measured, rounds, short, take};
 use crate::cli::Common;
 use crate::engine::{Direction, Layer, Limits, Order, Pattern, Stream, Target, Use, float};
-use crate::modes::{Cell, Measure, System, Turns, at, stream};
-use crate::report::{Report, Verdict};
+use crate::modes::{Cell, System, Turns, at, stream};
+use crate::report::stats::Samples;
+use crate::report::{Goal, Report, Verdict};
 use crate::rig::members::Members;
 use crate::rig::streams::{self, Phase};
 use crate::rig::{Mount, command, text};
-use crate::run::interval::Interval;
 
 const MIB: u64 = 1 << 20;
 /// Bytes per second of a device that is to be the bottleneck.
@@ -50,7 +50,8 @@ pub(super) fn s0_4(args: &Args, report: &mut Report) -> Result<()> {
         .map(|(name, rig)| Ok((*name, Mount::braid(&rig.paths, rig.work.join("mount"))?)))
         .collect::<Result<Vec<_>>>()?;
     let turns = Turns::new(mounts.len(), SIZES.len() * 2);
-    let rows = rounds(args, ("S0.4", "1-way", "MB/s"), turns, |report, _, system| {
+    let own = Own { id: "S0.4", base: "1-way", unit: "MB/s", turns };
+    let rows = rounds(args, report, own, |report, _, system| {
         let Some((name, mount)) = mounts.get(system) else { return Ok(()) };
         for mib in SIZES {
             for (phase, past) in [("in the cache", false), (PAST, true)] {
@@ -76,14 +77,10 @@ pub(super) fn s0_4(args: &Args, report: &mut Report) -> Result<()> {
             |r: &&crate::report::Row| r.name == name && r.phase == PAST && r.parameters == there;
         rows.rows.iter().find(same).map(|r| r.rate.clone()).unwrap_or_default()
     };
-    let mut judged =
-        |what: &str, original: &str, goal: f64, ratio: crate::report::stats::Samples| {
-            let measured = ratio.median();
-            report.verdicts.push(Verdict {
-                interval: Interval::of(&ratio),
-                ..super::verdict(what, original, goal, measured)
-            });
-        };
+    let mut judged = |what: &str, original: &str, goal: f64, ratio: Samples| {
+        let judged = Verdict::of(what, Goal::AtLeast(goal), &ratio);
+        report.verdicts.push(judged.original(original));
+    };
     let what = "S0.4 4 devices over 1, file of 100 MiB, past the cache";
     judged(what, "4.20; 5.23 at 40 MB", 3.8, last("4-way", 100).ratio_to(&last("1-way", 100)));
     let what = "S0.4 1 device, file of 100 MiB over 10 MiB, past the cache: no cliff";
@@ -114,7 +111,8 @@ pub(super) fn s1_1(args: &Args, report: &mut Report) -> Result<()> {
     let rig = members(args, "lmdd", (1, 512 * MIB), Some(4 * SLOW))?;
     let device = rig.paths.first().context("no device")?;
     let turns = Turns::new(2, 1);
-    let rows = rounds(args, ("S1.2", "read", "MB/s"), turns, |report, _, system| {
+    let own = Own { id: "S1.2", base: "read", unit: "MB/s", turns };
+    let rows = rounds(args, report, own, |report, _, system| {
         let (name, word) = if system == 0 { ("read", "if") } else { ("write", "of") };
         crate::live::row(format!("lmdd {name}"));
         let (moved, rate) = lmdd(&format!("{word}={}", text(device)?))?;
@@ -124,14 +122,11 @@ pub(super) fn s1_1(args: &Args, report: &mut Report) -> Result<()> {
         crate::live::row_done();
         Ok(())
     })?;
-    let moved = rows
-        .rows
-        .iter()
-        .filter_map(|r| r.more.get("MB moved"))
-        .map(crate::report::stats::Samples::median);
+    let moved = rows.rows.iter().filter_map(|r| r.more.get("MB moved")).map(Samples::median);
     let right = moved.filter(|m| (m - 524.29).abs() < 0.005).count();
     let what = "S1.1 lmdd's command unchanged, its line says 524.29 MB: write and read";
-    report.verdicts.push(super::verdict(what, "97.21 MB/s", 2.0, float(right as u64)));
+    let (original, goal) = ("97.21 MB/s", Goal::AtLeast(2.0));
+    report.verdicts.push(super::verdict(what, original, goal, float(right as u64)));
     judge(report, &rows, "write", ("S1.2 lmdd, direct, 4 MiB", "0.70", 0.95));
     take(report, rows, "S1.2");
     Ok(())
@@ -156,7 +151,8 @@ pub(super) fn s1_7(args: &Args, report: &mut Report) -> Result<()> {
     let device = rig.paths.first().context("no device")?;
     let sizes = [("1 MiB", MIB), ("4 MiB", 4 * MIB), ("16 MiB", 16 * MIB)];
     let turns = Turns::new(sizes.len(), 2);
-    let rows = rounds(args, ("S1.7", "1 MiB", "MB/s"), turns, |report, _, system| {
+    let own = Own { id: "S1.7", base: "1 MiB", unit: "MB/s", turns };
+    let rows = rounds(args, report, own, |report, _, system| {
         let Some((name, request)) = sizes.get(system) else { return Ok(()) };
         for direction in [Direction::Write, Direction::Read] {
             let target = opened(device)?;
@@ -180,7 +176,7 @@ pub(super) fn s1_7(args: &Args, report: &mut Report) -> Result<()> {
 }
 
 fn opened(path: &Path) -> Result<std::sync::Arc<Target>> {
-    let how = Use { write: true, direct: true, force: true, overwrite: true };
+    let how = Use { write: true, direct: true, force: true, ..Use::default() };
     Ok(Target::keep(path, how)?)
 }
 
@@ -224,7 +220,8 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
     let (slow, fast) = (slow.paths.first(), fast.paths.first());
     let (Some(slow), Some(fast)) = (slow, fast) else { return Ok(()) };
     let (slow_unit, fast_unit) = (Served::new(slow)?, Served::new(fast)?);
-    let rows = rounds(args, ("S3.3", "direct", "MB/s"), Turns::new(2, 3), |report, _, system| {
+    let own = Own { id: "S3.3", base: "direct", unit: "MB/s", turns: Turns::new(2, 3) };
+    let rows = rounds(args, report, own, |report, _, system| {
         let direct = system == 0;
         let name = if direct { "direct" } else { "unit" };
         for direction in [Direction::Write, Direction::Read] {
@@ -243,7 +240,7 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
             cell.run(report, &[Stream::plain(target, pattern)], &Limits::default())?;
         (row.less, row.unit) = (true, "us".to_owned());
         if let Some(rate) = row.rate.0.last_mut() {
-            *rate = outcome.latency().p50;
+            *rate = outcome.latency().percentiles().p50;
         }
         Ok(())
     })?;
@@ -253,15 +250,9 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
     judge(report, &only, "unit", ("S3.3 transport over loopback, 1 MiB", "about 1", 0.95));
     let [direct, unit] = latency.as_slice() else { return Ok(()) };
     let added: Vec<f64> = unit.rate.0.iter().zip(&direct.rate.0).map(|(u, d)| u - d).collect();
-    let added = crate::report::stats::Samples(added);
     let what = "S3.3 latency that the transport adds, us at p50, processes on the same processors";
-    let measured = added.median();
-    report.verdicts.push(Verdict {
-        at_most: true,
-        met: measured <= 15.0,
-        interval: Interval::of(&added),
-        ..super::verdict(what, "not measurable", 15.0, measured)
-    });
+    let judged = Verdict::of(what, Goal::AtMost(15.0), &Samples(added));
+    report.verdicts.push(judged.original("not measurable"));
     take(report, rows, "S3.3");
     Ok(())
 }
@@ -278,13 +269,15 @@ pub(super) fn s4_5(args: &Args, report: &mut Report) -> Result<()> {
     ];
     let mut how = short(&args.how);
     how.repeats = how.repeats.min(3);
-    let (rows, result) = stream::Args::film(systems, how).result();
+    let rows = measured(report, "S4.5", &stream::Args::film(systems, how));
     std::fs::remove_dir(&plain).ok();
-    result?;
+    let rows = rows?;
     for row in &rows.rows {
         let what = format!("S4.5 film, 3.17 GB/s: part of the frames on time, {}", row.name);
         let original = "42 minutes for a second, on 10 Mbit/s";
-        report.verdicts.push(super::verdict(&what, original, 0.99, row.rate.median() / 100.0));
+        let parts = Samples(row.rate.0.iter().map(|percent| percent / 100.0).collect());
+        let judged = Verdict::of(what, Goal::AtLeast(0.99), &parts);
+        report.verdicts.push(judged.original(original));
     }
     take(report, rows, "S4.5");
     Ok(())

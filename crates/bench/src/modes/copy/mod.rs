@@ -2,11 +2,17 @@
 //! interrupted, and verified by reading the copy again from its disk.
 //!
 //! `DST.braid-copy` says, piece by piece, what has been flushed, with a hash of each piece; it is removed
-//! when the copy is complete. A source that changed meanwhile (size or time) is begun again.
+//! when the copy is complete. A source that changed since then (inode, size or time) is begun again,
+//! one that changes meanwhile is an error. What stands at the destination is written over only if the
+//! journal says that this copy began it there, or if that is asked for. Changes of a source that is a
+//! block device cannot be noticed.
+
+mod journal;
+#[cfg(test)]
+mod tests;
 
 use std::fs::{File, OpenOptions};
 use std::hash::Hasher;
-use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -20,11 +26,12 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{How, Measure, at};
 use crate::cli::size;
-use crate::engine::{Refusal, Target, Use};
+use crate::engine::{Refusal, Target, Use, room_for_buffers};
 use crate::live::{self, Now};
 use crate::report::{Figure, Report};
 use crate::run::cache::{Cache, prepare};
 use crate::run::load::Meter;
+use journal::{Head, Identity, Progress, Source};
 
 /// Copy a file end to end: resumable, verified
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -63,94 +70,82 @@ impl Measure for Args {
         Report::new("copy").against("", "MB/s")
     }
     fn measure(&self, report: &mut Report) -> Result<()> {
-        copy(self, report)
+        copy(self, report, &mut |_| ())
     }
 }
 
-/// What a journal is about.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-struct Head {
-    source: PathBuf,
-    size: u64,
-    modified: (i64, i64),
-    request: u64,
-    piece: u64,
-}
+/// Requests of a piece, at most: what an interruption may cost.
+const PIECE_MAX: u64 = 1 << 20;
 
-/// Pieces that are flushed, with their hashes.
-struct Progress {
-    file: File,
-    path: PathBuf,
-    hashes: Vec<u64>,
-}
-
-impl Progress {
-    /// Carries on where an earlier copy of the same source ended.
-    fn open(path: PathBuf, head: &Head) -> Result<Self> {
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
-        let whole = text.rfind('\n').and_then(|end| text.get(..end)).unwrap_or_default();
-        let mut lines = whole.lines();
-        let before: Option<Head> = lines.next().and_then(|l| serde_json::from_str(l).ok());
-        let mut hashes = Vec::new();
-        if before.as_ref() == Some(head) {
-            hashes.extend(lines.map_while(|l| u64::from_str_radix(l, 16).ok()));
-        }
-        let mut file = File::create(&path).with_context(|| path.display().to_string())?;
-        writeln!(file, "{}", serde_json::to_string(head)?)?;
-        for hash in &hashes {
-            writeln!(file, "{hash:016x}")?;
-        }
-        file.sync_data()?;
-        Ok(Self { file, path, hashes })
-    }
-    fn done(&mut self, hash: u64) -> Result<()> {
-        writeln!(self.file, "{hash:016x}")?;
-        self.file.sync_data()?;
-        self.hashes.push(hash);
-        Ok(())
-    }
-}
-
-fn copy(args: &Args, report: &mut Report) -> Result<()> {
+/// `after` is called when a piece is flushed.
+fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<()> {
     ensure!((1..=1024).contains(&args.depth), "--depth: 1 to 1024");
-    ensure!(args.piece > 0, "--piece: at least 1");
-    let meta =
-        std::fs::metadata(&args.source).with_context(|| args.source.display().to_string())?;
+    ensure!((1..=PIECE_MAX).contains(&args.piece), "--piece: 1 to {PIECE_MAX} requests");
     let source = open(&args.source, Use { direct: !args.buffered, ..Use::default() })?;
-    let same = std::fs::canonicalize(&args.destination).ok() == args.source.canonicalize().ok();
-    ensure!(!same, "{}: is the source itself", args.destination.display());
-    let journal = journal_of(&args.destination);
-    // A copy that was begun may be written over; anything else may not.
-    let overwrite = args.how.force_destroy || journal.exists();
-    let how = Use { write: true, direct: !args.buffered, force: args.how.force_destroy, overwrite };
+    source.check(args.request, 0, 0, true)?;
+    room_for_buffers(u128::from(args.request) * args.depth as u128)?;
+    let state = Source::of(&args.source, source.len())?;
+    let path = journal::path_of(&args.destination);
+    let force = args.how.force_destroy;
+    let found = if force { journal::read(&path).ok().flatten() } else { journal::read(&path)? };
+    let dir = journal::parent(&args.destination);
+    let home = std::fs::metadata(dir).with_context(|| dir.display().to_string())?.dev();
+    let before = match std::fs::metadata(&args.destination) {
+        Ok(meta) => Some(Identity::of(&meta, home)),
+        Err(_) => None,
+    };
+    let itself = Identity::of(&std::fs::metadata(&args.source)?, home);
+    ensure!(
+        before.as_ref() != Some(&itself),
+        "{}: is the source itself",
+        args.destination.display()
+    );
+    // A copy of the same source that was begun there may be written over; anything else may not.
+    let begun = found.as_ref().is_some_and(|f| {
+        f.head.source.path == state.path && Some(&f.head.destination) == before.as_ref()
+    });
+    let direct = !args.buffered;
+    let how = Use { write: true, direct, force, begun, ..Use::default() };
     let destination = open(&args.destination, how)?;
+    destination.check(args.request, 0, state.size, false)?;
     let head = Head {
-        source: args.source.canonicalize()?,
-        size: source.len(),
-        modified: (meta.mtime(), meta.mtime_nsec()),
+        mark: journal::MARK.to_owned(),
+        source: state,
+        destination: Identity::of(&std::fs::metadata(&destination.path)?, home),
         request: args.request,
         piece: args.piece,
     };
-    source.check(args.request, 0, 0, true)?;
-    destination.check(args.request, 0, head.size, false)?;
     report.targets = vec![source.describe(), destination.describe()];
-    let mut progress = Progress::open(journal, &head)?;
-    let resumed = progress.hashes.len() as u64;
-    if resumed > 0 {
-        report.note(format!("{resumed} pieces of {} requests were there already", args.piece));
+    let hashes = journal::believed(found, &head, destination.len())?;
+    if !hashes.is_empty() {
+        let (pieces, requests) = (hashes.len(), args.piece);
+        report.note(format!("{pieces} pieces of {requests} requests were there already"));
     }
-    let (meter, began) = (Meter::start(), Instant::now());
-    let bytes = pieces(args, (&source, &destination), head.size, &mut progress)?;
-    let seconds = began.elapsed().as_secs_f64().max(1e-9);
-    report.add("copy", "copy", Figure::new(bytes.max(1), seconds, meter.stop().cpu_machine));
+    let mut progress = Progress::create(&path, &head, hashes)?;
+    let (meter, began, mut moved) = (Meter::start(), Instant::now(), 0);
+    let result = pieces(args, (&source, &destination), &head, &mut progress, &mut |n, bytes| {
+        moved += bytes;
+        after(n);
+    });
+    // What was moved is told, whatever ended it.
+    if moved > 0 {
+        let seconds = began.elapsed().as_secs_f64().max(1e-9);
+        report.add("copy", "copy", Figure::new(moved, seconds, meter.stop().cpu_machine));
+        report.row("copy", "copy", &at(&[])).cache = Some("flushed".to_owned());
+    }
+    result?;
     if args.stop_after.is_some() {
         bail!("interrupted after {} pieces; run it again to carry on", progress.hashes.len());
     }
-    report.row("copy", "copy", &at(&[])).cache = Some("flushed".to_owned());
+    ensure!(
+        Source::of(&args.source, source.len())? == head.source,
+        "{}: changed while it was copied; run again, the copy begins anew",
+        args.source.display()
+    );
     if !args.no_verify {
-        verify(args, &destination, head.size, &progress.hashes, report)?;
+        verify(args, &destination, &head, &progress.hashes, report)?;
     }
-    std::fs::remove_file(&progress.path).ok();
+    progress.remove();
     Ok(())
 }
 
@@ -162,31 +157,25 @@ fn open(path: &Path, how: Use) -> Result<std::sync::Arc<Target>, Refusal> {
     }
 }
 
-fn journal_of(destination: &Path) -> PathBuf {
-    let mut name = destination.as_os_str().to_owned();
-    name.push(".braid-copy");
-    name.into()
-}
-
-/// Copies what is not there yet; bytes that were moved.
+/// Copies what is not there yet; `after` is told each piece and its bytes.
 fn pieces(
     args: &Args,
     (source, destination): (&Target, &Target),
-    size: u64,
+    head: &Head,
     progress: &mut Progress,
-) -> Result<u64> {
-    let piece = args.piece * args.request;
-    let mut moved = 0;
-    let first = progress.hashes.len() as u64;
-    let rows = usize::try_from(size.div_ceil(piece) - first).unwrap_or(usize::MAX);
+    after: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    let (size, piece) = (head.source.size, head.bytes()?);
+    let (first, all) = (progress.hashes.len() as u64, size.div_ceil(piece));
+    let rows = usize::try_from(all.saturating_sub(first)).unwrap_or(usize::MAX);
     let budget = std::time::Duration::MAX;
     live::rounds(Now { mode: "copy".to_owned(), rounds: 1, rows, budget, ..Now::default() });
-    for n in first..size.div_ceil(piece) {
+    for n in first..all {
         live::go_on()?;
         if args.stop_after.is_some_and(|most| n - first >= most) {
-            break;
+            return Ok(());
         }
-        let (from, end) = (n * piece, ((n + 1) * piece).min(size));
+        let (from, end) = bounds(n, piece, size);
         let hash = in_parallel(args, from, end, |at, buf| {
             read(source, at, buf)?;
             write(destination, at, buf)
@@ -194,27 +183,37 @@ fn pieces(
         destination.layer.flush().map_err(anyhow::Error::msg)?;
         progress.done(hash)?;
         live::row_done();
-        moved += end - from;
+        after(n, end - from);
     }
     if !destination.is_block() && args.stop_after.is_none() {
-        OpenOptions::new().write(true).open(&destination.path)?.set_len(size)?;
+        // Whatever was longer before; its length, too, must be on the disk before the journal goes.
+        let file = OpenOptions::new().write(true).open(&destination.path)?;
+        file.set_len(size)?;
+        file.sync_all()?;
+        journal::sync_dir(journal::parent(&destination.path))?;
     }
-    Ok(moved)
+    Ok(())
+}
+
+/// First byte of piece `n`, and the byte behind it.
+fn bounds(n: u64, piece: u64, size: u64) -> (u64, u64) {
+    let from = n.saturating_mul(piece).min(size);
+    (from, from.saturating_add(piece).min(size))
 }
 
 fn verify(
     args: &Args,
     copy: &Target,
-    size: u64,
+    head: &Head,
     hashes: &[u64],
     report: &mut Report,
 ) -> Result<()> {
     let cache = if copy.direct { Cache::Direct } else { Cache::Cold };
-    let said = prepare(&copy.path, cache);
-    let piece = args.piece * args.request;
+    let (size, piece) = (head.source.size, head.bytes()?);
+    let said = prepare(&copy.path, cache, (0, size));
     let (meter, began) = (Meter::start(), Instant::now());
     for (n, expected) in (0..).zip(hashes) {
-        let (from, end) = (n * piece, ((n + 1) * piece).min(size));
+        let (from, end) = bounds(n, piece, size);
         let found = in_parallel(args, from, end, |at, buf| read(copy, at, buf))?;
         ensure!(
             found == *expected,
@@ -222,9 +221,11 @@ fn verify(
             copy.path.display()
         );
     }
-    let seconds = began.elapsed().as_secs_f64().max(1e-9);
-    report.add("copy", "verify", Figure::new(size.max(1), seconds, meter.stop().cpu_machine));
-    report.row("copy", "verify", &at(&[])).cache = Some(said.to_owned());
+    if size > 0 {
+        let seconds = began.elapsed().as_secs_f64().max(1e-9);
+        report.add("copy", "verify", Figure::new(size, seconds, meter.stop().cpu_machine));
+        report.row("copy", "verify", &at(&[])).cache = Some(said);
+    }
     report.note("verified: every byte was read again");
     Ok(())
 }
@@ -260,8 +261,9 @@ fn in_parallel(
         }
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..args.depth).map(|_| scope.spawn(one)).collect();
-        for worker in workers {
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, one);
+        let workers = (0..args.depth).map(start).collect::<std::io::Result<Vec<_>>>();
+        for worker in workers.context("a thread for each request under way")? {
             worker.join().map_err(|_| anyhow::anyhow!("a copier panicked"))??;
         }
         anyhow::Ok(())

@@ -1,0 +1,99 @@
+//! Where threads wait for each other: a barrier that whoever cannot come calls off, so that nobody
+//! waits for a thread that has failed, panicked or never been started.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Of so many parties; it is held as often as they like.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    parties: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    came: usize,
+    /// Times that all came.
+    held: u64,
+    off: bool,
+}
+
+impl Meeting {
+    /// Of so many.
+    pub fn of(parties: usize) -> Self {
+        Self { parties, state: Mutex::default(), changed: Condvar::new() }
+    }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Waits for all of them; whether they came. Once it is called off nobody waits any more.
+    #[must_use]
+    pub fn wait(&self) -> bool {
+        let mut state = self.state();
+        if state.off {
+            return false;
+        }
+        state.came += 1;
+        if state.came == self.parties {
+            state.came = 0;
+            state.held += 1;
+            self.changed.notify_all();
+            return true;
+        }
+        let before = state.held;
+        while state.held == before && !state.off {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.held != before
+    }
+    /// Somebody cannot come.
+    pub fn call_off(&self) {
+        self.state().off = true;
+        self.changed.notify_all();
+    }
+    /// Calls it off if this thread panics before that is dropped.
+    pub fn attend(&self) -> Attending<'_> {
+        Attending(self)
+    }
+}
+
+/// See [`Meeting::attend`].
+#[must_use]
+pub(crate) struct Attending<'a>(&'a Meeting);
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.call_off();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_come_as_often_as_they_like() {
+        let meeting = Meeting::of(3);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..3).map(|_| scope.spawn(|| (0..100).all(|_| meeting.wait()))).collect();
+            assert!(threads.into_iter().all(|t| t.join().unwrap()));
+        });
+    }
+    #[test]
+    fn whoever_waits_for_a_thread_that_panics_is_told() {
+        let meeting = Meeting::of(3);
+        std::thread::scope(|scope| {
+            let waits: Vec<_> = (0..2).map(|_| scope.spawn(|| meeting.wait())).collect();
+            let panics = scope.spawn(|| {
+                let _attending = meeting.attend();
+                panic!("on purpose");
+            });
+            assert!(panics.join().is_err());
+            assert!(waits.into_iter().all(|t| !t.join().unwrap()));
+        });
+        assert!(!meeting.wait(), "nor does anybody wait later");
+    }
+}

@@ -1,0 +1,188 @@
+//! What of a copy is on its disk, in a file beside the destination.
+//!
+//! The head says which source was copied on which destination; a line for each piece that has been
+//! flushed follows, with a hash of it. A journal that is about anything else is not believed: what
+//! stands at the destination then is none of this copy's. A last line without its end was not written
+//! whole and does not count.
+
+use std::fmt::Write as _;
+use std::fs::{File, Metadata};
+use std::io::Write as _;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use anyhow::{Context, Result, ensure};
+
+/// A file or a device, told apart from whatever had its name before or has it later.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct Identity {
+    /// The file system's number, unless it is the journal's own: numbers change from mount to mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    elsewhere: Option<u64>,
+    inode: u64,
+    /// A block device's number.
+    #[serde(default)]
+    device: u64,
+    /// When it was made, where the file system knows: numbers of inodes are given again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    born: Option<u128>,
+}
+
+impl Identity {
+    /// Of what has this metadata; `home` is the file system of the journal.
+    pub fn of(meta: &Metadata, home: u64) -> Self {
+        let block = meta.file_type().is_block_device();
+        let born = meta.created().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+        Self {
+            elsewhere: (meta.dev() != home).then(|| meta.dev()),
+            inode: meta.ino(),
+            device: if block { meta.rdev() } else { 0 },
+            born: born.map(|t| t.as_nanos()),
+        }
+    }
+}
+
+/// The state of a source by which a change of it is noticed; on a block device only its size.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct Source {
+    pub path: PathBuf,
+    pub size: u64,
+    inode: u64,
+    device: u64,
+    modified: (i64, i64),
+}
+
+impl Source {
+    /// What stands there now; `size` as the kit sees it.
+    pub fn of(path: &Path, size: u64) -> Result<Self> {
+        let meta = std::fs::metadata(path).with_context(|| path.display().to_string())?;
+        let block = meta.file_type().is_block_device();
+        Ok(Self {
+            path: path.canonicalize()?,
+            size,
+            inode: meta.ino(),
+            device: if block { meta.rdev() } else { 0 },
+            modified: if block { (0, 0) } else { (meta.mtime(), meta.mtime_nsec()) },
+        })
+    }
+}
+
+/// What a journal is about.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct Head {
+    /// Always [`MARK`].
+    pub mark: String,
+    pub source: Source,
+    pub destination: Identity,
+    pub request: u64,
+    pub piece: u64,
+}
+impl Head {
+    /// Bytes of a piece.
+    pub fn bytes(&self) -> Result<u64> {
+        self.request.checked_mul(self.piece).context("--piece: beyond the largest file")
+    }
+}
+
+/// First word of a journal.
+pub(super) const MARK: &str = "braid-copy-2";
+
+/// A journal as it was found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub head: Head,
+    pub hashes: Vec<u64>,
+}
+
+/// Where the journal of a destination is.
+pub(super) fn path_of(destination: &Path) -> PathBuf {
+    let mut name = destination.as_os_str().to_owned();
+    name.push(".braid-copy");
+    name.into()
+}
+
+/// The directory that something stands in.
+pub(super) fn parent(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Reads a journal; `None`: there is none.
+///
+/// # Errors
+/// It cannot be read, or something else has its name.
+pub(super) fn read(path: &Path) -> Result<Option<Found>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e).with_context(|| path.display().to_string()),
+    };
+    let whole = text.rfind('\n').and_then(|end| text.get(..end)).unwrap_or_default();
+    let mut lines = whole.lines();
+    let head: Option<Head> = lines.next().and_then(|l| serde_json::from_str(l).ok());
+    let head = head.filter(|h| h.mark == MARK).with_context(|| {
+        format!("{}: not the journal of a copy; move it out of the way", path.display())
+    })?;
+    let hash = |line: &str| (line.len() == 16).then(|| u64::from_str_radix(line, 16).ok())?;
+    Ok(Some(Found { head, hashes: lines.map_while(hash).collect() }))
+}
+
+/// Pieces that are flushed, with their hashes.
+#[derive(Debug)]
+pub(super) struct Progress {
+    file: File,
+    path: PathBuf,
+    pub hashes: Vec<u64>,
+}
+
+impl Progress {
+    /// Carries on after these pieces. The journal before this one stays until this one is whole.
+    pub fn create(path: &Path, head: &Head, hashes: Vec<u64>) -> Result<Self> {
+        let mut new = path.as_os_str().to_owned();
+        new.push(".new");
+        let new = PathBuf::from(new);
+        let said = || new.display().to_string();
+        let mut file = File::create(&new).with_context(said)?;
+        let mut text = serde_json::to_string(head)? + "\n";
+        for hash in &hashes {
+            let _ = writeln!(text, "{hash:016x}");
+        }
+        file.write_all(text.as_bytes()).with_context(said)?;
+        file.sync_all().with_context(said)?;
+        std::fs::rename(&new, path).with_context(|| path.display().to_string())?;
+        sync_dir(parent(path))?;
+        Ok(Self { file, path: path.to_owned(), hashes })
+    }
+    /// Notes a piece that is flushed.
+    pub fn done(&mut self, hash: u64) -> Result<()> {
+        let said = || self.path.display().to_string();
+        writeln!(self.file, "{hash:016x}").with_context(said)?;
+        self.file.sync_data().with_context(said)?;
+        self.hashes.push(hash);
+        Ok(())
+    }
+    /// The copy is complete.
+    pub fn remove(self) {
+        std::fs::remove_file(&self.path).ok();
+    }
+}
+
+/// Names in a directory outlast a power cut.
+pub(super) fn sync_dir(dir: &Path) -> Result<()> {
+    let synced = File::open(dir).and_then(|d| d.sync_all());
+    synced.with_context(|| dir.display().to_string())
+}
+
+/// How many pieces of a journal count for this copy: those that it flushed on this destination,
+/// which holds them still.
+///
+/// # Errors
+/// More pieces are noted than the source has.
+pub(super) fn believed(found: Option<Found>, head: &Head, there: u64) -> Result<Vec<u64>> {
+    let Some(found) = found.filter(|f| f.head == *head) else { return Ok(Vec::new()) };
+    let pieces = head.source.size.div_ceil(head.bytes()?.max(1));
+    let noted = found.hashes.len() as u64;
+    ensure!(noted <= pieces, "the journal has {noted} pieces, the source only {pieces}");
+    let end = noted.saturating_mul(head.bytes()?).min(head.source.size);
+    Ok(if there < end { Vec::new() } else { found.hashes })
+}
