@@ -77,8 +77,11 @@ pub struct RawSlot {
     pub io_timeout: U32,
     /// The key by which it is registered with every member, for its fence; 0: with none.
     pub fence_key: U64,
+    /// The highest incarnation that a life of this slot was ever named by, where that is more than
+    /// `incarnation`; else 0.
+    pub named: U32,
     /// Zero.
-    pub reserved: [u8; 76],
+    pub reserved: [u8; 72],
     /// CRC-32C of the 512 bytes with this field zero.
     pub crc: U32,
 }
@@ -202,6 +205,9 @@ pub struct SlotRecord {
     pub io_timeout: u32,
     /// The key by which it is registered with every member; 0: with none.
     pub fence_key: u64,
+    /// The highest incarnation that a life of this slot was ever named by, where that is more than the
+    /// current one: of nodes that died while they took the slot over. No name is given twice.
+    pub named: Option<Incarnation>,
 }
 
 impl SlotRecord {
@@ -225,7 +231,14 @@ impl SlotRecord {
             damage: None,
             io_timeout: 0,
             fence_key: 0,
+            named: None,
         }
+    }
+    /// The highest incarnation that a life of this slot was ever named by.
+    pub fn last_named(&self) -> Incarnation {
+        let taker = self.recoverer.filter(|by| by.slot == self.life.slot).map(|by| by.incarnation);
+        let most = self.named.into_iter().chain(taker).map(|i| i.0).fold(0, u32::max);
+        Incarnation(most.max(self.life.incarnation.0))
     }
     /// Verifies the lock sector of `slot`. As with lock records only the one encoding is accepted.
     ///
@@ -243,7 +256,7 @@ impl SlotRecord {
             let found = u64::from(raw.slot.get());
             return Err(FormatError::WrongAddress { what: Self::WHAT, at, found });
         }
-        if raw.reserved != [0; 76] || tail.iter().any(|b| *b != 0) {
+        if raw.reserved != [0; 72] || tail.iter().any(|b| *b != 0) {
             return Err(bad("reserved", 1));
         }
         let state = match raw.state.get() {
@@ -261,6 +274,10 @@ impl SlotRecord {
             return Err(bad("recoverer", u64::from(by.slot.0)));
         }
         let damage = raw.damage(state)?;
+        let named = Some(raw.named.get()).filter(|n| *n != 0);
+        if named.is_some_and(|n| n <= raw.incarnation.get()) {
+            return Err(bad("named", u64::from(raw.named.get())));
+        }
         Ok(Self {
             life: Life { slot, incarnation: Incarnation(raw.incarnation.get()) },
             state,
@@ -277,15 +294,18 @@ impl SlotRecord {
             damage,
             io_timeout: raw.io_timeout.get(),
             fence_key: raw.fence_key.get(),
+            named: named.map(Incarnation),
         })
     }
     /// Fills a whole lock sector with the record; texts are cut to fit at a character.
     ///
     /// # Panics
-    /// If the sector is shorter than a slot record, or `recoverer` or `damage` does not fit `state`.
+    /// If the sector is shorter than a slot record, or `recoverer` or `damage` does not fit `state`, or
+    /// `named` not the incarnation.
     pub fn encode(&self, sector: &mut [u8]) {
         assert_eq!(self.recoverer.is_some(), self.state == SlotState::Recovering);
         assert!(self.damage.is_none() || self.recoverer.is_some(), "damage is met in recovery");
+        assert!(self.named.is_none_or(|n| n.0 > self.life.incarnation.0), "a name of a later life");
         let mut raw = RawSlot::new_zeroed();
         raw.magic = U32::new(RawSlot::MAGIC);
         raw.revision = U16::new(1);
@@ -304,6 +324,7 @@ impl SlotRecord {
         raw.machine_id = self.machine_id;
         raw.io_timeout = U32::new(self.io_timeout);
         raw.fence_key = U64::new(self.fence_key);
+        raw.named = U32::new(self.named.map_or(0, |n| n.0));
         put_text(&mut raw.host, &self.host);
         put_text(&mut raw.address, &self.address);
         put_text(&mut raw.mount_point, &self.mount_point);
@@ -552,6 +573,7 @@ mod tests {
             damage: None,
             io_timeout: 0x0201,
             fence_key: 0x0807_0605_0403_0201,
+            named: None,
         }
     }
     fn beat() -> Heartbeat {

@@ -9,7 +9,7 @@ use braid_format::{FormatError, Incarnation, NodeId};
 use braid_pool::Reservable;
 use parking_lot::Mutex;
 
-use super::fence::{Fencer, acting, key_of};
+use super::fence::{Fencer, key_of};
 use super::watch::Watch;
 use super::{HostIdentity, JoinOptions, NodeStore, NotRecovered, Recover, Timing};
 use crate::Me;
@@ -112,8 +112,8 @@ pub(super) fn sweep(store: &dyn NodeStore, own: u64) {
 /// Whether `key` is of who acts by a slot, or of who may be joining there: that one registers before
 /// the slot says so.
 fn is_named(store: &dyn NodeStore, record: &SlotRecord, key: u64) -> bool {
-    let Me { slot, incarnation } = acting(record);
-    let next = |n| Me { slot, incarnation: Incarnation(incarnation.0.wrapping_add(n)) };
+    let (slot, last) = (record.life.slot, record.last_named());
+    let next = |n| Me { slot, incarnation: Incarnation(last.0.wrapping_add(n)) };
     let joins = (1..=2).any(|n| key_of(store.fs_uuid(), next(n)) == key);
     joins || (record.state != SlotState::Free && record.fence_key == key)
 }
@@ -241,6 +241,7 @@ impl Claim<'_> {
         taking.state = SlotState::Recovering;
         taking.recoverer = Some(mine.life);
         taking.life = record.life;
+        taking.named = Some(mine.life.incarnation).filter(|n| *n > record.life.incarnation);
         taking.damage = record.damage;
         if !write_slot(self.store, record, &taking)? {
             return Ok(false);
@@ -338,8 +339,8 @@ impl Claim<'_> {
     /// The record of the next life of a slot, and where it hears hints.
     fn active(&self, record: &SlotRecord) -> Result<(SlotRecord, Hints), LockError> {
         let slot = record.life.slot;
-        // A recoverer that died while it took the slot over had named its own life already.
-        let last = acting(record).incarnation;
+        // Nodes that died while they took the slot over had named their own lives already.
+        let last = record.last_named();
         let life = Me { slot, incarnation: Incarnation(last.0.wrapping_add(1)) };
         let uuid = uuid::Uuid::new_v4();
         let (fs, boot) = (self.store.fs_uuid(), self.identity.boot_id);
@@ -362,6 +363,7 @@ impl Claim<'_> {
             damage: None,
             io_timeout: self.options.timing.milliseconds(),
             fence_key: 0,
+            named: None,
         };
         Ok((mine, hints))
     }

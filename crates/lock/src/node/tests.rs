@@ -105,6 +105,25 @@ fn nodes_join_beat_and_leave() {
     assert!(b.log.recovered.lock().is_empty(), "a node that left needs no recovery");
 }
 
+/// Else a proof, a key or a lock record of the first would be taken for the second's.
+#[test]
+fn a_name_that_died_while_it_took_a_slot_over_is_not_given_again() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    let a = node(&all, &locks);
+    let first = a.member.me();
+    a.kill();
+    let dying = all.process();
+    let log = Arc::new(Log { fail: Mutex::new(1), ..Log::default() });
+    let taking = JoinOptions { slot: Some(first.slot), ..options() };
+    let failed = Membership::join(Arc::new(dying.clone()), taking, log);
+    assert!(matches!(failed, Err(LockError::Recovery { .. })));
+    dying.kill();
+    let b = node(&all, &locks);
+    until("the slot is free again", || b.member.nodes().len() == 1);
+    let c = node(&all, &locks);
+    assert_eq!((c.member.me().slot, c.member.me().incarnation.0), (first.slot, 3));
+}
+
 #[test]
 fn locks_of_a_node_that_left_are_broken_lazily() {
     let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
