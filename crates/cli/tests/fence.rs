@@ -110,7 +110,22 @@ fn members_that_come_later_get_the_keys_of_all() {
     assert!(said.contains("in use"), "{said}");
     ok(&["add", &a, u3, u4, "--mirror", "2"]);
     wait_until("all keys are everywhere", || [0, 2, 3, 4].iter().all(|n| san.keys(*n) == both));
+    wait_until("nobody is registered with what left", || san.keys(1).is_empty());
     sh(&format!("test $(sha256sum < {a}/old | cut -c1-64) = $(sha256sum < {b}/old | cut -c1-64)"));
+    // A fence reaches what came later.
+    let stopped = pid_of(&b);
+    kill_process(stopped, Signal::STOP).unwrap();
+    wait_until("its keys are taken everywhere", || {
+        [0, 2, 3, 4].iter().all(|n| san.keys(*n).len() == 1)
+    });
+    kill_process(stopped, Signal::CONT).unwrap();
+    wait_until("it learns that", || {
+        std::fs::read_to_string(format!("{b}.log")).unwrap().contains("withdraw")
+    });
+    assert!([0, 2, 3, 4].iter().all(|n| san.keys(*n).len() == 1), "it does not come back");
+    braid(&["unmount", "--lazy", &b]);
+    let b = san.mount_these_as("host-c", &[u0, u2, u3, u4], &san.path("host-c"), "io_timeout=3");
+    wait_until("another's keys are there", || [0, 2, 3, 4].iter().all(|n| san.keys(*n).len() == 2));
     unmount_idle(Path::new(&a));
     wait_until("what leaves is gone everywhere", || {
         [0, 2, 3, 4].iter().all(|n| san.keys(*n).len() == 1)

@@ -9,6 +9,7 @@
 //!  register      every member has the key, and a reservation      before the node's slot says so
 //!  a new epoch   devices that are new get both, then those of members that stay are asked whether
 //!                the key still stands: a fenced node does not come back by a new device
+//!  it leaves     with a member that has left a node's key is given back when it uses it no more
 //!  fence         preempt and abort on every member of the newest epoch
 //!  unregister    after the slot is free
 //! ```
@@ -64,7 +65,11 @@ pub struct FenceHow {
 /// Who needs a topology too takes that first: epochs are exchanged with the topology held, and the
 /// key is registered with their devices then.
 #[derive(Debug, Default)]
-pub(crate) struct OwnKey(Mutex<u64>);
+pub(crate) struct OwnKey(
+    Mutex<u64>,
+    /// Devices of members that leave, and on which this node has something to do yet.
+    Mutex<Vec<Arc<dyn Device>>>,
+);
 
 /// Devices of members that are in use, or may be from one moment to the next. Of one that is being
 /// moved both: its successor is a member too.
@@ -149,9 +154,16 @@ impl OwnKey {
     }
 
     /// Nothing uses the epoch `before` any more: ends registrations of devices in it whose members
-    /// have been opened anew. (A member that has left is still to be wiped.)
+    /// have been opened anew, or have left, unless this node has something to do there.
     pub fn part(&self, before: &Topology, now: &Topology) {
         let key = self.0.lock();
+        let kept = self.1.lock();
+        let left = before.label.members.iter().zip(&before.devices).filter(|(m, d)| {
+            now.index_of(m.uuid).is_none()
+                && has(d, *key)
+                && !kept.iter().chain(&now.devices).any(|k| Arc::ptr_eq(k, d))
+        });
+        give_back_aside(left.map(|(_, d)| d.clone()).collect(), *key);
         let anew = |(m, d): &(&Member, &Arc<dyn Device>)| {
             let now = now.index_of(m.uuid).and_then(|i| now.devices.get(usize::from(i.0)));
             now.is_some_and(|now| !Arc::ptr_eq(now, d) && has(now, *key))
@@ -159,6 +171,31 @@ impl OwnKey {
         let both = before.label.members.iter().zip(&before.devices);
         let old: Vec<_> = both.filter(anew).map(|(_, d)| d.clone()).collect();
         give_back(&old, *key);
+    }
+
+    /// The member of `device` is about to leave, and this node has something to do on it after that.
+    pub fn keep(&self, device: &Arc<dyn Device>) {
+        self.1.lock().push(device.clone());
+    }
+
+    /// That is done, or came to nothing; `left`: the member has left.
+    pub fn let_go(&self, device: &Arc<dyn Device>, left: bool) {
+        let key = self.0.lock();
+        self.1.lock().retain(|k| !Arc::ptr_eq(k, device));
+        if left && has(device, *key) {
+            give_back_aside(vec![device.clone()], *key);
+        }
+    }
+}
+
+/// Ends registrations of this process's with devices that may have failed: nobody waits for them.
+fn give_back_aside(devices: Vec<Arc<dyn Device>>, key: u64) {
+    if devices.is_empty() {
+        return;
+    }
+    let run = move || give_back(&devices, key);
+    if let Err(error) = std::thread::Builder::new().name("unregister".to_owned()).spawn(run) {
+        tracing::warn!(%error, "registrations with members that have left stay");
     }
 }
 

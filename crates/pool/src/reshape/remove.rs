@@ -77,14 +77,20 @@ impl Pool {
         without(&mut next, member);
         let mut devices = topology.devices.clone();
         let device = devices.remove(place);
-        self.0.change(topology, next, devices)?;
         let path = device.info().name.clone();
-        let unwiped = match old.state {
+        if old.state == MemberState::Failed {
             // Nobody touches it any more.
-            MemberState::Failed => None,
-            _ => wipe_labels(&*device, old.device_size).err(),
+            self.0.change(topology, next, devices)?;
+            return Ok(Removed { path, unwiped: None });
+        }
+        self.0.key.keep(&device);
+        let changed = self.0.change(topology, next, devices);
+        let unwiped = match &changed {
+            Ok(()) => wipe_labels(&*device, old.device_size).err(),
+            Err(_) => None,
         };
-        Ok(Removed { path, unwiped })
+        self.0.key.let_go(&device, changed.is_ok());
+        changed.map(|()| Removed { path, unwiped })
     }
 }
 
