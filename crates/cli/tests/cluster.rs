@@ -2,11 +2,15 @@
 //! and everything that can happen to hosts and cables. Programs on all nodes write down what they did
 //! and saw; a judge finds no acknowledged write lost, no read stale, no lock held twice.
 //!
+//! The same with the locks in etcd on the ninth, which is killed and comes back.
+//!
 //! A bounded round runs always. `BRAID_CLUSTER_SECONDS=N` goes on with accidents drawn from
 //! `BRAID_CLUSTER_SEED` for so long.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+#[path = "cluster/etcd.rs"]
+mod etcd;
 #[path = "cluster/judge.rs"]
 mod judge;
 #[path = "cluster/work.rs"]
@@ -17,6 +21,7 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -35,6 +40,8 @@ const LONG: Duration = Duration::from_secs(90);
 const WORKER: &str = "BRAID_CLUSTER_WORKER";
 
 static STARTED: AtomicU64 = AtomicU64::new(1);
+/// One cluster at a time: the networks of two would have the same names.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Not a test: what [`Host::work`] starts.
 #[test]
@@ -59,6 +66,7 @@ struct Cluster {
     net: Net,
     temp: tempfile::TempDir,
     target: Option<Child>,
+    etcd: Option<etcd::Etcd>,
     hosts: Vec<Host>,
     began: Instant,
 }
@@ -67,8 +75,8 @@ impl Cluster {
     fn new() -> Option<Self> {
         let net = Net::new(NODES + 1)?;
         let temp = tempfile::tempdir().unwrap();
-        let (target, hosts) = (None, Vec::new());
-        let mut cluster = Self { net, temp, target, hosts, began: Instant::now() };
+        let (target, etcd, hosts) = (None, None, Vec::new());
+        let mut cluster = Self { net, temp, target, etcd, hosts, began: Instant::now() };
         for n in 0..UNITS {
             let file = std::fs::File::create(cluster.path(&format!("unit{n}"))).unwrap();
             file.set_len(512 << 20).unwrap();
@@ -93,9 +101,9 @@ impl Cluster {
         assert_eq!(out.lines().map_while(Result::ok).take(UNITS).count(), UNITS);
         self.target = Some(target);
     }
-    fn end_target(&mut self) {
+    fn end_target(&mut self, signal: Signal) {
         let mut target = self.target.take().unwrap();
-        target.kill().unwrap();
+        kill_process(Pid::from_child(&target), signal).unwrap();
         target.wait().unwrap();
     }
     /// `braid` on a host.
@@ -206,7 +214,8 @@ impl Cluster {
     }
 
     /// A node whose cable is pulled for less than anybody waits, one for longer, one that is
-    /// stopped, one that is killed; all at once. Then they come back.
+    /// stopped, one that is killed; all at once, and the target is started anew before they are
+    /// fenced. Then they come back.
     fn accidents(&mut self, [brief, cut, stopped, killed]: [usize; 4]) {
         self.say(&format!("cut {brief} briefly, cut {cut}, stop {stopped}, kill {killed}"));
         for n in [cut, stopped, killed] {
@@ -218,6 +227,7 @@ impl Cluster {
         self.signal(killed, Signal::KILL);
         std::thread::sleep(Duration::from_millis(700));
         self.net.link(brief, true);
+        self.restart(Duration::from_millis(100), Signal::KILL);
         self.recovered(&[cut, stopped, killed]);
         self.progress();
         self.net.link(cut, true);
@@ -240,12 +250,50 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
-    /// The target dies, and comes back with its reservations. Its sessions are gone, and with them
-    /// all nodes: what they had acknowledged is there when they are mounted again.
-    fn restart(&mut self, pause: Duration) {
-        self.say("the target dies");
-        self.end_target();
+    fn has_withdrawn(&self, n: usize) -> bool {
+        let log = std::fs::read_to_string(format!("{}.log", self.hosts[n].dir)).unwrap();
+        log.contains("withdraw")
+    }
+    /// The target ends and is started again, with its reservations, before any lease is over: all who
+    /// were up go on. On a machine that does much else some may be too late for their lease.
+    fn restart(&mut self, pause: Duration, signal: Signal) {
+        self.say("the target ends");
+        let began = Instant::now();
+        self.end_target(signal);
         std::thread::sleep(pause);
+        self.serve();
+        self.say(&format!("it is back, after {:?}", began.elapsed()));
+        let done = |host: &Host| std::fs::read_to_string(&host.log).map_or(0, |l| acked(&l));
+        let up: Vec<usize> = (0..NODES).filter(|n| !self.hosts[*n].down).collect();
+        let before: Vec<usize> = up.iter().map(|n| done(&self.hosts[*n])).collect();
+        let began = Instant::now();
+        let mut late = Vec::new();
+        for (n, before) in up.iter().zip(before) {
+            while done(&self.hosts[*n]) < before + 2 {
+                if self.has_withdrawn(*n) {
+                    late.push(*n);
+                    break;
+                }
+                let told = || told(&self.hosts[*n].dir);
+                assert!(began.elapsed() < LONG, "host {n} does nothing: {}", told());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        self.say(&format!("{} go on, {late:?} were too late", up.len() - late.len()));
+        for n in &late {
+            let said = told(&self.hosts[*n].dir);
+            let lease = ["cannot be written", "could not say that it lives", "has been fenced"];
+            assert!(lease.iter().any(|why| said.contains(why)), "host {n}: {said}");
+        }
+        assert!(late.len() <= up.len() / 2, "{late:?} of {up:?} did not go on");
+        late.into_iter().for_each(|n| self.come_back(n));
+    }
+    /// The target ends, and comes back when all leases are over: no node goes on, and what they had
+    /// acknowledged is there when they are mounted again.
+    fn outage(&mut self) {
+        self.say("the target ends, for longer than any lease");
+        self.end_target(Signal::KILL);
+        std::thread::sleep(Duration::from_secs(IO_TIMEOUT) + Duration::from_millis(500));
         self.serve();
         self.say("it is back");
         (0..NODES).for_each(|n| self.withdraws(n));
@@ -327,6 +375,46 @@ impl Drop for Cluster {
     }
 }
 
+impl Cluster {
+    /// The pool, mounted everywhere, and programs at work on it.
+    fn begin(&mut self, options: &[&str]) {
+        let said = [&["--nodes", "16"], options].concat();
+        self.ok(0, &["create", "san"], &said);
+        let mounted = self.mount_all();
+        self.say("mounted");
+        work::prepare(Path::new(&mounted[0].0));
+        let hosts = mounted.into_iter().enumerate().map(|(n, (d, p))| self.work(n, d, p));
+        self.hosts = hosts.collect();
+        self.progress();
+    }
+    /// etcd is killed and started again; `killed` dies while it is away.
+    fn without_etcd(&mut self, pause: Duration, killed: Option<usize>) {
+        self.say(&format!("etcd is killed, for {pause:?}"));
+        if let Some(etcd) = &mut self.etcd {
+            etcd.kill();
+        }
+        if let Some(n) = killed {
+            self.hosts[n].down = true;
+            self.signal(n, Signal::KILL);
+        }
+        std::thread::sleep(pause);
+        if let Some(etcd) = &mut self.etcd {
+            assert!(etcd.run(&self.net, TARGET));
+        }
+        self.say("it is back");
+        self.progress();
+        let up = self.hosts.iter().filter(|h| !h.down);
+        for host in up {
+            assert!(!self.has_withdrawn(host.n), "host {}: {}", host.n, told(&host.dir));
+        }
+        if let Some(n) = killed {
+            self.recovered(&[n]);
+            self.come_back(n);
+            self.progress();
+        }
+    }
+}
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -336,15 +424,12 @@ fn eight_hosts_lose_nothing_whatever_happens_to_some() {
     if !can_mount() {
         return;
     }
+    let _alone = ALONE.lock();
     let Some(mut c) = Cluster::new() else { return };
-    c.ok(0, &["create", "san", "--nodes", "16"], &[]);
-    let mounted = c.mount_all();
-    c.say("mounted");
-    work::prepare(Path::new(&mounted[0].0));
-    c.hosts = mounted.into_iter().enumerate().map(|(n, (d, p))| c.work(n, d, p)).collect();
-    c.progress();
+    c.begin(&[]);
+    c.restart(Duration::from_millis(300), Signal::TERM);
     c.accidents([1, 2, 3, 4]);
-    c.restart(Duration::from_millis(300));
+    c.outage();
     let until = Duration::from_secs(number("BRAID_CLUSTER_SECONDS").unwrap_or(0));
     let mut random = number("BRAID_CLUSTER_SEED").unwrap_or(1) | 1;
     while c.began.elapsed() < until {
@@ -354,7 +439,28 @@ fn eight_hosts_lose_nothing_whatever_happens_to_some() {
             hosts.swap(n, usize::try_from(random >> 33).unwrap() % (n + 1));
         }
         c.accidents([hosts[0], hosts[1], hosts[2], hosts[3]]);
-        c.restart(Duration::from_millis(random % 1500));
+        c.restart(Duration::from_millis(random % 1200), Signal::KILL);
+        if random % 4 == 0 {
+            c.outage();
+        }
     }
+    c.finish();
+}
+
+/// What nodes hold stays theirs, and what they need beyond it waits (docs/LOCKING.md, section 14).
+#[test]
+fn eight_hosts_go_on_when_etcd_is_killed_and_comes_back() {
+    if !can_mount() {
+        return;
+    }
+    let _alone = ALONE.lock();
+    let Some(mut c) = Cluster::new() else { return };
+    c.etcd = etcd::Etcd::start(&c.net, TARGET, Path::new(&c.path("etcd")));
+    if c.etcd.is_none() {
+        return;
+    }
+    c.begin(&["--locks", &format!("etcd://{}:2379/pool", Net::address(TARGET))]);
+    c.without_etcd(Duration::from_millis(500), None);
+    c.without_etcd(Duration::from_secs(IO_TIMEOUT + 2), Some(5));
     c.finish();
 }

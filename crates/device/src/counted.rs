@@ -281,6 +281,9 @@ impl Device for CountedDevice {
     fn sever(&self) {
         self.inner.sever();
     }
+    fn lease(&self, until: Instant) {
+        self.inner.lease(until);
+    }
     fn reservations(&self) -> Option<&dyn Reservations> {
         self.inner.reservations()
     }

@@ -106,6 +106,16 @@ pub enum DeviceError {
         /// What is needed.
         len: Bytes,
     },
+    /// The session that it was sent in broke before the answer: whether it was done must be looked for.
+    #[error("{device}: {operation} at {at}: the session broke before it was answered")]
+    Unknown {
+        /// Device.
+        device: Arc<str>,
+        /// What was tried.
+        operation: &'static str,
+        /// Where.
+        at: ByteOffset,
+    },
     /// Somebody else's reservation stands in the way: this node was fenced, or never registered.
     #[error("{device}: reserved by others; this node has been fenced")]
     Fenced {

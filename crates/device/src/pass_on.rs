@@ -92,6 +92,11 @@ macro_rules! pass_on {
             self.$inner.sever();
         }
     };
+    (@lease $inner:tt) => {
+        fn lease(&self, until: ::std::time::Instant) {
+            self.$inner.lease(until);
+        }
+    };
     ($inner:tt: $($method:ident)+) => {
         $($crate::pass_on!(@$method $inner);)+
     };

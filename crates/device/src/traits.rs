@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use braid_format::{ByteOffset, Bytes};
 
@@ -16,7 +17,7 @@ use crate::model::ModelDevice;
 pub const CAW_MAX: Bytes = Bytes(4096);
 
 /// What a device can do beyond reading and writing.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, each asked by name")]
 pub struct Capabilities {
     /// Atomic compare-and-write of one sector.
@@ -32,7 +33,7 @@ pub struct Capabilities {
 }
 
 /// What a device is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Path or name, as it was given.
     pub name: String,
@@ -263,6 +264,9 @@ pub trait Device: Send + Sync + Debug {
     /// otherwise never answer it, and nothing is taken any more. Where that cannot be, nothing
     /// happens.
     fn sever(&self) {}
+    /// The node that uses it may change things until `until`, if it does not say a later time before:
+    /// how long a session that broke is tried to be begun anew.
+    fn lease(&self, _until: Instant) {}
     /// Where requests are counted that reach the device past its methods; those that come by its
     /// methods it counts itself.
     fn counters(&self) -> Option<&IoCounters> {

@@ -277,10 +277,11 @@ fn a_write_may_land_after_its_session_but_not_after_a_fence() {
             if fence {
                 of_other.preempt_and_abort(2, 1, KIND).unwrap();
             }
+            // Nothing is taken up again after that.
+            victim.lease(Instant::now());
             target.cut("");
             assert!(under_way.join().unwrap().is_err(), "its outcome is unknown");
         });
-        // Nothing is taken up again.
         assert!(victim.write(ByteOffset(0), &[8; 512]).is_err());
         assert!(victim.read(ByteOffset(0), &mut [0; 512]).is_err());
         let again = open(&target, 0);
@@ -301,6 +302,7 @@ fn a_write_may_land_after_its_session_but_not_after_a_fence() {
 fn a_session_that_breaks_ends_what_is_under_way() {
     let target = serve(vec![memory()]);
     let unit = open(&target, 0);
+    unit.lease(Instant::now());
     target.faults().add("read drop").unwrap();
     std::thread::scope(|s| {
         let under_way: Vec<_> =

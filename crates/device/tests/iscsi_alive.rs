@@ -52,6 +52,8 @@ fn child_process() {
     let held = unit.lock_byte(5).unwrap().unwrap();
     println!("\nholding");
     std::io::stdout().flush().unwrap();
+    // It does not log in again.
+    unit.lease(Instant::now());
     assert!(unit.write(ByteOffset(0), &[7; 512]).is_err());
     if task == "leave" {
         drop(held);

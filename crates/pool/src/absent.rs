@@ -149,6 +149,9 @@ impl Device for ShortDevice {
     fn sever(&self) {
         self.now().sever();
     }
+    fn lease(&self, until: std::time::Instant) {
+        self.now().lease(until);
+    }
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         self.now().lock_byte(byte)
     }

@@ -24,3 +24,9 @@ pub(crate) fn nanoseconds(at: Instant) -> u64 {
     let since = at.saturating_duration_since(*ORIGIN).as_nanos();
     u64::try_from(since).unwrap_or(u64::MAX)
 }
+
+/// When one of so many equal parts of the time from now to then is over.
+pub(crate) fn part_of(then: Instant, parts: u32) -> Instant {
+    let now = Instant::now();
+    now + then.saturating_duration_since(now) / parts
+}

@@ -686,6 +686,7 @@ impl Claims {
         let mut stands = vec![0; self.len];
         device.read(RawClaim::AT, &mut stands)?;
         let me = self.shared.others.me();
+        let mut unknown = 0;
         loop {
             if let Some(by) = RawClaim::claimer(&stands, self.pool)
                 && by != me
@@ -694,12 +695,18 @@ impl Claims {
                 return Ok(Some(by));
             }
             let mine = self.sector(Some(me));
-            match device.compare_and_write(RawClaim::AT, &stands, &mine)? {
-                CawOutcome::Written => {
+            match device.compare_and_write(RawClaim::AT, &stands, &mine) {
+                Ok(CawOutcome::Written) => {
                     self.held.push((device.clone(), mine));
                     return Ok(None);
                 }
-                CawOutcome::Mismatch(now) => stands = now,
+                Ok(CawOutcome::Mismatch(now)) => stands = now,
+                // If it was done, its own claim stands there, which is set aside.
+                Err(DeviceError::Unknown { .. }) if unknown < RELEASES => {
+                    unknown += 1;
+                    device.read(RawClaim::AT, &mut stands)?;
+                }
+                Err(error) => return Err(error),
             }
         }
     }

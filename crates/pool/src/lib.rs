@@ -82,6 +82,10 @@ use liveness::HeldBytes;
 use shared::Shared;
 use topology::Topology;
 
+/// Of a lease, the part for which a session with a member is tried to be begun anew that the pool can
+/// do without.
+const PATIENCE_SHARE: u32 = 4;
+
 /// A member of an open pool.
 #[derive(Debug, Clone)]
 pub struct MemberInfo {
@@ -288,6 +292,9 @@ impl Pool {
     /// again. Never called: for ever.
     pub fn lease(&self, until: std::time::Instant) {
         self.1.extend(clock::nanoseconds(until));
+        // Where others have what a member has, it is not waited for so long that the lease is over.
+        let until = if self.0.redundant { clock::part_of(until, PATIENCE_SHARE) } else { until };
+        self.0.aside().devices.iter().for_each(|device| device.lease(until));
     }
 
     /// Waits while the time of [`Pool::lease`] is over.

@@ -18,6 +18,10 @@ use crate::log::redo::flush_all;
 use crate::map::Place;
 use crate::topology::Topology;
 
+/// Most times in a row that a compare-and-write whose answer was lost is looked at again: a device
+/// that always loses them has failed.
+const UNKNOWN_MAX: u32 = 8;
+
 /// A compare-and-write on all copies of a mirror.
 #[derive(Debug, Clone, Copy)]
 struct Exchange<'a> {
@@ -193,13 +197,20 @@ impl Exchange<'_> {
         let first = topology.copies(group).next()?;
         let (arbiter, place) = group.at(first, self.at);
         let device = topology.device(arbiter);
-        match device.compare_and_write(place, self.expected, self.new) {
-            Ok(CawOutcome::Written) => {}
-            Ok(CawOutcome::Mismatch(found)) if again && found == self.new => {}
-            Ok(mismatch) => return Some(mismatch),
-            Err(error) => {
-                lost.push((arbiter, error));
-                return None;
+        let mut unknown = 0;
+        loop {
+            match device.compare_and_write(place, self.expected, self.new) {
+                Ok(CawOutcome::Written) => break,
+                Ok(CawOutcome::Mismatch(found)) if (again || unknown != 0) && found == self.new => {
+                    break;
+                }
+                Ok(mismatch) => return Some(mismatch),
+                // Of two against the same bytes one lands: no value is written twice.
+                Err(DeviceError::Unknown { .. }) if unknown < UNKNOWN_MAX => unknown += 1,
+                Err(error) => {
+                    lost.push((arbiter, error));
+                    return None;
+                }
             }
         }
         for column in (0..group.columns.len()).filter(|c| *c != first) {
@@ -237,14 +248,20 @@ pub(crate) fn follow(
 ) -> Result<(), Side> {
     let (mut wanted, mut found) = (vec![0; len], vec![0; len]);
     follower.read(there, &mut found).map_err(Side::Follower)?;
+    let mut unknown = 0;
     loop {
         arbiter.read(place, &mut wanted).map_err(Side::Arbiter)?;
         if found == wanted {
             return Ok(());
         }
-        match follower.compare_and_write(there, &found, &wanted).map_err(Side::Follower)? {
-            CawOutcome::Written => found.copy_from_slice(&wanted),
-            CawOutcome::Mismatch(now) => found = now,
+        match follower.compare_and_write(there, &found, &wanted) {
+            Ok(CawOutcome::Written) => found.copy_from_slice(&wanted),
+            Ok(CawOutcome::Mismatch(now)) => found = now,
+            Err(DeviceError::Unknown { .. }) if unknown < UNKNOWN_MAX => {
+                unknown += 1;
+                follower.read(there, &mut found).map_err(Side::Follower)?;
+            }
+            Err(error) => return Err(Side::Follower(error)),
         }
     }
 }

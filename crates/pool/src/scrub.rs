@@ -459,7 +459,9 @@ fn exchange(
         let at = at + Bytes::from(i * sector);
         match topology.device(member).compare_and_write(at, old, new) {
             Ok(CawOutcome::Written) => report.healed.0 += new.len() as u64,
-            Ok(CawOutcome::Mismatch(_)) | Err(DeviceError::ReadOnly { .. }) => {}
+            // What came of it, if its answer was lost, the next scrub sees.
+            Ok(CawOutcome::Mismatch(_))
+            | Err(DeviceError::ReadOnly { .. } | DeviceError::Unknown { .. }) => {}
             Err(error) => topology.spare(member, error, lost)?,
         }
     }

@@ -91,6 +91,8 @@ pub struct Lun {
     pub naa: [u8; 8],
     /// Writes that completed may be lost by a power cut until a flush.
     pub write_cache: bool,
+    /// What keeps completed writes; another, once they may be lost.
+    pub cache: String,
     /// It answers from memory: nothing is gained by having a worker wait for it.
     pub fast: bool,
     /// Ranges in use.
@@ -108,6 +110,14 @@ fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
+/// What keeps the completed writes of a device: of files and disks of this host its kernel, until the
+/// host is started anew; of others not even that is known once this process has ended.
+fn cache_of(device: &dyn Device) -> String {
+    let boot = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let kept = device.as_raw_fd().is_some().then(boot).flatten();
+    kept.map_or_else(|| uuid::Uuid::new_v4().to_string(), |boot| boot.trim().to_owned())
+}
+
 impl Lun {
     /// Unit `number` of the target called `target`.
     pub fn new(target: &str, number: u16, options: LunOptions) -> Result<Self, TargetError> {
@@ -117,6 +127,7 @@ impl Lun {
         Ok(Self {
             number,
             write_cache: options.device.info().engine != "memory",
+            cache: cache_of(&*options.device),
             fast: !options.device.info().is_block && options.device.info().engine != "io_uring",
             device: options.device,
             serial: format!("{id:015x}"),

@@ -612,7 +612,7 @@ fn a_unit_meets_the_reservations_of_others() {
     let unit = Unit::probe(b.clone()).unwrap().unwrap();
     let out = |wire: &Wire, action: u8, keys: (u64, u64)| {
         let kind = if action == 0 { 0 } else { REGISTRANTS };
-        let (cdb, list) = scsi::cdb::reserve_out(action, kind, keys.0, keys.1);
+        let (cdb, list) = scsi::cdb::reserve_out(action, kind, keys, false);
         wire.command(&cdb, Data::Out(&list)).unwrap().status
     };
     assert_eq!((out(&a, 0, (0, 0xa)), out(&b, 0, (0, 0xb))), (GOOD, GOOD));

@@ -13,8 +13,9 @@
 //!                                       -> sessions of the note taken over -> note erased
 //! ```
 //!
-//! A process that lives on after a session of its own broke with commands under way lets the lock go
-//! and leaves the note: those commands may land until somebody has taken the session over.
+//! A process that lives on after a session of its own broke with commands under way, and that did not
+//! log in again, lets the lock go and leaves the note: those commands may land until somebody has
+//! taken the session over. From then on it logs in as none of its ports.
 //!
 //! Other hosts have files of their own: the bytes say nothing about them.
 
@@ -25,13 +26,12 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 
 use super::name::UnitName;
-use super::session::{Port, Session, UNSETTLED};
+use super::session::{Port, Session, is_unsettled, let_go};
 use crate::ByteLockGuard;
 use crate::file::Locks;
 
@@ -244,7 +244,7 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        if UNSETTLED.load(Ordering::Acquire) {
+        if is_unsettled() {
             // What this session had under way may still land: whoever comes takes it over.
             return;
         }
@@ -271,7 +271,9 @@ struct Taken {
 }
 impl Drop for Taken {
     fn drop(&mut self) {
-        if UNSETTLED.load(Ordering::Acquire) {
+        if is_unsettled() {
+            // Whoever comes takes the sessions over: they must not come back after that.
+            let_go();
             return;
         }
         // Before the lock goes: fields drop after this.

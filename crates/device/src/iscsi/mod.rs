@@ -1,8 +1,9 @@
 //! Units of iSCSI targets, from user space: `iscsi://[user[%secret]@]host[:port]/target/unit`.
 //!
 //! A unit is a device like any other. What is particular:
-//! * a session that breaks is not taken up again: what was under way has an unknown outcome and may
-//!   still land, and a write cache may be gone; the device refuses everything from then on;
+//! * a session that breaks is followed by another of the same port, see [`link`], and reads, writes
+//!   and flushes that were under way are issued again; what must not be done twice (a
+//!   compare-and-write, a change of reservations) ends with [`DeviceError::Unknown`];
 //! * one port (initiator and ISID) per open device, so that a reservation belongs to one holder in
 //!   one of its lives;
 //! * a unit attention means that a command did not run: it is issued again. That others took a
@@ -12,6 +13,7 @@
 
 mod alive;
 mod ffi;
+mod link;
 mod name;
 mod probe;
 mod reserve;
@@ -19,7 +21,7 @@ mod session;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::{ByteOffset, Bytes};
@@ -30,7 +32,8 @@ use crate::{
     ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, Op, OpenOptions, Reservations,
 };
 use alive::Alive;
-use session::{Direction, Ended, Ending, Session, Ticket};
+use link::{Gone, Link};
+use session::{Direction, Ending, Ticket};
 
 pub use name::{UnitName, without_secrets};
 pub use reserve::{Reservation, ReservationKind};
@@ -50,16 +53,14 @@ const SAME_MAX: u64 = 32768;
 #[derive(Debug)]
 pub struct IscsiDevice {
     info: DeviceInfo,
-    session: Session,
+    link: Link,
     limits: Limits,
     alive: Alive,
     poisoned: AtomicBool,
-    /// The key it registered last.
-    key: AtomicU64,
 }
 
 /// What a unit can do, beyond what its information says.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Writes that completed may be lost without a flush.
     write_cache: bool,
@@ -73,6 +74,8 @@ pub(super) struct Limits {
     same_unmaps: bool,
     /// Blocks of one UNMAP.
     unmap: u64,
+    /// Registrations outlive its target.
+    keeps_keys: bool,
     /// Its world-wide name.
     id: [u8; 16],
 }
@@ -115,17 +118,11 @@ impl IscsiDevice {
             return Err(DeviceError::NotADevice { device: word.into() });
         };
         let port = alive::new_port();
-        let failed = |Ended(why): Ended| {
-            let source = Arc::new(io::Error::other(why.to_string()));
-            let device = name.to_string().into();
-            DeviceError::Io { device, operation: "log in", at: ByteOffset(0), source }
-        };
-        let session = Session::login(&name, &port).map_err(failed)?;
-        let (info, limits) = probe::probe(&session, &name, options.read_only)?;
+        let link = Link::open(&name, &port, options.read_only)?;
+        let (info, limits) = (link.found().info.clone(), link.found().limits);
         let alive = Alive::new(&name, &port, &limits.id);
         let alive = alive.map_err(|e| probe::failed(&name, "liveness files", e))?;
-        let poisoned = AtomicBool::new(false);
-        Ok(Arc::new(Self { info, session, limits, alive, poisoned, key: AtomicU64::new(0) }))
+        Ok(Arc::new(Self { info, link, limits, alive, poisoned: AtomicBool::new(false) }))
     }
     /// Longest compare-and-write that the unit says it can do; 0 if none.
     pub fn compare_max(&self) -> Bytes {
@@ -148,17 +145,23 @@ impl IscsiDevice {
         let device = self.info.name.as_str().into();
         DeviceError::Io { device, operation, at, source: Arc::new(source) }
     }
-    fn ended(&self, operation: &'static str, at: ByteOffset, Ended(why): &Ended) -> DeviceError {
-        let source = io::Error::new(io::ErrorKind::ConnectionAborted, why.to_string());
-        self.error(operation, at, source)
+    fn gone(&self, operation: &'static str, at: ByteOffset, gone: &Gone) -> DeviceError {
+        match gone {
+            Gone::Fenced => DeviceError::Fenced { device: self.info.name.as_str().into() },
+            Gone::Ended(why) => {
+                let source = io::Error::new(io::ErrorKind::ConnectionAborted, why.to_string());
+                self.error(operation, at, source)
+            }
+        }
     }
-    /// What an ending means; `None`: the command did not run and is to be issued again. `once`: it is
-    /// done once or not at all, and whoever asks for it settles what came of it.
+    /// What the ending of a command means; `None`: it did not run, or may be done twice, and is to be
+    /// issued again. `once`: it is done once or not at all, and whoever asks for it settles what came
+    /// of it.
     fn judge(
         &self,
         operation: &'static str,
         at: ByteOffset,
-        ending: Ending,
+        (ticket, ending): (&Ticket, Ending),
         once: bool,
     ) -> Option<Result<Ending, DeviceError>> {
         match ending.status {
@@ -174,6 +177,14 @@ impl IscsiDevice {
             ffi::STATUS_CONFLICT => {
                 Some(Err(DeviceError::Fenced { device: self.info.name.as_str().into() }))
             }
+            ffi::STATUS_CANCELLED | ffi::STATUS_ERROR if once => {
+                let device = self.info.name.as_str().into();
+                Some(Err(DeviceError::Unknown { device, operation, at }))
+            }
+            ffi::STATUS_CANCELLED | ffi::STATUS_ERROR => match self.link.renew_after(ticket) {
+                Ok(()) => None,
+                Err(gone) => Some(Err(self.gone(operation, at, &gone))),
+            },
             _ => Some(Err(self.error(operation, at, ending.into()))),
         }
     }
@@ -194,9 +205,9 @@ impl IscsiDevice {
         };
         for _ in 0..TRIES_MAX {
             // SAFETY: borrowed over the ticket's life, which ends here; written from is only read.
-            let ticket = unsafe { self.session.start(cdb, direction, (memory, len), true) };
-            let ending = ticket.map_err(|e| self.ended(operation, at, &e))?.wait();
-            if let Some(judged) = self.judge(operation, at, ending, once) {
+            let ticket = unsafe { self.link.start(cdb, direction, (memory, len), true) };
+            let ticket = ticket.map_err(|e| self.gone(operation, at, &e))?;
+            if let Some(judged) = self.judge(operation, at, (&ticket, ticket.wait()), once) {
                 return judged;
             }
         }
@@ -248,8 +259,8 @@ impl IscsiDevice {
     ) -> Result<Ticket, DeviceError> {
         let direction = if write { Direction::Write } else { Direction::Read };
         // SAFETY: the caller's promise.
-        let ticket = unsafe { self.session.start(cdb, direction, memory, now) };
-        ticket.map_err(|e| self.ended(name_of(write), at, &e))
+        let ticket = unsafe { self.link.start(cdb, direction, memory, now) };
+        ticket.map_err(|e| self.gone(name_of(write), at, &e))
     }
     /// Waits for a transfer.
     pub(crate) fn finish(&self, transfer: &mut Transfer) -> Result<(), DeviceError> {
@@ -264,7 +275,7 @@ impl IscsiDevice {
         let operation = name_of(piece.write);
         for _ in 0..TRIES_MAX {
             let ending = piece.ticket.wait();
-            match self.judge(operation, piece.at, ending, false) {
+            match self.judge(operation, piece.at, (&piece.ticket, ending), false) {
                 Some(Ok(ending)) if ending.missing == 0 => return Ok(()),
                 Some(Ok(_)) => {
                     let short = io::ErrorKind::UnexpectedEof.into();
@@ -296,12 +307,13 @@ impl IscsiDevice {
         for _ in 0..TRIES_MAX {
             let memory = (both.as_ptr().cast_mut(), both.len());
             // SAFETY: `both` outlives the ticket, and is only read.
-            let ticket = unsafe { self.session.start(&cdb, Direction::Write, memory, true) };
-            let ending = ticket.map_err(|e| self.ended(OPERATION, at, &e))?.wait();
+            let ticket = unsafe { self.link.start(&cdb, Direction::Write, memory, true) };
+            let ticket = ticket.map_err(|e| self.gone(OPERATION, at, &e))?;
+            let ending = ticket.wait();
             if ending.status == ffi::STATUS_CHECK && ending.sense.0 == 0x0e {
                 return Ok(false);
             }
-            if let Some(judged) = self.judge(OPERATION, at, ending, true) {
+            if let Some(judged) = self.judge(OPERATION, at, (&ticket, ending), true) {
                 return judged.map(|_| true);
             }
         }
@@ -376,9 +388,11 @@ impl Device for IscsiDevice {
         if !self.limits.write_cache {
             return Ok(());
         }
+        let covers = self.link.written();
         let flushed = self.command("flush", &cdb16(0x91, 0, 0, 0), Data::None, false);
-        if flushed.is_err() {
-            self.poisoned.store(true, Ordering::Release);
+        match &flushed {
+            Ok(_) => self.link.flushed(covers),
+            Err(_) => self.poisoned.store(true, Ordering::Release),
         }
         flushed.map(|_| ())
     }
@@ -431,7 +445,10 @@ impl Device for IscsiDevice {
         Some(self)
     }
     fn sever(&self) {
-        self.session.sever();
+        self.link.sever();
+    }
+    fn lease(&self, until: Instant) {
+        self.link.lease(until);
     }
     fn reservations(&self) -> Option<&dyn Reservations> {
         self.info.caps.persistent_reservations.then_some(self)

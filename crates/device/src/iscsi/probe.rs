@@ -11,14 +11,50 @@ use super::{Limits, PIECE_MAX, TRIES_MAX, ffi};
 use crate::scsi::cdb;
 use crate::{Capabilities, DeviceError, DeviceInfo};
 
+/// Of our own target (docs/TARGET.md, section 4): asked of those alone that name it.
+const CACHE_PAGE: u8 = 0xc0;
+const CACHE_PAGE_NAME: &[u8] = b"BRAIDCSH";
+
 pub(super) fn failed(name: &UnitName, operation: &'static str, e: io::Error) -> DeviceError {
     let (device, source) = (name.to_string().into(), Arc::new(e));
     DeviceError::Io { device, operation, at: ByteOffset(0), source }
 }
 
-struct Probe<'a> {
-    session: &'a Session,
-    name: &'a UnitName,
+/// What asks a unit by its session.
+pub(super) struct Probe<'a> {
+    pub session: &'a Session,
+    pub name: &'a UnitName,
+}
+
+/// What a unit is.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub info: DeviceInfo,
+    pub limits: Limits,
+    /// As it was to be opened.
+    pub opened_read_only: bool,
+    serial: Vec<u8>,
+    /// Its target's word for what keeps completed writes: as long as it stays the same, those are not
+    /// lost. A page of this target's own; empty if there is none.
+    cache: Vec<u8>,
+}
+
+impl Found {
+    /// What is found later under the name, if it is not this unit as it was. `durable`: all that was
+    /// written had been flushed.
+    pub fn differs(&self, later: &Self, durable: bool) -> Option<&'static str> {
+        if (self.limits.id, &self.serial) != (later.limits.id, &later.serial) {
+            return Some("another unit answers by its name now");
+        }
+        if self.info != later.info || self.limits != later.limits {
+            return Some("the unit has another size, or other abilities, than before");
+        }
+        let kept = !self.cache.is_empty() && self.cache == later.cache;
+        if self.limits.write_cache && !durable && !kept {
+            return Some("its write cache, and in it what was not flushed, may be lost");
+        }
+        None
+    }
 }
 
 /// Asks what the unit is.
@@ -26,7 +62,7 @@ pub(super) fn probe(
     session: &Session,
     name: &UnitName,
     read_only: bool,
-) -> Result<(DeviceInfo, Limits), DeviceError> {
+) -> Result<Found, DeviceError> {
     let probe = Probe { session, name };
     let capacity = probe.must("read capacity", &capacity_cdb(), 32)?;
     let sector = Bytes(u64::from(word(&capacity, 8)));
@@ -42,12 +78,13 @@ pub(super) fn probe(
     let provisioned = byte(&capacity, 14) & 0x80 != 0;
     let unmaps = |bit: u8| provisioned && byte(&thin, 5) & bit != 0;
     let mode = probe.ask(&[0x1a, 0x08, 0x08, 0, 64, 0], 64)?.unwrap_or_default();
-    let reserves = probe.ask(&cdb::reserve_in(2, 8), 8)?.is_some();
+    let reserves = probe.ask(&cdb::reserve_in(2, 8), 8)?;
     let rotation = probe.page(0xb1, 64)?;
     let limits = Limits {
         write_cache: has_write_cache(&mode),
         same_unmaps: unmaps(0x40),
         unmap: if unmaps(0x80) { limits.unmap } else { 0 },
+        keeps_keys: reserves.as_ref().is_some_and(|r| byte(r, 2) & 1 != 0),
         id: probe.identity()?,
         ..limits
     };
@@ -65,14 +102,16 @@ pub(super) fn probe(
         },
         caps: Capabilities {
             compare_and_write: limits.compare != 0 && !read_only,
-            persistent_reservations: reserves,
+            persistent_reservations: reserves.is_some(),
             write_zeroes: limits.same != 0,
             discard: limits.unmap != 0,
             atomic_write: sector,
         },
         engine: "iscsi",
     };
-    Ok((info, limits))
+    let serial = probe.page(0x80, 255)?;
+    let cache = probe.cache()?;
+    Ok(Found { info, limits, opened_read_only: read_only, serial, cache })
 }
 
 fn capacity_cdb() -> [u8; 16] {
@@ -107,7 +146,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 impl Probe<'_> {
     /// The answer to a command; `None` if the unit does not know it. That a unit is not ready, or
     /// the like, is no answer: what it can do is not asked again.
-    fn ask(&self, cdb: &[u8], len: usize) -> Result<Option<Vec<u8>>, DeviceError> {
+    pub fn ask(&self, cdb: &[u8], len: usize) -> Result<Option<Vec<u8>>, DeviceError> {
         const ILLEGAL_REQUEST: u8 = 5;
         let mut bytes = vec![0; len];
         for _ in 0..TRIES_MAX {
@@ -137,6 +176,16 @@ impl Probe<'_> {
     fn must(&self, what: &'static str, cdb: &[u8], len: usize) -> Result<Vec<u8>, DeviceError> {
         let missing = || failed(self.name, what, io::Error::other("the unit does not know it"));
         self.ask(cdb, len)?.ok_or_else(missing)
+    }
+    /// What keeps completed writes, by our own target's word.
+    fn cache(&self) -> Result<Vec<u8>, DeviceError> {
+        let pages = self.page(0x00, 64)?;
+        if !pages.get(4..).unwrap_or_default().contains(&CACHE_PAGE) {
+            return Ok(Vec::new());
+        }
+        let page = self.page(CACHE_PAGE, 64)?;
+        let word = page.get(4..).and_then(|p| p.strip_prefix(CACHE_PAGE_NAME));
+        Ok(word.unwrap_or_default().to_vec())
     }
     /// A page of vital product data; empty if there is none.
     fn page(&self, page: u8, len: u8) -> Result<Vec<u8>, DeviceError> {
@@ -191,6 +240,41 @@ impl Probe<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_unit_that_may_have_lost_what_it_said_was_written_is_another() {
+        let found = |write_cache, cache: &str| Found {
+            info: DeviceInfo {
+                name: "unit".to_owned(),
+                size: Bytes(1 << 20),
+                sector: Bytes(512),
+                physical_sector: Bytes(512),
+                is_block: true,
+                read_only: false,
+                rotational: None,
+                caps: Capabilities::default(),
+                engine: "iscsi",
+            },
+            limits: Limits { write_cache, ..Limits::default() },
+            opened_read_only: false,
+            serial: b"7".to_vec(),
+            cache: cache.into(),
+        };
+        let lost = |before: (bool, &str), after: (bool, &str), durable| {
+            found(before.0, before.1).differs(&found(after.0, after.1), durable).is_some()
+        };
+        assert!(!lost((true, "a"), (true, "a"), false) && !lost((true, "a"), (true, "b"), true));
+        assert!(lost((true, "a"), (true, "b"), false));
+        // It does not say what keeps them.
+        assert!(lost((true, ""), (true, ""), false) && !lost((true, ""), (true, ""), true));
+        assert!(!lost((false, ""), (false, ""), false));
+        let mut other = found(false, "");
+        other.serial = b"8".to_vec();
+        assert!(found(false, "").differs(&other, true).is_some());
+        let mut grown = found(false, "");
+        grown.info.size = Bytes(2 << 20);
+        assert!(found(false, "").differs(&grown, true).is_some());
+    }
 
     #[test]
     fn the_last_block_there_can_be_is_no_size() {

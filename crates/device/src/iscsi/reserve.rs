@@ -1,7 +1,6 @@
 //! Persistent reservations of a unit: who may write it, said by its own target.
 
 use std::io;
-use std::sync::atomic::Ordering;
 
 use braid_format::ByteOffset;
 
@@ -66,14 +65,15 @@ mod action {
 impl IscsiDevice {
     /// PERSISTENT RESERVE OUT. Whoever asks for it must know whether it was done: never issued twice.
     fn change(&self, action: u8, kind: u8, own: u64, other: u64) -> Result<(), DeviceError> {
-        let (cdb, list) = cdb::reserve_out(action, kind, own, other);
+        let registers = matches!(action, action::REGISTER | action::REGISTER_ANYHOW);
+        let kept = registers && self.limits.keeps_keys;
+        let (cdb, list) = cdb::reserve_out(action, kind, (own, other), kept);
         self.command(PERSISTENT_RESERVE, &cdb, Data::Out(&list), true).map(|_| ())
     }
     /// PERSISTENT RESERVE IN; as much as there is.
     fn look(&self, action: u8) -> Result<Vec<u8>, DeviceError> {
-        const LEN: u16 = 8 + 8 * 1024;
-        let mut bytes = vec![0; usize::from(LEN)];
-        let cdb = cdb::reserve_in(action, LEN);
+        let mut bytes = vec![0; usize::from(scsi::RESERVE_IN_LEN)];
+        let cdb = cdb::reserve_in(action, scsi::RESERVE_IN_LEN);
         let ending = self.command(READ_RESERVATIONS, &cdb, Data::In(&mut bytes), false)?;
         bytes.truncate(bytes.len().saturating_sub(ending.missing));
         Ok(bytes)
@@ -83,12 +83,12 @@ impl IscsiDevice {
 impl Reservations for IscsiDevice {
     fn register(&self, old: u64, new: u64) -> Result<(), DeviceError> {
         self.change(action::REGISTER, 0, old, new)?;
-        self.key.store(new, Ordering::Release);
+        self.link.registered(new);
         Ok(())
     }
     fn register_anyhow(&self, new: u64) -> Result<(), DeviceError> {
         self.change(action::REGISTER_ANYHOW, 0, 0, new)?;
-        self.key.store(new, Ordering::Release);
+        self.link.registered(new);
         Ok(())
     }
     fn reserve(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError> {
@@ -106,7 +106,7 @@ impl Reservations for IscsiDevice {
         self.change(action::PREEMPT_AND_ABORT, kind as u8, own, victim)
     }
     fn registered(&self) -> u64 {
-        self.key.load(Ordering::Acquire)
+        self.link.key()
     }
     fn keys(&self) -> Result<Vec<u64>, DeviceError> {
         let all = scsi::keys(&self.look(0)?);
@@ -118,7 +118,7 @@ impl Reservations for IscsiDevice {
     }
     fn reset(&self) -> Result<(), DeviceError> {
         const OPERATION: &str = "reset";
-        let ticket = self.session.reset().map_err(|e| self.ended(OPERATION, ByteOffset(0), &e))?;
+        let ticket = self.link.reset().map_err(|e| self.gone(OPERATION, ByteOffset(0), &e))?;
         match ticket.wait() {
             ending if ending.status == super::ffi::STATUS_GOOD => Ok(()),
             ending => Err(self.error(OPERATION, ByteOffset(0), io::Error::from(ending))),

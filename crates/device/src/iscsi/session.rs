@@ -12,15 +12,15 @@
 //!
 //! * Memory of a command, and the vector that names it, stay as they are until its callback ran:
 //!   [`Ticket`]'s drop waits for that.
-//! * There is no reconnection: a broken session ends every command under way with an error, their
-//!   outcome unknown, and refuses all later ones. So nothing is ever issued twice.
+//! * A session that breaks ends every command under way with an error, their outcome unknown, and
+//!   refuses all later ones. What follows it is another one: see [`super::link`].
 //! * A command has no timeout. A connection has: see [`SILENCE`].
 
 use std::ffi::{CString, c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -36,8 +36,54 @@ const LOGIN_TIME: Duration = Duration::from_secs(15);
 /// How often the helper looks at an idle session: for pings of the target, and its end.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// A session of this process broke with commands under way: they may still land.
-pub static UNSETTLED: AtomicBool = AtomicBool::new(false);
+/// Ports of this process whose session broke with commands under way, which may still land, and that
+/// have not logged in again.
+static UNSETTLED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether something of this process may still land that was under way in a session that broke.
+pub fn is_unsettled() -> bool {
+    UNSETTLED.load(Ordering::Acquire) != 0
+}
+
+/// Others may take the sessions of this process over.
+static LET_GO: AtomicBool = AtomicBool::new(false);
+
+/// From now on others may take the sessions of this process over: no port of it logs in again.
+pub fn let_go() {
+    LET_GO.store(true, Ordering::Release);
+}
+
+/// Whether others may take the sessions of this process over.
+pub fn has_let_go() -> bool {
+    LET_GO.load(Ordering::Acquire)
+}
+
+/// What the sessions of one port hand on, each to the next.
+#[derive(Debug, Default)]
+pub struct Carried {
+    /// Commands that brought data and were done.
+    written: AtomicU64,
+    /// One broke with commands under way, and no login as the same port has ended those.
+    unsettled: AtomicBool,
+}
+
+impl Carried {
+    /// Commands that brought data and were done.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+    fn unsettle(&self) {
+        if !self.unsettled.swap(true, Ordering::AcqRel) {
+            UNSETTLED.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+    /// The target has ended all that this port had under way.
+    fn settle(&self) {
+        if self.unsettled.swap(false, Ordering::AcqRel) {
+            UNSETTLED.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
 
 /// Who we are to a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +109,8 @@ pub struct Ending {
 #[derive(Debug)]
 struct Slot {
     vector: IoVec,
+    /// It brings data.
+    writes: bool,
     /// How it ended, and when.
     done: Mutex<Option<(Ending, Instant)>>,
     /// With the state's mutex.
@@ -76,12 +124,13 @@ struct Common {
     under_way: AtomicUsize,
     /// libiscsi has given up on the connection.
     broken: AtomicBool,
+    carried: Arc<Carried>,
 }
 
 impl Slot {
-    fn new(vector: IoVec, common: &Arc<Common>) -> Arc<Self> {
+    fn new(vector: IoVec, writes: bool, common: &Arc<Common>) -> Arc<Self> {
         let (done, changed) = (Mutex::new(None), Condvar::new());
-        Arc::new(Self { vector, done, changed, common: common.clone() })
+        Arc::new(Self { vector, writes, done, changed, common: common.clone() })
     }
 }
 // SAFETY: the vector is written before the slot is shared, and only libiscsi reads it after.
@@ -204,7 +253,9 @@ fn finish(slot: *mut c_void, ending: Ending) {
     let slot = unsafe { Arc::from_raw(slot.cast_const().cast::<Slot>()) };
     if matches!(ending.status, ffi::STATUS_CANCELLED | ffi::STATUS_ERROR) {
         slot.common.broken.store(true, Ordering::Relaxed);
-        UNSETTLED.store(true, Ordering::Release);
+        slot.common.carried.unsettle();
+    } else if slot.writes && ending.status == ffi::STATUS_GOOD {
+        slot.common.carried.written.fetch_add(1, Ordering::AcqRel);
     }
     slot.common.under_way.fetch_sub(1, Ordering::Relaxed);
     *slot.done.lock() = Some((ending, Instant::now()));
@@ -302,8 +353,9 @@ impl Fresh {
         }
     }
     /// Logs in, and takes the unit attentions of the unit in.
-    fn connect(&self, name: &UnitName) -> Result<(), Ended> {
+    fn connect(&self, name: &UnitName, patience: Patience<'_>) -> Result<(), Ended> {
         let (library, context) = (self.library, self.context);
+        let until = patience.until.min(now() + LOGIN_TIME);
         let portal = text(&name.portal)?;
         let told: *const Connected = &raw const *self.connected;
         // SAFETY: the context is ours; `told` lives as long as it.
@@ -318,10 +370,12 @@ impl Fresh {
                 return Err(self.why("no connection"));
             }
         }
-        let until = now() + LOGIN_TIME;
         while !self.connected.called.load(Ordering::Relaxed) {
             if now() > until {
                 return Err(ended("no answer to the login"));
+            }
+            if patience.given_up.load(Ordering::Acquire) {
+                return Err(ended("given up"));
             }
             self.turn()?;
         }
@@ -392,14 +446,38 @@ fn poll(
     Ok((c_int::from((got - PollFlags::RDHUP).bits()), gone))
 }
 
+/// How long a login may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience<'a> {
+    /// No longer than until then, nor than is usual.
+    pub until: Instant,
+    /// Nobody wants it any more.
+    pub given_up: &'a AtomicBool,
+}
+
 impl Session {
     /// Logs in to a unit.
     ///
     /// # Errors
     /// [`Ended`] with the reason.
     pub fn login(name: &UnitName, port: &Port) -> Result<Self, Ended> {
+        let patience = Patience { until: now() + LOGIN_TIME, given_up: &AtomicBool::new(false) };
+        Self::login_again(name, port, patience, &Arc::default())
+    }
+    /// Logs in as a port that had a session before: the target has ended all commands of that one
+    /// when it answers.
+    ///
+    /// # Errors
+    /// [`Ended`] with the reason.
+    pub fn login_again(
+        name: &UnitName,
+        port: &Port,
+        patience: Patience<'_>,
+        carried: &Arc<Carried>,
+    ) -> Result<Self, Ended> {
         let mut fresh = Fresh::new(name, port)?;
-        fresh.connect(name)?;
+        fresh.connect(name, patience)?;
+        carried.settle();
         // SAFETY: the context is ours alone.
         let fd = unsafe { (fresh.library.iscsi_get_fd)(fresh.context) };
         // SAFETY: libiscsi's socket, open as long as the context.
@@ -422,7 +500,7 @@ impl Session {
                 waiting: Vec::new(),
                 closing: false,
             }),
-            common: Arc::default(),
+            common: Arc::new(Common { carried: carried.clone(), ..Common::default() }),
             work: Condvar::new(),
             connected: std::mem::take(&mut fresh.connected),
         });
@@ -448,7 +526,8 @@ impl Session {
         (memory, len): (*mut u8, usize),
         now: bool,
     ) -> Result<Ticket, Ended> {
-        let slot = Slot::new(IoVec { base: memory.cast(), len }, &self.shared.common);
+        let writes = matches!(direction, Direction::Write);
+        let slot = Slot::new(IoVec { base: memory.cast(), len }, writes, &self.shared.common);
         // SAFETY: the caller's promise; the slot lives until the callback.
         unsafe { self.shared.submit(cdb, direction, &slot) }?;
         if !now {
@@ -461,7 +540,7 @@ impl Session {
     /// # Errors
     /// [`Ended`]: it was not issued.
     pub fn reset(&self) -> Result<Ticket, Ended> {
-        let slot = Slot::new(IoVec { base: null_mut(), len: 0 }, &self.shared.common);
+        let slot = Slot::new(IoVec { base: null_mut(), len: 0 }, false, &self.shared.common);
         let shared = &self.shared;
         let mut state = shared.state.lock();
         let context = state.alive()?;
@@ -485,11 +564,19 @@ impl Session {
 
 impl Session {
     /// Ends it: every command under way gets its ending at once, and none is taken any more.
-    pub fn sever(&self) {
+    pub fn end(&self, why: &str) {
         let mut state = self.shared.state.lock();
-        self.shared.die(&mut state, "given up: this node has been fenced");
+        self.shared.die(&mut state, why);
         drop(state);
         let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
+    }
+    /// Why it has ended, if it has.
+    pub fn ended(&self) -> Option<Arc<str>> {
+        self.shared.state.lock().ended.clone()
+    }
+    /// Whether a command was started by it.
+    pub fn has_started(&self, ticket: &Ticket) -> bool {
+        Arc::ptr_eq(&self.shared, &ticket.shared)
     }
 }
 

@@ -32,10 +32,17 @@ pub fn reserve_in(action: u8, len: u16) -> [u8; 10] {
     [0x5e, action, 0, 0, 0, 0, 0, high, low, 0]
 }
 
-/// PERSISTENT RESERVE OUT, and its parameter list: the caller's key, and the action's.
-pub fn reserve_out(action: u8, kind: u8, own: u64, other: u64) -> ([u8; 10], [u8; 24]) {
+/// PERSISTENT RESERVE OUT, and its parameter list: the caller's key, and the action's. `kept`: what
+/// is registered and reserved outlives a loss of power (APTPL; of registering alone).
+pub fn reserve_out(
+    action: u8,
+    kind: u8,
+    (own, other): (u64, u64),
+    kept: bool,
+) -> ([u8; 10], [u8; 24]) {
     let mut list = [0; 24];
     list[..8].copy_from_slice(&own.to_be_bytes());
     list[8..16].copy_from_slice(&other.to_be_bytes());
+    list[20] = u8::from(kept);
     ([0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], list)
 }

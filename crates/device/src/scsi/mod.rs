@@ -15,3 +15,6 @@ pub use unit::{Answer, Data, ScsiError, Transport, Unit};
 
 pub(crate) use sg::{SgIo, first_block};
 pub(crate) use unit::{keys, reservation, settle};
+
+/// Room for the answer to PERSISTENT RESERVE IN: 1,024 keys.
+pub(crate) const RESERVE_IN_LEN: u16 = 8 + 8 * 1024;

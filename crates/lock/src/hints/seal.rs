@@ -84,7 +84,7 @@ impl Secret {
         }
         hasher.finalize()
     }
-    fn greet(&self, kind: u16, (from, to): (Me, Me), before: &[u8]) -> Greeting {
+    fn greet(&self, kind: u16, (from, to): (Me, Me), nonce: [u8; 32], before: &[u8]) -> Greeting {
         let mut raw = RawGreeting {
             magic: U32::new(MAGIC),
             version: U16::new(1),
@@ -94,7 +94,7 @@ impl Secret {
             from_incarnation: U32::new(from.incarnation.0),
             to_incarnation: U32::new(to.incarnation.0),
             reserved: [0; 12],
-            nonce: nonce(),
+            nonce,
             tag: [0; TAG],
         };
         raw.tag = *self.tag(&[before, raw.as_bytes().get(..SIGNED).unwrap_or_default()]).as_bytes();
@@ -120,13 +120,13 @@ impl Secret {
     }
     /// Begins a connection of `from` to `to`, whose secret this is.
     pub fn opening(&self, from: Me, to: Me) -> Greeting {
-        self.greet(OPENING, (from, to), &[])
+        self.greet(OPENING, (from, to), nonce(), &[])
     }
     /// Answers an opening that came to `me`, whose secret this is: who it is, the answer, and what
     /// the hints that follow are sealed with.
     pub fn answer(&self, me: Me, opening: &Greeting) -> Option<(Me, Greeting, Seal)> {
         let (from, to) = self.verify(OPENING, opening, &[])?;
-        let answer = (to == me).then(|| self.greet(ANSWER, (me, from), opening))?;
+        let answer = (to == me).then(|| self.greet(ANSWER, (me, from), nonce(), opening))?;
         Some((from, answer, self.seal(opening, &answer)))
     }
     /// Takes the answer to this opening.
@@ -186,6 +186,46 @@ mod tests {
         let (from, answer, hears) = secret(2).answer(me(2), &opening).unwrap();
         assert_eq!(from, me(1));
         (secret(2).accept(&opening, &answer).unwrap(), hears, opening, answer)
+    }
+
+    /// What goes over the wire, byte by byte, as docs/LOCKING.md section 7 shows it.
+    #[test]
+    fn golden_bytes() {
+        use zerocopy::IntoBytes as _;
+        let life = |slot, n| Me { slot: NodeId(slot), incarnation: Incarnation(n) };
+        let (from, to) = (life(0x0102, 0x0304_0506), life(0x0708, 0x090a_0b0c));
+        let fs = uuid::Uuid::from_u128(0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100);
+        let secret = Secret::of(fs, to, [0x5a; 16]);
+        let opening = secret.greet(OPENING, (from, to), [0x11; 32], &[]);
+        let answer = secret.greet(ANSWER, (to, from), [0x22; 32], &opening);
+        let mut seal = secret.accept(&opening, &answer).unwrap();
+        let hint = |hint| {
+            let lock = braid_format::LockNo(0x1112_1314_1516_1718);
+            let raw = crate::hints::encode(from, to, lock, hint);
+            <[u8; 32]>::try_from(raw.as_bytes()).unwrap()
+        };
+        let wanted = |mode| hint(crate::dlock::Hint::Wanted(mode));
+        let hints = [
+            wanted(crate::Mode::Shared),
+            wanted(crate::Mode::Exclusive),
+            hint(crate::dlock::Hint::Granted),
+            wanted(crate::Mode::Concurrent),
+        ];
+        let sealed = hints.map(|hint| seal.close(&hint));
+        let hex = |bytes: &[u8]| {
+            let line = |line: &[u8]| line.iter().map(|b| format!("{b:02x}")).collect::<String>();
+            bytes.chunks(32).map(line).collect::<Vec<_>>().join("\n")
+        };
+        let all = [&opening[..], &answer, &sealed[0], &sealed[1], &sealed[2], &sealed[3]];
+        let all = all.map(hex).join("\n\n");
+        let docs = include_str!("../../../../docs/LOCKING.md");
+        assert!(docs.contains(&format!("```\n{all}\n```")), "\n{all}");
+        // And whoever has these bytes understands them.
+        let mut hears = secret.seal(&opening, &answer);
+        assert_eq!(secret.verify(OPENING, &opening, &[]), Some((from, to)));
+        for (sealed, hint) in sealed.iter().zip(&hints) {
+            assert_eq!(hears.open(sealed), Some(&hint[..]));
+        }
     }
 
     #[test]

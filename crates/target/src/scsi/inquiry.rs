@@ -5,7 +5,10 @@ use crate::TRANSFER_MAX;
 
 pub(super) const INQUIRY: u8 = 0x12;
 
-const PAGES: [u8; 6] = [0x00, 0x80, 0x83, 0xb0, 0xb1, 0xb2];
+const PAGES: [u8; 7] = [0x00, 0x80, 0x83, 0xb0, 0xb1, 0xb2, CACHE];
+
+/// Of this target's own: what keeps completed writes. While it says the same none of them is lost.
+const CACHE: u8 = 0xc0;
 
 /// SAM-5, SPC-4, SBC-3, iSCSI.
 const VERSIONS: [u16; 4] = [0x00a0, 0x0460, 0x04c0, 0x0960];
@@ -39,6 +42,7 @@ pub(super) fn inquiry(c: &Command<'_>) -> Outcome {
         0xb0 => limits(c),
         0xb1 => characteristics(c),
         0xb2 => provisioning(c),
+        CACHE => [b"BRAIDCSH", c.lun.cache.as_bytes()].concat(),
         _ => return Err(Sense::field(2).into()),
     };
     let mut bytes = vec![0, c.cdb[2]];

@@ -1,0 +1,278 @@
+//! A unit's session, and the next one after that has broken: the target was started anew, or the
+//! connection was cut.
+//!
+//! ```text
+//!  Up --session broke, somebody wants something--> Down --logged in, the same unit, nothing lost--> Up
+//!                                                   |
+//!                                                   |  given up, or the lease is over; another unit;
+//!                                                   |  its cache may be lost; its key is gone
+//!                                                   v
+//!                                                  Gone: refuses everything
+//! ```
+//!
+//! * The new session is of the same port (initiator and ISID). A target ends what the old one had
+//!   under way before it answers such a login (RFC 7143, section 6.3.5), and one that was started anew
+//!   has nothing under way: so what is issued again after it comes after what was issued before.
+//! * Nothing is issued on it before it is known that the unit is the one it was, that it has kept what
+//!   it had said was written, and that the key which this device registered still stands, with a
+//!   reservation. Nothing is registered: whose key is gone was fenced, or could not be fenced any more
+//!   (a target that lost its registrations), and must not write.
+//! * A login is tried until the lease of the node that uses the device is over, not after.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::name::UnitName;
+use super::probe::{Found, Probe, probe};
+use super::session::{self, Carried, Direction, Ended, Patience, Port, Session, Ticket};
+use crate::ReservationKind;
+use crate::scsi::{self, cdb};
+
+/// How long a login is tried where no node's lease says it.
+const USUAL: Duration = Duration::from_secs(10);
+/// Between two logins; twice as much after each.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Why a session was ended from here.
+const SEVERED: &str = "given up: this node has been fenced";
+/// Most sessions that one command is issued in.
+pub(super) const SESSIONS_MAX: u32 = 16;
+
+/// Why there is no session any more, and will be none.
+#[derive(Debug, Clone)]
+pub(super) enum Gone {
+    /// Its key is gone.
+    Fenced,
+    /// Whatever it was.
+    Ended(Arc<str>),
+}
+
+impl From<Ended> for Gone {
+    fn from(Ended(why): Ended) -> Self {
+        Self::Ended(why)
+    }
+}
+
+/// Why a login came to nothing.
+enum Failed {
+    /// The next may do better.
+    Yet(Arc<str>),
+    /// There is no next one.
+    ForGood(Gone),
+}
+
+impl From<Ended> for Failed {
+    fn from(Ended(why): Ended) -> Self {
+        Self::Yet(why)
+    }
+}
+
+/// The way to a unit.
+#[derive(Debug)]
+pub(super) struct Link {
+    name: UnitName,
+    port: Port,
+    /// What the unit said of itself at first.
+    found: Found,
+    session: RwLock<Arc<Session>>,
+    /// Held by who looks for the next session.
+    renewal: Mutex<Option<Gone>>,
+    severed: AtomicBool,
+    /// The end of the lease of the node that uses it.
+    lease: Mutex<Option<Instant>>,
+    carried: Arc<Carried>,
+    /// Of the commands that brought data, how many a flush has made durable.
+    durable: AtomicU64,
+    /// The key that was registered last; 0: none.
+    key: AtomicU64,
+}
+
+impl Link {
+    /// Logs in to a unit, and asks what it is.
+    pub fn open(name: &UnitName, port: &Port, read_only: bool) -> Result<Self, crate::DeviceError> {
+        let carried = Arc::default();
+        let never = AtomicBool::new(false);
+        let patience = Patience { until: Instant::now() + USUAL * 2, given_up: &never };
+        let session =
+            Session::login_again(name, port, patience, &carried).map_err(|Ended(why)| {
+                let source = std::io::Error::other(why.to_string());
+                super::probe::failed(name, "log in", source)
+            })?;
+        let found = probe(&session, name, read_only)?;
+        Ok(Self {
+            name: name.clone(),
+            port: port.clone(),
+            found,
+            session: RwLock::new(Arc::new(session)),
+            renewal: Mutex::new(None),
+            severed: AtomicBool::new(false),
+            lease: Mutex::new(None),
+            carried,
+            durable: AtomicU64::new(0),
+            key: AtomicU64::new(0),
+        })
+    }
+    /// What the unit is.
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+    /// The key that was registered last; 0: none.
+    pub fn key(&self) -> u64 {
+        self.key.load(Ordering::Acquire)
+    }
+    /// A key was registered.
+    pub fn registered(&self, key: u64) {
+        self.key.store(key, Ordering::Release);
+    }
+    /// Commands so far that brought data and were done: those a flush makes durable that is issued
+    /// now.
+    pub fn written(&self) -> u64 {
+        self.carried.written()
+    }
+    /// So many of them are durable.
+    pub fn flushed(&self, written: u64) {
+        self.durable.fetch_max(written, Ordering::AcqRel);
+    }
+    /// Who uses it may change something until then.
+    pub fn lease(&self, until: Instant) {
+        *self.lease.lock() = Some(until);
+    }
+    /// Ends it for good: what is under way gets its ending, and nothing is taken any more.
+    pub fn sever(&self) {
+        self.severed.store(true, Ordering::Release);
+        let session = self.session.read().clone();
+        session.end(SEVERED);
+    }
+
+    /// Starts a command, in the next session if this one has ended.
+    ///
+    /// # Safety
+    /// As [`Session::start`].
+    pub unsafe fn start(
+        &self,
+        cdb: &[u8],
+        direction: Direction,
+        memory: (*mut u8, usize),
+        now: bool,
+    ) -> Result<Ticket, Gone> {
+        let mut refused = Ended("its sessions end as soon as they begin".into());
+        for _ in 0..SESSIONS_MAX {
+            let session = self.session.read().clone();
+            // SAFETY: the caller's promise.
+            match unsafe { session.start(cdb, direction, memory, now) } {
+                Ok(ticket) => return Ok(ticket),
+                Err(e) => refused = e,
+            }
+            if session.ended().is_none() {
+                break;
+            }
+            self.renew(&session)?;
+        }
+        Err(refused.into())
+    }
+    /// Starts a reset of the unit, in the next session if this one has ended.
+    pub fn reset(&self) -> Result<Ticket, Gone> {
+        let session = self.session.read().clone();
+        if session.ended().is_some() {
+            self.renew(&session)?;
+        }
+        let session = self.session.read().clone();
+        Ok(session.reset()?)
+    }
+    /// The session of a command broke before it was answered: waits for the next.
+    pub fn renew_after(&self, ticket: &Ticket) -> Result<(), Gone> {
+        let session = self.session.read().clone();
+        if session.has_started(ticket) { self.renew(&session) } else { Ok(()) }
+    }
+
+    /// Whether nobody is to log in any more.
+    fn is_over(&self) -> bool {
+        self.severed.load(Ordering::Acquire) || session::has_let_go()
+    }
+    /// Finds the session after `broken`, unless somebody else has.
+    fn renew(&self, broken: &Arc<Session>) -> Result<(), Gone> {
+        broken.end("the session broke");
+        let mut gone = self.renewal.lock();
+        if let Some(gone) = &*gone {
+            return Err(gone.clone());
+        }
+        if !Arc::ptr_eq(&self.session.read(), broken) {
+            return Ok(());
+        }
+        let (unit, began) = (&self.name, Instant::now());
+        let why = broken.ended().unwrap_or_default();
+        tracing::warn!(%unit, %why, "its session has ended");
+        let (mut why, mut pause) = (Failed::Yet(why), PAUSE_MIN);
+        let last = loop {
+            let until = (*self.lease.lock()).unwrap_or(began + USUAL);
+            let late = Instant::now() >= until;
+            match why {
+                Failed::ForGood(gone) => break gone,
+                Failed::Yet(why) if late || self.is_over() => break Gone::Ended(why),
+                Failed::Yet(_) => {}
+            }
+            match self.log_in(until) {
+                Ok(session) => {
+                    tracing::warn!(%unit, after = ?began.elapsed(), "logged in again");
+                    let session = Arc::new(session);
+                    let old = std::mem::replace(&mut *self.session.write(), session.clone());
+                    drop(gone);
+                    if self.severed.load(Ordering::Acquire) {
+                        session.end(SEVERED);
+                    }
+                    drop(old);
+                    return Ok(());
+                }
+                Err(failed) => why = failed,
+            }
+            if let Failed::Yet(why) = &why {
+                tracing::debug!(%unit, %why, "not logged in again");
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        };
+        tracing::error!(%unit, why = ?last, "given up");
+        *gone = Some(last.clone());
+        Err(last)
+    }
+    /// One login; what it finds must be what there was.
+    fn log_in(&self, until: Instant) -> Result<Session, Failed> {
+        let patience = Patience { until, given_up: &self.severed };
+        let session = Session::login_again(&self.name, &self.port, patience, &self.carried)?;
+        let yet = |e: crate::DeviceError| Failed::Yet(e.to_string().into());
+        let found = probe(&session, &self.name, self.found.opened_read_only).map_err(yet)?;
+        if let Some(why) = self.found.differs(&found, self.is_durable()) {
+            return Err(Failed::ForGood(Gone::Ended(why.into())));
+        }
+        if !self.stands(&session).map_err(yet)? {
+            return Err(Failed::ForGood(Gone::Fenced));
+        }
+        Ok(session)
+    }
+    /// Whether a loss of the unit's cache would lose nothing.
+    fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Acquire) >= self.written()
+    }
+    /// Whether the key, if there is one, still keeps this port from being shut out, and others can
+    /// shut it out by it.
+    fn stands(&self, session: &Session) -> Result<bool, crate::DeviceError> {
+        let key = self.key();
+        if key == 0 {
+            return Ok(true);
+        }
+        let probe = Probe { session, name: &self.name };
+        let look = |action| {
+            probe.ask(&cdb::reserve_in(action, scsi::RESERVE_IN_LEN), scsi::RESERVE_IN_LEN.into())
+        };
+        let keys = look(0)?.and_then(|bytes| scsi::keys(&bytes)).unwrap_or_default();
+        let held = look(1)?.and_then(|bytes| scsi::reservation(&bytes));
+        let for_registrants = held.is_some_and(|h| {
+            use ReservationKind as Kind;
+            matches!(h.kind, Kind::WriteExclusiveRegistrants | Kind::WriteExclusiveAll)
+        });
+        Ok(keys.contains(&key) && for_registrants)
+    }
+}

@@ -1,0 +1,335 @@
+//! Sessions that break: because the target is started anew, or because somebody cuts them. Against
+//! `braid-target` in this process, by libiscsi.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use braid_device::{
+    CawOutcome, Device, DeviceError, FileDevice, IscsiDevice, MemoryDevice, OpenOptions,
+    ReservationKind,
+};
+use braid_format::{ByteOffset, Bytes};
+use braid_target::{Chap, LunOptions, Secret, Target, TargetOptions};
+
+const NAME: &str = "iqn.2026-11.org.braid:again-test";
+const SIZE: Bytes = Bytes(16 << 20);
+const KIND: ReservationKind = ReservationKind::WriteExclusiveAll;
+const AT: ByteOffset = ByteOffset(4096);
+/// Longer than a target takes to be there again, on a machine that does much else.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What outlives a target.
+struct San {
+    device: Arc<dyn Device>,
+    identity: &'static str,
+    chap: Chap,
+    kept: Option<PathBuf>,
+    at: SocketAddr,
+    target: Option<Target>,
+    _dir: tempfile::TempDir,
+}
+
+impl San {
+    fn new(device: Arc<dyn Device>) -> Self {
+        Self::with_chap(device, Chap::default())
+    }
+    fn with_chap(device: Arc<dyn Device>, chap: Chap) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Some(dir.path().join("reservations"));
+        let (identity, at) = ("unit", "127.0.0.1:0".parse().unwrap());
+        let mut san = Self { device, identity, chap, kept, at, target: None, _dir: dir };
+        san.start();
+        san
+    }
+    fn memory() -> Self {
+        Self::new(MemoryDevice::new("memory", SIZE, Bytes(512)))
+    }
+    fn start(&mut self) {
+        let unit = LunOptions {
+            device: self.device.clone(),
+            identity: Some(self.identity.to_owned()),
+            reservations: self.kept.clone(),
+        };
+        let listener = TcpListener::bind(self.at).unwrap();
+        self.at = listener.local_addr().unwrap();
+        let options =
+            TargetOptions { name: NAME.into(), luns: vec![unit], chap: self.chap.clone() };
+        self.target = Some(Target::start(listener, options).unwrap());
+    }
+    fn restart(&mut self) {
+        self.target = None;
+        self.start();
+    }
+    fn target(&self) -> &Target {
+        self.target.as_ref().unwrap()
+    }
+    fn fault(&self, words: &str) {
+        self.target().faults().add(words).unwrap();
+    }
+    fn open(&self) -> Arc<IscsiDevice> {
+        self.open_as("")
+    }
+    fn open_as(&self, login: &str) -> Arc<IscsiDevice> {
+        let name = format!("iscsi://{login}{}/{NAME}/0", self.at);
+        let unit = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
+        unit.lease(Instant::now() + LONG);
+        unit
+    }
+    /// What stands in the place of these tests, past the target.
+    fn stands(&self) -> u8 {
+        let mut sector = [0; 512];
+        self.device.read(AT, &mut sector).unwrap();
+        assert!(sector.iter().all(|b| *b == sector[0]), "torn");
+        sector[0]
+    }
+}
+
+fn unknown(result: Result<CawOutcome, DeviceError>) {
+    assert!(matches!(result, Err(DeviceError::Unknown { .. })), "{result:?}");
+}
+
+fn fenced<T: std::fmt::Debug>(result: Result<T, DeviceError>) {
+    assert!(matches!(result, Err(DeviceError::Fenced { .. })), "{result:?}");
+}
+
+fn refused<T: std::fmt::Debug>(result: Result<T, DeviceError>, why: &str) {
+    let said = result.unwrap_err().to_string();
+    assert!(said.contains(why), "{said}");
+}
+
+#[test]
+fn what_may_be_done_twice_is_issued_again() {
+    let san = San::memory();
+    let unit = san.open();
+    unit.write(AT, &[1; 512]).unwrap();
+    for how in ["cut", "cut-after"] {
+        for (n, what) in ["read", "write"].iter().enumerate() {
+            let value = 10 + u8::try_from(n).unwrap();
+            san.fault(&format!("{what} {how} times=1"));
+            unit.write(AT, &[value; 512]).unwrap();
+            let mut found = [0; 512];
+            unit.read(AT, &mut found).unwrap();
+            assert_eq!((found, san.stands()), ([value; 512], value), "{what} {how}");
+        }
+    }
+    // Many at once.
+    san.fault("write cut every=7");
+    let data: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
+    std::thread::scope(|s| {
+        for n in 0..4_u64 {
+            let (unit, data) = (&unit, &data);
+            s.spawn(move || unit.write(ByteOffset((1 + n) * (3 << 20)), data).unwrap());
+        }
+    });
+    san.target().faults().clear();
+    for n in 0..4_u64 {
+        let mut found = vec![0; data.len()];
+        unit.read(ByteOffset((1 + n) * (3 << 20)), &mut found).unwrap();
+        assert!(found == data);
+    }
+}
+
+/// What was under way in the old session is over before anything is issued in the next.
+#[test]
+fn a_late_write_does_not_come_after_what_followed_it() {
+    const LATE: Duration = Duration::from_millis(1500);
+    let san = San::memory();
+    let unit = san.open();
+    san.fault(&format!("write late={} times=1", LATE.as_millis()));
+    std::thread::scope(|s| {
+        let first = s.spawn(|| unit.write(AT, &[1; 512]));
+        while san.target().running() == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(san.target().cut(""), 1);
+        first.join().unwrap().unwrap();
+    });
+    assert_eq!(san.stands(), 1);
+    unit.write(AT, &[2; 512]).unwrap();
+    std::thread::sleep(LATE * 2);
+    assert_eq!(san.stands(), 2);
+}
+
+#[test]
+fn a_compare_and_write_without_an_answer_is_for_its_caller_to_settle() {
+    let san = San::memory();
+    let unit = san.open();
+    san.fault("caw cut times=1");
+    unknown(unit.compare_and_write(AT, &[0; 512], &[1; 512]));
+    assert_eq!(san.stands(), 0, "it did not run");
+    assert_eq!(unit.compare_and_write(AT, &[0; 512], &[1; 512]).unwrap(), CawOutcome::Written);
+    san.fault("caw cut-after times=1");
+    unknown(unit.compare_and_write(AT, &[1; 512], &[2; 512]));
+    assert_eq!(san.stands(), 2, "it ran");
+    // Somebody puts back what it compared with: it is not done again behind its caller's back.
+    san.device.write(AT, &[1; 512]).unwrap();
+    let mut found = [0; 512];
+    unit.read(AT, &mut found).unwrap();
+    assert_eq!((found, san.stands()), ([1; 512], 1));
+    let found = unit.compare_and_write(AT, &[2; 512], &[3; 512]).unwrap();
+    assert_eq!(found, CawOutcome::Mismatch(vec![1; 512]));
+}
+
+#[test]
+fn a_target_that_is_started_anew_is_gone_on_with() {
+    let mut san = San::memory();
+    let unit = san.open();
+    let reservations = unit.reservations().unwrap();
+    reservations.register(0, 0xa).unwrap();
+    reservations.reserve(0xa, KIND).unwrap();
+    unit.write(AT, &[1; 512]).unwrap();
+    san.restart();
+    unit.write(AT, &[2; 512]).unwrap();
+    san.restart();
+    // That the session is gone is seen by what is sent in it, at the latest.
+    unit.read(AT, &mut [0; 512]).unwrap();
+    assert_eq!(unit.compare_and_write(AT, &[2; 512], &[3; 512]).unwrap(), CawOutcome::Written);
+    // While it is away, and with requests under way.
+    san.fault("any drop");
+    std::thread::scope(|s| {
+        let read = s.spawn(|| {
+            let mut found = [0; 512];
+            unit.read(AT, &mut found).map(|()| found)
+        });
+        while san.target().commands() == 0 {
+            std::thread::yield_now();
+        }
+        let at = san.target.take().map(|t| t.address());
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(at, Some(san.at));
+        san.start();
+        assert_eq!(read.join().unwrap().unwrap(), [3; 512]);
+    });
+    assert_eq!(reservations.keys().unwrap(), [0xa]);
+    assert_eq!(reservations.reservation().unwrap().unwrap().kind, KIND);
+    // Who is not registered is kept out as before.
+    fenced(san.open().write(AT, &[9; 512]));
+}
+
+#[test]
+fn who_was_fenced_does_not_come_back_by_a_login() {
+    for restarted in [false, true] {
+        let mut san = San::memory();
+        let (victim, other) = (san.open(), san.open());
+        let of_other = other.reservations().unwrap();
+        victim.reservations().unwrap().register(0, 0xa).unwrap();
+        of_other.register(0, 0xb).unwrap();
+        of_other.reserve(0xb, KIND).unwrap();
+        of_other.preempt_and_abort(0xb, 0xa, KIND).unwrap();
+        // Now nothing at the unit stands in anybody's way.
+        of_other.clear(0xb).unwrap();
+        if restarted {
+            san.restart();
+        } else {
+            san.target().cut("");
+        }
+        fenced(victim.write(AT, &[7; 512]));
+        fenced(victim.read(AT, &mut [0; 512]));
+        fenced(victim.compare_and_write(AT, &[0; 512], &[7; 512]));
+        assert_eq!((san.stands(), san.open().reservations().unwrap().keys().unwrap()), (0, vec![]));
+    }
+}
+
+/// It could not be fenced any more.
+#[test]
+fn who_is_not_registered_any_more_does_not_write() {
+    for kept in [false, true] {
+        let mut san = San::memory();
+        if !kept {
+            san.kept = None;
+            san.restart();
+        }
+        let unit = san.open();
+        let reservations = unit.reservations().unwrap();
+        reservations.register(0, 0xa).unwrap();
+        reservations.reserve(0xa, KIND).unwrap();
+        unit.write(AT, &[1; 512]).unwrap();
+        san.restart();
+        if kept {
+            unit.write(AT, &[2; 512]).unwrap();
+        } else {
+            fenced(unit.write(AT, &[2; 512]));
+        }
+        assert_eq!(san.stands(), if kept { 2 } else { 1 });
+        let keys = san.open().reservations().unwrap().keys().unwrap();
+        assert_eq!(keys, if kept { vec![0xa] } else { vec![] }, "it registers nothing by itself");
+    }
+}
+
+#[test]
+fn another_unit_under_the_name_is_refused() {
+    let mut san = San::memory();
+    let unit = san.open();
+    unit.write(AT, &[1; 512]).unwrap();
+    san.identity = "another";
+    san.restart();
+    refused(unit.write(AT, &[2; 512]), "another unit");
+    assert_eq!(san.stands(), 1);
+    let unit = san.open();
+    san.device = MemoryDevice::new("memory", Bytes(SIZE.get() * 2), Bytes(512));
+    san.restart();
+    refused(unit.write(AT, &[2; 512]), "another size");
+    assert_eq!(san.stands(), 0);
+    // What was refused once stays so.
+    san.device = MemoryDevice::new("memory", SIZE, Bytes(512));
+    san.restart();
+    refused(unit.read(AT, &mut [0; 512]), "another size");
+}
+
+#[test]
+fn secrets_are_asked_for_again() {
+    let secret = |secret: &str| Secret { name: "braid".into(), secret: secret.into() };
+    let chap = |said: &str| Chap { initiator: Some(secret(said)), target: None };
+    let mut san =
+        San::with_chap(MemoryDevice::new("memory", SIZE, Bytes(512)), chap("longersecret"));
+    let unit = san.open_as("braid%longersecret@");
+    san.restart();
+    unit.write(AT, &[1; 512]).unwrap();
+    san.chap = chap("othersecret1");
+    san.restart();
+    unit.lease(Instant::now() + Duration::from_millis(300));
+    refused(unit.write(AT, &[2; 512]), "login");
+    assert_eq!(san.stands(), 1);
+}
+
+#[test]
+fn nobody_logs_in_again_after_the_lease() {
+    let mut san = San::memory();
+    let (unit, over) = (san.open(), san.open());
+    over.lease(Instant::now());
+    san.target = None;
+    assert!(over.read(AT, &mut [0; 512]).is_err());
+    let (began, lease) = (Instant::now(), Duration::from_millis(500));
+    unit.lease(began + lease);
+    assert!(unit.write(AT, &[1; 512]).is_err());
+    assert!(began.elapsed() >= lease);
+    san.start();
+    for late in [&unit, &over] {
+        assert!(late.write(AT, &[1; 512]).is_err());
+        assert!(late.read(AT, &mut [0; 512]).is_err());
+    }
+    assert_eq!(san.stands(), 0);
+    assert_eq!(san.target().sessions().len(), 0);
+}
+
+/// Of a file: it says that it has a cache, and what keeps that one.
+#[test]
+fn what_was_not_flushed_is_kept_by_the_host_of_the_target() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    std::fs::File::create(&path).unwrap().set_len(SIZE.get()).unwrap();
+    let file = FileDevice::open(&path, OpenOptions::default()).unwrap();
+    let mut san = San::new(file);
+    let unit = san.open();
+    unit.write(AT, &[1; 512]).unwrap();
+    san.restart();
+    unit.flush().unwrap();
+    unit.write(AT, &[2; 512]).unwrap();
+    san.fault("flush cut-after times=1");
+    unit.flush().unwrap();
+    assert_eq!(san.stands(), 2);
+}
