@@ -120,33 +120,13 @@ impl IoQueue {
         op: OwnedOp,
         parts: &[Part],
     ) -> Result<(), DeviceError> {
-        self.push_parts(token, op, parts);
-        self.reap(Wait::No);
-        Ok(())
-    }
-    /// Takes a request of several places as [`IoQueue::submit_parts`] does, under way as late as one of
-    /// [`IoQueue::push`] is.
-    ///
-    /// # Panics
-    /// If the parts' lengths do not add up to the buffer's.
-    pub fn push_parts(&mut self, token: u64, op: OwnedOp, parts: &[Part]) {
         let (buf, write) = match op {
             OwnedOp::Read(buf) => (buf, false),
             OwnedOp::Write(buf) => (buf, true),
         };
         self.enqueue(token, buf, write, parts);
-    }
-    /// Takes a request that need not be under way before the next [`IoQueue::complete`] or
-    /// [`IoQueue::submit`]: what is pushed together goes to the kernel in one system call.
-    pub fn push(&mut self, token: u64, device: Arc<dyn Device>, at: ByteOffset, op: OwnedOp) {
-        let len = match &op {
-            OwnedOp::Read(buf) | OwnedOp::Write(buf) => Bytes::from(buf.len()),
-        };
-        self.push_parts(token, op, &[Part { device, at, len }]);
-    }
-    /// Hands over what was pushed.
-    pub fn start(&mut self) {
         self.reap(Wait::No);
+        Ok(())
     }
     fn enqueue(&mut self, token: u64, buf: AlignedBuf, write: bool, parts: &[Part]) {
         let total: u64 = parts.iter().map(|p| p.len.get()).sum();
@@ -170,11 +150,11 @@ impl IoQueue {
             index(self.pending.len() - 1)
         };
         self.in_flight += 1;
-        self.begin(slot);
+        self.start(slot);
     }
     /// Starts the transfers of a request; parts on devices without a
     /// descriptor are done at once, those on modelled disks when they are due.
-    fn begin(&mut self, slot: u32) {
+    fn start(&mut self, slot: u32) {
         let Some(request) = &mut self.pending[slot as usize] else { return };
         let mut from = 0;
         // One address for all parts, taken once: the buffer is not touched again through `buf`

@@ -184,12 +184,13 @@ fn a_growing_file_has_no_end_for_writes_and_one_for_reads() {
     assert_eq!(&back, b"abc");
     assert!(device.read(ByteOffset(1002), &mut back).is_err());
     device.flush().unwrap();
-    // Requests that were pushed together are all done, in whatever order.
+    // Requests that are under way together are all done, in whatever order.
     let mut queue = braid_device::IoQueue::new(8).unwrap();
     for n in 0..8_u64 {
         let mut buf = AlignedBuf::zeroed(4096);
         buf.fill(u8::try_from(n).unwrap());
-        queue.push(n, device.clone(), ByteOffset(n * 4096), braid_device::OwnedOp::Write(buf));
+        let write = braid_device::OwnedOp::Write(buf);
+        queue.submit(n, device.clone(), ByteOffset(n * 4096), write).unwrap();
     }
     let mut seen = Vec::new();
     while queue.in_flight() > 0 {

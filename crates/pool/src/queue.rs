@@ -92,23 +92,6 @@ impl PoolQueue {
     /// # Panics
     /// When the window is full.
     pub fn submit(&mut self, token: u64, at: ByteOffset, op: PoolOp) -> Result<(), PoolError> {
-        self.push(token, at, op)?;
-        match &mut self.engine {
-            Engine::Ring { queue, .. } => queue.start(),
-            Engine::Crew(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Takes a request that need not be under way before the next [`PoolQueue::complete`] or
-    /// [`PoolQueue::submit`]: what is pushed together goes to the kernel in one system call.
-    ///
-    /// # Errors
-    /// As [`PoolQueue::submit`].
-    ///
-    /// # Panics
-    /// When the window is full.
-    pub fn push(&mut self, token: u64, at: ByteOffset, op: PoolOp) -> Result<(), PoolError> {
         assert!(!self.is_full(), "the window is full: complete a request first");
         let inner = &self.pool.0;
         let topology = inner.topology.read();
@@ -133,10 +116,12 @@ impl PoolQueue {
             PoolOp::Read(buf) => OwnedOp::Read(buf),
             PoolOp::Write(buf) => OwnedOp::Write(buf),
         };
-        queue.push_parts(token, op, parts);
+        let started = queue.submit_parts(token, op, parts);
         parts.clear();
-        inner.windows.fetch_add(1, Ordering::AcqRel);
-        Ok(())
+        if started.is_ok() {
+            inner.windows.fetch_add(1, Ordering::AcqRel);
+        }
+        started.map_err(|e| PoolError::Queue { source: Box::new(e) })
     }
 
     /// Waits for any request; gives back its token, its buffer and how it ended.
