@@ -107,6 +107,12 @@ fn cell(
     Ok(())
 }
 
+/// Threads of the layers whose requests overlap: the same number for each member, at least as many as
+/// the layers above have streams.
+fn threads(common: &Common) -> usize {
+    common.streams.next_multiple_of(common.members)
+}
+
 /// All devices at once, each sequentially, through the same engine that the pool uses: at least as
 /// many threads as the layers above have streams, so that no layer has more of the processors. A
 /// thread keeps to one device, so that none waits behind another.
@@ -114,7 +120,7 @@ fn raw(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
     let how = Use { write: true, direct: true, force: true, ..Use::default() };
     let open = |path: &PathBuf| Ok(Target::keep(path, how)?);
     let devices = rig.paths.iter().map(open).collect::<Result<Vec<_>>>()?;
-    let each = common.streams.div_ceil(devices.len());
+    let each = threads(common) / devices.len();
     let share = common.size / REQUEST / (each * devices.len()) as u64 * REQUEST;
     for (direction, name) in PHASES {
         let mut streams = Vec::new();
@@ -144,13 +150,15 @@ fn over(rig: &Members, name: &str, layer: Layer) -> Result<Arc<Target>> {
     Ok(Target::over(layer, name, first.info()))
 }
 
+/// As many threads as [`raw`] has, each with as many requests under way and so with buffers that
+/// take as much of the processors' caches.
 fn pool(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
     let pool = fresh_pool(rig)?;
     let target = over(rig, "pool", Layer::Pool(pool.clone()))?;
-    let depth = DEPTH_PER_MEMBER * common.members.div_ceil(common.streams);
+    let count = threads(common);
     for (direction, name) in PHASES {
-        let one = |p| Stream { depth, ..stream(&target, p, direction) };
-        let streams: Vec<_> = shares(common, common.streams).map(one).collect();
+        let one = |p| Stream { depth: DEPTH_PER_MEMBER, ..stream(&target, p, direction) };
+        let streams: Vec<_> = shares(common, count).map(one).collect();
         let before = pool.issued();
         cell(report, ("pool", name), &streams, common)?;
         report.add_issued("pool", name, &before, &pool.issued());
