@@ -3,7 +3,7 @@
 file in RAM: bench_fio.py [ROUNDS [SECONDS]].
 
 In turn in each round, every second round the other way round; medians of the ratios, their least and
-most. Random 4 KiB reads, 32 at a time: requests per second and processor time of a request. 1 MiB reads,
+most. Random 4 KiB reads, 16 at a time (DEPTH=N): requests per second and processor time of a request. 1 MiB reads,
 8 at a time: bandwidth; the kit's buffers are in huge pages, fio's with HUGE=1. lmdd, 1 MiB, one at a time, through
 the page cache (lmbench's knows no direct I/O on Linux): bandwidth. Root. fio: Debian package fio. lmdd of lmbench (non-free): LMDD=PATH, or it is left out.
 """
@@ -20,6 +20,7 @@ ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 7
 SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 1.0
 BRAID = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../target/release/braid")
 LMDD = os.environ.get("LMDD", "/usr/lib/lmbench/bin/x86_64-linux-gnu/lmdd")
+DEPTH = int(os.environ.get("DEPTH", "16"))
 SIZE = 512 << 20
 
 
@@ -118,8 +119,8 @@ def measure(device):
     """All rows."""
     only = os.environ.get("ONLY", "small large lmdd").split()
     if "small" in only:
-        pairs = compare(lambda: xdd(device, 4096, 32, "randread"), lambda: fio(device, 4096, 32, "randread"))
-        print(f"random reads of 4 KiB, 32 at a time; fio {statistics.median(f[0] for _, f in pairs):.0f} IOPS")
+        pairs = compare(lambda: xdd(device, 4096, DEPTH, "randread"), lambda: fio(device, 4096, DEPTH, "randread"))
+        print(f"random reads of 4 KiB, {DEPTH} at a time; fio {statistics.median(f[0] for _, f in pairs):.0f} IOPS")
         told("IOPS over fio's", [x[0] / f[0] for x, f in pairs], 0.95)
         told("CPU for a request over fio's, whole machine", [x[3] / f[3] for x, f in pairs], 1.05, "most")
         told("CPU for a request over fio's, own process", [x[2] / f[2] for x, f in pairs])

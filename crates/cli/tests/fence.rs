@@ -171,14 +171,7 @@ fn what_dead_nodes_had_registered_keeps_nobody_out_for_ever() {
 
 /// On files there are no reservations.
 fn mount_on_files(disks: &Disks, host: &str, options: &str) -> String {
-    let dir = disks.path(host);
-    std::fs::create_dir_all(&dir).unwrap();
-    let options = format!("log={dir}.log,{options}");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
-    command.args(disks.with(&["mount"], &[&dir, "-o", &options]));
-    let out = command.env("BRAID_PRETENDED_HOST", host).output().unwrap();
-    assert!(out.status.success(), "{out:?}");
-    dir
+    common::mount_as(host, &disks.names(), &disks.path(host), options)
 }
 
 #[test]

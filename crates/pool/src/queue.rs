@@ -260,3 +260,40 @@ impl Desk {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use braid_device::{Device, MemoryDevice};
+
+    use super::*;
+    use crate::CreateOptions;
+
+    #[test]
+    fn what_is_under_way_is_given_back_whole_and_once() {
+        let disk = |n| MemoryDevice::new(&format!("disk{n}"), Bytes(64 << 20), Bytes(512));
+        let devices = (0..2).map(|n| disk(n) as Arc<dyn Device>).collect();
+        let pool = Pool::create(devices, &CreateOptions::new("test")).expect("a pool");
+        let mut queue = PoolQueue::new(pool.clone(), 8).expect("a window");
+        for n in 0..8_u8 {
+            let mut buf = AlignedBuf::zeroed(1 << 20);
+            buf.fill(n + 1);
+            queue
+                .submit(n.into(), ByteOffset(u64::from(n) << 20), PoolOp::Write(buf))
+                .expect("room");
+        }
+        assert!(queue.is_full());
+        let mut seen = vec![queue.complete().0];
+        while queue.in_flight() > 0 {
+            let next = queue.completed().unwrap_or_else(|| queue.complete());
+            next.2.expect("written");
+            seen.push(next.0);
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..8).collect::<Vec<_>>());
+        assert!(queue.completed().is_none());
+        drop(queue);
+        let mut buf = AlignedBuf::zeroed(8 << 20);
+        pool.read(ByteOffset(0), &mut buf).expect("read");
+        assert!(buf.chunks(1 << 20).zip(1..).all(|(part, n)| part.iter().all(|b| *b == n)));
+    }
+}

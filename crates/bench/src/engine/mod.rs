@@ -134,10 +134,6 @@ impl Shared<'_> {
     fn asked(&self) -> bool {
         self.stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed))
     }
-    /// Whether no request is to be begun any more.
-    fn stopped(&self) -> bool {
-        self.asked() || self.limits.time.is_some_and(|t| self.began().elapsed() >= t)
-    }
     /// When no request is begun any more; `None`: never, or so late that it makes no difference.
     fn end(&self) -> Option<Instant> {
         self.began().checked_add(self.limits.time?)

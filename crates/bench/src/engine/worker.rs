@@ -16,6 +16,8 @@ const HUGE_FROM: usize = 512 << 10;
 const ASK: Duration = Duration::from_millis(100);
 /// Requests of a stream that are noted as held up, at most.
 const HELD_MAX: u64 = 10_000_000;
+/// Requests of a stream whose latency is kept one by one, at most.
+const EVERY_MAX: usize = 10_000_000;
 
 /// A request on its way.
 #[derive(Clone, Copy)]
@@ -30,6 +32,8 @@ struct Worker<'a> {
     stream: &'a Stream,
     shared: &'a Shared<'a>,
     began: Instant,
+    /// When no request is begun any more.
+    end: Option<Instant>,
     next: u64,
     done: Done,
     /// Whether another stream has been seen to be through.
@@ -61,7 +65,8 @@ pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<Done> {
         return Ok(Done::default());
     }
     let began = shared.began();
-    let mut w = Worker { stream, shared, began, next: 0, done: Done::default(), alone: false };
+    let (end, done) = (shared.end(), Done::default());
+    let mut w = Worker { stream, shared, began, end, next: 0, done, alone: false };
     w.done.from = began.elapsed();
     match &mut window {
         Some(window) => w.through(&mut buffers, window),
@@ -90,17 +95,22 @@ impl Worker<'_> {
         }
         let when = match self.stream.pace {
             Some(pace) => self.due(pace)?,
-            None if self.shared.stopped() => return None,
-            None => Instant::now(),
+            None => self.now()?,
         };
         let (at, read) = self.stream.pattern.at(self.next);
         self.next += 1;
         Some(Begun { at, read, when })
     }
+    /// Now, unless no request is to be begun any more: the clock is read once for both.
+    fn now(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let over = self.end.is_some_and(|end| now >= end);
+        (!over && !self.shared.asked()).then_some(now)
+    }
     /// Waits until the next request is due. None is begun after the time is up, so none is waited
     /// for that would be.
     fn due(&mut self, pace: Pace) -> Option<Instant> {
-        let end = self.shared.end();
+        let end = self.end;
         let due = self.began.checked_add(pace.due(self.next))?;
         if self.shared.asked() || end.is_some_and(|end| due >= end) {
             return None;
@@ -116,7 +126,7 @@ impl Worker<'_> {
         if waited {
             self.done.slack += due.elapsed();
             self.done.waited += 1;
-        } else if self.shared.stopped() {
+        } else if self.now().is_none() {
             self.held_up(pace, end?);
             return None;
         }
@@ -223,7 +233,7 @@ impl Worker<'_> {
             }
         }
         let limits = self.shared.limits;
-        if limits.every {
+        if limits.every && done.every.len() < EVERY_MAX {
             done.every.push((after, took));
         }
         if limits.deadline.is_some_and(|d| took > d) {

@@ -204,6 +204,18 @@ pub fn pid_of(dir: &str) -> rustix::process::Pid {
     rustix::process::Pid::from_raw(pid).expect("pid")
 }
 
+/// Mounts as if on another host, with an initiator's name of its own; the log is beside the directory.
+pub fn mount_as(host: &str, devices: &[&str], dir: &str, options: &str) -> String {
+    std::fs::create_dir_all(dir).expect("mount point");
+    let options = format!("log={dir}.log,{options}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    command.arg("mount").args(devices).args([dir, "-o", &options]);
+    command.env("BRAID_INITIATOR", format!("iqn.2026-11.org.braid:{host}"));
+    let out = command.env("BRAID_PRETENDED_HOST", host).output().expect("braid starts");
+    assert!(out.status.success(), "{out:?}");
+    dir.to_owned()
+}
+
 /// Waits for something that comes about by itself.
 pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();

@@ -64,14 +64,7 @@ impl San {
     }
     /// Of a pool on some of the units.
     pub fn mount_these_as(&self, host: &str, units: &[&str], dir: &str, options: &str) -> String {
-        std::fs::create_dir_all(dir).unwrap();
-        let options = format!("log={dir}.log,{options}");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
-        command.arg("mount").args(units).args([dir, "-o", &options]);
-        command.env("BRAID_INITIATOR", format!("iqn.2026-11.org.braid:{host}"));
-        let out = command.env("BRAID_PRETENDED_HOST", host).output().unwrap();
-        assert!(out.status.success(), "{out:?}");
-        dir.to_owned()
+        super::mount_as(host, units, dir, options)
     }
 }
 

@@ -262,6 +262,10 @@ impl Session<'_> {
         let mut text = String::new();
         let mut every: Vec<_> = dones.iter().flat_map(|d| &d.every).collect();
         every.sort();
+        let (ops, kept) = (dones.iter().map(|d| d.ops).sum::<u64>(), every.len());
+        if ops > kept as u64 {
+            eprintln!("xdd: time stamps of {kept} of {ops} requests");
+        }
         for (op, (end, took)) in every.iter().enumerate() {
             let began = end.saturating_sub(*took);
             let (from, to) = (began.as_secs_f64(), end.as_secs_f64());
