@@ -49,6 +49,9 @@ use crate::topology::Topology;
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
+/// After so many the labels of the epoch are looked at once more.
+const PAUSES: u32 = 64;
+
 /// Times that a claim is let go, if that fails.
 const RELEASES: u32 = 3;
 
@@ -109,7 +112,7 @@ impl Inner {
     /// # Errors
     /// This node has withdrawn.
     pub fn await_settled(&self) -> Result<(), PoolError> {
-        let mut pause = PAUSE;
+        let (mut pause, mut pauses) = (PAUSE, 0_u32);
         loop {
             // One asks, for all who wait.
             let turn = self.settling.lock();
@@ -132,6 +135,16 @@ impl Inner {
                 continue;
             }
             drop(turn);
+            pauses += 1;
+            if pauses % PAUSES == 0 && !self.topology.read().firm.load(Ordering::Acquire) {
+                // It may stand on labels that only who opened the pool anew could see, and that
+                // could not be healed then: with new members, by a writer who died.
+                match self.try_heal_labels(&Named::new()) {
+                    Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
+                    Err(error) => tracing::warn!(%error, "labels are not healed"),
+                    Ok(_) => {}
+                }
+            }
             self.pause(pause, Pause::Free);
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -572,7 +585,8 @@ impl Topology {
     }
 }
 
-fn moved(topology: &Topology) -> PoolError {
+/// The epoch is another one than was thought: it is to be begun again.
+pub(crate) fn moved(topology: &Topology) -> PoolError {
     PoolError::EpochMoved { name: topology.label.name.clone(), by: None }
 }
 
@@ -701,12 +715,17 @@ impl Claims {
                     return Ok(None);
                 }
                 Ok(CawOutcome::Mismatch(now)) => stands = now,
-                // If it was done, its own claim stands there, which is set aside.
-                Err(DeviceError::Unknown { .. }) if unknown < RELEASES => {
+                Err(error) => {
+                    // It may stand all the same, and this node may never change anything again:
+                    // others would wait for it for ever.
+                    self.held.push((device.clone(), mine));
+                    // If it was done, its own claim stands there, which is set aside.
+                    if !matches!(error, DeviceError::Unknown { .. }) || unknown == RELEASES {
+                        return Err(error);
+                    }
                     unknown += 1;
                     device.read(RawClaim::AT, &mut stands)?;
                 }
-                Err(error) => return Err(error),
             }
         }
     }

@@ -124,7 +124,7 @@ impl Inner {
     /// is returned; the epoch is firm if nothing is.
     ///
     /// `but`: members that are known to have failed.
-    fn try_heal_labels(&self, but: &Named) -> Result<Named, PoolError> {
+    pub fn try_heal_labels(&self, but: &Named) -> Result<Named, PoolError> {
         let mut failed = Named::new();
         let topology = self.topology.write();
         if topology.is_frozen() {

@@ -155,13 +155,13 @@ impl Inner {
         let tried = loop {
             let held = match self.hold_writes(requests) {
                 Ok(held) => held,
-                Err(error) => return all_changes(requests, &error).collect(),
+                Err(error) => return all(requests, &error),
             };
             let tag = held.as_ref().map(|h| h.1);
             match self.attempt(requests, (!shared).then_some(gate), tag) {
                 Ok(Some(tried)) => break self.see_through(requests, tried, gate),
                 Ok(None) => {}
-                Err(error) => return all_changes(requests, &error).collect(),
+                Err(error) => return all(requests, &error),
             }
         };
         let Tried { mut failures, again, .. } = tried;
@@ -242,9 +242,16 @@ impl Inner {
         tag: Option<EpochTag>,
     ) -> Result<Option<Tried>, PoolError> {
         let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
-        // What could not be read may be written anew.
-        let topology =
-            if changes || around.is_some() { self.enter()? } else { self.topology.read() };
+        let topology = match around {
+            _ if changes => self.enter()?,
+            // What could not be read may be written anew; reads are good in any epoch.
+            Some(_) => match self.enter() {
+                Ok(topology) => topology,
+                Err(PoolError::Closed) => return Err(PoolError::Closed),
+                Err(_) => self.topology.read(),
+            },
+            None => self.topology.read(),
+        };
         if tag.is_some_and(|t| t != topology.tag()) {
             return Ok(None);
         }
@@ -291,6 +298,11 @@ struct Tried {
     moving: bool,
     /// Reads that must go around a column, and have not.
     again: SmallVec<[u32; 1]>,
+}
+
+/// The same error for every request: none was tried.
+fn all(requests: &[PoolRequest<'_>], error: &PoolError) -> Failures {
+    (0_u32..).zip(requests).map(|(owner, _)| (owner, error.clone())).collect()
 }
 
 /// The same error for every request that is not a read.

@@ -114,6 +114,9 @@ pub(crate) fn own_uuid(label: &Label) -> Option<Uuid> {
     label.members.get(usize::from(label.member.0)).map(|m| m.uuid)
 }
 
+/// Bytes of a label that are read at a time where not all can be.
+const PIECE: usize = 8192;
+
 /// Reads and verifies the copy at `at`; a place the device does not have holds nothing.
 fn read_copy(device: &Arc<dyn Device>, copy: u32, at: Option<ByteOffset>) -> Copy {
     let what = "pool label";
@@ -122,7 +125,20 @@ fn read_copy(device: &Arc<dyn Device>, copy: u32, at: Option<ByteOffset>) -> Cop
     let room = (size.0 - at.0).min(Label::LEN_MAX as u64);
     let len = room / device.info().sector.0 * device.info().sector.0;
     let mut buf = AlignedBuf::zeroed(Bytes(len).to_usize());
-    device.read(at, &mut buf)?;
+    if let Err(error) = device.read(at, &mut buf) {
+        // A label is mostly shorter than the room it has: what is bad may be behind it.
+        buf.fill(0);
+        let pieces = (0_usize..).step_by(PIECE).zip(buf.chunks_mut(PIECE));
+        for (from, piece) in pieces {
+            if device.read(at + Bytes::from(from), piece).is_err() {
+                piece.fill(0);
+                break;
+            }
+        }
+        if Label::decode(&buf, at).is_err() {
+            return Err(error.into());
+        }
+    }
     let (label, found) = Label::decode(&buf, at)?;
     if found != copy {
         let value = found.into();
@@ -405,4 +421,40 @@ fn finish(
         core::mem::replace(&mut r.result, Ok(())).map_err(|e| (*member, e.into()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_device::{DeviceError, pass_on};
+
+    use super::*;
+    use crate::Pool;
+
+    /// A device of which bytes from one place to another cannot be read.
+    #[derive(Debug)]
+    struct Bad(Arc<dyn Device>, u64, u64);
+
+    impl Device for Bad {
+        fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+            if at.0 < self.2 && at.0 + buf.len() as u64 > self.1 {
+                let device = self.info().name.as_str().into();
+                return Err(DeviceError::Injected { device, operation: "read", at });
+            }
+            self.0.read(at, buf)
+        }
+        pass_on!(0: info write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    }
+
+    #[test]
+    fn a_label_is_read_although_the_room_behind_it_cannot_be() {
+        let device = Pool::for_tests(1, Bytes(8 << 20)).devices().remove(0);
+        let at = Label::copy1_at(device.info().size).unwrap().0;
+        let good = |from: u64, to: u64| {
+            let found = Found::read(Arc::new(Bad(device.clone(), at + from, at + to)));
+            assert!(found.copies[0].is_ok());
+            found.copies[1].is_ok()
+        };
+        assert!(good(64 << 10, 65 << 10));
+        assert!(!good(0, 512) && !good(512, 1024));
+    }
 }

@@ -19,6 +19,7 @@ use crate::group::engine::Lost;
 use crate::group::repair::bring_after;
 use crate::group::{Group, Shape, code};
 use crate::map::Place;
+use crate::simulation::Pause;
 use crate::topology::Topology;
 use crate::upkeep::Progress;
 
@@ -99,8 +100,9 @@ impl Pool {
                 let _pass = self.1.pass()?;
                 let _held = self.0.hold_bytes(ByteOffset(at), Bytes(to - at))?;
                 let topology = self.0.enter()?;
+                let rest = || self.0.pause(LOOK_PAUSE, Pause::Inside);
                 for stretch in stretches(&topology, at, to) {
-                    let beside = self.0.shared().is_some();
+                    let beside: Beside<'_> = self.is_shared().then_some(&rest as &dyn Fn());
                     check(&topology, stretch, (oracle, beside), &mut report, &mut lost)?;
                 }
                 let lost = topology.named(&lost);
@@ -292,11 +294,13 @@ fn stretches(topology: &Topology, from: u64, to: u64) -> Vec<Stretch> {
     all
 }
 
-/// `beside`: other nodes may compare-and-write meanwhile, and say that they live.
+/// A pause, where other nodes may compare-and-write meanwhile, and say that they live.
+type Beside<'a> = Option<&'a dyn Fn()>;
+
 fn check(
     topology: &Topology,
     stretch: Stretch,
-    (oracle, beside): (&dyn Oracle, bool),
+    (oracle, beside): (&dyn Oracle, Beside<'_>),
     report: &mut Scrubbed,
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
@@ -346,7 +350,7 @@ fn put(
 
 /// Times that copies which differ are read again, and pauses in between, before they do: others
 /// may just be changing them.
-const LOOKS: u32 = 5;
+const LOOKS: u32 = 12;
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
 
 type Copies = Vec<(usize, Option<AlignedBuf>)>;
@@ -372,15 +376,18 @@ fn check_mirror(
     topology: &Topology,
     group: &Group,
     (from, to, logical): (u64, u64, u64),
-    (oracle, beside): (&dyn Oracle, bool),
+    (oracle, beside): (&dyn Oracle, Beside<'_>),
     report: &mut Scrubbed,
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
     let len = Bytes(to - from).to_usize();
     let mut copies = read_all(topology, group, from, len);
-    for _ in 0..if beside { LOOKS } else { 0 } {
-        if !agree(&copies) {
-            std::thread::sleep(LOOK_PAUSE);
+    if let Some(rest) = beside {
+        for _ in 0..LOOKS {
+            if agree(&copies) {
+                break;
+            }
+            rest();
             copies = read_all(topology, group, from, len);
         }
     }
@@ -416,12 +423,12 @@ fn check_mirror(
             }
             let (member, place) = group.at(*column, from + start as u64);
             match bytes {
-                Some(bytes) if beside => {
+                Some(bytes) if beside.is_some() => {
                     exchange(topology, (member, place), (bytes, truth), report, lost)?;
                 }
                 _ => {
                     put(topology, member, place, truth, report, lost)?;
-                    let first = said.first().filter(|f| beside && f.0 != *column);
+                    let first = said.first().filter(|f| beside.is_some() && f.0 != *column);
                     if first.is_some_and(|f| f.1.as_ref() == Some(*truth)) {
                         after(topology, group, *column, (from + start as u64, truth), lost)?;
                     }

@@ -278,7 +278,9 @@ impl Again<'_> {
         }
         let Some((member, error)) = self.bad else { return };
         // Who keeps no log only looks, and so does who has withdrawn: others have the pool in use.
-        let Some(_pass) = gate.try_pass().filter(|_| topology.log.is_some()) else { return };
+        // And in an epoch that may not stay nothing is changed.
+        let may = topology.log.is_some() && topology.ready();
+        let Some(_pass) = gate.try_pass().filter(|_| may) else { return };
         if !still_a_member(topology, member) {
             outcome.lost.push((member, error));
             return;

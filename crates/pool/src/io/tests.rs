@@ -1,9 +1,11 @@
-use braid_device::{AlignedBuf, MemoryDevice};
+use braid_device::{AlignedBuf, FaultKind, FaultPlan, MemoryDevice, On};
 use braid_format::StripeUnit;
 use braid_format::label::{Child, NodeKind, Segment, TreeNode};
 use proptest::prelude::*;
 
 use super::*;
+use crate::group::tests::devices;
+use crate::layout::Redundancy;
 use crate::{CreateOptions, PoolOp, PoolQueue};
 
 fn pool(sizes_mib: &[u64], unit: u64) -> Pool {
@@ -290,4 +292,29 @@ fn a_closed_handle_changes_nothing_any_more_and_waits_for_what_is_under_way() {
     other.write(at, &[1; 512]).unwrap();
     clone.read(at, &mut sector).unwrap();
     assert_eq!(sector, [1; 512]);
+}
+
+/// Labels that cannot be made to stay, on a member that cannot be spared: nothing is changed then, and
+/// what is read is what is there.
+#[test]
+fn reads_do_not_depend_on_labels_that_cannot_be_written() {
+    let all = devices(2, |_| FaultPlan::default());
+    let of = all.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    let redundancy = Redundancy::Mirror(2);
+    let options = CreateOptions { redundancy, ..CreateOptions::new("mirror") };
+    let pool = Pool::create(of, &options).unwrap();
+    pool.attach(0).unwrap();
+    let page = pattern(1 << 20, 8192);
+    pool.write(ByteOffset(1 << 20), &page).unwrap();
+    pool.fail_member(MemberIndex(1)).unwrap();
+    pool.0.topology.read().firm.store(false, Ordering::Release);
+    (0..100).for_each(|n| all[0].arm(On::Flush, n, FaultKind::Fails));
+    let mut back = vec![0; page.len()];
+    pool.read(ByteOffset(1 << 20), &mut back).unwrap();
+    assert!(back == page, "what was not read is said to be");
+    assert!(pool.write(ByteOffset(0), &page).is_err());
+    let mut batch = [PoolRequest::read(ByteOffset(1 << 20), &mut back)];
+    pool.run(&mut batch);
+    assert!(batch[0].result.is_ok());
+    assert!(!pool.0.topology.read().firm.load(Ordering::Acquire), "it was not before either");
 }

@@ -22,11 +22,11 @@ use uuid::Uuid;
 
 use super::ChangeError;
 use super::twin::{Pair, Twin};
-use crate::epoch::Joining;
+use crate::epoch::{Joining, Refused, moved};
 use crate::error::PoolError;
 use crate::group::Shape;
+use crate::group::engine::Named;
 use crate::group::repair::{Span, fill};
-use crate::members::write_copies;
 use crate::redundancy::next_epoch;
 use crate::topology::Topology;
 use crate::upkeep::{Progress, fits};
@@ -153,6 +153,16 @@ impl Inner {
         topology: RwLockWriteGuard<'_, Topology>,
         failed: Option<MemberIndex>,
     ) -> Result<(), PoolError> {
+        let lost = self.try_end_move(topology, failed).map_err(|e| e.1)?;
+        if lost.is_empty() { Ok(()) } else { self.lose(&lost) }
+    }
+
+    /// As [`Inner::end_move`]; says which member failed, and which failed after the change.
+    fn try_end_move(
+        &self,
+        topology: RwLockWriteGuard<'_, Topology>,
+        failed: Option<MemberIndex>,
+    ) -> Result<Named, Refused> {
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
         if let Some(m) = moving(&next).and_then(|m| next.members.get_mut(usize::from(m.leaving.0)))
@@ -164,22 +174,37 @@ impl Inner {
             (m.state, m.state_epoch) = (MemberState::Failed, epoch);
         }
         let devices = topology.devices.clone();
-        self.change(topology, next, devices)
+        self.install(topology, (next, devices), &Joining::NONE)
     }
 
+    /// Ends the move of `twin`, whichever of its devices has failed. Others that fail meanwhile are
+    /// lost: a write waits for this.
     fn give_up_successor(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
-        self.changing(|| {
-            let topology = self.topology.write();
-            match topology.twin() {
-                Some((moving, t)) if t.pair == twin.pair => {
-                    // Or was it the old one?
-                    let broken = twin.broken().is_some() || twin.missed().is_none();
-                    let failed = broken.then_some(moving.successor);
-                    self.end_move(topology, failed)
+        loop {
+            let mut refused = None;
+            let ended = self.changing(|| {
+                let topology = self.topology.write();
+                match topology.twin() {
+                    Some((moving, t)) if t.pair == twin.pair => {
+                        // Or was it the old one?
+                        let broken = twin.broken().is_some() || twin.missed().is_none();
+                        let failed = broken.then_some(moving.successor);
+                        self.try_end_move(topology, failed).map_err(|(member, error)| {
+                            refused = member;
+                            error
+                        })
+                    }
+                    _ => Ok(Named::new()),
                 }
-                _ => Ok(()),
-            }
-        })
+            });
+            let lost = match (ended, refused) {
+                (Ok(lost), _) if lost.is_empty() => return Ok(()),
+                (Ok(lost), _) => return self.lose(&lost),
+                (Err(PoolError::Device { source }), Some(member)) => vec![(member, *source)],
+                (Err(error), _) => return Err(error),
+            };
+            self.lose(&lost)?;
+        }
     }
 
     /// Called before a change counts as done. What a successor has missed here another node, which
@@ -476,24 +501,35 @@ impl Pool {
             self.0.end_move(topology, Some(moving.successor))?;
             return Err(error.into());
         }
-        let (next, devices) = exchanged(&topology, moving, MemberState::Leaving);
-        let Err(error) = self.0.change(topology, next, devices) else { return Ok(()) };
-        if matches!(error, PoolError::EpochMoved { .. }) {
-            return Err(error);
-        }
-        // A device that is moved because it dies may no longer take a label: then it has failed.
-        tracing::warn!(%error, "the labels cannot be written: the old device, or the new, is left out");
+        let (old, heir) = twin.pair;
+        let next = exchanged(&topology, moving, MemberState::Leaving);
+        let (member, error) = match self.0.install(topology, next, &Joining::NONE) {
+            Ok(lost) if lost.is_empty() => return Ok(()),
+            Ok(lost) => return self.0.lose(&lost),
+            Err(refused) => refused,
+        };
         let topology = self.0.topology.write();
         if !topology.twin().is_some_and(|(m, t)| m == moving && Arc::ptr_eq(t, twin)) {
             return Err(error);
         }
-        let heir = usize::from(moving.successor.0);
-        if write_copies(&topology.devices, &topology.label, 0, &[heir]).is_err() {
-            self.0.end_move(topology, Some(moving.successor))?;
-            return Err(error);
+        match (member, error) {
+            // A device that is moved because it dies may no longer take a label: then it has failed.
+            (Some(member), error @ PoolError::Device { .. }) if member == old => {
+                tracing::warn!(%error, "the labels cannot be written: the old device is left out");
+                let (next, devices) = exchanged(&topology, moving, MemberState::Failed);
+                self.0.change(topology, next, devices)
+            }
+            (Some(member), error @ PoolError::Device { .. }) if member == heir => {
+                self.0.end_move(topology, Some(moving.successor))?;
+                Err(error)
+            }
+            (Some(member), PoolError::Device { source }) => {
+                drop(topology);
+                self.0.lose(&vec![(member, (*source).clone())])?;
+                Err(moved(&self.0.topology.read()))
+            }
+            (_, error) => Err(error),
         }
-        let (next, devices) = exchanged(&topology, moving, MemberState::Failed);
-        self.0.change(topology, next, devices)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::CreateOptions;
 use crate::layout::Redundancy;
 use crate::reshape::tests::fresh;
 
+mod claims;
 mod firm;
 mod meant;
 mod moved;

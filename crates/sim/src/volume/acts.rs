@@ -11,7 +11,7 @@ use braid_pool::{AddOptions, Destination, Pool, PoolError, PoolRequest, Progress
 use super::model::{SECTOR, content, value_of};
 use super::node::{Port, Wire};
 use super::shape::{Shape, size_of};
-use super::verify::{LOCKS, compare, degraded_parity, lock_area, scrub, verify};
+use super::verify::{LOCKS, compare, is_computed, lock_area, scrub, verify, whole_rows};
 use super::world::World;
 
 const SECTOR_BYTES: u64 = SECTOR as u64;
@@ -143,9 +143,13 @@ impl Node {
             state.values += 1;
             let value = state.values;
             state.busy.push((self.me, at, at + len));
-            state.model.begin(at, len, value);
             let bytes = (at..at + len).flat_map(|s| content(s, value)).collect();
             runs.push((at, len, value, bytes));
+        }
+        let places: Vec<(u64, u64)> = runs.iter().map(|r| (r.0, r.1)).collect();
+        let whole = whole_rows(&self.pool, &places);
+        for (at, len, value, _) in &runs {
+            self.world.state().model.begin(*at, *len, *value, |s| whole.contains(&s));
         }
         let mut batch: Vec<PoolRequest<'_>> =
             runs.iter().map(|r| PoolRequest::write(ByteOffset(r.0 * SECTOR_BYTES), &r.3)).collect();
@@ -162,8 +166,8 @@ impl Node {
                 Err(error) => {
                     let mut state = self.world.state();
                     for s in *at..at + len {
-                        if degraded_parity(&state, &self.pool, s * SECTOR_BYTES) {
-                            state.model.loosen(s);
+                        if is_computed(&state, &self.pool, s * SECTOR_BYTES) {
+                            state.model.loosen(s, *value);
                         }
                     }
                     drop(state);
@@ -217,7 +221,7 @@ impl Node {
             state.values
         };
         let new: Vec<u8> = (first..first + sectors).flat_map(|s| content(s, value)).collect();
-        self.world.state().model.begin(first, sectors, value);
+        self.world.state().model.begin(first, sectors, value, |_| false);
         let before = value_of(first, old.get(..SECTOR).unwrap_or(&[]));
         match self.pool.compare_and_write(ByteOffset(at), &old, &new) {
             Ok(CawOutcome::Written) => {

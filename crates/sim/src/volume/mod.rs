@@ -18,8 +18,8 @@
 //! * Every read gives what was written last, and of a write that has not ended, or failed, old or
 //!   new in every sector.
 //! * After a power cut everything is there that had been flushed; of what was written since, each
-//!   sector is of one of these writes or as before. (Of parity rows without a member, what was
-//!   not flushed may be neither.)
+//!   sector is of one of these writes or as before. (What stood on a member that is away, and was
+//!   written with its whole row, and not flushed, may be neither: nothing else may.)
 //! * Copies and parity agree after every recovery and at the end: a scrub finds nothing to do.
 //! * Rot that can be decided is found by a scrub, and healed.
 //! * Of all compare-and-writes from one value one succeeds.

@@ -37,6 +37,8 @@ pub(super) fn value_of(sector: u64, bytes: &[u8]) -> Value {
 struct Entry {
     value: Value,
     began: u64,
+    /// With everything that its parity is computed from: past the redo log, as a whole row goes.
+    whole: bool,
     /// `None`: it has not ended, or failed.
     acknowledged: Option<u64>,
 }
@@ -47,9 +49,15 @@ struct Sector {
     stable: Vec<Value>,
     /// What was written since, in order.
     fresh: Vec<Entry>,
+    /// What it held before, and when that was over for reads that began later: a read may be under
+    /// way while what it has read is written over and flushed.
+    past: Vec<(Value, u64)>,
     /// It may hold anything: see [`Model::loosen`].
     loose: bool,
 }
+
+/// Values of the past that are kept.
+const PAST: usize = 16;
 
 impl Sector {
     /// What it may hold at some moment from `from` to `to`.
@@ -77,15 +85,17 @@ impl Model {
         self.clock
     }
 
-    /// A write begins.
-    pub fn begin(&mut self, at: u64, len: u64, value: Value) {
+    /// A write begins; `whole`: which of its sectors are written with all that stand beside them in
+    /// their row.
+    pub fn begin(&mut self, at: u64, len: u64, value: Value, whole: impl Fn(u64) -> bool) {
         let began = self.now();
         for s in at..at + len {
             let sector = self
                 .sectors
                 .entry(s)
                 .or_insert_with(|| Sector { stable: vec![0], ..Sector::default() });
-            sector.fresh.push(Entry { value, began, acknowledged: None });
+            let whole = whole(s);
+            sector.fresh.push(Entry { value, began, whole, acknowledged: None });
         }
     }
 
@@ -114,6 +124,17 @@ impl Model {
             let stable = sector.during(from, from);
             let settled = |e: &Entry| e.acknowledged.is_some_and(|at| at <= from);
             if let Some(last) = sector.fresh.iter().rposition(settled) {
+                // Each is over when a later one has succeeded.
+                let over = |of: usize| {
+                    let later = sector.fresh.iter().take(last + 1).skip(of);
+                    later.filter_map(|e| e.acknowledged).min().unwrap_or(from)
+                };
+                let before = sector.stable.iter().map(|value| (*value, over(0)));
+                let entries = sector.fresh.iter().take(last).enumerate();
+                let past = before.chain(entries.map(|(i, e)| (e.value, over(i + 1))));
+                let past: Vec<(Value, u64)> = past.collect();
+                sector.past.extend(past);
+                sector.past.drain(..sector.past.len().saturating_sub(PAST));
                 sector.fresh.drain(..=last);
             }
             if !stable.is_empty() {
@@ -124,18 +145,19 @@ impl Model {
 
     /// Whether `sector` may be read as `value` by a read that began at `from` and ends now.
     pub fn may_read(&self, sector: u64, value: Value, from: u64) -> bool {
-        self.sectors
-            .get(&sector)
-            .map_or(value == 0, |s| s.during(from, self.clock).contains(&value))
+        self.sectors.get(&sector).map_or(value == 0, |s| {
+            s.during(from, self.clock).contains(&value)
+                || s.past.iter().any(|(was, over)| *was == value && from < *over)
+        })
     }
 
-    /// A write of it did not end well in a row of parity of which a member was away: what that member
-    /// would have is then computed from a row that is new in part, and may be anything, also when a
-    /// device is filled with it later. (Nothing else than the bytes of that write: a partial row is in the
-    /// redo log before.)
-    pub fn loosen(&mut self, sector: u64) {
+    /// It stands on a member that is away, and write `value` did not end well. Where that wrote whole
+    /// rows, past the redo log, what the member would have is then computed from a row that is new in
+    /// part, and may be anything, also when a device is filled with it later. (Nothing else than the bytes
+    /// of that write; and of a partial row not even these: it is in the log before.)
+    pub fn loosen(&mut self, sector: u64, value: Value) {
         if let Some(s) = self.sectors.get_mut(&sector) {
-            s.loose = true;
+            s.loose |= s.fresh.iter().any(|e| e.value == value && e.whole);
         }
     }
 
@@ -144,9 +166,9 @@ impl Model {
         self.sectors.get(&sector).is_some_and(|s| s.loose)
     }
 
-    /// Whether a write of it has not ended well.
+    /// Whether a write of it with its whole row is under way, or has not ended well.
     pub fn is_open(&self, sector: u64) -> bool {
-        let open = |s: &Sector| s.fresh.iter().any(|e| e.acknowledged.is_none());
+        let open = |s: &Sector| s.fresh.iter().any(|e| e.whole && e.acknowledged.is_none());
         self.sectors.get(&sector).is_some_and(open)
     }
 
@@ -157,9 +179,9 @@ impl Model {
         })
     }
 
-    /// Whether it was written since the last flush.
+    /// Whether it was written with its whole row since the last flush.
     pub fn is_fresh(&self, sector: u64) -> bool {
-        self.sectors.get(&sector).is_some_and(|s| !s.fresh.is_empty())
+        self.sectors.get(&sector).is_some_and(|s| s.fresh.iter().any(|e| e.whole))
     }
 
     /// It holds `value`, for good.
@@ -184,5 +206,42 @@ impl Model {
             }
         }
         runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_over_and_flushed_under_a_read_may_still_be_read() {
+        let mut model = Model::default();
+        for value in [1, 2] {
+            model.begin(7, 1, value, |_| false);
+            model.acknowledge(7, 1, value);
+        }
+        let during = model.now();
+        model.begin(7, 1, 3, |_| false);
+        model.acknowledge(7, 1, 3);
+        let flushed = model.now();
+        model.flushed(flushed);
+        let after = model.now();
+        let may = |from| [0, 1, 2, 3].map(|value| model.may_read(7, value, from));
+        assert_eq!(may(during), [false, false, true, true]);
+        assert_eq!(may(after), [false, false, false, true]);
+        assert!(!model.may_survive(7, 2) && model.may_survive(7, 3));
+    }
+
+    #[test]
+    fn only_what_went_past_the_log_is_loose() {
+        let mut model = Model::default();
+        model.begin(0, 2, 5, |sector| sector == 1);
+        (0..2).for_each(|sector| model.loosen(sector, 5));
+        assert!(!model.is_loose(0) && model.is_loose(1) && !model.is_open(0) && model.is_open(1));
+        assert!(!model.is_fresh(0) && model.is_fresh(1));
+        // Written anew it is what was written.
+        model.begin(1, 1, 6, |_| false);
+        model.acknowledge(1, 1, 6);
+        assert!(!model.is_loose(1));
     }
 }

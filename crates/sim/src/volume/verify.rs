@@ -1,9 +1,10 @@
 //! Comparing the pool with the reference.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use braid_format::label::MemberState;
-use braid_format::{ByteOffset, Bytes, MemberIndex};
+use braid_format::{ByteOffset, Bytes};
 use braid_pool::{NoOracle, Oracle, Place, Pool};
 
 use super::model::{SECTOR, value_of};
@@ -15,21 +16,47 @@ const RUN: u64 = 2048;
 /// Bytes of the places that are changed by compare-and-write.
 pub(super) const LOCKS: u64 = 16 << 10;
 
-/// Whether a byte stands on a parity group that is not whole, known or not.
-pub(super) fn degraded_parity(state: &State, pool: &Pool, at: u64) -> bool {
-    let (info, suspects) = (pool.info(), state.suspects());
+/// Where a byte stands in a parity group: its group and its place there.
+fn in_parity(pool: &Pool, at: u64) -> Option<(u16, u64)> {
     let map = pool.map();
-    let Some(piece) = map.pieces(ByteOffset(at), Bytes(1)).next() else { return false };
-    let Place::Group(index) = piece.place else { return false };
-    let Some(group) = map.groups().get(usize::from(index)) else { return false };
-    let states = pool.member_states();
-    let whole = |m: MemberIndex| {
-        let of = states.iter().find(|s| s.0 == m).map(|s| s.1);
-        let doubtful =
-            info.members.get(usize::from(m.0)).is_none_or(|m| suspects.contains(&m.path));
-        !doubtful && matches!(of, Some(MemberState::Active | MemberState::Leaving))
-    };
-    group.row_len().is_some() && !group.members().all(whole)
+    let piece = map.pieces(ByteOffset(at), Bytes(1)).next()?;
+    let Place::Group(index) = piece.place else { return None };
+    map.groups().get(usize::from(index))?.row_len()?;
+    Some((index, piece.at.0))
+}
+
+/// Whether a byte of a parity group stands on a member that is not whole, known or not: who reads it
+/// computes it.
+pub(super) fn is_computed(state: &State, pool: &Pool, at: u64) -> bool {
+    let Some((index, offset)) = in_parity(pool, at) else { return false };
+    let (info, suspects, map) = (pool.info(), state.suspects(), pool.map());
+    let group = map.groups().get(usize::from(index));
+    let Some((member, _)) = group.and_then(|g| g.locate(ByteOffset(offset))) else { return false };
+    let of = pool.member_states().into_iter().find(|s| s.0 == member).map(|s| s.1);
+    let doubtful =
+        info.members.get(usize::from(member.0)).is_none_or(|m| suspects.contains(&m.path));
+    doubtful || !matches!(of, Some(MemberState::Active | MemberState::Leaving))
+}
+
+/// Of the sectors of a batch of writes (from, how many) those that are written with all other data
+/// from which their parity is computed: a parity's byte is of the bytes at its place in each unit of the row.
+pub(super) fn whole_rows(pool: &Pool, runs: &[(u64, u64)]) -> BTreeSet<u64> {
+    let mut beside: BTreeMap<(u16, u64, u64), BTreeSet<u64>> = BTreeMap::new();
+    let map = pool.map();
+    let mut whole = BTreeSet::new();
+    for sector in runs.iter().flat_map(|(at, len)| *at..at + len) {
+        let Some((index, offset)) = in_parity(pool, sector * SECTOR_BYTES) else { continue };
+        let Some(group) = map.groups().get(usize::from(index)) else { continue };
+        let Some(row) = group.row_len() else { continue };
+        let data = group.members().count() - group.spare_columns();
+        let unit = row / (data as u64).max(1);
+        let together = beside.entry((index, offset / row, offset % unit)).or_default();
+        together.insert(sector);
+        if together.len() == data {
+            whole.append(together);
+        }
+    }
+    whole
 }
 
 /// Where locks stand: on a mirror, or on bare members.
@@ -55,10 +82,10 @@ pub(super) fn compare(state: &mut State, pool: &Pool, at: u64, bytes: &[u8], fro
         if state.model.may_read(sector, value, from) {
             continue;
         }
-        // A write under way, of a row without a member: neither old nor new. What it leaves there
-        // when it never ends is loose.
+        // A write of its whole row under way, and it stands on a member that is away: neither old nor
+        // new. What it leaves there when it never ends is loose.
         let under_way =
-            state.model.is_open(sector) && degraded_parity(state, pool, sector * SECTOR_BYTES);
+            state.model.is_open(sector) && is_computed(state, pool, sector * SECTOR_BYTES);
         if under_way || state.model.is_loose(sector) {
             continue;
         }
@@ -91,7 +118,7 @@ pub(super) fn verify(world: &Arc<World>, me: usize, pool: &Pool, crash: bool) {
         for (sector, value) in (at..).zip(whole) {
             let loose = || {
                 let fresh = state.model.is_fresh(sector)
-                    && degraded_parity(&state, pool, sector * SECTOR_BYTES);
+                    && is_computed(&state, pool, sector * SECTOR_BYTES);
                 fresh || state.model.is_loose(sector)
             };
             if !state.model.may_survive(sector, value) && !loose() {

@@ -289,6 +289,34 @@ fn an_old_device_that_takes_no_label_any_more_is_left_out() {
     }
 }
 
+/// It is neither the old device nor the new that takes no label: neither of them has failed.
+#[test]
+fn another_member_that_takes_no_label_is_lost_itself() {
+    use MemberState::{Active, Failed, Leaving};
+    for layout in [Some(Layout::StripedMirrors), None] {
+        let mut all = devices(4, |_| FaultPlan::default());
+        let pool = made(&all, layout);
+        let content = Content::fill(&pool, 7);
+        let new = fresh("new", &all[2]);
+        let to = Destination::Device { device: new.clone(), force: false };
+        pool.begin_evacuation(MemberIndex(2), to).unwrap();
+        all[0].arm(On::Write, 0, FaultKind::Fails);
+        let first = if layout.is_some() {
+            assert!(pool.evacuate(GO).unwrap());
+            Failed
+        } else {
+            // It cannot be spared: the move stays under way.
+            let error = pool.evacuate(GO).unwrap_err().to_string();
+            assert!(error.contains(&all[0].info().name) && pool.moving().is_some(), "{error}");
+            assert!(pool.evacuate(GO).unwrap());
+            Active
+        };
+        assert_eq!(states(&pool), [first, Active, Active, Active, Leaving], "{layout:?}");
+        all[2] = new;
+        content.check(&pool);
+    }
+}
+
 /// Power is cut at every write and flush of a move: the old pool, or the new one, or the move
 /// still under way; all data always.
 #[test]
