@@ -112,6 +112,16 @@ pub enum Order {
         /// Which.
         member: Named,
     },
+    /// Move what stands on a member to the rest of the pool, which becomes smaller; it is answered when
+    /// it is done.
+    Leave {
+        /// The member.
+        member: Named,
+        /// Only say what would be.
+        dry_run: bool,
+    },
+    /// End that.
+    LeaveEnd,
     /// Begin to read everything and heal what rotted, or end that.
     Scrub {
         /// Begin.
@@ -206,6 +216,9 @@ pub struct View {
     /// The member that is being moved, to which, bytes copied (none yet: not known), bytes in all.
     #[serde(default)]
     pub moving: Option<(u16, u16, u64, u64)>,
+    /// What is moved so that the pool becomes smaller: bytes done, bytes in all.
+    #[serde(default)]
+    pub leaving: Option<(u64, u64)>,
     /// The scrub under way: bytes done, bytes in all.
     pub scrubbing: Option<(u64, u64)>,
     /// Scrubs that have ended since the pool was mounted.
@@ -348,6 +361,8 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
                 tracing::warn!(%error, path = removed.path, "its labels could not be wiped");
             }
         }
+        Order::Leave { member, dry_run } => said = Some(leave(fs, whom(fs, &member)?, dry_run)?),
+        Order::LeaveEnd => fs.stop_leaving()?,
         Order::Scrub { run } => {
             if !fs.pool().info().redundant {
                 bail!("nothing in this pool is mirrored or protected by parity");
@@ -426,6 +441,30 @@ fn grow(fs: &Fs, dry_run: bool) -> Result<String> {
     Ok(topology::text(&added.label, &paths))
 }
 
+/// Makes the pool smaller by what stands on a member; what came of it, or would.
+fn leave(fs: &Fs, member: Whom, dry_run: bool) -> Result<String> {
+    let block = fs.statfs().map_or(4096, |s| u64::from(s.block_size));
+    let list = |members: &[MemberIndex]| {
+        let all: Vec<String> = members.iter().map(ToString::to_string).collect();
+        all.join(", ")
+    };
+    if dry_run {
+        let plan = fs.plan_leaving(member)?;
+        return Ok(format!(
+            "{} would move, and the rest of the pool has room for {}; nothing would stand on member {} any more; nothing was changed\n",
+            size::show(plan.blocks * block),
+            size::show(plan.room * block),
+            list(&plan.members)
+        ));
+    }
+    let left = fs.leave(member)?;
+    let moved = size::show(left.moved * block);
+    if !left.finished {
+        bail!("it was told to stop: {moved} moved, and all of the pool is in use again");
+    }
+    Ok(format!("{moved} moved; nothing stands on member {} any more\n", list(&left.members)))
+}
+
 fn evacuate(fs: &Fs, named: &Named, to: Option<Target>, force: bool) -> Result<()> {
     let member = whom(fs, named)?;
     let to = match to {
@@ -441,7 +480,9 @@ fn evacuate(fs: &Fs, named: &Named, to: Option<Target>, force: bool) -> Result<(
                     Err(e) => why = format!(" ({e})"),
                 }
             }
-            bail!("the pool has no spare to move member {named} to{why}: name a device with --to");
+            bail!(
+                "the pool has no spare to move member {named} to{why}: name a device with --to, or let the rest of the pool have what stands on it (`braid remove`)"
+            );
         }
     };
     fs.evacuate_member(member, to)?;
@@ -472,6 +513,7 @@ pub fn view(fs: &Fs) -> View {
             let (done, total) = how_far.map_or((0, 0), |p| (p.done.get(), p.total.get()));
             (m.leaving.0, m.successor.0, done, total)
         }),
+        leaving: fs.leaving(),
         scrubbing: upkeep.scrubbing.as_ref().map(|(p, _)| (p.done.get(), p.total.get())),
         scrubs: upkeep.scrubs,
         scrubbed: found.map(|f| ScrubView {
@@ -482,7 +524,7 @@ pub fn view(fs: &Fs) -> View {
             places: f.places.iter().map(|p| p.get()).collect(),
         }),
         error: upkeep.error,
-        size: pool.info().size.get(),
+        size: pool.info().size.get() - pool.info().holes.get(),
         said: None,
     }
 }
@@ -674,6 +716,7 @@ mod tests {
             Order::Evacuate { member: member(&seen, "0").unwrap(), to, force: false },
             Order::Stay { member: other.clone() },
             Order::Remove { member: other.clone() },
+            Order::Leave { member: other.clone(), dry_run: false },
         ];
         for order in orders {
             let refused = obey(&fs, order.clone()).unwrap_err().to_string();

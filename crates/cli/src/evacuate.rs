@@ -22,7 +22,8 @@ pub struct Args {
     pool: String,
     /// The member: its number in `braid status`, or its device
     member: String,
-    /// The device to move to, or the number of a spare or unused member; left out: any spare
+    /// The device to move to, or the number of a spare or unused member; left out: any spare, or where there is none
+    /// the rest of the pool, as `braid remove` does
     #[arg(long, value_name = "DEVICE|MEMBER")]
     to: Option<String>,
     /// Use the device although it carries a file system or belonged to a pool
@@ -53,6 +54,10 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         control::show(&view);
         return Ok(ExitCode::SUCCESS);
     }
+    // Nobody to move it to: the rest of the pool gets it, if it can.
+    if args.to.is_none() && !before.members.iter().any(|m| m.state == "spare") {
+        return shrink(args, session, &before, &member);
+    }
     let to = args.to.as_ref().map(|to| target(&before, to)).transpose()?;
     let view = session.order(&Order::Evacuate { member: member.clone(), to, force: args.force })?;
     if args.background && session.stays() {
@@ -60,6 +65,20 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     follow(session, &member, args.remove)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The rest of the pool, which becomes smaller, gets what stands on a member.
+fn shrink(args: &Args, session: &Session, before: &View, member: &Named) -> Result<ExitCode> {
+    let view = crate::remove::leave(session, member, false)?;
+    print!("{}", view.said.as_deref().unwrap_or_default());
+    let was = path(before, member.place);
+    if args.remove {
+        session.order(&Order::Remove { member: member.clone() })?;
+        println!("{was} is out of the pool");
+    } else {
+        println!("{was} is a spare now: `braid remove POOL {member}` takes it out of the pool");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

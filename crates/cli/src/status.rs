@@ -86,7 +86,7 @@ fn show(info: &braid_pool::PoolInfo, cluster: &ClusterView) {
         info.name,
         info.uuid,
         info.epoch,
-        size::show(info.size.get()),
+        size::show(info.size.get() - info.holes.get()),
         size::show(info.stripe_unit.get()),
         size::show(cluster.block_size.get()),
     );
@@ -158,7 +158,7 @@ fn as_json(info: &braid_pool::PoolInfo, cluster: &ClusterView) -> serde_json::Va
         "name": info.name,
         "uuid": info.uuid.to_string(),
         "epoch": info.epoch.get(),
-        "size": info.size.get(),
+        "size": info.size.get() - info.holes.get(),
         "stripe_unit": info.stripe_unit.get(),
         "stripe_width": info.stripe_width.get(),
         "block_size": cluster.block_size.get(),

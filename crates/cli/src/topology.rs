@@ -33,7 +33,7 @@ fn draw(label: &Label, paths: &[String]) -> String {
         show(facts.raw.get()),
         survives(facts.tolerates)
     );
-    for s in &label.segments {
+    for s in label.segments.iter().filter(|s| !s.is_hole()) {
         let name = match s.subpool {
             SubpoolKind::General => "everything",
             kind => subpool_name(kind),
@@ -134,7 +134,7 @@ fn width(kind: &NodeKind) -> u64 {
 /// The same, for programs.
 pub fn as_json(label: &Label, paths: &[String]) -> Value {
     let facts = Facts::of(label);
-    let segments = label.segments.iter().map(|s| {
+    let segments = label.segments.iter().filter(|s| !s.is_hole()).map(|s| {
         json!({
             "subpool": subpool_name(s.subpool),
             "start": s.start.get(),

@@ -67,7 +67,7 @@ fn a_member_of_a_plain_pool_is_moved_under_load_and_taken_out() {
         assert!(said.contains(why), "{said}");
     }
     let said = fails(&["evacuate", pool.dir(), "0"]);
-    assert!(said.contains("no spare"), "{said}");
+    assert!(said.contains("made with"), "{said}");
     let load = Load::start(&pool.dir);
     let said = ok(&["evacuate", pool.dir(), "1", "--to", pool.disk(2)]);
     assert!(said.contains("disk2 now") && said.contains("remove POOL 2"), "{said}");
@@ -225,6 +225,59 @@ fn two_nodes_go_on_while_one_of_them_changes_the_pool() {
         let mut c = c;
         c.unmount_all();
         let left = [c.disks.names()[0], &new[0], c.disks.names()[2], &new[1], &new[2], &new[3]];
+        let said = ok(&[&["check"], &left[..]].concat());
+        assert!(said.contains("clean"), "{said}");
+    }
+}
+
+#[test]
+fn a_pool_becomes_smaller_while_two_nodes_go_on() {
+    if !can_mount() {
+        return;
+    }
+    for layout in [&[][..], &["--mirror", "2"]] {
+        let c = Cluster::of(Disks::new(2, 300), 2, &[layout, &["--nodes", "3"]].concat());
+        let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
+        let (dir, other) = (a.to_str().unwrap(), b.to_str().unwrap());
+        let new: Vec<String> = (0..4).map(|n| c.disks.path(&format!("new{n}"))).collect();
+        for path in &new {
+            std::fs::File::create(path).unwrap().set_len(160 << 20).unwrap();
+        }
+        let written = fill(&a);
+        let before = free(&b);
+        ok(&["add", dir, &new[0], &new[1]]);
+        ok(&["add", other, &new[2], &new[3]]);
+        // Some of it is in what was added, by either node; then there is room for it elsewhere.
+        let len = before / (1 << 20) + 40;
+        sh(&format!("head -c {len}M /dev/zero > {dir}/large"));
+        sh(&format!("head -c 30M /dev/urandom > {other}/tree/late && rm {dir}/large"));
+        let wide = free(&a);
+        let now = sums(&b);
+        assert!(written.lines().all(|line| now.contains(line)), "{layout:?}");
+        let load = [Load::named(&a, "a"), Load::named(&b, "b")];
+        let said = fails(&["remove", dir, "0"]);
+        assert!(said.contains("made with") && said.contains("evacuate POOL 0"), "{said}");
+        let said = ok(&["remove", dir, "2", "--dry-run"]);
+        assert!(said.contains("nothing was changed") && said.contains("2, 3"), "{said}");
+        let said = ok(&["remove", other, &new[0]]);
+        assert!(said.contains("nothing stands on member 2, 3"), "{said}");
+        assert!(said.contains("new0 is out of the pool") && said.contains("spare"), "{said}");
+        // The other one that came with it is a spare; then what came last, as a spare.
+        ok(&["remove", other, &new[1]]);
+        let said = ok(&["evacuate", dir, &new[2]]);
+        assert!(said.contains("is a spare now"), "{said}");
+        load.into_iter().for_each(Load::end);
+        assert!(free(&a) < wide - (200 << 20), "{} {wide}", free(&a));
+        assert_eq!((sums(&a), sums(&b)), (now.clone(), now.clone()));
+        ok(&["remove", dir, &new[2]]);
+        ok(&["remove", dir, &new[3]]);
+        ok(&["remove", dir, "--cancel"]);
+        let said = ok(&["add", dir, &new[0], &new[1]]);
+        assert!(said.contains("more"), "{said}");
+        assert_eq!(sums(&b), now);
+        let mut c = c;
+        c.unmount_all();
+        let left = [c.disks.names()[0], c.disks.names()[1], &new[0], &new[1]];
         let said = ok(&[&["check"], &left[..]].concat());
         assert!(said.contains("clean"), "{said}");
     }

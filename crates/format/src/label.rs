@@ -118,6 +118,9 @@ pub enum SubpoolKind {
     Metadata = 2,
     /// Journals.
     Journal = 3,
+    /// Nothing: what stood there has left the pool. [`Segment::node`] is then how many redundancy
+    /// groups it had, which keep their numbers.
+    Hole = 4,
 }
 impl SubpoolKind {
     /// From the number on disk.
@@ -127,6 +130,7 @@ impl SubpoolKind {
             1 => Self::Data,
             2 => Self::Metadata,
             3 => Self::Journal,
+            4 => Self::Hole,
             _ => return None,
         })
     }
@@ -260,6 +264,13 @@ pub struct Segment {
     pub subpool: SubpoolKind,
 }
 
+impl Segment {
+    /// Whether nothing stands there any more.
+    pub fn is_hole(&self) -> bool {
+        self.subpool == SubpoolKind::Hole
+    }
+}
+
 /// A label, decoded and verified: who this member is, and the pool's whole topology.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
@@ -325,6 +336,9 @@ impl Label {
     pub const EDGES_MAX: usize = 4096;
     /// Most segments.
     pub const SEGMENTS_MAX: usize = 128;
+    /// Most redundancy groups that have left with holes: with those that are there their numbers
+    /// have 16 bits.
+    pub const GONE_GROUPS_MAX: u64 = 32_768;
     /// Longest name, in bytes.
     pub const NAME_MAX: usize = 63;
     /// The code of parity groups: exclusive or; the second parity in GF(256).
@@ -355,8 +369,12 @@ impl Label {
                 _ => {}
             }
         }
-        if self.segments.iter().any(|s| s.subpool != SubpoolKind::General) {
+        let own = |s: &Segment| !matches!(s.subpool, SubpoolKind::General | SubpoolKind::Hole);
+        if self.segments.iter().any(own) {
             bits |= features::SUBPOOLS;
+        }
+        if self.segments.iter().any(Segment::is_hole) {
+            bits |= features::HOLES;
         }
         if self.reshaping {
             bits |= features::RESHAPE;
@@ -367,7 +385,12 @@ impl Label {
         bits
     }
 
-    /// Logical bytes of the pool.
+    /// Logical bytes of the pool on which nothing stands any more.
+    pub fn holes(&self) -> Bytes {
+        Bytes(self.segments.iter().filter(|s| s.is_hole()).map(|s| s.len.0).sum())
+    }
+
+    /// Logical bytes of the pool, holes included.
     pub fn size(&self) -> Bytes {
         Bytes(self.segments.last().map_or(0, |s| s.start.0.saturating_add(s.len.0)))
     }

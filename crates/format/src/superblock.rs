@@ -197,11 +197,47 @@ impl RawLockStore {
     }
 }
 
+/// Regions that leave the file system, or have left it, behind [`RawLockStore`] in the same body,
+/// whether there is a store or not. Bit `n` is region `n`.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    FromBytes,
+    IntoBytes,
+    KnownLayout,
+    Immutable,
+    Unaligned,
+    PartialEq,
+    Eq,
+)]
+#[repr(C)]
+pub struct RawLeaving {
+    /// Nothing more is put there, and what is there is moved elsewhere.
+    pub closed: U32,
+    /// Nothing of the pool stands there any more, or will in a moment. Numbers of groups and
+    /// addresses stay taken.
+    pub gone: U32,
+}
+const _: () = assert!(size_of::<RawLeaving>() == 8);
+const _: () = assert!(RawLeaving::AT + size_of::<RawLeaving>() <= 4096 - 512);
+const _: () = assert!(RawRegions::MAX <= 32);
+
+impl RawLeaving {
+    /// Its place in the body.
+    pub const AT: usize = RawLockStore::AT + size_of::<RawLockStore>();
+}
+
 impl RawSuperblock {
+    /// Incompatible feature: regions leave, or have left.
+    pub const LEAVING: u64 = 8;
     /// Incompatible feature: there are regions.
     pub const REGIONS: u64 = 2;
     /// Incompatible feature: lock records and node slots are in a store of their own.
     pub const LOCK_STORE: u64 = 4;
+    /// All that this version knows.
+    pub const KNOWN: u64 = Self::SUBPOOLS | Self::REGIONS | Self::LOCK_STORE | Self::LEAVING;
     /// Identifies a Braid file system to a person with a hex editor.
     pub const FS_MAGIC: [u8; 8] = *b"BRAIDFS\0";
     /// Format version.

@@ -47,6 +47,7 @@ fn compiled() -> Vec<(&'static str, usize, Fields)> {
         superblock::RawSuperblock { header, fs_magic, version, block_shift, lock_sector_shift, pool_uuid, fs_uuid, features_compat, features_ro_compat, features_incompat, total_blocks, node_slots, named_count, plock_count, node_area_slots, named_start, plock_start, slot_area, heartbeat_area, node_area, journal_area, journal_blocks, rgrp_start, rgrp_blocks, rgrp_count, root_inode, hash_seed, stripe_unit, stripe_width, name, meta_blocks, data_start, data_blocks, data_count, data_end, data_heads, data_head_slots }
         superblock::RawRegions { base_blocks, count, regions }
         superblock::RawLockStore { kind, len, reserved, address }
+        superblock::RawLeaving { closed, gone }
         superblock::RawRegion { rgrp_start, rgrp_blocks, rgrp_count, rgrp_end, data_start, data_blocks, data_count, data_end, data_heads, data_head_slots, end }
         rgrp::RawRgrp { header, index, bitmap_slots, subpool, first_block, block_count, free_blocks, free_meta, dinodes }
         rgrp::RawWindow { header, rgrp, start, blocks, incarnation, reserved }

@@ -152,6 +152,47 @@ pub enum Error {
         /// How often it can be.
         max: usize,
     },
+    /// A member that holds what was there at first.
+    #[error(
+        "{bytes} bytes of what the pool was made with stand on {member}: only what `add` or `grow` brought can leave again; move it to another device (`braid evacuate POOL {member} --to DEVICE`); nothing was changed"
+    )]
+    Founding {
+        /// The member's number.
+        member: u16,
+        /// Bytes of the pool.
+        bytes: u64,
+    },
+    /// The rest of the pool cannot hold what would have to move there.
+    #[error("{need} bytes would have to move, and the rest of the pool has room for {room}")]
+    NoRoomElsewhere {
+        /// What is there.
+        need: u64,
+        /// What is free elsewhere.
+        room: u64,
+    },
+    /// Metadata does not move.
+    #[error(
+        "{blocks} blocks of metadata are there, which cannot be moved: of inodes {inodes}; copies of those files (`find -inum`, `cp -a`) have theirs elsewhere: remove the originals and try again"
+    )]
+    Immovable {
+        /// How many.
+        blocks: u64,
+        /// Whose, or some of them.
+        inodes: String,
+    },
+    /// What was to become empty did not.
+    #[error(
+        "{blocks} blocks did not move: of files that are open and have no name any more, or in use by a node that does not answer; the space is in use again, try later"
+    )]
+    NotEmptied {
+        /// How many.
+        blocks: u64,
+    },
+    /// Space that is being emptied is no place to move to.
+    #[error(
+        "a part of the pool is being emptied: `braid remove POOL MEMBER` goes on with it, or `braid remove POOL --cancel` ends it"
+    )]
+    Leaving,
     /// Somebody has made another file system on the devices since this one was looked at.
     #[error("another file system was made on these devices just now; try again")]
     Replaced,
@@ -223,13 +264,14 @@ impl Error {
             | Self::AttributeSpace
             | Self::PoolTooSmall { .. }
             | Self::SubpoolTooSmall { .. }
+            | Self::NoRoomElsewhere { .. }
             | Self::TooManyRegions { .. } => E::NOSPC,
             Self::TooLarge => E::FBIG,
             Self::Invalid(_)
             | Self::Superblock(_)
             | Self::JournalTooSmall { .. }
             | Self::TooManyNodes { .. } => E::INVAL,
-            Self::NotSupported(_) => E::OPNOTSUPP,
+            Self::NotSupported(_) | Self::Founding { .. } | Self::Immovable { .. } => E::OPNOTSUPP,
             Self::NotPermitted => E::PERM,
             Self::ReadOnly => E::ROFS,
             Self::BadHandle => E::BADF,
@@ -243,9 +285,12 @@ impl Error {
             Self::NoLocks => E::NOLCK,
             Self::TooManyOrphans => E::NFILE,
             Self::NoSlot(_) => E::USERS,
-            Self::Mounted { .. } | Self::SlotBusy(_) | Self::Replaced | Self::OtherNodes { .. } => {
-                E::BUSY
-            }
+            Self::Mounted { .. }
+            | Self::SlotBusy(_)
+            | Self::Replaced
+            | Self::OtherNodes { .. }
+            | Self::NotEmptied { .. }
+            | Self::Leaving => E::BUSY,
             Self::Damaged { .. }
             | Self::Inconsistent { .. }
             | Self::Journal { .. }

@@ -12,13 +12,17 @@
 //! A file system that grows gets such a part for each region of the pool that was added: groups
 //! behind their heads; or heads of data groups and groups for metadata, and blocks. Its groups are
 //! counted after all others.
+//!
+//! A part that was added may leave again: it is *closed* (nothing more is put there), and when it is
+//! empty *gone*. The numbers of its groups and its addresses are never used again.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::label::SubpoolKind;
 use braid_format::meta::{Geometry, MetaHeader};
 use braid_format::rgrp::RawRgrp;
-use braid_format::superblock::{RawRegion, RawRegions, RawSuperblock};
+use braid_format::superblock::{RawLeaving, RawRegion, RawRegions, RawSuperblock};
 use braid_format::{BlockNo, ByteOffset, Bytes};
 use zerocopy::FromZeros;
 
@@ -278,20 +282,79 @@ impl Part {
 }
 
 /// All groups of a file system: those that were made with it, and those that were added since.
-/// What was added stays; nobody waits for it.
-#[derive(Debug, Clone)]
+/// What was added keeps its number; nobody waits for it.
+#[derive(Debug)]
 pub(crate) struct Groups {
     /// The number of its first group, and the part.
     parts: Box<[OnceLock<(u64, Part)>]>,
+    /// Which parts that were added leave, and which have left.
+    leaving: AtomicU64,
+}
+
+/// Both words in one, so that they change together.
+fn packed(leaving: RawLeaving) -> u64 {
+    u64::from(leaving.gone.get()) << 32 | u64::from(leaving.closed.get())
 }
 
 impl Groups {
     /// With nothing added.
     pub fn new(first: Part) -> Self {
         let parts: Box<[_]> = (0..=RawRegions::MAX).map(|_| OnceLock::new()).collect();
-        let groups = Self { parts };
+        let groups = Self { parts, leaving: AtomicU64::new(0) };
         groups.push(first);
         groups
+    }
+    /// Takes note of which parts leave, and which have left.
+    pub fn set_leaving(&self, leaving: RawLeaving) {
+        self.leaving.store(packed(leaving), Ordering::Release);
+    }
+    /// Which parts leave, and which have left.
+    pub fn leaving(&self) -> RawLeaving {
+        let word = self.leaving.load(Ordering::Acquire);
+        let half = |n: u64| u32::try_from(n & u64::from(u32::MAX)).unwrap_or(0).into();
+        RawLeaving { closed: half(word), gone: half(word >> 32) }
+    }
+    /// Changes with every part that comes, closes, opens or leaves.
+    pub fn version(&self) -> (u64, u64) {
+        (self.count(), self.leaving.load(Ordering::Acquire))
+    }
+    /// Whether part `number` is closed, and whether it is gone.
+    fn state(&self, number: usize) -> (bool, bool) {
+        let word = self.leaving.load(Ordering::Acquire);
+        // What was made with the file system stays.
+        let bit = number.checked_sub(1).filter(|n| *n < RawRegions::MAX);
+        bit.map_or((false, false), |n| (word >> n & 1 == 1, word >> (32 + n) & 1 == 1))
+    }
+    /// Whether some part is closed.
+    pub fn any_closed(&self) -> bool {
+        self.leaving.load(Ordering::Acquire) & u64::from(u32::MAX) != 0
+    }
+    /// Whether group `index` may give out space.
+    pub fn is_open(&self, index: u64) -> bool {
+        self.state(self.number_of_part(index)) == (false, false)
+    }
+    /// Whether group `index` is to be emptied.
+    pub fn is_closed(&self, index: u64) -> bool {
+        self.state(self.number_of_part(index)).0
+    }
+    /// Whether group `index` has left.
+    pub fn is_gone(&self, index: u64) -> bool {
+        self.state(self.number_of_part(index)).1
+    }
+    /// Parts that have not left.
+    fn present(&self) -> impl Iterator<Item = &(u64, Part)> {
+        self.parts().enumerate().filter(|(i, _)| !self.state(*i).1).map(|(_, p)| p)
+    }
+    /// Whether `block` lies in the groups of a part that has left.
+    pub fn has_left(&self, block: BlockNo) -> bool {
+        let within = |s: &Span| s.index_of(block.get()).is_some();
+        let gone = self.parts().enumerate().filter(|(i, _)| self.state(*i).1);
+        gone.map(|(_, (_, p))| p).any(|p| {
+            let heads = p.data.count.saturating_mul(p.head_slots);
+            let heads = heads.saturating_mul(p.geo.slot_blocks());
+            let in_heads = block.get().checked_sub(p.heads).is_some_and(|n| n < heads);
+            within(&p.first) || within(&p.data) || in_heads
+        })
     }
     /// Adds a part; whether there was room for it.
     pub fn push(&self, part: Part) -> bool {
@@ -349,7 +412,7 @@ impl Groups {
     }
     /// As [`Part::of_block`].
     pub fn of_block(&self, block: BlockNo) -> Option<u64> {
-        self.parts().find_map(|(base, p)| Some(base + p.of_block(block)?))
+        self.present().find_map(|(base, p)| Some(base + p.of_block(block)?))
     }
     /// The group among whose blocks all of a run is, and the run's place there.
     pub fn locate(&self, start: u64, len: u64) -> Option<(u64, GroupShape, u64)> {
@@ -359,7 +422,7 @@ impl Groups {
     }
     /// Whether a metadata slot may stand at `block`, as far as groups go.
     pub fn may_hold_slot(&self, block: BlockNo) -> bool {
-        self.parts().any(|(_, p)| p.may_hold_slot(block))
+        self.present().any(|(_, p)| p.may_hold_slot(block))
     }
     /// Runs of slots that groups' heads, or metadata, may be: first block, and slots.
     pub fn slot_areas(&self) -> impl Iterator<Item = (u64, u64)> {
@@ -388,14 +451,18 @@ impl Groups {
     }
     /// Blocks that may hold file data, and blocks of groups for metadata alone.
     pub fn totals(&self) -> (u64, u64) {
-        let totals = self.parts().map(|(_, p)| p.totals());
+        let totals = self.present().map(|(_, p)| p.totals());
         totals.fold((0, 0), |sum, t| (sum.0 + t.0, sum.1 + t.1))
     }
-    /// The numbers of all groups for file data, or of all for metadata.
+    /// The numbers of all groups for file data, or of all for metadata, that give out space.
     pub fn numbers(&self, slots: bool) -> Vec<u64> {
         let of_use =
             |i: &u64| if slots { takes_slots(self.kind(*i)) } else { takes_data(self.kind(*i)) };
-        (0..self.count()).filter(of_use).collect()
+        (0..self.count()).filter(|i| of_use(i) && self.is_open(*i)).collect()
+    }
+    /// The numbers of the groups of part `number`.
+    pub fn of_part(&self, number: usize) -> std::ops::Range<u64> {
+        self.parts().nth(number).map_or(0..0, |(base, p)| *base..base + p.count())
     }
 }
 

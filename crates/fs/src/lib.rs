@@ -77,5 +77,5 @@ pub use error::Error;
 pub use inspect::{ClusterView, inspect};
 pub use mount::{MountOptions, NamedLock, NodeStatus};
 pub use plock::{Canceller, Plock, PlockKind};
-pub use reshape::{Fill, Rebalanced};
+pub use reshape::{Fill, Leaving, Left, Rebalanced};
 pub use upkeep::UpkeepStatus;

@@ -135,6 +135,8 @@ pub(crate) struct Mounted {
     housekeeper: Mutex<Option<Housekeeper>>,
     pub upkeep: Upkeep,
     pub rebalance: crate::reshape::rebalance::Switch,
+    /// How far a part that leaves is emptied.
+    pub leaving: crate::reshape::leave::Progress,
 }
 
 struct Housekeeper {
@@ -248,7 +250,17 @@ impl Mounted {
                 let upkeep = Upkeep::start(&core.volume.pool, core.volume.geo, turn(&membership));
                 let rebalance = crate::reshape::rebalance::Switch::default();
                 let hints = Mutex::new(watch_hints(&core.volume, &membership));
-                Ok(Self { core, membership, hints, recoverer, housekeeper, upkeep, rebalance })
+                let leaving = crate::reshape::leave::Progress::default();
+                Ok(Self {
+                    core,
+                    membership,
+                    hints,
+                    recoverer,
+                    housekeeper,
+                    upkeep,
+                    rebalance,
+                    leaving,
+                })
             }
             Err(e) => {
                 // The slot counts as dead: whatever was begun is replayed by the next to mount.
@@ -548,6 +560,9 @@ fn keep_house(
         beat = Instant::now() + HOUSE_BEAT;
         membership.publish(core.alloc.deltas());
         core.locks.drop_idle(core.options.locks_max);
+        if let Err(e) = core.watch(core.alloc.leave().map(drop)) {
+            tracing::error!("giving windows back: {e}");
+        }
         if let Err(e) = core.watch(core.meta.relieve()) {
             tracing::error!("checkpoint: {e}");
         }

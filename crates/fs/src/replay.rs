@@ -236,7 +236,10 @@ fn collect(
         if kind == MetaKind::JournalHeader || !is_slot(volume, block) {
             return Err(Error::Inconsistent { block, what: "journal names what is no slot" });
         }
-        found.push((block, Found { offset, generation: header.generation() }));
+        // What has left the pool is not written any more, and its addresses are never used again.
+        if !volume.groups.has_left(block) {
+            found.push((block, Found { offset, generation: header.generation() }));
+        }
         offset += ring.image;
     }
     Ok(found)

@@ -6,6 +6,7 @@
 )]
 
 mod grow;
+pub(crate) mod leave;
 pub(crate) mod rebalance;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use braid_pool::reshape::Reopen;
 use braid_pool::{AddOptions, Added, Destination, Moving, Removed, Whom};
 
 pub(crate) use self::grow::catch_up;
+pub use self::leave::{Leaving, Left};
 pub use self::rebalance::{Fill, Rebalanced};
 use crate::Fs;
 use crate::error::{Error, Result};

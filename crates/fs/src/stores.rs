@@ -3,15 +3,17 @@
 
 use std::sync::Arc;
 
-use braid_format::FormatError;
+use braid_format::lock_record::LockRecord;
 use braid_format::superblock::{RawLockStore, RawSuperblock};
+use braid_format::{BlockNo, FormatError, LockNo};
 use braid_lock::{
-    DeviceStore, Etcd, EtcdAddress, EtcdNodes, EtcdStore, LockStore, ManagerOptions, Me, NodeAreas,
-    NodeStore, PoolNodes,
+    CawOutcome, DeviceStore, Etcd, EtcdAddress, EtcdNodes, EtcdStore, LockStore, ManagerOptions,
+    Me, NodeAreas, NodeStore, PoolNodes, Sector, StoreError,
 };
 use zerocopy::FromBytes;
 
 use crate::error::{Error, Result};
+use crate::groups::Groups;
 use crate::volume::Volume;
 
 /// A store that is not the pool.
@@ -58,6 +60,38 @@ impl Elsewhere {
     }
 }
 
+/// The locks of what is there. Those of parts that have left nobody takes; but who has one from
+/// before gives it up some time, and that comes to nothing.
+struct Present {
+    store: Arc<dyn LockStore>,
+    groups: Arc<Groups>,
+}
+
+impl LockStore for Present {
+    fn read(&self, lock: LockNo) -> std::result::Result<Sector, StoreError> {
+        if !self.groups.has_left(BlockNo(lock.get())) {
+            return self.store.read(lock);
+        }
+        let mut sector = vec![0; self.store.sector_len()];
+        LockRecord::unlocked(lock, 0).encode(&mut sector);
+        Ok(sector)
+    }
+    fn compare_and_write(
+        &self,
+        lock: LockNo,
+        expected: &[u8],
+        new: &[u8],
+    ) -> std::result::Result<CawOutcome, StoreError> {
+        if self.groups.has_left(BlockNo(lock.get())) {
+            return Ok(CawOutcome::Written);
+        }
+        self.store.compare_and_write(lock, expected, new)
+    }
+    fn sector_len(&self) -> usize {
+        self.store.sector_len()
+    }
+}
+
 impl Volume {
     /// Whether lock records and slots are in etcd.
     pub fn in_etcd(&self) -> bool {
@@ -67,10 +101,11 @@ impl Volume {
     pub fn lock_store(&self, me: Option<Me>) -> Arc<dyn LockStore> {
         let on_pool =
             DeviceStore::new(self.pool.clone(), self.geo.block_size, self.geo.lock_sector);
-        match &self.elsewhere {
+        let store: Arc<dyn LockStore> = match &self.elsewhere {
             Some(store) => Arc::new(EtcdStore::new(store.etcd.clone(), on_pool, me)),
             None => Arc::new(on_pool),
-        }
+        };
+        Arc::new(Present { store, groups: self.groups.clone() })
     }
 
     /// What all managers of its locks are told.

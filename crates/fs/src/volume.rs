@@ -1,10 +1,11 @@
 //! The pool as the file system sees it: geometry, superblock, metadata slots by number.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::label::SubpoolKind;
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
-use braid_format::superblock::{RawRegions, RawSuperblock};
+use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, FormatError, InodeNo, LockNo, NodeId};
 use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolRequest};
@@ -28,10 +29,10 @@ pub(crate) struct Volume {
     pub regions: Box<RawRegions>,
     /// Where locks are, if not on the pool.
     pub elsewhere: Option<Elsewhere>,
-    pub groups: Groups,
+    pub groups: Arc<Groups>,
     /// Blocks of the file system now.
     total: AtomicU64,
-    /// Held by who takes over regions.
+    /// Held by who reads the superblock again.
     learning: Mutex<()>,
 }
 
@@ -39,7 +40,7 @@ impl Volume {
     /// Reads and verifies the superblock of `pool` (the copy if the first is damaged).
     pub fn open(pool: Pool) -> Result<Self> {
         let first = Self::read_superblock(&pool, ByteOffset(0));
-        let (sb, regions, elsewhere) = match first {
+        let (sb, regions, leaving, elsewhere) = match first {
             Ok(found) => found,
             Err(e) => {
                 let copy = Self::copy_offset(&pool);
@@ -63,12 +64,12 @@ impl Volume {
         let lock_sector = Bytes(1_u64 << sb.lock_sector_shift.get().min(63));
         let geo = Geometry { block_size, lock_sector };
         let base = base_blocks(&sb, &regions);
-        let groups = Groups::new(Part::of(geo, &sb, base));
+        let groups = Arc::new(Groups::new(Part::of(geo, &sb, base)));
         let total = AtomicU64::new(base);
         let learning = Mutex::default();
         let volume = Self { pool, geo, sb, regions, elsewhere, groups, total, learning };
         volume.validate()?;
-        volume.learn(&volume.sb, &volume.regions)?;
+        volume.learn(&volume.sb, &volume.regions, leaving)?;
         Ok(volume)
     }
 
@@ -118,7 +119,7 @@ impl Volume {
                 };
                 let start = geo.body_at().to_usize();
                 let Some(body) = slot.get(start..start + geo.body_len()) else { continue };
-                let Ok((sb, regions)) = split_body(body) else { continue };
+                let Ok((sb, regions, leaving)) = split_body(body) else { continue };
                 if sb.fs_magic != RawSuperblock::FS_MAGIC
                     || sb.block_shift.get() != block_shift
                     || sb.lock_sector_shift.get() != lock_shift
@@ -127,7 +128,7 @@ impl Volume {
                 }
                 let block = geo.block_size.block_of(at);
                 match MetaHeader::decode_kind(body, block, MetaKind::Superblock) {
-                    Ok(_) => return Ok((sb, regions, Elsewhere::read(&sb, body)?)),
+                    Ok(_) => return Ok((sb, regions, leaving, Elsewhere::read(&sb, body)?)),
                     Err(e) => last = e,
                 }
             }
@@ -149,8 +150,7 @@ impl Volume {
         if sb.version.get() != RawSuperblock::VERSION {
             return bad("version", u64::from(sb.version.get()));
         }
-        let known = RawSuperblock::SUBPOOLS | RawSuperblock::REGIONS | RawSuperblock::LOCK_STORE;
-        let bits = sb.features_incompat.get() & !known;
+        let bits = sb.features_incompat.get() & !RawSuperblock::KNOWN;
         if bits != 0 {
             return Err(Error::Superblock(FormatError::UnknownFeature {
                 what: "superblock",
@@ -298,8 +298,9 @@ impl Volume {
         }
     }
 
-    /// Takes over regions of a sound superblock that are not known yet; whether there were any.
-    fn learn(&self, sb: &RawSuperblock, regions: &RawRegions) -> Result<bool> {
+    /// Takes over regions of a sound superblock that are not known yet, and which of them leave;
+    /// whether anything is new.
+    fn learn(&self, sb: &RawSuperblock, regions: &RawRegions, leaving: RawLeaving) -> Result<bool> {
         let count = regions.count.get();
         let bad = |field, value| {
             let source = FormatError::BadField { what: "superblock", at: 0, field, value };
@@ -308,33 +309,38 @@ impl Volume {
         let Some(all) = usize::try_from(count).ok().and_then(|n| regions.regions.get(..n)) else {
             return bad("regions", count);
         };
-        // An epoch and a growth of this node may both have read of them.
-        let _one = self.learning.lock();
-        let before = self.groups.added();
-        for (i, raw) in (0_u64..).zip(all).skip(before) {
+        let before = (self.groups.added(), self.groups.version());
+        if count < before.0 as u64 {
+            return Ok(false);
+        }
+        // Of parts that are new here.
+        let bits = leaving.closed.get() | leaving.gone.get();
+        if u64::from(bits) >> count != 0 || leaving.closed.get() & leaving.gone.get() != 0 {
+            return bad("leaving", bits.into());
+        }
+        self.groups.set_leaving(leaving);
+        for (i, raw) in (0_u32..).zip(all).skip(before.0) {
             let part = Part::added(self.geo, raw);
             let (from, end) = (self.total_blocks(), raw.end.get());
-            if !self.holds_part(&part, from, end) || !self.groups.push(part) {
-                return bad("region", i);
+            let gone = leaving.gone.get() >> i & 1 == 1;
+            if !self.holds_part(&part, (from, end), gone) || !self.groups.push(part) {
+                return bad("region", i.into());
             }
             self.total.store(end, Ordering::Release);
-        }
-        // Whoever has read it later has been faster.
-        if count < self.groups.added() as u64 {
-            return Ok(false);
         }
         if self.total_blocks() != sb.total_blocks.get() {
             return bad("total_blocks", sb.total_blocks.get());
         }
-        Ok(self.groups.added() > before)
+        Ok(self.groups.version() != before.1)
     }
-    /// Whether a part that was added lies in the blocks `from..end`, on what is for it.
-    fn holds_part(&self, part: &Part, from: u64, end: u64) -> bool {
+    /// Whether a part that was added lies in the blocks `from..end`, on what is for it; or on
+    /// nothing, if it has left.
+    fn holds_part(&self, part: &Part, (from, end): (u64, u64), gone: bool) -> bool {
         use SubpoolKind as K;
         let (bs, slot) = (self.geo.block_size, self.geo.slot_blocks());
         let is = |kind, start: u64, end: u64| {
             let len = Bytes(end.saturating_sub(start) << bs.shift());
-            self.pool.info().kind_of(bs.offset_of(BlockNo(start)), len) == Some(kind)
+            gone || self.pool.info().kind_of(bs.offset_of(BlockNo(start)), len) == Some(kind)
         };
         let in_span = |s: &Span, least: u64| {
             let last = s.count.checked_sub(1).and_then(|n| n.checked_mul(s.stride));
@@ -370,18 +376,24 @@ impl Volume {
             && part.heads.is_multiple_of(slot)
             && heads
     }
-    /// Reads the superblock again: it may say of more space. Whether it does. Waits for no epoch and
+    /// Reads the superblock again: it may say of more space, or of less. Whether it does. Waits for no epoch and
     /// no region: others may wait until this node has done so.
     ///
     /// # Errors
     /// It is damaged, or says of space that cannot be.
     pub fn refresh(&self) -> Result<bool> {
+        // An epoch and a change of this node may both read it: what was read later counts.
+        let _one = self.learning.lock();
         let body = match self.look_at_body(BlockNo(0)) {
             Err(Error::Damaged { .. }) => self.look_at_body(self.copy())?,
             found => found?,
         };
-        let (sb, regions) = split_body(&body)?;
-        self.learn(&sb, &regions)
+        let (sb, regions, leaving) = split_body(&body)?;
+        self.learn(&sb, &regions, leaving)
+    }
+    /// What was added, as the superblock says now.
+    pub fn regions_now(&self) -> Result<Box<RawRegions>> {
+        Ok(split_body(&self.look_at_body(BlockNo(0))?)?.1)
     }
     /// A body from the first copy that is sound.
     fn look_at_body(&self, block: BlockNo) -> Result<AlignedBuf> {
@@ -577,8 +589,8 @@ impl Volume {
     }
 }
 
-/// The superblock in a body, and what was added.
-fn split_body(body: &[u8]) -> Result<(RawSuperblock, Box<RawRegions>)> {
+/// The superblock in a body, what was added, and what of that leaves.
+fn split_body(body: &[u8]) -> Result<(RawSuperblock, Box<RawRegions>, RawLeaving)> {
     let short = FormatError::TooShort { what: "superblock", len: body.len() };
     let (sb, rest) = RawSuperblock::read_from_prefix(body).map_err(|_| Error::Superblock(short))?;
     let mut regions = Box::new(RawRegions::new_zeroed());
@@ -587,11 +599,17 @@ fn split_body(body: &[u8]) -> Result<(RawSuperblock, Box<RawRegions>)> {
     {
         *regions = found;
     }
-    Ok((sb, regions))
+    let mut leaving = RawLeaving::default();
+    if sb.features_incompat.get() & RawSuperblock::LEAVING != 0
+        && let Some(Ok((found, _))) = body.get(RawLeaving::AT..).map(RawLeaving::read_from_prefix)
+    {
+        leaving = found;
+    }
+    Ok((sb, regions, leaving))
 }
 
 /// What a superblock's body holds.
-type Found = (RawSuperblock, Box<RawRegions>, Option<Elsewhere>);
+type Found = (RawSuperblock, Box<RawRegions>, RawLeaving, Option<Elsewhere>);
 
 /// Blocks in the pool when the file system was made.
 fn base_blocks(sb: &RawSuperblock, regions: &RawRegions) -> u64 {

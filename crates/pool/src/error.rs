@@ -407,6 +407,14 @@ pub enum PoolError {
         /// The pool's size.
         size: Bytes,
     },
+    /// A read or write of what has left the pool.
+    #[error("{len} bytes at {at}: what stood there has left the pool")]
+    Hole {
+        /// Where.
+        at: ByteOffset,
+        /// How many.
+        len: Bytes,
+    },
     /// A read or write that is not of whole sectors.
     #[error("{len} bytes at {at} are not whole sectors of {sector} bytes")]
     Misaligned {

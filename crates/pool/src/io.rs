@@ -84,7 +84,12 @@ impl Inner {
         }
         let size = topology.map.size();
         match at.checked_add(len) {
-            Some(end) if end.0 <= size.0 => Ok(()),
+            Some(end) if end.0 <= size.0 => {
+                if topology.map.is_holed(at, len) {
+                    return Err(PoolError::Hole { at, len });
+                }
+                Ok(())
+            }
             _ => Err(PoolError::PastEnd { at, len, size }),
         }
     }

@@ -112,8 +112,10 @@ pub struct PoolInfo {
     pub uuid: Uuid,
     /// Its epoch.
     pub epoch: Epoch,
-    /// Logical bytes.
+    /// Logical bytes, holes included.
     pub size: Bytes,
+    /// Of those, bytes on which nothing stands any more.
+    pub holes: Bytes,
     /// Contiguous bytes on one member before the next.
     pub stripe_unit: Bytes,
     /// Bytes in a full row of the first zone.
@@ -156,6 +158,7 @@ impl PoolInfo {
             uuid: label.pool,
             epoch: label.epoch,
             size: map.size(),
+            holes: label.holes(),
             stripe_unit: label.stripe_unit,
             stripe_width: stripe_width(&zones, label.stripe_unit),
             lock_sector: label.lock_sector,

@@ -14,9 +14,12 @@
 //! A column stands on a member, or on a redundancy group (mirror or parity), which has bytes of
 //! its own and sees to their places on its members: [`crate::group`].
 //!
-//! Invariants (property-tested): zones cover the logical space without gap; every logical byte
-//! has exactly one place, every place at most one logical byte; [`Map::inverse`] undoes
-//! [`Map::pieces`].
+//! Where what stood in a part has left the pool there is a *hole*: no zone covers it, and its groups
+//! are kept without columns, so that those after them keep their numbers.
+//!
+//! Invariants (property-tested): zones cover the logical space without gap but for holes; every
+//! logical byte outside has exactly one place, every place at most one logical byte; [`Map::inverse`]
+//! undoes [`Map::pieces`].
 
 use braid_format::label::{Label, NodeKind};
 use braid_format::{ByteOffset, Bytes, MemberIndex, StripeUnit};
@@ -115,8 +118,10 @@ pub struct ZoneInfo {
 /// A compiled topology.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Map {
-    /// Sorted, adjacent, the first from 0.
+    /// Sorted, adjacent but for holes, the first from 0.
     zones: Box<[Zone]>,
+    /// Start and end of each.
+    holes: Box<[(u64, u64)]>,
     groups: Box<[Group]>,
     size: u64,
 }
@@ -131,17 +136,22 @@ impl Map {
         if label.reshaping {
             return Err(MapError::Unsupported { what: "change of shape under way" });
         }
-        let mut zones = Vec::new();
+        let (mut zones, mut holes) = (Vec::new(), Vec::new());
         let mut groups = Vec::new();
         for s in &label.segments {
+            if s.is_hole() {
+                holes.push((s.start.0, s.start.0 + s.len.0));
+                groups.extend((0..s.node).map(|_| Group::gone()));
+                continue;
+            }
             let node = flatten(label, s.node, &mut groups)?;
             let (from, to) = (s.node_start.0, s.node_start.0 + s.len.0);
             for zone in node {
                 push_part(&mut zones, &zone, from, to, s.start.0)?;
             }
         }
-        let size = zones.last().map_or(0, |z: &Zone| z.end);
-        Ok(Self { zones: zones.into(), groups: groups.into(), size })
+        let size = label.size().0;
+        Ok(Self { zones: zones.into(), holes: holes.into(), groups: groups.into(), size })
     }
 
     /// A stripe over `members`, each `(device offset of its data, bytes)`, whose index is its
@@ -156,7 +166,7 @@ impl Map {
             .collect::<Vec<_>>();
         let zones = stripe_zones(&children, unit.bytes().0);
         let size = zones.last().map_or(0, |z| z.end);
-        Self { size, zones: zones.into(), groups: Box::new([]) }
+        Self { size, zones: zones.into(), holes: Box::new([]), groups: Box::new([]) }
     }
 
     /// The redundancy groups.
@@ -164,9 +174,15 @@ impl Map {
         &self.groups
     }
 
-    /// Logical bytes.
+    /// Logical bytes, holes included.
     pub const fn size(&self) -> Bytes {
         Bytes(self.size)
+    }
+
+    /// Whether some of these bytes, which are inside the pool, stand on nothing any more.
+    pub fn is_holed(&self, at: ByteOffset, len: Bytes) -> bool {
+        let end = at.0.saturating_add(len.0);
+        self.holes.iter().any(|(from, to)| *from < end && at.0 < *to)
     }
 
     /// The zones.
@@ -201,11 +217,11 @@ impl Map {
     }
 
     /// The places of `len` logical bytes from `at`, in logical order. What lies past the end of
-    /// the pool has no place: the pieces' lengths then add up to less than `len`.
+    /// the pool, or in a hole, has no place: the pieces' lengths then add up to less than `len`.
     pub fn pieces(&self, at: ByteOffset, len: Bytes) -> Pieces<'_> {
         let end = at.0.saturating_add(len.0).min(self.size);
-        let first =
-            if self.zones.len() > 1 { self.zones.partition_point(|z| z.end <= at.0) } else { 0 };
+        let plain = self.zones.len() <= 1 && self.holes.is_empty();
+        let first = if plain { 0 } else { self.zones.partition_point(|z| z.end <= at.0) };
         let mut pieces = Pieces {
             zones: self.zones.get(first..).unwrap_or(&[]),
             at: at.0,
@@ -218,9 +234,21 @@ impl Map {
         pieces
     }
 
+    /// The runs of logical bytes `from..to` that are in no hole.
+    pub fn solid(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
+        let (mut runs, mut at) = (Vec::new(), from);
+        for (start, end) in self.holes.iter().filter(|h| h.0 < to && from < h.1) {
+            runs.push((at, *start));
+            at = *end;
+        }
+        runs.push((at, to));
+        runs.retain(|(a, b)| a < b);
+        runs
+    }
+
     /// The member and device offset of a logical byte; of its first copy where it has several.
     pub fn locate(&self, at: ByteOffset) -> Option<(MemberIndex, ByteOffset)> {
-        let piece = self.pieces(at, Bytes(1)).next()?;
+        let piece = self.pieces(at, Bytes(1)).next().filter(|_| !self.is_holed(at, Bytes(1)))?;
         match piece.place {
             Place::Member(member) => Some((member, piece.at)),
             Place::Group(g) => self.group(g).locate(piece.at),
@@ -302,6 +330,8 @@ impl Pieces<'_> {
     /// Finds the place of `at` in the first zone.
     fn enter(&mut self) {
         let Some(zone) = self.zones.first() else { return };
+        // Past a hole.
+        self.at = self.at.max(zone.start);
         if self.at >= self.end {
             return;
         }

@@ -137,6 +137,9 @@ impl Inner {
             let topology = self.enter()?;
             let len = Bytes::from(new.len());
             let past = PoolError::PastEnd { at, len, size: topology.map.size() };
+            if topology.map.is_holed(at, len) {
+                return Err(PoolError::Hole { at, len });
+            }
             let piece = topology.map.pieces(at, len).next().filter(|p| p.len == len).ok_or(past)?;
             let index = match piece.place {
                 Place::Group(index) => index,

@@ -276,6 +276,12 @@ fn pieces<'b>(group: &Group, offset: u64, bytes: &'b [u8]) -> Vec<(usize, u64, &
 
 /// The stretches of the pool's bytes `from..to`; of parity, the rows that begin in them.
 fn stretches(topology: &Topology, from: u64, to: u64) -> Vec<Stretch> {
+    let runs = topology.map.solid(from, to).into_iter();
+    runs.flat_map(|(from, to)| solid_stretches(topology, from, to)).collect()
+}
+
+/// The same of bytes without a hole.
+fn solid_stretches(topology: &Topology, from: u64, to: u64) -> Vec<Stretch> {
     let mut all = Vec::new();
     let mut logical = from;
     for p in topology.map.pieces(ByteOffset(from), Bytes(to - from)) {

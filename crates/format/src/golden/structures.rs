@@ -13,7 +13,7 @@ use crate::node::{RawCounters, RawOrphans};
 use crate::plock::{RawPlock, RawPlockBucket};
 use crate::redundancy::{LogPlace, RawIntents, RawRedoHeader, RawRedoPart, RawRedoRecord};
 use crate::rgrp::{BlockState, RawFreeLog, RawFreed, RawRgrp, RawWindow};
-use crate::superblock::RawSuperblock;
+use crate::superblock::{RawLeaving, RawSuperblock};
 use crate::tree::{RawExtent, RawIndexEntry, RawNode};
 use crate::units::{BlockNo, LockNo};
 use crate::xattr::RawXattr;
@@ -92,6 +92,15 @@ fn superblock() {
         data_head_slots: U64::new(0x38),
     };
     check("superblock", MetaKind::Superblock, body(&[&bytes(&raw)]));
+}
+
+#[test]
+fn leaving() {
+    let raw = RawLeaving { closed: U32::new(0x0102_0304), gone: U32::new(0x8040_2010) };
+    let mut all = bytes(&header(MetaKind::Superblock));
+    all.resize(RawLeaving::AT, 0);
+    all.extend(bytes(&raw));
+    check("superblock_leaving", MetaKind::Superblock, body(&[&all]));
 }
 
 #[test]

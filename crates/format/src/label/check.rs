@@ -162,10 +162,18 @@ fn no_overlap(
 }
 
 fn segments(label: &Label, has_parent: &[bool], at: u64) -> Result<(), FormatError> {
-    let mut expected = 0_u64;
+    let (mut expected, mut gone) = (0_u64, 0_u64);
     let mut shown = Vec::with_capacity(label.segments.len());
     for s in &label.segments {
         ensure(s.start.0 == expected && s.len.0 != 0, at, "segment start", s.start.0)?;
+        let end = expected.checked_add(s.len.0).filter(|e| i64::try_from(*e).is_ok());
+        expected = end.ok_or_else(|| bad(at, "segment length", s.len.0))?;
+        if s.is_hole() {
+            ensure(s.start.0 != 0 && s.node_start.0 == 0, at, "hole", s.start.0)?;
+            gone += u64::from(s.node);
+            ensure(gone <= Label::GONE_GROUPS_MAX, at, "groups of holes", gone)?;
+            continue;
+        }
         let inside = label
             .nodes
             .get(usize::from(s.node))
@@ -173,8 +181,6 @@ fn segments(label: &Label, has_parent: &[bool], at: u64) -> Result<(), FormatErr
         let root = has_parent.get(usize::from(s.node)).is_some_and(|p| !p);
         ensure(inside && root, at, "segment of node", s.node.into())?;
         shown.push((s.node, s.node_start.0, s.len.0));
-        let end = expected.checked_add(s.len.0).filter(|e| i64::try_from(*e).is_ok());
-        expected = end.ok_or_else(|| bad(at, "segment length", s.len.0))?;
     }
     no_overlap(shown, at, "part shown twice of node")
 }

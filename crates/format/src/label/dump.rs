@@ -29,6 +29,10 @@ impl fmt::Display for Label {
         writeln!(f, "topology")?;
         for s in &self.segments {
             let end = s.start.0.saturating_add(s.len.0);
+            if s.is_hole() {
+                writeln!(f, "  {}..{end} hole, of {} groups", s.start, s.node)?;
+                continue;
+            }
             writeln!(f, "  {}..{end} {:?}, from byte {} of", s.start, s.subpool, s.node_start)?;
             tree(f, self, Child { node: s.node, weight: 1 }, 2)?;
         }

@@ -154,9 +154,9 @@ pub struct RawSegment {
     pub start: U64,
     /// Bytes.
     pub len: U64,
-    /// First byte of the node that it shows.
+    /// First byte of the node that it shows; zero in a hole.
     pub node_start: U64,
-    /// The node.
+    /// The node; in a hole, how many redundancy groups were there.
     pub node: U16,
     /// A [`SubpoolKind`].
     pub subpool: U16,
@@ -179,6 +179,8 @@ pub mod features {
     pub const RESHAPE: u64 = 16;
     /// A member's contents are being moved to another: both get its writes.
     pub const SUCCESSION: u64 = 32;
+    /// Parts of the logical address space stand on nothing any more.
+    pub const HOLES: u64 = 64;
     /// All that this version can decode.
-    pub const KNOWN: u64 = MIRROR | PARITY | WEIGHTS | SUBPOOLS | RESHAPE | SUCCESSION;
+    pub const KNOWN: u64 = MIRROR | PARITY | WEIGHTS | SUBPOOLS | RESHAPE | SUCCESSION | HOLES;
 }

@@ -315,6 +315,51 @@ fn a_second_parity_takes_a_second_column() {
     assert_eq!(Label::decode(&encoded(&l), Label::COPY0_AT).unwrap().0, l);
 }
 
+/// What stood on the fourth member has left: a hole is where it was, and two groups keep their numbers.
+fn holed() -> Label {
+    let mut l = sample();
+    let hole = Segment {
+        start: ByteOffset(26 * MIB),
+        len: Bytes(5 * MIB),
+        node: 2,
+        node_start: ByteOffset(0),
+        subpool: SubpoolKind::Hole,
+    };
+    l.members.push(member(2, 16));
+    l.nodes.push(slice(2, 0, 4 * MIB));
+    let after = Segment {
+        start: ByteOffset(31 * MIB),
+        len: Bytes(4 * MIB),
+        node: 3,
+        node_start: ByteOffset(0),
+        subpool: SubpoolKind::General,
+    };
+    l.segments.extend([hole, after]);
+    l
+}
+
+#[test]
+fn a_hole_stands_on_nothing() {
+    let l = holed();
+    assert_eq!(l.features_incompat(), features::HOLES);
+    assert_eq!((l.size(), l.holes()), (Bytes(35 * MIB), Bytes(5 * MIB)));
+    let bytes = encoded(&l);
+    crate::golden::check("label_hole", &bytes[..l.encoded_len()]);
+    assert_eq!(Label::decode(&bytes, Label::COPY0_AT).unwrap().0, l);
+    assert!(l.to_string().contains("27262976..32505856 hole, of 2 groups"), "{l}");
+    let refused = |change: fn(&mut Segment)| {
+        let mut l = holed();
+        change(&mut l.segments[1]);
+        l.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]).unwrap_err()
+    };
+    refused(|s| s.node_start = ByteOffset(1));
+    refused(|s| s.node = 32_769);
+    refused(|s| s.start = ByteOffset(27 * MIB));
+    let mut first = holed();
+    first.segments[0].subpool = SubpoolKind::Hole;
+    assert!(first.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]).is_err());
+}
+
 #[test]
 fn the_largest_label_fits() {
     let mut l = sample();

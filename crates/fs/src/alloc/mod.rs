@@ -30,6 +30,7 @@ pub(crate) mod bits;
 mod choose;
 mod group;
 pub(crate) mod image;
+mod leave;
 mod log;
 mod private;
 mod refill;
@@ -54,6 +55,7 @@ use parking_lot::{Condvar, Mutex};
 use zerocopy::FromBytes;
 
 pub(crate) use self::group::check_header as check_group_header;
+pub(crate) use self::leave::{Use, is_empty};
 use self::log::{FreeLog, Freed};
 use self::private::Private;
 pub(crate) use self::private::window_head;
@@ -116,8 +118,10 @@ struct Inner {
     refill: Mutex<Refill>,
     /// A reservation was dropped.
     released: Condvar,
-    /// Groups, blocks that may hold file data, and blocks of groups for metadata alone.
-    total: Mutex<(u64, (u64, u64))>,
+    /// Which groups there are, blocks that may hold file data, and blocks of groups for metadata alone.
+    total: Mutex<((u64, u64), (u64, u64))>,
+    /// What closed parts have.
+    shut: Mutex<Option<leave::Shut>>,
     /// The cluster's counters as last read, and when.
     counters: Mutex<(Instant, Counters)>,
     others: Mutex<Option<OthersDeltas>>,
@@ -221,7 +225,7 @@ impl Alloc {
             }
         }
         state.log.load(private.read_log()?);
-        let total = Mutex::new((volume.groups.count(), volume.groups.totals()));
+        let total = Mutex::new((volume.groups.version(), volume.groups.totals()));
         let counters = read_counters(&volume)?;
         let refill = Refill::new(&volume, node);
         let inner = Inner {
@@ -234,6 +238,7 @@ impl Alloc {
             refill: Mutex::new(refill),
             released: Condvar::new(),
             total,
+            shut: Mutex::default(),
             counters: Mutex::new((Instant::now(), counters)),
             others: Mutex::new(None),
         };
@@ -457,13 +462,15 @@ impl Alloc {
     pub fn deltas(&self) -> Deltas {
         self.inner.state.lock().deltas
     }
-    /// Totals of the resource groups. What is in windows counts as free.
+    /// Totals of the resource groups, closed ones left out. What is in windows counts as free.
     pub fn totals(&self) -> Totals {
         let inner = &self.inner;
-        let counted = inner.counted();
+        let (counted, shut) = (inner.counted(), inner.shut());
         let (total, _) = inner.total();
-        let free = counted.free.min(total);
-        let room = if inner.volume.groups.split() { counted.meta } else { free };
+        let total = total.saturating_sub(shut.blocks);
+        let free = counted.free.saturating_sub(shut.free).min(total);
+        let meta = counted.meta.saturating_sub(shut.meta);
+        let room = if inner.volume.groups.split() { meta } else { free };
         let files_free = room / inner.slot_blocks();
         Totals { blocks: total, free, inodes: counted.inodes, files_free }
     }
@@ -533,17 +540,19 @@ impl Inner {
     /// system has grown.
     fn total(&self) -> (u64, u64) {
         let mut total = self.total.lock();
-        let count = self.volume.groups.count();
-        if total.0 != count {
-            *total = (count, self.volume.groups.totals());
+        let version = self.volume.groups.version();
+        if total.0 != version {
+            *total = (version, self.volume.groups.totals());
         }
         total.1
     }
     /// Whether so little is free that no node should keep windows it does not use.
     fn is_short(&self) -> bool {
-        let counted = self.counted();
+        let (counted, shut) = (self.counted(), self.shut());
         let (data, meta) = self.total();
-        counted.free < data / SHORT || counted.meta < meta / SHORT
+        let (free, data) =
+            (counted.free.saturating_sub(shut.free), data.saturating_sub(shut.blocks));
+        free < data / SHORT || counted.meta.saturating_sub(shut.meta) < meta / SHORT
     }
     /// Which window holds `block`, which is claimed from it, and where.
     fn place_of(&self, block: u64) -> Result<(u64, u64)> {

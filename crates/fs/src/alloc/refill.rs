@@ -7,7 +7,7 @@ use braid_lock::{Deltas, Local, Mode};
 use braid_pool::PoolRequest;
 use braid_pool::device::AlignedBuf;
 use parking_lot::MutexGuard;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 
 use super::choose::{Wish, choose};
@@ -35,6 +35,10 @@ const TRADES_MAX: u32 = 64;
 const LOG_WAIT: Duration = Duration::from_millis(100);
 /// How often.
 const LOG_WAITS: u32 = 100;
+/// File data goes to what was added first when less than this part (divisor) of the rest is free.
+const HOME: u64 = 16;
+/// Hints are read again for metadata that has no room in what was there at first, at most so often.
+const HINT_AGE: Duration = Duration::from_secs(5);
 /// Group headers read at once for hints.
 const HINT_BATCH: u64 = 256;
 
@@ -76,6 +80,8 @@ pub(super) struct Refill {
     /// Of all groups.
     hints: Vec<Hint>,
     hinted: bool,
+    /// When all hints were read.
+    read: Instant,
     /// Groups that take metadata; all, where groups are for both.
     first: Side,
     /// Groups for file data alone.
@@ -86,6 +92,8 @@ pub(super) struct Refill {
     carved: AlignedBuf,
     /// Claims when the housekeeper last looked.
     claims: u64,
+    /// Of the groups, when they were last looked at.
+    version: (u64, u64),
 }
 
 impl Refill {
@@ -97,12 +105,14 @@ impl Refill {
         let data = || Side::new(volume, node, groups.numbers(false));
         let data = groups.split().then(data);
         let carved = AlignedBuf::zeroed(0);
-        Self { hints, hinted: false, first, data, chunks: 1, carved, claims: 0 }
+        let version = groups.version();
+        let read = Instant::now();
+        Self { hints, hinted: false, read, first, data, chunks: 1, carved, claims: 0, version }
     }
-    /// Takes note of groups that have come.
-    fn follow(&mut self, volume: &Volume) {
+    /// Takes note of groups that have come, or are closed.
+    pub fn follow(&mut self, volume: &Volume) {
         let groups = &volume.groups;
-        if self.hints.len() as u64 == groups.count() {
+        if std::mem::replace(&mut self.version, groups.version()) == groups.version() {
             return;
         }
         self.hints.resize(usize::try_from(groups.count()).unwrap_or(0), Hint::default());
@@ -131,11 +141,22 @@ impl Refill {
         }
     }
     /// Groups from the current one on, those with room for a whole window first.
-    fn order(&self, need: Need) -> Vec<u64> {
+    ///
+    /// What was added may leave again, if there is nothing but file data in it: metadata goes there
+    /// last, and file data leaves some room for it in what was there at first.
+    fn order(&self, need: Need, volume: &Volume) -> Vec<u64> {
         let Side { groups, current, target } = self.side(need);
         let place = groups.iter().position(|g| g == current).unwrap_or(0);
         let (before, after) = groups.split_at(place);
-        let all = after.iter().chain(before).copied();
+        let mut all: Vec<u64> = after.iter().chain(before).copied().collect();
+        let added = |g: &u64| volume.groups.is_added(*g);
+        if need.home {
+            all.retain(|g| !added(g));
+        } else if need.slots {
+            all.sort_by_key(added);
+        } else if all.iter().any(added) && self.data.is_none() && self.is_home_short(volume) {
+            all.sort_by_key(|g| !added(g));
+        }
         let (mut good, mut poor) = (Vec::new(), Vec::new());
         for index in all {
             let hint = self.hint(index);
@@ -149,15 +170,26 @@ impl Refill {
         good.extend(poor);
         good
     }
+    /// Whether little is free in the groups that were made with the file system.
+    fn is_home_short(&self, volume: &Volume) -> bool {
+        let home = self.first.groups.iter().filter(|g| !volume.groups.is_added(**g));
+        let (free, blocks) = home.fold((0_u64, 0_u64), |(free, blocks), g| {
+            let shape = volume.group_shape(*g).map_or(0, |s| s.block_count);
+            (free + self.hint(*g).free, blocks + shape)
+        });
+        free < blocks / HOME
+    }
 }
 
 /// What is short.
 #[derive(Debug, Clone, Copy)]
-struct Need {
+pub(super) struct Need {
     /// Blocks wanted in the window.
-    data: u64,
+    pub data: u64,
     /// Slots are wanted, wherever they come from.
-    slots: bool,
+    pub slots: bool,
+    /// In groups that were made with the file system, or nowhere.
+    pub home: bool,
 }
 
 fn blocks(size: BlockSize, len: Bytes) -> u64 {
@@ -187,7 +219,7 @@ impl Inner {
             let progress = if slots_free < slots {
                 self.more_slots(&mut refill, data, slots - slots_free, &mut trades)?
             } else {
-                let need = Need { data: data - data_free.min(data), slots: false };
+                let need = Need { data: data - data_free.min(data), slots: false, home: false };
                 self.extend(&mut refill, need, &mut trades)?
             };
             if progress {
@@ -228,7 +260,7 @@ impl Inner {
     }
     /// Metadata slots: a whole chunk if there is room for one beside the data asked for; else slots
     /// or room from a group; else whatever there is, down to a single slot.
-    fn more_slots(
+    pub(super) fn more_slots(
         &self,
         refill: &mut Refill,
         data: u64,
@@ -238,21 +270,28 @@ impl Inner {
         let chunk = self.volume.geo.chunk_blocks();
         // File data from elsewhere leaves nothing to be kept for it here.
         let data = if refill.data.is_some() { 0 } else { data };
-        if self.carve(refill, data, true)? {
-            return Ok(true);
-        }
         let want = chunk.max(slots * self.slot_blocks()) + data;
-        if self.extend(refill, Need { data: want, slots: true }, trades)? {
+        let grown = self.volume.groups.added() > 0;
+        let need = Need { data: want, slots: true, home: grown };
+        if self.carve(refill, data, (true, grown))? || self.extend(refill, need, trades)? {
             return Ok(true);
         }
-        self.carve(refill, 0, false)
+        let anywhere = Need { home: false, ..need };
+        if grown
+            && (self.carve(refill, data, (true, false))?
+                || self.extend(refill, anywhere, trades)?)
+        {
+            return Ok(true);
+        }
+        self.carve(refill, 0, (false, false))
     }
 
     /// Turns free blocks of a window into metadata slots whose locks this node holds from birth.
-    /// Keeps `data` blocks free. `whole`: in chunks, or not at all.
-    fn carve(&self, refill: &mut Refill, data: u64, whole: bool) -> Result<bool> {
+    /// Keeps `data` blocks free. `whole`: in chunks, or not at all; `home`: in windows of groups that
+    /// were made with the file system.
+    fn carve(&self, refill: &mut Refill, data: u64, how: (bool, bool)) -> Result<bool> {
         let per_slot = self.slot_blocks();
-        let Some((start, slots)) = self.claim_chunk(refill, data, whole) else {
+        let Some((start, slots)) = self.claim_chunk(refill, data, how) else {
             return Ok(false);
         };
         let blocks = slots * per_slot;
@@ -282,7 +321,12 @@ impl Inner {
         Ok(true)
     }
     /// Blocks for a chunk (or several, or a part), claimed: (first block, slots).
-    fn claim_chunk(&self, refill: &Refill, data: u64, whole: bool) -> Option<(u64, u64)> {
+    fn claim_chunk(
+        &self,
+        refill: &Refill,
+        data: u64,
+        (whole, home): (bool, bool),
+    ) -> Option<(u64, u64)> {
         let per_slot = self.slot_blocks();
         let chunk = Geometry::SLOTS_PER_CHUNK;
         let mut state = self.state.lock();
@@ -292,7 +336,7 @@ impl Inner {
             while n > 0 {
                 let blocks = n * chunk * per_slot;
                 if free >= blocks
-                    && let Some(start) = state.claim_aligned(blocks, chunk * per_slot)
+                    && let Some(start) = state.claim_aligned(blocks, chunk * per_slot, home)
                 {
                     return Some((start, n * chunk));
                 }
@@ -304,7 +348,7 @@ impl Inner {
         while slots > 0 {
             let blocks = slots * per_slot;
             if free >= blocks
-                && let Some(start) = state.claim_aligned(blocks, per_slot)
+                && let Some(start) = state.claim_aligned(blocks, per_slot, home)
             {
                 return Some((start, slots));
             }
@@ -334,17 +378,25 @@ impl Inner {
     }
 
     /// Takes a window, or adds to one. False when no group has anything for it.
-    fn extend(&self, refill: &mut Refill, need: Need, trades: &mut u32) -> Result<bool> {
+    pub(super) fn extend(&self, refill: &mut Refill, need: Need, trades: &mut u32) -> Result<bool> {
         if !refill.hinted {
             self.read_hints(refill)?;
         }
         let mut tried = vec![false; refill.hints.len()];
-        for pass in 0..3 {
+        // Elsewhere there may be enough: not all headers are read again for each chunk of metadata.
+        let passes = if need.home { 1 } else { 3 };
+        for pass in 0..passes {
             let order = match pass {
-                0 => refill.order(need),
+                0 => {
+                    let order = refill.order(need, &self.volume);
+                    if need.home && order.is_empty() && refill.read.elapsed() > HINT_AGE {
+                        self.read_hints(refill)?;
+                    }
+                    refill.order(need, &self.volume)
+                }
                 1 => {
                     self.read_hints(refill)?;
-                    refill.order(need)
+                    refill.order(need, &self.volume)
                 }
                 // What stands on disk may be older than what a node holds under its lock.
                 _ => refill.side(need).groups.clone(),
@@ -384,7 +436,7 @@ impl Inner {
         let mut refill = self.refill.lock();
         refill.follow(&self.volume);
         self.read_hints(&mut refill)?;
-        let need = Need { data, slots: false };
+        let need = Need { data, slots: false, home: false };
         let has_any = |g: &u64| wanted(*g) && refill.hint(*g).free > 0;
         let mut order: Vec<u64> =
             refill.side(need).groups.iter().copied().filter(has_any).collect();
@@ -398,7 +450,8 @@ impl Inner {
             let _guard = self.locks.acquire(lock, Mode::Shared, Local::Shared)?;
             Ok(Group::load(&self.volume, &self.meta, index)?.raw.free_blocks.get())
         };
-        (0..self.volume.groups.count()).map(free).collect()
+        let there = |index| if self.volume.groups.is_gone(index) { Ok(0) } else { free(index) };
+        (0..self.volume.groups.count()).map(there).collect()
     }
     /// Reads all groups' headers without their locks.
     fn read_hints(&self, refill: &mut Refill) -> Result<()> {
@@ -410,11 +463,16 @@ impl Inner {
                 (0..n).map(|_| AlignedBuf::zeroed(volume.geo.body_len())).collect();
             let mut requests: Vec<PoolRequest<'_>> = (first..)
                 .zip(&mut bodies)
+                .filter(|(i, _)| volume.groups.is_open(*i))
                 .map(|(i, body)| PoolRequest::read(volume.body_at(volume.rgrp(i)), body))
                 .collect();
             volume.pool.run(&mut requests);
             requests.into_iter().try_for_each(|r| r.result)?;
-            for (index, body) in (first..).zip(&bodies) {
+            for (index, body) in (first..first + n).zip(&bodies) {
+                if !volume.groups.is_open(index) {
+                    refill.set_hint(index, |h| (h.free, h.free_meta) = (0, 0));
+                    continue;
+                }
                 let sound = MetaHeader::decode_kind(body, volume.rgrp(index), MetaKind::Rgrp);
                 let Ok((raw, _)) = RawRgrp::read_from_prefix(body) else { continue };
                 // One that is being written may be torn: its lock will tell.
@@ -429,6 +487,7 @@ impl Inner {
             }
         }
         refill.hinted = true;
+        refill.read = Instant::now();
         Ok(())
     }
     /// Takes what group `index` has: into this node's windows that lie there, and a new one.
@@ -436,6 +495,10 @@ impl Inner {
         let place = self.empty_place(need, trades)?;
         let lock = LockNo::from(self.volume.rgrp(index));
         let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
+        // Whoever has closed it may have looked under the lock whether it is empty.
+        if !self.volume.groups.is_open(index) {
+            return Ok(false);
+        }
         let mut group = Group::load(&self.volume, &self.meta, index)?;
         let note = |refill: &mut Refill, group: &Group| {
             refill.set_hint(index, |h| {
@@ -589,7 +652,7 @@ impl Inner {
         self.give_back(closing)
     }
     /// Returns windows that are closing.
-    fn give_back(&self, places: Vec<u64>) -> Result<()> {
+    pub(super) fn give_back(&self, places: Vec<u64>) -> Result<()> {
         let private = self.private();
         let mut windows: Vec<WindowBlock> = Vec::new();
         for place in places {

@@ -132,11 +132,13 @@ impl State {
             w.slots.add(slot - w.start, 1);
         }
     }
-    /// Claims `blocks` for metadata on a multiple of `align`, as far from streams as may be.
-    pub fn claim_aligned(&mut self, blocks: u64, align: u64) -> Option<u64> {
+    /// Claims `blocks` for metadata on a multiple of `align`, as far from streams as may be. `home`: in
+    /// groups that were made with the file system.
+    pub fn claim_aligned(&mut self, blocks: u64, align: u64, home: bool) -> Option<u64> {
         let n = self.windows.len().max(1);
+        let fit = |w: &&mut Window| w.gives_slots() && !(home && w.added);
         for i in (0..n).map(|k| (self.current + k) % n) {
-            let Some(w) = self.windows.get_mut(i).filter(|w| w.gives_slots()) else { continue };
+            let Some(w) = self.windows.get_mut(i).filter(fit) else { continue };
             if let Some(at) = w.last_aligned(blocks, align) {
                 w.data.remove(at, blocks);
                 w.busy += blocks;
@@ -156,6 +158,10 @@ impl State {
                 (from < to).then(|| (place, from - w.start, from - start, to - from))
             })
             .collect()
+    }
+    /// Closes idle windows of groups for which `f` holds, as long as the promises can do without.
+    pub fn close_of(&mut self, f: impl Fn(u64) -> bool) -> Vec<u64> {
+        std::iter::from_fn(|| self.close_poorest(|w| f(w.group))).collect()
     }
     /// Closes the idle windows that `f` chooses.
     pub fn close_windows(&mut self, f: impl Fn(&Window) -> bool) -> Vec<u64> {
@@ -313,10 +319,13 @@ impl State {
     /// Claims the next slot, near the last one.
     pub fn next_slot(&mut self) -> Option<u64> {
         let n = self.windows.len().max(1);
-        let order = (0..n).map(|k| (self.current + k) % n);
-        let i = order.into_iter().find(|&i| {
+        let mut order = (0..n).map(|k| (self.current + k) % n).filter(|&i| {
             self.windows.get(i).is_some_and(|w| w.gives_slots() && w.slots.count() > 0)
-        })?;
+        });
+        // What was added may leave again, while there is nothing but file data in it.
+        let added = |i: &usize| self.windows.get(*i).is_some_and(|w| w.added);
+        let first = order.next()?;
+        let i = if added(&first) { order.find(|i| !added(i)).unwrap_or(first) } else { first };
         let w = self.windows.get_mut(i)?;
         let (at, _) = w.slots.run_from(w.slot_cursor).or_else(|| w.slots.run_from(0))?;
         w.slots.remove(at, 1);

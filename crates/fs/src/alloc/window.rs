@@ -31,13 +31,15 @@ pub(super) struct Extent {
     pub len: u64,
     /// First block of all rows, and blocks in one (0: none): large files begin with one.
     pub rows: (u64, u64),
+    /// The group was added to the file system.
+    pub added: bool,
 }
 
 impl Extent {
     /// `len` blocks from `start` of group `group`.
     pub fn of(volume: &Volume, group: u64, start: u64, len: u64) -> Self {
         let (kind, rows) = (volume.groups.kind(group), volume.rows_at(group, start));
-        Self { group, kind, start, len, rows }
+        Self { group, kind, start, len, rows, added: volume.groups.is_added(group) }
     }
 }
 
@@ -54,6 +56,8 @@ pub(super) struct Window {
     pub len: u64,
     /// First block of all rows, and blocks in one; 0: none.
     pub rows: (u64, u64),
+    /// The group was added to the file system.
+    pub added: bool,
     /// Takeable blocks for data or new chunks, as the kind says, from `start`.
     pub data: Set,
     /// First blocks of takeable metadata slots, from `start`.
@@ -87,9 +91,9 @@ impl Window {
     }
     /// Empty window.
     pub fn reset(&mut self, extent: Extent) {
-        let Extent { group, kind, start, len, rows } = extent;
+        let Extent { group, kind, start, len, rows, added } = extent;
         let (data, slots) = (Set::new(len), Set::new(len));
-        *self = Self { group, kind, start, len, rows, data, slots, ..Self::default() };
+        *self = Self { group, kind, start, len, rows, added, data, slots, ..Self::default() };
     }
     /// Adds what `bits` (the window block's) say is takeable in `from..to`, and was not.
     pub fn absorb(&mut self, bits: &[u8], from: u64, to: u64, slot_blocks: u64) {

@@ -3,7 +3,7 @@
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::RawCounters;
 use braid_format::rgrp::RawWindow;
-use braid_format::superblock::{RawRegions, RawSuperblock};
+use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
 use braid_format::{BlockNo, InodeNo, NodeId};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -27,7 +27,9 @@ impl Checker {
                     let mine = superblock(&self.volume);
                     let same = body.get(MetaHeader::LEN..mine.len()) == mine.get(MetaHeader::LEN..);
                     // A growth ends with the copy; the next mount mends it.
-                    let behind = block != BlockNo(0) && is_behind(&self.volume, &body);
+                    let behind = block != BlockNo(0)
+                        && (is_behind(&self.volume, &body)
+                            || differs_in_leaving(&self.volume, &body));
                     (!same && !behind).then(|| "superblock copies differ".to_owned())
                 }
                 Some(Ok((_, _, kind))) => Some(format!("{} instead of superblock", kind.name())),
@@ -164,12 +166,31 @@ fn is_behind(volume: &Volume, body: &[u8]) -> bool {
         expected.features_incompat.set(features);
     }
     let known = |r: &RawRegions| r.regions.get(..last).map(|all| all.as_bytes().to_vec());
-    let fields = |sb: &RawSuperblock| sb.as_bytes().get(MetaHeader::LEN..).map(<[u8]>::to_vec);
     fields(&sb) == fields(&expected) && known(&regions) == known(now)
 }
 
-/// The superblock in use, with what was added.
+/// All of a superblock but its header.
+fn fields(sb: &RawSuperblock) -> Option<Vec<u8>> {
+    sb.as_bytes().get(MetaHeader::LEN..).map(<[u8]>::to_vec)
+}
+
+/// Whether `body` is the superblock in use but for which parts leave.
+fn differs_in_leaving(volume: &Volume, body: &[u8]) -> bool {
+    let Ok((mut sb, rest)) = RawSuperblock::read_from_prefix(body) else { return false };
+    let Ok((regions, _)) = RawRegions::read_from_prefix(rest) else { return false };
+    let bit = RawSuperblock::LEAVING;
+    let own = volume.sb.features_incompat.get() & bit;
+    sb.features_incompat.set(sb.features_incompat.get() & !bit | own);
+    fields(&sb) == fields(&volume.sb) && regions.as_bytes() == volume.regions.as_bytes()
+}
+
+/// The superblock in use, with what was added, and what leaves.
 pub(super) fn superblock(volume: &Volume) -> Vec<u8> {
     let elsewhere = volume.elsewhere.as_ref().map_or(&[][..], |store| store.raw.as_bytes());
-    [volume.sb.as_bytes(), volume.regions.as_bytes(), elsewhere].concat()
+    let mut all = [volume.sb.as_bytes(), volume.regions.as_bytes(), elsewhere].concat();
+    if volume.sb.features_incompat.get() & RawSuperblock::LEAVING != 0 {
+        all.resize(RawLeaving::AT, 0);
+        all.extend(volume.groups.leaving().as_bytes());
+    }
+    all
 }

@@ -200,6 +200,9 @@ fn groups(checker: &mut Checker, lost: bool) -> Result<()> {
     for index in 0..checker.space.groups.len() {
         meta_free(checker, index, lost)?;
         let Some(group) = checker.space.groups.get(index) else { break };
+        if group.shape.block_count == 0 {
+            continue;
+        }
         let (shape, raw) = (group.shape, group.shape.raw(index as u64));
         let now = group.seen.clone();
         let owner = LockNo::from(shape.start);

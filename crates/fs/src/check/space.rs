@@ -1,5 +1,7 @@
 //! Bitmaps against use.
 
+use std::sync::Arc;
+
 use braid_format::label::SubpoolKind;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::rgrp::{BlockState, RawRgrp};
@@ -41,7 +43,7 @@ pub(super) struct Space {
     pub private: Vec<Private>,
     /// Sum of the cluster's counters and the nodes' changes.
     pub counted: Counters,
-    places: Groups,
+    places: Arc<Groups>,
 }
 
 /// A block that lies in no group, is used already, or lies in a group that is not for such use.
@@ -54,11 +56,19 @@ pub(super) enum Clash {
 
 impl Space {
     pub fn new(volume: &Volume) -> Self {
-        let shapes = (0..volume.groups.count()).map_while(|i| volume.group_shape(i));
+        // What has left keeps its number, and has nothing.
+        let there = |i, shape: GroupShape| {
+            if volume.groups.is_gone(i) {
+                return GroupShape { block_count: 0, bitmap_slots: 0, ..shape };
+            }
+            shape
+        };
+        let shapes = (0..volume.groups.count())
+            .map_while(|i| volume.group_shape(i).map(|shape| there(i, shape)));
         let groups = shapes
             .map(|shape| {
                 let bytes =
-                    usize::try_from(shape.block_count.div_ceil(bits::PER_BYTE)).unwrap_or(0);
+                    usize::try_from(shape.block_count.div_ceil(bits::PER_BYTE)).unwrap_or(0).max(1);
                 let (bits, seen) = (Vec::new(), vec![0; bytes]);
                 GroupMap { shape, bits, seen, sound: true, raw: None }
             })
@@ -142,6 +152,9 @@ impl Checker {
     }
     fn group(&mut self, index: usize, found: &mut Mendable) -> Result<()> {
         let Some(shape) = self.space.groups.get(index).map(|g| g.shape) else { return Ok(()) };
+        if shape.block_count == 0 {
+            return Ok(());
+        }
         let slot = self.volume.geo.slot_blocks();
         let owner = LockNo::from(shape.start).get();
         let blocks: Vec<BlockNo> =

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::superblock::{RawLockStore, RawRegions, RawSuperblock};
+use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
 use braid_format::{BlockNo, LockNo};
 use braid_lock::{Local, Mode};
 use braid_pool::PoolInfo;
@@ -23,8 +23,8 @@ use crate::make::{Addition, additions};
 use crate::volume::Volume;
 
 /// Where the superblock is, and its lock.
-const HERE: BlockNo = BlockNo(0);
-const LIVE: LockNo = LockNo(0);
+pub(super) const HERE: BlockNo = BlockNo(0);
+pub(super) const LIVE: LockNo = LockNo(0);
 
 /// What of a pool is not used yet.
 fn pending(volume: &Volume, pool: &PoolInfo) -> Result<Vec<Addition>> {
@@ -72,6 +72,12 @@ pub(crate) fn catch_up(core: &Arc<Core>, alone: bool) -> Result<()> {
         return keep_copy(core);
     }
     keep_copy(core)?;
+    if core.volume.groups.any_closed() {
+        tracing::warn!(
+            "a part of the pool is being emptied: `braid remove POOL MEMBER` goes on with it, `braid remove POOL --cancel` ends it"
+        );
+    }
+    super::leave::finish(core);
     match pending(&core.volume, &core.volume.pool.info()) {
         Ok(all) if all.is_empty() => Ok(()),
         Ok(_) => {
@@ -132,7 +138,7 @@ fn add(core: &Core, addition: &Addition) -> Result<()> {
 
 /// What of a superblock's body its copy says too.
 fn content(body: &AlignedBuf) -> Option<Vec<u8>> {
-    let len = RawLockStore::AT + size_of::<RawLockStore>();
+    let len = RawLeaving::AT + size_of::<RawLeaving>();
     body.get(MetaHeader::LEN..len).map(<[u8]>::to_vec)
 }
 
@@ -143,7 +149,7 @@ fn same_copy(volume: &Volume) -> Result<bool> {
 }
 
 /// Makes the copy of the superblock say what the first does, if it does not.
-fn copy(volume: &Volume) -> Result<()> {
+pub(super) fn copy(volume: &Volume) -> Result<()> {
     if same_copy(volume)? {
         return Ok(());
     }
@@ -157,4 +163,4 @@ fn copy(volume: &Volume) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

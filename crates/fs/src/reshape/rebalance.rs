@@ -44,7 +44,7 @@ struct State {
 }
 
 /// One that is under way.
-struct Running<'a>(&'a Switch);
+pub(super) struct Running<'a>(&'a Switch);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
@@ -69,12 +69,27 @@ impl Switch {
         }
     }
 
+    /// Whether what is under way is to end.
+    pub fn stops(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Whether the node is leaving.
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
+    /// Whether something is under way.
+    pub fn is_under_way(&self) -> bool {
+        self.state.lock().running
+    }
+
     #[cfg(test)]
     pub fn is_running(&self) -> bool {
         self.state.lock().running
     }
 
-    fn begin(&self) -> Result<Running<'_>> {
+    pub(super) fn begin(&self) -> Result<Running<'_>> {
         let mut state = self.state.lock();
         if state.running || state.closed {
             return Err(Error::WouldBlock);
@@ -119,7 +134,9 @@ impl<'a> Parts<'a> {
         let groups = &core.volume.groups;
         let free = core.alloc.free_by_group()?;
         let mut fills = vec![Fill::default(); groups.added() + 1];
-        for (index, free) in (0_u64..).zip(free).filter(|(i, _)| takes_data(groups.kind(*i))) {
+        for (index, free) in
+            (0_u64..).zip(free).filter(|(i, _)| takes_data(groups.kind(*i)) && !groups.is_gone(*i))
+        {
             let (Some(shape), Some(fill)) =
                 (groups.shape(index), fills.get_mut(groups.number_of_part(index)))
             else {
@@ -150,6 +167,9 @@ impl<'a> Parts<'a> {
         let (own, slack) = (own.load(Ordering::Relaxed), blocks / CLOSE);
         (own.saturating_sub(share + slack), (share).saturating_sub(own + slack / 2))
     }
+}
+
+impl Mover for Parts<'_> {
     fn moved(&self, from: u64, to: u64, blocks: u64) {
         let part = |group| self.used.get(self.of(group));
         if let (Some(from), Some(to)) = (part(from), part(to)) {
@@ -161,6 +181,14 @@ impl<'a> Parts<'a> {
         let all = || (0..self.used.len()).map(|place| self.off(place));
         all().all(|o| o.0 == 0) || all().all(|o| o.1 == 0)
     }
+}
+
+/// Which file data moves where, as long as some has to.
+pub(super) trait Mover: Places {
+    /// Blocks were moved from one group to another.
+    fn moved(&self, from: u64, to: u64, blocks: u64);
+    /// No more has to.
+    fn done(&self) -> bool;
 }
 
 impl Places for Parts<'_> {
@@ -207,29 +235,39 @@ impl Fs {
     fn spread(&self, core: &Arc<Core>, switch: &Switch) -> Result<Rebalanced> {
         self.sync()?;
         core.alloc.shrink()?;
+        if core.volume.groups.any_closed() {
+            return Err(Error::Leaving);
+        }
         let parts = Parts::read(core)?;
         let mut result = Rebalanced { before: parts.fills(), ..Rebalanced::default() };
-        let stopped = || switch.stop.load(Ordering::Acquire) || core.withdrawn.get().is_some();
+        let stopped = || switch.stops() || core.withdrawn.get().is_some();
+        result.moved = self.move_out(&parts, &stopped)?;
+        result.finished = !stopped();
+        self.sync()?;
+        core.alloc.shrink()?;
+        result.after = Parts::read(core)?.fills();
+        Ok(result)
+    }
+
+    /// Goes through all files and moves what `mover` says; blocks moved.
+    pub(super) fn move_out(&self, mover: &dyn Mover, stopped: &dyn Fn() -> bool) -> Result<u64> {
+        let mut moved = 0;
         let mut dirs = vec![self.root()];
         while let Some(dir) = dirs.pop() {
             let mut cookie = Some(0);
-            while let Some(from) = cookie.filter(|_| !stopped() && !parts.done()) {
+            while let Some(from) = cookie.filter(|_| !stopped() && !mover.done()) {
                 let children = self.children(dir, from)?;
                 for (ino, mode) in children.some {
                     match mode & S_IFMT {
                         S_IFDIR => dirs.push(ino),
-                        S_IFREG => result.moved += spread_file(core, ino, &parts, &stopped)?,
+                        S_IFREG => moved += spread_file(self.core(), ino, mover, stopped)?,
                         _ => {}
                     }
                 }
                 cookie = children.next;
             }
         }
-        result.finished = !stopped();
-        self.sync()?;
-        core.alloc.shrink()?;
-        result.after = Parts::read(core)?.fills();
-        Ok(result)
+        Ok(moved)
     }
 
     /// Some of a directory from a cookie on.
@@ -255,7 +293,7 @@ impl Fs {
 
 /// No other node moves file data while this is held: two would each make up for what the other has
 /// left, and more.
-fn alone(core: &Arc<Core>) -> Result<Guard> {
+pub(super) fn alone(core: &Arc<Core>) -> Result<Guard> {
     core.check_alive()?;
     let begin = Instant::now();
     let in_vain = || begin.elapsed() > PATIENCE;
@@ -268,15 +306,15 @@ fn alone(core: &Arc<Core>) -> Result<Guard> {
 fn spread_file(
     core: &Arc<Core>,
     ino: InodeNo,
-    parts: &Parts<'_>,
+    mover: &dyn Mover,
     stopped: &dyn Fn() -> bool,
 ) -> Result<u64> {
     let (mut at, mut blocks) = (0, 0);
-    while !stopped() && !parts.done() {
+    while !stopped() && !mover.done() {
         let begin = Instant::now();
-        match relocate(core, ino, at, parts) {
+        match relocate(core, ino, at, mover) {
             Ok(Some(moved)) => {
-                parts.moved(moved.from, moved.to, moved.blocks);
+                mover.moved(moved.from, moved.to, moved.blocks);
                 (at, blocks) = (moved.next, blocks + moved.blocks);
             }
             Ok(None) | Err(Error::Stale(_) | Error::NoSpace) => break,

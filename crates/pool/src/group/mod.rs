@@ -98,6 +98,11 @@ impl Group {
         Ok(Self { shape, columns: columns.into(), len: node.len.0 })
     }
 
+    /// What is left of one that has left the pool: its number.
+    pub(crate) fn gone() -> Self {
+        Self { shape: Shape::Mirror, columns: Box::new([]), len: 0 }
+    }
+
     /// Its own bytes.
     pub const fn len(&self) -> Bytes {
         Bytes(self.len)

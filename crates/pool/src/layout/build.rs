@@ -57,7 +57,7 @@ pub fn build(
     let rank = |kind| match kind {
         SubpoolKind::Metadata => 0,
         SubpoolKind::Journal => 1,
-        SubpoolKind::Data | SubpoolKind::General => 2,
+        SubpoolKind::Data | SubpoolKind::General | SubpoolKind::Hole => 2,
     };
     layout.subpools.sort_by_key(|s| rank(s.kind));
     // Members of many different sizes make many zones: the shortest go if a label cannot hold all.

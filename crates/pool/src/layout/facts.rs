@@ -98,7 +98,8 @@ impl Facts {
     pub fn of(label: &Label) -> Self {
         let tree = Tree { label };
         let unused = unused(&label.nodes, &label.members);
-        let roots = || label.segments.iter().filter_map(|s| label.nodes.get(usize::from(s.node)));
+        let shown = || label.segments.iter().filter(|s| !s.is_hole());
+        let roots = || shown().filter_map(|s| label.nodes.get(usize::from(s.node)));
         let data = label
             .segments
             .iter()
@@ -107,7 +108,7 @@ impl Facts {
         let tolerates = roots().map(|n| tree.tolerates(n)).min().unwrap_or(0);
         let known = |speed: u64| Some(Bytes(speed)).filter(|s| s.0 > 0);
         let mut facts = Self {
-            usable: label.size(),
+            usable: Bytes(label.size().0 - label.holes().0),
             raw: Bytes(label.members.iter().map(|m| m.data_len.0).sum()),
             unused,
             tolerates,

@@ -188,6 +188,7 @@ pub const fn subpool_name(kind: SubpoolKind) -> &'static str {
         SubpoolKind::Data => "data",
         SubpoolKind::Metadata => "metadata",
         SubpoolKind::Journal => "journal",
+        SubpoolKind::Hole => "hole",
     }
 }
 

@@ -4,6 +4,7 @@
 //! the topology before it or the one after it.
 
 mod add;
+mod cut;
 pub(crate) mod evacuate;
 pub(crate) mod grow;
 mod remove;
@@ -11,7 +12,7 @@ mod remove;
 pub(crate) mod tests;
 pub(crate) mod twin;
 
-use braid_format::{Bytes, MemberIndex};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
 use thiserror::Error;
 
 pub use add::{AddOptions, Added};
@@ -57,7 +58,7 @@ pub enum ChangeError {
     },
     /// Something stands on it.
     #[error(
-        "{bytes} bytes of the pool stand on {member}: move them to another device first (`braid evacuate POOL {index} --to DEVICE`); nothing was changed"
+        "{bytes} bytes of the pool stand on {member}: move them to another device first (`braid evacuate POOL {index} --to DEVICE`), or make the pool smaller (`braid remove POOL {index}` where it is mounted); nothing was changed"
     )]
     HoldsData {
         /// The member.
@@ -105,6 +106,16 @@ pub enum ChangeError {
         count: usize,
         /// How many there may be.
         max: usize,
+    },
+    /// Bytes that are no part of their own.
+    #[error(
+        "bytes {from} to {to} of the pool are no part that came by itself: nothing was changed"
+    )]
+    NotAPart {
+        /// First byte.
+        from: ByteOffset,
+        /// One past the last.
+        to: ByteOffset,
     },
     /// No device is larger than it was.
     #[error(

@@ -14,13 +14,13 @@ use crate::{Cred, Fs, MountOptions, NoKernelCache};
 
 use super::same_copy;
 
-const MIB: u64 = 1 << 20;
+pub(in crate::reshape) const MIB: u64 = 1 << 20;
 const PIECE: usize = 1 << 20;
 
 /// A device that fails as planned, and what is under it.
-type Disk = (Arc<FaultyDevice>, Arc<MemoryDevice>);
+pub(in crate::reshape) type Disk = (Arc<FaultyDevice>, Arc<MemoryDevice>);
 
-fn disks(name: &str, sizes: &[u64], plan: &FaultPlan) -> Vec<Disk> {
+pub(in crate::reshape) fn disks(name: &str, sizes: &[u64], plan: &FaultPlan) -> Vec<Disk> {
     let disk = |(i, mib): (usize, &u64)| {
         let memory = MemoryDevice::new(&format!("{name}{i}"), Bytes(mib * MIB), Bytes(512));
         (FaultyDevice::new(memory.clone(), plan.clone()), memory)
@@ -28,22 +28,22 @@ fn disks(name: &str, sizes: &[u64], plan: &FaultPlan) -> Vec<Disk> {
     sizes.iter().enumerate().map(disk).collect()
 }
 
-fn all(disks: &[Disk]) -> Vec<Arc<dyn Device>> {
+pub(in crate::reshape) fn all(disks: &[Disk]) -> Vec<Arc<dyn Device>> {
     disks.iter().map(|d| d.0.clone() as _).collect()
 }
 
-fn made(devices: Vec<Arc<dyn Device>>, options: &CreateOptions) -> Pool {
+pub(in crate::reshape) fn made(devices: Vec<Arc<dyn Device>>, options: &CreateOptions) -> Pool {
     let pool = Pool::create(devices, options).unwrap();
     let options = MakeOptions { nodes: Some(1), journal_size: Some(MIB), ..MakeOptions::default() };
     make(&pool, &options, &mut |_, _| {}).unwrap();
     pool
 }
 
-fn mount(pool: Pool) -> Fs {
+pub(in crate::reshape) fn mount(pool: Pool) -> Fs {
     Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
 }
 
-fn free(fs: &Fs) -> u64 {
+pub(in crate::reshape) fn free(fs: &Fs) -> u64 {
     fs.statfs().unwrap().free
 }
 
@@ -53,7 +53,7 @@ fn content(name: &str, piece: u64) -> Vec<u8> {
 }
 
 /// A file of so many MiB, or as many as there is room for; how many.
-fn write(fs: &Fs, name: &str, mib: u64) -> u64 {
+pub(in crate::reshape) fn write(fs: &Fs, name: &str, mib: u64) -> u64 {
     let cred = Cred { uid: 0, gid: 0, pid: 1, umask: 0 };
     let (_, fh) = fs.create(fs.root(), name.as_bytes(), 0o600, 2, &cred).unwrap();
     let mut done = 0;
@@ -72,7 +72,7 @@ fn write(fs: &Fs, name: &str, mib: u64) -> u64 {
     done
 }
 
-fn expect(fs: &Fs, name: &str, mib: u64) {
+pub(in crate::reshape) fn expect(fs: &Fs, name: &str, mib: u64) {
     let ino = fs.lookup(fs.root(), name.as_bytes()).unwrap().ino;
     let fh = fs.open(ino, 0).unwrap();
     let mut buf = AlignedBuf::zeroed(PIECE);
@@ -83,7 +83,7 @@ fn expect(fs: &Fs, name: &str, mib: u64) {
     fs.release(fh).unwrap();
 }
 
-fn clean(pool: Pool) {
+pub(in crate::reshape) fn clean(pool: Pool) {
     let report = check(pool, CheckOptions { repair: false }, &mut |_, _| {}).unwrap();
     assert!(report.problems.is_empty(), "{:#?}", report.problems);
 }

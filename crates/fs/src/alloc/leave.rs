@@ -1,0 +1,243 @@
+//! Parts that leave: windows go back to them and no others are taken, and they are counted apart.
+
+use std::time::{Duration, Instant};
+
+use braid_format::meta::{MetaHeader, MetaKind};
+use braid_format::rgrp::{BlockState, RawRgrp};
+use braid_format::{BlockNo, InodeNo, LockNo};
+use braid_lock::{Local, Mode};
+use braid_pool::PoolRequest;
+use braid_pool::device::AlignedBuf;
+use parking_lot::MutexGuard;
+use zerocopy::FromBytes;
+
+use super::group::Group;
+use super::refill::{Need, Refill};
+use super::{Alloc, Inner, bits};
+use crate::error::{Error, Result};
+use crate::groups::{takes_data, takes_slots};
+use crate::meta::Tx;
+
+/// Windows taken elsewhere for those that are given back, in one call.
+const ROUNDS: u32 = 32;
+/// What closed parts have is counted again after this.
+const AGE_MAX: Duration = Duration::from_secs(2);
+/// Headers read at once.
+const BATCH: usize = 256;
+
+/// What the bitmap of a group says, or of several. What is in a node's window counts as data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Use {
+    /// Blocks of file data, or in windows.
+    pub data: u64,
+    /// Blocks of metadata in use.
+    pub meta: u64,
+    /// As the cluster's counters count them: free blocks that may become file data.
+    pub free: u64,
+    /// The same of groups for metadata alone.
+    pub free_meta: u64,
+}
+
+impl std::ops::AddAssign for Use {
+    fn add_assign(&mut self, other: Self) {
+        self.data += other.data;
+        self.meta += other.meta;
+        self.free += other.free;
+        self.free_meta += other.free_meta;
+    }
+}
+
+/// What closed parts have, and when that was found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shut {
+    since: Instant,
+    version: (u64, u64),
+    /// Blocks that may hold file data.
+    pub blocks: u64,
+    /// Of those, free.
+    pub free: u64,
+    /// Free blocks of groups for metadata alone.
+    pub meta: u64,
+}
+
+impl Inner {
+    /// Gives back the windows of closed groups; whether there is none left.
+    pub(super) fn leave_closed(&self, refill: &mut MutexGuard<'_, Refill>) -> Result<bool> {
+        refill.follow(&self.volume);
+        let groups = &self.volume.groups;
+        for _ in 0..ROUNDS {
+            let spare = self.state.lock().close_of(|group| groups.is_closed(group));
+            self.give_back(spare)?;
+            let left = {
+                let state = self.state.lock();
+                let closed = |w: &&super::window::Window| w.len != 0 && groups.is_closed(w.group);
+                let mut left = state.windows.iter().filter(closed);
+                let Some(first) = left.next() else { return Ok(true) };
+                let idle = std::iter::once(first).chain(left).find(|w| w.is_open() && w.busy == 0);
+                idle.map(|w| (w.data.count(), w.slots.count()))
+            };
+            // The others go when what is claimed of them is used.
+            let Some((data, slots)) = left else { return Ok(false) };
+            // What is in it is promised: it has to come from elsewhere.
+            let need = Need { data: data.max(1), slots: slots > 0, home: false };
+            let more = match slots {
+                0 => self.extend(refill, need, &mut 0)?,
+                n => self.more_slots(refill, data, n, &mut 0)?,
+            };
+            if !more {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What closed parts have: by their headers, without their locks, now and then.
+    pub(super) fn shut(&self) -> Shut {
+        let volume = &self.volume;
+        let version = volume.groups.version();
+        let none = Shut { since: Instant::now(), version, blocks: 0, free: 0, meta: 0 };
+        if !volume.groups.any_closed() {
+            return none;
+        }
+        let mut kept = self.shut.lock();
+        if let Some(shut) = *kept
+            && shut.version == version
+            && shut.since.elapsed() < AGE_MAX
+        {
+            return shut;
+        }
+        let closed: Vec<u64> =
+            (0..volume.groups.count()).filter(|i| volume.groups.is_closed(*i)).collect();
+        let mut found = none;
+        for batch in closed.chunks(BATCH) {
+            let mut bodies: Vec<AlignedBuf> =
+                batch.iter().map(|_| AlignedBuf::zeroed(volume.geo.body_len())).collect();
+            let mut requests: Vec<PoolRequest<'_>> = batch
+                .iter()
+                .zip(&mut bodies)
+                .map(|(i, body)| PoolRequest::read(volume.body_at(volume.rgrp(*i)), body))
+                .collect();
+            volume.pool.run(&mut requests);
+            drop(requests);
+            for (index, body) in batch.iter().zip(&bodies) {
+                // One that is being written, or cannot be read, is counted the next time.
+                let sound = MetaHeader::decode_kind(body, volume.rgrp(*index), MetaKind::Rgrp);
+                let raw = RawRgrp::read_from_prefix(body).ok().filter(|_| sound.is_ok());
+                let free = raw.map_or(0, |(raw, _)| raw.free_blocks.get());
+                if takes_data(volume.groups.kind(*index)) {
+                    found.blocks += volume.group_shape(*index).map_or(0, |s| s.block_count);
+                    found.free += free;
+                } else {
+                    found.meta += free + raw.map_or(0, |(raw, _)| raw.free_meta.get());
+                }
+            }
+        }
+        *kept = Some(found);
+        found
+    }
+}
+
+/// What a group's bitmap says.
+fn use_of(group: &Group) -> Use {
+    let count = |state| bits::count(&group.bits, 0, group.shape.block_count, state);
+    let (free, chunks) = (count(BlockState::Free), count(BlockState::MetaFree));
+    let apart = !takes_data(group.shape.kind);
+    Use {
+        data: count(BlockState::Data),
+        meta: count(BlockState::MetaUsed),
+        free: if apart { 0 } else { free },
+        free_meta: if apart { free + chunks } else { 0 },
+    }
+}
+
+impl Alloc {
+    /// Gives back idle windows of parts that are closed; windows of others hold what was promised of
+    /// them. Whether there is none left.
+    pub fn leave(&self) -> Result<bool> {
+        let inner = &self.inner;
+        if !inner.volume.groups.any_closed() {
+            return Ok(true);
+        }
+        // Blocks whose free is not durable yet keep their window.
+        inner.meta.commit()?;
+        let mut refill = inner.refill.lock();
+        inner.drain(&mut refill)?;
+        inner.leave_closed(&mut refill)
+    }
+
+    /// What the bitmap of group `index` says.
+    pub fn look_at(&self, index: u64) -> Result<Use> {
+        let inner = &self.inner;
+        let lock = LockNo::from(inner.volume.rgrp(index));
+        let _guard = inner.locks.acquire(lock, Mode::Shared, Local::Shared)?;
+        Ok(use_of(&Group::load(&inner.volume, &inner.meta, index)?))
+    }
+
+    /// Looks, with its lock alone, at a group whose part is closed: nobody takes anything of it any
+    /// more. What is known of it is in place, durably, on return.
+    pub fn look_at_last(&self, index: u64) -> Result<Use> {
+        let inner = &self.inner;
+        let lock = LockNo::from(inner.volume.rgrp(index));
+        let _guard = inner.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
+        inner.meta.sync_owner(lock)?;
+        Ok(use_of(&Group::load(&inner.volume, &inner.meta, index)?))
+    }
+
+    /// Inodes that metadata in use in group `index` belongs to; at most `most`.
+    pub fn owners_in(&self, index: u64, most: usize) -> Result<Vec<InodeNo>> {
+        let inner = &self.inner;
+        let volume = &inner.volume;
+        let mut owners: Vec<InodeNo> = Vec::new();
+        if !takes_slots(volume.groups.kind(index)) {
+            return Ok(owners);
+        }
+        let lock = LockNo::from(volume.rgrp(index));
+        let group = {
+            let _guard = inner.locks.acquire(lock, Mode::Shared, Local::Shared)?;
+            Group::load(volume, &inner.meta, index)?
+        };
+        let step = usize::try_from(inner.slot_blocks()).unwrap_or(1);
+        let used = bits::runs(&group.bits, 0, group.shape.block_count, BlockState::MetaUsed);
+        for at in used.flat_map(|(start, n)| (start..start + n).step_by(step)) {
+            if owners.len() >= most {
+                break;
+            }
+            // Only to name it: what is being written just now is passed by.
+            let Ok((_, header, _)) = volume.read_body(BlockNo(group.block(at))) else { continue };
+            let owner = InodeNo(header.owner.get());
+            if !owners.contains(&owner) {
+                owners.push(owner);
+            }
+        }
+        Ok(owners)
+    }
+
+    /// Counts what groups that leave have had free, in the transaction in which they do.
+    pub fn count_gone(&self, tx: &mut Tx<'_>, gone: Use) -> Result<()> {
+        let less = |n| -Inner::signed(n);
+        let change = braid_lock::Deltas {
+            free: less(gone.free),
+            meta: less(gone.free_meta),
+            ..braid_lock::Deltas::default()
+        };
+        self.inner.count(tx, change)
+    }
+
+    /// Free blocks of groups that give out file data.
+    pub fn room(&self) -> Result<u64> {
+        let groups = &self.inner.volume.groups;
+        let mut room = 0;
+        for index in groups.numbers(false) {
+            room += self.look_at(index)?.free;
+        }
+        Ok(room)
+    }
+}
+
+/// Nothing of a group is in use.
+pub(crate) fn is_empty(found: Use) -> Result<()> {
+    match found.data + found.meta {
+        0 => Ok(()),
+        blocks => Err(Error::NotEmptied { blocks }),
+    }
+}

@@ -1,0 +1,384 @@
+use std::sync::Arc;
+
+use braid_format::{Bytes, MemberIndex};
+use braid_pool::device::{Device, FaultKind, FaultPlan, MemoryDevice, On};
+use braid_pool::layout::Redundancy;
+use braid_pool::{AddOptions, CreateOptions, Pool};
+
+use super::*;
+use crate::make::{MakeOptions, make};
+use crate::reshape::grow::tests::{Disk, MIB, all, clean, disks, expect, free, made, mount, write};
+use crate::{Cred, MountOptions, NoKernelCache};
+
+const CLASSES: [Redundancy; 3] = [Redundancy::None, Redundancy::Mirror(2), Redundancy::Parity(1)];
+
+/// Takes out of the pool all that `member` came with.
+fn take_out(fs: &Fs, member: u16) -> Left {
+    let left = fs.leave(MemberIndex(member)).unwrap();
+    assert!(left.finished);
+    for _ in &left.members {
+        // They stand side by side, and those after one that goes move up.
+        fs.remove_member(left.members[0]).unwrap();
+    }
+    left
+}
+
+fn unmounted(fs: Fs) -> Pool {
+    let pool = fs.pool().clone();
+    fs.unmount().unwrap();
+    pool
+}
+
+#[test]
+fn what_was_added_leaves_with_its_members_and_may_come_again() {
+    let none = FaultPlan::default();
+    for redundancy in CLASSES {
+        let options = CreateOptions { redundancy, ..CreateOptions::new("p") };
+        let fs = mount(made(all(&disks("old", &[48; 4], &none)), &options));
+        let (had, room) = (fs.statfs().unwrap(), free(&fs) / 256);
+        let first = write(&fs, "first", room / 3);
+        fs.add_devices(&all(&disks("one", &[48; 4], &none)), &AddOptions::default()).unwrap();
+        fs.add_devices(&all(&disks("two", &[48; 4], &none)), &AddOptions::default()).unwrap();
+        let wide = fs.statfs().unwrap();
+        // All parts have something; then there is room for it in one.
+        let long = write(&fs, "long", 2 * room);
+        for i in 0..100 {
+            write(&fs, &format!("small{i}"), 0);
+        }
+        let last = write(&fs, "last", room / 4);
+        fs.unlink(fs.root(), b"long").unwrap();
+        assert!(long > room && first == room / 3 && last == room / 4, "{redundancy:?}");
+        let plan = fs.plan_leaving(MemberIndex(5)).unwrap();
+        assert_eq!((plan.parts, plan.members), (vec![1], [4, 5, 6, 7].map(MemberIndex).to_vec()));
+        let left = take_out(&fs, 5);
+        assert_eq!(left.members.len(), 4);
+        let less = fs.statfs().unwrap();
+        assert_eq!(wide.blocks - less.blocks, (wide.blocks - had.blocks) / 2, "{redundancy:?}");
+        expect(&fs, "first", first);
+        expect(&fs, "last", last);
+        let pool = unmounted(fs);
+        assert_eq!(pool.info().members.len(), 8);
+        clean(Pool::assemble(pool.devices()).unwrap());
+        let fs = mount(Pool::assemble(pool.devices()).unwrap());
+        assert_eq!(fs.statfs().unwrap().blocks, less.blocks);
+        take_out(&fs, 4);
+        assert_eq!(fs.statfs().unwrap().blocks, had.blocks);
+        assert!(fs.statfs().unwrap().files <= had.files);
+        fs.add_devices(&all(&disks("three", &[48; 4], &none)), &AddOptions::default()).unwrap();
+        assert_eq!(fs.statfs().unwrap().blocks, less.blocks);
+        let again = write(&fs, "again", room);
+        assert_eq!(again, room);
+        for (name, mib) in [("first", first), ("last", last), ("again", again)] {
+            expect(&fs, name, mib);
+        }
+        let pool = unmounted(fs);
+        assert_eq!(pool.info().members.len(), 8);
+        clean(Pool::assemble(pool.devices()).unwrap());
+    }
+}
+
+#[test]
+fn what_cannot_leave_is_said_with_figures_and_nothing_changes() {
+    let none = FaultPlan::default();
+    let fs = mount(made(all(&disks("old", &[64; 2], &none)), &CreateOptions::new("p")));
+    let room = free(&fs) / 256;
+    fs.add_devices(&all(&disks("new", &[64; 2], &none)), &AddOptions::default()).unwrap();
+    let epoch = fs.pool().info().epoch;
+    let e = fs.leave(MemberIndex(1)).unwrap_err();
+    assert!(matches!(e, Error::Founding { member: 1, bytes } if bytes > 50 * MIB), "{e}");
+    assert!(fs.leave(MemberIndex(9)).is_err());
+    // More than the first two can hold.
+    let full = write(&fs, "full", room + 20);
+    let e = fs.leave(MemberIndex(3)).unwrap_err();
+    let Error::NoRoomElsewhere { need, room: left } = e else { panic!("{e}") };
+    assert!(need > left && need > 15 * MIB, "{need} {left}");
+    assert_eq!(fs.pool().info().epoch, epoch);
+    assert!(fs.core().volume.groups.leaving() == RawLeaving::default());
+    expect(&fs, "full", full);
+    clean(unmounted_pool(fs));
+}
+
+fn unmounted_pool(fs: Fs) -> Pool {
+    Pool::assemble(unmounted(fs).devices()).unwrap()
+}
+
+#[test]
+fn metadata_keeps_a_part_in_the_pool_and_is_named() {
+    let none = FaultPlan::default();
+    let fs = mount(made(all(&disks("old", &[64; 2], &none)), &CreateOptions::new("p")));
+    // No room for any.
+    let full = write(&fs, "full", 10_000);
+    fs.add_devices(&all(&disks("new", &[64; 2], &none)), &AddOptions::default()).unwrap();
+    let cred = Cred { uid: 0, gid: 0, pid: 1, umask: 0 };
+    let made: Vec<_> = (0..200)
+        .map(|i| fs.mkdir(fs.root(), format!("d{i}").as_bytes(), 0o700, &cred).unwrap().ino)
+        .collect();
+    let groups = &fs.core().volume.groups;
+    let added = |ino: &braid_format::InodeNo| {
+        groups.of_block((*ino).into()).is_some_and(|g| groups.is_added(g))
+    };
+    assert!(made.iter().any(added));
+    let e = fs.leave(MemberIndex(2)).unwrap_err();
+    let Error::Immovable { blocks, inodes } = &e else { panic!("{e}") };
+    assert!(*blocks > 10 && inodes.contains(", "), "{e}");
+    assert!(!fs.core().volume.groups.any_closed());
+    // Without them it leaves.
+    for (i, _) in made.iter().enumerate().filter(|(_, ino)| added(ino)) {
+        fs.rmdir(fs.root(), format!("d{i}").as_bytes()).unwrap();
+    }
+    take_out(&fs, 2);
+    expect(&fs, "full", full);
+    // What this node holds of locks there comes to nothing.
+    fs.core().locks.drop_idle(0);
+    let pool = unmounted_pool(fs);
+    assert_eq!(pool.info().members.len(), 2);
+    clean(pool);
+}
+
+#[test]
+fn metadata_and_room_for_it_stay_in_what_was_there_at_first() {
+    let none = FaultPlan::default();
+    let fs = mount(made(all(&disks("old", &[64; 2], &none)), &CreateOptions::new("p")));
+    let room = free(&fs) / 256;
+    fs.add_devices(&all(&disks("new", &[64; 2], &none)), &AddOptions::default()).unwrap();
+    write(&fs, "long", room + 30);
+    let cred = Cred { uid: 0, gid: 0, pid: 1, umask: 0 };
+    for i in 0..500 {
+        let ino = fs.mkdir(fs.root(), format!("d{i}").as_bytes(), 0o700, &cred).unwrap().ino;
+        let groups = &fs.core().volume.groups;
+        assert!(groups.of_block(ino.into()).is_some_and(|g| !groups.is_added(g)), "{i}");
+    }
+    clean(unmounted_pool(fs));
+}
+
+#[test]
+fn it_may_be_ended_and_what_it_left_is_in_use_again() {
+    let none = FaultPlan::default();
+    let fs = mount(made(all(&disks("old", &[96], &none)), &CreateOptions::new("p")));
+    let room = free(&fs) / 256;
+    assert!(write(&fs, "pad", room * 9 / 10) > 60);
+    fs.add_devices(&all(&disks("new", &[96], &none)), &AddOptions::default()).unwrap();
+    let had = fs.statfs().unwrap().blocks;
+    // Files that are open and have no name do not move.
+    let mut open = Vec::new();
+    for i in 0..5 {
+        let name = format!("f{i}");
+        assert_eq!(write(&fs, &name, 8), 8);
+        let ino = fs.lookup(fs.root(), name.as_bytes()).unwrap().ino;
+        open.push(fs.open(ino, 2).unwrap());
+        fs.unlink(fs.root(), name.as_bytes()).unwrap();
+    }
+    fs.unlink(fs.root(), b"pad").unwrap();
+    std::thread::scope(|s| {
+        let leaving = s.spawn(|| fs.leave(MemberIndex(1)));
+        while !fs.core().volume.groups.any_closed() && !leaving.is_finished() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(matches!(fs.rebalance(), Err(Error::WouldBlock)));
+        fs.stop_leaving().unwrap();
+        let left = leaving.join().unwrap().unwrap();
+        assert!(!left.finished);
+    });
+    assert!(!fs.core().volume.groups.any_closed());
+    assert_eq!(fs.statfs().unwrap().blocks, had);
+    for fh in open {
+        fs.release(fh).unwrap();
+    }
+    assert!(fs.leave(MemberIndex(1)).unwrap().finished);
+    assert!(fs.statfs().unwrap().blocks < had * 2 / 3);
+    clean(unmounted_pool(fs));
+}
+
+/// A node dies in the middle: the part stays closed, over mounts, until somebody goes on or ends it.
+#[test]
+fn a_part_stays_closed_until_somebody_goes_on() {
+    let none = FaultPlan::default();
+    for goes_on in [true, false] {
+        let old = disks("old", &[64], &none);
+        let new = disks("new", &[64], &none);
+        let fs = mount(made(all(&old), &CreateOptions::new("p")));
+        fs.add_devices(&all(&new), &AddOptions::default()).unwrap();
+        let had = fs.statfs().unwrap().blocks;
+        write(&fs, "first", 20);
+        change(fs.core(), |l| l.closed = 1).unwrap();
+        let less = fs.statfs().unwrap();
+        assert!(less.blocks < had * 2 / 3 && less.free <= less.blocks);
+        fs.sync().unwrap();
+        fs.pool().close();
+        std::mem::forget(fs);
+        let copies = || {
+            let both = old.iter().chain(&new);
+            both.map(|(d, memory)| memory.fork(&d.info().name) as Arc<dyn Device>)
+                .collect::<Vec<_>>()
+        };
+        clean(Pool::assemble(copies()).unwrap());
+        let fs = mount(Pool::assemble(copies()).unwrap());
+        assert_eq!(fs.statfs().unwrap().blocks, less.blocks);
+        assert!(matches!(fs.rebalance(), Err(Error::Leaving)));
+        let small = write(&fs, "more", 10_000);
+        assert!(small < 64);
+        fs.unlink(fs.root(), b"more").unwrap();
+        if goes_on {
+            assert_eq!(take_out(&fs, 1).members, [MemberIndex(1)]);
+        } else {
+            fs.stop_leaving().unwrap();
+            assert_eq!(fs.statfs().unwrap().blocks, had);
+            let sb = fs.core().volume.read_body(HERE).unwrap().0;
+            let (sb, _) = RawSuperblock::read_from_prefix(&sb).unwrap();
+            assert_eq!(sb.features_incompat.get() & RawSuperblock::LEAVING, 0);
+        }
+        expect(&fs, "first", 20);
+        clean(unmounted_pool(fs));
+    }
+}
+
+/// Power is cut at every write of an old device, or of the one that leaves: all files are there, the
+/// check finds nothing, and it can be gone on with.
+#[test]
+fn power_may_be_cut_at_any_write_while_a_part_leaves() {
+    let volatile = FaultPlan { volatile_cache: true, ..FaultPlan::default() };
+    let mut finished = [false; 2];
+    let mut seen = std::collections::BTreeSet::new();
+    for n in 0.. {
+        let (cut, victim) = (n / 2, usize::from(n % 2 == 1));
+        let old = disks("old", &[64], &volatile);
+        let new = disks("new", &[64], &volatile);
+        let fs = mount(made(all(&old), &CreateOptions::new("p")));
+        fs.add_devices(&all(&new), &AddOptions::default()).unwrap();
+        // Some of it is where it has to go from.
+        let goes = |g: u64| fs.core().volume.groups.is_added(g);
+        assert_eq!(write(&fs, "long", 40), 40);
+        assert_eq!(write(&fs, "more", 16), 16);
+        fs.unlink(fs.root(), b"long").unwrap();
+        assert_eq!(write(&fs, "last", 6), 6);
+        fs.sync().unwrap();
+        let there: u64 = (0..fs.core().volume.groups.count())
+            .filter(|g| goes(*g))
+            .map(|g| fs.core().alloc.look_at(g).unwrap().data)
+            .sum();
+        assert!(there > 0, "nothing has to move");
+        let each: Vec<Disk> = old.iter().chain(&new).cloned().collect();
+        each[victim].0.arm(On::Write, cut, FaultKind::Gone);
+        let before = each[victim].0.counts().writes;
+        let done = fs.leave(MemberIndex(1)).is_ok_and(|l| l.finished);
+        let writes = each[victim].0.counts().writes - before;
+        fs.pool().close();
+        std::mem::forget(fs);
+        let mut copies: Vec<Arc<dyn Device>> = Vec::new();
+        for ((d, memory), salt) in each.iter().zip(0..) {
+            d.crash(cut * 31 + salt).unwrap();
+            copies.push(memory.fork(&d.info().name));
+        }
+        clean(Pool::assemble(copies.clone()).unwrap());
+        let fs = mount(Pool::assemble(copies).unwrap());
+        expect(&fs, "more", 16);
+        expect(&fs, "last", 6);
+        let info = fs.pool().info();
+        let volume = &fs.core().volume;
+        seen.insert((volume.groups.any_closed(), info.holes.get() > 0));
+        assert!(info.holes.get() > 0 || !done);
+        assert!(fs.leave(MemberIndex(1)).unwrap().finished, "cut at {cut}");
+        expect(&fs, "more", 16);
+        fs.remove_member(MemberIndex(1)).unwrap();
+        let pool = unmounted_pool(fs);
+        assert_eq!(pool.info().members.len(), 1);
+        clean(pool);
+        finished[victim] |= done && writes <= cut;
+        if finished == [true; 2] {
+            assert!(n > 10);
+            break;
+        }
+    }
+    let all = [(false, false), (false, true), (true, false)];
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), all);
+}
+
+/// Two nodes: one writes and reads all the while, also in what leaves.
+#[test]
+fn another_node_goes_on_meanwhile() {
+    let none = FaultPlan::default();
+    let (old, new) = (disks("old", &[96, 96], &none), disks("new", &[96, 96], &none));
+    let options = CreateOptions { redundancy: Redundancy::Mirror(2), ..CreateOptions::new("p") };
+    let options = CreateOptions { log_slots: 4, ..options };
+    let pool = Pool::create(all(&old), &options).unwrap();
+    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    drop(pool);
+    let opener = |devices: Vec<Arc<dyn Device>>| {
+        let pool = Pool::assemble(devices).unwrap();
+        Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
+    };
+    let one = opener(all(&old));
+    one.add_devices(&all(&new), &AddOptions::default()).unwrap();
+    let other = opener(all(&old).into_iter().chain(all(&new)).collect());
+    let had = one.statfs().unwrap().blocks;
+    // Both have windows in what was added.
+    let room = free(&one) / 256;
+    assert_eq!(write(&one, "long", room / 2), room / 2);
+    let wide = room / 5;
+    assert_eq!(write(&other, "wide", wide), wide);
+    one.unlink(one.root(), b"long").unwrap();
+    let end = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let busy = s.spawn(|| {
+            let mut i = 0;
+            while !end.load(std::sync::atomic::Ordering::Acquire) || i < 3 {
+                let name = format!("busy{}", i % 4);
+                let _ = other.unlink(other.root(), name.as_bytes());
+                assert_eq!(write(&other, &name, 3), 3);
+                expect(&other, &name, 3);
+                i += 1;
+            }
+        });
+        let left = one.leave(MemberIndex(2));
+        end.store(true, std::sync::atomic::Ordering::Release);
+        busy.join().unwrap();
+        assert!(left.unwrap().finished);
+    });
+    for fs in [&one, &other] {
+        expect(fs, "wide", wide);
+        assert!(fs.statfs().unwrap().blocks < had * 2 / 3);
+        fs.core().locks.drop_idle(0);
+    }
+    other.remove_member(MemberIndex(2)).unwrap();
+    other.remove_member(MemberIndex(2)).unwrap();
+    expect(&one, "wide", wide);
+    write(&one, "after", 3);
+    expect(&other, "after", 3);
+    one.unmount().unwrap();
+    let pool = unmounted_pool(other);
+    assert_eq!(pool.info().members.len(), 2);
+    clean(pool);
+}
+
+/// Whoever was at it died when all was out but the pool's labels did not say so.
+#[test]
+fn the_next_mount_takes_out_what_has_left() {
+    let none = FaultPlan::default();
+    let (old, new) = (disks("old", &[64], &none), disks("new", &[64], &none));
+    let fs = mount(made(all(&old), &CreateOptions::new("p")));
+    fs.add_devices(&all(&new), &AddOptions::default()).unwrap();
+    write(&fs, "first", 5);
+    fs.core().alloc.shrink().unwrap();
+    let whole = fs.whole(MemberIndex(1).into()).unwrap();
+    change(fs.core(), |l| l.closed = 1).unwrap();
+    fs.core().alloc.leave().unwrap();
+    let_go(fs.core(), &whole, &groups_of(fs.core(), &whole)).unwrap();
+    fs.pool().close();
+    std::mem::forget(fs);
+    let both = old.iter().chain(&new);
+    let copies: Vec<Arc<dyn Device>> = both
+        .map(|(d, memory): &Disk| -> Arc<dyn Device> {
+            let fork: Arc<MemoryDevice> = memory.fork(&d.info().name);
+            fork
+        })
+        .collect();
+    let pool = Pool::assemble(copies.clone()).unwrap();
+    assert_eq!(pool.info().holes, Bytes(0));
+    clean(pool);
+    let fs = mount(Pool::assemble(copies).unwrap());
+    assert!(fs.pool().info().holes > Bytes(0));
+    assert!(fs.leave(MemberIndex(1)).unwrap().members.is_empty());
+    fs.remove_member(MemberIndex(1)).unwrap();
+    expect(&fs, "first", 5);
+    clean(unmounted_pool(fs));
+}

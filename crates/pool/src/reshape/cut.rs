@@ -1,0 +1,194 @@
+//! A part of the pool's bytes leaves: a hole is where it was, and members on which nothing stands
+//! any more are spares.
+//!
+//! Addresses behind it stay, and so do the numbers of redundancy groups, by which records of logs
+//! name them. Addresses of a hole are never used again: what is written to space that is added later
+//! cannot be taken for what was there before.
+
+use braid_format::label::{Label, MemberState, NodeKind, Segment, SubpoolKind};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+
+use super::ChangeError;
+use super::evacuate::moving;
+use crate::error::PoolError;
+use crate::redundancy::next_epoch;
+use crate::whom::Whom;
+use crate::{Pool, SubpoolInfo};
+
+/// Whether a node, or one below it, stands on `member`.
+fn stands_on(label: &Label, node: u16, member: MemberIndex) -> bool {
+    let Some(n) = label.nodes.get(usize::from(node)) else { return false };
+    match &n.kind {
+        NodeKind::Slice { member: m, .. } => *m == member,
+        // Children stand before their parents: this ends.
+        kind => kind.children().iter().any(|c| c.node < node && stands_on(label, c.node, member)),
+    }
+}
+
+/// Marks a node and all below it.
+fn mark(label: &Label, node: u16, marked: &mut [bool]) {
+    if let Some(m) = marked.get_mut(usize::from(node)) {
+        *m = true;
+    }
+    let Some(n) = label.nodes.get(usize::from(node)) else { return };
+    for c in n.kind.children().iter().filter(|c| c.node < node) {
+        mark(label, c.node, marked);
+    }
+}
+
+/// Takes marked nodes out of the table; those after them move up.
+fn remove_nodes(label: &mut Label, gone: &[bool]) {
+    let is_gone = |i: usize| gone.get(i).copied().unwrap_or(false);
+    let place = |node: u16| {
+        let before = (0..usize::from(node)).filter(|i| is_gone(*i)).count();
+        node - u16::try_from(before).unwrap_or(node)
+    };
+    for node in &mut label.nodes {
+        if let NodeKind::Stripe { children, .. }
+        | NodeKind::Mirror { children }
+        | NodeKind::Parity { children, .. }
+        | NodeKind::Concat { children } = &mut node.kind
+        {
+            for c in children {
+                c.node = place(c.node);
+            }
+        }
+    }
+    for s in label.segments.iter_mut().filter(|s| !s.is_hole()) {
+        s.node = place(s.node);
+    }
+    let mut i = 0;
+    label.nodes.retain(|_| {
+        i += 1;
+        !is_gone(i - 1)
+    });
+}
+
+/// Redundancy groups of marked nodes.
+fn groups_in(label: &Label, marked: &[bool]) -> u16 {
+    let group = |k: &NodeKind| matches!(k, NodeKind::Mirror { .. } | NodeKind::Parity { .. });
+    let all = label.nodes.iter().zip(marked).filter(|(n, m)| **m && group(&n.kind));
+    u16::try_from(all.count()).unwrap_or(u16::MAX)
+}
+
+/// `label` with a hole at `from..to`; which members nothing stands on any more because of it. `None`:
+/// the hole is there.
+fn with_hole(
+    label: &Label,
+    (from, to): (ByteOffset, ByteOffset),
+) -> Result<Option<(Label, Vec<MemberIndex>)>, ChangeError> {
+    let inside = |s: &Segment| s.start >= from && s.start.0 + s.len.0 <= to.0;
+    let touches = |s: &Segment| s.start < to && s.start.0 + s.len.0 > from.0;
+    let astray = |s: &Segment| !inside(s) && touches(s);
+    if from.0 == 0 || label.segments.iter().any(astray) || !label.segments.iter().any(inside) {
+        return Err(ChangeError::NotAPart { from, to });
+    }
+    if label.segments.iter().filter(|s| inside(s)).all(Segment::is_hole) {
+        return Ok(None);
+    }
+    let mut next = next_epoch(label);
+    let mut gone = vec![false; label.nodes.len()];
+    for s in next.segments.iter_mut().filter(|s| inside(s) && !s.is_hole()) {
+        let mut own = vec![false; label.nodes.len()];
+        mark(label, s.node, &mut own);
+        let groups = groups_in(label, &own);
+        gone.iter_mut().zip(&own).for_each(|(g, o)| *g |= o);
+        (s.subpool, s.node, s.node_start) = (SubpoolKind::Hole, groups, ByteOffset(0));
+    }
+    let shown = |s: &Segment| gone.get(usize::from(s.node)).copied().unwrap_or(true);
+    if next.segments.iter().any(|s| !s.is_hole() && shown(s)) {
+        return Err(ChangeError::NotAPart { from, to });
+    }
+    next.segments = joined(&next.segments);
+    remove_nodes(&mut next, &gone);
+    let mut idle = Vec::new();
+    for (i, m) in (0_u16..).map(MemberIndex).zip(label.members.iter()) {
+        if label.bytes_on(i) == Bytes(0) || next.bytes_on(i) != Bytes(0) {
+            continue;
+        }
+        idle.push(i);
+        if m.state != MemberState::Failed
+            && let Some(m) = next.members.get_mut(usize::from(i.0))
+        {
+            (m.state, m.state_epoch) = (MemberState::Spare, next.epoch);
+        }
+    }
+    Ok(Some((next, idle)))
+}
+
+/// Neighbouring holes are one.
+fn joined(segments: &[Segment]) -> Vec<Segment> {
+    let mut out: Vec<Segment> = Vec::new();
+    for s in segments {
+        match out.last_mut() {
+            Some(last) if last.is_hole() && s.is_hole() => {
+                last.len.0 += s.len.0;
+                last.node = last.node.saturating_add(s.node);
+            }
+            _ => out.push(*s),
+        }
+    }
+    out
+}
+
+impl Pool {
+    /// The segments that stand, wholly or in part, on a member.
+    ///
+    /// # Errors
+    /// There is no such member.
+    pub fn segments_of(&self, member: impl Into<Whom>) -> Result<Vec<SubpoolInfo>, PoolError> {
+        let meant = self.0.meant(member.into())?;
+        let topology = self.0.topology.read();
+        let member = topology.place_of(&meant)?;
+        let label = &topology.label;
+        let on =
+            |(s, _): &(&Segment, &SubpoolInfo)| !s.is_hole() && stands_on(label, s.node, member);
+        let all = label.segments.iter().zip(&topology.info.segments);
+        Ok(all.filter(on).map(|(_, info)| *info).collect())
+    }
+
+    /// Members on which nothing would stand if these bytes left.
+    ///
+    /// # Errors
+    /// [`ChangeError::NotAPart`].
+    pub fn plan_cut(
+        &self,
+        from: ByteOffset,
+        to: ByteOffset,
+    ) -> Result<Vec<MemberIndex>, PoolError> {
+        let topology = self.0.topology.read();
+        Ok(with_hole(&topology.label, (from, to))?.map_or_else(Vec::new, |(_, idle)| idle))
+    }
+
+    /// Takes the bytes `from..to`, which are whole segments behind the first, out of the pool: nobody
+    /// reads or writes there any more. Members on which nothing else stands become spares; which.
+    /// Nothing happens where they are out already.
+    ///
+    /// # Errors
+    /// [`ChangeError::NotAPart`], [`ChangeError::Moving`]; [`PoolError::Device`] of a member.
+    pub fn cut(&self, from: ByteOffset, to: ByteOffset) -> Result<Vec<MemberIndex>, PoolError> {
+        let _pass = self.1.pass()?;
+        self.0.changing(|| self.try_cut(from, to))
+    }
+
+    fn try_cut(&self, from: ByteOffset, to: ByteOffset) -> Result<Vec<MemberIndex>, PoolError> {
+        let topology = self.0.topology.write();
+        topology.may_change()?;
+        let Some((next, idle)) = with_hole(&topology.label, (from, to))? else {
+            return Ok(Vec::new());
+        };
+        let stays = |m: MemberIndex| !idle.contains(&m);
+        if let Some(m) = moving(&topology.label)
+            && !stays(m.leaving)
+        {
+            let (leaving, successor) = (topology.name(m.leaving), topology.name(m.successor));
+            return Err(ChangeError::Moving { leaving, successor }.into());
+        }
+        let devices = topology.devices.clone();
+        self.0.change(topology, next, devices)?;
+        Ok(idle)
+    }
+}
+
+#[cfg(test)]
+mod tests;
