@@ -12,8 +12,9 @@ use braid_fs::make::{MakeOptions, make, may_make};
 use braid_lock::EtcdAddress;
 use braid_pool::device::{Device, UnitName};
 use braid_pool::layout::Weights;
-use braid_pool::{CreateOptions, Pool};
+use braid_pool::{CreateOptions, Plan, Pool};
 
+use crate::subpools::Wish;
 use crate::{shape, size, sources, topology, ui};
 
 /// Make a pool of devices and a file system on it.
@@ -32,6 +33,12 @@ pub struct Args {
     devices: Vec<PathBuf>,
     #[command(flatten)]
     shape: shape::ShapeArgs,
+    /// Devices of their own for metadata and journals: 'auto' gives them those that answer small reads
+    /// clearly sooner than the others, if there are such; 'none': all devices hold everything; or told, as in
+    /// 'metadata=sdb,sdc' or 'metadata=sdb; journal=sdc' (the others hold data) [default: auto where
+    /// all devices are disks]
+    #[arg(long, value_name = "none|auto|SPEC", conflicts_with = "layout")]
+    subpools: Option<String>,
     /// Block of the file system; a power of two from 4 KiB to 64 KiB
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse)]
     block_size: u64,
@@ -96,19 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         locks: args.locks.clone(),
         force: args.force,
     };
-    // All that can be refused is refused before anything is written, or takes time.
-    let mut plan = Pool::plan(devices.clone(), &options)?;
-    if options.weights == Weights::Speed {
-        shape::measure_all(&devices, &mut options)?;
-        plan = Pool::plan(devices.clone(), &options)?;
-    }
-    let paths: Vec<String> = devices.iter().map(|d| d.info().name.clone()).collect();
-    if args.json {
-        let shown = topology::as_json(&plan.label, &paths);
-        println!("{}", serde_json::to_string_pretty(&shown)?);
-    } else {
-        topology::print(&plan.label, &paths);
-    }
+    let plan = planned(args, &devices, &mut options, &make_options)?;
     may_make(&plan.info, &make_options).context("cannot make the file system")?;
     if args.dry_run {
         if !args.json {
@@ -122,6 +117,35 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     bar.finish_and_clear();
     say_made(args, &pool, &shape);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The pool as it will be, shown. All that can be refused is refused before anything is written, or
+/// takes time.
+fn planned(
+    args: &Args,
+    devices: &[Arc<dyn Device>],
+    options: &mut CreateOptions,
+    make_options: &MakeOptions,
+) -> Result<Plan> {
+    let mut plan = Pool::plan(devices.to_vec(), options)?;
+    let wish = Wish::of(args.subpools.as_deref(), options.layout.is_some(), devices);
+    let chosen = wish.settle(devices, (options, &mut plan), make_options)?;
+    if options.weights == Weights::Speed {
+        shape::measure_all(devices, options)?;
+        plan = Pool::plan(devices.to_vec(), options)?;
+    }
+    let paths: Vec<String> = devices.iter().map(|d| d.info().name.clone()).collect();
+    if args.json {
+        let mut shown = topology::as_json(&plan.label, &paths);
+        shown["subpools_chosen"] = chosen.into();
+        println!("{}", serde_json::to_string_pretty(&shown)?);
+        return Ok(plan);
+    }
+    topology::print(&plan.label, &paths);
+    if let Some(chosen) = chosen {
+        println!("subpools: {chosen}");
+    }
+    Ok(plan)
 }
 
 fn say_made(args: &Args, pool: &Pool, shape: &shape::Shape) {

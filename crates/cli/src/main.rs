@@ -34,6 +34,7 @@ mod size;
 mod sources;
 mod spare;
 mod status;
+mod subpools;
 mod target;
 mod topology;
 mod ui;

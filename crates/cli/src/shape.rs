@@ -175,10 +175,9 @@ impl ShapeArgs {
                 bytes_per_second: Bytes(0),
             })
             .collect();
-        let disks = names.iter().all(|n| n.as_ref().is_some_and(|n| sysfs.controller(n).is_some()));
         options.weights = match self.weights.as_deref() {
             Some("auto") => Weights::Speed,
-            None if disks && devices.len() > 1 => Weights::Speed,
+            None if devices.len() > 1 && all_disks(devices) => Weights::Speed,
             Some("none") | None => Weights::None,
             Some(list) => Weights::List(numbers(list)?),
         };
@@ -224,6 +223,16 @@ impl ShapeArgs {
             hints: made.hints,
         })
     }
+}
+
+/// Whether all devices are disks on controllers that the system names.
+pub fn all_disks(devices: &[Arc<dyn Device>]) -> bool {
+    let sysfs = Sysfs::default();
+    let disk = |d: &Arc<dyn Device>| {
+        let name = sysfs.name_of(Path::new(&d.info().name));
+        name.is_some_and(|n| sysfs.controller(&n).is_some())
+    };
+    devices.iter().all(disk)
 }
 
 /// Measures the devices one after the other, if the weights depend on it.

@@ -172,3 +172,48 @@ fn subpools_without_redundancy_are_for_as_many_nodes_as_any() {
     let said = fails(&d.with(&["create", "p", "--force", "--layout", small], &[]));
     assert!(said.contains("the subpool for metadata has"), "{said}");
 }
+
+#[test]
+fn metadata_gets_devices_of_its_own_as_told() {
+    let d = Disks::new(5, 512);
+    let how = ["create", "p", "--mirror", "2", "--subpools", "metadata=disk1,disk3"];
+    let said = ok(&d.with(&[&how[..], &["--dry-run"]].concat(), &[]));
+    let (metadata, data) = said.split_once("\ndata").unwrap();
+    for (part, disks) in [(metadata, [1, 3].as_slice()), (data, &[0, 2, 4])] {
+        for disk in 0..5 {
+            assert_eq!(part.contains(&format!("/disk{disk} ")), disks.contains(&disk), "{said}");
+        }
+    }
+    ok(&d.with(&how, &[]));
+    ok(&d.with(&["check"], &[]));
+    for (spec, why) in [
+        ("metadata=disk1", "take at least 2"),
+        ("metadata=disk9,disk1", "no device 'disk9'"),
+        ("metdata=disk1,disk2", "no kind of subpool"),
+    ] {
+        let how = ["create", "p", "--force", "--mirror", "2", "--subpools", spec];
+        let said = fails(&d.with(&how, &[]));
+        assert!(said.contains(why), "{spec}: {said}");
+    }
+    let how = ["create", "p", "--force", "--subpools", "auto", "--layout", "stripe(all)"];
+    assert!(fails(&d.with(&how, &[])).contains("cannot be used with"));
+}
+
+/// Files in one directory are too much alike, unless the machine is so busy that one seems slow: then
+/// what was chosen is made, and said all the same.
+#[test]
+fn what_is_chosen_by_measurement_is_said_and_made() {
+    let d = Disks::new(4, 512);
+    let how = ["create", "p", "--subpools", "auto"];
+    let said = ok(&d.with(&[&how[..], &["--dry-run"]].concat(), &[]));
+    assert!(said.contains("small reads"), "{said}");
+    assert!(said.lines().any(|l| l.starts_with("subpools: ")) && !scanned(&d).contains("epoch"));
+    let json = ok(&d.with(&[&how[..], &["--dry-run", "--json"]].concat(), &[]));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(json["subpools_chosen"].as_str().unwrap().contains("small reads"), "{json}");
+    ok(&d.with(&how, &[]));
+    ok(&d.with(&["check"], &[]));
+    // Nobody asked: files are not measured.
+    let said = ok(&d.with(&["create", "p", "--force", "--dry-run"], &[]));
+    assert!(!said.contains("small reads"), "{said}");
+}

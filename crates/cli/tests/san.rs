@@ -60,6 +60,24 @@ fn a_pool_on_a_target_is_used_like_any_other() {
     unmount_idle(Path::new(&dir));
 }
 
+/// Three of four units are slow, as disks are beside what has no moving parts.
+#[test]
+fn metadata_gets_the_unit_that_answers_sooner() {
+    let san = San::new(&["memory:400M", "memory:400M", "memory:300M", "memory:400M"], &[]);
+    for unit in [0, 1, 3] {
+        san.tell(&["add", "read", "delay=40", &format!("lun={unit}")]);
+    }
+    let said = ok(&san.with(&["create", "p", "--subpools", "auto", "--dry-run"], &[]));
+    assert!(said.contains("subpools: metadata and journals on 1 device that answers"), "{said}");
+    let (metadata, data) = said.split_once("\ndata").unwrap();
+    assert!(metadata.contains(&san.units[2]) && !metadata.contains(&san.units[1]), "{said}");
+    assert!(data.contains(&san.units[1]) && !data.contains(&san.units[2]), "{said}");
+    let how = ["create", "p", "--subpools", "auto", "--dry-run", "--mirror", "2"];
+    let said = ok(&san.with(&how, &[]));
+    assert!(said.contains("subpools: one for everything") && said.contains("take 2"), "{said}");
+    san.tell(&["clear"]);
+}
+
 /// The node's process is gone, its sessions are taken over, its journal is replayed: by the next
 /// one on this host.
 #[test]

@@ -7,6 +7,7 @@ use braid_device::{AlignedBuf, Device, DeviceError, IoQueue, OwnedOp};
 use braid_format::ByteOffset;
 
 use super::measure::{Bench, Run};
+use crate::layout::measure::latency;
 
 /// Devices, and how long one measurement takes.
 #[derive(Debug)]
@@ -55,6 +56,10 @@ impl Bench for DeviceBench {
             rates.push(rate);
         }
         Ok(rates)
+    }
+    fn latency(&mut self, member: usize) -> Result<Option<Duration>, DeviceError> {
+        let Some(device) = self.devices.get(member) else { return Ok(None) };
+        latency(&**device, self.time)
     }
 }
 

@@ -1,6 +1,8 @@
 //! What is measured: each member alone at several request sizes, all together, and, where that falls
 //! short of the sum, all but one, which shows who shares a bus with whom.
 
+use std::time::Duration;
+
 use braid_device::DeviceError;
 
 /// One measurement: these members at the same time, each reading sequentially.
@@ -23,6 +25,12 @@ pub trait Bench {
     /// # Errors
     /// A member cannot be read.
     fn rates(&mut self, run: &Run) -> Result<Vec<u64>, DeviceError>;
+    /// How long a member takes, alone, to answer a small read anywhere, one at a time; `None`: it is
+    /// too small to tell.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn latency(&mut self, member: usize) -> Result<Option<Duration>, DeviceError>;
 }
 
 /// Request sizes that are tried.

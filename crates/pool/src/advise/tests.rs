@@ -1,14 +1,18 @@
 //! On modelled disks in virtual time, against closed forms; and the rules alone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_device::model::{Bus, Client, DiskModel, ModelClock, ModelDevice, Touch, drive, presets};
 use braid_device::{Device, DeviceError, MemoryDevice};
 use braid_format::{ByteOffset, Bytes, StripeUnit};
 
+use super::classes::{Answers, Choice, LEAST, Why, answers, choose};
 use super::measure::{DEEP, REQUESTS};
 use super::rules::{CONTROLLER, ORDER, SLOWEST, UNIT, cost_of_request, half_rows, loss};
 use super::*;
+use crate::layout::measure::small_read;
+use crate::layout::{Classes, Redundancy};
 use crate::{CreateOptions, Pool};
 
 const SIZE: u64 = 400 << 20;
@@ -70,6 +74,15 @@ impl Bench for Models {
             self.alone[run.members[0]] = rates[0];
         }
         Ok(rates)
+    }
+    fn latency(&mut self, member: usize) -> Result<Option<Duration>, DeviceError> {
+        let device = &*self.disks[member];
+        let touch =
+            |n| vec![Touch { device, write: false, at: small_read(n, SIZE), len: Bytes(4096) }];
+        let mut took = drive(&self.clock, vec![Client::new(1, (0..200).map(touch))])?;
+        let took = &mut took[0].latencies;
+        took.sort_unstable();
+        Ok(Some(took[took.len() / 2]))
     }
 }
 
@@ -217,4 +230,115 @@ fn nothing_measured_gives_no_nonsense() {
         let advice = advise(&found);
         assert!(advice.unit_loss.is_finite() && advice.width % advice.unit == 0, "{advice:?}");
     }
+}
+
+/// Small disks in memory beside turning ones: what they answer in is their overhead alone.
+const MEMORY: DiskModel = DiskModel {
+    overhead: Duration::from_micros(80),
+    ..DiskModel::flat(braid_device::model::Rate(2_000_000_000))
+};
+
+#[test]
+fn what_answers_small_reads_sooner_gets_metadata() {
+    let turning = presets::BARRACUDA_50;
+    let mut models =
+        Models::new(&[turning, MEMORY, turning, turning, MEMORY].map(|m| (m, None)), &[]);
+    let mut last = (0, 0);
+    let found = answers(&mut models, &[], &mut |done, all| last = (done, all)).unwrap();
+    assert_eq!(last, (5, 5), "the progress ends");
+    assert!(found[1].small.unwrap() < Duration::from_micros(100), "{found:?}");
+    // Half a turn at 7200 a minute, and a seek.
+    assert!(found[0].small.unwrap() > Duration::from_millis(4), "{found:?}");
+    let members = members(&[4 << 40, 300 << 30, 4 << 40, 4 << 40, 300 << 30]);
+    for redundancy in [Redundancy::None, Redundancy::Mirror(2), Redundancy::Parity(1)] {
+        let choice = choose(&found, &members, redundancy);
+        let Choice::Split { classes, rotates: false, .. } = &choice else { panic!("{choice}") };
+        assert_eq!(*classes, Classes { metadata: vec![1, 4], journal: Vec::new() }, "{choice}");
+        assert!(choice.to_string().contains("2 devices that answer small reads in 8"), "{choice}");
+    }
+    let alike = answers(&mut Models::new(&[(turning, None); 4], &[]), &[], &mut |_, _| {}).unwrap();
+    let choice = choose(&alike, &members[..4], Redundancy::None);
+    assert!(matches!(choice, Choice::Whole(Why::Alike { .. })), "{choice}");
+}
+
+/// Members of these sizes, as a label has them.
+fn members(sizes: &[u64]) -> Vec<braid_format::label::Member> {
+    let devices: Vec<Arc<dyn Device>> = (0..sizes.len())
+        .map(|i| MemoryDevice::new(&format!("m{i}"), Bytes(8 << 20), Bytes(512)) as _)
+        .collect();
+    let mut members = Pool::plan(devices, &CreateOptions::new("p")).unwrap().label.members;
+    for (member, size) in members.iter_mut().zip(sizes) {
+        member.data_len = Bytes(*size);
+    }
+    members
+}
+
+/// What members answered, in microseconds.
+fn answered(micros: &[u64], rotates: &[Option<bool>]) -> Vec<Answers> {
+    let small = |us: &u64| Some(Duration::from_micros(*us)).filter(|d| !d.is_zero());
+    let rotates = rotates.iter().copied().chain(std::iter::repeat(None));
+    micros.iter().zip(rotates).map(|(us, rotates)| Answers { small: small(us), rotates }).collect()
+}
+
+#[test]
+fn nothing_is_chosen_where_it_is_not_clear_or_not_safe() {
+    let sizes = |fast: u64, n: usize| {
+        let mut sizes = vec![1 << 40; n];
+        (sizes[0], sizes[1]) = (fast, fast);
+        members(&sizes)
+    };
+    let (none, two) = (Redundancy::None, Redundancy::Mirror(2));
+    let of = |micros: &[u64], rotates: &[Option<bool>], fast, redundancy| {
+        choose(&answered(micros, rotates), &sizes(fast, micros.len()), redundancy)
+    };
+    let split = |choice: &Choice| matches!(choice, Choice::Split { .. });
+    let clear = of(&[100, 90, 400, 500, 450, 600], &[], 100 << 30, none);
+    assert!(split(&clear), "{clear}");
+    // Not four times; not by 50 us.
+    for micros in [[100, 90, 390, 500, 450, 600], [10, 9, 59, 80, 70, 90]] {
+        let choice = of(&micros, &[], 100 << 30, none);
+        assert!(matches!(choice, Choice::Whole(Why::Alike { .. })), "{choice}");
+    }
+    assert!(split(&of(&[10, 9, 60, 80, 70, 90], &[], 100 << 30, none)) && LEAST.as_micros() == 50);
+    // Twice is enough where the system says what rotates; not where it contradicts, or is silent.
+    let (turns, still) = (Some(true), Some(false));
+    let told = [still, still, turns, turns, turns, turns];
+    let micros = [1000, 900, 2000, 2500, 2200, 3000];
+    let choice = of(&micros, &told, 100 << 30, none);
+    assert!(choice.to_string().contains("they rotate"), "{choice}");
+    for told in [&[] as &[_], &[turns; 6], &[turns, turns, still, still, still, still]] {
+        assert!(!split(&of(&micros, told, 100 << 30, none)), "{told:?}");
+    }
+    assert!(!split(&of(&[1000, 900, 1990, 2500, 2200, 3000], &told, 100 << 30, none)));
+    // Of three classes the one that is fit.
+    let three = of(&[20, 400, 8000, 9000, 8000, 9000], &[], 100 << 30, two);
+    let Choice::Split { classes, .. } = &three else { panic!("{three}") };
+    assert_eq!(classes.metadata, [0, 1], "one alone makes no two copies: {three}");
+    for (choice, why) in [
+        (of(&[100, 5000, 5000, 5000], &[], 100 << 30, two), "it would take 2 for metadata"),
+        (of(&[100, 100, 5000, 5000], &[], 100 << 30, Redundancy::Parity(1)), "and 3 for data"),
+        (of(&[100, 100, 5000, 5000, 5000], &[], 1 << 30, two), "metadata wants 125829"),
+        (of(&[100, 100, 5000, 5000, 5000], &[], 1 << 40, two), "40 % of the space"),
+        (of(&[100, 0, 5000, 5000], &[], 100 << 30, none), "too small to be measured"),
+        (choose(&[], &[], none), "too small to be measured"),
+    ] {
+        assert!(!split(&choice) && choice.to_string().contains(why), "{choice}; expected {why}");
+    }
+}
+
+#[test]
+fn devices_are_asked_for_small_reads_and_not_written() {
+    let device = braid_device::FaultyDevice::new(
+        MemoryDevice::new("m", Bytes(8 << 20), Bytes(512)),
+        braid_device::FaultPlan::default(),
+    );
+    let small: Arc<dyn Device> = MemoryDevice::new("s", Bytes(1 << 20), Bytes(512));
+    let mut bench = DeviceBench::new(vec![device.clone(), small], Duration::from_millis(1));
+    assert!(bench.latency(0).unwrap().is_some());
+    assert_eq!(bench.latency(1).unwrap(), None);
+    let counts = device.counts();
+    assert!(counts.reads >= 16 && counts.writes == 0, "{counts:?}");
+    let places: std::collections::BTreeSet<_> = (0..512).map(|n| small_read(n, 1 << 40)).collect();
+    assert_eq!(places.len(), 512);
+    assert!(places.iter().all(|at| at.0 < 1 << 40 && at.0.is_multiple_of(4096)));
 }

@@ -69,6 +69,17 @@ impl Sysfs {
         ["device/serial", "wwid", "device/wwid"].into_iter().find_map(of)
     }
 
+    /// Whether block device `name`, or the disk that it is a part of, says that it rotates.
+    pub fn rotates(&self, name: &str) -> Option<bool> {
+        let device = std::fs::canonicalize(self.root.join("class/block").join(name)).ok()?;
+        let said = |dir: &Path| std::fs::read_to_string(dir.join("queue/rotational")).ok();
+        match said(&device).or_else(|| said(device.parent()?))?.trim() {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        }
+    }
+
     /// The bus numbers of devices, each with its kernel's name and the number told for it: where
     /// none is told, one number per controller, counted from 1; 0 where nothing is known.
     pub fn buses(&self, devices: &[(Option<String>, Option<u16>)]) -> Vec<u16> {

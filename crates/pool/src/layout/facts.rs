@@ -3,7 +3,7 @@
 use core::fmt;
 
 use braid_format::Bytes;
-use braid_format::label::{Label, Member, NodeKind, SubpoolKind, TreeNode};
+use braid_format::label::{Label, Member, NodeKind, Segment, SubpoolKind, TreeNode};
 
 use super::build::unused;
 
@@ -128,21 +128,7 @@ fn notes(tree: &Tree, facts: &Facts) -> Vec<Note> {
         let redundant = facts.tolerates > 0;
         notes.push(Note::Unused { path: m.path.clone(), bytes: *bytes, redundant });
     }
-    let speeds = || members.iter().filter(|m| m.bytes_per_second.0 > 0);
-    if let (Some(slow), Some(fast)) =
-        (speeds().min_by_key(|m| m.bytes_per_second), speeds().max_by_key(|m| m.bytes_per_second))
-        && u128::from(slow.bytes_per_second.0) * 100 < u128::from(fast.bytes_per_second.0) * 85
-    {
-        let weighted = tree.label.nodes.iter().any(
-            |n| matches!(&n.kind, NodeKind::Stripe { children, .. } if children.iter().any(|c| c.weight != children.first().map_or(1, |f| f.weight))),
-        );
-        notes.push(Note::Slow {
-            path: slow.path.clone(),
-            speed: slow.bytes_per_second,
-            fastest: fast.bytes_per_second,
-            weighted,
-        });
-    }
+    notes.extend(tree.label.segments.iter().filter_map(|s| tree.slowest(s)));
     let mut buses: Vec<u16> = members.iter().map(|m| m.bus).filter(|b| *b != 0).collect();
     buses.sort_unstable();
     buses.dedup();
@@ -204,6 +190,31 @@ impl<'a> Tree<'a> {
                 children().map(|(v, w)| v / w.max(1)).min().unwrap_or(0).saturating_mul(units)
             }
         }
+    }
+
+    /// The slowest member of those that share the rows of data, if it is slow.
+    fn slowest(&self, segment: &Segment) -> Option<Note> {
+        if !matches!(segment.subpool, SubpoolKind::Data | SubpoolKind::General) {
+            return None;
+        }
+        let mut members = Vec::new();
+        let mut weighted = false;
+        let mut nodes = vec![self.label.nodes.get(usize::from(segment.node))?];
+        while let Some(node) = nodes.pop() {
+            if let NodeKind::Slice { member, .. } = &node.kind {
+                members.extend(self.label.members.get(usize::from(member.0)));
+            }
+            let mut weights = self.children(node).map(|(_, weight)| weight);
+            let first = weights.next();
+            weighted |= weights.any(|w| Some(w) != first);
+            nodes.extend(self.children(node).map(|(child, _)| child));
+        }
+        members.retain(|m| m.bytes_per_second.0 > 0);
+        let slow = members.iter().min_by_key(|m| m.bytes_per_second)?;
+        let fastest = members.iter().map(|m| m.bytes_per_second).max()?;
+        let is_slow = u128::from(slow.bytes_per_second.0) * 100 < u128::from(fastest.0) * 85;
+        let (path, speed) = (slow.path.clone(), slow.bytes_per_second);
+        is_slow.then_some(Note::Slow { path, speed, fastest, weighted })
     }
 
     fn one_bus(&self, node: &'a TreeNode) -> Option<Note> {

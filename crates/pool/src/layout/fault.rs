@@ -103,6 +103,10 @@ pub enum LayoutFault {
         "{path} stands here and elsewhere without a size: say how much to take, as in {path}[10G], in all places but one"
     )]
     TwiceWhole { path: String },
+    #[error(
+        "{path} is to hold two kinds of things: give it to one, or write a --layout with sizes"
+    )]
+    TwoClasses { path: String },
     #[error("{path} has no room for this: {asked} bytes asked for, {left} left")]
     NoRoom { path: String, asked: u64, left: u64 },
     #[error("nothing is left of {path}: its other places take all of it")]

@@ -92,7 +92,7 @@ fn mirrors(layout: &Layout, members: &[Member], copies: u16) -> Result<Tree, Lay
     let limits: Vec<u64> = members.iter().enumerate().map(limit).collect();
     let raw: u128 =
         members.iter().zip(&used).filter(|(_, u)| **u).map(|(m, _)| u128::from(m.data_len.0)).sum();
-    let wanted = (raw * PERCENT / 100).max(LEAST.into()) * u128::from(copies);
+    let wanted = wanted(raw, copies);
     let each = slice(&limits, wanted, copies);
     let mut of = Vec::new();
     for (i, limit) in (0_u16..).zip(&limits) {
@@ -105,6 +105,11 @@ fn mirrors(layout: &Layout, members: &[Member], copies: u16) -> Result<Tree, Lay
         return Err(LayoutFault::NothingUsable.into());
     }
     Ok(Tree::new(Part::Mirrors { copies, unit: None, of }))
+}
+
+/// Bytes that metadata should have, all copies counted, where all members have `raw`.
+pub(crate) fn wanted(raw: u128, copies: u16) -> u128 {
+    (raw * PERCENT / 100).max(LEAST.into()) * u128::from(copies)
 }
 
 /// The size of slice, in whole MiB, with which slices of at most `limits` give `wanted` bytes, or

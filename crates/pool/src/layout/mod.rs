@@ -23,6 +23,7 @@
 
 pub mod build;
 pub mod bus;
+pub mod classes;
 pub mod facts;
 pub mod fault;
 pub mod file;
@@ -42,6 +43,7 @@ use braid_format::StripeUnit;
 use braid_format::label::SubpoolKind;
 
 pub use build::{Built, build};
+pub use classes::Classes;
 pub use facts::{Facts, Note};
 pub use fault::{LayoutError, LayoutFault, Place};
 pub use file::LayoutFile;

@@ -37,7 +37,7 @@ pub fn layout(text: &str, groups: &Groups) -> Result<Layout, LayoutError> {
     let mut parts = 0;
     let mut p = Parser::new(&text, groups, &[], 0, &mut parts);
     let subpools = if p.names_a_subpool() {
-        p.subpools()?
+        p.subpools(Parser::tree)?
     } else {
         vec![Subpool { kind: SubpoolKind::General, tree: p.tree()? }]
     };
@@ -56,6 +56,20 @@ pub fn tree(text: &str, groups: &Groups) -> Result<Tree, LayoutError> {
     let tree = p.tree()?;
     p.end()?;
     Ok(tree)
+}
+
+/// Reads which devices are of which kind: `metadata=sdb,sdc; journal=sdd`. Each subpool's tree is a
+/// concat of what stands there.
+///
+/// # Errors
+/// [`LayoutError`], with its place in the text.
+pub(super) fn classes(text: &str) -> Result<Vec<Subpool>, LayoutError> {
+    let text: Arc<str> = text.into();
+    let (mut parts, groups) = (0, Groups::new());
+    let mut p = Parser::new(&text, &groups, &[], 0, &mut parts);
+    let subpools = p.subpools(Parser::list)?;
+    p.end()?;
+    Ok(subpools)
 }
 
 /// Whether a path means itself without quotes.
@@ -164,7 +178,11 @@ impl<'a> Parser<'a> {
         found
     }
 
-    fn subpools(&mut self) -> Result<Vec<Subpool>, LayoutError> {
+    /// Subpools with what `read` reads after each '='.
+    fn subpools(
+        &mut self,
+        read: fn(&mut Self) -> Result<Tree, LayoutError>,
+    ) -> Result<Vec<Subpool>, LayoutError> {
         let mut all: Vec<Subpool> = Vec::new();
         loop {
             self.rest();
@@ -180,9 +198,27 @@ impl<'a> Parser<'a> {
             if !self.eat('=') {
                 return self.unexpected("'='");
             }
-            all.push(Subpool { kind, tree: self.tree()? });
+            all.push(Subpool { kind, tree: read(self)? });
             if !self.eat(';') || self.rest().is_empty() {
                 return Ok(all);
+            }
+        }
+    }
+
+    /// Devices between commas, without more.
+    fn list(&mut self) -> Result<Tree, LayoutError> {
+        self.rest();
+        let place = self.place();
+        let mut of = Vec::new();
+        loop {
+            let tree = self.tree()?;
+            if !matches!(tree.part, Part::Devices { size: None, .. }) || tree.weight.is_some() {
+                let (expected, found) = ("devices between commas", format!("'{tree}'"));
+                return Self::fault(&tree.place, LayoutFault::Expected { expected, found });
+            }
+            of.push(tree);
+            if !self.eat(',') {
+                return Ok(Tree { part: Part::Concat { of }, weight: None, place });
             }
         }
     }

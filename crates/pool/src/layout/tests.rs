@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// Members `/dev/sda`, `/dev/sdb`, ... of these sizes.
-fn members(sizes: &[u64]) -> Vec<Member> {
+pub(super) fn members(sizes: &[u64]) -> Vec<Member> {
     let one = |(i, size): (u16, &u64)| Member {
         uuid: Uuid::from_u128(u128::from(i) + 1),
         data_start: Label::DATA_AT,

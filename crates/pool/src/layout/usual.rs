@@ -33,10 +33,24 @@ pub fn usual(
     redundancy: Redundancy,
     keep_order: bool,
 ) -> Result<Layout, LayoutError> {
-    let count = members.len();
     let all = vec![Tree::new(Part::Devices { which: Which::All, size: None })];
-    let part = match redundancy {
-        Redundancy::None => Part::Stripe { unit: None, of: all },
+    let part = over(members, (all, (0..members.len()).collect()), redundancy, keep_order)?;
+    Ok(Layout { subpools: vec![Subpool { kind: SubpoolKind::General, tree: Tree::new(part) }] })
+}
+
+/// The same over some of the members: `of`, which are those at `places`.
+///
+/// # Errors
+/// As [`usual`].
+pub(super) fn over(
+    members: &[Member],
+    (of, places): (Vec<Tree>, Vec<usize>),
+    redundancy: Redundancy,
+    keep_order: bool,
+) -> Result<Part, LayoutError> {
+    let count = places.len();
+    Ok(match redundancy {
+        Redundancy::None => Part::Stripe { unit: None, of },
         Redundancy::Mirror(copies) => {
             if !(2..=4).contains(&copies) {
                 return Err(LayoutFault::Copies { copies }.into());
@@ -44,25 +58,29 @@ pub fn usual(
             if count < usize::from(copies) {
                 return Err(LayoutFault::FewForMirror { copies, count }.into());
             }
-            Part::Mirrors { copies, unit: None, of: all }
+            Part::Mirrors { copies, unit: None, of }
         }
         Redundancy::Parity(parity) => {
             if !matches!(parity, 1 | 2) {
                 return Err(LayoutFault::Parities { parity }.into());
             }
-            let least = usize::from(parity) + 2;
+            let least = least_for_parity(parity);
             if count < least {
                 let mirror = parity + 1;
                 return Err(LayoutFault::FewForParity { parity, count, least, mirror }.into());
             }
-            parity_groups(members, parity, keep_order)
+            parity_groups(members, places, parity, keep_order)
         }
-    };
-    Ok(Layout { subpools: vec![Subpool { kind: SubpoolKind::General, tree: Tree::new(part) }] })
+    })
 }
 
-fn parity_groups(members: &[Member], parity: u16, keep_order: bool) -> Part {
-    let places = if keep_order { (0..members.len()).collect() } else { by_size_and_bus(members) };
+/// Fewest members of which parity groups are made.
+pub(crate) const fn least_for_parity(parity: u16) -> usize {
+    parity as usize + 2
+}
+
+fn parity_groups(members: &[Member], places: Vec<usize>, parity: u16, keep_order: bool) -> Part {
+    let places = if keep_order { places } else { by_size_and_bus(members, places) };
     let count = places.len();
     let groups = group_count(count, parity);
     let mut rest = places.as_slice();
@@ -93,8 +111,7 @@ fn group_count(count: usize, parity: u16) -> usize {
 }
 
 /// Places, largest member first; among those of one size, neighbours are on different buses.
-fn by_size_and_bus(members: &[Member]) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..members.len()).collect();
+fn by_size_and_bus(members: &[Member], mut places: Vec<usize>) -> Vec<usize> {
     let size = |i: &usize| members.get(*i).map_or(0, |m| m.data_len.0);
     places.sort_by_key(|i| core::cmp::Reverse(size(i)));
     let spread = |run: &[usize]| {
