@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use braid_format::label::MemberState;
 use braid_format::{MemberIndex, NodeId};
+use braid_fs::lock::NodeView;
 use braid_fs::{Fill, Fs, Rebalanced};
 use braid_pool::device::{Device, OpenOptions};
 use braid_pool::{Destination, Whom};
@@ -227,6 +228,9 @@ pub struct View {
     pub scrubbed: Option<ScrubView>,
     /// What went wrong last.
     pub error: Option<String>,
+    /// The member that other nodes could not fill or move, and for people, who.
+    #[serde(default)]
+    pub stuck: Vec<(u16, String)>,
     /// Bytes of the pool.
     #[serde(default)]
     pub size: u64,
@@ -524,9 +528,17 @@ pub fn view(fs: &Fs) -> View {
             places: f.places.iter().map(|p| p.get()).collect(),
         }),
         error: upkeep.error,
+        stuck: fs.stuck().into_iter().filter_map(stuck).collect(),
         size: pool.info().size.get() - pool.info().holes.get(),
         said: None,
     }
+}
+
+fn stuck(node: NodeView) -> Option<(u16, String)> {
+    let member = node.stuck?.get();
+    let (slot, host, at) = (node.life.slot, node.host, node.mount_point);
+    let who = format!("node {slot}, on {host} at {at}, could not fill or move member {member}");
+    Some((member, format!("{who}: its log says why")))
 }
 
 /// The word for a member's state.
@@ -677,6 +689,9 @@ pub fn show(view: &View) {
     }
     if let Some((done, total)) = view.scrubbing {
         println!("  scrubbing: {} %", done * 100 / total.max(1));
+    }
+    for (_, who) in &view.stuck {
+        println!("  {who}");
     }
     if let Some(error) = &view.error {
         println!("  last error: {error}");

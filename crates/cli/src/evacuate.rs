@@ -147,6 +147,9 @@ fn wait(session: &Session, member: u16) -> Result<View> {
                 return Ok(view);
             }
         }
+        if let Some((_, who)) = view.stuck.iter().find(|s| s.0 == member) {
+            bail!("member {member} is not moved yet: {who}; it tries again now and then");
+        }
         if let Some(why) = view.error {
             bail!("member {member} is not moved yet: {why}; the node tries again now and then");
         }

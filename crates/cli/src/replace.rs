@@ -79,7 +79,16 @@ fn wait(session: &Session, member: u16) -> Result<ExitCode> {
                 println!("member {member} is filled and in use");
                 return Ok(ExitCode::SUCCESS);
             }
-            "rebuilding" => {}
+            "rebuilding" => {
+                if let Some((_, who)) = view.stuck.iter().find(|s| s.0 == member) {
+                    bail!("member {member} is not filled yet: {who}; it tries again now and then");
+                }
+                if let Some(why) = view.error {
+                    bail!(
+                        "member {member} is not filled yet: {why}; the node tries again now and then"
+                    );
+                }
+            }
             other => {
                 let why = view.error.as_deref().unwrap_or_default();
                 bail!("member {member} is {other} and was not filled: {why}");

@@ -7,7 +7,7 @@ use crate::FormatError;
 use crate::crc::crc32c_with_hole;
 use crate::lock_record::{Life, Mode};
 use crate::meta::MetaHeader;
-use crate::units::{BlockNo, Incarnation, LockNo, NodeId};
+use crate::units::{BlockNo, Incarnation, LockNo, MemberIndex, NodeId};
 
 /// State of a node slot. Changed only by compare-and-write.
 ///
@@ -423,8 +423,10 @@ pub struct RawHeartbeat {
     pub meta_delta: U64,
     /// First half of the `change_id` of the pool epoch this node uses.
     pub pool_change: U64,
+    /// 1 + the member of the pool that this node could not fill or move in this epoch; 0: none.
+    pub stuck: U16,
     /// Zero.
-    pub reserved: [u8; 68],
+    pub reserved: [u8; 66],
     /// CRC-32C of the 512 bytes with this field zero.
     pub crc: U32,
 }
@@ -455,6 +457,8 @@ pub struct Heartbeat {
     pub inode_delta: i64,
     /// This node's change of the free metadata blocks.
     pub meta_delta: i64,
+    /// The member of the pool that this node could not fill or move in this epoch.
+    pub stuck: Option<MemberIndex>,
     /// Locks waited for longest, at most [`RawHeartbeat::WISHES`].
     pub wishes: Vec<(LockNo, Mode)>,
 }
@@ -498,6 +502,7 @@ impl Heartbeat {
             free_delta: raw.free_delta.get().cast_signed(),
             inode_delta: raw.inode_delta.get().cast_signed(),
             meta_delta: raw.meta_delta.get().cast_signed(),
+            stuck: raw.stuck.get().checked_sub(1).map(MemberIndex),
             wishes,
         })
     }
@@ -517,6 +522,7 @@ impl Heartbeat {
         raw.inode_delta = U64::new(self.inode_delta.cast_unsigned());
         raw.meta_delta = U64::new(self.meta_delta.cast_unsigned());
         raw.pool_change = U64::new(self.pool_change);
+        raw.stuck = U16::new(self.stuck.map_or(0, |m| m.0.saturating_add(1)));
         for (place, (lock, mode)) in raw.wishes.iter_mut().zip(&self.wishes) {
             *place = RawWish { lock: U64::new(lock.0), mode: U64::new(*mode as u64) };
         }
@@ -585,6 +591,7 @@ mod tests {
             free_delta: -2,
             inode_delta: 1,
             meta_delta: -3,
+            stuck: Some(MemberIndex(0x0605)),
             wishes: vec![(LockNo(16), Mode::Shared), (LockNo(17), Mode::Exclusive)],
         }
     }
@@ -620,7 +627,8 @@ mod tests {
         put(40, &[16, 0, 0, 0, 0, 0, 0, 0, 1]);
         put(56, &[17, 0, 0, 0, 0, 0, 0, 0, 2]);
         put(424, &[0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-        put(508, &0x87af_2858_u32.to_le_bytes());
+        put(440, &[6, 6]);
+        put(508, &0x4e7c_d29a_u32.to_le_bytes());
         assert_eq!(sector, golden);
     }
 

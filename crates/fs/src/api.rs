@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_format::{InodeNo, MemberIndex};
-use braid_lock::{Local, Mode};
+use braid_lock::{Local, Mode, NodeView};
 use braid_pool::device::{AlignedBuf, Device};
 use braid_pool::{Pool, Whom};
 
@@ -75,6 +75,11 @@ impl Fs {
     pub fn upkeep(&self) -> UpkeepStatus {
         self.mounted.upkeep.status()
     }
+    /// Other nodes that could not fill or move a member of the pool as it is now, and say so
+    /// ([`NodeView::stuck`]); why is in their logs. They try again now and then.
+    pub fn stuck(&self) -> Vec<NodeView> {
+        self.mounted.stuck()
+    }
     /// Begins to read everything and heal what rotted (`run`), or ends that.
     pub fn scrub(&self, run: bool) {
         self.mounted.upkeep.scrub(run);
@@ -95,7 +100,7 @@ impl Fs {
     ) -> Result<()> {
         self.core().check_alive()?;
         self.pool().replace(member, device, force)?;
-        self.mounted.upkeep.wake();
+        self.mounted.upkeep.begin();
         Ok(())
     }
     /// Adds a device that steps in for the next member that fails.

@@ -5,15 +5,15 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use braid_format::node::{SlotRecord, SlotState};
-use braid_format::{Bytes, FormatError, LockNo, NodeId};
+use braid_format::{Bytes, FormatError, LockNo, MemberIndex, NodeId};
 use braid_lock::etcd::HintWatch;
 use braid_lock::{
     DemoteFailed, Demoted, FenceOptions, GlockOps, GlockView, HintsBy, HostIdentity, JoinOptions,
     LockError, LockManager, LockStats, ManagerOptions, Membership, Mode, NodeAreas, NodeView,
     Timing,
 };
-use braid_pool::Pool;
 use braid_pool::device::UnitName;
+use braid_pool::{EpochTag, Pool};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::alloc::Alloc;
@@ -26,7 +26,7 @@ use crate::handle::Handles;
 use crate::inode::InodeTable;
 use crate::meta::Meta;
 use crate::recovery::Recoverer;
-use crate::upkeep::{Turn, Upkeep};
+use crate::upkeep::{Fellows, Upkeep};
 use crate::volume::Volume;
 
 /// What may be chosen when mounting.
@@ -247,7 +247,8 @@ impl Mounted {
         match started {
             Ok(core) => {
                 let housekeeper = Mutex::new(Some(Housekeeper::start(&core, &membership)));
-                let upkeep = Upkeep::start(&core.volume.pool, core.volume.geo, turn(&membership));
+                let fellows = Box::new(Arc::downgrade(&membership));
+                let upkeep = Upkeep::start(&core.volume.pool, core.volume.geo, fellows);
                 let rebalance = crate::reshape::rebalance::Switch::default();
                 let hints = Mutex::new(watch_hints(&core.volume, &membership));
                 let leaving = crate::reshape::leave::Progress::default();
@@ -393,6 +394,13 @@ impl Mounted {
         self.membership.nodes().iter().filter(there).count()
     }
 
+    /// See [`crate::Fs::stuck`].
+    pub fn stuck(&self) -> Vec<NodeView> {
+        let me = self.core.me;
+        let there = |n: &NodeView| n.stuck.is_some() && n.beating && n.life != me;
+        self.membership.nodes().into_iter().filter(there).collect()
+    }
+
     /// See [`crate::Fs::vouch_dead`].
     pub fn vouch(&self, slot: NodeId) -> Result<()> {
         Ok(self.membership.vouch(slot).map(drop)?)
@@ -448,14 +456,18 @@ fn watch_hints(volume: &Volume, membership: &Arc<Membership>) -> Option<HintWatc
 
 /// Upkeep is done by the node in the lowest slot. Two may think so for a moment when nodes come and go:
 /// work is then done twice, and nothing else.
-fn turn(membership: &Arc<Membership>) -> Turn {
-    let membership = Arc::downgrade(membership);
-    Box::new(move || {
-        let Some(membership) = membership.upgrade() else { return false };
+impl Fellows for Weak<Membership> {
+    fn turn(&self) -> bool {
+        let Some(membership) = self.upgrade() else { return false };
         let lives = membership.nodes().into_iter();
         let mut lives = lives.filter(|n| n.state == SlotState::Active && n.beating);
         lives.all(|n| n.life.slot >= membership.me().slot)
-    })
+    }
+    fn say_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>) {
+        if let Some(membership) = self.upgrade() {
+            membership.say_stuck(stuck);
+        }
+    }
 }
 
 /// Dies for the others: they take over as soon as the liveness lock is gone, and a write of this

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use braid_format::lock_record::LockRecord;
 use braid_format::meta::{Geometry, MetaHeader};
 use braid_format::{ByteOffset, Bytes, LockNo, MemberIndex};
-use braid_pool::{Moving, Oracle, Pace, Pool, Progress, Scrubbed};
+use braid_pool::{EpochTag, Moving, Oracle, Pace, Pool, Progress, Scrubbed};
 use parking_lot::{Condvar, Mutex};
 
 /// How often it is looked whether there is something to do.
@@ -63,9 +63,9 @@ pub(crate) struct Upkeep {
 
 impl Upkeep {
     /// Begins.
-    pub fn start(pool: &Pool, geo: Geometry, turn: Turn) -> Self {
+    pub fn start(pool: &Pool, geo: Geometry, fellows: Box<dyn Fellows>) -> Self {
         let shared = Arc::new(Shared::default());
-        let worker = Worker { pool: pool.clone(), geo, turn, shared: shared.clone() };
+        let worker = Worker { pool: pool.clone(), geo, fellows, shared: shared.clone() };
         let thread = std::thread::Builder::new()
             .name("braid-upkeep".into())
             .spawn(move || worker.run())
@@ -107,12 +107,17 @@ impl Upkeep {
     }
 }
 
-/// Whether it is this node, of all that have the pool mounted, that fills members.
-pub(crate) type Turn = Box<dyn Fn() -> bool + Send + Sync>;
+/// All that have the pool mounted.
+pub(crate) trait Fellows: Send + Sync {
+    /// Whether it is this node, of all, that fills members.
+    fn turn(&self) -> bool;
+    /// Says to the others which member this node could not fill or move, in which epoch.
+    fn say_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>);
+}
 
 struct Worker {
     pool: Pool,
-    turn: Turn,
+    fellows: Box<dyn Fellows>,
     geo: Geometry,
     shared: Arc<Shared>,
 }
@@ -127,15 +132,10 @@ impl Worker {
         let mut retry = begun;
         while !self.stopped() {
             self.watch(begun.elapsed());
-            let turn = (self.turn)();
+            let turn = self.fellows.turn();
             self.shared.status.lock().turn = turn;
             let anew = self.shared.anew.swap(false, Ordering::AcqRel);
-            if turn
-                && (anew || Instant::now() >= retry)
-                && let Err(error) = self.refill().and_then(|()| self.move_on())
-            {
-                tracing::error!(%error, "a member could not be filled, or moved");
-                self.shared.status.lock().error = Some(error.to_string());
+            if turn && (anew || Instant::now() >= retry) && !self.work() {
                 retry = Instant::now() + RETRY;
             }
             if self.shared.scrub.load(Ordering::Acquire) && !self.stopped() {
@@ -146,6 +146,21 @@ impl Worker {
                 self.shared.woken.wait_for(&mut door, BEAT);
             }
         }
+    }
+
+    /// Fills and moves; whether that went well. If not it is said to all.
+    fn work(&self) -> bool {
+        let done = self.refill().and_then(|()| self.move_on());
+        let Err(error) = done else {
+            self.fellows.say_stuck(None);
+            return true;
+        };
+        tracing::error!(%error, "a member could not be filled, or moved");
+        self.shared.status.lock().error = Some(error.to_string());
+        let moving = || self.pool.moving().map(|m| m.leaving);
+        let member = self.pool.rebuilding().or_else(moving);
+        self.fellows.say_stuck(member.map(|m| (m, self.pool.epoch_tag())));
+        false
     }
 
     /// Names members that have become slow, or are slow no more. Nothing is done about them: a slow

@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use braid_format::node::{SlotDamage, SlotRecord, SlotState};
-use braid_format::{LockNo, NodeId};
+use braid_format::{LockNo, MemberIndex, NodeId};
 
 use thiserror::Error;
 
@@ -197,6 +197,8 @@ pub struct NodeView {
     pub last_beat: Option<Duration>,
     /// The low bits of the pool's epoch that it says it uses.
     pub epoch: Option<u32>,
+    /// The member of the pool that it could not fill or move, in the epoch in use here.
+    pub stuck: Option<MemberIndex>,
     /// How it is, or would be, known to be dead.
     pub fence: FenceMethod,
     /// Its key, registered with every member; 0: none.
@@ -227,6 +229,7 @@ impl NodeView {
             damage: record.damage,
             last_beat: None,
             epoch: None,
+            stuck: None,
             fence,
             key: record.fence_key,
             timing: Timing::of_slot(record.io_timeout),

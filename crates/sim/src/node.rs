@@ -330,6 +330,7 @@ impl World {
             free_delta: 0,
             inode_delta: 0,
             meta_delta: 0,
+            stuck: None,
             wishes: waiting.map(|l| (l.dlock_no(), l.dlock.want())).collect(),
         };
         let mut bytes = vec![0; LEN];

@@ -261,6 +261,7 @@ impl World {
             free_delta: 0,
             inode_delta: 0,
             meta_delta: 0,
+            stuck: None,
             wishes: Vec::new(),
         };
         self.common(SECTOR);

@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 use braid_format::label::MemberState;
 use braid_format::lock_record::LockRecord;
 use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::{BlockNo, Bytes, LockNo, MemberIndex};
-use braid_pool::device::{Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
+use braid_format::{BlockNo, ByteOffset, Bytes, LockNo, MemberIndex};
+use braid_pool::device::{
+    Device, DeviceError, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, OpenOptions, pass_on,
+};
 use braid_pool::layout::Redundancy;
-use braid_pool::{CreateOptions, Pool};
+use braid_pool::{CreateOptions, Destination, Pool};
 
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
@@ -177,4 +179,48 @@ fn a_check_reads_around_damaged_copies() {
     let fs = mount(&pool);
     (0..10).for_each(|n| expect(&fs, n));
     fs.unmount().unwrap();
+}
+
+/// A device that gives no whole chunk at once, as the copying asks for.
+#[derive(Debug)]
+struct NoChunks(Arc<dyn Device>);
+
+impl Device for NoChunks {
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        if buf.len() < 1 << 20 {
+            return self.0.read(at, buf);
+        }
+        let device = self.info().name.as_str().into();
+        Err(DeviceError::Injected { device, operation: "read", at })
+    }
+    pass_on!(0: info write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+}
+
+#[test]
+fn who_asks_for_a_move_hears_that_another_node_cannot_do_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |n: usize| {
+        let path = dir.path().join(format!("disk{n}"));
+        let new = std::fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        new.set_len(96 << 20).unwrap();
+        braid_pool::device::open(&path, OpenOptions::default()).unwrap()
+    };
+    let pool = Pool::create(vec![file(0), file(1)], &CreateOptions::new("test")).unwrap();
+    let options = MakeOptions { journal_size: Some(JOURNAL), ..MakeOptions::default() };
+    make(&pool, &options, &mut |_, _| {}).unwrap();
+    drop(pool);
+    let keeper = mount(&Pool::assemble(vec![Arc::new(NoChunks(file(0))), file(1)]).unwrap());
+    let asked = mount(&Pool::assemble(vec![file(0), file(1)]).unwrap());
+    let stuck = |fs: &Fs| fs.stuck().iter().map(|n| (n.life.slot.0, n.stuck)).collect::<Vec<_>>();
+    assert_eq!(stuck(&asked), []);
+    let to = Destination::Device { device: file(2), force: false };
+    asked.evacuate_member(MemberIndex(0), to).unwrap();
+    wait("it hears so", || stuck(&asked) == [(0, Some(MemberIndex(0)))]);
+    assert!(keeper.upkeep().error.unwrap().contains("disk0"));
+    assert_eq!(stuck(&keeper), [], "it is said to the others");
+    // Of a move that is over nothing is said.
+    asked.cancel_evacuation(MemberIndex(0)).unwrap();
+    wait("that is over", || stuck(&asked).is_empty());
+    asked.unmount().unwrap();
+    keeper.unmount().unwrap();
 }

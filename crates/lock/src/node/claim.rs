@@ -301,6 +301,7 @@ impl Claim<'_> {
                         free_delta: 0,
                         inode_delta: 0,
                         meta_delta: 0,
+                        stuck: None,
                         wishes: recover.wishes(),
                     };
                     beat.encode(&mut sector);

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use braid_format::node::{Heartbeat, SlotDamage, SlotRecord, SlotState};
-use braid_format::{LockNo, NodeId};
+use braid_format::{LockNo, MemberIndex, NodeId};
 use braid_pool::EpochTag;
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -62,6 +62,8 @@ pub(super) struct Inner {
     slots: RwLock<Vec<Cached>>,
     beats: Mutex<HashMap<NodeId, (Heartbeat, Instant)>>,
     deltas: Mutex<Deltas>,
+    /// The member that this node could not fill or move, and in which epoch.
+    stuck: Mutex<Option<(MemberIndex, EpochTag)>>,
     stop: (Mutex<bool>, Condvar),
     /// The next heartbeat has news.
     hurry: AtomicBool,
@@ -116,6 +118,7 @@ impl Membership {
             slots: RwLock::new(Vec::new()),
             beats: Mutex::new(HashMap::new()),
             deltas: Mutex::default(),
+            stuck: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             hurry: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),
@@ -215,6 +218,11 @@ impl Membership {
     pub fn publish(&self, deltas: Deltas) {
         *self.inner.deltas.lock() = deltas;
     }
+    /// Says with the next heartbeats, while the pool's epoch is that one, that this node could not fill
+    /// or move a member; `None`: there is none.
+    pub fn say_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>) {
+        *self.inner.stuck.lock() = stuck;
+    }
     /// Sum of the changes that the other living nodes published.
     pub fn others_deltas(&self) -> Deltas {
         let slots = self.inner.slots.read();
@@ -229,6 +237,7 @@ impl Membership {
     pub fn nodes(&self) -> Vec<NodeView> {
         let inner = &self.inner;
         let methods = inner.fencer().methods();
+        let here = inner.store.pool().epoch();
         let slots = inner.slots.read();
         let taken = slots.iter().map(|s| &s.record).filter(|r| r.state != SlotState::Free);
         taken
@@ -236,6 +245,7 @@ impl Membership {
                 let timing = Timing::of_slot(r.io_timeout);
                 let (silent, beat) = inner.silence(r);
                 let fresh = r.life == inner.me || silent < timing.suspect();
+                let stuck = beat.as_ref().filter(|b| tag_of(b) == here).and_then(|b| b.stuck);
                 NodeView {
                     life: r.life,
                     state: r.state,
@@ -247,6 +257,7 @@ impl Membership {
                     beating: fresh,
                     damage: r.damage,
                     last_beat: beat.as_ref().map(|_| silent),
+                    stuck,
                     epoch: beat.map(|b| b.pool_epoch),
                     fence: inner.method(r, &methods),
                     key: r.fence_key,

@@ -44,6 +44,7 @@ impl Inner {
             free_delta: 0,
             inode_delta: 0,
             meta_delta: 0,
+            stuck: None,
             wishes: Vec::new(),
         };
         let mut sector = vec![0; self.store.sector_len()];
@@ -57,8 +58,10 @@ impl Inner {
                 // Until the watcher looks, nobody else here does.
                 self.withdraw(&format!("it cannot follow a change of the pool: {e}"));
             }
-            EpochTag { epoch: beat.pool_epoch, change: beat.pool_change } =
-                self.store.pool().epoch();
+            let tag = self.store.pool().epoch();
+            EpochTag { epoch: beat.pool_epoch, change: beat.pool_change } = tag;
+            // In another epoch it may be another member, or able to be filled.
+            beat.stuck = self.stuck.lock().filter(|(_, at)| *at == tag).map(|(member, _)| member);
             let deltas = *self.deltas.lock();
             (beat.free_delta, beat.inode_delta) = (deltas.free, deltas.inodes);
             beat.meta_delta = deltas.meta;
