@@ -138,16 +138,15 @@ pub fn choose(answers: &[Answers], members: &[Member], redundancy: Redundancy) -
             places
         };
         let metadata = places(fast);
-        match ruled_out(&metadata, members, redundancy) {
-            Some(because) => why = why.or(Some(because)),
-            None => {
-                let metadata = metadata.into_iter().filter_map(|i| u16::try_from(i).ok());
-                let classes = Classes { metadata: metadata.collect(), journal: Vec::new() };
-                let edge = |e: Option<&(Duration, usize)>| e.map_or(Duration::ZERO, |e| e.0);
-                let (fast, slow) = (edge(fast.last()), edge(slow.first()));
-                return Choice::Split { classes, fast, slow, rotates: told };
-            }
+        if let Some(because) = ruled_out(&metadata, members, redundancy) {
+            why = why.or(Some(because));
+            continue;
         }
+        let metadata = metadata.into_iter().filter_map(|i| u16::try_from(i).ok());
+        let classes = Classes { metadata: metadata.collect(), journal: Vec::new() };
+        let edge = |e: Option<&(Duration, usize)>| e.map_or(Duration::ZERO, |e| e.0);
+        let (fast, slow) = (edge(fast.last()), edge(slow.first()));
+        return Choice::Split { classes, fast, slow, rotates: told };
     }
     let edge = |e: Option<&(Duration, usize)>| e.map_or(Duration::ZERO, |e| e.0);
     let (least, most) = (edge(order.first()), edge(order.last()));
