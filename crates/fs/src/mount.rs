@@ -245,30 +245,28 @@ impl Mounted {
             Self::start(volume, options, kernel, &to_core, &membership, cluster)
         });
         match started {
-            Ok(core) => {
-                let housekeeper = Mutex::new(Some(Housekeeper::start(&core, &membership)));
-                let fellows = Box::new(Arc::downgrade(&membership));
-                let upkeep = Upkeep::start(&core.volume.pool, core.volume.geo, fellows);
-                let rebalance = crate::reshape::rebalance::Switch::default();
-                let hints = Mutex::new(watch_hints(&core.volume, &membership));
-                let leaving = crate::reshape::leave::Progress::default();
-                Ok(Self {
-                    core,
-                    membership,
-                    hints,
-                    recoverer,
-                    housekeeper,
-                    upkeep,
-                    rebalance,
-                    leaving,
-                })
-            }
+            Ok(core) => Ok(Self::kept_up(core, membership, recoverer)),
             Err(e) => {
                 // The slot counts as dead: whatever was begun is replayed by the next to mount.
                 let cluster = recoverer.cluster.lock().take();
                 abandon(&on, &membership, cluster.as_deref());
                 Err(e)
             }
+        }
+    }
+
+    /// With the threads that see to a node.
+    fn kept_up(core: Arc<Core>, membership: Arc<Membership>, recoverer: Arc<Recoverer>) -> Self {
+        let fellows = Box::new(Arc::downgrade(&membership));
+        Self {
+            hints: Mutex::new(watch_hints(&core.volume, &membership)),
+            housekeeper: Mutex::new(Some(Housekeeper::start(&core, &membership))),
+            upkeep: Upkeep::start(&core.volume.pool, core.volume.geo, fellows),
+            rebalance: crate::reshape::rebalance::Switch::default(),
+            leaving: crate::reshape::leave::Progress::default(),
+            core,
+            membership,
+            recoverer,
         }
     }
 
