@@ -8,7 +8,7 @@
 #   BACKING=/dev/shm            where the devices' files are made: a RAM file system
 #   BENCH_DISK=/var/tmp         a directory on a disk, for what is read cold
 #   ONLY="ladder4 meta"         only these of: ladder4 ladder2 ladder8 ladder1 file1 throttled throttled1
-#                               throttled2 throttled3 buffered buffered-ram meta memory rebuild
+#                               throttled2 throttled3 buffered buffered-ram meta memory
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ size=${SIZE:-1G} repeats=${REPEATS:-5}
 memory_size=${MEMORY_SIZE:-8G} files=${FILES:-100000}
 backing=${BACKING:-/dev/shm}
 disk=${BENCH_DISK:-/var/tmp}
-all="ladder4 ladder2 ladder8 ladder1 file1 throttled throttled1 throttled2 throttled3 buffered buffered-ram meta memory rebuild"
+all="ladder4 ladder2 ladder8 ladder1 file1 throttled throttled1 throttled2 throttled3 buffered buffered-ram meta memory"
 only=${ONLY:-$all}
 
 [ "$(id -u)" -eq 0 ] || { echo "mounts, loop devices and dropping caches need root" >&2; exit 1; }
@@ -54,12 +54,5 @@ measure buffered  buffered --size "$size" --repeats "$repeats"
 measure buffered-ram buffered --size "$size" --repeats "$repeats"
 measure meta      meta --repeats "$repeats"
 measure memory    memory --size "$memory_size" --files "$files" --repeats 1
-case " $only " in *" rebuild "*)
-  printf '== rebuild: scripts/rebuild.py\n' >&2
-  BACKING=$backing python3 scripts/rebuild.py "$results/rebuild.json" "$repeats" || {
-    rm -f "$results/rebuild.json"
-    printf 'FAILED: rebuild\n' >&2
-  } ;;
-esac
 
 python3 scripts/bench_verdict.py "$results" $only

@@ -64,23 +64,12 @@ def cpu_per_gb(layer, *phases):
     return samples
 
 
-def given(name, *phases):
-    """Per phase: the quotients that the suite itself has formed."""
-
-    def samples(table):
-        for phase in phases:
-            yield phase, table[(name, phase)]["rate"]
-
-    return samples
-
-
 def peak(table):
     """The largest resident size seen, MiB."""
     yield "peak, MiB", [max(max(row["rate"]) for (name, _), row in table.items() if name == "peak")]
 
 
 DIRECT, BUFFERED = ("write", "read"), ("write+fsync", "cold read")
-BESIDE = ("read beside it", "written beside it")
 # What, suite, figures, "least", "most" or "told", goal.
 GOALS = [
     # 1 MiB requests, unit 256 KiB: the stripe width of 4 members, half that of 8.
@@ -107,10 +96,6 @@ GOALS = [
     ("mount / XFS, buffered, in RAM", "buffered-ram", ratio("mount", "xfs", *BUFFERED), "told", None),
     ("mount / XFS, empty files", "meta", ratio("mount", "xfs", "create+close"), "least", 0.25),
     ("memory of a mount", "memory", peak, "most", 512),
-    ("a mirror's member filled / its limit", "rebuild", given("mirror", "filled, idle"), "least", 0.80),
-    ("a parity member filled / its limit", "rebuild", given("parity", "filled, idle"), "least", 0.80),
-    ("mirror / itself, not filled", "rebuild", given("mirror", *BESIDE), "least", 0.70),
-    ("parity 4+1 / itself, not filled", "rebuild", given("parity", *BESIDE), "least", 0.70),
 ]
 
 
