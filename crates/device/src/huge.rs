@@ -6,11 +6,33 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Huge pages that buffers of this process may ask for: what they take beyond what is used of them
-/// is bounded by 64 MiB.
-const PAGES_MAX: usize = 32;
-/// Those asked for.
-static PAGES: AtomicUsize = AtomicUsize::new(0);
+/// How many huge pages buffers of one use may ask for in this process, which bounds what they take
+/// beyond what is used of them.
+#[derive(Debug)]
+pub struct HugePages {
+    most: usize,
+    asked: AtomicUsize,
+}
+impl HugePages {
+    /// At most so many, of [`HugeBuf::ALIGN`] bytes each.
+    pub const fn new(most: usize) -> Self {
+        Self { most, asked: AtomicUsize::new(0) }
+    }
+    /// Whether so many more are within the bound; if so they count.
+    fn ask(&self, pages: usize) -> bool {
+        let few = self.asked.fetch_add(pages, Ordering::Relaxed) + pages <= self.most;
+        if !few {
+            self.give_back(pages);
+        }
+        few
+    }
+    fn give_back(&self, pages: usize) {
+        self.asked.fetch_sub(pages, Ordering::Relaxed);
+    }
+}
+
+/// Of all buffers that have no bound of their own: 64 MiB.
+static COMMON: HugePages = HugePages::new(32);
 
 /// Zeroed memory in huge pages, where the system has them and as long as there are few: the kernel looks up each page of a
 /// transfer, and a transfer to one contiguous piece of memory is one segment to a device. Taken
@@ -19,19 +41,27 @@ static PAGES: AtomicUsize = AtomicUsize::new(0);
 pub struct HugeBuf {
     ptr: NonNull<u8>,
     len: usize,
-    /// Huge pages asked for.
+    /// Huge pages asked for, and within which bound.
     pages: usize,
+    of: &'static HugePages,
 }
 
 impl HugeBuf {
     /// Alignment and granularity in bytes.
     pub const ALIGN: usize = 2 << 20;
 
-    /// At least `len` bytes: rounded up to whole huge pages.
+    /// At least `len` bytes, rounded up to whole huge pages, within the bound common to all uses.
     ///
     /// # Panics
     /// If the system has no memory left, or `len` exceeds the address space.
     pub fn new(len: usize) -> Self {
+        Self::within(&COMMON, len)
+    }
+    /// The same within another bound.
+    ///
+    /// # Panics
+    /// As [`HugeBuf::new`].
+    pub fn within(of: &'static HugePages, len: usize) -> Self {
         let len = len.max(1).checked_next_multiple_of(Self::ALIGN).expect("length of memory");
         let mapped = len.checked_add(Self::ALIGN).expect("length of memory");
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -42,10 +72,7 @@ impl HugeBuf {
         let base = base.expect("memory for a buffer").cast::<u8>();
         let head = base.align_offset(Self::ALIGN);
         let pages = len / Self::ALIGN;
-        let few = PAGES.fetch_add(pages, Ordering::Relaxed) + pages <= PAGES_MAX;
-        if !few {
-            PAGES.fetch_sub(pages, Ordering::Relaxed);
-        }
+        let few = of.ask(pages);
         // SAFETY: `head` is less than the alignment, by which more was mapped than is needed: the
         // parts before and behind are inside the mapping, and nobody has their addresses.
         let start = unsafe {
@@ -63,12 +90,12 @@ impl HugeBuf {
             start
         };
         let ptr = NonNull::new(start).expect("the kernel maps nothing at 0");
-        Self { ptr, len, pages: if few { pages } else { 0 } }
+        Self { ptr, len, pages: if few { pages } else { 0 }, of }
     }
 }
 impl Drop for HugeBuf {
     fn drop(&mut self) {
-        PAGES.fetch_sub(self.pages, Ordering::Relaxed);
+        self.of.give_back(self.pages);
         // SAFETY: mapped in `new`, unmapped once.
         let _ = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
     }
@@ -93,16 +120,18 @@ unsafe impl Sync for HugeBuf {}
 
 #[cfg(test)]
 mod tests {
-    use super::{HugeBuf, PAGES_MAX};
+    use super::{HugeBuf, HugePages};
+
+    static FEW: HugePages = HugePages::new(6);
 
     #[test]
     fn zeroed_aligned_and_apart() {
-        let lens = [0, 1, HugeBuf::ALIGN, HugeBuf::ALIGN + 1].into_iter().chain([1; PAGES_MAX]);
-        let mut all: Vec<HugeBuf> = lens.map(HugeBuf::new).collect();
+        let lens = [0, 1, HugeBuf::ALIGN, HugeBuf::ALIGN + 1].into_iter().chain([1; 3]);
+        let mut all: Vec<HugeBuf> = lens.map(|len| HugeBuf::within(&FEW, len)).collect();
         let lens: Vec<usize> = all.iter().map(|b| b.len() / HugeBuf::ALIGN).collect();
         assert_eq!(lens[..5], [1, 1, 1, 2, 1]);
         let huge: Vec<usize> = all.iter().map(|b| b.pages).collect();
-        assert!(huge.iter().sum::<usize>() <= PAGES_MAX && huge.last() == Some(&0), "{huge:?}");
+        assert_eq!(huge, [1, 1, 1, 2, 1, 0, 0]);
         for (n, buf) in all.iter_mut().enumerate() {
             assert!(buf.as_ptr().addr().is_multiple_of(HugeBuf::ALIGN));
             assert!(buf.iter().all(|b| *b == 0));
@@ -111,5 +140,7 @@ mod tests {
         for (n, buf) in all.iter().enumerate() {
             assert!(buf.iter().all(|b| usize::from(*b) == n + 1));
         }
+        drop(all);
+        assert_eq!(HugeBuf::within(&FEW, 6 * HugeBuf::ALIGN).pages, 6);
     }
 }

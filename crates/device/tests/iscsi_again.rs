@@ -70,6 +70,13 @@ impl San {
     fn fault(&self, words: &str) {
         self.target().faults().add(words).unwrap();
     }
+    /// Waits until so many commands have met a fault.
+    fn met(&self, count: u32) {
+        let met = format!("({count} commands met it)");
+        while !self.target().faults().list().iter().any(|fault| fault.contains(&met)) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
     fn open(&self) -> Arc<IscsiDevice> {
         self.open_as("")
     }
@@ -195,9 +202,7 @@ fn a_target_that_is_started_anew_is_gone_on_with() {
             let mut found = [0; 512];
             unit.read(AT, &mut found).map(|()| found)
         });
-        while san.target().commands() == 0 {
-            std::thread::yield_now();
-        }
+        san.met(1);
         let at = san.target.take().map(|t| t.address());
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(at, Some(san.at));
@@ -314,6 +319,25 @@ fn nobody_logs_in_again_after_the_lease() {
     }
     assert_eq!(san.stands(), 0);
     assert_eq!(san.target().sessions().len(), 0);
+}
+
+/// A unit that is asked what it is at the next login need not ever answer.
+#[test]
+fn who_gives_up_does_not_wait_for_a_unit_that_was_logged_in_to_again() {
+    let san = San::memory();
+    let unit = san.open();
+    // Not one of the first, which belong to the login.
+    san.fault("any drop every=5");
+    assert_eq!(san.target().cut(""), 1);
+    let (said, answer) = std::sync::mpsc::channel();
+    let waits = unit.clone();
+    std::thread::spawn(move || said.send(waits.write(AT, &[1; 512])));
+    san.met(5);
+    unit.sever();
+    let answer = answer.recv_timeout(LONG).expect("it waits for ever");
+    refused(answer, "given up");
+    refused(unit.read(AT, &mut [0; 512]), "given up");
+    assert_eq!(san.stands(), 0);
 }
 
 /// Of a file: it says that it has a cache, and what keeps that one.

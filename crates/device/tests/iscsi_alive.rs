@@ -30,7 +30,7 @@ fn serve() -> (Target, String, Arc<IscsiDevice>) {
 
 /// A process that holds byte 5 and has a write under way; with `leave` it lets the byte go when its
 /// session has broken, and lives on.
-fn holder(task: &str, name: &str) -> (Child, impl Sized) {
+fn holder(task: &str, name: &str) -> (Child, impl Iterator<Item = String>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["child_process", "--exact", "--nocapture"])
         .env(TASK, task)
@@ -52,6 +52,29 @@ fn child_process() {
     let held = unit.lock_byte(5).unwrap().unwrap();
     println!("\nholding");
     std::io::stdout().flush().unwrap();
+    if task == "add" {
+        // The session of another breaks while that is asked what it is: it does not come to be here.
+        let began = Instant::now();
+        while IscsiDevice::open(&name, OpenOptions::default()).is_ok() {
+            assert!(began.elapsed() < Duration::from_secs(30));
+        }
+        drop(held);
+        assert!(unit.lock_byte(5).unwrap().is_some(), "nothing could land");
+        return;
+    }
+    if task == "go on" {
+        let lost = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
+        lost.lease(Instant::now());
+        println!("\nboth");
+        std::io::stdout().flush().unwrap();
+        assert!(lost.write(ByteOffset(0), &[7; 512]).is_err());
+        // Bytes that are taken after that are let go as ever, and it logs in again where it can.
+        for _ in 0..2 {
+            drop(unit.lock_byte(6).unwrap().unwrap());
+        }
+        unit.read(ByteOffset(0), &mut [1; 512]).unwrap();
+        return;
+    }
     // It does not log in again.
     unit.lease(Instant::now());
     assert!(unit.write(ByteOffset(0), &[7; 512]).is_err());
@@ -63,7 +86,7 @@ fn child_process() {
     }
 }
 
-fn wait_until(what: &str, done: impl Fn() -> bool) {
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < Duration::from_secs(30), "waited in vain: {what}");
@@ -112,6 +135,34 @@ fn who_lost_a_session_has_not_let_go_before_it_is_taken_over() {
     never_landed(&target, &unit, Duration::from_secs(4));
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Ends well.
+fn ends(mut child: Child) {
+    wait_until("it ends", || child.try_wait().unwrap().is_some());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn who_lost_a_session_goes_on_with_the_others() {
+    let (target, name, _unit) = serve();
+    target.faults().add("write late=1000 times=1").unwrap();
+    let (child, mut lines) = holder("go on", &name);
+    // Before, a command that is under way may be one of the second session's login.
+    assert!(lines.any(|l| l == "both"));
+    wait_until("the write has come", || target.commands() != 0);
+    assert_eq!(target.cut("holder"), 2);
+    ends(child);
+}
+
+#[test]
+fn a_unit_that_could_not_be_opened_leaves_nothing_that_could_land() {
+    let (target, name, unit) = serve();
+    let (child, _lines) = holder("add", &name);
+    // Not one of the first, which belong to the login.
+    target.faults().add("any cut every=5 times=1").unwrap();
+    ends(child);
+    assert!(!unit.byte_locked(5).unwrap());
 }
 
 #[test]

@@ -13,9 +13,9 @@
 //!                                       -> sessions of the note taken over -> note erased
 //! ```
 //!
-//! A process that lives on after a session of its own broke with commands under way, and that did not
-//! log in again, lets the lock go and leaves the note: those commands may land until somebody has
-//! taken the session over. From then on it logs in as none of its ports.
+//! A process that lives on after a session of its own broke with commands under way, while it had the
+//! byte, and that did not log in again, lets the lock go and leaves the note: those commands may land
+//! until somebody has taken the session over. From then on it logs in as none of its ports.
 //!
 //! Other hosts have files of their own: the bytes say nothing about them.
 
@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 
 use super::name::UnitName;
-use super::session::{Port, Session, is_unsettled, let_go};
+use super::session::{Port, Session, is_unsettled, last_broken, let_go};
 use crate::ByteLockGuard;
 use crate::file::Locks;
 
@@ -199,7 +199,8 @@ impl Alive {
         room.iter_mut().zip(own.bytes()).for_each(|(r, b)| *r = b);
         self.file.write_all_at(&room, place)?;
         let file = self.file.clone();
-        Ok(Some(ByteLockGuard::new(Taken { _held: held, file, byte })))
+        let after = last_broken();
+        Ok(Some(ByteLockGuard::new(Taken { _held: held, file, byte, after })))
     }
     /// Whether somebody has the byte, or had it and may still have something under way.
     pub fn is_taken(&self, byte: u64) -> io::Result<bool> {
@@ -244,7 +245,7 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        if is_unsettled() {
+        if is_unsettled(0) {
             // What this session had under way may still land: whoever comes takes it over.
             return;
         }
@@ -268,10 +269,12 @@ struct Taken {
     _held: crate::file::ByteHeld,
     file: Arc<File>,
     byte: u64,
+    /// The last session that broke before it was taken: what that had under way is not of its time.
+    after: u64,
 }
 impl Drop for Taken {
     fn drop(&mut self) {
-        if is_unsettled() {
+        if is_unsettled(self.after) {
             // Whoever comes takes the sessions over: they must not come back after that.
             let_go();
             return;

@@ -78,6 +78,8 @@ pub(super) struct Link {
     /// What the unit said of itself at first.
     found: Found,
     session: RwLock<Arc<Session>>,
+    /// The next one, while its unit is asked what it is.
+    trial: Mutex<Option<Arc<Session>>>,
     /// Held by who looks for the next session.
     renewal: Mutex<Option<Gone>>,
     severed: AtomicBool,
@@ -93,7 +95,7 @@ pub(super) struct Link {
 impl Link {
     /// Logs in to a unit, and asks what it is.
     pub fn open(name: &UnitName, port: &Port, read_only: bool) -> Result<Self, crate::DeviceError> {
-        let carried = Arc::default();
+        let carried: Arc<Carried> = Arc::default();
         let never = AtomicBool::new(false);
         let patience = Patience { until: Instant::now() + USUAL * 2, given_up: &never };
         let session =
@@ -101,12 +103,21 @@ impl Link {
                 let source = std::io::Error::other(why.to_string());
                 super::probe::failed(name, "log in", source)
             })?;
-        let found = probe(&session, name, read_only)?;
+        let found = match probe(&session, name, read_only) {
+            Ok(found) => found,
+            Err(error) => {
+                drop(session);
+                // It was only asked: nothing of that can land.
+                carried.settle();
+                return Err(error);
+            }
+        };
         Ok(Self {
             name: name.clone(),
             port: port.clone(),
             found,
             session: RwLock::new(Arc::new(session)),
+            trial: Mutex::new(None),
             renewal: Mutex::new(None),
             severed: AtomicBool::new(false),
             lease: Mutex::new(None),
@@ -145,6 +156,10 @@ impl Link {
         self.severed.store(true, Ordering::Release);
         let session = self.session.read().clone();
         session.end(SEVERED);
+        let trial = self.trial.lock().clone();
+        if let Some(session) = trial {
+            session.end(SEVERED);
+        }
     }
 
     /// Starts a command, in the next session if this one has ended.
@@ -211,21 +226,22 @@ impl Link {
             let late = Instant::now() >= until;
             match why {
                 Failed::ForGood(gone) => break gone,
-                Failed::Yet(why) if late || self.is_over() => break Gone::Ended(why),
+                Failed::Yet(_) if self.severed.load(Ordering::Acquire) => {
+                    break Gone::Ended(SEVERED.into());
+                }
+                Failed::Yet(why) if late || session::has_let_go() => break Gone::Ended(why),
                 Failed::Yet(_) => {}
             }
             match self.log_in(until) {
-                Ok(session) => {
-                    tracing::warn!(%unit, after = ?began.elapsed(), "logged in again");
-                    let session = Arc::new(session);
-                    let old = std::mem::replace(&mut *self.session.write(), session.clone());
-                    drop(gone);
-                    if self.severed.load(Ordering::Acquire) {
-                        session.end(SEVERED);
+                Ok(session) => match self.put_in_use(session) {
+                    Ok(old) => {
+                        tracing::warn!(%unit, after = ?began.elapsed(), "logged in again");
+                        drop(gone);
+                        drop(old);
+                        return Ok(());
                     }
-                    drop(old);
-                    return Ok(());
-                }
+                    Err(ended) => why = ended.into(),
+                },
                 Err(failed) => why = failed,
             }
             if let Failed::Yet(why) = &why {
@@ -238,19 +254,39 @@ impl Link {
         *gone = Some(last.clone());
         Err(last)
     }
+    /// The next session is the one in use from now on; the one before. Not if it was given up
+    /// meanwhile: nothing is issued in it then.
+    fn put_in_use(&self, next: Arc<Session>) -> Result<Arc<Session>, Ended> {
+        // Who severs looks at it after that.
+        let mut session = self.session.write();
+        if self.is_over() {
+            return Err(Ended(SEVERED.into()));
+        }
+        Ok(std::mem::replace(&mut *session, next))
+    }
     /// One login; what it finds must be what there was.
-    fn log_in(&self, until: Instant) -> Result<Session, Failed> {
+    fn log_in(&self, until: Instant) -> Result<Arc<Session>, Failed> {
         let patience = Patience { until, given_up: &self.severed };
         let session = Session::login_again(&self.name, &self.port, patience, &self.carried)?;
+        let session = Arc::new(session);
+        *self.trial.lock() = Some(session.clone());
+        // Who severs ends it, now or then: a unit may not answer for ever.
+        let examined =
+            if self.is_over() { Err(Ended(SEVERED.into()).into()) } else { self.examine(&session) };
+        *self.trial.lock() = None;
+        examined.map(|()| session)
+    }
+    /// Whether the unit is what it was.
+    fn examine(&self, session: &Session) -> Result<(), Failed> {
         let yet = |e: crate::DeviceError| Failed::Yet(e.to_string().into());
-        let found = probe(&session, &self.name, self.found.opened_read_only).map_err(yet)?;
+        let found = probe(session, &self.name, self.found.opened_read_only).map_err(yet)?;
         if let Some(why) = self.found.differs(&found, self.is_durable()) {
             return Err(Failed::ForGood(Gone::Ended(why.into())));
         }
-        if !self.stands(&session).map_err(yet)? {
+        if !self.stands(session).map_err(yet)? {
             return Err(Failed::ForGood(Gone::Fenced));
         }
-        Ok(session)
+        Ok(())
     }
     /// Whether a loss of the unit's cache would lose nothing.
     fn is_durable(&self) -> bool {

@@ -16,6 +16,7 @@
 //!   refuses all later ones. What follows it is another one: see [`super::link`].
 //! * A command has no timeout. A connection has: see [`SILENCE`].
 
+use std::collections::BTreeSet;
 use std::ffi::{CString, c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
@@ -36,13 +37,20 @@ const LOGIN_TIME: Duration = Duration::from_secs(15);
 /// How often the helper looks at an idle session: for pings of the target, and its end.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Ports of this process whose session broke with commands under way, which may still land, and that
-/// have not logged in again.
-static UNSETTLED: AtomicUsize = AtomicUsize::new(0);
+/// Sessions of this process that broke with commands under way, by their numbers in the order in which
+/// they did: how many there have been, and those after which their ports have not logged in again.
+/// What was under way in these may still land.
+static BROKEN: Mutex<(u64, BTreeSet<u64>)> = Mutex::new((0, BTreeSet::new()));
 
-/// Whether something of this process may still land that was under way in a session that broke.
-pub fn is_unsettled() -> bool {
-    UNSETTLED.load(Ordering::Acquire) != 0
+/// The number of the last session of this process that broke with commands under way.
+pub fn last_broken() -> u64 {
+    BROKEN.lock().0
+}
+
+/// Whether something of this process may still land that was under way in a session that broke after
+/// the one with number `after`.
+pub fn is_unsettled(after: u64) -> bool {
+    BROKEN.lock().1.last().is_some_and(|last| *last > after)
 }
 
 /// Others may take the sessions of this process over.
@@ -63,8 +71,9 @@ pub fn has_let_go() -> bool {
 pub struct Carried {
     /// Commands that brought data and were done.
     written: AtomicU64,
-    /// One broke with commands under way, and no login as the same port has ended those.
-    unsettled: AtomicBool,
+    /// The number of the one that broke with commands under way, if no login as the same port has
+    /// ended those.
+    unsettled: Mutex<Option<u64>>,
 }
 
 impl Carried {
@@ -73,14 +82,18 @@ impl Carried {
         self.written.load(Ordering::Acquire)
     }
     fn unsettle(&self) {
-        if !self.unsettled.swap(true, Ordering::AcqRel) {
-            UNSETTLED.fetch_add(1, Ordering::AcqRel);
+        let mut unsettled = self.unsettled.lock();
+        if unsettled.is_none() {
+            let (last, open) = &mut *BROKEN.lock();
+            *last += 1;
+            open.insert(*last);
+            *unsettled = Some(*last);
         }
     }
-    /// The target has ended all that this port had under way.
-    fn settle(&self) {
-        if self.unsettled.swap(false, Ordering::AcqRel) {
-            UNSETTLED.fetch_sub(1, Ordering::AcqRel);
+    /// The target has ended all that this port had under way, or there was nothing that could land.
+    pub fn settle(&self) {
+        if let Some(number) = self.unsettled.lock().take() {
+            BROKEN.lock().1.remove(&number);
         }
     }
 }
