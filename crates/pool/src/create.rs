@@ -8,7 +8,6 @@ use braid_device::{AlignedBuf, ByteLockGuard, Device, DeviceError};
 use braid_format::label::{DeviceClass, Label, Member, MemberState, NodeKind, TreeNode};
 use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex, StripeUnit};
-use uuid::Uuid;
 
 use crate::assemble::LABEL_LOCK_BYTE;
 use crate::clock::unix_seconds;
@@ -18,6 +17,7 @@ use crate::layout::build::BuildOptions;
 use crate::layout::{Layout, Redundancy, Weights, build, usual};
 use crate::map::Map;
 use crate::members::{Found, own_uuid, write_epoch};
+use crate::simulation::fresh;
 use crate::topology::Topology;
 use crate::{Inner, Pool, PoolInfo};
 
@@ -433,10 +433,10 @@ fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Labe
     }
     let now = unix_seconds();
     Ok(Label {
-        pool: Uuid::new_v4(),
+        pool: fresh(),
         name: options.name.clone(),
         epoch: Epoch(1),
-        change_id: Uuid::new_v4(),
+        change_id: fresh(),
         member: MemberIndex(0),
         features_compat: 0,
         features_ro_compat: 0,
@@ -466,7 +466,7 @@ pub(crate) fn member_of(device: &Arc<dyn Device>, hint: &Hint) -> Result<Member,
         (_, None) => DeviceClass::Unknown,
     };
     Ok(Member {
-        uuid: Uuid::new_v4(),
+        uuid: fresh(),
         data_start: Label::DATA_AT,
         data_len: copy1 - Label::DATA_AT,
         // Whole sectors of the largest kind: the same file may be seen with other sectors later.

@@ -42,8 +42,9 @@ use crate::redundancy::{carriers, rehome};
 use crate::reshape::evacuate::settle;
 use crate::reshape::grow::Larger;
 use crate::shared::Shared;
-use crate::simulation::Pause;
+use crate::simulation::{Pause, fresh};
 use crate::topology::Topology;
+use crate::unseen::{self, Open, take_back};
 
 /// First and longest pause between two looks at the other nodes.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -238,7 +239,8 @@ impl Inner {
         }
         let next = Topology::new(next, devices).map_err(whole)?.after(&topology);
         let gone = self.gone.lock().clone();
-        let claims = shared.as_ref().map(|s| Claims::take(s, (&topology, &next), &gone));
+        let open: Open<'_> = &|m| self.open_member(m);
+        let claims = shared.as_ref().map(|s| Claims::take(s, (&topology, &next), &gone, open));
         let claims = claims.transpose()?;
         let seen = claims.as_ref().map_or(0, |c| c.seen);
         let next = self.above_attempts(next, seen);
@@ -249,6 +251,7 @@ impl Inner {
         let unwritten = match self.write_labels(&topology, &next, joining) {
             Ok(unwritten) => unwritten,
             Err(refused) => {
+                take_back(&topology, &next);
                 self.let_go(&topology, &next);
                 // What stands of it now goes before anything is changed.
                 topology.firm.store(false, Ordering::Release);
@@ -636,11 +639,13 @@ pub(crate) struct Claims {
 
 impl Claims {
     /// Claims the change from `topology` to `next`. In the order of the members: of two who want
-    /// to change the pool one is first.
+    /// to change the pool one is first. `open` finds devices that joined in a change that was broken
+    /// off.
     pub fn take(
         shared: &Arc<Shared>,
         (topology, next): (&Topology, &Topology),
         gone: &[Life],
+        open: Open<'_>,
     ) -> Result<Self, Refused> {
         let mut claims = Self {
             shared: shared.clone(),
@@ -683,6 +688,10 @@ impl Claims {
         // Of one that was never firm, those alone who stay may not tell that it is in force.
         let unsaid = now.epoch < topology.label.epoch && found.iter().all(|f| f.carries(ours));
         if id(&now) != ours && !unsaid {
+            return Err((None, moved(topology)));
+        }
+        if let Some(begun) = unseen::in_force(topology, &found, open) {
+            unseen::complete(topology, &begun)?;
             return Err((None, moved(topology)));
         }
         let seen = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max();
@@ -731,7 +740,7 @@ impl Claims {
     }
 
     fn sector(&self, life: Option<Life>) -> Vec<u8> {
-        let nonce = Uuid::new_v4().as_u64_pair().0;
+        let nonce = fresh().as_u64_pair().0;
         RawClaim::sector(self.pool, self.epoch, life, nonce, self.len)
     }
 }

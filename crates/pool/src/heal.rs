@@ -10,8 +10,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use braid_device::{AlignedBuf, Device, Request, run};
+use braid_device::{AlignedBuf, ByteLockGuard, Device, Request, run};
 use braid_format::label::Label;
 
 use crate::assemble::LABEL_LOCK_BYTE;
@@ -20,8 +21,14 @@ use crate::error::PoolError;
 use crate::group::engine::Named;
 use crate::members::{Found, id, own_uuid, write_copies};
 use crate::redundancy::carriers;
+use crate::simulation::Pause;
 use crate::topology::Topology;
+use crate::unseen::Open;
 use crate::{Inner, Pool};
+
+/// Between two looks whether another process still writes labels, and how many there are at most.
+const WAIT: Duration = Duration::from_millis(20);
+const WAITS: u32 = 100;
 
 /// What is wrong with the labels of a pool.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -118,12 +125,27 @@ impl Topology {
     }
 }
 
+/// Keeps others out, on this host, who write labels of a pool that no node has.
+fn lock_labels(topology: &Topology) -> Result<ByteLockGuard, PoolError> {
+    let lowest = carriers(&topology.label).into_iter().next();
+    let lowest: Option<&Arc<dyn Device>> = lowest.and_then(|i| topology.devices.get(i));
+    let lowest = lowest.ok_or(PoolError::NoDevices)?;
+    lowest.lock_byte(LABEL_LOCK_BYTE)?.ok_or_else(|| PoolError::InUse {
+        path: lowest.info().name.clone(),
+        how: "another process on this host writes its labels".to_owned(),
+    })
+}
+
 impl Inner {
     /// Makes both labels of all members those of the epoch in use, durably: copy 0 everywhere before
     /// the first copy 1, as when an epoch is written. What could not be flushed, or written at all,
-    /// is returned; the epoch is firm if nothing is.
+    /// is returned; the epoch is firm if nothing is, and `but` is empty.
     ///
     /// `but`: members that are known to have failed.
+    ///
+    /// # Errors
+    /// [`PoolError::EpochMoved`]; [`PoolError::InUse`]: another process on this host writes labels;
+    /// [`PoolError::Device`].
     pub fn try_heal_labels(&self, but: &Named) -> Result<Named, PoolError> {
         let mut failed = Named::new();
         let topology = self.topology.write();
@@ -131,22 +153,16 @@ impl Inner {
             topology.firm.store(true, Ordering::Release);
             return Ok(failed);
         }
-        let _claims = match self.claim(&topology) {
+        let claims = match self.claim(&topology) {
             Ok(claims) => claims,
             Err((Some(member), PoolError::Device { source })) => {
                 return Ok(vec![(member, *source)]);
             }
             Err((_, error)) => return Err(error),
         };
-        // Who writes labels of a pool that no node has.
-        let lowest = carriers(&topology.label).into_iter().next();
-        let lowest: Option<&Arc<dyn Device>> = lowest.and_then(|i| topology.devices.get(i));
-        let Some(lowest) = lowest else { return Ok(failed) };
-        let Ok(Some(_guard)) = lowest.lock_byte(LABEL_LOCK_BYTE) else {
-            tracing::warn!("labels are not healed: another process on this host writes them");
-            topology.firm.store(true, Ordering::Release);
-            return Ok(failed);
-        };
+        // Where nodes have the pool, and claim what they change, nobody asks for the byte: a node that
+        // lost a session with a target may not get it twice.
+        let _guard = if claims.is_none() { Some(lock_labels(&topology)?) } else { None };
         let wrong = Wrong::of(&topology);
         topology.write_labels(0, &wrong.copies[0], &wrong.copies[1], &mut failed);
         topology.flush_labels(&mut failed);
@@ -172,12 +188,19 @@ impl Inner {
     /// are taken out.
     ///
     /// # Errors
-    /// A member fails that cannot be spared; this node has withdrawn.
+    /// A member fails that cannot be spared; this node has withdrawn; another process on this host
+    /// writes labels all the time.
     pub fn make_firm(&self) -> Result<(), PoolError> {
+        let mut waits = 0;
         while !self.topology.read().firm.load(Ordering::Acquire) {
             match self.try_heal_labels(&Named::new()) {
                 Ok(failed) if failed.is_empty() => {}
                 Ok(failed) => self.lose(&failed)?,
+                // Mostly for a moment.
+                Err(PoolError::InUse { .. }) if waits < WAITS => {
+                    waits += 1;
+                    self.pause(WAIT, Pause::Free);
+                }
                 Err(PoolError::EpochMoved { by, .. }) => {
                     self.give_way(by)?;
                     self.await_settled()?;
@@ -224,7 +247,8 @@ impl Inner {
     fn claim(&self, topology: &Topology) -> Result<Option<Claims>, Refused> {
         let Some(shared) = self.shared() else { return Ok(None) };
         let gone = self.gone.lock().clone();
-        Claims::take(&shared, (topology, topology), &gone).map(Some)
+        let open: Open<'_> = &|m| self.open_member(m);
+        Claims::take(&shared, (topology, topology), &gone, open).map(Some)
     }
 }
 

@@ -44,6 +44,7 @@ mod shared;
 pub mod simulation;
 mod slow;
 mod topology;
+mod unseen;
 mod upkeep;
 mod whom;
 

@@ -8,7 +8,7 @@
 //!
 //! The highest committed epoch that stands on a majority of its own members is in force.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_device::{AlignedBuf, Device, Op, Request, run};
@@ -183,7 +183,7 @@ pub struct Judgement {
 /// [`PoolError::Missing`] when so many members are missing that no epoch has a majority,
 /// [`PoolError::NoMajority`] when the members contradict each other.
 pub fn judge(found: &[Found], minority: bool) -> Result<Judgement, PoolError> {
-    let mut first_with: HashMap<Uuid, usize> = HashMap::new();
+    let mut first_with: BTreeMap<Uuid, usize> = BTreeMap::new();
     for (i, f) in found.iter().enumerate() {
         if let Some(uuid) = f.newest().and_then(own_uuid) {
             first_with.entry(uuid).or_insert(i);
@@ -245,7 +245,7 @@ pub(crate) fn counts(member: &Member) -> bool {
     }
 }
 
-fn missing_of(label: &Label, present: &HashMap<Uuid, usize>) -> Vec<MissingMember> {
+fn missing_of(label: &Label, present: &BTreeMap<Uuid, usize>) -> Vec<MissingMember> {
     (0_u16..)
         .zip(&label.members)
         .filter(|(_, m)| m.state != MemberState::Failed && !present.contains_key(&m.uuid))
@@ -262,7 +262,7 @@ fn verdict(
     device: &Found,
     label: &Label,
     all: &[Found],
-    first_with: &HashMap<Uuid, usize>,
+    first_with: &BTreeMap<Uuid, usize>,
 ) -> Verdict {
     let own = device.newest();
     let uuid = own.and_then(own_uuid);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use braid_device::{CawOutcome, Device, DeviceError};
 use braid_format::label::{Label, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
-use uuid::Uuid;
 
 use crate::Inner;
 use crate::clock::unix_seconds;
@@ -16,6 +15,7 @@ use crate::log::Reach;
 use crate::log::recover::{Found, Recovered};
 use crate::log::redo::flush_all;
 use crate::map::Place;
+use crate::simulation::fresh;
 use crate::topology::Topology;
 
 /// Most times in a row that a compare-and-write whose answer was lost is looked at again: a device
@@ -35,7 +35,7 @@ struct Exchange<'a> {
 pub(crate) fn next_epoch(label: &Label) -> Label {
     let mut next = label.clone();
     next.epoch = Epoch(label.epoch.0.saturating_add(1));
-    next.change_id = Uuid::new_v4();
+    next.change_id = fresh();
     next.changed = unix_seconds();
     next
 }

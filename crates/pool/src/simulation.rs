@@ -3,6 +3,8 @@
 //! A run from a seed must be the same each time. So nothing of a pool may depend on threads of its
 //! own or on how long a pause is, and devices are found where the simulation has them.
 
+use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,6 +13,7 @@ use braid_device::Device;
 use braid_format::Bytes;
 use braid_format::label::Member;
 use parking_lot::Mutex;
+use uuid::{Builder, Uuid};
 
 use crate::error::PoolError;
 use crate::upkeep::Progress;
@@ -46,6 +49,39 @@ pub(crate) struct Simulated(OnceLock<Arc<dyn Simulation>>);
 impl std::fmt::Debug for Simulated {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Simulated").field(&self.0.get().is_some()).finish()
+    }
+}
+
+/// What gives bits in place of chance.
+pub type Source = Box<dyn Fn() -> u128>;
+
+thread_local! {
+    static SOURCE: RefCell<Option<Source>> = const { RefCell::new(None) };
+}
+
+/// An identity, a change's or a nonce's bits: of two changes of one epoch it decides which counts.
+pub(crate) fn fresh() -> Uuid {
+    let drawn = SOURCE.try_with(|s| s.borrow().as_ref().map(|source| source())).ok().flatten();
+    let of = |bits: u128| Builder::from_random_bytes(bits.to_le_bytes()).into_uuid();
+    drawn.map_or_else(Uuid::new_v4, of)
+}
+
+/// While it is held, this thread's identities come from a [`Source`].
+#[derive(Debug)]
+#[must_use]
+pub struct Drawn(PhantomData<*const ()>);
+
+impl Drawn {
+    /// From `source`.
+    pub fn from(source: Source) -> Self {
+        SOURCE.with(|s| *s.borrow_mut() = Some(source));
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Drawn {
+    fn drop(&mut self) {
+        SOURCE.try_with(|s| s.borrow_mut().take()).ok();
     }
 }
 

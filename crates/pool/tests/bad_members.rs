@@ -11,7 +11,7 @@ use braid_format::label::{Label, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_pool::assemble::LABEL_LOCK_BYTE;
 use braid_pool::device::{
-    Device, DeviceError, FileDevice, MemoryDevice, OpenOptions, pass_on, probe,
+    ByteLockGuard, Device, DeviceError, FileDevice, MemoryDevice, OpenOptions, pass_on, probe,
 };
 use braid_pool::members::{write_copies, write_epoch};
 use braid_pool::{CreateOptions, MemberCondition, Pool, PoolError, discover};
@@ -453,6 +453,60 @@ fn nothing_is_healed_while_another_process_changes_labels() {
     drop(guard);
     pool.heal_labels().unwrap();
     assert!(label().is_ok());
+}
+
+/// What may not be durable yet is not built on.
+#[test]
+fn nothing_is_changed_until_labels_could_be_healed() {
+    let devices = vec![memory("a", 8), memory("b", 8)];
+    Pool::create(devices.clone(), &CreateOptions::new("p")).unwrap();
+    let at = ByteOffset(Disks::labels(8)[1]);
+    let pool = Pool::assemble(devices.clone()).unwrap();
+    let mut before = [0; 4096];
+    pool.read(ByteOffset(0), &mut before).unwrap();
+    let now = || {
+        let mut now = [0; 4096];
+        pool.read(ByteOffset(0), &mut now).unwrap();
+        now
+    };
+    devices[0].write(at, &[0; 4096]).unwrap();
+    let guard = devices[0].lock_byte(LABEL_LOCK_BYTE).unwrap();
+    pool.heal_labels().unwrap();
+    let refused = pool.write(ByteOffset(0), &[7; 4096]).unwrap_err();
+    assert!(matches!(refused, PoolError::InUse { .. }), "{refused}");
+    assert!(refused.to_string().contains("a is in use"), "{refused}");
+    assert!(now() == before);
+    // For a moment it is waited for.
+    std::thread::scope(|s| {
+        let written = s.spawn(|| pool.write(ByteOffset(0), &[7; 4096]));
+        drop(guard);
+        written.join().unwrap().unwrap();
+    });
+    assert!(now() == [7; 4096]);
+}
+
+/// A device that keeps no locks.
+#[derive(Debug)]
+struct NoLocks(Arc<dyn Device>);
+impl Device for NoLocks {
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        let device = self.0.info().name.as_str().into();
+        Err(DeviceError::Injected { device, operation: "lock", at: ByteOffset(byte) })
+    }
+    pass_on!(0: info read write flush compare_and_write discard write_zeroes byte_locked);
+}
+
+#[test]
+fn labels_that_cannot_be_locked_are_not_taken_for_healed() {
+    let devices = vec![memory("a", 8), memory("b", 8)];
+    Pool::create(devices.clone(), &CreateOptions::new("p")).unwrap();
+    let at = ByteOffset(Disks::labels(8)[1]);
+    devices[0].write(at, &[0; 4096]).unwrap();
+    let locked = Arc::new(NoLocks(devices[0].clone())) as Arc<dyn Device>;
+    let pool = Pool::assemble(vec![locked, devices[1].clone()]).unwrap();
+    pool.heal_labels().unwrap();
+    let refused = pool.write(ByteOffset(0), &[7; 4096]).unwrap_err();
+    assert!(matches!(refused, PoolError::Device { .. }), "{refused}");
 }
 
 /// A change of epoch that stopped after any number of label writes leaves the old pool or the

@@ -116,6 +116,7 @@ pub fn choose(answers: &[Answers], members: &[Member], redundancy: Redundancy) -
         return Choice::Whole(Why::Unknown);
     };
     order.sort_unstable();
+    let edge = |e: Option<&(Duration, usize)>| e.map_or(Duration::ZERO, |e| e.0);
     let rotates = |i: usize| answers.get(i).and_then(|a| a.rotates);
     let mut ways = Vec::new();
     for at in 1..order.len() {
@@ -144,11 +145,9 @@ pub fn choose(answers: &[Answers], members: &[Member], redundancy: Redundancy) -
         }
         let metadata = metadata.into_iter().filter_map(|i| u16::try_from(i).ok());
         let classes = Classes { metadata: metadata.collect(), journal: Vec::new() };
-        let edge = |e: Option<&(Duration, usize)>| e.map_or(Duration::ZERO, |e| e.0);
         let (fast, slow) = (edge(fast.last()), edge(slow.first()));
         return Choice::Split { classes, fast, slow, rotates: told };
     }
-    let edge = |e: Option<&(Duration, usize)>| e.map_or(Duration::ZERO, |e| e.0);
     let (least, most) = (edge(order.first()), edge(order.last()));
     Choice::Whole(why.unwrap_or(Why::Alike { least, most }))
 }

@@ -12,6 +12,7 @@ use super::ChangeError;
 use super::evacuate::moving;
 use crate::error::PoolError;
 use crate::redundancy::next_epoch;
+use crate::topology::Topology;
 use crate::whom::Whom;
 use crate::{Pool, SubpoolInfo};
 
@@ -131,6 +132,18 @@ fn joined(segments: &[Segment]) -> Vec<Segment> {
     out
 }
 
+/// Whether parts may leave now, of which the members in `idle` hold nothing any more.
+fn may_cut(topology: &Topology, idle: &[MemberIndex]) -> Result<(), PoolError> {
+    topology.may_change()?;
+    match moving(&topology.label) {
+        Some(m) if idle.contains(&m.leaving) => {
+            let (leaving, successor) = (topology.name(m.leaving), topology.name(m.successor));
+            Err(ChangeError::Moving { leaving, successor }.into())
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Pool {
     /// The segments that stand, wholly or in part, on a member.
     ///
@@ -147,17 +160,26 @@ impl Pool {
         Ok(all.filter(on).map(|(_, info)| *info).collect())
     }
 
-    /// Members on which nothing would stand if these bytes left.
+    /// Members on which nothing would stand if these bytes left, one part after the other: first byte
+    /// of each, and one past its last.
     ///
     /// # Errors
-    /// [`ChangeError::NotAPart`].
+    /// As [`Pool::cut`]; nothing is written.
     pub fn plan_cut(
         &self,
-        from: ByteOffset,
-        to: ByteOffset,
+        parts: &[(ByteOffset, ByteOffset)],
     ) -> Result<Vec<MemberIndex>, PoolError> {
         let topology = self.0.topology.read();
-        Ok(with_hole(&topology.label, (from, to))?.map_or_else(Vec::new, |(_, idle)| idle))
+        let (mut label, mut idle) = (topology.label.clone(), Vec::new());
+        for part in parts {
+            if let Some((next, more)) = with_hole(&label, *part)? {
+                label = next;
+                idle.extend(more);
+            }
+        }
+        idle.sort_unstable();
+        may_cut(&topology, &idle)?;
+        Ok(idle)
     }
 
     /// Takes the bytes `from..to`, which are whole segments behind the first, out of the pool: nobody
@@ -173,17 +195,10 @@ impl Pool {
 
     fn try_cut(&self, from: ByteOffset, to: ByteOffset) -> Result<Vec<MemberIndex>, PoolError> {
         let topology = self.0.topology.write();
-        topology.may_change()?;
         let Some((next, idle)) = with_hole(&topology.label, (from, to))? else {
             return Ok(Vec::new());
         };
-        let stays = |m: MemberIndex| !idle.contains(&m);
-        if let Some(m) = moving(&topology.label)
-            && !stays(m.leaving)
-        {
-            let (leaving, successor) = (topology.name(m.leaving), topology.name(m.successor));
-            return Err(ChangeError::Moving { leaving, successor }.into());
-        }
+        may_cut(&topology, &idle)?;
         let devices = topology.devices.clone();
         self.0.change(topology, next, devices)?;
         Ok(idle)

@@ -168,4 +168,4 @@ impl Pool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,7 +4,26 @@ use braid_device::{Device, FaultPlan, FaultyDevice, MemoryDevice};
 use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes};
 
-use crate::Pool;
+use crate::layout::Redundancy;
+use crate::{CreateOptions, Pool};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Empty devices of so many MiB.
+pub(crate) fn disks(name: &str, sizes: &[u64]) -> Vec<Arc<dyn Device>> {
+    let disk = |(i, mib): (usize, &u64)| {
+        MemoryDevice::new(&format!("{name}{i}"), Bytes(mib * MIB), Bytes(512)) as Arc<dyn Device>
+    };
+    sizes.iter().enumerate().map(disk).collect()
+}
+
+/// A pool of them, by the node in slot 0.
+pub(crate) fn made(devices: Vec<Arc<dyn Device>>, redundancy: Redundancy) -> Pool {
+    let options = CreateOptions { redundancy, ..CreateOptions::new("p") };
+    let pool = Pool::create(devices, &options).unwrap();
+    pool.attach(0).unwrap();
+    pool
+}
 
 /// A device like another, with nothing on it.
 pub(crate) fn fresh(name: &str, like: &Arc<FaultyDevice>) -> Arc<FaultyDevice> {

@@ -628,8 +628,11 @@ fn heartbeats_do_not_wait_for_a_change_of_the_epoch() {
     let a = &first[0];
     let at = ByteOffset(a.pool.label().members[0].data_start.0);
     let (go, wait) = std::sync::mpsc::channel::<()>();
-    let wait = Mutex::new(wait);
-    let before = Box::new(move || wait.lock().recv().unwrap());
+    let (begins, begun) = std::sync::mpsc::channel::<()>();
+    let before = Box::new(move || {
+        begins.send(()).unwrap();
+        wait.recv().unwrap();
+    });
     let slow = Meeting { inner: all[0].clone(), at, before: Mutex::new(Some(before)) };
     let mut devices: Vec<Arc<dyn Device>> = vec![Arc::new(slow)];
     devices.extend(all.iter().skip(1).map(|d| d.clone() as Arc<dyn Device>));
@@ -640,6 +643,7 @@ fn heartbeats_do_not_wait_for_a_change_of_the_epoch() {
     b.say();
     std::thread::scope(|s| {
         let write = s.spawn(|| b.pool.write(ByteOffset(0), &vec![6; 1 << 20]));
+        begun.recv().unwrap();
         let change = s.spawn(|| a.pool.fail_member(MemberIndex(3)));
         while a.state(3) != MemberState::Failed {
             std::thread::yield_now();

@@ -1,29 +1,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use braid_device::{FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
+use braid_device::{FaultKind, FaultPlan, FaultyDevice, On};
 use braid_format::{ByteOffset, Epoch};
 
 use super::*;
 use crate::CreateOptions;
 use crate::layout::parse;
 use crate::log::tests::Powered;
-use crate::reshape::tests::Content;
-
-const MIB: u64 = 1 << 20;
-
-fn disks(name: &str, sizes: &[u64]) -> Vec<Arc<dyn Device>> {
-    let disk = |(i, mib): (usize, &u64)| {
-        MemoryDevice::new(&format!("{name}{i}"), Bytes(mib * MIB), Bytes(512)) as Arc<dyn Device>
-    };
-    sizes.iter().enumerate().map(disk).collect()
-}
-
-fn made(devices: Vec<Arc<dyn Device>>, redundancy: Redundancy) -> Pool {
-    let options = CreateOptions { redundancy, ..CreateOptions::new("p") };
-    let pool = Pool::create(devices, &options).unwrap();
-    pool.attach(0).unwrap();
-    pool
-}
+use crate::reshape::tests::{Content, MIB, disks, made};
 
 const CLASSES: [Redundancy; 4] =
     [Redundancy::None, Redundancy::Mirror(2), Redundancy::Parity(1), Redundancy::Parity(2)];
@@ -227,4 +211,29 @@ fn who_lives_is_seen_on_a_device_that_joined_at_the_second_attempt() {
     assert_eq!(shown(), [false, false]);
     add().unwrap();
     assert_eq!(shown(), [true, true]);
+}
+
+/// Of two new devices the second does not take its second label. The first must not keep its own: with
+/// more new members than old ones that epoch would count, and the old ones be stale.
+#[test]
+fn of_an_addition_that_fails_nothing_stays_on_the_new_devices() {
+    let old = disks("old", &[8]);
+    let pool = made(old.clone(), Redundancy::None);
+    let new: Vec<_> = disks("new", &[8, 8])
+        .into_iter()
+        .map(|d| FaultyDevice::new(d, FaultPlan::default()))
+        .collect();
+    let devices: Vec<Arc<dyn Device>> = new.iter().map(|d| d.clone() as _).collect();
+    // It is wiped at both ends, and gets the first label.
+    new[1].arm(On::Write, 3, FaultKind::Fails);
+    let failed = pool.add(&devices, &AddOptions::default()).unwrap_err();
+    assert!(matches!(failed, PoolError::Device { .. }), "{failed}");
+    drop(pool);
+    for device in &devices {
+        let read = Pool::assemble(vec![device.clone()]).unwrap_err();
+        assert!(matches!(read, PoolError::NotAMember { .. }), "{read}");
+    }
+    let pool = Pool::assemble(old).unwrap();
+    assert_eq!(pool.info().epoch, Epoch(1));
+    pool.add(&devices, &AddOptions::default()).unwrap();
 }

@@ -1,31 +1,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use braid_device::{Device, FaultPlan, FaultyDevice, MemoryDevice};
+use braid_device::{Device, FaultPlan, FaultyDevice};
 
 use super::*;
+use crate::NoOracle;
 use crate::layout::Redundancy;
 use crate::log::tests::Powered;
 use crate::map::Place;
 use crate::reshape::AddOptions;
-use crate::reshape::tests::{Content, states};
-use crate::{CreateOptions, NoOracle};
-
-const MIB: u64 = 1 << 20;
-
-fn disks(name: &str, sizes: &[u64]) -> Vec<Arc<dyn Device>> {
-    let disk = |(i, mib): (usize, &u64)| {
-        MemoryDevice::new(&format!("{name}{i}"), Bytes(mib * MIB), Bytes(512)) as Arc<dyn Device>
-    };
-    sizes.iter().enumerate().map(disk).collect()
-}
-
-fn made(devices: Vec<Arc<dyn Device>>, redundancy: Redundancy) -> Pool {
-    let options = CreateOptions { redundancy, ..CreateOptions::new("p") };
-    let pool = Pool::create(devices, &options).unwrap();
-    pool.attach(0).unwrap();
-    pool
-}
+use crate::reshape::grow::tests::enlarged;
+use crate::reshape::tests::{Content, MIB, disks, made, states};
 
 /// First byte, and one past the last, of what is added.
 fn add(pool: &Pool, devices: &[Arc<dyn Device>]) -> (ByteOffset, ByteOffset) {
@@ -59,7 +44,7 @@ fn what_came_first_or_last_leaves_and_the_rest_stays_where_it_is() {
         let groups = pool.map().groups().len();
         let on: Vec<_> = pool.segments_of(MemberIndex(4)).unwrap();
         assert!(on.iter().all(|s| s.start >= one.0 && s.start < one.1), "{on:?}");
-        assert_eq!(pool.plan_cut(one.0, one.1).unwrap(), [3, 4, 5].map(MemberIndex));
+        assert_eq!(pool.plan_cut(&[one]).unwrap(), [3, 4, 5].map(MemberIndex));
         let epoch = pool.info().epoch;
         assert_eq!(pool.cut(one.0, one.1).unwrap(), [3, 4, 5].map(MemberIndex));
         assert!(pool.info().epoch > epoch);
@@ -139,12 +124,36 @@ fn what_is_no_part_of_its_own_stays() {
     // A member that is being moved stays until that is done.
     let spare = pool.add_spare(disks("spare", &[24]).remove(0), false).unwrap();
     pool.begin_evacuation(MemberIndex(2), crate::Destination::Member(spare.into())).unwrap();
-    let e = pool.cut(one.0, one.1).unwrap_err();
-    assert!(matches!(e, PoolError::Change(ChangeError::Moving { .. })), "{e}");
+    for e in [pool.plan_cut(&[one]).unwrap_err(), pool.cut(one.0, one.1).unwrap_err()] {
+        assert!(matches!(e, PoolError::Change(ChangeError::Moving { .. })), "{e}");
+    }
     pool.cancel_evacuation(MemberIndex(2)).unwrap();
     assert!(pool.info().epoch > epoch);
     pool.cut(one.0, one.1).unwrap();
     content.check(&pool);
+}
+
+/// Devices that grow stand in a part more.
+#[test]
+fn a_member_of_two_parts_is_idle_when_both_leave() {
+    let (old, new) = (disks("old", &[24]), disks("new", &[24]));
+    let pool = made(old.clone(), Redundancy::None);
+    let one = add(&pool, &new);
+    drop(pool);
+    let large = enlarged(&new[0], 20);
+    let pool = Pool::assemble(vec![old[0].clone(), large.clone()]).unwrap();
+    let from = pool.info().size.0;
+    let again = |name: &str| Ok(if name == "new0" { large.clone() } else { old[0].clone() });
+    let grown = pool.grow(&again).unwrap();
+    let two = (ByteOffset(from), ByteOffset(grown.info.size.0));
+    assert_eq!(pool.plan_cut(&[one]).unwrap(), []);
+    assert_eq!(pool.plan_cut(&[two]).unwrap(), []);
+    let both = [MemberIndex(1)];
+    assert_eq!(pool.plan_cut(&[one, two]).unwrap(), both);
+    assert_eq!(pool.plan_cut(&[two, one]).unwrap(), both);
+    assert_eq!(pool.cut(one.0, one.1).unwrap(), []);
+    assert_eq!(pool.plan_cut(&[one, two]).unwrap(), both, "the one has left");
+    assert_eq!(pool.cut(two.0, two.1).unwrap(), both);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::reshape::tests::Content;
 const MIB: u64 = 1 << 20;
 
 /// A device with what `from` holds, and room behind it.
-fn enlarged(from: &Arc<dyn Device>, mib: u64) -> Arc<dyn Device> {
+pub(crate) fn enlarged(from: &Arc<dyn Device>, mib: u64) -> Arc<dyn Device> {
     let info = from.info();
     let to = MemoryDevice::new(&info.name, Bytes(info.size.0 + mib * MIB), Bytes(512));
     let mut bytes = vec![0; info.size.to_usize()];

@@ -3,8 +3,10 @@
 use braid_device::{FaultKind, On};
 use braid_format::label::Member;
 
+use super::moved::Shelf;
 use super::*;
 use crate::members::write_copies;
+use crate::simulation::simulate;
 
 /// A claim's compare-and-write is said to have failed, and stands all the same: nobody waits for who
 /// made it, who lives, and may never change anything again.
@@ -64,4 +66,43 @@ fn an_epoch_that_only_who_joins_could_see_is_shown_to_all() {
         }
     }
     panic!("it waits for those who do not see what it sees");
+}
+
+/// Who added members died when one of those had its second label: the epoch is in force for who opens
+/// the pool anew, and for who uses it too, before he changes anything.
+#[test]
+fn a_change_in_force_by_new_members_alone_is_not_undone() {
+    let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
+    let (a, b) = (&nodes[0], &nodes[1]);
+    let mut next = crate::redundancy::next_epoch(&a.pool.label());
+    for name in ["one", "two"] {
+        all.push(fresh(name, &all[0]));
+        next.members.push(Member {
+            uuid: uuid::Uuid::new_v4(),
+            path: name.to_owned(),
+            state: MemberState::Spare,
+            state_epoch: next.epoch,
+            ..next.members[0].clone()
+        });
+    }
+    nodes.iter().for_each(|n| simulate(&n.pool, Arc::new(Shelf(all.clone()))));
+    let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
+    write_copies(&devices, &next, 0, &[0, 1, 2, 3, 4, 5]).unwrap();
+    write_copies(&devices, &next, 1, &[4]).unwrap();
+    a.dies();
+    assert!(!b.pool.follow().unwrap(), "it cannot be seen without the new devices");
+    b.pool.fail_member(MemberIndex(1)).unwrap();
+    assert_eq!(b.pool.info().members.len(), 6);
+    let now = b.pool.info().epoch;
+    assert!(now > next.epoch);
+    // Nor does anybody meet the one that was broken off.
+    for gone in [0, 2, 3] {
+        let mut left = devices.clone();
+        left.remove(gone);
+        let pool = Pool::assemble_degraded(left);
+        match pool {
+            Ok(pool) => assert_eq!(pool.info().epoch, now, "without {gone}"),
+            Err(error) => assert!(matches!(error, PoolError::TooManyLost { .. }), "{error}"),
+        }
+    }
 }

@@ -8,7 +8,7 @@ use crate::reshape::evacuate::Destination;
 use crate::simulation::{Pause, Simulation, simulate};
 
 /// Finds devices by their names.
-struct Shelf(Vec<Arc<FaultyDevice>>);
+pub(super) struct Shelf(pub Vec<Arc<FaultyDevice>>);
 
 impl Simulation for Shelf {
     fn pause(&self, _: Pause) {

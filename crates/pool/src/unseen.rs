@@ -1,0 +1,97 @@
+//! Changes that let devices join, and came to nothing or were broken off.
+//!
+//! Who joins gets his second label first, so for a while an epoch is in force by labels that stand on
+//! new members alone: who opens the pool anew sees them, who uses it does not know of these devices.
+//! Both would go on, each in an epoch of its own. So:
+//! * who made the change, lives and has failed takes those labels away, under his claim: that epoch
+//!   never was;
+//! * who claims the next change after one who died looks at the new devices too. If one of them has
+//!   its second label, he brings that change to its end, and follows it.
+
+use std::sync::Arc;
+
+use braid_device::{AlignedBuf, Device, DeviceError};
+use braid_format::label::{Label, Member, MemberState};
+
+use crate::absent::AbsentDevice;
+use crate::epoch::Refused;
+use crate::members::{Found, id, own_uuid, second, write_copies, write_second};
+use crate::redundancy::carriers;
+use crate::topology::Topology;
+
+/// Finds the device of a member.
+pub(crate) type Open<'a> = &'a dyn Fn(&Member) -> Option<Arc<dyn Device>>;
+
+/// An epoch above that of `topology`, begun on the members `found`, that is in force by the labels of
+/// members that are new in it.
+pub(crate) fn in_force(topology: &Topology, found: &[Found], open: Open<'_>) -> Option<Label> {
+    let ours = &topology.label;
+    let newer = |l: &&Label| l.pool == ours.pool && l.epoch > ours.epoch;
+    let mut begun: Vec<&Label> = found.iter().flat_map(Found::labels).filter(newer).collect();
+    begun.sort_by_key(|l| (core::cmp::Reverse(l.epoch), l.change_id));
+    begun.dedup_by_key(|l| id(l));
+    let stands = |label: &Label, m: &Member| {
+        let device = open(m).map(Found::read);
+        device.is_some_and(|f| second(&f, label) && f.newest().and_then(own_uuid) == Some(m.uuid))
+    };
+    let is_new =
+        |m: &&Member| m.state != MemberState::Failed && topology.index_of(m.uuid).is_none();
+    let label = begun.into_iter().find(|l| l.members.iter().filter(is_new).any(|m| stands(l, m)));
+    label.cloned()
+}
+
+/// Writes both labels of the epoch `label` on those of its members that are in `topology`, durably: all
+/// see it then. The caller has claimed the change.
+///
+/// # Errors
+/// None of them takes its second label.
+pub(crate) fn complete(topology: &Topology, label: &Label) -> Result<(), Refused> {
+    let place = |m: &Member| topology.index_of(m.uuid).map(|i| usize::from(i.0));
+    let known = |m: &Member| topology.devices.get(place(m)?).cloned();
+    let devices: Vec<Arc<dyn Device>> =
+        label.members.iter().map(|m| known(m).unwrap_or_else(|| AbsentDevice::of(m))).collect();
+    let stays = |i: &usize| label.members.get(*i).is_some_and(|m| known(m).is_some());
+    let mut which: Vec<usize> = carriers(label).into_iter().filter(stays).collect();
+    which.retain(|i| {
+        let has = |d: &Arc<dyn Device>| Found::read(d.clone()).carries(id(label));
+        devices.get(*i).is_some_and(has)
+            || write_copies(&devices, label, 0, &[*i])
+                .inspect_err(|error| tracing::warn!(%error, "a label could not be written"))
+                .is_ok()
+    });
+    let mut unwritten = write_second(&devices, label, &which);
+    tracing::warn!(
+        pool = label.name,
+        epoch = label.epoch.0,
+        "a change of another node, which died over it, is brought to its end"
+    );
+    if unwritten.len() < which.len() || which.is_empty() {
+        return Ok(());
+    }
+    let (member, error) = unwritten.swap_remove(0);
+    Err((label.members.get(usize::from(member.0)).map(|m| m.uuid), error))
+}
+
+/// Takes the labels of the epoch `next`, which has come to nothing, off the devices that were to join
+/// in it: the second ones first, by which it would be in force.
+pub(crate) fn take_back(topology: &Topology, next: &Topology) {
+    let joined = carriers(&next.label).into_iter().filter_map(|i| {
+        let member = next.label.members.get(i)?;
+        topology.index_of(member.uuid).is_none().then_some((member, next.devices.get(i)?))
+    });
+    let joined: Vec<_> = joined.collect();
+    let zeros = AlignedBuf::zeroed(next.label.encoded_len());
+    for copy in [1, 0] {
+        for (member, device) in &joined {
+            let second = || Label::copy1_at(member.device_size);
+            let Some(at) = (if copy == 0 { Some(Label::COPY0_AT) } else { second() }) else {
+                continue;
+            };
+            let wiped: Result<(), DeviceError> =
+                device.write(at, &zeros).and_then(|()| device.flush());
+            if let Err(error) = wiped {
+                tracing::warn!(%error, "the label of a change that failed stays on a device");
+            }
+        }
+    }
+}
