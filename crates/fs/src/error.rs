@@ -154,21 +154,21 @@ pub enum Error {
     },
     /// A member that holds what was there at first.
     #[error(
-        "{bytes} bytes of what the pool was made with stand on {member}: only what `add` or `grow` brought can leave again; move it to another device (`braid evacuate POOL {member} --to DEVICE`); nothing was changed"
+        "{bytes} of what the pool was made with stand on member {member}: only what `add` or `grow` brought can leave again; move it to another device (`braid evacuate POOL {member} --to DEVICE`); nothing was changed"
     )]
     Founding {
         /// The member's number.
         member: u16,
-        /// Bytes of the pool.
-        bytes: u64,
+        /// What of the pool stands on it.
+        bytes: Bytes,
     },
     /// The rest of the pool cannot hold what would have to move there.
-    #[error("{need} bytes would have to move, and the rest of the pool has room for {room}")]
+    #[error("{need} would have to move, and the rest of the pool has room for {room}")]
     NoRoomElsewhere {
         /// What is there.
-        need: u64,
+        need: Bytes,
         /// What is free elsewhere.
-        room: u64,
+        room: Bytes,
     },
     /// Metadata does not move.
     #[error(
@@ -193,6 +193,11 @@ pub enum Error {
         "a part of the pool is being emptied: `braid remove POOL MEMBER` goes on with it, or `braid remove POOL --cancel` ends it"
     )]
     Leaving,
+    /// One node at a time moves file data, and does one such thing.
+    #[error(
+        "file data is being moved already, here or by another node: wait until that is done, or end it there (`braid rebalance POOL --stop`, `braid remove POOL --cancel`)"
+    )]
+    UnderWay,
     /// Somebody has made another file system on the devices since this one was looked at.
     #[error("another file system was made on these devices just now; try again")]
     Replaced,
@@ -290,7 +295,8 @@ impl Error {
             | Self::Replaced
             | Self::OtherNodes { .. }
             | Self::NotEmptied { .. }
-            | Self::Leaving => E::BUSY,
+            | Self::Leaving
+            | Self::UnderWay => E::BUSY,
             Self::Damaged { .. }
             | Self::Inconsistent { .. }
             | Self::Journal { .. }

@@ -43,7 +43,7 @@ pub(crate) struct Replayed {
 }
 
 /// Replays `node`'s journal onto the devices, flushes, and marks the journal clean. A clean
-/// journal: nothing is read but its headers, nothing is written.
+/// journal: nothing is read but its headers, nothing is written, and they are made stable.
 ///
 /// # Errors
 /// When a device fails, no header is readable, a sealed record names what cannot be, or a record
@@ -52,6 +52,9 @@ pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
     let ring = Ring::of(volume, node)?;
     let header = Header::read(volume, &ring)?;
     if header.clean {
+        // Who wrote that may have died before its flush: the slot must not be free, stable, while the
+        // power can take that away.
+        volume.pool.flush()?;
         return Ok(Replayed::default());
     }
     let (scan, damage) = scan(volume, &ring, &header)?;
@@ -68,7 +71,10 @@ pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
 pub(crate) fn salvage(volume: &Volume, node: NodeId) -> Result<(Replayed, Option<Error>)> {
     let ring = Ring::of(volume, node)?;
     let header = match Header::read(volume, &ring) {
-        Ok(header) if header.clean => return Ok((Replayed::default(), None)),
+        Ok(header) if header.clean => {
+            volume.pool.flush()?;
+            return Ok((Replayed::default(), None));
+        }
         Ok(header) => header,
         Err(e) if e.is_damage() => {
             let header = Header::anew(proof::highest(volume, &ring)? + 1);

@@ -142,6 +142,12 @@ impl Metadata {
     }
 }
 
+/// Waits on behalf of one of several lines of work that share this thread: what the metadata cache
+/// knows of the thread is that line's own, and is back afterwards.
+pub fn aside<T>(wait: impl FnOnce() -> T) -> T {
+    crate::meta::aside(wait)
+}
+
 /// What a replay did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replayed {

@@ -129,14 +129,20 @@ impl Worker {
 
     fn run(&self) {
         let begun = Instant::now();
-        let mut retry = begun;
+        // What could not be done is tried again then.
+        let mut retry: Option<Instant> = None;
         while !self.stopped() {
             self.watch(begun.elapsed());
             let turn = self.fellows.turn();
             self.shared.status.lock().turn = turn;
             let anew = self.shared.anew.swap(false, Ordering::AcqRel);
-            if turn && (anew || Instant::now() >= retry) && !self.work() {
-                retry = Instant::now() + RETRY;
+            let wait = retry.is_some_and(|at| Instant::now() < at);
+            if turn && (anew || !wait) {
+                retry = (!self.work()).then(|| Instant::now() + RETRY);
+            } else if !turn && retry.take().is_some() {
+                // Another does it now: perhaps he can.
+                self.fellows.say_stuck(None);
+                self.shared.status.lock().error = None;
             }
             if self.shared.scrub.load(Ordering::Acquire) && !self.stopped() {
                 self.scrub();

@@ -1,7 +1,7 @@
 //! Requests as they come from the device: one buffer per thread, checked slices of it. Nothing
 //! here trusts a length or an end mark.
 
-use braid_fs::pool::device::HugeBuf;
+use braid_fs::pool::device::{HugeBuf, HugePages};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{InHeader, READ_BUFFER_LEAST, WriteIn};
@@ -15,6 +15,10 @@ const WRITE_HEAD: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 /// Where a request starts, so that the payload of a WRITE starts on the next page.
 const START: usize = PAYLOAD_ALIGN - WRITE_HEAD;
 
+/// Every thread that waits for requests has room for one, but only large writes fill it: those of the
+/// first threads go to the devices as one segment. What is read has huge pages of its own.
+static PAGES: HugePages = HugePages::new(16);
+
 /// Room for one request, laid out so that the payload of a WRITE is page aligned. Memory is
 /// touched, and so taken from the machine, only as far as requests have filled it.
 #[derive(Debug)]
@@ -27,7 +31,7 @@ impl RequestBuf {
     /// For requests with payloads of at most `max_write` bytes.
     pub fn new(max_write: usize) -> Self {
         let len = (WRITE_HEAD + max_write).max(READ_BUFFER_LEAST);
-        Self { memory: HugeBuf::new(START + len), len }
+        Self { memory: HugeBuf::within(&PAGES, START + len), len }
     }
     /// Where the device puts the next request.
     pub fn space(&mut self) -> &mut [u8] {

@@ -3,6 +3,8 @@
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::rgrp::{BlockState, RawRgrp};
 use braid_format::{BlockNo, LockNo};
+use braid_pool::PoolRequest;
+use braid_pool::device::AlignedBuf;
 use zerocopy::FromBytes;
 
 use super::bits;
@@ -10,6 +12,9 @@ use crate::error::{Error, Result};
 use crate::groups::{GroupShape, blocks_per_bitmap};
 use crate::meta::{Meta, Tx};
 use crate::volume::Volume;
+
+/// Headers read at once.
+const BATCH: usize = 256;
 
 /// A group: its shape, its header, all of its bits (a copy).
 #[derive(Debug)]
@@ -76,6 +81,37 @@ pub(crate) fn check_header(
         return Err(bad("group counters"));
     }
     Ok(raw)
+}
+
+/// Reads the headers of groups, many at once and without their locks: `found` hears what each says;
+/// `None`: it is being written, or damaged.
+///
+/// # Errors
+/// That of `found`, which is given what could not be read.
+pub(super) fn headers(
+    volume: &Volume,
+    groups: &[u64],
+    found: &mut dyn FnMut(u64, Result<Option<RawRgrp>>) -> Result<()>,
+) -> Result<()> {
+    for batch in groups.chunks(BATCH) {
+        let mut bodies: Vec<AlignedBuf> =
+            batch.iter().map(|_| AlignedBuf::zeroed(volume.geo.body_len())).collect();
+        let mut requests: Vec<PoolRequest<'_>> = batch
+            .iter()
+            .zip(&mut bodies)
+            .map(|(i, body)| PoolRequest::read(volume.body_at(volume.rgrp(*i)), body))
+            .collect();
+        volume.pool.run(&mut requests);
+        let read: Vec<_> = requests.into_iter().map(|r| r.result).collect();
+        for ((index, body), read) in batch.iter().zip(&bodies).zip(read) {
+            let block = volume.rgrp(*index);
+            let sound = MetaHeader::decode_kind(body, block, MetaKind::Rgrp).is_ok();
+            let shape = volume.group_shape(*index).filter(|_| sound);
+            let header = shape.and_then(|s| check_header(block, *index, &s, body).ok());
+            found(*index, read.map(|()| header).map_err(Error::from))?;
+        }
+    }
+    Ok(())
 }
 
 impl Group {

@@ -2,16 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::rgrp::{BlockState, RawRgrp};
+use braid_format::rgrp::BlockState;
 use braid_format::{BlockNo, InodeNo, LockNo};
 use braid_lock::{Local, Mode};
-use braid_pool::PoolRequest;
-use braid_pool::device::AlignedBuf;
 use parking_lot::MutexGuard;
-use zerocopy::FromBytes;
 
-use super::group::Group;
+use super::group::{Group, headers};
 use super::refill::{Need, Refill};
 use super::{Alloc, Inner, bits};
 use crate::error::{Error, Result};
@@ -22,8 +18,6 @@ use crate::meta::Tx;
 const ROUNDS: u32 = 32;
 /// What closed parts have is counted again after this.
 const AGE_MAX: Duration = Duration::from_secs(2);
-/// Headers read at once.
-const BATCH: usize = 256;
 
 /// What the bitmap of a group says, or of several. What is in a node's window counts as data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -109,29 +103,19 @@ impl Inner {
         let closed: Vec<u64> =
             (0..volume.groups.count()).filter(|i| volume.groups.is_closed(*i)).collect();
         let mut found = none;
-        for batch in closed.chunks(BATCH) {
-            let mut bodies: Vec<AlignedBuf> =
-                batch.iter().map(|_| AlignedBuf::zeroed(volume.geo.body_len())).collect();
-            let mut requests: Vec<PoolRequest<'_>> = batch
-                .iter()
-                .zip(&mut bodies)
-                .map(|(i, body)| PoolRequest::read(volume.body_at(volume.rgrp(*i)), body))
-                .collect();
-            volume.pool.run(&mut requests);
-            drop(requests);
-            for (index, body) in batch.iter().zip(&bodies) {
-                // One that is being written, or cannot be read, is counted the next time.
-                let sound = MetaHeader::decode_kind(body, volume.rgrp(*index), MetaKind::Rgrp);
-                let raw = RawRgrp::read_from_prefix(body).ok().filter(|_| sound.is_ok());
-                let free = raw.map_or(0, |(raw, _)| raw.free_blocks.get());
-                if takes_data(volume.groups.kind(*index)) {
-                    found.blocks += volume.group_shape(*index).map_or(0, |s| s.block_count);
-                    found.free += free;
-                } else {
-                    found.meta += free + raw.map_or(0, |(raw, _)| raw.free_meta.get());
-                }
+        let counted = headers(volume, &closed, &mut |index, header| {
+            // One that is being written, or cannot be read, is counted the next time.
+            let raw = header.ok().flatten();
+            let free = raw.as_ref().map_or(0, |raw| raw.free_blocks.get());
+            if takes_data(volume.groups.kind(index)) {
+                found.blocks += volume.group_shape(index).map_or(0, |s| s.block_count);
+                found.free += free;
+            } else {
+                found.meta += free + raw.map_or(0, |raw| raw.free_meta.get());
             }
-        }
+            Ok(())
+        });
+        debug_assert!(counted.is_ok(), "nothing is refused");
         *kept = Some(found);
         found
     }

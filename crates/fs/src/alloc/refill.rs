@@ -1,17 +1,15 @@
 //! More space for this node: windows from groups, chunks of metadata from windows, and back.
 
-use braid_format::meta::{Geometry, MetaHeader, MetaKind};
-use braid_format::rgrp::{BlockState, RawRgrp};
+use braid_format::meta::{Geometry, MetaKind};
+use braid_format::rgrp::BlockState;
 use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo, NodeId};
 use braid_lock::{Deltas, Local, Mode};
-use braid_pool::PoolRequest;
 use braid_pool::device::AlignedBuf;
 use parking_lot::MutexGuard;
 use std::time::{Duration, Instant};
-use zerocopy::FromBytes;
 
 use super::choose::{Wish, choose};
-use super::group::{Edits, Group};
+use super::group::{Edits, Group, headers};
 use super::image::Fresh;
 use super::log::Freed;
 use super::private::{WindowBlock, window_capacity};
@@ -39,8 +37,6 @@ const LOG_WAITS: u32 = 100;
 const HOME: u64 = 16;
 /// Hints are read again for metadata that has no room in what was there at first, at most so often.
 const HINT_AGE: Duration = Duration::from_secs(5);
-/// Group headers read at once for hints.
-const HINT_BATCH: u64 = 256;
 
 /// What is believed of a group without its lock.
 #[derive(Debug, Clone, Copy, Default)]
@@ -457,35 +453,18 @@ impl Inner {
     fn read_hints(&self, refill: &mut Refill) -> Result<()> {
         let volume = &self.volume;
         let count = refill.hints.len() as u64;
-        for first in (0..count).step_by(usize::try_from(HINT_BATCH).unwrap_or(1)) {
-            let n = HINT_BATCH.min(count - first);
-            let mut bodies: Vec<AlignedBuf> =
-                (0..n).map(|_| AlignedBuf::zeroed(volume.geo.body_len())).collect();
-            let mut requests: Vec<PoolRequest<'_>> = (first..)
-                .zip(&mut bodies)
-                .filter(|(i, _)| volume.groups.is_open(*i))
-                .map(|(i, body)| PoolRequest::read(volume.body_at(volume.rgrp(i)), body))
-                .collect();
-            volume.pool.run(&mut requests);
-            requests.into_iter().try_for_each(|r| r.result)?;
-            for (index, body) in (first..first + n).zip(&bodies) {
-                if !volume.groups.is_open(index) {
-                    refill.set_hint(index, |h| (h.free, h.free_meta) = (0, 0));
-                    continue;
-                }
-                let sound = MetaHeader::decode_kind(body, volume.rgrp(index), MetaKind::Rgrp);
-                let Ok((raw, _)) = RawRgrp::read_from_prefix(body) else { continue };
-                // One that is being written may be torn: its lock will tell.
-                let (free, free_meta) = match sound {
-                    Ok(_) => (raw.free_blocks.get(), raw.free_meta.get()),
-                    Err(_) => (1, 1),
-                };
-                refill.set_hint(index, |h| {
-                    h.free = free;
-                    h.free_meta = free_meta;
-                });
-            }
+        let (open, shut): (Vec<u64>, Vec<u64>) =
+            (0..count).partition(|index| volume.groups.is_open(*index));
+        for index in shut {
+            refill.set_hint(index, |h| (h.free, h.free_meta) = (0, 0));
         }
+        headers(volume, &open, &mut |index, header| {
+            // One that is being written may be torn: its lock will tell.
+            let (free, free_meta) =
+                header?.map_or((1, 1), |raw| (raw.free_blocks.get(), raw.free_meta.get()));
+            refill.set_hint(index, |h| (h.free, h.free_meta) = (free, free_meta));
+            Ok(())
+        })?;
         refill.hinted = true;
         refill.read = Instant::now();
         Ok(())

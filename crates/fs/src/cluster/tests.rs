@@ -155,7 +155,9 @@ fn one_node_at_a_time_rebalances() {
     let [one, other] = nodes();
     let lock = one.core().volume.named(RawSuperblock::NAMED_REBALANCE);
     let moving = one.core().guard(lock, Mode::Exclusive, Local::Exclusive).unwrap();
-    assert!(matches!(other.rebalance(), Err(Error::WouldBlock)));
+    assert!(matches!(other.rebalance(), Err(Error::UnderWay)));
+    let refused = other.stop_leaving().unwrap_err();
+    assert!(refused.to_string().contains("by another node"), "{refused}");
     drop(moving);
     assert!(other.rebalance().unwrap().finished);
     assert!(one.rebalance().unwrap().finished);

@@ -1,6 +1,5 @@
 //! Reads: dirty pages over device data over zeros, straight into the memory that is handed on.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use braid_format::dinode::Layout;
 use braid_lock::Mode;
 use braid_pool::PoolRequest;
 use braid_pool::device::{AlignedBuf, HugeBuf};
+use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Held, require_regular};
@@ -16,21 +16,30 @@ use crate::error::{Error, Result};
 use crate::handle::OpenFile;
 use crate::inode::Locked;
 
-/// Buffers up to this size are kept by their thread.
+/// Buffers up to this size are kept.
 const SCRATCH_MAX: usize = 8 << 20;
+/// As many as this: what the kernel has under way of two windows that it reads ahead, in requests of
+/// 1 MiB, and some for others.
+const SCRATCH_KEPT: usize = 24;
 /// Before a page fill asks again for the lock that it needs.
 const FILL_PAUSE: Duration = Duration::from_millis(1);
 
-thread_local! {
-    static SCRATCH: Cell<Option<HugeBuf>> = const { Cell::new(None) };
-}
+/// What was used last is on top: it is in the processors' caches. One for all threads, not one each:
+/// there are more threads than reads under way, and only so many huge pages. In ordinary pages 1 MiB
+/// is 256 segments, of which a device may take few at a time (a virtio disk with a ring of 256
+/// descriptors: one request after the other).
+static SCRATCH: Mutex<Vec<HugeBuf>> = Mutex::new(Vec::new());
 
-/// Lends `f` this thread's buffer, `len` bytes of whatever was in it before.
+/// Lends `f` a buffer, `len` bytes of whatever was in it before.
 pub(super) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
-    let mut buf = SCRATCH.take().filter(|b| b.len() >= len).unwrap_or_else(|| HugeBuf::new(len));
+    let kept = SCRATCH.lock().pop().filter(|b| b.len() >= len);
+    let mut buf = kept.unwrap_or_else(|| HugeBuf::new(len));
     let r = f(buf.get_mut(..len).unwrap_or_default());
     if buf.len() <= SCRATCH_MAX {
-        SCRATCH.set(Some(buf));
+        let mut kept = SCRATCH.lock();
+        if kept.len() < SCRATCH_KEPT {
+            kept.push(buf);
+        }
     }
     r
 }

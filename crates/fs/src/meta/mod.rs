@@ -141,6 +141,16 @@ thread_local! {
     static CHANGING: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Runs `wait` as if nothing were open in this thread.
+pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
+    let open = OPEN_HERE.replace(0);
+    let changing = CHANGING.replace(false);
+    let done = wait();
+    CHANGING.set(changing);
+    OPEN_HERE.set(open);
+    done
+}
+
 /// Marks this thread as changing a body.
 struct Changing;
 impl Changing {

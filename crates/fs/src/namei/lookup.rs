@@ -10,7 +10,7 @@ use braid_lock::Mode;
 use braid_pool::device::AlignedBuf;
 use zerocopy::FromBytes;
 
-use super::{S_IFDIR, S_IFLNK, kind_of, lock_named, reader};
+use super::{S_IFDIR, S_IFLNK, children, kind_of, lock_named, reader};
 use crate::attr::{Attr, DirEntry};
 use crate::core::Core;
 use crate::dir::{self, Listed};
@@ -113,6 +113,10 @@ pub(crate) fn readdir(
                 return Ok(());
             }
             cookie = next;
+        }
+        if plus {
+            let children: Vec<InodeNo> = batch.iter().map(|listed| listed.ino).collect();
+            children::take_locks(core, &children);
         }
         for Listed { cookie: next, ino: to, kind, name } in batch.drain(..) {
             let attr = if plus { attr_if_there(core, to, kind)? } else { None };

@@ -9,6 +9,7 @@
 
 mod adopt;
 mod attributes;
+mod children;
 mod lookup;
 mod make;
 mod remove;

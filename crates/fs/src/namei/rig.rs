@@ -21,10 +21,15 @@ pub(crate) fn pool() -> Pool {
 pub(crate) fn pool_of(size: Bytes) -> Pool {
     let device = MemoryDevice::new("test", size, Bytes(512));
     let pool = Pool::create(vec![device], &CreateOptions::new("test")).unwrap();
+    make_in(&pool);
+    pool
+}
+
+/// Makes a file system for four nodes in `pool`.
+pub(crate) fn make_in(pool: &Pool) {
     let options =
         MakeOptions { nodes: Some(4), journal_size: Some(8 << 20), ..MakeOptions::default() };
-    make(&pool, &options, &mut |_, _| {}).unwrap();
-    pool
+    make(pool, &options, &mut |_, _| {}).unwrap();
 }
 
 /// A mounted node.

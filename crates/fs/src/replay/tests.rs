@@ -71,6 +71,26 @@ fn a_torn_record_ends_the_journal() {
     }
 }
 
+/// A recoverer, or the node itself, had marked its journal clean and died before its flush.
+#[test]
+fn a_journal_found_clean_is_clean_after_a_power_cut() {
+    let t = TestVolume::new(Shape::default());
+    put(&t, &open(&t, 1), 3, 1);
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    let by_check = |volume: &Volume| salvage(volume, NODE).map(|(done, _)| done);
+    let by_recoverer = |volume: &Volume| replay(volume, NODE);
+    let ways: [&dyn Fn(&Volume) -> Result<Replayed>; 2] = [&by_recoverer, &by_check];
+    for done_again in ways {
+        let after = t.crash();
+        let mut header = Header::read(&after.volume, &ring).unwrap();
+        header.clean = true;
+        header.write(&after.volume, NODE).unwrap();
+        assert!(!Header::read(&after.crash().volume, &ring).unwrap().clean);
+        assert_eq!(done_again(&after.volume).unwrap(), Replayed::default());
+        assert!(Header::read(&after.crash().volume, &ring).unwrap().clean);
+    }
+}
+
 #[test]
 fn a_damaged_record_before_a_later_one_is_damage_and_nothing_is_written() {
     let t = TestVolume::new(Shape::default());

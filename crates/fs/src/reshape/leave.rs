@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 
 use braid_format::meta::MetaKind;
 use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
-use braid_format::{ByteOffset, MemberIndex};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_lock::{Local, Mode};
 use braid_pool::Whom;
 use zerocopy::FromBytes;
 
 use super::grow::{HERE, LIVE, copy};
-use super::rebalance::{Mover, alone};
+use super::rebalance::{Errand, Mover, alone};
 use crate::Fs;
 use crate::alloc::{Use, is_empty};
 use crate::core::Core;
@@ -122,6 +122,11 @@ fn bits_of(regions: &[Region]) -> u32 {
     regions.iter().fold(0, |bits, r| bits | bit(r.number))
 }
 
+/// Which bytes of the pool a set of regions is.
+fn spans(regions: &[Region]) -> Vec<(ByteOffset, ByteOffset)> {
+    regions.iter().map(|r| (r.from, r.to)).collect()
+}
+
 /// The groups of regions.
 fn groups_of(core: &Core, regions: &[Region]) -> Vec<u64> {
     let groups = &core.volume.groups;
@@ -165,24 +170,25 @@ impl Fs {
     ///
     /// # Errors
     /// As [`Fs::plan_leaving`], before anything is changed; [`Error::NotEmptied`]: the space is in
-    /// use again; another is under way, here or on another node ([`Error::WouldBlock`]).
+    /// use again; another is under way, here or on another node ([`Error::UnderWay`]).
     pub fn leave(&self, member: impl Into<Whom>) -> Result<Left> {
         self.may_reshape()?;
         let (core, switch) = (self.core(), &self.mounted.rebalance);
         if core.options.read_only {
             return Err(Error::ReadOnly);
         }
-        let _running = switch.begin()?;
+        let _running = switch.begin(Errand::Leave)?;
         let _alone = alone(core)?;
         let mut members = finish(core);
-        let whole = match self.whole(member.into()) {
-            Ok(whole) => whole,
-            // All of it had left, and was in the pool still.
-            Err(_) if !members.is_empty() => {
-                return Ok(Left { moved: 0, members, finished: true });
-            }
-            Err(error) => return Err(error),
-        };
+        let whole = self.whole(member.into())?;
+        // What could not be taken out just now is gone all the same: it does not leave twice.
+        let gone = core.volume.groups.leaving().gone.get();
+        let (out, whole): (Vec<_>, Vec<_>) =
+            whole.into_iter().partition(|r| gone & bit(r.number) != 0);
+        for r in out {
+            members.extend(core.volume.pool.cut(r.from, r.to)?);
+        }
+        // Nothing stands on it, or not any more.
         if whole.is_empty() {
             return Ok(Left { moved: 0, members, finished: true });
         }
@@ -213,9 +219,8 @@ impl Fs {
     /// again.
     pub fn stop_leaving(&self) -> Result<()> {
         self.may_reshape()?;
-        let (core, switch) = (self.core(), &self.mounted.rebalance);
-        if switch.is_under_way() {
-            switch.stop();
+        let core = self.core();
+        if self.mounted.rebalance.stop(Errand::Leave) {
             return Ok(());
         }
         let _alone = alone(core)?;
@@ -254,7 +259,7 @@ impl Fs {
         let mut whole: Vec<Region> = Vec::new();
         for s in &segments {
             let Some(region) = of(s.start) else {
-                let bytes = pool.label().bytes_on(place).get();
+                let bytes = pool.label().bytes_on(place);
                 return Err(Error::Founding { member: place.get(), bytes });
             };
             if !whole.iter().any(|r| r.number == region.number) {
@@ -272,11 +277,7 @@ impl Fs {
         let groups = groups_of(core, whole);
         let used = used(core, &groups)?;
         immovable(core, &groups, used)?;
-        let mut members = Vec::new();
-        for r in whole {
-            members.extend(pool.plan_cut(r.from, r.to)?);
-        }
-        members.dedup();
+        let members = pool.plan_cut(&spans(whole))?;
         // What is free in the parts that leave is no room.
         let mut room = core.alloc.room()?;
         for index in &groups {
@@ -284,10 +285,7 @@ impl Fs {
                 room = room.saturating_sub(core.alloc.look_at(*index)?.free);
             }
         }
-        if used.data > room {
-            let shift = core.volume.geo.block_size.shift();
-            return Err(Error::NoRoomElsewhere { need: used.data << shift, room: room << shift });
-        }
+        has_room(core, used.data, room)?;
         let parts = whole.iter().map(|r| r.number + 1).collect();
         Ok(Leaving { parts, members, blocks: used.data, room })
     }
@@ -297,7 +295,7 @@ impl Fs {
         let (core, switch) = (self.core(), &self.mounted.rebalance);
         let groups = groups_of(core, whole);
         let stopped = || switch.stops() || core.withdrawn.get().is_some();
-        let (mut moved, mut since, mut least) = (0, Instant::now(), u64::MAX);
+        let (mut moved, mut patience) = (0, Patience::default());
         loop {
             self.sync()?;
             core.alloc.leave()?;
@@ -306,31 +304,62 @@ impl Fs {
             if now.data == 0 {
                 // What came in before all knew that it was closed.
                 immovable(core, &groups, now)?;
+                // A move may have begun since.
+                core.volume.pool.plan_cut(&spans(whole))?;
                 core.watch(let_go(core, whole, &groups))?;
                 return Ok((moved, true));
-            }
-            if now.data < least {
-                (least, since) = (now.data, Instant::now());
             }
             if stopped() {
                 return Ok((moved, false));
             }
             let more = core.watch(self.move_out(&Out(core), &stopped))?;
             moved += more;
+            if patience.ends(now.data, more, Instant::now()) {
+                has_room(core, now.data, core.alloc.room()?)?;
+                return Err(Error::NotEmptied { blocks: now.data });
+            }
             if more == 0 {
                 // Windows of other nodes come back by themselves.
-                if since.elapsed() > PATIENCE {
-                    let (room, shift) = (core.alloc.room()?, core.volume.geo.block_size.shift());
-                    if room < now.data {
-                        let (need, room) = (now.data << shift, room << shift);
-                        return Err(Error::NoRoomElsewhere { need, room });
-                    }
-                    return Err(Error::NotEmptied { blocks: now.data });
-                }
                 std::thread::sleep(PAUSE);
             }
         }
     }
+}
+
+/// How long all walks through the files have been in vain.
+#[derive(Debug, Default)]
+struct Patience {
+    /// Fewest blocks that were left when a walk began.
+    least: Option<u64>,
+    /// When the first of the walks ended that have moved nothing since.
+    vain: Option<Instant>,
+}
+
+impl Patience {
+    /// A walk, before which `left` blocks were to be moved, has ended `now` and moved `moved` of
+    /// them: whether another is not worth while.
+    fn ends(&mut self, left: u64, moved: u64, now: Instant) -> bool {
+        let fewer = self.least.is_none_or(|least| left < least);
+        if fewer {
+            self.least = Some(left);
+        }
+        if moved > 0 {
+            self.vain = None;
+            return false;
+        }
+        // Of fewer blocks it is the first.
+        self.vain = self.vain.filter(|_| !fewer);
+        now.saturating_duration_since(*self.vain.get_or_insert(now)) > PATIENCE
+    }
+}
+
+/// Whether the rest of the pool has room for blocks that have to move.
+fn has_room(core: &Core, need: u64, room: u64) -> Result<()> {
+    let bytes = |blocks: u64| Bytes(blocks << core.volume.geo.block_size.shift());
+    if need > room {
+        return Err(Error::NoRoomElsewhere { need: bytes(need), room: bytes(room) });
+    }
+    Ok(())
 }
 
 /// What is used in groups.

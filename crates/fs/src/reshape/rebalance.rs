@@ -28,6 +28,15 @@ const CHILDREN: usize = 256;
 /// So long it is waited for another node to let the lock go that it may still have of an earlier time.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// What moves file data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Errand {
+    /// [`Fs::rebalance`].
+    Rebalance,
+    /// [`Fs::leave`].
+    Leave,
+}
+
 /// One at a time, and how to end it.
 #[derive(Debug, Default)]
 pub(crate) struct Switch {
@@ -38,7 +47,7 @@ pub(crate) struct Switch {
 
 #[derive(Debug, Default)]
 struct State {
-    running: bool,
+    running: Option<Errand>,
     /// The node is leaving.
     closed: bool,
 }
@@ -48,23 +57,28 @@ pub(super) struct Running<'a>(&'a Switch);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().running = false;
+        self.0.state.lock().running = None;
         self.0.ended.notify_all();
     }
 }
 
 impl Switch {
-    /// Ends what is under way, soon.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
+    /// Ends `errand`, soon, if it is under way; whether it was.
+    pub fn stop(&self, errand: Errand) -> bool {
+        let state = self.state.lock();
+        let ours = state.running == Some(errand);
+        if ours {
+            self.stop.store(true, Ordering::Release);
+        }
+        ours
     }
 
     /// Ends what is under way, and waits for that; no other begins.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        self.stop();
-        while state.running {
+        self.stop.store(true, Ordering::Release);
+        while state.running.is_some() {
             self.ended.wait(&mut state);
         }
     }
@@ -79,22 +93,17 @@ impl Switch {
         self.state.lock().closed
     }
 
-    /// Whether something is under way.
-    pub fn is_under_way(&self) -> bool {
-        self.state.lock().running
-    }
-
     #[cfg(test)]
     pub fn is_running(&self) -> bool {
-        self.state.lock().running
+        self.state.lock().running.is_some()
     }
 
-    pub(super) fn begin(&self) -> Result<Running<'_>> {
+    pub(super) fn begin(&self, errand: Errand) -> Result<Running<'_>> {
         let mut state = self.state.lock();
-        if state.running || state.closed {
-            return Err(Error::WouldBlock);
+        if state.running.is_some() || state.closed {
+            return Err(Error::UnderWay);
         }
-        state.running = true;
+        state.running = Some(errand);
         self.stop.store(false, Ordering::Release);
         Ok(Running(self))
     }
@@ -214,14 +223,14 @@ impl Fs {
     /// full, but for a few percent. Files may be in use. [`Fs::stop_rebalance`] ends it.
     ///
     /// # Errors
-    /// Another is under way, here or on another node ([`Error::WouldBlock`]); those of reading and
+    /// Another is under way, here or on another node ([`Error::UnderWay`]); those of reading and
     /// writing.
     pub fn rebalance(&self) -> Result<Rebalanced> {
         let (core, switch) = (self.core(), &self.mounted.rebalance);
         if core.options.read_only {
             return Err(Error::ReadOnly);
         }
-        let _running = switch.begin()?;
+        let _running = switch.begin(Errand::Rebalance)?;
         let _alone = alone(core)?;
         let done = self.spread(core, switch);
         core.watch(done)
@@ -229,7 +238,7 @@ impl Fs {
 
     /// Ends a rebalancing that is under way, soon.
     pub fn stop_rebalance(&self) {
-        self.mounted.rebalance.stop();
+        self.mounted.rebalance.stop(Errand::Rebalance);
     }
 
     fn spread(&self, core: &Arc<Core>, switch: &Switch) -> Result<Rebalanced> {
@@ -299,7 +308,7 @@ pub(super) fn alone(core: &Arc<Core>) -> Result<Guard> {
     let in_vain = || begin.elapsed() > PATIENCE;
     let lock = core.volume.named(RawSuperblock::NAMED_REBALANCE);
     let guard = core.locks.acquire_unless(lock, Mode::Exclusive, Local::Exclusive, &in_vain)?;
-    guard.ok_or(Error::WouldBlock)
+    guard.ok_or(Error::UnderWay)
 }
 
 /// Moves what of a file is to go; blocks moved.

@@ -1,16 +1,19 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::label::MemberState;
 use braid_format::lock_record::LockRecord;
-use braid_format::meta::{MetaHeader, MetaKind};
+use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::{BlockNo, ByteOffset, Bytes, LockNo, MemberIndex};
 use braid_pool::device::{
     Device, DeviceError, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, OpenOptions, pass_on,
 };
 use braid_pool::layout::Redundancy;
-use braid_pool::{CreateOptions, Destination, Pool};
+use braid_pool::{CreateOptions, Destination, EpochTag, Pool};
+use parking_lot::Mutex;
 
+use super::{Fellows, Upkeep};
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
 use crate::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
@@ -194,6 +197,47 @@ impl Device for NoChunks {
         Err(DeviceError::Injected { device, operation: "read", at })
     }
     pass_on!(0: info write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+}
+
+/// Whose turn it is, and what was said to the others.
+#[derive(Debug, Default)]
+struct Alone {
+    turn: AtomicBool,
+    stuck: Mutex<Option<MemberIndex>>,
+}
+
+impl Fellows for Arc<Alone> {
+    fn turn(&self) -> bool {
+        self.turn.load(Ordering::Acquire)
+    }
+    fn say_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>) {
+        *self.stuck.lock() = stuck.map(|s| s.0);
+    }
+}
+
+#[test]
+fn who_loses_the_turn_takes_back_that_it_could_not_do_it() {
+    let memory =
+        |name: &str| MemoryDevice::new(name, Bytes(96 << 20), Bytes(512)) as Arc<dyn Device>;
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(NoChunks(memory("d0"))), memory("d1")];
+    let pool = Pool::create(devices, &CreateOptions::new("test")).unwrap();
+    pool.attach(0).unwrap();
+    let to = Destination::Device { device: memory("to"), force: false };
+    pool.begin_evacuation(MemberIndex(0), to).unwrap();
+    let alone = Arc::new(Alone::default());
+    let upkeep = Upkeep::start(&pool, Geometry::DEFAULT, Box::new(alone.clone()));
+    let turns = |turn, said| {
+        alone.turn.store(turn, Ordering::Release);
+        upkeep.wake();
+        wait("it is said", || *alone.stuck.lock() == said);
+        wait("of itself too", || upkeep.status().error.is_some() == said.is_some());
+        assert_eq!(upkeep.status().turn, turn);
+    };
+    turns(true, Some(MemberIndex(0)));
+    turns(false, None);
+    // At once, not when the time has come to try what failed.
+    turns(true, Some(MemberIndex(0)));
+    upkeep.stop();
 }
 
 #[test]

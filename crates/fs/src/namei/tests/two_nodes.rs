@@ -1,5 +1,12 @@
 //! Two nodes on one pool.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use braid_format::{ByteOffset, Bytes};
+use braid_pool::device::{CawOutcome, Device, DeviceError, MemoryDevice};
+use braid_pool::{CreateOptions, Pool};
+
+use super::super::rig::make_in;
 use super::*;
 
 #[test]
@@ -130,4 +137,60 @@ fn two_nodes_at_the_same_names_never_disagree() {
     }
     a.unmount();
     b.unmount_clean();
+}
+
+/// A device on which compare-and-writes take a while, once told so, and that counts how many are
+/// under way together.
+#[derive(Debug)]
+struct Slow {
+    inner: Arc<dyn Device>,
+    slow: AtomicBool,
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+impl Device for Slow {
+    braid_pool::device::pass_on!(inner: info read write flush discard write_zeroes);
+    braid_pool::device::pass_on!(inner: lock_byte byte_locked);
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> std::result::Result<CawOutcome, DeviceError> {
+        if self.slow.load(Ordering::Relaxed) {
+            let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+            self.most.fetch_max(now, Ordering::Relaxed);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            self.now.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.inner.compare_and_write(at, expected, new)
+    }
+}
+
+#[test]
+fn listing_with_attributes_takes_the_locks_of_children_side_by_side() {
+    let device = Arc::new(Slow {
+        inner: MemoryDevice::new("slow", Bytes(512 << 20), Bytes(512)),
+        slow: AtomicBool::new(false),
+        now: AtomicUsize::new(0),
+        most: AtomicUsize::new(0),
+    });
+    let pool = Pool::create(vec![device.clone()], &CreateOptions::new("slow")).unwrap();
+    make_in(&pool);
+    let a = mount(&pool, 0);
+    let dir = make_dir(&a, a.volume.root(), "dir");
+    let made: Vec<_> = (0..60).map(|i| touch_file(&a, dir, &format!("f{i}")).ino).collect();
+    a.unmount();
+    let b = mount(&pool, 1);
+    device.slow.store(true, Ordering::Relaxed);
+    let mut seen = Vec::new();
+    readdir(&b, dir, 0, true, &mut |entry| {
+        seen.extend(entry.attr.map(|a| a.ino));
+        false
+    })
+    .unwrap();
+    let most = device.most.load(Ordering::Relaxed);
+    assert!(most > 3, "{most} together");
+    assert!(made.iter().all(|ino| seen.contains(ino)), "{} of {}", seen.len(), made.len());
+    b.unmount();
 }

@@ -32,6 +32,15 @@ pub(in crate::reshape) fn all(disks: &[Disk]) -> Vec<Arc<dyn Device>> {
     disks.iter().map(|d| d.0.clone() as _).collect()
 }
 
+/// What the disks hold after the power was cut: the same of what was not flushed for the same salt.
+pub(in crate::reshape) fn after_power_cut(disks: &[Disk], salt: u64) -> Vec<Arc<dyn Device>> {
+    let cut = |((disk, memory), n): (&Disk, u64)| -> Arc<dyn Device> {
+        disk.crash(salt + n).unwrap();
+        memory.fork(&disk.info().name)
+    };
+    disks.iter().zip(0..).map(cut).collect()
+}
+
 pub(in crate::reshape) fn made(devices: Vec<Arc<dyn Device>>, options: &CreateOptions) -> Pool {
     let pool = Pool::create(devices, options).unwrap();
     let options = MakeOptions { nodes: Some(1), journal_size: Some(MIB), ..MakeOptions::default() };
@@ -269,11 +278,7 @@ fn power_may_be_cut_while_files_move() {
         finished[victim] |= fs.rebalance().is_ok();
         fs.pool().close();
         std::mem::forget(fs);
-        let mut copies: Vec<Arc<dyn Device>> = Vec::new();
-        for ((d, memory), salt) in each.iter().zip(0..) {
-            d.crash(cut * 31 + salt).unwrap();
-            copies.push(memory.fork(&d.info().name));
-        }
+        let copies = after_power_cut(&each, cut * 31);
         clean(Pool::assemble(copies.clone()).unwrap());
         let fs = mount(Pool::assemble(copies).unwrap());
         for i in 0..5 {
@@ -352,5 +357,5 @@ fn a_node_that_leaves_waits_for_its_rebalancing() {
         moving.join().unwrap().unwrap();
     });
     assert!(mib > 60);
-    assert!(matches!(fs.rebalance(), Err(crate::Error::WouldBlock)));
+    assert!(matches!(fs.rebalance(), Err(crate::Error::UnderWay)));
 }

@@ -1,13 +1,15 @@
 use std::sync::Arc;
 
 use braid_format::{Bytes, MemberIndex};
-use braid_pool::device::{Device, FaultKind, FaultPlan, MemoryDevice, On};
+use braid_pool::device::{Device, DeviceError, FaultKind, FaultPlan, MemoryDevice, On, pass_on};
 use braid_pool::layout::Redundancy;
 use braid_pool::{AddOptions, CreateOptions, Pool};
 
 use super::*;
 use crate::make::{MakeOptions, make};
-use crate::reshape::grow::tests::{Disk, MIB, all, clean, disks, expect, free, made, mount, write};
+use crate::reshape::grow::tests::{
+    Disk, MIB, after_power_cut, all, clean, disks, expect, free, made, mount, write,
+};
 use crate::{Cred, MountOptions, NoKernelCache};
 
 const CLASSES: [Redundancy; 3] = [Redundancy::None, Redundancy::Mirror(2), Redundancy::Parity(1)];
@@ -85,13 +87,13 @@ fn what_cannot_leave_is_said_with_figures_and_nothing_changes() {
     fs.add_devices(&all(&disks("new", &[64; 2], &none)), &AddOptions::default()).unwrap();
     let epoch = fs.pool().info().epoch;
     let e = fs.leave(MemberIndex(1)).unwrap_err();
-    assert!(matches!(e, Error::Founding { member: 1, bytes } if bytes > 50 * MIB), "{e}");
+    assert!(matches!(e, Error::Founding { member: 1, bytes } if bytes > Bytes(50 * MIB)), "{e}");
     assert!(fs.leave(MemberIndex(9)).is_err());
     // More than the first two can hold.
     let full = write(&fs, "full", room + 20);
     let e = fs.leave(MemberIndex(3)).unwrap_err();
     let Error::NoRoomElsewhere { need, room: left } = e else { panic!("{e}") };
-    assert!(need > left && need > 15 * MIB, "{need} {left}");
+    assert!(need > left && need > Bytes(15 * MIB), "{need} {left}");
     assert_eq!(fs.pool().info().epoch, epoch);
     assert!(fs.core().volume.groups.leaving() == RawLeaving::default());
     expect(&fs, "full", full);
@@ -106,12 +108,14 @@ fn unmounted_pool(fs: Fs) -> Pool {
 fn metadata_keeps_a_part_in_the_pool_and_is_named() {
     let none = FaultPlan::default();
     let fs = mount(made(all(&disks("old", &[64; 2], &none)), &CreateOptions::new("p")));
+    let cred = Cred { uid: 0, gid: 0, pid: 1, umask: 0 };
+    // Blocks that a directory came to have stay with it when its names go: this one goes too.
+    let many = fs.mkdir(fs.root(), b"many", 0o700, &cred).unwrap().ino;
     // No room for any.
     let full = write(&fs, "full", 10_000);
     fs.add_devices(&all(&disks("new", &[64; 2], &none)), &AddOptions::default()).unwrap();
-    let cred = Cred { uid: 0, gid: 0, pid: 1, umask: 0 };
     let made: Vec<_> = (0..200)
-        .map(|i| fs.mkdir(fs.root(), format!("d{i}").as_bytes(), 0o700, &cred).unwrap().ino)
+        .map(|i| fs.mkdir(many, format!("d{i}").as_bytes(), 0o700, &cred).unwrap().ino)
         .collect();
     let groups = &fs.core().volume.groups;
     let added = |ino: &braid_format::InodeNo| {
@@ -123,9 +127,10 @@ fn metadata_keeps_a_part_in_the_pool_and_is_named() {
     assert!(*blocks > 10 && inodes.contains(", "), "{e}");
     assert!(!fs.core().volume.groups.any_closed());
     // Without them it leaves.
-    for (i, _) in made.iter().enumerate().filter(|(_, ino)| added(ino)) {
-        fs.rmdir(fs.root(), format!("d{i}").as_bytes()).unwrap();
+    for i in 0..made.len() {
+        fs.rmdir(many, format!("d{i}").as_bytes()).unwrap();
     }
+    fs.rmdir(fs.root(), b"many").unwrap();
     take_out(&fs, 2);
     expect(&fs, "full", full);
     // What this node holds of locks there comes to nothing.
@@ -174,7 +179,7 @@ fn it_may_be_ended_and_what_it_left_is_in_use_again() {
         while !fs.core().volume.groups.any_closed() && !leaving.is_finished() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        assert!(matches!(fs.rebalance(), Err(Error::WouldBlock)));
+        assert!(matches!(fs.rebalance(), Err(Error::UnderWay)));
         fs.stop_leaving().unwrap();
         let left = leaving.join().unwrap().unwrap();
         assert!(!left.finished);
@@ -264,11 +269,7 @@ fn power_may_be_cut_at_any_write_while_a_part_leaves() {
         let writes = each[victim].0.counts().writes - before;
         fs.pool().close();
         std::mem::forget(fs);
-        let mut copies: Vec<Arc<dyn Device>> = Vec::new();
-        for ((d, memory), salt) in each.iter().zip(0..) {
-            d.crash(cut * 31 + salt).unwrap();
-            copies.push(memory.fork(&d.info().name));
-        }
+        let copies = after_power_cut(&each, cut * 31);
         clean(Pool::assemble(copies.clone()).unwrap());
         let fs = mount(Pool::assemble(copies).unwrap());
         expect(&fs, "more", 16);
@@ -350,6 +351,138 @@ fn another_node_goes_on_meanwhile() {
     clean(pool);
 }
 
+/// What `member` came with, which holds no file, is gone; the pool's labels do not say so.
+fn gone_and_not_cut(fs: &Fs, member: u16) {
+    let whole = fs.whole(MemberIndex(member).into()).unwrap();
+    fs.core().alloc.shrink().unwrap();
+    change(fs.core(), |l| l.closed = bits_of(&whole)).unwrap();
+    fs.core().alloc.leave().unwrap();
+    let_go(fs.core(), &whole, &groups_of(fs.core(), &whole)).unwrap();
+}
+
+/// The end of one that was broken off is not taken for the leaving of what was asked for.
+#[test]
+fn what_never_leaves_is_refused_although_another_part_was_to_be_taken_out_first() {
+    let none = FaultPlan::default();
+    let fs = mount(made(all(&disks("old", &[64], &none)), &CreateOptions::new("p")));
+    fs.add_devices(&all(&disks("new", &[64], &none)), &AddOptions::default()).unwrap();
+    gone_and_not_cut(&fs, 1);
+    let e = fs.leave(MemberIndex(0)).unwrap_err();
+    assert!(matches!(e, Error::Founding { member: 0, .. }), "{e}");
+    assert!(fs.pool().info().holes > Bytes(0), "what was gone is out");
+    clean(unmounted_pool(fs));
+}
+
+/// Who asks for what was gone and is taken out only now has what he asked for.
+#[test]
+fn what_was_gone_is_taken_out_by_who_asks_for_it_again() {
+    let none = FaultPlan::default();
+    let fs = mount(made(all(&disks("old", &[64], &none)), &CreateOptions::new("p")));
+    fs.add_devices(&all(&disks("new", &[64], &none)), &AddOptions::default()).unwrap();
+    gone_and_not_cut(&fs, 1);
+    let left = fs.leave(MemberIndex(1)).unwrap();
+    assert_eq!((left.members, left.finished), (vec![MemberIndex(1)], true));
+    clean(unmounted_pool(fs));
+}
+
+/// A device that fails to take a label once.
+#[derive(Debug)]
+struct NoLabel(Arc<dyn Device>, std::sync::atomic::AtomicBool);
+
+impl Device for NoLabel {
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> std::result::Result<(), DeviceError> {
+        let label = at == braid_format::label::Label::COPY0_AT;
+        if label && self.1.swap(false, Ordering::AcqRel) {
+            let device = self.0.info().name.as_str().into();
+            return Err(DeviceError::Injected { device, operation: "write", at });
+        }
+        self.0.write(at, buf)
+    }
+    pass_on!(0: info read flush compare_and_write discard write_zeroes lock_byte byte_locked);
+}
+
+#[test]
+fn what_is_gone_is_counted_once_however_often_the_pool_does_not_let_it_go() {
+    let none = FaultPlan::default();
+    let old = all(&disks("old", &[64], &none)).remove(0);
+    let old = Arc::new(NoLabel(old, false.into()));
+    let fs = mount(made(vec![old.clone()], &CreateOptions::new("p")));
+    let had = fs.statfs().unwrap();
+    fs.add_devices(&all(&disks("new", &[64], &none)), &AddOptions::default()).unwrap();
+    gone_and_not_cut(&fs, 1);
+    old.1.store(true, Ordering::Release);
+    let left = fs.leave(MemberIndex(1)).unwrap();
+    assert!(!old.1.load(Ordering::Acquire), "the label was written at once");
+    assert_eq!((left.members, left.finished), (vec![MemberIndex(1)], true));
+    let has = fs.statfs().unwrap();
+    assert_eq!((has.blocks, has.free), (had.blocks, had.free));
+    clean(unmounted_pool(fs));
+}
+
+/// The pool would refuse the last step: so the first is not taken.
+#[test]
+fn a_part_stays_open_while_a_member_of_it_is_being_moved() {
+    let none = FaultPlan::default();
+    let fs = mount(made(all(&disks("old", &[64], &none)), &CreateOptions::new("p")));
+    fs.add_devices(&all(&disks("new", &[64], &none)), &AddOptions::default()).unwrap();
+    let whole = fs.whole(MemberIndex(1).into()).unwrap();
+    // The pool's call, which wakes no thread that would end the move at once.
+    let spare = all(&disks("spare", &[64], &none)).remove(0);
+    let to = braid_pool::Destination::Device { device: spare, force: false };
+    fs.mounted.upkeep.stop();
+    fs.pool().begin_evacuation(MemberIndex(1), to).unwrap();
+    let moving = |e: &Error| e.to_string().contains("being moved");
+    for refused in [
+        fs.plan_leaving(MemberIndex(1)).map(drop),
+        fs.leave(MemberIndex(1)).map(drop),
+        // It was begun since.
+        change(fs.core(), |l| l.closed = 1).and_then(|()| fs.empty(&whole).map(drop)),
+    ] {
+        let e = refused.unwrap_err();
+        assert!(moving(&e), "{e}");
+        assert_eq!(fs.core().volume.groups.leaving().gone.get(), 0);
+    }
+    fs.pool().cancel_evacuation(MemberIndex(1)).unwrap();
+    assert!(fs.leave(MemberIndex(1)).unwrap().finished);
+    clean(unmounted_pool(fs));
+}
+
+/// How long a walk through all files takes is no measure.
+#[test]
+fn patience_ends_some_time_after_the_first_walk_in_vain() {
+    let now = Instant::now();
+    let at = |seconds| now + Duration::from_secs(seconds);
+    let mut patience = Patience::default();
+    assert!(!patience.ends(9, 3, at(1000)));
+    // That walk took long, and so does the next.
+    assert!(!patience.ends(6, 0, at(2000)));
+    assert!(!patience.ends(6, 0, at(2000) + PATIENCE));
+    // Fewer all the same: others have let them go.
+    assert!(!patience.ends(5, 0, at(3000)));
+    // One that moves something begins it anew.
+    assert!(!patience.ends(5, 1, at(4000)));
+    assert!(!patience.ends(5, 0, at(5000)));
+    assert!(!patience.ends(5, 0, at(5000) + PATIENCE));
+    assert!(patience.ends(5, 0, at(5001) + PATIENCE));
+}
+
+/// Each order to end something ends only that.
+#[test]
+fn what_is_ended_is_what_was_meant() {
+    use crate::reshape::rebalance::Switch;
+    let switch = Switch::default();
+    assert!(!switch.stop(Errand::Leave), "none is under way");
+    for (errand, other) in [(Errand::Leave, Errand::Rebalance), (Errand::Rebalance, Errand::Leave)]
+    {
+        let running = switch.begin(errand).unwrap();
+        assert!(switch.begin(other).is_err());
+        assert!(!switch.stop(other) && !switch.stops());
+        assert!(switch.stop(errand) && switch.stops());
+        drop(running);
+        assert!(!switch.stop(errand));
+    }
+}
+
 /// Whoever was at it died when all was out but the pool's labels did not say so.
 #[test]
 fn the_next_mount_takes_out_what_has_left() {
@@ -358,11 +491,7 @@ fn the_next_mount_takes_out_what_has_left() {
     let fs = mount(made(all(&old), &CreateOptions::new("p")));
     fs.add_devices(&all(&new), &AddOptions::default()).unwrap();
     write(&fs, "first", 5);
-    fs.core().alloc.shrink().unwrap();
-    let whole = fs.whole(MemberIndex(1).into()).unwrap();
-    change(fs.core(), |l| l.closed = 1).unwrap();
-    fs.core().alloc.leave().unwrap();
-    let_go(fs.core(), &whole, &groups_of(fs.core(), &whole)).unwrap();
+    gone_and_not_cut(&fs, 1);
     fs.pool().close();
     std::mem::forget(fs);
     let both = old.iter().chain(&new);
