@@ -68,9 +68,10 @@ impl World {
             self.fail(format!("process {pid} writes {new:?} of block {block} over {old:?}"));
         }
     }
-    /// A living node that believes in a lock.
+    /// A living node that believes in a lock. (One that was fenced may believe what it likes.)
     fn user_of(&self, lock: usize) -> Option<Me> {
-        let living = self.processes.iter().filter(|p| p.state != State::Gone && !p.recovered);
+        let living = self.processes.iter().filter(|p| p.state != State::Gone && !p.fenced);
+        let living = living.filter(|p| !p.recovered);
         let mut holders =
             living.filter(|p| p.locks.get(lock).is_some_and(|l| l.dlock.held() > Mode::Unlocked));
         holders.next().and_then(|p| p.me)
@@ -86,7 +87,9 @@ impl World {
     }
     /// Of the blocks that this node has changed, no other has something that is not in place.
     pub(crate) fn check_dirty(&mut self, pid: Pid, changed: &[BlockIndex]) {
-        let others = self.processes.iter().enumerate().filter(|(other, _)| *other != pid);
+        // One that was fenced and recovered, and does not know yet, keeps what it likes.
+        let others = self.processes.iter().enumerate();
+        let others = others.filter(|(other, p)| *other != pid && !p.recovered);
         let metadata =
             others.filter_map(|(other, p)| Some((other, p.work.as_ref()?.metadata.as_ref()?)));
         let mut broken = None;
@@ -207,7 +210,7 @@ impl World {
         }
     }
     fn replay_all(&mut self) -> Vec<Replayed> {
-        let lane = Lane::new();
+        let mut lane = Lane::new();
         let mut all = Vec::new();
         for slot in 0..SLOTS {
             let image = self.disk.image.clone();

@@ -53,6 +53,8 @@ pub(crate) enum Answer {
     Done(Vec<u8>),
     Mismatch(Vec<u8>),
     Failed,
+    /// Refused: its issuer was fenced.
+    Fenced,
 }
 impl std::fmt::Debug for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -60,6 +62,7 @@ impl std::fmt::Debug for Answer {
             Self::Done(_) => "done",
             Self::Mismatch(_) => "mismatch",
             Self::Failed => "failed",
+            Self::Fenced => "fenced",
         })
     }
 }
@@ -84,6 +87,16 @@ struct Media {
     /// What is left without power.
     stable: Arc<MemoryDevice>,
     cached: Vec<Cached>,
+}
+
+impl Media {
+    /// What is read is what is stable. (Elsewhere than at unstable writes it is anyway, and a new copy
+    /// of the device would cost much more.)
+    fn forget_unstable(&self) {
+        for cached in &self.cached {
+            write(&self.seen, cached.at, &read(&self.stable, cached.at, cached.bytes.len()));
+        }
+    }
 }
 
 /// A write of a dead node that has yet to land.
@@ -149,6 +162,10 @@ impl Disk {
         };
         (*places.get(n).expect("a place in the image"), LEN)
     }
+    /// Whose fence matters to a request.
+    pub(crate) fn device_of(&self, address: Address) -> u16 {
+        self.place(address).0.0
+    }
     fn media(&mut self, device: u16) -> &mut Media {
         self.media.get_mut(usize::from(device)).expect("a device of the image")
     }
@@ -168,8 +185,9 @@ impl Disk {
         match op {
             Op::Read if address == Address::Slots => {
                 let slots = (0..self.slots).map(Address::Slot);
-                let all = slots.chain((0..self.slots).map(Address::Beat));
-                Answer::Done(all.flat_map(|a| self.at(a)).collect())
+                let all: Vec<_> = slots.chain((0..self.slots).map(Address::Beat)).collect();
+                let sectors: Vec<_> = all.into_iter().map(|a| self.at(a)).collect();
+                Answer::Done(sectors.concat())
             }
             Op::Read => Answer::Done(self.at(address)),
             Op::Write(bytes) => {
@@ -206,6 +224,12 @@ impl Disk {
             }
         }
     }
+    /// A node was fenced at a device: what it was told had landed there stays, whatever becomes of it.
+    pub(crate) fn settle(&mut self, pid: Pid, device: u16) {
+        for cached in self.media(device).cached.iter_mut().filter(|c| c.pid == pid) {
+            cached.pid = Pid::MAX;
+        }
+    }
     /// A node has died: what becomes of its data that is not stable. The late ones are for the
     /// caller to land.
     pub(crate) fn crash(&mut self, pid: Pid, random: &mut Random) -> (Vec<Late>, Fates) {
@@ -217,7 +241,8 @@ impl Disk {
             if !media.cached.iter().any(|c| c.pid == pid && c.data) {
                 continue;
             }
-            let seen = media.stable.fork("seen");
+            media.forget_unstable();
+            let seen = &media.seen;
             let mut left = Vec::new();
             for cached in media.cached.drain(..) {
                 let place = (device, cached.at);
@@ -233,7 +258,7 @@ impl Disk {
                             for (n, sector) in cached.bytes.chunks(LEN).enumerate() {
                                 if random.below(2) == 0 {
                                     let at = cached.at + (n * LEN) as u64;
-                                    write(&seen, at, sector);
+                                    write(seen, at, sector);
                                     left.push(Cached {
                                         pid,
                                         at,
@@ -246,10 +271,10 @@ impl Disk {
                     }
                     continue;
                 }
-                write(&seen, cached.at, &cached.bytes);
+                write(seen, cached.at, &cached.bytes);
                 left.push(cached);
             }
-            (media.seen, media.cached) = (seen, left);
+            media.cached = left;
         }
         (late, fates)
     }
@@ -262,7 +287,7 @@ impl Disk {
         let kind = random.below(8);
         for media in &mut self.media {
             let oldest_kept = random.below(media.cached.len() as u64);
-            for (n, cached) in (0..).zip(media.cached.drain(..)) {
+            for (n, cached) in (0..).zip(&media.cached) {
                 let lost = match kind {
                     0 | 1 => !cached.data,
                     2 => cached.data,
@@ -278,7 +303,8 @@ impl Disk {
                     write(&media.stable, cached.at, &cached.bytes);
                 }
             }
-            media.seen = media.stable.fork("seen");
+            media.forget_unstable();
+            media.cached.clear();
         }
         fates
     }

@@ -1,19 +1,27 @@
 //! Blocking code in virtual time.
 //!
-//! A lane is an operating-system thread that runs one job at a time, and only while the world
-//! waits for it: when the job asks a device for something, the lane stops, and the world goes on
-//! until that request has landed and been answered. So of a whole run one thread is awake at any
-//! moment, which one follows from the seed, and the code in the job needs to know nothing of it.
+//! A lane runs one job at a time, on a stack of its own, and only while the world waits for it: when
+//! the job asks a device for something, the lane stops, and the world goes on until that request has
+//! landed and been answered. All of a run is one thread of the operating system; which lane goes on
+//! follows from the seed, and the code in the job needs to know nothing of it. What that code keeps
+//! per thread is put aside while its lane stands still (`braid_fs::simulation::aside`).
 //!
 //! What jobs of different lanes of one node share (the metadata cache) must not be locked across a
 //! request by one and wanted by another: nobody would wake up. `work` says which jobs go where.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use braid_fs::simulation::aside;
+use generator::{Generator, Gn};
 
 use crate::image::Place;
+
+/// Words of a stack: half a mebibyte, of which what is used takes memory.
+const STACK: usize = 64 << 10;
+/// Stacks without a job that a thread keeps.
+const IDLE_MAX: usize = 64;
 
 /// What a job asks of a device.
 #[derive(Debug)]
@@ -34,83 +42,124 @@ pub(crate) enum Stop<T> {
     Panicked(String),
 }
 
-/// A job's way to the devices.
-struct Port {
-    ask: Box<dyn Fn(Request)>,
-    replies: Receiver<Reply>,
+/// What a stack stops for.
+enum Said {
+    Asks(Request),
+    Ended,
+}
+
+/// Asks the world; `None` outside lanes. A lane whose node has died gets a failure, always.
+pub(crate) fn ask(request: Request) -> Option<Reply> {
+    if !generator::is_generator() {
+        return None;
+    }
+    #[expect(deprecated, reason = "what replaces it would have to be handed down to the devices")]
+    let reply = aside(|| generator::yield_::<Reply, Said>(Said::Asks(request)));
+    Some(reply.unwrap_or(Err(())))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+fn taken<T>(from: &Mutex<Option<T>>) -> Option<T> {
+    locked(from).take()
+}
+
+/// Runs one job after another; ends when it is woken without one.
+struct Stack {
+    run: Generator<'static, Reply, Said>,
+    job: Arc<Mutex<Option<Job<()>>>>,
 }
 
 thread_local! {
-    static PORT: RefCell<Option<Port>> = const { RefCell::new(None) };
+    /// Stacks without a job.
+    static IDLE: RefCell<Vec<Stack>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Asks the world; `None` when this thread is not a lane. A lane whose node has died gets a
-/// failure, always.
-pub(crate) fn ask(request: Request) -> Option<Reply> {
-    PORT.with_borrow(|port| {
-        let port = port.as_ref()?;
-        (port.ask)(request);
-        Some(port.replies.recv().unwrap_or(Err(())))
-    })
+impl Stack {
+    fn new() -> Self {
+        let job: Arc<Mutex<Option<Job<()>>>> = Arc::default();
+        let todo = job.clone();
+        let run = Gn::new_opt(STACK, move || {
+            while let Some(job) = taken(&todo) {
+                job();
+                #[expect(deprecated, reason = "as in `ask`")]
+                generator::yield_with(Said::Ended);
+            }
+            Said::Ended
+        });
+        Self { run, job }
+    }
+    fn idle() -> Self {
+        IDLE.with_borrow_mut(Vec::pop).unwrap_or_else(Self::new)
+    }
+    /// Its job has ended.
+    fn rest(self) {
+        let keep = |idle: &mut Vec<Self>| {
+            if idle.len() < IDLE_MAX {
+                idle.push(self);
+            }
+        };
+        IDLE.with_borrow_mut(keep);
+    }
+}
+impl Drop for Stack {
+    fn drop(&mut self) {
+        self.run.resume();
+    }
 }
 
 type Job<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// One thread of a node. Dropped: whatever it does fails from there on, until its job has ended.
 pub(crate) struct Lane<T> {
-    jobs: Option<Sender<Job<T>>>,
-    replies: Option<Sender<Reply>>,
-    stops: Receiver<Stop<T>>,
-    thread: Option<JoinHandle<()>>,
+    /// While it has a job.
+    stack: Option<Stack>,
+    done: Arc<Mutex<Option<Result<T, String>>>>,
 }
 
 impl<T: Send + 'static> Lane<T> {
     pub(crate) fn new() -> Self {
-        let (jobs, todo) = channel::<Job<T>>();
-        let (replies, answers) = channel();
-        let (stop, stops) = channel();
-        let thread = std::thread::spawn(move || {
-            let asks = stop.clone();
-            let ask = Box::new(move |request| drop(asks.send(Stop::Asks(request))));
-            PORT.set(Some(Port { ask, replies: answers }));
-            while let Ok(job) = todo.recv() {
-                let done = match catch_unwind(AssertUnwindSafe(job)) {
-                    Ok(done) => Stop::Done(done),
-                    Err(panic) => Stop::Panicked(text_of(&*panic)),
-                };
-                if stop.send(done).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { jobs: Some(jobs), replies: Some(replies), stops, thread: Some(thread) }
+        Self { stack: None, done: Arc::default() }
     }
     /// Begins a job; the one before has ended.
-    pub(crate) fn start(&self, job: Job<T>) -> Stop<T> {
-        if let Some(jobs) = &self.jobs {
-            let _ = jobs.send(job);
-        }
-        self.wait()
+    pub(crate) fn start(&mut self, job: Job<T>) -> Stop<T> {
+        assert!(self.stack.is_none(), "a lane has one job at a time");
+        let done = self.done.clone();
+        let mut stack = Stack::idle();
+        *locked(&stack.job) = Some(Box::new(move || {
+            let ended = catch_unwind(AssertUnwindSafe(job)).map_err(|panic| text_of(&*panic));
+            *locked(&done) = Some(ended);
+        }));
+        let said = stack.run.resume();
+        self.stack = Some(stack);
+        self.stopped(said)
     }
     /// Answers what it asked for.
-    pub(crate) fn reply(&self, reply: Reply) -> Stop<T> {
-        if let Some(replies) = &self.replies {
-            let _ = replies.send(reply);
-        }
-        self.wait()
+    pub(crate) fn reply(&mut self, reply: Reply) -> Stop<T> {
+        let said = self.stack.as_mut().and_then(|stack| stack.run.raw_send(Some(reply)));
+        self.stopped(said)
     }
-    fn wait(&self) -> Stop<T> {
-        self.stops.recv().unwrap_or_else(|_| Stop::Panicked("its thread has ended".to_owned()))
+    fn stopped(&mut self, said: Option<Said>) -> Stop<T> {
+        if let Some(Said::Asks(request)) = said {
+            return Stop::Asks(request);
+        }
+        if let Some(stack) = self.stack.take() {
+            stack.rest();
+        }
+        match taken(&self.done) {
+            Some(Ok(done)) => Stop::Done(done),
+            Some(Err(panic)) => Stop::Panicked(panic),
+            None => Stop::Panicked("its job is lost".to_owned()),
+        }
     }
 }
 
 impl<T> Drop for Lane<T> {
     fn drop(&mut self) {
-        self.jobs = None;
-        self.replies = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let Some(mut stack) = self.stack.take() else { return };
+        while let Some(Said::Asks(_)) = stack.run.raw_send(Some(Err(()))) {}
+        stack.rest();
     }
 }
 

@@ -5,7 +5,7 @@
 //! * of `braid_pool`, striping and labels; of `braid_format`, every record.
 //!
 //! Only threads, sockets, kernel locks and devices are simulated. The code of `braid_fs` blocks; it
-//! runs in a `lane`, a thread that is awake only while the world waits for it, so that every request
+//! runs in a `lane`, a stack of its own that goes on only while the world waits for it, so that every request
 //! to a device is a point where other nodes go on, where a node dies, or the power goes.
 //! The same seed gives the same run, to the last event: `cargo run -p braid-sim -- SEED --trace`.
 //! `BRAID_SIM_SEEDS=FIRST..LAST cargo test -p braid-sim` runs other seeds than the first thousand.
@@ -35,12 +35,17 @@
 //! * **Hints** are lost, doubled, late, or about a lock that nobody asked for.
 //! * **Stall.** A node is stopped for up to [`Faults::stall_max`] (as by SIGSTOP) and then goes on
 //!   as if nothing had happened; its I/O lands meanwhile.
+//! * **Hosts** ([`Cluster::of_hosts`]; `sim --hosts SEED`). Each node is on a host of its own. Nobody sees
+//!   the liveness lock of another then: who is silent is fenced, device by device; what it has under
+//!   way at one lands before that device's part of the fence or never, and is refused from then on,
+//!   however late it is. Recovery begins after the last device's part. A node that was stopped for
+//!   longer than its lease looks at its slot before it does anything.
 //! * **Leave and join.** Nodes leave in good order and come back, also after a crash, in any slot.
 //! * A recoverer may crash at any step of a recovery.
 //!
 //! Not permitted here: misdirected or corrupted writes (`braid-device`'s faulty device has them),
 //! failed writes and flushes (they withdraw the node), loss of power of one device alone, silence
-//! taken for death (all nodes are on one host). Not run here: two commits or write-backs of one node at once,
+//! taken for death (on one host nobody is fenced). Not run here: two commits or write-backs of one node at once,
 //! the blocking lock manager, allocation, files.
 //!
 //! # Checked at every event that could change it
@@ -51,6 +56,7 @@
 //! * order: no write, late ones and replay's included, puts an older generation over a newer one,
 //!   and what was in place for good never goes back;
 //! * one owner: no two processes live in a slot, and a recovery begins only after the fence;
+//! * fence: nothing of a fenced process changes a device, but for what had landed before;
 //! * release: what a lock covers is stable in place, and the latest, whenever no living or
 //!   unrecovered life holds it exclusively;
 //! * dirt: no two nodes have something of one block that is not in place;
@@ -67,6 +73,7 @@
 
 mod check;
 mod disk;
+mod fence;
 mod image;
 mod lane;
 mod locks;
@@ -127,6 +134,8 @@ pub struct Cluster {
     pub large_blocks: bool,
     /// Nodes write back by themselves now and then, not only for others and for room in the journal.
     pub checkpoints: bool,
+    /// Each node is a host of its own: the dead are known by silence, and fenced on every device.
+    pub hosts: bool,
     /// What goes wrong.
     pub faults: Faults,
     /// A bug put in on purpose, to see that it is found.
@@ -150,6 +159,12 @@ pub enum Sabotage {
     ForgetGrants,
     /// Recovery replays nothing.
     SkipReplay,
+    /// A fence takes a node's keys, and does not end what it has under way.
+    FenceWithoutDrain,
+    /// A fence leaves the last device out.
+    FencePartly,
+    /// A node that cannot say that it lives goes on serving its locks.
+    IgnoreLease,
 }
 
 impl Cluster {
@@ -177,9 +192,29 @@ impl Cluster {
             devices: r.small(1, 3),
             large_blocks: r.below(2) == 0,
             checkpoints: r.below(3) != 0,
+            hosts: false,
             faults,
             sabotage: None,
         }
+    }
+    /// The same with each node on a host of its own, in a third of all cases often stopped for
+    /// longer than the others wait.
+    pub fn of_hosts(seed: u64) -> Self {
+        let still = Random::new(seed ^ 0x0fe2_ce00).below(3) == 0;
+        Self::from_seed(seed).on_hosts(still)
+    }
+    /// The same with each node on a host of its own; `still`: often stopped for longer than the
+    /// others wait, and with requests that are under way for as long.
+    #[must_use]
+    pub fn on_hosts(mut self, still: bool) -> Self {
+        self.hosts = true;
+        // Silence, a turn for each node, the fence, the recovery.
+        self.faults.patience = Duration::from_secs(6);
+        if still {
+            self.faults.stall_max = Duration::from_millis(1500);
+            self.faults.late_max = Duration::from_millis(1500);
+        }
+        self
     }
 }
 

@@ -165,7 +165,7 @@ impl World {
         let reading =
             self.lock_mut(pid, lock).is_some_and(|l| l.dlock.is_busy() && l.dlock.is_reading());
         let event = match answer {
-            Answer::Failed => LockEvent::Failed,
+            Answer::Failed | Answer::Fenced => LockEvent::Failed,
             Answer::Done(_) if !reading => LockEvent::Written,
             Answer::Done(bytes) => match self.seen(pid, lock, &bytes) {
                 Some(seen) => LockEvent::Read(seen),

@@ -1,5 +1,6 @@
-//! `sim SEED [--trace]` replays one run; `sim FIRST LAST` runs many and stops at the first failure.
-//! `sim --volumes FIRST [LAST]` runs volumes, and goes on after a failure.
+//! `sim SEED [--trace]` replays one run; `sim FIRST LAST` runs many, and goes on after a failure.
+//! `sim --hosts ...` is the same with nodes on hosts of their own.
+//! `sim --volumes FIRST [LAST]` runs volumes.
 
 #![forbid(unsafe_code)]
 
@@ -7,8 +8,7 @@ use std::process::ExitCode;
 
 use braid_sim::{Cluster, Report, VolumeReport, run, run_volume};
 
-const USAGE: &str =
-    "usage: sim SEED [--trace] | sim FIRST LAST | sim --volumes FIRST [LAST], FIRST <= LAST";
+const USAGE: &str = "usage: sim [--hosts] SEED [--trace] | sim [--hosts] FIRST LAST | sim --volumes FIRST [LAST], FIRST <= LAST";
 
 /// What was asked for.
 struct Asked {
@@ -16,16 +16,19 @@ struct Asked {
     last: u64,
     trace: bool,
     volumes: bool,
+    hosts: bool,
 }
 
 impl Asked {
     /// What words say; `None`: nothing that makes sense.
     fn of(words: impl Iterator<Item = String>) -> Option<Self> {
         let (mut seeds, mut trace, mut are_volumes) = (Vec::new(), false, false);
+        let mut hosts = false;
         for word in words {
             match word.as_str() {
                 "--trace" => trace = true,
                 "--volumes" => are_volumes = true,
+                "--hosts" => hosts = true,
                 seed => seeds.push(seed.parse().ok()?),
             }
         }
@@ -34,12 +37,13 @@ impl Asked {
             [first, last] if first <= last => (first, last),
             _ => return None,
         };
-        Some(Self { first, last, trace, volumes: are_volumes })
+        let asked = Self { first, last, trace, volumes: are_volumes, hosts };
+        (!(hosts && are_volumes)).then_some(asked)
     }
 }
 
 fn main() -> ExitCode {
-    let Some(Asked { first, last, trace, volumes: are_volumes }) =
+    let Some(Asked { first, last, trace, volumes: are_volumes, hosts }) =
         Asked::of(std::env::args().skip(1))
     else {
         eprintln!("{USAGE}");
@@ -49,8 +53,9 @@ fn main() -> ExitCode {
         return volumes(first, last);
     }
     let mut total = Report::default();
+    let mut failed = Vec::new();
     for seed in first..=last {
-        let cluster = Cluster::from_seed(seed);
+        let cluster = if hosts { Cluster::of_hosts(seed) } else { Cluster::from_seed(seed) };
         if first == last {
             println!("{cluster:#?}");
         }
@@ -60,13 +65,17 @@ fn main() -> ExitCode {
                 for line in &failure.trace {
                     println!("{line}");
                 }
-                eprintln!("{failure}");
-                return ExitCode::FAILURE;
+                eprintln!("{failure}\n");
+                failed.push(seed);
             }
         }
     }
-    println!("{total:?}");
-    ExitCode::SUCCESS
+    summed_up(first, last, &failed, &total)
+}
+
+fn summed_up(first: u64, last: u64, failed: &[u64], total: &dyn std::fmt::Debug) -> ExitCode {
+    println!("seeds {first} to {last}, of which failed {failed:?}: {total:?}");
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn volumes(first: u64, last: u64) -> ExitCode {
@@ -81,8 +90,7 @@ fn volumes(first: u64, last: u64) -> ExitCode {
             }
         }
     }
-    println!("seeds {first} to {last}, of which failed {failed:?}: {total:?}");
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    summed_up(first, last, &failed, &total)
 }
 
 #[cfg(test)]
@@ -98,7 +106,10 @@ mod tests {
     fn words_that_are_not_understood_are_refused() {
         assert_eq!(asked("7 --trace"), Some((7, 7, true, false)));
         assert_eq!(asked("--volumes 0 18446744073709551615"), Some((0, u64::MAX, false, true)));
-        for words in ["", "1 2 3", "9 3", "7 --volume", "--tarce 7", "x", "-1"] {
+        assert!(Asked::of(["--hosts".to_owned(), "3".to_owned()].into_iter()).unwrap().hosts);
+        for words in
+            ["--hosts --volumes 3", "", "1 2 3", "9 3", "7 --volume", "--tarce 7", "x", "-1"]
+        {
             assert_eq!(asked(words), None, "{words}");
         }
     }

@@ -9,16 +9,19 @@ use braid_format::{Incarnation, NodeId};
 use braid_fs::simulation::Metadata;
 use braid_lock::dlock::{Event as LockEvent, Time};
 use braid_lock::node::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
-use braid_lock::{HostIdentity, Me, Timing};
+use braid_lock::{Me, Timing};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
+use crate::fence::acting;
 use crate::locks::{Lock, Plan};
 use crate::work::{Task, Work};
 use crate::world::{Event, Pid, World};
 
-/// Between two heartbeats, and two looks.
+/// Between two heartbeats, and two looks: of nodes of one host; of others, whose `io_timeout` is 40
+/// times this.
 pub(crate) const BEAT: Duration = Duration::from_millis(50);
+pub(crate) const BEAT_OF_HOSTS: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
@@ -39,7 +42,10 @@ pub(crate) enum Purpose {
     TakeSettle(Box<SlotRecord>, Box<SlotRecord>),
     JoinWrite(Box<SlotRecord>),
     JoinSettle(Box<SlotRecord>),
-    Beat,
+    /// When it was issued.
+    Beat(Time),
+    /// After its lease was over: whether the slot is its own still, and the beat that said so.
+    Renew(Time),
     Sight,
     WatchWrite(Box<SlotRecord>),
     WatchSettle(Box<SlotRecord>),
@@ -88,18 +94,28 @@ pub(crate) struct Process {
     closing: bool,
     /// Power was cut: nothing of it lands any more.
     pub(crate) cut: bool,
+    /// The life that it is, or wants to be.
+    pub(crate) life: Option<Me>,
+    /// It does nothing after this.
+    pub(crate) lease: Time,
+    /// Devices that refuse it, and how many requests it had issued before.
+    pub(crate) barred: Vec<(u16, u64)>,
+    /// Lives that it has fenced, each by the name of its node.
+    pub(crate) proofs: Vec<(Me, [u8; 16])>,
+    /// Its heartbeats have begun.
+    pub(crate) beats_now: bool,
 }
 
 impl Process {
+    /// Its slot says that it is its own.
+    pub(crate) fn has_slot(&self) -> bool {
+        self.mine.is_some()
+    }
     pub(crate) fn says_dead(&self, life: Me) -> bool {
         self.slots.get(usize::from(life.slot.0)).is_some_and(|r| {
             r.life.incarnation > life.incarnation || (r.life == life && r.state == SlotState::Free)
         })
     }
-}
-
-fn identity(boot: u8) -> HostIdentity {
-    HostIdentity { boot_id: [boot; 16], machine_id: [2; 16], host: "host".to_owned() }
 }
 
 fn bytes_of(record: &SlotRecord) -> Vec<u8> {
@@ -136,6 +152,11 @@ impl World {
             sequence: 0,
             closing: false,
             cut: false,
+            life: None,
+            lease: Time::ZERO,
+            barred: Vec::new(),
+            proofs: Vec::new(),
+            beats_now: false,
         });
         self.submit(pid, Address::Slots, Op::Read, Purpose::JoinRead);
     }
@@ -145,16 +166,20 @@ impl World {
         let Some(purpose) = process.requests.remove(&token) else {
             return self.fail(format!("process {pid} is answered twice"));
         };
+        if answer == Answer::Fenced {
+            return self.gives_up(pid, &"it has been fenced");
+        }
         match (purpose, answer) {
             (Purpose::Lock(lock), answer) => self.lock_answered(pid, lock, answer),
             (Purpose::Work(lane), answer) => self.work_answered(pid, lane, answer),
             (Purpose::JoinFlush(device), _) => self.join_flush(pid, device + 1),
-            (Purpose::Beat, _) => {}
+            (Purpose::Beat(issued), answer) => self.beat_answered(pid, issued, &answer),
+            (Purpose::Renew(issued), answer) => self.renewed(pid, issued, &answer),
             (Purpose::Sight, Answer::Done(bytes)) => {
                 self.see(pid, &bytes);
-                self.after(BEAT, Event::Look { pid });
+                self.after(self.beat_len(), Event::Look { pid });
             }
-            (Purpose::Sight, _) => self.after(BEAT, Event::Look { pid }),
+            (Purpose::Sight, _) => self.after(self.beat_len(), Event::Look { pid }),
             (Purpose::JoinRead, Answer::Done(bytes)) => self.claim(pid, &bytes),
             (Purpose::JoinRead, _) => self.join_again(pid),
             (Purpose::TakeWrite(taking, mine), Answer::Failed) => {
@@ -204,7 +229,13 @@ impl World {
     /// liveness lock.
     fn claim(&mut self, pid: Pid, bytes: &[u8]) {
         let mut slots = self.decode_slots(bytes);
-        slots.retain(|r| !self.lives.contains_key(&r.life.slot.0));
+        let own = self.identity_of(pid);
+        // Of an earlier boot: the power cut has ended all.
+        let of_host = |r: &SlotRecord| own.is_boot_of(r) || own.is_earlier_boot_of(r);
+        slots.retain(|r| {
+            !self.lives.contains_key(&self.life_key(pid, r.life.slot.0))
+                && (r.state == SlotState::Free || of_host(r))
+        });
         let free: Vec<_> = slots.iter().filter(|r| r.state == SlotState::Free).collect();
         if !free.is_empty() {
             let old = (*self.random.pick(&free)).clone();
@@ -233,18 +264,24 @@ impl World {
 
     fn next_life(&mut self, pid: Pid, old: &SlotRecord) -> Box<SlotRecord> {
         let slot = old.life.slot;
-        self.lives.insert(slot.0, pid);
+        self.lives.insert(self.life_key(pid, slot.0), pid);
         let last = old.recoverer.filter(|by| by.slot == slot).unwrap_or(old.life);
-        let host = identity(self.boot);
+        let host = self.identity_of(pid);
+        let life = Me { slot, incarnation: Incarnation(last.incarnation.0 + 1) };
+        let lease = self.now + Timing::of_beat(self.beat_len()).lease();
+        if let Some(process) = self.processes.get_mut(pid) {
+            (process.life, process.lease) = (Some(life), lease);
+        }
         Box::new(SlotRecord {
-            life: Me { slot, incarnation: Incarnation(last.incarnation.0 + 1) },
+            life,
             state: SlotState::Active,
             recoverer: None,
+            node_uuid: (pid as u128 + 1).to_le_bytes(),
             nonce: self.nonce(),
             boot_id: host.boot_id,
             machine_id: host.machine_id,
             host: host.host,
-            io_timeout: Timing::of_beat(BEAT).milliseconds(),
+            io_timeout: Timing::of_beat(self.beat_len()).milliseconds(),
             ..old.clone()
         })
     }
@@ -257,6 +294,7 @@ impl World {
         if let Some(process) = self.processes.get_mut(pid) {
             process.taking = Some((Box::new(taking.clone()), Box::new(mine.clone())));
         }
+        self.begin_beats(pid);
         self.begin_recovery(pid, taking.life);
     }
 
@@ -282,7 +320,16 @@ impl World {
         }
         let Some(process) = self.processes.get_mut(pid) else { return };
         process.mine = Some(mine);
+        self.begin_beats(pid);
         self.join_flush(pid, 0);
+    }
+    /// Its slot names it: on hosts of their own the others wait for its beats from now on.
+    fn begin_beats(&mut self, pid: Pid) {
+        let hosts = self.cluster.hosts;
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        if hosts && !std::mem::replace(&mut process.beats_now, true) {
+            self.after(Duration::ZERO, Event::Beat { pid });
+        }
     }
     /// Until its slot is durably its own, a power cut may give the same life to another.
     fn join_flush(&mut self, pid: Pid, device: u16) {
@@ -298,14 +345,17 @@ impl World {
     }
     /// The journal is its own: it runs.
     pub(crate) fn opened(&mut self, pid: Pid, metadata: Metadata) {
-        let boot = self.boot;
+        let (identity, beat) = (self.identity_of(pid), self.beat_len());
         let Some(process) = self.processes.get_mut(pid) else { return };
+        let begins = !std::mem::replace(&mut process.beats_now, true);
         let (Some(me), Some(work)) = (process.me, &mut process.work) else { return };
         work.metadata = Some(metadata);
         process.state = State::Running;
-        process.watch = Some(Watch::new(me, identity(boot), BEAT));
-        self.after(Duration::ZERO, Event::Beat { pid });
-        self.after(BEAT / 2, Event::Look { pid });
+        process.watch = Some(Watch::new(me, identity, beat));
+        if begins {
+            self.after(Duration::ZERO, Event::Beat { pid });
+        }
+        self.after(beat / 2, Event::Look { pid });
         for thread in 0..usize::from(self.cluster.threads) {
             let pause = self.random.time(Duration::from_millis(20));
             self.after(pause, Event::Thread { pid, thread });
@@ -319,7 +369,7 @@ impl World {
 
     pub(crate) fn beat(&mut self, pid: Pid) {
         let Some(process) = self.processes.get_mut(pid) else { return };
-        let Some(life) = process.me else { return };
+        let Some(life) = process.me.or(process.life) else { return };
         process.sequence += 1;
         let waiting = process.locks.iter().filter(|l| l.waits());
         let beat = Heartbeat {
@@ -335,9 +385,11 @@ impl World {
         };
         let mut bytes = vec![0; LEN];
         beat.encode(&mut bytes);
-        self.submit(pid, Address::Beat(life.slot.0), Op::Write(bytes), Purpose::Beat);
-        self.after(BEAT, Event::Beat { pid });
-        match self.random.below(8) {
+        self.submit(pid, Address::Beat(life.slot.0), Op::Write(bytes), Purpose::Beat(self.now));
+        self.after(self.beat_len(), Event::Beat { pid });
+        // Work does not follow the beat of faster ones.
+        let often = if self.cluster.hosts { 40 } else { 8 };
+        match self.random.below(often) {
             0 => self.commit(pid),
             1 if self.cluster.checkpoints => self.checkpoint(pid),
             _ => {}
@@ -368,10 +420,10 @@ impl World {
             .zip(&beats)
             .map(|(record, beat)| SlotSight {
                 record: record.clone(),
-                sequence: beat.as_ref().filter(|b| b.life == record.life).map(|b| b.sequence),
-                life_locked: self.lives.contains_key(&record.life.slot.0),
-                proven: false,
-                fenceable: false,
+                sequence: beat.as_ref().filter(|b| b.life == acting(record)).map(|b| b.sequence),
+                life_locked: self.sees_alive(pid, record),
+                proven: self.has_proven(pid, record),
+                fenceable: self.cluster.hosts,
             })
             .collect();
         let Some(process) = self.processes.get_mut(pid) else { return };
@@ -404,7 +456,7 @@ impl World {
         }
     }
 
-    fn watch(&mut self, pid: Pid, event: WatchEvent) {
+    pub(crate) fn watch(&mut self, pid: Pid, event: WatchEvent) {
         let (now, nonce) = (self.now, self.nonce());
         let Some(process) = self.processes.get_mut(pid) else { return };
         let Some(watch) = &mut process.watch else { return };
@@ -414,14 +466,16 @@ impl World {
                     self.write_slot(pid, &expected, &new, Purpose::WatchWrite(new.clone()));
                 }
                 WatchAction::Recover(dead) => self.begin_recovery(pid, dead.life),
-                WatchAction::Fence(record) => {
-                    self.fail(format!("{:?} is fenced on its own host", record.life));
-                }
+                WatchAction::Fence(record) => self.begin_fence(pid, &record),
                 WatchAction::Suspect(life) => {
                     // Of an earlier boot: not yet recovered.
                     if !self.processes.iter().any(|p| p.me == Some(life) && p.cut) {
                         self.fail(format!("{life:?} is suspected on its own host"));
                     }
+                }
+                WatchAction::Evicted if self.cluster.hosts => {
+                    self.gives_up(pid, &"its slot was taken from it");
+                    return;
                 }
                 WatchAction::Evicted => {
                     self.fail(format!("process {pid} was evicted although it lives"));
@@ -456,7 +510,8 @@ impl World {
     fn check_fenced(&mut self, pid: Pid, dead: Me) -> bool {
         let owner = self.processes.iter().find(|p| p.me == Some(dead));
         // A life whose claim landed late never was a process.
-        let fenced = owner.is_none_or(|p| p.state == State::Gone && (p.fenced || p.left));
+        let fenced = owner
+            .is_none_or(|p| (p.state == State::Gone || self.cluster.hosts) && (p.fenced || p.left));
         if !fenced {
             self.fail(format!("process {pid} recovers {dead:?}, which is not fenced"));
         }
@@ -465,9 +520,11 @@ impl World {
 
     pub(crate) fn recovered_by(&mut self, pid: Pid, dead: Me, done: bool) {
         self.note(|| format!("process {pid} has recovered {dead:?}: {done}"));
+        let lease = self.now + Timing::of_beat(self.beat_len()).lease();
         let Some(process) = self.processes.get_mut(pid) else { return };
         match process.taking.take() {
             Some((taking, mine)) if done => {
+                process.lease = lease;
                 self.write_slot(pid, &taking, &mine, Purpose::JoinWrite(mine.clone()));
             }
             Some(_) => self.gives_up(pid, &"cannot recover the slot that it wants"),
@@ -564,6 +621,6 @@ fn stands(answer: &Answer, new: &SlotRecord) -> bool {
     match answer {
         Answer::Done(_) => true,
         Answer::Mismatch(stands) => *stands == bytes_of(new),
-        Answer::Failed => false,
+        Answer::Failed | Answer::Fenced => false,
     }
 }

@@ -106,8 +106,8 @@ impl Work {
         let lane = queue.lane.get_or_insert_with(Lane::new);
         Some(job.map_or_else(|| Stop::Done(Outcome::Synced(Ok(()))), |job| lane.start(job)))
     }
-    fn reply(&self, lane: usize, reply: Result<Vec<u8>, ()>) -> Option<Stop<Outcome>> {
-        Some(self.queues.get(lane)?.lane.as_ref()?.reply(reply))
+    fn reply(&mut self, lane: usize, reply: Result<Vec<u8>, ()>) -> Option<Stop<Outcome>> {
+        Some(self.queues.get_mut(lane)?.lane.as_mut()?.reply(reply))
     }
 }
 
@@ -196,10 +196,10 @@ impl World {
     pub(crate) fn work_answered(&mut self, pid: Pid, lane: usize, answer: Answer) {
         let reply = match answer {
             Answer::Done(bytes) => Ok(bytes),
-            Answer::Mismatch(_) | Answer::Failed => Err(()),
+            Answer::Mismatch(_) | Answer::Failed | Answer::Fenced => Err(()),
         };
         let Some(process) = self.processes.get_mut(pid) else { return };
-        let stop = process.work.as_ref().and_then(|work| work.reply(lane, reply));
+        let stop = process.work.as_mut().and_then(|work| work.reply(lane, reply));
         self.proceed(pid, lane, stop);
     }
     /// Lets a lane run until it asks for something, or has nothing to do.

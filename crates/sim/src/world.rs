@@ -46,6 +46,8 @@ pub(crate) enum Event {
     Late { pid: Pid, place: Place, bytes: Vec<u8>, torn: bool },
     /// Something happens to some node.
     Trouble,
+    /// The fence of a life by a process has come to a device.
+    Fence { pid: Pid, victim: (Me, [u8; 16]), device: u16 },
 }
 
 impl Event {
@@ -58,7 +60,8 @@ impl Event {
             | Self::Crash { .. }
             | Self::PowerCut
             | Self::Trouble => None,
-            Self::Answer { pid, .. }
+            Self::Fence { pid, .. }
+            | Self::Answer { pid, .. }
             | Self::Timer { pid, .. }
             | Self::Hint { pid, .. }
             | Self::Beat { pid }
@@ -91,6 +94,12 @@ pub struct Report {
     pub crashes: u64,
     /// Recoveries that ended.
     pub recoveries: u64,
+    /// Fences that ended.
+    pub fences: u64,
+    /// Nodes that went on after their lease was over, for nobody had fenced them.
+    pub resumed: u64,
+    /// Requests of fenced nodes that a device did not take.
+    pub refused: u64,
     /// Failed or late requests.
     pub faults: u64,
     /// Power cuts, the one at the end among them.
@@ -129,6 +138,9 @@ impl std::ops::AddAssign<&Report> for Report {
         self.uses += other.uses;
         self.crashes += other.crashes;
         self.recoveries += other.recoveries;
+        self.fences += other.fences;
+        self.resumed += other.resumed;
+        self.refused += other.refused;
         self.faults += other.faults;
         self.power_cuts += other.power_cuts;
         self.transactions += other.transactions;
@@ -146,6 +158,8 @@ impl std::ops::AddAssign<&Report> for Report {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
+    /// Whether each node was on a host of its own.
+    pub hosts: bool,
     /// When.
     pub at: Duration,
     /// What.
@@ -157,7 +171,8 @@ pub struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {} at {:?}: {}", self.seed, self.at, self.what)?;
-        write!(f, "to replay it: cargo run -p braid-sim -- {} --trace", self.seed)
+        let hosts = if self.hosts { "--hosts " } else { "" };
+        write!(f, "to replay it: cargo run -p braid-sim -- {hosts}{} --trace", self.seed)
     }
 }
 impl std::error::Error for Failure {}
@@ -171,8 +186,8 @@ pub(crate) struct World {
     serial: u64,
     pub(crate) disk: Disk,
     pub(crate) processes: Vec<Process>,
-    /// Who holds the liveness lock of a slot.
-    pub(crate) lives: HashMap<u16, Pid>,
+    /// Who holds the liveness lock of a slot, of those that one host sees.
+    pub(crate) lives: HashMap<(u16, u16), Pid>,
     pub(crate) model: Model,
     /// Counts power cuts, which every host survives with another boot.
     pub(crate) boot: u8,
@@ -229,6 +244,10 @@ impl World {
                     self.at(until, event);
                     continue;
                 }
+                if self.must_wait(pid, &event) {
+                    self.at(at + self.beat_len(), event);
+                    continue;
+                }
             }
             self.note(|| format!("{event:?}"));
             self.handle(event);
@@ -244,6 +263,7 @@ impl World {
             None => Ok(self.report),
             Some(what) => Err(Box::new(Failure {
                 seed: self.seed,
+                hosts: self.cluster.hosts,
                 at: self.now,
                 what,
                 trace: self.trace.unwrap_or_default(),
@@ -278,6 +298,7 @@ impl World {
             Event::PowerCut => self.power_cut(),
             Event::Late { pid, place, bytes, torn } => self.land_late(pid, place, &bytes, torn),
             Event::Trouble => self.trouble(),
+            Event::Fence { pid, victim, device } => self.fence_device(pid, victim, device),
         }
     }
     pub(crate) fn at(&mut self, at: Time, event: Event) {
@@ -340,13 +361,30 @@ impl World {
         self.after(lands, Event::Land { pid, token, address, op, tells });
     }
 
-    fn land(&mut self, pid: Pid, token: u64, address: Address, op: &Op, tells: Tells) {
+    /// What a process has under way at a device, or will have after its death.
+    pub(crate) fn under_way(&self, of: Pid, device: u16) -> Vec<(Time, u64)> {
+        let at = |address: Address| self.disk.device_of(address) == device;
+        let of_it = |event: &Event| match event {
+            Event::Land { pid, address, .. } => *pid == of && at(*address),
+            Event::Late { pid, place, .. } => *pid == of && place.0 == device,
+            _ => false,
+        };
+        self.queue.iter().filter(|(_, event)| of_it(event)).map(|(key, _)| *key).collect()
+    }
+    pub(crate) fn take(&mut self, key: (Time, u64)) -> Option<Event> {
+        self.queue.remove(&key)
+    }
+
+    pub(crate) fn land(&mut self, pid: Pid, token: u64, address: Address, op: &Op, tells: Tells) {
         let Some(process) = self.processes.get_mut(pid) else { return };
         if process.cut {
             return;
         }
         process.in_flight -= 1;
-        let (dead, fenced) = (process.state == State::Gone, process.fenced);
+        let (dead, fenced) = (process.state == State::Gone, process.fenced && *op != Op::Read);
+        if self.refused(pid, Some(token), address, op) {
+            return self.refuse(pid, token, tells);
+        }
         // What a dead process had in flight: about half of it lands, some of that in part.
         let lands = tells != Tells::NeverLands && !(dead && self.random.below(2) == 0);
         let mut answer = Answer::Failed;
@@ -383,14 +421,17 @@ impl World {
             self.after(back, Event::Answer { pid, token, answer });
         }
     }
-    /// A read sees some sectors of the writes that are under way to the same place.
+    /// A read sees some sectors of the writes that are under way to the same place. (Nothing is that
+    /// the power took, or that is to be refused.)
     fn tear_read(&mut self, at: Place, bytes: &mut [u8]) {
         for event in self.queue.values() {
-            let Event::Land { address: Address::Data(place, _), op: Op::Write(new), .. } = event
-            else {
+            let Event::Land { pid, token, address, op: op @ Op::Write(new), .. } = event else {
                 continue;
             };
-            if *place == at && new.len() == bytes.len() {
+            let Address::Data(place, _) = address else { continue };
+            let gone = self.processes.get(*pid).is_none_or(|p| p.cut)
+                || self.refused(*pid, Some(*token), *address, op);
+            if !gone && *place == at && new.len() == bytes.len() {
                 let sectors = bytes.chunks_mut(LEN).zip(new.chunks(LEN));
                 for (old, new) in sectors.filter(|_| self.random.below(2) == 0) {
                     old.copy_from_slice(new);
@@ -399,7 +440,7 @@ impl World {
         }
     }
     /// A write that its dead issuer had been told was complete, but that was never flushed.
-    fn land_late(&mut self, pid: Pid, place: Place, bytes: &[u8], torn: bool) {
+    pub(crate) fn land_late(&mut self, pid: Pid, place: Place, bytes: &[u8], torn: bool) {
         let Some(process) = self.processes.get_mut(pid) else { return };
         if process.cut {
             return;
@@ -407,6 +448,10 @@ impl World {
         process.in_flight -= 1;
         let address = Address::Data(place, bytes.len());
         let op = Op::Write(bytes.to_vec());
+        if self.refused(pid, None, address, &op) {
+            self.report.refused += 1;
+            return self.fence_if_quiet(pid);
+        }
         self.hash_landing(pid, address, &op);
         self.check_landing(pid, address, &op);
         if torn {
@@ -488,7 +533,9 @@ impl World {
             }
         }
         self.fence_if_quiet(pid);
-        let pause = self.random.time(Duration::from_millis(600));
+        // Long enough, now and then, for the others of a node on a host of its own to act.
+        let away = self.cluster.hosts && self.random.below(2) == 0;
+        let pause = self.random.time(Duration::from_millis(if away { 3000 } else { 600 }));
         self.after(pause, Event::Start(node));
     }
 
@@ -536,7 +583,7 @@ impl World {
     }
 
     /// The descriptors of a dead process close once nothing of it is in flight.
-    fn fence_if_quiet(&mut self, pid: Pid) {
+    pub(crate) fn fence_if_quiet(&mut self, pid: Pid) {
         let early = self.cluster.sabotage == Some(Sabotage::FenceEarly);
         let quiet = self.processes.get(pid).is_some_and(|p| (p.in_flight == 0 || early) && !p.left);
         if quiet {

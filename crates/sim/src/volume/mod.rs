@@ -8,11 +8,11 @@
 //! in order or by a power cut at any write of anything; nodes die at any write, others recover their
 //! logs. Each node runs in a thread of its own, of which one is awake: every request to a
 //! device, every wait for a region or an epoch is a place where another goes on, by the seed.
-//! Fillers and movers run in one thread here ([`braid_pool::simulation`]). So a seed is the same run each
-//! time, but for what depends on the random numbers in labels: which of two changes of one epoch counts.
+//! Fillers and movers run in one thread here ([`braid_pool::simulation`]). What is random in labels is drawn from
+//! the seed too (it decides which of two changes of one epoch counts): so a seed is the same run each time.
 //!
 //! `BRAID_SIM_VOLUMES=SEED..SEED cargo test -p braid-sim --test volumes` runs other seeds than CI
-//! does; `BRAID_SIM_TELL=1` tells every step.
+//! does; `BRAID_SIM_TELL=1` tells every step; `BRAID_SIM_IDENTITIES=N` draws other identities.
 //!
 //! # Checked
 //! * Every read gives what was written last, and of a write that has not ended, or failed, old or
@@ -141,6 +141,7 @@ impl fmt::Display for VolumeFailure {
 pub fn run_volume(seed: u64) -> Result<VolumeReport, Box<VolumeFailure>> {
     let shape = shape::Shape::from_seed(seed);
     let world = world::World::new(seed, shape.nodes);
+    let _drawn = world.draw_identities();
     let ended = catch_unwind(AssertUnwindSafe(|| steps::run(&world, &shape)));
     let mut state = world.state();
     if let Err(panic) = ended {

@@ -119,7 +119,7 @@ impl Model {
 
     /// A flush that began at `from` has succeeded.
     pub fn flushed(&mut self, from: u64) {
-        for sector in self.sectors.values_mut() {
+        for sector in self.sectors.values_mut().filter(|s| !s.fresh.is_empty()) {
             // What may have stood there then, and what has come since.
             let stable = sector.during(from, from);
             let settled = |e: &Entry| e.acknowledged.is_some_and(|at| at <= from);

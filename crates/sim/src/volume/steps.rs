@@ -198,6 +198,7 @@ fn live(world: &Arc<World>, shape: &Shape) -> bool {
         std::thread::scope(|s| {
             for me in 0..shape.nodes {
                 s.spawn(move || {
+                    let _drawn = world.draw_identities();
                     world.first_turn(me);
                     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         lane(world, me, shape);

@@ -7,6 +7,7 @@ use braid_format::lock_record::Life;
 use braid_format::{Bytes, Incarnation, NodeId};
 use braid_pool::EpochTag;
 use braid_pool::device::{Device, FaultPlan, FaultyDevice, MemoryDevice};
+use braid_pool::simulation::Drawn;
 
 use super::VolumeReport;
 use super::model::Model;
@@ -59,6 +60,8 @@ pub(super) struct Node {
 #[derive(Debug)]
 pub(super) struct State {
     pub rng: Random,
+    /// For what is random in labels.
+    identities: Random,
     turn: usize,
     active: Vec<bool>,
     /// Changes until the power goes.
@@ -106,10 +109,17 @@ pub(super) enum Blocked {
     Unattended,
 }
 
+/// `BRAID_SIM_IDENTITIES`: the same run with other identities.
+fn other_identities() -> u64 {
+    let told = std::env::var("BRAID_SIM_IDENTITIES").ok();
+    told.and_then(|n| n.parse().ok()).map_or(0, |n: u64| Random::new(n).word())
+}
+
 impl World {
     pub fn new(seed: u64, nodes: usize) -> Arc<Self> {
         let state = State {
             rng: Random::new(seed ^ 0x0076_6f6c_756d_6573),
+            identities: Random::new(seed ^ 0x6964_656e_7469_7479 ^ other_identities()),
             turn: 0,
             active: Vec::new(),
             power: None,
@@ -134,6 +144,15 @@ impl World {
 
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is random in the labels that this thread writes is drawn while the result is held.
+    pub fn draw_identities(self: &Arc<Self>) -> Drawn {
+        let world = self.clone();
+        Drawn::from(Box::new(move || {
+            let mut state = world.state();
+            u128::from(state.identities.word()) << 64 | u128::from(state.identities.word())
+        }))
     }
 
     /// A new device of so many bytes.
@@ -263,9 +282,10 @@ impl State {
         if std::env::var_os("BRAID_SIM_TELL").is_some() {
             eprintln!("{what}");
         }
-        // Messages hold identities that are another in each run; what is drawn follows from all.
-        let drawn = self.rng.clone().word();
-        self.report.hash = (self.report.hash ^ drawn).wrapping_mul(0x0100_0000_01b3);
+        let hash = |h: u64, word: u64| (h ^ word).wrapping_mul(0x0100_0000_01b3);
+        // What is drawn follows from all.
+        let drawn = hash(self.report.hash, self.rng.clone().word());
+        self.report.hash = what.bytes().fold(drawn, |h, b| hash(h, b.into()));
         if self.told.len() == TOLD {
             self.told.pop_front();
         }
