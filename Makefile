@@ -1,5 +1,5 @@
 # Two commands: `make demo` sets everything up and runs the main job; `make test` runs every test.
-# Others: build, install, bench, tidy.
+# Others: build, install, bench, seeds, tidy.
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -9,7 +9,7 @@ CONFIRM ?=
 RESULTS ?= bench-results
 CARGO   ?= cargo
 
-.PHONY: demo test build install bench tidy setup clean
+.PHONY: demo test build install bench seeds tidy setup clean
 
 demo: setup build
 	@DEVICES="$(DEVICES)" KEEP="$(KEEP)" CONFIRM="$(CONFIRM)" scripts/demo.sh
@@ -32,6 +32,10 @@ install: build
 
 bench: setup build
 	@scripts/bench.sh $(RESULTS)
+
+# The founding documents' experiments: about twelve minutes, 18 at most (WITHIN=SECONDS).
+seeds: setup build
+	@scripts/seeds.sh $(RESULTS)
 
 tidy:
 	$(CARGO) run -q --locked -p xtask -- tidy

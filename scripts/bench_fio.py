@@ -2,10 +2,13 @@
 """Compares the kit with fio's io_uring engine and with lmbench's lmdd, on one loop device over a
 file in RAM: bench_fio.py [ROUNDS [SECONDS]].
 
-In turn in each round, every second round the other way round; medians of the ratios, their least and
-most. Random 4 KiB reads, 16 at a time (DEPTH=N): requests per second and processor time of a request. 1 MiB reads,
-8 at a time: bandwidth; the kit's buffers are in huge pages, fio's with HUGE=1. lmdd, 1 MiB, one at a time, through
-the page cache (lmbench's knows no direct I/O on Linux): bandwidth. Root. fio: Debian package fio. lmdd of lmbench (non-free): LMDD=PATH, or it is left out.
+In turn in each round, every second round the other way round; medians of the ratios, their least and most, goals.
+Random 4 KiB reads, 16 at a time (DEPTH=N): requests per second. 1 MiB reads, 8 at a time: bandwidth; the kit's buffers
+are in huge pages, fio's with HUGE=1 (which wants some: vm.nr_hugepages). Of both, processor time of a request: the
+machine's and the process's own. lmdd, 1 MiB, one at a time, through the page cache (lmbench's knows no direct I/O on
+Linux): bandwidth. The exit status is 1 if something is short of its goal. ONLY="small large lmdd" names what is run.
+Root. fio: Debian package fio. lmdd of lmbench (non-free): LMDD=PATH, or it is left out. BRAID=PATH: another build than
+the release one.
 """
 import json
 import os
@@ -18,7 +21,8 @@ import tempfile
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 7
 SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 1.0
-BRAID = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../target/release/braid")
+HERE = os.path.dirname(os.path.abspath(__file__))
+BRAID = os.environ.get("BRAID", os.path.join(HERE, "../target/release/braid"))
 LMDD = os.environ.get("LMDD", "/usr/lib/lmbench/bin/x86_64-linux-gnu/lmdd")
 DEPTH = int(os.environ.get("DEPTH", "16"))
 SIZE = 512 << 20
@@ -32,14 +36,14 @@ def machine():
 
 
 def run(words):
-    """Its output, its own CPU seconds, those of the machine."""
+    """Its output and its messages, its own CPU seconds, those of the machine."""
     own, all_ = resource.getrusage(resource.RUSAGE_CHILDREN), machine()
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(words)}: {done.stderr or done.stdout}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - own.ru_utime - own.ru_stime
-    return done.stdout + done.stderr, used, machine() - all_
+    return (done.stdout, done.stderr), used, machine() - all_
 
 
 def fio(device, request, depth, order, *more):
@@ -47,7 +51,7 @@ def fio(device, request, depth, order, *more):
     job = ["fio", "--name=x", f"--filename={device}", "--ioengine=io_uring", "--direct=1", "--time_based",
            f"--rw={order}", f"--bs={request}", f"--iodepth={depth}", f"--runtime={SECONDS}",
            f"--size={SIZE}", "--output-format=json", "--norandommap", "--thread", *more]
-    text, own, all_ = run(job)
+    (text, _), own, all_ = run(job)
     read = json.loads(text)["jobs"][0]["read"]
     ops = read["total_ios"]
     return read["iops"], read["bw_bytes"], own / ops, all_ / ops
@@ -74,18 +78,39 @@ def xdd(device, request, depth, order):
 def lmdd(program, device):
     """MB/s of one pass over the device."""
     words = [*program, f"if={device}", "bs=1m", f"move={SIZE >> 20}m"]
-    text, _, _ = run(words)
-    return float(re.search(r"([\d.]+) MB/sec", text).group(1))
+    said, _, _ = run(words)
+    return float(re.search(r"([\d.]+) MB/sec", "".join(said)).group(1))
 
 
-def told(what, ratios, goal=None, sense="least"):
-    """One line."""
+def told(what, ratios, goal, sense="least"):
+    """One line; whether the goal is met."""
     median = statistics.median(ratios)
-    met = ""
-    if goal is not None:
-        good = median >= goal if sense == "least" else median <= goal
-        met = f"goal {'>=' if sense == 'least' else '<='} {goal}: {'met' if good else 'SHORT'}"
+    good = median >= goal if sense == "least" else median <= goal
+    met = f"goal {'>=' if sense == 'least' else '<='} {goal}: {'met' if good else 'SHORT'}"
     print(f"{what:58} {median:6.3f} ({min(ratios):.3f}..{max(ratios):.3f})  {met}")
+    return good
+
+
+def processor(pairs):
+    """Lines of the processor time of a request."""
+    what = "CPU for a request over fio's"
+    whole = told(f"{what}, whole machine", [x[3] / f[3] for x, f in pairs], 1.05, "most")
+    own = told(f"{what}, own process", [x[2] / f[2] for x, f in pairs], 1.05, "most")
+    return whole and own
+
+
+def small(pairs):
+    """Lines of the small requests, from figures of the kit and of fio."""
+    print(f"random reads of 4 KiB, {DEPTH} at a time; fio {statistics.median(f[0] for _, f in pairs):.0f} IOPS")
+    rate = told("IOPS over fio's", [x[0] / f[0] for x, f in pairs], 0.95)
+    return processor(pairs) and rate
+
+
+def large(pairs):
+    """Lines of the large ones."""
+    print(f"reads of 1 MiB, 8 at a time; fio {statistics.median(f[1] for _, f in pairs) / 1e6:.0f} MB/s")
+    rate = told("bandwidth over fio's", [x[1] / f[1] for x, f in pairs], 0.98)
+    return processor(pairs) and rate
 
 
 def compare(one, other):
@@ -102,7 +127,7 @@ def compare(one, other):
 
 
 def main():
-    """Sets up, compares, takes down."""
+    """Sets up, compares, takes down; whether all goals are met."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="braid-bench-fio") as backing:
         for _ in range(SIZE >> 20):
             backing.write(os.urandom(1 << 10) * 1024)
@@ -110,34 +135,30 @@ def main():
         words = ["losetup", "--find", "--show", "--direct-io=on", backing.name]
         device = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
         try:
-            measure(device)
+            return measure(device)
         finally:
             subprocess.run(["losetup", "-d", device], check=True)
 
 
 def measure(device):
-    """All rows."""
+    """All rows; whether all goals are met."""
     only = os.environ.get("ONLY", "small large lmdd").split()
+    good = True
     if "small" in only:
-        pairs = compare(lambda: xdd(device, 4096, DEPTH, "randread"), lambda: fio(device, 4096, DEPTH, "randread"))
-        print(f"random reads of 4 KiB, {DEPTH} at a time; fio {statistics.median(f[0] for _, f in pairs):.0f} IOPS")
-        told("IOPS over fio's", [x[0] / f[0] for x, f in pairs], 0.95)
-        told("CPU for a request over fio's, whole machine", [x[3] / f[3] for x, f in pairs], 1.05, "most")
-        told("CPU for a request over fio's, own process", [x[2] / f[2] for x, f in pairs])
+        good &= small(compare(lambda: xdd(device, 4096, DEPTH, "randread"),
+                              lambda: fio(device, 4096, DEPTH, "randread")))
     if "large" in only:
-        pairs = compare(lambda: xdd(device, 1 << 20, 8, "read"),
-                        lambda: fio(device, 1 << 20, 8, "read", "--iomem=mmaphuge", "--hugepage-size=2m")
-                        if os.environ.get("HUGE") else fio(device, 1 << 20, 8, "read"))
-        print(f"reads of 1 MiB, 8 at a time; fio {statistics.median(f[1] for _, f in pairs) / 1e6:.0f} MB/s")
-        told("bandwidth over fio's", [x[1] / f[1] for x, f in pairs], 0.98)
-        told("CPU for a request over fio's, whole machine", [x[3] / f[3] for x, f in pairs])
+        huge = ["--iomem=mmaphuge", "--hugepage-size=2m"] if os.environ.get("HUGE") else []
+        good &= large(compare(lambda: xdd(device, 1 << 20, 8, "read"),
+                              lambda: fio(device, 1 << 20, 8, "read", *huge)))
     if "lmdd" in only and not os.path.exists(LMDD):
         print("lmdd of lmbench is not here (LMDD=PATH): left out")
     elif "lmdd" in only:
         pairs = compare(lambda: lmdd([BRAID, "lmdd"], device), lambda: lmdd([LMDD], device))
         print(f"lmdd, reads of 1 MiB; lmbench {statistics.median(f for _, f in pairs):.0f} MB/s")
-        told("bandwidth over lmbench's lmdd", [x / f for x, f in pairs], 0.95)
+        good &= told("bandwidth over lmbench's lmdd", [x / f for x, f in pairs], 0.95)
+    return good
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(0 if main() else 1)

@@ -454,6 +454,9 @@ fn leave(fs: &Fs, member: Whom, dry_run: bool) -> Result<String> {
     };
     if dry_run {
         let plan = fs.plan_leaving(member)?;
+        if plan.members.is_empty() {
+            return Ok("nothing stands on it, and nothing would move; nothing was changed\n".into());
+        }
         return Ok(format!(
             "{} would move, and the rest of the pool has room for {}; nothing would stand on member {} any more; nothing was changed\n",
             size::show(plan.blocks * block),
@@ -465,6 +468,9 @@ fn leave(fs: &Fs, member: Whom, dry_run: bool) -> Result<String> {
     let moved = size::show(left.moved * block);
     if !left.finished {
         bail!("it was told to stop: {moved} moved, and all of the pool is in use again");
+    }
+    if left.members.is_empty() {
+        return Ok("nothing stands on it any more\n".into());
     }
     Ok(format!("{moved} moved; nothing stands on member {} any more\n", list(&left.members)))
 }
@@ -741,6 +747,16 @@ mod tests {
             assert!(obey(&fs, order.clone()).is_err(), "{order:?} did nothing");
         }
         assert_eq!(view(&fs).epoch, seen.epoch);
+        // On a spare nothing stands, whatever is asked.
+        let spare = MemoryDevice::new("spare", Bytes(96 << 20), Bytes(512));
+        fs.pool().add_spare(spare, false).unwrap();
+        let spare = member(&view(&fs), "spare").unwrap();
+        for (dry_run, wanted) in [(true, "stands on it, and"), (false, "stands on it any more")] {
+            let order = Order::Leave { member: spare.clone(), dry_run };
+            let said = obey(&fs, order).unwrap().said.unwrap();
+            assert!(said.contains(wanted), "{said}");
+        }
+        obey(&fs, Order::Remove { member: spare }).unwrap();
         obey(&fs, Order::Fail { member: member(&seen, "1").unwrap() }).unwrap();
         assert_eq!(view(&fs).members[1].state, "failed");
         fs.unmount().unwrap();

@@ -32,7 +32,7 @@ pub struct Args {
     /// Take the old device out of the pool when it holds nothing any more
     #[arg(long, conflicts_with_all = ["background", "cancel"])]
     remove: bool,
-    /// Do not wait until it is done (where the pool is mounted)
+    /// Do not wait until it is done (where the pool is mounted, and there is a device to move to)
     #[arg(long)]
     background: bool,
     /// End a move that is under way: the new device becomes a spare

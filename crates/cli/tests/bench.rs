@@ -110,6 +110,103 @@ fn every_mode_over_paths_measures_writes_a_result_and_cleans_up() {
 }
 
 #[test]
+fn seeds_measure_what_was_asked_for_in_the_directories_that_are_given_a_line_for_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    for sub in ["a", "b"] {
+        std::fs::create_dir(d.join(sub)).unwrap();
+    }
+    let run = |options: &str| {
+        let line = format!("bench seeds one=a two=b --size 1M --out r.json {SHORT} {options}");
+        let output = braid(d, &line);
+        let text = std::fs::read_to_string(d.join("r.json")).unwrap();
+        let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+        (String::from_utf8(output.stdout.clone()).unwrap(), said(&output), result)
+    };
+    let all = |of: &serde_json::Value| of.as_array().unwrap().clone();
+    // First writes alone, then the sweep alone, each with what it takes before it begins.
+    let (_, said, result) = run("--only S3.6,S3.7");
+    assert!(said.contains("seeds: 1 experiments on devices, about "), "{said}");
+    let phases = |result: &serde_json::Value| {
+        all(&result["rows"])
+            .iter()
+            .map(|r| r["phase"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert!(phases(&result).iter().all(|p| p.starts_with("first-write: ")), "{result}");
+    let numbers = all(&result["verdicts"]);
+    assert!(numbers.iter().all(|v| v["what"].as_str().unwrap().starts_with("S3.")), "{numbers:?}");
+    assert!(
+        numbers.iter().all(|v| !v["what"].as_str().unwrap().starts_with("S3.8")),
+        "{numbers:?}"
+    );
+    let (table, _, result) = run("--only S2.1,S2.16");
+    assert!(phases(&result).iter().all(|p| p.starts_with("sweep: ")), "{result}");
+    let cells = all(&result["verdicts"]);
+    // Both systems at four request sizes, the base too; the other one against the base.
+    for (what, count) in [("S2.1 two streams", 8), ("S2.16 file system over one", 4)] {
+        let of = cells.iter().filter(|v| v["what"].as_str().unwrap().starts_with(what));
+        assert_eq!(of.clone().count(), count, "{cells:?}");
+        assert!(of.clone().all(|v| v["measured"].as_f64().unwrap() > 0.0), "{cells:?}");
+        assert_eq!(table.matches(what).count(), 1, "{table}");
+    }
+    assert_eq!(cells.len(), 12);
+    assert!(table.contains("12 cells"), "{table}");
+    assert_eq!(table.matches("took: S2.1 to S2.20 ").count(), 1, "{table}");
+    let (table, ..) = run("--only S2.1 --verbose");
+    assert!(table.matches("S2.1 two streams").count() == 8, "{table}");
+    // Ratios are those of the systems, and the page has every cell.
+    good(d, "bench report r.json --html p.html --csv r.csv");
+    let page = std::fs::read_to_string(d.join("p.html")).unwrap();
+    assert!(
+        page.contains("sweep: read direct: ratio to one") && page.contains("class='experiments'")
+    );
+    assert!(page.matches("S2.1 two streams").count() == 1 + 8);
+    for sub in ["a", "b"] {
+        assert_eq!(std::fs::read_dir(d.join(sub)).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn surfaces_of_every_layer_are_measured_on_a_device_made_for_them() {
+    if !is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: mounting needs /dev/fuse and root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let work = tempfile::tempdir_in("/dev/shm").unwrap();
+    let line = format!(
+        "bench seeds --only S4.1,S4.2 --size 256K --dir {} --out r.json {SHORT}",
+        work.path().display()
+    );
+    let output = braid(d, &line);
+    let text = std::fs::read_to_string(d.join("r.json")).unwrap();
+    let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let verdicts = result["verdicts"].as_array().unwrap();
+    let unmeasured = verdicts.iter().find(|v| v["measured"].is_null());
+    if let Some(why) =
+        unmeasured.and_then(|v| v["note"].as_str()).filter(|n| n.contains("mkfs.xfs"))
+    {
+        eprintln!("SKIPPED: no mkfs.xfs here (package xfsprogs): {why}");
+        return;
+    }
+    assert!(unmeasured.is_none(), "{verdicts:?}");
+    let cells = verdicts.iter().find(|v| v["what"].as_str().unwrap().starts_with("S4.1")).unwrap();
+    assert_eq!(cells["measured"], 1.0);
+    let rows = result["rows"].as_array().unwrap();
+    // Requests of 64, 128 and 256 KiB: six cells, directly on five layers, buffered on three.
+    assert_eq!(rows.len(), 6 * 2 * (5 + 3));
+    assert!(rows.iter().all(|r| r["rate"][0].as_f64().unwrap() > 0.0 && r["base"] == "raw"));
+    let means = result["summaries"].as_array().unwrap();
+    assert_eq!(means.iter().filter(|s| s["phase"] == "S4.1: all").count(), 4, "{means:?}");
+    assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "{}", said(&output));
+    good(d, "bench report r.json --html p.html");
+    let page = std::fs::read_to_string(d.join("p.html")).unwrap();
+    assert!(page.contains("S4.1: read direct, pool: ratio to raw"));
+}
+
+#[test]
 fn impossible_sizes_and_what_is_not_there_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path();
@@ -171,6 +268,10 @@ fn impossible_sizes_and_what_is_not_there_are_refused() {
         ("verify write v --journal j --size 16777215T --request 512", "--size"),
         ("verify write v --journal j --request 1G --size 1G --depth 4096", "bytes of memory"),
         ("seeds --models --accept 0.5", "its own goal"),
+        ("seeds --models --only S9", "no experiment has that number"),
+        ("seeds --models --only S2.21", "no experiment has that number"),
+        ("seeds --models --within 0", "--within"),
+        ("seeds --models --width 0", "--width"),
     ] {
         refused(d, &format!("bench {line}"), why);
     }

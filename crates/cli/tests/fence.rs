@@ -99,7 +99,7 @@ fn members_that_come_later_get_the_keys_of_all() {
     ok(&["create", "mirrored", u0, u1, "--mirror", "2", "--nodes", "4"]);
     let mount = |host: &str| {
         let (dir, of) = (san.path(host), [u0.as_str(), u1.as_str()]);
-        san.mount_these_as(host, &of, &dir, "io_timeout=3")
+        san.mount_these_as(host, &of, &dir, "io_timeout=10")
     };
     let (a, b) = (mount("host-a"), mount("host-b"));
     let both = san.keys(0);

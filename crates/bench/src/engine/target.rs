@@ -236,7 +236,7 @@ impl Target {
 /// # Errors
 /// [`Refusal::NoRoom`].
 pub(crate) fn room(path: &Path, needed: u64) -> Result<(), Refusal> {
-    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = crate::run::names::parent(path);
     let Ok(s) = rustix::fs::statvfs(dir) else { return Ok(()) };
     let free = s.f_bavail.saturating_mul(s.f_frsize);
     if free < needed {

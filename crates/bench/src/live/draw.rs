@@ -6,7 +6,7 @@ use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table};
 
-use super::lines::{duration, round, speed};
+use super::lines::{duration, part, round, speed};
 use super::{Now, Rates};
 
 /// Draws it.
@@ -21,7 +21,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, now: &Now, rates: &Rates) {
     ])
     .areas(frame.area());
     let mode = if now.mode.is_empty() { "getting ready" } else { &now.mode };
-    let title = format!("braid bench {mode}: {}", round(now));
+    let of = now.whole.as_ref().map_or(String::new(), |w| {
+        format!("{}, all of it: about {}; ", part(w), duration(w.left()))
+    });
+    let title = format!("braid bench {of}{mode}: {}", round(now));
     frame.render_widget(Line::from(title).bold(), top);
     let left = now.left().map_or_else(String::new, |l| format!("at most {} left", duration(l)));
     frame.render_widget(Gauge::default().ratio(now.part()).label(left), bar);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{Now, Rates};
+use super::{Now, Rates, Whole};
 
 /// The line of a terminal, drawn again and again.
 pub(super) struct Bar(ProgressBar);
@@ -31,10 +31,11 @@ impl Drop for Bar {
 
 /// Where a run is: `sweep: round 2 of 15, 1215 MB/s, xfs write direct, 64 KiB; ...`
 pub(super) fn heartbeat(now: &Now, rates: &Rates) -> String {
+    let part = now.whole.as_ref().map_or(String::new(), |w| part(w) + ": ");
     if now.mode.is_empty() {
-        return "getting ready".to_owned();
+        return format!("{part}getting ready{}", whole(now));
     }
-    let mut said = format!("{}: {}, {}", now.mode, round(now), speed(now, rates.latest()));
+    let mut said = format!("{part}{}: {}, {}", now.mode, round(now), speed(now, rates.latest()));
     if !now.row.is_empty() {
         let _ = write!(said, ", {}", now.row);
     }
@@ -45,7 +46,18 @@ pub(super) fn heartbeat(now: &Now, rates: &Rates) -> String {
     if let Some(left) = now.left() {
         let _ = write!(said, "; at most {} left", duration(left));
     }
-    said
+    said + &whole(now)
+}
+
+/// `S0.4 (3 of 14)`
+pub(super) fn part(whole: &Whole) -> String {
+    format!("{} ({} of {})", whole.name, whole.number, whole.count)
+}
+
+/// `; all of it: about 9 min 20 s`
+fn whole(now: &Now) -> String {
+    let left = now.whole.as_ref().map(|w| duration(w.left()));
+    left.map_or(String::new(), |left| format!("; all of it: about {left}"))
 }
 
 /// `round 2 of 15`
@@ -62,7 +74,7 @@ pub(super) fn speed(now: &Now, rate: f64) -> String {
 }
 
 /// `8 s`, `3 min 20 s`, `2 h 5 min`
-pub(super) fn duration(time: Duration) -> String {
+pub(crate) fn duration(time: Duration) -> String {
     match time.as_secs() {
         s @ 0..=89 => format!("{s} s"),
         s @ 90..=5399 => format!("{} min {} s", s / 60, s % 60),
@@ -102,6 +114,16 @@ mod tests {
             assert!(said.contains(part), "{said}");
         }
         assert_eq!(heartbeat(&Now::default(), &rates), "getting ready");
+        let ends = std::time::Instant::now() + Duration::from_secs(1000);
+        let whole = Some(Whole { number: 3, count: 14, name: "S0.4".to_owned(), ends });
+        let waiting = heartbeat(&Now { whole: whole.clone(), ..Now::default() }, &rates);
+        assert!(
+            waiting.starts_with("S0.4 (3 of 14): getting ready; all of it: about 16 min"),
+            "{waiting}"
+        );
+        let said = heartbeat(&Now { whole, ..now.clone() }, &rates);
+        assert!(said.starts_with("S0.4 (3 of 14): sweep: round 2 of 15"), "{said}");
+        assert!(said.contains("all of it: about 16 min"), "{said}");
         let counted = Now { counted: "files", ..now };
         assert_eq!(speed(&counted, 1234.0), "1234 files/s");
     }

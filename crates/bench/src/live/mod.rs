@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 use crate::run::interval::Interval;
 
+pub(crate) use lines::duration;
+
 /// Between two looks at what is done.
 const TICK: Duration = Duration::from_millis(200);
 /// Seconds between lines where there is no terminal and nothing else was asked for.
@@ -55,9 +57,29 @@ pub(crate) struct Standing {
     pub interval: Option<Interval>,
 }
 
+/// Several runs, one after the other.
+#[derive(Debug, Clone)]
+pub(crate) struct Whole {
+    /// Which one, from 1, and how many.
+    pub number: usize,
+    pub count: usize,
+    /// What it is called.
+    pub name: String,
+    /// When all of them will be over, about.
+    pub ends: Instant,
+}
+impl Whole {
+    /// How long all of them will take.
+    pub fn left(&self) -> Duration {
+        self.ends.saturating_duration_since(Instant::now())
+    }
+}
+
 /// What is under way.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Now {
+    /// What this is a part of.
+    pub whole: Option<Whole>,
     /// The mode.
     pub mode: String,
     /// What is counted, if not bytes.
@@ -217,9 +239,13 @@ fn tell(what: impl FnOnce(&mut Now)) {
     });
 }
 
+/// One of several runs begins.
+pub(crate) fn whole(whole: Whole) {
+    tell(|n| *n = Now { whole: Some(whole), ..Now::default() });
+}
 /// Rounds begin.
 pub(crate) fn rounds(now: Now) {
-    tell(|n| *n = Now { began: Some(Instant::now()), ..now });
+    tell(|n| *n = Now { began: Some(Instant::now()), whole: n.whole.take(), ..now });
 }
 /// A round begins; how the rows stand after those before.
 pub(crate) fn round(number: usize, standings: impl FnOnce() -> Vec<Standing>) {

@@ -1,21 +1,34 @@
 //! Buffered streams, as most programs run them: written with an fsync inside the measured time,
-//! read cold (the kernel's caches dropped). The mount and XFS each stand on one loop device of the
-//! same backing.
+//! read cold. The mount and XFS each stand on one loop device of the same backing.
 //!
-//! Each phase is rehearsed, unmeasured, and the caches dropped, right before it is measured. The
-//! page cache then fills memory that it has just given back. In a virtual machine memory that was
-//! never touched, or that the host took back because it lay idle, costs several times what a
-//! read does; and without a rehearsal only one side pays for it: XFS reads into the pages that its
-//! own writes filled, while writes to the mount leave none.
+//! What the page cache fills is memory, and memory is not all alike: in a virtual machine what was
+//! never touched, or what the host took back because it lay idle, costs several times what a read
+//! does, and more to who fills it by the processor than to who has a device fill it. So files are
+//! read cold in two ways. *In little memory* the reader may have a part of the file's size: after an
+//! unmeasured read each page goes into memory that was used a moment ago, as it does when files are
+//! larger than memory. *All caches dropped* is the other: it too is rehearsed, but how much of the
+//! memory given back the host has taken when the measurement comes to it is luck.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::{How, Measure, Turns};
 use crate::cli::Common;
 use crate::engine::Direction;
 use crate::report::Report;
+use crate::rig::held_memory::HeldMemory;
 use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Loop, Mount};
+
+/// What a reader in little memory has of it: a part of the file's size, and enough for two of the
+/// largest windows that the kernel reads ahead.
+fn little(size: u64) -> Option<u64> {
+    let part = size / 4;
+    (part >= LEAST).then_some(part)
+}
+/// Less would not hold the windows.
+const LEAST: u64 = 64 << 20;
+/// The part of the bytes, in percent, that the device must have given for a read to be called cold.
+const COLD: u64 = 95;
 
 /// Buffered streams against XFS on one loop device: cold read, write with fsync
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -44,18 +57,23 @@ impl Measure for Args {
         let backing = Backing::new(base.clone(), common.size + (512 << 20))?;
         let device = Loop::new(&backing.path)?;
         let dir = base.with_extension("dir");
-        self.how.rounds(report, Turns::new(2, 2), |report, _, system| {
+        self.how.rounds(report, Turns::new(2, 3), |report, _, system| {
             let (mount, name) = if system == 0 {
                 (Mount::xfs(&device.path, dir.clone())?, "xfs")
             } else {
                 (Mount::braid(std::slice::from_ref(&device.path), dir.clone())?, "mount")
             };
-            phases(common, &mount, name, report)
+            phases(common, &mount, (name, &device), report)
         })
     }
 }
 
-fn phases(common: &Common, mount: &Mount, name: &str, report: &mut Report) -> Result<()> {
+fn phases(
+    common: &Common,
+    mount: &Mount,
+    (name, device): (&str, &Loop),
+    report: &mut Report,
+) -> Result<()> {
     let files = streams::files(&mount.dir, 1);
     let write = Phase {
         direction: Direction::Write,
@@ -74,5 +92,32 @@ fn phases(common: &Common, mount: &Mount, name: &str, report: &mut Report) -> Re
     mount.drop_caches()?;
     read.rehearse(&files)?;
     mount.drop_caches()?;
-    read.measure(&files, report, (name, "cold read", "cold (all caches dropped)"))
+    read.measure(&files, report, (name, "cold read", "cold (all caches dropped)"))?;
+    let Some(held) = little(common.size) else {
+        report.note(format!(
+            "files larger than memory are read from --size {}M on",
+            (4 * LEAST) >> 20
+        ));
+        return Ok(());
+    };
+    let _held = match HeldMemory::new(held) {
+        Ok(held) => held,
+        Err(e) => {
+            report.note(format!("files larger than memory are not read: {e:#}"));
+            return Ok(());
+        }
+    };
+    mount.drop_caches()?;
+    read.rehearse(&files)?;
+    let before = device.bytes_read()?;
+    let cache = format!("cold (read before in {} MiB)", held >> 20);
+    read.measure(&files, report, (name, "cold read, little memory", &cache))?;
+    let given = device.bytes_read()?.saturating_sub(before);
+    // A part that stayed in memory would be measured as the device's.
+    ensure!(
+        given >= common.size / 100 * COLD,
+        "not cold: of {} bytes {name} read {given} from the device; use a larger --size",
+        common.size
+    );
+    Ok(())
 }

@@ -25,9 +25,9 @@ const REQUEST: u64 = 1 << 20;
 /// Requests in flight per member, raw; the pool and the file system get as many bytes in flight.
 const DEPTH_PER_MEMBER: usize = 4;
 /// Room for labels, journals and resource groups beside the data.
-const SLACK: u64 = 512 << 20;
+pub(crate) const SLACK: u64 = 512 << 20;
 /// Where raw data begins: beyond the labels, so that what is there stays a pool.
-const RAW_FROM: u64 = 8 << 20;
+pub(crate) const RAW_FROM: u64 = 8 << 20;
 
 const PHASES: [(Direction, &str); 2] = [(Direction::Write, "write"), (Direction::Read, "read")];
 
@@ -137,14 +137,21 @@ fn raw(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn fresh_pool(rig: &Members) -> Result<Pool> {
+/// A pool of all devices, made anew.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn fresh_pool(rig: &Members) -> Result<Pool> {
     let stripe_unit = StripeUnit::new(Bytes(256 << 10)).context("stripe unit")?;
     let options = CreateOptions { stripe_unit, force: true, ..CreateOptions::new("bench") };
     Ok(Pool::create(rig.devices()?, &options)?)
 }
 
 /// A layer over the devices.
-fn over(rig: &Members, name: &str, layer: Layer) -> Result<Arc<Target>> {
+///
+/// # Errors
+/// They cannot be opened.
+pub(crate) fn over(rig: &Members, name: &str, layer: Layer) -> Result<Arc<Target>> {
     let devices = rig.devices()?;
     let first = devices.first().context("no devices")?;
     Ok(Target::over(layer, name, first.info()))
@@ -167,7 +174,7 @@ fn pool(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
 }
 
 /// An open file of a file system in this process.
-struct NativeFile {
+pub(crate) struct NativeFile {
     fs: Fs,
     handle: u64,
 }
@@ -177,6 +184,15 @@ impl std::fmt::Debug for NativeFile {
     }
 }
 impl NativeFile {
+    /// A new one in the root, and its handle, which whoever made it releases.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn create(fs: &Fs, name: &str) -> Result<(Arc<Self>, u64)> {
+        const O_RDWR: i32 = 2;
+        let made = fs.create(fs.root(), name.as_bytes(), 0o644, O_RDWR, &Cred::default())?;
+        Ok((Arc::new(Self { fs: fs.clone(), handle: made.1 }), made.1))
+    }
     fn whole(&self, n: usize, len: usize, at: u64) -> Result<(), String> {
         let short = || format!("handle {}: {n} bytes of {len} at {at}", self.handle);
         if n == len { Ok(()) } else { Err(short()) }
@@ -194,20 +210,26 @@ impl Calls for NativeFile {
     }
 }
 
+/// A file system in this process, made anew.
+///
+/// # Errors
+/// It cannot be made or mounted.
+pub(crate) fn fresh(pool: Pool) -> Result<Fs> {
+    make(&pool, &MakeOptions::default(), &mut |_, _| {})?;
+    Ok(Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?)
+}
+
 /// The file system's own API in this process: one file per stream, one thread each.
 fn native(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
     let pool = fresh_pool(rig)?;
-    make(&pool, &MakeOptions::default(), &mut |_, _| {})?;
     let asked = pool.clone();
-    let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
+    let fs = fresh(pool)?;
     let mut targets = Vec::new();
     let mut handles = Vec::new();
     for n in 0..common.streams {
-        const O_RDWR: i32 = 2;
         let name = format!("stream{n}");
-        let made = fs.create(fs.root(), name.as_bytes(), 0o644, O_RDWR, &Cred::default())?;
-        handles.push(made.1);
-        let file = Arc::new(NativeFile { fs: fs.clone(), handle: made.1 });
+        let (file, handle) = NativeFile::create(&fs, &name)?;
+        handles.push(handle);
         targets.push(over(rig, &name, Layer::Calls(file))?);
     }
     let bytes = common.size / common.streams as u64 / REQUEST * REQUEST;

@@ -26,7 +26,7 @@ use anyhow::{Context, Result};
 use crate::engine::{Limits, Outcome, Stream};
 use crate::live::{Now, Show};
 use crate::report::{Gate, Report, Row, Verdict};
-use crate::run::repeat::{Budget, Rounds, rounds};
+use crate::run::repeat::{Budget, Ended, Rounds, rounds};
 
 pub(crate) use subject::{Room, Subject, System, subjects};
 
@@ -39,6 +39,9 @@ pub(crate) struct How {
     /// Rounds at least
     #[arg(long, default_value_t = 3)]
     pub least: usize,
+    /// Rounds before those, which warm up and do not count
+    #[arg(long, value_name = "ROUNDS", default_value_t = 0)]
+    pub warm_up: usize,
     /// No round is begun after so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0)]
     pub budget: f64,
@@ -70,6 +73,11 @@ pub(crate) struct How {
     #[serde(skip)]
     pub heartbeat: Option<f64>,
 }
+
+/// Processors of others that are said.
+const FOREIGN: f64 = 0.25;
+/// What is said of them.
+const OTHERS: &str = "other programs used up to";
 
 /// Rounds, at most.
 const ROUNDS_MAX: usize = 1_000_000;
@@ -144,7 +152,8 @@ impl Cell<'_> {
         streams: &[Stream],
         limits: &Limits,
     ) -> Result<(&'r mut Row, Outcome)> {
-        crate::live::row([self.name, self.phase, &crate::report::said(&self.at)].join(" "));
+        let what = [self.name, self.phase, &crate::report::said(&self.at)].join(" ");
+        crate::live::row(what.trim_end().to_owned());
         let outcome = crate::engine::run(streams, limits)?.ok()?;
         // Nothing in no time is no figure.
         anyhow::ensure!(
@@ -168,6 +177,7 @@ impl How {
     }
     fn budget(&self) -> Result<Budget> {
         anyhow::ensure!((1..=ROUNDS_MAX).contains(&self.repeats), "--repeats: 1 to {ROUNDS_MAX}");
+        anyhow::ensure!(self.warm_up <= ROUNDS_MAX, "--warm-up: {ROUNDS_MAX} at most");
         anyhow::ensure!(self.look <= 60_000, "--look: a minute (60000) at most");
         anyhow::ensure!(
             self.budget.is_finite() && self.budget >= 0.0,
@@ -191,7 +201,7 @@ impl How {
         measure: impl Fn(&mut Report, usize, usize) -> Result<()>,
     ) -> Result<()> {
         let budget = self.budget()?;
-        crate::live::rounds(Now {
+        let now = Now {
             mode: report.kind.clone(),
             counted: turns.counted,
             rounds: budget.most,
@@ -200,8 +210,15 @@ impl How {
             width: budget.width,
             base: report.base.clone(),
             ..Now::default()
-        });
-        let mut noted = Rounds { done: 0, ended: None, seconds: 0.0, foreign: Vec::new() };
+        };
+        let mut noted = Rounds::default();
+        if let Err(e) = self.warm(report, &now, turns.systems, &measure) {
+            let interrupted = e.is::<crate::live::Interrupted>();
+            noted.ended = Some(if interrupted { Ended::Interrupted } else { Ended::Failed });
+            report.rounds = Some(noted);
+            return Err(e);
+        }
+        crate::live::rounds(now);
         let shared = RefCell::new(&mut *report);
         let one = |round, system| {
             crate::live::round(round, || shared.borrow().standings());
@@ -211,10 +228,43 @@ impl How {
             rounds(&budget, turns.systems, &mut noted, one, || shared.borrow().intervals());
         let others = noted.foreign.iter().copied().fold(0.0, f64::max);
         report.rounds = Some(noted);
-        if others > 0.25 {
-            report.note(format!("other programs used up to {others:.1} processors meanwhile"));
+        if others > FOREIGN {
+            report.note(format!("{OTHERS} {others:.1} processors meanwhile"));
         }
         result
+    }
+    /// Rounds that do not count.
+    fn warm(
+        &self,
+        report: &Report,
+        now: &Now,
+        systems: usize,
+        measure: impl Fn(&mut Report, usize, usize) -> Result<()>,
+    ) -> Result<()> {
+        if self.warm_up == 0 {
+            return Ok(());
+        }
+        let mode = format!("{}, warming up", now.mode);
+        let budget = Duration::MAX;
+        crate::live::rounds(Now { mode, rounds: self.warm_up, budget, ..now.clone() });
+        let mut scratch = report.clone();
+        for round in 0..self.warm_up {
+            crate::live::round(round, Vec::new);
+            for system in 0..systems {
+                crate::live::go_on()?;
+                measure(&mut scratch, round, system)?;
+            }
+        }
+        Ok(())
+    }
+    /// Others' load in rounds of several modes, which each of them has noted: said once.
+    pub fn note_others(report: &mut Report) {
+        report.notes.retain(|n| !n.contains(OTHERS));
+        let foreign = report.rounds.as_ref().map(|r| r.foreign.as_slice());
+        let others = foreign.unwrap_or_default().iter().copied().fold(0.0, f64::max);
+        if others > FOREIGN {
+            report.note(format!("{OTHERS} {others:.1} processors meanwhile"));
+        }
     }
     /// Writes and prints the result; fails with what failed, or with what fell short.
     ///
@@ -254,4 +304,43 @@ pub(crate) fn base(systems: &[System]) -> &str {
 /// Parameters from pairs.
 pub(crate) fn at(pairs: &[(&str, f64)]) -> crate::report::Parameters {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn how(words: &[&str]) -> How {
+        #[derive(clap::Parser)]
+        struct Typed {
+            #[command(flatten)]
+            how: How,
+        }
+        let words = std::iter::once(&"mode").chain(words);
+        <Typed as clap::Parser>::parse_from(words).how
+    }
+
+    #[test]
+    fn rounds_that_warm_up_are_measured_and_do_not_count() {
+        let how = how(&["--warm-up", "2", "--repeats", "3", "--look", "0"]);
+        let seen = RefCell::new(Vec::new());
+        let mut report = Report::new("mode").against("a", "MB/s");
+        let measure = |report: &mut Report, round, system| {
+            seen.borrow_mut().push((round, system));
+            // The first of all is slow.
+            let rate = if seen.borrow().len() == 1 { 1.0 } else { 100.0 };
+            report.row(["a", "b"][system], "write", &at(&[])).rate.0.push(rate);
+            Ok(())
+        };
+        how.rounds(&mut report, Turns::new(2, 1), measure).unwrap();
+        assert_eq!(seen.borrow().len(), (2 + 3) * 2);
+        assert_eq!(seen.borrow()[..4], [(0, 0), (0, 1), (1, 0), (1, 1)]);
+        assert_eq!(report.rounds.as_ref().unwrap().done, 3);
+        assert!(report.rows.iter().all(|r| r.rate.0 == [100.0; 3]), "{:?}", report.rows);
+        // What fails while it warms up has no rows, and says that it failed.
+        let mut report = Report::new("mode");
+        let fails = |_: &mut Report, _, _| anyhow::bail!("full");
+        assert!(how.rounds(&mut report, Turns::new(1, 1), fails).is_err());
+        assert_eq!(report.rounds.unwrap().ended, Some(Ended::Failed));
+    }
 }

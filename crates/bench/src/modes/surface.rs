@@ -1,19 +1,21 @@
 //! The two-parameter surface: request size by transfer size, each system against the first one
 //! (GFS for IRIX, S4.1 and S4.2). The table gives mean, deviation, least and most of its cells.
 
+use std::sync::Arc;
+
 use anyhow::{Result, ensure};
 
 use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects};
 use crate::cli::{Sizes, size};
-use crate::engine::{Direction, Limits, Pattern, Stream, float};
+use crate::engine::{Direction, Limits, Pattern, Stream, Target, float};
 use crate::report::stats::Samples;
 use crate::report::{Report, Summary};
 use crate::run::cache::{Cache, label, prepare};
 
 /// The request sizes of the original: 64 KB to 4 MB.
-const REQUESTS: &str = "64K,128K,256K,512K,1M,2M,4M";
+pub(crate) const REQUESTS: &str = "64K,128K,256K,512K,1M,2M,4M";
 /// Its transfer sizes: 64 KB to 512 MB.
-const TRANSFERS: &str = "64K,128K,256K,512K,1M,2M,4M,8M,16M,32M,64M,128M,256M,512M";
+pub(crate) const TRANSFERS: &str = "64K,128K,256K,512K,1M,2M,4M,8M,16M,32M,64M,128M,256M,512M";
 
 /// Bandwidth over request size and transfer size
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -60,8 +62,7 @@ impl Measure for Args {
         let write = self.ops.contains(&Direction::Write);
         let room = Room { streams: 1, bytes, write, force: self.how.force_destroy };
         let subjects = subjects(&self.systems, room, report)?;
-        let all = || self.requests.iter().flat_map(|r| self.transfers.iter().map(|t| (*r, *t)));
-        let cells: Vec<_> = all().filter(|(r, t)| t >= r).collect();
+        let cells = cells(&self.requests, &self.transfers);
         let rows = cells.len() * self.cache.len() * self.ops.len();
         self.how.rounds(report, Turns::new(subjects.len(), rows), |report, _, system| {
             let Some(subject) = subjects.get(system) else { return Ok(()) };
@@ -88,24 +89,59 @@ impl Args {
         (request, transfer): (u64, u64),
         report: &mut Report,
     ) -> Result<()> {
-        let (direct, read) = (cache == Cache::Direct, op == Direction::Read);
-        let target = subject.target(0, !read, direct)?;
-        target.check(request, 0, transfer, read)?;
-        let moved = transfer.max(self.at_least / transfer * transfer);
-        let mut pattern = Pattern::sequential(0, transfer, request, read);
+        let target = subject.target(0, op == Direction::Write, cache == Cache::Direct)?;
+        let (at_least, depth) = (self.at_least, self.depth);
+        let spot = Spot { from: 0, request, transfer, at_least, depth };
+        spot.measure(report, (&subject.name, target), (cache, op), &Limits::default())
+    }
+}
+
+/// A cell of a surface.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spot {
+    /// First byte.
+    pub from: u64,
+    pub request: u64,
+    pub transfer: u64,
+    /// Small transfers are repeated until so much has moved.
+    pub at_least: u64,
+    pub depth: usize,
+}
+impl Spot {
+    /// One more repeat of it.
+    ///
+    /// # Errors
+    /// It is impossible, or a request failed.
+    pub fn measure(
+        self,
+        report: &mut Report,
+        (name, target): (&str, Arc<Target>),
+        (cache, op): (Cache, Direction),
+        limits: &Limits,
+    ) -> Result<()> {
+        let Self { from, request, transfer, at_least, depth } = self;
+        let read = op == Direction::Read;
+        target.check(request, from, from.saturating_add(transfer), read)?;
+        let moved = transfer.max(at_least / transfer * transfer);
+        let mut pattern = Pattern::sequential(from, transfer, request, read);
         pattern.count = moved / request;
-        let prepared = prepare(&target.path, cache, (0, transfer));
-        let flush = !read && !direct;
-        let stream = Stream { depth: self.depth, flush, ..Stream::plain(target, pattern) };
+        let prepared = prepare(&target.path, cache, (from, transfer));
+        let flush = !read && cache != Cache::Direct;
+        let stream = Stream { depth, flush, ..Stream::plain(target, pattern) };
         let phase = format!("{} {}", op.word(), word(cache));
         let at = at(&[("request", float(request)), ("transfer", float(transfer))]);
-        let cell = Cell { name: &subject.name, phase: &phase, at };
-        let (row, _) = cell.run(report, &[stream], &Limits::default())?;
+        let (row, _) = Cell { name, phase: &phase, at }.run(report, &[stream], limits)?;
         row.cache = Some(label(&prepared, cache, transfer, crate::run::environment::memory()));
         // A surface has many cells: their shapes over time would fill the file.
         row.series = None;
         Ok(())
     }
+}
+
+/// Every request size with every transfer size that is not smaller.
+pub(crate) fn cells(requests: &[u64], transfers: &[u64]) -> Vec<(u64, u64)> {
+    let all = requests.iter().flat_map(|r| transfers.iter().map(|t| (*r, *t)));
+    all.filter(|(r, t)| t >= r).collect()
 }
 
 /// How a phase is called after its cache.
@@ -141,7 +177,8 @@ pub(crate) fn summaries(report: &Report) -> Vec<Summary> {
         let (min, max) = cells.spread();
         let phase = phase.unwrap_or_else(|| "all".to_owned());
         let (mean, deviation) = (cells.mean(), cells.deviation());
-        Summary { name, phase, cells: cells.0.len(), mean, deviation, min, max }
+        let base = report.base.clone();
+        Summary { name, base, phase, cells: cells.0.len(), mean, deviation, min, max }
     };
     names.into_iter().map(of).filter(|s| s.cells > 0).collect()
 }
@@ -151,6 +188,13 @@ mod tests {
     use super::*;
     use crate::report::Figure;
 
+    #[test]
+    fn the_original_had_77_cells() {
+        let sizes = |text: &str| text.parse::<Sizes>().unwrap();
+        let all = cells(&sizes(REQUESTS), &sizes(TRANSFERS));
+        assert_eq!(all.len(), 77);
+        assert!(all.iter().all(|(request, transfer)| transfer >= request));
+    }
     #[test]
     fn the_efficiency_table() {
         let mut report = Report::default().against("raw", "MB/s");

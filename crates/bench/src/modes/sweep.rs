@@ -57,9 +57,14 @@ impl Args {
             random: false,
             depth: 1,
             // Small requests need not see the whole file.
-            time: Some(0.5),
+            time: Some(0.25),
             how: How { accept: Vec::new(), ..how.clone() },
         }
+    }
+    /// Reads of what is in the page cache.
+    pub fn cached(systems: &[System], size: u64, how: &How) -> Self {
+        let (reads, cache) = (vec![100], vec![Cache::Warm]);
+        Self { streams: vec![1], reads, cache, ..Self::of(systems, size, how) }
     }
 }
 

@@ -20,6 +20,7 @@ use braid_pool::device::AlignedBuf;
 use crate::cli::size;
 use crate::engine::{Content, Limits, Order, PIECE, Pattern, Stream, Target, Use, generation_of};
 use crate::engine::{mix, room_for_buffers, run as go};
+use crate::run::names::sync_name;
 
 /// Write recognisable data with a journal of what was acknowledged; check it afterwards
 #[derive(Debug, Clone, clap::Args)]
@@ -159,8 +160,8 @@ fn write(args: &WriteArgs) -> Result<()> {
     target.check(head.request, 0, head.size, false)?;
     head.path = args.path.canonicalize()?;
     // A new name must outlast a power cut.
-    if let Some(dir) = head.path.parent().filter(|_| !target.is_block()) {
-        File::open(dir)?.sync_all()?;
+    if !target.is_block() {
+        sync_name(&head.path)?;
     }
     let mut journal = Journal::create(&args.journal, &head)?;
     let began = Instant::now();
@@ -197,9 +198,7 @@ impl Journal {
         let mut journal = Self(file);
         journal.line(&serde_json::to_string(head)?)?;
         // Its name, too, must outlast a power cut.
-        if let Some(dir) = path.canonicalize()?.parent() {
-            File::open(dir)?.sync_all()?;
-        }
+        sync_name(path)?;
         Ok(journal)
     }
     fn note(&mut self, batch: u64) -> Result<()> {

@@ -42,13 +42,18 @@ pub(crate) enum Goal {
     AtMost(f64),
     /// From the one to the other.
     Between(f64, f64),
+    /// There is none: the figure is told.
+    Told,
 }
 
 /// What is said of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
-    /// The row.
+    /// The row, or the experiment.
     pub what: String,
+    /// Which of an experiment's cells.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cell: String,
     /// What its original measured, if it has one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub original: String,
@@ -60,6 +65,9 @@ pub(crate) struct Verdict {
     /// The lower bound of a goal that has two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<f64>,
+    /// There is no goal.
+    #[serde(default, skip_serializing_if = "super::is_false")]
+    pub told: bool,
     /// The median; `None`: it could not be measured.
     pub measured: Option<f64>,
     /// How sure it is.
@@ -78,18 +86,22 @@ impl Verdict {
             Goal::AtLeast(least) => m >= least,
             Goal::AtMost(most) => m <= most,
             Goal::Between(low, high) => (low..=high).contains(&m),
+            Goal::Told => m.is_finite(),
         };
         let (from, at_most, bound) = match goal {
             Goal::AtLeast(least) => (None, false, least),
             Goal::AtMost(most) => (None, true, most),
             Goal::Between(low, high) => (Some(low), true, high),
+            Goal::Told => (None, false, 0.0),
         };
         Self {
             what: what.into(),
+            cell: String::new(),
             original: String::new(),
             goal: bound,
             at_most,
             from,
+            told: goal == Goal::Told,
             measured,
             interval: Interval::of(samples),
             met: measured.is_some_and(within),
@@ -104,8 +116,33 @@ impl Verdict {
     pub fn original(self, original: &str) -> Self {
         Self { original: original.to_owned(), ..self }
     }
+    /// One of several of the same experiment.
+    pub fn cell(self, cell: impl Into<String>) -> Self {
+        Self { cell: cell.into(), ..self }
+    }
+    /// The row, with the cell.
+    pub fn title(&self) -> String {
+        if self.cell.is_empty() {
+            self.what.clone()
+        } else {
+            format!("{}: {}", self.what, self.cell)
+        }
+    }
+    /// How well the goal is met: 1 or more, and the more the better; less, if it is not.
+    pub fn margin(&self) -> Option<f64> {
+        let measured = self.measured?;
+        Some(match (self.told, self.from, self.at_most) {
+            (true, ..) => measured,
+            (_, Some(from), _) => (measured / from).min(self.goal / measured),
+            (_, None, true) => self.goal / measured,
+            (_, None, false) => measured / self.goal,
+        })
+    }
     /// The goal in words, to three digits behind the point, without what is zero there.
     pub fn goal_said(&self) -> String {
+        if self.told {
+            return String::new();
+        }
         match (self.from, self.at_most) {
             (Some(from), _) => format!("{}..{}", short(from), short(self.goal)),
             (None, true) => format!("<= {}", short(self.goal)),
@@ -115,6 +152,7 @@ impl Verdict {
     /// The verdict in a word.
     pub fn word(&self) -> &'static str {
         match (self.met, self.measured) {
+            (true, _) if self.told => "told",
             (true, _) => "met",
             (false, Some(_)) => "SHORT",
             (false, None) => "not measured",
@@ -128,12 +166,12 @@ impl Verdict {
             None if self.note.is_empty() => format!("not measured (goal {goal})"),
             None => self.note.clone(),
         };
-        format!("{}: {found}", self.what)
+        format!("{}: {found}", self.title())
     }
 }
 
 /// Three digits behind the point at most.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let text = format!("{value:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     // What is less than that is not nothing.
@@ -197,7 +235,7 @@ pub(crate) fn table(verdicts: &[Verdict]) -> comfy_table::Table {
         let interval = v.interval.map(|i| format!("{:.3}..{:.3}", i.low, i.high));
         let note = if v.note.is_empty() { String::new() } else { format!(" ({})", v.note) };
         let mut cells = vec![
-            v.what.clone(),
+            v.title(),
             v.goal_said(),
             v.measured.map_or(String::new(), |m| format!("{m:.3}")),
             interval.unwrap_or_default(),
@@ -282,11 +320,12 @@ mod tests {
     #[test]
     fn one_judge_for_every_sense_of_a_goal() {
         let of = |goal, value| Verdict::of("x", goal, &Samples(vec![value])).met;
+        assert_eq!(Verdict::of("x", Goal::Told, &Samples(vec![0.1])).word(), "told");
         assert!(of(Goal::AtLeast(1.0), 1.0) && !of(Goal::AtLeast(1.0), 0.9));
         assert!(of(Goal::AtMost(1.0), 1.0) && !of(Goal::AtMost(1.0), 1.1));
         let between = Goal::Between(0.9, 1.1);
         assert_eq!([0.8, 0.9, 1.1, 1.2].map(|v| of(between, v)), [false, true, true, false]);
-        for goal in [Goal::AtLeast(0.0), Goal::AtMost(1.0), between] {
+        for goal in [Goal::AtLeast(0.0), Goal::AtMost(1.0), between, Goal::Told] {
             let nothing = Verdict::of("x", goal, &Samples::default());
             assert_eq!(
                 (nothing.met, nothing.measured, nothing.word()),

@@ -1,6 +1,7 @@
 //! What was measured: one structure for all modes, written as JSON, printed as a table, drawn.
 
 pub(crate) mod gate;
+mod lines;
 pub(crate) mod originals;
 mod page;
 pub(crate) mod stats;
@@ -23,6 +24,9 @@ use crate::run::repeat::Rounds;
 use stats::Samples;
 
 pub(crate) use gate::{Gate, Goal, Verdict};
+#[cfg(test)]
+pub(crate) use lines::Line;
+pub(crate) use lines::{lines, numbers};
 pub(crate) use table::rate;
 
 /// Of the layout of result files.
@@ -56,6 +60,9 @@ pub(crate) struct Row {
     pub name: String,
     /// What was done.
     pub phase: String,
+    /// The row's name that it is compared with, if it is not the report's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub base: String,
     /// At what.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: Parameters,
@@ -133,6 +140,9 @@ pub(crate) fn said(parameters: &Parameters) -> String {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     pub name: String,
+    /// What it is compared with, if it is not the report's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub base: String,
     pub phase: String,
     pub cells: usize,
     pub mean: f64,
@@ -185,6 +195,9 @@ pub(crate) struct Report {
     /// Why it ended early.
     #[serde(default)]
     pub failed: Option<String>,
+    /// Of the verdicts a line for each experiment is printed, and no rows.
+    #[serde(skip)]
+    pub brief: bool,
 }
 
 impl Report {
@@ -266,10 +279,18 @@ impl Report {
     }
     /// What a row is compared with.
     pub fn base_of(&self, row: &Row) -> Option<&Row> {
-        let same = |b: &&Row| {
-            b.name == self.base && b.phase == row.phase && b.parameters == row.parameters
-        };
+        let base = self.base_name(row);
+        let same =
+            |b: &&Row| b.name == base && b.phase == row.phase && b.parameters == row.parameters;
         self.rows.iter().find(same)
+    }
+    /// The name of what a row is compared with.
+    pub fn base_name<'r>(&'r self, row: &'r Row) -> &'r str {
+        if row.base.is_empty() { &self.base } else { &row.base }
+    }
+    /// Whether others are compared with a row.
+    pub fn is_base(&self, row: &Row) -> bool {
+        row.name == self.base_name(row)
     }
     /// How sure each ratio is; without anything to compare with, each rate.
     pub fn intervals(&self) -> Vec<Option<Interval>> {

@@ -88,7 +88,7 @@ pub(super) fn curves(phase: &str) -> Vec<Line> {
 /// Figures that stand beside the results of a mode.
 pub(super) fn figures(kind: &str) -> Vec<Plot> {
     match kind {
-        "seeds" => vec![figure_1(), bds(), arrays()],
+        "seeds" => vec![figure_1(), bds(), arrays(), efficiencies()],
         "stripe" => vec![ways()],
         "surface" => vec![efficiencies()],
         "ladder" => vec![arrays()],

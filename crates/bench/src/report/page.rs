@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use super::lines::{HEADER, cells, lines};
 use super::originals;
 use super::svg::{Heat, Plot, escape};
 use super::table::{number, rate};
@@ -12,7 +13,7 @@ use crate::run::interval::Interval;
 const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:1180px;padding:0 1em;\
 color:#222}h1{font-size:1.5em}h2{font-size:1.2em;border-bottom:1px solid #ccc;margin-top:2em}\
 table{border-collapse:collapse;margin:1em 0;font-size:13px}td,th{padding:2px 9px;text-align:right;\
-border-bottom:1px solid #e4e4e4}td:first-child,th:first-child,td.l{text-align:left}\
+border-bottom:1px solid #e4e4e4}td:first-child,th:first-child,.l{text-align:left}\
 .plots{display:flex;flex-wrap:wrap;gap:12px}.plot{background:#fafafa;border:1px solid #ddd}\
 .plot text{font-size:10px;fill:#333;pointer-events:none}.plot .title{font-size:12px;font-weight:bold}.plot .cell\
 {font-size:8px}.grid{stroke:#ddd}.legend{font-size:12px;max-width:560px}.short{color:#b00;\
@@ -107,10 +108,12 @@ fn verdicts(out: &mut String, report: &Report) {
     if report.verdicts.is_empty() {
         return;
     }
+    let grouped = experiments(out, report);
     let _ = write!(
         out,
-        "<table class='verdicts'><tr><th>what</th><th>original</th><th>goal</th><th>measured</th>\
-         <th>95 % interval</th><th>verdict</th></tr>"
+        "<details{}><summary>every cell</summary><table class='verdicts'><tr><th>what</th><th>original</th><th>goal</th><th>measured</th>\
+         <th>95 % interval</th><th>verdict</th></tr>",
+        if grouped { "" } else { " open" }
     );
     for v in &report.verdicts {
         let (class, word) = (if v.met { "met" } else { "short" }, v.word());
@@ -119,14 +122,42 @@ fn verdicts(out: &mut String, report: &Report) {
             out,
             "<tr><td>{}</td><td class='l'>{}</td><td>{}</td><td>{}</td><td>{interval}</td>\
              <td class='l {class}'>{word} {}</td></tr>",
-            escape(&v.what),
+            escape(&v.title()),
             escape(&v.original),
             escape(&v.goal_said()),
             v.measured.map_or(String::new(), |m| format!("{m:.3}")),
             escape(&v.note)
         );
     }
+    let _ = write!(out, "</table></details>");
+}
+
+/// A line for each experiment, if some have several cells.
+fn experiments(out: &mut String, report: &Report) -> bool {
+    let lines = lines(&report.verdicts);
+    if lines.len() == report.verdicts.len() {
+        return false;
+    }
+    let _ = write!(out, "<table class='experiments'><tr>");
+    for name in HEADER {
+        let _ = write!(out, "<th class='l'>{}</th>", escape(name));
+    }
+    let _ = write!(out, "</tr>");
+    for line in lines {
+        let class = match (line.met(), line.short()) {
+            (true, _) => "met",
+            (false, 0) => "",
+            _ => "short",
+        };
+        let _ = write!(out, "<tr>");
+        for (n, cell) in cells(&line).iter().enumerate() {
+            let class = if n + 1 == HEADER.len() { class } else { "" };
+            let _ = write!(out, "<td class='l {class}'>{}</td>", escape(cell));
+        }
+        let _ = write!(out, "</tr>");
+    }
     let _ = write!(out, "</table>");
+    true
 }
 
 fn summaries(out: &mut String, report: &Report) {
@@ -135,15 +166,15 @@ fn summaries(out: &mut String, report: &Report) {
     }
     let _ = write!(
         out,
-        "<table><tr><th>ratio to {}</th><th>phase</th><th>cells</th><th>mean</th>\
-         <th>deviation</th><th>least</th><th>most</th></tr>",
-        escape(&report.base)
+        "<table><tr><th>ratio over all cells</th><th>phase</th><th>cells</th><th>mean</th>\
+         <th>deviation</th><th>least</th><th>most</th></tr>"
     );
     for s in &report.summaries {
         let _ = write!(
             out,
-            "<tr><td>{}</td><td class='l'>{}</td><td>{}</td>",
+            "<tr><td>{} over {}</td><td class='l'>{}</td><td>{}</td>",
             escape(&s.name),
+            escape(if s.base.is_empty() { &report.base } else { &s.base }),
             escape(&s.phase),
             s.cells
         );
@@ -227,6 +258,8 @@ fn plots(report: &Report) -> Vec<String> {
     }
     if report.rows.iter().all(|r| r.parameters.is_empty()) {
         out.extend(over_repeats(report));
+    } else {
+        out.extend(side_by_side(report));
     }
     out.extend(over_time(report));
     out
@@ -235,11 +268,10 @@ fn plots(report: &Report) -> Vec<String> {
 /// Rate, ratio and latency over the one parameter.
 fn one_axis(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
     let Some(key) = rows.iter().find_map(|r| r.parameters.keys().next()) else { return Vec::new() };
-    let unit = rows.iter().map(|r| &r.unit).find(|u| !u.is_empty()).unwrap_or(&report.unit);
-    let mut plot =
-        Plot { title: phase.to_owned(), x: key.clone(), y: unit.clone(), ..Plot::default() };
+    let (title, y) = (phase.to_owned(), unit(report, rows).to_owned());
+    let mut plot = Plot { title, x: key.clone(), y, ..Plot::default() };
     let mut ratio = Plot {
-        title: format!("{phase}: ratio to {}", report.base),
+        title: format!("{phase}: ratio to {}", base_name(report, rows)),
         y: "of it".to_owned(),
         ..plot.clone()
     };
@@ -252,7 +284,7 @@ fn one_axis(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
     for row in rows {
         let Some(x) = row.parameters.get(key) else { continue };
         push(&mut plot, &row.name, *x, row.rate.median());
-        if let (true, Some(base)) = (row.name != report.base, report.base_of(row)) {
+        if let (false, Some(base)) = (report.is_base(row), report.base_of(row)) {
             push(&mut ratio, &row.name, *x, row.ratio_to(base).median());
         }
         for (q, v) in row.tail().into_iter().flat_map(crate::engine::Percentiles::known) {
@@ -264,6 +296,16 @@ fn one_axis(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
     plot.originals = originals::curves(phase);
     let all = [plot, ratio, tail];
     all.into_iter().filter(|p| !p.lines.is_empty()).map(|p| p.svg()).collect()
+}
+
+/// Of the rates of a phase.
+fn unit<'r>(report: &'r Report, rows: &[&'r Row]) -> &'r str {
+    rows.iter().map(|r| r.unit.as_str()).find(|u| !u.is_empty()).unwrap_or(&report.unit)
+}
+
+/// What the rows of a phase are compared with.
+fn base_name<'r>(report: &'r Report, rows: &[&'r Row]) -> &'r str {
+    rows.first().map_or("", |row| report.base_name(row))
 }
 
 fn push(plot: &mut Plot, name: &str, x: f64, y: f64) {
@@ -279,11 +321,11 @@ fn two_axes(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
     let mut plot = Plot {
         title: phase.to_owned(),
         x: key.to_owned(),
-        y: report.unit.clone(),
+        y: unit(report, rows).to_owned(),
         ..Plot::default()
     };
     let mut ratio = Plot {
-        title: format!("{phase}: ratio to {}", report.base),
+        title: format!("{phase}: ratio to {}", base_name(report, rows)),
         y: "of it".to_owned(),
         ..plot.clone()
     };
@@ -293,7 +335,7 @@ fn two_axes(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
         let at: Vec<_> = others.map(|(k, v)| format!("{} {k}", number(k, *v))).collect();
         let name = format!("{}, {}", row.name, at.join(", "));
         push(&mut plot, &name, *x, row.rate.median());
-        if let (true, Some(base)) = (row.name != report.base, report.base_of(row)) {
+        if let (false, Some(base)) = (report.is_base(row), report.base_of(row)) {
             push(&mut ratio, &name, *x, row.ratio_to(base).median());
         }
     }
@@ -317,7 +359,8 @@ fn heats(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
     let most = rows.iter().map(|r| r.rate.median()).fold(0.0, f64::max);
     let mut out = Vec::new();
     for name in names {
-        let is_base = name == report.base;
+        let base = base_name(report, rows);
+        let is_base = name == base;
         let cell = |request: f64, transfer: f64| {
             let here = |r: &&&Row| {
                 r.name == name
@@ -331,9 +374,13 @@ fn heats(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
             Some(row.ratio_to(report.base_of(row)?).median())
         };
         let what = if is_base {
-            format!("{phase}, {name}: part of its highest rate, {} {}", rate(most), report.unit)
+            format!(
+                "{phase}, {name}: part of its highest rate, {} {}",
+                rate(most),
+                unit(report, rows)
+            )
         } else {
-            format!("{phase}, {name}: ratio to {}", report.base)
+            format!("{phase}, {name}: ratio to {base}")
         };
         out.push(
             Heat {
@@ -349,6 +396,32 @@ fn heats(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
         );
     }
     out
+}
+
+/// Rows without parameters among others that have some: of each mode the phases, one beside the other.
+fn side_by_side(report: &Report) -> Vec<String> {
+    let mut all: Vec<(&str, Plot, Vec<&str>)> = Vec::new();
+    for row in report.rows.iter().filter(|r| r.parameters.is_empty()) {
+        let (mode, phase) = row.phase.split_once(": ").unwrap_or(("", &row.phase));
+        let y = unit(report, &[row]);
+        let n =
+            all.iter().position(|(m, plot, _)| *m == mode && plot.y == y).unwrap_or_else(|| {
+                let plot = Plot { x: "phase".to_owned(), y: y.to_owned(), ..Plot::default() };
+                all.push((mode, plot, Vec::new()));
+                all.len() - 1
+            });
+        let Some((_, plot, phases)) = all.get_mut(n) else { continue };
+        let place = phases.iter().position(|p| *p == phase).unwrap_or_else(|| {
+            phases.push(phase);
+            phases.len() - 1
+        });
+        push(plot, &row.name, crate::engine::float(place as u64 + 1), row.rate.median());
+    }
+    let drawn = |(mode, plot, phases): (&str, Plot, Vec<&str>)| {
+        let phases: Vec<_> = (1..).zip(phases).map(|(n, p): (u32, _)| format!("{n} {p}")).collect();
+        Plot { title: format!("{mode}: {}", phases.join(", ")), ..plot }.svg()
+    };
+    all.into_iter().map(drawn).collect()
 }
 
 /// Rows without parameters: every sample, so that drift is seen.

@@ -41,6 +41,10 @@ pub(super) fn text(report: &Report) -> String {
     for (key, value) in &report.setup {
         let _ = writeln!(out, "{key:>10}: {value}");
     }
+    if report.brief {
+        lines(&mut out, report);
+        return out;
+    }
     let _ = writeln!(out, "{}", rows(report));
     if !report.issued.is_empty() {
         let _ = writeln!(out, "requests issued to the members:");
@@ -65,7 +69,7 @@ pub(super) fn text(report: &Report) -> String {
         );
     }
     if !report.summaries.is_empty() {
-        let _ = writeln!(out, "ratio to {} over all cells:\n{}", report.base, summaries(report));
+        let _ = writeln!(out, "{}", summaries(report));
     }
     for note in &report.notes {
         let _ = writeln!(out, "note: {note}");
@@ -79,14 +83,38 @@ pub(super) fn text(report: &Report) -> String {
     out
 }
 
+/// What is printed of many experiments.
+fn lines(out: &mut String, report: &Report) {
+    if !report.summaries.is_empty() {
+        let _ = writeln!(out, "{}", summaries(report));
+    }
+    for note in &report.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    if let Some(why) = &report.failed {
+        let _ = writeln!(out, "ended early: {why}");
+    }
+    if !report.verdicts.is_empty() {
+        let _ = writeln!(out, "{}", super::lines::table(&report.verdicts));
+    }
+    let (rows, cells) = (report.rows.len(), report.verdicts.len());
+    let _ = writeln!(
+        out,
+        "{cells} cells, {rows} rows: --verbose, or --out FILE for `braid bench report`"
+    );
+}
+
 fn summaries(report: &Report) -> comfy_table::Table {
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["", "phase", "cells", "mean", "deviation", "least", "most"]);
+    let header =
+        ["over all cells, ratio to", "", "phase", "cells", "mean", "deviation", "least", "most"];
+    table.set_header(header);
     for s in &report.summaries {
         let percent = |part: f64| format!("{:.1} %", part * 100.0);
         let figures = [s.mean, s.deviation, s.min, s.max].map(percent);
-        let mut cells = vec![s.name.clone(), s.phase.clone(), s.cells.to_string()];
+        let base = if s.base.is_empty() { &report.base } else { &s.base };
+        let mut cells = vec![base.clone(), s.name.clone(), s.phase.clone(), s.cells.to_string()];
         cells.extend(figures);
         table.add_row(cells);
     }
@@ -101,7 +129,8 @@ fn rows(report: &Report) -> comfy_table::Table {
     let mut header: Vec<String> = ["", "phase", &report.unit, "min..max"].map(str::to_owned).into();
     let compared = report.rows.iter().any(|r| report.base_of(r).is_some());
     if compared {
-        header.extend([format!("ratio to {}", report.base), "spread".to_owned()]);
+        let ratio = format!("ratio to {}", report.base);
+        header.extend([ratio.trim_end_matches(" to ").to_owned(), "spread".to_owned()]);
     }
     header.push("CPU s/GiB".to_owned());
     if latency {

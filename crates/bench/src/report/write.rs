@@ -61,9 +61,7 @@ fn same(a: &Path, b: &Path) -> bool {
     match (file(a), file(b)) {
         (Ok(a), Ok(b)) => a == b,
         (Err(_), Err(_)) => {
-            let dir = |p: &Path| p.parent().filter(|d| !d.as_os_str().is_empty()).map(file);
-            let here = || file(Path::new("."));
-            let dirs = [a, b].map(|p| dir(p).unwrap_or_else(here).ok());
+            let dirs = [a, b].map(|p| file(crate::run::names::parent(p)).ok());
             a.file_name() == b.file_name() && dirs[0].is_some() && dirs[0] == dirs[1]
         }
         _ => false,

@@ -1,6 +1,7 @@
 //! What benchmarks stand on: backing files, loop devices, throttles, mounts. All of it is taken
 //! down again when dropped.
 
+pub(crate) mod held_memory;
 pub(crate) mod members;
 pub(crate) mod streams;
 
@@ -98,6 +99,14 @@ impl Loop {
         }
         self.throttled = Some(device);
         Ok(())
+    }
+    /// Bytes that it has given so far.
+    pub fn bytes_read(&self) -> Result<u64> {
+        let name = self.path.file_name().context("a device has a name")?;
+        let path = Path::new("/sys/class/block").join(name).join("stat");
+        let stat = std::fs::read_to_string(&path)?;
+        let sectors = stat.split_whitespace().nth(2).and_then(|f| f.parse::<u64>().ok());
+        Ok(sectors.with_context(|| path.display().to_string())?.saturating_mul(512))
     }
 }
 impl Drop for Loop {

@@ -6,4 +6,5 @@ pub(crate) mod cpu;
 pub(crate) mod environment;
 pub(crate) mod interval;
 pub(crate) mod load;
+pub(crate) mod names;
 pub(crate) mod repeat;

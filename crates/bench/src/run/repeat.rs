@@ -53,13 +53,26 @@ impl Ended {
 }
 
 /// What a run of rounds was like.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Rounds {
     pub done: usize,
     pub ended: Option<Ended>,
     pub seconds: f64,
     /// Processors' worth of foreign work before each round.
     pub foreign: Vec<f64>,
+}
+
+impl Rounds {
+    /// Takes in those of another run.
+    pub fn join(&mut self, other: Self) {
+        self.done += other.done;
+        self.seconds += other.seconds;
+        self.foreign.extend(other.foreign);
+        // What did not go well is said; of several good reasons none.
+        let (a, b) = (self.ended, other.ended);
+        let bad = [Ended::Interrupted, Ended::Failed].into_iter().map(Some);
+        self.ended = bad.into_iter().find(|e| *e == a || *e == b).unwrap_or(a.filter(|_| a == b));
+    }
 }
 
 /// Measures `systems` in rounds: `measure(round, system)`; after each round `intervals` says how
@@ -146,6 +159,24 @@ mod tests {
         assert_eq!(run(Duration::MAX, vec![Some(narrow), Some(wide)]), (9, Ended::Rounds));
         assert_eq!(run(Duration::MAX, vec![Some(narrow), None]), (9, Ended::Rounds));
         assert_eq!(run(Duration::ZERO, vec![Some(wide)]), (2, Ended::Time));
+    }
+    #[test]
+    fn of_several_runs_it_is_said_what_did_not_go_well() {
+        let of = |ended| Rounds { done: 2, ended, seconds: 1.0, foreign: vec![0.5] };
+        let (rounds, time) = (Some(Ended::Rounds), Some(Ended::Time));
+        let (failed, interrupted) = (Some(Ended::Failed), Some(Ended::Interrupted));
+        for (a, b, ended) in [
+            (rounds, rounds, rounds),
+            (rounds, time, None),
+            (rounds, failed, failed),
+            (failed, rounds, failed),
+            (failed, interrupted, interrupted),
+            (None, time, None),
+        ] {
+            let mut all = of(a);
+            all.join(of(b));
+            assert_eq!((all.done, all.ended, all.foreign.len()), (4, ended, 2));
+        }
     }
     #[test]
     fn a_failure_keeps_what_was_before() {

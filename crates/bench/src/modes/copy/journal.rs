@@ -14,6 +14,8 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::run::names::sync_name;
+
 /// A file or a device, told apart from whatever had its name before or has it later.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Identity {
@@ -102,11 +104,6 @@ pub(super) fn path_of(destination: &Path) -> PathBuf {
     name.into()
 }
 
-/// The directory that something stands in.
-pub(super) fn parent(path: &Path) -> &Path {
-    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// Reads a journal; `None`: there is none.
 ///
 /// # Errors
@@ -150,7 +147,7 @@ impl Progress {
         file.write_all(text.as_bytes()).with_context(said)?;
         file.sync_all().with_context(said)?;
         std::fs::rename(&new, path).with_context(|| path.display().to_string())?;
-        sync_dir(parent(path))?;
+        sync_name(path)?;
         Ok(Self { file, path: path.to_owned(), hashes })
     }
     /// Notes a piece that is flushed.
@@ -161,16 +158,15 @@ impl Progress {
         self.hashes.push(hash);
         Ok(())
     }
+    /// From piece `n` on nothing counts any more: it is copied again.
+    pub fn cut(mut self, head: &Head, n: usize) -> Result<()> {
+        self.hashes.truncate(n);
+        Self::create(&self.path, head, self.hashes).map(drop)
+    }
     /// The copy is complete.
     pub fn remove(self) {
         std::fs::remove_file(&self.path).ok();
     }
-}
-
-/// Names in a directory outlast a power cut.
-pub(super) fn sync_dir(dir: &Path) -> Result<()> {
-    let synced = File::open(dir).and_then(|d| d.sync_all());
-    synced.with_context(|| dir.display().to_string())
 }
 
 /// How many pieces of a journal count for this copy: those that it flushed on this destination,

@@ -2,7 +2,7 @@
 //! interrupted, and verified by reading the copy again from its disk.
 //!
 //! `DST.braid-copy` says, piece by piece, what has been flushed, with a hash of each piece; it is removed
-//! when the copy is complete. A source that changed since then (inode, size or time) is begun again,
+//! when the copy is complete, and cut back to what is good when the copy is found not to be. A source that changed since then (inode, size or time) is begun again,
 //! one that changes meanwhile is an error. What stands at the destination is written over only if the
 //! journal says that this copy began it there, or if that is asked for. Changes of a source that is a
 //! block device cannot be noticed.
@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use braid_format::ByteOffset;
 use braid_pool::device::{AlignedBuf, Device};
 use xxhash_rust::xxh3::Xxh3;
@@ -31,6 +31,7 @@ use crate::live::{self, Now};
 use crate::report::{Figure, Report};
 use crate::run::cache::{Cache, prepare};
 use crate::run::load::Meter;
+use crate::run::names::{parent, sync_name};
 use journal::{Head, Identity, Progress, Source};
 
 /// Copy a file end to end: resumable, verified
@@ -88,7 +89,7 @@ fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<
     let path = journal::path_of(&args.destination);
     let force = args.how.force_destroy;
     let found = if force { journal::read(&path).ok().flatten() } else { journal::read(&path)? };
-    let dir = journal::parent(&args.destination);
+    let dir = parent(&args.destination);
     let home = std::fs::metadata(dir).with_context(|| dir.display().to_string())?.dev();
     let before = match std::fs::metadata(&args.destination) {
         Ok(meta) => Some(Identity::of(&meta, home)),
@@ -142,8 +143,11 @@ fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<
         "{}: changed while it was copied; run again, the copy begins anew",
         args.source.display()
     );
-    if !args.no_verify {
-        verify(args, &destination, &head, &progress.hashes, report)?;
+    if !args.no_verify
+        && let Some((bad, why)) = verify(args, &destination, &head, &progress.hashes, report)?
+    {
+        progress.cut(&head, bad)?;
+        return Err(why.context("run it again: what was copied before this place stays"));
     }
     progress.remove();
     Ok(())
@@ -190,7 +194,7 @@ fn pieces(
         let file = OpenOptions::new().write(true).open(&destination.path)?;
         file.set_len(size)?;
         file.sync_all()?;
-        journal::sync_dir(journal::parent(&destination.path))?;
+        sync_name(&destination.path)?;
     }
     Ok(())
 }
@@ -201,25 +205,30 @@ fn bounds(n: u64, piece: u64, size: u64) -> (u64, u64) {
     (from, from.saturating_add(piece).min(size))
 }
 
+/// Reads the copy again; the first piece that is not as it was copied, and what is wrong with it.
 fn verify(
     args: &Args,
     copy: &Target,
     head: &Head,
     hashes: &[u64],
     report: &mut Report,
-) -> Result<()> {
+) -> Result<Option<(usize, anyhow::Error)>> {
     let cache = if copy.direct { Cache::Direct } else { Cache::Cold };
     let (size, piece) = (head.source.size, head.bytes()?);
     let said = prepare(&copy.path, cache, (0, size));
     let (meter, began) = (Meter::start(), Instant::now());
-    for (n, expected) in (0..).zip(hashes) {
-        let (from, end) = bounds(n, piece, size);
-        let found = in_parallel(args, from, end, |at, buf| read(copy, at, buf))?;
-        ensure!(
-            found == *expected,
-            "{}: bytes {from} to {end} differ from what was read of the source",
-            copy.path.display()
-        );
+    for (n, expected) in hashes.iter().enumerate() {
+        live::go_on()?;
+        let (from, end) = bounds(n as u64, piece, size);
+        let place = || format!("{}: bytes {from} to {end}", copy.path.display());
+        match in_parallel(args, from, end, |at, buf| read(copy, at, buf)) {
+            Ok(found) if found == *expected => {}
+            Ok(_) => {
+                let why = anyhow!("{} differ from what was read of the source", place());
+                return Ok(Some((n, why)));
+            }
+            Err(e) => return Ok(Some((n, e.context(place())))),
+        }
     }
     if size > 0 {
         let seconds = began.elapsed().as_secs_f64().max(1e-9);
@@ -227,7 +236,7 @@ fn verify(
         report.row("copy", "verify", &at(&[])).cache = Some(said);
     }
     report.note("verified: every byte was read again");
-    Ok(())
+    Ok(None)
 }
 
 /// Several requests of a piece under way; the hash of their hashes, in order.

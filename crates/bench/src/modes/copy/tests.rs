@@ -155,3 +155,32 @@ fn nothing_is_copied_in_no_time_without_a_figure() {
     assert!(report.rows.is_empty(), "{:?}", report.rows);
     assert_eq!(std::fs::metadata(dir.path().join("dst")).unwrap().len(), 0);
 }
+
+#[test]
+fn a_copy_that_is_not_as_it_was_copied_is_mended_by_running_it_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let bytes = source(d, 0);
+    let plain = args(d, &[]);
+    let mut report = plain.begin();
+    // The last piece is through: two of those before go bad.
+    let result = copy(&plain, &mut report, &mut |piece| {
+        if piece == 4 {
+            let file = OpenOptions::new().write(true).open(d.join("dst")).unwrap();
+            file.write_all_at(b"rotten", 2 * 8192 + 77).unwrap();
+            file.write_all_at(b"rotten", 3 * 8192).unwrap();
+        }
+    });
+    let said = said(result);
+    assert!(
+        said.contains("bytes 16384 to 24576 differ") && said.contains("run it again"),
+        "{said}"
+    );
+    // The journal ends before the first of them.
+    assert_eq!(std::fs::read_to_string(d.join("dst.braid-copy")).unwrap().lines().count(), 1 + 2);
+    let (report, result) = go(&plain);
+    result.unwrap();
+    assert!(report.notes.iter().any(|n| n.starts_with("2 pieces of 2")), "{:?}", report.notes);
+    assert!(std::fs::read(d.join("dst")).unwrap() == bytes);
+    assert!(!d.join("dst.braid-copy").exists());
+}

@@ -2,22 +2,20 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use braid_fs::make::{MakeOptions, make};
-use braid_fs::{Cred, Fs, MountOptions, NoKernelCache};
-use braid_pool::{CreateOptions, Pool};
+use braid_fs::Cred;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Args;
 use super::devices::{Own, judge, rounds, take};
 use super::rigged::{braid, members};
 use crate::engine::{Content, Direction, Limits, Pattern, Stream, Target, Use, float};
-use crate::modes::{Cell, Turns, at};
+use crate::modes::{Cell, Turns, at, ladder};
 use crate::report::stats::Samples;
 use crate::report::{Goal, Report, Verdict};
 use crate::rig::{Mount, text};
@@ -219,8 +217,20 @@ pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
         let judged = Verdict::of(what, Goal::AtLeast(0.98), &ratio);
         report.verdicts.push(judged.original("below 1; lost"));
     }
+    speed_ups(report, &rows);
     take(report, rows, "S4.3");
     Ok(())
+}
+
+/// A row for each point of the curves.
+fn speed_ups(report: &mut Report, rows: &Report) {
+    for row in &rows.rows {
+        let Some(base) = rows.base_of(row) else { continue };
+        let nodes = row.name.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0);
+        let curve = report.row(&row.phase, "S4.3 speed-up over one node", &at(&[("nodes", nodes)]));
+        "of one node".clone_into(&mut curve.unit);
+        curve.rate = row.ratio_to(base);
+    }
 }
 
 fn slowly(path: &Path, direction: Direction, bytes: u64) -> Result<Stream> {
@@ -275,7 +285,9 @@ pub(super) fn s4_7(args: &Args, report: &mut Report) -> Result<()> {
     let judged = Verdict::of(what, Goal::AtLeast(1.0), &Samples(rates.unwrap_or_default()));
     report.verdicts.push(judged.original("not given"));
     take(report, rows, "S4.7");
-    let took = died(args)?;
+    let (handed, took) = died(args)?;
+    let what = "S4.7 a write on one node, then a read on another (two hand-overs), us";
+    report.verdicts.push(Verdict::of(what, Goal::Told, &handed).original("not given"));
     let what = "S4.7 a node that wrote a file is killed: seconds until another writes it";
     let (original, goal) = ("by clients, no time given", Goal::AtMost(LEASE));
     report.verdicts.push(super::verdict(what, original, goal, took));
@@ -288,10 +300,7 @@ const LEASE: f64 = 10.0;
 fn cached(args: &Args) -> Result<f64> {
     const CALLS: u32 = 300_000;
     let rig = members(args, "locks", (1, 320 * MIB), None)?;
-    let options = CreateOptions { force: true, ..CreateOptions::new("bench") };
-    let pool = Pool::create(rig.devices()?, &options)?;
-    make(&pool, &MakeOptions::default(), &mut |_, _| {})?;
-    let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
+    let fs = ladder::fresh(ladder::fresh_pool(&rig)?)?;
     let (attr, handle) = fs.create(fs.root(), b"f", 0o644, 2, &Cred::default())?;
     let began = Instant::now();
     for _ in 0..CALLS {
@@ -303,10 +312,30 @@ fn cached(args: &Args) -> Result<f64> {
     Ok(rate)
 }
 
-fn died(args: &Args) -> Result<f64> {
+/// Microseconds of each of many writes on one node with a read on the other.
+fn handed_over(one: &Mount, two: &Mount) -> Result<Samples> {
+    const TURNS: u8 = 200;
+    let mut took = Vec::new();
+    std::fs::write(one.dir.join("turns"), [0; 4096])?;
+    let writer = std::fs::OpenOptions::new().write(true).open(one.dir.join("turns"))?;
+    let reader = std::fs::File::open(two.dir.join("turns"))?;
+    for turn in 0..TURNS {
+        let mut seen = [0; 4096];
+        let began = Instant::now();
+        writer.write_all_at(&[turn; 4096], 0)?;
+        reader.read_exact_at(&mut seen, 0)?;
+        took.push(began.elapsed().as_secs_f64() * 1e6);
+        ensure!(seen == [turn; 4096], "turn {turn}: the other node does not see what was written");
+    }
+    Ok(Samples(took))
+}
+
+/// Two nodes: what hand-overs take, and seconds until one writes what the other had when it died.
+fn died(args: &Args) -> Result<(Samples, f64)> {
     let rig = members(args, "died", (2, 320 * MIB), None)?;
     let one = Mount::braid(&rig.paths, rig.work.join("one"))?;
     let two = Mount::braid_again(&rig.paths, rig.work.join("two"), None)?;
+    let handed = handed_over(&one, &two)?;
     std::fs::write(one.dir.join("f"), vec![1; 1 << 20])?;
     let server = i32::try_from(one.server()?)?;
     let began = Instant::now();
@@ -319,5 +348,5 @@ fn died(args: &Args) -> Result<f64> {
     std::fs::write(two.dir.join("f"), vec![2; 1 << 20])?;
     let took = began.elapsed().as_secs_f64();
     ensure!(std::fs::read(two.dir.join("f"))? == vec![2; 1 << 20], "f is not as it was written");
-    Ok(took)
+    Ok((handed, took))
 }

@@ -5,16 +5,21 @@ mod clusters;
 mod compared;
 mod devices;
 mod models;
+mod plan;
 mod rigged;
+mod surfaces;
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::Result;
 
 use super::{How, System, configuration};
 use crate::cli::size;
+use crate::live::Whole;
 use crate::report::stats::Samples;
-use crate::report::{Goal, Report, Verdict};
+use crate::report::{Goal, Report, Verdict, lines, numbers};
+use plan::{ALL, Plan};
 
 /// The founding documents' experiments, with a verdict for each (docs/BENCHMARKING.md lists them)
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -32,94 +37,154 @@ pub(crate) struct Args {
     /// Only the disk models: no root, no devices, the same figures on every machine
     #[arg(long)]
     models: bool,
-    /// Only experiments whose number begins so: S0.4, S4
+    /// Only experiments with these numbers: S0.4, or S4 for all of that document
     #[arg(long, value_delimiter = ',', value_name = "S...")]
     only: Vec<String>,
+    /// Seconds for all of them together, about: rounds become fewer (`--budget` is that of each)
+    #[arg(long, value_name = "SECONDS")]
+    within: Option<f64>,
+    /// Print every cell and every row, not a line for each experiment
+    #[arg(long)]
+    #[serde(skip)]
+    verbose: bool,
     #[command(flatten)]
     how: How,
 }
 
-/// An experiment adds verdicts, rows and notes.
-type Experiment = fn(&Args, &mut Report) -> Result<()>;
-
-/// Those on devices, each with the numbers that it answers.
-const ON_DEVICES: [(&str, Experiment); 12] = [
-    ("S0.2", clusters::s0_2),
-    ("S0.3 S0.8 S3.4 S3.10 S4.2", devices::layers),
-    ("S0.4", rigged::s0_4),
-    ("S0.9", clusters::s0_9),
-    ("S1.1 S1.2", rigged::s1_1),
-    ("S1.7", rigged::s1_7),
-    (compared::NUMBERS, compared::directories),
-    ("S3.3", rigged::s3_3),
-    ("S4.3 S4.4", clusters::s4_3),
-    ("S4.5", rigged::s4_5),
-    ("S4.6", clusters::s4_6),
-    ("S4.7", clusters::s4_7),
-];
-
 impl Args {
-    /// Whether an experiment with one of these numbers is wanted.
-    fn wants(&self, numbers: &str) -> bool {
-        let named = |number: &str| self.only.iter().any(|o| number.starts_with(o.as_str()));
-        self.only.is_empty() || numbers.split(' ').any(named)
+    /// Whether an experiment with this number, or a text that begins with it, is wanted.
+    fn wants(&self, text: &str) -> bool {
+        let named = |number: &str| self.only.iter().any(|o| is_of(number, o));
+        self.only.is_empty() || numbers(text).any(named)
     }
+    /// As if typed.
+    #[cfg(test)]
+    fn parsed(words: &[&str]) -> Self {
+        #[derive(clap::Parser)]
+        struct Typed {
+            #[command(flatten)]
+            args: Args,
+        }
+        let words = std::iter::once(&"seeds").chain(words);
+        <Typed as clap::Parser>::parse_from(words).args
+    }
+    /// Refuses what cannot be meant.
+    fn check(&self) -> Result<()> {
+        anyhow::ensure!(self.how.accept.is_empty(), "--accept: every experiment has its own goal");
+        self.how.budget()?;
+        let sane = self.within.is_none_or(|w| w.is_finite() && w > 0.0);
+        anyhow::ensure!(sane, "--within: a number of seconds above 0");
+        let cannot = devices::CANNOT.iter().flat_map(|(what, _)| numbers(what));
+        let known: Vec<&str> = ALL
+            .iter()
+            .flat_map(|p| p.numbers)
+            .copied()
+            .chain(models::NUMBERS)
+            .chain(cannot)
+            .collect();
+        for only in &self.only {
+            let there = known.iter().any(|n| is_of(n, only));
+            anyhow::ensure!(there, "--only {only}: no experiment has that number");
+        }
+        Ok(())
+    }
+}
+
+/// Whether a number is meant by a number or the beginning of one: S4.2 by S4 and S4.2, not S2.10 by S2.1.
+fn is_of(number: &str, only: &str) -> bool {
+    let rest = number.strip_prefix(only);
+    rest.is_some_and(|r| !r.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// Runs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    anyhow::ensure!(args.how.accept.is_empty(), "--accept: every experiment has its own goal");
+    args.check()?;
+    let mut plan = Plan::new(args);
+    if !args.models && !plan.experiments.is_empty() {
+        eprintln!("braid bench seeds: {}", plan.said(&args.how));
+    }
     let _shown = args.how.show()?;
     let mut report = Report::new("seeds");
+    report.brief = !args.verbose;
     report.configuration = configuration(args);
     report.fact("job", "the experiments of 1992 to 2000; goals are of today");
     models::all(&mut report)?;
-    if !args.only.is_empty() {
-        report.verdicts.retain(|v| args.wants(&v.what));
-        report.rows.retain(|r| args.wants(&r.phase));
-    }
-    let result = if args.models { Ok(()) } else { on_devices(args, &mut report) };
-    let short: Vec<_> = report
-        .verdicts
-        .iter()
-        .filter(|v| !v.met && v.measured.is_some())
-        .map(|v| v.what.clone())
-        .collect();
+    report.rows.retain(|r| args.wants(&r.phase));
+    let result =
+        if args.models { Ok(Vec::new()) } else { on_devices(args, &mut plan, &mut report) };
+    // An experiment may answer more numbers than were asked for.
+    report.verdicts.retain(|v| args.wants(&v.what));
+    How::note_others(&mut report);
+    let short = fell_short(&report).join(", ");
+    let (failed, result) = result.map_or_else(|e| (Vec::new(), Err(e)), |f| (f, Ok(())));
     args.how.finish(report, result)?;
-    anyhow::ensure!(short.is_empty(), "{} fell short: {}", short.len(), short.join("; "));
+    anyhow::ensure!(failed.is_empty(), "could not be measured: {}", failed.join("; "));
+    anyhow::ensure!(short.is_empty(), "short of their goals: {short}");
     Ok(())
+}
+
+/// Numbers of the experiments with cells that are short of their goals.
+fn fell_short(report: &Report) -> Vec<&str> {
+    let mut all: Vec<&str> = Vec::new();
+    for line in lines(&report.verdicts).iter().filter(|l| l.short() > 0) {
+        for number in numbers(line.what) {
+            if !all.contains(&number) {
+                all.push(number);
+            }
+        }
+    }
+    all
 }
 
 /// What cannot be measured here has a verdict that says why; the others are measured all the same.
-fn on_devices(args: &Args, report: &mut Report) -> Result<()> {
+/// Those that failed.
+fn on_devices(args: &Args, plan: &mut Plan, report: &mut Report) -> Result<Vec<String>> {
+    let (mut failed, mut took) = (Vec::new(), Vec::new());
     for (what, why) in devices::CANNOT {
         if args.wants(what) {
-            report.verdicts.push(unmeasured(what, why));
+            report.verdicts.push(Verdict::unmeasured(what, Goal::Told, why));
         }
     }
-    for (numbers, experiment) in ON_DEVICES {
-        if !args.wants(numbers) {
-            continue;
-        }
+    let root = rustix::process::geteuid().is_root();
+    let experiments = plan.experiments.clone();
+    for (n, planned) in experiments.iter().enumerate() {
+        let (number, count) = (n + 1, experiments.len());
+        let ends = plan.ends(n, &args.how);
+        crate::live::whole(Whole { number, count, name: planned.name(), ends });
         // Directories that were given need no rights.
-        let given = numbers == compared::NUMBERS && !args.systems.is_empty();
-        if !rustix::process::geteuid().is_root() && !given {
-            report.verdicts.push(unmeasured(numbers, "loop devices and mounts need root"));
-            continue;
-        }
-        if let Err(e) = experiment(args, report) {
-            if e.is::<crate::live::Interrupted>() {
-                return Err(e);
-            }
-            report.verdicts.push(unmeasured(numbers, &format!("{e:#}")));
-        }
+        let given = compared::in_directories(planned.numbers) && !args.systems.is_empty();
+        let began = Instant::now();
+        let why = match plan.how(n, &args.how) {
+            _ if !root && !given => "loop devices and mounts need root".to_owned(),
+            None => "no time is left for it".to_owned(),
+            Some(how) => match (planned.run)(&Args { how, ..args.clone() }, report) {
+                Ok(()) => {
+                    took.push(format!("{} {:.1} s", planned.name(), began.elapsed().as_secs_f64()));
+                    continue;
+                }
+                Err(e) if e.is::<crate::live::Interrupted>() => return Err(e),
+                Err(e) => {
+                    failed.push(format!("{}: {e:#}", planned.name()));
+                    format!("{e:#}")
+                }
+            },
+        };
+        unmeasured(args, planned.numbers, &why, report);
     }
-    Ok(())
+    if !took.is_empty() {
+        report.fact("took", took.join(", "));
+    }
+    Ok(failed)
 }
 
-/// A verdict on what could not be measured.
-fn unmeasured(what: &str, why: &str) -> Verdict {
-    Verdict::unmeasured(what, Goal::AtLeast(1.0), why)
+/// A verdict on each number that has none.
+fn unmeasured(args: &Args, all: &[&str], why: &str, report: &mut Report) {
+    for number in all.iter().filter(|n| args.wants(n)) {
+        let has = |v: &Verdict| v.measured.is_some() && numbers(&v.what).any(|n| n == *number);
+        if !report.verdicts.iter().any(has) {
+            report.verdicts.push(Verdict::unmeasured(*number, Goal::Told, why));
+        }
+    }
 }
 
 /// A verdict on one figure.
@@ -137,7 +202,44 @@ mod tests {
         models::all(&mut report).unwrap();
         assert!(report.verdicts.len() >= 20, "{}", report.verdicts.len());
         for v in &report.verdicts {
-            assert!(v.met, "{}: {:?}, goal {}", v.what, v.measured, v.goal);
+            assert!(v.met, "{}: {:?}, goal {}", v.title(), v.measured, v.goal);
+            let all: Vec<_> = numbers(&v.what).collect();
+            assert!(
+                !all.is_empty() && all.iter().all(|n| models::NUMBERS.contains(n)),
+                "{}",
+                v.what
+            );
         }
+        assert!(fell_short(&report).is_empty());
+        for number in models::NUMBERS {
+            assert!(
+                report.verdicts.iter().any(|v| numbers(&v.what).any(|n| n == number)),
+                "{number}"
+            );
+        }
+    }
+    #[test]
+    fn a_number_is_meant_by_itself_and_by_its_document() {
+        for (number, only, meant) in [
+            ("S2.1", "S2.1", true),
+            ("S2.10", "S2.1", false),
+            ("S2.10", "S2", true),
+            ("S4.2a", "S4.2", true),
+            ("S4.2", "S4.2a", false),
+            ("S4.2", "S4", true),
+            ("S4.2", "S3", false),
+        ] {
+            assert_eq!(is_of(number, only), meant, "{number} {only}");
+        }
+    }
+    #[test]
+    fn what_failed_is_not_measured_once_for_each_number_that_has_nothing() {
+        let args = Args::parsed(&["--only", "S3"]);
+        let mut report = Report::new("seeds");
+        report.verdicts.push(verdict("S3.6 first write", "", Goal::AtLeast(1.0), 0.5));
+        unmeasured(&args, &["S2.1", "S3.6", "S3.7"], "full", &mut report);
+        let said: Vec<_> = report.verdicts.iter().map(|v| (v.what.as_str(), v.word())).collect();
+        assert_eq!(said, [("S3.6 first write", "SHORT"), ("S3.7", "not measured")]);
+        assert_eq!(fell_short(&report), ["S3.6"]);
     }
 }

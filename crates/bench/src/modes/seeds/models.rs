@@ -17,6 +17,10 @@ fn at_least(what: &str, original: &str, goal: f64, measured: f64) -> Verdict {
     verdict(what, original, Goal::AtLeast(goal), measured)
 }
 
+/// The experiments here.
+pub(super) const NUMBERS: [&str; 10] =
+    ["S0.5", "S0.6", "S0.7", "S1.3", "S1.4", "S1.5", "S3.1", "S3.2", "S3.4", "S3.5"];
+
 /// All of them, into the report's verdicts.
 pub(super) fn all(report: &mut Report) -> Result<()> {
     let began = report.verdicts.len();
@@ -63,12 +67,8 @@ fn s0_5(report: &mut Report) -> Result<Vec<Verdict>> {
                 least = least.min(speedup);
             }
         }
-        out.push(at_least(
-            &format!("S0.5 {n}-way over one disk, 10 to 300 MiB"),
-            original,
-            goal,
-            least,
-        ));
+        let what = "S0.5 n-way over one disk, 10 to 300 MiB, the least";
+        out.push(at_least(what, original, goal, least).cell(format!("{n}-way")));
     }
     Ok(out)
 }
@@ -167,16 +167,12 @@ fn s1_5() -> Result<Vec<Verdict>> {
         let read = Rig::equal(4, ahead, unit)?.stream(Job::read(row, 1, total))?;
         let naive = Rig::equal(4, model, unit)?.stream(Job::write(row, 1, total))? / read;
         let expected = f64::from(n) / (f64::from(n) + 1.0);
-        let what = format!("S1.5 write over read, unit of {n} tracks, a row at a time");
+        let what = "S1.5 write over read, a row at a time";
         let goal = Goal::Between(expected * 0.98, expected * 1.02);
-        out.push(verdict(&what, original, goal, naive));
+        let cell = format!("unit of {n} tracks");
+        out.push(verdict(what, original, goal, naive).cell(cell.clone()));
         let queued = Rig::equal(4, model, unit)?.stream(Job::write(row, 2, total))? / read;
-        out.push(at_least(
-            &format!("S1.5 the same, {n} tracks, two rows under way"),
-            "",
-            0.95,
-            queued,
-        ));
+        out.push(at_least("S1.5 the same, two rows under way", "", 0.95, queued).cell(cell));
     }
     Ok(out)
 }
@@ -198,8 +194,8 @@ fn s3() -> Result<Vec<Verdict>> {
         ("write", "0.85", Job::write(2 * MIB, 2, total)),
     ] {
         let part = rate(2, job)? / sum;
-        let what = format!("S3.4 striped volume over two raw arrays, {word}, a row at a time");
-        out.push(at_least(&what, original, 0.98, part));
+        let what = "S3.4 striped volume over two raw arrays, a row at a time";
+        out.push(at_least(what, original, 0.98, part).cell(word));
     }
     let step = rate(2, Job::read(2 * MIB, 1, total))? / rate(2, Job::read(MIB, 1, total))?;
     out.push(at_least("S3.5 step from 1 to 2 MiB, one request at a time", "about 2", 1.8, step));
