@@ -79,6 +79,19 @@ impl Intake {
             }
         }
     }
+    /// A request that stands in line, for a thread that does not lead, if requests lately did: it
+    /// need not be called for it. `None`: there is none.
+    pub fn beside(&self, space: &mut [u8]) -> Option<Result<usize, Errno>> {
+        if !self.crowded() {
+            return None;
+        }
+        let taken = self.read(space);
+        if taken == Err(Errno::AGAIN) {
+            return None;
+        }
+        learn(&self.crowd, taken.is_ok(), CROWD, 2 * CROWDED);
+        Some(taken)
+    }
     fn pending(&self) -> bool {
         let mut readable = [PollFd::new(&self.device, PollFlags::IN)];
         poll(&mut readable, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
@@ -108,7 +121,7 @@ impl Intake {
     }
 }
 
-/// Adds `gain` on success, takes 1 otherwise. Only the leader writes.
+/// Adds `gain` on success, takes 1 otherwise. That of one of two threads may be lost.
 fn learn(what: &AtomicU32, success: bool, gain: u32, max: u32) {
     let old = what.load(Ordering::Relaxed);
     let new = if success { (old + gain).min(max) } else { old.saturating_sub(1) };

@@ -180,28 +180,38 @@ impl<F: Files> Pool<F> {
         let mut buf = RequestBuf::new(self.server.terms().max_write.to_usize());
         let mut scratch = Vec::new();
         self.state.lock().coming = false;
-        while self.lead() {
-            let len = match self.intake.next(buf.space()) {
-                Ok(len) => len,
-                Err(errno) => {
-                    self.led.store(false, Ordering::SeqCst);
-                    match errno {
-                        // ENOENT: the request was withdrawn while it was being read.
-                        Errno::INTR | Errno::AGAIN | Errno::NOENT => continue,
-                        Errno::NODEV => {
-                            // Waits for locks would otherwise outlive the mount.
-                            self.close();
-                            return Ok(());
-                        }
-                        errno => return Err(FuseError::Device(errno)),
-                    }
+        while let Some(taken) = self.take(buf.space()) {
+            match taken {
+                Ok(len) => {
+                    self.leave(opcode(buf.filled(len)));
+                    self.server.answer(&self.device, buf.filled(len), &mut scratch);
                 }
-            };
-            let opcode = opcode(buf.filled(len));
-            self.leave(opcode);
-            self.server.answer(&self.device, buf.filled(len), &mut scratch);
+                // ENOENT: the request was withdrawn while it was being read.
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                Err(Errno::NODEV) => {
+                    // Waits for locks would otherwise outlive the mount.
+                    self.close();
+                    return Ok(());
+                }
+                Err(errno) => return Err(FuseError::Device(errno)),
+            }
         }
         Ok(())
+    }
+    /// The next request: its length in `space`. `None`: this thread is to end.
+    fn take(&self, space: &mut [u8]) -> Option<Result<usize, Errno>> {
+        // Taking a large write out of the device is copying it. Who leads may be at that while
+        // others stand in line.
+        if self.led.load(Ordering::SeqCst)
+            && let Some(taken) = self.intake.beside(space)
+        {
+            return Some(taken);
+        }
+        self.lead().then(|| {
+            let taken = self.intake.next(space);
+            self.led.store(false, Ordering::SeqCst);
+            taken
+        })
     }
     /// Waits until this thread leads. `false`: it is to end.
     fn lead(&self) -> bool {
@@ -228,10 +238,9 @@ impl<F: Files> Pool<F> {
             state.coming = false;
         }
     }
-    /// The leader has got a request: lets another one lead, or the deputy watch.
+    /// A thread has got a request: lets another one lead, or the deputy watch.
     fn leave(self: &Arc<Self>, opcode: u32) {
         self.taken.fetch_add(1, Ordering::Relaxed);
-        self.led.store(false, Ordering::SeqCst);
         if self.intake.crowded() || may_take_long(opcode) {
             self.call();
         } else if self.dozing.load(Ordering::SeqCst) {

@@ -60,12 +60,12 @@ pub(crate) fn complete(topology: &Topology, label: &Label) -> Result<(), Refused
                 .is_ok()
     });
     let mut unwritten = write_second(&devices, label, &which);
-    tracing::warn!(
-        pool = label.name,
-        epoch = label.epoch.0,
-        "a change of another node, which died over it, is brought to its end"
-    );
     if unwritten.len() < which.len() || which.is_empty() {
+        tracing::warn!(
+            pool = label.name,
+            epoch = label.epoch.0,
+            "a change of another node, which died over it, is brought to its end"
+        );
         return Ok(());
     }
     let (member, error) = unwritten.swap_remove(0);

@@ -11,13 +11,19 @@
 
 use anyhow::{Result, ensure};
 
+use super::ladder::SLACK;
 use super::{How, Measure, Turns};
 use crate::cli::Common;
 use crate::engine::Direction;
 use crate::report::Report;
-use crate::rig::held_memory::HeldMemory;
+use crate::rig::memory_limit::MemoryLimit;
 use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Loop, Mount};
+
+/// Less would not hold the windows.
+const LEAST: u64 = 64 << 20;
+/// The part of the bytes, in percent, that the device must have given for a read to be called cold.
+const COLD: u64 = 95;
 
 /// What a reader in little memory has of it: a part of the file's size, and enough for two of the
 /// largest windows that the kernel reads ahead.
@@ -25,10 +31,6 @@ fn little(size: u64) -> Option<u64> {
     let part = size / 4;
     (part >= LEAST).then_some(part)
 }
-/// Less would not hold the windows.
-const LEAST: u64 = 64 << 20;
-/// The part of the bytes, in percent, that the device must have given for a read to be called cold.
-const COLD: u64 = 95;
 
 /// Buffered streams against XFS on one loop device: cold read, write with fsync
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -54,7 +56,7 @@ impl Measure for Args {
         let common = &self.common;
         common.check()?;
         let base = common.dir.join(format!("braid-bench-{}", std::process::id()));
-        let backing = Backing::new(base.clone(), common.size + (512 << 20))?;
+        let backing = Backing::new(base.clone(), common.size + SLACK)?;
         let device = Loop::new(&backing.path)?;
         let dir = base.with_extension("dir");
         self.how.rounds(report, Turns::new(2, 3), |report, _, system| {
@@ -100,7 +102,7 @@ fn phases(
         ));
         return Ok(());
     };
-    let _held = match HeldMemory::new(held) {
+    let _held = match MemoryLimit::new(held) {
         Ok(held) => held,
         Err(e) => {
             report.note(format!("files larger than memory are not read: {e:#}"));

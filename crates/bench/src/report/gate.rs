@@ -133,9 +133,9 @@ impl Verdict {
         let measured = self.measured?;
         Some(match (self.told, self.from, self.at_most) {
             (true, ..) => measured,
-            (_, Some(from), _) => (measured / from).min(self.goal / measured),
-            (_, None, true) => self.goal / measured,
-            (_, None, false) => measured / self.goal,
+            (_, Some(from), _) => reached(measured, from).min(kept(measured, self.goal)),
+            (_, None, true) => kept(measured, self.goal),
+            (_, None, false) => reached(measured, self.goal),
         })
     }
     /// The goal in words, to three digits behind the point, without what is zero there.
@@ -168,6 +168,16 @@ impl Verdict {
         };
         format!("{}: {found}", self.title())
     }
+}
+
+/// How well `measured` reaches a lower bound: their ratio; where that says nothing, since the bound
+/// is not above zero, 1 and the distance.
+fn reached(measured: f64, least: f64) -> f64 {
+    if least > 0.0 { measured / least } else { 1.0 + measured - least }
+}
+/// The same of an upper bound.
+fn kept(measured: f64, most: f64) -> f64 {
+    if most > 0.0 && measured > 0.0 { most / measured } else { 1.0 + most - measured }
 }
 
 /// Three digits behind the point at most.

@@ -219,6 +219,12 @@ mod tests {
             ([(most, 4.0), (most, 6.0)], 6.0),
             ([(between, 1.0), (between, 1.2)], 1.2),
             ([(between, 0.5), (between, 1.2)], 0.5),
+            // Ratios to such goals would say the opposite.
+            ([(Goal::AtLeast(-0.1), 0.2), (Goal::AtLeast(-0.1), -0.3)], -0.3),
+            ([(Goal::AtLeast(0.0), 0.2), (Goal::AtLeast(0.0), -0.3)], -0.3),
+            ([(Goal::AtMost(0.0), -0.2), (Goal::AtMost(0.0), 0.3)], 0.3),
+            ([(Goal::AtMost(0.5), -0.2), (Goal::AtMost(0.5), 0.3)], 0.3),
+            ([(Goal::Between(-0.1, 0.1), 0.0), (Goal::Between(-0.1, 0.1), -0.3)], -0.3),
             ([(Goal::Told, 0.5), (Goal::Told, 1.2)], 0.5),
         ] {
             assert!((worst(goals) - measured).abs() < 1e-9, "{goals:?}");

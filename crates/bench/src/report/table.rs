@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
+use super::gate::Verdict;
 use crate::run::interval::Interval;
 
 /// A parameter's or quantity's value: sizes by their unit.
@@ -68,23 +69,22 @@ pub(super) fn text(report: &Report) -> String {
             ended.said()
         );
     }
-    if !report.summaries.is_empty() {
-        let _ = writeln!(out, "{}", summaries(report));
-    }
-    for note in &report.notes {
-        let _ = writeln!(out, "note: {note}");
-    }
-    if let Some(why) = &report.failed {
-        let _ = writeln!(out, "ended early: {why}");
-    }
-    if !report.verdicts.is_empty() {
-        let _ = writeln!(out, "{}", super::gate::table(&report.verdicts));
-    }
+    rest(&mut out, report, super::gate::table);
     out
 }
 
 /// What is printed of many experiments.
 fn lines(out: &mut String, report: &Report) {
+    rest(out, report, super::lines::table);
+    let (rows, cells) = (report.rows.len(), report.verdicts.len());
+    let _ = writeln!(
+        out,
+        "{cells} cells, {rows} rows: --verbose, or --out FILE for `braid bench report`"
+    );
+}
+
+/// What stands below the rows, verdicts as `table` draws them.
+fn rest(out: &mut String, report: &Report, table: fn(&[Verdict]) -> comfy_table::Table) {
     if !report.summaries.is_empty() {
         let _ = writeln!(out, "{}", summaries(report));
     }
@@ -95,13 +95,8 @@ fn lines(out: &mut String, report: &Report) {
         let _ = writeln!(out, "ended early: {why}");
     }
     if !report.verdicts.is_empty() {
-        let _ = writeln!(out, "{}", super::lines::table(&report.verdicts));
+        let _ = writeln!(out, "{}", table(&report.verdicts));
     }
-    let (rows, cells) = (report.rows.len(), report.verdicts.len());
-    let _ = writeln!(
-        out,
-        "{cells} cells, {rows} rows: --verbose, or --out FILE for `braid bench report`"
-    );
 }
 
 fn summaries(report: &Report) -> comfy_table::Table {

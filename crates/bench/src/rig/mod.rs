@@ -1,8 +1,8 @@
 //! What benchmarks stand on: backing files, loop devices, throttles, mounts. All of it is taken
 //! down again when dropped.
 
-pub(crate) mod held_memory;
 pub(crate) mod members;
+pub(crate) mod memory_limit;
 pub(crate) mod streams;
 
 use std::fs::{File, OpenOptions};

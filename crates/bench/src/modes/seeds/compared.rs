@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use super::Args;
 use super::devices::{measured, short, take};
 use super::rigged::members;
+use crate::modes::ladder::SLACK;
 use crate::modes::{System, first_write, sweep};
 use crate::report::stats::Samples;
 use crate::report::{Goal, Report, Row, Verdict};
@@ -27,8 +28,6 @@ pub(super) fn in_directories(numbers: &[&str]) -> bool {
     numbers == SWEEP || numbers == WRITES
 }
 
-/// Room for labels, journals and resource groups beside the data.
-const SLACK: u64 = 512 << 20;
 /// Streams of the sweep, at most.
 const STREAMS: u64 = 2;
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 /// This process in a control group of limited memory; back where it was when dropped.
 #[derive(Debug)]
-pub(crate) struct HeldMemory {
+pub(crate) struct MemoryLimit {
     group: PathBuf,
     before: PathBuf,
 }
@@ -22,7 +22,7 @@ struct Hierarchy {
     limit: &'static str,
 }
 
-impl HeldMemory {
+impl MemoryLimit {
     /// So many bytes at most, for all threads of this process and the children that it starts.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl HeldMemory {
         Ok(held)
     }
 }
-impl Drop for HeldMemory {
+impl Drop for MemoryLimit {
     fn drop(&mut self) {
         if let Err(e) = move_to(&self.before).and_then(|()| std::fs::remove_dir(&self.group)) {
             eprintln!("braid bench: {} stays: {e}", self.group.display());
@@ -105,7 +105,7 @@ mod tests {
     fn held_and_let_go() {
         let own = || std::fs::read_to_string("/proc/self/cgroup").unwrap();
         let before = own();
-        match HeldMemory::new(256 << 20) {
+        match MemoryLimit::new(256 << 20) {
             Ok(held) => {
                 assert!(own().contains("/braid-bench-"), "{}", own());
                 drop(held);
