@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 use crate::attr::Fh;
+use crate::data::turns::Turns;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 
@@ -17,6 +18,8 @@ pub(crate) struct OpenFile {
     pub inode: Arc<Inode>,
     /// As given to `open` (`O_*`).
     pub flags: i32,
+    /// Of reads that fill pages.
+    pub turns: Turns,
 }
 
 impl OpenFile {
@@ -47,7 +50,7 @@ impl Default for Handles {
 impl Handles {
     /// Registers an open of `inode` and counts it there.
     pub fn insert(&self, inode: Arc<Inode>, flags: i32) -> Fh {
-        let file = OpenFile { inode, flags };
+        let file = OpenFile { inode, flags, turns: Turns::default() };
         file.inode.opens.fetch_add(1, Ordering::AcqRel);
         if file.writable() {
             file.inode.writers.fetch_add(1, Ordering::AcqRel);

@@ -4,6 +4,9 @@
 //! * otherwise answers it and leads on: a program's calls one after the other are then served
 //!   without waking anybody but the program.
 //!
+//! A thread that has answered takes what stands in line, if requests lately did, before it parks: the
+//! leader may be busy copying a large write out of the device.
+//!
 //! What looks short may block all the same, on a lock of another node. The *deputy* looks every
 //! other millisecond whether the device has been without a leader since it last looked, and calls
 //! one: so a request blocked on another node never holds up those behind it for longer. It also

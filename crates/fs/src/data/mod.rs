@@ -46,6 +46,7 @@ mod tests_beside;
 #[cfg(test)]
 mod tests_demotion;
 mod truncate;
+pub(crate) mod turns;
 mod write;
 
 use std::sync::Arc;

@@ -10,6 +10,7 @@ use braid_pool::device::{AlignedBuf, HugeBuf};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
+use super::turns::Turns;
 use super::{Held, require_regular};
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -165,7 +166,8 @@ pub(crate) fn read_reply<R>(
         core.lock_beside(file.inode.ino, Mode::Shared)?
     };
     require_regular(&locked)?;
-    with_bytes(Held::of(core, &locked), offset, u64::from(len), reply)
+    let turns = fill.then_some(&file.turns);
+    with_bytes(Held::of(core, &locked), offset, u64::from(len), turns, reply)
 }
 
 /// Locks an inode whose pages the kernel fills. A page that may be mapped for writing is dirtied
@@ -188,11 +190,13 @@ fn lock_to_fill(core: &Arc<Core>, file: &OpenFile) -> Result<Locked> {
     }
 }
 
-/// Calls `f` with what stands in `len` bytes from `offset`, cut at the end of the file.
+/// Calls `f` with what stands in `len` bytes from `offset`, cut at the end of the file. What is not in
+/// memory is read in its turn, if there are such.
 pub(super) fn with_bytes<R>(
     held: Held<'_>,
     offset: u64,
     len: u64,
+    turns: Option<&Turns>,
     f: impl FnOnce(&[u8]) -> R,
 ) -> Result<R> {
     // First, then the size: a page that is filled beside a write to it is as long as the write makes
@@ -214,7 +218,9 @@ pub(super) fn with_bytes<R>(
     let start = first << shift;
     let n = bytes(held.blocks_for(end - start), shift);
     with_scratch(n, |memory| {
+        let turn = turns.and_then(|t| t.wait(start, n as u64));
         held.read_blocks(first, memory)?;
+        drop(turn);
         Ok(f(memory.get(small(offset - start)..small(end - start)).unwrap_or_default()))
     })
 }
@@ -263,7 +269,7 @@ pub(crate) fn read(
     let aligned = offset & (held.block_size() - 1) == 0;
     match buf.get_mut(..whole) {
         Some(memory) if aligned && !stuffed => held.read_blocks(offset >> shift, memory)?,
-        _ => with_bytes(held, offset, n as u64, |bytes| {
+        _ => with_bytes(held, offset, n as u64, None, |bytes| {
             if let Some(to) = buf.get_mut(..bytes.len()) {
                 to.copy_from_slice(bytes);
             }

@@ -1,0 +1,149 @@
+//! Reads that fill pages take turns at the devices.
+//!
+//! The kernel reads ahead in windows: it asks for all of the next one, 8 MiB in requests of 1 MiB,
+//! once the program touches the first page of the one before. All at once on a disk, all of them end
+//! together, at the end of the time that the whole window takes; only then does the program go on,
+//! and asks for another, and meanwhile the disk has nothing to do. So of one open file half a window
+//! goes to the devices at a time, lowest offsets first: the program has the first half while the
+//! second is being read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Thread;
+
+use parking_lot::Mutex;
+
+/// Bytes that an open file may have under way before others wait: half of what `read_ahead=` is
+/// usually.
+const MOST: u64 = 4 << 20;
+/// Less than this waits for nobody, nor is it waited for: it is no read-ahead of a stream.
+const LARGE: u64 = 256 << 10;
+
+/// The turns of one open file.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    under_way: u64,
+    /// By offset; the number tells those of the same offset apart.
+    waiting: BTreeMap<(u64, u64), Waiting>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    len: u64,
+    thread: Thread,
+    called: Arc<AtomicBool>,
+}
+
+/// One turn, until dropped.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    turns: &'a Turns,
+    len: u64,
+}
+
+impl Turns {
+    /// Waits for this read's turn. Whoever has one waits for devices only, never for a lock of an
+    /// inode: the wait may be under such locks.
+    pub(super) fn wait(&self, offset: u64, len: u64) -> Option<Turn<'_>> {
+        if len < LARGE {
+            return None;
+        }
+        let mut state = self.0.lock();
+        if state.waiting.is_empty() && state.fits(len) {
+            state.under_way += len;
+            return Some(Turn { turns: self, len });
+        }
+        let called = Arc::new(AtomicBool::new(false));
+        let key = (offset, state.next);
+        state.next += 1;
+        let thread = std::thread::current();
+        state.waiting.insert(key, Waiting { len, thread, called: Arc::clone(&called) });
+        drop(state);
+        while !called.load(Ordering::Acquire) {
+            std::thread::park();
+        }
+        Some(Turn { turns: self, len })
+    }
+}
+
+impl State {
+    /// Something always may: a request may be larger than what is allowed.
+    fn fits(&self, len: u64) -> bool {
+        self.under_way == 0 || self.under_way + len <= MOST
+    }
+    /// Calls those whose turn it is; what they read is under way from here on.
+    fn call(&mut self) {
+        while let Some(len) = self.waiting.first_key_value().map(|(_, first)| first.len)
+            && self.fits(len)
+            && let Some((_, first)) = self.waiting.pop_first()
+        {
+            self.under_way += len;
+            first.called.store(true, Ordering::Release);
+            first.thread.unpark();
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.turns.0.lock();
+        state.under_way -= self.len;
+        state.call();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    const MIB: u64 = 1 << 20;
+
+    fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+        let began = std::time::Instant::now();
+        while !done() {
+            assert!(began.elapsed().as_secs() < 30, "waited in vain: {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn half_a_window_goes_first_then_the_lowest_offset() {
+        let turns = Turns::default();
+        let mut first: Vec<_> = (0..4).map(|n| turns.wait(n * MIB, MIB)).collect();
+        assert!(first.iter().all(Option::is_some));
+        let (say, said) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for (n, offset) in [6, 5, 7, 4].into_iter().enumerate() {
+                let (turns, say) = (&turns, say.clone());
+                scope.spawn(move || {
+                    let turn = turns.wait(offset * MIB, MIB);
+                    say.send(offset).unwrap();
+                    drop(turn);
+                });
+                // Whoever comes earlier does not go first for that.
+                wait_until("it stands in line", || turns.0.lock().waiting.len() == n + 1);
+            }
+            assert!(said.try_recv().is_err());
+            // One goes; those behind it follow one by one as each ends.
+            first.pop();
+            let order: Vec<u64> = said.iter().take(4).collect();
+            assert_eq!(order, [4, 5, 6, 7]);
+        });
+        drop(first);
+        assert_eq!(turns.0.lock().under_way, 0);
+    }
+    #[test]
+    fn small_reads_wait_for_nobody_and_huge_ones_not_for_ever() {
+        let turns = Turns::default();
+        let huge = turns.wait(0, 64 * MIB);
+        assert!(huge.is_some() && turns.wait(MIB, 4096).is_none());
+        drop(huge);
+        assert!(turns.wait(0, 64 * MIB).is_some());
+    }
+}
