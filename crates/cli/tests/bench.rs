@@ -242,6 +242,13 @@ fn impossible_sizes_and_what_is_not_there_are_refused() {
         ("verify write v --journal j --request 1000", "a multiple of 512"),
         ("sweep a --accept x", "is not a ratio"),
         ("ladder --members 0", "--members"),
+        ("ladder --layers raw,disk", "possible values: raw, pool, native, mount"),
+        ("ladder --layers=", "a value is required"),
+        ("ladder --layers pool,raw,pool", "--layers: 'pool' is named twice"),
+        ("ladder --beside zfs", "possible values: xfs, ext4, btrfs, none"),
+        ("ladder --beside none,xfs", "--beside: 'none' stands alone"),
+        ("ladder --dir nowhere", "nowhere: No such file"),
+        ("buffered --beside xfs,xfs", "--beside: 'xfs' is named twice"),
         ("ladder --size 16777215T", "--size"),
         ("ladder --size 8000T --dir .", "bytes are free"),
         ("memory --files 18446744073709551615 --dir .", "--files"),
@@ -317,7 +324,7 @@ fn a_result_that_cannot_be_saved_is_printed_all_the_same() {
         let output = braid(d, &format!("{sweep} --out {out}"));
         assert!(!output.status.success() && said(&output).contains(out), "{}", said(&output));
         let table = String::from_utf8_lossy(&output.stdout);
-        assert!(table.contains("write warm") && table.contains("1 rounds"), "{table}");
+        assert!(table.contains("write warm") && table.contains("1 round in"), "{table}");
     }
 }
 
@@ -485,6 +492,14 @@ fn without_the_right_to_write_or_read_nothing_is_measured() {
     mode(&program, 0o755);
     std::fs::write(d.join("unreadable"), vec![1; 8192]).unwrap();
     mode(&d.join("unreadable"), 0o600);
+    std::fs::create_dir(d.join("open")).unwrap();
+    mode(&d.join("open"), 0o777);
+    let run = |line: &str| {
+        let words = format!("bench {line}");
+        let mut somebody = Command::new(&program);
+        somebody.args(words.split(' ')).current_dir(d).uid(65_534).gid(65_534);
+        somebody.output().unwrap()
+    };
     std::fs::write(d.join("unwritable"), vec![1; 8192]).unwrap();
     for (line, why) in [
         (
@@ -494,17 +509,20 @@ fn without_the_right_to_write_or_read_nothing_is_measured() {
         ("sweep unwritable --size 8K --requests 4K --reads 0 --cache warm", "no right to write it"),
         ("sweep . --size 8K --requests 4K --cache warm", "Permission denied"),
         ("ladder --size 64M --dir .", "Permission denied"),
+        ("ladder --size 64M --dir open --layers pool --loop", "--loop: loop devices need root"),
+        ("ladder --size 64M --dir open --layers pool --beside ext4", "--beside ext4: "),
+        ("buffered --size 64M --dir open", "loop devices need root"),
     ] {
-        let words = format!("bench {line}");
-        let output = Command::new(&program)
-            .args(words.split(' '))
-            .current_dir(d)
-            .uid(65_534)
-            .gid(65_534)
-            .output()
-            .unwrap();
+        let output = run(line);
         assert!(!output.status.success() && said(&output).contains(why), "{line}: {output:?}");
     }
+    // What is beside of itself is left out, and said.
+    let output =
+        run("ladder --size 16M --members 2 --streams 2 --dir open --layers pool --repeats 1");
+    assert!(output.status.success(), "{output:?}");
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("note: xfs is not measured: "), "{table}");
+    assert_eq!(std::fs::read_dir(d.join("open")).unwrap().count(), 0);
     assert_eq!(std::fs::read(d.join("unwritable")).unwrap(), vec![1; 8192]);
 }
 
@@ -567,6 +585,59 @@ fn modes_with_a_rig_of_their_own_have_rounds_and_percentiles() {
             }
         }
         assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "{mode} left something");
+    }
+}
+
+#[test]
+fn a_ladder_of_some_layers_is_compared_with_the_first_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let work = tempfile::tempdir_in("/dev/shm").unwrap();
+    let at = format!("--dir {} {SHORT} --out r.json", work.path().display());
+    let run = |options: &str| {
+        let table =
+            good(d, &format!("bench ladder --members 2 --streams 2 --size 16M {options} {at}"));
+        let text = std::fs::read_to_string(d.join("r.json")).unwrap();
+        let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let rows = result["rows"].as_array().unwrap();
+        assert!(rows.iter().all(|r| r["rate"][0].as_f64().unwrap() > 0.0), "{result}");
+        let mut names: Vec<_> =
+            rows.iter().map(|r| r["name"].as_str().unwrap().to_owned()).collect();
+        names.dedup();
+        assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "{options} left something");
+        (table, result["base"].as_str().unwrap().to_owned(), names)
+    };
+    let (table, base, names) = run("--layers native,pool --beside none");
+    assert_eq!((base.as_str(), names), ("native", vec!["native".to_owned(), "pool".to_owned()]));
+    assert!(table.contains("to native; raw is not measured"), "{table}");
+    assert!(table.contains("ratio to native"), "{table}");
+    // Wherever raw stands, all are compared with it.
+    let (table, base, names) = run("--layers pool,raw --beside none");
+    assert_eq!((base.as_str(), names), ("raw", vec!["pool".to_owned(), "raw".to_owned()]));
+    assert!(table.contains("ratio to raw") && !table.contains("is not measured"), "{table}");
+    let has = |s: &str| {
+        let made = Command::new(format!("/usr/sbin/mkfs.{s}")).arg("-V").output();
+        made.is_ok_and(|o| o.status.success())
+    };
+    if !is_root() || !["xfs", "ext4", "btrfs"].into_iter().all(has) {
+        eprintln!("SKIPPED: needs root, and the packages xfsprogs, e2fsprogs and btrfs-progs");
+        return;
+    }
+    let (table, base, names) = run("--layers pool --beside btrfs,ext4,xfs");
+    let all = ["pool", "btrfs (1 loop)", "btrfs (2 loops, raid0)", "ext4 (1 loop)", "xfs (1 loop)"];
+    assert_eq!((base.as_str(), names), ("pool", all.map(str::to_owned).into()), "{table}");
+    assert!(table.contains("btrfs keeps checksums"), "{table}");
+    // What has loop devices already is striped over those.
+    let (.., names) = run("--layers pool --beside btrfs --loop");
+    assert_eq!(names.len(), 3);
+    if !Path::new("/dev/fuse").exists() {
+        return;
+    }
+    for (systems, base) in [("ext4,xfs", "ext4"), ("none", "mount")] {
+        good(d, &format!("bench buffered --size 8M --beside {systems} {at}"));
+        let text = std::fs::read_to_string(d.join("r.json")).unwrap();
+        let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(result["base"], base);
     }
 }
 

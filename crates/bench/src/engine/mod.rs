@@ -18,7 +18,7 @@ mod tests;
 mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use data::{Content, Mismatch, PIECE, generation_of};
@@ -118,6 +118,9 @@ pub(crate) struct Shared<'a> {
     /// start.
     meeting: Meeting,
     began: std::sync::OnceLock<Instant>,
+    /// Streams, and how many of them have begun.
+    many: usize,
+    started: AtomicUsize,
     /// Nanoseconds after the start when the first stream was through: what the others did until
     /// then they did side by side.
     first_end: AtomicU64,
@@ -171,6 +174,8 @@ pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome
     let shared = Shared {
         meeting: Meeting::of(many + 1),
         began: std::sync::OnceLock::new(),
+        many,
+        started: AtomicUsize::new(0),
         first_end: AtomicU64::new(u64::MAX),
         limits,
         progress: limits.progress.clone().or(progress),

@@ -13,7 +13,7 @@ pub(crate) struct Done {
     pub ops: u64,
     pub bytes_read: u64,
     pub ops_read: u64,
-    /// Bytes that were through when the first stream was.
+    /// Bytes that came through from when all streams had begun until the first was through.
     pub bytes_together: u64,
     /// After the common start: first request, end of the last (with the flush).
     pub from: Duration,
@@ -40,6 +40,10 @@ pub(crate) struct Done {
     pub failed: Option<String>,
 }
 
+/// The part of the time that all streams must have been at work for a rate of that: in less there
+/// are requests that were begun before, and their bytes with them.
+const TOGETHER: f64 = 0.1;
+
 /// What all streams of a run did.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
@@ -49,7 +53,7 @@ pub(crate) struct Outcome {
     pub streams: Vec<Done>,
     /// From the first request to the end of the last.
     pub seconds: f64,
-    /// Until the first stream was through.
+    /// From when all streams had begun until the first was through; 0: not at any time.
     pub seconds_together: f64,
     pub meter: Metered,
     /// What the devices were really asked for.
@@ -82,16 +86,18 @@ impl Outcome {
         let seconds = all.to.saturating_sub(all.from).as_secs_f64().max(1e-9);
         let last_start = streams.iter().map(|s| s.from).max().unwrap_or_default();
         let together = Duration::from_nanos(first_end).min(all.to).saturating_sub(last_start);
-        let seconds_together = together.as_secs_f64().max(1e-9);
+        let seconds_together = together.as_secs_f64();
         Self { all, streams, seconds, seconds_together, meter, issued }
     }
     /// 10^6 bytes per second, from the first request to the end of the last.
     pub fn mb_per_s(&self) -> f64 {
         float(self.all.bytes) / 1e6 / self.seconds
     }
-    /// The same while all streams were at work.
-    pub fn mb_per_s_together(&self) -> f64 {
-        float(self.all.bytes_together) / 1e6 / self.seconds_together
+    /// The same while all streams were at work; `None`: that was too short to say anything.
+    pub fn mb_per_s_together(&self) -> Option<f64> {
+        let enough = self.seconds_together >= self.seconds * TOGETHER;
+        let rate = float(self.all.bytes_together) / 1e6 / self.seconds_together.max(1e-9);
+        (enough && self.all.bytes_together > 0).then_some(rate)
     }
     /// Requests per second.
     pub fn iops(&self) -> f64 {
@@ -129,4 +135,30 @@ impl Outcome {
 #[expect(clippy::cast_precision_loss, reason = "counts of bytes and requests, far below 2^52")]
 pub(crate) fn float(n: u64) -> f64 {
     n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_that_hardly_met_have_no_rate_together() {
+        let of = |(from, to): (u64, u64), bytes_together| Done {
+            bytes: 1_000_000,
+            ops: 1,
+            bytes_together,
+            from: Duration::from_micros(from),
+            to: Duration::from_micros(to),
+            ..Done::default()
+        };
+        let together = |second: (u64, u64), bytes| {
+            let end = 1_000_000_u64.min(second.1 * 1000);
+            let streams = vec![of((0, 1000), bytes), of(second, bytes)];
+            Outcome::new(streams, end, Metered::default(), None).mb_per_s_together()
+        };
+        // One after the other; for a moment in which a request of each came through; half of the time.
+        assert_eq!(together((1000, 2000), 0), None);
+        assert_eq!(together((999, 2000), 1_000_000), None);
+        assert_eq!(together((500, 1000), 500_000), Some(2000.0));
+    }
 }

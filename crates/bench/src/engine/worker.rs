@@ -36,6 +36,8 @@ struct Worker<'a> {
     end: Option<Instant>,
     next: u64,
     done: Done,
+    /// Whether all streams have been seen to have begun.
+    accompanied: bool,
     /// Whether another stream has been seen to be through.
     alone: bool,
 }
@@ -66,8 +68,10 @@ pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<Done> {
     }
     let began = shared.began();
     let (end, done) = (shared.end(), Done::default());
-    let mut w = Worker { stream, shared, began, end, next: 0, done, alone: false };
+    let mut w =
+        Worker { stream, shared, began, end, next: 0, done, accompanied: false, alone: false };
     w.done.from = began.elapsed();
+    shared.started.fetch_add(1, Ordering::Relaxed);
     match &mut window {
         Some(window) => w.through(&mut buffers, window),
         None => w.by_calls(&mut buffers),
@@ -80,10 +84,7 @@ pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<Done> {
     }
     w.done.to = began.elapsed();
     let end = u64::try_from(w.done.to.as_nanos()).unwrap_or(u64::MAX);
-    let before = shared.first_end.fetch_min(end, Ordering::Relaxed);
-    if before > end && !w.alone {
-        w.done.bytes_together = w.done.bytes;
-    }
+    shared.first_end.fetch_min(end, Ordering::Relaxed);
     Ok(w.done)
 }
 
@@ -224,7 +225,9 @@ impl Worker<'_> {
             done.writes.add(took);
         }
         done.series.add(after, len);
-        if !self.alone {
+        self.accompanied =
+            self.accompanied || self.shared.started.load(Ordering::Relaxed) == self.shared.many;
+        if self.accompanied && !self.alone {
             let first_end = self.shared.first_end.load(Ordering::Relaxed);
             if after > Duration::from_nanos(first_end) {
                 self.alone = true;

@@ -1,5 +1,5 @@
 //! Buffered streams, as most programs run them: written with an fsync inside the measured time,
-//! read cold. The mount and XFS each stand on one loop device of the same backing.
+//! read cold. The mount and the kernel's file systems each stand on the same loop device.
 //!
 //! What the page cache fills is memory, and memory is not all alike: in a virtual machine what was
 //! never touched, or what the host took back because it lay idle, costs several times what a read
@@ -9,19 +9,22 @@
 //! larger than memory. *All caches dropped* is the other: it too is rehearsed, but how much of the
 //! memory given back the host has taken when the measurement comes to it is luck.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::ladder::SLACK;
 use super::{How, Measure, Turns};
 use crate::cli::Common;
 use crate::engine::Direction;
 use crate::report::Report;
+use crate::rig::kernel::{self, Beside, Kernel};
 use crate::rig::memory_limit::MemoryLimit;
 use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Loop, Mount};
 
 /// Less would not hold the windows.
 const LEAST: u64 = 64 << 20;
+/// The rows of Braid's mount.
+const MOUNT: &str = "mount";
 /// The part of the bytes, in percent, that the device must have given for a read to be called cold.
 const COLD: u64 = 95;
 
@@ -32,13 +35,16 @@ fn little(size: u64) -> Option<u64> {
     (part >= LEAST).then_some(part)
 }
 
-/// Buffered streams against XFS on one loop device: cold read, write with fsync
+/// Buffered streams against XFS, or other file systems, on one loop device: cold read, write with fsync
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
+    /// File systems of the kernel to measure beside the mount, which is compared with the first
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEMS", default_value = "xfs")]
+    beside: Vec<Beside>,
     #[command(flatten)]
-    pub common: Common,
+    common: Common,
     #[command(flatten)]
-    pub how: How,
+    how: How,
 }
 
 impl Measure for Args {
@@ -46,7 +52,8 @@ impl Measure for Args {
         &self.how
     }
     fn begin(&self) -> Report {
-        let mut report = Report::new("buffered").against("xfs", "MB/s");
+        let first = kernel::beside(&self.beside).ok().and_then(|s| s.first().copied());
+        let mut report = Report::new("buffered").against(first.map_or(MOUNT, Kernel::name), "MB/s");
         let (dir, size) = (self.common.dir.display(), self.common.size >> 20);
         report.fact("backing", format!("one loop device over a file in {dir}"));
         report.fact("job", format!("{size} MiB in 1 MiB requests, buffered, 1 stream"));
@@ -55,15 +62,27 @@ impl Measure for Args {
     fn measure(&self, report: &mut Report) -> Result<()> {
         let common = &self.common;
         common.check()?;
+        let systems = kernel::beside(&self.beside)?;
+        kernel::devices(common)?;
+        kernel::loops()?;
+        kernel::mountable()?;
+        for system in &systems {
+            system.possible().with_context(|| format!("--beside {}", system.name()))?;
+        }
+        let room = systems.iter().map(|s| s.room(common.size)).max().unwrap_or(0);
         let base = common.dir.join(format!("braid-bench-{}", std::process::id()));
-        let backing = Backing::new(base.clone(), common.size + SLACK)?;
+        let backing = Backing::new(base.clone(), common.size + room + SLACK)?;
         let device = Loop::new(&backing.path)?;
+        let on = std::slice::from_ref(&device.path);
         let dir = base.with_extension("dir");
-        self.how.rounds(report, Turns::new(2, 3), |report, _, system| {
-            let (mount, name) = if system == 0 {
-                (Mount::xfs(&device.path, dir.clone())?, "xfs")
-            } else {
-                (Mount::braid(std::slice::from_ref(&device.path), dir.clone())?, "mount")
+        for system in &systems {
+            let tried = Mount::kernel(*system, on, dir.clone());
+            tried.with_context(|| format!("--beside {}", system.name()))?;
+        }
+        self.how.rounds(report, Turns::new(systems.len() + 1, 3), |report, _, turn| {
+            let (mount, name) = match systems.get(turn) {
+                Some(system) => (Mount::kernel(*system, on, dir.clone())?, system.name()),
+                None => (Mount::braid(on, dir.clone())?, MOUNT),
             };
             phases(common, &mount, (name, &device), report)
         })

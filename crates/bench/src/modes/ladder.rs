@@ -1,11 +1,12 @@
-//! The ladder: the same sequential job on every layer, from the bare devices to the mount, with
-//! XFS on a loop device of the same backing beside it. Devices are freshly written once before, so
-//! that no layer pays for first touch; layers are measured in turn in every round.
+//! The ladder: the same sequential job on every layer, or on some of them, from the bare devices to
+//! the mount, with file systems of the kernel beside them: each on one loop device of the same backing,
+//! and on loop devices over all members if it stripes by itself. Devices are freshly written once
+//! before, so that no layer pays for first touch; all are measured in turn in every round.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use braid_format::{Bytes, StripeUnit};
 use braid_fs::make::{MakeOptions, make};
 use braid_fs::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
@@ -16,6 +17,7 @@ use super::{Cell, How, Measure, Turns, at};
 use crate::cli::Common;
 use crate::engine::{Calls, Content, Direction, Layer, Limits, Pattern, Stream, Target, Use};
 use crate::report::Report;
+use crate::rig::kernel::{self, Beside, Kernel};
 use crate::rig::members::Members;
 use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Loop, Mount};
@@ -29,16 +31,110 @@ pub(crate) const SLACK: u64 = 512 << 20;
 /// Where raw data begins: beyond the labels, so that what is there stays a pool.
 pub(crate) const RAW_FROM: u64 = 8 << 20;
 
+/// What a reader must know of the rows of btrfs.
+const CHECKSUMS: &str = "btrfs keeps checksums of data: on kernels from 6.15 on its direct writes go through the page \
+                         cache, and to the device before they return";
+
 const PHASES: [(Direction, &str); 2] = [(Direction::Write, "write"), (Direction::Read, "read")];
 
-/// Raw devices -> pool -> file system (native) -> mount, and XFS beside them: sequential, 1 MiB,
-/// direct
+/// What Braid is made of, from below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Rung {
+    /// The devices, all at once.
+    Raw,
+    /// The pool over them.
+    Pool,
+    /// The file system's API, in this process.
+    Native,
+    /// The mounted file system, as programs have it.
+    Mount,
+}
+impl Rung {
+    /// As its rows are called.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Pool => "pool",
+            Self::Native => "native",
+            Self::Mount => "mount",
+        }
+    }
+}
+
+/// Raw devices -> pool -> file system (native) -> mount, or some of them, and other file systems
+/// beside them: sequential, 1 MiB, direct
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
+    /// Layers to measure; ratios are to raw, or without it to the first that is named
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "raw,pool,native,mount")]
+    layers: Vec<Rung>,
+    /// File systems of the kernel to measure beside them (root): each on one loop device of the same
+    /// backing, btrfs also striped over all members. Default: xfs, if it can be made here
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEMS")]
+    beside: Option<Vec<Beside>>,
     #[command(flatten)]
-    pub common: Common,
+    common: Common,
     #[command(flatten)]
-    pub how: How,
+    how: How,
+}
+
+impl Args {
+    /// All layers, and beside them what is possible.
+    pub fn new(common: Common, how: How) -> Self {
+        let layers = vec![Rung::Raw, Rung::Pool, Rung::Native, Rung::Mount];
+        Self { layers, beside: None, common, how }
+    }
+    /// The name of the layer that all else is compared with.
+    fn base(&self) -> &'static str {
+        let first = self.layers.first().copied().unwrap_or(Rung::Raw);
+        if self.layers.contains(&Rung::Raw) { Rung::Raw.name() } else { first.name() }
+    }
+    /// What stands beside the layers: what is named must be possible, what is not is left out and said.
+    fn beside(&self, report: &mut Report) -> Result<Vec<Kernel>> {
+        let mut systems = kernel::beside(self.beside.as_deref().unwrap_or(&[Beside::Xfs]))?;
+        self.keep(report, &mut systems, Kernel::possible)?;
+        Ok(systems)
+    }
+    /// Leaves out what is not possible, or fails if it was named.
+    fn keep(
+        &self,
+        report: &mut Report,
+        systems: &mut Vec<Kernel>,
+        possible: impl Fn(Kernel) -> Result<()>,
+    ) -> Result<()> {
+        for system in std::mem::take(systems) {
+            match possible(system) {
+                Ok(()) => systems.push(system),
+                Err(e) if self.beside.is_none() => {
+                    report.note(format!("{} is not measured: {e:#}", system.name()));
+                }
+                Err(e) => return Err(e.context(format!("--beside {}", system.name()))),
+            }
+        }
+        Ok(())
+    }
+    /// What the layers need, before anything is made.
+    fn check(&self) -> Result<()> {
+        self.common.check()?;
+        ensure!(!self.layers.is_empty(), "--layers: none is named");
+        kernel::once("--layers", &self.layers)?;
+        kernel::devices(&self.common)?;
+        if self.layers.contains(&Rung::Mount) {
+            kernel::mountable().context("layer mount")?;
+        }
+        Ok(())
+    }
+}
+
+/// What takes a turn in each round.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    Layer(Rung),
+    /// On one loop device.
+    One(Kernel),
+    /// Striped by itself over all members.
+    All(Kernel),
 }
 
 impl Measure for Args {
@@ -46,7 +142,7 @@ impl Measure for Args {
         &self.how
     }
     fn begin(&self) -> Report {
-        let mut report = Report::new("ladder").against("raw", "MB/s");
+        let mut report = Report::new("ladder").against(self.base(), "MB/s");
         let c = &self.common;
         report.fact("backing", format!("{} ({} files)", c.dir.display(), c.members));
         let size = c.size >> 20;
@@ -58,21 +154,49 @@ impl Measure for Args {
         if let Some(rate) = c.throttle {
             report.fact("throttle", format!("{} MB/s per device", rate / 1_000_000));
         }
+        if !self.layers.contains(&Rung::Raw) {
+            report.fact("ratios", format!("to {}; raw is not measured", self.base()));
+        }
         report
     }
     fn measure(&self, report: &mut Report) -> Result<()> {
         let c = &self.common;
-        c.check()?;
-        let bytes = (c.size + SLACK) / c.members as u64 / REQUEST * REQUEST + (64 << 20);
-        let rig = Members::new(c, "pool", (c.members, bytes))?;
-        let xfs = xfs_possible().then(|| XfsRig::new(c)).transpose()?;
-        let turns = Turns::new(4 + usize::from(xfs.is_some()), PHASES.len());
-        self.how.rounds(report, turns, |report, _, layer| match layer {
-            0 => raw(c, &rig, report),
-            1 => pool(c, &rig, report),
-            2 => native(c, &rig, report),
-            3 => mounted(c, &rig, report),
-            _ => xfs.as_ref().map_or(Ok(()), |xfs| xfs.measure(c, report)),
+        self.check()?;
+        let mut systems = self.beside(report)?;
+        let room = systems.iter().map(|s| s.room(c.size)).max().unwrap_or(0) + c.size + SLACK;
+        let each = room / c.members as u64 / REQUEST * REQUEST + (64 << 20);
+        let single = if systems.is_empty() { 0 } else { room };
+        crate::engine::room(&c.dir.join("backing"), each * c.members as u64 + single)?;
+        let rig = Members::new(c, "pool", (c.members, each))?;
+        let one = (!systems.is_empty()).then(|| Single::new(c, room)).transpose()?;
+        self.keep(report, &mut systems, |system| {
+            one.as_ref().map_or(Ok(()), |one| one.mount(system).map(drop))?;
+            if c.members > 1 && system.stripes() {
+                striped(&rig, system, |_| Ok(()))
+            } else {
+                Ok(())
+            }
+        })?;
+        let mut turns: Vec<_> = self.layers.iter().copied().map(Turn::Layer).collect();
+        for system in systems {
+            turns.push(Turn::One(system));
+            if c.members > 1 && system.stripes() {
+                turns.push(Turn::All(system));
+            }
+            if system == Kernel::Btrfs {
+                report.note(CHECKSUMS);
+            }
+        }
+        self.how.rounds(report, Turns::new(turns.len(), PHASES.len()), |report, _, turn| {
+            match (turns.get(turn), &one) {
+                (Some(Turn::Layer(Rung::Raw)), _) => raw(c, &rig, report),
+                (Some(Turn::Layer(Rung::Pool)), _) => pool(c, &rig, report),
+                (Some(Turn::Layer(Rung::Native)), _) => native(c, &rig, report),
+                (Some(Turn::Layer(Rung::Mount)), _) => mounted(c, &rig, report),
+                (Some(Turn::One(system)), Some(one)) => one.measure(*system, c, report),
+                (Some(Turn::All(system)), _) => all(*system, c, &rig, report),
+                _ => Ok(()),
+            }
         })
     }
 }
@@ -269,31 +393,81 @@ fn measure_streams(common: &Common, mount: &Mount, name: &str, report: &mut Repo
     Ok(())
 }
 
-/// Loop devices and mkfs.xfs need root and the package.
-fn xfs_possible() -> bool {
-    rustix::process::geteuid().is_root()
-        && ["/sbin/mkfs.xfs", "/usr/sbin/mkfs.xfs"].iter().any(|p| std::path::Path::new(p).exists())
-        && std::path::Path::new("/dev/loop-control").exists()
-}
-
-/// XFS on one loop device of the same backing.
-struct XfsRig {
+/// One loop device of the same backing, on which each file system of the kernel is made in its turn.
+struct Single {
     device: Loop,
     _backing: Backing,
     dir: PathBuf,
 }
-impl XfsRig {
-    fn new(common: &Common) -> Result<Self> {
-        let path = common.dir.join(format!("braid-bench-{}-xfs", std::process::id()));
-        let backing = Backing::new(path.clone(), common.size + SLACK)?;
+impl Single {
+    fn new(common: &Common, bytes: u64) -> Result<Self> {
+        let path = common.dir.join(format!("braid-bench-{}-beside", std::process::id()));
+        let backing = Backing::new(path.clone(), bytes)?;
         let mut device = Loop::new(&backing.path)?;
         if let Some(rate) = common.throttle {
             device.throttle(rate)?;
         }
         Ok(Self { device, _backing: backing, dir: path.with_extension("dir") })
     }
-    fn measure(&self, common: &Common, report: &mut Report) -> Result<()> {
-        let mount = Mount::xfs(&self.device.path, self.dir.clone())?;
-        measure_streams(common, &mount, "xfs (1 loop)", report)
+    fn mount(&self, system: Kernel) -> Result<Mount> {
+        Mount::kernel(system, std::slice::from_ref(&self.device.path), self.dir.clone())
+    }
+    fn measure(&self, system: Kernel, common: &Common, report: &mut Report) -> Result<()> {
+        let mount = self.mount(system)?;
+        measure_streams(common, &mount, &format!("{} (1 loop)", system.name()), report)
+    }
+}
+
+/// A file system of the kernel that stripes by itself, freshly made on all members.
+fn striped(rig: &Members, system: Kernel, with: impl FnOnce(&Mount) -> Result<()>) -> Result<()> {
+    let (_loops, paths) = rig.block_devices()?;
+    let mount = Mount::kernel(system, &paths, rig.work.join("mount"))?;
+    with(&mount)
+}
+
+fn all(system: Kernel, common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
+    let name = format!("{} ({} loops, raid0)", system.name(), common.members);
+    striped(rig, system, |mount| measure_streams(common, mount, &name, report))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(words: &[&str]) -> Args {
+        #[derive(clap::Parser)]
+        struct Typed {
+            #[command(flatten)]
+            args: Args,
+        }
+        let words = std::iter::once(&"ladder").chain(words);
+        <Typed as clap::Parser>::parse_from(words).args
+    }
+
+    #[test]
+    fn ratios_are_to_raw_or_to_the_first_layer_that_is_named_and_that_is_said() {
+        for (layers, base, said) in [
+            ("raw,pool,native,mount", "raw", None),
+            ("mount,raw", "raw", None),
+            ("native,pool", "native", Some("to native; raw is not measured")),
+            ("mount", "mount", Some("to mount; raw is not measured")),
+        ] {
+            let report = typed(&["--layers", layers]).begin();
+            assert_eq!(report.base, base, "{layers}");
+            let ratios = report.setup.iter().find(|(key, _)| key == "ratios");
+            assert_eq!(ratios.map(|(_, value)| value.as_str()), said, "{layers}");
+        }
+    }
+    #[test]
+    fn what_is_not_possible_is_a_note_unless_it_was_named() {
+        let impossible = |_| anyhow::bail!("no such package");
+        let mut report = Report::new("ladder");
+        let mut systems = vec![Kernel::Xfs];
+        typed(&[]).keep(&mut report, &mut systems, impossible).unwrap();
+        assert_eq!(report.notes, ["xfs is not measured: no such package"]);
+        assert!(systems.is_empty());
+        let named = typed(&["--beside", "xfs"]);
+        let error = named.keep(&mut report, &mut vec![Kernel::Xfs], impossible).unwrap_err();
+        assert_eq!(format!("{error:#}"), "--beside xfs: no such package");
     }
 }

@@ -197,6 +197,23 @@ fn count(dir: &Path) -> Result<usize> {
     Ok(entries)
 }
 
+/// What a thread did: operations, how long each took, when it began and when it was through.
+type Did = (usize, Latency, Instant, Instant);
+
+/// Of all threads: operations, how long each took, and the seconds from the first one's start to the
+/// last one's end, by their own clocks: whoever waits for them may be woken much later.
+fn sum(all: Vec<Did>) -> Option<(usize, Latency, f64)> {
+    let (mut operations, mut latency) = (0, Latency::default());
+    let began = all.iter().map(|d| d.2).min()?;
+    let ended = all.iter().map(|d| d.3).max()?;
+    for (n, more, ..) in all {
+        operations += n;
+        latency.merge(&more);
+    }
+    let took = ended.saturating_duration_since(began).max(Duration::from_nanos(1));
+    Some((operations, latency, took.as_secs_f64()))
+}
+
 /// All shares at once; operations per second, and how long each took.
 fn together(
     shares: &[Share],
@@ -209,10 +226,10 @@ fn together(
             let one = move || {
                 let _attending = start.attend();
                 let mut latency = Latency::default();
-                if !start.wait() {
-                    return Ok((0, latency));
-                }
-                work(share, &mut latency).map(|n| (n, latency))
+                let all = start.wait();
+                let began = Instant::now();
+                let done = if all { work(share, &mut latency)? } else { 0 };
+                Ok((done, latency, began, Instant::now()))
             };
             let thread = std::thread::Builder::new().spawn_scoped(scope, one);
             thread.inspect_err(|_| start.call_off())
@@ -220,17 +237,14 @@ fn together(
         let workers = shares.iter().map(begin).collect::<std::io::Result<Vec<_>>>();
         let workers = workers.context("a thread for each share")?;
         let all = start.wait();
-        let began = Instant::now();
-        let results: Vec<_> =
-            workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
-        let seconds = began.elapsed().max(Duration::from_nanos(1)).as_secs_f64();
-        let (mut operations, mut latency) = (0, Latency::default());
-        for result in results {
-            let (n, more) = result.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-            operations += n;
-            latency.merge(&more);
+        let mut results = Vec::with_capacity(workers.len());
+        for worker in workers {
+            let ended = worker.join().map_err(|_| anyhow::anyhow!("a thread panicked"));
+            results.push(ended);
         }
+        let results = results.into_iter().map(|r| r?).collect::<Result<Vec<Did>>>()?;
         ensure!(all, "the threads did not begin");
+        let (operations, latency, seconds) = sum(results).context("no threads")?;
         ensure!(operations > 0, "there was nothing to do");
         #[expect(clippy::cast_precision_loss, reason = "a count of files")]
         Ok((operations as f64 / seconds, latency))
@@ -244,5 +258,23 @@ impl Drop for Swept {
         for dir in &self.0 {
             std::fs::remove_dir_all(dir).ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_from_the_first_start_to_the_last_end() {
+        let zero = Instant::now();
+        let did = |n, from, to| {
+            let at = |ms| zero + Duration::from_millis(ms);
+            (n, Latency::default(), at(from), at(to))
+        };
+        // A thread that was through before the other began.
+        let (operations, _, seconds) = sum(vec![did(10, 5, 6), did(20, 7, 9)]).unwrap();
+        assert_eq!((operations, seconds), (30, 0.004));
+        assert!(sum(Vec::new()).is_none());
     }
 }

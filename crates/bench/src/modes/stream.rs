@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects};
 use crate::cli::size;
 use crate::engine::{Direction, Limits, Pace, Pattern, Stream, float, in_turns};
-use crate::report::Report;
+use crate::report::{Report, Row};
 use crate::run::cache::left;
 
 /// Deadline playback: frames late, not MB/s
@@ -98,6 +98,16 @@ impl Measure for Args {
             Ok(())
         })
     }
+    fn conclude(&self, report: &mut Report) {
+        let sum = |row: &Row, key| row.more.get(key).map_or(0.0, |s| s.0.iter().sum::<f64>());
+        let said = |row: &Row| {
+            let (late, frames) = (sum(row, "frames late"), sum(row, "frames"));
+            format!("{}: {late:.0} of {frames:.0} frames late", row.title())
+        };
+        for note in report.rows.iter().map(said).collect::<Vec<_>>() {
+            report.note(note);
+        }
+    }
 }
 
 impl Args {
@@ -132,8 +142,6 @@ impl Args {
         row.more.entry("frames".to_owned()).or_default().0.push(frames);
         row.more.entry("frames late".to_owned()).or_default().0.push(late);
         row.more.entry("MB/s".to_owned()).or_default().0.push(outcome.mb_per_s());
-        let said = format!("{count} streams: {late:.0} of {frames:.0} frames late");
-        report.note(format!("{} {said}", subject.name));
         Ok(())
     }
 }

@@ -58,6 +58,10 @@ impl Measure for Args {
     }
 }
 
+/// What is said of rounds in which there is no rate while all were at work.
+const HARDLY_MET: &str = "in some rounds the nodes were hardly at work at the same time: what counts there is the rate \
+                          over all of the time; with a larger --size they meet";
+
 const WORDS: Words = Words { kind: "stripe", one: "1 way", many: "ways", together: false };
 
 /// How the mode calls its ways.
@@ -108,11 +112,15 @@ impl Job {
                 let name = if ways == 1 { words.one } else { &many };
                 let cell = Cell { name, phase: op.word(), at: at(&[]) };
                 let (row, outcome) = cell.run(report, &streams, &Limits::default())?;
-                if let (true, Some(rate)) = (words.together, row.rate.0.last_mut()) {
-                    *rate = outcome.mb_per_s_together();
+                let together = outcome.mb_per_s_together().filter(|_| words.together);
+                if let (Some(together), Some(rate)) = (together, row.rate.0.last_mut()) {
+                    *rate = together;
                 }
                 row.cache = Some(left(!self.buffered).to_owned());
                 row.more.entry("ways".to_owned()).or_default().0.push(f64::from(ways));
+                if words.together && together.is_none() {
+                    report.note(HARDLY_MET);
+                }
             }
             Ok(())
         })

@@ -66,8 +66,8 @@ struct WriteArgs {
     /// Seconds
     #[arg(long, default_value_t = 10.0)]
     time: f64,
-    /// Batches at most
-    #[arg(long, default_value_t = u64::MAX)]
+    /// Batches at most; without it as many as there is time for
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     batches: u64,
     /// One after the other rather than in any order
     #[arg(long)]

@@ -248,8 +248,8 @@ impl Report {
         };
         more("seconds", outcome.seconds);
         more("iops", outcome.iops());
-        if outcome.streams.len() > 1 {
-            more("MB/s while all streams worked", outcome.mb_per_s_together());
+        if let (true, Some(rate)) = (outcome.streams.len() > 1, outcome.mb_per_s_together()) {
+            more("MB/s while all streams worked", rate);
         }
         more("own CPU seconds", outcome.meter.cpu_own);
         more("stolen CPU seconds", outcome.meter.steal);

@@ -9,6 +9,7 @@ use super::svg::{Heat, Plot, escape};
 use super::table::{number, rate};
 use super::{Report, Row};
 use crate::run::interval::Interval;
+use crate::run::repeat::Rounds;
 
 const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:1180px;padding:0 1em;\
 color:#222}h1{font-size:1.5em}h2{font-size:1.2em;border-bottom:1px solid #ccc;margin-top:2em}\
@@ -73,15 +74,8 @@ fn facts(out: &mut String, report: &Report) {
         let _ =
             write!(out, "<tr><td>{}</td><td class='l'>{}</td></tr>", escape(key), escape(value));
     }
-    if let Some(r) = &report.rounds {
-        let ended = r.ended.map_or("", super::super::run::repeat::Ended::said);
-        let foreign = r.foreign.iter().copied().fold(0.0, f64::max);
-        let _ = write!(
-            out,
-            "<tr><td>rounds</td><td class='l'>{} in {:.0} s: {ended}; others used up to \
-             {foreign:.1} processors</td></tr>",
-            r.done, r.seconds
-        );
+    if let Some(said) = report.rounds.as_ref().and_then(Rounds::said) {
+        let _ = write!(out, "<tr><td>rounds</td><td class='l'>{said}</td></tr>");
     }
     let _ =
         write!(out, "</table><details><summary>machine, targets, configuration</summary><table>");

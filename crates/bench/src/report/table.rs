@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::Report;
 use super::gate::Verdict;
 use crate::run::interval::Interval;
+use crate::run::repeat::Rounds;
 
 /// A parameter's or quantity's value: sizes by their unit.
 pub(crate) fn number(key: &str, value: f64) -> String {
@@ -57,17 +58,8 @@ pub(super) fn text(report: &Report) -> String {
         let said = row.issued.as_deref().unwrap_or_default();
         let _ = writeln!(out, "  {} {} {}: {said}", row.name, row.phase, row.at());
     }
-    if let Some(r) = &report.rounds
-        && let Some(ended) = r.ended
-    {
-        let foreign = r.foreign.iter().copied().fold(0.0, f64::max);
-        let _ = writeln!(
-            out,
-            "{} rounds in {:.0} s: {}; others used up to {foreign:.1} processors",
-            r.done,
-            r.seconds,
-            ended.said()
-        );
+    if let Some(said) = report.rounds.as_ref().and_then(Rounds::said) {
+        let _ = writeln!(out, "{said}");
     }
     rest(&mut out, report, super::gate::table);
     out

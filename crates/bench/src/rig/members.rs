@@ -49,6 +49,19 @@ impl Members {
         }
         Ok(rig)
     }
+    /// All of them as block devices, for as long as the first is kept: loop devices over the files,
+    /// if they are not loop devices already.
+    ///
+    /// # Errors
+    /// There are no more loop devices, or no right.
+    pub fn block_devices(&self) -> Result<(Vec<Loop>, Vec<PathBuf>)> {
+        if !self.loops.is_empty() {
+            return Ok((Vec::new(), self.paths.clone()));
+        }
+        let made = self.paths.iter().map(|p| Loop::new(p)).collect::<Result<Vec<_>>>()?;
+        let paths = made.iter().map(|l| l.path.clone()).collect();
+        Ok((made, paths))
+    }
     /// All of them, open.
     ///
     /// # Errors

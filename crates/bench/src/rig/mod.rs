@@ -1,6 +1,7 @@
 //! What benchmarks stand on: backing files, loop devices, throttles, mounts. All of it is taken
 //! down again when dropped.
 
+pub(crate) mod kernel;
 pub(crate) mod members;
 pub(crate) mod memory_limit;
 pub(crate) mod streams;
@@ -12,11 +13,16 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use kernel::Kernel;
+
+/// Where administrators' programs are, whatever a user's PATH says.
+const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// Runs a command; its error output is the error.
 pub(crate) fn command(program: &str, args: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(args)
-        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("PATH", SYSTEM_PATH)
         .output()
         .with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {
@@ -78,6 +84,9 @@ pub(crate) struct Loop {
     throttled: Option<String>,
 }
 impl Loop {
+    /// Where version 1 of the control groups limits devices.
+    const THROTTLES: &str = "/sys/fs/cgroup/blkio";
+
     pub fn new(backing: &Path) -> Result<Self> {
         let backing = text(backing)?;
         let direct = command("losetup", &["--find", "--show", "--direct-io=on", backing]);
@@ -93,7 +102,7 @@ impl Loop {
         let device = command("lsblk", &["-dno", "MAJ:MIN", text(&self.path)?])?;
         let device = device.trim().to_owned();
         for file in ["read_bps_device", "write_bps_device"] {
-            let path = format!("/sys/fs/cgroup/blkio/blkio.throttle.{file}");
+            let path = format!("{}/blkio.throttle.{file}", Self::THROTTLES);
             std::fs::write(&path, format!("{device} {rate}"))
                 .with_context(|| format!("cannot throttle through {path}"))?;
         }
@@ -113,7 +122,7 @@ impl Drop for Loop {
     fn drop(&mut self) {
         if let Some(device) = &self.throttled {
             for file in ["read_bps_device", "write_bps_device"] {
-                let path = format!("/sys/fs/cgroup/blkio/blkio.throttle.{file}");
+                let path = format!("{}/blkio.throttle.{file}", Self::THROTTLES);
                 std::fs::write(path, format!("{device} 0")).ok();
             }
         }
@@ -135,13 +144,36 @@ enum Unmount {
     Braid,
 }
 impl Mount {
-    /// XFS, freshly made, on `device`. Nothing is discarded (`-K`): the backing would lose its
-    /// memory, and the first writes pay for getting it back.
-    pub fn xfs(device: &Path, dir: PathBuf) -> Result<Self> {
-        command("mkfs.xfs", &["-q", "-f", "-K", text(device)?])?;
+    /// A file system of the kernel, freshly made, on `devices`: on one, or striped by itself over
+    /// several. Needs root.
+    ///
+    /// # Errors
+    /// Its `mkfs` is missing (its package is named), the kernel does not have it, it cannot stripe,
+    /// or the devices are too small for it.
+    pub fn kernel(system: Kernel, devices: &[PathBuf], dir: PathBuf) -> Result<Self> {
+        system.possible()?;
+        let names = devices.iter().map(|d| text(d)).collect::<Result<Vec<_>>>()?;
+        let (program, words) = system.make(&names)?;
+        command(&program, &words)?;
         std::fs::create_dir_all(&dir)?;
-        command("mount", &["-t", "xfs", text(device)?, text(&dir)?])?;
+        let options = system.options(&names);
+        let first = names.first().context("no devices")?;
+        let mut words = vec!["-t", system.name(), first, text(&dir)?];
+        if !options.is_empty() {
+            words.extend(["-o", &options]);
+        }
+        if let Err(e) = command("mount", &words) {
+            std::fs::remove_dir(&dir).ok();
+            return Err(e);
+        }
         Ok(Self { dir, unmount: Unmount::Kernel })
+    }
+    /// XFS on one device.
+    ///
+    /// # Errors
+    /// See [`Mount::kernel`].
+    pub fn xfs(device: &Path, dir: PathBuf) -> Result<Self> {
+        Self::kernel(Kernel::Xfs, &[device.to_owned()], dir)
     }
     /// A Braid pool, freshly made, on `devices`, served by a process of its own.
     pub fn braid(devices: &[PathBuf], dir: PathBuf) -> Result<Self> {

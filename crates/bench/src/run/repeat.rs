@@ -58,11 +58,19 @@ pub(crate) struct Rounds {
     pub done: usize,
     pub ended: Option<Ended>,
     pub seconds: f64,
-    /// Processors' worth of foreign work before each round.
+    /// Processors' worth of foreign work before each round; none, where nobody looked.
     pub foreign: Vec<f64>,
 }
 
 impl Rounds {
+    /// In words; `None`: not ended.
+    pub fn said(&self) -> Option<String> {
+        let (rounds, ended) = (if self.done == 1 { "round" } else { "rounds" }, self.ended?.said());
+        let said = format!("{} {rounds} in {:.0} s: {ended}", self.done, self.seconds);
+        let foreign = self.foreign.iter().copied().reduce(f64::max);
+        let others = foreign.map(|f| format!("; others used up to {f:.1} processors"));
+        Some(said + &others.unwrap_or_default())
+    }
     /// Takes in those of another run.
     pub fn join(&mut self, other: Self) {
         self.done += other.done;
@@ -90,7 +98,9 @@ pub(crate) fn rounds(
     let began = Instant::now();
     let mut ended = Ended::Rounds;
     for round in 0..budget.most.max(1) {
-        noted.foreign.push(super::load::foreign(budget.look));
+        if !budget.look.is_zero() {
+            noted.foreign.push(super::load::foreign(budget.look));
+        }
         for place in 0..systems {
             let system = if round % 2 == 0 { place } else { systems - 1 - place };
             let go_on = crate::live::go_on().map_err(anyhow::Error::from);
@@ -177,6 +187,16 @@ mod tests {
             all.join(of(b));
             assert_eq!((all.done, all.ended, all.foreign.len()), (4, ended, 2));
         }
+    }
+    #[test]
+    fn others_are_spoken_of_only_if_somebody_looked() {
+        let rounds =
+            Rounds { done: 1, ended: Some(Ended::Time), seconds: 2.0, foreign: Vec::new() };
+        assert_eq!(rounds.said().unwrap(), "1 round in 2 s: the time budget is used up");
+        let rounds = Rounds { done: 2, foreign: vec![0.25, 1.5], ..rounds };
+        let said = rounds.said().unwrap();
+        assert!(said.starts_with("2 rounds ") && said.ends_with("up to 1.5 processors"), "{said}");
+        assert_eq!(Rounds { ended: None, ..rounds }.said(), None);
     }
     #[test]
     fn a_failure_keeps_what_was_before() {

@@ -206,6 +206,9 @@ impl Table {
     }
     /// The rate while all targets were at work.
     pub fn deskewed(&self) -> String {
+        if self.bytes_together == 0 {
+            return "the targets were at no time all at work".to_owned();
+        }
         let rate = float(self.bytes_together) / 1e6 / self.seconds_together.max(1e-9);
         format!(
             "{} bytes in {:.3} secs while all targets were at work, {rate:.3} MBytes/s",

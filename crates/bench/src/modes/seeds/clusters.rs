@@ -195,8 +195,9 @@ pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
                 let phase = format!("{}, {place}", direction.word());
                 let cell = Cell { name: &name, phase: &phase, at: at(&[]) };
                 let (row, outcome) = cell.run(report, &streams, &Limits::default())?;
-                if let Some(rate) = row.rate.0.last_mut() {
-                    *rate = outcome.mb_per_s_together();
+                let rate = (row.rate.0.last_mut(), outcome.mb_per_s_together());
+                if let (Some(rate), Some(together)) = rate {
+                    *rate = together;
                 }
             }
             for path in &paths {

@@ -25,7 +25,7 @@ pub(super) fn layers(args: &Args, report: &mut Report) -> Result<()> {
         throttle: None,
         loop_devices: true,
     };
-    let rows = measured(report, "ladder", &ladder::Args { common, how: short(&args.how) })?;
+    let rows = measured(report, "ladder", &ladder::Args::new(common, short(&args.how)))?;
     let goals = [
         ("pool", "S3.4 volume over raw, a row or more at a time", "0.87 read, 0.85 write", 0.98),
         ("native", "S0.3 file system over raw", "0.40 to 0.60", 0.95),
