@@ -54,6 +54,11 @@ fn called_by_their_names_lmdd_and_xdd_take_their_own_words() {
     }
     assert!(said(&braid(dir.path(), "lmdd of=F bs=4k move=2m label=x:")).starts_with("x:2.10 MB"));
     assert!(good(dir.path(), "xdd -op write -targets 2 A B -numreqs 3").contains("PASS0001"));
+    // They are asked for their words like everything else.
+    for (line, word) in [("lmdd --help", "  direct=N  direct I/O"), ("xdd --help", "-queuedepth N")]
+    {
+        assert!(good(dir.path(), line).contains(word), "{line}");
+    }
 }
 
 #[test]
@@ -236,6 +241,15 @@ fn impossible_sizes_and_what_is_not_there_are_refused() {
         ("meta a --files 1 --threads 2", "--files"),
         ("meta full", "Not a directory"),
         ("share a", "at least two"),
+        ("share a a --turns 0", "--turns"),
+        ("share a a --size 64K", "--size: at least one block for each node"),
+        ("stream a --frame 0", "--frame"),
+        ("sweep x=a x=a --size 1M", "two are called 'x'"),
+        ("surface a a", "two are called 'a'"),
+        ("first-write a a", "two are called 'a'"),
+        ("curve a a", "two are called 'a'"),
+        ("stream a a", "two are called 'a'"),
+        ("meta a a", "two are called 'a'"),
         ("copy full full", "the source itself"),
         ("copy nowhere x", "nowhere"),
         ("verify check --journal full", "not a journal"),
@@ -431,16 +445,21 @@ fn a_disk_that_fills_up_keeps_the_result_so_far() {
     // The first system fits, the second does not: nothing told so before, since it is a file.
     let line = "bench sweep small --size 2M --requests 64K --streams 1,2 --reads 0 --cache warm";
     refused(d, &format!("{line} {SHORT}"), "bytes are free");
-    refused(d, "lmdd of=small/f bs=64k move=8m", "No space left");
+    // What is larger than all of it is not begun.
+    refused(d, "lmdd of=small/f bs=64k move=8m", "do not fit");
+    refused(d, "xdd -op write -target small/f -reqsize 64 -mbytes 8", "do not fit");
+    assert!(!d.join("small/f").exists());
+    std::fs::write(d.join("small/other"), vec![1; 1 << 20]).unwrap();
+    refused(d, "lmdd of=small/f bs=64k move=3m", "No space left");
     assert!(
-        said(&braid(d, "lmdd of=small/f bs=64k move=8m")).contains("3.1"),
+        said(&braid(d, "lmdd of=small/f bs=64k move=3m")).contains("2.10 MB"),
         "what fitted counts"
     );
     std::fs::remove_file(d.join("small/f")).unwrap();
-    let output = braid(d, "xdd -op write -target small/f -reqsize 64 -mbytes 8 -csvout csv");
+    let output = braid(d, "xdd -op write -target small/f -reqsize 64 -mbytes 3 -csvout csv");
     assert!(!output.status.success());
     assert!(said(&output).contains("full"), "{}", said(&output));
-    assert!(std::fs::read_to_string(d.join("csv")).unwrap().contains("combined,1,1,3"));
+    assert!(std::fs::read_to_string(d.join("csv")).unwrap().contains("combined,1,1,2"));
     std::fs::remove_file(d.join("small/f")).unwrap();
     let write =
         "bench verify write small/f --journal J --size 8M --request 64K --buffered --sequential";

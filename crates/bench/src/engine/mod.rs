@@ -27,7 +27,7 @@ pub(crate) use layer::{Calls, Layer};
 pub(crate) use meeting::Meeting;
 pub(crate) use outcome::{Done, Outcome, float};
 pub(crate) use pattern::{Order, Pattern, mix};
-pub(crate) use target::{Opened, Refusal, Target, Use, may_write, room};
+pub(crate) use target::{Opened, Refusal, Target, Use, capacity, may_write, room};
 
 use anyhow::Context;
 

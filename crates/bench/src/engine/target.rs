@@ -59,6 +59,8 @@ pub(crate) enum Refusal {
     Size { what: &'static str, value: u64, why: &'static str },
     #[error("{path}: only {free} bytes are free, {needed} are needed")]
     NoRoom { path: String, free: u64, needed: u64 },
+    #[error("{path}: {needed} bytes do not fit, the file system there has {size}")]
+    Never { path: String, size: u64, needed: u64 },
     #[error(transparent)]
     Device(#[from] DeviceError),
     #[error("{path}: {source}")]
@@ -241,6 +243,25 @@ pub(crate) fn room(path: &Path, needed: u64) -> Result<(), Refusal> {
     let free = s.f_bavail.saturating_mul(s.f_frsize);
     if free < needed {
         return Err(Refusal::NoRoom { path: dir.display().to_string(), free, needed });
+    }
+    Ok(())
+}
+
+/// Whether so many bytes could ever be written into a file: what only runs out of room on the way is
+/// found out there, and what was moved until then counts. Devices have their own size.
+///
+/// # Errors
+/// [`Refusal::Never`].
+pub(crate) fn capacity(path: &Path, needed: u64) -> Result<(), Refusal> {
+    if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        return Ok(());
+    }
+    let there = if path.exists() { path } else { crate::run::names::parent(path) };
+    let Ok(s) = rustix::fs::statvfs(there) else { return Ok(()) };
+    let size = s.f_blocks.saturating_mul(s.f_frsize);
+    // Some have no size to tell.
+    if size > 0 && needed > size {
+        return Err(Refusal::Never { path: path.display().to_string(), size, needed });
     }
     Ok(())
 }

@@ -18,7 +18,8 @@ use braid_pool::device::AlignedBuf;
 
 use super::Ended;
 use crate::engine::{
-    Content, Latency, Limits, Order, Pattern, Stream, Target, Use, mix, room_for_buffers, run as go,
+    Content, Latency, Limits, Order, Pattern, Stream, Target, Use, capacity, mix, room_for_buffers,
+    run as go,
 };
 
 /// Options that are numbers, with their meaning.
@@ -162,6 +163,11 @@ struct Moved {
 /// # Errors
 /// The words make no sense, or nothing could be moved.
 pub(super) fn run(words: &[String]) -> Ended {
+    if words.iter().any(|w| matches!(w.as_str(), "-help" | "-h" | "--help")) {
+        println!("lmdd: moves blocks and times it, as `lmdd if=F of=G bs=4m move=500m direct=1`");
+        print!("{}", help());
+        return Ok(ExitCode::SUCCESS);
+    }
     let options = Options::parse(words)?;
     let block = options.number("bs").unwrap_or(8192);
     ensure!((4..=1 << 30).contains(&block), "bs: a block has 4 bytes to 1 GiB");
@@ -178,6 +184,14 @@ pub(super) fn run(words: &[String]) -> Ended {
             same.is_none() || same != std::fs::canonicalize(to).ok(),
             "{to}: is the input itself"
         );
+    }
+    if let (None, Some(to), Some(blocks)) =
+        (options.file("if"), options.file("of"), blocks(&options, block))
+        && standard(to, false).is_none()
+    {
+        // In a range it is written again and again.
+        let once = options.number("rand").unwrap_or(u64::MAX);
+        capacity(Path::new(to), blocks.saturating_mul(block).min(once))?;
     }
     let counter = crate::run::load::Meter::start();
     let moved =
@@ -284,14 +298,19 @@ struct End {
     places: bool,
 }
 
-fn open(options: &Options, read: bool) -> Result<Option<End>> {
-    let Some(name) = options.file(if read { "if" } else { "of" }) else { return Ok(None) };
-    let standard = match (name, read) {
+/// What the names mean that are no files.
+fn standard(name: &str, read: bool) -> Option<&'static str> {
+    match (name, read) {
         ("-" | "0" | "stdin", true) => Some("/dev/stdin"),
         ("-" | "1" | "stdout", false) => Some("/dev/stdout"),
         ("2" | "stderr", false) => Some("/dev/stderr"),
         _ => None,
-    };
+    }
+}
+
+fn open(options: &Options, read: bool) -> Result<Option<End>> {
+    let Some(name) = options.file(if read { "if" } else { "of" }) else { return Ok(None) };
+    let standard = standard(name, read);
     let direct = options.is("direct") || options.is(if read { "idirect" } else { "odirect" });
     let mut how = OpenOptions::new();
     let mut flags = if direct { libc::O_DIRECT } else { 0 };

@@ -23,8 +23,9 @@ pub fn from_name(args: &[OsString]) -> Option<Ended> {
     }
 }
 
-/// Words that are not ours to judge: `braid lmdd WORDS...`.
+/// Words that are not ours to judge, those that ask for help among them: `braid lmdd WORDS...`.
 #[derive(Debug, Clone, clap::Args)]
+#[command(disable_help_flag = true)]
 pub struct Words {
     /// As the original takes them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]

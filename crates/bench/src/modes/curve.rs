@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects};
+use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
 use crate::cli::size;
 use crate::engine::{Direction, Limits, Order, Pace, Pattern, Stream, float, in_turns};
 use crate::report::Report;
@@ -61,6 +61,7 @@ impl Measure for Args {
         report
     }
     fn measure(&self, report: &mut Report) -> Result<()> {
+        distinct(&self.systems)?;
         ensure!((1..=1024).contains(&self.depth), "--depth: 1 to 1024");
         ensure!(self.time > 0.0 && self.time <= 86_400.0, "--time: above 0, at most a day");
         let within = |given: &[f64], most: f64| given.iter().all(|l| *l > 0.0 && *l <= most);

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 
 use super::surface::word;
-use super::{Cell, How, Measure, Subject, System, Turns, at, base};
+use super::{Cell, How, Measure, Subject, System, Turns, at, base, distinct};
 use crate::cli::{Sizes, size};
 use crate::engine::{Limits, Pattern, Stream, float};
 use crate::report::Report;
@@ -56,6 +56,7 @@ impl Measure for Args {
         report
     }
     fn measure(&self, report: &mut Report) -> Result<()> {
+        distinct(&self.systems)?;
         ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
         let most = self.requests.iter().copied().max().unwrap_or(0);
         ensure!(self.size >= most, "--size: {} bytes are less than a request of {most}", self.size);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{How, Measure, System, Turns, at};
+use super::{How, Measure, System, Turns, at, distinct};
 use crate::engine::{Latency, Meeting, STREAMS_MAX};
 use crate::report::Report;
 use crate::rig::{Backing, Loop, Mount};
@@ -69,6 +69,7 @@ impl Measure for Args {
                 phases(self, &dirs, (&base, round), report)
             });
         }
+        distinct(&self.systems)?;
         self.how.rounds(report, turns(self.systems.len()), |report, round, n| {
             let Some(system) = self.systems.get(n) else { return Ok(()) };
             phases(self, std::slice::from_ref(&system.path), (&system.name, round), report)

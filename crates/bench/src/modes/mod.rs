@@ -28,7 +28,7 @@ use crate::live::{Now, Show};
 use crate::report::{Gate, Report, Row, Verdict};
 use crate::run::repeat::{Budget, Ended, Rounds, rounds};
 
-pub(crate) use subject::{Room, Subject, System, subjects};
+pub(crate) use subject::{Room, Subject, System, distinct, subjects};
 
 /// How often, and what becomes of the result.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]

@@ -44,6 +44,11 @@ impl Measure for Args {
         report
     }
     fn measure(&self, report: &mut Report) -> Result<()> {
+        let nodes = self.nodes.len() as u64;
+        ensure!(nodes >= 2, "at least two mounts share something");
+        ensure!(self.turns > 0, "--turns: at least 1");
+        ensure!((1..=1 << 26).contains(&self.block), "--block: 1 byte to 64 MiB");
+        ensure!(self.size / self.block >= nodes, "--size: at least one block for each node");
         self.how.rounds(report, Turns::new(1, 2), |report, round, _| {
             crate::live::row("write here, read there".to_owned());
             ping_pong(self, round, report)?;
@@ -57,7 +62,6 @@ impl Measure for Args {
 struct Seen(Vec<PathBuf>);
 impl Seen {
     fn new(args: &Args, what: &str, round: usize) -> Result<Self> {
-        ensure!(args.nodes.len() >= 2, "at least two mounts share something");
         let name = format!("braid-bench-{}-{what}-{round}", std::process::id());
         let paths: Vec<_> = args.nodes.iter().map(|n| n.path.join(&name)).collect();
         let seen = Self(paths);
@@ -82,7 +86,6 @@ fn ping_pong(args: &Args, round: usize, report: &mut Report) -> Result<()> {
     let open = |p: &PathBuf| OpenOptions::new().read(true).write(true).open(p);
     let files = seen.0.iter().map(open).collect::<std::io::Result<Vec<_>>>()?;
     let len = usize::try_from(args.block)?;
-    ensure!((1..=1 << 26).contains(&len), "--block: 1 byte to 64 MiB");
     let (mut out, mut back) = (vec![0; len], vec![0; len]);
     let mut latency = Latency::default();
     let began = Instant::now();
@@ -115,7 +118,6 @@ fn together(args: &Args, round: usize, report: &mut Report) -> Result<()> {
     let seen = Seen::new(args, "strided", round)?;
     let nodes = seen.0.len() as u64;
     let each = args.size / args.block.max(1) / nodes;
-    ensure!(each > 0, "--size: at least one block for each node");
     let all = |read| Pattern::sequential(0, each * nodes * args.block, args.block, read);
     let stream = |path: &PathBuf, pattern: Pattern, generation: u64| -> Result<Stream> {
         let read = pattern.reads > 0;

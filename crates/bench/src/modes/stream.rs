@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects};
+use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
 use crate::cli::size;
 use crate::engine::{Direction, Limits, Pace, Pattern, Stream, float, in_turns};
 use crate::report::{Report, Row};
@@ -79,6 +79,8 @@ impl Measure for Args {
         report
     }
     fn measure(&self, report: &mut Report) -> Result<()> {
+        distinct(&self.systems)?;
+        ensure!(self.frame > 0, "--frame: at least 1 byte");
         ensure!(self.fps.is_finite() && self.fps > 0.0 && self.fps <= 1e6, "--fps: above 0");
         ensure!((1..=64).contains(&self.ahead), "--ahead: 1 to 64 frames");
         ensure!(self.time > 0.0 && self.time <= 86_400.0, "--time: above 0, at most a day");

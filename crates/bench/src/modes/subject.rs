@@ -150,6 +150,19 @@ pub(crate) struct Room {
     pub force: bool,
 }
 
+/// Whether all names differ: those of the same name would be one row.
+///
+/// # Errors
+/// Two are the same.
+pub(crate) fn distinct(systems: &[System]) -> Result<()> {
+    for (n, one) in systems.iter().enumerate() {
+        let before = systems.get(..n).unwrap_or_default();
+        let same = before.iter().any(|s| s.name == one.name);
+        ensure!(!same, "two are called '{0}': NAME={0} gives one another name", one.name);
+    }
+    Ok(())
+}
+
 /// All systems, filled; what is refused is refused before anything is measured.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects};
+use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
 use crate::cli::{Sizes, size};
 use crate::engine::{Direction, Limits, Pattern, Stream, Target, float};
 use crate::report::stats::Samples;
@@ -55,6 +55,7 @@ impl Measure for Args {
         report
     }
     fn measure(&self, report: &mut Report) -> Result<()> {
+        distinct(&self.systems)?;
         let bytes = self.transfers.iter().copied().max().unwrap_or(0);
         let least = self.requests.iter().copied().min().unwrap_or(0);
         ensure!(least > 0 && bytes >= least, "--transfers: none is as large as a request");

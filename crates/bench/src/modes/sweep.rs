@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 
 use super::surface::word;
-use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, subjects};
+use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
 use crate::cli::{Sizes, size};
 use crate::engine::{Limits, Order, Pattern, Stream, float};
 use crate::report::Report;
@@ -80,6 +80,7 @@ impl Measure for Args {
         report
     }
     fn measure(&self, report: &mut Report) -> Result<()> {
+        distinct(&self.systems)?;
         let streams = self.streams.iter().copied().max().unwrap_or(0);
         ensure!((1..=1024).contains(&streams), "--streams: 1 to 1024");
         ensure!(self.streams.iter().all(|s| *s > 0), "--streams: at least 1");

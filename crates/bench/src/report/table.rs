@@ -48,15 +48,15 @@ pub(super) fn text(report: &Report) -> String {
         return out;
     }
     let _ = writeln!(out, "{}", rows(report));
-    if !report.issued.is_empty() {
-        let _ = writeln!(out, "requests issued to the members:");
+    let by_row = || report.rows.iter().filter(|r| r.issued.is_some());
+    if !report.issued.is_empty() || by_row().next().is_some() {
+        let _ = writeln!(out, "requests issued to the devices:");
     }
     for (key, said) in &report.issued {
         let _ = writeln!(out, "  {key}: {said}");
     }
-    for row in report.rows.iter().filter(|r| r.issued.is_some()) {
-        let said = row.issued.as_deref().unwrap_or_default();
-        let _ = writeln!(out, "  {} {} {}: {said}", row.name, row.phase, row.at());
+    for row in by_row() {
+        let _ = writeln!(out, "  {}: {}", row.title(), row.issued.as_deref().unwrap_or_default());
     }
     if let Some(said) = report.rounds.as_ref().and_then(Rounds::said) {
         let _ = writeln!(out, "{said}");

@@ -17,8 +17,8 @@ use anyhow::{Context, Result};
 
 use super::Ended;
 use crate::engine::{
-    Content, Limits, Order, Outcome, Pace, Pattern as Places, Stream, Target, Use, in_turns,
-    run as go,
+    Content, Limits, Order, Outcome, Pace, Pattern as Places, Stream, Target, Use, capacity,
+    in_turns, run as go,
 };
 use options::{Job, Options, Pattern, Seek, Throttle};
 use table::{Line, Table};
@@ -33,18 +33,20 @@ pub(super) fn run(words: &[String]) -> Ended {
         return Ok(ExitCode::SUCCESS);
     }
     let options = Options::parse(words)?;
+    for job in options.jobs.iter().filter(|j| j.reads < 100) {
+        capacity(&job.path, moved(job))?;
+    }
     let targets =
         options.jobs.iter().map(|j| open(j, options.force)).collect::<Result<Vec<_>>>()?;
     for (job, target) in options.jobs.iter().zip(&targets) {
         fits(job, target, options.passes)?;
     }
-    if options.dry {
-        println!("{options:#?}");
-        return Ok(ExitCode::SUCCESS);
-    }
     let mut session = Session { options: &options, table: Table::default(), failed: Vec::new() };
     let head = session.head();
     session.say(&head)?;
+    if options.dry {
+        return Ok(ExitCode::SUCCESS);
+    }
     // What was measured before a pass that could not be is told.
     let passed = session.passes(&targets);
     session.end()?;
@@ -69,6 +71,13 @@ fn open(job: &Job, force: bool) -> Result<Arc<Target>> {
 /// Bytes of a request.
 fn request(job: &Job) -> u64 {
     job.block * job.request_blocks
+}
+
+/// Bytes of a pass in places of their own; 0: only time ends it.
+fn moved(job: &Job) -> u64 {
+    let p = places(job, 0);
+    let told = job.bytes.is_some() || job.requests.is_some();
+    if told { p.span.min(p.count.saturating_mul(p.request)) } else { 0 }
 }
 
 /// The places of a pass.

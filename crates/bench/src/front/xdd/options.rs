@@ -454,6 +454,10 @@ impl Parser<'_> {
                 told || self.options.runtime.is_some(),
                 "-mbytes, -numreqs or -runtime: how much?"
             );
+            let some = job.requests.is_none_or(|n| n > 0);
+            ensure!(some, "-numreqs: at least 1");
+            let some = job.requests.is_some() || job.bytes.is_none_or(|b| b >= request);
+            ensure!(some, "-mbytes: less than a request of {request} bytes");
         }
         Ok(self.options)
     }

@@ -184,8 +184,10 @@ impl Table {
     /// One more pass.
     pub fn passed(&mut self, outcome: &Outcome) {
         self.seconds += outcome.seconds;
-        self.bytes_together += outcome.all.bytes_together;
-        self.seconds_together += outcome.seconds_together;
+        if outcome.mb_per_s_together().is_some() {
+            self.bytes_together += outcome.all.bytes_together;
+            self.seconds_together += outcome.seconds_together;
+        }
         self.cpu += 100.0 * outcome.meter.cpu_own / outcome.seconds;
         self.passes += 1;
     }
@@ -207,7 +209,7 @@ impl Table {
     /// The rate while all targets were at work.
     pub fn deskewed(&self) -> String {
         if self.bytes_together == 0 {
-            return "the targets were at no time all at work".to_owned();
+            return "the targets were hardly at work at the same time".to_owned();
         }
         let rate = float(self.bytes_together) / 1e6 / self.seconds_together.max(1e-9);
         format!(

@@ -180,6 +180,9 @@ fn numbers_beyond_anything_are_refused_and_nothing_panics() {
         ("write", format!("-numreqs 1 -targetoffset {most} -startoffset 1 -reqsize 1048577")),
         ("read", "-numreqs 8 -reqsize 1 -seek range 9".to_owned()),
         ("read", "-numreqs 1 -reqsize 1 -passes 9 -passoffset 1".to_owned()),
+        // Nothing to move.
+        ("read", "-numreqs 0".to_owned()),
+        ("write", "-bytes 8192 -reqsize 9".to_owned()),
         // Threads and memory.
         ("read", "-numreqs 1 -reqsize 1 -throttle 1 -qd 4097".to_owned()),
         ("read", "-numreqs 8 -reqsize 1048576 -qd 4096".to_owned()),
@@ -191,6 +194,27 @@ fn numbers_beyond_anything_are_refused_and_nothing_panics() {
     let said = xdd(&many).unwrap_err().to_string();
     assert!(said.contains("8192 threads are too many"), "{said}");
     assert_eq!(std::fs::read(dir.path().join("f")).unwrap(), [0; 8192]);
+}
+
+#[test]
+fn what_could_never_fit_is_not_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path().display();
+    // 1,000 TB, and a range of as much of which little is written.
+    let said = xdd(&format!("-op write -target {d}/f -mbytes 1000000000")).unwrap_err().to_string();
+    assert!(said.contains("do not fit"), "{said}");
+    assert!(!dir.path().join("f").exists());
+    let sparse = "-numreqs 2 -reqsize 1 -seek random -seek range 1000000000";
+    xdd(&format!("-op write -target {d}/f {sparse}")).unwrap();
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let f = dir.path().join("f");
+    std::fs::write(&f, [7; 8192]).unwrap();
+    xdd(&format!("-op write -target {} -reqsize 4 -numreqs 2 -dryrun", f.display())).unwrap();
+    assert_eq!(std::fs::read(f).unwrap(), [7; 8192]);
 }
 
 #[test]
