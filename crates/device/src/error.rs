@@ -122,6 +122,15 @@ pub enum DeviceError {
         /// Device.
         device: Arc<str>,
     },
+    /// The key of this host's path to the device is gone, and somebody here who had it still has the
+    /// device open: a new key would let through what the fence has ended.
+    #[error(
+        "{device}: this host was fenced, and a process of it that was registered has the device open yet: end it first"
+    )]
+    HostFenced {
+        /// Device.
+        device: Arc<str>,
+    },
     /// A test's device failed on purpose.
     #[error("{device}: {operation} at {at} fails by plan")]
     Injected {
@@ -132,4 +141,11 @@ pub enum DeviceError {
         /// Where.
         at: ByteOffset,
     },
+}
+
+impl DeviceError {
+    /// Whether somebody else's reservation is the reason: of this node, or of its whole host.
+    pub fn is_fenced(&self) -> bool {
+        matches!(self, Self::Fenced { .. } | Self::HostFenced { .. })
+    }
 }

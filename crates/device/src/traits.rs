@@ -119,18 +119,25 @@ impl Debug for ByteLockGuard {
 }
 
 /// Persistent reservations of a device (SPC-4, section 5.13): who may write it, kept by the device
-/// itself. A key belongs to the open device that registered it.
+/// itself. A key belongs to the open device that registered it, except where all nodes of a host reach
+/// the device by one path: see [`Reservations::shares_path`].
 pub trait Reservations: Send + Sync {
     /// Registers `new` instead of `old` (0: not registered; a new 0 ends the registration).
     ///
     /// # Errors
     /// [`DeviceError::Fenced`] if the key is not `old`; see [`DeviceError`].
     fn register(&self, old: u64, new: u64) -> Result<(), DeviceError>;
-    /// Registers `new`, whatever was registered.
+    /// Registers `new`, whatever was registered; the key that is registered now. By a path that others
+    /// share it is the one that stands there already, if one does: it is theirs too, and stays.
     ///
     /// # Errors
-    /// See [`DeviceError`].
-    fn register_anyhow(&self, new: u64) -> Result<(), DeviceError>;
+    /// [`DeviceError::HostFenced`]; see [`DeviceError`].
+    fn register_anyhow(&self, new: u64) -> Result<u64, DeviceError>;
+    /// Whether a registration is of this host's path to the device, and so of all its nodes: they have
+    /// one key, who takes it fences all of them, and it ends with the last of them that ends it.
+    fn shares_path(&self) -> bool {
+        false
+    }
     /// Makes a reservation, as registrant `own`; it may stand already, by the same holder.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ impl StoreError {
     pub fn is_fenced(&self) -> bool {
         match self {
             Self::Pool(e) => e.is_fenced(),
-            Self::Member(e) => matches!(**e, braid_device::DeviceError::Fenced { .. }),
+            Self::Member(e) => e.is_fenced(),
             _ => false,
         }
     }

@@ -6,7 +6,11 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use braid_device::{Device, DeviceError, DeviceInfo, MemoryDevice, OpenOptions, pass_on};
+use braid_device::scsi::{PathReservations, Unit};
+use braid_device::{
+    Device, DeviceError, DeviceInfo, IscsiDevice, MemoryDevice, OpenOptions, ReservationKind,
+    pass_on,
+};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::{AddOptions, CreateOptions, Destination, FenceHow, Pool, PoolError, Reservable};
 use braid_target::{Chap, LunOptions, Target, TargetOptions};
@@ -274,4 +278,142 @@ fn a_device_that_could_not_be_added_is_added_the_next_time() {
     assert!(new.reservations().unwrap().keys().unwrap().is_empty());
     add().unwrap();
     assert_eq!(keys(&pool), [[1], [1]]);
+}
+
+/// A disk of the kernel, as one of a host's nodes has it open: the way to it is the host's.
+#[derive(Debug)]
+struct Disk {
+    path: Arc<IscsiDevice>,
+    reservations: PathReservations<Arc<IscsiDevice>>,
+}
+
+impl Device for Disk {
+    fn info(&self) -> &DeviceInfo {
+        self.path.info()
+    }
+    fn reservations(&self) -> Option<&dyn braid_device::Reservations> {
+        Some(&self.reservations)
+    }
+    pass_on!(path: read write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+}
+
+/// A host with its paths to the units, and the nodes in its `/dev`.
+struct Host {
+    paths: Vec<Arc<IscsiDevice>>,
+    dev: tempfile::TempDir,
+}
+
+impl Host {
+    fn new(target: &Target, units: usize) -> Self {
+        let name = |n| format!("iscsi://{}/{NAME}/{n}", target.address());
+        let open = |n| IscsiDevice::open(&name(n), OpenOptions::default()).unwrap();
+        Self { paths: (0..units).map(open).collect(), dev: tempfile::tempdir().unwrap() }
+    }
+    fn open(&self) -> Vec<Arc<dyn Device>> {
+        let open = |(n, path): (usize, &Arc<IscsiDevice>)| {
+            let node = self.dev.path().join(n.to_string());
+            let mut options = std::fs::File::options();
+            let file = options.read(true).write(true).create(true).truncate(false).open(node);
+            let unit = Arc::new(Unit::probe(path.clone()).unwrap().unwrap());
+            let found = PathReservations::find(unit, "disk", Arc::new(file.unwrap())).unwrap();
+            Arc::new(Disk { path: path.clone(), reservations: found.unwrap() }) as Arc<dyn Device>
+        };
+        self.paths.iter().enumerate().map(open).collect()
+    }
+    fn pool(&self) -> Pool {
+        Pool::assemble(self.open()).unwrap()
+    }
+}
+
+/// Hosts with kernel disks, and a pool over two of those.
+fn hosts<const N: usize>(units: usize) -> (Target, [Host; N]) {
+    let target = target(units);
+    let hosts = [(); N].map(|()| Host::new(&target, units));
+    drop(Pool::create(hosts[0].open(), &CreateOptions::new("disks")).unwrap());
+    (target, hosts)
+}
+
+#[test]
+fn nodes_of_a_host_on_kernel_disks_are_fenced_together() {
+    let (_target, [one, two]) = hosts(2);
+    let [a, b, c] = [&one, &one, &two].map(Host::pool);
+    assert_eq!(a.reservable(), Reservable::All);
+    assert_eq!([a.register(1), b.register(2), c.register(3)].map(Result::unwrap), [1, 1, 3]);
+    assert_eq!((b.registered(), keys(&c)), (1, vec![vec![1, 3]; 2]));
+    // The first leaves, the second goes on.
+    a.unregister();
+    assert_eq!(keys(&c), [[1, 3], [1, 3]]);
+    b.write(AT, &[1; LEN]).unwrap();
+    b.uphold().unwrap();
+    let again = one.pool();
+    assert_eq!(again.register(4).unwrap(), 1);
+    // None of them can take the host's key without being fenced itself.
+    let refused = again.fence(1, PROVE);
+    assert!(matches!(refused, Err(PoolError::OwnKey { .. })), "{refused:?}");
+    c.fence(1, PROVE).unwrap();
+    for fenced in [&b, &again] {
+        assert!(fenced.write(AT, &[7; LEN]).is_err_and(|e| e.is_fenced()));
+        assert!(fenced.uphold().is_err_and(|e| e.is_fenced()));
+    }
+    // Not before both are gone is there a new key.
+    let late = one.pool();
+    let refused = late.register(5);
+    assert!(refused.as_ref().is_err_and(PoolError::is_fenced), "{refused:?}");
+    again.unregister();
+    assert!(late.register(5).is_err_and(|e| e.is_fenced()));
+    drop(b);
+    assert_eq!(late.register(5).unwrap(), 5);
+    late.write(AT, &[2; LEN]).unwrap();
+    late.unregister();
+    c.unregister();
+    assert_eq!(keys(&c), [[], []]);
+}
+
+/// A node died on a host while another fenced it member by member, and stopped between two.
+#[test]
+fn a_host_has_one_key_on_all_members() {
+    let (_target, [one, two]) = hosts(3);
+    let [dead, c] = [&one, &two].map(Host::pool);
+    dead.register(1).unwrap();
+    c.register(3).unwrap();
+    let first = c.devices()[0].clone();
+    let kind = ReservationKind::WriteExclusiveAll;
+    first.reservations().unwrap().preempt_and_abort(3, 1, kind).unwrap();
+    drop(dead);
+    assert_eq!(keys(&c), [vec![3], vec![1, 3], vec![1, 3]]);
+    let next = one.pool();
+    let key = next.register(2).unwrap();
+    assert!([1, 2].contains(&key));
+    let mut all = vec![key, 3];
+    all.sort_unstable();
+    assert_eq!(keys(&c), vec![all; 3]);
+    next.write(AT, &[1; LEN]).unwrap();
+    // Nobody lives: a check takes all of them over, and gives them back.
+    drop((next, c));
+    let check = two.pool();
+    let seized = check.seize().unwrap();
+    check.write(AT, &[2; LEN]).unwrap();
+    drop(seized);
+    assert_eq!(keys(&check), [[], [], []]);
+}
+
+/// A member that is new gets the host's key from each of its nodes; it is given back once.
+#[test]
+fn a_new_member_is_registered_with_the_hosts_key() {
+    let target = target(3);
+    let one = Host::new(&target, 3);
+    let mut members = one.open();
+    let new = members.pop().unwrap();
+    drop(Pool::create(members, &CreateOptions::new("disks")).unwrap());
+    let open = || Pool::assemble(one.open().into_iter().take(2).collect()).unwrap();
+    let [a, b] = [open(), open()];
+    assert_eq!([a.register(1), b.register(2)].map(Result::unwrap), [1, 1]);
+    a.add_devices(vec![new], &AddOptions::default()).unwrap();
+    assert_eq!(keys(&a), [[1], [1], [1]]);
+    assert!(b.follow().is_ok());
+    b.write(AT, &[1; LEN]).unwrap();
+    a.unregister();
+    assert_eq!(keys(&a), [[1], [1], [1]]);
+    b.unregister();
+    assert_eq!(keys(&a), [[], [], []]);
 }

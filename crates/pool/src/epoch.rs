@@ -576,7 +576,7 @@ impl Topology {
             match (error, uuid) {
                 (PoolError::Device { source }, Some(uuid))
                     if !is_short(&source)
-                        && !matches!(*source, DeviceError::Fenced { .. })
+                        && !source.is_fenced()
                         && self.can_lose(member) =>
                 {
                     lost.push((uuid, *source));
@@ -601,7 +601,7 @@ fn without(topology: &Topology, lost: &Named) -> Result<Option<Label>, PoolError
         // Removed meanwhile.
         let Some(member) = topology.index_of(*uuid) else { continue };
         // Nothing is wrong with the member.
-        if matches!(error, DeviceError::Fenced { .. }) {
+        if error.is_fenced() {
             return Err(error.clone().into());
         }
         // Another request, or node, may have been first.

@@ -82,6 +82,23 @@ pub enum PoolError {
         /// Its device.
         path: String,
     },
+    /// The key is that of this node's whole host.
+    #[error("{path}: the key is this node's own, or its host's: who takes it fences this node too")]
+    OwnKey {
+        /// Its device.
+        path: String,
+    },
+    /// All nodes of this host share its path to a member, which is registered with another key than
+    /// those to the others.
+    #[error(
+        "{path}: this host is registered there with the key {key:#x}, and with other members by another; end who uses it, or clear that registration"
+    )]
+    OtherKey {
+        /// Its device.
+        path: String,
+        /// The key that stands.
+        key: u64,
+    },
     /// Nodes are registered with a device that is to be new.
     #[error(
         "{path} is reserved for nodes that have registered with it, perhaps of other hosts; if none of them lives, --force takes it"
@@ -448,7 +465,7 @@ impl From<DeviceError> for PoolError {
 impl PoolError {
     /// Whether a member refuses this node because it has been fenced.
     pub fn is_fenced(&self) -> bool {
-        matches!(self, Self::Device { source } if matches!(**source, DeviceError::Fenced { .. }))
+        matches!(self, Self::Device { source } if source.is_fenced())
     }
 }
 

@@ -14,6 +14,10 @@
 //!  unregister    after the slot is free
 //! ```
 //!
+//! By the kernel's disks the nodes of a host have one path, and so one key: the first node's, which the
+//! others find and take on (`braid_device::scsi::PathReservations`). It is theirs on every member; who
+//! takes it fences all of them, and the last that leaves gives it back.
+//!
 //! Invariants:
 //! * a key is registered once with an open device, never again: what a fence took stays taken;
 //! * a fence is complete only when every member of the newest epoch was asked by this node, and no
@@ -35,6 +39,10 @@ use crate::{Inner, Pool};
 /// What a new reservation is, if the member can; else the next.
 const KINDS: [ReservationKind; 2] =
     [ReservationKind::WriteExclusiveAll, ReservationKind::WriteExclusiveRegistrants];
+
+/// Most keys of this host's that are tried: another node of it may register, or leave, meanwhile, and
+/// what died here has left its own.
+const KEYS_MAX: u32 = 8;
 
 /// Most times that a reservation is looked for: others may make and release theirs meanwhile.
 const LOOKS_MAX: u32 = 16;
@@ -78,7 +86,7 @@ fn used(topology: &Topology) -> Vec<Arc<dyn Device>> {
     members.filter_map(|i| topology.devices.get(i).cloned()).collect()
 }
 
-/// Reservations that tell this node from others of its host.
+/// Reservations of a device: by them this node, or its whole host, is told from the others.
 fn apart(device: &dyn Device) -> Option<&dyn Reservations> {
     device.reservations()
 }
@@ -204,6 +212,42 @@ fn has(device: &Arc<dyn Device>, key: u64) -> bool {
     key != 0 && apart(&**device).is_some_and(|r| r.registered() == key)
 }
 
+/// Registers `key` with a device: no other, whatever this host's path to it had.
+fn take_on(
+    device: &dyn Device,
+    reservations: &dyn Reservations,
+    key: u64,
+) -> Result<(), PoolError> {
+    let mut stands = reservations.register_anyhow(key)?;
+    if stands != key {
+        // If that ends it, nobody here used it.
+        reservations.register(stands, 0)?;
+        stands = reservations.register_anyhow(key)?;
+    }
+    if stands == key {
+        return Ok(());
+    }
+    give_back_one(reservations, stands);
+    Err(PoolError::OtherKey { path: device.info().name.clone(), key: stands })
+}
+
+/// Registers `key` with all devices, and reserves them; `Some`: at one of them this host's path is
+/// registered with that key instead.
+fn register_all(devices: &[Arc<dyn Device>], key: u64) -> Result<Option<u64>, PoolError> {
+    for device in devices {
+        let path = || device.info().name.clone();
+        let reservations =
+            apart(&**device).ok_or_else(|| PoolError::NotReservable { path: path() })?;
+        let stands = reservations.register_anyhow(key)?;
+        if stands != key {
+            give_back_one(reservations, stands);
+            return Ok(Some(stands));
+        }
+        reserve(&**device, reservations, key)?;
+    }
+    Ok(None)
+}
+
 /// Registers `key` with the devices `new`, and sees whether it stands everywhere else.
 fn join(
     key: u64,
@@ -213,7 +257,7 @@ fn join(
     let Some(first) = new.first() else { return Ok(()) };
     for device in new {
         let Some(reservations) = apart(&**device) else { continue };
-        reservations.register_anyhow(key)?;
+        take_on(&**device, reservations, key)?;
         reserve(&**device, reservations, key)?;
     }
     let now = |i: usize| {
@@ -227,7 +271,8 @@ fn join(
     // A device that was opened anew is registered beside what it was before: two have the key.
     let stay = old.iter().filter_map(|(i, was)| {
         let now = now(*i)?;
-        Some((now, if Arc::ptr_eq(now, was) { 1 } else { 2 }))
+        let one = Arc::ptr_eq(now, was) || apart(&**now).is_some_and(Reservations::shares_path);
+        Some((now, if one { 1 } else { 2 }))
     });
     let mut asked: Vec<_> = stay.collect();
     if asked.is_empty() {
@@ -274,29 +319,32 @@ impl Pool {
         *self.0.key.0.lock()
     }
 
-    /// Registers `key` with every member, and reserves each for who is registered. From then on
-    /// members that are new get it too.
+    /// Registers `key` with every member, and reserves each for who is registered; the key that is
+    /// registered now: where others of this host share its path to the members it is theirs. From then
+    /// on members that are new get it too.
     ///
     /// # Errors
     /// [`PoolError::NotReservable`] if a member cannot; [`PoolError::Reserved`] if one is reserved
-    /// in another way; [`PoolError::Device`]. Nothing is registered then.
-    pub fn register(&self, key: u64) -> Result<(), PoolError> {
+    /// in another way; [`PoolError::OtherKey`] if this host has no one key; [`PoolError::Device`].
+    /// Nothing is registered then.
+    pub fn register(&self, mut key: u64) -> Result<u64, PoolError> {
         let topology = self.0.topology.read();
         let mut own = self.0.key.0.lock();
         let devices = used(&topology);
-        let all = devices.iter().try_for_each(|device| {
-            let path = || device.info().name.clone();
-            let reservations =
-                apart(&**device).ok_or_else(|| PoolError::NotReservable { path: path() })?;
-            reservations.register_anyhow(key)?;
-            reserve(&**device, reservations, key).map(|_| ())
-        });
-        if let Err(error) = all {
-            give_back(&devices, key);
-            return Err(error);
+        for _ in 0..KEYS_MAX {
+            let all = register_all(&devices, key);
+            if !matches!(all, Ok(None)) {
+                give_back(&devices, key);
+            }
+            let Some(other) = all? else {
+                *own = key;
+                return Ok(key);
+            };
+            tracing::info!("this host is registered with the key {other:#x} already");
+            key = other;
         }
-        *own = key;
-        Ok(())
+        let path = devices.first().map(|d| d.info().name.clone()).unwrap_or_default();
+        Err(PoolError::OtherKey { path, key })
     }
 
     /// Ends what [`Pool::register`] began. What stays because a member does not answer is swept by
@@ -335,8 +383,9 @@ impl Pool {
     /// more, and if it is the proof, nothing of it is under way.
     ///
     /// # Errors
-    /// [`PoolError::NotReservable`]; [`PoolError::is_fenced`]: this node is itself; others if a
-    /// member does not answer. The fence is then not complete.
+    /// [`PoolError::NotReservable`]; [`PoolError::OwnKey`]: it is of this host too;
+    /// [`PoolError::is_fenced`]: this node is itself; others if a member does not answer. The fence is
+    /// then not complete.
     pub fn fence(&self, victim: u64, how: FenceHow) -> Result<(), PoolError> {
         loop {
             // The victim may have changed the pool before.
@@ -354,8 +403,11 @@ impl Pool {
     fn fence_one(&self, device: &dyn Device, victim: u64, how: FenceHow) -> Result<(), PoolError> {
         let path = || device.info().name.clone();
         let own = self.registered();
+        if own != 0 && victim == own {
+            return Err(PoolError::OwnKey { path: path() });
+        }
         let reservations = apart(device)
-            .filter(|_| own != 0 && victim != 0 && victim != own)
+            .filter(|_| own != 0 && victim != 0)
             .ok_or_else(|| PoolError::NotReservable { path: path() })?;
         let keys = reservations.keys()?;
         if !keys.contains(&own) {
@@ -413,13 +465,15 @@ impl Pool {
 /// Dropped: nobody is registered any more.
 #[derive(Debug)]
 pub struct Seized {
-    devices: Vec<Arc<dyn Device>>,
-    key: u64,
+    /// With the key that each has.
+    devices: Vec<(Arc<dyn Device>, u64)>,
 }
 
 impl Drop for Seized {
     fn drop(&mut self) {
-        give_back(&self.devices, self.key);
+        for (device, key) in &self.devices {
+            give_back(std::slice::from_ref(device), *key);
+        }
     }
 }
 
@@ -435,15 +489,16 @@ pub(crate) fn has_registrants(device: &dyn Device) -> Result<bool, PoolError> {
 /// [`PoolError::Reserved`], [`PoolError::Device`].
 pub(crate) fn seize(devices: &[Arc<dyn Device>]) -> Result<Seized, PoolError> {
     let key = 1 << 63 | uuid::Uuid::new_v4().as_u64_pair().0;
-    let mut seized = Seized { devices: Vec::new(), key };
+    let mut seized = Seized { devices: Vec::new() };
     for device in devices {
         let Some(reservations) = apart(&**device) else { continue };
         let mut keys = reservations.keys()?;
         if keys.is_empty() {
             continue;
         }
-        reservations.register_anyhow(key)?;
-        seized.devices.push(device.clone());
+        // Of a path that this host has kept a key for, that one is taken on: the others go.
+        let key = reservations.register_anyhow(key)?;
+        seized.devices.push((device.clone(), key));
         let kind = reserve(&**device, reservations, key)?;
         keys.sort_unstable();
         keys.dedup();
@@ -471,11 +526,16 @@ impl Pool {
 /// Ends registrations of this process's.
 fn give_back(devices: &[Arc<dyn Device>], key: u64) {
     for device in devices.iter().filter(|d| has(d, key)) {
-        let Some(reservations) = apart(&**device) else { continue };
-        match reservations.register(key, 0) {
-            Err(e) if !is_fenced(&e) => tracing::warn!("a registration stays: {e}"),
-            _ => {}
+        if let Some(reservations) = apart(&**device) {
+            give_back_one(reservations, key);
         }
+    }
+}
+
+fn give_back_one(reservations: &dyn Reservations, key: u64) {
+    match reservations.register(key, 0) {
+        Err(e) if !is_fenced(&e) => tracing::warn!("a registration stays: {e}"),
+        _ => {}
     }
 }
 

@@ -559,6 +559,9 @@ impl Transport for Wire {
         };
         Ok(scsi::Answer { status: answer.status, sense: Sense::decode(&answer.raw), missing })
     }
+    fn reset(&self) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
 }
 
 fn wires(target: &Target) -> [Wire; 2] {

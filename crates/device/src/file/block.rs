@@ -121,6 +121,38 @@ pub(crate) fn canonical_node(path: &Path, dev: u64) -> PathBuf {
     })
 }
 
+/// Whether the directory in sysfs is a partition's.
+pub(super) fn is_partition(sysfs: &Path) -> bool {
+    sysfs.join("partition").exists()
+}
+
+/// Whether it is that of a device-mapper device over several paths to one disk.
+pub(super) fn is_multipath(sysfs: &Path) -> bool {
+    let uuid = std::fs::read_to_string(sysfs.join("dm/uuid"));
+    uuid.is_ok_and(|uuid| uuid.starts_with("mpath-"))
+}
+
+/// Whether an open device node is one of devtmpfs, of which a kernel has one, wherever it is mounted:
+/// then locks on it meet those of everybody under this kernel. A container with nodes of its own sees
+/// only its own locks.
+pub(super) fn has_devtmpfs(node: &File) -> bool {
+    let (Ok(meta), Ok(mounts)) =
+        (node.metadata(), std::fs::read_to_string("/proc/self/mountinfo"))
+    else {
+        return false;
+    };
+    is_devtmpfs(&mounts, (major(meta.dev()), minor(meta.dev())))
+}
+
+/// Whether mountinfo (proc(5)) names the file system with this number as devtmpfs.
+fn is_devtmpfs(mounts: &str, (major, minor): (u32, u32)) -> bool {
+    let number = format!("{major}:{minor}");
+    mounts.lines().any(|line| {
+        let kind = line.split_once(" - ").and_then(|(_, after)| after.split(' ').next());
+        line.split(' ').nth(2) == Some(number.as_str()) && kind == Some("devtmpfs")
+    })
+}
+
 /// Block devices that this process has opened exclusively: [`crate::in_use`] must not take our own
 /// claim for somebody else's.
 static CLAIMED: Mutex<Option<HashMap<u64, usize>>> = Mutex::new(None);
@@ -148,6 +180,34 @@ impl Drop for Claim {
             if *n == 0 {
                 claimed.remove(&self.0);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_the_kernels_own_or_of_somebodys_dev() {
+        let mounts = "22 28 0:5 / /dev rw,nosuid shared:2 - devtmpfs udev rw,size=1k\n\
+                      30 22 0:25 / /dev/shm rw - tmpfs tmpfs rw\n\
+                      31 22 0:26 /a - b /mnt rw - ext4 /dev/sda rw\n";
+        assert!(is_devtmpfs(mounts, (0, 5)));
+        for other in [(0, 25), (0, 26), (0, 50), (5, 0)] {
+            assert!(!is_devtmpfs(mounts, other), "{other:?}");
+        }
+        assert!(!is_devtmpfs("", (0, 5)) && !is_devtmpfs("1 2 0:5\n - devtmpfs", (0, 5)));
+    }
+
+    #[test]
+    fn several_paths_to_a_disk_are_told_from_other_mappings() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!is_multipath(dir.path()));
+        std::fs::create_dir(dir.path().join("dm")).unwrap();
+        for (uuid, multipath) in [("LVM-abc\n", false), ("mpath-360a9\n", true), ("", false)] {
+            std::fs::write(dir.path().join("dm/uuid"), uuid).unwrap();
+            assert_eq!(is_multipath(dir.path()), multipath, "{uuid}");
         }
     }
 }

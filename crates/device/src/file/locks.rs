@@ -16,6 +16,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_format::{ByteOffset, Bytes};
 use nix::errno::Errno;
@@ -28,6 +29,61 @@ use crate::CAW_MAX;
 const STRIPES: usize = 64;
 /// Where the liveness bytes begin: beyond every device.
 const BYTES_AT: u64 = 1 << 62;
+/// Who uses the registration of this host's path to the device: far beyond all liveness bytes.
+const USERS_AT: u64 = (1 << 63) - 3;
+/// Who looks at that, or changes it.
+const TURN_AT: u64 = (1 << 63) - 2;
+/// How long a turn is waited for: longer than any command of who has it.
+const TURN_MAX: Duration = Duration::from_mins(5);
+
+/// Those on this host who use one thing together. Threads of one handle are one.
+#[derive(Debug)]
+pub(crate) struct Users {
+    file: Arc<File>,
+}
+
+/// Nobody else on this host has it.
+#[derive(Debug)]
+pub(crate) struct Turn<'a>(&'a File);
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        unlock(self.0, TURN_AT, 1);
+    }
+}
+
+impl Users {
+    pub fn new(file: Arc<File>) -> Self {
+        Self { file }
+    }
+    /// Waits for the turn; one at a time in a handle.
+    pub fn turn(&self) -> io::Result<Turn<'_>> {
+        const PAUSE: Duration = Duration::from_millis(5);
+        let wanted = region(libc::F_WRLCK, TURN_AT, 1)?;
+        for _ in 0..TURN_MAX.as_millis() / PAUSE.as_millis() {
+            match fcntl(&*self.file, FcntlArg::F_OFD_SETLK(&wanted)) {
+                Ok(_) => return Ok(Turn(&self.file)),
+                Err(Errno::EAGAIN | Errno::EACCES | Errno::EINTR) => std::thread::sleep(PAUSE),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+    /// This handle is one of them.
+    pub fn join(&self) -> io::Result<()> {
+        fcntl(&*self.file, FcntlArg::F_OFD_SETLK(&region(libc::F_RDLCK, USERS_AT, 1)?))?;
+        Ok(())
+    }
+    /// It is no more.
+    pub fn leave(&self) {
+        unlock(&self.file, USERS_AT, 1);
+    }
+    /// Whether there are others.
+    pub fn others(&self) -> io::Result<bool> {
+        let mut asked = region(libc::F_WRLCK, USERS_AT, 1)?;
+        fcntl(&*self.file, FcntlArg::F_OFD_GETLK(&mut asked))?;
+        Ok(i32::from(asked.l_type) != libc::F_UNLCK)
+    }
+}
 
 /// A handle's locks.
 #[derive(Debug)]

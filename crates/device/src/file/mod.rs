@@ -22,16 +22,19 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use crate::run::{check_write, io_error};
 use crate::{
     AlignedBuf, ByteLockGuard, Capabilities, CawOutcome, Device, DeviceError, DeviceInfo, InUse,
-    RingTarget,
+    Reservations, RingTarget,
 };
 use scsi::ScsiDisk;
 
-pub(crate) use locks::{ByteHeld, Locks};
+pub(crate) use locks::{ByteHeld, Locks, Users};
 
 pub(crate) use block::{Claim, canonical_node, sysfs};
 
 /// Largest piece of a copy through an aligned buffer, and of zeros written by hand.
 const PIECE: usize = 1 << 20;
+
+/// What is said of a disk that is reached by several paths.
+const MULTIPATH: &str = "a multipath device takes no SCSI commands from here: no COMPARE AND WRITE and no reservations, so only nodes of one host may share it";
 
 /// Past the page cache?
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -269,6 +272,9 @@ impl Device for FileDevice {
             poisoned: Some(&self.poisoned),
         })
     }
+    fn reservations(&self) -> Option<&dyn Reservations> {
+        self.disk.as_ref()?.reservations()
+    }
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         let guard = self.locks.byte(byte).map_err(|e| self.wrap("lock", ByteOffset(byte), e))?;
         Ok(guard.map(ByteLockGuard::new))
@@ -317,15 +323,18 @@ impl Opening<'_> {
         }
         let queue = block::Queue::of(if is_block { meta.rdev() } else { meta.dev() });
         let file = Arc::new(file);
+        if is_block && block::is_multipath(&block::sysfs(meta.rdev())) {
+            tracing::warn!("{}: {MULTIPATH}", self.name);
+        }
         let disk = if is_block && direct && !self.options.read_only {
-            ScsiDisk::find(&block::sysfs(meta.rdev()), &file, sector)
+            ScsiDisk::find((&block::sysfs(meta.rdev()), &self.name), &file, sector)
                 .map_err(|e| self.wrap("ask what the disk is", io::Error::other(e)))?
         } else {
             None
         };
         let caps = Capabilities {
             compare_and_write: !self.options.read_only,
-            persistent_reservations: false,
+            persistent_reservations: disk.as_ref().is_some_and(|d| d.reservations().is_some()),
             write_zeroes: !is_block || queue.write_zeroes,
             discard: !is_block || queue.discard,
             atomic_write: queue.atomic_write.filter(|_| is_block).unwrap_or(sector).max(sector),

@@ -1,24 +1,25 @@
 //! A kernel's SCSI disk: what it does by commands of its own.
 //!
 //! COMPARE AND WRITE is atomic among all hosts, so a disk that has it is never used without.
-//! Persistent reservations are not used: a registration belongs to the path from this host to the
-//! disk, and all that have the disk open here share one.
+//! Persistent reservations are of the whole disk, and of this host's path to it, which all that have
+//! the disk open here share: see [`PathReservations`]. A partition has none.
 
 use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use braid_format::{ByteOffset, Bytes};
 
 use super::FileDevice;
-use crate::scsi::{ScsiError, SgIo, Unit, first_block, settle};
-use crate::{CAW_MAX, CawOutcome, Device, DeviceError};
+use super::block::{has_devtmpfs, is_partition};
+use crate::scsi::{PathReservations, ScsiError, SgIo, Unit, first_block, settle};
+use crate::{CAW_MAX, CawOutcome, Device, DeviceError, Reservations};
 
 /// A SCSI disk, or a partition of one.
 #[derive(Debug)]
 pub(super) struct ScsiDisk {
-    unit: Unit<SgIo>,
+    unit: Arc<Unit<SgIo>>,
+    reservations: Option<PathReservations<SgIo>>,
     /// Where it begins on its disk.
     start: Bytes,
     sector: Bytes,
@@ -27,10 +28,31 @@ pub(super) struct ScsiDisk {
 impl ScsiDisk {
     /// Asks the block device whose directory in sysfs this is; `None` if it is no SCSI disk, or
     /// does not compare and write.
-    pub fn find(sysfs: &Path, file: &Arc<File>, sector: Bytes) -> Result<Option<Self>, ScsiError> {
+    pub fn find(
+        (sysfs, name): (&Path, &str),
+        file: &Arc<File>,
+        sector: Bytes,
+    ) -> Result<Option<Self>, ScsiError> {
         let Some(first) = first_block(sysfs) else { return Ok(None) };
-        let unit = Unit::probe(SgIo(file.clone()))?;
-        Ok(unit.map(|unit| Self { unit, start: Bytes(first * 512), sector }))
+        let Some(unit) = Unit::probe(SgIo(file.clone()))? else { return Ok(None) };
+        let unit = Arc::new(unit);
+        let why_not = if is_partition(sysfs) {
+            Some("it is a partition, and reservations are of whole disks")
+        } else if !has_devtmpfs(file) {
+            Some("its node in /dev is not the kernel's own (devtmpfs): others here may use another")
+        } else {
+            None
+        };
+        let reservations = if let Some(why) = why_not {
+            tracing::warn!("{name}: nodes are not fenced by reservation of it: {why}");
+            None
+        } else {
+            PathReservations::find(unit.clone(), name, file.clone())?
+        };
+        Ok(Some(Self { unit, reservations, start: Bytes(first * 512), sector }))
+    }
+    pub fn reservations(&self) -> Option<&dyn Reservations> {
+        Some(self.reservations.as_ref()?)
     }
     pub fn compare_and_write(
         &self,
@@ -45,20 +67,12 @@ impl ScsiDisk {
             return Err(DeviceError::NoCompareAndWrite { device, most, len });
         }
         let block = (self.start.get() + at.get()) / self.sector.get();
+        let error = |e: ScsiError| e.of(&device.info().name, "compare-and-write", at);
         let attempt = || {
             let written = self.unit.compare_and_write(block, self.sector, expected, new);
-            written.map_err(|e| error(device, at, e))
+            written.map_err(error)
         };
         let settled = settle(device, at, expected, attempt)?;
-        settled.ok_or_else(|| error(device, at, ScsiError::Busy))
-    }
-}
-
-fn error(device: &FileDevice, at: ByteOffset, e: ScsiError) -> DeviceError {
-    const OPERATION: &str = "compare-and-write";
-    match e {
-        ScsiError::Conflict => DeviceError::Fenced { device: device.info().name.as_str().into() },
-        ScsiError::Io(e) => device.wrap(OPERATION, at, e),
-        e => device.wrap(OPERATION, at, io::Error::other(e)),
+        settled.ok_or_else(|| error(ScsiError::Busy))
     }
 }

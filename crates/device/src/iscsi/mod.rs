@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use braid_format::{ByteOffset, Bytes};
 
-use crate::scsi;
 use crate::scsi::cdb::{self, sixteen as cdb16};
+use crate::scsi::{self, Data};
 use crate::{
     ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, Op, OpenOptions, Reservations,
 };
@@ -198,20 +198,24 @@ impl IscsiDevice {
         once: bool,
     ) -> Result<Ending, DeviceError> {
         let at = ByteOffset(0);
-        let (direction, memory, len) = match data {
-            Data::None => (Direction::Neither, std::ptr::null_mut(), 0),
-            Data::In(buf) => (Direction::Read, buf.as_mut_ptr(), buf.len()),
-            Data::Out(buf) => (Direction::Write, buf.as_ptr().cast_mut(), buf.len()),
-        };
+        let (direction, memory) = memory_of(data);
         for _ in 0..TRIES_MAX {
             // SAFETY: borrowed over the ticket's life, which ends here; written from is only read.
-            let ticket = unsafe { self.link.start(cdb, direction, (memory, len), true) };
+            let ticket = unsafe { self.link.start(cdb, direction, memory, true) };
             let ticket = ticket.map_err(|e| self.gone(operation, at, &e))?;
             if let Some(judged) = self.judge(operation, at, (&ticket, ticket.wait()), once) {
                 return judged;
             }
         }
         Err(self.error(operation, at, io::ErrorKind::ResourceBusy.into()))
+    }
+    /// A command by itself, issued once; how it ended.
+    fn issue_once(&self, cdb: &[u8], data: Data<'_>) -> io::Result<Ending> {
+        let (direction, memory) = memory_of(data);
+        // SAFETY: borrowed over the ticket's life, which ends here; written from is only read.
+        let ticket = unsafe { self.link.start(cdb, direction, memory, true) };
+        let gone = |e| io::Error::other(self.gone("command", ByteOffset(0), &e));
+        Ok(ticket.map_err(gone)?.wait())
     }
     /// Starts a transfer.
     ///
@@ -339,11 +343,12 @@ fn name_of(write: bool) -> &'static str {
     if write { "write" } else { "read" }
 }
 
-/// Data of a command by itself.
-pub(super) enum Data<'a> {
-    None,
-    In(&'a mut [u8]),
-    Out(&'a [u8]),
+fn memory_of(data: Data<'_>) -> (Direction, (*mut u8, usize)) {
+    match data {
+        Data::None => (Direction::Neither, (std::ptr::null_mut(), 0)),
+        Data::In(buf) => (Direction::Read, (buf.as_mut_ptr(), buf.len())),
+        Data::Out(buf) => (Direction::Write, (buf.as_ptr().cast_mut(), buf.len())),
+    }
 }
 
 impl From<Ending> for io::Error {

@@ -4,8 +4,9 @@ use std::io;
 
 use braid_format::ByteOffset;
 
-use super::{Data, IscsiDevice};
-use crate::scsi::{self, cdb};
+use super::IscsiDevice;
+use crate::scsi::reserve::{self, Carrier};
+use crate::scsi::{Answer, Data, Sense, Transport};
 use crate::{DeviceError, Reservations};
 
 /// What a reservation keeps from whom.
@@ -48,54 +49,40 @@ pub struct Reservation {
     pub kind: ReservationKind,
 }
 
-/// What is done, in errors.
-const PERSISTENT_RESERVE: &str = "persistent reserve";
-
-const READ_RESERVATIONS: &str = "read reservations";
-
-/// Service actions of PERSISTENT RESERVE OUT.
-mod action {
-    pub const REGISTER: u8 = 0;
-    pub const RESERVE: u8 = 1;
-    pub const CLEAR: u8 = 3;
-    pub const PREEMPT_AND_ABORT: u8 = 5;
-    pub const REGISTER_ANYHOW: u8 = 6;
-}
-
-impl IscsiDevice {
-    /// PERSISTENT RESERVE OUT. Whoever asks for it must know whether it was done: never issued twice.
-    fn change(&self, action: u8, kind: u8, own: u64, other: u64) -> Result<(), DeviceError> {
-        let registers = matches!(action, action::REGISTER | action::REGISTER_ANYHOW);
-        let kept = registers && self.limits.keeps_keys;
-        let (cdb, list) = cdb::reserve_out(action, kind, (own, other), kept);
-        self.command(PERSISTENT_RESERVE, &cdb, Data::Out(&list), true).map(|_| ())
+impl Carrier for IscsiDevice {
+    fn carry(
+        &self,
+        operation: &'static str,
+        cdb: &[u8],
+        data: Data<'_>,
+        once: bool,
+    ) -> Result<usize, DeviceError> {
+        self.command(operation, cdb, data, once).map(|ending| ending.missing)
     }
-    /// PERSISTENT RESERVE IN; as much as there is.
-    fn look(&self, action: u8) -> Result<Vec<u8>, DeviceError> {
-        let mut bytes = vec![0; usize::from(scsi::RESERVE_IN_LEN)];
-        let cdb = cdb::reserve_in(action, scsi::RESERVE_IN_LEN);
-        let ending = self.command(READ_RESERVATIONS, &cdb, Data::In(&mut bytes), false)?;
-        bytes.truncate(bytes.len().saturating_sub(ending.missing));
-        Ok(bytes)
+    fn keeps_keys(&self) -> bool {
+        self.limits.keeps_keys
+    }
+    fn failed(&self, operation: &'static str, source: io::Error) -> DeviceError {
+        self.error(operation, ByteOffset(0), source)
     }
 }
 
 impl Reservations for IscsiDevice {
     fn register(&self, old: u64, new: u64) -> Result<(), DeviceError> {
-        self.change(action::REGISTER, 0, old, new)?;
+        reserve::register(self, old, new)?;
         self.link.registered(new);
         Ok(())
     }
-    fn register_anyhow(&self, new: u64) -> Result<(), DeviceError> {
-        self.change(action::REGISTER_ANYHOW, 0, 0, new)?;
+    fn register_anyhow(&self, new: u64) -> Result<u64, DeviceError> {
+        reserve::register_anyhow(self, new)?;
         self.link.registered(new);
-        Ok(())
+        Ok(new)
     }
     fn reserve(&self, own: u64, kind: ReservationKind) -> Result<(), DeviceError> {
-        self.change(action::RESERVE, kind as u8, own, 0)
+        reserve::reserve(self, own, kind)
     }
     fn clear(&self, own: u64) -> Result<(), DeviceError> {
-        self.change(action::CLEAR, 0, own, 0)
+        reserve::clear(self, own)
     }
     fn preempt_and_abort(
         &self,
@@ -103,18 +90,16 @@ impl Reservations for IscsiDevice {
         victim: u64,
         kind: ReservationKind,
     ) -> Result<(), DeviceError> {
-        self.change(action::PREEMPT_AND_ABORT, kind as u8, own, victim)
+        reserve::preempt_and_abort(self, (own, victim), kind)
     }
     fn registered(&self) -> u64 {
         self.link.key()
     }
     fn keys(&self) -> Result<Vec<u64>, DeviceError> {
-        let all = scsi::keys(&self.look(0)?);
-        let more = || io::Error::other("the unit has more registrations than it says");
-        all.ok_or_else(|| self.error(READ_RESERVATIONS, ByteOffset(0), more()))
+        reserve::keys(self)
     }
     fn reservation(&self) -> Result<Option<Reservation>, DeviceError> {
-        Ok(scsi::reservation(&self.look(1)?))
+        reserve::reservation(self)
     }
     fn reset(&self) -> Result<(), DeviceError> {
         const OPERATION: &str = "reset";
@@ -123,5 +108,24 @@ impl Reservations for IscsiDevice {
             ending if ending.status == super::ffi::STATUS_GOOD => Ok(()),
             ending => Err(self.error(OPERATION, ByteOffset(0), io::Error::from(ending))),
         }
+    }
+}
+
+/// A session as the one path of a host: each command once, as the unit answers it. Keys registered so
+/// are not looked for when the session is begun anew.
+impl Transport for IscsiDevice {
+    fn command(&self, cdb: &[u8], data: Data<'_>) -> io::Result<Answer> {
+        let ending = self.issue_once(cdb, data)?;
+        let (key, code) = ending.sense;
+        let sense = (ending.status == super::ffi::STATUS_CHECK).then_some(Sense {
+            key: u8::try_from(key).unwrap_or(u8::MAX),
+            code: u16::try_from(code).unwrap_or(u16::MAX),
+            information: None,
+        });
+        let status = u8::try_from(ending.status).map_err(|_| io::Error::from(ending))?;
+        Ok(Answer { status, sense, missing: ending.missing })
+    }
+    fn reset(&self) -> io::Result<()> {
+        Reservations::reset(self).map_err(io::Error::other)
     }
 }

@@ -46,3 +46,40 @@ pub fn reserve_out(
     list[20] = u8::from(kept);
     ([0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], list)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SPC-4, tables 209, 222 and 226: bytes as they stand there.
+    #[test]
+    fn reservations_are_asked_for_as_the_standard_has_it() {
+        // Operation code, service action, five reserved, allocation length, control.
+        assert_eq!(reserve_in(0, 0x2008), [0x5e, 0, 0, 0, 0, 0, 0, 0x20, 0x08, 0]);
+        assert_eq!(reserve_in(1, 24), [0x5e, 1, 0, 0, 0, 0, 0, 0, 24, 0]);
+        assert_eq!(reserve_in(2, 8), [0x5e, 2, 0, 0, 0, 0, 0, 0, 8, 0]);
+        // Scope (the unit) and type, two reserved, length of the list (four bytes), control.
+        let (cdb, list) = reserve_out(5, 7, (0x0102_0304_0506_0708, 0x1112_1314_1516_1718), false);
+        assert_eq!(cdb, [0x5f, 5, 0x07, 0, 0, 0, 0, 0, 24, 0]);
+        // The registrant's key, that of the action, four that are obsolete, flags (APTPL is bit 0;
+        // neither SPEC_I_PT nor ALL_TG_PT), reserved, two that are obsolete.
+        let keys = [1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18];
+        assert_eq!(list, [&keys[..], &[0; 8]].concat()[..]);
+        let (cdb, list) = reserve_out(0, 0, (0, 1), true);
+        assert_eq!(cdb, [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0]);
+        assert_eq!((list[15], &list[16..]), (1, &[0, 0, 0, 0, 1, 0, 0, 0][..]));
+    }
+
+    #[test]
+    fn blocks_are_named_as_the_standard_has_it() {
+        let at = 0x0102_0304_0506_0708;
+        assert_eq!(
+            compare_and_write(at, 9),
+            [0x89, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9, 0, 0]
+        );
+        assert_eq!(
+            sixteen(0x8a, 8, at, 0x0a0b_0c0d),
+            [0x8a, 8, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 0]
+        );
+    }
+}

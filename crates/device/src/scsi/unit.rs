@@ -1,7 +1,8 @@
-//! What a SCSI unit does beyond reading and writing: COMPARE AND WRITE; what it says of persistent
-//! reservations.
+//! What a SCSI unit does beyond reading and writing: COMPARE AND WRITE; what its answers about
+//! persistent reservations say.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_format::{ByteOffset, Bytes};
@@ -44,7 +45,7 @@ impl Answer {
     const GOOD: u8 = 0;
     const CHECK: u8 = 2;
     const BUSY: u8 = 8;
-    const CONFLICT: u8 = 0x18;
+    pub(super) const CONFLICT: u8 = 0x18;
     const FULL: u8 = 0x28;
 }
 
@@ -55,6 +56,21 @@ pub trait Transport: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// There is no answer: whether the command was done, or will be, is unknown.
     fn command(&self, cdb: &[u8], data: Data<'_>) -> io::Result<Answer>;
+    /// Ends all commands of everybody at the unit (LOGICAL UNIT RESET). On return none of them lands
+    /// any more.
+    ///
+    /// # Errors
+    /// It was not done, or nobody knows.
+    fn reset(&self) -> io::Result<()>;
+}
+
+impl<T: Transport> Transport for Arc<T> {
+    fn command(&self, cdb: &[u8], data: Data<'_>) -> io::Result<Answer> {
+        (**self).command(cdb, data)
+    }
+    fn reset(&self) -> io::Result<()> {
+        (**self).reset()
+    }
 }
 
 /// What a unit did not do.
@@ -75,6 +91,19 @@ pub enum ScsiError {
     /// There was no answer.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl ScsiError {
+    /// As the error of a device.
+    pub(crate) fn of(self, device: &str, operation: &'static str, at: ByteOffset) -> DeviceError {
+        let device = device.into();
+        let source = match self {
+            Self::Conflict => return DeviceError::Fenced { device },
+            Self::Io(e) => e,
+            e => io::Error::other(e),
+        };
+        DeviceError::Io { device, operation, at, source: Arc::new(source) }
+    }
 }
 
 /// A unit.
@@ -110,8 +139,26 @@ impl<T: Transport> Unit<T> {
         self.compare
     }
 
+    /// Whether it has persistent reservations, and if so whether it can keep them over a loss of power
+    /// (REPORT CAPABILITIES).
+    ///
+    /// # Errors
+    /// It did not answer, or not with a plain yes or no.
+    pub fn reserves(&self) -> Result<Option<bool>, ScsiError> {
+        const CAPABILITIES: u8 = 2;
+        let told = match self.ask(&cdb::reserve_in(CAPABILITIES, 8), 8) {
+            Err(ScsiError::Conflict) => None,
+            told => told?,
+        };
+        Ok(told.map(|t| t.get(2).is_some_and(|flags| flags & 1 != 0)))
+    }
+    /// The way to it.
+    pub(super) fn transport(&self) -> &T {
+        &self.transport
+    }
+
     /// Has a command done; issues it again as long as the unit says that it did not run.
-    fn done(&self, cdb: &[u8], mut data: Data<'_>) -> Result<Answer, ScsiError> {
+    pub(super) fn done(&self, cdb: &[u8], mut data: Data<'_>) -> Result<Answer, ScsiError> {
         for _ in 0..TRIES_MAX {
             let data = match &mut data {
                 Data::None => Data::None,

@@ -193,8 +193,7 @@ impl Claim<'_> {
             Reservable::All => {}
         }
         let key = key_of(self.store.fs_uuid(), mine.life);
-        self.store.pool().register(key).map_err(LockError::NodeStore)?;
-        mine.fence_key = key;
+        mine.fence_key = self.store.pool().register(key).map_err(LockError::NodeStore)?;
         Ok(())
     }
 

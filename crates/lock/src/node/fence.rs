@@ -139,9 +139,10 @@ impl Fencer<'_> {
     /// once.
     pub fn methods(&self) -> impl Fn(&SlotRecord) -> FenceMethod + use<> {
         let reserves = self.key != 0 && self.store.pool().reservable() == Reservable::All;
-        let command = self.options.command.is_some();
+        let (command, own) = (self.options.command.is_some(), self.key);
         move |record| {
-            if reserves && record.fence_key != 0 {
+            // Who has this node's key shares its host's path: it cannot be shut out alone.
+            if reserves && record.fence_key != 0 && record.fence_key != own {
                 FenceMethod::Reservation
             } else if command {
                 FenceMethod::Command
@@ -182,9 +183,9 @@ impl Fencer<'_> {
         self.forget(record);
         Ok(FenceMethod::Command)
     }
-    /// Takes the key of a node that is known to be dead.
+    /// Takes the key of a node that is known to be dead, unless this node, of the same host, has it too.
     pub fn forget(&self, record: &SlotRecord) {
-        if self.key == 0 || record.fence_key == 0 {
+        if self.key == 0 || record.fence_key == 0 || record.fence_key == self.key {
             return;
         }
         let how = FenceHow { prove: false, reset: false };

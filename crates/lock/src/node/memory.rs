@@ -264,9 +264,9 @@ impl PoolSide for MemoryNodes {
         let some = self.shared.lock().keys.is_some();
         if some { Reservable::All } else { Reservable::None }
     }
-    fn register(&self, key: u64) -> Result<(), StoreError> {
+    fn register(&self, key: u64) -> Result<u64, StoreError> {
         self.shared.lock().keys().push((key, self.process));
-        Ok(())
+        Ok(key)
     }
     fn unregister(&self) {
         if let Some(keys) = &mut self.shared.lock().keys {

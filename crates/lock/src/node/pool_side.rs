@@ -24,11 +24,12 @@ pub trait PoolSide: Send + Sync {
     fn flush(&self) -> Result<(), StoreError>;
     /// Which members have reservations.
     fn reservable(&self) -> Reservable;
-    /// Registers this node's key with every member: see [`Pool::register`].
+    /// Registers this node's key with every member, or its host's where that has one: see
+    /// [`Pool::register`].
     ///
     /// # Errors
     /// Nothing is registered then.
-    fn register(&self, key: u64) -> Result<(), StoreError>;
+    fn register(&self, key: u64) -> Result<u64, StoreError>;
     /// Ends that.
     fn unregister(&self);
     /// Whether the key still stands everywhere: see [`Pool::uphold`].
@@ -67,7 +68,7 @@ impl PoolSide for Pool {
     fn reservable(&self) -> Reservable {
         Self::reservable(self)
     }
-    fn register(&self, key: u64) -> Result<(), StoreError> {
+    fn register(&self, key: u64) -> Result<u64, StoreError> {
         Ok(Self::register(self, key)?)
     }
     fn unregister(&self) {
