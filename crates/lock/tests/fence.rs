@@ -283,13 +283,14 @@ fn a_device_that_could_not_be_added_is_added_the_next_time() {
 /// A disk of the kernel, as one of a host's nodes has it open: the way to it is the host's.
 #[derive(Debug)]
 struct Disk {
+    info: DeviceInfo,
     path: Arc<IscsiDevice>,
     reservations: PathReservations<Arc<IscsiDevice>>,
 }
 
 impl Device for Disk {
     fn info(&self) -> &DeviceInfo {
-        self.path.info()
+        &self.info
     }
     fn reservations(&self) -> Option<&dyn braid_device::Reservations> {
         Some(&self.reservations)
@@ -310,13 +311,23 @@ impl Host {
         Self { paths: (0..units).map(open).collect(), dev: tempfile::tempdir().unwrap() }
     }
     fn open(&self) -> Vec<Arc<dyn Device>> {
+        self.disks(None)
+    }
+    /// As they were before they had grown.
+    fn small(&self) -> Vec<Arc<dyn Device>> {
+        self.disks(Some(Bytes(8 << 20)))
+    }
+    fn disks(&self, size: Option<Bytes>) -> Vec<Arc<dyn Device>> {
         let open = |(n, path): (usize, &Arc<IscsiDevice>)| {
             let node = self.dev.path().join(n.to_string());
             let mut options = std::fs::File::options();
             let file = options.read(true).write(true).create(true).truncate(false).open(node);
             let unit = Arc::new(Unit::probe(path.clone()).unwrap().unwrap());
             let found = PathReservations::find(unit, "disk", Arc::new(file.unwrap())).unwrap();
-            Arc::new(Disk { path: path.clone(), reservations: found.unwrap() }) as Arc<dyn Device>
+            let mut info = path.info().clone();
+            info.size = size.unwrap_or(info.size);
+            let path = path.clone();
+            Arc::new(Disk { info, path, reservations: found.unwrap() }) as Arc<dyn Device>
         };
         self.paths.iter().enumerate().map(open).collect()
     }
@@ -379,7 +390,8 @@ fn a_host_has_one_key_on_all_members() {
     let first = c.devices()[0].clone();
     let kind = ReservationKind::WriteExclusiveAll;
     first.reservations().unwrap().preempt_and_abort(3, 1, kind).unwrap();
-    drop(dead);
+    // Who has it open, and is registered, counts as one who uses it.
+    drop((dead, first));
     assert_eq!(keys(&c), [vec![3], vec![1, 3], vec![1, 3]]);
     let next = one.pool();
     let key = next.register(2).unwrap();
@@ -397,23 +409,32 @@ fn a_host_has_one_key_on_all_members() {
     assert_eq!(keys(&check), [[], [], []]);
 }
 
-/// A member that is new gets the host's key from each of its nodes; it is given back once.
+/// Each of a host's nodes registers the host's key with what is new, and what is opened anew has it.
 #[test]
 fn a_new_member_is_registered_with_the_hosts_key() {
     let target = target(3);
     let one = Host::new(&target, 3);
-    let mut members = one.open();
+    let mut members = one.small();
     let new = members.pop().unwrap();
-    drop(Pool::create(members, &CreateOptions::new("disks")).unwrap());
-    let open = || Pool::assemble(one.open().into_iter().take(2).collect()).unwrap();
-    let [a, b] = [open(), open()];
-    assert_eq!([a.register(1), b.register(2)].map(Result::unwrap), [1, 1]);
-    a.add_devices(vec![new], &AddOptions::default()).unwrap();
+    let a = Pool::create(members, &CreateOptions::new("disks")).unwrap();
+    a.register(1).unwrap();
+    a.add(std::slice::from_ref(&new), &AddOptions::default()).unwrap();
     assert_eq!(keys(&a), [[1], [1], [1]]);
-    assert!(b.follow().is_ok());
-    b.write(AT, &[1; LEN]).unwrap();
-    a.unregister();
+    let b = Pool::assemble(one.small()).unwrap();
+    assert_eq!(b.register(2).unwrap(), 1);
+    // Its devices are opened anew by the path that is registered, once.
+    let before = a.info().size;
+    let disk = |path: &str| {
+        let again = one.open().into_iter().find(|d| d.info().name == path);
+        Ok(again.expect("a disk of this host"))
+    };
+    a.grow(&disk).unwrap();
+    assert!(a.info().size.get() > before.get() * 3 / 2);
+    a.write(ByteOffset(before.get()), &[1; LEN]).unwrap();
+    a.uphold().unwrap();
     assert_eq!(keys(&a), [[1], [1], [1]]);
     b.unregister();
+    assert_eq!(keys(&a), [[1], [1], [1]]);
+    a.unregister();
     assert_eq!(keys(&a), [[], [], []]);
 }

@@ -127,6 +127,27 @@ fn who_is_fenced_itself_calls_no_program() {
     assert!(matches!(fencer.fence(&record, &|| true), Ok(FenceMethod::Command)));
 }
 
+/// Nodes of a host that share its path to the disks have one key.
+#[test]
+fn a_dead_nodes_key_that_is_its_hosts_is_left() {
+    let all = MemoryNodes::new(4);
+    all.with_reservations();
+    let (dead, nodes) = (me(1, 1), all.process());
+    let key = nodes.register(key_of(all.fs_uuid(), dead)).unwrap();
+    let mut record = SlotRecord::free(dead.slot);
+    (record.life, record.state, record.fence_key) = (dead, SlotState::Active, key);
+    let options = FenceOptions::default();
+    let fencer = Fencer { store: &nodes, options: &options, timing: Timing::default(), key };
+    // Nor is one of another host shut out by it, should two hosts share a path.
+    assert_eq!(fencer.methods()(&record), FenceMethod::Operator);
+    fencer.forget(&record);
+    assert_eq!(all.keys().as_slice(), [key]);
+    let other = Fencer { key: key_of(all.fs_uuid(), me(2, 1)), ..fencer };
+    assert_eq!(other.methods()(&record), FenceMethod::Reservation);
+    other.forget(&record);
+    assert!(all.keys().is_empty());
+}
+
 #[test]
 fn who_cannot_say_that_it_lives_fences_nobody() {
     let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
