@@ -575,9 +575,7 @@ impl Topology {
             let uuid = self.uuid(member);
             match (error, uuid) {
                 (PoolError::Device { source }, Some(uuid))
-                    if !is_short(&source)
-                        && !source.is_fenced()
-                        && self.can_lose(member) =>
+                    if !is_short(&source) && !source.is_fenced() && self.can_lose(member) =>
                 {
                     lost.push((uuid, *source));
                 }

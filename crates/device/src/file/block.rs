@@ -136,8 +136,7 @@ pub(super) fn is_multipath(sysfs: &Path) -> bool {
 /// then locks on it meet those of everybody under this kernel. A container with nodes of its own sees
 /// only its own locks.
 pub(super) fn has_devtmpfs(node: &File) -> bool {
-    let (Ok(meta), Ok(mounts)) =
-        (node.metadata(), std::fs::read_to_string("/proc/self/mountinfo"))
+    let (Ok(meta), Ok(mounts)) = (node.metadata(), std::fs::read_to_string("/proc/self/mountinfo"))
     else {
         return false;
     };

@@ -51,7 +51,7 @@ pub fn reserve_out(
 mod tests {
     use super::*;
 
-    /// SPC-4, tables 209, 222 and 226: bytes as they stand there.
+    /// SPC-4, PERSISTENT RESERVE IN and PERSISTENT RESERVE OUT: bytes as they stand there.
     #[test]
     fn reservations_are_asked_for_as_the_standard_has_it() {
         // Operation code, service action, five reserved, allocation length, control.
@@ -73,10 +73,7 @@ mod tests {
     #[test]
     fn blocks_are_named_as_the_standard_has_it() {
         let at = 0x0102_0304_0506_0708;
-        assert_eq!(
-            compare_and_write(at, 9),
-            [0x89, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9, 0, 0]
-        );
+        assert_eq!(compare_and_write(at, 9), [0x89, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9, 0, 0]);
         assert_eq!(
             sixteen(0x8a, 8, at, 0x0a0b_0c0d),
             [0x8a, 8, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 0]

@@ -1,5 +1,5 @@
-//! Persistent reservations (SPC-4, sections 5.13, 6.15 and 6.16) as a unit's commands: one code for
-//! units of targets and for the kernel's disks.
+//! Persistent reservations (SPC-4, section 5.13; PERSISTENT RESERVE IN and OUT) as a unit's commands:
+//! one code for units of targets and for the kernel's disks.
 
 use std::io;
 

@@ -224,10 +224,9 @@ mod tests {
     fn what_takes_no_commands_says_so() {
         let file = SgIo(Arc::new(tempfile::tempfile().unwrap()));
         let inquiry = [0x12, 0, 0, 0, 36, 0];
-        for refused in [
-            file.command(&inquiry, Data::In(&mut [0; 36])).unwrap_err(),
-            file.reset().unwrap_err(),
-        ] {
+        for refused in
+            [file.command(&inquiry, Data::In(&mut [0; 36])).unwrap_err(), file.reset().unwrap_err()]
+        {
             assert!(refused.to_string().starts_with("it takes no SCSI commands"), "{refused}");
         }
         let refused = refused(Errno::EPERM);

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::{Sense, cdb};
 use crate::iscsi::{Reservation, ReservationKind};
-use crate::{CawOutcome, Device, DeviceError};
+use crate::{AlignedBuf, CawOutcome, Device, DeviceError};
 
 /// Most times that a command is issued anew because it did not run.
 const TRIES_MAX: u32 = 64;
@@ -214,7 +214,11 @@ impl<T: Transport> Unit<T> {
                 && (1..=self.compare).contains(&blocks),
             "a compare-and-write that the unit does not do"
         );
-        let both = [expected, new].concat();
+        // In as few pages as it can be: Linux's own target, reached by its loopback, writes what is not
+        // `new` where the two stand in different pages (6.1).
+        let mut both = AlignedBuf::zeroed(expected.len() + new.len());
+        both[..expected.len()].copy_from_slice(expected);
+        both[expected.len()..].copy_from_slice(new);
         match self.done(&cdb::compare_and_write(block, blocks), Data::Out(&both)) {
             Ok(_) => Ok(true),
             Err(ScsiError::Refused(sense)) if sense.key == Sense::MISCOMPARE => Ok(false),
