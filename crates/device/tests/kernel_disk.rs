@@ -1,5 +1,6 @@
 //! Reservations of a kernel's SCSI disk, by SG_IO. Its contents are lost; it needs root, and two paths to
-//! one unit that the kernel shows as two disks:
+//! one unit that the kernel shows as two disks, as two sessions of its iSCSI initiator are, with two
+//! names of initiators, to one `braid target`:
 //!
 //! ```text
 //! BRAID_TEST_PATHS=/dev/sdX:/dev/sdY cargo test -p braid-device --test kernel_disk -- --ignored

@@ -117,11 +117,8 @@ impl Transport for IscsiDevice {
     fn command(&self, cdb: &[u8], data: Data<'_>) -> io::Result<Answer> {
         let ending = self.issue_once(cdb, data)?;
         let (key, code) = ending.sense;
-        let sense = (ending.status == super::ffi::STATUS_CHECK).then_some(Sense {
-            key: u8::try_from(key).unwrap_or(u8::MAX),
-            code: u16::try_from(code).unwrap_or(u16::MAX),
-            information: None,
-        });
+        let checks = ending.status == super::ffi::STATUS_CHECK;
+        let sense = checks.then_some(Sense { key, code, information: None });
         let status = u8::try_from(ending.status).map_err(|_| io::Error::from(ending))?;
         Ok(Answer { status, sense, missing: ending.missing })
     }

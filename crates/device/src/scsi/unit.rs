@@ -214,8 +214,8 @@ impl<T: Transport> Unit<T> {
                 && (1..=self.compare).contains(&blocks),
             "a compare-and-write that the unit does not do"
         );
-        // In as few pages as it can be: Linux's own target, reached by its loopback, writes what is not
-        // `new` where the two stand in different pages (6.1).
+        // In as few pages as it can be: Linux's own target, reached by its loopback (6.1), writes other
+        // bytes than `new` where a page ends between the two.
         let mut both = AlignedBuf::zeroed(expected.len() + new.len());
         both[..expected.len()].copy_from_slice(expected);
         both[expected.len()..].copy_from_slice(new);
