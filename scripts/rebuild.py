@@ -3,8 +3,8 @@
 
 On loop devices in RAM that the kernel throttles (cgroup v1, as `braid bench ladder --throttle`), a mirror of 2 and
 parity 4+1, used through a mount. Per repeat: a member is replaced while nobody uses the pool (the rate at which the new
-device is written, over its limit); then it is taken out, a stream of direct reads and one of writes are timed, and
-timed again while another device is filled. OUT.json has the quotients, as scripts/bench_verdict.py reads them; rows
+device is written, over its limit); then, for a stream of direct reads and one of writes: it is taken out, the stream is
+timed, and timed again while another device is filled. OUT.json has the quotients, as scripts/bench_verdict.py reads them; rows
 that are there already get more samples. BACKING (/dev/shm), MEMBER (bytes of a member), LIMIT (bytes per second) and
 BRAID (the program) change the job. Root.
 """
@@ -20,11 +20,11 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 BRAID = os.environ.get("BRAID", os.path.join(HERE, "..", "target", "release", "braid"))
 BACKING = os.environ.get("BACKING", "/dev/shm")
-MEMBER = int(os.environ.get("MEMBER", 640 << 20))
+MEMBER = int(os.environ.get("MEMBER", 480 << 20))
 LIMIT = int(os.environ.get("LIMIT", 100_000_000))
 SHAPES = {"mirror": (2, ["--mirror", "2"]), "parity": (5, ["--parity", "1"])}
 BLKIO = "/sys/fs/cgroup/blkio/blkio.throttle.%s_bps_device"
-CHUNK, STREAMS, SECONDS = 1 << 20, 4, 4.0
+CHUNK, STREAMS, SECONDS = 1 << 20, 4, 3.0
 VICTIM = "1"
 NAME = f"rebuild{os.getpid()}"
 
@@ -66,9 +66,16 @@ class Loop:
 
 
 def states():
-    """Of the pool's members. By its name: one of the devices alone would find the others missing."""
-    pool = json.loads(braid("status", "--json", NAME))["pool"]
-    return [m["state"] for m in pool["topology"]["members"]]
+    """Of the pool's members. By its name: one of the devices alone would find the others missing.
+
+    Who looks while labels are written finds one device behind the others, and looks again.
+    """
+    for _ in range(20):
+        done = subprocess.run([BRAID, "status", "--json", NAME], capture_output=True, text=True)
+        if done.returncode == 0:
+            return [m["state"] for m in json.loads(done.stdout)["pool"]["topology"]["members"]]
+        time.sleep(0.1)
+    sys.exit(f"braid status: {done.stderr}")
 
 
 def fill_rate(device, running):
@@ -120,19 +127,21 @@ def repeat(directory, file, spare, devices, add):
         sys.exit("the member was not replaced")
     add("filled, idle", rate / LIMIT)
     devices[int(VICTIM)], spare = spare, devices[int(VICTIM)]
-    braid("fail", directory, VICTIM)
-    alone = {way: stream(file, way == "written") for way in ("read", "written")}
-    braid("replace", directory, VICTIM, spare.path, "--force", "--background")
-    before, begun = spare.written(), time.monotonic()
-    for way, rate in alone.items():
+    written = seconds = 0
+    for way in ("read", "written"):
+        braid("fail", directory, VICTIM)
+        alone = stream(file, way == "written")
+        braid("replace", directory, VICTIM, spare.path, "--force", "--background")
+        before, begun = spare.written(), time.monotonic()
         beside = stream(file, way == "written")
+        written, seconds = written + spare.written() - before, seconds + time.monotonic() - begun
         if "rebuilding" not in states():
             sys.exit("the member was filled before the stream beside it ended: take a larger MEMBER")
-        add(f"{way} beside it", beside / rate)
-    add("filled beside both", (spare.written() - before) / (time.monotonic() - begun) / LIMIT)
-    while "rebuilding" in states():
-        time.sleep(0.2)
-    devices[int(VICTIM)], spare = spare, devices[int(VICTIM)]
+        add(f"{way} beside it", beside / alone)
+        while "rebuilding" in states():
+            time.sleep(0.2)
+        devices[int(VICTIM)], spare = spare, devices[int(VICTIM)]
+    add("filled beside both", written / seconds / LIMIT)
     return spare
 
 

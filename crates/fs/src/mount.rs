@@ -13,7 +13,7 @@ use braid_lock::{
     Timing,
 };
 use braid_pool::device::UnitName;
-use braid_pool::{EpochTag, Pool};
+use braid_pool::{EpochTag, OwnWork, Pool};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::alloc::Alloc;
@@ -580,6 +580,8 @@ fn keep_house(
         if since_commit >= interval {
             since_commit = Duration::ZERO;
             let flushed = flush_all(&core);
+            // Nobody has asked for the rest: filling members goes on beside it.
+            let _own = OwnWork::begin();
             let done = core
                 .meta
                 .commit()

@@ -414,6 +414,14 @@ pub enum PoolError {
         /// Where.
         at: ByteOffset,
     },
+    /// A compare-and-write against what is no record, on a mirror of which a copy is being filled.
+    #[error(
+        "a compare-and-write at {at}, where no record of a lock or of a node stands, while a member is filled: it is to be tried again when that is done"
+    )]
+    NoRecord {
+        /// Where.
+        at: ByteOffset,
+    },
     /// A read or write beyond the end.
     #[error("{len} bytes at {at} reach past the end of the pool ({size} bytes)")]
     PastEnd {

@@ -19,6 +19,7 @@ use crate::error::PoolError;
 use crate::group::engine::{Named, Read, Work, Write, execute};
 use crate::group::{Group, Shape};
 use crate::map::Place;
+use crate::own_work::is_use;
 use crate::shared::{EpochTag, HeldRegions, Locks, add_locks, hold_of};
 use crate::topology::Topology;
 use crate::{Gate, Inner, Pool};
@@ -275,7 +276,9 @@ impl Inner {
         }
         let Parts { mut requests, owners, work } = parts;
         if !work.is_empty() {
-            self.requests.fetch_add(1, Ordering::Relaxed);
+            if is_use() {
+                self.requests.fetch_add(1, Ordering::Relaxed);
+            }
             let bare = owners.into_iter().zip(requests).collect();
             let outcome = execute(&topology, bare, work, around);
             tried.failures.extend(outcome.failures);
@@ -620,7 +623,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Misaligned`], [`PoolError::PastEnd`], [`PoolError::Device`] (it is then not
-    /// known whether `new` stands there: read it).
+    /// known whether `new` stands there: read it). [`PoolError::NoRecord`]: a copy is being filled,
+    /// and `expected` does not begin as the record of a lock or of a node's slot does.
     pub fn compare_and_write(
         &self,
         at: ByteOffset,

@@ -33,8 +33,10 @@ mod log;
 pub mod map;
 pub mod members;
 pub mod modelled;
+mod own_work;
 mod pace;
 pub mod queue;
+mod records;
 mod redundancy;
 pub mod reshape;
 pub mod restore;
@@ -67,6 +69,7 @@ pub use io::PoolRequest;
 pub use liveness::PoolByteLock;
 pub use log::recover::Recovered;
 pub use map::{Map, Piece, Place, ZoneInfo};
+pub use own_work::OwnWork;
 pub use pace::Pace;
 pub use queue::{PoolOp, PoolQueue};
 
@@ -223,7 +226,7 @@ pub(crate) struct Inner {
     key: OwnKey,
     /// Requests in flight past the topology's guard: those of [`PoolQueue`]'s rings.
     windows: AtomicU64,
-    /// Batches of requests on groups so far, those of upkeep not counted.
+    /// Batches of requests on groups so far, those of upkeep and of [`OwnWork`] not counted.
     requests: AtomicU64,
     /// The other nodes, where there can be any.
     shared: RwLock<Option<Arc<Shared>>>,
@@ -354,7 +357,8 @@ impl Pool {
     }
 
     /// Batches of requests so far on what is mirrored or protected by parity, and requests on a
-    /// member that is being moved: whether the pool is in use, for work that gives way.
+    /// member that is being moved: whether the pool is in use, for work that gives way. Those of
+    /// [`OwnWork`] are not counted.
     pub fn requests(&self) -> u64 {
         let moved =
             self.0.topology.read().twin.as_ref().map(|p| p.twin.used.load(Ordering::Relaxed));

@@ -15,6 +15,7 @@ use crate::log::Reach;
 use crate::log::recover::{Found, Recovered};
 use crate::log::redo::flush_all;
 use crate::map::Place;
+use crate::records::is_record;
 use crate::simulation::fresh;
 use crate::topology::Topology;
 
@@ -154,6 +155,9 @@ impl Inner {
             }
             if topology.provisional {
                 return Err(PoolError::Provisional { name: topology.label.name.clone() });
+            }
+            if topology.is_filled(group) && !is_record(expected) {
+                return Err(PoolError::NoRecord { at });
             }
             let range = (piece.at.0, piece.at.0 + len.0);
             let held = topology.lock(index, vec![range]);

@@ -138,13 +138,17 @@ impl Inner {
 }
 
 impl Inner {
-    /// Holds runs of groups against all others.
-    pub(crate) fn hold_spans(&self, spans: &[Span]) -> Result<Option<HeldRegions>, PoolError> {
+    /// Holds runs of groups against the other nodes, or (`Hold::Alone`) everybody.
+    pub(crate) fn hold_spans(
+        &self,
+        spans: &[Span],
+        hold: Hold,
+    ) -> Result<Option<HeldRegions>, PoolError> {
         self.hold_regions(|topology, count| {
             let mut locks = Locks::new();
             for (index, from, to) in spans {
                 if let Some(group) = topology.map.groups().get(usize::from(*index)) {
-                    add_locks(&mut locks, (*index, group), (*from, *to), Hold::Alone, count);
+                    add_locks(&mut locks, (*index, group), (*from, *to), hold, count);
                 }
             }
             locks

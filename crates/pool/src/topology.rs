@@ -245,6 +245,11 @@ impl Topology {
         self.readable(member) || self.state(member) == MemberState::Rebuilding
     }
 
+    /// Whether a column of the group is being filled: all nodes know it, by the epoch.
+    pub fn is_filled(&self, group: &Group) -> bool {
+        group.members().any(|m| self.state(m) == MemberState::Rebuilding)
+    }
+
     /// Whether a member may fail with nothing lost: it stands in groups only, and each of these
     /// can spare it.
     pub fn can_lose(&self, member: MemberIndex) -> bool {

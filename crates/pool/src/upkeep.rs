@@ -21,6 +21,7 @@ use crate::epoch::Joining;
 use crate::error::PoolError;
 use crate::group::repair::{Span, fill};
 use crate::redundancy::next_epoch;
+use crate::shared::Hold;
 use crate::topology::Topology;
 use crate::whom::{Meant, Whom};
 
@@ -282,7 +283,9 @@ impl Pool {
 
     fn fill_span(&self, span: Span, (member, who): (MemberIndex, Filled)) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        let _held = self.0.hold_spans(&[span])?;
+        // Who writes here holds the bytes that he changes, as the filler does; so several chunks of
+        // a region may be under way, the one being read while the other is written.
+        let _held = self.0.hold_spans(&[span], Hold::Write)?;
         let topology = self.0.enter()?;
         still_filled(&topology, member, who)?;
         let filled = fill(&topology, span, member, self.0.shared().is_some());

@@ -101,6 +101,29 @@ fn a_member_fails_under_a_mounted_file_system_and_a_spare_steps_in() {
     assert_eq!(report.problems, Vec::<String>::new());
 }
 
+/// Else filling would stop at every commit, though nobody uses the pool.
+#[test]
+fn what_a_node_does_by_itself_is_no_use_of_the_pool() {
+    let disks: Vec<_> = (0..2).map(|i| disk(&format!("d{i}"))).collect();
+    let pool = made(&disks, Redundancy::Mirror(2));
+    let commit_interval = Duration::from_millis(250);
+    let options = MountOptions { commit_interval, ..MountOptions::default() };
+    let fs = Fs::mount(pool.clone(), options, Arc::new(NoKernelCache)).unwrap();
+    let written = || pool.issued().iter().map(|i| i.writes.bytes.0).sum::<u64>();
+    for n in 0..3 {
+        let before = written();
+        fs.mkdir(fs.root(), format!("dir{n}").as_bytes(), 0o755, &ROOT).unwrap();
+        let requests = pool.requests();
+        wait("what was made is committed", || written() > before);
+        std::thread::sleep(2 * commit_interval);
+        assert_eq!(pool.requests(), requests, "commit {n} counts");
+    }
+    let requests = pool.requests();
+    write(&fs, 1);
+    assert!(pool.requests() > requests, "a program's writes do not count");
+    fs.unmount().unwrap();
+}
+
 #[test]
 fn a_member_is_replaced_by_order_and_metadata_that_rotted_is_healed() {
     let disks: Vec<_> = (0..4).map(|i| disk(&format!("d{i}"))).collect();

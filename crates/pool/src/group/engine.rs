@@ -268,7 +268,7 @@ impl Again<'_> {
         let _held = topology.lock(self.group, vec![range]);
         let bad = self.bad.as_ref().map(|(m, _)| *m);
         let found = match group.shape {
-            Shape::Mirror => other_copy(topology, group, self.at, self.buf, bad),
+            Shape::Mirror => other_copy(topology, group, self.at, self.buf, bad).map(drop),
             Shape::Parity { .. } => decode_run(topology, group, self.at, self.buf, bad),
         };
         if let Err(error) = found {
@@ -374,14 +374,14 @@ fn column_runs<'b>(group: &Group, column: usize, at: u64, bytes: &'b [u8]) -> Ve
     runs
 }
 
-/// Reads a mirror's bytes from any copy in sync but `bad`.
+/// Reads a mirror's bytes from the first copy in sync, `bad` left out, that gives them: which.
 pub(crate) fn other_copy(
     topology: &Topology,
     group: &Group,
     at: u64,
     buf: &mut [u8],
     bad: Option<MemberIndex>,
-) -> Result<(), PoolError> {
+) -> Result<usize, PoolError> {
     let mut last = topology.too_many_lost(group);
     for column in topology.copies(group) {
         let (member, place) = group.at(column, at);
@@ -389,7 +389,7 @@ pub(crate) fn other_copy(
             continue;
         }
         match topology.device(member).read(place, buf) {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(column),
             Err(e) => last = e.into(),
         }
     }

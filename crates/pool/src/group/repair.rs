@@ -10,6 +10,7 @@ use super::engine::Lost;
 use super::{Group, Shape, code};
 use crate::error::PoolError;
 use crate::map::Place;
+use crate::records::records;
 use crate::redundancy::{Side, follow};
 use crate::topology::Topology;
 
@@ -214,6 +215,7 @@ fn recompute(
 /// the other columns.
 ///
 /// How writing it ended is the inner result. `shared`: other nodes may compare-and-write meanwhile.
+/// Its regions are held against them.
 ///
 /// # Errors
 /// The others do not have it.
@@ -229,19 +231,8 @@ pub(crate) fn fill(
         return Err(PoolError::NoSuchMember { member });
     };
     let _held = topology.lock(index, vec![(from, to)]);
-    let device = topology.device(member);
     let Shape::Parity { unit, .. } = group.shape else {
-        let mut bytes = AlignedBuf::zeroed(Bytes(to - from).to_usize());
-        super::engine::other_copy(topology, group, from, &mut bytes, Some(member))?;
-        let (_, at) = group.at(column, from);
-        let written = device.write(at, &bytes);
-        let source = topology.copies(group).find(|c| *c != column);
-        let (true, Ok(()), Some(source)) = (shared, &written, source) else { return Ok(written) };
-        return match catch_up(topology, group, (source, column), from, &bytes) {
-            Ok(()) => Ok(Ok(())),
-            Err(Side::Follower(error)) => Ok(Err(error)),
-            Err(Side::Arbiter(error)) => Err(error.into()),
-        };
+        return fill_copy(topology, group, (from, to), column, shared);
     };
     let row_len = group.row_len().unwrap_or(unit);
     let rows = from / row_len..to / row_len;
@@ -249,7 +240,40 @@ pub(crate) fn fill(
         Some(bytes) => bytes,
         None => decode_column_by_rows(topology, group, rows.clone(), column)?,
     };
-    Ok(device.write(group.at(column, rows.start * unit).1, &bytes))
+    Ok(topology.device(member).write(group.at(column, rows.start * unit).1, &bytes))
+}
+
+/// [`fill`] of a mirror. Only what other nodes may have changed while it was copied is looked at
+/// once more.
+fn fill_copy(
+    topology: &Topology,
+    group: &Group,
+    (from, to): (u64, u64),
+    column: usize,
+    shared: bool,
+) -> Result<Result<(), DeviceError>, PoolError> {
+    let (member, at) = group.at(column, from);
+    let mut bytes = AlignedBuf::zeroed(Bytes(to - from).to_usize());
+    let read = super::engine::other_copy(topology, group, from, &mut bytes, Some(member))?;
+    let written = topology.device(member).write(at, &bytes);
+    let source = topology.copies(group).find(|c| *c != column);
+    let (true, Ok(()), Some(source)) = (shared, &written, source) else { return Ok(written) };
+    // Compare-and-writes keep to records only while somebody is being filled, and what they
+    // compare with stands on the first copy.
+    let known = topology.is_filled(group) && read == source;
+    let again = if known {
+        records(&bytes, topology.label.lock_sector.to_usize())
+    } else {
+        Some(0..bytes.len())
+    };
+    let Some((start, copied)) = again.and_then(|r| Some((r.start, bytes.get(r)?))) else {
+        return Ok(Ok(()));
+    };
+    match catch_up(topology, group, (source, column), from + start as u64, copied) {
+        Ok(()) => Ok(Ok(())),
+        Err(Side::Follower(error)) => Ok(Err(error)),
+        Err(Side::Arbiter(error)) => Err(error.into()),
+    }
 }
 
 /// What `column` holds of some rows, computed from all others, of which each is read in one piece:

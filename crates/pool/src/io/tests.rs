@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::group::tests::devices;
 use crate::layout::Redundancy;
-use crate::{CreateOptions, PoolOp, PoolQueue};
+use crate::{CreateOptions, OwnWork, PoolOp, PoolQueue};
 
 fn pool(sizes_mib: &[u64], unit: u64) -> Pool {
     let devices = sizes_mib
@@ -317,4 +317,35 @@ fn reads_do_not_depend_on_labels_that_cannot_be_written() {
     pool.run(&mut batch);
     assert!(batch[0].result.is_ok());
     assert!(!pool.0.topology.read().firm.load(Ordering::Acquire), "it was not before either");
+}
+
+#[test]
+fn own_work_is_no_use() {
+    let device =
+        |i| -> Arc<dyn Device> { MemoryDevice::new(&format!("m{i}"), Bytes(24 << 20), Bytes(512)) };
+    let options = CreateOptions { redundancy: Redundancy::Mirror(2), ..CreateOptions::new("p") };
+    let pool = Pool::create(vec![device(0), device(1)], &options).unwrap();
+    let work = || {
+        let before = pool.requests();
+        pool.write(ByteOffset(0), &[1; 4096]).unwrap();
+        pool.read(ByteOffset(0), &mut [0; 4096]).unwrap();
+        pool.flush().unwrap();
+        pool.requests() - before
+    };
+    assert_eq!(work(), 3);
+    {
+        let _outer = OwnWork::begin();
+        {
+            let _inner = OwnWork::begin();
+            assert_eq!(work(), 0);
+        }
+        assert_eq!(work(), 0);
+        let other = std::thread::scope(|s| s.spawn(work).join().unwrap());
+        assert_eq!(other, 3, "of another thread");
+    }
+    let to = crate::Destination::Device { device: device(2), force: false };
+    pool.begin_evacuation(MemberIndex(0), to).unwrap();
+    assert!(work() > 3);
+    let _own = OwnWork::begin();
+    assert_eq!(work(), 0, "on a member that is being moved");
 }

@@ -28,6 +28,7 @@ use crate::group::Shape;
 use crate::group::engine::Named;
 use crate::group::repair::{Span, fill};
 use crate::redundancy::next_epoch;
+use crate::shared::Hold;
 use crate::topology::Topology;
 use crate::upkeep::{Progress, fits};
 use crate::whom::{Meant, Whom};
@@ -461,7 +462,7 @@ impl Pool {
 
     /// Writes what the leaving device cannot read from the other members.
     fn fill_old(&self, twin: &Arc<Twin>, spans: &[Span]) -> Result<(), PoolError> {
-        let _held = self.0.hold_spans(spans)?;
+        let _held = self.0.hold_spans(spans, Hold::Alone)?;
         let topology = self.0.enter()?;
         // Places may have changed meanwhile.
         let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {

@@ -25,6 +25,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 use uuid::Uuid;
 
 use crate::group::locks::{Held, RangeLocks};
+use crate::own_work::is_use;
 use crate::redundancy::{Side, follow};
 
 /// A member whose contents are being moved, as a device.
@@ -108,6 +109,12 @@ impl Twin {
         self.broken.get_or_init(|| error);
     }
 
+    fn note_use(&self) {
+        if is_use() {
+            self.used.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn hold(&self, at: ByteOffset, len: Bytes) -> Held<'_> {
         self.locks.lock(vec![(at.0, at.0.saturating_add(len.0))])
     }
@@ -124,7 +131,7 @@ impl Twin {
         len: Bytes,
         each: impl Fn(&dyn Device) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        self.used.fetch_add(1, Ordering::Relaxed);
+        self.note_use();
         let _held = self.hold(at, len);
         self.heed(each(&*self.old))?;
         if self.shared(at, len)
@@ -179,7 +186,7 @@ impl Device for Twin {
         self.old.info()
     }
     fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.used.fetch_add(1, Ordering::Relaxed);
+        self.note_use();
         self.old.read(at, buf)
     }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {

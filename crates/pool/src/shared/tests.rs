@@ -20,6 +20,7 @@ use crate::layout::Redundancy;
 use crate::reshape::tests::fresh;
 
 mod claims;
+mod filled;
 mod firm;
 mod meant;
 mod moved;
@@ -309,11 +310,10 @@ fn a_filled_copy_has_every_compare_and_write() {
     let nodes = nodes_on(2, Redundancy::Mirror(2), &|| vec![open(0), open(1)]);
     let (a, b) = (nodes[0].clone(), nodes[1].clone());
     let sector = a.pool.info().lock_sector.to_usize();
-    let value = |n: u64| {
-        let mut bytes = vec![0; sector];
-        bytes[..8].copy_from_slice(&n.to_le_bytes());
-        bytes
-    };
+    let value = |n: u64| filled::record(n, sector);
+    for i in 0..40 {
+        b.pool.write(ByteOffset(i * 4096), &value(0)).unwrap();
+    }
     let done = AtomicBool::new(false);
     let count = || {
         let mut n = [0_u64; 40];
@@ -445,8 +445,9 @@ fn what_is_copied_over_a_compare_and_write_is_brought_after_it() {
     for how in [How::Filled, How::MadeEqual, How::Moved] {
         let (nodes, all) = nodes(1, Redundancy::Mirror(2));
         let a = &nodes[0];
-        let (old, new) = (vec![1; 512], vec![2; 512]);
+        let (old, new) = (filled::record(1, 512), filled::record(2, 512));
         a.pool.write(ByteOffset(0), &vec![1; 1 << 20]).unwrap();
+        a.pool.write(ByteOffset(4096), &old).unwrap();
         let start = Bytes(a.pool.label().members[0].data_start.0);
         let target = fresh("new", &all[1]);
         let at = ByteOffset(start.0 + 4096);

@@ -8,7 +8,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::device::{CawOutcome, Device, FaultKind, On};
 use braid_pool::{AddOptions, Destination, Pool, PoolError, PoolRequest, Progress};
 
-use super::model::{SECTOR, content, value_of};
+use super::model::{SECTOR, content, is_lock, lock_content, value_of};
 use super::node::{Port, Wire};
 use super::shape::{Shape, size_of};
 use super::verify::{LOCKS, compare, is_computed, lock_area, scrub, verify, whole_rows};
@@ -220,7 +220,7 @@ impl Node {
             state.values += 1;
             state.values
         };
-        let new: Vec<u8> = (first..first + sectors).flat_map(|s| content(s, value)).collect();
+        let new: Vec<u8> = (first..first + sectors).flat_map(|s| lock_content(s, value)).collect();
         self.world.state().model.begin(first, sectors, value, |_| false);
         let before = value_of(first, old.get(..SECTOR).unwrap_or(&[]));
         match self.pool.compare_and_write(ByteOffset(at), &old, &new) {
@@ -239,6 +239,10 @@ impl Node {
                 if state.nodes.len() == 1 {
                     state.fail(format!("lock {at} is not what was read"));
                 }
+            }
+            // While a copy is filled nobody compares with what was no lock's before.
+            Err(PoolError::NoRecord { .. }) if !is_lock(&old) => {
+                self.world.state().model.withdraw(first, sectors, value);
             }
             Err(error) => self.check("compare-and-write", &error),
         }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use braid_format::lock_record::RawLockRecord;
+
 /// Bytes in a sector.
 pub(super) const SECTOR: usize = 512;
 
@@ -19,13 +21,26 @@ pub(super) fn content(sector: u64, value: Value) -> [u8; SECTOR] {
     bytes
 }
 
+/// The same where a lock stands: it begins as its record does.
+pub(super) fn lock_content(sector: u64, value: Value) -> [u8; SECTOR] {
+    let mut bytes = content(sector, value);
+    bytes[..4].copy_from_slice(&RawLockRecord::MAGIC.to_le_bytes());
+    bytes
+}
+
+/// Whether `bytes` begin as [`lock_content`] does.
+pub(super) fn is_lock(bytes: &[u8]) -> bool {
+    bytes.starts_with(&RawLockRecord::MAGIC.to_le_bytes())
+}
+
 /// Which write `bytes`, read from `sector`, are.
 pub(super) fn value_of(sector: u64, bytes: &[u8]) -> Value {
     if bytes.iter().all(|b| *b == 0) {
         return 0;
     }
     let number = bytes.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
-    if let Some(value) = number.filter(|v| *v != 0 && bytes == content(sector, *v)) {
+    let is = |v: Value| bytes == content(sector, v) || bytes == lock_content(sector, v);
+    if let Some(value) = number.filter(|v| *v != 0 && is(*v)) {
         return value;
     }
     let hash = |h: u64, b: &u8| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);

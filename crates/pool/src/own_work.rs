@@ -1,0 +1,35 @@
+//! What a node does by itself does not count as use of the pool: upkeep need not give way to it.
+//!
+//! By the clock a node makes durable what there is, if anything, and looks after its own; when nobody
+//! asks for anything, that is a few requests every few seconds. Who asks is known by the thread.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+thread_local! {
+    static UNDER_WAY: Cell<u32> = const { Cell::new(0) };
+}
+
+/// While it is held, requests of this thread do not count in [`Pool::requests`](crate::Pool::requests).
+#[derive(Debug)]
+#[must_use]
+pub struct OwnWork(PhantomData<*const ()>);
+
+impl OwnWork {
+    /// Begins.
+    pub fn begin() -> Self {
+        UNDER_WAY.set(UNDER_WAY.get() + 1);
+        Self(PhantomData)
+    }
+}
+
+impl Drop for OwnWork {
+    fn drop(&mut self) {
+        UNDER_WAY.set(UNDER_WAY.get().saturating_sub(1));
+    }
+}
+
+/// Whether what this thread asks for is use of the pool.
+pub(crate) fn is_use() -> bool {
+    UNDER_WAY.get() == 0
+}
