@@ -14,6 +14,7 @@ use braid_pool::device::{
 use thiserror::Error;
 
 use super::{Layer, Stream};
+use crate::run::cache::on_memory;
 
 /// What a target is opened for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -233,14 +234,42 @@ impl Target {
     }
 }
 
+/// What a file system has, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Extent {
+    size: u64,
+    free: u64,
+}
+impl Extent {
+    fn of(place: &Path) -> Option<Self> {
+        let s = rustix::fs::statvfs(place).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(s.f_frsize);
+        let all = Self { size: bytes(s.f_blocks), free: bytes(s.f_bavail) };
+        let memory = crate::run::environment::available().filter(|_| on_memory(place));
+        Some(match memory {
+            Some(available) => all.in_memory(crate::run::environment::memory(), available),
+            None => all,
+        })
+    }
+    /// A file system in memory may say that it has more than the machine, and whoever fills it has
+    /// other programs killed: some memory is left to them.
+    fn in_memory(self, memory: u64, available: u64) -> Self {
+        let spare = memory / SPARED;
+        let (size, free) = (memory.saturating_sub(spare), available.saturating_sub(spare));
+        Self { size: self.size.min(size), free: self.free.min(free) }
+    }
+}
+
+/// The part of the memory, one in so many, that files in memory leave to others.
+const SPARED: u64 = 16;
+
 /// Whether a new file of so many bytes fits where it is to be.
 ///
 /// # Errors
 /// [`Refusal::NoRoom`].
 pub(crate) fn room(path: &Path, needed: u64) -> Result<(), Refusal> {
     let dir = crate::run::names::parent(path);
-    let Ok(s) = rustix::fs::statvfs(dir) else { return Ok(()) };
-    let free = s.f_bavail.saturating_mul(s.f_frsize);
+    let Some(Extent { free, .. }) = Extent::of(dir) else { return Ok(()) };
     if free < needed {
         return Err(Refusal::NoRoom { path: dir.display().to_string(), free, needed });
     }
@@ -257,8 +286,7 @@ pub(crate) fn capacity(path: &Path, needed: u64) -> Result<(), Refusal> {
         return Ok(());
     }
     let there = if path.exists() { path } else { crate::run::names::parent(path) };
-    let Ok(s) = rustix::fs::statvfs(there) else { return Ok(()) };
-    let size = s.f_blocks.saturating_mul(s.f_frsize);
+    let Some(Extent { size, .. }) = Extent::of(there) else { return Ok(()) };
     // Some have no size to tell.
     if size > 0 && needed > size {
         return Err(Refusal::Never { path: path.display().to_string(), size, needed });
@@ -344,4 +372,30 @@ pub(super) fn issued_since(before: &[(u64, Counts)], after: &[(u64, Counts)]) ->
     let parts = [said("reads", reads, sectors_read), said("writes", writes, sectors_written)];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_in_memory_leave_some_of_it_to_others() {
+        const GIB: u64 = 1 << 30;
+        let all = |size, free| Extent { size: size * GIB, free: free * GIB };
+        // A tmpfs that is as large as the memory, and one that is much smaller.
+        assert_eq!(all(32, 30).in_memory(32 * GIB, 20 * GIB), all(30, 18));
+        assert_eq!(all(3, 2).in_memory(32 * GIB, 20 * GIB), all(3, 2));
+        assert_eq!(all(32, 30).in_memory(32 * GIB, GIB), all(30, 0));
+    }
+    #[test]
+    fn room_in_memory_is_no_more_than_there_is_memory() {
+        let place = Path::new("/dev/shm");
+        let Some(available) = crate::run::environment::available() else { return };
+        if !on_memory(place) {
+            eprintln!("SKIPPED: /dev/shm is no file system in memory here");
+            return;
+        }
+        assert!(room(&place.join("new"), available).is_err());
+        assert!(room(&place.join("new"), 0).is_ok());
+    }
 }

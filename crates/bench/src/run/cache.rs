@@ -28,9 +28,13 @@ const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// Whether a file is nowhere but in memory: on tmpfs or ramfs.
 pub(crate) fn in_memory(path: &Path) -> bool {
-    let plain = std::fs::metadata(path).is_ok_and(|m| m.is_file());
+    std::fs::metadata(path).is_ok_and(|m| m.is_file()) && on_memory(path)
+}
+
+/// Whether what stands in a file or directory takes memory and nothing else.
+pub(crate) fn on_memory(path: &Path) -> bool {
     let kind = |s: rustix::fs::StatFs| u64::try_from(s.f_type).unwrap_or(0);
-    plain && rustix::fs::statfs(path).is_ok_and(|s| IN_MEMORY.contains(&kind(s)))
+    rustix::fs::statfs(path).is_ok_and(|s| IN_MEMORY.contains(&kind(s)))
 }
 
 /// Brings it about for a part of a file or device (`(0, 0)`: all of it); says what was done.

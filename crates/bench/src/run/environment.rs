@@ -52,9 +52,17 @@ fn field(path: &str, name: &str) -> Option<String> {
 
 /// Memory of the machine, bytes; 0 if it is not known.
 pub(crate) fn memory() -> u64 {
-    let kib = field("/proc/meminfo", "MemTotal")
-        .and_then(|v| v.trim_end_matches("kB").trim().parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
+    memory_field("MemTotal").unwrap_or(0)
+}
+
+/// Memory that can be had without anybody being stopped for it, bytes, if it is known.
+pub(crate) fn available() -> Option<u64> {
+    memory_field("MemAvailable")
+}
+
+fn memory_field(name: &str) -> Option<u64> {
+    let value = field("/proc/meminfo", name)?;
+    value.trim_end_matches("kB").trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// The mount that a path lies in: type, source and options.
