@@ -149,6 +149,10 @@ impl FaultyDevice {
         let nth = *state.counts.of(on) + after;
         state.plan.faults.push(Fault { on, nth, kind });
     }
+    /// Whether the device is gone ([`FaultKind::Gone`]).
+    pub fn is_gone(&self) -> bool {
+        self.state.lock().gone
+    }
     /// Forgets all faults; a device that was gone is back. What is cached or late stays so.
     pub fn heal(&self) {
         let mut state = self.state.lock();

@@ -143,7 +143,9 @@ impl Inner {
                 match self.try_heal_labels(&Named::new()) {
                     Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
                     Err(error) => tracing::warn!(%error, "labels are not healed"),
-                    Ok(_) => {}
+                    Ok(failed) if failed.is_empty() => {}
+                    // It may be that of a change which has come to nothing with this member.
+                    Ok(_) => drop(self.follow()?),
                 }
             }
             self.pause(pause, Pause::Free);
@@ -179,19 +181,24 @@ impl Inner {
 
     /// Another node changes the pool just now, or has done so, or died over it: `by`.
     pub fn give_way(&self, by: Option<Life>) -> Result<(), PoolError> {
-        if let (Some(by), Some(shared)) = (by, self.shared())
-            && shared.others.is_gone(by)
-        {
+        if !self.is_known_gone(by) && !self.follow()? {
+            self.pause(PAUSE_MAX, Pause::Free);
+        }
+        Ok(())
+    }
+
+    /// Whether a claim is of a life that is gone: it counts for nothing from now on. No topology is
+    /// held.
+    pub fn is_known_gone(&self, by: Option<Life>) -> bool {
+        let (Some(by), Some(shared)) = (by, self.shared()) else { return false };
+        let is_gone = shared.others.is_gone(by);
+        if is_gone {
             let mut gone = self.gone.lock();
             if !gone.contains(&by) {
                 gone.push(by);
             }
-            return Ok(());
         }
-        if !self.follow()? {
-            self.pause(PAUSE_MAX, Pause::Free);
-        }
-        Ok(())
+        is_gone
     }
 
     /// Puts `next` in force on all its carriers, with `devices`, and moves the redundancy log to
@@ -389,7 +396,8 @@ impl Inner {
         let ours = |f: &Found| f.newest().is_some_and(|l| l.pool == before.pool);
         let found: Vec<Found> = found.into_iter().filter(ours).collect();
         let label = judge(&found, true)?.label;
-        if id(&label) == id(&before) || label.epoch < before.epoch {
+        let older = label.epoch < before.epoch;
+        if id(&label) == id(&before) || older && !self.topology.read().is_only_seen(&before) {
             return Ok(false);
         }
         let devices = label.members.iter().map(|m| {
@@ -401,7 +409,10 @@ impl Inner {
         });
         let devices = devices.collect();
         let next = Topology::new(label, devices)?;
-        let mut topology = self.topology.write();
+        if older {
+            return self.go_back(&before, next);
+        }
+        let topology = self.topology.write();
         if id(&topology.label) != id(&before) {
             return Ok(true);
         }
@@ -410,6 +421,19 @@ impl Inner {
             epoch = next.label.epoch.0,
             "another node has changed the pool"
         );
+        self.use_seen(topology, next)?;
+        Ok(true)
+    }
+
+    /// Uses `next`, which others have put in force, and says so.
+    ///
+    /// # Errors
+    /// As [`crate::Pool::follow`].
+    pub fn use_seen(
+        &self,
+        mut topology: RwLockWriteGuard<'_, Topology>,
+        next: Topology,
+    ) -> Result<(), PoolError> {
         let next = next.after(&topology);
         let shared = self.shared();
         next.settled.store(shared.is_none(), Ordering::Release);
@@ -431,7 +455,7 @@ impl Inner {
             // By whoever next changes something: the caller may be needed for the settlement.
             tracing::error!(?lost, "members failed while the log moved");
         }
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -697,6 +721,11 @@ impl Claims {
         Ok(claims)
     }
 
+    /// The highest epoch that stands on any member, in force or not.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
     /// Claims on one member, unless another node does that is not known to be `gone`. Whether it
     /// is, is asked when no topology is held: the answer is read from the pool.
     fn take_one(
@@ -758,30 +787,5 @@ impl Drop for Claims {
                 tracing::warn!(%error, "the claim of a change stays");
             }
         }
-    }
-}
-
-impl crate::Pool {
-    /// Whether other nodes may use the pool, and agree with this one on each change of it.
-    pub fn is_shared(&self) -> bool {
-        self.0.shared().is_some()
-    }
-
-    /// An epoch that changes nothing: on return every other node has taken notice of it. Nothing
-    /// happens where there can be none.
-    ///
-    /// # Errors
-    /// [`PoolError::Device`].
-    pub fn renew_epoch(&self) -> Result<(), PoolError> {
-        let _pass = self.1.pass()?;
-        if !self.is_shared() {
-            return Ok(());
-        }
-        self.0.changing(|| {
-            let topology = self.0.topology.write();
-            let next = crate::redundancy::next_epoch(&topology.label);
-            let devices = topology.devices.clone();
-            self.0.change(topology, next, devices)
-        })
     }
 }

@@ -194,7 +194,11 @@ pub fn judge(found: &[Found], minority: bool) -> Result<Judgement, PoolError> {
         found.iter().filter_map(|f| f.newest().map(|l| (l, f.path()))).max_by_key(|(l, _)| l.epoch);
     let Some((highest, path)) = newest else { return Err(PoolError::NoDevices) };
     let Some(label) = in_force(&voters, minority) else {
-        let missing = missing_of(highest, &first_with);
+        let mut missing = missing_of(highest, &first_with);
+        // Of a change that was broken off, which called failed whoever is not there.
+        if let Some(committed) = in_force(&voters, true).filter(|_| missing.is_empty()) {
+            missing = missing_of(committed, &first_with);
+        }
         let name = highest.name.clone();
         return Err(if missing.is_empty() {
             PoolError::NoMajority { name, highest: highest.epoch, path: path.to_owned() }

@@ -283,6 +283,8 @@ impl crate::Pool {
     pub fn attach(&self, slot: u16) -> Result<Recovered, PoolError> {
         self.check_log(slot)?;
         if !self.0.redundant {
+            // It may stand on labels that this node alone can see, and has to show to the others.
+            self.0.await_settled()?;
             return Ok(Recovered::default());
         }
         self.0.recover(slot, true)

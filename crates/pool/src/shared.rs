@@ -4,6 +4,7 @@
 //! pool that one node uses alone has neither.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use braid_format::lock_record::Life;
 use braid_format::{ByteOffset, Bytes};
@@ -185,8 +186,10 @@ impl Pool {
     /// held while they change.
     pub fn share(&self, others: Arc<dyn Others>, regions: Arc<dyn RegionLocks>) {
         *self.0.shared.write() = Some(Arc::new(Shared { others, regions }));
-        // Others may still use the epoch before.
-        self.0.topology.read().settled.store(false, std::sync::atomic::Ordering::Release);
+        // Others may still use the epoch before, or take this one back: it was only seen.
+        let topology = self.0.topology.read();
+        topology.settled.store(false, Ordering::Release);
+        topology.firm.store(false, Ordering::Release);
     }
 
     /// The end of [`Pool::share`]: this node has left, or withdrawn. Nothing is under way.
@@ -207,6 +210,29 @@ impl Pool {
     /// node must not go on.
     pub fn follow(&self) -> Result<bool, PoolError> {
         self.0.follow()
+    }
+
+    /// Whether other nodes may use the pool, and agree with this one on each change of it.
+    pub fn is_shared(&self) -> bool {
+        self.0.shared().is_some()
+    }
+
+    /// An epoch that changes nothing: on return every other node has taken notice of it. Nothing
+    /// happens where there can be none.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`].
+    pub fn renew_epoch(&self) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        if !self.is_shared() {
+            return Ok(());
+        }
+        self.0.changing(|| {
+            let topology = self.0.topology.write();
+            let next = crate::redundancy::next_epoch(&topology.label);
+            let devices = topology.devices.clone();
+            self.0.change(topology, next, devices)
+        })
     }
 }
 

@@ -6,15 +6,20 @@
 //! * who made the change, lives and has failed takes those labels away, under his claim: that epoch
 //!   never was;
 //! * who claims the next change after one who died looks at the new devices too. If one of them has
-//!   its second label, he brings that change to its end, and follows it.
+//!   its second label, he brings that change to its end, and follows it;
+//! * who has opened the pool in such an epoch, and has changed nothing in it, goes back to the one that
+//!   is in force when it is none any more.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_device::{AlignedBuf, Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
 
+use crate::Inner;
 use crate::absent::AbsentDevice;
-use crate::epoch::Refused;
+use crate::epoch::{Claims, Refused};
+use crate::error::PoolError;
 use crate::members::{Found, id, own_uuid, second, write_copies, write_second};
 use crate::redundancy::carriers;
 use crate::topology::Topology;
@@ -93,5 +98,57 @@ pub(crate) fn take_back(topology: &Topology, next: &Topology) {
                 tracing::warn!(%error, "the label of a change that failed stays on a device");
             }
         }
+    }
+}
+
+impl Topology {
+    /// Whether this is the epoch `label`, in which this node cannot have changed anything.
+    pub(crate) fn is_only_seen(&self, label: &Label) -> bool {
+        let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
+        id(&self.label) == id(label) && !is(&self.settled) && !is(&self.firm)
+    }
+}
+
+impl Inner {
+    /// The labels do not say any more that `before`, which this node uses, is in force: who wrote it has
+    /// taken it back, or it was overwritten. If this node has changed nothing in it yet, it uses `now`,
+    /// which is, as one who opens the pool anew. Whether it does.
+    ///
+    /// It holds the claim of a change in `now` until it has said so: no other node brings `before` to its
+    /// end meanwhile, and goes on in it because this one was heard to use it.
+    ///
+    /// # Errors
+    /// As [`crate::Pool::follow`].
+    pub(crate) fn go_back(&self, before: &Label, now: Topology) -> Result<bool, PoolError> {
+        let Some(shared) = self.shared() else { return Ok(false) };
+        let topology = self.topology.write();
+        if !topology.is_only_seen(before) {
+            return Ok(false);
+        }
+        let gone = self.gone.lock().clone();
+        let open: Open<'_> = &|m| self.open_member(m);
+        let claims = match Claims::take(&shared, (&now, &now), &gone, open) {
+            Ok(claims) => claims,
+            Err((_, refused)) => {
+                drop(topology);
+                match refused {
+                    PoolError::EpochMoved { by, .. } => {
+                        self.is_known_gone(by);
+                    }
+                    error => tracing::warn!(%error, "the epoch in force cannot be claimed"),
+                }
+                return Ok(false);
+            }
+        };
+        tracing::warn!(
+            pool = now.label.name,
+            epoch = now.label.epoch.0,
+            "a change of another node has come to nothing: the epoch before it is used"
+        );
+        // No other change gets its number.
+        self.attempted.fetch_max(before.epoch.0.max(claims.seen()), Ordering::AcqRel);
+        self.use_seen(topology, now)?;
+        drop(claims);
+        Ok(true)
     }
 }

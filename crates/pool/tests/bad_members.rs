@@ -13,6 +13,7 @@ use braid_pool::assemble::LABEL_LOCK_BYTE;
 use braid_pool::device::{
     ByteLockGuard, Device, DeviceError, FileDevice, MemoryDevice, OpenOptions, pass_on, probe,
 };
+use braid_pool::layout::Redundancy;
 use braid_pool::members::{write_copies, write_epoch};
 use braid_pool::{CreateOptions, MemberCondition, Pool, PoolError, discover};
 use tempfile::TempDir;
@@ -548,6 +549,28 @@ fn two_changes_that_claimed_one_epoch_have_no_majority() {
     }
     let error = Pool::assemble(devices).unwrap_err();
     assert!(matches!(error, PoolError::NoMajority { .. }), "{error}");
+}
+
+/// A member was being taken out when power was cut: the label that says so stands on one of the others.
+#[test]
+fn who_is_missing_is_named_though_a_change_that_was_broken_off_calls_it_failed() {
+    let devices = vec![memory("a", 8), memory("b", 8), memory("c", 8)];
+    let options = CreateOptions { redundancy: Redundancy::Mirror(2), ..CreateOptions::new("p") };
+    let pool = Pool::create(devices[..2].to_vec(), &options).unwrap();
+    pool.add_spare(devices[2].clone(), false).unwrap();
+    let mut label = next_epoch(&pool);
+    label.members[0].state = MemberState::Failed;
+    label.members[0].state_epoch = label.epoch;
+    write_copies(&devices, &label, 0, &[1]).unwrap();
+    let left = || devices[1..].to_vec();
+    let error = Pool::assemble(left()).unwrap_err();
+    let PoolError::Missing { missing, .. } = &error else { panic!("{error}") };
+    assert_eq!(missing.iter().map(|m| m.index).collect::<Vec<_>>(), [MemberIndex(0)]);
+    let pool = Pool::assemble_degraded(left()).unwrap();
+    pool.commit_degraded().unwrap();
+    assert!(pool.info().epoch > label.epoch);
+    drop(pool);
+    Pool::assemble(left()).unwrap();
 }
 
 #[test]

@@ -230,7 +230,7 @@ fn lane(world: &Arc<World>, me: usize, shape: &Shape) {
                 bury(world, me);
             } else {
                 let nobody = !state.nodes.iter().any(|n| n.joined || n.recovers.is_some());
-                if nobody && state.disks.iter().any(|d| d.lost) {
+                if nobody && state.disks.iter().any(|d| d.lost || d.faulty.is_gone()) {
                     // Only the operator can say that a member which is gone is lost.
                     state.tell("nobody lives, and a member is gone".to_owned());
                     state.off = true;

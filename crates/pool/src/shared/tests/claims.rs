@@ -1,7 +1,7 @@
 //! Claims of changes that fail.
 
 use braid_device::{FaultKind, On};
-use braid_format::label::Member;
+use braid_format::label::{Label, Member};
 
 use super::moved::Shelf;
 use super::*;
@@ -31,8 +31,15 @@ fn a_claim_that_failed_and_stands_is_let_go() {
 /// written.
 #[test]
 fn an_epoch_that_only_who_joins_could_see_is_shown_to_all() {
+    // With a log to attach, and without.
+    for redundancy in [Redundancy::Mirror(2), Redundancy::None] {
+        is_shown_to_all(redundancy);
+    }
+}
+
+fn is_shown_to_all(redundancy: Redundancy) {
     let (_dir, file) = files();
-    let nodes = nodes_on(2, Redundancy::Mirror(2), &|| (0..3).map(&file).collect());
+    let nodes = nodes_on(2, redundancy, &|| (0..3).map(&file).collect());
     let (a, b) = (&nodes[0], nodes[1].clone());
     let mut next = crate::redundancy::next_epoch(&a.pool.label());
     next.members.push(Member {
@@ -68,23 +75,111 @@ fn an_epoch_that_only_who_joins_could_see_is_shown_to_all() {
     panic!("it waits for those who do not see what it sees");
 }
 
+/// Another node opens the pool while members are added, which then fails: nobody else ever sees the
+/// epoch that it uses, and nobody waits for that.
+#[test]
+fn who_has_seen_an_epoch_that_is_taken_back_goes_back() {
+    for is_gone in [false, true] {
+        let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
+        let a = &nodes[0];
+        all.push(fresh("one", &all[0]));
+        let next = with_spares(a, &["one"]);
+        let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
+        write_copies(&devices, &next, 0, &[0, 1, 2, 3, 4]).unwrap();
+        let pool = Pool::assemble(devices).unwrap();
+        assert_eq!(pool.info().epoch, next.epoch);
+        if is_gone {
+            all[4].arm(On::Read, 0, FaultKind::Gone);
+        } else {
+            let wiped = vec![0; 4096];
+            all[4].write(Label::COPY0_AT, &wiped).unwrap();
+        }
+        let b = joins(a, pool, &all);
+        assert!(b.pool.follow().unwrap(), "it is none any more");
+        assert_eq!(b.pool.epoch_tag(), a.pool.epoch_tag());
+        b.pool.attach(1).unwrap();
+        b.pool.write(ByteOffset(0), &[7; 4096]).unwrap();
+        // The number is not given again.
+        while_all_follow(&nodes[..1], || b.pool.fail_member(MemberIndex(1)).unwrap());
+        assert_eq!(a.pool.epoch_tag(), b.pool.epoch_tag());
+        assert!(a.pool.info().epoch > next.epoch);
+    }
+}
+
+/// The same, and it waits already: nobody tells it to look again.
+#[test]
+fn who_waits_in_an_epoch_that_is_taken_back_goes_on() {
+    let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
+    let a = &nodes[0];
+    all.push(fresh("one", &all[0]));
+    let next = with_spares(a, &["one"]);
+    let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
+    write_copies(&devices, &next, 0, &[0, 1, 2, 3, 4]).unwrap();
+    let b = joins(a, Pool::assemble(devices).unwrap(), &all);
+    all[4].arm(On::Read, 0, FaultKind::Gone);
+    all[4].read(Label::COPY0_AT, &mut [0; 512]).unwrap_err();
+    let (done, ends) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(b.pool.attach(1).is_ok().then_some(b)));
+    let b = ends.recv_timeout(Duration::from_secs(30)).expect("it waits for ever").unwrap();
+    assert_eq!(b.pool.epoch_tag(), a.pool.epoch_tag());
+}
+
+/// The device that has the second label is not reached by who goes back, but by who looks for it: the
+/// epoch is in force.
+#[test]
+fn who_goes_back_looks_at_new_members_before() {
+    let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
+    let a = &nodes[0];
+    all.push(fresh("one", &all[0]));
+    let next = with_spares(a, &["one"]);
+    let mut devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
+    write_copies(&devices, &next, 0, &[0, 1, 2, 3, 4]).unwrap();
+    write_copies(&devices, &next, 1, &[4]).unwrap();
+    let way = FaultyDevice::new(all[4].clone(), FaultPlan::default());
+    devices[4] = way.clone();
+    let b = joins(a, Pool::assemble(devices).unwrap(), &all);
+    way.arm(On::Read, 0, FaultKind::Gone);
+    assert!(!b.pool.follow().unwrap());
+    assert_eq!(b.pool.info().epoch, next.epoch);
+    assert!(a.pool.follow().unwrap(), "it is shown to all");
+    assert_eq!(a.pool.epoch_tag(), b.pool.epoch_tag());
+}
+
+/// The epoch after that of `node`, with such spares.
+fn with_spares(node: &Node, names: &[&str]) -> Label {
+    let mut next = crate::redundancy::next_epoch(&node.pool.label());
+    for name in names {
+        next.members.push(Member {
+            uuid: uuid::Uuid::new_v4(),
+            path: (*name).to_owned(),
+            state: MemberState::Spare,
+            state_epoch: next.epoch,
+            ..next.members[0].clone()
+        });
+    }
+    next
+}
+
+/// A second node, which uses `pool` beside `node`.
+fn joins(node: &Arc<Node>, pool: Pool, all: &[Arc<FaultyDevice>]) -> Arc<Node> {
+    for pool in [&node.pool, &pool] {
+        simulate(pool, Arc::new(Shelf(all.to_vec())));
+    }
+    let (world, ended) = (node.world.clone(), AtomicBool::new(false));
+    let other = Arc::new(Node { me: life(1), pool: pool.clone(), world, ended });
+    pool.share(other.clone(), other.clone());
+    other.say();
+    other
+}
+
 /// Who added members died when one of those had its second label: the epoch is in force for who opens
 /// the pool anew, and for who uses it too, before he changes anything.
 #[test]
 fn a_change_in_force_by_new_members_alone_is_not_undone() {
     let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
     let (a, b) = (&nodes[0], &nodes[1]);
-    let mut next = crate::redundancy::next_epoch(&a.pool.label());
-    for name in ["one", "two"] {
-        all.push(fresh(name, &all[0]));
-        next.members.push(Member {
-            uuid: uuid::Uuid::new_v4(),
-            path: name.to_owned(),
-            state: MemberState::Spare,
-            state_epoch: next.epoch,
-            ..next.members[0].clone()
-        });
-    }
+    let next = with_spares(a, &["one", "two"]);
+    ["one", "two"].iter().for_each(|name| all.push(fresh(name, &all[0])));
     nodes.iter().for_each(|n| simulate(&n.pool, Arc::new(Shelf(all.clone()))));
     let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
     write_copies(&devices, &next, 0, &[0, 1, 2, 3, 4, 5]).unwrap();
