@@ -16,7 +16,8 @@
 //!
 //! Who follows sees labels, and not whether they are durable: their writer may have died before he
 //! flushed them. So before its first change a follower makes the epoch *firm* (see [`crate::heal`]):
-//! else a power cut would bring members back without which it has written.
+//! else a power cut would bring members back without which it has written. And until then that epoch
+//! may come to nothing: the follower goes back then (see [`crate::unseen`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

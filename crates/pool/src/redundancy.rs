@@ -276,10 +276,12 @@ pub(crate) fn follow(
 impl crate::Pool {
     /// Begins to keep the redundancy log of node slot `slot`, after recovering what stands in it.
     /// From now on a crash at any moment leaves nothing unequal that [`crate::Pool::recover_log`]
-    /// does not find. Nothing happens in a pool without redundancy.
+    /// does not find. A pool without redundancy has no log. Where there are other nodes this waits
+    /// until all use one epoch.
     ///
     /// # Errors
-    /// [`PoolError::NoLog`] when the pool was made for fewer slots; [`PoolError::Device`].
+    /// [`PoolError::NoLog`] when the pool was made for fewer slots; [`PoolError::Device`];
+    /// [`PoolError::Closed`]: this node has withdrawn.
     pub fn attach(&self, slot: u16) -> Result<Recovered, PoolError> {
         self.check_log(slot)?;
         if !self.0.redundant {

@@ -203,7 +203,8 @@ impl Pool {
     }
 
     /// Another node may have changed the pool: its labels are read, and a newer epoch is used from
-    /// now on. Waits for the requests under way. Whether there was one.
+    /// now on; or the one before, if the change that this node saw has come to nothing. Waits for the
+    /// requests under way. Whether there was one.
     ///
     /// # Errors
     /// What this node reaches does not hold every byte in the new epoch, or a device failed: this

@@ -32,7 +32,10 @@ fn volumes_from_seeds_lose_nothing() {
 /// Each for another reason: docs/decisions/0007.
 #[test]
 fn seeds_that_have_failed_lose_nothing() {
-    for seed in [714, 954, 1081, 1567, 2214, 3075, 4261, 4995, 6981, 7055, 8485, 9078, 9472] {
+    for seed in [
+        714, 954, 1081, 1567, 2214, 3075, 3685, 4005, 4151, 4261, 4995, 6981, 7055, 8485, 9078,
+        9125, 9472,
+    ] {
         if let Err(failure) = run_volume(seed) {
             panic!("{failure}");
         }

@@ -99,7 +99,6 @@ fn who_has_seen_an_epoch_that_is_taken_back_goes_back() {
         assert_eq!(b.pool.epoch_tag(), a.pool.epoch_tag());
         b.pool.attach(1).unwrap();
         b.pool.write(ByteOffset(0), &[7; 4096]).unwrap();
-        // The number is not given again.
         while_all_follow(&nodes[..1], || b.pool.fail_member(MemberIndex(1)).unwrap());
         assert_eq!(a.pool.epoch_tag(), b.pool.epoch_tag());
         assert!(a.pool.info().epoch > next.epoch);
@@ -143,6 +142,24 @@ fn who_goes_back_looks_at_new_members_before() {
     assert_eq!(b.pool.info().epoch, next.epoch);
     assert!(a.pool.follow().unwrap(), "it is shown to all");
     assert_eq!(a.pool.epoch_tag(), b.pool.epoch_tag());
+}
+
+/// A node that used the pool before has followed; its writer, which lives, writes the labels of before
+/// again. The number is not given to another change.
+#[test]
+fn who_has_followed_an_epoch_that_is_taken_back_goes_back() {
+    let (nodes, all) = nodes(2, Redundancy::Mirror(2));
+    let (a, b) = (&nodes[0], &nodes[1]);
+    let next = with_spares(a, &[]);
+    let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
+    write_copies(&devices, &next, 0, &[0, 1, 2, 3]).unwrap();
+    assert!(b.pool.follow().unwrap());
+    write_copies(&devices, &a.pool.label(), 0, &[0, 1, 2, 3]).unwrap();
+    assert!(b.pool.follow().unwrap());
+    assert_eq!(b.pool.epoch_tag(), a.pool.epoch_tag());
+    while_all_follow(&nodes[..1], || b.pool.fail_member(MemberIndex(1)).unwrap());
+    assert_eq!(a.pool.epoch_tag(), b.pool.epoch_tag());
+    assert!(a.pool.info().epoch > next.epoch);
 }
 
 /// The epoch after that of `node`, with such spares.
