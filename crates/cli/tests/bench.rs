@@ -286,6 +286,7 @@ fn impossible_sizes_and_what_is_not_there_are_refused() {
         ("copy full b --piece 18446744073709551615", "--piece"),
         ("copy full b --request 1G --depth 1024", "bytes of memory"),
         ("verify write v --journal j --batch 18446744073709551615", "--batch"),
+        ("verify write v --journal j --batches 0", "--batches"),
         ("verify write v --journal j --size 16777215T --request 512", "--size"),
         ("verify write v --journal j --request 1G --size 1G --depth 4096", "bytes of memory"),
         ("seeds --models --accept 0.5", "its own goal"),

@@ -118,13 +118,13 @@ impl Subject {
             if there.len() >= from + self.bytes {
                 continue;
             }
-            let direct = self.target(n, true, true);
-            let target = match direct {
-                Ok(target) => target,
-                Err(Refusal::NoDirect { .. }) => self.target(n, true, false)?,
+            let request = (1_u64 << 20).min(self.bytes);
+            let target = match self.target(n, true, true) {
+                Ok(target) if request.is_multiple_of(target.sector()) => target,
+                // Whether what is measured can be direct is asked when it is known how.
+                Ok(_) | Err(Refusal::NoDirect { .. }) => self.target(n, true, false)?,
                 Err(e) => return Err(e.into()),
             };
-            let request = (1_u64 << 20).min(self.bytes);
             let pattern = Pattern::sequential(*from, self.bytes, request, false);
             let stream = Stream { depth: 4, flush: true, ..Stream::plain(target.clone(), pattern) };
             target.check(request, *from, from + self.bytes, false)?;
@@ -194,6 +194,14 @@ fn serial() -> u64 {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_file_of_odd_length_is_filled() {
+        let dir = tempfile::tempdir().unwrap();
+        let system = System { name: "x".to_owned(), path: dir.path().to_owned() };
+        let subject = Subject::new(&system, 1, 6001, false).unwrap();
+        subject.fill().unwrap();
+        assert_eq!(std::fs::metadata(&subject.places[0].0).unwrap().len(), 6001);
+    }
     #[test]
     fn names_and_paths() {
         let s = |t: &str| t.parse::<System>().map(|s| (s.name, s.path.display().to_string()));

@@ -142,6 +142,7 @@ impl Head {
 fn write(args: &WriteArgs) -> Result<()> {
     ensure!((1..=4096).contains(&args.depth), "--depth: 1 to 4096");
     ensure!(args.time.is_finite() && args.time >= 0.0, "--time: a number of seconds");
+    ensure!(args.batches > 0, "--batches: at least 1");
     let size = args.size / args.request.max(1) * args.request;
     let mut head = Head {
         mark: MARK.to_owned(),

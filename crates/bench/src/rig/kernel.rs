@@ -168,7 +168,7 @@ pub(crate) enum Beside {
     Xfs,
     Ext4,
     Btrfs,
-    /// `--beside none`, and that alone.
+    // That alone: without a line of its own in the help, so that it stays short.
     None,
 }
 
