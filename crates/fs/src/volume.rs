@@ -531,6 +531,13 @@ impl Volume {
     /// The bucket of program locks for `ino`.
     pub fn plock_bucket(&self, ino: InodeNo) -> LockNo {
         let n = (ino.get() / self.geo.slot_blocks()) % u64::from(self.sb.plock_count.get().max(1));
+        self.nth_plock_bucket(n)
+    }
+    /// All buckets of program locks, in the order in which several are locked.
+    pub fn plock_buckets(&self) -> impl Iterator<Item = LockNo> {
+        (0..u64::from(self.sb.plock_count.get())).map(|n| self.nth_plock_bucket(n))
+    }
+    fn nth_plock_bucket(&self, n: u64) -> LockNo {
         LockNo(self.sb.plock_start.get() + n * self.geo.slot_blocks())
     }
     /// The `n`-th slot of `node`'s private area ([`RawSuperblock::AREA_INFO`] and its like).

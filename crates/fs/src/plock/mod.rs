@@ -2,9 +2,12 @@
 //! each under its own cluster lock.
 //!
 //! A blocked program waits on a condition of this node and looks at the bucket again with growing
-//! pauses (1 to 50 ms), so an unlock on another node is noticed without a message. Waiters are
-//! recorded in the bucket, so circles of them are found as far as one bucket shows; who is served
+//! pauses (1 to 50 ms), so an unlock on another node is noticed without a message. Who is served
 //! first is not defined. Locks of dead nodes count for nothing and are dropped on sight.
+//!
+//! Waiters are recorded in the bucket, so circles of them are found: those in one bucket at once, those
+//! through several when a wait has lasted a while, by a look at all buckets at the same time. Each of
+//! a circle is recorded before it looks, so the last one sees all of it.
 
 mod table;
 #[cfg(test)]
@@ -13,10 +16,10 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use braid_format::InodeNo;
 use braid_format::meta::MetaKind;
+use braid_format::{InodeNo, LockNo};
 use braid_lock::{Guard, Local, Me, Mode};
 use parking_lot::{Condvar, Mutex};
 
@@ -102,6 +105,11 @@ impl Plocks {
 /// Pauses between two looks at a lock held on another node.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// How long a wait lasts before circles through other buckets are looked for: most end earlier, and
+/// the look takes every bucket's lock.
+const CIRCLE_AFTER: Duration = Duration::from_millis(200);
+/// And again.
+const CIRCLE_AGAIN: Duration = Duration::from_secs(2);
 
 impl Plock {
     fn as_lock(&self, core: &Core, ino: InodeNo, flock: bool) -> Result<Lock> {
@@ -125,9 +133,13 @@ struct Bucket<'a> {
 }
 
 impl<'a> Bucket<'a> {
+    /// That of an inode.
     fn open(core: &'a Core, ino: InodeNo, mode: Mode) -> Result<Self> {
+        Self::at(core, core.volume.plock_bucket(ino), mode)
+    }
+    fn at(core: &'a Core, bucket: LockNo, mode: Mode) -> Result<Self> {
         let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
-        let guard = core.guard(core.volume.plock_bucket(ino), mode, local)?;
+        let guard = core.guard(bucket, mode, local)?;
         let body = core.read_owned(guard.lock(), MetaKind::Plock)?;
         let bad = |what| Error::Inconsistent { block: guard.lock().into(), what };
         let on_disk = Table::decode(&body, &|_| true).map_err(bad)?;
@@ -214,6 +226,7 @@ fn change(
     }
     let mut pause = PAUSE_MIN;
     let mut recorded = false;
+    let mut look = Instant::now() + CIRCLE_AFTER;
     loop {
         let seen = core.plocks.count();
         match attempt(core, &lock, wait.is_some(), recorded)? {
@@ -227,7 +240,13 @@ fn change(
         recorded = true;
         loop {
             if canceller.is_cancelled() {
-                return give_up_waiting(core, &lock);
+                return give_up_waiting(core, &lock, Error::Interrupted);
+            }
+            if !flock && Instant::now() >= look {
+                if is_in_circle(core, &lock)? {
+                    return give_up_waiting(core, &lock, Error::Deadlock);
+                }
+                look = Instant::now() + CIRCLE_AGAIN;
             }
             core.plocks.wait(seen, pause);
             pause = (pause * 2).min(PAUSE_MAX);
@@ -284,11 +303,27 @@ fn is_free(core: &Core, lock: &Lock) -> Result<bool> {
     Ok(Bucket::open(core, lock.ino, Mode::Shared)?.table.conflict(lock).is_none())
 }
 
-fn give_up_waiting(core: &Core, lock: &Lock) -> Result<()> {
+/// Whether who waits for `lock` waits for himself, by all buckets as they are at one moment: pieces of
+/// several moments could show a circle that never was. A bucket that cannot be read shows nothing; who
+/// uses it hears of that.
+fn is_in_circle(core: &Core, lock: &Lock) -> Result<bool> {
+    core.check_alive()?;
+    let opened = core.volume.plock_buckets().map(|n| Bucket::at(core, n, Mode::Shared));
+    let buckets: Vec<Bucket<'_>> = opened.filter_map(Result::ok).collect();
+    let mut all = Table::default();
+    for bucket in &buckets {
+        all.held.extend_from_slice(&bucket.table.held);
+        all.waiting.extend_from_slice(&bucket.table.waiting);
+    }
+    Ok(all.would_deadlock(lock))
+}
+
+/// The wait ends with `why`.
+fn give_up_waiting(core: &Core, lock: &Lock, why: Error) -> Result<()> {
     let mut bucket = Bucket::open(core, lock.ino, Mode::Exclusive)?;
     bucket.table.stop_waiting(lock.ino, lock.owner);
     bucket.close()?;
-    Err(Error::Interrupted)
+    Err(why)
 }
 
 fn unlock(core: &Core, lock: &Lock, key: (InodeNo, u64, bool)) -> Result<()> {

@@ -177,7 +177,7 @@ impl Table {
         self.waiting.retain(|l| l.ino != ino || l.owner != owner);
     }
     /// Whether waiting for `want` would close a circle of owners each waiting for the next, as far
-    /// as this bucket shows.
+    /// as this table shows.
     pub fn would_deadlock(&self, want: &Lock) -> bool {
         let mut seen: Vec<Owner> = Vec::new();
         let mut todo: Vec<Owner> = self.blockers(want).collect();

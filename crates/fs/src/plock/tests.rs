@@ -95,6 +95,58 @@ fn a_circle_of_waiters_is_refused() {
 }
 
 #[test]
+fn a_circle_through_several_files_is_refused() {
+    let (a, b, first) = rig();
+    let files = ["g", "h"].map(|name| {
+        let root = a.volume.root();
+        create(&a, root, name.as_bytes(), 0o644, &Cred::default(), true).unwrap().ino()
+    });
+    let (second, third) = (files[0], files[1]);
+    let buckets = [first, second, third].map(|ino| a.volume.plock_bucket(ino));
+    assert!(buckets[0] != buckets[1] && buckets[1] != buckets[2], "one bucket would show it");
+    setlk(&a, first, &want(1, 0, 9, Exclusive), None).unwrap();
+    setlk(&b, second, &want(2, 0, 9, Exclusive), None).unwrap();
+    setlk(&a, third, &want(3, 0, 9, Exclusive), None).unwrap();
+    let canceller = Canceller::new();
+    let circles = std::thread::scope(|s| {
+        let waits = |node, ino, owner| {
+            let canceller = &canceller;
+            s.spawn(move || setlk(node, ino, &want(owner, 5, 5, Shared), Some(canceller)))
+        };
+        let mut all =
+            vec![(waits(&a, second, 1), &a, first, 1), (waits(&b, third, 2), &b, second, 2)];
+        // Longer than the first look: a line of waiters is no circle.
+        std::thread::sleep(2 * CIRCLE_AFTER);
+        let in_line = all.iter().all(|(thread, ..)| !thread.is_finished());
+        all.push((waits(&a, first, 3), &a, third, 3));
+        let mut circles = 0;
+        let began = Instant::now();
+        while !all.is_empty() {
+            if began.elapsed() > Duration::from_secs(30) {
+                canceller.cancel();
+            }
+            let Some(done) = all.iter().position(|(thread, ..)| thread.is_finished()) else {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            };
+            // Who is refused gives up what it has, as programs do, and the others go on.
+            let (thread, node, ino, owner) = all.swap_remove(done);
+            match thread.join().unwrap() {
+                Err(Error::Deadlock) => circles += 1,
+                found => found.unwrap(),
+            }
+            drop_owner(node, ino, owner).unwrap();
+        }
+        assert!(in_line);
+        circles
+    });
+    assert!(circles > 0);
+    for bucket in buckets {
+        assert!(Bucket::at(&a, bucket, Mode::Shared).unwrap().table.waiting.is_empty());
+    }
+}
+
+#[test]
 fn whole_file_locks_are_a_world_of_their_own() {
     let (a, b, ino) = rig();
     flock(&a, ino, &want(1, 0, 0, Shared), None).unwrap();

@@ -33,6 +33,8 @@ struct World {
     regions: Mutex<HashMap<u64, Vec<(Life, Hold)>>>,
     freed: Condvar,
     takes: AtomicU64,
+    /// Questions whether a life is gone.
+    asked: AtomicU64,
     /// What a node does before it says that it uses another epoch.
     adopt: Mutex<Option<Box<dyn Fn(Life) + Send + Sync>>>,
 }
@@ -95,6 +97,7 @@ impl Others for Node {
         self.me
     }
     fn is_gone(&self, life: Life) -> bool {
+        self.world.asked.fetch_add(1, Ordering::Relaxed);
         !self.world.said.lock().contains_key(&life)
     }
     fn all_use(&self, tag: EpochTag) -> bool {
@@ -600,6 +603,11 @@ fn a_device_that_joins_is_wiped_under_the_claim() {
             };
             let work = || join(&a.pool, device.clone(), !taken);
             let done = waits_for(work, || {
+                // It has come to the claim of another.
+                let began = std::time::Instant::now();
+                while a.world.asked.load(Ordering::Relaxed) == 0 && began.elapsed().as_secs() < 30 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 let whole = first(5);
                 if taken {
                     let other = CreateOptions { force: true, ..CreateOptions::new("other") };
