@@ -256,6 +256,8 @@ fn impossible_sizes_and_what_is_not_there_are_refused() {
         ("verify write v --journal j --request 1000", "a multiple of 512"),
         ("sweep a --accept x", "is not a ratio"),
         ("ladder --members 0", "--members"),
+        ("ladder --request 3M", "--request: a power of two"),
+        ("ladder --request 64M --size 128M", "less than one request"),
         ("ladder --layers raw,disk", "possible values: raw, pool, native, mount"),
         ("ladder --layers=", "a value is required"),
         ("ladder --layers pool,raw,pool", "--layers: 'pool' is named twice"),

@@ -14,7 +14,7 @@ use braid_pool::device::AlignedBuf;
 use braid_pool::{CreateOptions, Pool};
 
 use super::{Cell, How, Measure, Turns, at};
-use crate::cli::Common;
+use crate::cli::{Common, size};
 use crate::engine::{Calls, Content, Direction, Layer, Limits, Pattern, Stream, Target, Use};
 use crate::report::Report;
 use crate::rig::kernel::{self, Beside, Kernel};
@@ -22,8 +22,9 @@ use crate::rig::members::Members;
 use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Loop, Mount};
 
-/// Bytes per request.
-const REQUEST: u64 = 1 << 20;
+/// Of a request.
+const LEAST: u64 = 4 << 10;
+const MOST: u64 = 64 << 20;
 /// Requests in flight per member, raw; the pool and the file system get as many bytes in flight.
 const DEPTH_PER_MEMBER: usize = 4;
 /// Room for labels, journals and resource groups beside the data.
@@ -63,7 +64,7 @@ impl Rung {
 }
 
 /// Raw devices -> pool -> file system (native) -> mount, or some of them, and other file systems
-/// beside them: sequential, 1 MiB, direct
+/// beside them: sequential, direct
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
     /// Layers to measure; ratios are to raw, or without it to the first that is named
@@ -73,6 +74,9 @@ pub(crate) struct Args {
     /// backing, btrfs also striped over all members. Default: xfs, if it can be made here
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEMS")]
     beside: Option<Vec<Beside>>,
+    /// Bytes per request; a pool has 256 KiB on each member in turn
+    #[arg(long, default_value = "1M", value_parser = size)]
+    request: u64,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -83,7 +87,7 @@ impl Args {
     /// All layers, and beside them what is possible.
     pub fn new(common: Common, how: How) -> Self {
         let layers = vec![Rung::Raw, Rung::Pool, Rung::Native, Rung::Mount];
-        Self { layers, beside: None, common, how }
+        Self { layers, beside: None, request: 1 << 20, common, how }
     }
     /// The name of the layer that all else is compared with.
     fn base(&self) -> &'static str {
@@ -117,6 +121,13 @@ impl Args {
     /// What the layers need, before anything is made.
     fn check(&self) -> Result<()> {
         self.common.check()?;
+        let whole = self.request.is_power_of_two() && (LEAST..=MOST).contains(&self.request);
+        ensure!(whole, "--request: a power of two from 4K to 64M");
+        let each = threads(&self.common).max(self.common.streams) as u64;
+        ensure!(
+            self.common.size / self.request >= each,
+            "--size: less than one request for each of {each} threads"
+        );
         ensure!(!self.layers.is_empty(), "--layers: none is named");
         kernel::once("--layers", &self.layers)?;
         kernel::devices(&self.common)?;
@@ -145,8 +156,11 @@ impl Measure for Args {
         let mut report = Report::new("ladder").against(self.base(), "MB/s");
         let c = &self.common;
         report.fact("backing", format!("{} ({} files)", c.dir.display(), c.members));
-        let size = c.size >> 20;
-        report.fact("job", format!("{size} MiB in 1 MiB requests, direct, {} streams", c.streams));
+        #[expect(clippy::cast_precision_loss, reason = "shown")]
+        let request = crate::report::table::size(self.request as f64);
+        let (size, streams) = (c.size >> 20, c.streams);
+        let job = format!("{size} MiB in requests of {request}, direct, {streams} streams");
+        report.fact("job", job);
         report.fact("engine", braid_pool::device::default_engine());
         if c.loop_devices {
             report.fact("devices", "loop devices over files");
@@ -164,7 +178,7 @@ impl Measure for Args {
         self.check()?;
         let mut systems = self.beside(report)?;
         let room = systems.iter().map(|s| s.room(c.size)).max().unwrap_or(0) + c.size + SLACK;
-        let each = room / c.members as u64 / REQUEST * REQUEST + (64 << 20);
+        let each = room / c.members as u64 / MOST * MOST + 2 * MOST;
         let single = if systems.is_empty() { 0 } else { room };
         crate::engine::room(&c.dir.join("backing"), each * c.members as u64 + single)?;
         let rig = Members::new(c, "pool", (c.members, each))?;
@@ -189,12 +203,12 @@ impl Measure for Args {
         }
         self.how.rounds(report, Turns::new(turns.len(), PHASES.len()), |report, _, turn| {
             match (turns.get(turn), &one) {
-                (Some(Turn::Layer(Rung::Raw)), _) => raw(c, &rig, report),
-                (Some(Turn::Layer(Rung::Pool)), _) => pool(c, &rig, report),
-                (Some(Turn::Layer(Rung::Native)), _) => native(c, &rig, report),
-                (Some(Turn::Layer(Rung::Mount)), _) => mounted(c, &rig, report),
-                (Some(Turn::One(system)), Some(one)) => one.measure(*system, c, report),
-                (Some(Turn::All(system)), _) => all(*system, c, &rig, report),
+                (Some(Turn::Layer(Rung::Raw)), _) => raw(self, &rig, report),
+                (Some(Turn::Layer(Rung::Pool)), _) => pool(self, &rig, report),
+                (Some(Turn::Layer(Rung::Native)), _) => native(self, &rig, report),
+                (Some(Turn::Layer(Rung::Mount)), _) => mounted(self, &rig, report),
+                (Some(Turn::One(system)), Some(one)) => one.measure(*system, self, report),
+                (Some(Turn::All(system)), _) => all(*system, self, &rig, report),
                 _ => Ok(()),
             }
         })
@@ -209,9 +223,10 @@ fn limits(common: &Common) -> Limits {
 }
 
 /// Splits the job into one contiguous share of the same size for each of `count` streams.
-fn shares(common: &Common, count: usize) -> impl Iterator<Item = Pattern> {
-    let share = common.size / REQUEST / count as u64 * REQUEST;
-    (0..count as u64).map(move |n| Pattern::sequential(n * share, share, REQUEST, true))
+fn shares(args: &Args, count: usize) -> impl Iterator<Item = Pattern> {
+    let request = args.request;
+    let share = args.common.size / request / count as u64 * request;
+    (0..count as u64).map(move |n| Pattern::sequential(n * share, share, request, true))
 }
 
 fn stream(target: &Arc<Target>, pattern: Pattern, direction: Direction) -> Stream {
@@ -240,18 +255,19 @@ fn threads(common: &Common) -> usize {
 /// All devices at once, each sequentially, through the same engine that the pool uses: at least as
 /// many threads as the layers above have streams, so that no layer has more of the processors. A
 /// thread keeps to one device, so that none waits behind another.
-fn raw(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
+fn raw(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+    let Args { common, request, .. } = args;
     let how = Use { write: true, direct: true, force: true, ..Use::default() };
     let open = |path: &PathBuf| Ok(Target::keep(path, how)?);
     let devices = rig.paths.iter().map(open).collect::<Result<Vec<_>>>()?;
     let each = threads(common) / devices.len();
-    let share = common.size / REQUEST / (each * devices.len()) as u64 * REQUEST;
+    let share = common.size / request / (each * devices.len()) as u64 * request;
     for (direction, name) in PHASES {
         let mut streams = Vec::new();
         for n in 0..each as u64 {
             for target in &devices {
                 let from = RAW_FROM + n * share;
-                let pattern = Pattern::sequential(from, share, REQUEST, true);
+                let pattern = Pattern::sequential(from, share, *request, true);
                 let depth = DEPTH_PER_MEMBER;
                 streams.push(Stream { depth, ..stream(target, pattern, direction) });
             }
@@ -283,13 +299,14 @@ pub(crate) fn over(rig: &Members, name: &str, layer: Layer) -> Result<Arc<Target
 
 /// As many threads as [`raw`] has, each with as many requests under way and so with buffers that
 /// take as much of the processors' caches.
-fn pool(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
+fn pool(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+    let common = &args.common;
     let pool = fresh_pool(rig)?;
     let target = over(rig, "pool", Layer::Pool(pool.clone()))?;
     let count = threads(common);
     for (direction, name) in PHASES {
         let one = |p| Stream { depth: DEPTH_PER_MEMBER, ..stream(&target, p, direction) };
-        let streams: Vec<_> = shares(common, count).map(one).collect();
+        let streams: Vec<_> = shares(args, count).map(one).collect();
         let before = pool.issued();
         cell(report, ("pool", name), &streams, common)?;
         report.add_issued("pool", name, &before, &pool.issued());
@@ -344,7 +361,8 @@ pub(crate) fn fresh(pool: Pool) -> Result<Fs> {
 }
 
 /// The file system's own API in this process: one file per stream, one thread each.
-fn native(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
+fn native(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+    let Args { common, request, .. } = args;
     let pool = fresh_pool(rig)?;
     let asked = pool.clone();
     let fs = fresh(pool)?;
@@ -356,8 +374,8 @@ fn native(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
         handles.push(handle);
         targets.push(over(rig, &name, Layer::Calls(file))?);
     }
-    let bytes = common.size / common.streams as u64 / REQUEST * REQUEST;
-    let pattern = Pattern::sequential(0, bytes, REQUEST, true);
+    let bytes = common.size / common.streams as u64 / request * request;
+    let pattern = Pattern::sequential(0, bytes, *request, true);
     for (direction, name) in PHASES {
         let streams: Vec<_> = targets.iter().map(|t| stream(t, pattern, direction)).collect();
         let before = asked.issued();
@@ -373,18 +391,19 @@ fn native(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
 }
 
 /// Ordinary programs on the mount.
-fn mounted(common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
+fn mounted(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
     let mount = Mount::braid(&rig.paths, rig.work.join("mount"))?;
-    measure_streams(common, &mount, "mount", report)
+    measure_streams(args, &mount, "mount", report)
 }
 
-fn measure_streams(common: &Common, mount: &Mount, name: &str, report: &mut Report) -> Result<()> {
-    let files = streams::files(&mount.dir, common.streams);
+fn measure_streams(args: &Args, mount: &Mount, name: &str, report: &mut Report) -> Result<()> {
+    let (streams, request) = (args.common.streams, args.request);
+    let files = streams::files(&mount.dir, streams);
     for (direction, phase_name) in PHASES {
         let phase = Phase {
             direction,
-            bytes: common.size / common.streams as u64 / REQUEST * REQUEST,
-            request: REQUEST,
+            bytes: args.common.size / streams as u64 / request * request,
+            request,
             direct: true,
             sync: false,
         };
@@ -412,9 +431,9 @@ impl Single {
     fn mount(&self, system: Kernel) -> Result<Mount> {
         Mount::kernel(system, std::slice::from_ref(&self.device.path), self.dir.clone())
     }
-    fn measure(&self, system: Kernel, common: &Common, report: &mut Report) -> Result<()> {
+    fn measure(&self, system: Kernel, args: &Args, report: &mut Report) -> Result<()> {
         let mount = self.mount(system)?;
-        measure_streams(common, &mount, &format!("{} (1 loop)", system.name()), report)
+        measure_streams(args, &mount, &format!("{} (1 loop)", system.name()), report)
     }
 }
 
@@ -425,9 +444,9 @@ fn striped(rig: &Members, system: Kernel, with: impl FnOnce(&Mount) -> Result<()
     with(&mount)
 }
 
-fn all(system: Kernel, common: &Common, rig: &Members, report: &mut Report) -> Result<()> {
-    let name = format!("{} ({} loops, raid0)", system.name(), common.members);
-    striped(rig, system, |mount| measure_streams(common, mount, &name, report))
+fn all(system: Kernel, args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+    let name = format!("{} ({} loops, raid0)", system.name(), args.common.members);
+    striped(rig, system, |mount| measure_streams(args, mount, &name, report))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ pub(crate) mod originals;
 mod page;
 pub(crate) mod stats;
 mod svg;
-mod table;
+pub(crate) mod table;
 pub(crate) mod write;
 
 use std::collections::BTreeMap;
