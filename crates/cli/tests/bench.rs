@@ -172,10 +172,18 @@ fn seeds_measure_what_was_asked_for_in_the_directories_that_are_given_a_line_for
     }
 }
 
+/// Whether this machine lets a test mount; says so if it does not.
+fn can_mount() -> bool {
+    let can = is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("SKIPPED: mounting needs /dev/fuse and root");
+    }
+    can
+}
+
 #[test]
 fn surfaces_of_every_layer_are_measured_on_a_device_made_for_them() {
-    if !is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: mounting needs /dev/fuse and root");
+    if !can_mount() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -583,8 +591,7 @@ fn a_mounted_device_is_written_only_by_force() {
 
 #[test]
 fn modes_with_a_rig_of_their_own_have_rounds_and_percentiles() {
-    if !is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: mounting needs /dev/fuse and root");
+    if !can_mount() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

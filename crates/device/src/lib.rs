@@ -43,12 +43,13 @@ pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
 pub use file::{Direct, FileDevice, OpenOptions};
 pub use huge::{HugeBuf, HugePages};
 pub use in_use::{InUse, in_use};
-pub use iscsi::{IscsiDevice, Reservation, ReservationKind, UnitName, without_secrets};
+pub use iscsi::{IscsiDevice, UnitName, without_secrets};
 pub use memory::MemoryDevice;
 pub use open::{exists, open};
 pub use queue::{IoQueue, OwnedOp, Part};
 pub use recording::{Event, RecordingDevice, Replay};
 pub use run::{Op, Request, run};
+pub use scsi::{Reservation, ReservationKind};
 pub use signature::{Foreign, probe};
 pub use traits::{
     ByteLockGuard, CAW_MAX, Capabilities, CawOutcome, Device, DeviceInfo, Reservations, RingTarget,

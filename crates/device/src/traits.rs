@@ -10,8 +10,9 @@ use braid_format::{ByteOffset, Bytes};
 
 use crate::DeviceError;
 use crate::counted::IoCounters;
-use crate::iscsi::{IscsiDevice, Reservation, ReservationKind};
+use crate::iscsi::IscsiDevice;
 use crate::model::ModelDevice;
+use crate::scsi::{Reservation, ReservationKind};
 
 /// Longest compare-and-write: the largest sector there is.
 pub const CAW_MAX: Bytes = Bytes(4096);

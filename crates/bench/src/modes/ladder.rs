@@ -123,7 +123,7 @@ impl Args {
         self.common.check()?;
         let whole = self.request.is_power_of_two() && (LEAST..=MOST).contains(&self.request);
         ensure!(whole, "--request: a power of two from 4K to 64M");
-        let each = threads(&self.common).max(self.common.streams) as u64;
+        let each = threads(&self.common) as u64;
         ensure!(
             self.common.size / self.request >= each,
             "--size: less than one request for each of {each} threads"
@@ -454,13 +454,7 @@ mod tests {
     use super::*;
 
     fn typed(words: &[&str]) -> Args {
-        #[derive(clap::Parser)]
-        struct Typed {
-            #[command(flatten)]
-            args: Args,
-        }
-        let words = std::iter::once(&"ladder").chain(words);
-        <Typed as clap::Parser>::parse_from(words).args
+        crate::modes::typed(words)
     }
 
     #[test]

@@ -306,23 +306,26 @@ pub(crate) fn at(pairs: &[(&str, f64)]) -> crate::report::Parameters {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect()
 }
 
+/// Arguments as if typed behind a command's name.
+#[cfg(test)]
+pub(crate) fn typed<A: clap::Args>(words: &[&str]) -> A {
+    #[derive(clap::Parser)]
+    #[command(args_override_self = true)]
+    struct Typed<A: clap::Args> {
+        #[command(flatten)]
+        args: A,
+    }
+    let words = std::iter::once(&"mode").chain(words);
+    <Typed<A> as clap::Parser>::parse_from(words).args
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn how(words: &[&str]) -> How {
-        #[derive(clap::Parser)]
-        struct Typed {
-            #[command(flatten)]
-            how: How,
-        }
-        let words = std::iter::once(&"mode").chain(words);
-        <Typed as clap::Parser>::parse_from(words).how
-    }
-
     #[test]
     fn rounds_that_warm_up_are_measured_and_do_not_count() {
-        let how = how(&["--warm-up", "2", "--repeats", "3", "--look", "0"]);
+        let how: How = typed(&["--warm-up", "2", "--repeats", "3", "--look", "0"]);
         let seen = RefCell::new(Vec::new());
         let mut report = Report::new("mode").against("a", "MB/s");
         let measure = |report: &mut Report, round, system| {

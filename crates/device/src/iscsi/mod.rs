@@ -36,7 +36,6 @@ use link::{Gone, Link};
 use session::{Direction, Ending, Ticket};
 
 pub use name::{UnitName, without_secrets};
-pub use reserve::{Reservation, ReservationKind};
 
 /// Longest transfer of one command; longer requests are several, all under way at once.
 const PIECE_MAX: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Persistent reservations of a unit: who may write it, said by its own target.
+//! Persistent reservations by a session of its own: one key for each open device.
 
 use std::io;
 
@@ -7,47 +7,7 @@ use braid_format::ByteOffset;
 use super::IscsiDevice;
 use crate::scsi::reserve::{self, Carrier};
 use crate::scsi::{Answer, Data, Sense, Transport};
-use crate::{DeviceError, Reservations};
-
-/// What a reservation keeps from whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReservationKind {
-    /// The holder writes, all read.
-    WriteExclusive = 1,
-    /// The holder alone.
-    ExclusiveAccess = 3,
-    /// Who is registered writes, all read.
-    WriteExclusiveRegistrants = 5,
-    /// Who is registered, alone.
-    ExclusiveAccessRegistrants = 6,
-    /// As [`ReservationKind::WriteExclusiveRegistrants`]; all who are registered hold it.
-    WriteExclusiveAll = 7,
-    /// As [`ReservationKind::ExclusiveAccessRegistrants`]; all who are registered hold it.
-    ExclusiveAccessAll = 8,
-}
-
-impl ReservationKind {
-    pub(crate) fn of(code: u8) -> Option<Self> {
-        let all = [
-            Self::WriteExclusive,
-            Self::ExclusiveAccess,
-            Self::WriteExclusiveRegistrants,
-            Self::ExclusiveAccessRegistrants,
-            Self::WriteExclusiveAll,
-            Self::ExclusiveAccessAll,
-        ];
-        all.into_iter().find(|k| *k as u8 == code)
-    }
-}
-
-/// A reservation that stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reservation {
-    /// Its holder's key; 0 where all who are registered hold it.
-    pub key: u64,
-    /// What it keeps from whom.
-    pub kind: ReservationKind,
-}
+use crate::{DeviceError, Reservation, ReservationKind, Reservations};
 
 impl Carrier for IscsiDevice {
     fn carry(

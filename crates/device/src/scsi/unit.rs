@@ -8,8 +8,8 @@ use std::time::Duration;
 use braid_format::{ByteOffset, Bytes};
 use thiserror::Error;
 
+use super::{Reservation, ReservationKind};
 use super::{Sense, cdb};
-use crate::iscsi::{Reservation, ReservationKind};
 use crate::{AlignedBuf, CawOutcome, Device, DeviceError};
 
 /// Most times that a command is issued anew because it did not run.

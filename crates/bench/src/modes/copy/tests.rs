@@ -4,17 +4,10 @@ use super::*;
 use crate::modes::Measure as _;
 
 fn args(dir: &Path, more: &[&str]) -> Args {
-    #[derive(clap::Parser)]
-    #[command(args_override_self = true)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
     let (source, destination) = (dir.join("src"), dir.join("dst"));
     let paths = [source.to_str().unwrap(), destination.to_str().unwrap()];
-    let usual = ["copy", "--request", "4096", "--piece", "2", "--buffered"];
-    let words = usual.iter().chain(&paths).chain(more);
-    <Line as clap::Parser>::parse_from(words).args
+    let usual = ["--request", "4096", "--piece", "2", "--buffered"];
+    crate::modes::typed(&[usual.as_slice(), &paths, more].concat())
 }
 /// Two requests are a piece: this has five pieces, the last one short.
 fn source(dir: &Path, seed: u8) -> Vec<u8> {

@@ -57,17 +57,6 @@ impl Args {
         let named = |number: &str| self.only.iter().any(|o| is_of(number, o));
         self.only.is_empty() || numbers(text).any(named)
     }
-    /// As if typed.
-    #[cfg(test)]
-    fn parsed(words: &[&str]) -> Self {
-        #[derive(clap::Parser)]
-        struct Typed {
-            #[command(flatten)]
-            args: Args,
-        }
-        let words = std::iter::once(&"seeds").chain(words);
-        <Typed as clap::Parser>::parse_from(words).args
-    }
     /// Refuses what cannot be meant.
     fn check(&self) -> Result<()> {
         anyhow::ensure!(self.how.accept.is_empty(), "--accept: every experiment has its own goal");
@@ -234,7 +223,7 @@ mod tests {
     }
     #[test]
     fn what_failed_is_not_measured_once_for_each_number_that_has_nothing() {
-        let args = Args::parsed(&["--only", "S3"]);
+        let args: Args = crate::modes::typed(&["--only", "S3"]);
         let mut report = Report::new("seeds");
         report.verdicts.push(verdict("S3.6 first write", "", Goal::AtLeast(1.0), 0.5));
         unmeasured(&args, &["S2.1", "S3.6", "S3.7"], "full", &mut report);

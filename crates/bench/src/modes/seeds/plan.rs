@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     fn args(words: &[&str]) -> Args {
-        Args::parsed(words)
+        crate::modes::typed(words)
     }
 
     #[test]

@@ -351,6 +351,14 @@ fn another_node_goes_on_meanwhile() {
     clean(pool);
 }
 
+/// A file system on a pool with which one device was made, and to which another was added.
+fn of_two_parts() -> Fs {
+    let none = FaultPlan::default();
+    let fs = mount(made(all(&disks("old", &[64], &none)), &CreateOptions::new("p")));
+    fs.add_devices(&all(&disks("new", &[64], &none)), &AddOptions::default()).unwrap();
+    fs
+}
+
 /// What `member` came with, which holds no file, is gone; the pool's labels do not say so.
 fn gone_and_not_cut(fs: &Fs, member: u16) {
     let whole = fs.whole(MemberIndex(member).into()).unwrap();
@@ -363,9 +371,7 @@ fn gone_and_not_cut(fs: &Fs, member: u16) {
 /// The end of one that was broken off is not taken for the leaving of what was asked for.
 #[test]
 fn what_never_leaves_is_refused_although_another_part_was_to_be_taken_out_first() {
-    let none = FaultPlan::default();
-    let fs = mount(made(all(&disks("old", &[64], &none)), &CreateOptions::new("p")));
-    fs.add_devices(&all(&disks("new", &[64], &none)), &AddOptions::default()).unwrap();
+    let fs = of_two_parts();
     gone_and_not_cut(&fs, 1);
     let e = fs.leave(MemberIndex(0)).unwrap_err();
     assert!(matches!(e, Error::Founding { member: 0, .. }), "{e}");
@@ -376,9 +382,7 @@ fn what_never_leaves_is_refused_although_another_part_was_to_be_taken_out_first(
 /// Who asks for what was gone and is taken out only now has what he asked for.
 #[test]
 fn what_was_gone_is_taken_out_by_who_asks_for_it_again() {
-    let none = FaultPlan::default();
-    let fs = mount(made(all(&disks("old", &[64], &none)), &CreateOptions::new("p")));
-    fs.add_devices(&all(&disks("new", &[64], &none)), &AddOptions::default()).unwrap();
+    let fs = of_two_parts();
     gone_and_not_cut(&fs, 1);
     let left = fs.leave(MemberIndex(1)).unwrap();
     assert_eq!((left.members, left.finished), (vec![MemberIndex(1)], true));
@@ -423,8 +427,7 @@ fn what_is_gone_is_counted_once_however_often_the_pool_does_not_let_it_go() {
 #[test]
 fn a_part_stays_open_while_a_member_of_it_is_being_moved() {
     let none = FaultPlan::default();
-    let fs = mount(made(all(&disks("old", &[64], &none)), &CreateOptions::new("p")));
-    fs.add_devices(&all(&disks("new", &[64], &none)), &AddOptions::default()).unwrap();
+    let fs = of_two_parts();
     let whole = fs.whole(MemberIndex(1).into()).unwrap();
     // The pool's call, which wakes no thread that would end the move at once.
     let spare = all(&disks("spare", &[64], &none)).remove(0);

@@ -82,10 +82,7 @@ fn who_has_seen_an_epoch_that_is_taken_back_goes_back() {
     for is_gone in [false, true] {
         let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
         let a = &nodes[0];
-        all.push(fresh("one", &all[0]));
-        let next = with_spares(a, &["one"]);
-        let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
-        write_copies(&devices, &next, 0, &[0, 1, 2, 3, 4]).unwrap();
+        let (next, devices) = begun(a, &mut all);
         let pool = Pool::assemble(devices).unwrap();
         assert_eq!(pool.info().epoch, next.epoch);
         if is_gone {
@@ -110,10 +107,7 @@ fn who_has_seen_an_epoch_that_is_taken_back_goes_back() {
 fn who_waits_in_an_epoch_that_is_taken_back_goes_on() {
     let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
     let a = &nodes[0];
-    all.push(fresh("one", &all[0]));
-    let next = with_spares(a, &["one"]);
-    let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
-    write_copies(&devices, &next, 0, &[0, 1, 2, 3, 4]).unwrap();
+    let (_, devices) = begun(a, &mut all);
     let b = joins(a, Pool::assemble(devices).unwrap(), &all);
     all[4].arm(On::Read, 0, FaultKind::Gone);
     all[4].read(Label::COPY0_AT, &mut [0; 512]).unwrap_err();
@@ -129,10 +123,7 @@ fn who_waits_in_an_epoch_that_is_taken_back_goes_on() {
 fn who_goes_back_looks_at_new_members_before() {
     let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
     let a = &nodes[0];
-    all.push(fresh("one", &all[0]));
-    let next = with_spares(a, &["one"]);
-    let mut devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
-    write_copies(&devices, &next, 0, &[0, 1, 2, 3, 4]).unwrap();
+    let (next, mut devices) = begun(a, &mut all);
     write_copies(&devices, &next, 1, &[4]).unwrap();
     let way = FaultyDevice::new(all[4].clone(), FaultPlan::default());
     devices[4] = way.clone();
@@ -160,6 +151,16 @@ fn who_has_followed_an_epoch_that_is_taken_back_goes_back() {
     while_all_follow(&nodes[..1], || b.pool.fail_member(MemberIndex(1)).unwrap());
     assert_eq!(a.pool.epoch_tag(), b.pool.epoch_tag());
     assert!(a.pool.info().epoch > next.epoch);
+}
+
+/// A change that lets a spare join, of which only the first labels stand: on all of `all` and on the
+/// spare, which is put last among them.
+fn begun(node: &Node, all: &mut Vec<Arc<FaultyDevice>>) -> (Label, Vec<Arc<dyn Device>>) {
+    all.push(fresh("one", &all[0]));
+    let next = with_spares(node, &["one"]);
+    let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
+    write_copies(&devices, &next, 0, &[0, 1, 2, 3, 4]).unwrap();
+    (next, devices)
 }
 
 /// The epoch after that of `node`, with such spares.
