@@ -246,6 +246,10 @@ impl IoQueue {
             }
         });
     }
+    /// Transfers that have to end before any request can: who waits is not woken for fewer.
+    fn fewest_left(&self) -> usize {
+        self.pending.iter().flatten().map(|r| r.left).min().unwrap_or(1)
+    }
     /// Requests not yet taken out.
     pub fn in_flight(&self) -> usize {
         self.in_flight
@@ -264,7 +268,7 @@ impl IoQueue {
                 self.reap(Wait::No);
                 self.end_unit();
             } else if self.modelled.is_empty() {
-                self.reap(Wait::One);
+                self.reap(Wait::For(self.fewest_left()));
             } else {
                 self.reap(Wait::No);
                 self.end_modelled();

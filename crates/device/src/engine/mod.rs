@@ -137,8 +137,8 @@ impl Engine {
 pub(crate) enum Wait {
     /// Only hands over what was started.
     No,
-    /// Until at least one transfer is done (if any is in flight).
-    One,
+    /// Until as many transfers are done (or all that are in flight).
+    For(usize),
     /// Until all are done.
     All,
 }
@@ -206,17 +206,17 @@ impl Flight {
     }
     /// Issues what is ready, waits, and calls `done(owner, result)` for each finished transfer.
     pub fn reap(&mut self, wait: Wait, mut done: impl FnMut(u32, std::io::Result<()>)) {
+        let mut finished = 0;
         loop {
             self.issue();
             let at_least = match wait {
                 Wait::No => 0,
-                Wait::One => 1.min(self.issued),
                 // With more to issue, the next goes down as soon as there is room.
-                Wait::All if !self.ready.is_empty() => 1.min(self.issued),
+                _ if !self.ready.is_empty() => 1.min(self.issued),
+                Wait::For(wanted) => wanted.saturating_sub(finished).min(self.issued),
                 Wait::All => self.issued,
             };
             self.engine.wait(at_least, &mut self.events);
-            let mut finished = 0;
             while let Some((slot, result)) = self.events.pop() {
                 self.issued -= 1;
                 let transfer = &mut self.transfers[slot as usize];
@@ -233,7 +233,7 @@ impl Flight {
             }
             let enough = match wait {
                 Wait::No => self.ready.is_empty() || self.issued == DEPTH,
-                Wait::One => finished > 0 || self.pending() == 0,
+                Wait::For(wanted) => finished >= wanted || self.pending() == 0,
                 Wait::All => self.pending() == 0,
             };
             if enough {
