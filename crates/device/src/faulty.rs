@@ -1,6 +1,6 @@
 //! A device that fails as it is told, and forgets what was not flushed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use braid_format::{ByteOffset, Bytes};
@@ -101,6 +101,8 @@ struct State {
     plan: FaultPlan,
     counts: Counts,
     gone: bool,
+    /// Sectors that cannot be read until they are written.
+    spoilt: BTreeSet<u64>,
     /// The volatile cache, in order of arrival.
     cached: Vec<Held>,
     /// The newest cached copy of a sector: (write, sector in it).
@@ -153,7 +155,14 @@ impl FaultyDevice {
     pub fn is_gone(&self) -> bool {
         self.state.lock().gone
     }
-    /// Forgets all faults; a device that was gone is back. What is cached or late stays so.
+    /// From now on the sectors of `len` bytes at `at` cannot be read, until they are written: what disks
+    /// do that have lost some. Nothing else makes them good.
+    pub fn spoil(&self, at: ByteOffset, len: Bytes) {
+        let sector = self.info.sector.get();
+        let sectors = at.get() / sector..(at.get() + len.get()).div_ceil(sector);
+        self.state.lock().spoilt.extend(sectors);
+    }
+    /// Forgets all faults; a device that was gone is back. What is cached, late or spoilt stays so.
     pub fn heal(&self) {
         let mut state = self.state.lock();
         state.plan.faults.clear();
@@ -218,9 +227,23 @@ impl FaultyDevice {
             Some(f) => Fate::Faulty(f.kind),
         }
     }
+    fn sectors(&self, at: ByteOffset, len: usize) -> std::ops::Range<u64> {
+        let first = at.get() / self.info.sector.get();
+        first..first + len as u64 / self.info.sector.get()
+    }
+    fn check_spoilt(&self, state: &State, at: ByteOffset, len: usize) -> Result<(), DeviceError> {
+        match state.spoilt.range(self.sectors(at, len)).next() {
+            Some(bad) => Err(self.injected("read", ByteOffset(bad * self.info.sector.get()))),
+            None => Ok(()),
+        }
+    }
     /// Puts bytes where they go: the cache or the inner device.
     fn land(&self, state: &mut State, at: ByteOffset, data: &[u8]) -> Result<(), DeviceError> {
         self.info.check(at, Bytes::from(data.len()))?;
+        if !state.spoilt.is_empty() {
+            let written = self.sectors(at, data.len());
+            state.spoilt.retain(|s| !written.contains(s));
+        }
         if !state.plan.volatile_cache {
             return self.inner.write(at, data);
         }
@@ -235,6 +258,7 @@ impl FaultyDevice {
     }
     /// Reads what the device shows: the inner device under the cache.
     fn view(&self, state: &State, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.check_spoilt(state, at, buf.len())?;
         self.inner.read(at, buf)?;
         let sector = self.info.sector;
         let first = at.get() / sector.get();
@@ -347,6 +371,7 @@ impl Device for FaultyDevice {
         if matches!(fate, Fate::Faulty(kind) if kind != FaultKind::FailsDone) {
             return failed;
         }
+        self.check_spoilt(&state, at, new.len())?;
         let outcome = if state.plan.volatile_cache {
             let mut stands = vec![0; new.len()];
             self.view(&state, at, &mut stands)?;

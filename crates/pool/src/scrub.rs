@@ -7,6 +7,7 @@
 //!
 //! What remains is reported and left alone: a guess could make the good copy like the bad one.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use braid_device::{AlignedBuf, CawOutcome, DeviceError};
@@ -14,6 +15,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use crate::Pool;
 use crate::error::PoolError;
+use crate::group::around::{sectors, still_a_member};
 use crate::group::decode::read_places;
 use crate::group::engine::Lost;
 use crate::group::repair::bring_after;
@@ -323,7 +325,9 @@ fn check(
                 check_mirror(topology, group, run, (oracle, beside), report, lost)?;
             }
             Shape::Parity { .. } => {
-                check_row(topology, group, at / step, logical, oracle, report, lost)?;
+                let Shape::Parity { unit, .. } = group.shape else { continue };
+                let row = Row { index: at / step, range: (0, unit), logical };
+                check_row(topology, group, &row, oracle, report, lost)?;
             }
         }
         at = end;
@@ -359,23 +363,81 @@ fn put(
 const LOOKS: u32 = 12;
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
 
-type Copies = Vec<(usize, Option<AlignedBuf>)>;
+/// A run of a mirror's bytes as one copy has it.
+struct Copied {
+    column: usize,
+    bytes: AlignedBuf,
+    /// Where in it sectors begin that cannot be read.
+    unread: Vec<usize>,
+}
 
-/// A run of a mirror's bytes as each copy in sync has it.
-fn read_all(topology: &Topology, group: &Group, from: u64, len: usize) -> Copies {
+impl Copied {
+    /// A part of it, if all of that can be read.
+    fn part(&self, range: &Range<usize>) -> Option<&[u8]> {
+        let bad = self.unread.iter().any(|at| range.contains(at));
+        self.bytes.get(range.clone()).filter(|_| !bad)
+    }
+}
+
+/// A run of a mirror's bytes as each copy in sync has it. One that is no member any more is `lost`.
+fn read_all(
+    topology: &Topology,
+    group: &Group,
+    from: u64,
+    len: usize,
+    lost: &mut Lost,
+) -> Result<Vec<Copied>, PoolError> {
     let mut copies = Vec::new();
     for column in topology.copies(group) {
         let (member, at) = group.at(column, from);
-        let mut bytes = AlignedBuf::zeroed(len);
-        let read = topology.device(member).read(at, &mut bytes);
-        copies.push((column, read.is_ok().then_some(bytes)));
+        if lost.iter().any(|l| l.0 == member) {
+            continue;
+        }
+        let device = topology.device(member);
+        let mut copied = Copied { column, bytes: AlignedBuf::zeroed(len), unread: Vec::new() };
+        if let Err(error) = device.read(at, &mut copied.bytes) {
+            if !still_a_member(topology, member) {
+                topology.spare(member, error, lost)?;
+                continue;
+            }
+            let sector = topology.label.lock_sector.to_usize();
+            for (i, part) in copied.bytes.chunks_mut(sector).enumerate() {
+                if device.read(at + Bytes::from(i * sector), part).is_err() {
+                    copied.unread.push(i * sector);
+                }
+            }
+        }
+        copies.push(copied);
     }
-    copies
+    Ok(copies)
 }
 
-fn agree(copies: &Copies) -> bool {
-    matches!(&copies[..], [(_, Some(first)), rest @ ..]
-        if rest.iter().all(|(_, c)| c.as_ref().is_some_and(|c| c[..] == first[..])))
+/// Whether copies that can be read differ in a sector.
+fn differ(copies: &[Copied], sector: usize) -> bool {
+    let differs = |a: &Copied, b: &Copied| {
+        let both = a.bytes.chunks(sector).zip(b.bytes.chunks(sector)).enumerate();
+        let mut unlike = both.filter(|(_, (a, b))| a != b).map(|(i, _)| i * sector);
+        unlike.any(|at| !a.unread.contains(&at) && !b.unread.contains(&at))
+    };
+    let mut rest = copies;
+    while let [first, others @ ..] = rest {
+        if others.iter().any(|o| differs(first, o)) {
+            return true;
+        }
+        rest = others;
+    }
+    false
+}
+
+/// A run of a mirror that is compared.
+struct Compared<'a> {
+    topology: &'a Topology,
+    group: &'a Group,
+    /// Where it begins, in the group's bytes and in the pool's.
+    from: u64,
+    logical: u64,
+    copies: Vec<Copied>,
+    beside: bool,
 }
 
 fn check_mirror(
@@ -387,62 +449,124 @@ fn check_mirror(
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
     let len = Bytes(to - from).to_usize();
-    let mut copies = read_all(topology, group, from, len);
+    let sector = topology.label.lock_sector.to_usize();
+    let mut copies = read_all(topology, group, from, len, lost)?;
     if let Some(rest) = beside {
         for _ in 0..LOOKS {
-            if agree(&copies) {
+            if !differ(&copies, sector) {
                 break;
             }
             rest();
-            copies = read_all(topology, group, from, len);
+            copies = read_all(topology, group, from, len, lost)?;
         }
     }
-    if agree(&copies) {
+    let whole = copies.iter().all(|c| c.unread.is_empty());
+    if whole && !differ(&copies, sector) {
         return Ok(());
     }
+    let run = Compared { topology, group, from, logical, copies, beside: beside.is_some() };
     let piece = oracle.grain();
     for start in (0..len).step_by(piece) {
-        let range = start..(start + piece).min(len);
-        let grain = |copy: &Option<AlignedBuf>| -> Option<Vec<u8>> {
-            Some(copy.as_ref()?.get(range.clone())?.to_vec())
-        };
-        let said: Vec<(usize, Option<Vec<u8>>)> =
-            copies.iter().map(|(c, bytes)| (*c, grain(bytes))).collect();
-        let read: Vec<&Vec<u8>> = said.iter().filter_map(|(_, s)| s.as_ref()).collect();
-        let differ = read.windows(2).any(|w| w[0] != w[1]);
-        if !differ && read.len() == said.len() {
-            continue;
-        }
-        let at = logical + start as u64;
-        let known = read.iter().find(|b| oracle.good(ByteOffset(at), b) == Some(true));
-        let many = |b: &&&Vec<u8>| read.iter().filter(|o| o == b).count() * 2 > said.len();
-        let truth = if differ { known.or_else(|| read.iter().find(many)) } else { read.first() };
-        let Some(truth) = truth else {
-            if !read.is_empty() {
-                undecided(report, at, range.len());
-            }
-            continue;
-        };
-        for (column, bytes) in &said {
-            if bytes.as_ref() == Some(*truth) {
-                continue;
-            }
-            let (member, place) = group.at(*column, from + start as u64);
-            match bytes {
-                Some(bytes) if beside.is_some() => {
-                    exchange(topology, (member, place), (bytes, truth), report, lost)?;
-                }
-                _ => {
-                    put(topology, member, place, truth, report, lost)?;
-                    let first = said.first().filter(|f| beside.is_some() && f.0 != *column);
-                    if first.is_some_and(|f| f.1.as_ref() == Some(*truth)) {
-                        after(topology, group, *column, (from + start as u64, truth), lost)?;
-                    }
-                }
-            }
-        }
+        run.decide(start..(start + piece).min(len), oracle, report, lost)?;
     }
     Ok(())
+}
+
+impl Compared<'_> {
+    /// Finds out what is right in a part of it, and writes that where something else stands, or
+    /// nothing that can be read.
+    fn decide(
+        &self,
+        range: Range<usize>,
+        oracle: &dyn Oracle,
+        report: &mut Scrubbed,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        let sector = self.topology.label.lock_sector.to_usize();
+        let read: Vec<&[u8]> = self.copies.iter().filter_map(|c| c.part(&range)).collect();
+        let differ = read.windows(2).any(|w| w[0] != w[1]);
+        let whole = read.len() == self.copies.len();
+        if !differ && whole {
+            return Ok(());
+        }
+        let at = ByteOffset(self.logical + range.start as u64);
+        let known = read.iter().find(|b| oracle.good(at, b) == Some(true));
+        if known.is_none() && !whole && range.len() > sector {
+            // Each may have other sectors that cannot be read.
+            for start in range.clone().step_by(sector) {
+                let one = start..(start + sector).min(range.end);
+                self.decide(one, &NoOracle, report, lost)?;
+            }
+            return Ok(());
+        }
+        let many = |b: &&&[u8]| read.iter().filter(|o| o == b).count() * 2 > self.copies.len();
+        let truth = if differ { known.or_else(|| read.iter().find(many)) } else { read.first() };
+        let Some(truth) = truth else {
+            undecided(report, at.0, range.len());
+            return Ok(());
+        };
+        self.write(range, truth, report, lost)
+    }
+
+    /// Writes what is right in a part of it where something else stands.
+    fn write(
+        &self,
+        range: Range<usize>,
+        truth: &[u8],
+        report: &mut Scrubbed,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        let (topology, group) = (self.topology, self.group);
+        for copy in &self.copies {
+            let from = self.from + range.start as u64;
+            let (member, place) = group.at(copy.column, from);
+            match copy.part(&range) {
+                Some(bytes) if bytes == truth => {}
+                Some(bytes) if self.beside => {
+                    exchange(topology, (member, place), (bytes, truth), report, lost)?;
+                }
+                Some(_) => put(topology, member, place, truth, report, lost)?,
+                None => self.write_unread(copy, range.clone(), truth, report, lost)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The same on a copy that cannot read all of it. Other nodes compare and write what it can.
+    fn write_unread(
+        &self,
+        copy: &Copied,
+        range: Range<usize>,
+        truth: &[u8],
+        report: &mut Scrubbed,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        let (topology, group) = (self.topology, self.group);
+        let sector = topology.label.lock_sector.to_usize();
+        for (start, new) in range.step_by(sector).zip(truth.chunks(sector)) {
+            let from = self.from + start as u64;
+            let (member, place) = group.at(copy.column, from);
+            let old = copy.bytes.get(start..start + new.len()).unwrap_or_default();
+            if !copy.unread.contains(&start) {
+                if old != new && self.beside {
+                    exchange(topology, (member, place), (old, new), report, lost)?;
+                } else if old != new {
+                    put(topology, member, place, new, report, lost)?;
+                }
+                continue;
+            }
+            // It may be another's by now.
+            if topology.device(member).read(place, &mut vec![0; new.len()]).is_ok() {
+                continue;
+            }
+            put(topology, member, place, new, report, lost)?;
+            let first = self.copies.first().is_some_and(|f| f.column == copy.column);
+            if self.beside && !first {
+                after(topology, group, copy.column, (from, new), lost)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What others have compared and written on the first copy, while a copy that could not be read was
@@ -481,11 +605,19 @@ fn exchange(
     Ok(())
 }
 
+/// Bytes of each unit of a parity row that are compared.
+struct Row {
+    index: u64,
+    /// From, to.
+    range: (u64, u64),
+    /// Where the row begins in the pool's bytes.
+    logical: u64,
+}
+
 fn check_row(
     topology: &Topology,
     group: &Group,
-    row: u64,
-    logical: u64,
+    row: &Row,
     oracle: &dyn Oracle,
     report: &mut Scrubbed,
     lost: &mut Lost,
@@ -493,19 +625,29 @@ fn check_row(
     let Shape::Parity { unit, parity } = group.shape else { return Ok(()) };
     let n = group.columns.len();
     let data = n - parity;
-    let member = |place: usize| group.at(group.column_of(row, place), 0).0;
+    let member = |place: usize| group.at(group.column_of(row.index, place), 0).0;
     let there: Vec<usize> = (0..n).filter(|p| topology.readable(member(*p))).collect();
     let mut away: Vec<usize> = (0..n).filter(|p| !there.contains(p)).collect();
-    let len = Bytes(unit).to_usize();
+    let len = Bytes(row.range.1 - row.range.0).to_usize();
     let mut columns: Vec<Vec<u8>> = vec![vec![0; len]; n];
     let mut unread = Vec::new();
-    let read = read_places(topology, group, &[(row, (0, unit), there)]).pop();
+    let read = read_places(topology, group, &[(row.index, row.range, there)]).pop();
     for (place, bytes) in read.into_iter().flatten() {
         match (bytes, columns.get_mut(place)) {
             (Ok(bytes), Some(to)) => to.copy_from_slice(&bytes),
             _ => unread.push(place),
         }
     }
+    let sector = topology.label.lock_sector.to_usize();
+    if !unread.is_empty() && away.len() + unread.len() > parity && len > sector {
+        // Each may have other sectors that cannot be read.
+        for (from, len) in sectors(row.range.0, len, sector) {
+            let part = Row { range: (from, from + len as u64), ..*row };
+            check_row(topology, group, &part, &NoOracle, report, lost)?;
+        }
+        return Ok(());
+    }
+    let at = row.logical + row.range.0;
     away.extend(&unread);
     let recover = |columns: &mut [Vec<u8>], lost: &[usize]| {
         let mut slices: Vec<&mut [u8]> = columns.iter_mut().map(|b| &mut b[..]).collect();
@@ -515,15 +657,15 @@ fn check_row(
     if away.len() >= parity {
         // Nothing is left to compare with; what could not be read may still be had.
         if !recover(&mut columns, &away) && !unread.is_empty() {
-            undecided(report, logical, len * unread.len());
+            undecided(report, at, len * unread.len());
             return Ok(());
         }
     } else {
-        match suspect(data, &columns, &away, (logical, unit), oracle) {
+        match suspect(data, &columns, &away, (at, unit), oracle) {
             Ok(None) => {}
             Ok(Some(place)) => wrong.push(place),
             Err(code::Damaged) => {
-                undecided(report, logical, len);
+                undecided(report, at, len);
                 return Ok(());
             }
         }
@@ -532,12 +674,12 @@ fn check_row(
         lost.sort_unstable();
         lost.dedup();
         if !recover(&mut columns, &lost) {
-            undecided(report, logical, len);
+            undecided(report, at, len);
             return Ok(());
         }
     }
     for place in wrong {
-        let at = group.at(group.column_of(row, place), row * unit).1;
+        let at = group.at(group.column_of(row.index, place), row.index * unit + row.range.0).1;
         if let Some(bytes) = columns.get(place) {
             put(topology, member(place), at, bytes, report, lost)?;
         }

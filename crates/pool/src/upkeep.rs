@@ -19,6 +19,7 @@ use crate::Pool;
 use crate::create::{Hint, member_of};
 use crate::epoch::Joining;
 use crate::error::PoolError;
+use crate::group::engine::Lost;
 use crate::group::repair::{Span, fill};
 use crate::redundancy::next_epoch;
 use crate::shared::Hold;
@@ -286,15 +287,24 @@ impl Pool {
         // Who writes here holds the bytes that he changes, as the filler does; so several chunks of
         // a region may be under way, the one being read while the other is written.
         let _held = self.0.hold_spans(&[span], Hold::Write)?;
-        let topology = self.0.enter()?;
-        still_filled(&topology, member, who)?;
-        let filled = fill(&topology, span, member, self.0.shared().is_some());
-        drop(topology);
-        if let Err(error) = filled? {
-            self.0.lose(&vec![(who.0, error.clone())])?;
-            return Err(error.into());
+        loop {
+            let topology = self.0.enter()?;
+            still_filled(&topology, member, who)?;
+            let mut lost = Lost::new();
+            let filled = fill(&topology, span, member, self.0.shared().is_some(), &mut lost);
+            let lost = topology.named(&lost);
+            drop(topology);
+            let filled = if lost.is_empty() { filled? } else { Ok(()) };
+            if let Err(error) = filled {
+                self.0.lose(&vec![(who.0, error.clone())])?;
+                return Err(error.into());
+            }
+            if lost.is_empty() {
+                return Ok(());
+            }
+            // Members that it was to come from: it comes from the others then.
+            self.0.lose(&lost)?;
         }
-        Ok(())
     }
 
     fn finish_rebuild(&self, whom: (MemberIndex, Filled)) -> Result<(), PoolError> {

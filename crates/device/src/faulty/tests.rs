@@ -35,6 +35,26 @@ fn the_nth_write_fails_and_no_other() {
     assert_eq!(d.counts().writes, 3);
 }
 #[test]
+fn what_is_spoilt_cannot_be_read_until_it_is_written() {
+    for volatile_cache in [false, true] {
+        let (_, d) = device(FaultPlan { volatile_cache, ..FaultPlan::default() });
+        fill(&*d, 0, 8, 1).unwrap();
+        d.spoil(ByteOffset(3 * S), Bytes(2 * S));
+        let unread = |from: u64, n: u64| {
+            d.read(ByteOffset(from * S), &mut vec![0; (n * S) as usize]).unwrap_err().to_string()
+        };
+        assert!(unread(0, 8).contains(&ByteOffset(3 * S).to_string()));
+        unread(4, 1);
+        let old = [1; S as usize];
+        d.compare_and_write(ByteOffset(3 * S), &old, &[2; S as usize]).unwrap_err();
+        assert_eq!((at(&*d, 2), at(&*d, 5)), (1, 1));
+        fill(&*d, 3, 1, 2).unwrap();
+        assert_eq!(at(&*d, 3), 2);
+        d.heal();
+        unread(4, 1);
+    }
+}
+#[test]
 fn torn_lost_misdirected() {
     let (_, d) = device(plan(On::Write, 0, FaultKind::Torn(Bytes(S + 100))));
     fill(&*d, 0, 3, 7).unwrap();

@@ -3,6 +3,7 @@
 use braid_device::{AlignedBuf, DeviceError, Op, Request, run};
 use braid_format::{Bytes, MemberIndex};
 
+use super::around::sectors;
 use super::locks::Range;
 use super::{Group, Shape, Unit, code};
 use crate::error::PoolError;
@@ -30,8 +31,44 @@ pub(crate) fn decode_run(
 }
 
 /// Bytes `range` of every unit of a row, by place, with those of lost columns (and of `bad`)
-/// computed from the others.
+/// computed from the others: sector by sector, where more columns than may be lost have bad places.
+///
+/// # Errors
+/// A sector for which too much cannot be read.
 pub(crate) fn decode_row(
+    topology: &Topology,
+    group: &Group,
+    row: u64,
+    range: Range,
+    bad: Option<MemberIndex>,
+) -> Result<Vec<AlignedBuf>, PoolError> {
+    let sector = topology.label.lock_sector;
+    let len = Bytes(range.1 - range.0);
+    let error = match decode_range(topology, group, row, range, bad) {
+        Err(error) if len > sector => error,
+        done => return done,
+    };
+    let lost = group.members().filter(|m| !topology.readable(*m) || Some(*m) == bad);
+    if lost.count() > group.spare_columns() {
+        return Err(error);
+    }
+    let mut all: Vec<AlignedBuf> =
+        group.columns.iter().map(|_| AlignedBuf::zeroed(len.to_usize())).collect();
+    for (from, part) in sectors(range.0, len.to_usize(), sector.to_usize()) {
+        let to = from + part as u64;
+        let columns = decode_range(topology, group, row, (from, to), bad)?;
+        let start = Bytes(from - range.0).to_usize();
+        for (all, column) in all.iter_mut().zip(&columns) {
+            if let Some(all) = all.get_mut(start..start + part) {
+                all.copy_from_slice(column);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// [`decode_row`] in one piece.
+fn decode_range(
     topology: &Topology,
     group: &Group,
     row: u64,

@@ -15,15 +15,12 @@ use braid_format::{Bytes, MemberIndex};
 use smallvec::SmallVec;
 use uuid::Uuid;
 
-use super::decode::decode_run;
+use super::around::{mend_copy, read_around, still_a_member};
 use super::locks::{Held, Range};
-use super::repair::catch_up;
 use super::rows::Rows;
 use super::{Group, Shape};
 use crate::Gate;
 use crate::error::PoolError;
-use crate::members::{Found, id};
-use crate::redundancy::Side;
 use crate::topology::Topology;
 
 /// A part of a pool request that reads a run of a group's bytes.
@@ -267,11 +264,7 @@ impl Again<'_> {
         let range = group.affected(self.at, self.buf.len() as u64);
         let _held = topology.lock(self.group, vec![range]);
         let bad = self.bad.as_ref().map(|(m, _)| *m);
-        let found = match group.shape {
-            Shape::Mirror => other_copy(topology, group, self.at, self.buf, bad).map(drop),
-            Shape::Parity { .. } => decode_run(topology, group, self.at, self.buf, bad),
-        };
-        if let Err(error) = found {
+        if let Err(error) = read_around(topology, group, self.at, self.buf, bad) {
             let error = self.bad.map_or(error, |(_, e)| e.into());
             outcome.failures.push((self.owner, error));
             return;
@@ -287,7 +280,7 @@ impl Again<'_> {
         }
         let Some(column) = group.members().position(|m| m == member) else { return };
         let mended = match group.shape {
-            Shape::Mirror => mend_copy(topology, group, column, (self.at, self.buf)),
+            Shape::Mirror => mend_copy(topology, group, column, (self.at, self.buf)).map(drop),
             Shape::Parity { .. } => mend_column(topology, group, column, (self.at, self.buf)),
         };
         let name = topology.name(member);
@@ -318,47 +311,6 @@ fn mend_column(
     Ok(())
 }
 
-/// Writes what of a copy of a mirror cannot be read, the group's bytes from `at`. Other nodes compare
-/// and write there meanwhile: what can be read is theirs, and what they have changed on the first
-/// copy is brought after it.
-fn mend_copy(
-    topology: &Topology,
-    group: &Group,
-    column: usize,
-    (at, bytes): (u64, &[u8]),
-) -> Result<(), (MemberIndex, DeviceError)> {
-    let sector = topology.label.lock_sector.to_usize();
-    let (member, _) = group.at(column, at);
-    let device = topology.device(member);
-    let first = topology.copies(group).next().filter(|first| *first != column);
-    let mut here = at;
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let len = sector - Bytes(here % sector as u64).to_usize();
-        let (now, later) = rest.split_at(len.min(rest.len()));
-        let (_, place) = group.at(column, here);
-        if device.read(place, &mut vec![0; now.len()]).is_err() {
-            device.write(place, now).map_err(|e| (member, e))?;
-            if let Some(first) = first {
-                catch_up(topology, group, (first, column), here, now).map_err(|e| match e {
-                    Side::Arbiter(e) => (group.at(first, here).0, e),
-                    Side::Follower(e) => (member, e),
-                })?;
-            }
-        }
-        here += now.len() as u64;
-        rest = later;
-    }
-    Ok(())
-}
-
-/// Whether a member that failed a read is what it was but for that. One that has lost its labels
-/// too was emptied or exchanged: mending single places would make the rest of it look whole.
-pub(crate) fn still_a_member(topology: &Topology, member: MemberIndex) -> bool {
-    let device = topology.device(member);
-    device.info().read_only || Found::read(device.clone()).carries(id(&topology.label))
-}
-
 /// The runs of `bytes`, the group's from `at`, that stand on `column`.
 fn column_runs<'b>(group: &Group, column: usize, at: u64, bytes: &'b [u8]) -> Vec<(u64, &'b [u8])> {
     let Shape::Parity { unit, .. } = group.shape else { return vec![(at, bytes)] };
@@ -372,26 +324,4 @@ fn column_runs<'b>(group: &Group, column: usize, at: u64, bytes: &'b [u8]) -> Ve
         rest = later;
     }
     runs
-}
-
-/// Reads a mirror's bytes from the first copy in sync, `bad` left out, that gives them: which.
-pub(crate) fn other_copy(
-    topology: &Topology,
-    group: &Group,
-    at: u64,
-    buf: &mut [u8],
-    bad: Option<MemberIndex>,
-) -> Result<usize, PoolError> {
-    let mut last = topology.too_many_lost(group);
-    for column in topology.copies(group) {
-        let (member, place) = group.at(column, at);
-        if Some(member) == bad {
-            continue;
-        }
-        match topology.device(member).read(place, buf) {
-            Ok(()) => return Ok(column),
-            Err(e) => last = e.into(),
-        }
-    }
-    Err(last)
 }

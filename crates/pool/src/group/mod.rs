@@ -14,8 +14,10 @@
 //!
 //! Layers, from pure to I/O: this module (geometry), [`code`] (arithmetic), `locks` (ranges
 //! under change), `row` (what a partial write of a parity row must read), `decode` and `rows`
-//! (reading and writing parity rows), and `engine` (requests on groups, going around lost columns).
+//! (reading and writing parity rows), `around` (bad places of columns), and `engine` (requests on
+//! groups, going around lost columns).
 
+pub(crate) mod around;
 pub mod code;
 pub(crate) mod decode;
 pub(crate) mod engine;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use braid_device::{AlignedBuf, DeviceError, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
+use super::around::{mend_unit, read_mending};
 use super::decode::{decode_row, read_places};
 use super::engine::Lost;
 use super::{Group, Shape, code};
@@ -81,9 +82,7 @@ fn equalize(
     let Some(source) = topology.copies(group).next() else { return Ok(0) };
     let mut truth = AlignedBuf::zeroed(Bytes(to - from).to_usize());
     let mut other = AlignedBuf::zeroed(truth.len());
-    let (member, at) = group.at(source, from);
-    if let Err(error) = topology.device(member).read(at, &mut truth) {
-        topology.spare(member, error, lost)?;
+    if !read_mending(topology, group, source, (from, &mut truth), lost)? {
         return Ok(0);
     }
     let mut changed = 0;
@@ -216,10 +215,11 @@ fn recompute(
 }
 
 /// Fills what `member` holds of a group's bytes `from..to` (whole rows where there is parity) from
-/// the other columns.
+/// the other columns. What one of these cannot read is had from the rest, and written there anew.
 ///
 /// How writing it ended is the inner result. `shared`: other nodes may compare-and-write meanwhile.
-/// Its regions are held against them.
+/// Its regions are held against them. Others that fail over it are added to `lost`: the span is then
+/// to be filled again without them.
 ///
 /// # Errors
 /// The others do not have it.
@@ -228,6 +228,7 @@ pub(crate) fn fill(
     span: Span,
     member: MemberIndex,
     shared: bool,
+    lost: &mut Lost,
 ) -> Result<Result<(), DeviceError>, PoolError> {
     let (index, from, to) = span;
     let group = topology.map.group(index);
@@ -236,47 +237,60 @@ pub(crate) fn fill(
     };
     let _held = topology.lock(index, vec![(from, to)]);
     let Shape::Parity { unit, .. } = group.shape else {
-        return fill_copy(topology, group, (from, to), column, shared);
+        return fill_copy(topology, group, (from, to), column, (shared, lost));
     };
     let row_len = group.row_len().unwrap_or(unit);
     let rows = from / row_len..to / row_len;
     let bytes = match decode_column(topology, group, rows.clone(), column) {
         Some(bytes) => bytes,
-        None => decode_column_by_rows(topology, group, rows.clone(), column)?,
+        None => decode_column_by_rows(topology, group, rows.clone(), column, lost)?,
     };
     Ok(topology.device(member).write(group.at(column, rows.start * unit).1, &bytes))
 }
 
-/// [`fill`] of a mirror. Only what other nodes may have changed while it was copied is looked at
-/// once more.
+/// Times that a chunk is filled again because the copy it is read from had a bad place more.
+const AGAIN: u32 = 3;
+
+/// [`fill`] of a mirror, from its first copy. Only what other nodes may have changed while it was
+/// copied is looked at once more.
 fn fill_copy(
     topology: &Topology,
     group: &Group,
     (from, to): (u64, u64),
     column: usize,
-    shared: bool,
+    (shared, lost): (bool, &mut Lost),
 ) -> Result<Result<(), DeviceError>, PoolError> {
     let (member, at) = group.at(column, from);
-    let mut bytes = AlignedBuf::zeroed(Bytes(to - from).to_usize());
-    let read = super::engine::other_copy(topology, group, from, &mut bytes, Some(member))?;
-    let written = topology.device(member).write(at, &bytes);
     let source = topology.copies(group).find(|c| *c != column);
-    let (true, Ok(()), Some(source)) = (shared, &written, source) else { return Ok(written) };
-    // Compare-and-writes keep to records only while somebody is being filled, and what they
-    // compare with stands on the first copy.
-    let known = topology.is_filled(group) && read == source;
-    let again = if known {
-        records(&bytes, topology.label.lock_sector.to_usize())
-    } else {
-        Some(0..bytes.len())
-    };
-    let Some((start, copied)) = again.and_then(|r| Some((r.start, bytes.get(r)?))) else {
-        return Ok(Ok(()));
-    };
-    match catch_up(topology, group, (source, column), from + start as u64, copied) {
-        Ok(()) => Ok(Ok(())),
-        Err(Side::Follower(error)) => Ok(Err(error)),
-        Err(Side::Arbiter(error)) => Err(error.into()),
+    let source = source.ok_or_else(|| topology.too_many_lost(group))?;
+    let mut bytes = AlignedBuf::zeroed(Bytes(to - from).to_usize());
+    let mut tries = 0;
+    loop {
+        if !read_mending(topology, group, source, (from, &mut bytes), lost)? {
+            return Ok(Ok(()));
+        }
+        let written = topology.device(member).write(at, &bytes);
+        if !shared || written.is_err() {
+            return Ok(written);
+        }
+        // Compare-and-writes keep to records only while somebody is being filled, and what they
+        // compare with stands on the first copy.
+        let sector = topology.label.lock_sector.to_usize();
+        let all = || Some(0..bytes.len());
+        let again = if topology.is_filled(group) { records(&bytes, sector) } else { all() };
+        let Some((start, copied)) = again.and_then(|r| Some((r.start, bytes.get(r)?))) else {
+            return Ok(Ok(()));
+        };
+        match catch_up(topology, group, (source, column), from + start as u64, copied) {
+            Ok(()) => return Ok(Ok(())),
+            Err(Side::Follower(error)) => return Ok(Err(error)),
+            // It may have a bad place more than it had.
+            Err(Side::Arbiter(_)) if tries < AGAIN => tries += 1,
+            Err(Side::Arbiter(error)) => {
+                topology.spare(group.at(source, from).0, error, lost)?;
+                return Ok(Ok(()));
+            }
+        }
     }
 }
 
@@ -326,20 +340,29 @@ fn decode_column(
     (column < n).then(|| columns.swap_remove(column))
 }
 
-/// As [`decode_column`], row by row, around what cannot be read.
+/// As [`decode_column`], row by row, around what cannot be read, which is written anew.
 fn decode_column_by_rows(
     topology: &Topology,
     group: &Group,
     rows: Range<u64>,
     column: usize,
+    lost: &mut Lost,
 ) -> Result<AlignedBuf, PoolError> {
     let Shape::Parity { unit, .. } = group.shape else { return Ok(AlignedBuf::zeroed(0)) };
     let member = group.at(column, 0).0;
     let mut bytes = AlignedBuf::zeroed(Bytes((rows.end - rows.start) * unit).to_usize());
     for (row, to) in rows.zip(bytes.chunks_exact_mut(Bytes(unit).to_usize())) {
         let columns = decode_row(topology, group, row, (0, unit), Some(member))?;
-        if let Some(found) = columns.get(group.place_of(row, column)) {
-            to.copy_from_slice(found);
+        for (place, found) in columns.iter().enumerate() {
+            let (other, at) = group.at(group.column_of(row, place), row * unit);
+            if other == member {
+                to.copy_from_slice(found);
+            } else if topology.readable(other) && !lost.iter().any(|l| l.0 == other) {
+                let mut there = AlignedBuf::zeroed(found.len());
+                if topology.device(other).read(at, &mut there).is_err() {
+                    mend_unit(topology, (other, at), found, lost)?;
+                }
+            }
         }
     }
     Ok(bytes)

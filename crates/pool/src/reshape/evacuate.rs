@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use braid_device::Device;
+use braid_device::{AlignedBuf, Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use parking_lot::RwLockWriteGuard;
@@ -25,8 +25,10 @@ use super::twin::{Pair, Twin};
 use crate::epoch::{Joining, Refused, moved};
 use crate::error::PoolError;
 use crate::group::Shape;
-use crate::group::engine::Named;
-use crate::group::repair::{Span, fill};
+use crate::group::around::{mend_copy, read_around, sectors};
+use crate::group::decode::decode_row;
+use crate::group::engine::{Lost, Named};
+use crate::group::repair::Span;
 use crate::redundancy::next_epoch;
 use crate::shared::Hold;
 use crate::topology::Topology;
@@ -457,27 +459,38 @@ impl Pool {
         }
         tracing::warn!(%error, "cannot be read while its contents are moved; the other members have it");
         drop(topology);
-        self.fill_old(twin, &spans)
+        self.copy_around(twin, (at, len), &spans)
     }
 
-    /// Writes what the leaving device cannot read from the other members.
-    fn fill_old(&self, twin: &Arc<Twin>, spans: &[Span]) -> Result<(), PoolError> {
+    /// Copies what the leaving device can read, sector by sector, and the rest, on `spans`, from the
+    /// other members.
+    fn copy_around(
+        &self,
+        twin: &Arc<Twin>,
+        run: (ByteOffset, Bytes),
+        spans: &[Span],
+    ) -> Result<(), PoolError> {
         let _held = self.0.hold_spans(spans, Hold::Alone)?;
-        let topology = self.0.enter()?;
-        // Places may have changed meanwhile.
-        let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {
-            return Err(ChangeError::NotMoving { member: twin.name() }.into());
-        };
-        let beside = self.0.shared().is_some();
-        for span in spans {
-            if let Err(error) = fill(&topology, *span, moving.leaving, beside)? {
-                let lost = topology.named(&vec![(moving.leaving, error.clone())]);
-                drop(topology);
-                self.0.lose(&lost)?;
+        loop {
+            let topology = self.0.enter()?;
+            // Places may have changed meanwhile.
+            let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {
+                return Err(ChangeError::NotMoving { member: twin.name() }.into());
+            };
+            let mut lost = Lost::new();
+            let beside = self.0.shared().is_some();
+            let copied = copy_sectors(&topology, (moving.leaving, twin), run, beside, &mut lost);
+            let old = lost.iter().find(|l| l.0 == moving.leaving).map(|l| l.1.clone());
+            let lost = topology.named(&lost);
+            drop(topology);
+            if lost.is_empty() {
+                return copied;
+            }
+            self.0.lose(&lost)?;
+            if let Some(error) = old {
                 return Err(error.into());
             }
         }
-        Ok(())
     }
 
     /// The successor failed.
@@ -582,6 +595,66 @@ fn free_member(
         *m = Member { uuid, bus: m.bus, serial: m.serial.clone(), ..new };
     }
     Ok(place)
+}
+
+/// Copies a run of the leaving member's bytes; what its device cannot read is written to both from
+/// the other members. A member that fails that is `lost`.
+fn copy_sectors(
+    topology: &Topology,
+    (leaving, twin): (MemberIndex, &Twin),
+    (at, len): (ByteOffset, Bytes),
+    beside: bool,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let sector = topology.label.lock_sector;
+    for (here, len) in sectors(at.0, len.to_usize(), sector.to_usize()) {
+        let (here, len) = (ByteOffset(here), Bytes::from(len));
+        let Err(error) = twin.copy(here, len, beside) else { continue };
+        let spans = spans_at(topology, leaving, here, len);
+        let mut written = Bytes(0);
+        for span in &spans {
+            match mend_old(topology, leaving, *span, (here, len), &error)? {
+                Ok(mended) => written.0 += mended.0,
+                Err((failed, error)) => return topology.spare(failed, error, lost),
+            }
+        }
+        match twin.copy(here, len, beside) {
+            // The successor has it, whatever the old device does with what it is given.
+            Err(error) if written == len => {
+                tracing::warn!(%error, "cannot be read where it was just written");
+            }
+            // A slice may end behind what its group uses.
+            Err(_) if spans.is_empty() => {}
+            copied => copied?,
+        }
+    }
+    Ok(())
+}
+
+/// Writes a sector that `leaving` cannot read as the other columns of the group have it. How writing
+/// ended, and how much it was, is the inner result.
+fn mend_old(
+    topology: &Topology,
+    leaving: MemberIndex,
+    (index, from, to): Span,
+    (at, len): (ByteOffset, Bytes),
+    unread: &DeviceError,
+) -> Result<Result<Bytes, (MemberIndex, DeviceError)>, PoolError> {
+    let group = topology.map.group(index);
+    let Some(column) = group.members().position(|m| m == leaving) else { return Ok(Ok(Bytes(0))) };
+    let _held = topology.lock(index, vec![(from, to)]);
+    let none = |_| PoolError::from(unread.clone());
+    let Shape::Parity { unit, .. } = group.shape else {
+        let mut bytes = AlignedBuf::zeroed(Bytes(to - from).to_usize());
+        read_around(topology, group, from, &mut bytes, Some(leaving)).map_err(none)?;
+        return Ok(mend_copy(topology, group, column, (from, &bytes)));
+    };
+    let offset = at.0 - group.at(column, 0).1.0;
+    let (row, within) = (offset / unit, offset % unit);
+    let range = (within, within + len.0);
+    let columns = decode_row(topology, group, row, range, Some(leaving)).map_err(none)?;
+    let bytes = columns.get(group.place_of(row, column)).map_or(&[][..], |b| &b[..]);
+    Ok(topology.device(leaving).write(at, bytes).map(|()| len).map_err(|e| (leaving, e)))
 }
 
 /// The runs of groups that stand on bytes of a member's device.

@@ -48,6 +48,10 @@ impl Content {
         pool.write(ByteOffset(0), &bytes).unwrap();
         Self(bytes)
     }
+    /// Writes all of it once more.
+    pub fn rewrite(&self, pool: &Pool) {
+        pool.write(ByteOffset(0), &self.0).unwrap();
+    }
     /// The `i`-th of many small changes all over the pool.
     pub fn write(&mut self, pool: &Pool, i: u64) {
         let sectors = self.0.len() as u64 / 512 - 3;

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use braid_device::{FaultKind, FaultPlan, FaultyDevice, On};
+use braid_device::{FaultPlan, FaultyDevice};
 use braid_format::{ByteOffset, Bytes};
 
 use super::*;
@@ -98,7 +98,8 @@ fn rot_that_redundancy_cannot_place_is_healed_by_checksum_or_left_alone() {
 fn sectors_that_cannot_be_read_are_written_anew() {
     for (n, layout) in [(2, Layout::Mirror), (4, Layout::Parity(1)), (5, Layout::Parity(2))] {
         let (all, pool, bytes) = known(n, layout);
-        all[1].arm(On::Read, 0, FaultKind::Fails);
+        let start = pool.label().members[1].data_start.0;
+        all[1].spoil(ByteOffset(start + 8192), Bytes(1024));
         let report = scrub(&pool, &NoOracle);
         assert!(report.healed.0 > 0, "{layout:?}: {report:?}");
         assert_eq!(report.undecided, Bytes(0));

@@ -135,3 +135,152 @@ fn chunks_of_one_region_are_filled_side_by_side() {
     let most = slow.most.load(Ordering::SeqCst);
     assert!(most > 1, "{most} at once");
 }
+
+/// The first copy, with which locks are compared, has bad places, of which one is a lock's, while
+/// another node changes locks beside it.
+#[test]
+fn what_the_first_copy_cannot_read_comes_from_another_beside_other_nodes() {
+    let all: Vec<Arc<FaultyDevice>> = (0..3)
+        .map(|i| {
+            let memory = MemoryDevice::new(&format!("m{i}"), Bytes(24 << 20), Bytes(512));
+            FaultyDevice::new(memory as Arc<dyn Device>, FaultPlan::default())
+        })
+        .collect();
+    let of = || all.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    for how in ["filled", "moved", "scrubbed"] {
+        let spare = fresh("new", &all[0]);
+        let with: Vec<Arc<dyn Device>> = of();
+        let options = CreateOptions {
+            redundancy: Redundancy::Mirror(3),
+            log_slots: 1,
+            force: true,
+            ..CreateOptions::new("p")
+        };
+        Pool::create(with, &options).unwrap();
+        let node = nodes_of(1, &of).remove(0);
+        let pool = &node.pool;
+        let start = pool.label().members[0].data_start.0;
+        let bytes = vec![9; 3 << 20];
+        pool.write(ByteOffset(0), &bytes).unwrap();
+        for n in 0..4 {
+            pool.write(ByteOffset((1 << 20) + n * 4096), &record(n, 512)).unwrap();
+        }
+        let mut now: Vec<Arc<FaultyDevice>> = all.clone();
+        match how {
+            "filled" => pool.replace(MemberIndex(2), spare.clone(), false).unwrap(),
+            "moved" => {
+                let to = crate::Destination::Device { device: spare.clone(), force: false };
+                pool.begin_evacuation(MemberIndex(0), to).map(drop).unwrap();
+            }
+            _ => {}
+        }
+        // A lock's, one of data in the same chunk, and one in a chunk without locks.
+        for at in [(1 << 20) + 4096, (1 << 20) + (64 << 10), 2 << 20] {
+            all[0].spoil(ByteOffset(start + at), Bytes(512));
+            all[1].spoil(ByteOffset(start + at + 8192), Bytes(512));
+        }
+        match how {
+            "filled" => {
+                assert!(pool.rebuild(MemberIndex(2), &|_| true).unwrap());
+                now[2] = spare;
+            }
+            "moved" => {
+                assert!(pool.evacuate(&|_| true).unwrap());
+                now[0] = spare;
+            }
+            _ => {}
+        }
+        let found = pool.scrub(&crate::NoOracle, &mut |_, _| true).unwrap();
+        assert_eq!(found.undecided, Bytes(0), "{how}");
+        assert!(pool.member_states().iter().take(3).all(|s| s.1 == MemberState::Active), "{how}");
+        for device in &now {
+            let mut there = vec![0; bytes.len()];
+            device.read(ByteOffset(start), &mut there).unwrap();
+            for n in 0..4 {
+                let at = (1 << 20) + usize::try_from(n).unwrap() * 4096;
+                assert!(there[at..at + 512] == record(n, 512), "{how}");
+                there[at..at + 512].fill(9);
+            }
+            assert!(there == bytes, "{how}");
+        }
+    }
+}
+
+/// A device that lets something happen after its first read of a certain byte, once it is told what.
+struct Watched {
+    inner: Arc<dyn Device>,
+    at: AtomicU64,
+    after: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watched").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl Device for Watched {
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let read = self.inner.read(at, buf);
+        let byte = self.at.load(Ordering::Relaxed);
+        if (at.0..at.0 + buf.len() as u64).contains(&byte)
+            && let Some(after) = self.after.lock().take()
+        {
+            after();
+        }
+        read
+    }
+    pass_on!(inner: info write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+}
+
+/// The worst moment: another node's compare-and-write has landed on the first copy, and not on the
+/// second, when that has just been read for what the first cannot read.
+#[test]
+fn what_lands_beside_a_bad_place_is_not_written_over() {
+    for how in ["scrubbed", "moved", "filled"] {
+        let memory = |name: &str| -> Arc<dyn Device> {
+            MemoryDevice::new(name, Bytes(24 << 20), Bytes(512))
+        };
+        let first = FaultyDevice::new(memory("m0"), FaultPlan::default());
+        let (at, after) = Default::default();
+        let second = Arc::new(Watched { inner: memory("m1"), at, after });
+        let third = FaultyDevice::new(memory("m2"), FaultPlan::default());
+        let of = || vec![first.clone() as Arc<dyn Device>, second.clone(), third.clone()];
+        let node = nodes_on(1, Redundancy::Mirror(3), &of).remove(0);
+        let pool = &node.pool;
+        let start = pool.label().members[0].data_start.0;
+        pool.write(ByteOffset(0), &vec![9; 1 << 20]).unwrap();
+        let (old, new) = (record(1, 512), record(2, 512));
+        pool.write(ByteOffset(8192), &old).unwrap();
+        let heir = fresh("new", &third);
+        match how {
+            "moved" => {
+                let to = crate::Destination::Device { device: heir.clone(), force: false };
+                pool.begin_evacuation(MemberIndex(0), to).map(drop).unwrap();
+            }
+            "filled" => pool.replace(MemberIndex(2), heir.clone(), false).unwrap(),
+            _ => {}
+        }
+        first.spoil(ByteOffset(start + 4096), Bytes(512));
+        second.at.store(start + 4096, Ordering::Relaxed);
+        let lands = {
+            let (first, old, new) = (first.clone(), old.clone(), new.clone());
+            move || {
+                let at = ByteOffset(start + 8192);
+                assert_eq!(first.compare_and_write(at, &old, &new).unwrap(), CawOutcome::Written);
+            }
+        };
+        *second.after.lock() = Some(Box::new(lands));
+        match how {
+            "moved" => assert!(pool.evacuate(&|_| true).unwrap()),
+            "filled" => assert!(pool.rebuild(MemberIndex(2), &|_| true).unwrap()),
+            _ => drop(pool.scrub(&crate::NoOracle, &mut |_, _| true).unwrap()),
+        }
+        assert!(second.after.lock().is_none(), "{how}: it came to it");
+        let mut there = vec![0; 512];
+        for device in [&first, &heir].iter().take(if how == "scrubbed" { 1 } else { 2 }) {
+            device.read(ByteOffset(start + 8192), &mut there).unwrap();
+            assert!(there == new, "{how}: {}", device.info().name);
+        }
+    }
+}
