@@ -1,9 +1,11 @@
 //! Memory for large transfers that is used again and again.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::RwLock;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// How many huge pages buffers of one use may ask for in this process, which bounds what they take
@@ -33,6 +35,16 @@ impl HugePages {
 
 /// Of all buffers that have no bound of their own: 64 MiB.
 static COMMON: HugePages = HugePages::new(32);
+
+/// Where the buffers are for which huge pages were asked: first address to length.
+static PLACES: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
+
+/// Whether memory is in huge pages, as far as this process asked for them.
+pub(crate) fn is_huge(base: *const u8, len: usize) -> bool {
+    let places = PLACES.read();
+    let before = places.range(..=base.addr()).next_back();
+    before.is_some_and(|(start, size)| base.addr() - start <= size.saturating_sub(len))
+}
 
 /// Zeroed memory in huge pages, where the system has them and as long as there are few: the kernel looks up each page of a
 /// transfer, and a transfer to one contiguous piece of memory is one segment to a device. Taken
@@ -90,12 +102,18 @@ impl HugeBuf {
             start
         };
         let ptr = NonNull::new(start).expect("the kernel maps nothing at 0");
+        if few {
+            PLACES.write().insert(start.addr(), len);
+        }
         Self { ptr, len, pages: if few { pages } else { 0 }, of }
     }
 }
 impl Drop for HugeBuf {
     fn drop(&mut self) {
         self.of.give_back(self.pages);
+        if self.pages > 0 {
+            PLACES.write().remove(&self.ptr.as_ptr().addr());
+        }
         // SAFETY: mapped in `new`, unmapped once.
         let _ = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
     }
@@ -120,7 +138,7 @@ unsafe impl Sync for HugeBuf {}
 
 #[cfg(test)]
 mod tests {
-    use super::{HugeBuf, HugePages};
+    use super::{HugeBuf, HugePages, is_huge};
 
     static FEW: HugePages = HugePages::new(6);
 
@@ -132,6 +150,13 @@ mod tests {
         assert_eq!(lens[..5], [1, 1, 1, 2, 1]);
         let huge: Vec<usize> = all.iter().map(|b| b.pages).collect();
         assert_eq!(huge, [1, 1, 1, 2, 1, 0, 0]);
+        for b in &all {
+            assert_eq!(is_huge(b.as_ptr(), b.len()), b.pages > 0);
+            assert_eq!(is_huge(b.as_ptr().wrapping_add(4096), b.len() - 4096), b.pages > 0);
+            assert!(!is_huge(b.as_ptr().wrapping_add(4096), b.len()));
+        }
+        let outside = [0_u8; 8];
+        assert!(!is_huge(outside.as_ptr(), 8));
         for (n, buf) in all.iter_mut().enumerate() {
             assert!(buf.as_ptr().addr().is_multiple_of(HugeBuf::ALIGN));
             assert!(buf.iter().all(|b| *b == 0));

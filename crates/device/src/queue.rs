@@ -45,6 +45,17 @@ struct Pending {
     result: Result<(), DeviceError>,
 }
 
+/// What a transfer is of.
+#[derive(Debug, Default)]
+struct Owner {
+    /// The request's.
+    slot: u32,
+    /// Of the request.
+    part: u32,
+    /// How often it will still be reported.
+    reports: usize,
+}
+
 /// A sliding window of requests for one thread, on a ring (or threads) of its own. What was
 /// submitted is under way at once. Dropping the queue waits for what is in flight.
 #[derive(Debug)]
@@ -59,8 +70,8 @@ pub struct IoQueue {
     done: VecDeque<Pending>,
     /// Emptied part lists, kept so that a request allocates nothing.
     lists: Vec<Vec<Part>>,
-    /// Transfer owner -> (slot, part) of the request it belongs to.
-    owners: Vec<(u32, u32)>,
+    /// By a transfer's owner.
+    owners: Vec<Owner>,
     free_owners: Vec<u32>,
     /// Transfers on modelled disks, each with its slot.
     modelled: Vec<(Ticket, u32)>,
@@ -106,7 +117,8 @@ impl IoQueue {
         self.submit_parts(token, op, &[Part { device, at, len: Bytes::from(len) }])
     }
     /// Starts a request whose buffer goes to several places, part after part: one completion when
-    /// all parts are done, with the first error. All parts are in flight at once; they count as
+    /// all parts are done, with the first error. All parts are in flight at once, those side by side
+    /// on a device together; they count as
     /// one request of the window's depth.
     ///
     /// # Errors
@@ -167,7 +179,7 @@ impl IoQueue {
             from += len;
             let target = p.device.ring_target();
             let unit = p.device.initiator();
-            if (target.is_some() || unit.is_some() || p.device.modelled().is_some())
+            if (unit.is_some() || p.device.modelled().is_some())
                 && let Some(counters) = p.device.counters()
             {
                 counters.transfer(request.write, len);
@@ -200,10 +212,9 @@ impl IoQueue {
             };
             let Some(target) = target else { continue };
             let owner = self.free_owners.pop().unwrap_or_else(|| {
-                self.owners.push((0, 0));
+                self.owners.push(Owner::default());
                 index(self.owners.len() - 1)
             });
-            self.owners[owner as usize] = (slot, part);
             let transfer = if request.write {
                 Transfer::write(owner, target, p.at.get(), memory, len)
             } else {
@@ -211,8 +222,9 @@ impl IoQueue {
             };
             // SAFETY: the buffer and the device stay in `pending` until all transfers of the
             // request are reported; `flight` is dropped, and with it drained, before `pending`.
-            unsafe { self.flight.start(transfer) };
-            request.left += 1;
+            let reports = unsafe { self.flight.start(transfer) };
+            request.left += reports;
+            self.owners[owner as usize] = Owner { slot, part, reports };
         }
         if request.left == 0 {
             self.finish(slot);
@@ -227,14 +239,15 @@ impl IoQueue {
     fn reap(&mut self, wait: Wait) {
         let Self { flight, pending, free, done, owners, free_owners, .. } = self;
         flight.reap(wait, |owner, result| {
-            let (slot, part) = owners[owner as usize];
-            free_owners.push(owner);
+            let Owner { slot, part, reports } = &mut owners[owner as usize];
+            *reports -= 1;
+            if *reports == 0 {
+                free_owners.push(owner);
+            }
+            let (slot, part) = (*slot, *part);
             let place = &mut pending[slot as usize];
             let Some(request) = place else { return };
             request.left -= 1;
-            if let Some(counters) = request.parts[part as usize].device.counters() {
-                counters.took(request.write, request.begun.elapsed());
-            }
             if let (Err(e), Ok(())) = (result, &request.result) {
                 let p = &request.parts[part as usize];
                 let operation = if request.write { "write" } else { "read" };
@@ -245,10 +258,6 @@ impl IoQueue {
                 free.push(slot);
             }
         });
-    }
-    /// Transfers that have to end before any request can: who waits is not woken for fewer.
-    fn fewest_left(&self) -> usize {
-        self.pending.iter().flatten().map(|r| r.left).min().unwrap_or(1)
     }
     /// Requests not yet taken out.
     pub fn in_flight(&self) -> usize {
@@ -268,7 +277,7 @@ impl IoQueue {
                 self.reap(Wait::No);
                 self.end_unit();
             } else if self.modelled.is_empty() {
-                self.reap(Wait::For(self.fewest_left()));
+                self.reap(Wait::One);
             } else {
                 self.reap(Wait::No);
                 self.end_modelled();

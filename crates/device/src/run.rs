@@ -52,7 +52,8 @@ thread_local! {
 
 /// Issues all requests at once on this thread's ring and waits for all of them; each `result` says
 /// how its request ended. There is no order among the requests of a batch: a flush covers only
-/// writes that had completed before the call. Devices without a descriptor are served by their own
+/// writes that had completed before the call. Requests side by side on a device become one call, and
+/// those larger than it takes at once several; each fails by itself all the same. Devices without a descriptor are served by their own
 /// methods meanwhile; modelled disks all at once, in the time of their model.
 ///
 /// Returns, or unwinds, only when the kernel holds none of the requests' memory.
@@ -146,22 +147,19 @@ impl Drop for Landing<'_> {
 
 pub(crate) fn run_on(flight: &mut Flight, requests: &mut [Request<'_>]) {
     let flight = Landing(flight);
-    let begun = Instant::now();
     for (owner, r) in (0_u32..).zip(requests.iter_mut()) {
         let Some(target) = r.device.ring_target() else { continue };
-        count(r);
-        match transfer(owner, target, r) {
+        r.result = transfer(owner, target, r).map(|transfer| {
             // SAFETY: the memory and the device are borrowed by `requests`, whose operations are
             // not touched again before `Landing` has waited for everything.
-            Ok(transfer) => unsafe { flight.0.start(transfer) },
-            Err(e) => r.result = Err(e),
-        }
+            unsafe { flight.0.start(transfer) };
+        });
     }
     if flight.0.pending() > 0 {
-        flight.0.reap(Wait::No, |owner, result| settle(requests, owner, begun, result));
+        flight.0.reap(Wait::No, |owner, result| settle(requests, owner, result));
     }
     by_methods(requests.iter_mut().filter(|r| r.device.ring_target().is_none()));
-    flight.0.reap(Wait::All, |owner, result| settle(requests, owner, begun, result));
+    flight.0.reap(Wait::All, |owner, result| settle(requests, owner, result));
 }
 
 fn transfer(
@@ -222,21 +220,20 @@ pub(crate) fn io_error(
     DeviceError::Io { device, operation, at, source: Arc::new(source) }
 }
 
-fn settle(requests: &mut [Request<'_>], owner: u32, begun: Instant, result: io::Result<()>) {
+/// Takes in how a request, or a call that it was cut into, ended.
+fn settle(requests: &mut [Request<'_>], owner: u32, result: io::Result<()>) {
     let r = &mut requests[owner as usize];
-    if let (Some(counters), Op::Read(_) | Op::Write(_)) = (r.device.counters(), &r.op) {
-        counters.took(matches!(r.op, Op::Write(_)), begun.elapsed());
-    }
+    let Err(e) = result else { return };
     let operation = match r.op {
         Op::Read(_) => "read",
         Op::Write(_) => "write",
         Op::Flush => "flush",
     };
     let poisoned = r.device.ring_target().and_then(|t| t.poisoned);
-    if let (Op::Flush, Err(_), Some(poisoned)) = (&r.op, &result, poisoned) {
+    if let (Op::Flush, Some(poisoned)) = (&r.op, poisoned) {
         poisoned.store(true, Ordering::Release);
     }
-    r.result = result.map_err(|e| io_error(r.device, operation, r.at, e));
+    r.result = Err(io_error(r.device, operation, r.at, e));
 }
 
 #[cfg(test)]

@@ -190,8 +190,16 @@ pub struct RingTarget<'a> {
     pub sector: usize,
     /// Memory aligned otherwise is copied through a buffer that is.
     pub memory_align: usize,
+    /// Bytes that it takes at once if their memory is contiguous; what is longer is cut.
+    pub most: usize,
+    /// Bytes that it takes at once if each page of them may lie somewhere else.
+    pub most_scattered: usize,
+    /// Served by a plain call rather than a ring, which would only hand it to another thread.
+    pub by_call: bool,
     /// Set when a flush fails; nothing is written while it is set.
     pub poisoned: Option<&'a AtomicBool>,
+    /// Where what is issued is counted.
+    pub counters: Option<&'a IoCounters>,
 }
 
 /// One device. Ranges are whole sectors; memory may stand anywhere, but memory that is not aligned
@@ -276,7 +284,7 @@ pub trait Device: Send + Sync + Debug {
     /// how long a session that broke is tried to be begun anew.
     fn lease(&self, _until: Instant) {}
     /// Where requests are counted that reach the device past its methods; those that come by its
-    /// methods it counts itself.
+    /// methods it counts itself, and those of a ring are counted where its target says.
     fn counters(&self) -> Option<&IoCounters> {
         None
     }

@@ -2,9 +2,10 @@
 //!
 //! A request of one piece (a pool of one member, or a request inside one stripe unit) goes to its
 //! device as it is. Others become one device request per piece, all in one submission, so that
-//! every member works at once and the kernel may merge what is adjacent on a member. Up to
-//! [`INLINE`] pieces need no allocation. Where no memory is involved (discard, zeroes) the pieces of
-//! a member are merged here: one request per member and zone.
+//! every member works at once; what is adjacent on a member is joined below, as far as the device
+//! takes it at once ([`braid_device::run`]). Up to [`INLINE`] pieces need no allocation. Where no
+//! memory is involved (discard, zeroes) the pieces of a member are joined here: one request per
+//! member and zone.
 
 use std::cell::Cell;
 use std::sync::Arc;

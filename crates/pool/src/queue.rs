@@ -37,7 +37,8 @@ impl PoolOp {
 pub type Completion = (u64, AlignedBuf, Result<(), PoolError>);
 
 /// Requests in flight on a pool, completed in any order. A request over several members is one
-/// device request per piece, all in flight at once.
+/// device request per piece, all in flight at once; pieces of a request that are adjacent on a member
+/// go to it together, as far as it takes them at once.
 #[derive(Debug)]
 pub struct PoolQueue {
     pool: Pool,

@@ -215,11 +215,9 @@ impl Measure for Args {
     }
 }
 
-/// Large buffers of ordinary pages, as programs have them, and as all layers have here. Under a
-/// throttle in huge pages: the block layer makes a request of every 64 or so scattered pages, and
-/// charges each.
-fn limits(common: &Common) -> Limits {
-    Limits { ordinary_pages: common.throttle.is_none(), ..Limits::default() }
+/// Large buffers of ordinary pages, as programs have them, and as all layers have here.
+fn limits() -> Limits {
+    Limits { ordinary_pages: true, ..Limits::default() }
 }
 
 /// Splits the job into one contiguous share of the same size for each of `count` streams.
@@ -235,13 +233,8 @@ fn stream(target: &Arc<Target>, pattern: Pattern, direction: Direction) -> Strea
     Stream { content: Content::Byte(0), ..Stream::plain(target.clone(), pattern) }
 }
 
-fn cell(
-    report: &mut Report,
-    (name, phase): (&str, &str),
-    streams: &[Stream],
-    common: &Common,
-) -> Result<()> {
-    let (row, _) = Cell { name, phase, at: at(&[]) }.run(report, streams, &limits(common))?;
+fn cell(report: &mut Report, (name, phase): (&str, &str), streams: &[Stream]) -> Result<()> {
+    let (row, _) = Cell { name, phase, at: at(&[]) }.run(report, streams, &limits())?;
     row.cache = Some("direct".to_owned());
     Ok(())
 }
@@ -272,7 +265,7 @@ fn raw(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
                 streams.push(Stream { depth, ..stream(target, pattern, direction) });
             }
         }
-        cell(report, ("raw", name), &streams, common)?;
+        cell(report, ("raw", name), &streams)?;
     }
     Ok(())
 }
@@ -308,7 +301,7 @@ fn pool(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
         let one = |p| Stream { depth: DEPTH_PER_MEMBER, ..stream(&target, p, direction) };
         let streams: Vec<_> = shares(args, count).map(one).collect();
         let before = pool.issued();
-        cell(report, ("pool", name), &streams, common)?;
+        cell(report, ("pool", name), &streams)?;
         report.add_issued("pool", name, &before, &pool.issued());
     }
     Ok(())
@@ -379,7 +372,7 @@ fn native(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
     for (direction, name) in PHASES {
         let streams: Vec<_> = targets.iter().map(|t| stream(t, pattern, direction)).collect();
         let before = asked.issued();
-        cell(report, ("native", name), &streams, common)?;
+        cell(report, ("native", name), &streams)?;
         report.add_issued("native", name, &before, &asked.issued());
     }
     drop(targets);

@@ -8,9 +8,16 @@
 //! ```text
 //!            start            issue (room)         completion: all bytes, or an error
 //!  caller ----------> waiting -----------> kernel ------------------------------------> done
-//!                        ^                   |
-//!                        +-------------------+  short, interrupted, next piece of a bounce
+//!           joined       ^                   |
+//!           or cut       +-------------------+  short, interrupted, next piece of a bounce;
+//!                                               what was joined and failed, each by itself
 //! ```
+//!
+//! What is started together and stands side by side on a device becomes one call, wherever its
+//! memory is: the units of a stripe that a large request has on one member. A call is never larger
+//! than what the device takes at once ([`RingTarget`](crate::RingTarget) says it): the kernel would
+//! have to cut it, which it does not do without waiting, so that a ring begins such a call twice,
+//! first in vain and then in a worker thread. A device that is throttled counts both.
 //!
 //! When is the engine worth its price? Microseconds per request (processor time in brackets),
 //! Linux 6.18, two busy cores, random places, O_DIRECT; a plain call against the ring:
@@ -43,10 +50,11 @@ mod transfer;
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-pub(crate) use transfer::{Kind, Next, Transfer};
+pub(crate) use transfer::{Kind, Transfer};
 
 use ring::Ring;
-use threads::Threads;
+use threads::{Threads, perform};
+use transfer::Next;
 
 /// Transfers in flight per engine; more wait their turn. Deep enough for a stripe of 256 members
 /// to stay busy, small enough for the memory-lock limits of old kernels.
@@ -55,15 +63,26 @@ pub(crate) const DEPTH: usize = 256;
 /// Environment variable that forbids `io_uring` when set and not empty.
 const NO_URING: &str = "BRAID_NO_URING";
 
-/// One system call's worth of a transfer. The memory behind `base` must stay valid until the
-/// engine reports the call.
+/// How many of those that wait are looked at for one to join: the units of a row, in a wide stripe.
+const JOIN_REACH: usize = 64;
+
+/// One system call's worth of a transfer. Its memory must stay valid until the engine reports the
+/// call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {
     pub kind: Kind,
     pub fd: i32,
     pub at: u64,
-    pub base: *mut u8,
-    pub len: u32,
+    pub memory: Memory,
+}
+
+/// Where the bytes of a call are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Memory {
+    /// In one place, so many.
+    Plain(*mut u8, u32),
+    /// In so many places, one after the other.
+    Vectors(*const libc::iovec, u32),
 }
 
 /// What an engine is asked to be.
@@ -137,8 +156,8 @@ impl Engine {
 pub(crate) enum Wait {
     /// Only hands over what was started.
     No,
-    /// Until as many transfers are done (or all that are in flight).
-    For(usize),
+    /// Until at least one transfer is done (if any is in flight).
+    One,
     /// Until all are done.
     All,
 }
@@ -146,12 +165,16 @@ pub(crate) enum Wait {
 /// Transfers on their way, at most [`DEPTH`] of them in the kernel.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    engine: Engine,
+    kind: EngineKind,
+    /// Made for the first transfer that needs one.
+    engine: Option<Engine>,
     /// By slot; a slot is free when it is on `free`.
     transfers: Vec<Transfer>,
     free: Vec<u32>,
     /// Slots that have something to issue.
     ready: VecDeque<u32>,
+    /// Slots of transfers that are plain calls of this thread, as long as the engine has its own.
+    calls: VecDeque<u32>,
     /// Calls the engine has.
     issued: usize,
     /// Kept from call to call, so that none allocates.
@@ -162,10 +185,12 @@ pub(crate) struct Flight {
 impl Flight {
     pub fn new(kind: EngineKind) -> Self {
         Self {
-            engine: Engine::new(kind),
+            kind,
+            engine: None,
             transfers: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
+            calls: VecDeque::new(),
             issued: 0,
             events: Vec::new(),
             process: std::process::id(),
@@ -179,65 +204,118 @@ impl Flight {
     pub fn pending(&self) -> usize {
         self.transfers.len() - self.free.len()
     }
-    /// Takes a transfer; it goes to the kernel with the next [`Self::reap`].
+    /// Takes a transfer, which goes to the kernel with the next [`Self::reap`]; how often that will
+    /// report its owner: once for each call that it is cut into.
     ///
     /// # Safety
-    /// Until `reap` reports the transfer or [`Self::drain`] returns, its memory stays allocated and
-    /// is touched by nobody else, and its descriptor stays open.
-    pub unsafe fn start(&mut self, transfer: Transfer) {
+    /// Until `reap` has reported all of that or [`Self::drain`] returns, its memory stays allocated
+    /// and is touched by nobody else, and its descriptor stays open and its counters where they are.
+    pub unsafe fn start(&mut self, transfer: Transfer) -> usize {
+        let mut pieces = 1;
+        let mut rest = transfer;
+        while let Some(first) = rest.cut() {
+            self.take(first);
+            pieces += 1;
+        }
+        self.take(rest);
+        pieces
+    }
+    /// Joins a transfer to one that waits, or gives it a slot.
+    fn take(&mut self, transfer: Transfer) {
+        let waiting = if transfer.is_call() { &self.calls } else { &self.ready };
+        for slot in waiting.iter().rev().take(JOIN_REACH) {
+            if self.transfers[*slot as usize].join(&transfer) {
+                return;
+            }
+        }
+        self.place(transfer);
+    }
+    fn place(&mut self, transfer: Transfer) {
+        let is_call = transfer.is_call();
         let slot = if let Some(slot) = self.free.pop() {
-            self.transfers[slot as usize] = transfer;
+            self.transfers[slot as usize].become_another(transfer);
             slot
         } else {
             self.transfers.push(transfer);
             u32::try_from(self.transfers.len() - 1).expect("fewer than 2^32 transfers")
         };
-        self.ready.push_back(slot);
+        (if is_call { &mut self.calls } else { &mut self.ready }).push_back(slot);
     }
     fn issue(&mut self) {
         while self.issued < DEPTH {
-            let Some(slot) = self.ready.pop_front() else { return };
+            let Some(slot) = self.ready.pop_front() else { break };
             let call = self.transfers[slot as usize].call();
-            // SAFETY: `start`'s caller keeps the memory and the descriptor; a bounce buffer is
-            // owned by the transfer, which stays in its slot until it is done.
-            unsafe { self.engine.push(slot, &call) };
+            let engine = self.engine.get_or_insert_with(|| Engine::new(self.kind));
+            // SAFETY: `start`'s caller keeps the memory and the descriptor; a bounce buffer and the
+            // list of vectors are owned by the transfer, which stays in its slot until it is done,
+            // and lie on the heap.
+            unsafe { engine.push(slot, &call) };
+            self.issued += 1;
+        }
+        if let (Some(engine), false) = (&mut self.engine, self.calls.is_empty()) {
+            engine.wait(0, &mut self.events);
+        }
+        while let Some(slot) = self.calls.pop_front() {
+            let call = self.transfers[slot as usize].call();
+            // SAFETY: as above.
+            self.events.push((slot, unsafe { perform(&call) }));
             self.issued += 1;
         }
     }
     /// Issues what is ready, waits, and calls `done(owner, result)` for each finished transfer.
     pub fn reap(&mut self, wait: Wait, mut done: impl FnMut(u32, std::io::Result<()>)) {
-        let mut finished = 0;
         loop {
             self.issue();
             let at_least = match wait {
                 Wait::No => 0,
+                Wait::One => 1.min(self.issued),
                 // With more to issue, the next goes down as soon as there is room.
-                _ if !self.ready.is_empty() => 1.min(self.issued),
-                Wait::For(wanted) => wanted.saturating_sub(finished).min(self.issued),
+                Wait::All if !self.ready.is_empty() => 1.min(self.issued),
                 Wait::All => self.issued,
             };
-            self.engine.wait(at_least, &mut self.events);
+            if let Some(engine) = &mut self.engine {
+                engine.wait(at_least, &mut self.events);
+            }
+            let mut finished = 0;
             while let Some((slot, result)) = self.events.pop() {
                 self.issued -= 1;
-                let transfer = &mut self.transfers[slot as usize];
-                match transfer.completed(result) {
-                    Next::Again => self.ready.push_back(slot),
-                    Next::Done(result) => {
-                        let owner = transfer.owner();
-                        transfer.release();
-                        self.free.push(slot);
-                        finished += 1;
-                        done(owner, result);
-                    }
-                }
+                finished += self.completed(slot, result, &mut done);
             }
             let enough = match wait {
-                Wait::No => self.ready.is_empty() || self.issued == DEPTH,
-                Wait::For(wanted) => finished >= wanted || self.pending() == 0,
+                Wait::No => {
+                    self.calls.is_empty() && (self.ready.is_empty() || self.issued == DEPTH)
+                }
+                Wait::One => finished > 0 || self.pending() == 0,
                 Wait::All => self.pending() == 0,
             };
             if enough {
                 return;
+            }
+        }
+    }
+    /// Takes in what the kernel said of the call in `slot`; how many were reported to `done`.
+    fn completed(
+        &mut self,
+        slot: u32,
+        result: i32,
+        done: &mut impl FnMut(u32, std::io::Result<()>),
+    ) -> usize {
+        let transfer = &mut self.transfers[slot as usize];
+        match transfer.completed(result) {
+            Next::Again => {
+                let is_call = transfer.is_call();
+                (if is_call { &mut self.calls } else { &mut self.ready }).push_back(slot);
+                0
+            }
+            Next::Done(result) => {
+                let reported = transfer.report(result, done);
+                let alone = transfer.unjoin();
+                transfer.release();
+                self.free.push(slot);
+                for t in alone {
+                    self.place(t);
+                }
+                reported
             }
         }
     }

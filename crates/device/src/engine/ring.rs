@@ -4,7 +4,7 @@ use std::io;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
-use super::{Call, DEPTH, Kind};
+use super::{Call, DEPTH, Kind, Memory};
 
 /// Entries of the submission queue. A fuller batch is handed over in several system calls.
 const ENTRIES: u32 = 128;
@@ -58,7 +58,13 @@ impl Ring {
         let ring = Self::build()?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
-        let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Fsync::CODE];
+        let needed = [
+            opcode::Read::CODE,
+            opcode::Write::CODE,
+            opcode::Readv::CODE,
+            opcode::Writev::CODE,
+            opcode::Fsync::CODE,
+        ];
         if !needed.into_iter().all(|code| probe.is_supported(code)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -69,12 +75,20 @@ impl Ring {
     }
     fn entry(token: u32, call: &Call) -> squeue::Entry {
         let fd = types::Fd(call.fd);
-        let entry = match call.kind {
-            Kind::Read => opcode::Read::new(fd, call.base, call.len).offset(call.at).build(),
-            Kind::Write => {
-                opcode::Write::new(fd, call.base.cast_const(), call.len).offset(call.at).build()
+        let entry = match (call.kind, call.memory) {
+            (Kind::Read, Memory::Plain(base, len)) => {
+                opcode::Read::new(fd, base, len).offset(call.at).build()
             }
-            Kind::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            (Kind::Write, Memory::Plain(base, len)) => {
+                opcode::Write::new(fd, base.cast_const(), len).offset(call.at).build()
+            }
+            (Kind::Read, Memory::Vectors(list, len)) => {
+                opcode::Readv::new(fd, list, len).offset(call.at).build()
+            }
+            (Kind::Write, Memory::Vectors(list, len)) => {
+                opcode::Writev::new(fd, list, len).offset(call.at).build()
+            }
+            (Kind::Flush, _) => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         };
         entry.user_data(u64::from(token))
     }

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Call, Kind};
+use super::{Call, Kind, Memory};
 
 /// Most threads of a process.
 const THREADS_MAX: usize = 32;
@@ -34,7 +34,7 @@ struct Job {
     call: Call,
     to: Arc<Mailbox>,
 }
-// SAFETY: the memory behind `call.base` belongs to the call until its completion is posted
+// SAFETY: the memory of the call belongs to the call until its completion is posted
 // (contract of `push`), and system calls may be made on it from any thread.
 unsafe impl Send for Job {}
 
@@ -114,16 +114,27 @@ fn post(job: &Job, result: i32) {
 /// One system call: bytes moved, or a negative error number, as a ring would say it.
 ///
 /// # Safety
-/// `call.base` points to `call.len` bytes that the kernel may read or write.
-unsafe fn perform(call: &Call) -> i32 {
-    let (len, at) = (call.len as usize, i64::try_from(call.at).unwrap_or(i64::MAX));
-    let moved = match call.kind {
-        // SAFETY: the caller's promise.
-        Kind::Read => unsafe { libc::pread64(call.fd, call.base.cast(), len, at) },
-        // SAFETY: the caller's promise.
-        Kind::Write => unsafe { libc::pwrite64(call.fd, call.base.cast_const().cast(), len, at) },
-        // SAFETY: takes no memory.
-        Kind::Flush => unsafe { libc::fdatasync(call.fd) as isize },
+/// `call.memory` may be read or written by the kernel.
+pub(super) unsafe fn perform(call: &Call) -> i32 {
+    let at = i64::try_from(call.at).unwrap_or(i64::MAX);
+    let fd = call.fd;
+    // SAFETY: the caller's promise; a flush takes no memory.
+    let moved = unsafe {
+        match (call.kind, call.memory) {
+            (Kind::Read, Memory::Plain(base, len)) => {
+                libc::pread64(fd, base.cast(), len as usize, at)
+            }
+            (Kind::Write, Memory::Plain(base, len)) => {
+                libc::pwrite64(fd, base.cast_const().cast(), len as usize, at)
+            }
+            (Kind::Read, Memory::Vectors(list, len)) => {
+                libc::preadv64(fd, list, len.cast_signed(), at)
+            }
+            (Kind::Write, Memory::Vectors(list, len)) => {
+                libc::pwritev64(fd, list, len.cast_signed(), at)
+            }
+            (Kind::Flush, _) => libc::fdatasync(fd) as isize,
+        }
     };
     if moved < 0 {
         return -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);

@@ -11,6 +11,12 @@ use braid_format::{ByteOffset, Bytes};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, StatxFlags, major, minor};
 
+/// What a segment of a request holds at least, where memory lies anywhere.
+const PAGE: u64 = 4096;
+/// Bounds of what is believed of a disk's largest request.
+const MOST_MIN: u64 = 64 << 10;
+const MOST_MAX: u64 = 1 << 30;
+
 mod numbers {
     //! Request numbers of `linux/fs.h`: `_IOR(0x12, 114, size_t)`, `_IO(0x12, 119)`,
     //! `_IO(0x12, 127)`.
@@ -76,6 +82,10 @@ pub(super) struct Queue {
     pub discard: bool,
     pub write_zeroes: bool,
     pub atomic_write: Option<Bytes>,
+    /// What the disk takes in one request, rounded down to a power of two.
+    pub most: Bytes,
+    /// The same where the memory is in pages that lie anywhere.
+    pub most_scattered: Bytes,
 }
 
 impl Queue {
@@ -89,11 +99,18 @@ impl Queue {
             std::fs::read_to_string(queue.join(name)).ok()?.trim().parse().ok()
         };
         let some = |name| number(name).is_some_and(|n| n > 0);
+        let limit = |name, unit: u64| {
+            let told = number(name).map_or(MOST_MAX, |n| n.saturating_mul(unit));
+            Bytes(1 << told.clamp(MOST_MIN, MOST_MAX).ilog2())
+        };
+        let most = limit("max_sectors_kb", 1 << 10);
         Self {
             rotational: number("rotational").map(|n| n != 0),
             discard: some("discard_max_bytes"),
             write_zeroes: some("write_zeroes_max_bytes"),
             atomic_write: number("atomic_write_unit_max_bytes").filter(|n| *n > 0).map(Bytes),
+            most,
+            most_scattered: most.min(limit("max_segments", PAGE)),
         }
     }
 }

@@ -70,6 +70,8 @@ pub struct FileDevice {
     locks: Locks,
     /// Alignment of memory that direct I/O demands; 1 when it demands none.
     memory_align: usize,
+    /// What is known of the disk under it.
+    queue: block::Queue,
     /// A file in memory (tmpfs). The kernel serves such a file only by blocking, so a ring hands
     /// every transfer to a worker thread, which costs more than the copy: see `engine`.
     in_memory: bool,
@@ -265,11 +267,15 @@ impl Device for FileDevice {
         Err(DeviceError::Truncated { device, size, expected })
     }
     fn ring_target(&self) -> Option<RingTarget<'_>> {
-        (!self.in_memory).then(|| RingTarget {
+        Some(RingTarget {
             fd: self.file.as_raw_fd(),
             sector: self.info.sector.to_usize(),
             memory_align: self.memory_align,
+            most: self.queue.most.to_usize(),
+            most_scattered: self.queue.most_scattered.to_usize(),
+            by_call: self.in_memory,
             poisoned: Some(&self.poisoned),
+            counters: None,
         })
     }
     fn reservations(&self) -> Option<&dyn Reservations> {
@@ -361,6 +367,7 @@ impl Opening<'_> {
             file,
             locks,
             memory_align,
+            queue,
             in_memory,
             growing,
             poisoned,

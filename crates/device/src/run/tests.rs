@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::*;
 use crate::engine::{DEPTH, EngineKind};
 use crate::{
-    AlignedBuf, ByteLockGuard, CawOutcome, DeviceInfo, Direct, FileDevice, IoQueue, MemoryDevice,
-    OpenOptions, OwnedOp, Part,
+    AlignedBuf, ByteLockGuard, CawOutcome, CountedDevice, DeviceInfo, Direct, FileDevice, IoQueue,
+    MemoryDevice, OpenOptions, OwnedOp, Part,
 };
 
 const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Pread];
@@ -172,6 +172,46 @@ fn a_device_that_shrank_fails_a_read_and_does_not_loop() {
         }
         let own = d.read(ByteOffset(SIZE - 4096), &mut a[..4096]).unwrap_err();
         assert!(matches!(own, DeviceError::Io { .. }));
+    }
+}
+
+#[test]
+fn what_follows_on_a_device_goes_to_it_together_and_fails_apart() {
+    const UNIT: u64 = 65536;
+    for (place, kind) in places().into_iter().flat_map(|p| ENGINES.map(|kind| (p, kind))) {
+        let rig = rig(place, 2, OpenOptions::default());
+        let counted = rig.devices.iter().map(|d| CountedDevice::over(d.clone()));
+        let devices: Vec<_> = counted.collect();
+        // Six units of a stripe of two, their memory one after the other.
+        let mut data = AlignedBuf::zeroed(6 * UNIT as usize);
+        data.copy_from_slice(&pattern(3, 6 * UNIT as usize));
+        let place_of = |n: u64| (&*devices[(n % 2) as usize], SIZE / 2 + n / 2 * UNIT);
+        let units = data.chunks(UNIT as usize).zip(0_u64..);
+        let mut writes: Vec<_> = units
+            .map(|(bytes, n)| request(place_of(n).0, place_of(n).1, Op::Write(bytes)))
+            .collect();
+        run_on(&mut Flight::new(kind), &mut writes);
+        assert!(writes.iter().all(|r| r.result.is_ok()));
+        for d in &devices {
+            let issued = d.counters().unwrap().now().writes;
+            assert_eq!((issued.requests(), issued.bytes.0), (1, 3 * UNIT), "{place} {kind:?}");
+        }
+        // The last unit of the first device is gone: the two before it are read all the same.
+        std::fs::File::options()
+            .write(true)
+            .open(&devices[0].info().name)
+            .and_then(|f| f.set_len(SIZE / 2 + 2 * UNIT))
+            .unwrap();
+        let mut back = AlignedBuf::zeroed(data.len());
+        let units = back.chunks_mut(UNIT as usize).zip(0_u64..);
+        let mut reads: Vec<_> =
+            units.map(|(buf, n)| request(place_of(n).0, place_of(n).1, Op::Read(buf))).collect();
+        run_on(&mut Flight::new(kind), &mut reads);
+        let good: Vec<_> = reads.iter().map(|r| r.result.is_ok()).collect();
+        assert_eq!(good, [true, true, true, true, false, true], "{place} {kind:?}");
+        let lost = 4 * UNIT as usize..5 * UNIT as usize;
+        back[lost.clone()].copy_from_slice(&data[lost]);
+        assert!(back[..] == data[..]);
     }
 }
 

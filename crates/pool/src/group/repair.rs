@@ -15,10 +15,6 @@ use crate::records::records;
 use crate::redundancy::{Side, follow};
 use crate::topology::Topology;
 
-/// Bytes of one read among several at once: 128 pages, what most devices take at a time of memory
-/// that is not contiguous. What must be cut for them `io_uring` begins twice: first without
-/// waiting, in vain, then in a thread of its own. A device that is throttled counts both.
-const UNCUT: usize = 512 << 10;
 /// Bytes of a mirror compared at a time.
 const CHUNK: u64 = 1 << 20;
 
@@ -308,14 +304,10 @@ fn decode_column(
     let len = Bytes((rows.end - rows.start) * unit).to_usize();
     let mut columns: Vec<AlignedBuf> = (0..n).map(|_| AlignedBuf::zeroed(len)).collect();
     let usable = |c: usize| c != column && topology.readable(group.at(c, 0).0);
-    let mut requests: Vec<Request<'_>> = Vec::with_capacity(n * len.div_ceil(UNCUT));
+    let mut requests: Vec<Request<'_>> = Vec::with_capacity(n);
     for (c, buf) in columns.iter_mut().enumerate().filter(|(c, _)| usable(*c)) {
-        let (member, mut at) = group.at(c, rows.start * unit);
-        for part in buf.chunks_mut(UNCUT) {
-            let len = Bytes::from(part.len());
-            requests.push(Request::new(&**topology.device(member), at, Op::Read(part)));
-            at = at + len;
-        }
+        let (member, at) = group.at(c, rows.start * unit);
+        requests.push(Request::new(&**topology.device(member), at, Op::Read(buf)));
     }
     run(&mut requests);
     if requests.iter().any(|r| r.result.is_err()) {
