@@ -295,10 +295,14 @@ impl Oracle for Metadata {
         let body = bytes.get(start..start + self.geo.body_len())?;
         let block = self.geo.block_size.block_of(at);
         // The lock record before it is part of what is copied: a damaged one must not win.
-        let record = bytes.get(..start)?;
-        let lock = LockRecord::decode(record, LockNo::from(block)).is_ok();
-        let whole = lock || record.iter().all(|b| *b == 0);
+        let whole = !self.has_damaged_record(at, bytes);
         (whole && MetaHeader::decode(body, block).is_ok()).then_some(true)
+    }
+    fn has_damaged_record(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+        let block = self.geo.block_size.block_of(at);
+        let record = bytes.get(..self.geo.body_at().to_usize()).unwrap_or_default();
+        let lock = LockRecord::decode(record, LockNo::from(block)).is_ok();
+        !lock && record.iter().any(|b| *b != 0)
     }
 }
 

@@ -5,7 +5,9 @@
 //! * for a mirror of three or more, by majority;
 //! * for anything that an [`Oracle`] knows by its checksum: the file system's metadata.
 //!
-//! What remains is reported and left alone: a guess could make the good copy like the bad one.
+//! What remains is reported and left alone: a guess could make the good copy like the bad one. So are
+//! records that differ on the first copy, where other nodes compare and write: what is new there the
+//! others have a moment later, and only then does it count.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use crate::group::engine::Lost;
 use crate::group::repair::bring_after;
 use crate::group::{Group, Shape, code};
 use crate::map::Place;
+use crate::records::is_record;
 use crate::simulation::Pause;
 use crate::topology::Topology;
 use crate::upkeep::Progress;
@@ -39,6 +42,11 @@ pub trait Oracle: Sync {
     /// Whether `bytes`, read from the pool's byte `at`, are what was written there; `None`: it
     /// cannot say.
     fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool>;
+    /// Whether the record of a lock or of a node, with which a piece begins, is damaged; `false`: it is
+    /// whole, or it cannot say.
+    fn has_damaged_record(&self, _at: ByteOffset, _bytes: &[u8]) -> bool {
+        false
+    }
 }
 
 /// Knows nothing.
@@ -505,65 +513,55 @@ impl Compared<'_> {
             undecided(report, at.0, range.len());
             return Ok(());
         };
-        self.write(range, truth, report, lost)
-    }
-
-    /// Writes what is right in a part of it where something else stands.
-    fn write(
-        &self,
-        range: Range<usize>,
-        truth: &[u8],
-        report: &mut Scrubbed,
-        lost: &mut Lost,
-    ) -> Result<(), PoolError> {
-        let (topology, group) = (self.topology, self.group);
-        for copy in &self.copies {
-            let from = self.from + range.start as u64;
-            let (member, place) = group.at(copy.column, from);
-            match copy.part(&range) {
-                Some(bytes) if bytes == truth => {}
-                Some(bytes) if self.beside => {
-                    exchange(topology, (member, place), (bytes, truth), report, lost)?;
-                }
-                Some(_) => put(topology, member, place, truth, report, lost)?,
-                None => self.write_unread(copy, range.clone(), truth, report, lost)?,
+        let first = self.copies.first().and_then(|f| f.part(&range));
+        let damaged = first.is_some_and(|f| oracle.has_damaged_record(at, f));
+        for (start, new) in range.step_by(sector).zip(truth.chunks(sector)) {
+            if self.beside && !damaged && self.is_in_doubt(start, new) {
+                undecided(report, self.logical + start as u64, new.len());
+                continue;
+            }
+            for copy in &self.copies {
+                self.write(copy, start, new, report, lost)?;
             }
         }
         Ok(())
     }
 
-    /// The same on a copy that cannot read all of it. Other nodes compare and write what it can.
-    fn write_unread(
+    /// Whether a sector may be another than `new` on the first copy because a compare-and-write of
+    /// another node, which is acknowledged when the others have it too, has landed there.
+    fn is_in_doubt(&self, start: usize, new: &[u8]) -> bool {
+        let first = self.copies.first().and_then(|f| f.part(&(start..start + new.len())));
+        first.is_some_and(|first| first != new && (is_record(first) || is_record(new)))
+    }
+
+    /// Writes what is right where something else stands, or nothing that can be read.
+    fn write(
         &self,
         copy: &Copied,
-        range: Range<usize>,
-        truth: &[u8],
+        start: usize,
+        new: &[u8],
         report: &mut Scrubbed,
         lost: &mut Lost,
     ) -> Result<(), PoolError> {
         let (topology, group) = (self.topology, self.group);
-        let sector = topology.label.lock_sector.to_usize();
-        for (start, new) in range.step_by(sector).zip(truth.chunks(sector)) {
-            let from = self.from + start as u64;
-            let (member, place) = group.at(copy.column, from);
-            let old = copy.bytes.get(start..start + new.len()).unwrap_or_default();
-            if !copy.unread.contains(&start) {
-                if old != new && self.beside {
-                    exchange(topology, (member, place), (old, new), report, lost)?;
-                } else if old != new {
-                    put(topology, member, place, new, report, lost)?;
-                }
-                continue;
+        let from = self.from + start as u64;
+        let (member, place) = group.at(copy.column, from);
+        match copy.part(&(start..start + new.len())) {
+            Some(old) if old == new => return Ok(()),
+            Some(old) if self.beside => {
+                return exchange(topology, (member, place), (old, new), report, lost);
             }
-            // It may be another's by now.
-            if topology.device(member).read(place, &mut vec![0; new.len()]).is_ok() {
-                continue;
-            }
-            put(topology, member, place, new, report, lost)?;
-            let first = self.copies.first().is_some_and(|f| f.column == copy.column);
-            if self.beside && !first {
-                after(topology, group, copy.column, (from, new), lost)?;
-            }
+            Some(_) => return put(topology, member, place, new, report, lost),
+            None => {}
+        }
+        // It may be another's by now.
+        if topology.device(member).read(place, &mut vec![0; new.len()]).is_ok() {
+            return Ok(());
+        }
+        put(topology, member, place, new, report, lost)?;
+        let first = self.copies.first().is_some_and(|f| f.column == copy.column);
+        if self.beside && !first {
+            after(topology, group, copy.column, (from, new), lost)?;
         }
         Ok(())
     }

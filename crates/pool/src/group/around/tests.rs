@@ -124,7 +124,9 @@ fn a_scrub_mends_bad_places_of_several_members() {
         // What nobody has is named, and only that.
         let (all, pool, content) = known(n, layout);
         let away = if layout == Layout::Parity(2) { 3 } else { 2 };
-        (0..away).for_each(|m| drop(spoil(&all, &pool, m, 8192, 1)));
+        for member in 0..away {
+            spoil(&all, &pool, member, 8192, 1);
+        }
         spoil(&all, &pool, 0, 16384, 1);
         let found = pool.scrub(&NoOracle, &mut |_, _| true).unwrap();
         assert!(found.undecided.0 > 0 && found.undecided.0 <= away as u64 * SECTOR, "{found:?}");

@@ -284,3 +284,40 @@ fn what_lands_beside_a_bad_place_is_not_written_over() {
         }
     }
 }
+
+/// A compare-and-write of another node has landed on the first of three copies, and its node is slow.
+#[test]
+fn a_scrub_takes_back_no_compare_and_write_that_is_under_way() {
+    struct Damaged(bool);
+    impl crate::Oracle for Damaged {
+        fn good(&self, _: ByteOffset, _: &[u8]) -> Option<bool> {
+            None
+        }
+        fn has_damaged_record(&self, _: ByteOffset, _: &[u8]) -> bool {
+            self.0
+        }
+    }
+    let memory = |i| MemoryDevice::new(&format!("m{i}"), Bytes(24 << 20), Bytes(512));
+    let all: Vec<Arc<dyn Device>> = (0..3).map(|i| memory(i) as Arc<dyn Device>).collect();
+    let node = nodes_on(1, Redundancy::Mirror(3), &|| all.clone()).remove(0);
+    let pool = &node.pool;
+    let start = pool.label().members[0].data_start.0;
+    let (old, new) = (record(1, 512), record(2, 512));
+    pool.write(ByteOffset(4096), &old).unwrap();
+    pool.write(ByteOffset(8192), &[5; 512]).unwrap();
+    all[0].compare_and_write(ByteOffset(start + 4096), &old, &new).unwrap();
+    // Nothing that is compared with: the majority knows.
+    all[0].write(ByteOffset(start + 8192), &[6; 512]).unwrap();
+    let scrub = |damaged| pool.scrub(&Damaged(damaged), &mut |_, _| true).unwrap();
+    let stands = |at: u64| {
+        let mut there = vec![0; 512];
+        all[0].read(ByteOffset(start + at), &mut there).unwrap();
+        there
+    };
+    let found = scrub(false);
+    assert_eq!((found.undecided, found.healed), (Bytes(512), Bytes(512)));
+    assert!(stands(4096) == new && stands(8192) == [5; 512]);
+    // What is known to be rot is none.
+    assert_eq!(scrub(true).undecided, Bytes(0));
+    assert!(stands(4096) == old);
+}
