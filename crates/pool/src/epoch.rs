@@ -708,8 +708,13 @@ impl Claims {
         }
         let now = judge(&found, true).map_err(|e| (None, e))?.label;
         let ours = id(&topology.label);
-        // Of one that was never firm, those alone who stay may not tell that it is in force.
-        let unsaid = now.epoch < topology.label.epoch && found.iter().all(|f| f.carries(ours));
+        // Of one that was never firm, those alone who stay may not tell that it is in force; or its labels
+        // are gone, because the power of all members was cut before they were durable. All who live use
+        // it, so nobody goes on in the one before, and nothing was changed in it: they are written anew.
+        let is_lost =
+            topology.settled.load(Ordering::Acquire) && !topology.firm.load(Ordering::Acquire);
+        let unsaid =
+            now.epoch < topology.label.epoch && (is_lost || found.iter().all(|f| f.carries(ours)));
         if id(&now) != ours && !unsaid {
             return Err((None, moved(topology)));
         }

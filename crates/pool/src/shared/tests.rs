@@ -1001,3 +1001,43 @@ fn labels_are_not_healed_between_a_growth_and_its_claim() {
     while_all_follow(&nodes, || a.pool.grow(&reopen).unwrap());
     assert_eq!(nodes[1].pool.info().size, a.pool.info().size);
 }
+
+/// The power of all members is cut and comes back under living nodes, before the labels of an epoch
+/// that they have just begun to use were durable.
+#[test]
+fn an_epoch_whose_labels_are_gone_is_written_anew_by_who_uses_it() {
+    let (nodes, all) = nodes(2, Redundancy::Mirror(2));
+    let (a, b) = (&nodes[0], &nodes[1]);
+    let size = all[0].info().size;
+    let places =
+        [braid_format::label::Label::COPY0_AT, braid_format::label::Label::copy1_at(size).unwrap()];
+    let labels = || -> Vec<Vec<u8>> {
+        let of = |d: &Arc<FaultyDevice>| {
+            places.map(|at| {
+                let mut bytes = vec![0; braid_format::label::Label::LEN_MAX];
+                d.read(at, &mut bytes).unwrap();
+                bytes
+            })
+        };
+        all.iter().flat_map(of).collect()
+    };
+    let before = labels();
+    while_all_follow(&nodes, || a.pool.fail_member(MemberIndex(3)).unwrap());
+    let epoch = a.pool.label().epoch;
+    assert_eq!(b.pool.label().epoch, epoch);
+    a.dies();
+    b.pool.0.await_settled().unwrap();
+    b.pool.0.topology.read().firm.store(false, Ordering::Release);
+    for (device, labels) in all.iter().zip(before.chunks(2)) {
+        for (at, bytes) in places.iter().zip(labels) {
+            device.write(*at, bytes).unwrap();
+        }
+    }
+    let (done, ended) = std::sync::mpsc::channel();
+    let pool = b.pool.clone();
+    std::thread::spawn(move || done.send(pool.write(ByteOffset(0), &[7; 512])));
+    ended.recv_timeout(Duration::from_secs(20)).expect("it ends").unwrap();
+    assert_eq!((b.pool.label().epoch, b.state(3)), (epoch, MemberState::Failed));
+    let again = Pool::assemble(all.iter().map(|d| d.clone() as Arc<dyn Device>).collect()).unwrap();
+    assert_eq!(again.label().epoch, epoch);
+}
