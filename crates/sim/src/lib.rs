@@ -89,7 +89,7 @@ use std::time::Duration;
 
 pub use random::Random;
 pub use scale::{Pace, Scale, Scaled, scale};
-pub use volume::{VolumeFailure, VolumeReport, run_volume};
+pub use volume::{VolumeFailure, VolumeReport, run_contended, run_volume};
 pub use world::{Failure, Report};
 
 /// How much goes wrong, and for how long.

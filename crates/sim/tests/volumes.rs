@@ -2,7 +2,7 @@
 
 mod common;
 
-use braid_sim::run_volume;
+use braid_sim::{run_contended, run_volume};
 
 /// Seeds in one test run.
 const USUAL: u64 = 120;
@@ -26,6 +26,21 @@ fn volumes_from_seeds_lose_nothing() {
         ] {
             assert!(count >= least, "too few {what}: {total:?}");
         }
+    }
+}
+
+/// Seeds of [`run_contended`] in one test run.
+const CONTENDED: u64 = 150;
+
+/// Locks are changed while members are filled and moved: no copy is left behind.
+#[test]
+fn contended_locks_are_the_same_on_all_copies() {
+    let range = common::seeds("BRAID_SIM_VOLUMES", CONTENDED);
+    let total = common::run_all(range.clone(), run_contended);
+    println!("{} seeds: {total:?}", range.end - range.start);
+    if range == (0..CONTENDED) {
+        let few = total.exchanges < 6000 || total.rebuilt < 150 || total.moved < 90;
+        assert!(!few, "too few: {total:?}");
     }
 }
 

@@ -154,6 +154,11 @@ impl Twin {
     /// write to the old device first, as all do: if that still holds what was copied once the copy
     /// stands, then what they write now will come to the new one after it.
     ///
+    /// All of it is read again, and not only what holds records, as where a member is filled
+    /// ([`crate::records`]): a filler holds the regions of what it copies, so nothing but a
+    /// compare-and-write comes between. Who moves a member holds none, for bytes on no group have none, and
+    /// writes of other nodes do not wait for a move: any byte may change beside it.
+    ///
     /// # Errors
     /// The old device cannot read it. A successor that cannot be written is [`Twin::broken`].
     pub fn copy(&self, at: ByteOffset, len: Bytes, beside: bool) -> Result<(), DeviceError> {

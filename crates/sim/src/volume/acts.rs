@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::device::{CawOutcome, Device, FaultKind, On};
-use braid_pool::{AddOptions, Destination, Pool, PoolError, PoolRequest, Progress};
+use braid_pool::{AddOptions, Destination, NoOracle, Pool, PoolError, PoolRequest, Progress};
 
 use super::model::{SECTOR, content, is_lock, lock_content, value_of};
 use super::node::{Port, Wire};
@@ -26,6 +26,15 @@ pub(super) struct Node {
     pub port: Arc<Port>,
 }
 
+/// The first of the draws that stand for what is done.
+const WRITE: u64 = 0;
+const FLUSH: u64 = 44;
+const EXCHANGE: u64 = 52;
+const REPLACE: u64 = 71;
+const REBUILD: u64 = 79;
+const BEGIN_MOVE: u64 = 88;
+const MOVE_ON: u64 = 91;
+
 /// One step; `false`: there are no more.
 pub(super) fn step(node: &Node, shape: &Shape) -> bool {
     let (world, me) = (&node.world, node.me);
@@ -40,7 +49,8 @@ pub(super) fn step(node: &Node, shape: &Shape) -> bool {
         if let Some(n) = state.nodes.get_mut(me) {
             n.aborted = false;
         }
-        if state.nodes.len() > 1 && !state.report.overloaded && state.rng.below(40) == 0 {
+        let mortal = state.nodes.len() > 1 && !state.report.overloaded && !shape.contended;
+        if mortal && state.rng.below(40) == 0 {
             let after = state.rng.below(40);
             if let Some(n) = state.nodes.get_mut(me) {
                 n.death = Some(after);
@@ -55,24 +65,25 @@ pub(super) fn step(node: &Node, shape: &Shape) -> bool {
     if let Some(slot) = dead {
         node.recover(slot);
     }
+    let what = if shape.contended { contended(what, node.world.others_fill(me)) } else { what };
     match what {
-        0..30 => node.write(),
-        30..44 => node.read(),
-        44..52 => node.flush(),
-        52..58 => node.exchange(),
+        WRITE..30 => node.write(),
+        30..FLUSH => node.read(),
+        FLUSH..EXCHANGE => node.flush(),
+        EXCHANGE..58 => node.exchange(),
         58..64 => node.fault(),
         64..66 => node.rot(),
         66..68 => node.scrub(),
         _ => {
             node.perhaps_cut();
             match what {
-                68..71 => node.fail(),
-                71..75 => node.replace(),
+                68..REPLACE => node.fail(),
+                REPLACE..75 => node.replace(),
                 75..76 => node.add_spare(),
-                76..79 => node.use_spare(),
-                79..88 => node.rebuild(),
-                88..91 => node.begin_move(),
-                91..95 => node.move_on(),
+                76..REBUILD => node.use_spare(),
+                REBUILD..BEGIN_MOVE => node.rebuild(),
+                BEGIN_MOVE..MOVE_ON => node.begin_move(),
+                MOVE_ON..95 => node.move_on(),
                 95..96 => node.cancel(),
                 96..98 => node.remove(),
                 _ => node.add(shape),
@@ -80,6 +91,21 @@ pub(super) fn step(node: &Node, shape: &Shape) -> bool {
         }
     }
     true
+}
+
+/// What is done, of a hundred draws, where locks are changed while members are filled and moved.
+const fn contended(what: u64, others_fill: bool) -> u64 {
+    match what {
+        0..80 if others_fill => EXCHANGE,
+        80..90 if others_fill => WRITE,
+        0..50 => EXCHANGE,
+        50..56 => WRITE,
+        56..60 => FLUSH,
+        60..70 => REPLACE,
+        70..86 => REBUILD,
+        86..91 => BEGIN_MOVE,
+        _ => MOVE_ON,
+    }
 }
 
 impl Node {
@@ -207,6 +233,12 @@ impl Node {
 
     /// A compare-and-write of a lock.
     fn exchange(&self) {
+        self.world.state().exchanging += 1;
+        self.try_exchange();
+        self.world.state().exchanging -= 1;
+    }
+
+    fn try_exchange(&self) {
         let Some(area) = lock_area(&self.pool) else { return };
         let at = area + self.below(LOCKS / LOCK) * LOCK;
         let first = at / SECTOR_BYTES;
@@ -393,7 +425,7 @@ impl Node {
     /// The power may go soon.
     fn perhaps_cut(&self) {
         let mut state = self.world.state();
-        if state.power.is_none() && state.rng.below(8) == 0 {
+        if state.power.is_none() && !state.contended && state.rng.below(8) == 0 {
             state.power = Some(state.rng.below(50));
         }
     }
@@ -482,10 +514,41 @@ impl Node {
         }
     }
 
+    /// Does what fills or moves a member.
+    fn filling<T>(&self, work: impl FnOnce() -> T) -> T {
+        let says = |fills: bool| {
+            if let Some(n) = self.world.state().nodes.get_mut(self.me) {
+                n.fills = fills;
+            }
+        };
+        says(true);
+        let done = work();
+        says(false);
+        done
+    }
+
+    /// What has just been filled, or moved, is looked at before the next change makes it good.
+    fn look_at_copies(&self) {
+        let quiet = {
+            let state = self.world.state();
+            (state.contended && state.exchanging == 0).then_some(state.values)
+        };
+        let Some(before) = quiet else { return };
+        let Ok(found) = self.pool.scrub(&NoOracle, &mut |_, _| true) else { return };
+        let mut state = self.world.state();
+        // Nobody has begun to change anything meanwhile.
+        if state.values == before && (found.healed.0 != 0 || found.undecided.0 != 0) {
+            state.fail(format!("a copy was left behind: {found:?}"));
+        }
+    }
+
     fn rebuild(&self) {
         let Some(member) = self.pool.rebuilding() else { return };
-        let done = self.pool.rebuild(member, &self.pace());
+        let done = self.filling(|| self.pool.rebuild(member, &self.pace()));
         let done = self.changed(&format!("fill {member}"), done) == Some(true);
+        if done {
+            self.look_at_copies();
+        }
         let mut state = self.world.state();
         *if done { &mut state.report.rebuilt } else { &mut state.report.unbuilt } += 1;
     }
@@ -513,7 +576,11 @@ impl Node {
         if self.pool.moving().is_none() {
             return;
         }
-        let done = self.changed("move", self.pool.evacuate(&self.pace())) == Some(true);
+        let done = self.filling(|| self.pool.evacuate(&self.pace()));
+        let done = self.changed("move", done) == Some(true);
+        if done {
+            self.look_at_copies();
+        }
         let mut state = self.world.state();
         *if done { &mut state.report.moved } else { &mut state.report.unmoved } += 1;
     }

@@ -117,6 +117,8 @@ impl std::ops::AddAssign<&VolumeReport> for VolumeReport {
 pub struct VolumeFailure {
     seed: u64,
     what: String,
+    /// By which it is run again.
+    test: &'static str,
     told: Vec<String>,
 }
 
@@ -129,7 +131,8 @@ impl fmt::Display for VolumeFailure {
         let (from, to) = (self.seed, self.seed + 1);
         write!(
             f,
-            "again: BRAID_SIM_VOLUMES={from}..{to} cargo test -p braid-sim --test volumes seeds"
+            "again: BRAID_SIM_VOLUMES={from}..{to} cargo test -p braid-sim --test volumes {}",
+            self.test
         )
     }
 }
@@ -139,16 +142,31 @@ impl fmt::Display for VolumeFailure {
 /// # Errors
 /// The first thing that must not be, with the steps before it.
 pub fn run_volume(seed: u64) -> Result<VolumeReport, Box<VolumeFailure>> {
-    let shape = shape::Shape::from_seed(seed);
+    run_shape(seed, &shape::Shape::from_seed(seed))
+}
+
+/// As [`run_volume`], of nodes that do little but change locks while members are filled and moved;
+/// and whoever writes a chunk there lets the others go on before.
+///
+/// # Errors
+/// As there.
+pub fn run_contended(seed: u64) -> Result<VolumeReport, Box<VolumeFailure>> {
+    run_shape(seed, &shape::Shape::contended(seed))
+}
+
+fn run_shape(seed: u64, shape: &shape::Shape) -> Result<VolumeReport, Box<VolumeFailure>> {
     let world = world::World::new(seed, shape.nodes);
     let _drawn = world.draw_identities();
-    let ended = catch_unwind(AssertUnwindSafe(|| steps::run(&world, &shape)));
+    let ended = catch_unwind(AssertUnwindSafe(|| steps::run(&world, shape)));
     let mut state = world.state();
     if let Err(panic) = ended {
         state.fail(format!("panic: {}", crate::lane::text_of(&*panic)));
     }
     match state.failure.take() {
-        Some(what) => Err(Box::new(VolumeFailure { seed, what, told: state.told() })),
+        Some(what) => {
+            let test = if shape.contended { "contended" } else { "seeds" };
+            Err(Box::new(VolumeFailure { seed, what, test, told: state.told() }))
+        }
         None => Ok(state.report.clone()),
     }
 }

@@ -9,6 +9,7 @@ use braid_pool::device::{CawOutcome, Device, DeviceError, FaultyDevice, pass_on}
 use braid_pool::simulation::{Pause, Simulation};
 use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
 
+use super::acts::LOCK;
 use super::regions::{COUNT, Try};
 use super::world::{Blocked, Ended, World};
 
@@ -63,6 +64,9 @@ impl Device for Wire {
         self.faulty.read(at, buf)
     }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        if Bytes::from(buf.len()) > Bytes(LOCK) {
+            self.world.let_others(self.node);
+        }
         self.pass("write", at, true)?;
         self.faulty.write(at, buf)?;
         self.written(at, buf.len());

@@ -29,6 +29,8 @@ pub(super) struct Shape {
     pub steps: u64,
     /// More fails at last than can be spared.
     pub overload: bool,
+    /// Little is done but to change locks while members are filled and moved.
+    pub contended: bool,
 }
 
 /// Bytes of a device with so many MiB of data.
@@ -53,6 +55,27 @@ impl Shape {
             eras: r.below(3) + 1,
             steps: r.below(50) + 20,
             overload: r.below(12) == 0,
+            contended: false,
+        }
+    }
+
+    /// Of nodes that change locks while members are filled and moved.
+    pub fn contended(seed: u64) -> Self {
+        let mut r = Random::new(seed ^ 0x6c6f_636b_7368);
+        let layouts = [("mirror(0,1)", 2), ("mirror(0,1,2)", 3), ("mirror+1(0-2)", 3)];
+        let striped = ("stripe(mirror(0,1),mirror(2,3))", 4);
+        let parity = ("metadata = mirror(0[1M],1[1M]); data = parity+1/64K(0-2)", 3);
+        let (text, count) = *r.pick(&[layouts[0], layouts[1], layouts[2], striped, parity]);
+        Self {
+            text: text.to_owned(),
+            unit: *r.pick(&[16, 64, 256]) << 10,
+            sizes: vec![size_of(2); count],
+            nodes: *r.pick(&[2, 2, 3]),
+            spares: 0,
+            eras: 1,
+            steps: 150,
+            overload: false,
+            contended: true,
         }
     }
 

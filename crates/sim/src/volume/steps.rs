@@ -16,6 +16,7 @@ use super::world::{Node as Place, World};
 /// Runs everything.
 pub(super) fn run(world: &Arc<World>, shape: &Shape) {
     world.open_lanes(1);
+    world.state().contended = shape.contended;
     if let Err(error) = make(world, shape) {
         return world.state().fail(format!("{shape:?}: {error}"));
     }
@@ -186,9 +187,10 @@ fn live(world: &Arc<World>, shape: &Shape) -> bool {
         state.steps = shape.steps;
         state.switching = match shape.nodes {
             1 => 0,
+            _ if shape.contended => *state.rng.pick(&[5, 20, 100]),
             _ => *state.rng.pick(&[20, 100, 400]),
         };
-        if state.rng.below(3) == 0 {
+        if !shape.contended && state.rng.below(3) == 0 {
             state.power = Some(state.rng.below(3000));
         }
     }

@@ -55,6 +55,8 @@ pub(super) struct Node {
     pub aborted: bool,
     /// It has done all its steps.
     pub finished: bool,
+    /// It fills or moves a member.
+    pub fills: bool,
 }
 
 #[derive(Debug)]
@@ -82,6 +84,10 @@ pub(super) struct State {
     points: u64,
     /// Of a thousand requests, before how many another node goes on.
     pub switching: u64,
+    /// Locks are changed while members are filled: see [`World::let_others`].
+    pub contended: bool,
+    /// Nodes that compare and write just now.
+    pub exchanging: usize,
     /// Values given to writes.
     pub values: u64,
     /// Places and values from which a compare-and-write succeeded.
@@ -136,6 +142,8 @@ impl World {
             idle: 0,
             points: 0,
             switching: 0,
+            contended: false,
+            exchanging: 0,
             values: 0,
             exchanged: BTreeSet::new(),
         };
@@ -220,6 +228,22 @@ impl World {
             state.spend(me);
         }
         if state.has_ended(me) { Err(Ended) } else { Ok(()) }
+    }
+
+    /// Who fills or moves a member lets others go on, mostly, between what it has read and what it
+    /// writes: the moment at which what they change may be written over.
+    pub fn let_others(&self, me: usize) {
+        let mut state = self.state();
+        let fills = state.contended && state.nodes.get(me).is_some_and(|n| n.fills);
+        if fills && state.rng.below(4) != 0 {
+            drop(self.switch(state, me));
+        }
+    }
+
+    /// Whether another node fills or moves a member.
+    pub fn others_fill(&self, me: usize) -> bool {
+        let state = self.state();
+        state.nodes.iter().enumerate().any(|(i, n)| i != me && n.fills)
     }
 
     /// Somebody else must go on first.
