@@ -107,6 +107,13 @@ impl HugeBuf {
         }
         Self { ptr, len, pages: if few { pages } else { 0 }, of }
     }
+    /// Gives it back to the machine: it reads as zeroes, and is there again when touched.
+    pub fn discard(&mut self) {
+        // SAFETY: a private mapping of nothing, that this value owns.
+        if unsafe { madvise(self.ptr.as_ptr().cast(), self.len, Advice::LinuxDontNeed) }.is_err() {
+            self.fill(0);
+        }
+    }
 }
 impl Drop for HugeBuf {
     fn drop(&mut self) {

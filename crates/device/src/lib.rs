@@ -14,6 +14,7 @@
 //! * this is the only crate with `unsafe` code: the buffers, the engines, a few ioctls.
 
 mod buffer;
+mod command;
 mod counted;
 mod engine;
 mod error;
@@ -27,6 +28,7 @@ pub mod model;
 mod open;
 #[doc(hidden)]
 pub mod pass_on;
+pub mod processors;
 mod queue;
 mod random;
 mod recording;
@@ -36,6 +38,7 @@ mod signature;
 mod traits;
 
 pub use buffer::AlignedBuf;
+pub use command::CommandRing;
 pub use counted::{CountedDevice, IoCounters, Issued, SIZE_CLASSES, Traffic};
 pub use engine::default_engine;
 pub use error::DeviceError;

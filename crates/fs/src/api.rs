@@ -19,6 +19,7 @@ use crate::attr::{
     Attr, Cred, DirEntry, EarlyReply, Fh, KernelCache, SetAttr, StatFs, Write, WriteFlags,
 };
 use crate::core::Core;
+use crate::data::ReadHold;
 use crate::error::{Error, Result};
 use crate::inode::Locked;
 use crate::mount::{MountOptions, Mounted};
@@ -329,6 +330,22 @@ impl Fs {
         reply: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
         self.run(|c| data::read_reply(c, &*c.handles.get(fh)?, offset, len, fill, reply))
+    }
+    /// As [`Fs::read_reply`], into the caller's memory. The inode's lock is held until what is
+    /// returned beside the number of bytes is dropped. Whole blocks are read straight into it, also
+    /// behind those bytes.
+    ///
+    /// # Panics
+    /// If the memory is shorter than `len`.
+    pub fn read_into(
+        &self,
+        fh: Fh,
+        offset: u64,
+        len: u32,
+        fill: bool,
+        memory: &mut [u8],
+    ) -> Result<(usize, ReadHold)> {
+        self.run(|c| data::read_into(c, &*c.handles.get(fh)?, (offset, len), fill, memory))
     }
     /// Writes; returns the bytes written.
     pub fn write(&self, fh: Fh, offset: u64, bytes: &[u8], flags: WriteFlags) -> Result<usize> {

@@ -73,6 +73,7 @@ pub use attr::{
 pub use braid_format as format;
 pub use braid_lock as lock;
 pub use braid_pool as pool;
+pub use data::ReadHold;
 pub use error::Error;
 pub use inspect::{ClusterView, inspect};
 pub use mount::{MountOptions, NamedLock, NodeStatus};

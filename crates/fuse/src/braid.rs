@@ -2,7 +2,8 @@
 
 use braid_format::InodeNo;
 use braid_fs::{
-    Attr, Canceller, Cred, DirEntry, EarlyReply, Error, Fh, Fs, Plock, SetAttr, StatFs, Write,
+    Attr, Canceller, Cred, DirEntry, EarlyReply, Error, Fh, Fs, Plock, ReadHold, SetAttr, StatFs,
+    Write,
 };
 
 use crate::files::{Answer, Errno, Files};
@@ -107,6 +108,17 @@ impl Files for Fs {
         reply: impl FnOnce(&[u8]) -> R,
     ) -> Answer<R> {
         seen(self.read_reply(fh, offset, len, fill, reply))
+    }
+    type Hold = ReadHold;
+    fn read_into(
+        &self,
+        fh: Fh,
+        offset: u64,
+        len: u32,
+        fill: bool,
+        memory: &mut [u8],
+    ) -> Answer<(usize, ReadHold)> {
+        seen(self.read_into(fh, offset, len, fill, memory))
     }
     fn write(&self, fh: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize> {
         seen(self.write_behind(fh, what, reply))

@@ -64,6 +64,18 @@ pub trait Files: Send + Sync + 'static {
         fill: bool,
         reply: impl FnOnce(&[u8]) -> R,
     ) -> Answer<R>;
+    /// Holds an inode's lock until it is dropped.
+    type Hold;
+    /// The same into `memory`, of at least `len` bytes; returns how many there are. The inode's lock
+    /// is held until what is returned beside is dropped.
+    fn read_into(
+        &self,
+        fh: Fh,
+        offset: u64,
+        len: u32,
+        fill: bool,
+        memory: &mut [u8],
+    ) -> Answer<(usize, Self::Hold)>;
     /// `reply` may be used: then the result is nobody's any more.
     fn write(&self, fh: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize>;
     fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()>;

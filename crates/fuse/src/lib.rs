@@ -13,6 +13,7 @@
 //!  dispatch             one opcode, one call
 //!  options, connect     mount and unmount
 //!  intake, alert        waiting for requests: asking, and what processors do meanwhile
+//!  seat, seats          requests by io_uring, if that is asked for
 //!  workers, session     threads; a mount from greeting to end
 //! ```
 //!
@@ -45,6 +46,8 @@ mod notify;
 pub mod options;
 mod reply;
 mod request;
+mod seat;
+mod seats;
 pub mod session;
 mod wire;
 mod workers;

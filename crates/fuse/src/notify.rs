@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,9 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{InvalInodeOut, ROOT_ID, WriteOut, notify};
 use crate::nodes::Nodes;
-use crate::reply::{Device, Reply, send};
+use crate::reply::{Device, Reply, Way, send};
 use braid_fs::KernelCache;
+use braid_fs::pool::device::processors;
 
 /// Between two tries to drop an inode that the kernel is about to make.
 const RETRY_FIRST: Duration = Duration::from_micros(20);
@@ -123,11 +125,19 @@ impl KernelCache for KernelLink {
     }
 }
 
+/// Who hears that the pages of a write are dropped.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// The program, by an answer to this request.
+    Program(Device, u64),
+    /// The thread that answers the program.
+    Thread(SyncSender<()>),
+}
+
 /// A write that is done, but whose pages in the kernel may be old.
 #[derive(Debug)]
 pub(crate) struct LateWrite {
-    pub device: Device,
-    pub unique: u64,
+    pub told: Told,
     pub node: u64,
     /// First byte and number of bytes; 0: to the end.
     pub range: (u64, u64),
@@ -186,11 +196,14 @@ impl Late {
         self.wake.notify_one();
     }
     fn run(&self) {
+        processors::roam();
         let mut state = self.state.lock();
         loop {
             if let Some(write) = state.queue.pop_front() {
                 drop(state);
-                self.link.drop_node(&write.device, write.node, Some(write.range));
+                if let Some(connection) = self.link.connection.get() {
+                    self.link.drop_node(&connection.device, write.node, Some(write.range));
+                }
                 answer(&write);
                 state = self.state.lock();
             } else if state.closed {
@@ -211,6 +224,12 @@ impl Late {
 }
 
 fn answer(write: &LateWrite) {
-    let reply = Reply { device: &write.device, unique: write.unique };
-    reply.value(&WriteOut { size: write.written, padding: 0 });
+    match &write.told {
+        Told::Program(device, unique) => {
+            let reply = Reply { way: Way::Device(device), unique: *unique };
+            reply.value(&WriteOut { size: write.written, padding: 0 });
+        }
+        // It waits; if not, it has gone with the mount.
+        Told::Thread(tell) => drop(tell.try_send(())),
+    }
 }

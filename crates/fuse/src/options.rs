@@ -53,6 +53,9 @@ pub struct FuseOptions {
     /// While requests come fast, the processors of this machine may not sleep deeply when idle
     /// ([`crate::alert`]): programs get their answers sooner, for some power. Needs root.
     pub alert: bool,
+    /// Requests come by io_uring, answered on the processor of the program that makes them, if the
+    /// kernel can do that (Linux 6.14; [`crate::seat`]). Root switches it on for the whole host.
+    pub rings: bool,
     /// Mount through fusermount3 even as root.
     pub use_helper: bool,
 }
@@ -83,6 +86,7 @@ impl FuseOptions {
             cache_names: true,
             cache_data: true,
             alert: true,
+            rings: false,
             use_helper: false,
         }
     }
@@ -143,6 +147,7 @@ impl FuseOptions {
             "nocachenames" => self.cache_names = false,
             "nocachedata" => self.cache_data = false,
             "noalert" => self.alert = false,
+            "uring" => self.rings = true,
             _ => return self.apply_value(word),
         }
         Ok(true)

@@ -17,7 +17,7 @@ const START: usize = PAYLOAD_ALIGN - WRITE_HEAD;
 
 /// Every thread that waits for requests has room for one, but only large writes fill it: those of the
 /// first threads go to the devices as one segment. What is read has huge pages of its own.
-static PAGES: HugePages = HugePages::new(16);
+pub static PAGES: HugePages = HugePages::new(16);
 
 /// Room for one request, laid out so that the payload of a WRITE is page aligned. Memory is
 /// touched, and so taken from the machine, only as far as requests have filled it.
@@ -32,6 +32,10 @@ impl RequestBuf {
     pub fn new(max_write: usize) -> Self {
         let len = (WRITE_HEAD + max_write).max(READ_BUFFER_LEAST);
         Self { memory: HugeBuf::within(&PAGES, START + len), len }
+    }
+    /// Gives its memory back until it is touched again.
+    pub fn discard(&mut self) {
+        self.memory.discard();
     }
     /// Where the device puts the next request.
     pub fn space(&mut self) -> &mut [u8] {

@@ -17,14 +17,17 @@ use crate::error::{BadRequest, FuseError};
 use crate::files::Files;
 use crate::notify::KernelLink;
 use crate::options::FuseOptions;
-use crate::reply::{Device, Reply};
+use crate::reply::{Device, Reply, Way};
 use crate::request::{Request, RequestBuf};
+use crate::seats::Prepared;
 use crate::workers;
 
 const PAGE: u64 = 4096;
 /// Pages in a request where the kernel has no limit to be asked for.
 const PAGES_USUAL: u64 = 256;
 const PAGE_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+/// Whether the kernel offers requests by io_uring; root may change it.
+const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// What is always asked for, if the kernel offers it. Not among it: write-back caching (it dirties
 /// pages without asking, after the lock is gone) and splicing.
@@ -70,6 +73,10 @@ pub struct Session {
     options: FuseOptions,
     terms: Terms,
     link: Arc<KernelLink>,
+    /// The host's switch of requests by io_uring was off.
+    switched_on: bool,
+    /// Where requests come by io_uring, or why they do not, if that was asked for.
+    seats: Option<Result<Prepared, String>>,
     served: bool,
 }
 
@@ -82,14 +89,23 @@ impl Session {
     /// See [`FuseError`]; nothing stays mounted.
     pub fn mount(source: &str, options: FuseOptions) -> Result<Self, FuseError> {
         let max_write = settle_max_write(&options);
+        let switch = options.rings.then(|| switch_rings_on(Path::new(RING_SWITCH)));
+        let switched_on = matches!(switch, Some(Ok(true)));
         let device: Device = Arc::new(connect::mount(source, &options)?);
         let unmount_on_error = Unmount(Some(&options.mount_point));
-        let terms = greet(&device, max_write, &options)?;
+        let prepare = || Prepared::new(&device, max_write.to_usize(), &options);
+        let mut seats = switch.map(|on| on.and_then(|_| prepare()));
+        let ready = matches!(seats, Some(Ok(_)));
+        let terms = greet(&device, max_write, &options, ready)?;
+        if ready && terms.flags & init::OVER_IO_URING == 0 {
+            seats = Some(Err("this kernel does not offer it (Linux 6.14)".to_owned()));
+        }
         unmount_on_error.disarm();
         if options.read_ahead > Bytes(0) {
             connect::set_read_ahead(&options.mount_point, options.read_ahead.get() / 1024);
         }
-        Ok(Self { device, options, terms, link: KernelLink::new(), served: false })
+        let link = KernelLink::new();
+        Ok(Self { device, options, terms, link, switched_on, seats, served: false })
     }
     /// What was agreed on.
     pub fn terms(&self) -> Terms {
@@ -112,12 +128,29 @@ impl Session {
         let epoch = self.terms.cache_names;
         self.link.connect(Arc::clone(&self.device), files.root(), epoch);
         let server = Arc::new(Server::new(files, Arc::clone(&self.link), self.terms));
-        let result = workers::run(&self.device, &server, &self.options);
+        let seats = self.seats.take().and_then(|seats| self.say(seats));
+        let result = workers::run(&self.device, &server, &self.options, seats);
         self.link.disconnect();
         server.close();
         // After a clean end the kernel has already let go of the mount.
         self.served = result.is_ok();
         result
+    }
+}
+
+impl Session {
+    /// What became of `uring`. Said once somebody reads the log.
+    fn say(&self, seats: Result<Prepared, String>) -> Option<Prepared> {
+        if self.switched_on {
+            tracing::warn!("uring: switched {RING_SWITCH} on, for this whole host");
+        }
+        match seats {
+            Ok(seats) => Some(seats),
+            Err(why) => {
+                tracing::warn!("uring: no requests by io_uring, but from /dev/fuse: {why}");
+                None
+            }
+        }
     }
 }
 
@@ -149,7 +182,12 @@ impl Drop for Unmount<'_> {
 }
 
 /// Reads the kernel's greeting and answers it.
-fn greet(device: &Device, max_write: Bytes, options: &FuseOptions) -> Result<Terms, FuseError> {
+fn greet(
+    device: &Device,
+    max_write: Bytes,
+    options: &FuseOptions,
+    rings: bool,
+) -> Result<Terms, FuseError> {
     let mut buf = RequestBuf::new(max_write.to_usize());
     loop {
         let len = match rustix::io::read(device, buf.space()) {
@@ -162,7 +200,7 @@ fn greet(device: &Device, max_write: Bytes, options: &FuseOptions) -> Result<Ter
             return Err(BadRequest::Opcode(request.header.opcode).into());
         }
         let greeting: InitIn = request.body.take_grown(16)?;
-        let reply = Reply { device, unique: request.header.unique };
+        let reply = Reply { way: Way::Device(device), unique: request.header.unique };
         if greeting.major > abi::MAJOR {
             // The kernel then greets again, in the version it is told.
             reply.value(&InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() });
@@ -173,11 +211,22 @@ fn greet(device: &Device, max_write: Bytes, options: &FuseOptions) -> Result<Ter
             let (major, minor) = (greeting.major, greeting.minor);
             return Err(FuseError::Version { major, minor });
         }
-        let (terms, answer) = agree(&greeting, max_write, options);
+        let (terms, answer) = agree(&greeting, max_write, options, rings);
         reply.value(&answer);
         tracing::debug!(?terms, "mounted");
         return Ok(terms);
     }
+}
+
+/// Has the kernel offer requests by io_uring on this machine. Returns whether it did not before.
+fn switch_rings_on(switch: &Path) -> Result<bool, String> {
+    let said = |e: std::io::Error| format!("{}: {e}", switch.display());
+    let on = std::fs::read_to_string(switch).map_err(said)?;
+    let off = on.trim() != "Y";
+    if off {
+        std::fs::write(switch, "Y").map_err(said)?;
+    }
+    Ok(off)
 }
 
 /// The largest request this machine allows, up to what was asked for.
@@ -201,7 +250,12 @@ fn settle_max_write(options: &FuseOptions) -> Bytes {
 }
 
 /// The answer to the kernel's greeting.
-fn agree(greeting: &InitIn, max_write: Bytes, options: &FuseOptions) -> (Terms, InitOut) {
+fn agree(
+    greeting: &InitIn,
+    max_write: Bytes,
+    options: &FuseOptions,
+    rings: bool,
+) -> (Terms, InitOut) {
     let offered = u64::from(greeting.flags)
         | if u64::from(greeting.flags) & init::EXT != 0 {
             u64::from(greeting.flags2) << 32
@@ -209,7 +263,8 @@ fn agree(greeting: &InitIn, max_write: Bytes, options: &FuseOptions) -> (Terms, 
             0
         };
     let minor = greeting.minor.min(abi::MINOR);
-    let flags = offered & WANTED;
+    let wanted = WANTED | if rings { init::OVER_IO_URING } else { 0 };
+    let flags = offered & wanted;
     if flags & init::DIRECT_IO_ALLOW_MMAP == 0 {
         tracing::warn!("this kernel cannot map files shared that are open for writing (Linux 6.6)");
     }
@@ -255,19 +310,35 @@ mod tests {
     }
 
     #[test]
+    fn the_switch_is_set_if_it_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("switch");
+        assert!(switch_rings_on(&file).unwrap_err().contains("switch: "));
+        std::fs::write(&file, "N\n").unwrap();
+        assert_eq!(switch_rings_on(&file), Ok(true));
+        assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "Y");
+        assert_eq!(switch_rings_on(&file), Ok(false));
+    }
+
+    #[test]
     fn only_what_is_offered_is_taken() {
         let options = FuseOptions::new("/mnt".into());
-        let (terms, answer) = agree(&greeting(45, u64::MAX), Bytes::MIB, &options);
+        let (terms, answer) = agree(&greeting(45, u64::MAX), Bytes::MIB, &options, false);
         assert_eq!(terms.flags, WANTED);
         assert!(terms.cache_names);
         assert_eq!((answer.max_pages, answer.max_write), (256, 1 << 20));
         assert_eq!(u64::from(answer.flags2) << 32, init::DIRECT_IO_ALLOW_MMAP);
-        let (terms, _) = agree(&greeting(38, init::ASYNC_READ), Bytes::MIB, &options);
+        let (terms, _) = agree(&greeting(38, init::ASYNC_READ), Bytes::MIB, &options, false);
         assert_eq!(terms.flags, init::ASYNC_READ);
         assert!(!terms.cache_names && terms.cache_attributes);
         assert_eq!(terms.minor, 38);
+        let (terms, answer) = agree(&greeting(45, u64::MAX), Bytes::MIB, &options, true);
+        assert_eq!(terms.flags, WANTED | init::OVER_IO_URING);
+        assert_eq!(answer.flags2, 1 << (36 - 32) | 1 << (41 - 32));
+        let (terms, _) = agree(&greeting(45, WANTED), Bytes::MIB, &options, true);
+        assert_eq!(terms.flags, WANTED, "not offered, not taken");
         // Without EXT the second half is not there, whatever stands in its place.
         let high = init::DIRECT_IO_ALLOW_MMAP;
-        assert_eq!(agree(&greeting(36, high), Bytes::MIB, &options).0.flags, 0);
+        assert_eq!(agree(&greeting(36, high), Bytes::MIB, &options, false).0.flags, 0);
     }
 }

@@ -26,8 +26,9 @@ use crate::error::FuseError;
 use crate::files::Files;
 use crate::intake::Intake;
 use crate::options::FuseOptions;
-use crate::reply::Device;
+use crate::reply::{Device, Way};
 use crate::request::{Request, RequestBuf};
+use crate::seats::Prepared;
 
 /// Threads that stay parked, beyond one per processor, however long nothing happens.
 const SPARE: usize = 2;
@@ -82,6 +83,7 @@ pub fn run<F: Files>(
     device: &Device,
     server: &Arc<Server<F>>,
     options: &FuseOptions,
+    seats: Option<Prepared>,
 ) -> Result<(), FuseError> {
     let pool = Arc::new(Pool {
         device: Arc::clone(device),
@@ -96,6 +98,10 @@ pub fn run<F: Files>(
         called: Condvar::new(),
         roused: Condvar::new(),
         ended: Condvar::new(),
+    });
+    let seats = seats.map(|seats| {
+        let note: Arc<dyn Note> = Arc::<Pool<F>>::clone(&pool);
+        seats.start(device, server, options, note)
     });
     let deputy = Arc::clone(&pool);
     let alert = Alert::new(options.alert);
@@ -116,7 +122,24 @@ pub fn run<F: Files>(
     pool.close();
     // It does not panic; nothing is lost if it did.
     let _ = deputy.join();
-    started.and(failure.map_or(Ok(()), Err))
+    started.and(failure.map_or(Ok(()), Err))?;
+    if let Some(seats) = seats {
+        seats.wait();
+    }
+    Ok(())
+}
+
+/// Hears of requests that come by another way.
+pub trait Note: Send + Sync {
+    /// One has come.
+    fn note(&self);
+}
+
+impl<F: Files> Note for Pool<F> {
+    fn note(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        self.rouse();
+    }
 }
 
 impl<F: Files> Pool<F> {
@@ -187,7 +210,8 @@ impl<F: Files> Pool<F> {
             match taken {
                 Ok(len) => {
                     self.leave(opcode(buf.filled(len)));
-                    self.server.answer(&self.device, buf.filled(len), &mut scratch);
+                    let way = Way::Device(&self.device);
+                    self.server.answer(way, buf.filled(len), &mut scratch);
                 }
                 // ENOENT: the request was withdrawn while it was being read.
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
@@ -246,7 +270,13 @@ impl<F: Files> Pool<F> {
         self.taken.fetch_add(1, Ordering::Relaxed);
         if self.intake.crowded() || may_take_long(opcode) {
             self.call();
-        } else if self.dozing.load(Ordering::SeqCst) {
+        } else {
+            self.rouse();
+        }
+    }
+    /// Something happens: the deputy looks again.
+    fn rouse(&self) {
+        if self.dozing.load(Ordering::SeqCst) {
             let _state = self.state.lock();
             self.dozing.store(false, Ordering::SeqCst);
             self.roused.notify_one();
@@ -324,7 +354,7 @@ fn may_take_long(opcode: u32) -> bool {
 }
 
 /// Ends the process when a thread panics; the message has been printed by then.
-struct AbortOnPanic;
+pub struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {

@@ -83,6 +83,7 @@ impl Workers {
         Ok(())
     }
     fn work(&self) {
+        crate::processors::roam();
         let mut jobs = lock(&self.jobs);
         loop {
             if let Some(job) = jobs.queue.pop_front() {

@@ -520,7 +520,10 @@ impl Session {
         let helped = shared.clone();
         let helper = std::thread::Builder::new()
             .name("iscsi".into())
-            .spawn(move || helped.help())
+            .spawn(move || {
+                crate::processors::roam();
+                helped.help();
+            })
             .map_err(|e| ended(format!("no thread: {e}")))?;
         Ok(Self { shared, helper: Some(helper) })
     }

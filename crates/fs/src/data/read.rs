@@ -157,6 +157,81 @@ pub(crate) fn read_reply<R>(
     fill: bool,
     reply: impl FnOnce(&[u8]) -> R,
 ) -> Result<R> {
+    let locked = lock_to_read(core, file, fill)?;
+    let turns = fill.then_some(&file.turns);
+    with_bytes(Held::of(core, &locked), offset, u64::from(len), turns, reply)
+}
+
+/// Holds the lock of an inode that was read, until it is dropped.
+pub struct ReadHold {
+    _locked: Locked,
+}
+impl std::fmt::Debug for ReadHold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ReadHold")
+    }
+}
+
+/// As [`read_reply`], into the caller's memory: returns how many bytes, and the hold of the lock.
+///
+/// # Errors
+/// As [`read_reply`].
+///
+/// # Panics
+/// If `memory` is shorter than `len`.
+pub(crate) fn read_into(
+    core: &Arc<Core>,
+    file: &OpenFile,
+    (offset, len): (u64, u32),
+    fill: bool,
+    memory: &mut [u8],
+) -> Result<(usize, ReadHold)> {
+    let locked = lock_to_read(core, file, fill)?;
+    let turns = fill.then_some(&file.turns);
+    let held = Held::of(core, &locked);
+    let blocks = bytes(held.blocks_for(u64::from(len)), held.shift());
+    let aligned = offset & (held.block_size() - 1) == 0;
+    let n = if aligned && blocks <= memory.len() {
+        in_memory(held, (offset, len), turns, memory)?
+    } else {
+        with_bytes(held, offset, u64::from(len), turns, |bytes| copy_out(bytes, memory))?
+    };
+    Ok((n, ReadHold { _locked: locked }))
+}
+
+fn copy_out(bytes: &[u8], memory: &mut [u8]) -> usize {
+    memory[..bytes.len()].copy_from_slice(bytes);
+    bytes.len()
+}
+
+/// [`with_bytes`] without memory of its own, from the beginning of a block.
+fn in_memory(
+    held: Held<'_>,
+    (offset, len): (u64, u32),
+    turns: Option<&Turns>,
+    memory: &mut [u8],
+) -> Result<usize> {
+    held.core.behind.wait_for(held.inode.ino, &(offset..offset.saturating_add(len.into())));
+    let (in_tail, view) = stuffed_now(held)?;
+    if in_tail {
+        let body = held.body()?;
+        let all = held.stuffed(&body, view.size)?;
+        let end = view.size.min(offset.saturating_add(len.into()));
+        return Ok(copy_out(all.get(small(offset)..small(end)).unwrap_or_default(), memory));
+    }
+    let end = view.size.min(offset.saturating_add(len.into()));
+    if offset >= end {
+        return Ok(0);
+    }
+    let n = bytes(held.blocks_for(end - offset), held.shift());
+    let turn = turns.and_then(|t| t.wait(offset, n as u64));
+    held.read_blocks(offset >> held.shift(), &mut memory[..n])?;
+    drop(turn);
+    Ok(small(end - offset))
+}
+
+/// Locks an inode that is to be read.
+fn lock_to_read(core: &Arc<Core>, file: &OpenFile, fill: bool) -> Result<Locked> {
     if !fill && !file.readable() {
         return Err(Error::BadHandle);
     }
@@ -166,8 +241,7 @@ pub(crate) fn read_reply<R>(
         core.lock_beside(file.inode.ino, Mode::Shared)?
     };
     require_regular(&locked)?;
-    let turns = fill.then_some(&file.turns);
-    with_bytes(Held::of(core, &locked), offset, u64::from(len), turns, reply)
+    Ok(locked)
 }
 
 /// Locks an inode whose pages the kernel fills. A page that may be mapped for writing is dirtied

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use braid_format::{InodeNo, LockNo};
 use braid_lock::Mode;
+use braid_pool::device::processors;
 
 use crate::core::Core;
 
@@ -38,7 +39,10 @@ pub(super) fn take_locks(core: &Arc<Core>, children: &[InodeNo]) {
     std::thread::scope(|scope| {
         for _ in 0..THREADS.min(rest.len().saturating_sub(1)) {
             // Without further threads it takes longer, no more.
-            let _ = std::thread::Builder::new().name("children".into()).spawn_scoped(scope, take);
+            let _ = std::thread::Builder::new().name("children".into()).spawn_scoped(scope, || {
+                processors::roam();
+                take();
+            });
         }
         take();
     });

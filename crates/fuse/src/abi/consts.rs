@@ -85,6 +85,14 @@ pub mod init {
     /// The flags have a second half.
     pub const EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// Commands of requests by io_uring.
+#[allow(missing_docs, reason = "the names are the kernel's")]
+pub mod ring {
+    pub const REGISTER: u32 = 1;
+    pub const COMMIT_AND_FETCH: u32 = 2;
 }
 
 /// `SETATTR.valid`.

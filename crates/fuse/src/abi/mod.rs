@@ -57,6 +57,34 @@ wire! {
         /// The request's, or 0 for a notification.
         unique: u64,
     }
+    /// The head of a request by io_uring; of its answer, if an [`OutHeader`] stands in `in_out`.
+    RingHead = 288 {
+        /// An [`InHeader`], and zeroes.
+        in_out: [u8; 128],
+        /// The request's first structure.
+        op_in: [u8; 128],
+        /// Zero.
+        flags: u64,
+        /// Names the request in the command that answers it.
+        commit_id: u64,
+        /// Bytes of what comes behind the first structure, or of the answer.
+        payload: u32,
+        /// Zero.
+        padding: u32,
+        /// Zero.
+        reserved: u64,
+    }
+    /// What a command by io_uring carries.
+    RingCommand = 24 {
+        /// Zero.
+        flags: u64,
+        /// The request that is answered.
+        commit_id: u64,
+        /// The processor's number.
+        queue: u16,
+        /// Zero.
+        padding: [u16; 3],
+    }
     /// Attributes.
     WireAttr = 88 {
         /// Shown as `st_ino`.

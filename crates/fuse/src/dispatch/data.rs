@@ -1,6 +1,7 @@
 //! Requests about open files: their contents and the locks that programs put on them.
 
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use rustix::io::Errno;
 
@@ -11,7 +12,8 @@ use crate::abi::{
 };
 use crate::error::BadRequest;
 use crate::files::{Answer, Files};
-use crate::notify::LateWrite;
+use crate::notify::{LateWrite, Told};
+use crate::reply::Way;
 use crate::wire::{self, OpenMode};
 use braid_format::InodeNo;
 use braid_fs::{Durable, EarlyReply, KernelCache, Plock, PlockKind, SetAttr, Write, WriteFlags};
@@ -28,10 +30,12 @@ impl<F: Files> EarlyReply for Early<'_, '_, F> {
     /// Whoever fills pages from here on waits for the bytes. Pages filled before are seen to once
     /// they are written, and the program waits.
     fn may(&mut self) -> bool {
-        !self.sheds && !self.call.server.nodes().mixed(self.call.nodeid)
+        !self.sheds
+            && self.call.reply.may_be_early()
+            && !self.call.server.nodes().mixed(self.call.nodeid)
     }
     fn send(&mut self) {
-        self.call.reply.value(&WriteOut { size: self.size, padding: 0 });
+        self.call.reply.value_at_once(&WriteOut { size: self.size, padding: 0 });
         self.sent = true;
     }
 }
@@ -113,7 +117,17 @@ impl<F: Files> Call<'_, F> {
             self.server.nodes().filling(self.nodeid);
         }
         let reply = self.reply;
-        self.files().read_reply(fh, what.offset, what.size, fill, |bytes| reply.bytes(bytes))?;
+        if let Some(seat) = reply.free_seat() {
+            let mut hold = None;
+            return Ok(seat.fill(reply.unique, &mut |memory| {
+                let len = what.size.min(u32::try_from(memory.len()).unwrap_or(u32::MAX));
+                let (n, lock) = self.files().read_into(fh, what.offset, len, fill, memory)?;
+                hold = Some(lock);
+                Ok(n)
+            })?);
+        }
+        self.files()
+            .read_reply(fh, what.offset, what.size, fill, |bytes| reply.bytes_at_once(bytes))?;
         Ok(())
     }
 
@@ -155,13 +169,20 @@ impl<F: Files> Call<'_, F> {
         // Pages filled while the write was under way may hold what it replaced. The program must
         // not go on before they are gone, and this thread must not wait for that.
         let range = if flags.append { (0, 0) } else { (what.offset, u64::from(written)) };
-        self.server.late.submit(LateWrite {
-            device: Arc::clone(self.reply.device),
-            unique: self.reply.unique,
-            node: self.nodeid,
-            range,
-            written,
-        });
+        let (told, wait) = match self.reply.way {
+            Way::Device(device) => (Told::Program(Arc::clone(device), self.reply.unique), None),
+            // The kernel lends this thread its memory until the answer: others cannot give it.
+            Way::Seat(_) => {
+                let (tell, wait) = sync_channel(1);
+                (Told::Thread(tell), Some(wait))
+            }
+        };
+        self.server.late.submit(LateWrite { told, node: self.nodeid, range, written });
+        if let Some(wait) = wait {
+            // Whoever drops the other end has tried.
+            let _ = wait.recv();
+            return self.value(&WriteOut { size: written, padding: 0 });
+        }
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use crate::interrupts::Interrupts;
 use crate::lockers::Lockers;
 use crate::nodes::{Nodes, Stamp};
 use crate::notify::{KernelLink, Late};
-use crate::reply::{Device, Reply};
+use crate::reply::{Reply, Way};
 use crate::request::{Body, Request};
 use crate::session::Terms;
 use crate::wire;
@@ -96,7 +96,7 @@ impl<F: Files> Server<F> {
         self.late.close();
     }
     /// Answers one message, whatever it holds. `scratch` is reused between requests.
-    pub fn answer(&self, device: &Device, message: &[u8], scratch: &mut Vec<u8>) {
+    pub fn answer(&self, way: Way<'_>, message: &[u8], scratch: &mut Vec<u8>) {
         let request = match Request::parse(message) {
             Ok(request) => request,
             Err(bad) => {
@@ -105,7 +105,7 @@ impl<F: Files> Server<F> {
             }
         };
         let header = request.header;
-        let reply = Reply { device, unique: header.unique };
+        let reply = Reply { way, unique: header.unique };
         let mut call = Call {
             server: self,
             nodeid: header.nodeid,
