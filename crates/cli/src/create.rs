@@ -12,7 +12,7 @@ use braid_fs::make::{MakeOptions, make, may_make};
 use braid_lock::EtcdAddress;
 use braid_pool::device::{Device, UnitName};
 use braid_pool::layout::Weights;
-use braid_pool::{CreateOptions, Plan, Pool};
+use braid_pool::{CreateOptions, Pool};
 
 use crate::subpools::Wish;
 use crate::{shape, size, sources, topology, ui};
@@ -42,7 +42,8 @@ pub struct Args {
     /// Block of the file system; a power of two from 4 KiB to 64 KiB
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse)]
     block_size: u64,
-    /// Nodes that may mount at once (default: by the pool's size; with mirrors 1, as yet no more)
+    /// Nodes that may mount at once (default: by the pool's size; with mirrors or parity
+    /// 2 to 16, and each takes 2 MiB of every device)
     #[arg(long, value_name = "N")]
     nodes: Option<u16>,
     /// Bytes of one node's journal (default: by the pool's size)
@@ -103,8 +104,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         locks: args.locks.clone(),
         force: args.force,
     };
-    let plan = planned(args, &devices, &mut options, &make_options)?;
-    may_make(&plan.info, &make_options).context("cannot make the file system")?;
+    planned(args, &devices, &mut options, &make_options)?;
     if args.dry_run {
         if !args.json {
             println!("pool '{}' could be made; nothing was written", args.name);
@@ -126,7 +126,7 @@ fn planned(
     devices: &[Arc<dyn Device>],
     options: &mut CreateOptions,
     make_options: &MakeOptions,
-) -> Result<Plan> {
+) -> Result<()> {
     let mut plan = Pool::plan(devices.to_vec(), options)?;
     let wish = Wish::of(args.subpools.as_deref(), options.layout.is_some(), devices);
     let chosen = wish.settle(devices, (options, &mut plan), make_options)?;
@@ -134,18 +134,19 @@ fn planned(
         shape::measure_all(devices, options)?;
         plan = Pool::plan(devices.to_vec(), options)?;
     }
+    may_make(&plan.info, make_options).context("cannot make the file system")?;
     let paths: Vec<String> = devices.iter().map(|d| d.info().name.clone()).collect();
     if args.json {
         let mut shown = topology::as_json(&plan.label, &paths);
         shown["subpools_chosen"] = chosen.into();
         println!("{}", serde_json::to_string_pretty(&shown)?);
-        return Ok(plan);
+        return Ok(());
     }
     topology::print(&plan.label, &paths);
     if let Some(chosen) = chosen {
         println!("subpools: {chosen}");
     }
-    Ok(plan)
+    Ok(())
 }
 
 fn say_made(args: &Args, pool: &Pool, shape: &shape::Shape) {

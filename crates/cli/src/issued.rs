@@ -1,7 +1,5 @@
 //! What a mounted node has really asked of each member: `braid status --io`.
 
-use std::path::Path;
-
 use anyhow::{Result, bail};
 use braid_format::Bytes;
 use braid_pool::Pool;
@@ -70,11 +68,14 @@ pub fn show(sources: &[String], as_json: bool) -> Result<()> {
 }
 
 fn named(mount: &Mount, sources: &[String]) -> bool {
-    let is = |source: &String| {
-        *source == mount.pool
-            || std::path::absolute(Path::new(source)).is_ok_and(|p| p == mount.mount_point)
-    };
+    let is = |source: &String| *source == mount.pool || is_on(mount, source);
     sources.is_empty() || sources.iter().any(is)
+}
+
+/// Whether a mount's directory is meant.
+pub fn is_on(mount: &Mount, dir: &str) -> bool {
+    let same = |p: std::path::PathBuf| p == mount.mount_point;
+    std::path::absolute(dir).is_ok_and(same) || std::fs::canonicalize(dir).is_ok_and(same)
 }
 
 fn print(io: &Value) {

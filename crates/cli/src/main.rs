@@ -39,6 +39,7 @@ mod target;
 mod topology;
 mod ui;
 mod unmount;
+mod unread;
 mod version;
 
 use std::io::IsTerminal;
@@ -97,7 +98,14 @@ fn main() -> std::process::ExitCode {
         )
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
+        // It would say them where it could not write.
+        .log_internal_errors(false)
         .init();
+    unread::ended_by(ended)
+}
+
+/// Does what the command line says.
+fn ended() -> std::process::ExitCode {
     let args: Vec<std::ffi::OsString> = std::env::args_os().collect();
     if let Some(ended) = braid_bench::front::from_name(&args) {
         return ended.unwrap_or_else(|e| {

@@ -32,7 +32,7 @@ use crate::{runtime, size, sources};
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
     /// The pool's name (or all of its devices), then the directory
-    #[arg(required = true, num_args = 2.., value_name = "NAME|DEVICE... DIR")]
+    #[arg(required = true, value_name = "NAME|DEVICE... DIR")]
     pub words: Vec<String>,
     /// Options, comma separated: ro, slot=N, memory=SIZE (bound of this node's memory, 512M), or its
     /// parts: cache=SIZE (metadata kept, 96M), dirty=SIZE (unwritten data kept, 96M), locks=N (idle
@@ -52,7 +52,7 @@ pub struct Args {
     /// fence_reset (members are reset after a fence by reservation), hints=WAYS (by which other nodes
     /// say what they want: tcp:ADDRESS[:PORT] is an address of this host that the others reach; unix,
     /// only those of this host; none. Usual: the address by which units of a target are reached).
-    /// Without log= messages go to the kernel's log (root) or nowhere
+    /// Without log= messages go to the kernel's log (root) or nowhere; with -f to standard error
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Stay in the foreground
@@ -86,6 +86,11 @@ struct Plan {
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (dir, devices) = args.words.split_last().context("name a directory")?;
+    if devices.is_empty() {
+        bail!(
+            "{dir}: name the pool, or its devices, and then the directory (`braid mount NAME DIR`)"
+        );
+    }
     let dir = std::path::absolute(dir)?;
     if !dir.is_dir() {
         bail!("{}: not a directory to mount on", dir.display());
@@ -238,7 +243,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
         let opened = File::options().create(true).append(true).open(path);
         opened.with_context(|| format!("option log: {}", path.display()))
     };
-    let log = plan.log.as_ref().filter(|_| args.ready).map(append).transpose()?;
+    let log = plan.log.as_ref().map(append).transpose()?;
     // Locks and the heartbeat are on the devices: a node that changes no file writes all the same.
     let open = if plan.degraded { sources::open_degraded } else { sources::open };
     let pool = open(&plan.devices, false)?;
@@ -257,6 +262,8 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let note = runtime::Note::write(&plan_dir, &name, &plan.devices);
     if args.ready {
         detach(log)?;
+    } else if let Some(log) = log {
+        rustix::stdio::dup2_stderr(log).ok();
     }
     let served = session.serve(fs.clone());
     drop(control);

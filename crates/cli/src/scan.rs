@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     for pool in &pools {
-        let state = if pool.complete() { "complete" } else { "INCOMPLETE" };
+        let state = state(pool);
         println!("{}  {}  epoch {}  {state}", pool.name, pool.uuid, pool.epoch);
         for member in &pool.members {
             let index = member.index.map_or_else(|| "-".to_owned(), |i| i.to_string());
@@ -55,6 +55,21 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// In a word, whether the pool can be used.
+fn state(pool: &FoundPool) -> &'static str {
+    let copy = |state: &MemberCondition| matches!(state, MemberCondition::Duplicate(_));
+    let others = FoundPool {
+        members: pool.members.iter().filter(|m| !copy(&m.state)).cloned().collect(),
+        ..pool.clone()
+    };
+    match (pool.complete(), others.complete()) {
+        (true, _) => "complete",
+        // One of two is the member: nothing says which.
+        (false, true) => "complete, with COPIES of members: detach them",
+        (false, false) => "INCOMPLETE",
+    }
 }
 
 /// Why a device that was named is a member of nothing.

@@ -8,7 +8,7 @@ use braid_fs::{Fs, MountOptions, NoKernelCache};
 
 use crate::control::{self, Order, View};
 use crate::runtime::Mount;
-use crate::sources;
+use crate::{sources, unread};
 
 /// A node that takes orders.
 pub enum Session {
@@ -41,8 +41,7 @@ impl Session {
     /// As [`Session::find`]; those of `work`; a device failed.
     pub fn with<T>(name: &str, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let session = Self::find(name)?;
-        let done = work(&session);
-        let ended = session.end();
+        let (done, ended) = unread::and_then(|| work(&session), || session.end());
         // What went wrong first is said.
         let done = done?;
         ended.map(|()| done)
@@ -76,8 +75,8 @@ impl Session {
     ///
     /// # Errors
     /// A device failed.
-    fn end(self) -> Result<()> {
-        if let Self::Own(fs) = &self {
+    fn end(&self) -> Result<()> {
+        if let Self::Own(fs) = self {
             fs.unmount()?;
         }
         Ok(())

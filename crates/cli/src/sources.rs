@@ -115,6 +115,10 @@ fn by_name(name: &str) -> Result<Vec<PathBuf>> {
     let found: Vec<_> =
         pools.iter().filter(|p| p.name == name || p.uuid.to_string() == name).collect();
     match found.as_slice() {
+        [] if Path::new(name).is_dir() => bail!(
+            "no pool is mounted on the directory {name}, and none on this host's devices is called \
+             that; `braid scan` lists what is there"
+        ),
         [] => bail!(
             "no pool called '{name}' on this host's devices; `braid scan` lists what is there \
              (for pools on plain files or units of iSCSI targets name those, or set BRAID_DEVICES)"

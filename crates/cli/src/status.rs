@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use braid_format::NodeId;
 use braid_format::label::Label;
 use braid_format::node::SlotDamage;
@@ -10,16 +10,18 @@ use braid_fs::ClusterView;
 use serde_json::json;
 
 use crate::nodes::state;
+use crate::runtime::Mount;
 use crate::{issued, runtime, size, sources, topology, ui};
 
 /// Show mounts of this host, or a pool: members, space, nodes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The pool's name, or all of its devices (default: what is mounted on this host)
+    /// The pool's name, the directory where it is mounted, or all of its devices (default: what is
+    /// mounted on this host)
     #[arg(value_name = "NAME|DEVICE|DIR")]
     sources: Vec<String>,
     /// Show the pool's topology: how its members are put together
-    #[arg(long, requires = "sources")]
+    #[arg(long)]
     topology: bool,
     /// Show what nodes mounted on this host (of a pool, on a directory, or all) have asked of each
     /// member: counts, bytes and sizes of requests as they were issued
@@ -40,10 +42,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mounts = runtime::mounts();
-    let view = if args.sources.is_empty() {
+    let sources = meant(args, &mounts)?;
+    let view = if sources.is_empty() {
         None
     } else {
-        let pool = sources::open_degraded(&args.sources, true)?;
+        let pool = sources::open_degraded(&sources, true)?;
         let (info, label) = (pool.info().clone(), pool.label());
         let paths: Vec<String> = info.members.iter().map(|m| m.path.clone()).collect();
         if args.topology && !args.json {
@@ -78,6 +81,24 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         println!("{table}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What to open: a directory stands for what is mounted there, and nothing, where a topology is asked
+/// for, for the one pool that is mounted.
+fn meant(args: &Args, mounts: &[Mount]) -> Result<Vec<String>> {
+    match (args.sources.as_slice(), mounts) {
+        ([], [first, rest @ ..]) if args.topology => {
+            if let Some(other) = rest.iter().find(|m| m.pool != first.pool) {
+                bail!("pools {} and {} are mounted on this host: name one", first.pool, other.pool);
+            }
+            Ok(first.sources.clone())
+        }
+        ([one], _) => {
+            let at = mounts.iter().find(|m| issued::is_on(m, one));
+            Ok(at.map_or_else(|| args.sources.clone(), |m| m.sources.clone()))
+        }
+        _ => Ok(args.sources.clone()),
+    }
 }
 
 fn show(info: &braid_pool::PoolInfo, cluster: &ClusterView) {

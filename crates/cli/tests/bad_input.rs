@@ -7,7 +7,7 @@ mod common;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 
 use common::device::{Loop, Mounted};
 use common::{Cluster, Disks, can_mount, fails, ok, sh};
@@ -41,6 +41,14 @@ fn create_refuses_nonsense() {
     assert!(said.contains("--journal-size"), "{said}");
     let said = fails(&d.with(&["create", "p", "--journal-size", "1G"], &[]));
     assert!(said.contains("too small") && said.contains("--nodes"), "{said}");
+    assert!(!said.contains("usable"), "{said}");
+    let said = fails(&d.with(&["create", "p", "--mirror", "2", "--weights", "2,1"], &[]));
+    assert!(said.contains("weights"), "{said}");
+    let all = format!("metadata={}", d.names().join(","));
+    let said = fails(&d.with(&["create", "p", "--subpools", &all], &[]));
+    assert!(said.contains("left for data"), "{said}");
+    let said = fails(&["create", "p", "--mirror", "2", d.names()[0]]);
+    assert!(said.contains("1 device makes no 2 copies"), "{said}");
     assert!(fails(&d.with(&["create", "p", "--nodes", "5000"], &[])).contains("1024"));
     let same = d.names()[0];
     let said = fails(&["create", "p", same, same]);
@@ -110,6 +118,8 @@ fn truncated_and_copied_members_are_refused() {
     fs::copy(&d.paths[1], &copy).unwrap();
     let said = fails(&["status", d.names()[0], d.names()[1], &copy]);
     assert!(said.contains("copy"), "{said}");
+    let said = ok(&["scan", d.names()[0], d.names()[1], &copy]);
+    assert!(said.contains("COPIES") && !said.contains("INCOMPLETE"), "{said}");
     OpenOptions::new().write(true).open(&d.paths[1]).unwrap().set_len(200 << 20).unwrap();
     let said = fails(&d.with(&["status"], &[]));
     assert!(said.contains("truncated") && said.contains("disk1"), "{said}");
@@ -244,7 +254,70 @@ fn a_log_that_cannot_be_written_is_said_before_the_mount_counts() {
     let dir = d.path("mnt");
     fs::create_dir(&dir).unwrap();
     ok(&d.with(&["create", "p"], &[]));
-    let said = fails(&d.with(&["mount", "-o", "log=/nowhere/at/all"], &[&dir]));
-    assert!(said.contains("/nowhere/at/all"), "{said}");
-    assert!(!common::is_mounted(std::path::Path::new(&dir)));
+    for head in
+        [&["mount", "-o", "log=/nowhere/at/all"][..], &["mount", "-f", "-o", "log=/nowhere/at/all"]]
+    {
+        let said = fails(&d.with(head, &[&dir]));
+        assert!(said.contains("/nowhere/at/all"), "{said}");
+        assert!(!common::is_mounted(std::path::Path::new(&dir)));
+    }
+}
+
+/// Runs a command whose output nobody reads.
+fn unread(args: &[&str]) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_braid"));
+    let out = command.args(args).stdout(writer).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.signal(), Some(libc::SIGPIPE), "braid {args:?}: {:?} {said}", out.status);
+    assert!(!said.contains("print"), "braid {args:?}: {said}");
+}
+
+#[test]
+fn output_that_nobody_reads_ends_a_command_quietly() {
+    let d = Disks::new(2, 256);
+    unread(&["version"]);
+    unread(&d.with(&["create", "p", "--dry-run"], &[]));
+    ok(&d.with(&["create", "p", "--mirror", "2"], &[]));
+    unread(&d.with(&["status"], &[]));
+    unread(&d.with(&["status", "--json"], &[]));
+    unread(&d.with(&["label", "dump"], &[]));
+    // The node that did it has left.
+    unread(&["remove", &d.names().join(":"), "--cancel"]);
+    let said = ok(&d.with(&["status"], &[]));
+    assert!(said.contains("no node has it mounted"), "{said}");
+}
+
+#[test]
+fn a_mounted_directory_is_a_name_of_its_pool() {
+    let d = Disks::new(2, 256);
+    ok(&d.with(&["create", "p", "--mirror", "2"], &[]));
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster { disks: d, nodes: Vec::new() };
+    let dir = c.disks.path("here");
+    fs::create_dir(&dir).unwrap();
+    let said = fails(&["mount", &dir]);
+    assert!(said.contains("and then the directory"), "{said}");
+    // mount(8) has its options wherever they are.
+    ok(&c.disks.with(&["mount"], &["-o", "noatime", &dir]));
+    c.nodes.push(dir.clone().into());
+    let said = ok(&["status", "--topology", &dir]);
+    assert!(said.contains("mirror of 2"), "{said}");
+    let said = ok(&["status", "--json", &dir]);
+    assert!(said.contains("\"topology\""), "{said}");
+    ok(&["fail", &dir, "1"]);
+    let said = fails(&["remove", &dir, "1"]);
+    assert!(said.contains("braid replace POOL 1 DEVICE") && said.contains("bytes of"), "{said}");
+    c.finish();
+}
+
+#[test]
+fn what_misses_members_is_no_change_that_was_refused() {
+    let d = Disks::new(2, 256);
+    ok(&d.with(&["create", "p"], &[]));
+    let said = fails(&["status", d.names()[0]]);
+    assert!(said.contains("can spare none") && !said.contains("changed"), "{said}");
 }

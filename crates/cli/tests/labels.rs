@@ -45,6 +45,9 @@ fn a_pool_comes_back_from_its_members_and_from_a_dump() {
     let wrong = format!("0={}", names[1]);
     let said = fails(&["label", "restore", names[0], names[2], "--member", &wrong, "--yes"]);
     assert!(said.contains("not missing"), "{said}");
+    let wrong = format!("9={}", names[1]);
+    let said = fails(&["label", "restore", names[0], names[2], "--member", &wrong]);
+    assert!(said.contains("no member 9"), "{said}");
     ok(&[&restore[..], &["--yes"]].concat());
     assert!(bytes(&d) == made, "not byte for byte what was there");
     let said = fails(&[&restore[..], &["--yes"]].concat());

@@ -154,16 +154,21 @@ pub enum Error {
     },
     /// A member that holds what was there at first.
     #[error(
-        "{bytes} of what the pool was made with stand on member {member}: only what `add` or `grow` brought can leave again; move it to another device (`braid evacuate POOL {member} --to DEVICE`); nothing was changed"
+        "{bytes} bytes of what the pool was made with stand on member {member}: only what `add` or `grow` brought can leave again; {} (`braid {} POOL {member} {}DEVICE`); nothing was changed",
+        if *failed { "it has failed: put a device in its place" } else { "move it to another device" },
+        if *failed { "replace" } else { "evacuate" },
+        if *failed { "" } else { "--to " },
     )]
     Founding {
         /// The member's number.
         member: u16,
         /// What of the pool stands on it.
         bytes: Bytes,
+        /// It has failed: nothing can be moved from it.
+        failed: bool,
     },
     /// The rest of the pool cannot hold what would have to move there.
-    #[error("{need} would have to move, and the rest of the pool has room for {room}")]
+    #[error("{need} bytes would have to move, and the rest of the pool has room for {room}")]
     NoRoomElsewhere {
         /// What is there.
         need: Bytes,

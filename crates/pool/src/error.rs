@@ -366,7 +366,12 @@ pub enum PoolError {
     Map(#[from] MapError),
     /// So many members are lost that some bytes are on none of the others.
     #[error(
-        "pool {name:?}: {} {} not usable, and its layout can spare {can_lose}: bring one back (`braid scan` lists what is seen); nothing was changed", lost.join(", "), if lost.len() == 1 { "is" } else { "are" }
+        "pool {name:?}: {} {} not usable, and its layout can spare {}: bring {} back (`braid scan` lists what is seen){}",
+        lost.join(", "),
+        if lost.len() == 1 { "is" } else { "are" },
+        if *can_lose == 0 { "none".to_owned() } else { can_lose.to_string() },
+        if lost.len() == 1 { "it" } else { "one" },
+        if *refused { "; nothing was changed" } else { "" }
     )]
     TooManyLost {
         /// The pool.
@@ -375,6 +380,8 @@ pub enum PoolError {
         can_lose: usize,
         /// The members that are lost.
         lost: Vec<String>,
+        /// One of them is not lost yet: its loss was asked for, and refused.
+        refused: bool,
     },
     /// Members are missing, and no label says so yet.
     #[error(

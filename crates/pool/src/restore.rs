@@ -321,6 +321,10 @@ fn in_force(others: &[Found], targets: &[Target]) -> Result<Label, RestoreError>
     let label = labels.iter().find(stands).map(|l| (*l).clone());
     let newest = labels.first().map_or(first, |l| *l);
     label.ok_or_else(|| {
+        // Who is named wrongly is missing in the count: that is what should be said.
+        if let Some(wrong) = targets.iter().find_map(|t| meant(newest, t, others).err()) {
+            return wrong;
+        }
         let (name, highest) = (newest.name.clone(), newest.epoch);
         PoolError::NoMajority { name, highest, path: other.to_owned() }.into()
     })
@@ -345,6 +349,26 @@ fn of_kept(kept: &Label, others: Vec<Found>) -> Result<Vec<Found>, RestoreError>
     Ok(others)
 }
 
+/// The member that is meant, if there is one, and it is missing.
+fn meant<'a>(
+    label: &'a Label,
+    target: &Target,
+    others: &[Found],
+) -> Result<(MemberIndex, &'a Member), RestoreError> {
+    let pool = label.name.clone();
+    let Some((index, member)) = find(label, target.which) else {
+        let members = (0_u16..).zip(&label.members).map(|(i, m)| format!("{i} ({})", m.uuid));
+        let members = members.collect::<Vec<_>>().join(", ");
+        return Err(RestoreError::NoMember { pool, which: target.which, members });
+    };
+    if let Some(other) = others.iter().find(|f| f.newest().and_then(own_uuid) == Some(member.uuid))
+    {
+        let (path, given) = (other.path().to_owned(), target.device.info().name.clone());
+        return Err(RestoreError::NotMissing { index, pool, path, given });
+    }
+    Ok((index, member))
+}
+
 /// Checks one device.
 fn step(
     label: &Label,
@@ -352,19 +376,9 @@ fn step(
     others: &[Found],
     force: bool,
 ) -> Result<Step, RestoreError> {
-    let pool = label.name.clone();
-    let Some((index, member)) = find(label, target.which) else {
-        let members = (0_u16..).zip(&label.members).map(|(i, m)| format!("{i} ({})", m.uuid));
-        let members = members.collect::<Vec<_>>().join(", ");
-        return Err(RestoreError::NoMember { pool, which: target.which, members });
-    };
+    let (index, member) = meant(label, target, others)?;
     let found = Found::read(target.device.clone());
     let path = found.path().to_owned();
-    if let Some(other) = others.iter().find(|f| f.newest().and_then(own_uuid) == Some(member.uuid))
-    {
-        let path = other.path().to_owned();
-        return Err(RestoreError::NotMissing { index, pool, path, given: found.path().to_owned() });
-    }
     check_device(&target.device, label, index, member, force)?;
     let overwrites = check_contents(&found, label, index, force)?;
     let too_small = || PoolError::TooSmall {

@@ -149,7 +149,8 @@ impl Topology {
         if lost.is_empty() {
             return Ok(());
         }
-        Err(PoolError::TooManyLost { name: self.label.name.clone(), can_lose: 0, lost })
+        let name = self.label.name.clone();
+        Err(PoolError::TooManyLost { name, can_lose: 0, lost, refused: false })
     }
 
     /// More of a group's columns are lost than it can spare.
@@ -159,6 +160,7 @@ impl Topology {
             name: self.label.name.clone(),
             can_lose: group.spare_columns(),
             lost: lost.collect(),
+            refused: false,
         }
     }
 
@@ -272,7 +274,8 @@ impl Topology {
         let mut lost: Vec<String> = self.lost().map(|m| self.name(m)).collect();
         lost.push(self.name(member));
         let can_lose = lost.len() - 1;
-        Err(PoolError::TooManyLost { name: self.label.name.clone(), can_lose, lost })
+        let name = self.label.name.clone();
+        Err(PoolError::TooManyLost { name, can_lose, lost, refused: true })
     }
 
     /// The columns of a mirror that hold current bytes.

@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let label = label_of(&args.sources)?;
     let text = file::text(&label, std::time::SystemTime::now())?;
     match &args.output {
-        None => std::io::stdout().write_all(text.as_bytes())?,
+        None => print!("{text}"),
         Some(path) => {
             keep(path, &text).with_context(|| path.display().to_string())?;
             println!(

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use braid_format::label::MemberState;
 use braid_format::meta::MetaKind;
 use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
@@ -259,8 +260,11 @@ impl Fs {
         let mut whole: Vec<Region> = Vec::new();
         for s in &segments {
             let Some(region) = of(s.start) else {
-                let bytes = pool.label().bytes_on(place);
-                return Err(Error::Founding { member: place.get(), bytes });
+                let label = pool.label();
+                let there = label.members.get(usize::from(place.get()));
+                let failed = there.is_some_and(|m| m.state == MemberState::Failed);
+                let bytes = label.bytes_on(place);
+                return Err(Error::Founding { member: place.get(), bytes, failed });
             };
             if !whole.iter().any(|r| r.number == region.number) {
                 whole.push(*region);

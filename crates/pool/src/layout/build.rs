@@ -64,6 +64,10 @@ pub fn build(
     let mut least = 0;
     loop {
         let built = attempt(&layout, members, options, least)?;
+        let striped = || built.nodes.iter().any(|n| matches!(n.kind, NodeKind::Stripe { .. }));
+        if matches!(options.weights, Weights::List(_)) && members.len() > 1 && !striped() {
+            return Err(LayoutFault::WeightsOfGroups.into());
+        }
         let nodes = built.nodes.len();
         if nodes <= Label::NODES_MAX {
             return Ok(built);

@@ -23,12 +23,17 @@ impl Classes {
     /// [`LayoutError`].
     pub fn told(text: &str, members: &[Member]) -> Result<Self, LayoutError> {
         let mut subpools = parse::classes(text)?;
-        if !subpools.iter().any(|s| s.kind == SubpoolKind::Data) {
+        let rest_is_data = !subpools.iter().any(|s| s.kind == SubpoolKind::Data);
+        if rest_is_data {
             let rest = Tree::new(Part::Devices { which: Which::Rest, size: None });
             let tree = Tree::new(Part::Concat { of: vec![rest] });
             subpools.push(Subpool { kind: SubpoolKind::Data, tree });
         }
-        let resolved = resolve(&Layout { subpools }, members)?;
+        let resolved = resolve(&Layout { subpools }, members).map_err(|e| match *e.fault {
+            // `rest` is no word of who wrote the text.
+            LayoutFault::NothingLeft if rest_is_data => LayoutFault::NoneForData.into(),
+            _ => e,
+        })?;
         let mut classes = Self::default();
         let mut taken = vec![false; members.len()];
         for s in &resolved.subpools {
@@ -124,6 +129,8 @@ mod tests {
             ("metadata=0[1G]", "expected devices between commas"),
             ("metadata=0*2", "expected devices between commas"),
             ("metadata=all", "two kinds of things"),
+            ("metadata=0-3", "no device is left for data"),
+            ("metadata=0; journal=1-3", "no device is left for data"),
             ("metadata=0;data=1", "stands nowhere"),
             ("metadata=0;metadata=1", "stands there twice"),
         ] {

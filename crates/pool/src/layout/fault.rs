@@ -97,6 +97,8 @@ pub enum LayoutFault {
     Backwards { from: u16, to: u16 },
     #[error("nothing is left for 'rest': every device is named elsewhere")]
     NothingLeft,
+    #[error("no device is left for data: leave one out of metadata and journal")]
+    NoneForData,
     #[error("{path} is given but stands nowhere in the layout: use it or leave it out")]
     NotUsed { path: String },
     #[error(
@@ -130,10 +132,10 @@ pub enum LayoutFault {
     #[error("parity+{parity} over {count}: it needs at least {least}")]
     ParityWidth { parity: u16, count: usize, least: usize },
     #[error(
-        "{count} devices make no sensible parity+{parity}: take at least {least}, or --mirror {mirror}"
+        "{} no sensible parity+{parity}: take at least {least}, or --mirror {mirror}", make(*count)
     )]
     FewForParity { parity: u16, count: usize, least: usize, mirror: u16 },
-    #[error("{count} devices make no {copies} copies: take at least {copies}")]
+    #[error("{} no {copies} copies: take at least {copies}", make(*count))]
     FewForMirror { copies: u16, count: usize },
     #[error("--mirror {copies} cannot be: take 2, 3 or 4 copies")]
     Copies { copies: u16 },
@@ -146,7 +148,7 @@ pub enum LayoutFault {
     #[error("{count} weights for {devices} devices: give one each, in the devices' order")]
     WeightCount { count: usize, devices: usize },
     #[error(
-        "weights by list are for a stripe of devices: write them into the layout, as in stripe(a*2, b)"
+        "weights by list are for a stripe of devices: leave them out, or write them into the layout, as in stripe(a*2, b)"
     )]
     WeightsOfGroups,
     #[error("nothing to make a {kind} of: give it devices, as in {kind}(all)")]
@@ -169,4 +171,8 @@ pub enum LayoutFault {
     TooManyNodes { nodes: usize, max: usize },
     #[error("{text}")]
     File { text: String },
+}
+
+fn make(count: usize) -> String {
+    if count == 1 { "1 device makes".to_owned() } else { format!("{count} devices make") }
 }

@@ -87,7 +87,10 @@ fn what_cannot_leave_is_said_with_figures_and_nothing_changes() {
     fs.add_devices(&all(&disks("new", &[64; 2], &none)), &AddOptions::default()).unwrap();
     let epoch = fs.pool().info().epoch;
     let e = fs.leave(MemberIndex(1)).unwrap_err();
-    assert!(matches!(e, Error::Founding { member: 1, bytes } if bytes > Bytes(50 * MIB)), "{e}");
+    assert!(
+        matches!(e, Error::Founding { member: 1, bytes, .. } if bytes > Bytes(50 * MIB)),
+        "{e}"
+    );
     assert!(fs.leave(MemberIndex(9)).is_err());
     // More than the first two can hold.
     let full = write(&fs, "full", room + 20);
