@@ -71,7 +71,7 @@ pub struct RawSlot {
     pub damaged_block: U64,
     /// What it is part of, a [`DamagedPart`]; 0 while no damage was found.
     pub damaged_part: U16,
-    /// Bit 0: the journal was replayed before the damage was met.
+    /// While `Recovering`: bit 0: the journal is replayed (before the damage was met, if there is one).
     pub damage_flags: U16,
     /// The node's `io_timeout`, milliseconds: all its timers, and those of who watches it. 0: the usual.
     pub io_timeout: U32,
@@ -99,9 +99,10 @@ impl RawSlot {
         let (block, flags) = (self.damaged_block.get(), self.damage_flags.get());
         let raw = self.damaged_part.get();
         let part = DamagedPart::from_raw(raw);
+        let recovering = state == SlotState::Recovering;
         match part {
-            None if raw == 0 && block == 0 && flags == 0 => Ok(None),
-            Some(part) if flags <= 1 && state == SlotState::Recovering => {
+            None if raw == 0 && block == 0 && flags <= u16::from(recovering) => Ok(None),
+            Some(part) if flags <= 1 && recovering => {
                 Ok(Some(SlotDamage { block: BlockNo(block), part, replayed: flags == 1 }))
             }
             _ => Err(FormatError::BadField {
@@ -199,6 +200,9 @@ pub struct SlotRecord {
     pub address: String,
     /// Mount point, for people, cut to fit.
     pub mount_point: String,
+    /// While `Recovering`: the journal is replayed, and what the node held of locks counts for nothing
+    /// any more.
+    pub replayed: bool,
     /// What stopped its recovery, while `Recovering`.
     pub damage: Option<SlotDamage>,
     /// The node's `io_timeout` in milliseconds; 0: the usual.
@@ -213,6 +217,10 @@ pub struct SlotRecord {
 impl SlotRecord {
     const WHAT: &str = "node slot";
 
+    /// Whether its journal is replayed, so that what its node held of locks counts for nothing.
+    pub fn is_replayed(&self) -> bool {
+        self.replayed || self.damage.is_some_and(|d| d.replayed)
+    }
     /// A slot that was never taken.
     pub fn free(slot: NodeId) -> Self {
         Self {
@@ -228,6 +236,7 @@ impl SlotRecord {
             host: String::new(),
             address: String::new(),
             mount_point: String::new(),
+            replayed: false,
             damage: None,
             io_timeout: 0,
             fence_key: 0,
@@ -291,6 +300,7 @@ impl SlotRecord {
             host: text(&raw.host).ok_or_else(|| bad("host", 0))?,
             address: text(&raw.address).ok_or_else(|| bad("address", 0))?,
             mount_point: text(&raw.mount_point).ok_or_else(|| bad("mount_point", 0))?,
+            replayed: raw.damage_flags.get() == 1,
             damage,
             io_timeout: raw.io_timeout.get(),
             fence_key: raw.fence_key.get(),
@@ -305,6 +315,7 @@ impl SlotRecord {
     pub fn encode(&self, sector: &mut [u8]) {
         assert_eq!(self.recoverer.is_some(), self.state == SlotState::Recovering);
         assert!(self.damage.is_none() || self.recoverer.is_some(), "damage is met in recovery");
+        assert!(!self.replayed || self.recoverer.is_some(), "replayed in recovery");
         assert!(self.named.is_none_or(|n| n.0 > self.life.incarnation.0), "a name of a later life");
         let mut raw = RawSlot::new_zeroed();
         raw.magic = U32::new(RawSlot::MAGIC);
@@ -331,8 +342,8 @@ impl SlotRecord {
         if let Some(damage) = self.damage {
             raw.damaged_block = U64::new(damage.block.get());
             raw.damaged_part = U16::new(damage.part as u16);
-            raw.damage_flags = U16::new(u16::from(damage.replayed));
         }
+        raw.damage_flags = U16::new(u16::from(self.is_replayed()));
         raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawSlot::CRC_AT));
         let (head, tail) = sector.split_at_mut(size_of::<RawSlot>());
         head.copy_from_slice(raw.as_bytes());
@@ -576,6 +587,7 @@ mod tests {
             host: "h".to_owned(),
             address: "unix:/a".to_owned(),
             mount_point: "/m".to_owned(),
+            replayed: false,
             damage: None,
             io_timeout: 0x0201,
             fence_key: 0x0807_0605_0403_0201,
@@ -674,7 +686,7 @@ mod tests {
         for (n, replayed) in (1..=7).zip([true, false].into_iter().cycle()) {
             let part = DamagedPart::from_raw(n).unwrap();
             let damage = Some(SlotDamage { block: BlockNo(77), part, replayed });
-            let record = SlotRecord { damage, ..slot() };
+            let record = SlotRecord { replayed, damage, ..slot() };
             let mut sector = vec![0x5a; 512];
             record.encode(&mut sector);
             assert_eq!(
@@ -683,6 +695,11 @@ mod tests {
             );
             assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(record));
         }
+        let record = SlotRecord { replayed: true, ..slot() };
+        let mut sector = vec![0; 512];
+        record.encode(&mut sector);
+        assert_eq!((&sector[408..418], sector[418]), (&[0; 10][..], 1));
+        assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(record));
         let refused = |change: &dyn Fn(&mut RawSlot)| {
             let mut sector = vec![0; 512];
             slot().encode(&mut sector);
@@ -693,7 +710,12 @@ mod tests {
         };
         refused(&|raw| raw.damaged_part.set(8));
         refused(&|raw| raw.damaged_block.set(1));
-        refused(&|raw| raw.damage_flags.set(1));
+        refused(&|raw| raw.damage_flags.set(2));
+        refused(&|raw| {
+            raw.damage_flags.set(1);
+            (raw.state, raw.recoverer, raw.recoverer_incarnation) =
+                (U16::new(1), U16::new(0), U32::new(0));
+        });
         refused(&|raw| {
             raw.damaged_part.set(1);
             raw.damage_flags.set(2);

@@ -384,7 +384,10 @@ impl Peers for Cluster {
             Some(Log::InUse | Log::Empty) => return Liveness::Dead,
             None => {}
         }
-        if self.onlooker.is_over(life) { Liveness::Dead } else { Liveness::Alive }
+        // Of one that is fenced only an exclusive hold counts, for what its log says: not that it read
+        // there, nor that it waited. Where that cannot be told, it does.
+        let nothing = || self.is_gone(life) && !self.is_kept_by_dead(lock).unwrap_or(true);
+        if self.onlooker.is_over(life) || nothing() { Liveness::Dead } else { Liveness::Alive }
     }
     fn hint(&self, to: Me, lock: LockNo, hint: braid_lock::Hint) {
         if let Some(membership) = self.membership() {

@@ -35,7 +35,7 @@ pub(crate) struct Recoverer {
 impl Recover for Recoverer {
     fn recover(&self, dead: Me, by: Me) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
-        let leaving = self.leaving.read();
+        let _stays = self.leaving.read();
         let cluster = self.cluster(by).map_err(|e| NotRecovered::Failed(e.into()))?;
         let pool_error = |e: braid_pool::PoolError| NotRecovered::Failed(Error::from(e).into());
         // What follows writes: if this node has no redundancy log yet, the dead node's serves.
@@ -59,13 +59,33 @@ impl Recover for Recoverer {
             if whole.records + whole.regions > 0 {
                 tracing::warn!(node = %dead.slot, ?whole, "made whole what a dead node was writing");
             }
-            self.replay(dead, *leaving)
+            self.replay(dead)
         });
         // Whatever came of it: the log is the dead node's.
         if attached {
             return done;
         }
         done.and(volume.pool.detach().map_err(pool_error))
+    }
+    fn finish(&self, dead: Me, _: Me) -> std::result::Result<(), NotRecovered> {
+        let volume = &self.volume;
+        let leaving = self.leaving.read();
+        let late = |e| not_recovered(volume, dead.slot, true, e);
+        // It may have been adding to the file system.
+        volume.refresh().map_err(late)?;
+        inspect(volume, dead.slot).map_err(late)?;
+        let Some(core) = self.core.get().filter(|_| !*leaving) else { return Ok(()) };
+        let done = crate::alloc::reclaim(volume, &core.meta, &core.locks, dead.slot)
+            .and_then(|()| crate::orphan::recover(&core, dead.slot));
+        match done {
+            // Met before anything was changed: it is the dead node's, or was there before.
+            Err(e) if e.is_damage() && core.meta.check().is_ok() => Err(late(e)),
+            Err(e) if core.meta.check().is_err() => {
+                core.withdraw(&e);
+                Err(late(e))
+            }
+            done => core.watch(done).map_err(late),
+        }
     }
     fn wishes(&self) -> Vec<(LockNo, Mode)> {
         // Not while it is being made: nothing waits yet.
@@ -97,34 +117,15 @@ impl Recoverer {
         *self.leaving.write() = true;
     }
 
-    /// The dead node's journal, and what else it had begun.
-    fn replay(&self, dead: Me, leaving: bool) -> std::result::Result<(), NotRecovered> {
+    /// The dead node's journal.
+    fn replay(&self, dead: Me) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
         let replayed = crate::replay::replay(volume, dead.slot)
             .map_err(|e| not_recovered(volume, dead.slot, false, e))?;
         if replayed.transactions > 0 {
             tracing::warn!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
         }
-        let late = |e| not_recovered(volume, dead.slot, true, e);
-        let core = self.core.get().filter(|_| !leaving);
-        if let Some(core) = &core {
-            core.membership.mark_replayed(dead);
-        }
-        // It may have been adding to the file system.
-        volume.refresh().map_err(late)?;
-        inspect(volume, dead.slot).map_err(late)?;
-        let Some(core) = core else { return Ok(()) };
-        let done = crate::alloc::reclaim(volume, &core.meta, &core.locks, dead.slot)
-            .and_then(|()| crate::orphan::recover(&core, dead.slot));
-        match done {
-            // Met before anything was changed: it is the dead node's, or was there before.
-            Err(e) if e.is_damage() && core.meta.check().is_ok() => Err(late(e)),
-            Err(e) if core.meta.check().is_err() => {
-                core.withdraw(&e);
-                Err(late(e))
-            }
-            done => core.watch(done).map_err(late),
-        }
+        Ok(())
     }
 }
 

@@ -136,12 +136,23 @@ impl Default for JoinOptions {
 /// What the file system does for a dead node, after its fence: replays its journal, clears its
 /// orphans, returns its windows. Idempotent: the recoverer may die at any step.
 pub trait Recover: Send + Sync {
-    /// Everything `dead` left behind is in place and stable on `Ok`. `by` is this node; while it joins
-    /// its slot does not say so yet, but names it as the recoverer.
+    /// What `dead` had acknowledged is in place and stable on `Ok`, so that its locks may be broken.
+    /// Waits for no lock that a dead node may hold: several may have died together, each holding what
+    /// the end of another's recovery needs. `by` is this node; while it joins its slot does not say so
+    /// yet, but names it as the recoverer.
     ///
     /// # Errors
     /// The slot stays `Recovering`; it is tried again, less and less often.
     fn recover(&self, dead: Me, by: Me) -> Result<(), NotRecovered>;
+    /// What else `dead` had begun is ended, after [`Recover::recover`] and once its slot says so. May
+    /// take locks, also those that dead nodes hold, which are recovered meanwhile.
+    ///
+    /// # Errors
+    /// As [`Recover::recover`].
+    fn finish(&self, dead: Me, by: Me) -> Result<(), NotRecovered> {
+        let _ = (dead, by);
+        Ok(())
+    }
     /// Locks that the recovery waits for, while this node is joining and nobody else says so.
     fn wishes(&self) -> Vec<(LockNo, Mode)> {
         Vec::new()

@@ -113,7 +113,8 @@ impl Process {
     }
     pub(crate) fn says_dead(&self, life: Me) -> bool {
         self.slots.get(usize::from(life.slot.0)).is_some_and(|r| {
-            r.life.incarnation > life.incarnation || (r.life == life && r.state == SlotState::Free)
+            r.life.incarnation > life.incarnation
+                || (r.life == life && (r.state == SlotState::Free || r.is_replayed()))
         })
     }
 }
@@ -466,6 +467,8 @@ impl World {
                     self.write_slot(pid, &expected, &new, Purpose::WatchWrite(new.clone()));
                 }
                 WatchAction::Recover(dead) => self.begin_recovery(pid, dead.life),
+                // Nothing here needs locks after the replay.
+                WatchAction::Finish(_) => self.watch(pid, WatchEvent::Finished(Recovery::Done)),
                 WatchAction::Fence(record) => self.begin_fence(pid, &record),
                 WatchAction::Suspect(life) => {
                     // Of an earlier boot: not yet recovered.
@@ -547,7 +550,9 @@ impl World {
             if let Some(me) = process.me
                 && me.slot == record.life.slot
                 && !process.recovered
-                && (me.incarnation < record.life.incarnation || record.state == SlotState::Free)
+                && (me.incarnation < record.life.incarnation
+                    || record.state == SlotState::Free
+                    || record.is_replayed())
             {
                 process.recovered = true;
                 over.push(me);

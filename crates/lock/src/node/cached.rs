@@ -16,8 +16,7 @@ const STALE: Duration = Duration::from_millis(20);
 /// taking the slot over, and this record be of before.
 pub(super) fn is_over(record: &SlotRecord, life: Me) -> bool {
     let now = record.life.incarnation;
-    let replayed = record.damage.is_some_and(|damage| damage.replayed);
-    let over = record.state == SlotState::Free || replayed;
+    let over = record.state == SlotState::Free || record.is_replayed();
     now > life.incarnation || (now == life.incarnation && over)
 }
 

@@ -74,7 +74,7 @@ pub(super) fn describe(damage: SlotDamage) -> String {
 /// Once for each damage, by the node that met it.
 pub(super) fn say_damage(record: &SlotRecord) {
     let Some(damage) = record.damage else { return };
-    let locks = if damage.replayed { "" } else { "; what it held locked gives EIO" };
+    let locks = if record.is_replayed() { "" } else { "; what it held locked gives EIO" };
     tracing::error!(
         node = ?record.life,
         "a dead node cannot be recovered: {}{locks}; run `braid check --repair` after unmounting all nodes",
@@ -241,14 +241,16 @@ impl Claim<'_> {
         taking.recoverer = Some(mine.life);
         taking.life = record.life;
         taking.named = Some(mine.life.incarnation).filter(|n| *n > record.life.incarnation);
-        taking.damage = record.damage;
+        (taking.replayed, taking.damage) = (record.replayed, record.damage);
         if !write_slot(self.store, record, &taking)? {
             return Ok(false);
         }
         self.fencer(mine.fence_key).forget(record);
         tracing::info!(dead = ?record.life, "recovering a dead node in order to take its slot");
         self.store.pool().follow().map_err(LockError::NodeStore)?;
-        match self.while_beating(mine, recover, || recover.recover(record.life, mine.life)) {
+        let (dead, by) = (record.life, mine.life);
+        let all = || recover.recover(dead, by).and_then(|()| recover.finish(dead, by));
+        match self.while_beating(mine, recover, all) {
             Ok(()) => {}
             Err(NotRecovered::Damaged { damage, source }) => {
                 mine.nonce = mine.nonce.wrapping_add(1);
@@ -360,6 +362,7 @@ impl Claim<'_> {
             host: self.identity.host.clone(),
             address: hints.address(),
             mount_point: self.options.mount_point.display().to_string(),
+            replayed: false,
             damage: None,
             io_timeout: self.options.timing.milliseconds(),
             fence_key: 0,

@@ -76,9 +76,6 @@ pub(super) struct Inner {
     errands: Mutex<Vec<JoinHandle<()>>>,
     /// One of these follows a change of the pool.
     following: AtomicBool,
-    /// Dead lives that this node is recovering and whose journals it has replayed: their holds
-    /// count for nothing here, although their slots are not free yet.
-    replayed: RwLock<Vec<Me>>,
 }
 
 impl Membership {
@@ -125,7 +122,6 @@ impl Membership {
             watcher: Mutex::new(None),
             errands: Mutex::default(),
             following: AtomicBool::new(false),
-            replayed: RwLock::default(),
             store,
         });
         let slots = inner.read_slots()?;
@@ -178,20 +174,6 @@ impl Membership {
             })?;
         }
         Ok(())
-    }
-    /// The recoverer has replayed `dead`'s journal: everything it held is in place and stable. From
-    /// now on its holds may be broken here, although its slot stays `Recovering` until the rest
-    /// (windows, orphans) is done, which itself needs locks that it held.
-    pub fn mark_replayed(&self, dead: Me) {
-        {
-            let mut replayed = self.inner.replayed.write();
-            if !replayed.contains(&dead) {
-                replayed.push(dead);
-            }
-        }
-        if let Some(manager) = self.inner.manager() {
-            manager.node_gone();
-        }
     }
     /// A hint that came another way than by the socket.
     pub fn hint_came(&self, lock: LockNo, hint: Hint) {
@@ -373,7 +355,7 @@ impl Peers for Membership {
     fn lost(&self, life: Me) -> Option<SlotDamage> {
         let slots = self.inner.slots.read();
         let record = &slots.get(usize::from(life.slot.0))?.record;
-        record.damage.filter(|d| record.life == life && !d.replayed)
+        record.damage.filter(|_| record.life == life && !record.is_replayed())
     }
     fn hint(&self, to: Me, lock: LockNo, hint: Hint) {
         let sent = {
@@ -416,15 +398,10 @@ impl Inner {
 
     fn liveness(&self, life: Me) -> Liveness {
         let at = usize::from(life.slot.0);
-        {
-            if self.replayed.read().contains(&life) {
-                return Liveness::Dead;
-            }
-            match self.slots.read().get(at).map(|s| s.is_over(life)) {
-                None | Some(Some(false)) => return Liveness::Alive,
-                Some(Some(true)) => return Liveness::Dead,
-                Some(None) => {}
-            }
+        match self.slots.read().get(at).map(|s| s.is_over(life)) {
+            None | Some(Some(false)) => return Liveness::Alive,
+            Some(Some(true)) => return Liveness::Dead,
+            Some(None) => {}
         }
         let Some(cached) = Cached::read(&*self.store, life.slot) else { return Liveness::Alive };
         let dead = is_over(&cached.record, life);
@@ -582,20 +559,18 @@ impl Inner {
                 let this = self.clone();
                 let run = move || {
                     this.fencer().forget(&record);
-                    WatchEvent::Recovered(match this.recover.recover(dead, this.me) {
-                        Ok(()) => Recovery::Done,
-                        Err(NotRecovered::Damaged { damage, source }) => {
-                            tracing::info!(?dead, "recovery is stopped: {source}");
-                            Recovery::Damaged(damage)
-                        }
-                        Err(e @ NotRecovered::Failed(_)) => {
-                            tracing::error!(?dead, "recovery failed: {e}");
-                            Recovery::Failed
-                        }
-                    })
+                    WatchEvent::Recovered(outcome(dead, this.recover.recover(dead, this.me)))
                 };
                 let name = format!("recover-{}", dead.slot);
                 self.send_out(&name, run, WatchEvent::Recovered(Recovery::Failed))
+            }
+            WatchAction::Finish(record) => {
+                let dead = record.life;
+                let this = self.clone();
+                let run =
+                    move || WatchEvent::Finished(outcome(dead, this.recover.finish(dead, this.me)));
+                let name = format!("finish-{}", dead.slot);
+                self.send_out(&name, run, WatchEvent::Finished(Recovery::Failed))
             }
             WatchAction::Suspect(life) => {
                 tracing::warn!(
@@ -771,6 +746,21 @@ impl Inner {
             } else {
                 manager.wish(lock, mode);
             }
+        }
+    }
+}
+
+/// How a recovery ended, for the watcher; said.
+fn outcome(dead: Me, done: Result<(), NotRecovered>) -> Recovery {
+    match done {
+        Ok(()) => Recovery::Done,
+        Err(NotRecovered::Damaged { damage, source }) => {
+            tracing::info!(?dead, "recovery is stopped: {source}");
+            Recovery::Damaged(damage)
+        }
+        Err(e @ NotRecovered::Failed(_)) => {
+            tracing::error!(?dead, "recovery failed: {e}");
+            Recovery::Failed
         }
     }
 }

@@ -5,12 +5,15 @@
 //!   Active(other) ---- earlier boot of this host, silent ----------> Claim --written--> Recover
 //!        |                                                             ^                   |
 //!        | silent, another host                                        |                   v
-//!        v                                            Recovering(by a dead node)     Free the slot
-//!      Fence ---- done, or the operator's word: proven ----------------^
-//!        | no way to do so
-//!        v
+//!        v                                            Recovering(by a dead node)    say: replayed
+//!      Fence ---- done, or the operator's word: proven ----------------^                   |
+//!        | no way to do so                                                                 v
+//!        v                                                              Finish --> Free the slot
 //!     Suspect: said once, nothing is done
 //! ```
+//!
+//! Finishing takes locks, and those may be held by another dead node. So it begins when no journal is
+//! left that could be replayed, and while it waits further nodes are recovered: it holds up nobody.
 //!
 //! Invariants:
 //! * recovery begins only after a fence: on one host the liveness lock of a process ends with its
@@ -83,6 +86,8 @@ pub enum WatchEvent {
     Fenced(bool),
     /// Answer to [`WatchAction::Recover`].
     Recovered(Recovery),
+    /// Answer to [`WatchAction::Finish`].
+    Finished(Recovery),
 }
 
 /// How a recovery ended.
@@ -108,8 +113,10 @@ pub enum WatchAction {
     },
     /// Fence the node in this slot, which is of another host and silent.
     Fence(Box<SlotRecord>),
-    /// Recover a fenced node.
+    /// Recover a fenced node, as far as that needs no lock.
     Recover(Box<SlotRecord>),
+    /// End what a recovered node had begun.
+    Finish(Box<SlotRecord>),
     /// Say that a node has been silent for long and nothing can be done without a fence.
     Suspect(Me),
     /// Our own slot is no longer ours: stop everything.
@@ -135,9 +142,19 @@ enum Task {
     Fencing(Me),
     Claiming(Box<SlotRecord>),
     Recovering(Box<SlotRecord>),
+    /// Saying that the journal is replayed.
+    Publishing(Box<SlotRecord>),
     Freeing(Box<SlotRecord>),
     /// Writing down what is damaged.
     Noting,
+}
+
+/// A recovery whose second half is under way, beside whatever else is done.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Finishing {
+    record: Box<SlotRecord>,
+    /// How it ended, until that can be written down.
+    ended: Option<Recovery>,
 }
 
 /// A recovery that did not succeed is not begun again at once.
@@ -158,6 +175,7 @@ pub struct Watch {
     tracks: HashMap<NodeId, Track>,
     pauses: HashMap<NodeId, Pause>,
     task: Option<Task>,
+    finishing: Option<Finishing>,
     /// When it looked last.
     looked: Option<Time>,
 }
@@ -184,12 +202,13 @@ impl Watch {
             tracks: HashMap::new(),
             pauses: HashMap::new(),
             task: None,
+            finishing: None,
             looked: None,
         }
     }
     /// A recovery is under way here.
     pub fn is_recovering(&self) -> bool {
-        self.task.is_some()
+        self.task.is_some() || self.finishing.is_some()
     }
 
     /// Takes an event, says what to do. `nonce` was never used before in a slot record: for the
@@ -200,6 +219,7 @@ impl Watch {
             WatchEvent::Wrote(written) => self.wrote(written),
             WatchEvent::Fenced(fenced) => self.fenced(now, fenced),
             WatchEvent::Recovered(outcome) => self.recovered(now, nonce, outcome),
+            WatchEvent::Finished(outcome) => self.finished(now, nonce, outcome),
         }
     }
 
@@ -218,25 +238,55 @@ impl Watch {
         if self.task.is_some() {
             return out;
         }
-        let dead = slots
-            .iter()
-            .filter(|s| s.record.life.slot != self.me.slot && !self.pauses(now, s.record.life))
-            .find(|s| self.needs_recovery(now, s, slots));
-        if let Some(dead) = dead {
-            let expected = Box::new(dead.record.clone());
-            let mut new = expected.clone();
-            new.state = SlotState::Recovering;
-            new.recoverer = Some(self.me);
-            new.nonce = nonce;
-            self.task = Some(Task::Claiming(new.clone()));
-            out.push(WatchAction::Write { expected, new });
+        if let Some(write) = self.end_finishing(now, nonce) {
+            out.push(write);
             return out;
+        }
+        let (replayed, left): (Vec<_>, Vec<_>) = slots
+            .iter()
+            .filter(|s| self.is_due(now, s, slots))
+            .map(|s| &s.record)
+            .partition(|r| r.is_replayed());
+        if let Some(dead) = left.first() {
+            out.push(self.claim(dead, nonce));
+            return out;
+        }
+        if let Some(dead) = replayed.first().filter(|_| self.finishing.is_none()) {
+            if dead.recoverer != Some(self.me) {
+                out.push(self.claim(dead, nonce));
+                return out;
+            }
+            out.push(self.finish(Box::new((*dead).clone())));
         }
         if let Some(suspect) = slots.iter().find(|s| self.is_to_fence(now, s, slots)) {
             self.task = Some(Task::Fencing(suspect.record.life));
             out.push(WatchAction::Fence(Box::new(suspect.record.clone())));
         }
         out
+    }
+
+    /// Whether a slot's recovery is to be begun or gone on with.
+    fn is_due(&self, now: Time, sight: &SlotSight, slots: &[SlotSight]) -> bool {
+        let life = sight.record.life;
+        life.slot != self.me.slot
+            && !self.pauses(now, life)
+            && self.finishing.as_ref().is_none_or(|f| f.record.life.slot != life.slot)
+            && self.needs_recovery(now, sight, slots)
+    }
+
+    fn claim(&mut self, dead: &SlotRecord, nonce: u64) -> WatchAction {
+        let expected = Box::new(dead.clone());
+        let mut new = expected.clone();
+        new.state = SlotState::Recovering;
+        new.recoverer = Some(self.me);
+        new.nonce = nonce;
+        self.task = Some(Task::Claiming(new.clone()));
+        WatchAction::Write { expected, new }
+    }
+
+    fn finish(&mut self, record: Box<SlotRecord>) -> WatchAction {
+        self.finishing = Some(Finishing { record: record.clone(), ended: None });
+        WatchAction::Finish(record)
     }
 
     /// While nobody looked, nobody was silent: perhaps no node could reach the devices.
@@ -382,11 +432,18 @@ impl Watch {
 
     fn wrote(&mut self, written: bool) -> Vec<WatchAction> {
         match self.task.take() {
+            Some(Task::Claiming(record)) if written && record.is_replayed() => {
+                // Another died over it. If something else is being finished, a later look does it.
+                let free = self.finishing.is_none();
+                free.then(|| self.finish(record)).into_iter().collect()
+            }
             Some(Task::Claiming(record)) if written => {
                 self.task = Some(Task::Recovering(record.clone()));
                 vec![WatchAction::Recover(record)]
             }
-            Some(Task::Freeing(record)) if written => vec![WatchAction::Gone(record.life)],
+            Some(Task::Publishing(record) | Task::Freeing(record)) if written => {
+                vec![WatchAction::Gone(record.life)]
+            }
             // Another was faster, or the outcome is unknown: the next look shows it.
             _ => Vec::new(),
         }
@@ -394,24 +451,60 @@ impl Watch {
 
     fn recovered(&mut self, now: Time, nonce: u64, outcome: Recovery) -> Vec<WatchAction> {
         let Some(Task::Recovering(record)) = self.task.take() else { return Vec::new() };
-        match outcome {
+        let write = match outcome {
+            Recovery::Done => {
+                self.pauses.remove(&record.life.slot);
+                let old = (*record).clone();
+                let new = Box::new(SlotRecord { replayed: true, damage: None, nonce, ..old });
+                self.task = Some(Task::Publishing(new.clone()));
+                Some(WatchAction::Write { expected: record, new })
+            }
+            failed => self.failed(now, nonce, record, failed),
+        };
+        write.into_iter().collect()
+    }
+
+    fn finished(&mut self, now: Time, nonce: u64, outcome: Recovery) -> Vec<WatchAction> {
+        if let Some(finishing) = &mut self.finishing {
+            finishing.ended = Some(outcome);
+        }
+        let now = if self.task.is_none() { self.end_finishing(now, nonce) } else { None };
+        now.into_iter().collect()
+    }
+
+    /// Writes down how a recovery ended, if one did.
+    fn end_finishing(&mut self, now: Time, nonce: u64) -> Option<WatchAction> {
+        let Finishing { record, ended } = self.finishing.take_if(|f| f.ended.is_some())?;
+        match ended? {
             Recovery::Done => {
                 self.pauses.remove(&record.life.slot);
                 let new = Box::new(freed(&record, nonce));
                 self.task = Some(Task::Freeing(new.clone()));
-                vec![WatchAction::Write { expected: record, new }]
+                Some(WatchAction::Write { expected: record, new })
             }
+            failed => self.failed(now, nonce, record, failed),
+        }
+    }
+
+    /// A recovery is not to be gone on with for a while; damage is noted, once.
+    fn failed(
+        &mut self,
+        now: Time,
+        nonce: u64,
+        record: Box<SlotRecord>,
+        outcome: Recovery,
+    ) -> Option<WatchAction> {
+        self.pause(now, record.life);
+        match outcome {
             Recovery::Damaged(damage) if record.damage != Some(damage) => {
-                self.pause(now, record.life);
                 self.task = Some(Task::Noting);
-                let new = SlotRecord { damage: Some(damage), nonce, ..(*record).clone() };
-                vec![WatchAction::Write { expected: record, new: Box::new(new) }]
+                let old = (*record).clone();
+                let replayed = old.replayed || damage.replayed;
+                let new = SlotRecord { replayed, damage: Some(damage), nonce, ..old };
+                Some(WatchAction::Write { expected: record, new: Box::new(new) })
             }
             // The slot says that we recover it: a later look begins again.
-            Recovery::Failed | Recovery::Damaged(_) => {
-                self.pause(now, record.life);
-                Vec::new()
-            }
+            _ => None,
         }
     }
 }
@@ -422,7 +515,7 @@ fn has_no_journal(record: &SlotRecord) -> bool {
     match record.state {
         SlotState::Free => true,
         SlotState::Active => false,
-        SlotState::Recovering => record.damage.is_some_and(|d| d.replayed),
+        SlotState::Recovering => record.is_replayed(),
     }
 }
 
@@ -457,6 +550,7 @@ pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
     SlotRecord {
         state: SlotState::Free,
         recoverer: None,
+        replayed: false,
         damage: None,
         nonce,
         pid: 0,
@@ -622,10 +716,20 @@ mod tests {
         let actions = w.step(BEAT * 11, 9, WatchEvent::Sight(slots.clone()));
         assert_eq!(claims(&actions), Some(me(1, 4)));
         assert_eq!(recovers(&w.step(BEAT * 11, 9, WatchEvent::Wrote(true))), Some(me(1, 4)));
-        let freeing = w.step(BEAT * 12, 9, WatchEvent::Recovered(Recovery::Done));
-        let [WatchAction::Write { expected, new }] = &freeing[..] else { panic!("{freeing:?}") };
+        let saying = w.step(BEAT * 12, 9, WatchEvent::Recovered(Recovery::Done));
+        let [WatchAction::Write { expected, new }] = &saying[..] else { panic!("{saying:?}") };
         assert_eq!(expected.state, SlotState::Recovering);
-        assert_eq!((new.state, new.life), (SlotState::Free, me(1, 4)));
+        assert_eq!((new.state, new.replayed), (SlotState::Recovering, true));
+        slots[1].record = (**new).clone();
+        // Its locks are free from here on.
+        let said = w.step(BEAT * 12, 9, WatchEvent::Wrote(true));
+        assert_eq!(said, vec![WatchAction::Gone(me(1, 4))]);
+        let finishing = w.step(BEAT * 13, 9, WatchEvent::Sight(slots.clone()));
+        assert_eq!(finishing, vec![WatchAction::Finish(Box::new(slots[1].record.clone()))]);
+        let freeing = w.step(BEAT * 14, 9, WatchEvent::Finished(Recovery::Done));
+        let [WatchAction::Write { expected, new }] = &freeing[..] else { panic!("{freeing:?}") };
+        assert_eq!(**expected, slots[1].record);
+        assert_eq!((new.state, new.life, new.replayed), (SlotState::Free, me(1, 4), false));
         let done = w.step(BEAT * 12, 9, WatchEvent::Wrote(true));
         assert_eq!(done, vec![WatchAction::Gone(me(1, 4))]);
     }
@@ -740,6 +844,106 @@ mod tests {
         assert_eq!(claims(&actions), Some(me(0, 1)));
     }
 
+    /// What a device would do with a write of the watcher's.
+    fn stand(slots: &mut [SlotSight], actions: &[WatchAction]) -> bool {
+        let mut wrote = false;
+        for action in actions {
+            if let WatchAction::Write { expected, new } = action {
+                let slot = &mut slots[usize::from(new.life.slot.0)].record;
+                assert_eq!(slot, &**expected);
+                *slot = (**new).clone();
+                wrote = true;
+            }
+        }
+        wrote
+    }
+
+    #[test]
+    fn of_many_that_died_all_journals_come_before_anything_that_may_wait() {
+        let mut w = watch();
+        let dead = |life| SlotSight { life_locked: false, ..active(life, 1) };
+        // 1 was recovering 2, and 3 was recovering 1.
+        let mut slots = vec![active(me(0, 1), 1), dead(me(1, 1)), dead(me(2, 1)), dead(me(3, 1))];
+        for (slot, by) in [(1, me(3, 1)), (2, me(1, 1))] {
+            (slots[slot].record.state, slots[slot].record.recoverer) =
+                (SlotState::Recovering, Some(by));
+        }
+        slots.push(active(me(4, 1), 1));
+        let mut recovered = Vec::new();
+        let mut finishes = Vec::new();
+        for n in 1..40 {
+            // The last one dies while the first recovery is being finished, which never ends.
+            slots[4].life_locked = finishes.is_empty();
+            let mut actions = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+            while let Some(action) = actions.first().cloned() {
+                actions = match action {
+                    WatchAction::Write { .. } => {
+                        assert!(stand(&mut slots, &actions));
+                        w.step(BEAT * n, 9, WatchEvent::Wrote(true))
+                    }
+                    WatchAction::Recover(record) => {
+                        recovered.push(record.life.slot.0);
+                        w.step(BEAT * n, 9, WatchEvent::Recovered(Recovery::Done))
+                    }
+                    WatchAction::Finish(record) => {
+                        finishes.push(record.life.slot.0);
+                        Vec::new()
+                    }
+                    _ => Vec::new(),
+                };
+            }
+        }
+        assert_eq!(recovered, [3, 1, 2, 4]);
+        assert_eq!(finishes, [1]);
+        assert!(slots[1..].iter().all(|s| s.record.is_replayed()));
+        // It ends after all: one after the other is finished and free.
+        let mut next = w.step(BEAT * 40, 9, WatchEvent::Finished(Recovery::Done));
+        for n in 41..80 {
+            while stand(&mut slots, &next) {
+                next = w.step(BEAT * n, 9, WatchEvent::Wrote(true));
+            }
+            next = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+            let begun = next.iter().find_map(|a| match a {
+                WatchAction::Finish(record) => Some(record.life.slot.0),
+                _ => None,
+            });
+            if let Some(slot) = begun {
+                finishes.push(slot);
+                next = w.step(BEAT * n, 9, WatchEvent::Finished(Recovery::Done));
+            }
+        }
+        assert_eq!(finishes, [1, 2, 3, 4]);
+        assert!(slots[1..].iter().all(|s| s.record.state == SlotState::Free));
+        assert!(!w.is_recovering());
+    }
+
+    #[test]
+    fn damage_met_after_the_replay_is_noted_and_only_the_rest_tried_again() {
+        let mut w = watch();
+        let mut dead = active(me(1, 1), 1);
+        dead.life_locked = false;
+        (dead.record.state, dead.record.recoverer) = (SlotState::Recovering, Some(me(0, 1)));
+        dead.record.replayed = true;
+        let mut slots = vec![active(me(0, 1), 1), dead];
+        let part = braid_format::node::DamagedPart::Window;
+        let damage = SlotDamage { block: braid_format::BlockNo(77), part, replayed: true };
+        let finish =
+            |slots: &[SlotSight]| vec![WatchAction::Finish(Box::new(slots[1].record.clone()))];
+        assert_eq!(w.step(BEAT, 9, WatchEvent::Sight(slots.clone())), finish(&slots));
+        let noting = w.step(BEAT, 9, WatchEvent::Finished(Recovery::Damaged(damage)));
+        assert!(stand(&mut slots, &noting));
+        assert_eq!((slots[1].record.damage, slots[1].record.replayed), (Some(damage), true));
+        w.step(BEAT, 9, WatchEvent::Wrote(true));
+        assert_eq!(w.step(BEAT, 9, WatchEvent::Sight(slots.clone())), vec![]);
+        assert_eq!(w.step(BEAT * 3, 9, WatchEvent::Sight(slots.clone())), finish(&slots));
+        // The same again is not written again.
+        assert_eq!(w.step(BEAT * 3, 9, WatchEvent::Finished(Recovery::Damaged(damage))), vec![]);
+        assert_eq!(w.step(BEAT * 6, 9, WatchEvent::Sight(slots.clone())), finish(&slots));
+        let freeing = w.step(BEAT * 6, 9, WatchEvent::Finished(Recovery::Done));
+        assert!(stand(&mut slots, &freeing));
+        assert_eq!((slots[1].record.state, slots[1].record.damage), (SlotState::Free, None));
+    }
+
     #[test]
     fn damage_is_written_down_once_and_tried_again_less_and_less_often() {
         let mut w = watch();
@@ -748,8 +952,8 @@ mod tests {
         let mut slots = vec![active(me(0, 1), 1), dead];
         let damage = SlotDamage {
             block: braid_format::BlockNo(77),
-            part: braid_format::node::DamagedPart::Window,
-            replayed: true,
+            part: braid_format::node::DamagedPart::Journal,
+            replayed: false,
         };
         let (mut tries, mut notes) = (Vec::new(), 0);
         for n in 1..2000 {
@@ -777,7 +981,7 @@ mod tests {
         w.step(BEAT * n, 9, WatchEvent::Wrote(true));
         let done = w.step(BEAT * n, 9, WatchEvent::Recovered(Recovery::Done));
         let [WatchAction::Write { new, .. }] = &done[..] else { panic!("{done:?}") };
-        assert_eq!((new.state, new.damage), (SlotState::Free, None));
+        assert_eq!((new.state, new.replayed, new.damage), (SlotState::Recovering, true, None));
     }
 
     #[test]
