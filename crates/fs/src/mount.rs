@@ -369,6 +369,7 @@ impl Mounted {
         }
         core.tell_late()?;
         // Recoveries need locks, and then a log.
+        self.membership.end_recoveries();
         self.recoverer.only_replay();
         core.locks.shutdown()?;
         core.meta.close()?;

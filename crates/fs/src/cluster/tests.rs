@@ -178,7 +178,15 @@ fn who_takes_the_slot_of_a_damaged_node_over_keeps_its_regions() {
         part: braid_format::node::DamagedPart::Window,
         replayed,
     };
-    let lives = || [1, 2, 3].map(|n| cluster.liveness(cluster.lock(0), life(n)));
+    let lock = cluster.lock(0);
+    // The old one held it.
+    let held = LockRecord::born(lock, life(2), 7);
+    let was = cluster.store.read(lock).unwrap();
+    let mut sector = vec![0; cluster.store.sector_len()];
+    held.encode(&mut sector);
+    let outcome = cluster.store.compare_and_write(lock, &was, &sector).unwrap();
+    assert_eq!(outcome, braid_lock::CawOutcome::Written);
+    let lives = || [1, 2, 3].map(|n| cluster.liveness(lock, life(n)));
     let mut stands = cluster.slot(slot).unwrap();
     let mut next = |damage| {
         let record = SlotRecord {

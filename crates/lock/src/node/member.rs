@@ -33,6 +33,8 @@ use crate::{Me, Mode};
 
 /// Name of the watcher's thread.
 const WATCHER: &str = "watcher";
+/// Pause between two looks at whether the recoveries of a leaving node have ended.
+const RECOVERY_LOOK: Duration = Duration::from_millis(5);
 /// A wish that stands for so many beats is looked at even by nodes that know nothing of the lock:
 /// a late write may have made one of them a holder without its knowledge.
 const STUBBORN_BEATS: u32 = 8;
@@ -68,6 +70,8 @@ pub(super) struct Inner {
     /// The next heartbeat has news.
     hurry: AtomicBool,
     withdrawn: AtomicBool,
+    /// The watcher is at work on a dead node's slot.
+    has_claimed: AtomicBool,
     /// Until when this node may act.
     lease: Mutex<Instant>,
     /// Wakes the watcher: `None` to end.
@@ -119,6 +123,7 @@ impl Membership {
             stop: (Mutex::new(false), Condvar::new()),
             hurry: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),
+            has_claimed: AtomicBool::new(false),
             watcher: Mutex::new(None),
             errands: Mutex::default(),
             following: AtomicBool::new(false),
@@ -174,6 +179,13 @@ impl Membership {
             })?;
         }
         Ok(())
+    }
+    /// Waits for the recoveries that this node has begun, unless it has withdrawn.
+    pub fn end_recoveries(&self) {
+        let under_way = || self.inner.has_claimed.load(Ordering::Acquire);
+        while under_way() && !self.inner.withdrawn.load(Ordering::Acquire) {
+            std::thread::sleep(RECOVERY_LOOK);
+        }
     }
     /// A hint that came another way than by the socket.
     pub fn hint_came(&self, lock: LockNo, hint: Hint) {
@@ -490,6 +502,7 @@ impl Inner {
                     events.extend(self.perform(action));
                 }
             }
+            self.has_claimed.store(watch.has_claimed(), Ordering::Release);
             if looked {
                 look = Instant::now() + beat;
                 self.expect_mail(Instant::now());

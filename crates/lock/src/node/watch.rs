@@ -12,8 +12,8 @@
 //!     Suspect: said once, nothing is done
 //! ```
 //!
-//! Finishing takes locks, and those may be held by another dead node. So it begins when no journal is
-//! left that could be replayed, and while it waits further nodes are recovered: it holds up nobody.
+//! Finishing takes locks, and those may be held by another dead node. So it holds up nobody: while it
+//! waits further nodes are recovered, and their locks are free.
 //!
 //! Invariants:
 //! * recovery begins only after a fence: on one host the liveness lock of a process ends with its
@@ -206,9 +206,15 @@ impl Watch {
             looked: None,
         }
     }
-    /// A recovery is under way here.
+    /// A recovery is under way here, or something else that is to be seen through.
     pub fn is_recovering(&self) -> bool {
         self.task.is_some() || self.finishing.is_some()
+    }
+    /// A dead node's slot is this one's, and it is at work on it.
+    pub fn has_claimed(&self) -> bool {
+        let of_slot =
+            |t: &Task| matches!(t, Task::Recovering(_) | Task::Publishing(_) | Task::Freeing(_));
+        self.finishing.is_some() || self.task.as_ref().is_some_and(of_slot)
     }
 
     /// Takes an event, says what to do. `nonce` was never used before in a slot record: for the
@@ -441,9 +447,14 @@ impl Watch {
                 self.task = Some(Task::Recovering(record.clone()));
                 vec![WatchAction::Recover(record)]
             }
-            Some(Task::Publishing(record) | Task::Freeing(record)) if written => {
-                vec![WatchAction::Gone(record.life)]
+            Some(Task::Publishing(record)) if written => {
+                let mut out = vec![WatchAction::Gone(record.life)];
+                if self.finishing.is_none() {
+                    out.push(self.finish(record));
+                }
+                out
             }
+            Some(Task::Freeing(record)) if written => vec![WatchAction::Gone(record.life)],
             // Another was faster, or the outcome is unknown: the next look shows it.
             _ => Vec::new(),
         }
@@ -723,9 +734,10 @@ mod tests {
         slots[1].record = (**new).clone();
         // Its locks are free from here on.
         let said = w.step(BEAT * 12, 9, WatchEvent::Wrote(true));
-        assert_eq!(said, vec![WatchAction::Gone(me(1, 4))]);
-        let finishing = w.step(BEAT * 13, 9, WatchEvent::Sight(slots.clone()));
-        assert_eq!(finishing, vec![WatchAction::Finish(Box::new(slots[1].record.clone()))]);
+        let finish = WatchAction::Finish(Box::new(slots[1].record.clone()));
+        assert_eq!(said, vec![WatchAction::Gone(me(1, 4)), finish]);
+        assert!(w.has_claimed());
+        assert_eq!(w.step(BEAT * 13, 9, WatchEvent::Sight(slots.clone())), vec![]);
         let freeing = w.step(BEAT * 14, 9, WatchEvent::Finished(Recovery::Done));
         let [WatchAction::Write { expected, new }] = &freeing[..] else { panic!("{freeing:?}") };
         assert_eq!(**expected, slots[1].record);
@@ -876,9 +888,10 @@ mod tests {
             slots[4].life_locked = finishes.is_empty();
             let mut actions = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
             while let Some(action) = actions.first().cloned() {
+                let rest = actions.split_off(1);
                 actions = match action {
                     WatchAction::Write { .. } => {
-                        assert!(stand(&mut slots, &actions));
+                        assert!(stand(&mut slots, &[action]));
                         w.step(BEAT * n, 9, WatchEvent::Wrote(true))
                     }
                     WatchAction::Recover(record) => {
@@ -891,10 +904,11 @@ mod tests {
                     }
                     _ => Vec::new(),
                 };
+                actions.extend(rest);
             }
         }
         assert_eq!(recovered, [3, 1, 2, 4]);
-        assert_eq!(finishes, [1]);
+        assert_eq!(finishes, [3]);
         assert!(slots[1..].iter().all(|s| s.record.is_replayed()));
         // It ends after all: one after the other is finished and free.
         let mut next = w.step(BEAT * 40, 9, WatchEvent::Finished(Recovery::Done));
@@ -912,7 +926,7 @@ mod tests {
                 next = w.step(BEAT * n, 9, WatchEvent::Finished(Recovery::Done));
             }
         }
-        assert_eq!(finishes, [1, 2, 3, 4]);
+        assert_eq!(finishes, [3, 1, 2, 4]);
         assert!(slots[1..].iter().all(|s| s.record.state == SlotState::Free));
         assert!(!w.is_recovering());
     }
