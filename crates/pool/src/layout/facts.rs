@@ -3,7 +3,7 @@
 use core::fmt;
 
 use braid_format::Bytes;
-use braid_format::label::{Label, Member, NodeKind, Segment, SubpoolKind, TreeNode};
+use braid_format::label::{Label, Member, MemberState, NodeKind, Segment, SubpoolKind, TreeNode};
 
 use super::build::unused;
 
@@ -16,7 +16,7 @@ pub struct Facts {
     pub raw: Bytes,
     /// Of each member, bytes in no slice.
     pub unused: Vec<Bytes>,
-    /// Members that may be lost, whichever they are.
+    /// Members that may be lost yet, whichever they are, beside those that are not in sync.
     pub tolerates: u16,
     /// Bytes per second of large reads of data, when all members' are known.
     pub read: Option<Bytes>,
@@ -98,14 +98,12 @@ impl Facts {
     pub fn of(label: &Label) -> Self {
         let tree = Tree { label };
         let unused = unused(&label.nodes, &label.members);
-        let shown = || label.segments.iter().filter(|s| !s.is_hole());
-        let roots = || shown().filter_map(|s| label.nodes.get(usize::from(s.node)));
         let data = label
             .segments
             .iter()
             .find(|s| matches!(s.subpool, SubpoolKind::Data | SubpoolKind::General))
             .and_then(|s| label.nodes.get(usize::from(s.node)));
-        let tolerates = roots().map(|n| tree.tolerates(n)).min().unwrap_or(0);
+        let tolerates = tree.roots().map(|n| tree.spare(n, true)).min().unwrap_or(0);
         let known = |speed: u64| Some(Bytes(speed)).filter(|s| s.0 > 0);
         let mut facts = Self {
             usable: Bytes(label.size().0 - label.holes().0),
@@ -124,8 +122,8 @@ impl Facts {
 fn notes(tree: &Tree, facts: &Facts) -> Vec<Note> {
     let members = &tree.label.members;
     let mut notes = Vec::new();
+    let redundant = tree.roots().map(|n| tree.spare(n, false)).min().unwrap_or(0) > 0;
     for (m, bytes) in members.iter().zip(&facts.unused).filter(|(_, b)| b.0 > 0) {
-        let redundant = facts.tolerates > 0;
         notes.push(Note::Unused { path: m.path.clone(), bytes: *bytes, redundant });
     }
     notes.extend(tree.label.segments.iter().filter_map(|s| tree.slowest(s)));
@@ -153,14 +151,40 @@ impl<'a> Tree<'a> {
             .filter_map(move |c| Some((nodes.get(usize::from(c.node))?, c.weight)))
     }
 
-    fn tolerates(&self, node: &'a TreeNode) -> u16 {
-        let copies = u16::try_from(node.kind.children().len()).unwrap_or(u16::MAX);
+    /// The trees that hold something.
+    fn roots(&self) -> impl Iterator<Item = &'a TreeNode> {
+        let shown = self.label.segments.iter().filter(|s| !s.is_hole());
+        shown.filter_map(|s| self.label.nodes.get(usize::from(s.node)))
+    }
+
+    /// Whether a node has its bytes, as its members are now.
+    fn has_bytes(&self, node: &'a TreeNode) -> bool {
+        let without = self.children(node).filter(|(c, _)| !self.has_bytes(c)).count();
+        match &node.kind {
+            NodeKind::Slice { member, .. } => {
+                let member = self.label.members.get(usize::from(member.0));
+                member
+                    .is_some_and(|m| matches!(m.state, MemberState::Active | MemberState::Leaving))
+            }
+            NodeKind::Mirror { children, .. } => without < children.len(),
+            NodeKind::Parity { parity, .. } => without <= usize::from(*parity),
+            NodeKind::Stripe { .. } | NodeKind::Concat { .. } => without == 0,
+        }
+    }
+
+    /// Members below a node that may be lost, whichever they are: by its shape, or beside those that
+    /// are not in sync `now`.
+    fn spare(&self, node: &'a TreeNode, now: bool) -> u16 {
+        let count = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let out = || count(self.children(node).filter(|(c, _)| now && !self.has_bytes(c)).count());
         match &node.kind {
             NodeKind::Slice { .. } => 0,
-            NodeKind::Mirror { .. } => copies.saturating_sub(1),
-            NodeKind::Parity { parity, .. } => *parity,
+            NodeKind::Mirror { children, .. } => {
+                count(children.len()).saturating_sub(1).saturating_sub(out())
+            }
+            NodeKind::Parity { parity, .. } => parity.saturating_sub(out()),
             NodeKind::Stripe { .. } | NodeKind::Concat { .. } => {
-                self.children(node).map(|(c, _)| self.tolerates(c)).min().unwrap_or(0)
+                self.children(node).map(|(c, _)| self.spare(c, now)).min().unwrap_or(0)
             }
         }
     }
@@ -219,7 +243,7 @@ impl<'a> Tree<'a> {
 
     fn one_bus(&self, node: &'a TreeNode) -> Option<Note> {
         let (kind, may_lose) = match &node.kind {
-            NodeKind::Mirror { .. } => ("mirror", self.tolerates(node)),
+            NodeKind::Mirror { .. } => ("mirror", self.spare(node, false)),
             NodeKind::Parity { parity, .. } => ("parity group", *parity),
             _ => return None,
         };

@@ -191,6 +191,29 @@ fn unequal_members_are_used_up() {
 }
 
 #[test]
+fn members_out_of_sync_are_not_spared_again() {
+    use braid_format::label::MemberState::{Active, Failed, Leaving, Rebuilding};
+    for (text, count, states, expected) in [
+        ("mirror(all)", 3, [(0, Active), (0, Leaving)], 2),
+        ("mirror(all)", 3, [(0, Active), (0, Failed)], 1),
+        ("mirror(all)", 3, [(0, Failed), (1, Rebuilding)], 0),
+        ("stripe(mirror(0,1),mirror(2,3))", 4, [(0, Active), (0, Active)], 1),
+        ("stripe(mirror(0,1),mirror(2,3))", 4, [(0, Active), (3, Failed)], 0),
+        ("parity+2(all)", 6, [(0, Active), (0, Failed)], 1),
+        ("parity+2(all)", 6, [(5, Failed), (0, Rebuilding)], 0),
+    ] {
+        let mut l = built(text, &vec![8 * GIB; count]);
+        let notes = Facts::of(&l).notes;
+        for (member, state) in states {
+            l.members[member].state = state;
+        }
+        let facts = Facts::of(&l);
+        assert_eq!(facts.tolerates, expected, "{text} {states:?}");
+        assert_eq!(facts.notes, notes, "the shape is as it was");
+    }
+}
+
+#[test]
 fn parity_gets_mirrors_for_its_metadata() {
     let shape = |text: &str, sizes: &[u64]| {
         let l = built(text, sizes);
