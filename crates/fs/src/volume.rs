@@ -8,7 +8,7 @@ use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, FormatError, InodeNo, LockNo, NodeId};
 use braid_pool::device::AlignedBuf;
-use braid_pool::{Pool, PoolRequest};
+use braid_pool::{Instead, Pool, PoolRequest};
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros};
 
@@ -109,7 +109,30 @@ impl Volume {
         let want = (pool.info().size.get() - at.get()).min(128 << 10);
         let want = usize::try_from(want / 4096 * 4096).unwrap_or(0);
         pool.read(at, &mut slot[..want])?;
-        let mut last = FormatError::TooShort { what: "superblock", len: want };
+        let first = Self::superblock_in(&slot, at);
+        if first.is_ok() {
+            return first;
+        }
+        for nth in 0.. {
+            match pool.read_otherwise(Instead::OfRead, at, &mut slot[..want], nth) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "a copy of a damaged superblock");
+                    continue;
+                }
+            }
+            if let found @ Ok(_) = Self::superblock_in(&slot, at) {
+                tracing::warn!("a superblock was damaged; read from another member");
+                return found;
+            }
+        }
+        first
+    }
+
+    /// The superblock in the bytes from `at`.
+    fn superblock_in(slot: &[u8], at: ByteOffset) -> Result<Found> {
+        let mut last = FormatError::TooShort { what: "superblock", len: slot.len() };
         for lock_shift in [9_u16, 12] {
             for block_shift in 12..=16_u16 {
                 let geo = Geometry {
@@ -443,7 +466,7 @@ impl Volume {
         let at = self.body_at(block);
         let mut body = AlignedBuf::zeroed(self.geo.body_len());
         for nth in 0.. {
-            match self.pool.read_otherwise(at, &mut body, nth) {
+            match self.pool.read_otherwise(Instead::OfRead, at, &mut body, nth) {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use braid_format::label::SubpoolKind;
 use braid_format::lock_record::LockRecord;
 use braid_format::{BlockSize, ByteOffset, Bytes, FormatError, LockNo};
-use braid_pool::Pool;
+use braid_pool::{Instead, Pool};
 use parking_lot::Mutex;
 
 use crate::error::StoreError;
@@ -151,7 +151,7 @@ impl LockStore for DeviceStore {
             // A mirror may have it whole elsewhere.
             let mut other = vec![0; sector.len()];
             for nth in 0.. {
-                match self.pool.read_otherwise(at, &mut other, nth) {
+                match self.pool.read_otherwise(Instead::OfReadLock, at, &mut other, nth) {
                     Ok(true) if LockRecord::decode(&other, lock).is_ok() => return Ok(other),
                     Ok(true) => {}
                     Ok(false) => break,
@@ -332,10 +332,11 @@ mod tests {
     /// damaged one is made like it by the next change.
     #[test]
     fn a_damaged_copy_of_a_record_is_gone_around_and_mended() {
-        for copy in 0..2 {
-            let (pool, lock) = (mirrored(), LockNo(700));
+        // Ordinary reads of the two numbers take different copies.
+        for (copy, number) in [(0, 700), (1, 700), (0, 1700), (1, 1700)] {
+            let (pool, lock) = (mirrored(), LockNo(number));
             let store = DeviceStore::new(pool.clone(), BlockSize::DEFAULT, Bytes(512));
-            let at = BlockSize::DEFAULT.offset_of(BlockNo(700));
+            let at = BlockSize::DEFAULT.offset_of(BlockNo(number));
             let good = sector(&LockRecord::unlocked(lock, 0), 512);
             pool.write(at, &good).unwrap();
             let start = pool.label().members[copy].data_start;

@@ -74,7 +74,7 @@ pub use pace::Pace;
 pub use queue::{PoolOp, PoolQueue};
 
 pub use reshape::{AddOptions, Added, ChangeError, Destination, Moving, Removed};
-pub use scrub::{NoOracle, Oracle, Scrubbed};
+pub use scrub::{Instead, NoOracle, Oracle, Scrubbed};
 pub use shared::{EpochTag, HeldRegions, Hold, Others, RegionLocks};
 pub use slow::Noticed;
 pub use upkeep::Progress;

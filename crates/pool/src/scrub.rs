@@ -58,6 +58,15 @@ impl Oracle for NoOracle {
     }
 }
 
+/// How bytes were read that are wanted some other way: each takes another copy of a mirror.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instead {
+    /// By [`Pool::read`].
+    OfRead,
+    /// By [`Pool::read_lock`].
+    OfReadLock,
+}
+
 /// What a scrub found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scrubbed {
@@ -131,14 +140,15 @@ impl Pool {
         Ok(report)
     }
 
-    /// Reads the pool's bytes at `at` some other way than [`Pool::read`] would: the `nth` other
-    /// way there is, counted from 0. `false`: there are no more. Meant for bytes whose checksum is
+    /// Reads the pool's bytes at `at` some other way than they were read: the `nth` other way
+    /// there is, counted from 0. `false`: there are no more. Meant for bytes whose checksum is
     /// wrong.
     ///
     /// # Errors
     /// [`PoolError::Device`]: this way does not work either.
     pub fn read_otherwise(
         &self,
+        instead: Instead,
         at: ByteOffset,
         buf: &mut [u8],
         nth: usize,
@@ -162,8 +172,11 @@ impl Pool {
         match group.shape {
             Shape::Mirror => {
                 let live: Vec<usize> = topology.copies(group).collect();
-                let first = Group::turn(offset, live.len());
-                let mut others = live.iter().enumerate().filter(|(i, _)| *i != first);
+                let taken = match instead {
+                    Instead::OfRead => Group::turn(offset, live.len()),
+                    Instead::OfReadLock => 0,
+                };
+                let mut others = live.iter().enumerate().filter(|(i, _)| *i != taken);
                 let Some((_, column)) = others.nth(nth) else { return Ok(false) };
                 let (member, place) = group.at(*column, offset);
                 topology.device(member).read(place, buf)?;

@@ -10,7 +10,7 @@ use braid_pool::device::{
     Device, DeviceError, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, OpenOptions, pass_on,
 };
 use braid_pool::layout::Redundancy;
-use braid_pool::{CreateOptions, Destination, EpochTag, Pool};
+use braid_pool::{CreateOptions, Destination, EpochTag, Instead, Pool};
 use parking_lot::Mutex;
 
 use super::{Fellows, Upkeep};
@@ -167,7 +167,7 @@ fn a_member_is_replaced_by_order_and_metadata_that_rotted_is_healed() {
             let mut slot = vec![0; 4096];
             match nth {
                 0 => pool.read(at, &mut slot).unwrap(),
-                _ => assert!(pool.read_otherwise(at, &mut slot, 0).unwrap()),
+                _ => assert!(pool.read_otherwise(Instead::OfRead, at, &mut slot, 0).unwrap()),
             }
             let body = MetaHeader::decode(&slot[512..], BlockNo(block)).is_ok();
             let record = LockRecord::decode(&slot[..512], LockNo(block));

@@ -1,13 +1,17 @@
 //! The node areas and liveness locks, on a pool.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use braid_format::node::{Heartbeat, SlotRecord};
 use braid_format::superblock::RawSuperblock;
-use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, NodeId};
+use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, FormatError, NodeId};
 use braid_pool::Pool;
+use parking_lot::Mutex;
 
 use super::PoolSide;
 use crate::error::StoreError;
-use crate::store::{CawOutcome, Sector};
+use crate::store::{CawOutcome, Sector, torn_pauses};
 
 /// The node areas and the liveness locks. [`PoolNodes`] is the real one.
 pub trait NodeStore: Send + Sync {
@@ -123,6 +127,8 @@ impl NodeAreas {
 pub struct PoolNodes {
     pool: Pool,
     areas: NodeAreas,
+    /// What the copy that decides has of slots where it is damaged and another is sound.
+    damaged: Arc<Mutex<HashMap<NodeId, Sector>>>,
 }
 
 impl PoolNodes {
@@ -131,7 +137,7 @@ impl PoolNodes {
 
     /// The areas `areas` of `pool`.
     pub fn new(pool: Pool, areas: NodeAreas) -> Self {
-        Self { pool, areas }
+        Self { pool, areas, damaged: Arc::default() }
     }
     fn at(&self, area: BlockNo, slot: NodeId) -> ByteOffset {
         let within = Bytes(u64::from(slot.0) * self.areas.lock_sector.0);
@@ -140,6 +146,44 @@ impl PoolNodes {
     fn read_area(&self, area: BlockNo, copy: usize) -> Result<Vec<u8>, StoreError> {
         let mut bytes = vec![0; usize::from(self.areas.node_slots) * self.sector_len()];
         self.pool.look(self.at(area, NodeId(0)), &mut bytes, copy)?;
+        Ok(bytes)
+    }
+    fn look_at_slot(&self, slot: NodeId, copy: usize) -> Result<Sector, StoreError> {
+        let mut bytes = vec![0; self.sector_len()];
+        self.pool.look(self.at(self.areas.slot_area, slot), &mut bytes, copy)?;
+        Ok(bytes)
+    }
+    /// A slot's record: where the copy that decides is damaged, from another one that is sound.
+    fn sound_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
+        let copies = self.pool.copies();
+        let mut bytes = self.look_at_slot(slot, 0)?;
+        if copies < 2 || SlotRecord::decode(&bytes, slot).is_ok() {
+            return Ok(bytes);
+        }
+        let known = self.damaged.lock().get(&slot) == Some(&bytes);
+        // Another copy may be older than one that is only being written.
+        for pause in torn_pauses().filter(|_| !known) {
+            std::thread::sleep(pause);
+            bytes = self.look_at_slot(slot, 0)?;
+            let decoded = SlotRecord::decode(&bytes, slot);
+            if !matches!(decoded, Err(FormatError::ChecksumMismatch { .. })) {
+                break;
+            }
+        }
+        if SlotRecord::decode(&bytes, slot).is_ok() {
+            return Ok(bytes);
+        }
+        for copy in 1..copies {
+            // One that cannot be read is no better.
+            let Ok(other) = self.look_at_slot(slot, copy) else { continue };
+            if SlotRecord::decode(&other, slot).is_ok() {
+                if !known {
+                    tracing::warn!(%slot, "a copy of a node slot is damaged; another is read");
+                    self.damaged.lock().insert(slot, bytes);
+                }
+                return Ok(other);
+            }
+        }
         Ok(bytes)
     }
     /// Takes over the sectors of `other` that hold later heartbeats.
@@ -171,12 +215,16 @@ impl NodeStore for PoolNodes {
         self.areas.fs_uuid
     }
     fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
-        self.read_area(self.areas.slot_area, 0)
+        let mut bytes = self.read_area(self.areas.slot_area, 0)?;
+        for (slot, sector) in (0..).map(NodeId).zip(bytes.chunks_exact_mut(self.sector_len())) {
+            if SlotRecord::decode(sector, slot).is_err() {
+                sector.copy_from_slice(&self.sound_slot(slot)?);
+            }
+        }
+        Ok(bytes)
     }
     fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
-        let mut bytes = vec![0; self.sector_len()];
-        self.pool.look(self.at(self.areas.slot_area, slot), &mut bytes, 0)?;
-        Ok(bytes)
+        self.sound_slot(slot)
     }
     fn compare_and_write_slot(
         &self,
@@ -185,6 +233,18 @@ impl NodeStore for PoolNodes {
         new: &[u8],
     ) -> Result<CawOutcome, StoreError> {
         let at = self.at(self.areas.slot_area, slot);
+        let outcome = self.pool.compare_and_write(at, expected, new)?;
+        let CawOutcome::Mismatch(stands) = &outcome else { return Ok(outcome) };
+        if SlotRecord::decode(stands, slot).is_ok() {
+            return Ok(outcome);
+        }
+        let good = self.sound_slot(slot)?;
+        if good == *stands || SlotRecord::decode(&good, slot).is_err() {
+            return Ok(outcome);
+        }
+        // Without this, whoever believes what it reads would compare for ever.
+        tracing::warn!(%slot, "a damaged copy of a node slot is mended from another");
+        self.pool.compare_and_write(at, stands, &good)?;
         Ok(self.pool.compare_and_write(at, expected, new)?)
     }
     fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {

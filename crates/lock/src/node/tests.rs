@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::glock::{DemoteFailed, Demoted, GlockOps, Local, LockManager, ManagerOptions};
-use crate::store::MemoryStore;
+use crate::store::{CawOutcome, MemoryStore};
 use crate::{LockError, Mode};
 
 mod fence;
@@ -428,4 +428,53 @@ fn a_node_that_waits_to_follow_a_change_still_watches_the_others() {
     store.stall(false);
     member.end_errands();
     member.leave().unwrap();
+}
+
+/// A flipped bit in one copy of slots: they are had from the other one, and can be changed; what was
+/// damaged is sound then.
+#[test]
+fn a_damaged_copy_of_a_slot_is_gone_around_and_mended() {
+    for damaged in 0..2 {
+        let device = |i| {
+            let name = format!("m{i}");
+            braid_device::MemoryDevice::new(&name, Bytes(16 << 20), Bytes(512))
+                as Arc<dyn braid_device::Device>
+        };
+        let redundancy = braid_pool::layout::Redundancy::Mirror(2);
+        let options =
+            braid_pool::CreateOptions { redundancy, ..braid_pool::CreateOptions::new("mirrored") };
+        let pool = braid_pool::Pool::create((0..2).map(device).collect(), &options).unwrap();
+        let areas = NodeAreas {
+            block_size: BlockSize::DEFAULT,
+            lock_sector: Bytes(512),
+            node_slots: 16,
+            slot_area: BlockNo(1700),
+            heartbeat_area: BlockNo(1710),
+            fs_uuid: uuid::Uuid::new_v4(),
+        };
+        let mut bytes = vec![0; 16 * 512];
+        areas.encode_free_slots(&mut bytes);
+        let at = areas.block_size.offset_of(areas.slot_area);
+        pool.write(at, &bytes).unwrap();
+        let mut bad = bytes.clone();
+        (0..16).for_each(|slot| bad[slot * 512 + 40] ^= 1);
+        let start = pool.label().members[damaged].data_start + Bytes(at.0);
+        pool.devices()[damaged].write(start, &bad).unwrap();
+        let nodes = PoolNodes::new(pool.clone(), areas);
+        assert!(nodes.read_slots().unwrap() == bytes, "copy {damaged}");
+        for slot in (0..16).map(NodeId) {
+            let was = nodes.read_slot(slot).unwrap();
+            assert_eq!(SlotRecord::decode(&was, slot), Ok(SlotRecord::free(slot)));
+            let mut new = vec![0; 512];
+            SlotRecord { nonce: 7, ..SlotRecord::free(slot) }.encode(&mut new);
+            let outcome = nodes.compare_and_write_slot(slot, &was, &new).unwrap();
+            assert_eq!(outcome, CawOutcome::Written, "copy {damaged}, slot {slot:?}");
+            for (member, device) in pool.label().members.iter().zip(pool.devices()) {
+                let place = member.data_start + Bytes(at.0) + Bytes(u64::from(slot.0) * 512);
+                let mut there = vec![0; 512];
+                device.read(place, &mut there).unwrap();
+                assert!(there == new, "copy {damaged}, slot {slot:?}");
+            }
+        }
+    }
 }

@@ -122,9 +122,9 @@ fn bad_bytes_are_read_otherwise_and_put_back() {
         let mut back = vec![0; 4096];
         pool.read(at, &mut back).unwrap();
         assert_ne!(back, good);
-        assert!(pool.read_otherwise(at, &mut back, 0).unwrap());
+        assert!(pool.read_otherwise(Instead::OfRead, at, &mut back, 0).unwrap());
         assert_eq!(back, good, "{layout:?}");
-        assert!(!pool.read_otherwise(at, &mut vec![0; 4096], 5).unwrap());
+        assert!(!pool.read_otherwise(Instead::OfRead, at, &mut vec![0; 4096], 5).unwrap());
         assert!(pool.heal(at, Bytes::from(good.len()), &|b| b == &good[..]).unwrap());
         pool.read(at, &mut back).unwrap();
         assert_eq!(back, good);
