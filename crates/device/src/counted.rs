@@ -278,6 +278,9 @@ impl Device for CountedDevice {
     fn initiator(&self) -> Option<&IscsiDevice> {
         self.inner.initiator()
     }
+    fn unchanged(&self, at: ByteOffset, len: Bytes) -> Option<&dyn Device> {
+        self.inner.unchanged(at, len)
+    }
     fn sever(&self) {
         self.inner.sever();
     }

@@ -33,6 +33,7 @@ mod queue;
 mod random;
 mod recording;
 mod run;
+mod scratch;
 pub mod scsi;
 mod signature;
 mod traits;
@@ -52,6 +53,7 @@ pub use open::{exists, open};
 pub use queue::{IoQueue, OwnedOp, Part};
 pub use recording::{Event, RecordingDevice, Replay};
 pub use run::{Op, Request, run};
+pub use scratch::ScratchDevice;
 pub use scsi::{Reservation, ReservationKind};
 pub use signature::{Foreign, probe};
 pub use traits::{

@@ -62,6 +62,13 @@ pub fn run(requests: &mut [Request<'_>]) {
     if let [only] = requests {
         return inline(only);
     }
+    for r in requests.iter_mut() {
+        if let Op::Read(buf) = &r.op
+            && let Some(below) = r.device.unchanged(r.at, Bytes::from(buf.len()))
+        {
+            r.device = below;
+        }
+    }
     if requests.iter().any(|r| r.device.initiator().is_some()) {
         return with_units(requests);
     }

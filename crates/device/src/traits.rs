@@ -272,6 +272,11 @@ pub trait Device: Send + Sync + Debug {
     fn initiator(&self) -> Option<&IscsiDevice> {
         None
     }
+    /// The device below that has these bytes as this one has them, if there is one:
+    /// [`run`](crate::run) reads them there.
+    fn unchanged(&self, _at: ByteOffset, _len: Bytes) -> Option<&dyn Device> {
+        None
+    }
     /// Its persistent reservations, if it has such.
     fn reservations(&self) -> Option<&dyn Reservations> {
         None

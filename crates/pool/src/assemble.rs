@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use braid_device::Device;
+use braid_device::{Device, ScratchDevice};
 use braid_format::Epoch;
 use braid_format::label::{Label, Member, MemberState};
 
@@ -78,6 +78,27 @@ impl Pool {
         {
             let mut topology = pool.0.topology.write();
             topology.provisional = !missing.is_empty();
+            pool.0.set_aside(&topology);
+        }
+        Ok(pool)
+    }
+
+    /// The same pool apart from this one: nothing that is changed there reaches a device, and it ends
+    /// with the last handle. What is said of members that fail there holds there only.
+    ///
+    /// # Errors
+    /// As [`Pool::assemble`], of the label in force.
+    pub fn on_scratch(&self) -> Result<Self, PoolError> {
+        let (label, devices, provisional) = {
+            let topology = self.0.topology.read();
+            (topology.label.clone(), topology.devices.clone(), topology.provisional)
+        };
+        let pool = Self::open(devices.into_iter().map(ScratchDevice::over).collect(), label)?;
+        let attempted = self.0.attempted.load(Ordering::Acquire);
+        pool.0.attempted.store(attempted, Ordering::Release);
+        {
+            let mut topology = pool.0.topology.write();
+            topology.provisional = provisional;
             pool.0.set_aside(&topology);
         }
         Ok(pool)

@@ -1,10 +1,10 @@
 //! The fixed area: superblocks, named locks, lock buckets, nodes' private blocks.
 
 use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::node::RawCounters;
+use braid_format::node::{RawCounters, SlotRecord};
 use braid_format::rgrp::RawWindow;
 use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
-use braid_format::{BlockNo, InodeNo, NodeId};
+use braid_format::{BlockNo, Bytes, InodeNo, NodeId};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::space::Private;
@@ -39,6 +39,30 @@ impl Checker {
             if let Some(text) = problem {
                 self.problem(block, text);
                 found.superblocks.push(block);
+            }
+        }
+        Ok(())
+    }
+    /// Nodes' slots, each copy of them.
+    pub(super) fn slots(&mut self, found: &mut Mendable) -> Result<()> {
+        let volume = self.volume.clone();
+        if volume.elsewhere.is_some() {
+            return Ok(());
+        }
+        let sector = volume.geo.lock_sector;
+        let area = volume.geo.block_size.offset_of(BlockNo(volume.sb.slot_area.get()));
+        let mut record = vec![0; sector.to_usize()];
+        for slot in (0..volume.sb.node_slots.get()).map(NodeId) {
+            let at = area + Bytes(u64::from(slot.get()) * sector.get());
+            let mut damage = None;
+            for copy in 0..volume.pool.copies() {
+                volume.pool.look(at, &mut record, copy)?;
+                damage = damage.or(SlotRecord::decode(&record, slot).err());
+            }
+            if let Some(error) = damage {
+                let block = volume.geo.block_size.block_of(at);
+                self.problem(block, format!("a copy of the slot of node {slot}: {error}"));
+                found.slots.push((at, slot));
             }
         }
         Ok(())

@@ -7,7 +7,8 @@
 //! ```
 //! The walk marks every block it meets in a map of its own; what the bitmaps, the windows and the
 //! free logs of dead nodes say together must be the same. Nothing here trusts a number from disk
-//! before it is bounded, and no structure is followed twice, so the walk ends on any image.
+//! before it is bounded, and no structure is followed twice, so the walk ends on any image. Unless it
+//! repairs, all this is done on a [`Pool::on_scratch`], and no device is written.
 //!
 //! Repair rewrites what can be derived from the rest: bitmaps, group counters, cluster counters,
 //! link counts, entry and block counts, the superblock's other copy; it empties windows and free
@@ -34,7 +35,7 @@ use std::time::Duration;
 use braid_format::lock_record::LockRecord;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{SlotRecord, SlotState};
-use braid_format::{BlockNo, Bytes, FormatError, LockNo, NodeId};
+use braid_format::{BlockNo, ByteOffset, Bytes, FormatError, LockNo, NodeId};
 use braid_lock::etcd::{EtcdClaim, EtcdError};
 use braid_lock::{LockError, NodeStore, Timing};
 use braid_pool::PoolByteLock;
@@ -78,7 +79,9 @@ pub struct Report {
     pub replayed: u64,
 }
 
-/// Checks the file system on `pool`. `progress` gets (done, total).
+/// Checks the file system on `pool`. `progress` gets (done, total). Without
+/// [`CheckOptions::repair`] nothing is written to a device: journals are replayed, and damaged copies
+/// healed, in memory.
 ///
 /// # Errors
 /// When a node has it mounted, or a device fails. Problems found are in the report.
@@ -87,6 +90,8 @@ pub fn check(
     options: CheckOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report> {
+    // What is not asked for is done to nobody's bytes but its own.
+    let pool = if options.repair { pool } else { pool.on_scratch()? };
     let volume = Arc::new(Volume::open(pool)?);
     let (claimed, store_lost) = enter(&volume, options.repair)?;
     // Nobody lives: what is registered are the keys of nodes that died together.
@@ -152,6 +157,8 @@ struct Mendable {
     locks: Vec<BlockNo>,
     /// Free metadata blocks that are damaged.
     free: Vec<BlockNo>,
+    /// Nodes' slots of which a copy is damaged, and where they stand.
+    slots: Vec<(ByteOffset, NodeId)>,
     /// Blocks are in use that the bitmaps offer to the allocator, or call something else.
     exposed: bool,
     /// Blocks used twice or of unreadable owners: then bitmaps are not rewritten.
@@ -165,6 +172,7 @@ impl Mendable {
             || !self.superblocks.is_empty()
             || !self.locks.is_empty()
             || !self.free.is_empty()
+            || !self.slots.is_empty()
             || !self.private.is_empty()
     }
 }
@@ -185,6 +193,7 @@ impl Checker {
     fn run(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<Mendable> {
         let mut found = Mendable::default();
         self.superblocks(&mut found)?;
+        self.slots(&mut found)?;
         let roots = self.fixed_area(&mut found)?;
         self.groups(&mut found)?;
         self.walk(&roots, &mut found, progress)?;

@@ -48,6 +48,7 @@ pub(super) fn repair(checker: &mut Checker, found: &mut Mendable) -> Result<()> 
     }
     free(checker, found)?;
     locks(checker, found)?;
+    slot_copies(checker, found)?;
     checker.volume.pool.flush()?;
     superblocks(checker, found)?;
     checker.volume.pool.flush()?;
@@ -61,6 +62,16 @@ fn free(checker: &mut Checker, found: &Mendable) -> Result<()> {
         write(checker, vec![(*block, body)])?;
         unlock(checker, *block)?;
         checker.report.repaired += 1;
+    }
+    Ok(())
+}
+
+/// A copy of a node's slot becomes what a sound one is.
+fn slot_copies(checker: &mut Checker, found: &Mendable) -> Result<()> {
+    let len = checker.volume.geo.lock_sector;
+    for &(at, slot) in &found.slots {
+        let good = |record: &[u8]| SlotRecord::decode(record, slot).is_ok();
+        checker.report.repaired += u64::from(checker.volume.pool.heal(at, len, &good)?);
     }
     Ok(())
 }

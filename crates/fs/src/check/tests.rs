@@ -394,6 +394,88 @@ fn damaged_lock_records_are_found_and_unlocked() {
     }
 }
 
+/// A populated pool of two copies, unmounted.
+fn mirrored() -> Pool {
+    let device = |i| {
+        let memory = MemoryDevice::new(&format!("m{i}"), Bytes(96 << 20), Bytes(512));
+        memory as Arc<dyn Device>
+    };
+    let redundancy = braid_pool::layout::Redundancy::Mirror(2);
+    let options =
+        braid_pool::CreateOptions { redundancy, ..braid_pool::CreateOptions::new("mirrored") };
+    let pool = Pool::create((0..2).map(device).collect(), &options).unwrap();
+    let options = MakeOptions { journal_size: Some(2 << 20), ..MakeOptions::default() };
+    make(&pool, &options, &mut |_, _| {}).unwrap();
+    let fs = mount(&pool);
+    populate(&fs);
+    fs.unmount().unwrap();
+    pool
+}
+/// Flips a bit of one copy of the pool's byte `at`.
+fn rot(pool: &Pool, copy: usize, at: ByteOffset) {
+    let start = pool.label().members[copy].data_start;
+    let place = ByteOffset((start.get() + at.get()) / 512 * 512);
+    let mut sector = [0; 512];
+    pool.devices()[copy].read(place, &mut sector).unwrap();
+    sector[Bytes(at.get() % 512).to_usize()] ^= 4;
+    pool.devices()[copy].write(place, &sector).unwrap();
+}
+
+#[test]
+fn a_damaged_copy_of_a_nodes_slot_is_found_and_mended_and_keeps_nobody_out() {
+    for copy in 0..2 {
+        let pool = mirrored();
+        let volume = Volume::open(pool.clone()).unwrap();
+        let area = volume.geo.block_size.offset_of(BlockNo(volume.sb.slot_area.get()));
+        rot(&pool, copy, area + Bytes(40));
+        let found = run(&pool, false).problems;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("a copy of the slot of node 0"), "{found:?}");
+        mount(&pool).unmount().unwrap();
+        rot(&pool, copy, area + Bytes(40));
+        assert_eq!(run(&pool, true).repaired, 1);
+        assert_clean(&pool);
+        mount(&pool).unmount().unwrap();
+    }
+}
+
+/// Neither of a whole pool, nor where a journal is to be replayed, or a copy to be healed.
+#[test]
+fn without_repair_no_byte_of_a_device_changes() {
+    let pool = mirrored();
+    let unchanged = |pool: &Pool| {
+        let before = image(pool);
+        let report = assert_clean(pool);
+        assert!(image(pool) == before);
+        report
+    };
+    assert_eq!(unchanged(&pool).replayed, 0);
+    let fs = mount(&pool);
+    file(&fs, fs.root(), "in the journal", &[(0, 5000)]);
+    assert_eq!(unchanged(&copy(&pool)).replayed, 1);
+    fs.unmount().unwrap();
+    let volume = Volume::open(pool.clone()).unwrap();
+    let named = BlockNo(volume.named(RawSuperblock::NAMED_COUNTERS).get());
+    for block in [named, BlockNo::from(volume.root()), BlockNo(0), volume.copy()] {
+        rot(&pool, 0, volume.body_at(block) + Bytes(100));
+    }
+    unchanged(&pool);
+    let before = image(&pool);
+    assert!(run(&pool, true).problems.is_empty());
+    assert!(image(&pool) != before);
+}
+
+#[test]
+fn one_sound_superblock_of_any_copy_is_enough() {
+    let pool = mirrored();
+    let volume = Volume::open(pool.clone()).unwrap();
+    let copy = volume.body_at(volume.copy());
+    for (member, at) in [(0, volume.body_at(BlockNo(0))), (0, copy), (1, copy)] {
+        rot(&pool, member, at + Bytes(100));
+    }
+    mount(&pool).unmount().unwrap();
+}
+
 #[test]
 fn no_bytes_make_it_panic_or_run_for_ever() {
     let m = populated();
