@@ -102,8 +102,9 @@ fn labels_heal_from_their_copies_and_wrong_members_are_named() {
     flip(&d.paths[0], first + 200);
     ok(&d.with(&["status"], &[]));
     ok(&d.with(&["check"], &[]));
+    ok(&d.with(&["check", "--repair"], &[]));
     flip(&d.paths[0], second + 200);
-    ok(&d.with(&["check"], &[]));
+    ok(&d.with(&["check", "--repair"], &[]));
     flip(&d.paths[0], first + 200);
     flip(&d.paths[0], second + 200);
     let said = fails(&d.with(&["status"], &[]));
