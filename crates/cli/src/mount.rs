@@ -43,7 +43,8 @@ pub struct Args {
     /// background_max=N (64), nocachenames (needed to mount something inside), nocachedata (reads go
     /// past the kernel's page cache: exact beside any others, slower again and again), noalert (idle
     /// processors sleep as deep as ever while requests come fast: less power, longer waits),
-    /// uring (requests come by io_uring, Linux 6.14: small calls are faster, reading ahead is slower;
+    /// uring (requests come by io_uring, Linux 6.14: where processors are busy small calls are
+    /// faster, where one is idle slower, reading ahead is slower;
     /// root's mount sets /sys/module/fuse/parameters/enable_uring, which is for the whole host; where it
     /// cannot be, the mount says why and goes on without),
     /// noallow_other, io_timeout=SECONDS (10: a node of another host that shows no life for 5/4 of it is
