@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::control::{self, Order};
-use crate::session::Session;
+use crate::session::{Missing, Session};
 use crate::{shape, sources};
 
 /// Add devices to a pool, and their space to its file system, while it is in use.
@@ -35,7 +35,7 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    Session::with(&args.pool, |session| carry_out(args, session))
+    Session::with(&args.pool, Missing::Refused, |session| carry_out(args, session))
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {

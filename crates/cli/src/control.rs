@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use braid_format::label::MemberState;
-use braid_format::{MemberIndex, NodeId};
+use braid_format::{ByteOffset, MemberIndex, NodeId};
 use braid_fs::lock::NodeView;
-use braid_fs::{Fill, Fs, Rebalanced};
+use braid_fs::{Canceller, Fill, Fs, Rebalanced, TrimRange};
 use braid_pool::device::{Device, OpenOptions};
-use braid_pool::{Destination, Whom};
+use braid_pool::{Destination, Pool, Whom};
 use serde::{Deserialize, Serialize};
 
+use crate::leaving::leave;
 use crate::runtime::{self, Mount};
 use crate::shape::ShapeArgs;
 use crate::{issued, locks, nodes, size, topology};
@@ -123,6 +124,11 @@ pub enum Order {
     },
     /// End that.
     LeaveEnd,
+    /// Give free space back to the devices, or end that.
+    Trim {
+        /// Begin; it is answered when it is done.
+        run: bool,
+    },
     /// Begin to read everything and heal what rotted, or end that.
     Scrub {
         /// Begin.
@@ -195,6 +201,9 @@ pub struct ScrubView {
     pub undecided: u64,
     /// Where: the first places, in the pool's bytes.
     pub places: Vec<u64>,
+    /// The devices on which the first of these stand, and where there: the copies, or the row of parity.
+    #[serde(default)]
+    pub homes: Vec<Vec<(String, u64)>>,
 }
 
 /// What a node says of its pool.
@@ -228,15 +237,35 @@ pub struct View {
     pub scrubbed: Option<ScrubView>,
     /// What went wrong last.
     pub error: Option<String>,
+    /// What nobody could decide when a member was filled last.
+    #[serde(default)]
+    pub differed: Option<String>,
     /// The member that other nodes could not fill or move, and for people, who.
     #[serde(default)]
     pub stuck: Vec<(u16, String)>,
     /// Bytes of the pool.
     #[serde(default)]
     pub size: u64,
+    /// How full the file system is.
+    #[serde(default)]
+    pub space: Option<Space>,
     /// What else there is to say of what was asked for.
     #[serde(default)]
     pub said: Option<String>,
+    /// Who can take the place of a member that was to leave, and cannot leave without that.
+    #[serde(default)]
+    pub heir: Option<Named>,
+}
+
+/// How full a file system is, as told.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Space {
+    /// Bytes for file data.
+    pub size: u64,
+    /// Of those, free.
+    pub free: u64,
+    /// Inodes in use.
+    pub inodes: u64,
 }
 
 /// An answer.
@@ -339,7 +368,7 @@ fn open(path: &Path) -> Result<Arc<dyn Device>> {
 /// # Errors
 /// It cannot be done.
 pub fn obey(fs: &Fs, order: Order) -> Result<View> {
-    let mut said = None;
+    let (mut said, mut heir) = (None, None);
     match order {
         // A place that is named next is one of the newest epoch, not of what this node last heard of.
         Order::Members => fs.follow_pool()?,
@@ -358,6 +387,8 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         Order::Grow { dry_run } => said = Some(grow(fs, dry_run)?),
         Order::Rebalance { run: true } => said = Some(rebalanced(fs, &fs.rebalance()?)),
         Order::Rebalance { run: false } => fs.stop_rebalance(),
+        Order::Trim { run: true } => said = Some(trimmed(fs)?),
+        Order::Trim { run: false } => fs.stop_trim(),
         Order::Stay { member } => fs.cancel_evacuation(whom(fs, &member)?)?,
         Order::Remove { member } => {
             let removed = fs.remove_member(whom(fs, &member)?)?;
@@ -365,7 +396,10 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
                 tracing::warn!(%error, path = removed.path, "its labels could not be wiped");
             }
         }
-        Order::Leave { member, dry_run } => said = Some(leave(fs, whom(fs, &member)?, dry_run)?),
+        Order::Leave { member, dry_run } => {
+            let (text, taker) = leave(fs, whom(fs, &member)?, dry_run)?;
+            (said, heir) = (Some(text), taker);
+        }
         Order::LeaveEnd => fs.stop_leaving()?,
         Order::Scrub { run } => {
             if !fs.pool().info().redundant {
@@ -374,7 +408,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
             fs.scrub(run);
         }
     }
-    Ok(View { said, ..view(fs) })
+    Ok(View { said, heir, ..view(fs) })
 }
 
 /// The member that was named, if it is in that place still.
@@ -419,7 +453,11 @@ fn rebalanced(fs: &Fs, done: &Rebalanced) -> String {
         let mille = u128::from(f.used) * 1000 / u128::from(f.blocks.max(1));
         format!("{}.{} %", mille / 10, mille % 10)
     };
-    let list = |fills: &[Fill]| fills.iter().map(percent).collect::<Vec<_>>().join(", ");
+    // Parts that have left hold nothing and have room for nothing.
+    let list = |fills: &[Fill]| {
+        let there = fills.iter().filter(|f| f.blocks > 0);
+        there.map(percent).collect::<Vec<_>>().join(", ")
+    };
     format!(
         "{} moved{}; parts of the pool were full by {}, and are now by {}\n",
         size::show(done.moved * block),
@@ -427,6 +465,18 @@ fn rebalanced(fs: &Fs, done: &Rebalanced) -> String {
         list(&done.before),
         list(&done.after)
     )
+}
+
+/// What of the pool's free space went back to the devices.
+fn trimmed(fs: &Fs) -> Result<String> {
+    let done = fs.trim(TrimRange::ALL, &Canceller::new())?;
+    let stopped = if done.finished { "" } else { ", then it was told to stop" };
+    if done.given.get() > 0 || !done.finished {
+        let given = size::show(done.given.get());
+        return Ok(format!("{given} of free space given back to the devices{stopped}\n"));
+    }
+    Ok("nothing was given back: all that is free was before, or the devices do not take it\n"
+        .into())
 }
 
 /// As [`add`], over what devices have more.
@@ -443,36 +493,6 @@ fn grow(fs: &Fs, dry_run: bool) -> Result<String> {
     };
     let paths: Vec<String> = added.info.members.iter().map(|m| m.path.clone()).collect();
     Ok(topology::text(&added.label, &paths))
-}
-
-/// Makes the pool smaller by what stands on a member; what came of it, or would.
-fn leave(fs: &Fs, member: Whom, dry_run: bool) -> Result<String> {
-    let block = fs.statfs().map_or(4096, |s| u64::from(s.block_size));
-    let list = |members: &[MemberIndex]| {
-        let all: Vec<String> = members.iter().map(ToString::to_string).collect();
-        all.join(", ")
-    };
-    if dry_run {
-        let plan = fs.plan_leaving(member)?;
-        if plan.members.is_empty() {
-            return Ok("nothing stands on it, and nothing would move; nothing was changed\n".into());
-        }
-        return Ok(format!(
-            "{} would move, and the rest of the pool has room for {}; nothing would stand on member {} any more; nothing was changed\n",
-            size::show(plan.blocks * block),
-            size::show(plan.room * block),
-            list(&plan.members)
-        ));
-    }
-    let left = fs.leave(member)?;
-    let moved = size::show(left.moved * block);
-    if !left.finished {
-        bail!("it was told to stop: {moved} moved, and all of the pool is in use again");
-    }
-    if left.members.is_empty() {
-        return Ok("nothing stands on it any more\n".into());
-    }
-    Ok(format!("{moved} moved; nothing stands on member {} any more\n", list(&left.members)))
 }
 
 fn evacuate(fs: &Fs, named: &Named, to: Option<Target>, force: bool) -> Result<()> {
@@ -497,6 +517,14 @@ fn evacuate(fs: &Fs, named: &Named, to: Option<Target>, force: bool) -> Result<(
     };
     fs.evacuate_member(member, to)?;
     Ok(())
+}
+
+/// The devices that a byte of the pool stands on, and where there.
+fn homes(pool: &Pool, at: ByteOffset) -> Vec<(String, u64)> {
+    let devices = pool.devices();
+    let name = |member: MemberIndex| devices.get(usize::from(member.0)).map(|d| &d.info().name);
+    let homes = pool.homes(at).into_iter();
+    homes.filter_map(|(member, at)| Some((name(member)?.clone(), at.get()))).collect()
 }
 
 /// What a node says of its pool.
@@ -531,13 +559,24 @@ pub fn view(fs: &Fs) -> View {
             checked: f.checked.get(),
             healed: f.healed.get(),
             undecided: f.undecided.get(),
+            homes: f.places.iter().take(crate::scrub::SHOWN_MAX).map(|p| homes(pool, *p)).collect(),
             places: f.places.iter().map(|p| p.get()).collect(),
         }),
         error: upkeep.error,
+        differed: upkeep.differed,
         stuck: fs.stuck().into_iter().filter_map(stuck).collect(),
         size: pool.info().size.get() - pool.info().holes.get(),
+        space: space(fs),
         said: None,
+        heir: None,
     }
+}
+
+fn space(fs: &Fs) -> Option<Space> {
+    let s = fs.statfs().ok()?;
+    let block = u64::from(s.block_size);
+    let inodes = s.files.saturating_sub(s.files_free);
+    Some(Space { size: s.blocks * block, free: s.free * block, inodes })
 }
 
 fn stuck(node: NodeView) -> Option<(u16, String)> {
@@ -676,14 +715,14 @@ pub fn show_growth(before: &View, now: &View, advice: &str) {
     show(now);
 }
 
-/// Prints the members, and what is done for them.
-pub fn show(view: &View) {
-    for m in &view.members {
-        let doing = match view.rebuilding {
+impl View {
+    /// What a member is, and what is done for it.
+    pub fn state_of(&self, m: &MemberView) -> String {
+        let doing = match self.rebuilding {
             Some((member, done, total)) if member == m.index => {
                 format!(", {} % filled", done * 100 / total.max(1))
             }
-            _ => match view.moving {
+            _ => match self.moving {
                 Some((leaving, to, done, total)) if leaving == m.index => {
                     format!(", {} % moved to member {to}", done * 100 / total.max(1))
                 }
@@ -691,7 +730,14 @@ pub fn show(view: &View) {
                 _ => String::new(),
             },
         };
-        println!("  member {}  {}  {}{doing}", m.index, m.path, m.state);
+        format!("{}{doing}", m.state)
+    }
+}
+
+/// Prints the members, and what is done for them.
+pub fn show(view: &View) {
+    for m in &view.members {
+        println!("  member {}  {}  {}", m.index, m.path, view.state_of(m));
     }
     if let Some((done, total)) = view.scrubbing {
         println!("  scrubbing: {} %", done * 100 / total.max(1));
@@ -702,6 +748,9 @@ pub fn show(view: &View) {
     if let Some(error) = &view.error {
         println!("  last error: {error}");
     }
+    if let Some(what) = &view.differed {
+        println!("  {what}");
+    }
 }
 
 #[cfg(test)]
@@ -709,9 +758,9 @@ mod tests {
     use braid_format::Bytes;
     use braid_fs::make::{MakeOptions, make};
     use braid_fs::{MountOptions, NoKernelCache};
+    use braid_pool::CreateOptions;
     use braid_pool::device::MemoryDevice;
     use braid_pool::layout::Redundancy;
-    use braid_pool::{CreateOptions, Pool};
 
     use super::*;
 
@@ -747,6 +796,14 @@ mod tests {
             assert!(obey(&fs, order.clone()).is_err(), "{order:?} did nothing");
         }
         assert_eq!(view(&fs).epoch, seen.epoch);
+        // Nor does it count as use, for which the filling of a member would give way.
+        let counted = || {
+            let before = fs.pool().requests();
+            std::thread::sleep(std::time::Duration::from_millis(600));
+            view(&fs);
+            fs.pool().requests() - before
+        };
+        assert!((0..10).any(|_| counted() == 0), "each look counts");
         // On a spare nothing stands, whatever is asked.
         let spare = MemoryDevice::new("spare", Bytes(96 << 20), Bytes(512));
         fs.pool().add_spare(spare, false).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::control::{self, Named, Order, Target, View};
-use crate::session::Session;
+use crate::session::{Missing, Session};
 use crate::{sources, ui};
 
 /// Move everything that stands on a member of a pool to another device.
@@ -42,7 +42,7 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    Session::with(&args.pool, |session| carry_out(args, session))
+    Session::with(&args.pool, Missing::Refused, |session| carry_out(args, session))
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
@@ -72,6 +72,10 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
 fn shrink(args: &Args, session: &Session, before: &View, member: &Named) -> Result<ExitCode> {
     let view = crate::remove::leave(session, member, false)?;
     print!("{}", view.said.as_deref().unwrap_or_default());
+    if let Some(heir) = view.heir {
+        succeed(session, member, heir, args.remove)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let was = path(before, member.place);
     if args.remove {
         session.order(&Order::Remove { member: member.clone() })?;
@@ -80,6 +84,16 @@ fn shrink(args: &Args, session: &Session, before: &View, member: &Named) -> Resu
         println!("{was} is a spare now: `braid remove POOL {member}` takes it out of the pool");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Moves what stands on a member to an heir, and waits for the end of that; as [`follow`].
+///
+/// # Errors
+/// The move failed.
+pub fn succeed(session: &Session, member: &Named, heir: Named, remove: bool) -> Result<()> {
+    let to = Some(Target::Member(heir));
+    session.order(&Order::Evacuate { member: member.clone(), to, force: false })?;
+    follow(session, member, remove)
 }
 
 /// Waits for the end of the move of a member as it was named before, says where everything is now,
@@ -152,6 +166,11 @@ fn wait(session: &Session, member: u16) -> Result<View> {
         }
         if let Some(why) = view.error {
             bail!("member {member} is not moved yet: {why}; the node tries again now and then");
+        }
+        if session.interrupted() {
+            bail!(
+                "member {member} is not moved yet: the next mount, or command that joins the pool, begins again"
+            );
         }
         std::thread::sleep(Duration::from_millis(200));
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::control::{self, Order};
-use crate::session::Session;
+use crate::session::{Missing, Session};
 
 /// Use what the devices of a pool have more than when they joined, while it is in use.
 ///
@@ -23,7 +23,7 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    Session::with(&args.pool, |session| carry_out(args, session))
+    Session::with(&args.pool, Missing::Refused, |session| carry_out(args, session))
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {

@@ -74,7 +74,10 @@ impl Drop for Guard {
 }
 
 /// The number of the connection whose file system is mounted at `mount_point`.
-fn connection(mount_point: &Path) -> Result<u32> {
+///
+/// # Errors
+/// The mount table cannot be read, or it is not in it.
+pub fn connection(mount_point: &Path) -> Result<u32> {
     let table = std::fs::read_to_string("/proc/self/mountinfo")?;
     let shown = mount_point.to_str().context("the mount point's name is not UTF-8")?;
     // Blanks are written as octal numbers there.
@@ -124,7 +127,10 @@ fn left_behind(pid: i32) -> Option<usize> {
 }
 
 /// Every request of the connection fails from now on.
-fn abort(connection: u32) -> Result<()> {
+///
+/// # Errors
+/// The kernel's switch for that cannot be reached.
+pub fn abort(connection: u32) -> Result<()> {
     let switch = |root: &Path| root.join(connection.to_string()).join("abort");
     let usual = switch(Path::new(CONNECTIONS));
     if usual.exists() {

@@ -11,14 +11,17 @@ mod check;
 mod control;
 mod create;
 mod dump_label;
+mod ending;
 mod evacuate;
 mod fail;
 mod fence;
+mod filling;
 mod grow;
 mod guard;
 mod helper;
 mod issued;
 mod label;
+mod leaving;
 mod locks;
 mod mount;
 mod nodes;
@@ -30,6 +33,7 @@ mod scan;
 mod scrub;
 mod session;
 mod shape;
+mod signals;
 mod size;
 mod sources;
 mod spare;
@@ -37,6 +41,7 @@ mod status;
 mod subpools;
 mod target;
 mod topology;
+mod trim;
 mod ui;
 mod unmount;
 mod unread;
@@ -79,6 +84,7 @@ enum Command {
     Evacuate(evacuate::Args),
     Remove(remove::Args),
     Scrub(scrub::Args),
+    Trim(trim::Args),
     Target(target::Args),
     Bench(braid_bench::cli::Args),
     /// lmbench's lmdd: `braid lmdd of=F bs=4m move=500m direct=1`
@@ -164,6 +170,7 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Evacuate(a) => evacuate::run(&a),
         Command::Remove(a) => remove::run(&a),
         Command::Scrub(a) => scrub::run(&a),
+        Command::Trim(a) => trim::run(&a),
         Command::Target(a) => target::run(&a),
         Command::Bench(a) => braid_bench::cli::run(&a).map(|()| std::process::ExitCode::SUCCESS),
         Command::Lmdd(words) => braid_bench::front::lmdd(&words),

@@ -19,6 +19,7 @@ use braid_fs::{Fs, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 
 use crate::control::Control;
+use crate::ending::Ending;
 use crate::guard::Guard;
 use crate::{runtime, size, sources};
 
@@ -37,6 +38,7 @@ pub struct Args {
     /// Options, comma separated: ro, slot=N, memory=SIZE (bound of this node's memory, 512M), or its
     /// parts: cache=SIZE (metadata kept, 96M), dirty=SIZE (unwritten data kept, 96M), locks=N (idle
     /// inodes kept, 104857); commit=SECONDS (5), log=FILE,
+    /// discard (space that files give up goes back to the devices by itself, some seconds later),
     /// degraded (do without members that are missing, if the others hold everything: they count as
     /// failed from then on), devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
     /// raise_page_limit (allow 4M on this machine), read_ahead=SIZE (8M), workers_max=N (512),
@@ -183,6 +185,8 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
             )
         }
         "remount" => bail!("a mounted pool cannot be remounted: unmount it and mount it again"),
+        "discard" => plan.fs.discard = true,
+        "nodiscard" => plan.fs.discard = false,
         "degraded" => plan.degraded = true,
         "io_timeout" => plan.fs.timing = io_timeout(need()?)?,
         "fence_command" => plan.fs.fence.command = Some(fence_command(need()?)?),
@@ -250,7 +254,9 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let pool = open(&plan.devices, false)?;
     let name = pool.info().name.clone();
     let plan_dir = plan.fs.mount_point.clone();
+    let ending = Ending::watch(&plan_dir, args.ready)?;
     let session = Session::mount(args.shown_as.as_ref().unwrap_or(&name), plan.fuse)?;
+    ending.mounted();
     let fs = match Fs::mount(pool, plan.fs, session.kernel_cache()) {
         Ok(fs) => fs,
         Err(e) => {
@@ -266,7 +272,9 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     } else if let Some(log) = log {
         rustix::stdio::dup2_stderr(log).ok();
     }
+    ending.serves();
     let served = session.serve(fs.clone());
+    ending.over();
     drop(control);
     let left = fs.unmount();
     drop(note);

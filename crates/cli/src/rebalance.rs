@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::control::Order;
-use crate::session::Session;
+use crate::session::{Missing, Session};
 
 /// Move file data until all parts of a pool are equally full.
 ///
@@ -23,8 +23,14 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let order = Order::Rebalance { run: !args.stop };
-    let view = Session::with(&args.pool, |session| session.order(&order))?;
+    let view = Session::with(&args.pool, Missing::Refused, |session| {
+        if args.stop {
+            return session.order(&STOP);
+        }
+        session.long_order(&Order::Rebalance { run: true }, &STOP, || ())
+    })?;
     print!("{}", view.said.as_deref().unwrap_or_default());
     Ok(ExitCode::SUCCESS)
 }
+
+const STOP: Order = Order::Rebalance { run: false };

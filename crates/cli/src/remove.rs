@@ -1,13 +1,12 @@
 //! `braid remove`
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::control::{self, Named, Order, View};
-use crate::session::Session;
-use crate::ui;
+use crate::session::{Missing, Session};
+use crate::{evacuate, ui};
 
 /// Take a member out of a pool, which becomes smaller if something stands on it.
 ///
@@ -16,6 +15,9 @@ use crate::ui;
 /// leaves the pool, and this member is taken out. The other members that came with it are spares then. Metadata does
 /// not move: if there is some, the command says of which files, and changes nothing. It goes on if this command is
 /// interrupted; `--cancel` ends it, and all of the pool is in use again.
+///
+/// What the pool was made with never leaves; another member takes the place of one that holds some of it: one on which
+/// nothing stands, or one that came with a part that can leave. It must be as large.
 ///
 /// Members on which nothing stands are taken out at once: a spare, one that was evacuated, one that failed and was
 /// replaced. The labels are wiped, so that the device can be used for something else. The numbers of the members after
@@ -37,7 +39,7 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    Session::with(&args.pool, |session| carry_out(args, session))
+    Session::with(&args.pool, Missing::Refused, |session| carry_out(args, session))
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
@@ -52,9 +54,18 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let seen = before.members.iter().find(|m| m.index == member.place);
     let (path, used) = seen.map_or_else(Default::default, |m| (m.path.clone(), m.used));
     if used > 0 || args.dry_run {
+        if before.moving.is_some_and(|m| m.0 == member.place) && !args.dry_run {
+            evacuate::follow(session, &member, true)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        not_twice(&before, &member)?;
         let view = leave(session, &member, args.dry_run)?;
         print!("{}", view.said.as_deref().unwrap_or_default());
         if args.dry_run {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(heir) = view.heir {
+            evacuate::succeed(session, &member, heir, true)?;
             return Ok(ExitCode::SUCCESS);
         }
     }
@@ -64,27 +75,37 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whoever took another's place got its number: who removes that number again means the one that left.
+fn not_twice(view: &View, member: &Named) -> Result<()> {
+    let left = view.members.iter().find(|m| m.state == "leaving" && m.used == 0);
+    let Some(left) = left.filter(|m| m.index != member.place) else { return Ok(()) };
+    let now = view.members.iter().find(|m| m.index == member.place);
+    bail!(
+        "member {} ({}) has given its place to another and holds nothing any more: take it out first (`braid remove POOL {}`); member {member} is {} now; nothing was changed",
+        left.index,
+        left.path,
+        left.index,
+        now.map_or("", |m| &m.path),
+    )
+}
+
 /// Lets the rest of the pool have what stands on a member, and shows how far it is.
 ///
 /// # Errors
 /// It cannot be, or was ended.
 pub fn leave(session: &Session, member: &Named, dry_run: bool) -> Result<View> {
     let order = Order::Leave { member: member.clone(), dry_run };
+    let who = || format!("member {member} cannot leave");
     if dry_run {
-        return session.order(&order);
+        return session.order(&order).with_context(who);
     }
     let bar = ui::bar("moving");
-    let done = std::thread::scope(|scope| {
-        let work = scope.spawn(|| session.order(&order));
-        let mut advance = ui::progress(&bar);
-        while !work.is_finished() {
-            if let Some((done, total)) = session.view().ok().and_then(|v| v.leaving) {
-                advance(done, total);
-            }
-            std::thread::sleep(Duration::from_millis(200));
+    let mut advance = ui::progress(&bar);
+    let done = session.long_order(&order, &Order::LeaveEnd, || {
+        if let Some((done, total)) = session.view().ok().and_then(|v| v.leaving) {
+            advance(done, total);
         }
-        work.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the removal ended unexpectedly")))
     });
     bar.finish_and_clear();
-    done
+    done.with_context(who)
 }

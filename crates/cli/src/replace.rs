@@ -1,22 +1,24 @@
 //! `braid replace`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
+use braid_pool::members::Found;
 
-use crate::control::{self, Order, Target, View};
+use crate::control::{self, Order, Target};
 use crate::evacuate;
-use crate::session::Session;
-use crate::{sources, ui};
+use crate::session::{Missing, Session};
+use crate::{filling, sources};
 
 /// Put another device in the place of a member of a pool, and fill it.
 ///
 /// Where there are mirrors or parity the member is taken out of use first, if it is not yet, and the new
 /// device is filled from the others (`braid evacuate` fills it from the old one, and the pool is as safe as
 /// before meanwhile). Where there are none, everything is moved off the old device, which must still be readable;
-/// then it is taken out of the pool. Everything that was on the new device is lost. The pool stays in use.
+/// then it is taken out of the pool. Everything that was on the new device is lost. The pool stays in use;
+/// where nobody has it mounted this command joins it until the new device is filled (Ctrl-C leaves it; the next node
+/// begins again).
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
@@ -28,21 +30,43 @@ pub struct Args {
     /// Use the device although it carries a file system or belonged to a pool
     #[arg(long)]
     force: bool,
-    /// Do not wait until it is filled
+    /// Do not wait until it is filled (where the pool is mounted)
     #[arg(long)]
     background: bool,
+    /// Where the pool is not mounted: do without members that are missing, if the others hold everything. They
+    /// count as failed from then on
+    #[arg(long)]
+    degraded: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    Session::with(&args.pool, |session| carry_out(args, session))
+    if args.degraded && !args.force {
+        is_nobodys(&args.device)?;
+    }
+    Session::with(&args.pool, Missing::by(args.degraded), |session| carry_out(args, session))
+}
+
+/// Before members that are missing count as failed: the new device may be one of those, which is being
+/// filled.
+fn is_nobodys(device: &Path) -> Result<()> {
+    let opened = sources::open_devices(&[device.to_owned()], true)?;
+    let Some(label) = opened.into_iter().find_map(|d| Found::read(d).newest().cloned()) else {
+        return Ok(());
+    };
+    bail!(
+        "{} is member {} of pool {:?}: if it is of this pool, name it among its devices (`braid scrub` goes on filling it), else use --force; nothing was changed",
+        device.display(),
+        label.member,
+        label.name,
+    )
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let before = session.view()?;
     let member = control::member(&before, &args.member)?;
     let device = sources::absolute(&args.device)?;
-    let whole = state(&before, member.place) == "active";
+    let whole = filling::state(&before, member.place) == "active";
     let moved = whole && !before.redundant;
     let force = args.force;
     let order = if moved {
@@ -61,43 +85,6 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         evacuate::follow(session, &member, true)?;
         return Ok(ExitCode::SUCCESS);
     }
-    wait(session, member.place)
-}
-
-/// Follows the filling of a member to its end.
-fn wait(session: &Session, member: u16) -> Result<ExitCode> {
-    let bar = ui::bar("filling");
-    let mut advance = ui::progress(&bar);
-    loop {
-        let view = session.view()?;
-        if let Some((_, done, total)) = view.rebuilding.filter(|r| r.0 == member) {
-            advance(done, total);
-        }
-        match state(&view, member) {
-            "active" => {
-                bar.finish_and_clear();
-                println!("member {member} is filled and in use");
-                return Ok(ExitCode::SUCCESS);
-            }
-            "rebuilding" => {
-                if let Some((_, who)) = view.stuck.iter().find(|s| s.0 == member) {
-                    bail!("member {member} is not filled yet: {who}; it tries again now and then");
-                }
-                if let Some(why) = view.error {
-                    bail!(
-                        "member {member} is not filled yet: {why}; the node tries again now and then"
-                    );
-                }
-            }
-            other => {
-                let why = view.error.as_deref().unwrap_or_default();
-                bail!("member {member} is {other} and was not filled: {why}");
-            }
-        }
-        std::thread::sleep(Duration::from_millis(300));
-    }
-}
-
-fn state(view: &View, member: u16) -> &str {
-    view.members.iter().find(|m| m.index == member).map_or("gone", |m| &m.state)
+    filling::wait(session, member.place)?;
+    Ok(ExitCode::SUCCESS)
 }

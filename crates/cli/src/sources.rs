@@ -87,7 +87,8 @@ fn names_a_device(word: &str) -> bool {
 }
 
 /// A list of devices in one word, as /etc/fstab has room for: separated by colons. Names of devices
-/// may have colons in them, so between absolute paths only a colon before a slash separates.
+/// may have colons in them, so after an absolute path only a colon before a slash separates, unless all
+/// that the others separate is there, and the whole is not.
 pub fn split(list: &str) -> Vec<String> {
     if list.contains(UnitName::SCHEME) {
         let names = discover::split_names(list.as_ref());
@@ -103,7 +104,14 @@ pub fn split(list: &str) -> Vec<String> {
         rest = &rest[at + 1..];
     }
     paths.push(rest.to_owned());
-    paths
+    paths.into_iter().flat_map(apart).collect()
+}
+
+/// A path with colons: one device, or several of which only the first is absolute.
+fn apart(path: String) -> Vec<String> {
+    let there = |path: &str| Path::new(path).exists();
+    let parts: Vec<String> = path.split(':').map(str::to_owned).collect();
+    if !there(&path) && parts.iter().all(|p| there(p)) { parts } else { vec![path] }
 }
 
 /// The pool's name, or its UUID, among all devices that this host sees.
@@ -143,5 +151,10 @@ mod tests {
         let unit = "iscsi://10.0.0.1:3260/iqn.2026-11.org:x/0";
         assert_eq!(split(&format!("{unit}:/dev/sdb")), [unit, "/dev/sdb"]);
         assert_eq!(split("scratch"), ["scratch"]);
+        // Tests run in the crate's folder.
+        let here = std::env::current_dir().unwrap().join("src");
+        let here = here.to_str().unwrap();
+        assert_eq!(split(&format!("{here}:tests:{here}")), [here, "tests", here]);
+        assert_eq!(split(&format!("{here}:nowhere")), [format!("{here}:nowhere")]);
     }
 }

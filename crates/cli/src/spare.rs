@@ -6,14 +6,16 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::control::{self, Order};
-use crate::sources;
+use crate::session::{Missing, Session};
+use crate::{filling, sources};
 
-/// Give a mounted pool devices that step in, by themselves, for members that fail.
+/// Give a pool devices that step in, by themselves, for members that fail.
 ///
-/// Everything that was on them is lost.
+/// Everything that was on them is lost. Where nobody has the pool mounted this command joins it, and stays
+/// until a spare that is needed at once is filled (Ctrl-C leaves it; the next node begins again).
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The pool, its directory, or one of its devices
+    /// The pool, its directory, or its devices, separated by colons
     pool: String,
     /// Devices at least as large as the members they may replace
     #[arg(required_unless_present = "list", value_name = "DEVICE")]
@@ -24,15 +26,24 @@ pub struct Args {
     /// Use the devices although they carry a file system or belonged to a pool
     #[arg(long)]
     force: bool,
+    /// Where the pool is not mounted: do without members that are missing, if the others hold everything. They
+    /// count as failed from then on
+    #[arg(long)]
+    degraded: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mount = control::find(&args.pool)?;
-    for device in &args.devices {
-        let device = sources::absolute(device)?;
-        control::order(&mount, &Order::Spare { device, force: args.force })?;
-    }
-    control::show(&control::order(&mount, &Order::Members)?);
-    Ok(ExitCode::SUCCESS)
+    Session::with(&args.pool, Missing::by(args.degraded), |session| {
+        let before = session.view()?;
+        for device in &args.devices {
+            let device = sources::absolute(device)?;
+            session.order(&Order::Spare { device, force: args.force })?;
+        }
+        control::show(&session.view()?);
+        if !args.list {
+            filling::wait_for_spares(session, &before)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
 }

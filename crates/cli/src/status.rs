@@ -1,14 +1,19 @@
 //! `braid status`
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use braid_format::NodeId;
-use braid_format::label::Label;
+use braid_format::label::{Label, MemberState};
 use braid_format::node::SlotDamage;
+use braid_format::{Bytes, NodeId};
 use braid_fs::ClusterView;
+use braid_pool::layout::Facts;
+use braid_pool::{MemberInfo, PoolInfo, device};
 use serde_json::json;
 
+use crate::control::{self, MemberView, Order, View, state_name};
 use crate::nodes::state;
 use crate::runtime::Mount;
 use crate::{issued, runtime, size, sources, topology, ui};
@@ -35,6 +40,15 @@ pub struct Args {
 /// What mends a dead node's private metadata.
 const ADVICE: &str = "run `braid check --repair` after unmounting all nodes";
 
+/// What there is to say of a pool.
+struct Seen {
+    info: Arc<PoolInfo>,
+    label: Label,
+    cluster: ClusterView,
+    /// What a node on this host says of it, where one was meant: newer than what stands on the members.
+    node: Option<View>,
+}
+
 /// Runs it. Looking changes nothing, and needs no mount.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if args.io {
@@ -42,35 +56,35 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mounts = runtime::mounts();
-    let sources = meant(args, &mounts)?;
-    let view = if sources.is_empty() {
+    let (sources, node) = meant(args, &mounts)?;
+    let seen = if sources.is_empty() {
         None
     } else {
         let pool = sources::open_degraded(&sources, true)?;
         let (info, label) = (pool.info().clone(), pool.label());
-        let paths: Vec<String> = info.members.iter().map(|m| m.path.clone()).collect();
         if args.topology && !args.json {
-            topology::print(&label, &paths);
+            topology::print(&label, &paths(&info));
             issued::print_slow(&info.name, &mounts);
             return Ok(ExitCode::SUCCESS);
         }
-        Some((info, braid_fs::inspect(pool)?, topology::as_json(&label, &paths)))
+        let mut cluster = braid_fs::inspect(pool)?;
+        if let Some(space) = node.as_ref().and_then(|n| n.space) {
+            (cluster.size, cluster.free) = (Bytes(space.size), Bytes(space.free));
+            cluster.inodes = space.inodes;
+        }
+        Some(Seen { info, label, cluster, node })
     };
     if args.json {
         let mounts: Vec<_> = mounts
             .iter()
             .map(|m| json!({"pid": m.pid, "pool": m.pool, "mount_point": m.mount_point}))
             .collect();
-        let pool = view.as_ref().map(|(info, cluster, topology)| {
-            let mut pool = as_json(info, cluster);
-            pool["topology"] = topology.clone();
-            pool
-        });
+        let pool = seen.as_ref().map(as_json);
         println!("{}", serde_json::to_string_pretty(&json!({"mounts": mounts, "pool": pool}))?);
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some((info, cluster, _)) = &view {
-        show(info, cluster);
+    if let Some(seen) = &seen {
+        show(seen);
     } else if mounts.is_empty() {
         println!("nothing is mounted on this host; name a pool to see it");
     } else {
@@ -84,24 +98,41 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// What to open: a directory stands for what is mounted there, and nothing, where a topology is asked
-/// for, for the one pool that is mounted.
-fn meant(args: &Args, mounts: &[Mount]) -> Result<Vec<String>> {
+/// for, for the one pool that is mounted. With what its node says of it.
+fn meant(args: &Args, mounts: &[Mount]) -> Result<(Vec<String>, Option<View>)> {
     match (args.sources.as_slice(), mounts) {
         ([], [first, rest @ ..]) if args.topology => {
             if let Some(other) = rest.iter().find(|m| m.pool != first.pool) {
                 bail!("pools {} and {} are mounted on this host: name one", first.pool, other.pool);
             }
-            Ok(first.sources.clone())
+            Ok(devices_of(first))
         }
         ([one], _) => {
+            let called = |m: &&Mount| m.pool == *one && !Path::new(one).exists();
             let at = mounts.iter().find(|m| issued::is_on(m, one));
-            Ok(at.map_or_else(|| args.sources.clone(), |m| m.sources.clone()))
+            let at = at.or_else(|| mounts.iter().find(called));
+            Ok(at.map_or_else(|| (args.sources.clone(), None), devices_of))
         }
-        _ => Ok(args.sources.clone()),
+        _ => Ok((args.sources.clone(), None)),
     }
 }
 
-fn show(info: &braid_pool::PoolInfo, cluster: &ClusterView) {
+/// The pool's devices as its node has them now: members come and go. One that is silent: as it was
+/// mounted.
+fn devices_of(mount: &Mount) -> (Vec<String>, Option<View>) {
+    let Ok(view) = control::order(mount, &Order::Members) else {
+        return (mount.sources.clone(), None);
+    };
+    let paths = view.members.iter().map(|m| m.path.clone());
+    (paths.filter(|path| device::exists(path.as_ref())).collect(), Some(view))
+}
+
+fn paths(info: &PoolInfo) -> Vec<String> {
+    info.members.iter().map(|m| m.path.clone()).collect()
+}
+
+fn show(seen: &Seen) {
+    let Seen { info, label, cluster, .. } = seen;
     println!(
         "pool {} ({}), epoch {}: {}, stripe unit {}, block size {}",
         info.name,
@@ -117,27 +148,77 @@ fn show(info: &braid_pool::PoolInfo, cluster: &ClusterView) {
         size::show(cluster.size.get()),
         cluster.inodes
     );
+    if info.redundant {
+        println!("redundancy: {}", topology::survives(Facts::of(label).tolerates));
+    }
     if let Some(locks) = &cluster.locks {
         println!("locks: {locks}");
     }
-    let mut members = ui::table(&["member", "device", "size", "used for data"]);
+    show_members(seen);
+    show_nodes(cluster);
+}
+
+impl Seen {
+    /// A member as the node that was meant tells of it.
+    fn told(&self, m: &MemberInfo) -> Option<(&View, &MemberView)> {
+        let node = self.node.as_ref()?;
+        let member = node.members.iter().find(|v| v.uuid == m.uuid.to_string())?;
+        Some((node, member))
+    }
+    /// Where a member is, as far as is known.
+    fn path<'a>(&'a self, m: &'a MemberInfo) -> &'a str {
+        self.told(m).map_or(&m.path, |(_, told)| &told.path)
+    }
+    /// What a member is.
+    fn state(&self, m: &MemberInfo) -> String {
+        if let Some((_, told)) = self.told(m) {
+            return told.state.clone();
+        }
+        let member = self.label.members.get(usize::from(m.index.get()));
+        member.map_or_else(String::new, |m| state_name(m.state).to_owned())
+    }
+    /// The same, and what is done for it.
+    fn doing(&self, m: &MemberInfo) -> String {
+        self.told(m).map_or_else(|| self.state(m), |(node, told)| node.state_of(told))
+    }
+}
+
+fn show_members(seen: &Seen) {
+    let Seen { info, label, .. } = seen;
+    let mut members = ui::table(&["member", "device", "state", "size", "data area"]);
     for m in &info.members {
         members.add_row([
             m.index.to_string(),
-            m.path.clone(),
+            seen.path(m).to_owned(),
+            seen.doing(m),
             size::show(m.size.get()),
             size::show(m.data_len.get()),
         ]);
     }
     println!("{members}");
-    for m in info.members.iter().filter(|m| m.size.get() >= m.known.get() + Label::ALIGN.get()) {
-        println!(
-            "member {} ({}) has {} more than when it joined: `braid grow` lets the pool use it",
-            m.index,
-            m.path,
-            size::show(m.size.get() - m.known.get())
-        );
+    for m in &info.members {
+        let (i, pool, path) = (m.index, &info.name, seen.path(m));
+        let state = label.members.get(usize::from(i.get())).map(|m| m.state);
+        let used = label.bytes_on(i).get() > 0;
+        match state {
+            Some(MemberState::Failed) if used => println!(
+                "member {i} ({path}) has failed: `braid replace {pool} {i} DEVICE` puts another device in its place"
+            ),
+            Some(MemberState::Failed) => println!(
+                "member {i} ({path}) has failed, and nothing stands on it: `braid remove {pool} {i}` ends with it"
+            ),
+            _ => {}
+        }
+        if m.size.get() >= m.known.get() + Label::ALIGN.get() {
+            println!(
+                "member {i} ({path}) has {} more than when it joined: `braid grow` lets the pool use it",
+                size::show(m.size.get() - m.known.get())
+            );
+        }
     }
+}
+
+fn show_nodes(cluster: &ClusterView) {
     if cluster.nodes.is_empty() {
         println!("no node has it mounted ({} may at once)", cluster.node_slots);
         return;
@@ -174,7 +255,8 @@ fn damaged(slot: NodeId, damage: SlotDamage) -> String {
     )
 }
 
-fn as_json(info: &braid_pool::PoolInfo, cluster: &ClusterView) -> serde_json::Value {
+fn as_json(seen: &Seen) -> serde_json::Value {
+    let Seen { info, label, cluster, .. } = seen;
     json!({
         "name": info.name,
         "uuid": info.uuid.to_string(),
@@ -190,6 +272,7 @@ fn as_json(info: &braid_pool::PoolInfo, cluster: &ClusterView) -> serde_json::Va
         "locks": cluster.locks,
         "members": info.members.iter().map(|m| json!({
             "index": m.index.get(), "path": m.path, "size": m.size.get(), "data": m.data_len.get(),
+            "state": seen.state(m),
         })).collect::<Vec<_>>(),
         "nodes": cluster.nodes.iter().map(|n| json!({
             "slot": n.life.slot.get(), "incarnation": n.life.incarnation.get(), "state": state(n),
@@ -199,5 +282,6 @@ fn as_json(info: &braid_pool::PoolInfo, cluster: &ClusterView) -> serde_json::Va
                 "advice": ADVICE,
             })),
         })).collect::<Vec<_>>(),
+        "topology": topology::as_json(label, &paths(info)),
     })
 }

@@ -6,6 +6,7 @@ use braid_format::label::{Child, Label, NodeKind, SubpoolKind};
 use braid_pool::layout::{Facts, subpool_name};
 use serde_json::{Value, json};
 
+use crate::control::state_name;
 use crate::size::show;
 
 /// Prints the drawing, the bandwidth to expect, and what else should be known. `paths`: where the
@@ -46,7 +47,7 @@ fn draw(label: &Label, paths: &[String]) -> String {
 }
 
 /// What may be lost, in words.
-fn survives(tolerates: u16) -> String {
+pub fn survives(tolerates: u16) -> String {
     match tolerates {
         0 => "no member may be lost".to_owned(),
         1 => "any one member may be lost".to_owned(),
@@ -115,7 +116,7 @@ impl Drawing<'_> {
 }
 
 fn state(member: &braid_format::label::Member) -> String {
-    format!("{:?}", member.state).to_lowercase()
+    state_name(member.state).to_owned()
 }
 
 /// Bytes of data in a full row.

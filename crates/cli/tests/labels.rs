@@ -104,3 +104,110 @@ fn files_are_whole_after_a_members_labels_came_back() {
     assert!(fs::read(node.join("file")).unwrap() == data);
     c.finish();
 }
+
+/// A pool of these options with files on it, unmounted; and a dump of its label.
+fn used(disks: usize, mib: u64, options: &[&str]) -> (Cluster, String) {
+    let mut c = Cluster::of(Disks::new(disks, mib), 1, options);
+    common::pool::fill(c.node(0));
+    c.unmount_all();
+    let dump = c.disks.path("label");
+    ok(&c.disks.with(&["label", "dump"], &["-o", &dump]));
+    (c, dump)
+}
+
+/// `label restore` of these members from these disks, whose labels are wiped, beside the others.
+fn restore(c: &Cluster, pairs: &[(usize, usize)], more: &[&str]) -> (bool, String) {
+    let names = c.disks.names();
+    pairs.iter().for_each(|(_, disk)| wipe(&c.disks.paths[*disk]));
+    let others = (0..names.len()).filter(|n| !pairs.iter().any(|(_, disk)| disk == n));
+    let mut words: Vec<String> = vec!["label".into(), "restore".into()];
+    words.extend(others.map(|n| names[n].to_owned()));
+    words.extend(more.iter().map(|w| (*w).to_owned()));
+    for (member, disk) in pairs {
+        words.extend(["--member".into(), format!("{member}={}", names[*disk])]);
+    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let out = common::braid(&words);
+    let said = [out.stdout, out.stderr].map(|t| String::from_utf8_lossy(&t).into_owned()).concat();
+    eprintln!("{words:?}: {said}");
+    (out.status.success(), said)
+}
+
+/// Members that have changed places are refused, by name; in their own places they are taken.
+#[track_caller]
+fn told_apart(c: &Cluster, dump: &str, (a, b): (usize, usize)) {
+    for force in [&["--yes"][..], &["--yes", "--force"]] {
+        let start = std::time::Instant::now();
+        let (done, said) = restore(c, &[(a, b), (b, a)], force);
+        assert!(!done && said.contains("contradict it"), "{said}");
+        let named = |n: usize, m: usize| {
+            said.contains(&format!("disk{m} is not member {n}"))
+                && said.contains("looks like member")
+        };
+        assert!(named(a, b) || named(b, a), "{said}");
+        assert!(start.elapsed().as_secs() < 20, "{said}");
+    }
+    // All of them, from a dump, of which two are confused.
+    let mut pairs: Vec<(usize, usize)> = (0..c.disks.paths.len()).map(|n| (n, n)).collect();
+    pairs.swap(a, b);
+    (pairs[a].0, pairs[b].0) = (a, b);
+    let (done, said) = restore(c, &pairs, &["--from", dump, "--yes"]);
+    assert!(!done && said.contains("looks like member"), "{said}");
+    pairs = (0..c.disks.paths.len()).map(|n| (n, n)).collect();
+    let (done, said) = restore(c, &pairs, &["--from", dump]);
+    assert!(done && said.contains("its contents agree") && !said.contains("nothing but"), "{said}");
+    let (done, said) = restore(c, &pairs, &["--from", dump, "--yes"]);
+    assert!(done, "{said}");
+    let (done, said) = restore(c, &[(a, a), (b, b)], &["--yes"]);
+    assert!(done && said.contains("its contents agree"), "{said}");
+    ok(&c.disks.with(&["check"], &[]));
+}
+
+#[test]
+fn members_in_each_others_places_are_told_apart() {
+    if !can_mount() {
+        return;
+    }
+    // Two that are not copies of each other.
+    for (disks, options, two) in [
+        (3, &[][..], (1, 2)),
+        (4, &["--mirror", "2", "--keep-order"], (1, 2)),
+        (3, &["--parity", "1", "--keep-order"], (0, 2)),
+        (4, &["--parity", "2", "--keep-order"], (1, 3)),
+    ] {
+        let (mut c, dump) = used(disks, 256, options);
+        told_apart(&c, &dump, two);
+        let node = c.mount(&[]);
+        assert_eq!(fs::read_dir(node.join("tree")).unwrap().count(), 61);
+        c.finish();
+    }
+}
+
+#[test]
+fn a_device_of_another_pool_or_an_empty_one_is_no_member() {
+    for options in [&[][..], &["--mirror", "2"]] {
+        let c = Cluster::of(Disks::new(4, 192), 0, options);
+        let other = Cluster::of(Disks::new(4, 192), 0, options);
+        let foreign = fs::read(&other.disks.paths[1]).unwrap();
+        let own = fs::read(&c.disks.paths[1]).unwrap();
+        fs::write(&c.disks.paths[1], foreign).unwrap();
+        let (done, said) = restore(&c, &[(1, 1)], &[]);
+        assert!(!done && said.contains("disk1 is not member 1"), "{said}");
+        assert!(said.contains("another pool") && said.contains("--force"), "{said}");
+        // Never written: where there are copies they say that it is not.
+        let size = own.len();
+        fs::write(&c.disks.paths[1], vec![0; size]).unwrap();
+        let (done, said) = restore(&c, &[(1, 1)], &[]);
+        assert_eq!(done, options.is_empty(), "{said}");
+        assert!(
+            said.contains("WARNING") == done && said.contains("is not member") != done,
+            "{said}"
+        );
+        let (done, said) = restore(&c, &[(1, 1)], &["--force"]);
+        assert!(done && said.contains("nothing was written"), "{said}");
+        fs::write(&c.disks.paths[1], own).unwrap();
+        let (done, said) = restore(&c, &[(1, 1)], &["--yes"]);
+        assert!(done && said.contains("its contents agree"), "{said}");
+        ok(&c.disks.with(&["check"], &[]));
+    }
+}

@@ -5,11 +5,12 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 
 use braid_device::{Device, FileDevice, OpenOptions};
 use common::pool::{Pool, fill, sums};
-use common::{Disks, can_mount, fails, ok, sh, unmount_idle};
+use common::{Disks, can_mount, fails, ok, sh, unmount_idle, wait_until};
 
 /// The state of each member, asked by these.
 fn states(disks: &[&str]) -> Vec<String> {
@@ -22,14 +23,14 @@ fn states(disks: &[&str]) -> Vec<String> {
 /// Kills the node, and waits until the kernel has nothing left of it.
 fn end(pool: &Pool) {
     pool.kill();
-    common::wait_until("the mount is gone", || std::fs::read_dir(&pool.dir).is_err());
+    wait_until("the mount is gone", || std::fs::read_dir(&pool.dir).is_err());
     sh(&format!("umount -l {}", pool.dir()));
     // The kernel lets its locks go when the last of its requests has ended.
     let locked = |disk: &PathBuf| {
         let device = FileDevice::open(disk, OpenOptions::default()).unwrap();
         (0..8).any(|byte| device.byte_locked(byte).unwrap())
     };
-    common::wait_until("its locks are gone", || !pool.disks.paths.iter().any(locked));
+    wait_until("its locks are gone", || !pool.disks.paths.iter().any(locked));
 }
 
 fn mounted(disks: usize, used: usize, options: &[&str]) -> Pool {
@@ -57,6 +58,24 @@ fn files_on_parity_outlive_a_member() {
 }
 
 #[test]
+fn status_of_a_mount_says_how_full_it_is_now() {
+    if !can_mount() {
+        return;
+    }
+    let m = mounted(2, 2, &[]);
+    let free = || -> u64 {
+        let said = ok(&["status", m.dir(), "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&said).unwrap();
+        status["pool"]["fs_free"].as_u64().unwrap()
+    };
+    let before = free();
+    std::fs::write(m.dir.join("file"), vec![1; 20 << 20]).unwrap();
+    // As soon as it has a place, long before a device says so.
+    wait_until("less is free", || free() + (20 << 20) <= before);
+    unmount_idle(&m.dir);
+}
+
+#[test]
 fn a_member_is_failed_replaced_and_scrubbed_while_mounted() {
     if !can_mount() {
         return;
@@ -65,7 +84,11 @@ fn a_member_is_failed_replaced_and_scrubbed_while_mounted() {
     let written = fill(&m.dir);
     let said = fails(&["fail", m.dir(), "7"]);
     assert!(said.contains("no member 7") && said.contains("disk0"), "{said}");
+    assert!(ok(&["status", m.dir()]).contains("any one member may be lost"));
     ok(&["fail", m.dir(), "1"]);
+    let said = ok(&["status", m.dir()]);
+    assert!(said.contains("no member may be lost"), "{said}");
+    assert!(said.contains("disk1) has failed: `braid replace pool 1 DEVICE`"), "{said}");
     assert_eq!(sums(&m.dir.join("tree")), written);
     let said = fails(&["fail", m.dir(), "0"]);
     assert!(said.contains("can spare") && said.contains("disk0"), "{said}");
@@ -83,15 +106,17 @@ fn a_member_is_failed_replaced_and_scrubbed_while_mounted() {
     let said = ok(&["spare", m.dir(), m.disk(3)]);
     assert!(said.contains("spare"), "{said}");
     ok(&["fail", m.dir(), m.disk(0)]);
-    common::wait_until("the spare is filled", || {
+    wait_until("the spare is filled", || {
         let out = ok(&["spare", m.dir(), "--list"]);
         out.contains("disk3  active")
     });
     assert_eq!(sums(&m.dir.join("tree")), written);
+    let said = ok(&["status", m.dir()]);
+    assert!(said.contains("disk0) has failed, and nothing stands on it"), "{said}");
     let said = ok(&["scrub", m.dir()]);
     assert!(said.contains("0 B healed"), "{said}");
     unmount_idle(&m.dir);
-    let said = fails(&["scrub", m.dir()]);
+    let said = fails(&["scrub", m.dir(), "--stop"]);
     assert!(said.contains("not mounted"), "{said}");
     m.clean(&[2, 3]);
 }
@@ -126,9 +151,146 @@ fn a_killed_nodes_pool_is_mounted_without_one_of_its_disks() {
     m.mount(&rest, &[]);
 }
 
+/// Every command joins a pool that nobody has mounted, and leaves it clean.
+#[test]
+fn members_are_failed_replaced_and_scrubbed_without_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let m = mounted(5, 2, &["--mirror", "2"]);
+    let written = fill(&m.dir);
+    unmount_idle(&m.dir);
+    let all = m.together(&[0, 1]);
+    let said = ok(&["scrub", &all]);
+    assert!(said.contains("read, 0 B healed"), "{said}");
+    let said = ok(&["fail", &all, m.disk(1)]);
+    assert!(said.contains("member 1 is out of use") && said.contains("failed"), "{said}");
+    assert_eq!(states(&m.names(&[0])), ["active", "failed"]);
+    let said = fails(&["fail", m.disk(0), "0"]);
+    assert!(said.contains("can spare"), "{said}");
+    let said = ok(&["replace", m.disk(0), "1", m.disk(2)]);
+    assert!(said.contains("filled and in use"), "{said}");
+    let all = m.together(&[0, 2]);
+    let said = ok(&["spare", &all, m.disk(3)]);
+    assert!(said.contains("disk3  spare"), "{said}");
+    let all = m.together(&[0, 2, 3]);
+    let said = ok(&["spare", &all, "--list"]);
+    assert!(said.contains("disk3  spare"), "{said}");
+    // It steps in, and the command waits for that.
+    let said = ok(&["fail", &all, "0"]);
+    assert!(said.contains("member 0 is filled and in use"), "{said}");
+    assert_eq!(states(&m.names(&[2, 3])), ["active", "active", "failed"]);
+    // So does one that is given where one is needed.
+    ok(&["fail", &m.together(&[2, 3]), m.disk(3)]);
+    let said = ok(&["spare", m.disk(2), m.disk(4)]);
+    assert!(said.contains("member 0 is filled and in use"), "{said}");
+    m.clean(&[2, 4]);
+    m.mount(&[2, 4], &[]);
+    assert_eq!(sums(&m.dir.join("tree")), written);
+    let log = std::fs::read_to_string(format!("{}.log", m.dir())).unwrap();
+    assert!(!log.contains("recover"), "{log}");
+}
+
+#[test]
+fn a_lost_disk_is_replaced_without_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let m = mounted(4, 3, &["--parity", "1"]);
+    let written = fill(&m.dir);
+    unmount_idle(&m.dir);
+    std::fs::remove_file(m.disk(1)).unwrap();
+    let rest = m.together(&[0, 2]);
+    for command in
+        [&["replace", &rest, "1", m.disk(3)][..], &["scrub", &rest], &["fail", &rest, "1"]]
+    {
+        let said = fails(command);
+        assert!(said.contains("disk1") && said.contains("`--degraded`"), "{said}");
+    }
+    let said = ok(&["replace", &rest, "1", m.disk(3), "--degraded"]);
+    assert!(said.contains("filled and in use"), "{said}");
+    // Given once more it is not taken for one that is missing.
+    let said = fails(&["replace", &rest, "1", m.disk(3), "--degraded"]);
+    assert!(said.contains("disk3 is member 1 of pool"), "{said}");
+    m.clean(&[0, 2, 3]);
+    m.mount(&[0, 2, 3], &[]);
+    assert_eq!(sums(&m.dir.join("tree")), written);
+}
+
+/// Whether a process has a handler for what Ctrl-C sends.
+fn catches_interrupts(pid: rustix::process::Pid) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+    let status = status.unwrap_or_default();
+    let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask >> (libc::SIGINT - 1) & 1 == 1)
+}
+
+/// Ctrl-C, while a command is the node that does the work.
+#[test]
+fn an_interrupted_command_leaves_the_pool_clean() {
+    if !can_mount() {
+        return;
+    }
+    let m = Pool::new((3, 700), 2, &["--mirror", "2"]);
+    m.mount(&[0, 1], &[]);
+    let written = fill(&m.dir);
+    sh(&format!("head -c 400M /dev/urandom > {}/much", m.dir()));
+    unmount_idle(&m.dir);
+    let all = m.together(&[0, 1]);
+    let interrupted = |command: &[&str], begun: &str| {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_braid"));
+        let mut child = child.args(command).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        if begun.is_empty() {
+            wait_until("it is a node", || catches_interrupts(pid));
+        } else {
+            let mut line = String::new();
+            BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+            assert!(line.contains(begun), "{line}");
+        }
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let done = child.wait().unwrap();
+        assert!(done.code().is_some(), "it was not heeded: {done:?}");
+        done.success()
+    };
+    for command in ["scrub", "trim", "rebalance"] {
+        interrupted(&[command, &all], "");
+    }
+    assert!(!interrupted(&["replace", &all, "1", m.disk(2)], "takes the place"));
+    assert_eq!(states(&m.names(&[0, 2])), ["active", "rebuilding"]);
+    m.mount(&[0, 2], &[]);
+    let log = std::fs::read_to_string(format!("{}.log", m.dir())).unwrap();
+    assert!(!log.contains("recover"), "{log}");
+    wait_until("it is filled", || ok(&["spare", m.dir(), "--list"]).contains("disk2  active"));
+    assert_eq!(sums(&m.dir.join("tree")), written);
+}
+
 #[test]
 fn devices_without_room_for_the_nodes_logs_are_refused() {
     let disks = Disks::new(2, 160);
     let said = fails(&disks.with(&["create", "pool"], &["--mirror", "2", "--nodes", "100"]));
     assert!(said.contains("disk0") && said.contains("too small"), "{said}");
+}
+
+/// Of two copies of what is no metadata nothing says which is right: where both stand is said.
+#[test]
+fn a_scrub_names_the_devices_of_what_it_cannot_decide() {
+    use std::os::unix::fs::FileExt;
+    if !can_mount() {
+        return;
+    }
+    let m = mounted(2, 2, &["--mirror", "2"]);
+    unmount_idle(&m.dir);
+    let at = 120 << 20;
+    let disk = std::fs::OpenOptions::new().write(true).open(m.disk(0)).unwrap();
+    disk.write_all_at(&[0x55; 512], at).unwrap();
+    let said = fails(&["scrub", &m.together(&[0, 1])]);
+    for disk in [0, 1] {
+        assert!(said.contains(&format!("{} byte {at}", m.disk(disk))), "{said}");
+    }
+    let mut sector = [0; 512];
+    let disk = std::fs::File::open(m.disk(0)).unwrap();
+    disk.read_exact_at(&mut sector, at).unwrap();
+    assert_eq!(sector, [0x55; 512], "it was a guess");
 }

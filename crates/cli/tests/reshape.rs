@@ -56,7 +56,7 @@ fn a_member_of_a_plain_pool_is_moved_under_load_and_taken_out() {
     pool.mount(&[0, 1], &[]);
     let written = fill(&pool.dir);
     let said = fails(&["remove", pool.dir(), "1"]);
-    assert!(said.contains("braid evacuate POOL 1 --to"), "{said}");
+    assert!(said.contains("braid evacuate POOL MEMBER --to"), "{said}");
     for (member, to, why) in [
         ("7", pool.disk(2), "no member 7"),
         ("0", "0", "cannot be moved to itself"),
@@ -256,7 +256,7 @@ fn a_pool_becomes_smaller_while_two_nodes_go_on() {
         assert!(written.lines().all(|line| now.contains(line)), "{layout:?}");
         let load = [Load::named(&a, "a"), Load::named(&b, "b")];
         let said = fails(&["remove", dir, "0"]);
-        assert!(said.contains("made with") && said.contains("evacuate POOL 0"), "{said}");
+        assert!(said.contains("made with") && said.contains("large enough"), "{said}");
         let said = ok(&["remove", dir, "2", "--dry-run"]);
         assert!(said.contains("nothing was changed") && said.contains("2, 3"), "{said}");
         let said = ok(&["remove", other, &new[0]]);
@@ -280,6 +280,47 @@ fn a_pool_becomes_smaller_while_two_nodes_go_on() {
         let left = [c.disks.names()[0], c.disks.names()[1], &new[0], &new[1]];
         let said = ok(&[&["check"], &left[..]].concat());
         assert!(said.contains("clean"), "{said}");
+    }
+}
+
+/// What the pool was made with moves to devices that were added later, one after the other.
+#[test]
+fn all_devices_of_a_pool_give_their_places_to_those_that_were_added() {
+    if !can_mount() {
+        return;
+    }
+    for layout in [&[][..], &["--mirror", "2"]] {
+        let pool = Pool::new((5, 200), 2, layout);
+        pool.mount(&[0, 1], &[]);
+        let written = fill(&pool.dir);
+        let said = fails(&["remove", pool.dir(), "0"]);
+        assert!(said.contains("nothing was added") && said.contains("--to"), "{said}");
+        ok(&["add", pool.dir(), pool.disk(2), pool.disk(3)]);
+        let load = Load::start(&pool.dir);
+        let said = ok(&["remove", pool.dir(), "0", "--dry-run"]);
+        assert!(said.contains("member 2 take its place"), "{said}");
+        assert!(said.contains("member 2, 3 would leave"), "{said}");
+        let said = ok(&["remove", pool.dir(), pool.disk(0)]);
+        assert!(said.contains("member 0 is on") && said.contains("disk2 now"), "{said}");
+        assert!(said.contains("disk0 is out of the pool"), "{said}");
+        // The other one that was added has nothing on it now.
+        let said = ok(&["remove", pool.dir(), "1", "--dry-run"]);
+        assert!(said.contains("on which nothing stands"), "{said}");
+        // As after a removal that was broken off: the number is the new device's by then.
+        let said = ok(&["evacuate", pool.dir(), pool.disk(1)]);
+        assert!(said.contains("member 1 is on") && said.contains("disk3 now"), "{said}");
+        let said = fails(&["remove", pool.dir(), "1"]);
+        assert!(said.contains("take it out first") && said.contains("disk3 now"), "{said}");
+        ok(&["remove", pool.dir(), pool.disk(1)]);
+        load.end();
+        // None of the devices that it was mounted from.
+        let said = ok(&["status", pool.dir()]);
+        assert!(said.contains("disk2") && !said.contains("disk0"), "{said}");
+        assert_eq!(sums(&pool.dir.join("tree")), written);
+        unmount_idle(&pool.dir);
+        pool.clean(&[2, 3]);
+        let said = fails(&["status", pool.disk(0)]);
+        assert!(said.contains("not a member"), "{said}");
     }
 }
 

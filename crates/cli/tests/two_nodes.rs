@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 use common::{Cluster, can_mount, sh};
 
+/// Longest wait for what comes about by itself, on a machine that does much else.
+const LONG: Duration = Duration::from_secs(60);
+
 #[test]
 fn a_write_that_returned_is_seen_by_the_other_node_without_reopening() {
     if !can_mount() {
@@ -189,7 +192,7 @@ fn program_locks_exclude_across_nodes() {
     let (a, b) = (c.node(0).display(), c.node(1).display());
     let script = format!(
         r#"
-import fcntl, os, time
+import fcntl, mmap, os, time
 open("{a}/l", "w").close()
 fa = os.open("{a}/l", os.O_RDWR); fb = os.open("{b}/l", os.O_RDWR)
 def child(f):
@@ -206,11 +209,12 @@ def refused(call):
 fcntl.lockf(fa, fcntl.LOCK_EX, 100, 0)
 assert child(refused(lambda: fcntl.lockf(fb, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 50))) == 0
 assert child(lambda: fcntl.lockf(fb, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 100) or 0) == 0
+free = mmap.mmap(-1, 1)
 pid = os.fork()
 if pid == 0:
-    start = time.time(); fcntl.lockf(fb, fcntl.LOCK_EX, 10, 50)
-    os._exit(0 if time.time() - start > 0.3 else 1)
-time.sleep(0.5); fcntl.lockf(fa, fcntl.LOCK_UN, 100, 0)
+    fcntl.lockf(fb, fcntl.LOCK_EX, 10, 50)
+    os._exit(0 if free[0] else 1)
+time.sleep(0.5); free[0] = 1; fcntl.lockf(fa, fcntl.LOCK_UN, 100, 0)
 assert os.waitpid(pid, 0)[1] == 0
 fcntl.flock(fa, fcntl.LOCK_EX)
 assert refused(lambda: fcntl.flock(fb, fcntl.LOCK_EX | fcntl.LOCK_NB))() == 0
@@ -245,7 +249,7 @@ fn an_unlinked_file_lives_while_another_node_has_it_open() {
         if free.trim().parse::<u64>().unwrap() > free_before.trim().parse::<u64>().unwrap() {
             break;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "the blocks are never freed");
+        assert!(began.elapsed() < LONG, "the blocks are never freed");
         std::thread::sleep(Duration::from_millis(200));
     }
     c.finish();
@@ -281,7 +285,8 @@ fn a_killed_node_loses_nothing_that_was_fsynced_and_the_other_goes_on() {
     let waited = began.elapsed();
     writer.join().unwrap();
     c.detach(0);
-    assert!(waited < Duration::from_secs(2), "node B needed {waited:?}");
+    // A second or two, or more where the machine does much else; who is missed is so after 12 s.
+    assert!(waited < Duration::from_secs(8), "node B needed {waited:?}");
     let count = acknowledged.load(std::sync::atomic::Ordering::SeqCst);
     assert!(count > 0);
     for n in 0..count {
@@ -329,7 +334,7 @@ fn a_node_killed_while_its_pages_are_dropped_ends_and_is_recovered() {
     let began = Instant::now();
     for program in [&mut reader, &mut writer] {
         while program.try_wait().unwrap().is_none() {
-            assert!(began.elapsed() < Duration::from_secs(15), "{program:?} hangs");
+            assert!(began.elapsed() < LONG, "{program:?} hangs");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -339,7 +344,7 @@ fn a_node_killed_while_its_pages_are_dropped_ends_and_is_recovered() {
     assert_eq!(fs::read_to_string(b.join("after")).unwrap(), "alive\n");
     let task = format!("/proc/{node}/task");
     while fs::read_dir(&task).is_ok_and(|tasks| tasks.count() > 1) {
-        assert!(began.elapsed() < Duration::from_secs(15), "{node} is still there");
+        assert!(began.elapsed() < LONG, "{node} is still there");
         std::thread::sleep(Duration::from_millis(20));
     }
     c.detach(0);
@@ -422,7 +427,7 @@ fn a_full_pool_says_so_and_keeps_what_was_there() {
     fs::remove_file(b.join("fill")).unwrap();
     let began = Instant::now();
     while fs::write(b.join("again"), vec![3; 16 << 20]).is_err() {
-        assert!(began.elapsed() < Duration::from_secs(20), "space never comes back");
+        assert!(began.elapsed() < LONG, "space never comes back");
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(fs::read(a.join("again")).unwrap(), vec![3; 16 << 20]);

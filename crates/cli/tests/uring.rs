@@ -6,26 +6,17 @@ mod common;
 
 use std::path::Path;
 
-use common::{Cluster, Disks, can_mount, is_mounted, sh};
+use common::{Cluster, Disks, SWITCH, Switch, can_mount, is_mounted, sh};
 use std::sync::Mutex;
 
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// The switch is the host's.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// Puts the switch back as it was.
-struct Switch(String);
-impl Drop for Switch {
-    fn drop(&mut self) {
-        std::fs::write(SWITCH, self.0.trim()).ok();
-    }
-}
 
 fn switch() -> Option<Switch> {
     if !can_mount() {
         return None;
     }
-    let was = std::fs::read_to_string(SWITCH).ok().map(Switch);
+    let was = Switch::now();
     if was.is_none() {
         eprintln!("SKIPPED: FUSE by io_uring needs Linux 6.14");
     }

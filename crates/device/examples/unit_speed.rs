@@ -1,11 +1,15 @@
 //! What a device takes: requests of 1 MiB in several streams, compare-and-write of 4 KiB, reads of
 //! 4 KiB one after the other. `cargo run --release -p braid-device --example unit_speed DEVICE`; the
-//! device is overwritten.
+//! device is overwritten. With several devices: what it brings that stripe units side by side go to
+//! each together, against such with gaps between them, in turn.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_device::{AlignedBuf, CawOutcome, Device, OpenOptions};
+use braid_device::{
+    AlignedBuf, CawOutcome, CountedDevice, Device, DeviceError, IoQueue, OpenOptions, OwnedOp, Part,
+};
 use braid_format::{ByteOffset, Bytes};
 
 const BLOCK: u64 = 1 << 20;
@@ -46,8 +50,100 @@ fn show(what: &str, mut times: Vec<Duration>) {
     println!("{what}: p50 {:?}, p90 {:?}, p99 {:?}", at(50), at(90), at(99));
 }
 
+/// MB/s of requests of `size` bytes in stripe units of 256 KiB on all devices, `depth` at a time, for
+/// `bytes` in all; each next stripe unit of a device stands `step` stripe units behind the one before.
+fn striped(
+    devices: &[Arc<dyn Device>],
+    (size, depth, bytes): (u64, u64, u64),
+    step: u64,
+    write: bool,
+) -> Result<u128, DeviceError> {
+    const UNIT: u64 = 256 << 10;
+    let count = devices.len() as u64;
+    let span = size / count * step;
+    let room = devices.iter().map(|d| d.info().size.get()).min().unwrap_or(0) / span;
+    let mut queue = IoQueue::new(Bytes(depth).to_usize())?;
+    let mut free = Vec::new();
+    free.resize_with(Bytes(depth).to_usize(), || AlignedBuf::zeroed(Bytes(size).to_usize()));
+    let began = Instant::now();
+    for n in 0..bytes / size {
+        let buf = if let Some(buf) = free.pop() {
+            buf
+        } else {
+            let (_, buf, result) = queue.complete();
+            result?;
+            buf
+        };
+        let part = |u: u64| Part {
+            device: devices[Bytes(u % count).to_usize()].clone(),
+            at: ByteOffset(n % room * span + u / count * step * UNIT),
+            len: Bytes(UNIT),
+        };
+        let parts: Vec<_> = (0..size / UNIT).map(part).collect();
+        let op = if write { OwnedOp::Write(buf) } else { OwnedOp::Read(buf) };
+        queue.submit_parts(n, op, &parts)?;
+    }
+    while queue.in_flight() > 0 {
+        queue.complete().2?;
+    }
+    Ok(u128::from(bytes) / began.elapsed().as_micros().max(1))
+}
+
+/// Shows large requests on several devices, with stripe units side by side and apart.
+fn together(devices: &[Arc<dyn Device>]) -> Result<(), DeviceError> {
+    const ROUNDS: usize = 41;
+    for (size, depth) in [(1 << 20, 1), (4 << 20, 1), (4 << 20, 4)] {
+        for write in [true, false] {
+            let of = |step| striped(devices, (size, depth, 256 << 20), step, write);
+            let before =
+                devices[0].counters().map(braid_device::IoCounters::now).unwrap_or_default();
+            let joined = of(1)?;
+            let after =
+                devices[0].counters().map(braid_device::IoCounters::now).unwrap_or_default();
+            let issued = after.since(&before);
+            let (mut ratios, mut rates) = (Vec::new(), vec![joined]);
+            for round in 0..ROUNDS {
+                // Each comes first as often.
+                let (a, b) = if round % 2 == 0 {
+                    let a = of(1)?;
+                    (a, of(2)?)
+                } else {
+                    let b = of(2)?;
+                    (of(1)?, b)
+                };
+                rates.push(a);
+                ratios.push(a * 1000 / b.max(1));
+            }
+            ratios.sort_unstable();
+            rates.sort_unstable();
+            let at = |part: usize| ratios[part * (ROUNDS - 1) / 4];
+            println!(
+                "{} of {} MiB, {depth} at a time: {} MB/s; to apart {} ({}..{}, quartiles {}..{}) of 1000; {}",
+                if write { "write" } else { "read" },
+                size >> 20,
+                rates[rates.len() / 2],
+                at(2),
+                at(0),
+                at(4),
+                at(1),
+                at(3),
+                if write { issued.writes } else { issued.reads },
+            );
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let name = std::env::args_os().nth(1).ok_or("name a device, which is overwritten")?;
+    let names: Vec<_> = std::env::args_os().skip(1).collect();
+    if names.len() > 1 {
+        let open = |n: &std::ffi::OsString| {
+            braid_device::open(n.as_ref(), OpenOptions::default()).map(CountedDevice::over)
+        };
+        let devices = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        return Ok(together(&devices)?);
+    }
+    let name = names.into_iter().next().ok_or("name a device, which is overwritten")?;
     let device = braid_device::open(name.as_ref(), OpenOptions::default())?;
     for (n, write) in [(1, true), (1, false), (4, true), (4, false)] {
         let rate = streams(&*device, n, write);

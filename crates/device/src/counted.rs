@@ -178,7 +178,7 @@ pub struct Issued {
     pub flushes: u64,
     /// Compare-and-writes.
     pub compare_and_writes: u64,
-    /// Discards.
+    /// Discards, those that leave zeros included.
     pub discards: u64,
     /// Zeroed ranges.
     pub zeroes: u64,
@@ -229,6 +229,9 @@ impl Device for CountedDevice {
         self.inner.info()
     }
     fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        if let Some(unit) = self.inner.initiator() {
+            return unit.read_counted(at, buf, Some(&self.counters));
+        }
         self.counters.transfer(false, buf.len());
         let begun = Instant::now();
         let result = self.inner.read(at, buf);
@@ -236,6 +239,9 @@ impl Device for CountedDevice {
         result
     }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        if let Some(unit) = self.inner.initiator() {
+            return unit.write_counted(at, buf, Some(&self.counters));
+        }
         self.counters.transfer(true, buf.len());
         let begun = Instant::now();
         let result = self.inner.write(at, buf);
@@ -265,6 +271,10 @@ impl Device for CountedDevice {
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         one_more(&self.counters.zeroes);
         self.inner.write_zeroes(at, len)
+    }
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        one_more(&self.counters.discards);
+        self.inner.deallocate(at, len)
     }
     fn as_raw_fd(&self) -> Option<RawFd> {
         self.inner.as_raw_fd()

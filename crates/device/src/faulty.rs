@@ -14,7 +14,7 @@ use crate::{ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo};
 pub enum On {
     /// Reads.
     Read,
-    /// Writes; zeroing counts as one.
+    /// Writes; zeroing counts as one, and so do discarding and deallocating.
     Write,
     /// Flushes.
     Flush,
@@ -386,11 +386,19 @@ impl Device for FaultyDevice {
         };
         if matches!(fate, Fate::Faulty(_)) { failed } else { Ok(outcome) }
     }
+    /// Zeros: of what the range may read as then, the worst.
     fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.info.check(at, len)
+        self.write_by_plan("discard", at, &vec![0; len.to_usize()])
     }
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         self.write_by_plan("write zeros", at, &vec![0; len.to_usize()])
+    }
+    /// Counts as a write of zeros, and is cached as one.
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        if !self.info.caps.deallocate {
+            return Ok(false);
+        }
+        self.write_by_plan("deallocate", at, &vec![0; len.to_usize()]).map(|()| true)
     }
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         self.inner.lock_byte(byte)

@@ -52,6 +52,7 @@ impl MemoryDevice {
                     persistent_reservations: false,
                     write_zeroes: true,
                     discard: true,
+                    deallocate: true,
                     atomic_write: sector,
                 },
                 engine: "memory",
@@ -178,6 +179,9 @@ impl Device for MemoryDevice {
             }
         }
         Ok(())
+    }
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        self.write_zeroes(at, len).map(|()| true)
     }
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         let fresh = self.held.lock().insert(byte);

@@ -66,6 +66,15 @@ macro_rules! pass_on {
             self.$inner.write_zeroes(at, len)
         }
     };
+    (@deallocate $inner:tt) => {
+        fn deallocate(
+            &self,
+            at: $crate::pass_on::ByteOffset,
+            len: $crate::pass_on::Bytes,
+        ) -> ::core::result::Result<bool, $crate::DeviceError> {
+            self.$inner.deallocate(at, len)
+        }
+    };
     (@lock_byte $inner:tt) => {
         fn lock_byte(
             &self,

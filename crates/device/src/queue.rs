@@ -7,10 +7,10 @@ use std::time::Instant;
 use braid_format::{ByteOffset, Bytes};
 
 use crate::engine::{EngineKind, Flight, Transfer, Wait, engine_kind};
-use crate::iscsi::Transfer as UnitTransfer;
+use crate::iscsi::{Command, Gathered, ToUnit};
 use crate::model::Ticket;
 use crate::run::{check_write, io_error};
-use crate::{AlignedBuf, Device, DeviceError};
+use crate::{AlignedBuf, Device, DeviceError, RingTarget};
 
 /// What an owned request does.
 #[derive(Debug)]
@@ -62,8 +62,8 @@ struct Owner {
 pub struct IoQueue {
     // Before `pending`: its drop waits for the kernel, then the buffers may go.
     flight: Flight,
-    /// Transfers on units of targets, each with its slot: they too end before the buffers go.
-    units: Vec<(UnitTransfer, Arc<dyn Device>, u32)>,
+    /// Commands to units of targets: they too end before the buffers go.
+    units: Vec<Command>,
     /// By slot.
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
@@ -169,6 +169,7 @@ impl IoQueue {
     fn start(&mut self, slot: u32) {
         let Some(request) = &mut self.pending[slot as usize] else { return };
         let mut from = 0;
+        let mut gathered = Gathered::default();
         // One address for all parts, taken once: the buffer is not touched again through `buf`
         // while transfers use it.
         let base = request.buf.as_mut_ptr();
@@ -177,56 +178,44 @@ impl IoQueue {
             // SAFETY: the lengths add up to the buffer's.
             let memory = unsafe { base.add(from) };
             from += len;
-            let target = p.device.ring_target();
-            let unit = p.device.initiator();
-            if (unit.is_some() || p.device.modelled().is_some())
-                && let Some(counters) = p.device.counters()
-            {
-                counters.transfer(request.write, len);
-            }
-            let checked = match (request.write, target) {
-                _ if unit.is_some() => {
-                    // SAFETY: `len` bytes of the buffer, used by nobody else, which stays in
-                    // `pending` until `units` has no transfer of it.
-                    let started =
-                        unit.map(|u| unsafe { u.start(request.write, p.at, (memory, len), false) });
-                    started.unwrap_or_else(|| Ok(UnitTransfer::default())).map(|transfer| {
-                        request.left += 1;
-                        self.units.push((transfer, p.device.clone(), slot));
-                    })
-                }
-                (true, Some(t)) => check_write(&*p.device, t.poisoned, p.at, p.len),
-                (false, Some(_)) => p.device.info().check(p.at, p.len),
-                // SAFETY: `len` bytes of the buffer, used by nobody else.
-                (_, None) => unsafe { by_method(p, request.write, memory) }.map(|ticket| {
-                    request.left += usize::from(ticket.is_some());
-                    self.modelled.extend(ticket.map(|t| (t, slot)));
-                }),
-            };
-            let target = match checked {
-                Ok(()) => target,
-                Err(e) => {
-                    request.result = std::mem::replace(&mut request.result, Ok(())).and(Err(e));
-                    None
-                }
-            };
-            let Some(target) = target else { continue };
             let owner = self.free_owners.pop().unwrap_or_else(|| {
                 self.owners.push(Owner::default());
                 index(self.owners.len() - 1)
             });
-            let transfer = if request.write {
-                Transfer::write(owner, target, p.at.get(), memory, len)
+            let started = if let Some(unit) = ToUnit::of(&*p.device) {
+                // SAFETY: `len` bytes of the buffer, used by nobody else, which stays in `pending`
+                // until all transfers of the request are reported; `units` is dropped before it.
+                unsafe { gathered.add(owner, unit, request.write, p.at, (memory, len)) }
+            } else if let Some(target) = p.device.ring_target() {
+                // SAFETY: as above; the device stays in `pending` too, and `flight` is dropped, and
+                // with it drained, before that.
+                unsafe { on_ring(&mut self.flight, owner, target, request.write, p, memory) }
             } else {
-                Transfer::read(owner, target, p.at.get(), memory, len)
+                // SAFETY: `len` bytes of the buffer, used by nobody else.
+                let done = unsafe { by_method(p, request.write, memory) };
+                done.map(|ticket| {
+                    request.left += usize::from(ticket.is_some());
+                    self.modelled.extend(ticket.map(|t| (t, slot)));
+                    0
+                })
             };
-            // SAFETY: the buffer and the device stay in `pending` until all transfers of the
-            // request are reported; `flight` is dropped, and with it drained, before `pending`.
-            let reports = unsafe { self.flight.start(transfer) };
+            let reports = started.unwrap_or_else(|e| {
+                request.result = std::mem::replace(&mut request.result, Ok(())).and(Err(e));
+                0
+            });
             request.left += reports;
             self.owners[owner as usize] = Owner { slot, part, reports };
+            if reports == 0 {
+                self.free_owners.push(owner);
+            }
         }
-        if request.left == 0 {
+        let nothing = request.left == 0;
+        let (commands, refused) = gathered.issue(false);
+        self.units.extend(commands);
+        for (owner, e) in refused {
+            self.told(owner, Err(e));
+        }
+        if nothing {
             self.finish(slot);
         }
     }
@@ -239,12 +228,7 @@ impl IoQueue {
     fn reap(&mut self, wait: Wait) {
         let Self { flight, pending, free, done, owners, free_owners, .. } = self;
         flight.reap(wait, |owner, result| {
-            let Owner { slot, part, reports } = &mut owners[owner as usize];
-            *reports -= 1;
-            if *reports == 0 {
-                free_owners.push(owner);
-            }
-            let (slot, part) = (*slot, *part);
+            let Some((slot, part)) = reported(owners, free_owners, owner) else { return };
             let place = &mut pending[slot as usize];
             let Some(request) = place else { return };
             request.left -= 1;
@@ -258,6 +242,17 @@ impl IoQueue {
                 free.push(slot);
             }
         });
+    }
+    /// Takes in how a command to a unit ended for a part of a request.
+    fn told(&mut self, owner: u32, result: Result<(), DeviceError>) {
+        let told = reported(&mut self.owners, &mut self.free_owners, owner);
+        let Some((slot, _)) = told else { return };
+        let Some(request) = &mut self.pending[slot as usize] else { return };
+        request.result = std::mem::replace(&mut request.result, Ok(())).and(result);
+        request.left -= 1;
+        if request.left == 0 {
+            self.finish(slot);
+        }
     }
     /// Requests not yet taken out.
     pub fn in_flight(&self) -> usize {
@@ -293,20 +288,15 @@ impl IoQueue {
         self.lists.push(request.parts);
         Some((request.token, request.buf, request.result))
     }
-    /// Ends a transfer on a unit: one that is over, or else the oldest.
+    /// Ends a command to a unit: one that is over, or else the oldest.
     fn end_unit(&mut self) {
-        let over = self.units.iter().position(|(transfer, ..)| transfer.is_done());
-        let (mut transfer, device, slot) = self.units.remove(over.unwrap_or(0));
-        let result = device.initiator().map_or(Ok(()), |unit| unit.finish(&mut transfer));
-        if let Some(request) = &mut self.pending[slot as usize] {
-            if let (Some(counters), Some(ended)) = (device.counters(), transfer.ended()) {
-                counters.took(request.write, ended.saturating_duration_since(request.begun));
-            }
-            request.result = std::mem::replace(&mut request.result, Ok(())).and(result);
-            request.left -= 1;
-            if request.left == 0 {
-                self.finish(slot);
-            }
+        let over = self.units.iter().position(Command::is_done);
+        let command = self.units.remove(over.unwrap_or(0));
+        let Owner { slot, part, .. } = self.owners[command.owner() as usize];
+        let Some(request) = &self.pending[slot as usize] else { return };
+        let (device, begun) = (request.parts[part as usize].device.clone(), request.begun);
+        if let Some(unit) = ToUnit::of(&*device) {
+            unit.finish(command, begun, |owner, result| self.told(owner, result));
         }
     }
     /// Waits for the first of the transfers on modelled disks. Disks of another clock than the
@@ -330,6 +320,40 @@ impl IoQueue {
     }
 }
 
+/// Takes in that a transfer was reported: the request's slot, and which part of it.
+fn reported(owners: &mut [Owner], free: &mut Vec<u32>, owner: u32) -> Option<(u32, u32)> {
+    let known = owners.get_mut(owner as usize)?;
+    known.reports -= 1;
+    if known.reports == 0 {
+        free.push(owner);
+    }
+    Some((known.slot, known.part))
+}
+
+/// Starts a part on the ring; how often it will be reported.
+///
+/// # Safety
+/// As [`Flight::start`], of `part.len` bytes at `memory`.
+unsafe fn on_ring(
+    flight: &mut Flight,
+    owner: u32,
+    target: RingTarget<'_>,
+    write: bool,
+    part: &Part,
+    memory: *mut u8,
+) -> Result<usize, DeviceError> {
+    let (device, at, len) = (&*part.device, part.at, part.len);
+    let transfer = if write {
+        check_write(device, target.poisoned, at, len)?;
+        Transfer::write(owner, target, at.get(), memory, len.to_usize())
+    } else {
+        device.info().check(at, len)?;
+        Transfer::read(owner, target, at.get(), memory, len.to_usize())
+    };
+    // SAFETY: the caller's promise.
+    Ok(unsafe { flight.start(transfer) })
+}
+
 /// Serves a part by the device's own method; on a modelled disk the bytes have moved, and a ticket
 /// says when they are due.
 ///
@@ -342,6 +366,9 @@ unsafe fn by_method(
 ) -> Result<Option<Ticket>, DeviceError> {
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory, part.len.to_usize()) };
+    if let (Some(_), Some(counters)) = (part.device.modelled(), part.device.counters()) {
+        counters.transfer(write, bytes.len());
+    }
     match (part.device.modelled(), write) {
         (Some(disk), true) => disk.start_write(part.at, bytes).map(Some),
         (Some(disk), false) => disk.start_read(part.at, bytes).map(Some),

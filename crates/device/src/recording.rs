@@ -209,6 +209,14 @@ impl Device for RecordingDevice {
         events.push(Event::Zero { at, len });
         Ok(())
     }
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        let mut events = self.events.lock();
+        let done = self.inner.deallocate(at, len)?;
+        if done {
+            events.push(Event::Zero { at, len });
+        }
+        Ok(done)
+    }
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         self.inner.lock_byte(byte)
     }

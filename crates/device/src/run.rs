@@ -95,13 +95,14 @@ pub fn run(requests: &mut [Request<'_>]) {
 fn with_units(requests: &mut [Request<'_>]) {
     let (mut units, others): (Vec<_>, Vec<_>) =
         requests.iter_mut().partition(|r| r.device.initiator().is_some());
-    for r in &units {
+    // Their transfers are counted by the commands that they become.
+    for r in units.iter().filter(|r| matches!(r.op, Op::Flush)) {
         count(r);
     }
     let begun = Instant::now();
-    let under_way = crate::iscsi::start_all(&mut units);
+    let commands = crate::iscsi::start_all(&mut units);
     by_methods(others.into_iter());
-    crate::iscsi::finish_all(&mut units, under_way, begun);
+    crate::iscsi::finish_all(&mut units, commands, begun);
 }
 
 /// Serves requests by their devices' methods, one after the other; those on modelled disks begin at

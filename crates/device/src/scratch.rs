@@ -125,6 +125,7 @@ impl Device for ScratchDevice {
         self.inner.intact()
     }
     fn unchanged(&self, at: ByteOffset, len: Bytes) -> Option<&dyn Device> {
+        self.info().check(at, len).ok()?;
         let none = self.kept.read().range(self.sectors(at, len)).next().is_none();
         none.then_some(&*self.inner)
     }

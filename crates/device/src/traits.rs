@@ -29,6 +29,8 @@ pub struct Capabilities {
     pub write_zeroes: bool,
     /// Discard.
     pub discard: bool,
+    /// Zeroing that gives space back ([`Device::deallocate`]), as far as is known before it is tried.
+    pub deallocate: bool,
     /// Largest write that is never torn by a power cut.
     pub atomic_write: Bytes,
 }
@@ -246,6 +248,18 @@ pub trait Device: Send + Sync + Debug {
     /// # Errors
     /// See [`DeviceError`].
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError>;
+    /// Makes a range read as zeros and gives its space back, both at once: complete, not durable. On
+    /// return all of it reads as zeros, until it is written again; before a flush a power cut may
+    /// leave any of its sectors as they were. What is less than the device can give back at a time
+    /// (the edges of a range) reads as zeros all the same. No zeros are ever sent to the device.
+    ///
+    /// `false`: this device, or this kernel, does not do that. Each sector then is as it was, or zeros.
+    ///
+    /// # Errors
+    /// See [`DeviceError`]; each sector then is as it was, or zeros.
+    fn deallocate(&self, _at: ByteOffset, _len: Bytes) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
     /// Whether it is still what was opened; asked at every flush. A file can be truncated under
     /// its user, and the next write makes it long again, with a hole.
     ///

@@ -107,6 +107,25 @@ fn zeroing_and_discarding() {
     assert!(back[576 << 10..].iter().all(|b| *b == 9));
 }
 #[test]
+fn what_is_deallocated_reads_as_zeros_and_goes_from_the_file_below() {
+    let Some(l) = Loop::new(SIZE, 512) else { return };
+    let d = open(&l.node);
+    assert!(d.info().caps.deallocate);
+    d.write(ByteOffset(0), &vec![9; 2 << 20]).unwrap();
+    d.flush().unwrap();
+    let blocks = |path: &std::path::Path| {
+        std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap())
+    };
+    let before = blocks(&l.file());
+    assert!(d.deallocate(ByteOffset(512), Bytes(1 << 20)).unwrap());
+    let mut back = vec![1; 2 << 20];
+    d.read(ByteOffset(0), &mut back).unwrap();
+    assert!(back[..512].iter().chain(&back[512 + (1 << 20)..]).all(|b| *b == 9));
+    assert!(back[512..512 + (1 << 20)].iter().all(|b| *b == 0));
+    d.flush().unwrap();
+    assert!(blocks(&l.file()) + 1900 < before, "{before} to {}", blocks(&l.file()));
+}
+#[test]
 fn openers_by_different_names_exclude_each_other() {
     let Some(l) = Loop::new(SIZE, 512) else { return };
     let link = l.dir.path().join("link");

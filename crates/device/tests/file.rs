@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -82,6 +83,42 @@ fn zeroing_and_discarding_take_ranges_of_any_length() {
         assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE, "the size is kept");
         let past = d.discard(ByteOffset(SIZE), Bytes(4096));
         assert!(matches!(past, Err(DeviceError::OutOfRange { .. })));
+    }
+}
+#[test]
+fn what_is_deallocated_reads_as_zeros_and_takes_no_space() {
+    for place in ["/var/tmp", "/dev/shm"] {
+        let dir = tempfile::tempdir_in(place).unwrap();
+        let path = file(dir.path(), SIZE);
+        let d = open(&path);
+        d.write(ByteOffset(0), &vec![7; SIZE as usize]).unwrap();
+        d.flush().unwrap();
+        let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks();
+        let before = blocks(&path);
+        assert!(d.info().caps.deallocate);
+        // Edges that are less than a block of the file system below are zeros too.
+        let (at, len) = (d.info().sector.get(), (2 << 20) + d.info().sector.get());
+        assert!(d.deallocate(ByteOffset(at), Bytes(len)).unwrap());
+        assert!(d.deallocate(ByteOffset(0), Bytes(0)).unwrap());
+        let mut back = vec![1; SIZE as usize];
+        d.read(ByteOffset(0), &mut back).unwrap();
+        let (at, end) = (at as usize, (at + len) as usize);
+        assert!(back[..at].iter().chain(&back[end..]).all(|b| *b == 7), "{place}");
+        assert!(back[at..end].iter().all(|b| *b == 0), "{place}");
+        d.flush().unwrap();
+        assert!(
+            blocks(&path) + (2 << 20) / 512 <= before + 8,
+            "{place}: {before} to {}",
+            blocks(&path)
+        );
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE, "the size is kept");
+        let past = d.deallocate(ByteOffset(SIZE), Bytes(4096));
+        assert!(matches!(past, Err(DeviceError::OutOfRange { .. })));
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let reader = FileDevice::open(&path, options).unwrap();
+        let refused = reader.deallocate(ByteOffset(0), Bytes(4096));
+        assert!(matches!(refused, Err(DeviceError::ReadOnly { .. })));
+        assert!(!reader.info().caps.deallocate);
     }
 }
 #[test]

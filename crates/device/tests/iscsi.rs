@@ -78,6 +78,14 @@ fn a_unit_is_a_device() {
         unit.read(ByteOffset(1 << 20), &mut back).unwrap();
         assert!(back[..3 << 20].iter().all(|b| *b == 0) && back[3 << 20..].iter().any(|b| *b != 0));
         unit.discard(ByteOffset(4 << 20), Bytes(1 << 20)).unwrap();
+        assert!(info.caps.deallocate);
+        unit.write(ByteOffset(0), &vec![5; 48 << 20]).unwrap();
+        assert!(unit.deallocate(ByteOffset(4096), Bytes(40 << 20)).unwrap());
+        let mut back = vec![1; 48 << 20];
+        unit.read(ByteOffset(0), &mut back).unwrap();
+        let (gone, stays) = (4096..4096 + (40 << 20), 4096 + (40 << 20)..);
+        assert!(back[gone].iter().all(|b| *b == 0));
+        assert!(back[..4096].iter().chain(&back[stays]).all(|b| *b == 5));
         let past = unit.write(ByteOffset(SIZE.get()), &[0; 4096]);
         assert!(matches!(past, Err(DeviceError::OutOfRange { .. })));
     }
@@ -170,7 +178,8 @@ fn a_slow_unit_is_known_by_its_own_time_however_its_requests_were_issued() {
     let counted = || units.iter().map(|u| u.counters().unwrap().now()).collect::<Vec<_>>();
     let slow_is_named = |times: &[(u64, Duration)], ended: u64| {
         assert_eq!([times[0].0, times[1].0], [ended; 2]);
-        assert!(times[1].1 >= SLOW && times[0].1 < SLOW / 4, "{times:?}");
+        // Whoever is waited for behind the slow one would take as long as that.
+        assert!(times[1].1 >= SLOW && times[0].1 < SLOW / 2, "{times:?}");
     };
     let data = pattern(1, 65536);
     // The slow one's first: it is waited for first.
@@ -232,8 +241,8 @@ fn a_fenced_holder_is_refused_and_what_it_had_under_way_does_not_land() {
     fenced(stranger.write(ByteOffset(0), &[9; 512]));
     fenced(stranger.reservations().unwrap().reserve(7, KIND));
     stranger.read(ByteOffset(0), &mut [0; 512]).unwrap();
-    // A write that would land in ten seconds, of somebody who is fenced at once.
-    target.faults().add("write delay=10000 times=1").unwrap();
+    // A write that would land in ten minutes, of somebody who is fenced at once.
+    target.faults().add("write delay=600000 times=1").unwrap();
     let began = Instant::now();
     std::thread::scope(|s| {
         let under_way = s.spawn(|| victim.write(ByteOffset(4096), &[7; 512]));
@@ -246,7 +255,7 @@ fn a_fenced_holder_is_refused_and_what_it_had_under_way_does_not_land() {
         assert_eq!(now, [0; 512]);
         assert!(under_way.join().unwrap().is_err());
     });
-    assert!(began.elapsed() < Duration::from_secs(9), "it was waited for, not ended");
+    assert!(began.elapsed() < Duration::from_mins(9), "it was waited for, not ended");
     fenced(victim.write(ByteOffset(4096), &[7; 512]));
     fenced(victim.compare_and_write(ByteOffset(4096), &[0; 512], &[7; 512]));
     fenced(of_victim.register(0xa, 0xc));
@@ -268,7 +277,9 @@ fn a_write_may_land_after_its_session_but_not_after_a_fence() {
         of_victim.register(0, 1).unwrap();
         of_other.register(0, 2).unwrap();
         of_victim.reserve(1, KIND).unwrap();
-        target.faults().add("write late=700 times=1").unwrap();
+        // Time enough to cut and to fence before it lands.
+        let late = if fence { "write late=600000 times=1" } else { "write late=3000 times=1" };
+        target.faults().add(late).unwrap();
         std::thread::scope(|s| {
             let under_way = s.spawn(|| victim.write(ByteOffset(0), &[7; 512]));
             while target.running() == 0 {
@@ -290,8 +301,10 @@ fn a_write_may_land_after_its_session_but_not_after_a_fence() {
             again.read(ByteOffset(0), &mut now).unwrap();
             now == [7; 512]
         };
-        let until = Instant::now() + Duration::from_secs(if fence { 2 } else { 30 });
-        while Instant::now() < until && !landed() {
+        // What is under way no more does not land.
+        let began = Instant::now();
+        while target.running() != 0 {
+            assert!(began.elapsed() < Duration::from_mins(1), "it neither lands nor is ended");
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(landed(), !fence);

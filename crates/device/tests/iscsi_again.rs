@@ -296,7 +296,8 @@ fn secrets_are_asked_for_again() {
     unit.write(AT, &[1; 512]).unwrap();
     san.chap = chap("othersecret1");
     san.restart();
-    unit.lease(Instant::now() + Duration::from_millis(300));
+    // Time enough for a login that is refused.
+    unit.lease(Instant::now() + Duration::from_millis(1500));
     refused(unit.write(AT, &[2; 512]), "login");
     assert_eq!(san.stands(), 1);
 }

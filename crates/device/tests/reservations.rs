@@ -125,8 +125,10 @@ fn everything(target: &Target, [a, b, stranger]: [&Node; 3]) {
             std::thread::yield_now();
         }
         of_b.preempt_and_abort(0xb, A, KIND).unwrap();
+        assert_eq!(b.stands(), 2);
+        // What was aborted is issued again, and refused.
+        fenced(under_way.join().unwrap());
         assert_eq!((target.running(), b.stands()), (0, 2));
-        assert!(under_way.join().unwrap().is_err());
     });
     fenced(a.write(7));
     fenced(a.unit.compare_and_write(ByteOffset(4096), &[2; 512], &[7; 512]));

@@ -159,7 +159,7 @@ pub struct RawClaim {
     pub crc: U32,
     /// The pool.
     pub pool_uuid: [u8; 16],
-    /// The epoch that is being replaced.
+    /// The highest number that an epoch was given, in force or only tried, as its writer knew.
     pub epoch: U64,
     /// Fresh in every write.
     pub nonce: U64,
@@ -180,8 +180,8 @@ impl RawClaim {
     /// Where it stands on a member.
     pub const AT: ByteOffset = ByteOffset(192 << 10);
 
-    /// The sector of `len` bytes that says that `life` claims the change after `epoch`; `None`:
-    /// nobody does.
+    /// The sector of `len` bytes that says that `life` claims a change; `None`: nobody does. `epoch`:
+    /// the highest number that an epoch was given.
     pub fn sector(
         pool: [u8; 16],
         epoch: u64,
@@ -209,13 +209,24 @@ impl RawClaim {
 
     /// Who claims the change of `pool`, by a sector that was read.
     pub fn claimer(sector: &[u8], pool: [u8; 16]) -> Option<crate::lock_record::Life> {
-        let (raw, _) = Self::read_from_prefix(sector).ok()?;
-        let crc = crc32c_with_hole(raw.as_bytes(), core::mem::offset_of!(Self, crc));
-        let good = raw.magic.get() == Self::MAGIC && raw.crc.get() == crc && raw.pool_uuid == pool;
-        (good && raw.state.get() == 1).then(|| crate::lock_record::Life {
+        let raw = Self::of(sector, pool).filter(|raw| raw.state.get() == 1)?;
+        Some(crate::lock_record::Life {
             slot: NodeId(raw.slot.get()),
             incarnation: Incarnation(raw.incarnation.get()),
         })
+    }
+
+    /// The highest number that an epoch of `pool` was given, by a sector that was read; 0: it says
+    /// nothing of it.
+    pub fn highest(sector: &[u8], pool: [u8; 16]) -> u64 {
+        Self::of(sector, pool).map_or(0, |raw| raw.epoch.get())
+    }
+
+    fn of(sector: &[u8], pool: [u8; 16]) -> Option<Self> {
+        let (raw, _) = Self::read_from_prefix(sector).ok()?;
+        let crc = crc32c_with_hole(raw.as_bytes(), core::mem::offset_of!(Self, crc));
+        (raw.magic.get() == Self::MAGIC && raw.crc.get() == crc && raw.pool_uuid == pool)
+            .then_some(raw)
     }
 }
 
@@ -287,6 +298,9 @@ mod tests {
         sector[40] ^= 1;
         assert_eq!(RawClaim::claimer(&sector, [7; 16]), None);
         assert_eq!(RawClaim::claimer(&[], [7; 16]), None);
+        let free = RawClaim::sector([7; 16], 4, None, 2, 512);
+        assert_eq!(RawClaim::highest(&free, [7; 16]), 4);
+        assert_eq!((RawClaim::highest(&free, [8; 16]), RawClaim::highest(&[], [7; 16])), (0, 0));
     }
 
     #[test]

@@ -167,6 +167,14 @@ pub enum Error {
         /// It has failed: nothing can be moved from it.
         failed: bool,
     },
+    /// Nobody can take the place of a member that holds what was there at first.
+    #[error(
+        "what the pool was made with stands on it, which never leaves, and no other member can take its place: {why}; move it to another device (`braid evacuate POOL MEMBER --to DEVICE`); nothing was changed"
+    )]
+    NoHeir {
+        /// Of each part of the pool.
+        why: String,
+    },
     /// The rest of the pool cannot hold what would have to move there.
     #[error("{need} bytes would have to move, and the rest of the pool has room for {room}")]
     NoRoomElsewhere {
@@ -203,6 +211,11 @@ pub enum Error {
         "file data is being moved already, here or by another node: wait until that is done, or end it there (`braid rebalance POOL --stop`, `braid remove POOL --cancel`)"
     )]
     UnderWay,
+    /// One trim at a time on a node.
+    #[error(
+        "this node is giving free space back to the devices already: wait until that is done, or end it (`braid trim POOL --stop`)"
+    )]
+    Trimming,
     /// Somebody has made another file system on the devices since this one was looked at.
     #[error("another file system was made on these devices just now; try again")]
     Replaced,
@@ -281,7 +294,10 @@ impl Error {
             | Self::Superblock(_)
             | Self::JournalTooSmall { .. }
             | Self::TooManyNodes { .. } => E::INVAL,
-            Self::NotSupported(_) | Self::Founding { .. } | Self::Immovable { .. } => E::OPNOTSUPP,
+            Self::NotSupported(_)
+            | Self::Founding { .. }
+            | Self::NoHeir { .. }
+            | Self::Immovable { .. } => E::OPNOTSUPP,
             Self::NotPermitted => E::PERM,
             Self::ReadOnly => E::ROFS,
             Self::BadHandle => E::BADF,
@@ -301,7 +317,8 @@ impl Error {
             | Self::OtherNodes { .. }
             | Self::NotEmptied { .. }
             | Self::Leaving
-            | Self::UnderWay => E::BUSY,
+            | Self::UnderWay
+            | Self::Trimming => E::BUSY,
             Self::Damaged { .. }
             | Self::Inconsistent { .. }
             | Self::Journal { .. }

@@ -164,6 +164,32 @@ impl Header {
     fn read_copy(volume: &Volume, ring: &Ring, copy: u64) -> Result<Self> {
         let block = Self::block(volume, ring.node, copy);
         let (body, header, kind) = volume.read_body(block)?;
+        Self::of_body(ring, copy, block, (&body, &header, kind))
+    }
+    /// As [`Header::read`], from whatever copies a mirror has; waits for nobody who changes the pool,
+    /// and mends nothing.
+    pub fn look(volume: &Volume, ring: &Ring) -> Option<Self> {
+        let mut body = AlignedBuf::zeroed(volume.geo.body_len());
+        let mut found = Vec::new();
+        for copy in 0..HEADER_COPIES {
+            let block = Self::block(volume, ring.node, copy);
+            for nth in 0..volume.pool.copies() {
+                if volume.pool.look(volume.body_at(block), &mut body, nth).is_ok()
+                    && let Ok((header, kind)) = MetaHeader::decode(&body, block)
+                {
+                    found.extend(Self::of_body(ring, copy, block, (&body, &header, kind)));
+                }
+            }
+        }
+        found.into_iter().max_by_key(|h: &Self| h.generation)
+    }
+    /// From a body whose checksum is right.
+    fn of_body(
+        ring: &Ring,
+        copy: u64,
+        block: BlockNo,
+        (body, header, kind): (&[u8], &MetaHeader, MetaKind),
+    ) -> Result<Self> {
         if kind != MetaKind::JournalHeader {
             let source = FormatError::WrongKind {
                 expected: MetaKind::JournalHeader.name(),
@@ -172,7 +198,7 @@ impl Header {
             };
             return Err(Error::Damaged { block, source });
         }
-        let (raw, _) = RawJournalHeader::read_from_prefix(&body)
+        let (raw, _) = RawJournalHeader::read_from_prefix(body)
             .map_err(|_| Error::Inconsistent { block, what: "journal header too short" })?;
         let tail_offset = raw.tail_offset.get();
         if tail_offset >= ring.len || !tail_offset.is_multiple_of(ring.sector) {

@@ -18,6 +18,7 @@
 //!  check                fsck
 //!  upkeep               filling, moving and scrubbing members of the pool
 //!  reshape              changes of the pool that a mounted node makes
+//!  trim, discard        free space goes back to the devices: when asked for, and by itself
 //!  api, mount           the facade; joining, leaving, recovering
 //! ```
 //!
@@ -37,12 +38,14 @@ mod cluster;
 mod core;
 mod data;
 mod dir;
+mod discard;
 pub mod error;
 mod groups;
 mod handle;
 mod inode;
 mod inspect;
 mod journal;
+mod judge;
 pub mod make;
 mod map;
 mod meta;
@@ -55,12 +58,14 @@ mod replay;
 mod reshape;
 #[doc(hidden)]
 pub mod simulation;
+mod stop;
 mod stores;
 #[cfg(test)]
 mod test_volume;
 #[cfg(test)]
 mod tests_subpools;
 mod tree;
+mod trim;
 mod upkeep;
 mod volume;
 mod xattr;
@@ -78,5 +83,6 @@ pub use error::Error;
 pub use inspect::{ClusterView, inspect};
 pub use mount::{MountOptions, NamedLock, NodeStatus};
 pub use plock::{Canceller, Plock, PlockKind};
-pub use reshape::{Fill, Leaving, Left, Rebalanced};
+pub use reshape::{Fill, Heir, Leaving, Left, Rebalanced};
+pub use trim::{TrimRange, Trimmed};
 pub use upkeep::UpkeepStatus;

@@ -14,18 +14,21 @@ use braid_lock::{
 };
 use braid_pool::device::UnitName;
 use braid_pool::{EpochTag, OwnWork, Pool};
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 
 use crate::alloc::Alloc;
 use crate::attr::KernelCache;
 use crate::cluster::Cluster;
 use crate::core::Core;
 use crate::data;
+use crate::discard::Discarder;
 use crate::error::{Error, Result};
 use crate::handle::Handles;
 use crate::inode::InodeTable;
+use crate::judge::Judge;
 use crate::meta::Meta;
 use crate::recovery::Recoverer;
+use crate::stop::Stop;
 use crate::upkeep::{Fellows, Upkeep};
 use crate::volume::Volume;
 
@@ -46,6 +49,8 @@ pub struct MountOptions {
     pub locks_max: usize,
     /// Dirty data and metadata become durable at the latest after this.
     pub commit_interval: Duration,
+    /// What is freed goes back to the devices by itself, some time after that is durable.
+    pub discard: bool,
     /// For people: where it is mounted.
     pub mount_point: PathBuf,
     /// All timers of its membership.
@@ -68,6 +73,7 @@ impl Default for MountOptions {
             dirty_max: Bytes(0),
             locks_max: 0,
             commit_interval: Duration::from_secs(5),
+            discard: false,
             mount_point: PathBuf::new(),
             timing: Timing::default(),
             fence: FenceOptions::default(),
@@ -135,12 +141,14 @@ pub(crate) struct Mounted {
     housekeeper: Mutex<Option<Housekeeper>>,
     pub upkeep: Upkeep,
     pub rebalance: crate::reshape::rebalance::Switch,
+    pub trim: crate::reshape::rebalance::Switch,
+    discarder: Discarder,
     /// How far a part that leaves is emptied.
     pub leaving: crate::reshape::leave::Progress,
 }
 
 struct Housekeeper {
-    stop: Arc<(Mutex<bool>, Condvar)>,
+    stop: Arc<Stop>,
     thread: std::thread::JoinHandle<()>,
 }
 
@@ -238,7 +246,7 @@ impl Mounted {
                 volume.pool.follow()?;
             }
             volume.pool.heal_labels()?;
-            let whole = volume.pool.attach(membership.me().slot.get())?;
+            let whole = volume.pool.attach_with(membership.me().slot.get(), &Judge::of(&volume))?;
             if whole.records + whole.regions > 0 {
                 tracing::warn!(?whole, "made whole what was being written when this node ended");
             }
@@ -261,8 +269,10 @@ impl Mounted {
         Self {
             hints: Mutex::new(watch_hints(&core.volume, &membership)),
             housekeeper: Mutex::new(Some(Housekeeper::start(&core, &membership))),
-            upkeep: Upkeep::start(&core.volume.pool, core.volume.geo, fellows),
+            upkeep: Upkeep::start(&core.volume, fellows),
             rebalance: crate::reshape::rebalance::Switch::default(),
+            trim: crate::reshape::rebalance::Switch::default(),
+            discarder: Discarder::start(&core),
             leaving: crate::reshape::leave::Progress::default(),
             core,
             membership,
@@ -339,6 +349,8 @@ impl Mounted {
     /// Leaves. See [`crate::Fs::unmount`].
     pub fn unmount(&self) -> Result<()> {
         self.rebalance.close();
+        self.trim.close();
+        self.discarder.stop();
         self.upkeep.stop();
         drop(self.hints.lock().take());
         if let Some(housekeeper) = self.housekeeper.lock().take() {
@@ -506,12 +518,10 @@ pub(crate) fn flush_all(core: &Arc<Core>) -> Result<()> {
 
 impl Housekeeper {
     fn start(core: &Arc<Core>, membership: &Arc<Membership>) -> Self {
-        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let stop = Arc::<Stop>::default();
         let (weak, signal) = (Arc::downgrade(core), stop.clone());
         let rouse = stop.clone();
-        core.meta.on_filling(Box::new(move || {
-            rouse.1.notify_all();
-        }));
+        core.meta.on_filling(Box::new(move || rouse.rouse()));
         let (membership, interval) = (membership.clone(), core.options.commit_interval);
         let thread = std::thread::Builder::new()
             .name("braid-keeper".into())
@@ -520,8 +530,7 @@ impl Housekeeper {
         Self { stop, thread }
     }
     fn stop(self) {
-        *self.stop.0.lock() = true;
-        self.stop.1.notify_all();
+        self.stop.say();
         self.thread.join().ok();
     }
 }
@@ -532,24 +541,10 @@ const HOUSE_BEAT: Duration = Duration::from_millis(250);
 /// When a transaction begins to be large: commits it, so that nobody has to wait for that. Every
 /// beat: publishes counters, keeps memory bounded. Every commit interval: makes what is
 /// dirty durable, applies deferred frees, looks after orphans.
-fn keep_house(
-    core: &Weak<Core>,
-    membership: &Membership,
-    stop: &(Mutex<bool>, Condvar),
-    interval: Duration,
-) {
+fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval: Duration) {
     let mut since_commit = Duration::ZERO;
     let mut beat = Instant::now() + HOUSE_BEAT;
-    loop {
-        {
-            let mut stopped = stop.0.lock();
-            if !*stopped {
-                stop.1.wait_until(&mut stopped, beat);
-            }
-            if *stopped {
-                return;
-            }
-        }
+    while !stop.sleep_until(beat) {
         let Some(core) = core.upgrade() else { return };
         let cluster_ended = core.cluster.as_ref().is_some_and(|c| c.has_withdrawn());
         if core.locks.has_withdrawn() || cluster_ended {

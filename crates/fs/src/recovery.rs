@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
+use crate::judge::Judge;
 use crate::make::area_kind;
 use crate::mount::ToCore;
 use crate::volume::Volume;
@@ -41,11 +42,12 @@ impl Recover for Recoverer {
         // What follows writes: if this node has no redundancy log yet, the dead node's serves.
         let attached = volume.pool.is_attached();
         let make_whole = || {
+            let judge = Judge::of(volume);
             if attached {
-                return volume.pool.recover_log(dead.slot.get());
+                return volume.pool.recover_log_with(dead.slot.get(), &judge);
             }
             volume.pool.copy_anew()?;
-            volume.pool.attach(dead.slot.get())
+            volume.pool.attach_with(dead.slot.get(), &judge)
         };
         let whole = match &cluster {
             Some(cluster) => {
@@ -162,3 +164,6 @@ fn part_of(volume: &Volume, node: NodeId, block: BlockNo) -> DamagedPart {
         _ => DamagedPart::Shared,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,8 @@
 //! when what stands in its place is older or damaged, so replay never makes a block older, and
 //! only after the record that it comes from is durable. What is damaged is mended only under a lock
 //! that the dead node held to its end. Nothing is written before the whole journal has been read
-//! and found sound: what the ring holds is hostile until proven otherwise.
+//! and found sound, but a record to the copies of its own place that lack it: what the ring holds is
+//! hostile until proven otherwise.
 //!
 //! The journal ends at the first record that is not valid, unless [`proof`] finds one behind it
 //! that shows that it was durable once: then it is damaged, which is said, and nothing is written.
@@ -185,8 +186,42 @@ fn scan(volume: &Volume, ring: &Ring, header: &Header) -> Result<(Scan, Option<E
     Ok((scan, damage))
 }
 
-/// The record that continues the journal, if there is one in the `left` bytes.
+impl RecordHead {
+    /// Whether it is of the journal's writer, and has the number that comes next.
+    fn continues(&self, header: &Header, scan: &Scan) -> bool {
+        self.incarnation == header.incarnation && self.sequence == scan.sequence
+    }
+}
+
+/// The record that continues the journal, if there is one in the `left` bytes. Where only another copy
+/// has it than is read, it is written to all before it counts.
 fn next_record(
+    volume: &Volume,
+    ring: &Ring,
+    header: &Header,
+    scan: &Scan,
+    left: u64,
+) -> Result<Option<(RecordHead, AlignedBuf)>> {
+    if let Some(found) = read_record(volume, ring, header, scan, left)? {
+        return Ok(Some(found));
+    }
+    if volume.pool.copies() < 2 {
+        return Ok(None);
+    }
+    let Some((head, record)) = copies::gather(volume, ring, header, scan, left) else {
+        return Ok(None);
+    };
+    let (node, record_no) = (ring.node, head.sequence);
+    tracing::warn!(%node, record_no, "damaged in a journal; read from another member");
+    // Who keeps no log only looks.
+    if volume.pool.is_attached() {
+        volume.pool.write(ring.at + Bytes(scan.offset), &record)?;
+    }
+    Ok(Some((head, record)))
+}
+
+/// [`next_record`], where it is read first.
+fn read_record(
     volume: &Volume,
     ring: &Ring,
     header: &Header,
@@ -200,7 +235,7 @@ fn next_record(
     let mut sector = AlignedBuf::zeroed(Bytes(ring.sector).to_usize());
     volume.pool.read(ring.at + Bytes(scan.offset), &mut sector)?;
     let Some(head) = RecordHead::decode(ring, &sector, room) else { return Ok(None) };
-    if head.incarnation != header.incarnation || head.sequence != scan.sequence {
+    if !head.continues(header, scan) {
         return Ok(None);
     }
     let mut record = AlignedBuf::zeroed(Bytes(head.stored_len(ring)).to_usize());
@@ -345,6 +380,8 @@ fn may_mend(volume: &Volume, dead: Life, block: BlockNo, image: &MetaHeader) -> 
     }
 }
 
+mod copies;
 mod proof;
+pub(crate) use copies::sectors;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,8 @@
     reason = "every call fails with `Error`, whose variants say why and which errno that is"
 )]
 
-mod grow;
+pub(crate) mod grow;
+mod heir;
 pub(crate) mod leave;
 pub(crate) mod rebalance;
 
@@ -16,6 +17,7 @@ use braid_pool::reshape::Reopen;
 use braid_pool::{AddOptions, Added, Destination, Moving, Removed, Whom};
 
 pub(crate) use self::grow::catch_up;
+pub use self::heir::Heir;
 pub use self::leave::{Leaving, Left};
 pub use self::rebalance::{Fill, Rebalanced};
 use crate::Fs;

@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use braid_format::lock_record::LockRecord;
-use braid_format::meta::{Geometry, MetaHeader};
-use braid_format::{ByteOffset, Bytes, LockNo, MemberIndex};
-use braid_pool::{EpochTag, Moving, Oracle, Pace, Pool, Progress, Scrubbed};
+use braid_format::MemberIndex;
+use braid_pool::{EpochTag, Judging, Moving, Pace, Pool, Progress, Scrubbed};
 use parking_lot::{Condvar, Mutex};
+
+use crate::judge::Judge;
+use crate::volume::Volume;
 
 /// How often it is looked whether there is something to do.
 const BEAT: Duration = Duration::from_millis(500);
@@ -41,6 +42,8 @@ pub struct UpkeepStatus {
     pub scrubbed: Option<Scrubbed>,
     /// What went wrong last.
     pub error: Option<String>,
+    /// What nobody could decide when this node filled a member last, where there was something.
+    pub differed: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -63,9 +66,10 @@ pub(crate) struct Upkeep {
 
 impl Upkeep {
     /// Begins.
-    pub fn start(pool: &Pool, geo: Geometry, fellows: Box<dyn Fellows>) -> Self {
+    pub fn start(volume: &Arc<Volume>, fellows: Box<dyn Fellows>) -> Self {
         let shared = Arc::new(Shared::default());
-        let worker = Worker { pool: pool.clone(), geo, fellows, shared: shared.clone() };
+        let (pool, volume) = (volume.pool.clone(), volume.clone());
+        let worker = Worker { pool, volume, fellows, shared: shared.clone() };
         let thread = std::thread::Builder::new()
             .name("braid-upkeep".into())
             .spawn(move || worker.run())
@@ -118,7 +122,7 @@ pub(crate) trait Fellows: Send + Sync {
 struct Worker {
     pool: Pool,
     fellows: Box<dyn Fellows>,
-    geo: Geometry,
+    volume: Arc<Volume>,
     shared: Arc<Shared>,
 }
 
@@ -193,14 +197,21 @@ impl Worker {
         let Some(member) = member else { return Ok(()) };
         tracing::warn!(%member, "filling a member");
         let pacer = Pacer::new(&self.pool);
-        let done = self.pool.rebuild(member, &|progress| {
+        let judge = Judge::beside(&self.volume);
+        let judging = Judging::by(&judge);
+        let done = self.pool.rebuild_with(member, &judging, &|progress| {
             self.shared.status.lock().rebuilding = Some((member, progress));
             pacer.pace(&|| self.stopped())
         });
         self.shared.status.lock().rebuilding = None;
         if done? {
-            self.shared.status.lock().error = None;
-            tracing::warn!(%member, "the member is filled and in use");
+            let found = judging.found();
+            let (healed, undecided) = (found.healed.get(), found.undecided.get());
+            let mut status = self.shared.status.lock();
+            status.error = None;
+            status.differed = (undecided > 0).then(|| said(member, &found));
+            drop(status);
+            tracing::warn!(%member, healed, undecided, "the member is filled and in use");
         }
         Ok(())
     }
@@ -224,9 +235,9 @@ impl Worker {
 
     fn scrub(&self) {
         let pacer = Pacer::new(&self.pool);
-        let oracle = Metadata { geo: self.geo };
         let over = || self.stopped() || !self.shared.scrub.load(Ordering::Acquire);
-        let result = self.pool.scrub(&oracle, &mut |progress, found| {
+        let judge = Judge::beside(&self.volume);
+        let result = self.pool.scrub(&judge, &mut |progress, found| {
             self.shared.status.lock().scrubbing = Some((progress, found.clone()));
             pacer.pace(&over)
         });
@@ -237,12 +248,30 @@ impl Worker {
         status.scrubs += 1;
         match result {
             Ok(found) => {
-                tracing::warn!(?found, "scrubbed");
+                let (checked, healed) = (found.checked.get(), found.healed.get());
+                let undecided = found.undecided.get();
+                if healed + undecided > 0 {
+                    tracing::warn!(checked, healed, undecided, "scrubbed, in bytes");
+                } else {
+                    tracing::info!(checked, "scrubbed, in bytes: nothing was wrong");
+                }
                 status.scrubbed = Some(found);
             }
             Err(error) => status.error = Some(error.to_string()),
         }
     }
+}
+
+/// What nobody could decide of the others while `member` was filled.
+fn said(member: MemberIndex, found: &Scrubbed) -> String {
+    let bytes = found.undecided.get();
+    let first = found
+        .places
+        .first()
+        .map_or_else(String::new, |at| format!(", first at byte {at} of the pool"));
+    format!(
+        "member {member} is filled, but the others differ in {bytes} bytes{first}, and nothing says which is right: see the log, and restore what is there"
+    )
 }
 
 /// Gives way to those who use the pool.
@@ -278,31 +307,6 @@ impl<'a> Pacer<'a> {
             std::thread::sleep(left.min(NAP));
         }
         false
-    }
-}
-
-/// Knows metadata by its checksum and the address in it, and the lock record before it.
-struct Metadata {
-    geo: Geometry,
-}
-
-impl Oracle for Metadata {
-    fn grain(&self) -> usize {
-        Bytes(self.geo.slot_bytes()).to_usize()
-    }
-    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
-        let start = self.geo.body_at().to_usize();
-        let body = bytes.get(start..start + self.geo.body_len())?;
-        let block = self.geo.block_size.block_of(at);
-        // The lock record before it is part of what is copied: a damaged one must not win.
-        let whole = !self.has_damaged_record(at, bytes);
-        (whole && MetaHeader::decode(body, block).is_ok()).then_some(true)
-    }
-    fn has_damaged_record(&self, at: ByteOffset, bytes: &[u8]) -> bool {
-        let block = self.geo.block_size.block_of(at);
-        let record = bytes.get(..self.geo.body_at().to_usize()).unwrap_or_default();
-        let lock = LockRecord::decode(record, LockNo::from(block)).is_ok();
-        !lock && record.iter().any(|b| *b != 0)
     }
 }
 

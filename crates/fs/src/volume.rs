@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::label::SubpoolKind;
+use braid_format::lock_record::LockRecord;
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, FormatError, InodeNo, LockNo, NodeId};
@@ -17,6 +18,9 @@ use crate::groups::{
     GroupShape, Groups, Part, Span, blocks_per_bitmap, copy_block, copy_offset, takes_data,
 };
 use crate::stores::Elsewhere;
+
+/// Slots on each side of a damaged one that tell whether its copy stands where it should.
+const AROUND: u64 = 4;
 
 /// A pool with the file system on it. Cheap to share; it only ever gets larger.
 #[derive(Debug)]
@@ -478,6 +482,7 @@ impl Volume {
             tracing::warn!(%block, "was damaged; read from another member");
             // Who keeps no log only looks: another may have the pool in use.
             if self.pool.is_attached()
+                && (self.elsewhere.is_some() || !self.is_misplaced(block))
                 && let Err(error) = self
                     .pool
                     .heal(at, Bytes::from(body.len()), &|b| MetaHeader::decode(b, block).is_ok())
@@ -487,6 +492,33 @@ impl Volume {
             return Some((body, header, kind));
         }
         None
+    }
+    /// Whether a copy of a slot without a good body has no lock record of that place either, nor have
+    /// the slots around it: as if a member stood in another one's place. To mend it would be to write
+    /// over what is good there. Where records are in a store nothing tells.
+    fn is_misplaced(&self, block: BlockNo) -> bool {
+        let mut slot = AlignedBuf::zeroed(Bytes(self.geo.slot_bytes()).to_usize());
+        let mut good = |block: BlockNo, nth, part: fn(&[u8], &[u8], BlockNo) -> bool| {
+            let read = self.pool.look(self.slot_at(block), &mut slot, nth);
+            let (record, body) = slot.split_at(self.geo.body_at().to_usize());
+            read.is_ok() && part(record, body, block)
+        };
+        let far = AROUND * self.geo.slot_blocks();
+        let around = (block.get().saturating_sub(far)..=block.get().saturating_add(far))
+            .step_by(Bytes(self.geo.slot_blocks()).to_usize());
+        let misplaced = (0..self.pool.copies()).any(|nth| {
+            !good(block, nth, |_, body, block| MetaHeader::decode(body, block).is_ok())
+                && !around.clone().map(BlockNo).filter(|b| self.holds(*b)).any(|b| {
+                    good(b, nth, |record, _, b| LockRecord::decode(record, LockNo::from(b)).is_ok())
+                })
+        });
+        if misplaced {
+            tracing::error!(
+                %block,
+                "not healed: nothing around that copy is of this place, as if a member stood in the place of another one; were labels restored onto the wrong devices?"
+            );
+        }
+        misplaced
     }
     /// Reads and verifies a block that belongs to one node alone.
     pub fn read_private(&self, block: BlockNo, kind: MetaKind) -> Result<AlignedBuf> {

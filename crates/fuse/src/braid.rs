@@ -3,7 +3,7 @@
 use braid_format::InodeNo;
 use braid_fs::{
     Attr, Canceller, Cred, DirEntry, EarlyReply, Error, Fh, Fs, Plock, ReadHold, SetAttr, StatFs,
-    Write,
+    TrimRange, Write,
 };
 
 use crate::files::{Answer, Errno, Files};
@@ -146,6 +146,13 @@ impl Files for Fs {
     }
     fn statfs(&self) -> Answer<StatFs> {
         seen(self.statfs())
+    }
+    fn trim(&self, range: TrimRange, canceller: &Canceller) -> Answer<u64> {
+        let done = seen(self.trim(range, canceller))?;
+        if canceller.is_cancelled() && !done.finished {
+            return Err(Errno::INTR);
+        }
+        Ok(done.given.get())
     }
     fn getlk(&self, ino: InodeNo, lock: &Plock) -> Answer<Option<Plock>> {
         seen(self.getlk(ino, lock))

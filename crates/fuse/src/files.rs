@@ -7,7 +7,9 @@
 use braid_format::InodeNo;
 pub use rustix::io::Errno;
 
-use braid_fs::{Attr, Canceller, Cred, DirEntry, EarlyReply, Fh, Plock, SetAttr, StatFs, Write};
+use braid_fs::{
+    Attr, Canceller, Cred, DirEntry, EarlyReply, Fh, Plock, SetAttr, StatFs, TrimRange, Write,
+};
 
 /// Result of a call: a value, or the errno that the program sees.
 pub type Answer<T> = Result<T, Errno>;
@@ -86,6 +88,10 @@ pub trait Files: Send + Sync + 'static {
     fn listxattr(&self, ino: InodeNo) -> Answer<Vec<u8>>;
     fn removexattr(&self, ino: InodeNo, name: &[u8]) -> Answer<()>;
     fn statfs(&self) -> Answer<StatFs>;
+    /// Gives free space back to the devices: how many bytes of it. Interrupted: an error.
+    fn trim(&self, _range: TrimRange, _canceller: &Canceller) -> Answer<u64> {
+        Err(Errno::NOTTY)
+    }
     fn getlk(&self, ino: InodeNo, lock: &Plock) -> Answer<Option<Plock>>;
     /// fcntl(2) locks. With `wait`, blocks until granted or cancelled.
     fn setlk(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Answer<()>;

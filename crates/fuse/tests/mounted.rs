@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use braid_format::{Bytes, InodeNo};
 use braid_fs::KernelCache;
 use common::memfs::ROOT;
-use common::{Mounted, can_mount, eventually, python, sh};
+use common::{Mounted, PATIENCE, can_mount, eventually, python, sh};
 
 #[test]
 fn shell_commands() {
@@ -55,7 +55,8 @@ fn a_tree_by_tar() {
         fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
         m.link.inodes_in_kernel() == 0
     });
-    assert_eq!(m.fs.open_files(), 0);
+    // Nobody waits for a release, and what forgets an inode may pass it.
+    eventually("released", || m.fs.open_files() == 0);
     m.end().unwrap();
 }
 
@@ -438,7 +439,7 @@ fn a_blocked_request_holds_up_no_other() {
         eventually("forty writes wait", || m.fs.seen.writes.load(Ordering::Relaxed) >= 41);
         let start = Instant::now();
         assert_eq!(fs::read_to_string(m.path("quick")).unwrap(), "q");
-        assert!(start.elapsed() < Duration::from_secs(2));
+        assert!(start.elapsed() < PATIENCE);
         m.fs.hold_writes.store(false, Ordering::Relaxed);
     });
     m.end().unwrap();

@@ -215,12 +215,12 @@ fn count_exactly(dir: &tempfile::TempDir) {
 }
 
 #[test]
-fn a_killed_process_is_recovered_within_two_seconds() {
+fn a_killed_process_is_recovered_long_before_it_is_missed() {
     recovered(&make());
 }
 
 #[test]
-fn a_killed_process_is_recovered_within_two_seconds_on_a_target() {
+fn a_killed_process_is_recovered_long_before_it_is_missed_on_a_target() {
     let (_target, dir) = make_on_target();
     recovered(&dir);
 }
@@ -237,7 +237,8 @@ fn recovered(dir: &tempfile::TempDir) {
     let took = began.elapsed();
     println!("killed, fenced, recovered, lock taken after {took:?}");
     child.wait().unwrap();
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    // Half a second, or more where the machine does much else; who is missed is so after 12 s.
+    assert!(took < Duration::from_secs(8), "{took:?}");
     assert_eq!(node.ops.recovered.load(Ordering::Relaxed), 1);
     node.leave();
 }

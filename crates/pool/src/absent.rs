@@ -146,6 +146,9 @@ impl Device for ShortDevice {
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         self.whole(at, len)?.write_zeroes(at, len)
     }
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        self.whole(at, len)?.deallocate(at, len)
+    }
     fn sever(&self) {
         self.now().sever();
     }

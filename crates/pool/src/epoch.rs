@@ -40,7 +40,6 @@ use crate::fence::seize;
 use crate::group::engine::{Lost, Named};
 use crate::members::{Found, id, judge, own_uuid, try_copies, write_second};
 use crate::redundancy::{carriers, rehome};
-use crate::reshape::evacuate::settle;
 use crate::reshape::grow::Larger;
 use crate::shared::Shared;
 use crate::simulation::{Pause, fresh};
@@ -98,7 +97,7 @@ impl Inner {
     }
 
     /// The epoch in use, settled: for changing it.
-    fn enter_to_change(&self) -> Result<RwLockWriteGuard<'_, Topology>, PoolError> {
+    pub fn enter_to_change(&self) -> Result<RwLockWriteGuard<'_, Topology>, PoolError> {
         loop {
             let topology = self.topology.write();
             if topology.settled.load(Ordering::Acquire) {
@@ -168,7 +167,7 @@ impl Inner {
         }
         loop {
             self.await_ready()?;
-            self.mend_labels(&Named::new())?;
+            drop(self.mend_labels(&Named::new())?);
             match once() {
                 Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
                 done => {
@@ -248,10 +247,14 @@ impl Inner {
         let next = Topology::new(next, devices).map_err(whole)?.after(&topology);
         let gone = self.gone.lock().clone();
         let open: Open<'_> = &|m| self.open_member(m);
-        let claims = shared.as_ref().map(|s| Claims::take(s, (&topology, &next), &gone, open));
-        let claims = claims.transpose()?;
+        let kept = next.carrying();
+        let claims = shared.as_ref().map(|s| Claims::take(s, (&topology, &kept), &gone, open));
+        let mut claims = claims.transpose()?;
         let seen = claims.as_ref().map_or(0, |c| c.seen);
         let next = self.above_attempts(next, seen);
+        if let Some(claims) = &mut claims {
+            claims.tries(next.label.epoch.0);
+        }
         let _taken = joining.take(self, &topology).map_err(whole)?;
         self.attempted.store(next.label.epoch.0, Ordering::Release);
         // Before anybody can find the pool by its new members.
@@ -338,51 +341,6 @@ impl Inner {
         }
         next.relabel(label);
         next
-    }
-
-    /// Takes members that failed out of the pool: on return the labels of all others say so,
-    /// durably, and no request of any node uses them any more.
-    ///
-    /// # Errors
-    /// The failure of the member that cannot be spared, or what kept the labels from being
-    /// written; the pool then goes on as it was.
-    pub fn lose(&self, lost: &Named) -> Result<(), PoolError> {
-        let mut lost = lost.clone();
-        // It is this node that does not see all of a device.
-        if let Some((_, short)) = lost.iter().find(|(_, e)| is_short(e)) {
-            return Err(short.clone().into());
-        }
-        self.mend_labels(&lost)?;
-        loop {
-            let topology = self.enter_to_change()?;
-            // Until the epoch that all use is one without them: it may be another node's.
-            let Some(next) = without(&topology, &lost)? else {
-                drop(topology);
-                // It may have come between with a successor in place that has missed something.
-                return self.heed_successor();
-            };
-            let name = next.name.clone();
-            let devices = topology.devices.clone();
-            match self.install(topology, (next, devices), &Joining::NONE) {
-                Ok(more) => {
-                    tracing::error!(
-                        pool = name,
-                        epoch = self.topology.read().label.epoch.0,
-                        "the pool goes on without the failed member; replace it soon"
-                    );
-                    lost.extend(more);
-                    self.await_settled()?;
-                }
-                // One more that fails, now with its label.
-                Err((Some(member), PoolError::Device { source }))
-                    if !is_short(&source) && !lost.iter().any(|(m, _)| *m == member) =>
-                {
-                    lost.push((member, *source));
-                }
-                Err((_, PoolError::EpochMoved { by, .. })) => self.give_way(by)?,
-                Err((_, error)) => return Err(error),
-            }
-        }
     }
 
     /// See [`crate::Pool::follow`].
@@ -584,30 +542,11 @@ impl<'a> Joining<'a> {
     }
 }
 
-/// Whether a member failed only because this node does not see all of its device.
-fn is_short(error: &DeviceError) -> bool {
-    matches!(error, DeviceError::OutOfRange { .. })
-}
-
 impl Topology {
-    /// Of members that did not take their second label those that are to be taken out. What cannot be
-    /// spared is in use with one label, until that can be healed; whether the epoch outlasts a power
-    /// cut until then is open, and the error says so.
-    fn to_lose(&self, unwritten: Vec<(MemberIndex, PoolError)>) -> (Named, Option<Refused>) {
-        let (mut lost, mut kept) = (Named::new(), None);
-        for (member, error) in unwritten {
-            tracing::warn!(%error, member = self.name(member), "the second label was not written");
-            let uuid = self.uuid(member);
-            match (error, uuid) {
-                (PoolError::Device { source }, Some(uuid))
-                    if !is_short(&source) && !source.is_fenced() && self.can_lose(member) =>
-                {
-                    lost.push((uuid, *source));
-                }
-                (error, _) => kept = kept.or(Some((uuid, error))),
-            }
-        }
-        (lost, kept)
+    /// The members that have labels.
+    pub fn carrying(&self) -> Vec<Uuid> {
+        let label = &self.label;
+        carriers(label).into_iter().filter_map(|i| Some(label.members.get(i)?.uuid)).collect()
     }
 }
 
@@ -616,70 +555,35 @@ pub(crate) fn moved(topology: &Topology) -> PoolError {
     PoolError::EpochMoved { name: topology.label.name.clone(), by: None }
 }
 
-/// The label of an epoch without the members in `lost`; `None`: they are out already.
-fn without(topology: &Topology, lost: &Named) -> Result<Option<Label>, PoolError> {
-    use braid_format::label::MemberState::Failed;
-    let mut next = crate::redundancy::next_epoch(&topology.label);
-    for (uuid, error) in lost {
-        // Removed meanwhile.
-        let Some(member) = topology.index_of(*uuid) else { continue };
-        // Nothing is wrong with the member.
-        if error.is_fenced() {
-            return Err(error.clone().into());
-        }
-        // Another request, or node, may have been first.
-        if topology.state(member) == Failed {
-            continue;
-        }
-        if !topology.can_lose(member) {
-            return Err(error.clone().into());
-        }
-        if let Some(m) = next.members.get_mut(usize::from(member.0)) {
-            m.state = Failed;
-            m.state_epoch = next.epoch;
-        }
-        tracing::error!(%error, member = topology.name(member), "member failed");
-    }
-    if next.members == topology.label.members {
-        return Ok(None);
-    }
-    settle(&mut next);
-    Ok(Some(next))
-}
-
 /// Claims of a change, on every member that stays; let go when dropped.
 pub(crate) struct Claims {
     shared: Arc<Shared>,
     pool: [u8; 16],
-    epoch: u64,
     /// Bytes in a lock sector.
     len: usize,
-    /// The highest epoch on any member, in force or not.
+    /// The highest number of an epoch that any member knows, in force or not.
     seen: u64,
     /// Devices, and what stands there now.
     held: Vec<(Arc<dyn Device>, Vec<u8>)>,
 }
 
 impl Claims {
-    /// Claims the change from `topology` to `next`. In the order of the members: of two who want
-    /// to change the pool one is first. `open` finds devices that joined in a change that was broken
-    /// off.
+    /// Claims a change of `topology`, of whose members those in `kept` stay. In the order of the members:
+    /// of two who want to change the pool one is first. `open` finds devices that joined in a change
+    /// that was broken off.
     pub fn take(
         shared: &Arc<Shared>,
-        (topology, next): (&Topology, &Topology),
+        (topology, kept): (&Topology, &[Uuid]),
         gone: &[Life],
         open: Open<'_>,
     ) -> Result<Self, Refused> {
         let mut claims = Self {
             shared: shared.clone(),
             pool: topology.label.pool.into_bytes(),
-            epoch: topology.label.epoch.0,
             len: topology.label.lock_sector.to_usize(),
-            seen: 0,
+            seen: topology.label.epoch.0,
             held: Vec::new(),
         };
-        let kept = carriers(&next.label).into_iter();
-        let kept: Vec<Uuid> = kept.filter_map(|i| Some(next.label.members.get(i)?.uuid)).collect();
         let stays =
             |i: &usize| topology.label.members.get(*i).is_some_and(|m| kept.contains(&m.uuid));
         let now = carriers(&topology.label);
@@ -723,13 +627,18 @@ impl Claims {
             return Err((None, moved(topology)));
         }
         let seen = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max();
-        claims.seen = seen.unwrap_or(0).max(gone_with);
+        claims.tries(seen.unwrap_or(0).max(gone_with));
         Ok(claims)
     }
 
-    /// The highest epoch that stands on any member, in force or not.
+    /// The highest number of an epoch that any member knows, in force or not.
     pub fn seen(&self) -> u64 {
         self.seen
+    }
+
+    /// An epoch gets this number: who claims next knows, whatever becomes of it.
+    fn tries(&mut self, epoch: u64) {
+        self.seen = self.seen.max(epoch);
     }
 
     /// Claims on one member, unless another node does that is not known to be `gone`. Whether it
@@ -744,6 +653,7 @@ impl Claims {
         let me = self.shared.others.me();
         let mut unknown = 0;
         loop {
+            self.tries(RawClaim::highest(&stands, self.pool));
             if let Some(by) = RawClaim::claimer(&stands, self.pool)
                 && by != me
                 && !gone.contains(&by)
@@ -774,7 +684,7 @@ impl Claims {
 
     fn sector(&self, life: Option<Life>) -> Vec<u8> {
         let nonce = fresh().as_u64_pair().0;
-        RawClaim::sector(self.pool, self.epoch, life, nonce, self.len)
+        RawClaim::sector(self.pool, self.seen, life, nonce, self.len)
     }
 }
 

@@ -558,7 +558,7 @@ mod tests {
         let asks = std::thread::spawn(move || {
             said.send((asking.reservable(), asking.uphold().is_ok())).unwrap();
         });
-        let answer = answers.recv_timeout(Duration::from_secs(10));
+        let answer = answers.recv_timeout(Duration::from_mins(1));
         drop(changing);
         asks.join().unwrap();
         assert_eq!(answer, Ok((Reservable::None, true)));

@@ -153,7 +153,7 @@ impl Inner {
             topology.firm.store(true, Ordering::Release);
             return Ok(failed);
         }
-        let claims = match self.claim(&topology) {
+        let claims = match self.claim(&topology, but) {
             Ok(claims) => claims,
             Err((Some(member), PoolError::Device { source })) => {
                 return Ok(vec![(member, *source)]);
@@ -212,43 +212,47 @@ impl Inner {
     }
 
     /// Called before an epoch is changed: the first step of that is over each member's first label, so
-    /// the second must be there. It may have rotted, or failed to be written; what still cannot be is
-    /// no reason not to change anything. `but`: members that have failed.
+    /// the second must be there, and durable. It may have rotted, or failed to be written, or its writer
+    /// have died before he flushed it. `but`: members that have failed.
+    ///
+    /// Other members that fail are returned where the epoch is not firm: it cannot be changed with them.
+    /// Where it is, what still cannot be healed is no reason not to change anything.
     ///
     /// # Errors
     /// This node has withdrawn.
-    pub fn mend_labels(&self, but: &Named) -> Result<(), PoolError> {
-        {
+    pub fn mend_labels(&self, but: &Named) -> Result<Named, PoolError> {
+        let firm = {
             let topology = self.topology.read();
-            // Else the first labels come first.
-            if topology.is_frozen() || !topology.ready() {
-                return Ok(());
+            if topology.is_frozen() || !topology.settled.load(Ordering::Acquire) {
+                return Ok(Named::new());
             }
             let failed = |i: &usize| {
                 let member = topology.label.members.get(*i).map(|m| m.uuid);
                 but.iter().any(|b| Some(b.0) == member)
             };
-            let wrong = Wrong::of(&topology);
-            if wrong.copies.iter().flatten().all(failed) {
-                return Ok(());
+            let firm = topology.firm.load(Ordering::Acquire);
+            if firm && Wrong::of(&topology).copies.iter().flatten().all(failed) {
+                return Ok(Named::new());
             }
-        }
+            firm
+        };
         match self.try_heal_labels(but) {
-            Err(PoolError::EpochMoved { by, .. }) => self.give_way(by),
-            Err(error) => {
-                tracing::warn!(%error, "labels are not healed");
-                Ok(())
-            }
-            Ok(_) => Ok(()),
+            Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
+            Err(error) => tracing::warn!(%error, "labels are not healed"),
+            Ok(failed) if !firm => return Ok(failed),
+            Ok(_) => {}
         }
+        Ok(Named::new())
     }
 
-    /// Claims the labels as they are, where other nodes may change them.
-    fn claim(&self, topology: &Topology) -> Result<Option<Claims>, Refused> {
+    /// Claims the labels as they are, of all members `but` some, where other nodes may change them.
+    fn claim(&self, topology: &Topology, but: &Named) -> Result<Option<Claims>, Refused> {
         let Some(shared) = self.shared() else { return Ok(None) };
         let gone = self.gone.lock().clone();
         let open: Open<'_> = &|m| self.open_member(m);
-        Claims::take(&shared, (topology, topology), &gone, open).map(Some)
+        let mut kept = topology.carrying();
+        kept.retain(|uuid| !but.iter().any(|b| b.0 == *uuid));
+        Claims::take(&shared, (topology, &kept), &gone, open).map(Some)
     }
 }
 

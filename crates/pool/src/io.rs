@@ -655,15 +655,6 @@ impl Pool {
         Ok(outcome)
     }
 
-    /// Tells the devices that a range holds nothing; what it reads as afterwards is not defined.
-    /// Where bytes are mirrored or protected by parity nothing is told: the copies would differ.
-    ///
-    /// # Errors
-    /// As [`Pool::write`].
-    pub fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), PoolError> {
-        self.each_run(at, len, |device, at, len| device.discard(at, len), |_, _| Ok(()))
-    }
-
     /// Makes a range read as zeros; durable after a flush.
     ///
     /// # Errors
@@ -686,7 +677,7 @@ impl Pool {
     /// Calls `bare` for every run of a range that is contiguous on a bare member: one per member
     /// and zone, however many stripe units it spans; and `grouped` for every logical run that
     /// stands on a group.
-    fn each_run(
+    pub(crate) fn each_run(
         &self,
         at: ByteOffset,
         len: Bytes,

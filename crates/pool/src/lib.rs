@@ -19,9 +19,11 @@ pub mod advise;
 pub mod assemble;
 mod clock;
 pub mod create;
+mod discard;
 pub mod discover;
 mod epoch;
 pub mod error;
+pub mod evidence;
 mod fence;
 mod gate;
 pub mod group;
@@ -30,9 +32,11 @@ pub mod io;
 pub mod layout;
 mod liveness;
 mod log;
+mod lose;
 pub mod map;
 pub mod members;
 pub mod modelled;
+mod oracle;
 mod own_work;
 mod pace;
 pub mod queue;
@@ -69,12 +73,13 @@ pub use io::PoolRequest;
 pub use liveness::PoolByteLock;
 pub use log::recover::Recovered;
 pub use map::{Map, Piece, Place, ZoneInfo};
+pub use oracle::{Judging, NoOracle, Oracle};
 pub use own_work::OwnWork;
 pub use pace::Pace;
 pub use queue::{PoolOp, PoolQueue};
 
 pub use reshape::{AddOptions, Added, ChangeError, Destination, Moving, Removed};
-pub use scrub::{Instead, NoOracle, Oracle, Scrubbed};
+pub use scrub::{Instead, Scrubbed};
 pub use shared::{EpochTag, HeldRegions, Hold, Others, RegionLocks};
 pub use slow::Noticed;
 pub use upkeep::Progress;
@@ -236,6 +241,8 @@ pub(crate) struct Inner {
     gone: Mutex<Vec<Life>>,
     /// The members' times.
     slow: Mutex<slow::Watch>,
+    /// Members that cannot make zeros of what they give back, though they said so.
+    unable: discard::Unable,
     /// The highest epoch that stands, or may, on any member that this node knows.
     attempted: AtomicU64,
     /// Moves of epochs before, whose successors have missed what this node wrote.
@@ -270,6 +277,7 @@ impl Pool {
             settling: Mutex::default(),
             gone: Mutex::default(),
             slow: Mutex::default(),
+            unable: discard::Unable::default(),
             attempted: AtomicU64::new(0),
             ended: Mutex::default(),
             simulated: simulation::Simulated::default(),

@@ -291,6 +291,32 @@ impl Map {
         }
     }
 
+    /// The runs of logical bytes that stand on a group's bytes `from..to`: the first logical byte of each,
+    /// and from where to where it is in these. In no order.
+    pub(crate) fn runs_on(&self, group: u16, from: u64, to: u64) -> Vec<(u64, u64, u64)> {
+        let mut runs = Vec::new();
+        for z in &self.zones {
+            let rows = (z.end - z.start).div_ceil(z.row_len());
+            let on = |(_, c): &(usize, &Column)| c.place == Place::Group(group);
+            for (i, c) in z.columns.iter().enumerate().filter(on) {
+                let first = from.saturating_sub(c.base) / c.step.max(1);
+                for row in first..rows {
+                    let begin = c.base + row * c.step;
+                    if begin >= to {
+                        break;
+                    }
+                    let logical = z.start + row * z.row_len() + i as u64 * z.unit;
+                    let end = begin + z.unit.min(z.end.saturating_sub(logical));
+                    let (a, b) = (begin.max(from), end.min(to));
+                    if a < b {
+                        runs.push((logical + (a - begin), a, b));
+                    }
+                }
+            }
+        }
+        runs
+    }
+
     /// The logical address of byte `at` of `member`'s device, or `None` when it has none (labels,
     /// reserved space, parity, rests smaller than a unit).
     pub fn inverse(&self, member: MemberIndex, at: ByteOffset) -> Option<ByteOffset> {

@@ -15,6 +15,7 @@ use crate::log::Reach;
 use crate::log::recover::{Found, Recovered};
 use crate::log::redo::flush_all;
 use crate::map::Place;
+use crate::oracle::{NoOracle, Oracle};
 use crate::records::is_record;
 use crate::simulation::fresh;
 use crate::topology::Topology;
@@ -51,7 +52,12 @@ impl Inner {
     /// Recovers slot `slot`'s log; for its own node, keeps it to be written.
     ///
     /// What it may change is held against other nodes, by this node or still by the dead life.
-    fn recover(&self, slot: u16, attach: bool) -> Result<Recovered, PoolError> {
+    fn recover(
+        &self,
+        slot: u16,
+        oracle: &dyn Oracle,
+        attach: bool,
+    ) -> Result<Recovered, PoolError> {
         loop {
             let found = Found::read(&*self.enter()?, slot);
             let _held = match self.shared() {
@@ -62,7 +68,7 @@ impl Inner {
                 None => None,
             };
             let mut lost = Named::new();
-            let recovered = found.make_whole(|| self.enter(), &mut lost)?;
+            let recovered = found.make_whole(|| self.enter(), oracle, &mut lost)?;
             if let Some((recovered, log)) = recovered.filter(|_| lost.is_empty()) {
                 if attach {
                     self.topology.write().log = Some(Arc::new(log));
@@ -283,13 +289,22 @@ impl crate::Pool {
     /// [`PoolError::NoLog`] when the pool was made for fewer slots; [`PoolError::Device`];
     /// [`PoolError::Closed`]: this node has withdrawn.
     pub fn attach(&self, slot: u16) -> Result<Recovered, PoolError> {
+        self.attach_with(slot, &NoOracle)
+    }
+
+    /// As [`Pool::attach`](crate::Pool::attach); `oracle` is asked which copy is good where copies differ that
+    /// have to be made equal. Without one the first of two counts, though it may have rotted.
+    ///
+    /// # Errors
+    /// As [`Pool::attach`](crate::Pool::attach).
+    pub fn attach_with(&self, slot: u16, oracle: &dyn Oracle) -> Result<Recovered, PoolError> {
         self.check_log(slot)?;
         if !self.0.redundant {
             // It may stand on labels that this node alone can see, and has to show to the others.
             self.0.await_settled()?;
             return Ok(Recovered::default());
         }
-        self.0.recover(slot, true)
+        self.0.recover(slot, oracle, true)
     }
 
     /// Makes whole what the node of slot `slot` left unequal when it died, and lets a move begin again
@@ -299,12 +314,21 @@ impl crate::Pool {
     /// # Errors
     /// As [`crate::Pool::attach`].
     pub fn recover_log(&self, slot: u16) -> Result<Recovered, PoolError> {
+        self.recover_log_with(slot, &NoOracle)
+    }
+
+    /// As [`Pool::recover_log`](crate::Pool::recover_log), with an oracle as in
+    /// [`Pool::attach_with`](crate::Pool::attach_with).
+    ///
+    /// # Errors
+    /// As [`Pool::attach`](crate::Pool::attach).
+    pub fn recover_log_with(&self, slot: u16, oracle: &dyn Oracle) -> Result<Recovered, PoolError> {
         self.check_log(slot)?;
         self.copy_anew()?;
         if !self.0.redundant {
             return Ok(Recovered::default());
         }
-        self.0.recover(slot, false)
+        self.0.recover(slot, oracle, false)
     }
 
     /// Ends the log that [`crate::Pool::attach`] began: everything is durable and equal, and a

@@ -1,9 +1,10 @@
 //! Labels brought back: a member whose two labels are destroyed gets them from the label in force
 //! on the other members, or from one that was kept elsewhere.
 //!
-//! Nothing on a device without a label says whose it was, so the operator says which member each
-//! device is, and [`Restore::plan`] refuses what contradicts that: a size that does not fit, something
-//! else on the device, a label of another member, a member that another device carries.
+//! No label on it says whose such a device was, so the operator says which member each device is, and
+//! [`Restore::plan`] refuses what contradicts that: a size that does not fit, something else on the
+//! device, a label of another member, a member that another device carries, contents that are another
+//! member's or do not fit the others' ([`crate::evidence`]).
 //!
 //! What is written is the label in force, byte for byte what stood there: no new epoch.
 
@@ -18,6 +19,7 @@ use uuid::Uuid;
 use crate::assemble::LABEL_LOCK_BYTE;
 use crate::create::same_device;
 use crate::error::PoolError;
+use crate::evidence::{Evidence, judge};
 use crate::members::{Found, counts, id, on_all, own_uuid, second, write_copies};
 
 /// Which member of a pool, as the operator says it.
@@ -166,6 +168,26 @@ pub enum RestoreError {
         /// What it knows.
         epoch: Epoch,
     },
+    /// What stands on the device is not that member's.
+    #[error(
+        "{path} is not member {index} of pool {pool:?}: {against} of {looked} places that were looked at contradict it{likeness}. {advice}"
+    )]
+    Contradicted {
+        /// The device.
+        path: String,
+        /// Who it was said to be.
+        index: MemberIndex,
+        /// The pool.
+        pool: String,
+        /// Places that contradict it.
+        against: u32,
+        /// Places that say something.
+        looked: u32,
+        /// Who it seems to be.
+        likeness: String,
+        /// What to do.
+        advice: &'static str,
+    },
     /// The labels changed while they were looked at.
     #[error("{path} has changed meanwhile: look again")]
     Changed {
@@ -187,6 +209,8 @@ pub struct Step {
     pub at: [ByteOffset; 2],
     /// What is on the device now and will be overwritten (by force).
     pub overwrites: Option<String>,
+    /// What its contents say.
+    pub evidence: Evidence,
 }
 
 /// What would be written: look at it, then [`Restore::write`].
@@ -229,7 +253,7 @@ impl Restore {
             Source::Kept(label) => (*label.clone(), of_kept(&label, others)?),
         };
         let steps = targets.iter().map(|t| step(&label, t, &others, force));
-        let steps = steps.collect::<Result<Vec<_>, _>>()?;
+        let mut steps = steps.collect::<Result<Vec<_>, _>>()?;
         for (i, a) in steps.iter().enumerate() {
             for b in steps.iter().take(i) {
                 let (path, other) = (a.found.path().to_owned(), b.found.path().to_owned());
@@ -241,6 +265,7 @@ impl Restore {
                 }
             }
         }
+        compare_contents(&label, &mut steps, &others, force)?;
         Ok(Self { label, steps, others })
     }
 
@@ -388,7 +413,49 @@ fn step(
     };
     let second = Label::copy1_at(member.device_size).ok_or_else(too_small)?;
     let at = [Label::COPY0_AT, second];
-    Ok(Step { index, member: member.clone(), found, at, overwrites })
+    let evidence = Evidence::default();
+    Ok(Step { index, member: member.clone(), found, at, overwrites, evidence })
+}
+
+/// Looks at what stands on the devices. Force goes over what contradicts, but where it is known
+/// whose it is.
+fn compare_contents(
+    label: &Label,
+    steps: &mut [Step],
+    others: &[Found],
+    force: bool,
+) -> Result<(), RestoreError> {
+    let current = others.iter().filter(|f| f.carries(id(label)));
+    let known = current.filter_map(|f| {
+        let (index, _) = find(label, Which::Uuid(own_uuid(f.newest()?)?))?;
+        Some((index, f.device.clone()))
+    });
+    let known: Vec<_> = known.collect();
+    let claims: Vec<_> = steps.iter().map(|s| (s.index, s.found.device.clone())).collect();
+    for (step, evidence) in steps.iter_mut().zip(judge(label, &known, &claims)) {
+        step.evidence = evidence;
+    }
+    let wrong =
+        |s: &&Step| s.evidence.contradicts() && !(force && s.evidence.looks_like.is_empty());
+    // Who it is said of may be right, and another one wrong: what looks like another is named first.
+    let mut wrongs: Vec<&Step> = steps.iter().filter(wrong).collect();
+    wrongs.sort_by_key(|s| s.evidence.looks_like.is_empty());
+    let Some(step) = wrongs.first() else { return Ok(()) };
+    let e = &step.evidence;
+    let advice = if e.looks_like.is_empty() {
+        "A device that never was a member is for `braid replace`; --force writes the label nevertheless"
+    } else {
+        "Name the devices again; not even --force helps"
+    };
+    Err(RestoreError::Contradicted {
+        path: step.found.path().to_owned(),
+        index: step.index,
+        pool: label.name.clone(),
+        against: e.against,
+        looked: e.agree + e.against,
+        likeness: e.likeness(),
+        advice,
+    })
 }
 
 /// Whether the device can be that member at all.

@@ -12,51 +12,31 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use braid_device::{AlignedBuf, CawOutcome, DeviceError};
+use braid_device::{AlignedBuf, CawOutcome, DeviceError, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use crate::Pool;
 use crate::error::PoolError;
-use crate::group::around::{sectors, still_a_member};
-use crate::group::decode::read_places;
+use crate::group::around::{read_sectors, still_a_member};
 use crate::group::engine::Lost;
 use crate::group::repair::bring_after;
-use crate::group::{Group, Shape, code};
+use crate::group::stretch::{Stretch, stretches};
+use crate::group::{Group, Shape};
 use crate::map::Place;
+use crate::oracle::{NoOracle, Oracle};
 use crate::records::is_record;
 use crate::simulation::Pause;
 use crate::topology::Topology;
 use crate::upkeep::Progress;
 
+use rows::{Row, check_row};
+
+mod rows;
+
 /// Bytes of a mirror compared at a time.
 const CHUNK: u64 = 1 << 20;
 /// Places reported one by one.
 const REPORTED_MAX: usize = 1000;
-
-/// Knows good bytes from bad by what they are.
-pub trait Oracle: Sync {
-    /// Differences are judged in pieces of this many bytes, a power of two, at multiples of it.
-    fn grain(&self) -> usize {
-        4096
-    }
-    /// Whether `bytes`, read from the pool's byte `at`, are what was written there; `None`: it
-    /// cannot say.
-    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool>;
-    /// Whether the record of a lock or of a node, with which a piece begins, is damaged; `false`: it is
-    /// whole, or it cannot say.
-    fn has_damaged_record(&self, _at: ByteOffset, _bytes: &[u8]) -> bool {
-        false
-    }
-}
-
-/// Knows nothing.
-#[derive(Debug, Clone, Copy)]
-pub struct NoOracle;
-impl Oracle for NoOracle {
-    fn good(&self, _: ByteOffset, _: &[u8]) -> Option<bool> {
-        None
-    }
-}
 
 /// How bytes were read that are wanted some other way: each takes another copy of a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,21 +62,20 @@ pub struct Scrubbed {
     pub finished: bool,
 }
 
-/// A run of the pool's bytes that stands on one group.
-#[derive(Debug, Clone, Copy)]
-struct Stretch {
-    group: u16,
-    /// In the group's bytes.
-    from: u64,
-    to: u64,
-    /// The pool's byte at `from`.
-    logical: u64,
+impl Scrubbed {
+    /// More of the same.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.healed.0 += other.healed.0;
+        self.undecided.0 += other.undecided.0;
+        let room = REPORTED_MAX.saturating_sub(self.places.len());
+        self.places.extend(other.places.iter().take(room));
+    }
 }
 
 impl Pool {
     /// Compares every copy and every parity of the pool while it is in use, and heals what can be
-    /// decided. `pace` is called after every chunk: it may sleep, and ends the work by returning
-    /// `false`.
+    /// decided; durably, on return. `pace` is called after every chunk: it may sleep, and ends the work by
+    /// returning `false`.
     ///
     /// # Errors
     /// [`PoolError::Device`] of a member that cannot be spared.
@@ -105,15 +84,57 @@ impl Pool {
         oracle: &dyn Oracle,
         pace: &mut dyn FnMut(Progress, &Scrubbed) -> bool,
     ) -> Result<Scrubbed, PoolError> {
+        let total = self.0.topology.read().map.size();
+        let found = self.scrub_bytes((0, total.0), oracle, pace)?;
+        if found.healed > Bytes(0) {
+            self.flush()?;
+        }
+        Ok(found)
+    }
+
+    /// The same of the bytes that some of the pool's bytes are compared with: whole rows of parity. For
+    /// who takes these bytes from there, and what they are compared with is given up. Healing is complete,
+    /// not durable.
+    ///
+    /// # Errors
+    /// As [`Pool::scrub`].
+    pub fn scrub_range(
+        &self,
+        at: ByteOffset,
+        len: Bytes,
+        oracle: &dyn Oracle,
+    ) -> Result<Scrubbed, PoolError> {
+        let range = {
+            let topology = self.0.topology.read();
+            self.0.check(&topology, at, len)?;
+            let (mut from, mut to) = (at.0, at.0 + len.0);
+            for p in topology.map.pieces(at, len) {
+                let Place::Group(index) = p.place else { continue };
+                let Some(row) = topology.map.group(index).row_len() else { continue };
+                // Rows of parity are in one piece in the pool.
+                from = from.min(at.0.saturating_sub(p.at.0 % row));
+                to = to.max(at.0 + len.0 + (row - (p.at.0 + p.len.0) % row) % row);
+            }
+            (from, to.min(topology.map.size().0))
+        };
+        self.scrub_bytes(range, oracle, &mut |_, _| true)
+    }
+
+    fn scrub_bytes(
+        &self,
+        (from, total): (u64, u64),
+        oracle: &dyn Oracle,
+        pace: &mut dyn FnMut(Progress, &Scrubbed) -> bool,
+    ) -> Result<Scrubbed, PoolError> {
         let mut report = Scrubbed::default();
-        let (total, step) = {
+        let step = {
             let topology = self.0.topology.read();
             let rows = topology.map.groups().iter().filter_map(Group::row_len);
-            (topology.map.size(), rows.max().unwrap_or(CHUNK).max(CHUNK))
+            rows.max().unwrap_or(CHUNK).max(CHUNK)
         };
-        let mut at = 0;
-        while at < total.0 {
-            let to = (at + step).min(total.0);
+        let mut at = from;
+        while at < total {
+            let to = (at + step).min(total);
             let mut lost = Lost::new();
             {
                 let _pass = self.1.pass()?;
@@ -131,13 +152,35 @@ impl Pool {
                 }
             }
             at = to;
-            report.checked = Bytes(at);
-            if !pace(Progress { done: Bytes(at), total }, &report) {
+            report.checked = Bytes(at - from);
+            if !pace(Progress { done: report.checked, total: Bytes(total - from) }, &report) {
                 return Ok(report);
             }
         }
         report.finished = true;
         Ok(report)
+    }
+
+    /// Where a byte of the pool stands on devices: on each copy of a mirror. Of parity, where it and what is
+    /// related to it stand: on each column. Nowhere, in a hole.
+    pub fn homes(&self, at: ByteOffset) -> Vec<(MemberIndex, ByteOffset)> {
+        let topology = self.0.topology.read();
+        let map = &topology.map;
+        let piece =
+            map.pieces(at, Bytes(1)).next().filter(|_| !map.solid(at.0, at.0 + 1).is_empty());
+        let Some(piece) = piece else { return Vec::new() };
+        let index = match piece.place {
+            Place::Member(member) => return vec![(member, piece.at)],
+            Place::Group(index) => index,
+        };
+        let group = map.group(index);
+        let offset = match group.shape {
+            Shape::Mirror => piece.at.0,
+            Shape::Parity { unit, .. } => {
+                group.units(piece.at.0, 1).next().map_or(0, |u| u.row * unit + u.within)
+            }
+        };
+        (0..group.columns.len()).map(|column| group.at(column, offset)).collect()
     }
 
     /// Reads the pool's bytes at `at` some other way than they were read: the `nth` other way
@@ -297,34 +340,8 @@ fn pieces<'b>(group: &Group, offset: u64, bytes: &'b [u8]) -> Vec<(usize, u64, &
         .collect()
 }
 
-/// The stretches of the pool's bytes `from..to`; of parity, the rows that begin in them.
-fn stretches(topology: &Topology, from: u64, to: u64) -> Vec<Stretch> {
-    let runs = topology.map.solid(from, to).into_iter();
-    runs.flat_map(|(from, to)| solid_stretches(topology, from, to)).collect()
-}
-
-/// The same of bytes without a hole.
-fn solid_stretches(topology: &Topology, from: u64, to: u64) -> Vec<Stretch> {
-    let mut all = Vec::new();
-    let mut logical = from;
-    for p in topology.map.pieces(ByteOffset(from), Bytes(to - from)) {
-        if let Place::Group(group) = p.place {
-            let (mut a, mut b) = (p.at.0, p.at.0 + p.len.0);
-            if let Some(row) = topology.map.group(group).row_len() {
-                (a, b) = (a.next_multiple_of(row), b.next_multiple_of(row));
-            }
-            if a < b {
-                let logical = logical + (a - p.at.0);
-                all.push(Stretch { group, from: a, to: b, logical });
-            }
-        }
-        logical += p.len.0;
-    }
-    all
-}
-
 /// A pause, where other nodes may compare-and-write meanwhile, and say that they live.
-type Beside<'a> = Option<&'a dyn Fn()>;
+pub(crate) type Beside<'a> = Option<&'a dyn Fn()>;
 
 fn check(
     topology: &Topology,
@@ -356,7 +373,8 @@ fn check(
     Ok(())
 }
 
-fn undecided(report: &mut Scrubbed, at: u64, len: usize) {
+/// Nothing says what is right of `len` of the pool's bytes from `at`.
+pub(crate) fn undecided(report: &mut Scrubbed, at: u64, len: usize) {
     report.undecided.0 += len as u64;
     if report.places.len() < REPORTED_MAX {
         report.places.push(ByteOffset(at));
@@ -382,7 +400,7 @@ fn put(
 /// Times that copies which differ are read again, and pauses in between, before they do: others
 /// may just be changing them.
 const LOOKS: u32 = 12;
-const LOOK_PAUSE: Duration = Duration::from_millis(2);
+pub(crate) const LOOK_PAUSE: Duration = Duration::from_millis(2);
 
 /// A run of a mirror's bytes as one copy has it.
 struct Copied {
@@ -408,25 +426,28 @@ fn read_all(
     len: usize,
     lost: &mut Lost,
 ) -> Result<Vec<Copied>, PoolError> {
+    let here = |column: &usize| !lost.iter().any(|l| l.0 == group.at(*column, from).0);
+    let columns: Vec<usize> = topology.copies(group).filter(here).collect();
+    let mut buffers: Vec<AlignedBuf> = columns.iter().map(|_| AlignedBuf::zeroed(len)).collect();
+    let mut requests: Vec<Request<'_>> = Vec::with_capacity(columns.len());
+    for (column, buf) in columns.iter().zip(&mut buffers) {
+        let (member, at) = group.at(*column, from);
+        requests.push(Request::new(&**topology.device(member), at, Op::Read(buf)));
+    }
+    run(&mut requests);
+    let results: Vec<_> = requests.into_iter().map(|r| r.result).collect();
     let mut copies = Vec::new();
-    for column in topology.copies(group) {
+    for ((column, bytes), result) in columns.into_iter().zip(buffers).zip(results) {
         let (member, at) = group.at(column, from);
-        if lost.iter().any(|l| l.0 == member) {
-            continue;
-        }
-        let device = topology.device(member);
-        let mut copied = Copied { column, bytes: AlignedBuf::zeroed(len), unread: Vec::new() };
-        if let Err(error) = device.read(at, &mut copied.bytes) {
+        let mut copied = Copied { column, bytes, unread: Vec::new() };
+        if let Err(error) = result {
             if !still_a_member(topology, member) {
                 topology.spare(member, error, lost)?;
                 continue;
             }
             let sector = topology.label.lock_sector.to_usize();
-            for (i, part) in copied.bytes.chunks_mut(sector).enumerate() {
-                if device.read(at + Bytes::from(i * sector), part).is_err() {
-                    copied.unread.push(i * sector);
-                }
-            }
+            let device = &**topology.device(member);
+            copied.unread = read_sectors(device, at, &mut copied.bytes, sector);
         }
         copies.push(copied);
     }
@@ -461,7 +482,9 @@ struct Compared<'a> {
     beside: bool,
 }
 
-fn check_mirror(
+/// Compares the copies of a mirror's bytes from the first to the second, of which the first is the pool's byte
+/// the third, and heals what can be decided.
+pub(crate) fn check_mirror(
     topology: &Topology,
     group: &Group,
     (from, to, logical): (u64, u64, u64),
@@ -486,9 +509,10 @@ fn check_mirror(
         return Ok(());
     }
     let run = Compared { topology, group, from, logical, copies, beside: beside.is_some() };
-    let piece = oracle.grain();
-    for start in (0..len).step_by(piece) {
-        run.decide(start..(start + piece).min(len), oracle, report, lost)?;
+    let stretch = Stretch { group: 0, from: 0, to: len as u64, logical };
+    for piece in stretch.cut(oracle.grain() as u64) {
+        let piece = Bytes(piece.from).to_usize()..Bytes(piece.to).to_usize();
+        run.decide(piece, oracle, report, lost)?;
     }
     Ok(())
 }
@@ -523,8 +547,7 @@ impl Compared<'_> {
         let many = |b: &&&[u8]| read.iter().filter(|o| o == b).count() * 2 > self.copies.len();
         let truth = if differ { known.or_else(|| read.iter().find(many)) } else { read.first() };
         let Some(truth) = truth else {
-            undecided(report, at.0, range.len());
-            return Ok(());
+            return self.decide_records(range, oracle, report, lost);
         };
         let first = self.copies.first().and_then(|f| f.part(&range));
         let damaged = first.is_some_and(|f| oracle.has_damaged_record(at, f));
@@ -536,6 +559,45 @@ impl Compared<'_> {
             for copy in &self.copies {
                 self.write(copy, start, new, report, lost)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Of a piece of which nothing says what is right, the sectors that do so by themselves: one that is
+    /// whole on some copies, and the same on these. Two that are whole and differ: one is being written.
+    fn decide_records(
+        &self,
+        range: Range<usize>,
+        oracle: &dyn Oracle,
+        report: &mut Scrubbed,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        let sector = self.topology.label.lock_sector.to_usize();
+        let (mut left, mut decided) = (Vec::new(), false);
+        for start in range.clone().step_by(sector) {
+            let one = start..(start + sector).min(range.end);
+            let at = ByteOffset(self.logical + start as u64);
+            let read: Vec<&[u8]> = self.copies.iter().filter_map(|c| c.part(&one)).collect();
+            if read.len() == self.copies.len() && read.windows(2).all(|w| w[0] == w[1]) {
+                continue;
+            }
+            let mut whole = read.iter().filter(|b| oracle.is_whole(at, b));
+            match whole.next().filter(|truth| whole.all(|other| other == *truth)) {
+                Some(truth) => {
+                    decided = true;
+                    for copy in &self.copies {
+                        self.write(copy, start, truth, report, lost)?;
+                    }
+                }
+                None => left.push(one),
+            }
+        }
+        if decided {
+            for one in left {
+                undecided(report, self.logical + one.start as u64, one.len());
+            }
+        } else {
+            undecided(report, self.logical + range.start as u64, range.len());
         }
         Ok(())
     }
@@ -614,147 +676,6 @@ fn exchange(
         }
     }
     Ok(())
-}
-
-/// Bytes of each unit of a parity row that are compared.
-struct Row {
-    index: u64,
-    /// From, to.
-    range: (u64, u64),
-    /// Where the row begins in the pool's bytes.
-    logical: u64,
-}
-
-fn check_row(
-    topology: &Topology,
-    group: &Group,
-    row: &Row,
-    oracle: &dyn Oracle,
-    report: &mut Scrubbed,
-    lost: &mut Lost,
-) -> Result<(), PoolError> {
-    let Shape::Parity { unit, parity } = group.shape else { return Ok(()) };
-    let n = group.columns.len();
-    let data = n - parity;
-    let member = |place: usize| group.at(group.column_of(row.index, place), 0).0;
-    let there: Vec<usize> = (0..n).filter(|p| topology.readable(member(*p))).collect();
-    let mut away: Vec<usize> = (0..n).filter(|p| !there.contains(p)).collect();
-    let len = Bytes(row.range.1 - row.range.0).to_usize();
-    let mut columns: Vec<Vec<u8>> = vec![vec![0; len]; n];
-    let mut unread = Vec::new();
-    let read = read_places(topology, group, &[(row.index, row.range, there)]).pop();
-    for (place, bytes) in read.into_iter().flatten() {
-        match (bytes, columns.get_mut(place)) {
-            (Ok(bytes), Some(to)) => to.copy_from_slice(&bytes),
-            _ => unread.push(place),
-        }
-    }
-    let sector = topology.label.lock_sector.to_usize();
-    if !unread.is_empty() && away.len() + unread.len() > parity && len > sector {
-        // Each may have other sectors that cannot be read.
-        for (from, len) in sectors(row.range.0, len, sector) {
-            let part = Row { range: (from, from + len as u64), ..*row };
-            check_row(topology, group, &part, &NoOracle, report, lost)?;
-        }
-        return Ok(());
-    }
-    let at = row.logical + row.range.0;
-    away.extend(&unread);
-    let recover = |columns: &mut [Vec<u8>], lost: &[usize]| {
-        let mut slices: Vec<&mut [u8]> = columns.iter_mut().map(|b| &mut b[..]).collect();
-        code::recover(data, &mut slices, lost)
-    };
-    let mut wrong = unread.clone();
-    if away.len() >= parity {
-        // Nothing is left to compare with; what could not be read may still be had.
-        if !recover(&mut columns, &away) && !unread.is_empty() {
-            undecided(report, at, len * unread.len());
-            return Ok(());
-        }
-    } else {
-        match suspect(data, &columns, &away, (at, unit), oracle) {
-            Ok(None) => {}
-            Ok(Some(place)) => wrong.push(place),
-            Err(code::Damaged) => {
-                undecided(report, at, len);
-                return Ok(());
-            }
-        }
-        let mut lost = away.clone();
-        lost.extend(&wrong);
-        lost.sort_unstable();
-        lost.dedup();
-        if !recover(&mut columns, &lost) {
-            undecided(report, at, len);
-            return Ok(());
-        }
-    }
-    for place in wrong {
-        let at = group.at(group.column_of(row.index, place), row.index * unit + row.range.0).1;
-        if let Some(bytes) = columns.get(place) {
-            put(topology, member(place), at, bytes, report, lost)?;
-        }
-    }
-    Ok(())
-}
-
-/// The one column of a row that is wrong, if the row is not whole. `away` ones are not known.
-fn suspect(
-    data: usize,
-    columns: &[Vec<u8>],
-    away: &[usize],
-    (logical, unit): (u64, u64),
-    oracle: &dyn Oracle,
-) -> Result<Option<usize>, code::Damaged> {
-    let whole = |lost: &[usize]| {
-        let mut again = columns.to_vec();
-        let mut slices: Vec<&mut [u8]> = again.iter_mut().map(|b| &mut b[..]).collect();
-        let can = code::recover(data, &mut slices, lost);
-        (can, again)
-    };
-    // Compute the parity anew and compare with what stands there.
-    let mut lost: Vec<usize> = away.to_vec();
-    lost.extend((data..columns.len()).rev().filter(|p| !away.contains(p)).take(1));
-    let (can, again) = whole(&lost);
-    let parities = columns.len() - data;
-    if !can || (parities == 1 || !away.is_empty()) && again == columns_with(columns, &again, away) {
-        return Ok(None);
-    }
-    if parities == 2 && away.is_empty() {
-        let refs: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
-        if let found @ Ok(_) = code::locate(data, &refs) {
-            return found;
-        }
-    }
-    // By what the file system knows: a data column of which some block is known to be bad, and the
-    // one computed from the others known to be good.
-    for place in (0..data).filter(|p| !away.contains(p)) {
-        let mut lost: Vec<usize> = away.to_vec();
-        lost.push(place);
-        let (can, again) = whole(&lost);
-        let (Some(old), Some(new)) = (columns.get(place), again.get(place)) else { continue };
-        let differing = old.chunks(oracle.grain()).zip(new.chunks(oracle.grain())).enumerate();
-        let mut differing = differing.filter(|(_, (a, b))| a != b);
-        let known = |(i, (old, new)): (usize, (&[u8], &[u8]))| {
-            let at = ByteOffset(logical + place as u64 * unit + (i * oracle.grain()) as u64);
-            oracle.good(at, old) == Some(false) && oracle.good(at, new) == Some(true)
-        };
-        if can && differing.any(known) {
-            return Ok(Some(place));
-        }
-    }
-    Err(code::Damaged)
-}
-
-/// `columns` with those in `away` as in `again`: for comparing the others.
-fn columns_with(columns: &[Vec<u8>], again: &[Vec<u8>], away: &[usize]) -> Vec<Vec<u8>> {
-    let mut with = columns.to_vec();
-    for place in away {
-        if let (Some(to), Some(from)) = (with.get_mut(*place), again.get(*place)) {
-            to.clone_from(from);
-        }
-    }
-    with
 }
 
 #[cfg(test)]

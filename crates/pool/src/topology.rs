@@ -255,12 +255,17 @@ impl Topology {
     /// Whether a member may fail with nothing lost: it stands in groups only, and each of these
     /// can spare it.
     pub fn can_lose(&self, member: MemberIndex) -> bool {
+        self.can_lose_all(&[member])
+    }
+
+    /// The same, of several members together.
+    pub fn can_lose_all(&self, members: &[MemberIndex]) -> bool {
         let spared = |g: &Group| {
-            let gone = |m: &MemberIndex| *m == member || !self.readable(*m);
-            g.members().all(|m| m != member)
+            let gone = |m: &MemberIndex| members.contains(m) || !self.readable(*m);
+            g.members().all(|m| !members.contains(&m))
                 || g.members().filter(gone).count() <= g.spare_columns()
         };
-        !self.bare.contains(&member) && self.map.groups().iter().all(spared)
+        !members.iter().any(|m| self.bare.contains(m)) && self.map.groups().iter().all(spared)
     }
 
     /// Whether a member may be taken out, or is out already.

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_device::{AlignedBuf, Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
+use braid_format::lock_record::Life;
 
 use crate::Inner;
 use crate::absent::AbsentDevice;
@@ -22,6 +23,7 @@ use crate::epoch::{Claims, Refused};
 use crate::error::PoolError;
 use crate::members::{Found, id, own_uuid, second, write_copies, write_second};
 use crate::redundancy::carriers;
+use crate::shared::Shared;
 use crate::topology::Topology;
 
 /// Finds the device of a member.
@@ -127,9 +129,9 @@ impl Inner {
         }
         let gone = self.gone.lock().clone();
         let open: Open<'_> = &|m| self.open_member(m);
-        let claims = match Claims::take(&shared, (&now, &now), &gone, open) {
+        let claims = match claim_what_answers(&shared, &now, &gone, open) {
             Ok(claims) => claims,
-            Err((_, refused)) => {
+            Err(refused) => {
                 drop(topology);
                 match refused {
                     PoolError::EpochMoved { by, .. } => {
@@ -150,5 +152,31 @@ impl Inner {
         self.use_seen(topology, now)?;
         drop(claims);
         Ok(true)
+    }
+}
+
+/// Claims a change of `topology`, on what is left of its members where some are gone that can be lost: so
+/// does who takes these out. Whoever changes something next finds that they are gone.
+fn claim_what_answers(
+    shared: &Arc<Shared>,
+    topology: &Topology,
+    gone: &[Life],
+    open: Open<'_>,
+) -> Result<Claims, PoolError> {
+    let mut kept = topology.carrying();
+    let mut lost = Vec::new();
+    loop {
+        let (member, error) = match Claims::take(shared, (topology, &kept), gone, open) {
+            Ok(claims) => return Ok(claims),
+            Err((member, PoolError::Device { source })) if !source.is_fenced() => (member, source),
+            Err((_, error)) => return Err(error),
+        };
+        // What fails of one that is done without is another matter: each is left out once.
+        let place = member.filter(|m| kept.contains(m)).and_then(|m| topology.index_of(m));
+        lost.extend(place);
+        if place.is_none() || kept.len() < 2 || !topology.can_lose_all(&lost) {
+            return Err(PoolError::Device { source: error });
+        }
+        kept.retain(|m| Some(*m) != member);
     }
 }

@@ -20,9 +20,13 @@ use crate::create::{Hint, member_of};
 use crate::epoch::Joining;
 use crate::error::PoolError;
 use crate::group::engine::Lost;
-use crate::group::repair::{Span, fill};
+use crate::group::fill::{Filling, fill};
+use crate::group::repair::Span;
+use crate::oracle::{Judging, NoOracle};
 use crate::redundancy::next_epoch;
+use crate::scrub::{Beside, LOOK_PAUSE};
 use crate::shared::Hold;
+use crate::simulation::Pause;
 use crate::topology::Topology;
 use crate::whom::{Meant, Whom};
 
@@ -236,20 +240,33 @@ impl Pool {
         states.filter(|(_, s)| *s == MemberState::Rebuilding).map(|(m, _)| m).next()
     }
 
-    /// Fills `member` from the others, while the pool is in use, and puts it in use. `pace` is
-    /// called after every chunk (by several threads): it may sleep to leave the disks to others,
-    /// and ends the work by returning `false`.
+    /// As [`Pool::rebuild_with`], without anybody who knows: where copies differ, the majority counts.
     ///
     /// # Errors
-    /// The member fails a write ([`PoolError::Device`]; it is then out again), or its bytes can be
-    /// read on none of the others (it stays to be filled).
+    /// As there.
     pub fn rebuild(
         &self,
         member: MemberIndex,
         pace: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<bool, PoolError> {
+        self.rebuild_with(member, &Judging::by(&NoOracle), pace)
+    }
+
+    /// Fills `member` from the others, while the pool is in use, and puts it in use. Where these do not
+    /// agree it is judged. `pace` is called after every chunk (by several threads): it may sleep to leave
+    /// the disks to others, and ends the work by returning `false`.
+    ///
+    /// # Errors
+    /// The member fails a write ([`PoolError::Device`]; it is then out again), or its bytes can be
+    /// read on none of the others (it stays to be filled).
+    pub fn rebuild_with(
+        &self,
+        member: MemberIndex,
+        judging: &Judging<'_>,
+        pace: &(dyn Fn(Progress) -> bool + Sync),
+    ) -> Result<bool, PoolError> {
         let (who, spans) = self.spans_of(member)?;
-        let fill = |span: &Span| self.fill_span(*span, (member, who));
+        let fill = |span: &Span| self.fill_span(*span, (member, who), judging);
         if !self.0.by_crew(&spans, |s| Bytes(s.2 - s.1), fill, pace)? {
             return Ok(false);
         }
@@ -282,7 +299,12 @@ impl Pool {
         Ok((who, spans))
     }
 
-    fn fill_span(&self, span: Span, (member, who): (MemberIndex, Filled)) -> Result<(), PoolError> {
+    fn fill_span(
+        &self,
+        span: Span,
+        (member, who): (MemberIndex, Filled),
+        judging: &Judging<'_>,
+    ) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
         // Who writes here holds the bytes that he changes, as the filler does; so several chunks of
         // a region may be under way, the one being read while the other is written.
@@ -291,7 +313,9 @@ impl Pool {
             let topology = self.0.enter()?;
             still_filled(&topology, member, who)?;
             let mut lost = Lost::new();
-            let filled = fill(&topology, span, member, self.0.shared().is_some(), &mut lost);
+            let rest = || self.0.pause(LOOK_PAUSE, Pause::Inside);
+            let beside: Beside<'_> = self.is_shared().then_some(&rest as &dyn Fn());
+            let filled = fill(&topology, span, member, Filling { judging, beside }, &mut lost);
             let lost = topology.named(&lost);
             drop(topology);
             let filled = if lost.is_empty() { filled? } else { Ok(()) };

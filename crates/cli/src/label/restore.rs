@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use braid_pool::device::Device;
 use braid_pool::discover;
+use braid_pool::evidence::Evidence;
 use braid_pool::members::Found;
 use braid_pool::restore::{Restore, Source, Step, Target, Which};
 use uuid::Uuid;
@@ -17,8 +18,8 @@ use crate::{size, sources};
 /// Write both labels of members again that have lost them.
 ///
 /// They are taken from the pool's other members, or from a file that `braid label dump` has made.
-/// Nothing on such a device says which member it was: you say it, and what contradicts it is
-/// refused. Without --yes it is only shown what would be written. Data is not touched.
+/// No label on such a device says which member it was: you say it, and what contradicts it, on the
+/// device too, is refused. Without --yes it is only shown what would be written. Data is not touched.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool's name, or its other devices
@@ -30,7 +31,8 @@ pub struct Args {
     /// Take the label from this file, when no member has a good one
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Write although something else is on the device, or it has grown
+    /// Write although something else is on the device, it has grown, or its contents do not fit (but not if
+    /// they are another member's)
     #[arg(long)]
     force: bool,
     /// Write, and not only show
@@ -98,6 +100,32 @@ fn show(step: &Step) {
     if let Some(what) = &step.overwrites {
         println!("    --force: {what} is overwritten");
     }
+    println!("    {}", contents(&step.evidence));
+}
+
+/// What a device's contents say, in a line.
+fn contents(e: &Evidence) -> String {
+    let looked = e.agree + e.against;
+    if e.unused {
+        return "its contents were not compared: the pool does not use this member".to_owned();
+    }
+    if e.contradicts() {
+        let likeness = e.likeness();
+        return format!(
+            "--force: {} of {looked} places looked at contradict that it is this member{likeness}",
+            e.against
+        );
+    }
+    if !e.says_nothing() {
+        return format!("its contents agree: {} of {looked} places looked at", e.agree);
+    }
+    if e.blank > 0 {
+        return format!(
+            "WARNING: nothing but zeros in {} places where this member had something: compare serial numbers",
+            e.blank
+        );
+    }
+    "its contents say nothing (never written?): compare serial numbers".to_owned()
 }
 
 fn target(text: &str) -> Result<Target> {

@@ -13,6 +13,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+/// Whether the host's kernel offers FUSE by io_uring; `-o uring` switches it on.
+pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Puts the switch back as it was.
+pub struct Switch(String);
+impl Switch {
+    /// `None`: there is none.
+    pub fn now() -> Option<Self> {
+        std::fs::read_to_string(SWITCH).ok().map(Self)
+    }
+}
+impl Drop for Switch {
+    fn drop(&mut self) {
+        std::fs::write(SWITCH, self.0.trim()).ok();
+    }
+}
+
 /// The command under test.
 pub fn braid(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_braid")).args(args).output().expect("braid starts")
@@ -56,7 +73,7 @@ pub fn unmount_idle(dir: &Path) {
         if out.status.success() {
             return;
         }
-        let patient = said.contains("in use") && start.elapsed() < Duration::from_secs(10);
+        let patient = said.contains("in use") && start.elapsed() < Duration::from_mins(1);
         assert!(patient, "unmount {}: {said}", dir.display());
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -250,6 +250,23 @@ impl Device for FileDevice {
         };
         result.map_err(|e| self.wrap("write zeros", at, e))
     }
+    /// A hole. On a block device the kernel asks the disk for zeros that it may let go, and sends
+    /// none itself (`BLKDEV_ZERO_NOFALLBACK`).
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        self.check_write(at, len)?;
+        // A disk that only writes zeros gives nothing back.
+        if !self.info.caps.deallocate {
+            return Ok(false);
+        }
+        if len.get() == 0 {
+            return Ok(true);
+        }
+        match self.allocate(FallocateFlags::PUNCH_HOLE, at, len) {
+            Ok(()) => Ok(true),
+            Err(e) if unsupported(&e) => Ok(false),
+            Err(e) => Err(self.wrap("deallocate", at, e)),
+        }
+    }
     fn as_raw_fd(&self) -> Option<RawFd> {
         Some(self.file.as_raw_fd())
     }
@@ -298,6 +315,22 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
+    fn capabilities(
+        &self,
+        (is_block, queue): (bool, &block::Queue),
+        persistent_reservations: bool,
+        sector: Bytes,
+    ) -> Capabilities {
+        Capabilities {
+            compare_and_write: !self.options.read_only,
+            persistent_reservations,
+            write_zeroes: !is_block || queue.write_zeroes,
+            discard: !is_block || queue.discard,
+            deallocate: !self.options.read_only
+                && (!is_block || queue.discard && queue.write_zeroes),
+            atomic_write: queue.atomic_write.filter(|_| is_block).unwrap_or(sector).max(sector),
+        }
+    }
     fn wrap(&self, operation: &'static str, e: impl Into<io::Error>) -> DeviceError {
         let source = Arc::new(e.into());
         DeviceError::Io { device: self.name.clone(), operation, at: ByteOffset(0), source }
@@ -338,13 +371,8 @@ impl Opening<'_> {
         } else {
             None
         };
-        let caps = Capabilities {
-            compare_and_write: !self.options.read_only,
-            persistent_reservations: disk.as_ref().is_some_and(|d| d.reservations().is_some()),
-            write_zeroes: !is_block || queue.write_zeroes,
-            discard: !is_block || queue.discard,
-            atomic_write: queue.atomic_write.filter(|_| is_block).unwrap_or(sector).max(sector),
-        };
+        let reserves = disk.as_ref().is_some_and(|d| d.reservations().is_some());
+        let caps = self.capabilities((is_block, &queue), reserves, sector);
         // The node of a block device stands on a tmpfs too.
         let in_memory = !is_block && block::on_tmpfs(&file);
         let physical = if is_block { block::physical_sector(&file).ok() } else { None };

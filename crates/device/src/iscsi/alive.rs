@@ -30,8 +30,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 
+use super::carried::{is_unsettled, last_broken, let_go};
 use super::name::UnitName;
-use super::session::{Port, Session, is_unsettled, last_broken, let_go};
+use super::session::{Port, Session};
 use crate::ByteLockGuard;
 use crate::file::Locks;
 

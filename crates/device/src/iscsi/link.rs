@@ -25,9 +25,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::carried::{self, Carried};
 use super::name::UnitName;
 use super::probe::{Found, Probe, probe};
-use super::session::{self, Carried, Direction, Ended, Patience, Port, Session, Ticket};
+use super::session::{Direction, Ended, Memory, Patience, Port, Session, Ticket};
 use crate::ReservationKind;
 use crate::scsi::{self, cdb};
 
@@ -170,7 +171,7 @@ impl Link {
         &self,
         cdb: &[u8],
         direction: Direction,
-        memory: (*mut u8, usize),
+        memory: &[Memory],
         now: bool,
     ) -> Result<Ticket, Gone> {
         let mut refused = Ended("its sessions end as soon as they begin".into());
@@ -205,7 +206,7 @@ impl Link {
 
     /// Whether nobody is to log in any more.
     fn is_over(&self) -> bool {
-        self.severed.load(Ordering::Acquire) || session::has_let_go()
+        self.severed.load(Ordering::Acquire) || carried::has_let_go()
     }
     /// Finds the session after `broken`, unless somebody else has.
     fn renew(&self, broken: &Arc<Session>) -> Result<(), Gone> {
@@ -229,7 +230,7 @@ impl Link {
                 Failed::Yet(_) if self.severed.load(Ordering::Acquire) => {
                     break Gone::Ended(SEVERED.into());
                 }
-                Failed::Yet(why) if late || session::has_let_go() => break Gone::Ended(why),
+                Failed::Yet(why) if late || carried::has_let_go() => break Gone::Ended(why),
                 Failed::Yet(_) => {}
             }
             match self.log_in(until) {

@@ -8,16 +8,19 @@
 //!   one of its lives;
 //! * a unit attention means that a command did not run: it is issued again. That others took a
 //!   registration away is seen by the conflict that the next command meets;
+//! * requests side by side become one command, see [`transfer`];
 //! * liveness bytes are locks on files of this host, and the end of a process does not end what its
 //!   target has from it: see [`alive`].
 
 mod alive;
+mod carried;
 mod ffi;
 mod link;
 mod name;
 mod probe;
 mod reserve;
 mod session;
+mod transfer;
 
 use std::io;
 use std::sync::Arc;
@@ -26,18 +29,21 @@ use std::time::{Duration, Instant};
 
 use braid_format::{ByteOffset, Bytes};
 
+use crate::counted::IoCounters;
 use crate::scsi::cdb::{self, sixteen as cdb16};
 use crate::scsi::{self, Data};
 use crate::{
-    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, Op, OpenOptions, Reservations,
+    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, OpenOptions, Reservations,
 };
 use alive::Alive;
 use link::{Gone, Link};
-use session::{Direction, Ending, Ticket};
+use session::{Direction, Ending, Memory, Ticket};
 
 pub use name::{UnitName, without_secrets};
+pub(crate) use transfer::{Command, Gathered, ToUnit, finish_all, start_all};
 
-/// Longest transfer of one command; longer requests are several, all under way at once.
+/// Longest transfer of one command, of one request or of several side by side; what is longer is
+/// several, all under way at once.
 const PIECE_MAX: usize = 1 << 20;
 /// Most times that a command is issued anew because it did not run.
 const TRIES_MAX: u32 = 64;
@@ -60,6 +66,7 @@ pub struct IscsiDevice {
 
 /// What a unit can do, beyond what its information says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each asked by name")]
 pub(super) struct Limits {
     /// Writes that completed may be lost without a flush.
     write_cache: bool,
@@ -71,39 +78,14 @@ pub(super) struct Limits {
     same: u64,
     /// WRITE SAME may let blocks go.
     same_unmaps: bool,
+    /// What was let go reads as zeros.
+    reads_zeros: bool,
     /// Blocks of one UNMAP.
     unmap: u64,
     /// Registrations outlive its target.
     keeps_keys: bool,
     /// Its world-wide name.
     id: [u8; 16],
-}
-
-/// A piece of a request under way.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    ticket: Ticket,
-    cdb: [u8; 16],
-    write: bool,
-    at: ByteOffset,
-    memory: (*mut u8, usize),
-}
-// SAFETY: the memory is the requester's, who keeps it as long as the piece lives.
-unsafe impl Send for Piece {}
-
-/// A request under way, in as many pieces as it takes. Dropping it waits for its end.
-#[derive(Debug, Default)]
-pub(crate) struct Transfer(Vec<Piece>);
-
-impl Transfer {
-    /// Whether waiting for it takes no time.
-    pub fn is_done(&self) -> bool {
-        self.0.iter().all(|p| p.ticket.is_done())
-    }
-    /// When the last of it ended, if it has.
-    pub fn ended(&self) -> Option<Instant> {
-        self.0.iter().filter_map(|p| p.ticket.ended()).max()
-    }
 }
 
 impl IscsiDevice {
@@ -200,7 +182,7 @@ impl IscsiDevice {
         let (direction, memory) = memory_of(data);
         for _ in 0..TRIES_MAX {
             // SAFETY: borrowed over the ticket's life, which ends here; written from is only read.
-            let ticket = unsafe { self.link.start(cdb, direction, memory, true) };
+            let ticket = unsafe { self.link.start(cdb, direction, &memory, true) };
             let ticket = ticket.map_err(|e| self.gone(operation, at, &e))?;
             if let Some(judged) = self.judge(operation, at, (&ticket, ticket.wait()), once) {
                 return judged;
@@ -212,89 +194,31 @@ impl IscsiDevice {
     fn issue_once(&self, cdb: &[u8], data: Data<'_>) -> io::Result<Ending> {
         let (direction, memory) = memory_of(data);
         // SAFETY: borrowed over the ticket's life, which ends here; written from is only read.
-        let ticket = unsafe { self.link.start(cdb, direction, memory, true) };
+        let ticket = unsafe { self.link.start(cdb, direction, &memory, true) };
         let gone = |e| io::Error::other(self.gone("command", ByteOffset(0), &e));
         Ok(ticket.map_err(gone)?.wait())
     }
-    /// Starts a transfer.
-    ///
-    /// # Safety
-    /// `memory` is `len` bytes that are valid, and used by nobody else, until the transfer has been
-    /// dropped or waited for; it is not forgotten.
-    pub(crate) unsafe fn start(
+    /// A read or a write, counted by its commands.
+    pub(crate) fn read_counted(
         &self,
-        write: bool,
         at: ByteOffset,
-        (memory, len): (*mut u8, usize),
-        now: bool,
-    ) -> Result<Transfer, DeviceError> {
-        if write {
-            crate::run::check_write(self, Some(&self.poisoned), at, Bytes::from(len))?;
-        } else {
-            self.info.check(at, Bytes::from(len))?;
-        }
-        let sector = self.info.sector.get();
-        let mut transfer = Transfer::default();
-        let mut done = 0;
-        while done < len {
-            let here = (len - done).min(self.limits.transfer);
-            let at = at + Bytes::from(done);
-            let count = u32::try_from(here as u64 / sector).unwrap_or(u32::MAX);
-            let cdb = cdb16(if write { 0x8a } else { 0x88 }, 0, at.get() / sector, count);
-            // SAFETY: inside the caller's memory.
-            let memory = (unsafe { memory.add(done) }, here);
-            // SAFETY: the caller's promise, piece by piece; the pieces keep their tickets.
-            let ticket = unsafe { self.issue(&cdb, write, at, memory, now) }?;
-            transfer.0.push(Piece { ticket, cdb, write, at, memory });
-            done += here;
-        }
-        Ok(transfer)
+        buf: &mut [u8],
+        counters: Option<&IoCounters>,
+    ) -> Result<(), DeviceError> {
+        let memory = (buf.as_mut_ptr(), buf.len());
+        // SAFETY: borrowed until the transfer is over, here.
+        unsafe { ToUnit::new(self, counters).transfer(false, at, memory) }
     }
-    /// # Safety
-    /// As [`Session::start`].
-    unsafe fn issue(
+    /// As [`IscsiDevice::read_counted`].
+    pub(crate) fn write_counted(
         &self,
-        cdb: &[u8; 16],
-        write: bool,
         at: ByteOffset,
-        memory: (*mut u8, usize),
-        now: bool,
-    ) -> Result<Ticket, DeviceError> {
-        let direction = if write { Direction::Write } else { Direction::Read };
-        // SAFETY: the caller's promise.
-        let ticket = unsafe { self.link.start(cdb, direction, memory, now) };
-        ticket.map_err(|e| self.gone(name_of(write), at, &e))
-    }
-    /// Waits for a transfer.
-    pub(crate) fn finish(&self, transfer: &mut Transfer) -> Result<(), DeviceError> {
-        let mut result = Ok(());
-        for piece in &mut transfer.0 {
-            let ended = self.finish_piece(piece);
-            result = result.and(ended);
-        }
-        result
-    }
-    fn finish_piece(&self, piece: &mut Piece) -> Result<(), DeviceError> {
-        let operation = name_of(piece.write);
-        for _ in 0..TRIES_MAX {
-            let ending = piece.ticket.wait();
-            match self.judge(operation, piece.at, (&piece.ticket, ending), false) {
-                Some(Ok(ending)) if ending.missing == 0 => return Ok(()),
-                Some(Ok(_)) => {
-                    let short = io::ErrorKind::UnexpectedEof.into();
-                    return Err(self.error(operation, piece.at, short));
-                }
-                Some(Err(e)) => return Err(e),
-                None => {
-                    // SAFETY: the memory is the transfer's, which is not over.
-                    let again = unsafe {
-                        self.issue(&piece.cdb, piece.write, piece.at, piece.memory, true)
-                    };
-                    piece.ticket = again?;
-                }
-            }
-        }
-        Err(self.error(operation, piece.at, io::ErrorKind::ResourceBusy.into()))
+        buf: &[u8],
+        counters: Option<&IoCounters>,
+    ) -> Result<(), DeviceError> {
+        let memory = (buf.as_ptr().cast_mut(), buf.len());
+        // SAFETY: borrowed until the transfer is over, here; only read.
+        unsafe { ToUnit::new(self, counters).transfer(true, at, memory) }
     }
     /// One COMPARE AND WRITE; whether what stood there was as expected.
     fn compare(&self, at: ByteOffset, expected: &[u8], new: &[u8]) -> Result<bool, DeviceError> {
@@ -308,7 +232,7 @@ impl IscsiDevice {
         let cdb = cdb::compare_and_write(first, u8::try_from(blocks).unwrap_or(0));
         let both = [expected, new].concat();
         for _ in 0..TRIES_MAX {
-            let memory = (both.as_ptr().cast_mut(), both.len());
+            let memory = &[(both.as_ptr().cast_mut(), both.len())];
             // SAFETY: `both` outlives the ticket, and is only read.
             let ticket = unsafe { self.link.start(&cdb, Direction::Write, memory, true) };
             let ticket = ticket.map_err(|e| self.gone(OPERATION, at, &e))?;
@@ -338,15 +262,11 @@ impl IscsiDevice {
     }
 }
 
-fn name_of(write: bool) -> &'static str {
-    if write { "write" } else { "read" }
-}
-
-fn memory_of(data: Data<'_>) -> (Direction, (*mut u8, usize)) {
+fn memory_of(data: Data<'_>) -> (Direction, [Memory; 1]) {
     match data {
-        Data::None => (Direction::Neither, (std::ptr::null_mut(), 0)),
-        Data::In(buf) => (Direction::Read, (buf.as_mut_ptr(), buf.len())),
-        Data::Out(buf) => (Direction::Write, (buf.as_ptr().cast_mut(), buf.len())),
+        Data::None => (Direction::Neither, [(std::ptr::null_mut(), 0)]),
+        Data::In(buf) => (Direction::Read, [(buf.as_mut_ptr(), buf.len())]),
+        Data::Out(buf) => (Direction::Write, [(buf.as_ptr().cast_mut(), buf.len())]),
     }
 }
 
@@ -373,16 +293,10 @@ impl Device for IscsiDevice {
         &self.info
     }
     fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        let memory = (buf.as_mut_ptr(), buf.len());
-        // SAFETY: borrowed until the transfer is over, here.
-        let mut transfer = unsafe { self.start(false, at, memory, true) }?;
-        self.finish(&mut transfer)
+        self.read_counted(at, buf, None)
     }
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        let memory = (buf.as_ptr().cast_mut(), buf.len());
-        // SAFETY: borrowed until the transfer is over, here; only read.
-        let mut transfer = unsafe { self.start(true, at, memory, true) }?;
-        self.finish(&mut transfer)
+        self.write_counted(at, buf, None)
     }
     fn flush(&self) -> Result<(), DeviceError> {
         if self.poisoned.load(Ordering::Acquire) {
@@ -445,6 +359,14 @@ impl Device for IscsiDevice {
         }
         Ok(())
     }
+    /// WRITE SAME (16) of zeros with UNMAP, which lets go where unmapped blocks read as zeros.
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        crate::run::check_write(self, Some(&self.poisoned), at, len)?;
+        if !self.info.caps.deallocate {
+            return Ok(false);
+        }
+        self.same(at, len, true).map(|()| true)
+    }
     fn initiator(&self) -> Option<&IscsiDevice> {
         Some(self)
     }
@@ -463,49 +385,5 @@ impl Device for IscsiDevice {
     }
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
         self.alive.is_taken(byte).map_err(|e| self.error("lock", ByteOffset(byte), e))
-    }
-}
-
-/// Requests of [`crate::run`] under way: the place of each, and its transfer.
-pub(crate) type UnderWay = Vec<(usize, Transfer)>;
-
-/// Starts requests on units, all at once; a flush is done when this returns. What is returned must
-/// be dropped, or given to [`finish_all`], before the requests' memory is used again.
-pub(crate) fn start_all(requests: &mut [&mut crate::Request<'_>]) -> UnderWay {
-    let mut under_way = Vec::with_capacity(requests.len());
-    for (n, r) in requests.iter_mut().enumerate() {
-        let Some(device) = r.device.initiator() else { continue };
-        let (write, memory) = match &mut r.op {
-            Op::Read(buf) => (false, (buf.as_mut_ptr(), buf.len())),
-            Op::Write(buf) => (true, (buf.as_ptr().cast_mut(), buf.len())),
-            Op::Flush => {
-                r.result = device.flush();
-                continue;
-            }
-        };
-        // SAFETY: borrowed by the request; `run` drops the transfer before it returns or unwinds.
-        match unsafe { device.start(write, r.at, memory, false) } {
-            Ok(transfer) => under_way.push((n, transfer)),
-            Err(e) => r.result = Err(e),
-        }
-    }
-    under_way
-}
-
-/// Waits for requests on units, which were issued when they `begun`.
-pub(crate) fn finish_all(
-    requests: &mut [&mut crate::Request<'_>],
-    under_way: UnderWay,
-    begun: Instant,
-) {
-    for (n, mut transfer) in under_way {
-        let r = &mut *requests[n];
-        if let Some(device) = r.device.initiator() {
-            r.result = device.finish(&mut transfer);
-        }
-        if let (Some(counters), Some(ended)) = (r.device.counters(), transfer.ended()) {
-            let took = ended.saturating_duration_since(begun);
-            counters.took(matches!(r.op, Op::Write(_)), took);
-        }
     }
 }

@@ -77,12 +77,15 @@ pub(super) fn probe(
     let thin = probe.page(0xb2, 8)?;
     let provisioned = byte(&capacity, 14) & 0x80 != 0;
     let unmaps = |bit: u8| provisioned && byte(&thin, 5) & bit != 0;
+    // LBPRZ: in SBC-4 the page has three bits for it, of which the lowest says zeros.
+    let reads_zeros = byte(&capacity, 14) & 0x40 != 0 && byte(&thin, 5) & 0x04 != 0;
     let mode = probe.ask(&[0x1a, 0x08, 0x08, 0, 64, 0], 64)?.unwrap_or_default();
     let reserves = probe.ask(&cdb::reserve_in(2, 8), 8)?;
     let rotation = probe.page(0xb1, 64)?;
     let limits = Limits {
         write_cache: has_write_cache(&mode),
         same_unmaps: unmaps(0x40),
+        reads_zeros,
         unmap: if unmaps(0x80) { limits.unmap } else { 0 },
         keeps_keys: reserves.as_ref().is_some_and(|r| byte(r, 2) & 1 != 0),
         id: probe.identity()?,
@@ -105,6 +108,7 @@ pub(super) fn probe(
             persistent_reservations: reserves.is_some(),
             write_zeroes: limits.same != 0,
             discard: limits.unmap != 0,
+            deallocate: limits.same != 0 && limits.same_unmaps && limits.reads_zeros && !read_only,
             atomic_write: sector,
         },
         engine: "iscsi",
@@ -150,7 +154,7 @@ impl Probe<'_> {
         const ILLEGAL_REQUEST: u8 = 5;
         let mut bytes = vec![0; len];
         for _ in 0..TRIES_MAX {
-            let memory = (bytes.as_mut_ptr(), len);
+            let memory = &[(bytes.as_mut_ptr(), len)];
             // SAFETY: `bytes` outlives the ticket, and is not touched meanwhile.
             let ticket = unsafe { self.session.start(cdb, Direction::Read, memory, true) };
             let ending = match ticket {

@@ -10,23 +10,24 @@
 //!         else poll, serve what came; on leaving pass the role to one who waits, or to the helper
 //! ```
 //!
-//! * Memory of a command, and the vector that names it, stay as they are until its callback ran:
+//! * Memory of a command, and the vectors that name it, stay where they are until its callback ran:
 //!   [`Ticket`]'s drop waits for that.
 //! * A session that breaks ends every command under way with an error, their outcome unknown, and
 //!   refuses all later ones. What follows it is another one: see [`super::link`].
 //! * A command has no timeout. A connection has: see [`SILENCE`].
 
-use std::collections::BTreeSet;
+use std::cell::UnsafeCell;
 use std::ffi::{CString, c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
+use super::carried::Carried;
 use super::ffi::{self, Context, IoVec, Library, Task};
 use super::name::UnitName;
 
@@ -36,67 +37,6 @@ const SILENCE: Duration = Duration::from_secs(30);
 const LOGIN_TIME: Duration = Duration::from_secs(15);
 /// How often the helper looks at an idle session: for pings of the target, and its end.
 const IDLE: Duration = Duration::from_secs(1);
-
-/// Sessions of this process that broke with commands under way, by their numbers in the order in which
-/// they did: how many there have been, and those after which their ports have not logged in again.
-/// What was under way in these may still land.
-static BROKEN: Mutex<(u64, BTreeSet<u64>)> = Mutex::new((0, BTreeSet::new()));
-
-/// The number of the last session of this process that broke with commands under way.
-pub fn last_broken() -> u64 {
-    BROKEN.lock().0
-}
-
-/// Whether something of this process may still land that was under way in a session that broke after
-/// the one with number `after`.
-pub fn is_unsettled(after: u64) -> bool {
-    BROKEN.lock().1.last().is_some_and(|last| *last > after)
-}
-
-/// Others may take the sessions of this process over.
-static LET_GO: AtomicBool = AtomicBool::new(false);
-
-/// From now on others may take the sessions of this process over: no port of it logs in again.
-pub fn let_go() {
-    LET_GO.store(true, Ordering::Release);
-}
-
-/// Whether others may take the sessions of this process over.
-pub fn has_let_go() -> bool {
-    LET_GO.load(Ordering::Acquire)
-}
-
-/// What the sessions of one port hand on, each to the next.
-#[derive(Debug, Default)]
-pub struct Carried {
-    /// Commands that brought data and were done.
-    written: AtomicU64,
-    /// The number of the one that broke with commands under way, if no login as the same port has
-    /// ended those.
-    unsettled: Mutex<Option<u64>>,
-}
-
-impl Carried {
-    /// Commands that brought data and were done.
-    pub fn written(&self) -> u64 {
-        self.written.load(Ordering::Acquire)
-    }
-    fn unsettle(&self) {
-        let mut unsettled = self.unsettled.lock();
-        if unsettled.is_none() {
-            let (last, open) = &mut *BROKEN.lock();
-            *last += 1;
-            open.insert(*last);
-            *unsettled = Some(*last);
-        }
-    }
-    /// The target has ended all that this port had under way, or there was nothing that could land.
-    pub fn settle(&self) {
-        if let Some(number) = self.unsettled.lock().take() {
-            BROKEN.lock().1.remove(&number);
-        }
-    }
-}
 
 /// Who we are to a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,10 +58,15 @@ pub struct Ending {
     pub missing: usize,
 }
 
+/// Memory of a command, or a part of it: where, and how many bytes.
+pub type Memory = (*mut u8, usize);
+
 /// A command under way.
 #[derive(Debug)]
 struct Slot {
-    vector: IoVec,
+    /// Of its memory, one part after the other. libiscsi shortens them while it calls the kernel, and
+    /// puts them back.
+    vectors: UnsafeCell<Box<[IoVec]>>,
     /// It brings data.
     writes: bool,
     /// How it ended, and when.
@@ -141,12 +86,15 @@ struct Common {
 }
 
 impl Slot {
-    fn new(vector: IoVec, writes: bool, common: &Arc<Common>) -> Arc<Self> {
+    fn new(memory: &[Memory], writes: bool, common: &Arc<Common>) -> Arc<Self> {
+        let vectors = memory.iter().map(|&(base, len)| IoVec { base: base.cast(), len }).collect();
         let (done, changed) = (Mutex::new(None), Condvar::new());
-        Arc::new(Self { vector, writes, done, changed, common: common.clone() })
+        let vectors = UnsafeCell::new(vectors);
+        Arc::new(Self { vectors, writes, done, changed, common: common.clone() })
     }
 }
-// SAFETY: the vector is written before the slot is shared, and only libiscsi reads it after.
+// SAFETY: the vectors are written before the slot is shared, and only libiscsi uses them after, under
+// the mutex of its context.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
@@ -268,7 +216,7 @@ fn finish(slot: *mut c_void, ending: Ending) {
         slot.common.broken.store(true, Ordering::Relaxed);
         slot.common.carried.unsettle();
     } else if slot.writes && ending.status == ffi::STATUS_GOOD {
-        slot.common.carried.written.fetch_add(1, Ordering::AcqRel);
+        slot.common.carried.wrote();
     }
     slot.common.under_way.fetch_sub(1, Ordering::Relaxed);
     *slot.done.lock() = Some((ending, Instant::now()));
@@ -530,8 +478,8 @@ impl Session {
     /// Starts a command; `now` says that its caller waits at once.
     ///
     /// # Safety
-    /// `memory` is `len` bytes, valid, and used by nobody else as long as the ticket lives, which is
-    /// dropped, not forgotten.
+    /// All of `memory` is valid, and used by nobody else as long as the ticket lives, which is dropped,
+    /// not forgotten.
     ///
     /// # Errors
     /// [`Ended`]: it was not issued.
@@ -539,13 +487,14 @@ impl Session {
         &self,
         cdb: &[u8],
         direction: Direction,
-        (memory, len): (*mut u8, usize),
+        memory: &[Memory],
         now: bool,
     ) -> Result<Ticket, Ended> {
         let writes = matches!(direction, Direction::Write);
-        let slot = Slot::new(IoVec { base: memory.cast(), len }, writes, &self.shared.common);
+        let slot = Slot::new(memory, writes, &self.shared.common);
+        let len = memory.iter().map(|(_, len)| len).sum();
         // SAFETY: the caller's promise; the slot lives until the callback.
-        unsafe { self.shared.submit(cdb, direction, &slot) }?;
+        unsafe { self.shared.submit(cdb, direction, len, &slot) }?;
         if !now {
             self.shared.work.notify_one();
         }
@@ -556,7 +505,7 @@ impl Session {
     /// # Errors
     /// [`Ended`]: it was not issued.
     pub fn reset(&self) -> Result<Ticket, Ended> {
-        let slot = Slot::new(IoVec { base: null_mut(), len: 0 }, false, &self.shared.common);
+        let slot = Slot::new(&[], false, &self.shared.common);
         let shared = &self.shared;
         let mut state = shared.state.lock();
         let context = state.alive()?;
@@ -618,9 +567,9 @@ impl Shared {
         &self,
         cdb: &[u8],
         direction: Direction,
+        len: usize,
         slot: &Arc<Slot>,
     ) -> Result<(), Ended> {
-        let len = slot.vector.len;
         let (Ok(cdb_len), Ok(bytes)) = (c_int::try_from(cdb.len()), c_int::try_from(len)) else {
             return Err(ended("too long for one command"));
         };
@@ -632,18 +581,21 @@ impl Shared {
         let mut state = self.state.lock();
         let context = state.alive()?;
         let library = self.library;
-        // SAFETY: the context is alive and used under its mutex; task, vector and slot live until
-        // the callback, which frees the first and takes a reference of the last.
+        // SAFETY: the context is alive and used under its mutex; task, vectors and slot live until
+        // the callback, which frees the first and takes a reference of the last. Nobody but libiscsi
+        // uses the vectors from here on.
         unsafe {
             let task = (library.scsi_create_task)(cdb_len, cdb.as_ptr(), xfer, bytes);
             if task.is_null() {
                 return Err(ended("libiscsi has no memory"));
             }
-            let vector = (&raw const slot.vector).cast_mut();
+            let vectors = &mut *slot.vectors.get();
+            let count = c_int::try_from(vectors.len()).unwrap_or(c_int::MAX);
+            let first = vectors.as_mut_ptr();
             match direction {
                 Direction::Neither => {}
-                Direction::Read => (library.scsi_task_set_iov_in)(task, vector, 1),
-                Direction::Write => (library.scsi_task_set_iov_out)(task, vector, 1),
+                Direction::Read => (library.scsi_task_set_iov_in)(task, first, count),
+                Direction::Write => (library.scsi_task_set_iov_out)(task, first, count),
             }
             let raw = Arc::into_raw(slot.clone()).cast_mut().cast::<c_void>();
             let send = library.iscsi_scsi_command_async;

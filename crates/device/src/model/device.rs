@@ -142,6 +142,10 @@ impl Device for ModelDevice {
         ticket.wait();
         Ok(())
     }
+    /// Takes no time, as [`Device::discard`].
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        self.inner.deallocate(at, len)
+    }
     fn as_raw_fd(&self) -> Option<RawFd> {
         self.inner.as_raw_fd()
     }

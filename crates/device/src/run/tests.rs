@@ -245,6 +245,9 @@ impl Device for Bomb {
     fn write_zeroes(&self, _: ByteOffset, _: Bytes) -> Result<(), DeviceError> {
         panic!("bomb")
     }
+    fn deallocate(&self, _: ByteOffset, _: Bytes) -> Result<bool, DeviceError> {
+        panic!("bomb")
+    }
     fn lock_byte(&self, _: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         panic!("bomb")
     }

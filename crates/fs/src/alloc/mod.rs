@@ -28,6 +28,7 @@
 
 pub(crate) mod bits;
 mod choose;
+mod discard;
 mod group;
 pub(crate) mod image;
 mod leave;
@@ -38,8 +39,10 @@ mod set;
 mod state;
 #[cfg(test)]
 mod tests;
+pub(crate) mod trim;
 mod window;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,6 +54,7 @@ use braid_format::rgrp::BlockState;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, Incarnation, LockNo, NodeId};
 use braid_lock::{Deltas, Guard, Local, LockManager, Mode};
+use braid_pool::OwnWork;
 use parking_lot::{Condvar, Mutex};
 use zerocopy::FromBytes;
 
@@ -122,6 +126,10 @@ struct Inner {
     total: Mutex<((u64, u64), (u64, u64))>,
     /// What closed parts have.
     shut: Mutex<Option<leave::Shut>>,
+    /// Groups all of whose free blocks have been discarded.
+    trimmed: Mutex<HashMap<u64, trim::Trimmed>>,
+    /// What was freed and is to be discarded; `None`: nothing is remembered. Before `state`.
+    freed: Mutex<Option<discard::Remembered>>,
     /// The cluster's counters as last read, and when.
     counters: Mutex<(Instant, Counters)>,
     others: Mutex<Option<OthersDeltas>>,
@@ -239,6 +247,8 @@ impl Alloc {
             released: Condvar::new(),
             total,
             shut: Mutex::default(),
+            trimmed: Mutex::default(),
+            freed: Mutex::default(),
             counters: Mutex::new((Instant::now(), counters)),
             others: Mutex::new(None),
         };
@@ -428,6 +438,7 @@ impl Alloc {
         parts().try_for_each(|(at, n)| self.inner.check_run(BlockNo(at), n, BlockState::Free))?;
         for (start, len) in parts() {
             self.inner.free(tx, r, Freed { start, len, state: BlockState::Free })?;
+            self.inner.note_freed(start, len);
         }
         self.inner.count(tx, Deltas { free: Inner::signed(len), ..Deltas::default() })
     }
@@ -488,7 +499,7 @@ impl Alloc {
         self.inner.drain(&mut refill)?;
         let claims = self.inner.state.lock().claims;
         let idle = refill.is_idle(claims);
-        if idle && short {
+        if idle && (short || self.inner.withholds_freed()) {
             self.inner.give_back_idle(&mut refill, false)?;
         }
         Ok(())
@@ -521,6 +532,8 @@ impl Inner {
         let read = {
             let mut counters = self.counters.lock();
             if counters.0.elapsed() >= COUNTERS_AGE_MAX {
+                // Who only looks on while a member is filled (`df`, `braid status`) is nobody to give way to.
+                let _own = OwnWork::begin();
                 // A read beside a write may be torn: then the old values stay.
                 if let Ok(now) = read_counters(&self.volume) {
                     *counters = (Instant::now(), now);

@@ -45,6 +45,7 @@ use braid_pool::{Pool, PoolRequest};
 use self::links::Inodes;
 use self::space::Space;
 use crate::error::{Error, Result};
+use crate::judge::Judge;
 use crate::replay;
 use crate::volume::Volume;
 
@@ -218,11 +219,12 @@ impl Checker {
     }
     /// Replays all journals. What is damaged in one is dropped by a repair; else all of it stays.
     fn journals(&mut self, repair: bool) -> Result<()> {
+        let judge = Judge::of(&self.volume);
         for slot in (0..self.volume.sb.node_slots.get()).map(NodeId) {
-            self.volume.pool.recover_log(slot.get())?;
+            self.volume.pool.recover_log_with(slot.get(), &judge)?;
         }
         // No node is alive: the log of any slot may serve what is written from here on.
-        self.volume.pool.attach(0)?;
+        self.volume.pool.attach_with(0, &judge)?;
         for slot in (0..self.volume.sb.node_slots.get()).map(NodeId) {
             let done = if repair {
                 replay::salvage(&self.volume, slot)

@@ -163,4 +163,4 @@ pub(super) fn copy(volume: &Volume) -> Result<()> {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

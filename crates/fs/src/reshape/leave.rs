@@ -273,6 +273,27 @@ impl Fs {
         Ok(whole)
     }
 
+    /// For each member that holds nothing of what the pool was made with, what would leave with it, or
+    /// why it cannot; and the parts of that, for people. Members that leave together are one.
+    pub(super) fn plans(&self) -> Result<Vec<(String, Result<Leaving>)>> {
+        let members = self.pool().label().members;
+        let (mut seen, mut plans) = (Vec::new(), Vec::new());
+        for uuid in members.iter().map(|m| m.uuid) {
+            let whole = match self.whole(Whom::Named(uuid)) {
+                Err(Error::Founding { .. }) => continue,
+                whole => whole?,
+            };
+            let bits = bits_of(&whole);
+            if bits == 0 || seen.contains(&bits) {
+                continue;
+            }
+            seen.push(bits);
+            let parts: Vec<String> = whole.iter().map(|r| (r.number + 1).to_string()).collect();
+            plans.push((parts.join(" and "), self.plan(&whole)));
+        }
+        Ok(plans)
+    }
+
     fn plan(&self, whole: &[Region]) -> Result<Leaving> {
         let core = self.core();
         let pool = &core.volume.pool;

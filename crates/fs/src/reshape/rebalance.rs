@@ -28,13 +28,15 @@ const CHILDREN: usize = 256;
 /// So long it is waited for another node to let the lock go that it may still have of an earlier time.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What moves file data.
+/// What goes through the whole pool: of a [`Switch`], one at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Errand {
     /// [`Fs::rebalance`].
     Rebalance,
     /// [`Fs::leave`].
     Leave,
+    /// [`Fs::trim`], with a switch of its own.
+    Trim,
 }
 
 /// One at a time, and how to end it.
@@ -53,7 +55,7 @@ struct State {
 }
 
 /// One that is under way.
-pub(super) struct Running<'a>(&'a Switch);
+pub(crate) struct Running<'a>(&'a Switch);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
@@ -98,7 +100,7 @@ impl Switch {
         self.state.lock().running.is_some()
     }
 
-    pub(super) fn begin(&self, errand: Errand) -> Result<Running<'_>> {
+    pub fn begin(&self, errand: Errand) -> Result<Running<'_>> {
         let mut state = self.state.lock();
         if state.running.is_some() || state.closed {
             return Err(Error::UnderWay);

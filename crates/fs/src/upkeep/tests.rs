@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use braid_format::label::MemberState;
 use braid_format::lock_record::LockRecord;
-use braid_format::meta::{Geometry, MetaHeader, MetaKind};
-use braid_format::{BlockNo, ByteOffset, Bytes, LockNo, MemberIndex};
+use braid_format::meta::{MetaHeader, MetaKind};
+use braid_format::node::RawSlot;
+use braid_format::{BlockNo, ByteOffset, Bytes, LockNo, MemberIndex, NodeId};
 use braid_pool::device::{
     Device, DeviceError, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, OpenOptions, pass_on,
 };
@@ -15,7 +16,10 @@ use parking_lot::Mutex;
 
 use super::{Fellows, Upkeep};
 use crate::check::{CheckOptions, check};
+use crate::journal::{Header, Ring};
+use crate::judge::Judge;
 use crate::make::{MakeOptions, make};
+use crate::volume::Volume;
 use crate::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
 
 const ROOT: Cred = Cred { uid: 0, gid: 0, umask: 0o022, pid: 1 };
@@ -178,6 +182,212 @@ fn a_member_is_replaced_by_order_and_metadata_that_rotted_is_healed() {
     assert_eq!(report.problems, Vec::<String>::new());
 }
 
+/// What was good on two members that have changed places is not written over by whoever reads; a body that
+/// went astray is.
+#[test]
+fn members_in_each_others_places_are_not_healed() {
+    let disks: Vec<_> = (0..4).map(|i| disk(&format!("d{i}"))).collect();
+    let pool = made(&disks, Redundancy::Mirror(2));
+    let fs = mount(&pool);
+    (0..20).for_each(|n| write(&fs, n));
+    let (start, mut contents) = (ByteOffset(3 << 20), vec![vec![0; 90 << 20]; 2]);
+    let second = [pool.devices()[1].clone(), pool.devices()[3].clone()];
+    for (device, bytes) in second.iter().zip(&mut contents) {
+        device.read(start, bytes).unwrap();
+    }
+    let put = |contents: &[Vec<u8>]| {
+        second.iter().zip(contents).for_each(|(d, b)| d.write(start, b).unwrap());
+    };
+    contents.swap(0, 1);
+    put(&contents);
+    let volume = &fs.core().volume;
+    let slots = || (0..pool.info().size.0 / 4096).map(BlockNo);
+    // Those of which the second copy is the one that is read.
+    let read: Vec<BlockNo> = slots().filter(|b| volume.other_copy(*b).is_some()).collect();
+    assert!(!read.is_empty());
+    let mut now = vec![0; 90 << 20];
+    for (device, bytes) in second.iter().zip(&contents) {
+        device.read(start, &mut now).unwrap();
+        let differ = now.chunks(4096).zip(bytes.chunks(4096)).enumerate().filter(|(_, (a, b))| {
+            // Heartbeats and what the node does by itself go on.
+            a != b && a[512..516] == MetaHeader::MAGIC.to_le_bytes() && a[512..] != b[512..]
+        });
+        let differ: Vec<_> = differ.map(|(i, (a, b))| (i, block_of(a), block_of(b))).collect();
+        assert!(differ.is_empty(), "{differ:?} of {read:?}");
+    }
+    contents.swap(0, 1);
+    put(&contents);
+    let stray = contents[0].chunks(4096).position(|s| {
+        let block = BlockNo(block_of(s));
+        read.contains(&block) && MetaHeader::decode(&s[512..], block).is_ok()
+    });
+    let stray = stray.unwrap();
+    let (at, good) =
+        (start + Bytes::from(stray * 4096), contents[0][stray * 4096..][..4096].to_vec());
+    let block = BlockNo(block_of(&good));
+    let mut bad = good.clone();
+    bad[512..].copy_from_slice(&other_body(&contents[0], block));
+    second[0].write(at, &bad).unwrap();
+    assert!(volume.other_copy(block).is_some());
+    let mut now = vec![0; 4096];
+    second[0].read(at, &mut now).unwrap();
+    assert!(now[512..] == good[512..]);
+    fs.unmount().unwrap();
+}
+
+/// The block that a slot says it is.
+fn block_of(slot: &[u8]) -> u64 {
+    u64::from_le_bytes(slot[512 + 8..512 + 16].try_into().unwrap())
+}
+/// The whole body of some other slot.
+fn other_body(bytes: &[u8], than: BlockNo) -> Vec<u8> {
+    let mut slots = bytes.chunks(4096).filter(|s| {
+        let block = BlockNo(block_of(s));
+        block != than && MetaHeader::decode(&s[512..], block).is_ok()
+    });
+    slots.next().unwrap()[512..].to_vec()
+}
+
+/// Of two copies the one counts whose checksum is right: on the copy that decides, and on the other. Slots
+/// that nobody uses are written by nobody else.
+#[test]
+fn a_scrub_mends_records_of_nodes() {
+    for rotten in 0..2 {
+        let disks: Vec<_> = (0..2).map(|i| disk(&format!("d{i}"))).collect();
+        let devices = disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+        let options = CreateOptions {
+            redundancy: Redundancy::Mirror(2),
+            log_slots: 4,
+            ..CreateOptions::new("test")
+        };
+        let pool = Pool::create(devices, &options).unwrap();
+        let options = MakeOptions { journal_size: Some(JOURNAL), ..MakeOptions::default() };
+        make(&pool, &options, &mut |_, _| {}).unwrap();
+        let mut bytes = vec![0; 16 << 20];
+        let start = ByteOffset(1 << 20);
+        disks[rotten].read(start, &mut bytes).unwrap();
+        let is_slot = |s: &&mut [u8]| s.starts_with(&RawSlot::MAGIC.to_le_bytes());
+        let slots: Vec<&mut [u8]> = bytes.chunks_mut(512).filter(is_slot).collect();
+        assert!(slots.len() > 2);
+        // Its magic, or what is behind.
+        slots.into_iter().zip([2, 77].into_iter().cycle()).for_each(|(slot, at)| slot[at] ^= 0x40);
+        disks[rotten].write(start, &bytes).unwrap();
+        let problems =
+            |pool: Pool| check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap().problems;
+        assert!(!problems(pool.clone()).is_empty());
+        let fs = mount(&pool);
+        fs.scrub(true);
+        wait("the scrub ends", || fs.upkeep().scrubbed.is_some());
+        let found = fs.upkeep().scrubbed.unwrap();
+        assert!(found.healed.0 >= 1024 && found.undecided.0 == 0, "copy {rotten}: {found:?}");
+        fs.unmount().unwrap();
+        assert_eq!(problems(pool), Vec::<String>::new(), "copy {rotten}");
+    }
+}
+
+/// Of a journal that is in use the records that count are judged by their seals.
+#[test]
+fn a_scrub_mends_the_journal_of_a_node_that_writes_it() {
+    for rotten in 0..2 {
+        let disks: Vec<_> = (0..2).map(|i| disk(&format!("d{i}"))).collect();
+        let pool = made(&disks, Redundancy::Mirror(2));
+        let fs = mount(&pool);
+        (0..20).for_each(|n| write(&fs, n));
+        let volume = fs.core().volume.clone();
+        let ring = Ring::of(&volume, NodeId(0)).unwrap();
+        let header = Header::look(&volume, &ring).unwrap();
+        let sectors = crate::replay::sectors(&volume, NodeId(0), &header);
+        assert!(sectors.len() > 20, "{header:?}");
+        let places: Vec<ByteOffset> = sectors.keys().map(|n| ring.at + Bytes(*n)).collect();
+        for at in places.iter().step_by(3) {
+            let place = pool.map().locate(*at).unwrap().1;
+            let mut sector = [0; 512];
+            disks[rotten].read(place, &mut sector).unwrap();
+            sector[99] ^= 0x40;
+            disks[rotten].write(place, &sector).unwrap();
+        }
+        fs.scrub(true);
+        wait("the scrub ends", || fs.upkeep().scrubbed.is_some());
+        let found = fs.upkeep().scrubbed.unwrap();
+        assert!(found.healed.0 > 0 && found.undecided.0 == 0, "copy {rotten}: {found:?}");
+        assert_eq!(crate::replay::sectors(&volume, NodeId(0), &header), sectors);
+        for at in &places {
+            let place = pool.map().locate(*at).unwrap().1;
+            let mut both = [[0; 512]; 2];
+            disks.iter().zip(&mut both).for_each(|(d, sector)| d.read(place, sector).unwrap());
+            assert!(both[0] == both[1]);
+        }
+        (0..20).for_each(|n| expect(&fs, n));
+        fs.unmount().unwrap();
+    }
+}
+
+/// What a member is filled with is judged by checksums, of two copies that are left.
+#[test]
+fn metadata_that_rotted_is_not_what_a_member_is_filled_with() {
+    for rotten in 0..2 {
+        let disks: Vec<_> = (0..3).map(|i| disk(&format!("d{i}"))).collect();
+        let pool = made(&disks, Redundancy::Mirror(3));
+        let fs = mount(&pool);
+        (0..20).for_each(|n| write(&fs, n));
+        fs.unmount().unwrap();
+        let (start, mut bytes) = (ByteOffset(3 << 20), vec![0; 90 << 20]);
+        disks[rotten].read(start, &mut bytes).unwrap();
+        let good = bytes.clone();
+        // Old images in the journal are nothing that is judged.
+        let at = pool.map().locate(ByteOffset((1 << 20) + JOURNAL)).unwrap().1;
+        let from = Bytes(at.0 - start.0).to_usize();
+        let magic = MetaHeader::MAGIC.to_le_bytes();
+        let slots = bytes[from..].chunks_mut(4096).filter(|s| s[512..516] == magic);
+        let slots: Vec<_> = slots.collect();
+        assert!(slots.len() > 20);
+        slots.into_iter().for_each(|slot| slot[700] ^= 0x40);
+        disks[rotten].write(start, &bytes).unwrap();
+        pool.replace(MemberIndex(2), disk("new"), false).unwrap();
+        let volume = Volume::open(pool.clone()).unwrap();
+        let judge = Judge::beside(&volume);
+        let judging = braid_pool::Judging::by(&judge);
+        assert!(pool.rebuild_with(MemberIndex(2), &judging, &|_| true).unwrap());
+        let found = judging.found();
+        assert!(found.healed.0 > 0 && found.undecided.0 == 0, "{found:?}");
+        for device in pool.devices() {
+            let mut now = vec![0; good.len() - from];
+            device.read(start + Bytes(from as u64), &mut now).unwrap();
+            assert!(now == good[from..], "{}", device.info().name);
+        }
+    }
+}
+
+/// Of file data two copies do not say which is right: whoever asks how the filling went hears so.
+#[test]
+fn file_data_that_differs_while_a_member_is_filled_is_told() {
+    let disks: Vec<_> = (0..3).map(|i| disk(&format!("d{i}"))).collect();
+    let pool = made(&disks, Redundancy::Mirror(3));
+    let fs = mount(&pool);
+    (0..3).for_each(|n| write(&fs, n));
+    let (start, mut bytes) = (ByteOffset(3 << 20), vec![0; 90 << 20]);
+    disks[1].read(start, &mut bytes).unwrap();
+    let data = content(2, 50_000);
+    let at = bytes.windows(4096).position(|w| *w == data[8192..8192 + 4096]).unwrap();
+    bytes[at + 5] ^= 1;
+    let sector = at / 512 * 512;
+    disks[1].write(start + Bytes(sector as u64), &bytes[sector..sector + 512]).unwrap();
+    for (n, differs) in [true, false].into_iter().enumerate() {
+        fs.replace_member(MemberIndex(2), disk(&format!("new{n}")), false).unwrap();
+        wait("the new member is filled", || pool.rebuilding().is_none());
+        wait("that is said", || fs.upkeep().rebuilding.is_none());
+        wait("as it is", || fs.upkeep().differed.is_some() == differs);
+        disks[1]
+            .write(start + Bytes(sector as u64), &{
+                let mut good = bytes[sector..sector + 512].to_vec();
+                good[at % 512 + 5] ^= 1;
+                good
+            })
+            .unwrap();
+    }
+    fs.unmount().unwrap();
+}
+
 /// A repair must not drop what the other copy still has.
 #[test]
 fn a_check_reads_around_damaged_copies() {
@@ -244,11 +454,13 @@ fn who_loses_the_turn_takes_back_that_it_could_not_do_it() {
         |name: &str| MemoryDevice::new(name, Bytes(96 << 20), Bytes(512)) as Arc<dyn Device>;
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(NoChunks(memory("d0"))), memory("d1")];
     let pool = Pool::create(devices, &CreateOptions::new("test")).unwrap();
+    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     pool.attach(0).unwrap();
     let to = Destination::Device { device: memory("to"), force: false };
     pool.begin_evacuation(MemberIndex(0), to).unwrap();
     let alone = Arc::new(Alone::default());
-    let upkeep = Upkeep::start(&pool, Geometry::DEFAULT, Box::new(alone.clone()));
+    let volume = Arc::new(Volume::open(pool).unwrap());
+    let upkeep = Upkeep::start(&volume, Box::new(alone.clone()));
     let turns = |turn, said| {
         alone.turn.store(turn, Ordering::Release);
         upkeep.wake();

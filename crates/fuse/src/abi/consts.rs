@@ -8,6 +8,8 @@ pub const MINOR: u32 = 45;
 pub const MINOR_LEAST: u32 = 31;
 /// From this minor version on there is [`notify::INC_EPOCH`] (Linux 6.16).
 pub const MINOR_EPOCH: u32 = 44;
+/// Gives free space back to the devices: `_IOWR('X', 121, struct fstrim_range)` of linux/fs.h.
+pub const FITRIM: u32 = 0xc018_5879;
 /// The root's node id.
 pub const ROOT_ID: u64 = 1;
 /// The kernel refuses to give a request to a smaller buffer.
@@ -51,6 +53,7 @@ pub mod op {
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
+    pub const IOCTL: u32 = 39;
     pub const NOTIFY_REPLY: u32 = 41;
     pub const BATCH_FORGET: u32 = 42;
     pub const FALLOCATE: u32 = 43;

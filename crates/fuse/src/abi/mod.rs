@@ -550,6 +550,48 @@ wire! {
         /// Zero.
         padding: u32,
     }
+    /// IOCTL; the argument follows.
+    IoctlIn = 32 {
+        /// Open file or directory.
+        fh: u64,
+        /// `FUSE_IOCTL_*`.
+        flags: u32,
+        /// Which.
+        cmd: u32,
+        /// The argument's address.
+        arg: u64,
+        /// Bytes of it that follow.
+        in_size: u32,
+        /// Bytes of it that are taken back.
+        out_size: u32,
+    }
+    /// Answers IOCTL; the argument follows.
+    IoctlOut = 16 {
+        /// What ioctl(2) returns.
+        result: i32,
+        /// Zero.
+        flags: u32,
+        /// Zero.
+        in_iovs: u32,
+        /// Zero.
+        out_iovs: u32,
+    }
+    /// What FITRIM is to do; `len` afterwards: what it did.
+    TrimWanted = 24 {
+        /// First byte.
+        start: u64,
+        /// Bytes.
+        len: u64,
+        /// Shorter runs are left alone.
+        least: u64,
+    }
+    /// Answers FITRIM.
+    TrimOut = 40 {
+        /// Success.
+        head: IoctlOut,
+        /// Of `len` bytes the space went back.
+        range: TrimWanted,
+    }
     /// LSEEK.
     LseekIn = 24 {
         /// Open file.

@@ -2,6 +2,7 @@
 //! put into the kernel's form. No decisions are made here beyond what may be cached.
 
 mod data;
+mod ioctl;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -209,6 +210,7 @@ impl<F: Files> Call<'_, F> {
             op::FSYNC => self.fsync(),
             op::FALLOCATE => self.fallocate(),
             op::LSEEK => self.lseek(),
+            op::IOCTL => self.ioctl(),
             op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => self.copy_file_range(),
             op::OPENDIR => self.opendir(),
             op::READDIR => self.readdir(false),

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 use braid_fuse::{Errno, FuseError, FuseOptions, KernelLink, Session, Terms, unmount};
 use memfs::{MemFs, Shared};
 
+/// Longest wait for what comes about by itself, on a machine that does much else.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Whether this machine and user can mount; says so if not.
 pub fn can_mount() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -76,9 +79,7 @@ pub fn unmount_idle(dir: &Path) -> Result<(), FuseError> {
     let start = Instant::now();
     loop {
         match unmount(dir, false) {
-            Err(FuseError::Unmount { errno: Errno::BUSY, .. })
-                if start.elapsed() < Duration::from_secs(10) =>
-            {
+            Err(FuseError::Unmount { errno: Errno::BUSY, .. }) if start.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(2));
             }
             ended => return ended,
@@ -112,7 +113,7 @@ fn run(command: &mut Command, what: &str) -> String {
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(10), "{what}");
+        assert!(start.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -248,20 +248,18 @@ impl Watch {
             out.push(write);
             return out;
         }
+        // Whom another was finishing, too, is recovered from the beginning: that one may have been
+        // writing by the dead one's redundancy log, to take its slot.
         let (replayed, left): (Vec<_>, Vec<_>) = slots
             .iter()
             .filter(|s| self.is_due(now, s, slots))
             .map(|s| &s.record)
-            .partition(|r| r.is_replayed());
+            .partition(|r| r.is_replayed() && r.recoverer == Some(self.me));
         if let Some(dead) = left.first() {
             out.push(self.claim(dead, nonce));
             return out;
         }
         if let Some(dead) = replayed.first().filter(|_| self.finishing.is_none()) {
-            if dead.recoverer != Some(self.me) {
-                out.push(self.claim(dead, nonce));
-                return out;
-            }
             out.push(self.finish(Box::new((*dead).clone())));
         }
         if let Some(suspect) = slots.iter().find(|s| self.is_to_fence(now, s, slots)) {
@@ -438,11 +436,6 @@ impl Watch {
 
     fn wrote(&mut self, written: bool) -> Vec<WatchAction> {
         match self.task.take() {
-            Some(Task::Claiming(record)) if written && record.is_replayed() => {
-                // Another died over it. If something else is being finished, a later look does it.
-                let free = self.finishing.is_none();
-                free.then(|| self.finish(record)).into_iter().collect()
-            }
             Some(Task::Claiming(record)) if written => {
                 self.task = Some(Task::Recovering(record.clone()));
                 vec![WatchAction::Recover(record)]
@@ -929,6 +922,42 @@ mod tests {
         assert_eq!(finishes, [3, 1, 2, 4]);
         assert!(slots[1..].iter().all(|s| s.record.state == SlotState::Free));
         assert!(!w.is_recovering());
+    }
+
+    #[test]
+    fn who_died_while_finishing_leaves_all_of_it_to_be_done_again() {
+        let mut w = watch();
+        let dead = |life| SlotSight { life_locked: false, ..active(life, 1) };
+        let mut slots = vec![active(me(0, 1), 1), dead(me(1, 1)), dead(me(2, 1))];
+        // 1 had died before: 2 was finishing it; then another life that was about to take its slot.
+        for (begin, by) in [(1, me(2, 1)), (61, me(1, 2))] {
+            let record = &mut slots[1].record;
+            (record.state, record.recoverer) = (SlotState::Recovering, Some(by));
+            record.replayed = true;
+            let (mut recovered, mut actions) = (Vec::new(), Vec::new());
+            for n in begin..begin + 60 {
+                if actions.is_empty() {
+                    actions = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+                }
+                actions = match actions.first().cloned() {
+                    Some(WatchAction::Recover(record)) => {
+                        recovered.push(record.life.slot.0);
+                        w.step(BEAT * n, 9, WatchEvent::Recovered(Recovery::Done))
+                    }
+                    Some(WatchAction::Gone(_)) => actions.split_off(1),
+                    Some(WatchAction::Finish(_)) => {
+                        w.step(BEAT * n, 9, WatchEvent::Finished(Recovery::Done))
+                    }
+                    _ if stand(&mut slots, &actions) => {
+                        w.step(BEAT * n, 9, WatchEvent::Wrote(true))
+                    }
+                    _ => Vec::new(),
+                };
+            }
+            let all: &[u16] = if by == me(2, 1) { &[2, 1] } else { &[1] };
+            assert_eq!(recovered, all);
+            assert!(slots[1..].iter().all(|s| s.record.state == SlotState::Free));
+        }
     }
 
     #[test]

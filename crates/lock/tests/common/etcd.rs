@@ -5,10 +5,24 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long it may take to begin.
 const BEGIN: Duration = Duration::from_secs(60);
+
+/// A port of this server alone: of those that no kernel hands out by itself (it begins at 32768), or
+/// somebody might be given it before the server is there, or while it is not.
+fn port() -> u16 {
+    const FIRST: u32 = 20_000;
+    const COUNT: u32 = 12_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut ports = (0..COUNT).map(|_| {
+        let n = std::process::id() * 16 + NEXT.fetch_add(1, Ordering::Relaxed);
+        u16::try_from(FIRST + n % COUNT).unwrap()
+    });
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a port is free")
+}
 
 pub struct Server {
     dir: tempfile::TempDir,
@@ -23,8 +37,7 @@ impl Server {
         let shm = Path::new("/dev/shm");
         let root = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
         let dir = tempfile::Builder::new().prefix("braid-etcd").tempdir_in(root).unwrap();
-        let ports = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [client, peer] = ports.map(|l| l.local_addr().unwrap().port());
+        let [client, peer] = [(); 2].map(|()| port());
         let mut server = Self { dir, client, peer, child: None };
         server.run().then_some(server)
     }

@@ -5,7 +5,7 @@
 //! places of their own, sector by sector, from whichever gives it. So only what no column has is lost,
 //! and the error of that names the member and the place.
 
-use braid_device::DeviceError;
+use braid_device::{Device, DeviceError};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::decode::decode_run;
@@ -31,6 +31,20 @@ pub(crate) fn sectors(at: u64, len: usize, sector: usize) -> impl Iterator<Item 
         here += len as u64;
         (len > 0).then_some((now, len))
     })
+}
+
+/// Reads from `at` what can be read, sector by sector: where in `buf` those begin that cannot.
+pub(crate) fn read_sectors(
+    device: &dyn Device,
+    at: ByteOffset,
+    buf: &mut [u8],
+    sector: usize,
+) -> Vec<usize> {
+    let parts = buf.chunks_mut(sector).enumerate().map(|(i, part)| (i * sector, part));
+    let unread = |(i, part): (usize, &mut [u8])| {
+        device.read(at + Bytes::from(i), part).is_err().then_some(i)
+    };
+    parts.filter_map(unread).collect()
 }
 
 /// Fills `buf`, a run of a group's bytes that the column on `bad` should have given, or no column of
@@ -142,7 +156,8 @@ pub(crate) fn read_mending(
     }
 }
 
-fn say_mended(topology: &Topology, member: MemberIndex, error: &DeviceError) {
+/// Says that bytes that could not be read are good again.
+pub(crate) fn say_mended(topology: &Topology, member: MemberIndex, error: &DeviceError) {
     let member = topology.name(member);
     tracing::warn!(member, %error, "could not be read; written anew from the other members");
 }

@@ -192,6 +192,16 @@ fn put(columns: &mut [&mut [u8]], i: usize, bytes: &[u8]) {
     }
 }
 
+/// Whether what stands in the parity columns is that of the data.
+pub fn agrees(data: usize, columns: &[&mut [u8]]) -> bool {
+    let Some((data, parities)) = columns.split_at_checked(data) else { return false };
+    let data: Vec<&[u8]> = data.iter().map(|c| &**c).collect();
+    let len = data.first().map_or(0, |c| c.len());
+    let (mut p, mut q) = (vec![0; len], vec![0; len]);
+    encode(&data, &mut p, (parities.len() > 1).then_some(&mut q));
+    parities.iter().zip([p, q]).all(|(stored, computed)| **stored == *computed)
+}
+
 /// Which one column of a row of two parities is wrong, if exactly one is: its place (data, then P,
 /// then Q). `Err` when the row is wrong in a way that no single column explains, `Ok(None)` when it
 /// is whole.

@@ -208,6 +208,7 @@ fn every_data_byte_has_one_place_and_the_inverse_finds_it() {
 pub(crate) enum Step {
     Write(Vec<(u64, u64)>),
     Read(u64, u64),
+    Discard(u64, u64),
     Flush,
 }
 
@@ -216,7 +217,8 @@ pub(crate) fn steps(sectors: u64) -> impl Strategy<Value = Vec<Step>> {
         .prop_map(move |(at, len)| (at, len.min(sectors - at)));
     let step = prop_oneof![
         4 => prop::collection::vec(run.clone(), 1..5).prop_map(Step::Write),
-        3 => run.prop_map(|(at, len)| Step::Read(at, len)),
+        3 => run.clone().prop_map(|(at, len)| Step::Read(at, len)),
+        2 => run.prop_map(|(at, len)| Step::Discard(at, len)),
         1 => Just(Step::Flush),
     ];
     prop::collection::vec(step, 1..40)
@@ -302,6 +304,20 @@ proptest! {
                     let read = pool.read(ByteOffset(at * SECTOR), &mut back);
                     prop_assert!(read.is_ok(), "{:?}", read);
                     prop_assert!(back == model[bytes(*at, *len)], "step {i}: {step:?}");
+                }
+                Step::Discard(at, len) => {
+                    let given = pool.discard(ByteOffset(at * SECTOR), Bytes(len * SECTOR));
+                    prop_assert!(given.is_ok(), "{:?}", given);
+                    let range = bytes(*at, *len);
+                    let mut back = vec![0xEE; range.len()];
+                    pool.read(ByteOffset(at * SECTOR), &mut back).unwrap();
+                    // Whole sectors: as they were, or zeros.
+                    for (now, before) in back.chunks(512).zip(model[range].chunks_mut(512)) {
+                        if now.iter().all(|b| *b == 0) {
+                            before.fill(0);
+                        }
+                        prop_assert!(now == before, "step {i}: {step:?}");
+                    }
                 }
                 Step::Flush => prop_assert!(pool.flush().is_ok()),
             }

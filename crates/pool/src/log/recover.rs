@@ -16,6 +16,7 @@ use super::{Log, candidates};
 use crate::error::PoolError;
 use crate::group::engine::{Lost, Named};
 use crate::group::{Shape, repair};
+use crate::oracle::Oracle;
 use crate::shared::{Hold, Locks, add_locks};
 use crate::topology::Topology;
 
@@ -169,6 +170,7 @@ impl Found {
     pub fn make_whole<'a>(
         &self,
         enter: impl Fn() -> Result<RwLockReadGuard<'a, Topology>, PoolError>,
+        oracle: &dyn Oracle,
         named: &mut Named,
     ) -> Result<Option<(Recovered, Log)>, PoolError> {
         let slot = self.slot;
@@ -184,11 +186,14 @@ impl Found {
         }
         for region in &self.noted {
             let topology = enter()?;
-            let (from, to) = self.region(*region, &topology);
+            let region = self.region(*region, &topology);
             recovered.regions += 1;
             let mut lost = Lost::new();
-            recovered.repaired.0 += repair::resync(&topology, from, to, &mut lost)?.0;
+            recovered.repaired.0 += repair::resync(&topology, region, oracle, &mut lost)?.0;
             named.extend(topology.named(&lost));
+            if !named.is_empty() {
+                return Ok(None);
+            }
         }
         let topology = enter()?;
         let mut lost = Lost::new();

@@ -113,6 +113,17 @@ fn run(pool: &Pool, model: &mut Model, steps: &[Step]) -> Result<(), PoolError> 
                 let mut back = vec![0; usize::try_from(len * SECTOR).unwrap()];
                 pool.read(ByteOffset(at * SECTOR), &mut back)?;
             }
+            Step::Discard(at, len) => {
+                model.write(*at, *len, 0);
+                pool.discard(ByteOffset(at * SECTOR), Bytes(len * SECTOR))?;
+                let mut back = vec![0; usize::try_from(len * SECTOR).unwrap()];
+                pool.read(ByteOffset(at * SECTOR), &mut back)?;
+                for (sector, bytes) in (*at..).zip(back.chunks(512)) {
+                    if bytes.iter().any(|b| *b != 0) {
+                        model.fresh.entry(sector).or_default().pop();
+                    }
+                }
+            }
             Step::Flush => {
                 pool.flush()?;
                 model.flush();
@@ -239,6 +250,10 @@ impl Device for Powered {
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         self.spend("write")?;
         self.inner.write_zeroes(at, len)
+    }
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        self.spend("deallocate")?;
+        self.inner.deallocate(at, len)
     }
     pass_on!(inner: info discard lock_byte byte_locked);
 }

@@ -10,6 +10,10 @@
 //! noted: after a crash the copying begins again. So it does when another node dies, which may have
 //! written to the old one and not to the new: whoever recovers it says so in an epoch, before anybody
 //! gets what the dead node held ([`Pool::copy_anew`]).
+//!
+//! What has rotted on the old device moves as it is, and other members are not asked: each other column
+//! is what it was, so nothing is outvoted that was not before, and a scrub decides as it would have. (Who
+//! fills a member, or moves file data, makes more of what it reads: there it is judged.)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -302,6 +306,32 @@ impl Pool {
         Ok(Moving { leaving: member, successor })
     }
 
+    /// Members that may get all that stands on `member`, the smallest first, with their identities:
+    /// sound ones that are large enough, on which nothing stands, or would if it were not for what
+    /// those in `idle` hold. Whoever was moved away from is none. Nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Pool::begin_evacuation`] of `member`.
+    pub fn heirs(
+        &self,
+        member: impl Into<Whom>,
+        idle: &[MemberIndex],
+    ) -> Result<Vec<(MemberIndex, Uuid)>, PoolError> {
+        let meant = self.0.meant(member.into())?;
+        let topology = self.0.topology.read();
+        let old = topology.may_leave(topology.place_of(&meant)?)?;
+        let used = topology.map.members();
+        let mut heirs: Vec<_> = (0..)
+            .map(MemberIndex)
+            .zip(&topology.label.members)
+            .filter(|(_, m)| can_succeed(m.state) && m.state != MemberState::Leaving)
+            .filter(|(i, _)| idle.contains(i) || !used.contains(i))
+            .filter(|(i, m)| m.uuid != old.uuid && fits(topology.device(*i), &old).is_ok())
+            .collect();
+        heirs.sort_by_key(|(_, m)| m.device_size);
+        Ok(heirs.into_iter().map(|(i, m)| (i, m.uuid)).collect())
+    }
+
     /// The move under way.
     pub fn moving(&self) -> Option<Moving> {
         moving(&self.0.topology.read().label)
@@ -570,6 +600,11 @@ fn exchanged(
     (next, devices)
 }
 
+/// Whether a member on which nothing stands may get what stands on another.
+const fn can_succeed(state: MemberState) -> bool {
+    matches!(state, MemberState::Spare | MemberState::Active | MemberState::Leaving)
+}
+
 /// Makes the member `to` of `next` fit to succeed `member`; its place.
 fn free_member(
     topology: &Topology,
@@ -584,8 +619,7 @@ fn free_member(
     let place = usize::from(to.0);
     let heir = next.members.get(place).ok_or(PoolError::NoSuchMember { member: to })?;
     let (uuid, state) = (heir.uuid, heir.state);
-    let usable = matches!(state, MemberState::Spare | MemberState::Active | MemberState::Leaving);
-    if !usable || topology.map.members().contains(&to) {
+    if !can_succeed(state) || topology.map.members().contains(&to) {
         return Err(ChangeError::NotFree { member: name(), state: word(state) }.into());
     }
     let old = next.members.get(usize::from(member.0));

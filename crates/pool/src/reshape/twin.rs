@@ -233,6 +233,24 @@ impl Device for Twin {
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         self.both(at, len, |d| d.write_zeroes(at, len))
     }
+    /// A failure here is none of a change: whoever asked writes zeros then.
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        self.note_use();
+        let _held = self.hold(at, len);
+        if !self.old.deallocate(at, len)? {
+            return Ok(false);
+        }
+        if self.shared(at, len) {
+            let done = match self.new.deallocate(at, len) {
+                Ok(true) => Ok(()),
+                _ => self.new.write_zeroes(at, len),
+            };
+            if let Err(error) = done {
+                self.give_up(error);
+            }
+        }
+        Ok(true)
+    }
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         self.old.lock_byte(byte)
     }

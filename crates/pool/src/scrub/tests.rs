@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use braid_device::{FaultPlan, FaultyDevice};
-use braid_format::{ByteOffset, Bytes};
+use braid_device::{Device, FaultPlan, FaultyDevice};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::*;
 use crate::Pool;
@@ -73,6 +73,23 @@ fn rot_on_any_member_is_found_and_healed_where_redundancy_says_which() {
     }
 }
 
+/// A power cut right after it takes no healing back: then another copy of the same may rot.
+#[test]
+fn what_a_scrub_has_healed_is_durable() {
+    let volatile = |_| FaultPlan { volatile_cache: true, ..FaultPlan::default() };
+    for seed in 0..8 {
+        let all = devices(3, volatile);
+        let pool = pool(&all, Layout::Mirror);
+        let bytes = content(1 << 20);
+        pool.write(ByteOffset(0), &bytes).unwrap();
+        pool.flush().unwrap();
+        rot(&all, &pool, 1, 70_000);
+        assert_eq!(scrub(&pool, &NoOracle).healed, Bytes(512));
+        all.iter().for_each(|d| d.crash(seed).unwrap());
+        assert_eq!(scrub(&pool, &NoOracle).healed, Bytes(0), "{seed}");
+    }
+}
+
 #[test]
 fn rot_that_redundancy_cannot_place_is_healed_by_checksum_or_left_alone() {
     for (n, layout) in [(2, Layout::Mirror), (4, Layout::Parity(1))] {
@@ -129,5 +146,30 @@ fn bad_bytes_are_read_otherwise_and_put_back() {
         pool.read(at, &mut back).unwrap();
         assert_eq!(back, good);
         consistent(&pool, &all);
+    }
+}
+
+/// Whoever is told of a place finds it on the devices.
+#[test]
+fn a_place_of_the_pool_is_known_by_device() {
+    for (n, layout, copies) in [
+        (3, Layout::Mirror, 3),
+        (4, Layout::StripedMirrors, 2),
+        (4, Layout::Parity(1), 1),
+        (5, Layout::Parity(2), 1),
+    ] {
+        let (all, pool, bytes) = known(n, layout);
+        for at in [0, 512, 4096, 70_144, 1 << 20] {
+            let homes = pool.homes(ByteOffset(at));
+            let columns = if copies == 1 { n } else { copies };
+            assert_eq!(homes.len(), columns, "{layout:?} at {at}");
+            let there = |home: &&(MemberIndex, ByteOffset)| {
+                let mut sector = vec![0; 512];
+                all[usize::from(home.0.0)].read(home.1, &mut sector).unwrap();
+                bytes[usize::try_from(at).unwrap()..].starts_with(&sector)
+            };
+            assert_eq!(homes.iter().filter(there).count(), copies, "{layout:?} at {at}");
+        }
+        assert!(pool.homes(ByteOffset(pool.info().size.0)).is_empty());
     }
 }

@@ -28,8 +28,10 @@ pub(super) struct Node {
 
 /// The first of the draws that stand for what is done.
 const WRITE: u64 = 0;
+const DISCARD: u64 = 29;
 const FLUSH: u64 = 44;
 const EXCHANGE: u64 = 52;
+const ROT: u64 = 65;
 const REPLACE: u64 = 71;
 const REBUILD: u64 = 79;
 const BEGIN_MOVE: u64 = 88;
@@ -60,19 +62,22 @@ pub(super) fn step(node: &Node, shape: &Shape) -> bool {
         let dead = state.nodes.iter().enumerate().filter(|n| gone(*n)).map(|n| n.0);
         let free = !state.nodes.iter().any(|n| n.recovers.is_some());
         let dead = dead.min().filter(|_| free);
-        (state.rng.below(100), dead)
+        let rots = state.nodes.len() == 1 && state.rng.below(8) == 0;
+        (if rots { ROT } else { state.rng.below(100) }, dead)
     };
     if let Some(slot) = dead {
         node.recover(slot);
     }
     let what = if shape.contended { contended(what, node.world.others_fill(me)) } else { what };
     match what {
-        WRITE..30 => node.write(),
-        30..FLUSH => node.read(),
+        WRITE..DISCARD => node.write(),
+        DISCARD..33 => node.discard(),
+        33..FLUSH => node.read(),
         FLUSH..EXCHANGE => node.flush(),
         EXCHANGE..58 => node.exchange(),
         58..64 => node.fault(),
-        64..66 => node.rot(),
+        64..ROT => node.rot(),
+        ROT..66 => node.rot_and_more(),
         66..68 => node.scrub(),
         _ => {
             node.perhaps_cut();
@@ -109,13 +114,13 @@ const fn contended(what: u64, others_fill: bool) -> u64 {
 }
 
 impl Node {
-    fn tell(&self, what: impl AsRef<str>) {
+    pub(super) fn tell(&self, what: impl AsRef<str>) {
         let what = what.as_ref();
         let mut state = self.world.state();
         state.tell(format!("node {}: {what}", self.me));
     }
 
-    fn below(&self, n: u64) -> u64 {
+    pub(super) fn below(&self, n: u64) -> u64 {
         self.world.state().rng.below(n)
     }
 
@@ -127,7 +132,7 @@ impl Node {
         state.has_ended(self.me) || aborted || bare && !state.suspects().is_empty()
     }
 
-    fn check(&self, what: &str, error: &PoolError) {
+    pub(super) fn check(&self, what: &str, error: &PoolError) {
         let excused = self.excused();
         self.tell(format!("{what}: {error}"));
         if !excused {
@@ -136,7 +141,7 @@ impl Node {
     }
 
     /// Where and how much, in sectors, clear of the locks.
-    fn range(&self) -> (u64, u64) {
+    pub(super) fn range(&self) -> (u64, u64) {
         let size = self.pool.info().size.0 / SECTOR_BYTES;
         let locks = lock_area(&self.pool).map(|at| at / SECTOR_BYTES);
         let mut state = self.world.state();
@@ -156,19 +161,12 @@ impl Node {
         }
     }
 
-    fn write(&self) {
+    pub(super) fn write(&self) {
         let count = self.below(4) + 1;
         let mut runs: Vec<(u64, u64, u64, Vec<u8>)> = Vec::new();
         for _ in 0..count {
             let (at, len) = self.range();
-            let mut state = self.world.state();
-            // Whoever writes the same bytes at once locks them above the pool.
-            if state.busy.iter().any(|(_, from, to)| at < *to && at + len > *from) {
-                continue;
-            }
-            state.values += 1;
-            let value = state.values;
-            state.busy.push((self.me, at, at + len));
+            let Some(value) = self.take_range(at, len) else { continue };
             let bytes = (at..at + len).flat_map(|s| content(s, value)).collect();
             runs.push((at, len, value, bytes));
         }
@@ -189,20 +187,39 @@ impl Node {
                     state.model.acknowledge(*at, *len, *value);
                     state.report.writes += 1;
                 }
-                Err(error) => {
-                    let mut state = self.world.state();
-                    for s in *at..at + len {
-                        if is_computed(&state, &self.pool, s * SECTOR_BYTES) {
-                            state.model.loosen(s, *value);
-                        }
-                    }
-                    drop(state);
-                    self.check("write", &error);
-                }
+                Err(error) => self.has_failed("write", (*at, *len), *value, &error),
             }
-            let end = at + len;
-            self.world.state().busy.retain(|b| *b != (self.me, *at, end));
+            self.give_range(*at, *len);
         }
+    }
+
+    /// The number of a change of a range, which nobody else changes until it is given back. Whoever writes the
+    /// same bytes at once locks them above the pool.
+    pub(super) fn take_range(&self, at: u64, len: u64) -> Option<u64> {
+        let mut state = self.world.state();
+        if state.busy.iter().any(|(_, from, to)| at < *to && at + len > *from) {
+            return None;
+        }
+        state.values += 1;
+        state.busy.push((self.me, at, at + len));
+        Some(state.values)
+    }
+
+    /// Others may change it.
+    pub(super) fn give_range(&self, at: u64, len: u64) {
+        self.world.state().busy.retain(|b| *b != (self.me, at, at + len));
+    }
+
+    /// Change `id` of a range has not ended well.
+    pub(super) fn has_failed(&self, what: &str, (at, len): (u64, u64), id: u64, error: &PoolError) {
+        let mut state = self.world.state();
+        for s in at..at + len {
+            if is_computed(&state, &self.pool, s * SECTOR_BYTES) {
+                state.model.loosen(s, id);
+            }
+        }
+        drop(state);
+        self.check(what, error);
     }
 
     fn read(&self) {
@@ -281,7 +298,7 @@ impl Node {
     }
 
     /// The disks of the members, in their order.
-    fn members(&self) -> Vec<Option<usize>> {
+    pub(super) fn members(&self) -> Vec<Option<usize>> {
         let info = self.pool.info();
         let state = self.world.state();
         info.members.iter().map(|m| state.disk_named(&m.path)).collect()
@@ -374,18 +391,24 @@ impl Node {
         self.tell(told);
     }
 
-    /// A sector of one member changes by itself, and a scrub finds it.
-    fn rot(&self) {
+    /// Whether one sector may rot: nothing else is wrong, and all of it is there.
+    pub(super) fn may_rot(&self) -> bool {
         if self.world.state().nodes.len() > 1 || !self.world.state().suspects().is_empty() {
-            return;
+            return false;
         }
         let states = self.pool.member_states();
         let whole =
             |m: MemberIndex| matches!(states.get(usize::from(m.0)), Some((_, MemberState::Active)));
         let map = self.pool.map();
-        if map.groups().iter().any(|g| !g.members().all(whole)) || !map.bare_members().is_empty() {
+        map.groups().iter().all(|g| g.members().all(whole)) && map.bare_members().is_empty()
+    }
+
+    /// A sector of one member changes by itself, and a scrub finds it.
+    fn rot(&self) {
+        if !self.may_rot() {
             return;
         }
+        let map = self.pool.map();
         let members = self.members();
         let which = usize::try_from(self.below(members.len() as u64)).unwrap_or(0);
         let at = ByteOffset(size_of(0) / 512 * 512 + self.below(4096) * 512);
@@ -395,16 +418,7 @@ impl Node {
         else {
             return;
         };
-        let Some(faulty) = self.world.state().disks.get(*disk).map(|d| d.faulty.clone()) else {
-            return;
-        };
-        let mut bytes = vec![0; SECTOR];
-        let flipped = faulty.read(at, &mut bytes).is_ok() && {
-            let place = usize::try_from(self.below(SECTOR_BYTES)).unwrap_or(0);
-            bytes.iter_mut().skip(place).take(3).for_each(|b| *b ^= 0x41);
-            faulty.write(at, &bytes).is_ok()
-        };
-        if !flipped {
+        if !self.flip(*disk, at) {
             return;
         }
         // Until it is healed nothing else goes wrong: who reads rot gets rot.
@@ -415,6 +429,20 @@ impl Node {
         let mut state = self.world.state();
         state.power = power;
         state.report.rot += 1;
+    }
+
+    /// Some bytes of a sector of a disk change.
+    pub(super) fn flip(&self, disk: usize, at: ByteOffset) -> bool {
+        let faulty = self.world.state().disks.get(disk).map(|d| d.faulty.clone());
+        let Some(faulty) = faulty else { return false };
+        let mut bytes = vec![0; SECTOR];
+        faulty.read(at, &mut bytes).is_ok() && {
+            let place = usize::try_from(self.below(SECTOR_BYTES)).unwrap_or(0);
+            bytes.iter_mut().skip(place).take(3).for_each(|b| *b ^= 0x41);
+            // It is not taken back by a power cut, mostly.
+            let kept = self.below(4) != 0;
+            faulty.write(at, &bytes).is_ok() && (!kept || faulty.flush().is_ok())
+        }
     }
 
     fn scrub(&self) {
@@ -431,7 +459,7 @@ impl Node {
     }
 
     /// Counts how a change of the pool ended.
-    fn changed<T>(&self, what: &str, result: Result<T, PoolError>) -> Option<T> {
+    pub(super) fn changed<T>(&self, what: &str, result: Result<T, PoolError>) -> Option<T> {
         match result {
             Ok(done) => {
                 self.tell(format!("{what}: done"));
@@ -470,7 +498,7 @@ impl Node {
         self.changed(&format!("fail {member}"), self.pool.fail_member(member));
     }
 
-    fn new_disk(&self) -> Option<(usize, Arc<dyn Device>)> {
+    pub(super) fn new_disk(&self) -> Option<(usize, Arc<dyn Device>)> {
         if self.world.state().disks.len() > 24 {
             return None;
         }
@@ -515,7 +543,7 @@ impl Node {
     }
 
     /// Does what fills or moves a member.
-    fn filling<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(super) fn filling<T>(&self, work: impl FnOnce() -> T) -> T {
         let says = |fills: bool| {
             if let Some(n) = self.world.state().nodes.get_mut(self.me) {
                 n.fills = fills;

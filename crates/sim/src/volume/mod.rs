@@ -4,7 +4,7 @@
 //! A run makes a pool of a random shape and lives through a few *eras*. An era begins with what is on
 //! the devices: the pool is put together (without members that are gone), the logs of its nodes are
 //! recovered. One to three nodes then use it, and change it: writes of all sizes, reads, flushes,
-//! compare-and-writes; members fail, rot, are taken out, replaced, filled, moved, added, removed. It ends
+//! compare-and-writes, space given back; members fail, rot, are taken out, replaced, filled, moved, added, removed. It ends
 //! in order or by a power cut at any write of anything; nodes die at any write, others recover their
 //! logs. Each node runs in a thread of its own, of which one is awake: every request to a
 //! device, every wait for a region or an epoch is a place where another goes on, by the seed.
@@ -21,16 +21,21 @@
 //!   sector is of one of these writes or as before. (What stood on a member that is away, and was
 //!   written with its whole row, and not flushed, may be neither: nothing else may.)
 //! * Copies and parity agree after every recovery and at the end: a scrub finds nothing to do.
-//! * Rot that can be decided is found by a scrub, and healed.
+//! * Rot that can be decided is found by a scrub, and healed; of one copy of a mirror it is so by who
+//!   recovers after a power cut, and by who fills a member. Rot in one copy of a log or of a label
+//!   harms nobody after a power cut.
+//! * Bytes that were given back are as before, or zeros, on all copies.
 //! * Of all compare-and-writes from one value one succeeds.
 //! * No member that fails is noticed by a user, as long as the layout can spare it. Otherwise: errors,
 //!   and no panic.
 //! * Nobody waits for ever, and at the end of an era all nodes use one epoch.
 
 mod acts;
+mod discard;
 mod model;
 mod node;
 mod regions;
+mod rot;
 mod shape;
 mod steps;
 mod verify;
@@ -78,6 +83,12 @@ pub struct VolumeReport {
     pub faults: u64,
     /// Rot healed.
     pub rot: u64,
+    /// Of that, after a power cut, after a member was filled, and after one was moved.
+    pub rot_survived: [u64; 3],
+    /// Times that space was given back.
+    pub discards: u64,
+    /// Of those, times that all of it went back.
+    pub discarded: u64,
     /// Changes that were refused or failed.
     pub refused: u64,
     /// More failed than the layout can spare.
@@ -106,6 +117,9 @@ impl std::ops::AddAssign<&VolumeReport> for VolumeReport {
         self.replaced += o.replaced;
         self.faults += o.faults;
         self.rot += o.rot;
+        self.rot_survived.iter_mut().zip(o.rot_survived).for_each(|(all, one)| *all += one);
+        self.discards += o.discards;
+        self.discarded += o.discarded;
         self.refused += o.refused;
         self.overloaded |= o.overloaded;
         self.hash = self.hash.wrapping_add(o.hash);

@@ -47,9 +47,16 @@ pub(super) fn value_of(sector: u64, bytes: &[u8]) -> Value {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, hash) | 1 << 63
 }
 
+/// Whether a value is that of no write.
+pub(super) const fn is_unknown(value: Value) -> bool {
+    value >> 63 != 0
+}
+
 /// A write of a sector.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
+    /// Which write it is: no two have the same number.
+    id: u64,
     value: Value,
     began: u64,
     /// With everything that its parity is computed from: past the redo log, as a whole row goes.
@@ -101,8 +108,19 @@ impl Model {
     }
 
     /// A write begins; `whole`: which of its sectors are written with all that stand beside them in
-    /// their row.
+    /// their row. Its number is `value`.
     pub fn begin(&mut self, at: u64, len: u64, value: Value, whole: impl Fn(u64) -> bool) {
+        self.begin_as((value, value), at, len, whole);
+    }
+
+    /// The same of write `id`, which gives all its sectors `value`.
+    pub fn begin_as(
+        &mut self,
+        (id, value): (u64, Value),
+        at: u64,
+        len: u64,
+        whole: impl Fn(u64) -> bool,
+    ) {
         let began = self.now();
         for s in at..at + len {
             let sector = self
@@ -110,22 +128,32 @@ impl Model {
                 .entry(s)
                 .or_insert_with(|| Sector { stable: vec![0], ..Sector::default() });
             let whole = whole(s);
-            sector.fresh.push(Entry { value, began, whole, acknowledged: None });
+            sector.fresh.push(Entry { id, value, began, whole, acknowledged: None });
         }
     }
 
     /// It has not happened.
-    pub fn withdraw(&mut self, at: u64, len: u64, value: Value) {
+    pub fn withdraw(&mut self, at: u64, len: u64, id: u64) {
         for (_, sector) in self.sectors.range_mut(at..at + len) {
-            sector.fresh.retain(|e| e.value != value);
+            sector.fresh.retain(|e| e.id != id);
         }
     }
 
+    /// Whether it may hold `value` now, if write `id` has not happened.
+    pub fn may_be_without(&mut self, sector: u64, id: u64, value: Value) -> bool {
+        let now = self.now();
+        self.sectors.get(&sector).is_none_or(|s| {
+            let fresh = s.fresh.iter().filter(|e| e.id != id).copied().collect();
+            let rest = Sector { stable: s.stable.clone(), fresh, ..Sector::default() };
+            rest.during(now, now).contains(&value)
+        })
+    }
+
     /// It has succeeded.
-    pub fn acknowledge(&mut self, at: u64, len: u64, value: Value) {
+    pub fn acknowledge(&mut self, at: u64, len: u64, id: u64) {
         let now = self.now();
         for (_, sector) in self.sectors.range_mut(at..at + len) {
-            for e in sector.fresh.iter_mut().filter(|e| e.value == value) {
+            for e in sector.fresh.iter_mut().filter(|e| e.id == id) {
                 e.acknowledged = Some(now);
                 sector.loose = false;
             }
@@ -166,13 +194,13 @@ impl Model {
         })
     }
 
-    /// It stands on a member that is away, and write `value` did not end well. Where that wrote whole
+    /// It stands on a member that is away, and write `id` did not end well. Where that wrote whole
     /// rows, past the redo log, what the member would have is then computed from a row that is new in
     /// part, and may be anything, also when a device is filled with it later. (Nothing else than the bytes
     /// of that write; and of a partial row not even these: it is in the log before.)
-    pub fn loosen(&mut self, sector: u64, value: Value) {
+    pub fn loosen(&mut self, sector: u64, id: u64) {
         if let Some(s) = self.sectors.get_mut(&sector) {
-            s.loose |= s.fresh.iter().any(|e| e.value == value && e.whole);
+            s.loose |= s.fresh.iter().any(|e| e.id == id && e.whole);
         }
     }
 
@@ -209,6 +237,13 @@ impl Model {
     /// What is known of it, for messages.
     pub fn say(&self, sector: u64) -> String {
         format!("{:?}", self.sectors.get(&sector))
+    }
+
+    /// The `n`th sector that was written, in a circle.
+    pub fn nth(&self, n: u64) -> Option<u64> {
+        let count = self.sectors.len() as u64;
+        let n = usize::try_from(n.checked_rem(count)?).unwrap_or(0);
+        self.sectors.keys().nth(n).copied()
     }
 
     /// Runs of sectors that were written, no longer than `most`.

@@ -95,6 +95,17 @@ impl Device for Wire {
         self.written(at, len.to_usize());
         Ok(())
     }
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        self.pass("deallocate", at, true)?;
+        if self.world.state().disks.get(self.disk).is_some_and(|d| d.keeps) {
+            return Ok(false);
+        }
+        let done = self.faulty.deallocate(at, len)?;
+        if done {
+            self.written(at, len.to_usize());
+        }
+        Ok(done)
+    }
     pass_on!(faulty: info lock_byte byte_locked);
 }
 

@@ -10,7 +10,7 @@ use braid_pool::{Pool, PoolError};
 use super::acts::{Node, step};
 use super::node::{Port, Wire};
 use super::shape::{SLOTS, Shape};
-use super::verify::{scrub, verify};
+use super::verify::{Seals, heal, scrub, verify};
 use super::world::{Node as Place, World};
 
 /// Runs everything.
@@ -150,7 +150,9 @@ fn recover(world: &Arc<World>, crashed: bool) -> Result<(), PoolError> {
     port.serve(&pool);
     pool.heal_labels()?;
     for slot in (0..SLOTS).filter_map(|s| u16::try_from(s).ok()) {
-        let recovered = pool.recover_log(slot)?;
+        let rotten = world.state().rotten;
+        let recovered =
+            if rotten { pool.recover_log_with(slot, &Seals)? } else { pool.recover_log(slot)? };
         world.state().tell(format!("log {slot} recovered: {recovered:?}"));
     }
     {
@@ -160,6 +162,7 @@ fn recover(world: &Arc<World>, crashed: bool) -> Result<(), PoolError> {
             return Err(PoolError::Closed);
         }
     }
+    heal(world, 0, &pool);
     verify(world, 0, &pool, crashed);
     scrub(world, 0, &pool, false);
     Ok(())

@@ -7,7 +7,7 @@ use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes};
 use braid_pool::{NoOracle, Oracle, Place, Pool};
 
-use super::model::{SECTOR, value_of};
+use super::model::{SECTOR, is_unknown, value_of};
 use super::world::{State, World};
 
 const SECTOR_BYTES: u64 = SECTOR as u64;
@@ -144,6 +144,39 @@ impl Oracle for Knows<'_> {
             state.model.is_loose(s) || state.model.may_read(s, value_of(s, b), from)
         };
         Some(sectors.all(|(s, b)| good(s, b)))
+    }
+}
+
+/// Knows what a sector is by itself, as a checksum would.
+pub(super) struct Seals;
+
+impl Oracle for Seals {
+    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
+        Some(self.is_whole(at, bytes))
+    }
+    fn is_whole(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+        let sectors = (at.0 / SECTOR_BYTES..).zip(bytes.chunks(SECTOR));
+        sectors.into_iter().all(|(s, b)| !is_unknown(value_of(s, b)))
+    }
+}
+
+/// Scrubs after rot whose place a checksum knows, if there is some: all can be decided.
+pub(super) fn heal(world: &Arc<World>, me: usize, pool: &Pool) {
+    if !world.state().rotten {
+        return;
+    }
+    let scrubbed = pool.scrub(&Seals, &mut |_, _| true);
+    let mut state = world.state();
+    if state.has_ended(me) {
+        return;
+    }
+    state.rotten = false;
+    let clean = state.suspects().is_empty();
+    match scrubbed {
+        Err(error) if clean => state.fail(format!("scrub of rot: {error}")),
+        Ok(s) if clean && s.undecided.0 != 0 => state.fail(format!("rot was not decided: {s:?}")),
+        Ok(s) => state.tell(format!("rot healed: {}", s.healed)),
+        Err(_) => {}
     }
 }
 

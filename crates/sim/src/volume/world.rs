@@ -31,6 +31,8 @@ pub(super) struct Disk {
     pub suspect: bool,
     /// It never comes back.
     pub lost: bool,
+    /// It gives no space back, though it says so.
+    pub keeps: bool,
 }
 
 /// A place for a node.
@@ -70,6 +72,8 @@ pub(super) struct State {
     pub power: Option<u64>,
     /// Nothing reaches a device any more.
     pub off: bool,
+    /// A sector of one copy has rotted, and nobody has healed that yet.
+    pub rotten: bool,
     pub disks: Vec<Disk>,
     pub nodes: Vec<Node>,
     pub regions: Regions,
@@ -130,6 +134,7 @@ impl World {
             active: Vec::new(),
             power: None,
             off: false,
+            rotten: false,
             disks: Vec::new(),
             nodes: (0..nodes).map(|_| Node::default()).collect(),
             regions: Regions::default(),
@@ -170,7 +175,9 @@ impl World {
         let memory = MemoryDevice::new(&name, Bytes(size), Bytes(512)) as Arc<dyn Device>;
         let plan = FaultPlan { volatile_cache: true, ..FaultPlan::default() };
         let faulty = FaultyDevice::new(memory, plan);
-        state.disks.push(Disk { faulty, bad: BTreeSet::new(), suspect: false, lost: false });
+        let keeps = state.rng.below(10) == 0;
+        let bad = BTreeSet::new();
+        state.disks.push(Disk { faulty, bad, suspect: false, lost: false, keeps });
         state.disks.len() - 1
     }
 

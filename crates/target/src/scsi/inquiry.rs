@@ -116,8 +116,8 @@ fn characteristics(c: &Command<'_>) -> Vec<u8> {
 fn provisioning(c: &Command<'_>) -> Vec<u8> {
     let mut b = vec![0; 4];
     if c.lun.device.info().caps.discard {
-        // UNMAP, WRITE SAME (16) and (10) with UNMAP; thin.
-        b[1] = 0xe0;
+        // UNMAP, WRITE SAME (16) and (10) with UNMAP; unmapped blocks read as zeros; thin.
+        b[1] = if c.lun.device.info().caps.deallocate { 0xe4 } else { 0xe0 };
         b[2] = 2;
     }
     b

@@ -45,10 +45,15 @@ pub(super) fn write_same(c: &Command<'_>) -> Outcome {
     let _held = c.lun.ranges.take(span.range(), true);
     let (at, len) = (span.at(c), Bytes(span.blocks * c.lun.sector()));
     if c.data.iter().all(|b| *b == 0) {
-        if flags & UNMAP != 0 {
-            c.lun.device.discard(at, len).map_err(failed(c, Sense::WRITE_ERROR))?;
+        let let_go = flags & UNMAP != 0;
+        let device = &c.lun.device;
+        if let_go && device.deallocate(at, len).map_err(failed(c, Sense::WRITE_ERROR))? {
+            return Ok(Done::took(wanted));
         }
-        zero(c, at, len, flags & UNMAP != 0)?;
+        if let_go && !device.info().caps.deallocate {
+            device.discard(at, len).map_err(failed(c, Sense::WRITE_ERROR))?;
+        }
+        zero(c, at, len, let_go)?;
     } else {
         repeat(c, at, len)?;
     }
@@ -90,7 +95,8 @@ fn repeat(c: &Command<'_>, at: ByteOffset, len: Bytes) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// UNMAP: what the blocks read as afterwards is open.
+/// UNMAP. Of a unit whose unmapped blocks read as zeros, what cannot be made so stays mapped, as it
+/// was; of others, what the blocks read as afterwards is open.
 pub(super) fn unmap(c: &Command<'_>) -> Outcome {
     if c.cdb[1] & 1 != 0 {
         return Err(Sense::field(1).into());
@@ -122,7 +128,13 @@ pub(super) fn unmap(c: &Command<'_>) -> Outcome {
     for span in spans.into_iter().filter(|s| s.blocks != 0) {
         let _held = c.lun.ranges.take(span.range(), true);
         let len = Bytes(span.blocks * c.lun.sector());
-        c.lun.device.discard(span.at(c), len).map_err(failed(c, Sense::WRITE_ERROR))?;
+        let device = &c.lun.device;
+        let let_go = if device.info().caps.deallocate {
+            device.deallocate(span.at(c), len).map(drop)
+        } else {
+            device.discard(span.at(c), len)
+        };
+        let_go.map_err(failed(c, Sense::WRITE_ERROR))?;
     }
     Ok(Done::took(wanted))
 }

@@ -44,7 +44,8 @@ pub(super) fn capacity16(c: &Command<'_>) -> Outcome {
     let per_physical = (info.physical_sector.get() / info.sector.get()).max(1);
     bytes[13] = u8::try_from(per_physical.trailing_zeros()).unwrap_or(0) & 0x0f;
     if info.caps.discard {
-        bytes[14] = 0x80;
+        // Thin; and what is unmapped reads as zeros.
+        bytes[14] = if info.caps.deallocate { 0xc0 } else { 0x80 };
     }
     Ok(Done::small(bytes, be32(c.cdb, 10) as usize))
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use braid_format::Bytes;
+use braid_format::{ByteOffset, Bytes};
 use braid_pool::device::{
     AlignedBuf, Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On,
 };
@@ -14,13 +14,13 @@ use crate::{Cred, Fs, MountOptions, NoKernelCache};
 
 use super::same_copy;
 
-pub(in crate::reshape) const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 const PIECE: usize = 1 << 20;
 
 /// A device that fails as planned, and what is under it.
-pub(in crate::reshape) type Disk = (Arc<FaultyDevice>, Arc<MemoryDevice>);
+pub(crate) type Disk = (Arc<FaultyDevice>, Arc<MemoryDevice>);
 
-pub(in crate::reshape) fn disks(name: &str, sizes: &[u64], plan: &FaultPlan) -> Vec<Disk> {
+pub(crate) fn disks(name: &str, sizes: &[u64], plan: &FaultPlan) -> Vec<Disk> {
     let disk = |(i, mib): (usize, &u64)| {
         let memory = MemoryDevice::new(&format!("{name}{i}"), Bytes(mib * MIB), Bytes(512));
         (FaultyDevice::new(memory.clone(), plan.clone()), memory)
@@ -28,12 +28,12 @@ pub(in crate::reshape) fn disks(name: &str, sizes: &[u64], plan: &FaultPlan) -> 
     sizes.iter().enumerate().map(disk).collect()
 }
 
-pub(in crate::reshape) fn all(disks: &[Disk]) -> Vec<Arc<dyn Device>> {
+pub(crate) fn all(disks: &[Disk]) -> Vec<Arc<dyn Device>> {
     disks.iter().map(|d| d.0.clone() as _).collect()
 }
 
 /// What the disks hold after the power was cut: the same of what was not flushed for the same salt.
-pub(in crate::reshape) fn after_power_cut(disks: &[Disk], salt: u64) -> Vec<Arc<dyn Device>> {
+pub(crate) fn after_power_cut(disks: &[Disk], salt: u64) -> Vec<Arc<dyn Device>> {
     let cut = |((disk, memory), n): (&Disk, u64)| -> Arc<dyn Device> {
         disk.crash(salt + n).unwrap();
         memory.fork(&disk.info().name)
@@ -41,18 +41,18 @@ pub(in crate::reshape) fn after_power_cut(disks: &[Disk], salt: u64) -> Vec<Arc<
     disks.iter().zip(0..).map(cut).collect()
 }
 
-pub(in crate::reshape) fn made(devices: Vec<Arc<dyn Device>>, options: &CreateOptions) -> Pool {
+pub(crate) fn made(devices: Vec<Arc<dyn Device>>, options: &CreateOptions) -> Pool {
     let pool = Pool::create(devices, options).unwrap();
     let options = MakeOptions { nodes: Some(1), journal_size: Some(MIB), ..MakeOptions::default() };
     make(&pool, &options, &mut |_, _| {}).unwrap();
     pool
 }
 
-pub(in crate::reshape) fn mount(pool: Pool) -> Fs {
+pub(crate) fn mount(pool: Pool) -> Fs {
     Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
 }
 
-pub(in crate::reshape) fn free(fs: &Fs) -> u64 {
+pub(crate) fn free(fs: &Fs) -> u64 {
     fs.statfs().unwrap().free
 }
 
@@ -62,7 +62,7 @@ fn content(name: &str, piece: u64) -> Vec<u8> {
 }
 
 /// A file of so many MiB, or as many as there is room for; how many.
-pub(in crate::reshape) fn write(fs: &Fs, name: &str, mib: u64) -> u64 {
+pub(crate) fn write(fs: &Fs, name: &str, mib: u64) -> u64 {
     let cred = Cred { uid: 0, gid: 0, pid: 1, umask: 0 };
     let (_, fh) = fs.create(fs.root(), name.as_bytes(), 0o600, 2, &cred).unwrap();
     let mut done = 0;
@@ -81,7 +81,7 @@ pub(in crate::reshape) fn write(fs: &Fs, name: &str, mib: u64) -> u64 {
     done
 }
 
-pub(in crate::reshape) fn expect(fs: &Fs, name: &str, mib: u64) {
+pub(crate) fn expect(fs: &Fs, name: &str, mib: u64) {
     let ino = fs.lookup(fs.root(), name.as_bytes()).unwrap().ino;
     let fh = fs.open(ino, 0).unwrap();
     let mut buf = AlignedBuf::zeroed(PIECE);
@@ -92,7 +92,7 @@ pub(in crate::reshape) fn expect(fs: &Fs, name: &str, mib: u64) {
     fs.release(fh).unwrap();
 }
 
-pub(in crate::reshape) fn clean(pool: Pool) {
+pub(crate) fn clean(pool: Pool) {
     let report = check(pool, CheckOptions { repair: false }, &mut |_, _| {}).unwrap();
     assert!(report.problems.is_empty(), "{:#?}", report.problems);
 }
@@ -255,6 +255,38 @@ fn files_move_until_all_parts_are_equally_full_and_no_more() {
         for i in 0..8 {
             expect(&fs, &format!("file{i}"), room / 10);
         }
+        fs.unmount().unwrap();
+    }
+}
+
+/// One of three copies has rotted, from which some of the file would be read: the others know better, and are
+/// given up.
+#[test]
+fn rot_is_healed_before_a_file_moves() {
+    let none = FaultPlan::default();
+    let options = CreateOptions { redundancy: Redundancy::Mirror(3), ..CreateOptions::new("p") };
+    let old = disks("old", &[64; 3], &none);
+    for rotten in 0..3 {
+        let fs = mount(made(all(&old), &CreateOptions { force: true, ..options.clone() }));
+        assert_eq!(write(&fs, "file", 20), 20);
+        fs.add_devices(&all(&disks("new", &[64; 3], &none)), &AddOptions::default()).unwrap();
+        let mut spoiled = 0;
+        let magic = braid_format::meta::MetaHeader::MAGIC.to_le_bytes();
+        for at in (16 * MIB..60 * MIB).step_by(4096) {
+            let (at, mut bytes) = (ByteOffset(at), vec![0; 4096]);
+            old[rotten].1.read(at, &mut bytes).unwrap();
+            let plain = bytes.windows(4).all(|w| w != magic);
+            if plain && bytes.windows(2).take(300).all(|w| w[0] != w[1]) {
+                bytes[1000] ^= 0x55;
+                old[rotten].1.write(at, &bytes).unwrap();
+                spoiled += 1;
+            }
+        }
+        assert!(spoiled > 10 * 256, "{spoiled}");
+        assert!(fs.rebalance().unwrap().moved > 5 * 256);
+        let left = fs.pool().scrub(&braid_pool::NoOracle, &mut |_, _| true).unwrap();
+        assert!(left.undecided == Bytes(0), "{left:?}");
+        expect(&fs, "file", 20);
         fs.unmount().unwrap();
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use braid_device::{Device, FaultKind, FaultPlan, FaultyDevice, On};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
-use crate::group::tests::{Layout, consistent, devices, failed, pool};
+use crate::group::tests::{Layout, consistent, devices, dynamic, failed, pool};
 use crate::reshape::tests::{Content, fresh};
 use crate::{Destination, NoOracle, Pool, Progress};
 
@@ -193,4 +193,48 @@ fn copies_are_made_equal_around_a_bad_place() {
     assert!(is_whole(&all[0]) && is_whole(&all[1]));
     content.check(&again);
     consistent(&again, &all);
+}
+
+/// The same of parity: what of a row cannot be read is what the rest of it says.
+#[test]
+fn parity_is_computed_anew_around_bad_places() {
+    for (n, layout) in [(4, Layout::Parity(1)), (5, Layout::Parity(2))] {
+        for (one, other) in SPOILT {
+            let (all, first, content) = known(n, layout);
+            spoil(&all, &first, 0, one, 1);
+            spoil(&all, &first, 1, other, 1);
+            drop(first);
+            let again = Pool::assemble(dynamic(&all)).unwrap();
+            assert!(again.recover_log(0).unwrap().regions > 0);
+            assert_eq!(failed(&again), [0; 0], "{layout:?}");
+            assert!(is_whole(&all[0]) && is_whole(&all[1]), "{layout:?}");
+            content.check(&again);
+            consistent(&again, &all);
+        }
+    }
+}
+
+/// What no column has is left as it is; the rest is made whole.
+#[test]
+fn what_no_column_has_keeps_no_pool_from_being_recovered() {
+    for (n, layout, most) in [
+        (4, Layout::Parity(1), 2),
+        (5, Layout::Parity(2), 3),
+        (2, Layout::Mirror, 2),
+        (3, Layout::Mirror, 3),
+    ] {
+        let (all, first, content) = known(n, layout);
+        for member in 0..most {
+            spoil(&all, &first, member, 8192, 1);
+        }
+        spoil(&all, &first, 0, 16384, 1);
+        drop(first);
+        let again = Pool::assemble(dynamic(&all)).unwrap();
+        again.recover_log(0).unwrap();
+        assert_eq!(failed(&again), [0; 0], "{layout:?}");
+        content.rewrite(&again);
+        content.check(&again);
+        consistent(&again, &all);
+        assert!((0..most).all(|m| is_whole(&all[m])), "{layout:?}");
+    }
 }

@@ -139,18 +139,30 @@ fn who_goes_back_looks_at_new_members_before() {
 /// again. The number is not given to another change.
 #[test]
 fn who_has_followed_an_epoch_that_is_taken_back_goes_back() {
-    let (nodes, all) = nodes(2, Redundancy::Mirror(2));
-    let (a, b) = (&nodes[0], &nodes[1]);
-    let next = with_spares(a, &[]);
-    let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
-    write_copies(&devices, &next, 0, &[0, 1, 2, 3]).unwrap();
-    assert!(b.pool.follow().unwrap());
-    write_copies(&devices, &a.pool.label(), 0, &[0, 1, 2, 3]).unwrap();
-    assert!(b.pool.follow().unwrap());
-    assert_eq!(b.pool.epoch_tag(), a.pool.epoch_tag());
-    while_all_follow(&nodes[..1], || b.pool.fail_member(MemberIndex(1)).unwrap());
-    assert_eq!(a.pool.epoch_tag(), b.pool.epoch_tag());
-    assert!(a.pool.info().epoch > next.epoch);
+    // Also where a member is gone by then, of which nobody knows yet; but not where that means that
+    // something is lost.
+    for gone in [vec![], vec![1], vec![0, 1]] {
+        let (nodes, all) = nodes(2, Redundancy::Mirror(2));
+        let (a, b) = (&nodes[0], &nodes[1]);
+        let next = with_spares(a, &[]);
+        let devices: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
+        write_copies(&devices, &next, 0, &[0, 1, 2, 3]).unwrap();
+        assert!(b.pool.follow().unwrap());
+        write_copies(&devices, &a.pool.label(), 0, &[0, 1, 2, 3]).unwrap();
+        for member in &gone {
+            let device: &Arc<FaultyDevice> = &all[*member];
+            device.arm(On::CompareAndWrite, 0, FaultKind::Gone);
+        }
+        let goes_back = b.pool.follow().unwrap();
+        assert_eq!(goes_back, gone != [0, 1], "{gone:?}");
+        if !goes_back {
+            continue;
+        }
+        assert_eq!(b.pool.epoch_tag(), a.pool.epoch_tag());
+        while_all_follow(&nodes[..1], || b.pool.fail_member(MemberIndex(1)).unwrap());
+        assert_eq!(a.pool.epoch_tag(), b.pool.epoch_tag());
+        assert!(a.pool.info().epoch > next.epoch);
+    }
 }
 
 /// A change that lets a spare join, of which only the first labels stand: on all of `all` and on the

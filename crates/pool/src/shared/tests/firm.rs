@@ -42,13 +42,19 @@ impl Rig {
         next.members[1].state = MemberState::Failed;
         next.members[1].state_epoch = next.epoch;
         for i in [0, 2, 3, 4] {
-            let own = Label { member: MemberIndex(i), ..next.clone() };
-            let mut image = AlignedBuf::zeroed(own.encoded_len());
-            own.encode(0, Label::COPY0_AT, &mut image).unwrap();
-            self.disks[usize::from(i)].write(Label::COPY0_AT, &image).unwrap();
+            self.write_label(&next, i, 0);
         }
         self.a.dies();
         next
+    }
+
+    fn write_label(&self, label: &Label, member: u16, copy: u32) {
+        let own = Label { member: MemberIndex(member), ..label.clone() };
+        let at = [Some(Label::COPY0_AT), Label::copy1_at(Bytes(16 << 20))];
+        let at = at[copy as usize].unwrap();
+        let mut image = AlignedBuf::zeroed(own.encoded_len());
+        own.encode(copy, at, &mut image).unwrap();
+        self.disks[usize::from(member)].write(at, &image).unwrap();
     }
 
     fn assembled(&self) -> Pool {
@@ -119,6 +125,53 @@ fn a_member_whose_label_does_not_stay_is_taken_out() {
         pool.read(ByteOffset(0), &mut back).unwrap();
         assert!(back == bytes, "power cut {cut}");
     }
+}
+
+/// A member is taken out of an epoch that is not firm: its second labels come before the first labels
+/// of the next one.
+#[test]
+fn who_fails_while_an_epoch_is_made_firm_leaves_every_member_a_label_that_counts() {
+    for (cut, fails) in (0..CUTS).flat_map(|cut| (0..6).map(move |fails| (cut, fails))) {
+        let rig = Rig::new();
+        let next = rig.begins_and_dies();
+        // One second label stands, and all first ones.
+        rig.write_label(&next, 0, 1);
+        rig.disks.iter().for_each(|d| d.flush().unwrap());
+        assert!(rig.b.pool.follow().unwrap());
+        for on in 0..8 {
+            rig.disks[4].arm(On::Flush, on, FaultKind::Fails);
+        }
+        // Of the change that takes that one out nothing may be durable.
+        rig.disks[0].arm(On::Flush, fails, FaultKind::Fails);
+        rig.b.pool.write(ByteOffset(0), &[9; 4096]).ok();
+        let pool = rig.power_cut(cut);
+        assert!(pool.label().epoch >= next.epoch, "power cut {cut}, flush {fails}");
+    }
+}
+
+/// A member may keep the label of a change that came to nothing while it cannot be read: it was not
+/// used by itself since it failed, and must not look so.
+#[test]
+fn the_number_of_a_change_that_came_to_nothing_is_not_given_again() {
+    let rig = Rig::new();
+    for node in [&rig.a, &rig.b] {
+        node.pool.write(ByteOffset(0), &[9; 4096]).unwrap();
+    }
+    // The first of a mirror cannot be spared without the second.
+    rig.disks[0].arm(On::Flush, 0, FaultKind::Fails);
+    rig.disks[4].arm(On::Flush, 0, FaultKind::Gone);
+    rig.a.pool.fail_member(MemberIndex(1)).unwrap_err();
+    rig.disks[4].heal();
+    let tried = crate::members::Found::read(rig.disks[4].clone()).newest().unwrap().epoch;
+    assert!(tried > rig.a.pool.label().epoch);
+    rig.a.dies();
+    rig.disks[4].arm(On::Read, 0, FaultKind::Gone);
+    let error = rig.disks[4].read(ByteOffset(0), &mut [0; 512]).unwrap_err();
+    rig.b.pool.0.lose(&vec![(rig.b.pool.label().members[4].uuid, error)]).unwrap();
+    assert_eq!(rig.b.state(4), MemberState::Failed);
+    assert!(rig.b.pool.label().epoch > tried, "{}", rig.b.pool.label().epoch);
+    rig.disks[4].heal();
+    assert_eq!(rig.assembled().label().epoch, rig.b.pool.label().epoch);
 }
 
 /// A change begins over the first label of each member: the second must be there.

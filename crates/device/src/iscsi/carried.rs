@@ -1,0 +1,73 @@
+//! What outlives a session: which of this process broke with commands under way, and what those of one
+//! port hand on.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// Sessions of this process that broke with commands under way, by their numbers in the order in which
+/// they did: how many there have been, and those after which their ports have not logged in again.
+/// What was under way in these may still land.
+static BROKEN: Mutex<(u64, BTreeSet<u64>)> = Mutex::new((0, BTreeSet::new()));
+
+/// The number of the last session of this process that broke with commands under way.
+pub fn last_broken() -> u64 {
+    BROKEN.lock().0
+}
+
+/// Whether something of this process may still land that was under way in a session that broke after
+/// the one with number `after`.
+pub fn is_unsettled(after: u64) -> bool {
+    BROKEN.lock().1.last().is_some_and(|last| *last > after)
+}
+
+/// Others may take the sessions of this process over.
+static LET_GO: AtomicBool = AtomicBool::new(false);
+
+/// From now on others may take the sessions of this process over: no port of it logs in again.
+pub fn let_go() {
+    LET_GO.store(true, Ordering::Release);
+}
+
+/// Whether others may take the sessions of this process over.
+pub fn has_let_go() -> bool {
+    LET_GO.load(Ordering::Acquire)
+}
+
+/// What the sessions of one port hand on, each to the next.
+#[derive(Debug, Default)]
+pub struct Carried {
+    /// Commands that brought data and were done.
+    written: AtomicU64,
+    /// The number of the one that broke with commands under way, if no login as the same port has
+    /// ended those.
+    unsettled: Mutex<Option<u64>>,
+}
+
+impl Carried {
+    /// Commands that brought data and were done.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+    /// One more.
+    pub fn wrote(&self) {
+        self.written.fetch_add(1, Ordering::AcqRel);
+    }
+    /// A session has ended with commands under way.
+    pub fn unsettle(&self) {
+        let mut unsettled = self.unsettled.lock();
+        if unsettled.is_none() {
+            let (last, open) = &mut *BROKEN.lock();
+            *last += 1;
+            open.insert(*last);
+            *unsettled = Some(*last);
+        }
+    }
+    /// The target has ended all that this port had under way, or there was nothing that could land.
+    pub fn settle(&self) {
+        if let Some(number) = self.unsettled.lock().take() {
+            BROKEN.lock().1.remove(&number);
+        }
+    }
+}

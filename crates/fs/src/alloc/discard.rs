@@ -1,0 +1,204 @@
+//! What was freed here goes back to the devices by itself, a while later (`-o discard`).
+//!
+//! What is remembered are places that were freed, and no more than hints: what of them goes back is what
+//! the groups themselves call `Free`, by the rules of [`super::trim`]. So it does not matter what has
+//! become of a place since: what a node has taken again is `Data`, and stays.
+//!
+//! ```text
+//! freed --> remembered --interval--> in a window of this node? --> remembered, until the window is back
+//!                                         no: its group's turn --> what is free there is discarded
+//! ```
+//!
+//! What a crash or an unmount makes forgotten is found by a trim.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use braid_format::LockNo;
+use braid_lock::{Local, Mode};
+
+use super::group::Group;
+use super::trim::HOLD;
+use super::{Alloc, Inner};
+use crate::error::Result;
+
+/// Most places that are remembered: of what is beyond that a trim takes care.
+const PLACES_MAX: usize = 65_536;
+
+/// Places that were freed: their ends by their first blocks. None touches another.
+#[derive(Debug, Default)]
+pub(super) struct Remembered(BTreeMap<u64, u64>);
+
+impl Remembered {
+    /// Blocks from `start` up to `end` were freed.
+    pub fn add(&mut self, mut start: u64, mut end: u64) {
+        while let Some((&s, &e)) = self.0.range(..=end).next_back()
+            && e >= start
+        {
+            (start, end) = (start.min(s), end.max(e));
+            self.0.remove(&s);
+        }
+        if self.0.len() < PLACES_MAX {
+            self.0.insert(start, end);
+        }
+    }
+    fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter().map(|(start, end)| (*start, *end))
+    }
+}
+
+impl Alloc {
+    /// From now on what is freed is remembered, for [`Alloc::discard_freed`].
+    pub fn remember_freed(&self) {
+        self.inner.freed.lock().get_or_insert_default();
+    }
+
+    /// Discards what was freed since the last time, as far as it is free for all: how many bytes went
+    /// back. Each group's turn comes by itself, and its lock is held for moments.
+    ///
+    /// # Errors
+    /// Those of the locks and of the devices.
+    pub fn discard_freed(&self, stop: &dyn Fn() -> bool) -> Result<u64> {
+        let mut given = 0;
+        let mut turns = self.inner.turns().into_iter();
+        while let Some((index, mut places)) = turns.next() {
+            while !places.is_empty() {
+                if stop() {
+                    let left = turns.flat_map(|(_, places)| places);
+                    self.inner.remember(places.into_iter().chain(left));
+                    return Ok(given);
+                }
+                let (bytes, left) = match self.inner.discard_in(index, places, stop) {
+                    // Until a repair: the other groups are sound.
+                    Err(e) if e.is_lost_lock() => {
+                        tracing::warn!("group {index} gives nothing back: {e}");
+                        break;
+                    }
+                    turn => turn?,
+                };
+                given += bytes;
+                places = left;
+            }
+        }
+        Ok(given)
+    }
+}
+
+impl Inner {
+    /// A run was freed, in a transaction that need not be durable.
+    pub(super) fn note_freed(&self, start: u64, len: u64) {
+        if let Some(freed) = &mut *self.freed.lock() {
+            freed.add(start, start + len);
+        }
+    }
+    fn remember(&self, places: impl Iterator<Item = (u64, u64)>) {
+        if let Some(freed) = &mut *self.freed.lock() {
+            places.for_each(|(start, end)| freed.add(start, end));
+        }
+    }
+    /// Whether windows of this node keep places from going back.
+    pub(super) fn withholds_freed(&self) -> bool {
+        let freed = self.freed.lock();
+        let Some(freed) = freed.as_ref().filter(|f| !f.0.is_empty()) else { return false };
+        let state = self.state.lock();
+        freed.iter().any(|(start, end)| !state.overlaps(start, end - start).is_empty())
+    }
+    /// Places by their groups, but those that this node has in windows.
+    fn turns(&self) -> BTreeMap<u64, Vec<(u64, u64)>> {
+        let mut turns: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+        let mut freed = self.freed.lock();
+        let Some(all) = freed.as_mut().map(std::mem::take) else { return turns };
+        let state = self.state.lock();
+        let groups = &self.volume.groups;
+        for (start, end) in all.iter() {
+            let mut kept: Vec<_> = state
+                .overlaps(start, end - start)
+                .into_iter()
+                .map(|(_, _, from, len)| (start + from, start + from + len))
+                .collect();
+            kept.sort_unstable();
+            if let Some(freed) = freed.as_mut() {
+                for (from, to) in &kept {
+                    freed.add(*from, *to);
+                }
+            }
+            let mut at = start;
+            for (from, to) in kept.into_iter().chain([(end, end)]) {
+                while at < from {
+                    let len = groups.part(at, from - at).max(1);
+                    if let Some(index) = groups.of_block(braid_format::BlockNo(at)) {
+                        turns.entry(index).or_default().push((at, at + len));
+                    }
+                    at += len;
+                }
+                at = at.max(to);
+            }
+        }
+        turns
+    }
+    /// A group's turn: bytes that went back, and the places that it had no time for.
+    fn discard_in(
+        &self,
+        index: u64,
+        places: Vec<(u64, u64)>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(u64, Vec<(u64, u64)>)> {
+        let lock = LockNo::from(self.volume.rgrp(index));
+        let _guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
+        // As for a trim: who empties a part looks at each group after all know that it is closed.
+        if self.volume.group_shape(index).is_none() || !self.volume.groups.is_open(index) {
+            return Ok((0, Vec::new()));
+        }
+        self.meta.commit()?;
+        let group = Group::load(&self.volume, &self.meta, index)?;
+        let (begin, first) = (Instant::now(), group.shape.first_block);
+        let (mut given, mut left) = (0, Vec::new());
+        for (start, end) in places {
+            if !left.is_empty() || begin.elapsed() > HOLD {
+                left.push((start, end));
+                continue;
+            }
+            let (from, to) = self.whole_rows(index, start, end);
+            let from = from.saturating_sub(first);
+            let to = to.saturating_sub(first).min(group.shape.block_count);
+            let step = self.discard(&group, (from, to), (1, None), stop)?;
+            given += step.given;
+            if let Some(at) = step.goes_on_at() {
+                left.push(((first + at).max(start).min(end - 1), end));
+            }
+        }
+        Ok((given, left))
+    }
+    /// A place of a group with what stands beside it in its rows: where there is parity, rows go back whole
+    /// or not at all.
+    fn whole_rows(&self, index: u64, start: u64, end: u64) -> (u64, u64) {
+        let (rows, row) = self.volume.rows_at(index, start);
+        if row == 0 || !self.volume.pool.info().redundant {
+            return (start, end);
+        }
+        let into = start.saturating_sub(rows) % row;
+        (start - into, rows + end.saturating_sub(rows).next_multiple_of(row))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_joined_and_bounded() {
+        let mut freed = Remembered::default();
+        for (start, end) in [(10, 20), (30, 40), (50, 60), (20, 30), (55, 70), (0, 5), (52, 53)] {
+            freed.add(start, end);
+        }
+        assert_eq!(freed.iter().collect::<Vec<_>>(), [(0, 5), (10, 40), (50, 70)]);
+        freed.add(0, 100);
+        assert_eq!(freed.iter().collect::<Vec<_>>(), [(0, 100)]);
+        for n in 0..2 * PLACES_MAX as u64 {
+            freed.add(1000 + 2 * n, 1001 + 2 * n);
+        }
+        assert_eq!(freed.0.len(), PLACES_MAX);
+        freed.add(5, 1_000_000);
+        assert_eq!(freed.iter().collect::<Vec<_>>(), [(0, 1_000_000)]);
+    }
+}

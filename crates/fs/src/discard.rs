@@ -1,0 +1,59 @@
+//! The thread of a mount with `-o discard`: what was freed goes back to the devices every commit interval
+//! ([`crate::alloc`], `discard`), beside the housekeeper, which must not wait for devices that take long.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use braid_pool::OwnWork;
+use parking_lot::Mutex;
+
+use crate::core::Core;
+use crate::stop::Stop;
+
+/// The thread.
+pub(crate) struct Discarder {
+    stop: Arc<Stop>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Discarder {
+    /// Begins, if the mount asks for it.
+    pub fn start(core: &Arc<Core>) -> Self {
+        let stop = Arc::<Stop>::default();
+        let wanted = core.options.discard && !core.options.read_only;
+        let thread = wanted.then(|| {
+            core.alloc.remember_freed();
+            let (of_thread, core) = (stop.clone(), Arc::downgrade(core));
+            std::thread::Builder::new()
+                .name("braid-discard".into())
+                .spawn(move || run(&core, &of_thread))
+                .expect("a thread at mount time")
+        });
+        Self { stop, thread: Mutex::new(thread) }
+    }
+    /// Ends it, soon.
+    pub fn stop(&self) {
+        self.stop.say();
+        if let Some(thread) = self.thread.lock().take() {
+            thread.join().ok();
+        }
+    }
+}
+
+fn run(core: &Weak<Core>, stop: &Stop) {
+    let mut next = Instant::now();
+    while !stop.sleep_until(next) {
+        let Some(core) = core.upgrade() else { return };
+        if core.withdrawn.get().is_some() {
+            return;
+        }
+        let over = || stop.is_said() || core.withdrawn.get().is_some();
+        // Nobody waits for it.
+        let _own = OwnWork::begin();
+        if let Err(e) = core.watch(core.alloc.discard_freed(&over)) {
+            tracing::error!("giving space back: {e}");
+        }
+        next = Instant::now() + core.options.commit_interval;
+    }
+}

@@ -1,0 +1,150 @@
+//! Which bytes are good, as the file system knows by its checksums: for a scrub, for who fills a member, and
+//! for who makes copies equal after a crash.
+
+use std::collections::{BTreeMap, HashMap};
+
+use braid_format::crc::crc32c;
+use braid_format::lock_record::LockRecord;
+use braid_format::meta::{Geometry, MetaHeader};
+use braid_format::node::{Heartbeat, SlotRecord};
+use braid_format::{BlockNo, ByteOffset, Bytes, LockNo, NodeId};
+use braid_lock::NodeAreas;
+use braid_pool::Oracle;
+use parking_lot::Mutex;
+
+use crate::journal::{Header, Ring};
+use crate::volume::Volume;
+
+/// Knows metadata by its checksum and the address in it, and records of locks and nodes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Metadata {
+    geo: Geometry,
+    areas: Option<NodeAreas>,
+}
+
+impl Metadata {
+    /// Of this file system.
+    pub fn of(volume: &Volume) -> Self {
+        // What stands in the areas is nobody's where slots are elsewhere.
+        let here = volume.elsewhere.is_none();
+        let areas = NodeAreas::from_superblock(&volume.sb).filter(|_| here);
+        Self { geo: volume.geo, areas }
+    }
+    /// The node whose sector of the packed area that begins with `area` stands at `at`.
+    fn node_at(&self, area: BlockNo, at: ByteOffset) -> Option<NodeId> {
+        let areas = self.areas?;
+        let within = at.0.checked_sub(self.geo.block_size.offset_of(area).0)?;
+        let n = u16::try_from(within / areas.lock_sector.0).ok()?;
+        let fits = n < areas.node_slots && within.is_multiple_of(areas.lock_sector.0);
+        fits.then_some(NodeId(n))
+    }
+}
+
+impl Oracle for Metadata {
+    fn grain(&self) -> usize {
+        Bytes(self.geo.slot_bytes()).to_usize()
+    }
+    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
+        // The lock record before it is part of what is copied: a damaged one must not win.
+        let whole = !self.has_damaged_record(at, bytes);
+        (whole && self.has_good_body(at, bytes)).then_some(true)
+    }
+    fn has_damaged_record(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+        let block = self.geo.block_size.block_of(at);
+        let record = bytes.get(..self.geo.body_at().to_usize()).unwrap_or_default();
+        let lock = LockRecord::decode(record, LockNo::from(block)).is_ok();
+        !lock && record.iter().any(|b| *b != 0)
+    }
+    fn has_good_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+        let start = self.geo.body_at().to_usize();
+        let block = self.geo.block_size.block_of(at);
+        let aligned = self.geo.block_size.offset_of(block) == at;
+        let body = bytes.get(start..start + self.geo.body_len()).filter(|_| aligned);
+        body.is_some_and(|body| MetaHeader::decode(body, block).is_ok())
+    }
+    fn is_whole(&self, at: ByteOffset, sector: &[u8]) -> bool {
+        if let Some(areas) = self.areas {
+            if let Some(slot) = self.node_at(areas.slot_area, at) {
+                return SlotRecord::decode(sector, slot).is_ok();
+            }
+            if let Some(slot) = self.node_at(areas.heartbeat_area, at) {
+                return Heartbeat::decode(sector, slot).is_ok();
+            }
+        }
+        let block = self.geo.block_size.block_of(at);
+        let aligned = self.geo.block_size.offset_of(block) == at;
+        aligned && LockRecord::decode(sector, LockNo::from(block)).is_ok()
+    }
+}
+
+/// The checksums of sectors of a ring, by their place there, and what its header said then.
+#[derive(Default)]
+struct Known {
+    header: Option<Header>,
+    sectors: HashMap<u64, u32>,
+}
+
+/// Knows besides what is whole of journals that are still to be replayed. Asked while what it judges is
+/// held against all who write it.
+///
+/// A ring is read when it is first asked for. While nobody writes it, that is enough; of nodes that live it is
+/// read again when its header is not the same any more. Between, the records that were found stand as they
+/// were: the ring's space is used again only after a header that is durable ([`crate::journal`]). What
+/// has been replayed, or is not durable yet, it does not know: a copy of that may differ, and nobody
+/// decides.
+pub(crate) struct Judge<'a> {
+    volume: &'a Volume,
+    metadata: Metadata,
+    rings: Mutex<BTreeMap<NodeId, Known>>,
+    living: bool,
+}
+
+impl<'a> Judge<'a> {
+    /// Of this file system, as it is now. Nobody writes the journals that it is asked about: for who recovers.
+    pub fn of(volume: &'a Volume) -> Self {
+        let (metadata, rings) = (Metadata::of(volume), Mutex::default());
+        Self { volume, metadata, rings, living: false }
+    }
+    /// The same while nodes use it: for who scrubs, fills and moves.
+    pub fn beside(volume: &'a Volume) -> Self {
+        Self { living: true, ..Self::of(volume) }
+    }
+    fn is_in_ring(&self, at: ByteOffset, sector: &[u8]) -> bool {
+        let volume = self.volume;
+        let (first, len) = volume.journal(NodeId(0));
+        let Some(within) = at.0.checked_sub(first.0) else { return false };
+        let node = within.checked_div(len.0).and_then(|n| u16::try_from(n).ok()).map(NodeId);
+        let Some(node) = node.filter(|n| n.get() < volume.sb.node_slots.get()) else {
+            return false;
+        };
+        let mut rings = self.rings.lock();
+        let fresh = !rings.contains_key(&node);
+        let known = rings.entry(node).or_default();
+        if fresh || self.living {
+            let header = Ring::of(volume, node).ok().and_then(|r| Header::look(volume, &r));
+            if fresh || known.header != header {
+                let sectors = header.map(|h| crate::replay::sectors(volume, node, &h));
+                *known = Known { header, sectors: sectors.unwrap_or_default() };
+            }
+        }
+        known.sectors.get(&(within % len.0)).is_some_and(|crc| *crc == crc32c(sector))
+    }
+}
+
+impl Oracle for Judge<'_> {
+    fn grain(&self) -> usize {
+        self.metadata.grain()
+    }
+    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
+        self.metadata.good(at, bytes)
+    }
+    fn has_damaged_record(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+        self.metadata.has_damaged_record(at, bytes)
+    }
+    fn has_good_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+        self.metadata.has_good_body(at, bytes)
+    }
+    fn is_whole(&self, at: ByteOffset, sector: &[u8]) -> bool {
+        self.metadata.is_whole(at, sector) || self.is_in_ring(at, sector)
+    }
+}

@@ -1,0 +1,75 @@
+//! Somebody for the place of a member that holds what the pool was made with.
+//!
+//! That never leaves the pool, but it may stand on another member: one on which nothing stands, or one
+//! that came with a part of the pool which can leave.
+
+use braid_format::MemberIndex;
+use braid_pool::Whom;
+use uuid::Uuid;
+
+use super::leave::Leaving;
+use crate::Fs;
+use crate::error::{Error, Result};
+
+/// Who takes a member's place, and what leaves the pool for that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heir {
+    /// Its place in the pool.
+    pub member: MemberIndex,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// What leaves the pool first; `None`: nothing stands on it.
+    pub leaving: Option<Leaving>,
+}
+
+impl Fs {
+    /// Who can take the place of a member: one on which nothing stands, or else one of a part that can
+    /// leave the pool, of those with the least to be moved. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`Error::NoHeir`]; the pool's, where the member cannot be moved.
+    pub fn plan_heir(&self, member: impl Into<Whom>) -> Result<Heir> {
+        self.core().check_alive()?;
+        let (pool, member) = (self.pool(), member.into());
+        if let Some((member, uuid)) = pool.heirs(member, &[])?.into_iter().next() {
+            return Ok(Heir { member, uuid, leaving: None });
+        }
+        let (mut best, mut why): (Option<Heir>, Vec<String>) = (None, Vec::new());
+        for (parts, planned) in self.plans()? {
+            let leaving = match planned {
+                Ok(leaving) => leaving,
+                Err(error) => {
+                    why.push(format!("part {parts} cannot leave: {error}"));
+                    continue;
+                }
+            };
+            let Some((member, uuid)) = pool.heirs(member, &leaving.members)?.into_iter().next()
+            else {
+                why.push(format!("no device of part {parts} is large enough"));
+                continue;
+            };
+            let fewer = |b: &Heir| b.leaving.as_ref().is_none_or(|l| leaving.blocks < l.blocks);
+            if best.as_ref().is_none_or(fewer) {
+                best = Some(Heir { member, uuid, leaving: Some(leaving) });
+            }
+        }
+        if why.is_empty() {
+            why.push("nothing was added to it".to_owned());
+        }
+        best.ok_or_else(|| Error::NoHeir { why: why.join("; ") })
+    }
+
+    /// As [`Fs::plan_heir`], and what stands on the heir has left the pool when this returns. Blocks
+    /// that were moved; `None`: it was told to stop ([`Fs::stop_leaving`]), all is in use again.
+    ///
+    /// # Errors
+    /// As [`Fs::plan_heir`], [`Fs::leave`].
+    pub fn make_heir(&self, member: impl Into<Whom>) -> Result<Option<(Heir, u64)>> {
+        let heir = self.plan_heir(member)?;
+        if heir.leaving.is_none() {
+            return Ok(Some((heir, 0)));
+        }
+        let left = self.leave(heir.uuid)?;
+        Ok(left.finished.then_some((heir, left.moved)))
+    }
+}
