@@ -39,7 +39,8 @@ pub(crate) type Unable = Mutex<HashSet<Uuid>>;
 impl Pool {
     /// Gives the space of a range back, whose contents nobody wants: each sector then is as it was, or
     /// zeros, or (on bare members) anything. How many of the bytes went back, as far as the devices
-    /// say. Complete, not durable: before a flush a power cut may leave any of them as they were.
+    /// say. Complete, not durable: before a flush a power cut may leave any of them as they were, and in
+    /// rows of parity that lack a column anything, as of a whole row that is written.
     ///
     /// # Errors
     /// As [`Pool::write`]; but that a bare member refuses it is none.

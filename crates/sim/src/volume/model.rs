@@ -76,6 +76,8 @@ struct Sector {
     past: Vec<(Value, u64)>,
     /// It may hold anything: see [`Model::loosen`].
     loose: bool,
+    /// When zeros were last written over zeros here with the whole row, if no flush has come since.
+    rewritten: Option<u64>,
 }
 
 /// Values of the past that are kept.
@@ -132,9 +134,14 @@ impl Model {
         }
     }
 
-    /// It has not happened.
+    /// It has changed nothing: it has not happened, or gave each sector the value that this had. A whole
+    /// row may then be new in part until the next flush.
     pub fn withdraw(&mut self, at: u64, len: u64, id: u64) {
+        let now = self.now();
         for (_, sector) in self.sectors.range_mut(at..at + len) {
+            if sector.fresh.iter().any(|e| e.id == id && e.whole) {
+                sector.rewritten = Some(now);
+            }
             sector.fresh.retain(|e| e.id != id);
         }
     }
@@ -162,6 +169,9 @@ impl Model {
 
     /// A flush that began at `from` has succeeded.
     pub fn flushed(&mut self, from: u64) {
+        for sector in self.sectors.values_mut() {
+            sector.rewritten = sector.rewritten.filter(|at| *at > from);
+        }
         for sector in self.sectors.values_mut().filter(|s| !s.fresh.is_empty()) {
             // What may have stood there then, and what has come since.
             let stable = sector.during(from, from);
@@ -224,7 +234,8 @@ impl Model {
 
     /// Whether it was written with its whole row since the last flush.
     pub fn is_fresh(&self, sector: u64) -> bool {
-        self.sectors.get(&sector).is_some_and(|s| s.fresh.iter().any(|e| e.whole))
+        let whole = |s: &Sector| s.rewritten.is_some() || s.fresh.iter().any(|e| e.whole);
+        self.sectors.get(&sector).is_some_and(whole)
     }
 
     /// It holds `value`, for good.
@@ -293,5 +304,20 @@ mod tests {
         model.begin(1, 1, 6, |_| false);
         model.acknowledge(1, 1, 6);
         assert!(!model.is_loose(1));
+    }
+
+    #[test]
+    fn zeros_that_were_given_back_with_their_row_are_at_risk_until_a_flush() {
+        let mut model = Model::default();
+        let before = model.now();
+        model.begin_as((5, 0), 0, 2, |sector| sector == 1);
+        model.withdraw(0, 2, 5);
+        assert!(!model.is_fresh(0) && model.is_fresh(1) && !model.is_open(1));
+        // One that began earlier is none of it.
+        model.flushed(before);
+        assert!(model.is_fresh(1));
+        let later = model.now();
+        model.flushed(later);
+        assert!(!model.is_fresh(1));
     }
 }
