@@ -50,10 +50,8 @@ impl Oracle for Metadata {
         (whole && self.has_good_body(at, bytes)).then_some(true)
     }
     fn has_damaged_record(&self, at: ByteOffset, bytes: &[u8]) -> bool {
-        let block = self.geo.block_size.block_of(at);
         let record = bytes.get(..self.geo.body_at().to_usize()).unwrap_or_default();
-        let lock = LockRecord::decode(record, LockNo::from(block)).is_ok();
-        !lock && record.iter().any(|b| *b != 0)
+        record.iter().any(|b| *b != 0) && !self.is_whole(at, record)
     }
     fn has_good_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
         let start = self.geo.body_at().to_usize();

@@ -157,7 +157,7 @@ impl Pool {
 
 /// Whether a discard has ended, without success. Of one whose session broke that is not known: it may
 /// still land, when somebody else has written there. Then it counts as a write that failed.
-fn is_refusal(error: &DeviceError) -> bool {
+pub(crate) fn is_refusal(error: &DeviceError) -> bool {
     let DeviceError::Io { source, .. } = error else { return false };
     let answered = matches!(source.kind(), ErrorKind::Other | ErrorKind::ResourceBusy);
     source.raw_os_error().is_some() || answered

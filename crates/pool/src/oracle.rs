@@ -14,8 +14,8 @@ pub trait Oracle: Sync {
     /// Whether `bytes`, read from the pool's byte `at`, are what was written there; `None`: it
     /// cannot say.
     fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool>;
-    /// Whether the record of a lock or of a node, with which a piece begins, is damaged; `false`: it is
-    /// whole, or it cannot say.
+    /// Whether the record of a lock or of a node that stands at `at`, with which `bytes` begin, is damaged;
+    /// `false`: it is whole, or it cannot say.
     fn has_damaged_record(&self, _at: ByteOffset, _bytes: &[u8]) -> bool {
         false
     }

@@ -549,10 +549,8 @@ impl Compared<'_> {
         let Some(truth) = truth else {
             return self.decide_records(range, oracle, report, lost);
         };
-        let first = self.copies.first().and_then(|f| f.part(&range));
-        let damaged = first.is_some_and(|f| oracle.has_damaged_record(at, f));
         for (start, new) in range.step_by(sector).zip(truth.chunks(sector)) {
-            if self.beside && !damaged && self.is_in_doubt(start, new) {
+            if self.beside && self.is_in_doubt(start, new, oracle) {
                 undecided(report, self.logical + start as u64, new.len());
                 continue;
             }
@@ -603,10 +601,15 @@ impl Compared<'_> {
     }
 
     /// Whether a sector may be another than `new` on the first copy because a compare-and-write of
-    /// another node, which is acknowledged when the others have it too, has landed there.
-    fn is_in_doubt(&self, start: usize, new: &[u8]) -> bool {
+    /// another node, which is acknowledged when the others have it too, has landed there. (What is
+    /// damaged nobody has written so.)
+    fn is_in_doubt(&self, start: usize, new: &[u8], oracle: &dyn Oracle) -> bool {
         let first = self.copies.first().and_then(|f| f.part(&(start..start + new.len())));
-        first.is_some_and(|first| first != new && (is_record(first) || is_record(new)))
+        let at = ByteOffset(self.logical + start as u64);
+        first.is_some_and(|first| {
+            let record = is_record(first) || is_record(new);
+            first != new && record && !oracle.has_damaged_record(at, first)
+        })
     }
 
     /// Writes what is right where something else stands, or nothing that can be read.

@@ -5,8 +5,10 @@
 //! become of a place since: what a node has taken again is `Data`, and stays.
 //!
 //! ```text
-//! freed --> remembered --interval--> in a window of this node? --> remembered, until the window is back
-//!                                         no: its group's turn --> what is free there is discarded
+//! freed --> remembered --interval--> free log drained --> in a window of this node?
+//!               ^                                           yes |          | no
+//!               +------------ until the window is back ---------+          +--> its group's turn:
+//!                                                                   what is free there is discarded
 //! ```
 //!
 //! What a crash or an unmount makes forgotten is found by a trim.
@@ -60,8 +62,9 @@ impl Alloc {
     /// Those of the locks and of the devices.
     pub fn discard_freed(&self, stop: &dyn Fn() -> bool) -> Result<u64> {
         let mut given = 0;
-        let mut turns = self.inner.turns().into_iter();
-        while let Some((index, mut places)) = turns.next() {
+        let mut turns = self.inner.turns()?.into_iter();
+        while let Some((index, places)) = turns.next() {
+            let mut places = self.inner.whole_rows(index, places);
             while !places.is_empty() {
                 if stop() {
                     let left = turns.flat_map(|(_, places)| places);
@@ -104,10 +107,22 @@ impl Inner {
         freed.iter().any(|(start, end)| !state.overlaps(start, end - start).is_empty())
     }
     /// Places by their groups, but those that this node has in windows.
-    fn turns(&self) -> BTreeMap<u64, Vec<(u64, u64)>> {
+    fn turns(&self) -> Result<BTreeMap<u64, Vec<(u64, u64)>>> {
         let mut turns: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+        let all = self.freed.lock().as_mut().map(std::mem::take).unwrap_or_default();
+        if all.0.is_empty() {
+            return Ok(turns);
+        }
+        // As long as it stands in the free log only, its group does not call it free.
+        match self.drain(&mut self.refill.lock()) {
+            Err(e) if e.is_lost_lock() => tracing::warn!("not all is given back: {e}"),
+            Err(e) => {
+                self.remember(all.iter());
+                return Err(e);
+            }
+            Ok(_) => {}
+        }
         let mut freed = self.freed.lock();
-        let Some(all) = freed.as_mut().map(std::mem::take) else { return turns };
         let state = self.state.lock();
         let groups = &self.volume.groups;
         for (start, end) in all.iter() {
@@ -134,7 +149,7 @@ impl Inner {
                 at = at.max(to);
             }
         }
-        turns
+        Ok(turns)
     }
     /// A group's turn: bytes that went back, and the places that it had no time for.
     fn discard_in(
@@ -158,26 +173,32 @@ impl Inner {
                 left.push((start, end));
                 continue;
             }
-            let (from, to) = self.whole_rows(index, start, end);
-            let from = from.saturating_sub(first);
-            let to = to.saturating_sub(first).min(group.shape.block_count);
+            let (from, to) = (start.saturating_sub(first), end.saturating_sub(first));
+            let to = to.min(group.shape.block_count);
             let step = self.discard(&group, (from, to), (1, None), stop)?;
             given += step.given;
             if let Some(at) = step.goes_on_at() {
-                left.push(((first + at).max(start).min(end - 1), end));
+                left.push((first + at, end));
             }
         }
         Ok((given, left))
     }
-    /// A place of a group with what stands beside it in its rows: where there is parity, rows go back whole
-    /// or not at all.
-    fn whole_rows(&self, index: u64, start: u64, end: u64) -> (u64, u64) {
-        let (rows, row) = self.volume.rows_at(index, start);
-        if row == 0 || !self.volume.pool.info().redundant {
-            return (start, end);
+    /// Places of a group, and what stands beside them in their rows where a pool has parity: these go
+    /// back whole or not at all. None touches another.
+    fn whole_rows(&self, index: u64, places: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+        let map = self.volume.pool.map();
+        let parity = map.groups().iter().any(|g| g.row_len().is_some());
+        let mut wide = Remembered::default();
+        for (start, end) in places {
+            match self.volume.rows_at(index, start) {
+                (rows, row) if row > 0 && parity => {
+                    let into = start.saturating_sub(rows) % row;
+                    wide.add(start - into, rows + end.saturating_sub(rows).next_multiple_of(row));
+                }
+                _ => wide.add(start, end),
+            }
         }
-        let into = start.saturating_sub(rows) % row;
-        (start - into, rows + end.saturating_sub(rows).next_multiple_of(row))
+        wide.iter().collect()
     }
 }
 

@@ -13,10 +13,10 @@ use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::node::{RawCounters, SlotRecord};
 use braid_format::rgrp::BlockState;
 use braid_format::superblock::{RawLockStore, RawSuperblock};
-use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo, NodeId};
+use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, Generation, LockNo, NodeId};
 use braid_lock::EtcdAddress;
 use braid_pool::device::AlignedBuf;
-use braid_pool::{Pool, PoolByteLock, PoolInfo, PoolRequest};
+use braid_pool::{Pool, PoolByteLock, PoolInfo, PoolRequest, SubpoolInfo};
 use zerocopy::{FromZeros, IntoBytes};
 
 use self::plan::{Plan, Space};
@@ -97,6 +97,7 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
     let maker =
         Maker { pool, plan, geo: plan.geo, nonce: fresh_nonce(fs), base: 0, owner, fs, elsewhere };
     maker.wipe()?;
+    blank(pool, ByteOffset(0), pool.info().size)?;
     let _away = match &maker.elsewhere {
         Some(store) => {
             store.etcd.begin(&pool.info().name, options.force)?;
@@ -114,23 +115,41 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
     Ok(())
 }
 
+/// Makes zeros of what nobody has written yet, where the devices do that by giving the space back: copies
+/// and parity then agree there. Elsewhere they need not: nothing that is written is lost by that, but
+/// a scrub counts what differs.
+fn blank(pool: &Pool, at: ByteOffset, len: Bytes) -> Result<()> {
+    if pool.info().redundant {
+        pool.discard(at, len)?;
+    }
+    Ok(())
+}
+
 /// Space that a pool has and its file system does not yet use, as it is to be used.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Addition(Plan);
+pub(crate) struct Addition {
+    plan: Plan,
+    /// Where it is.
+    first: SubpoolInfo,
+    data: Option<SubpoolInfo>,
+}
 
 impl Addition {
     /// The groups.
     pub fn part(&self) -> Part {
-        self.0.groups
+        self.plan.groups
     }
     /// Blocks in the pool with it.
     pub fn end(&self) -> u64 {
-        self.0.total_blocks
+        self.plan.total_blocks
     }
     /// Writes heads and bitmaps of its groups, the first of which gets the number `base`: all free.
     /// Complete, not durable. Nobody else uses that space yet.
     pub fn write(&self, pool: &Pool, base: u64) -> Result<()> {
-        let (plan, geo) = (self.0, self.0.geo);
+        let (plan, geo) = (self.plan, self.plan.geo);
+        for part in [Some(self.first), self.data].into_iter().flatten() {
+            blank(pool, part.start, part.len)?;
+        }
         let (owner, fs, elsewhere) = ((0, 0), uuid::Uuid::nil(), None);
         let maker = Maker { pool, plan, geo, nonce: random(), base, owner, fs, elsewhere };
         maker.groups(&mut |_, _| {})
@@ -163,7 +182,7 @@ pub(crate) fn additions(
         let (size, lock_sector) = (pool.size, geo.lock_sector);
         let log_slots = pool.log_slots;
         let space = Space { size, lock_sector, first, journal: None, data, log_slots };
-        all.push(Addition(Plan::addition(geo, nodes, &space)?));
+        all.push(Addition { plan: Plan::addition(geo, nodes, &space)?, first, data });
     }
     Ok(all)
 }

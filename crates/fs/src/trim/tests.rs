@@ -527,6 +527,29 @@ fn power_may_be_cut_while_what_was_deleted_goes_back() {
     }
 }
 
+/// What an earlier mount wrote stands in no window of this one.
+#[test]
+fn what_stood_in_no_window_goes_back_as_soon_as_it_is_freed() {
+    for redundancy in CLASSES {
+        let devices = disks("d", &[96; 4], &FaultPlan::default());
+        let fs =
+            mount(made(all(&devices), &CreateOptions { redundancy, ..CreateOptions::new("p") }));
+        assert_eq!(write(&fs, "old", 20), 20);
+        assert_eq!(write(&fs, "stays", 5), 5);
+        let pool = fs.pool().clone();
+        fs.unmount().unwrap();
+        let fs = mount(Pool::assemble(pool.devices()).unwrap());
+        let alloc = &fs.core().alloc;
+        alloc.remember_freed();
+        fs.unlink(fs.root(), b"old").unwrap();
+        let given = alloc.discard_freed(&|| false).unwrap();
+        assert!(given >= 19 * MIB, "{redundancy:?}: {given}");
+        assert_eq!(alloc.discard_freed(&|| false).unwrap(), 0);
+        expect(&fs, "stays", 5);
+        fs.unmount().unwrap();
+    }
+}
+
 /// What was freed may have been taken again, by this node or another, before its turn comes.
 #[test]
 fn what_was_freed_and_taken_again_is_not_discarded() {

@@ -21,6 +21,8 @@ use crate::map::{Map, Place};
 pub(super) const LOOK: Bytes = Bytes(4096);
 /// Bitmaps read: those of so many groups, all over the pool.
 const GROUPS_MAX: usize = 64;
+/// Places of one kind that a superblock tells of, at most: what it says is not believed beyond.
+const TOLD_MAX: u64 = 1 << 20;
 /// Places of one kind kept of each group.
 const PER_GROUP: usize = 512;
 /// File data is looked for at multiples of this.
@@ -47,6 +49,8 @@ pub(super) struct Survey {
     /// What lock records begin with that nobody has used yet.
     pub nonce: u64,
     pub known: Vec<(ByteOffset, Known)>,
+    /// Blocks of the pool.
+    blocks: u64,
 }
 
 impl Survey {
@@ -60,8 +64,9 @@ impl Survey {
         until: Instant,
     ) -> Option<Self> {
         let (sb, regions, geo) = superblock(label, map, table, more)?;
-        let mut this =
-            Self { geo, nonce: u64::from_be_bytes(*sb.fs_uuid.first_chunk()?), known: Vec::new() };
+        let nonce = u64::from_be_bytes(*sb.fs_uuid.first_chunk()?);
+        let blocks = map.size().0 / geo.block_size.bytes().0;
+        let mut this = Self { geo, nonce, known: Vec::new(), blocks };
         this.fixed(&sb);
         let mut heads = this.heads(&sb, true);
         heads.extend(regions.iter().flat_map(|r| this.heads(r, false)));
@@ -79,9 +84,8 @@ impl Survey {
         ByteOffset(block.saturating_mul(self.geo.block_size.bytes().0))
     }
     fn slots(&mut self, first: u64, count: u64) {
-        let step = self.geo.slot_blocks();
-        let all = (0..count).map(|i| (self.at(first + i * step), Known::Slot(true)));
-        let all: Vec<_> = all.collect();
+        let all = spread(first, self.geo.slot_blocks(), count, self.blocks);
+        let all: Vec<_> = all.map(|block| (self.at(block), Known::Slot(true))).collect();
         self.known.extend(all);
     }
     fn fixed(&mut self, sb: &RawSuperblock) {
@@ -96,7 +100,7 @@ impl Survey {
         let slot = self.geo.slot_blocks();
         let mut heads = Vec::new();
         for (start, step, count) in of.spans(slot) {
-            heads.extend((0..count).filter_map(|i| start.checked_add(i.checked_mul(step)?)));
+            heads.extend(spread(start, step, count, self.blocks));
         }
         let known = heads.iter().map(|h| (self.at(*h), Known::Slot(fixed)));
         let known: Vec<_> = known.collect();
@@ -123,7 +127,7 @@ impl Survey {
             let whole = MetaHeader::decode_kind(body, BlockNo(at), MetaKind::Bitmap).is_ok();
             let bits = body.get(MetaHeader::LEN..).unwrap_or_default();
             if !whole {
-                block += bits.len() as u64 * 4;
+                block = block.saturating_add(bits.len() as u64 * 4);
                 continue;
             }
             for state in
@@ -171,6 +175,14 @@ macro_rules! spans {
 }
 spans!(RawSuperblock);
 spans!(braid_format::superblock::RawRegion);
+
+/// Of `count` blocks, `step` apart from `start` on, those of the `blocks` that there are; of too many some,
+/// spread evenly.
+fn spread(start: u64, step: u64, count: u64, blocks: u64) -> impl Iterator<Item = u64> {
+    let stride = usize::try_from(count.div_ceil(TOLD_MAX).max(1)).unwrap_or(usize::MAX);
+    let block = move |i: u64| start.checked_add(i.checked_mul(step)?).filter(|b| *b < blocks);
+    (0..count).step_by(stride).filter_map(block)
+}
 
 /// At most `most` of `all`, spread evenly.
 pub(super) fn thin<T: Copy>(all: &[T], most: usize) -> impl Iterator<Item = T> + '_ {
@@ -271,4 +283,18 @@ fn superblock_in(bytes: &[u8], label: &Label, at: ByteOffset) -> Option<Found> {
     let regions = regions.map(|r| r.regions.to_vec()).unwrap_or_default().into_iter();
     let regions = regions.take(usize::try_from(count).unwrap_or(RawRegions::MAX)).collect();
     Some((sb, regions, geo))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_forged_superblock_counts_is_bounded() {
+        assert_eq!(spread(7, 5, 3, 100).collect::<Vec<_>>(), [7, 12, 17]);
+        assert_eq!(spread(7, 5, 3, 17).collect::<Vec<_>>(), [7, 12]);
+        for (start, step) in [(0, 0), (1, 1), (u64::MAX, u64::MAX), (9, 1 << 40)] {
+            assert!(spread(start, step, u64::MAX, 1 << 30).count() as u64 <= TOLD_MAX);
+        }
+    }
 }

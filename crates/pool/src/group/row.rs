@@ -4,13 +4,20 @@
 //! changes. There are four ways to the new parity:
 //! * *covered*: the write gives `lo..hi` of every data unit: nothing is read;
 //! * *delta*: read the old bytes of the touched units and the old parity, add the change. Needs
-//!   every touched unit; units that are lost and not touched do not matter;
+//!   every touched unit; units that are lost and not touched do not matter. Only where as much is lost
+//!   as may be: see below;
 //! * *rest*: read the data that the write does not give, compute the parity anew;
 //! * *decode*: read everything that can be read, compute what is lost, then as *rest*.
 //!
 //! A parity column that is being filled has no old bytes to change, and must get new ones: no delta.
 //!
 //! The cheapest possible one is taken. Where no parity column is left nothing is read at all.
+//!
+//! Parity of bytes that nobody has written is that of whatever stood on the devices before: nothing makes
+//! them agree when a pool is made or grows. Every write makes parity right, whatever it was, because it comes
+//! from all data; a change added to a wrong parity would leave it wrong, and what was written would be lost
+//! with its device. Where as much is lost as may be, nothing is left to disagree: what is lost *is* what
+//! the rest says. There a change keeps all that can be recovered as it is.
 
 /// How much of `lo..hi` of a data unit a write gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +75,8 @@ pub(crate) fn plan(cover: &[Cover], readable: &[bool], writable: &[bool]) -> Opt
     if missing.is_empty() {
         return Some(Plan { way: Way::Covered, reads: Vec::new() });
     }
-    let delta = (!filling && touched.iter().all(|p| can(*p))).then(|| {
+    let agrees = lost == readable.len() - data;
+    let delta = (agrees && !filling && touched.iter().all(|p| can(*p))).then(|| {
         if parities.is_empty() {
             return Plan { way: Way::Plain, reads: Vec::new() };
         }
@@ -107,10 +115,18 @@ mod tests {
     #[test]
     fn the_cheapest_way_is_taken() {
         assert_eq!(way(&[Whole; 4], &[], 1), Some((Way::Covered, vec![])));
-        assert_eq!(way(&[Part, No, No, No], &[], 1), Some((Way::Delta, vec![0, 4])));
+        assert_eq!(way(&[Part, No, No, No], &[1], 1), Some((Way::Delta, vec![0, 4])));
         assert_eq!(way(&[Whole, Whole, Whole, No], &[], 1), Some((Way::Rest, vec![3])));
         assert_eq!(way(&[No, Whole, No, No], &[], 2), Some((Way::Rest, vec![0, 2, 3])));
-        assert_eq!(way(&[No, Part, No, No, No, No], &[], 2), Some((Way::Delta, vec![1, 6, 7])));
+        assert_eq!(way(&[No, Part, No, No, No, No], &[0, 7], 2), Some((Way::Delta, vec![1, 6])));
+    }
+
+    #[test]
+    fn parity_that_may_be_wrong_is_not_changed_but_computed() {
+        assert_eq!(way(&[Part, No, No, No], &[], 1), Some((Way::Rest, vec![0, 1, 2, 3])));
+        // Of two parities beside a lost unit, one says what that is, and the other may say otherwise.
+        assert_eq!(way(&[Part, No, No], &[2], 2), Some((Way::Decode, vec![0, 1, 3, 4])));
+        assert_eq!(way(&[Part, No, No], &[3], 2), Some((Way::Rest, vec![0, 1, 2])));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use braid_device::{Device, Fault, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
+use braid_device::{
+    Device, DeviceError, Fault, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On,
+};
 use braid_format::label::{Child, Label, MemberState, NodeKind, Segment, SubpoolKind, TreeNode};
 use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
@@ -455,6 +457,55 @@ fn locks_stand_on_mirrors_and_follow_when_the_first_copy_fails() {
     assert!(matches!(refused, Err(PoolError::LockOnParity { .. })));
 }
 
+/// A pool may be made of devices that held something else: parity of what nobody has written is of nothing.
+#[test]
+fn what_is_written_survives_on_devices_that_were_not_blank() {
+    for (parities, n) in [(1, 4), (1, 6), (2, 6)] {
+        let devices = devices(n, |_| FaultPlan::default());
+        for (i, device) in devices.iter().enumerate() {
+            let seed = i as u64 + 3;
+            let byte = |at: u64| (at.wrapping_mul(seed * 0x9e37_79b9) >> 13).to_le_bytes()[0];
+            let old: Vec<u8> = (0..device.info().size.0).map(byte).collect();
+            device.inner().write(ByteOffset(0), &old).unwrap();
+        }
+        let pool = pool(&devices, Layout::Parity(parities));
+        let size = pool.info().size.0;
+        let mut held = vec![None; Bytes(size / SECTOR).to_usize()];
+        // Sectors, pieces that straddle units, and rows, some of them twice.
+        let write = |held: &mut [Option<u8>], numbers: std::ops::Range<u8>| {
+            for i in numbers {
+                let n = u64::from(i);
+                let (first, sectors) = (n * 7919 % (size / SECTOR / 64), 1 + n * 5 % 40);
+                let bytes = vec![i; Bytes(sectors * SECTOR).to_usize()];
+                pool.write(ByteOffset(first * SECTOR), &bytes).unwrap();
+                let first = Bytes(first).to_usize();
+                held[first..first + Bytes(sectors).to_usize()].fill(Some(i));
+            }
+        };
+        let expect = |held: &[Option<u8>], when: &str| {
+            for (sector, byte) in (0..).zip(held) {
+                let Some(byte) = byte else { continue };
+                let mut there = vec![0; Bytes(SECTOR).to_usize()];
+                pool.read(ByteOffset(sector * SECTOR), &mut there).unwrap();
+                assert!(there.iter().all(|b| b == byte), "{parities} of {n}, {when}: {sector}");
+            }
+        };
+        write(&mut held, 1..40);
+        expect(&held, "whole");
+        for (turn, m) in (0..u8::try_from(parities).unwrap()).zip([1, 4]) {
+            let lost = {
+                let topology = pool.0.topology.read();
+                let device = topology.name(MemberIndex(m)).into();
+                topology.named(&vec![(MemberIndex(m), DeviceError::ReadOnly { device })])
+            };
+            pool.0.lose(&lost).unwrap();
+            expect(&held, "without one more");
+            write(&mut held, 40 * (turn + 1)..40 * (turn + 2));
+            expect(&held, "written without it");
+        }
+    }
+}
+
 #[test]
 fn concurrent_partial_writes_of_one_row_keep_its_parity() {
     let all = devices(4, |_| FaultPlan::default());
@@ -512,8 +563,10 @@ fn a_member_that_lost_its_labels_is_taken_out_by_a_write_as_well() {
     let zeros = vec![0; usize::try_from(bad.info().size.0).unwrap()];
     bad.inner().write(ByteOffset(0), &zeros).unwrap();
     bad.arm(On::Read, 0, FaultKind::Fails);
-    bytes[512..1024].fill(9);
-    pool.write(ByteOffset(512), &bytes[512..1024]).unwrap();
+    // Another unit of the row.
+    let at = Bytes(UNIT + 512).to_usize();
+    bytes[at..at + 512].fill(9);
+    pool.write(ByteOffset(UNIT + 512), &bytes[at..at + 512]).unwrap();
     assert_eq!(failed(&pool), [member.0]);
     let mut back = vec![0; bytes.len()];
     pool.read(ByteOffset(0), &mut back).unwrap();

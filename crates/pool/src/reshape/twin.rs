@@ -24,6 +24,7 @@ use braid_format::label::{Label, Member};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use uuid::Uuid;
 
+use crate::discard::is_refusal;
 use crate::group::locks::{Held, RangeLocks};
 use crate::own_work::is_use;
 use crate::redundancy::{Side, follow};
@@ -227,8 +228,21 @@ impl Device for Twin {
         }
         Ok(outcome)
     }
+    /// Advice: a successor that is sound may refuse it.
     fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.both(at, len, |d| d.discard(at, len))
+        self.note_use();
+        let _held = self.hold(at, len);
+        match self.old.discard(at, len) {
+            Err(refused) if is_refusal(&refused) => return Err(refused),
+            done => self.heed(done)?,
+        }
+        if self.shared(at, len)
+            && let Err(error) = self.new.discard(at, len)
+            && !is_refusal(&error)
+        {
+            self.give_up(error);
+        }
+        Ok(())
     }
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         self.both(at, len, |d| d.write_zeroes(at, len))
