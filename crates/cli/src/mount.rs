@@ -17,6 +17,7 @@ use braid_format::{Bytes, NodeId};
 use braid_fs::lock::{HintsBy, Timing};
 use braid_fs::{Fs, MountOptions};
 use braid_fuse::{FuseOptions, Session};
+use braid_pool::Pool;
 
 use crate::control::Control;
 use crate::ending::Ending;
@@ -250,8 +251,12 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     };
     let log = plan.log.as_ref().map(append).transpose()?;
     // Locks and the heartbeat are on the devices: a node that changes no file writes all the same.
-    let open = if plan.degraded { sources::open_degraded } else { sources::open };
-    let pool = open(&plan.devices, false)?;
+    // Devices that grow, or come back, are opened anew by their names, from another directory.
+    let paths = sources::resolve(&plan.devices)?;
+    let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
+    let devices = sources::open_devices(&paths, false)?;
+    let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
+    let pool = assemble(devices)?;
     let name = pool.info().name.clone();
     let plan_dir = plan.fs.mount_point.clone();
     let ending = Ending::watch(&plan_dir, args.ready)?;

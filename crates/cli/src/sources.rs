@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use braid_pool::device::{self, Device, OpenOptions, UnitName};
-use braid_pool::{Pool, discover};
+use braid_pool::{Pool, PoolError, discover};
 
 /// Opens the pool that `sources` name: one pool name (found by label), or all of its devices.
 ///
@@ -41,7 +41,12 @@ pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn De
                 bail!("{}: no such device or file", path.display());
             }
             let options = OpenOptions { read_only, ..OpenOptions::default() };
-            Ok(device::open(path, options)?)
+            let device = device::open(path, options)?;
+            // Found out at the first write it would be a member that fails.
+            if device.info().read_only && !read_only {
+                return Err(PoolError::ReadOnly { path: device.info().name.clone() }.into());
+            }
+            Ok(device)
         })
         .collect()
 }

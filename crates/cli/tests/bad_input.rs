@@ -315,6 +315,52 @@ fn a_mounted_directory_is_a_name_of_its_pool() {
     c.finish();
 }
 
+/// A mirror would go on without it, as without one that has failed.
+#[test]
+fn a_member_that_nobody_can_write_is_refused_and_stays_one() {
+    if !can_mount() {
+        return;
+    }
+    let d = Disks::new(2, 256);
+    ok(&d.with(&["create", "p", "--mirror", "2"], &[]));
+    let dir = d.path("mnt");
+    fs::create_dir(&dir).unwrap();
+    {
+        let Some(device) = Loop::read_only(&d.paths[1]) else { return };
+        let both = format!("{}:{}", d.names()[0], device.0);
+        let mounts = [vec!["mount", &both, &dir], vec!["mount", "-o", "ro", &both, &dir]];
+        for how in mounts.into_iter().chain([vec!["scrub", &both]]) {
+            let said = fails(&how);
+            assert!(said.contains(&device.0) && said.contains("read-only"), "{how:?}: {said}");
+        }
+        assert!(!ok(&["status", &both]).contains("failed"));
+    }
+    ok(&["scrub", &d.names().join(":")]);
+}
+
+/// A node works in `/`, wherever it was mounted from.
+#[test]
+fn devices_that_were_named_from_where_somebody_stood_are_found_again() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster { disks: Disks::new(2, 256), nodes: Vec::new() };
+    ok(&c.disks.with(&["create", "p", "--mirror", "2"], &[]));
+    let dir = c.disks.path("mnt");
+    fs::create_dir(&dir).unwrap();
+    let names: Vec<_> = c.disks.paths.iter().map(|p| p.file_name().unwrap()).collect();
+    let mut mount = std::process::Command::new(env!("CARGO_BIN_EXE_braid"));
+    mount.current_dir(c.disks.paths[0].parent().unwrap());
+    let out = mount.arg("mount").args(&names).arg(&dir).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    c.nodes.push(dir.clone().into());
+    for path in &c.disks.paths {
+        fs::OpenOptions::new().write(true).open(path).unwrap().set_len(320 << 20).unwrap();
+    }
+    ok(&["grow", &dir]);
+    c.finish();
+}
+
 #[test]
 fn what_misses_members_is_no_change_that_was_refused() {
     let d = Disks::new(2, 256);

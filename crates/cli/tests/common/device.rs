@@ -12,7 +12,15 @@ pub struct Loop(pub String);
 impl Loop {
     /// `None`: there are none here.
     pub fn new(file: &Path) -> Option<Self> {
-        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        Self::with(&[], file)
+    }
+    /// The same, which nobody can write.
+    pub fn read_only(file: &Path) -> Option<Self> {
+        Self::with(&["--read-only"], file)
+    }
+    fn with(how: &[&str], file: &Path) -> Option<Self> {
+        let mut command = Command::new("losetup");
+        let made = command.args(["--find", "--show"]).args(how).arg(file).output().ok()?;
         let name = String::from_utf8(made.stdout).ok()?.trim().to_owned();
         (made.status.success() && !name.is_empty()).then_some(Self(name))
     }

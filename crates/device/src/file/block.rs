@@ -122,6 +122,11 @@ pub(crate) fn sysfs(dev: u64) -> PathBuf {
     std::fs::canonicalize(&link).unwrap_or(link)
 }
 
+/// Whether the kernel lets nobody write the block device there in sysfs, however it is opened.
+pub(super) fn is_read_only(sysfs: &Path) -> bool {
+    std::fs::read_to_string(sysfs.join("ro")).is_ok_and(|ro| ro.trim() != "0")
+}
+
 /// The node that the kernel itself made for block device `dev`; `path` when there is none (a
 /// container's private `/dev`: locks then only meet within it).
 pub(crate) fn canonical_node(path: &Path, dev: u64) -> PathBuf {

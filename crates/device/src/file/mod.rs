@@ -382,7 +382,8 @@ impl Opening<'_> {
             sector,
             physical_sector: physical.unwrap_or(sector).max(sector),
             is_block,
-            read_only: self.options.read_only,
+            read_only: self.options.read_only
+                || is_block && block::is_read_only(&block::sysfs(meta.rdev())),
             rotational: queue.rotational,
             caps,
             engine: if in_memory { "pread" } else { crate::default_engine() },
