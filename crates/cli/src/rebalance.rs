@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::control::Order;
-use crate::session::{Missing, Session};
+use crate::session::Session;
 
 /// Move file data until all parts of a pool are equally full.
 ///
@@ -23,14 +23,6 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let view = Session::with(&args.pool, Missing::Refused, |session| {
-        if args.stop {
-            return session.order(&STOP);
-        }
-        session.long_order(&Order::Rebalance { run: true }, &STOP, || ())
-    })?;
-    print!("{}", view.said.as_deref().unwrap_or_default());
-    Ok(ExitCode::SUCCESS)
+    let [run, stop] = [true, false].map(|run| Order::Rebalance { run });
+    Session::run_or_end(&args.pool, &run, &stop, args.stop)
 }
-
-const STOP: Order = Order::Rebalance { run: false };

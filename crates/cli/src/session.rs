@@ -1,6 +1,7 @@
 //! Who carries out a change of a pool: the node of this host that has it mounted, or, if there is
 //! none, this process, which joins as a node while it works.
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,6 +124,19 @@ impl Session {
             }
             work.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the node ended unexpectedly")))
         })
+    }
+
+    /// Gives the node for what a user names a long order, or with `end` the one that `stop`s it, and prints
+    /// what came of it.
+    ///
+    /// # Errors
+    /// As [`Session::with`] and [`Session::order`].
+    pub fn run_or_end(name: &str, order: &Order, stop: &Order, end: bool) -> Result<ExitCode> {
+        let view = Self::with(name, Missing::Refused, |session| {
+            if end { session.order(stop) } else { session.long_order(order, stop, || ()) }
+        })?;
+        print!("{}", view.said.as_deref().unwrap_or_default());
+        Ok(ExitCode::SUCCESS)
     }
 
     /// What the pool's members are.

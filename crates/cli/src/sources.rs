@@ -32,7 +32,7 @@ pub fn open_degraded(sources: &[String], read_only: bool) -> Result<Pool> {
 /// Opens devices as they are.
 ///
 /// # Errors
-/// Names the device that cannot be opened.
+/// Names the device that cannot be opened, or that nobody can write ([`PoolError::ReadOnly`]).
 pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn Device>>> {
     paths
         .iter()

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::control::Order;
-use crate::session::{Missing, Session};
+use crate::session::Session;
 
 /// Give the space of deleted files back to the devices.
 ///
@@ -24,14 +24,6 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let view = Session::with(&args.pool, Missing::Refused, |session| {
-        if args.stop {
-            return session.order(&STOP);
-        }
-        session.long_order(&Order::Trim { run: true }, &STOP, || ())
-    })?;
-    print!("{}", view.said.as_deref().unwrap_or_default());
-    Ok(ExitCode::SUCCESS)
+    let [run, stop] = [true, false].map(|run| Order::Trim { run });
+    Session::run_or_end(&args.pool, &run, &stop, args.stop)
 }
-
-const STOP: Order = Order::Trim { run: false };

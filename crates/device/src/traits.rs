@@ -48,7 +48,7 @@ pub struct DeviceInfo {
     pub physical_sector: Bytes,
     /// A block device rather than a file.
     pub is_block: bool,
-    /// Opened for reading only.
+    /// Opened for reading only, or nobody can write it.
     pub read_only: bool,
     /// Spinning, if known.
     pub rotational: Option<bool>,

@@ -517,7 +517,17 @@ pub(crate) fn check_mirror(
     Ok(())
 }
 
+/// Whether a part reads differently on some of the copies that have it.
+fn differs(read: &[&[u8]]) -> bool {
+    read.windows(2).any(|w| w[0] != w[1])
+}
+
 impl Compared<'_> {
+    /// A part as the copies have it of which it can be read.
+    fn read(&self, range: &Range<usize>) -> Vec<&[u8]> {
+        self.copies.iter().filter_map(|c| c.part(range)).collect()
+    }
+
     /// Finds out what is right in a part of it, and writes that where something else stands, or
     /// nothing that can be read.
     fn decide(
@@ -528,9 +538,8 @@ impl Compared<'_> {
         lost: &mut Lost,
     ) -> Result<(), PoolError> {
         let sector = self.topology.label.lock_sector.to_usize();
-        let read: Vec<&[u8]> = self.copies.iter().filter_map(|c| c.part(&range)).collect();
-        let differ = read.windows(2).any(|w| w[0] != w[1]);
-        let whole = read.len() == self.copies.len();
+        let read = self.read(&range);
+        let (differ, whole) = (differs(&read), read.len() == self.copies.len());
         if !differ && whole {
             return Ok(());
         }
@@ -554,9 +563,7 @@ impl Compared<'_> {
                 undecided(report, self.logical + start as u64, new.len());
                 continue;
             }
-            for copy in &self.copies {
-                self.write(copy, start, new, report, lost)?;
-            }
+            self.write_all(start, new, report, lost)?;
         }
         Ok(())
     }
@@ -575,17 +582,15 @@ impl Compared<'_> {
         for start in range.clone().step_by(sector) {
             let one = start..(start + sector).min(range.end);
             let at = ByteOffset(self.logical + start as u64);
-            let read: Vec<&[u8]> = self.copies.iter().filter_map(|c| c.part(&one)).collect();
-            if read.len() == self.copies.len() && read.windows(2).all(|w| w[0] == w[1]) {
+            let read = self.read(&one);
+            if read.len() == self.copies.len() && !differs(&read) {
                 continue;
             }
             let mut whole = read.iter().filter(|b| oracle.is_whole(at, b));
             match whole.next().filter(|truth| whole.all(|other| other == *truth)) {
                 Some(truth) => {
                     decided = true;
-                    for copy in &self.copies {
-                        self.write(copy, start, truth, report, lost)?;
-                    }
+                    self.write_all(start, truth, report, lost)?;
                 }
                 None => left.push(one),
             }
@@ -610,6 +615,17 @@ impl Compared<'_> {
             let record = is_record(first) || is_record(new);
             first != new && record && !oracle.has_damaged_record(at, first)
         })
+    }
+
+    /// Writes what is right on all copies that have something else.
+    fn write_all(
+        &self,
+        start: usize,
+        new: &[u8],
+        report: &mut Scrubbed,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        self.copies.iter().try_for_each(|copy| self.write(copy, start, new, report, lost))
     }
 
     /// Writes what is right where something else stands, or nothing that can be read.

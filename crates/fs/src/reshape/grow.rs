@@ -1,6 +1,6 @@
 //! The file system uses space that was added to its pool.
 //!
-//! Order: (1) heads and bitmaps of the new groups, then a flush: nothing refers to them; (2) one
+//! Order: (1) zeros, as when it is made, heads and bitmaps of the new groups, then a flush: nothing refers to them; (2) one
 //! transaction: the superblock says of the region, and this node's counters of what is free in it;
 //! (3) the superblock in its place, durable; (4) its copy; (5) every other node knows of it; (6) the groups are used. Power may be cut
 //! anywhere: before the transaction is durable nothing has changed, and what is left of (1) is

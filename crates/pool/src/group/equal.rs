@@ -180,19 +180,14 @@ impl Mirror<'_> {
 
     /// The pieces that are judged of the mirror's bytes `from..to`: where in these, and in the pool.
     fn pieces(&self, from: u64, to: u64) -> Vec<(Range<usize>, ByteOffset)> {
-        let grain = self.oracle.grain() as u64;
-        let mut pieces = Vec::new();
-        for stretch in self.stretches.iter().filter(|s| s.from < to && from < s.to) {
-            let (mut at, end) = (stretch.from.max(from), stretch.to.min(to));
-            while at < end {
-                let logical = stretch.logical + (at - stretch.from);
-                let next = end.min(at + grain - logical % grain);
-                let range = Bytes(at - from).to_usize()..Bytes(next - from).to_usize();
-                pieces.push((range, ByteOffset(logical)));
-                at = next;
-            }
-        }
-        pieces
+        let inside = |s: &Stretch| {
+            let first = s.from.max(from);
+            Stretch { from: first, to: s.to.min(to), logical: s.logical + (first - s.from), ..*s }
+        };
+        let here = self.stretches.iter().filter(|s| s.from < to && from < s.to).map(inside);
+        let pieces = here.flat_map(|s| s.cut(self.oracle.grain() as u64));
+        let place = |p: Stretch| Bytes(p.from - from).to_usize()..Bytes(p.to - from).to_usize();
+        pieces.map(|p| (place(p), ByteOffset(p.logical))).collect()
     }
 
     /// Finds out what is right in a piece, the pool's bytes from `at`, of which `truth` is what the
