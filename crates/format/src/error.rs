@@ -68,6 +68,19 @@ pub enum FormatError {
         /// Bytes given.
         len: usize,
     },
+    /// Made by a braid of another format version.
+    #[error(
+        "{what}: format version {found}, and this braid reads version {known} only. Mount it with \
+         the braid that made it and copy its files to a pool made by this one"
+    )]
+    OtherVersion {
+        /// Structure.
+        what: &'static str,
+        /// Version found.
+        found: u32,
+        /// The version of this braid.
+        known: u32,
+    },
     /// A feature bit that this version does not know and may not ignore.
     #[error("{what}: unknown incompatible feature bits {bits:#x}; a newer braid made it")]
     UnknownFeature {

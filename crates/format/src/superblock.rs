@@ -31,7 +31,7 @@ pub struct RawSuperblock {
     pub header: MetaHeader,
     /// "BRAIDFS\0".
     pub fs_magic: [u8; 8],
-    /// Format version, 1.
+    /// Format version, 2.
     pub version: U32,
     /// log2 of the block size.
     pub block_shift: U16,
@@ -240,8 +240,8 @@ impl RawSuperblock {
     pub const KNOWN: u64 = Self::SUBPOOLS | Self::REGIONS | Self::LOCK_STORE | Self::LEAVING;
     /// Identifies a Braid file system to a person with a hex editor.
     pub const FS_MAGIC: [u8; 8] = *b"BRAIDFS\0";
-    /// Format version.
-    pub const VERSION: u32 = 1;
+    /// Format version. A file system of any other version is refused: docs/FORMAT.md, *Versions*.
+    pub const VERSION: u32 = 2;
     /// Incompatible feature: metadata and file data stand in subpools of their own.
     pub const SUBPOOLS: u64 = 1;
     /// Largest number of node slots.

@@ -175,7 +175,11 @@ impl Volume {
             }))
         };
         if sb.version.get() != RawSuperblock::VERSION {
-            return bad("version", u64::from(sb.version.get()));
+            return Err(Error::Superblock(FormatError::OtherVersion {
+                what: "superblock",
+                found: sb.version.get(),
+                known: RawSuperblock::VERSION,
+            }));
         }
         let bits = sb.features_incompat.get() & !RawSuperblock::KNOWN;
         if bits != 0 {
