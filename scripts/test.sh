@@ -12,4 +12,4 @@ cargo clippy --locked --workspace -- -D warnings
 step "tidy"
 cargo run -q --locked -p xtask -- tidy
 step "tests"
-cargo test --locked --workspace
+cargo run -q --locked -p xtask -- test

@@ -50,7 +50,8 @@ fn places(device: &fs::File, size: u64) -> Vec<(&'static str, u64, usize)> {
     device.read_exact_at(&mut slot, DATA_AT).unwrap();
     let body = (0..slot.len()).step_by(512).find_map(|at| {
         let (sb, _) = RawSuperblock::read_from_prefix(&slot[at..]).ok()?;
-        (sb.version.get() == RawSuperblock::VERSION && sb.root_inode.get() > 0).then_some((at as u64, sb))
+        (sb.version.get() == RawSuperblock::VERSION && sb.root_inode.get() > 0)
+            .then_some((at as u64, sb))
     });
     let (body_at, sb) = body.expect("a superblock in its slot");
     assert!(body_at <= BODY_AT);

@@ -1,0 +1,166 @@
+//! Runs every test program of the workspace, several at a time: most mounted tests wait more than they
+//! compute, so running the programs one after another leaves the processors idle.
+//!
+//! A program's output is shown only if it fails. Each program runs in its package's folder, as `cargo test` does it.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// Packages whose programs take longest: begun first, so that none of them runs alone at the end.
+const FIRST: &[&str] = &["sim", "cli", "fs", "pool", "lock", "device"];
+
+/// One test program.
+struct Suite {
+    /// `package target`, for people.
+    name: String,
+    program: PathBuf,
+    folder: PathBuf,
+}
+
+/// What one program's run came to.
+struct Outcome {
+    passed: usize,
+    failed: usize,
+    ignored: usize,
+    succeeded: bool,
+}
+
+/// Builds all test programs and runs them, `at_once` at a time; then the examples in doc comments.
+/// Each returned line names a program that failed.
+///
+/// # Errors
+/// The programs cannot be built or started.
+pub fn run(at_once: usize) -> Result<Vec<String>> {
+    let suites = Mutex::new(build()?);
+    let outcomes = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let workers: Vec<_> =
+            (0..at_once.max(1)).map(|_| scope.spawn(|| work(&suites, &outcomes))).collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(done) => done,
+            Err(_) => bail!("a thread that runs test programs panicked"),
+        })
+    })?;
+    let outcomes = outcomes.into_inner().unwrap_or_default();
+    let mut failures: Vec<String> = outcomes
+        .iter()
+        .filter(|(_, outcome): &&(String, Outcome)| !outcome.succeeded)
+        .map(|(name, _)| format!("{name}: failed"))
+        .collect();
+    if !Command::new("cargo")
+        .args(["test", "-q", "--locked", "--workspace", "--doc"])
+        .status()?
+        .success()
+    {
+        failures.push("examples in doc comments: failed".to_owned());
+    }
+    let sum = |count: fn(&Outcome) -> usize| outcomes.iter().map(|(_, o)| count(o)).sum::<usize>();
+    let failed = sum(|o| o.failed).max(failures.len());
+    println!("{} passed, {failed} failed, {} skipped", sum(|o| o.passed), sum(|o| o.ignored));
+    Ok(failures)
+}
+
+/// Builds the test programs; those of the packages that take longest come first.
+fn build() -> Result<VecDeque<Suite>> {
+    let output = Command::new("cargo")
+        .args([
+            "test",
+            "--locked",
+            "--workspace",
+            "--no-run",
+            "--message-format=json-render-diagnostics",
+        ])
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cargo test --no-run")?;
+    if !output.status.success() {
+        bail!("the tests do not compile");
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut suites: Vec<(usize, Suite)> = Vec::new();
+    for line in text.lines() {
+        let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
+        suites.extend(suite(&message));
+    }
+    suites.sort_by_key(|(rank, _)| *rank);
+    Ok(suites.into_iter().map(|(_, suite)| suite).collect())
+}
+
+/// The test program that a message of cargo tells of, with its package's place in [`FIRST`].
+fn suite(message: &Value) -> Option<(usize, Suite)> {
+    if !message["profile"]["test"].as_bool()? {
+        return None;
+    }
+    let program = PathBuf::from(message["executable"].as_str()?);
+    let folder = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_owned();
+    let package = folder.file_name()?.to_str()?.to_owned();
+    let rank = FIRST.iter().position(|first| *first == package).unwrap_or(FIRST.len());
+    let name = format!("{package} {}", message["target"]["name"].as_str()?);
+    Some((rank, Suite { name, program, folder }))
+}
+
+/// Takes and runs programs until none is left.
+fn work(suites: &Mutex<VecDeque<Suite>>, outcomes: &Mutex<Vec<(String, Outcome)>>) -> Result<()> {
+    loop {
+        let next = suites.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.pop_front();
+        let Some(suite) = next else { return Ok(()) };
+        let begun = Instant::now();
+        let output = Command::new(&suite.program)
+            .current_dir(&suite.folder)
+            .env("CARGO_MANIFEST_DIR", &suite.folder)
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| suite.program.display().to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let outcome = Outcome { succeeded: output.status.success(), ..counts(&text) };
+        let mut outcomes = outcomes.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
+        report(&suite.name, &outcome, begun.elapsed());
+        if !outcome.succeeded {
+            println!("{text}{}({})", String::from_utf8_lossy(&output.stderr), output.status);
+        }
+        outcomes.push((suite.name, outcome));
+    }
+}
+
+/// One line for a program that has ended.
+fn report(name: &str, outcome: &Outcome, took: Duration) {
+    let word = if outcome.succeeded { "ok" } else { "FAILED" };
+    let Outcome { passed, failed, ignored, .. } = outcome;
+    println!(
+        "{word:6} {:6.1} s  {name}: {passed} passed, {failed} failed, {ignored} ignored",
+        took.as_secs_f32()
+    );
+}
+
+/// The counts in libtest's closing line: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+fn counts(text: &str) -> Outcome {
+    let closing =
+        text.lines().rev().find(|line| line.starts_with("test result:")).unwrap_or_default();
+    let words: Vec<&str> = closing.split([' ', ';']).collect();
+    let count = |word: &str| {
+        let pair = words.windows(2).find(|pair| pair.get(1) == Some(&word));
+        pair.and_then(|pair| pair.first()?.parse().ok()).unwrap_or(0)
+    };
+    let (passed, failed, ignored) = (count("passed"), count("failed"), count("ignored"));
+    Outcome { passed, failed, ignored, succeeded: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_line_is_counted() {
+        let text = "running 6 tests\ntest a ... ok\n\ntest result: FAILED. 4 passed; 1 failed; \
+                    1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+        let Outcome { passed, failed, ignored, .. } = counts(text);
+        assert_eq!((passed, failed, ignored), (4, 1, 1));
+        assert_eq!(counts("killed before its end").passed, 0);
+    }
+}
