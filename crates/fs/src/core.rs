@@ -253,6 +253,9 @@ impl GlockOps for Core {
             inode.unload();
         }
         self.meta.drop_owner(lock);
+        if self.volume.is_plock_bucket(lock) {
+            self.plocks.bucket_taken();
+        }
         self.inodes.evict(ino);
     }
 }

@@ -1,9 +1,15 @@
 //! Locks of programs, fcntl and flock, across nodes. Buckets of them are metadata like any other,
 //! each under its own cluster lock.
 //!
-//! A blocked program waits on a condition of this node and looks at the bucket again with growing
-//! pauses (1 to 50 ms), so an unlock on another node is noticed without a message. Who is served
-//! first is not defined. Locks of dead nodes count for nothing and are dropped on sight.
+//! A blocked program waits on a condition of this node. It looks at the bucket when this node changes
+//! it, and when another node is about to: a waiter's look leaves this node with a shared hold of the
+//! bucket's lock, so whoever changes the bucket takes that hold away, and [`Plocks::bucket_taken`] wakes
+//! the waiters. The look is shared, so waiters of several nodes do not take the bucket from one another.
+//! Pauses of 1 to 50 ms between looks are for what has no such sign: a node that died.
+//!
+//! Blocked requests are served in the order in which the bucket records them: [`Table::ahead`]. A
+//! request that must not block may pass them, as fcntl(2) says. Locks of dead nodes count for nothing
+//! and are dropped on sight.
 //!
 //! Waiters are recorded in the bucket, so circles of them are found: those in one bucket at once, those
 //! through several when a wait has lasted a while, by a look at all buckets at the same time. Each of
@@ -93,6 +99,11 @@ impl Plocks {
         *self.changes.lock() += 1;
         self.changed.notify_all();
     }
+    /// Another node takes a bucket's lock to change the bucket: waiters look at it afterwards, since
+    /// their look waits for that node. Does not block.
+    pub fn bucket_taken(&self) {
+        self.notify();
+    }
     /// Waits until something changed here since `seen`, at most `patience`.
     fn wait(&self, seen: u64, patience: Duration) {
         let mut count = self.changes.lock();
@@ -105,6 +116,10 @@ impl Plocks {
 /// Pauses between two looks at a lock held on another node.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Longest time that a request gives way to one recorded before it although no held lock blocks it.
+/// Then it is served out of turn: the two may wait for each other through locks of another bucket,
+/// which one bucket does not show.
+const GIVES_WAY: Duration = Duration::from_millis(500);
 /// How long a wait lasts before circles through other buckets are looked for: most end earlier, and
 /// the look takes every bucket's lock.
 const CIRCLE_AFTER: Duration = Duration::from_millis(200);
@@ -225,20 +240,31 @@ fn change(
         return unlock(core, &lock, key);
     }
     let mut pause = PAUSE_MIN;
+    let mut turn = if wait.is_some() { Turn::Kept } else { Turn::Passed };
     let mut recorded = false;
+    let mut gives_way: Option<Instant> = None;
     let mut look = Instant::now() + CIRCLE_AFTER;
     loop {
-        let seen = core.plocks.count();
-        match attempt(core, &lock, wait.is_some(), recorded)? {
+        match attempt(core, &lock, (wait.is_some(), turn), recorded)? {
             Outcome::Granted => {
                 core.plocks.notify();
                 return Ok(());
             }
-            Outcome::Busy => {}
+            Outcome::Busy => gives_way = None,
+            Outcome::NotYet => _ = gives_way.get_or_insert_with(Instant::now),
         }
         let Some(canceller) = wait else { return Err(Error::WouldBlock) };
         recorded = true;
         loop {
+            let seen = core.plocks.count();
+            if gives_way.is_some_and(|since| since.elapsed() >= GIVES_WAY) {
+                turn = Turn::Passed;
+            }
+            match standing(core, &lock, turn)? {
+                Outcome::Granted => break,
+                Outcome::Busy => (gives_way, turn) = (None, Turn::Kept),
+                Outcome::NotYet => _ = gives_way.get_or_insert_with(Instant::now),
+            }
             if canceller.is_cancelled() {
                 return give_up_waiting(core, &lock, Error::Interrupted);
             }
@@ -250,22 +276,51 @@ fn change(
             }
             core.plocks.wait(seen, pause);
             pause = (pause * 2).min(PAUSE_MAX);
-            if core.plocks.count() != seen || is_free(core, &lock)? {
-                break;
-            }
         }
     }
 }
 
+/// Whether a request waits for those recorded before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// It does.
+    Kept,
+    /// It does not: it must not block, or has given way for long enough.
+    Passed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
+    /// Nothing stands in its way.
     Granted,
+    /// A lock that is held does.
     Busy,
+    /// Only one that was asked for before does.
+    NotYet,
+}
+
+impl Outcome {
+    fn of(table: &Table, lock: &Lock, turn: Turn) -> Self {
+        if table.conflict(lock).is_some() {
+            Self::Busy
+        } else if turn == Turn::Kept && table.ahead(lock).is_some() {
+            Self::NotYet
+        } else {
+            Self::Granted
+        }
+    }
 }
 
 /// Grants the lock if nothing stands in its way; otherwise, if it `waits`, records that.
-fn attempt(core: &Core, lock: &Lock, waits: bool, recorded: bool) -> Result<Outcome> {
+fn attempt(
+    core: &Core,
+    lock: &Lock,
+    (waits, turn): (bool, Turn),
+    recorded: bool,
+) -> Result<Outcome> {
     let mut bucket = Bucket::open(core, lock.ino, Mode::Exclusive)?;
-    if bucket.table.conflict(lock).is_none() {
+    let outcome = Outcome::of(&bucket.table, lock, turn);
+    if outcome == Outcome::Granted {
         bucket.table.stop_waiting(lock.ino, lock.owner);
         bucket.table.grant(*lock);
         if !bucket.fits() {
@@ -295,12 +350,12 @@ fn attempt(core: &Core, lock: &Lock, waits: bool, recorded: bool) -> Result<Outc
     if gave_up {
         core.plocks.notify();
     }
-    Ok(Outcome::Busy)
+    Ok(outcome)
 }
 
-/// A look without changing anything.
-fn is_free(core: &Core, lock: &Lock) -> Result<bool> {
-    Ok(Bucket::open(core, lock.ino, Mode::Shared)?.table.conflict(lock).is_none())
+/// What [`attempt`] would say, without changing anything.
+fn standing(core: &Core, lock: &Lock, turn: Turn) -> Result<Outcome> {
+    Ok(Outcome::of(&Bucket::open(core, lock.ino, Mode::Shared)?.table, lock, turn))
 }
 
 /// Whether who waits for `lock` waits for himself, by all buckets as they are at one moment: pieces of

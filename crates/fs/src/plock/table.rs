@@ -195,6 +195,35 @@ impl Table {
         }
         false
     }
+    /// The first waiting request recorded before `want`'s (before all that come, if it is not recorded)
+    /// that cannot be granted beside it, leaving out those that wait for `want.owner`: they cannot be
+    /// served before it.
+    pub fn ahead(&self, want: &Lock) -> Option<&Lock> {
+        self.before(*want).find(|w| !self.waits_for(w, want.owner))
+    }
+    /// Waiting requests recorded before `want`'s that cannot be granted beside it.
+    fn before(&self, want: Lock) -> impl Iterator<Item = &Lock> + '_ {
+        let earlier = move |w: &&Lock| w.owner != want.owner || w.ino != want.ino;
+        self.waiting.iter().take_while(earlier).filter(move |w| w.blocks(&want))
+    }
+    /// Whether `waiter` waits for `owner`: for a lock that it holds, or in turn for another that does.
+    fn waits_for(&self, waiter: &Lock, owner: Owner) -> bool {
+        let mut seen: Vec<Owner> = vec![waiter.owner];
+        let mut todo = vec![waiter];
+        while let Some(w) = todo.pop() {
+            let next = self.blockers(w).chain(self.before(*w).map(|l| l.owner));
+            for other in next.collect::<Vec<_>>() {
+                if other == owner {
+                    return true;
+                }
+                if !seen.contains(&other) {
+                    seen.push(other);
+                    todo.extend(self.waiting.iter().filter(|w| w.owner == other));
+                }
+            }
+        }
+        false
+    }
     fn blockers<'a>(&'a self, want: &'a Lock) -> impl Iterator<Item = Owner> + 'a {
         self.held.iter().filter(|l| l.blocks(want)).map(|l| l.owner)
     }
@@ -245,6 +274,30 @@ mod tests {
         t.clear(InodeNo(6), owner(1), 0, max);
         t.clear(InodeNo(5), owner(2), 0, max);
         assert_eq!(t.held.len(), 2);
+    }
+
+    #[test]
+    fn requests_wait_for_those_before_them_unless_these_wait_for_them() {
+        let mut t = Table::default();
+        t.grant(lock(1, 0, 9, true));
+        t.waiting.push(lock(2, 0, 9, true));
+        t.waiting.push(lock(3, 5, 20, false));
+        // The holder asks for more: who waits for it cannot be served first.
+        assert_eq!(t.ahead(&lock(1, 5, 12, true)), None);
+        t.clear(InodeNo(5), owner(1), 0, 9);
+        // Now it comes last; each of the others waits for those recorded before it alone.
+        assert_eq!(t.ahead(&lock(1, 0, 9, true)), Some(&lock(2, 0, 9, true)));
+        assert_eq!(t.ahead(&lock(2, 0, 9, true)), None);
+        assert_eq!(t.ahead(&lock(3, 5, 20, false)), Some(&lock(2, 0, 9, true)));
+        // Readers stand beside readers, and apart from what does not touch them.
+        assert_eq!(t.ahead(&lock(4, 10, 20, false)), None);
+        assert_eq!(t.ahead(&lock(4, 30, 40, true)), None);
+        // Nobody waits for who waits for him through a third.
+        t.grant(lock(4, 30, 40, true));
+        t.grant(lock(5, 50, 60, true));
+        t.waiting.push(lock(6, 30, 35, true));
+        t.waiting.push(lock(4, 50, 55, true));
+        assert_eq!(t.ahead(&lock(5, 35, 35, false)), None);
     }
 
     #[test]

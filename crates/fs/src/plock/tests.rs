@@ -188,3 +188,65 @@ fn locks_of_a_dead_node_count_for_nothing() {
     a.membership.abandon();
     setlk(&b, ino, &want(1, 0, 9, Exclusive), Some(&Canceller::new())).unwrap();
 }
+
+/// A program that asks again the moment it has unlocked comes after who has been waiting, on another
+/// node as on its own.
+#[test]
+fn who_waits_elsewhere_comes_before_who_comes_back() {
+    let (a, b, ino) = rig();
+    for (waiter, greedy) in [(&a, &b), (&b, &a), (&a, &a)] {
+        for kind in [Exclusive, Shared] {
+            flock(greedy, ino, &want(1, 0, 0, Exclusive), None).unwrap();
+            for round in 0..5 {
+                let served = AtomicBool::new(false);
+                std::thread::scope(|s| {
+                    s.spawn(|| {
+                        let blocks = Canceller::new();
+                        flock(waiter, ino, &want(2, 0, 0, kind), Some(&blocks)).unwrap();
+                        served.store(true, Ordering::SeqCst);
+                        flock(waiter, ino, &want(2, 0, 0, Unlock), None).unwrap();
+                    });
+                    let mut tries = 0;
+                    while Bucket::open(greedy, ino, Mode::Shared).unwrap().table.waiting.is_empty()
+                    {
+                        tries += 1;
+                        assert!(tries < 2000, "the waiter is not recorded");
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    flock(greedy, ino, &want(1, 0, 0, Unlock), None).unwrap();
+                    let again = Canceller::new();
+                    flock(greedy, ino, &want(1, 0, 0, Exclusive), Some(&again)).unwrap();
+                    let in_turn = served.load(Ordering::SeqCst);
+                    if !in_turn {
+                        drop(flock(greedy, ino, &want(1, 0, 0, Unlock), None));
+                    }
+                    assert!(in_turn, "{kind:?}, round {round}: overtaken");
+                });
+            }
+            flock(greedy, ino, &want(1, 0, 0, Unlock), None).unwrap();
+        }
+    }
+}
+
+/// The order of requests alone keeps nobody for ever: it may be all that keeps two from each other.
+#[test]
+fn a_request_that_nothing_held_blocks_is_served_in_the_end() {
+    let (a, b, ino) = rig();
+    setlk(&a, ino, &want(3, 0, 0, Exclusive), None).unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let blocks = Canceller::new();
+            setlk(&b, ino, &want(2, 0, 9, Exclusive), Some(&blocks)).unwrap();
+        });
+        let mut tries = 0;
+        while Bucket::open(&a, ino, Mode::Shared).unwrap().table.waiting.is_empty() {
+            tries += 1;
+            assert!(tries < 2000, "the waiter is not recorded");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // 2 comes before 1, and waits for 3, who gives its part up only when 1 has been served.
+        setlk(&a, ino, &want(1, 5, 5, Exclusive), Some(&Canceller::new())).unwrap();
+        drop_owner(&a, ino, 3).unwrap();
+        drop_owner(&a, ino, 1).unwrap();
+    });
+}
