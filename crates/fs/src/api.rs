@@ -282,14 +282,7 @@ impl Fs {
         if inode.opens.load(Ordering::Acquire) > 0 || core.withdrawn.get().is_some() {
             return Ok(());
         }
-        self.run(|c| {
-            // Unlinked here while open, or unlinked elsewhere since this node gave the lock up.
-            let unlinked = inode.peek().is_some_and(|st| st.raw.nlink.get() == 0);
-            if unlinked || inode.recorded_opener.swap(false, Ordering::AcqRel) {
-                orphan::last_close(c, inode.ino)?;
-            }
-            Ok(())
-        })
+        self.run(|c| orphan::last_close(c, &inode))
     }
     /// A program closed a descriptor: its fcntl locks on the file go.
     pub fn flush(&self, fh: Fh, lock_owner: u64) -> Result<()> {

@@ -220,8 +220,6 @@ impl GlockOps for Core {
         to: Mode,
     ) -> std::result::Result<Demoted, DemoteFailed> {
         let inode = self.inodes.find(InodeNo(lock.get()));
-        let opened =
-            inode.as_ref().is_some_and(|i| i.opens.load(std::sync::atomic::Ordering::Acquire) > 0);
         let done = match &inode {
             Some(inode) => self.demote_inode(inode, from, to),
             // Metadata without an inode (resource group, bucket, counters).
@@ -231,11 +229,7 @@ impl GlockOps for Core {
         match self.watch(done) {
             Ok(()) => {
                 let written = inode.as_ref().and_then(|inode| inode.leave_late(to));
-                if let Some(inode) = inode
-                    && to == Mode::Unlocked
-                {
-                    inode.recorded_opener.store(opened, std::sync::atomic::Ordering::Release);
-                }
+                let opened = to == Mode::Unlocked && inode.is_some_and(|i| i.leaves_opener());
                 Ok(Demoted { opened, written })
             }
             Err(e) => {

@@ -51,7 +51,7 @@ impl Handles {
     /// Registers an open of `inode` and counts it there.
     pub fn insert(&self, inode: Arc<Inode>, flags: i32) -> Fh {
         let file = OpenFile { inode, flags, turns: Turns::default() };
-        file.inode.opens.fetch_add(1, Ordering::AcqRel);
+        file.inode.opens.fetch_add(1, Ordering::SeqCst);
         if file.writable() {
             file.inode.writers.fetch_add(1, Ordering::AcqRel);
         }
@@ -69,7 +69,8 @@ impl Handles {
         if file.writable() {
             file.inode.writers.fetch_sub(1, Ordering::AcqRel);
         }
-        file.inode.opens.fetch_sub(1, Ordering::AcqRel);
+        // Before the look at what the lock's record says: see `Inode::leaves_opener`.
+        file.inode.opens.fetch_sub(1, Ordering::SeqCst);
         Ok(file)
     }
     /// Open files in all.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use braid_format::dinode::{Layout, RawDinode, RawTime};
 use braid_format::meta::{Geometry, MetaKind};
@@ -75,8 +75,8 @@ pub(crate) struct Inode {
     /// filled under that lock, and dropped when it is weakened. So under a shared lock the kernel
     /// has no pages of an inode with writers.
     pub writers: AtomicU32,
-    /// This node was recorded as opener when it last gave the lock up.
-    pub recorded_opener: std::sync::atomic::AtomicBool,
+    /// The lock's record may name this node as an opener: see [`Inode::leaves_opener`].
+    recorded_opener: AtomicBool,
 }
 
 impl Inode {
@@ -87,8 +87,35 @@ impl Inode {
             data: FileData::default(),
             opens: AtomicU32::new(0),
             writers: AtomicU32::new(0),
-            recorded_opener: std::sync::atomic::AtomicBool::new(false),
+            recorded_opener: AtomicBool::new(false),
         }
+    }
+    /// The lock is being given up, and nobody is let in: whether its record is to name this node as an
+    /// opener, that is, whether a program here has the inode open.
+    ///
+    /// A close does not wait for the lock. So this notes "recorded" before it counts the handles, and
+    /// [`Self::end_opener`] is called after the handle was counted out: either the last handle is not
+    /// counted here, or its close finds the note and takes this node out of the record.
+    pub fn leaves_opener(&self) -> bool {
+        self.recorded_opener.store(true, Ordering::SeqCst);
+        let open = self.opens.load(Ordering::SeqCst) > 0;
+        if !open {
+            self.recorded_opener.store(false, Ordering::SeqCst);
+        }
+        open
+    }
+    /// A handle was counted out: whether none is left while the lock's record may name this node as an
+    /// opener. The caller then takes the lock: the next release writes the record without this node.
+    pub fn end_opener(&self) -> bool {
+        self.opens.load(Ordering::SeqCst) == 0 && self.recorded_opener.swap(false, Ordering::SeqCst)
+    }
+    /// [`Self::end_opener`] said so, but the lock could not be taken: to be tried again.
+    pub fn still_opener(&self) {
+        self.recorded_opener.store(true, Ordering::SeqCst);
+    }
+    /// A new inode has got this number: no record names anybody.
+    pub fn no_opener(&self) {
+        self.recorded_opener.store(false, Ordering::SeqCst);
     }
     /// The lock that covers it.
     pub fn lock_no(&self) -> LockNo {
@@ -338,11 +365,21 @@ impl InodeTable {
             let idle = inode.opens.load(Ordering::Acquire) == 0
                 && Arc::strong_count(inode) == 1
                 && !inode.data.has_lost()
-                && !inode.recorded_opener.load(Ordering::Acquire);
+                && !inode.recorded_opener.load(Ordering::SeqCst);
             if idle {
                 shard.remove(&ino);
             }
         }
+    }
+    /// Inodes that are not open here although their locks' records may say so.
+    pub fn closed_openers(&self) -> Vec<Arc<Inode>> {
+        let left = |i: &&Arc<Inode>| {
+            i.recorded_opener.load(Ordering::SeqCst) && i.opens.load(Ordering::SeqCst) == 0
+        };
+        let of = |shard: &Mutex<HashMap<InodeNo, Arc<Inode>>>| -> Vec<_> {
+            shard.lock().values().filter(left).cloned().collect()
+        };
+        self.shards.iter().flat_map(of).collect()
     }
     /// All inodes in memory (a copy).
     pub fn all(&self) -> Vec<Arc<Inode>> {

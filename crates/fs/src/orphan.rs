@@ -23,7 +23,7 @@ use zerocopy::FromBytes;
 use crate::alloc::Reservation;
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::inode::{Locked, now};
+use crate::inode::{Inode, Locked, now};
 use crate::meta::Tx;
 use crate::namei::is_open;
 use crate::volume::Volume;
@@ -37,6 +37,8 @@ const ENTRY: usize = size_of::<u64>();
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
     table: Mutex<Option<Table>>,
+    /// Held by who makes room in full lists; taken only by who has no lock.
+    looking: Mutex<()>,
 }
 
 /// A listed inode.
@@ -52,6 +54,8 @@ struct Listed {
 /// Seconds between two looks at an inode that another node has open. That node deletes it at its
 /// last close; the look is for nodes that died.
 const RETRY_SECONDS: i64 = 60;
+/// How many listed inodes are looked at before that, when the lists are full and room is wanted.
+const LOOKS_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Table {
@@ -250,10 +254,45 @@ pub(crate) fn delete(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
     }
 }
 
-/// This node's last close of an inode that is unlinked, or whose lock was given up while it was
-/// open: deletes it if nobody refers to it any more. No lock held.
-pub(crate) fn last_close(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
-    delete(core, ino)
+/// This node's last close of `inode`, its handle counted out already: deletes it if it is unlinked,
+/// here or elsewhere, and nobody refers to it any more. Takes its lock only if it was unlinked here or
+/// the lock's record may name this node as an opener. No lock held.
+///
+/// # Errors
+/// Those of taking the lock, and of deleting. What is left undone [`reap`] tries again.
+pub(crate) fn last_close(core: &Arc<Core>, inode: &Inode) -> Result<()> {
+    let unlinked = inode.peek().is_some_and(|st| st.raw.nlink.get() == 0);
+    if !leave_record(core, inode)? && unlinked {
+        delete(core, inode.ino)?;
+    }
+    Ok(())
+}
+
+/// If the record of an inode's lock may name this node as an opener, and the inode is open here no
+/// more: takes this node out of it, deletes the inode if it is unlinked and nobody else has it open,
+/// and says so.
+fn leave_record(core: &Arc<Core>, inode: &Inode) -> Result<bool> {
+    if !inode.end_opener() {
+        return Ok(false);
+    }
+    let done = delete(core, inode.ino);
+    if done.is_err() {
+        inode.still_opener();
+    }
+    done.map(|()| true)
+}
+
+/// [`leave_record`] for all inodes for which it could not be done at the last close.
+fn leave_records(core: &Arc<Core>) -> Result<()> {
+    for inode in core.inodes.closed_openers() {
+        match leave_record(core, &inode) {
+            Err(e) if !e.is_fatal() => {
+                tracing::warn!("inode {} is still recorded as open here: {e}", inode.ino);
+            }
+            done => _ = done?,
+        }
+    }
+    Ok(())
 }
 
 /// As [`delete`], of an inode locked exclusively. Once it is deleted its state is unloaded: the
@@ -297,27 +336,80 @@ fn forget(core: &Core, ino: InodeNo) -> Result<()> {
 /// and now and then (it takes every listed inode's lock). Returns how many remain listed.
 pub(crate) fn reap(core: &Arc<Core>) -> Result<usize> {
     load(core)?;
+    leave_records(core)?;
     let present = now().sec;
     let due: Vec<InodeNo> = core.orphans.table.lock().as_ref().map_or_else(Vec::new, |table| {
         let due = table.listed.iter().filter(|(_, l)| l.retry_at <= present);
         due.map(|(&ino, _)| ino).collect()
     });
     for ino in due {
-        let open_here = core.inodes.find(ino).is_some_and(|i| i.opens.load(Ordering::Acquire) > 0);
-        if open_here {
-            continue;
-        }
-        match delete(core, ino) {
-            Err(e) if !e.is_fatal() => tracing::warn!("orphan {ino} is left for later: {e}"),
-            other => other?,
-        }
-        if let Some(table) = core.orphans.table.lock().as_mut()
-            && let Some(listed) = table.listed.get_mut(&ino)
-        {
-            listed.retry_at = present + RETRY_SECONDS;
-        }
+        look_at(core, ino, present)?;
     }
     Ok(core.orphans.table.lock().as_ref().map_or(0, |table| table.listed.len()))
+}
+
+/// Deletes a listed inode if nobody has it open. Not if it is open here: its last close does that.
+fn look_at(core: &Arc<Core>, ino: InodeNo, present: i64) -> Result<()> {
+    if is_open_here(core, ino) {
+        return Ok(());
+    }
+    match delete(core, ino) {
+        Err(e) if !e.is_fatal() => tracing::warn!("orphan {ino} is left for later: {e}"),
+        other => other?,
+    }
+    if let Some(table) = core.orphans.table.lock().as_mut()
+        && let Some(listed) = table.listed.get_mut(&ino)
+    {
+        listed.retry_at = present + RETRY_SECONDS;
+    }
+    Ok(())
+}
+
+fn is_open_here(core: &Core, ino: InodeNo) -> bool {
+    core.inodes.find(ino).is_some_and(|i| i.opens.load(Ordering::Acquire) > 0)
+}
+
+/// Runs `change`, which may list an inode. If the lists are full, looks at some of what is listed
+/// without waiting for its time, and if that made room runs `change` once more. No lock held.
+///
+/// # Errors
+/// Those of `change`: `TooManyOrphans` if the lists are full of what is open somewhere.
+pub(crate) fn with_room<T>(core: &Arc<Core>, change: impl Fn() -> Result<T>) -> Result<T> {
+    match change() {
+        Err(Error::TooManyOrphans) if make_room(core)? => change(),
+        done => done,
+    }
+}
+
+/// Looks at up to [`LOOKS_MAX`] listed inodes that are not open here, those first whose last look was
+/// longest ago: other nodes may have closed them since. Whether there is room then.
+fn make_room(core: &Arc<Core>) -> Result<bool> {
+    // One thread at a time; the others find out what it achieved when they are called again.
+    let Some(_one) = core.orphans.looking.try_lock() else { return Ok(has_room(core)) };
+    let mut all: Vec<(i64, InodeNo)> = match core.orphans.table.lock().as_ref() {
+        Some(table) => table.listed.iter().map(|(&ino, l)| (l.retry_at, ino)).collect(),
+        None => return Ok(false),
+    };
+    all.retain(|(_, ino)| !is_open_here(core, *ino));
+    all.sort_unstable();
+    let present = now().sec;
+    for (_, ino) in all.into_iter().take(LOOKS_MAX) {
+        look_at(core, ino, present)?;
+    }
+    Ok(has_room(core))
+}
+
+fn has_room(core: &Core) -> bool {
+    core.orphans.table.lock().as_ref().is_some_and(|table| table.free() > 0)
+}
+
+/// Lets only `each` entries fit in a list, for tests; how many all of them hold.
+#[cfg(test)]
+pub(crate) fn shrink(core: &Core, each: usize) -> usize {
+    let mut table = core.orphans.table.lock();
+    let table = table.as_mut().expect("loaded");
+    table.capacity = each;
+    table.free()
 }
 
 /// Reads a node's lists, its journal being replayed, and changes nothing.

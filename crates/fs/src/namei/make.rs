@@ -138,6 +138,10 @@ fn surely_permitted(file: &Locked, cred: &Cred) -> bool {
 
 /// Makes a regular file without a name, listed as an orphan. Returned locked exclusive.
 pub(crate) fn tmpfile(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) -> Result<Locked> {
+    orphan::with_room(core, || nameless(core, dir, mode, cred))
+}
+
+fn nameless(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) -> Result<Locked> {
     writable(core)?;
     let heir = {
         let dir = core.lock_shared(dir)?;
@@ -387,7 +391,7 @@ fn born(
         }
     })?;
     let inode = core.inodes.get(InodeNo::from(slot));
-    inode.recorded_opener.store(false, Ordering::Release);
+    inode.no_opener();
     inode.set_state(InodeState::new(raw));
     Ok(Locked { inode, guard })
 }

@@ -21,7 +21,7 @@ use crate::orphan::{self, Room};
 /// The inode goes with its last name: a small one in the same transaction, a large one after it,
 /// listed as an orphan meanwhile. One that is open stays listed until it is closed everywhere.
 pub(crate) fn unlink(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<()> {
-    take_away(core, dir, name, false)
+    orphan::with_room(core, || take_away(core, dir, name, false))
 }
 
 /// Removes an empty directory.
@@ -29,7 +29,7 @@ pub(crate) fn rmdir(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<()> {
     match name {
         b"." => Err(Error::Invalid("removal of \".\"")),
         b".." => Err(Error::NotEmpty),
-        _ => take_away(core, dir, name, true),
+        _ => orphan::with_room(core, || take_away(core, dir, name, true)),
     }
 }
 

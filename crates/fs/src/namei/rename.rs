@@ -24,6 +24,7 @@ use crate::dir::{self, Found, Place};
 use crate::error::{Error, Result};
 use crate::inode::Locked;
 use crate::meta::Tx;
+use crate::orphan;
 
 /// Fail when the new name is taken.
 const NOREPLACE: u32 = 1;
@@ -59,7 +60,7 @@ pub(crate) fn rename(
     dir::check_name(new_name)?;
     let (from, to) = (Spot { dir, name }, Spot { dir: new_dir, name: new_name });
     for _ in 0..RETRIES {
-        if let Some(done) = attempt(core, from, to, flags)? {
+        if let Some(done) = orphan::with_room(core, || attempt(core, from, to, flags))? {
             return Ok(done);
         }
     }

@@ -6,7 +6,7 @@ use braid_format::{Bytes, NodeId};
 use braid_pool::device::MemoryDevice;
 use braid_pool::{CreateOptions, Pool};
 
-use crate::attr::NoKernelCache;
+use crate::attr::{KernelCache, NoKernelCache};
 use crate::check::{CheckOptions, check};
 use crate::core::Core;
 use crate::make::{MakeOptions, make};
@@ -44,8 +44,13 @@ impl std::ops::Deref for Node {
 
 /// Mounts `pool` in slot `slot`.
 pub(crate) fn mount(pool: &Pool, slot: u16) -> Node {
+    mount_under(pool, slot, Arc::new(NoKernelCache))
+}
+
+/// As [`mount`], under a kernel that caches.
+pub(crate) fn mount_under(pool: &Pool, slot: u16, kernel: Arc<dyn KernelCache>) -> Node {
     let options = MountOptions { slot: Some(NodeId(slot)), ..MountOptions::default() };
-    Node(Mounted::new(pool.clone(), options, Arc::new(NoKernelCache)).unwrap())
+    Node(Mounted::new(pool.clone(), options, kernel).unwrap())
 }
 
 impl Node {

@@ -41,9 +41,8 @@ fn open(core: &Arc<Core>, ino: InodeNo) -> u64 {
 }
 fn close(core: &Arc<Core>, fh: u64) {
     let file = core.handles.remove(fh).unwrap();
-    let unlinked = file.inode.peek().is_some_and(|st| st.raw.nlink.get() == 0);
-    if unlinked || file.inode.recorded_opener.swap(false, Ordering::AcqRel) {
-        orphan::last_close(core, file.inode.ino).unwrap();
+    if file.inode.opens.load(Ordering::SeqCst) == 0 {
+        orphan::last_close(core, &file.inode).unwrap();
     }
 }
 

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use braid_format::{ByteOffset, Bytes};
 use braid_pool::device::{CawOutcome, Device, DeviceError, MemoryDevice};
 use braid_pool::{CreateOptions, Pool};
+use parking_lot::Mutex;
 
-use super::super::rig::make_in;
+use super::super::rig::{make_in, mount_under};
 use super::*;
+use crate::attr::KernelCache;
 
 #[test]
 fn a_name_made_on_one_node_is_seen_on_the_other_at_once() {
@@ -44,6 +46,89 @@ fn an_inode_unlinked_here_and_open_there_goes_with_the_last_close() {
     close(&b, fh);
     assert!(gone(&b, ino));
     assert!(gone(&a, ino));
+    a.unmount();
+    b.unmount();
+}
+
+/// A kernel under which a program closes its file just when the lock is being given up.
+#[derive(Default)]
+struct ClosesInDemotion(Mutex<Option<(Arc<Core>, u64)>>);
+impl KernelCache for ClosesInDemotion {
+    fn invalidate_inode(&self, _: InodeNo, _: bool) {
+        if let Some((core, fh)) = self.0.lock().take() {
+            close(&core, fh);
+        }
+    }
+    fn invalidate_entries(&self, _: InodeNo) {}
+}
+
+#[test]
+fn a_file_closed_while_its_lock_is_given_up_is_deleted_by_its_unlink() {
+    let pool = pool();
+    let kernel = Arc::new(ClosesInDemotion::default());
+    let (a, b) = (mount(&pool, 0), mount_under(&pool, 1, kernel.clone()));
+    let root = a.volume.root();
+    let ino = touch_file(&a, root, "f").ino;
+    let fh = open(&b, ino);
+    *kernel.0.lock() = Some((Arc::clone(&b), fh));
+    unlink(&a, root, b"f").unwrap();
+    assert!(kernel.0.lock().is_none(), "b was not asked for the lock");
+    assert!(gone(&a, ino));
+    assert_eq!(orphan::reap(&a).unwrap(), 0);
+    a.unmount();
+    b.unmount();
+}
+
+/// Closes and unlinks that meet at any moment: whoever comes last deletes.
+#[test]
+fn a_close_and_an_unlink_elsewhere_at_the_same_time_leave_nothing() {
+    let pool = pool();
+    let (a, b) = (mount(&pool, 0), mount(&pool, 1));
+    let root = a.volume.root();
+    for round in 0..200_u32 {
+        let name = format!("f{round}");
+        let ino = touch_file(&a, root, &name).ino;
+        let fh = open(&b, ino);
+        std::thread::scope(|s| {
+            s.spawn(|| unlink(&a, root, name.as_bytes()).unwrap());
+            // From well before to well after the demotion.
+            let pause = std::time::Duration::from_micros(u64::from(round % 50) * 10);
+            std::thread::sleep(pause);
+            close(&b, fh);
+        });
+        assert!(gone(&a, ino), "round {round}");
+    }
+    assert_eq!(orphan::reap(&a).unwrap(), 0);
+    a.unmount();
+    b.unmount();
+}
+
+#[test]
+fn a_list_full_of_what_others_had_open_is_cleared_when_room_is_wanted() {
+    let pool = pool();
+    let (a, b) = (mount(&pool, 0), mount(&pool, 1));
+    let root = a.volume.root();
+    orphan::load(&a).unwrap();
+    let room = orphan::shrink(&a, 2);
+    let names: Vec<String> = (0..=room).map(|n| format!("f{n}")).collect();
+    let mut open_files = Vec::new();
+    for name in &names {
+        let ino = touch_file(&a, root, name).ino;
+        open_files.push(open(&b, ino));
+    }
+    let last = names.last().unwrap();
+    for name in &names[..room] {
+        unlink(&a, root, name.as_bytes()).unwrap();
+    }
+    // They are open there, as far as is known here.
+    assert_eq!(orphan::reap(&a).unwrap(), room);
+    let full = unlink(&a, root, last.as_bytes());
+    assert!(matches!(full, Err(Error::TooManyOrphans)), "{full:?}");
+    for fh in open_files.drain(..room) {
+        close(&b, fh);
+    }
+    unlink(&a, root, last.as_bytes()).unwrap();
+    close(&b, open_files[0]);
     a.unmount();
     b.unmount();
 }
