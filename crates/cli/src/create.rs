@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use braid_format::lock_record::nodes_max;
 use braid_format::redundancy::LogPlace;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockSize, Bytes};
@@ -42,8 +43,9 @@ pub struct Args {
     /// Block of the file system; a power of two from 4 KiB to 64 KiB
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse)]
     block_size: u64,
-    /// Nodes that may mount at once (default: by the pool's size; with mirrors or parity
-    /// 2 to 16, and each takes 2 MiB of every device)
+    /// Nodes that may mount at once, up to 674 (default: by the pool's size; with mirrors or parity
+    /// 2 to 16, and each takes 2 MiB of every device). More than 77 need devices that compare and
+    /// write 4096 bytes at once
     #[arg(long, value_name = "N")]
     nodes: Option<u16>,
     /// Bytes of one node's journal (default: by the pool's size)
@@ -92,6 +94,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut options = CreateOptions {
         force: args.force,
         log_slots: args.nodes.unwrap_or_else(|| log_slots(&devices)),
+        lock_sector: args.nodes.and_then(lock_sector),
         ..CreateOptions::new(&args.name)
     };
     args.shape.apply(&shape, &devices, &mut options)?;
@@ -127,7 +130,13 @@ fn planned(
     options: &mut CreateOptions,
     make_options: &MakeOptions,
 ) -> Result<()> {
-    let mut plan = Pool::plan(devices.to_vec(), options)?;
+    let mut plan = match (Pool::plan(devices.to_vec(), options), args.nodes) {
+        (Err(error), Some(nodes)) if options.lock_sector.is_some() => {
+            let why = format!("{nodes} nodes need lock sectors of 4096 bytes, 1 to 77 do not");
+            return Err(error).context(why);
+        }
+        (plan, _) => plan?,
+    };
     let wish = Wish::of(args.subpools.as_deref(), options.layout.is_some(), devices);
     let chosen = wish.settle(devices, (options, &mut plan), make_options)?;
     if options.weights == Weights::Speed {
@@ -165,6 +174,11 @@ fn say_made(args: &Args, pool: &Pool, shape: &shape::Shape) {
     }
     let hint = mount_hint(&args.name, &shape.devices);
     println!("mount it, on every host that reaches the devices: braid mount {hint} DIR");
+}
+
+/// The lock sector that so many nodes need, where that is larger than the smallest.
+fn lock_sector(nodes: u16) -> Option<Bytes> {
+    (usize::from(nodes) > nodes_max(512)).then_some(Bytes(4096))
 }
 
 /// Nodes that get a redundancy log where mirrors or parity are asked for: 2 MiB of each device, and

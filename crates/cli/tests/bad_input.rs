@@ -49,7 +49,7 @@ fn create_refuses_nonsense() {
     assert!(said.contains("left for data"), "{said}");
     let said = fails(&["create", "p", "--mirror", "2", d.names()[0]]);
     assert!(said.contains("1 device makes no 2 copies"), "{said}");
-    assert!(fails(&d.with(&["create", "p", "--nodes", "5000"], &[])).contains("1024"));
+    assert!(fails(&d.with(&["create", "p", "--nodes", "675"], &[])).contains("1 to 674 nodes"));
     let same = d.names()[0];
     let said = fails(&["create", "p", same, same]);
     assert!(said.contains(same), "{said}");

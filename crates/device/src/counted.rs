@@ -285,6 +285,9 @@ impl Device for CountedDevice {
     fn modelled(&self) -> Option<&ModelDevice> {
         self.inner.modelled()
     }
+    fn compare_max(&self) -> Bytes {
+        self.inner.compare_max()
+    }
     fn initiator(&self) -> Option<&IscsiDevice> {
         self.inner.initiator()
     }

@@ -281,6 +281,11 @@ pub trait Device: Send + Sync + Debug {
     fn modelled(&self) -> Option<&ModelDevice> {
         None
     }
+    /// Most bytes that one [`Device::compare_and_write`] takes: more is refused
+    /// ([`DeviceError::NoCompareAndWrite`]). Some disks take one sector of 512 bytes only.
+    fn compare_max(&self) -> Bytes {
+        crate::CAW_MAX
+    }
     /// The unit of an iSCSI target under it: [`run`](crate::run) and [`IoQueue`](crate::IoQueue)
     /// have many of its requests under way.
     fn initiator(&self) -> Option<&IscsiDevice> {

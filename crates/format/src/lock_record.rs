@@ -1,10 +1,17 @@
 //! The device lock's record: one sector, changed only by compare-and-write. docs/FORMAT.md
 //! section 3, docs/LOCKING.md.
 //!
+//! A record is a head and an entry for each node that has to do with the lock: holder, waiter and
+//! opener are roles of one entry. A node enters a record only without older lives of its slot
+//! ([`LockRecord::check`]), so there are never more entries than the pool has node slots, and a
+//! sector has room for all of them ([`nodes_max`]): nobody is ever turned away.
+//!
 //! Invariants (checked by `decode` and asserted before `encode`):
 //! * `Exclusive` has exactly one holder, `Shared` and `Concurrent` at least one, `Unlocked` none;
-//! * a node stands at most once among the holders and at most once among the waiters;
-//! * a waiter may also be a holder only when it asks to go from shared or concurrent to exclusive.
+//! * a node stands at most once among the holders, waiters and openers each, and everywhere in the
+//!   same life;
+//! * a waiter may also be a holder only when it asks to go from shared or concurrent to exclusive;
+//! * a slot is below [`nodes_max`] of the sector.
 
 use core::cmp::Ordering;
 
@@ -15,28 +22,14 @@ use crate::FormatError;
 use crate::crc::crc32c_with_hole;
 use crate::units::{Incarnation, LockNo, NodeId};
 
-/// A node, in one of its lives.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
-)]
-#[repr(C)]
-pub struct RawHolder {
-    /// Slot.
-    pub slot: U16,
-    /// For a waiter, the mode wanted (1 shared, 2 exclusive, 3 concurrent); else zero.
-    pub mode: U16,
-    /// Incarnation of the slot.
-    pub incarnation: U32,
-}
-const _: () = assert!(size_of::<RawHolder>() == 8);
-
-/// The record as it stands on disk.
+/// The record's head as it stands on disk; `lives` entries ([`RawLockLife`]) follow it, then zeros to
+/// the end of the sector.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawLockRecord {
     /// Always [`RawLockRecord::MAGIC`].
     pub magic: U32,
-    /// Revision, 1.
+    /// Revision, 2.
     pub revision: U16,
     /// 0 unlocked, 1 shared, 2 exclusive, 3 concurrent.
     pub mode: U16,
@@ -47,50 +40,70 @@ pub struct RawLockRecord {
     pub version: U64,
     /// Fresh in every write: settles whether a compare-and-write whose answer was lost landed.
     pub nonce: U64,
-    /// Holders in use.
-    pub holder_count: U16,
-    /// Waiters in use.
-    pub waiter_count: U16,
-    /// Openers in use.
-    pub opener_count: U16,
-    /// Bit 0: more nodes had the file open than `openers` can hold.
-    pub flags: U16,
-    /// Who holds it.
-    pub holders: [RawHolder; RawLockRecord::HOLDERS],
-    /// Who waits, first come first.
-    pub waiters: [RawHolder; RawLockRecord::WAITERS],
-    /// Nodes that gave up the lock while a program of theirs had the file open.
-    pub openers: [RawHolder; RawLockRecord::OPENERS],
     /// When contents were last changed under a concurrent hold, where the dinode does not say so yet:
     /// nanoseconds since 1970; 0: never.
     pub written: U64,
-    /// Zero.
-    pub reserved: [u8; 12],
-    /// CRC-32C of the 512 bytes with this field zero.
+    /// Entries: first the waiters, first come first, then the others by slot.
+    pub lives: U16,
+    /// Waiters among them.
+    pub waiters: U16,
+    /// CRC-32C of the sector with this field zero.
     pub crc: U32,
 }
-const _: () = assert!(size_of::<RawLockRecord>() == 512);
-const _: () = assert!(core::mem::offset_of!(RawLockRecord, holders) == 40);
-const _: () = assert!(core::mem::offset_of!(RawLockRecord, crc) == 508);
+const _: () = assert!(size_of::<RawLockRecord>() == 48);
+const _: () = assert!(core::mem::offset_of!(RawLockRecord, crc) == 44);
+
+/// What a node, in one of its lives, has to do with a lock.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct RawLockLife {
+    /// Bits 0 to 9: slot. Bit 10: it holds the lock. Bit 11: it gave the lock up while a program of
+    /// its had the file open. Bits 12 and 13: the mode it waits for (1 shared, 2 exclusive, 3
+    /// concurrent), or 0. Bits 14 and 15: zero.
+    pub roles: U16,
+    /// Incarnation of the slot.
+    pub incarnation: U32,
+}
+const _: () = assert!(size_of::<RawLockLife>() == 6);
 
 impl RawLockRecord {
     /// "BRLK".
     pub const MAGIC: u32 = u32::from_le_bytes(*b"BRLK");
-    /// Most shared holders; a further reader waits in the queue.
-    pub const HOLDERS: usize = 28;
-    /// Most waiters; a further one tries again later.
-    pub const WAITERS: usize = 12;
-    /// Most openers remembered.
-    pub const OPENERS: usize = 16;
-    /// Bytes used at the start of the lock sector; the rest of a larger sector is zero.
-    pub const LEN: usize = size_of::<Self>();
+    /// Of the head and the entries' layout.
+    pub const REVISION: u16 = 2;
     const CRC_AT: usize = core::mem::offset_of!(Self, crc);
 }
-impl RawHolder {
+impl RawLockLife {
+    const SLOT: u16 = (1 << 10) - 1;
+    const HOLDS: u16 = 1 << 10;
+    const OPENER: u16 = 1 << 11;
+    const WANTS: u32 = 12;
+    const LEN: usize = size_of::<Self>();
+
     fn life(self) -> Life {
-        Life { slot: NodeId(self.slot.get()), incarnation: Incarnation(self.incarnation.get()) }
+        Life {
+            slot: NodeId(self.roles.get() & Self::SLOT),
+            incarnation: Incarnation(self.incarnation.get()),
+        }
+    }
+    /// The mode that it waits for, if the number is one.
+    fn wants(self) -> Option<Mode> {
+        Mode::from_u16(self.roles.get() >> Self::WANTS)
+    }
+    fn has(self, role: u16) -> bool {
+        self.roles.get() & role != 0
     }
 }
+
+/// How many nodes a pool may have whose lock sectors have `sector` bytes: each of them fits in one
+/// record. 77 for 512 bytes, 674 for 4,096.
+pub const fn nodes_max(sector: usize) -> usize {
+    let most = sector.saturating_sub(size_of::<RawLockRecord>()) / RawLockLife::LEN;
+    if most > RawLockLife::SLOT as usize { RawLockLife::SLOT as usize } else { most }
+}
+const _: () = assert!(nodes_max(512) == 77 && nodes_max(4096) == 674);
 
 /// How a lock is held. The order says which covers which: a hold serves for everything that is at
 /// most it. `Shared` and `Concurrent` do not cover each other.
@@ -204,14 +217,12 @@ pub struct LockRecord {
     pub version: u64,
     /// Fresh in every write.
     pub nonce: u64,
-    /// Who holds it, longest first.
+    /// Who holds it, by slot.
     pub holders: Vec<Life>,
     /// Who waits, first come first.
     pub waiters: Vec<Waiter>,
-    /// Who gave it up with the file open.
+    /// Who gave it up with the file open, by slot.
     pub openers: Vec<Life>,
-    /// There were more openers than fit.
-    pub openers_overflowed: bool,
     /// When contents were last changed under a concurrent hold, where the dinode does not say so yet:
     /// nanoseconds since 1970; 0: never.
     pub written: u64,
@@ -230,7 +241,6 @@ impl LockRecord {
             holders: Vec::new(),
             waiters: Vec::new(),
             openers: Vec::new(),
-            openers_overflowed: false,
             written: 0,
         }
     }
@@ -242,7 +252,15 @@ impl LockRecord {
     pub fn mode_of(&self, life: Life) -> Mode {
         if self.holders.contains(&life) { self.mode } else { Mode::Unlocked }
     }
-    /// Verifies the lock sector read from `lock`'s place. Only the one encoding that `encode`
+    /// Adds a holder. The mode is the caller's business.
+    pub fn add_holder(&mut self, life: Life) {
+        insert(&mut self.holders, life);
+    }
+    /// Adds an opener.
+    pub fn add_opener(&mut self, life: Life) {
+        insert(&mut self.openers, life);
+    }
+    /// Verifies the whole lock sector read from `lock`'s place. Only the one encoding that `encode`
     /// makes is accepted (unused bytes zero), so that an encoded record can stand for the bytes
     /// it was decoded from in a compare-and-write.
     ///
@@ -251,13 +269,13 @@ impl LockRecord {
     pub fn decode(sector: &[u8], lock: LockNo) -> Result<Self, FormatError> {
         let at = lock.0;
         let bad = |field, value: u64| FormatError::BadField { what: Self::WHAT, at, field, value };
-        let (raw, tail) = RawLockRecord::read_from_prefix(sector)
+        let (raw, rest) = RawLockRecord::read_from_prefix(sector)
             .map_err(|_| FormatError::TooShort { what: Self::WHAT, len: sector.len() })?;
         if raw.magic.get() != RawLockRecord::MAGIC {
             let found = u64::from(raw.magic.get());
             return Err(FormatError::BadMagic { what: Self::WHAT, at, found });
         }
-        let expected = crc32c_with_hole(raw.as_bytes(), RawLockRecord::CRC_AT);
+        let expected = crc32c_with_hole(sector, RawLockRecord::CRC_AT);
         let found = raw.crc.get();
         if found != expected {
             return Err(FormatError::ChecksumMismatch { what: Self::WHAT, at, expected, found });
@@ -266,131 +284,175 @@ impl LockRecord {
             let found = raw.lock.get();
             return Err(FormatError::WrongAddress { what: Self::WHAT, at, found });
         }
-        if raw.revision.get() != 1 {
+        if raw.revision.get() != RawLockRecord::REVISION {
             return Err(bad("revision", u64::from(raw.revision.get())));
-        }
-        if raw.reserved != [0; 12] || tail.iter().any(|b| *b != 0) {
-            return Err(bad("reserved", 1));
         }
         let mode =
             Mode::from_u16(raw.mode.get()).ok_or_else(|| bad("mode", u64::from(raw.mode.get())))?;
-        let flags = raw.flags.get();
-        if flags > 1 {
-            return Err(bad("flags", u64::from(flags)));
+        let (lives, tail) = usize::from(raw.lives.get())
+            .checked_mul(RawLockLife::LEN)
+            .and_then(|len| rest.split_at_checked(len))
+            .ok_or_else(|| bad("lives", u64::from(raw.lives.get())))?;
+        if tail.iter().any(|b| *b != 0) {
+            return Err(bad("reserved", 1));
         }
-        let plain = |list: &[RawHolder], count: U16, field| {
-            let used = used(list, count).ok_or_else(|| bad(field, u64::from(count.get())))?;
-            if used.iter().any(|h| h.mode.get() != 0) {
-                return Err(bad(field, 0));
-            }
-            Ok(used.iter().copied().map(RawHolder::life).collect::<Vec<_>>())
-        };
-        let waiting = used(&raw.waiters, raw.waiter_count)
-            .ok_or_else(|| bad("waiters", u64::from(raw.waiter_count.get())))?;
-        let waiters = waiting
-            .iter()
-            .map(|w| Some(Waiter { life: w.life(), mode: Mode::from_u16(w.mode.get())? }))
-            .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| bad("waiters", 0))?;
-        let record = Self {
-            lock,
+        let lives = <[RawLockLife]>::ref_from_bytes(lives)
+            .map_err(|_| bad("lives", u64::from(raw.lives.get())))?;
+        let mut record = Self {
             mode,
             version: raw.version.get(),
-            nonce: raw.nonce.get(),
-            holders: plain(&raw.holders, raw.holder_count, "holders")?,
-            waiters,
-            openers: plain(&raw.openers, raw.opener_count, "openers")?,
-            openers_overflowed: flags & 1 != 0,
             written: raw.written.get(),
+            ..Self::unlocked(lock, raw.nonce.get())
         };
-        record.check().map_err(|field| bad(field, 0))?;
+        record
+            .take(lives, usize::from(raw.waiters.get()), nodes_max(sector.len()))
+            .and_then(|()| record.check())
+            .map_err(|field| bad(field, 0))?;
         Ok(record)
+    }
+    /// Takes in the entries of a record in a sector for `nodes` nodes.
+    fn take(
+        &mut self,
+        lives: &[RawLockLife],
+        waiters: usize,
+        nodes: usize,
+    ) -> Result<(), &'static str> {
+        let (waiting, others) = lives.split_at_checked(waiters).ok_or("waiters")?;
+        if !others.is_sorted_by(|a, b| a.life().slot < b.life().slot) {
+            return Err("lives");
+        }
+        for raw in lives {
+            let life = raw.life();
+            if usize::from(life.slot.0) >= nodes {
+                return Err("slot");
+            }
+            if raw.has(RawLockLife::HOLDS) {
+                self.holders.push(life);
+            }
+            if raw.has(RawLockLife::OPENER) {
+                self.openers.push(life);
+            }
+        }
+        for raw in waiting {
+            let mode = raw.wants().filter(|m| *m > Mode::Unlocked).ok_or("waiters")?;
+            self.waiters.push(Waiter { life: raw.life(), mode });
+        }
+        let plain = |raw: &RawLockLife| raw.wants() == Some(Mode::Unlocked);
+        let idle = |raw: &RawLockLife| raw.roles.get() & !RawLockLife::SLOT == 0;
+        if !others.iter().all(|raw| plain(raw) && !idle(raw)) {
+            return Err("lives");
+        }
+        self.holders.sort_unstable();
+        self.openers.sort_unstable();
+        Ok(())
     }
     /// Fills a whole lock sector with the record.
     ///
     /// # Panics
-    /// If the record breaks an invariant of the module, or the sector is shorter than
-    /// [`RawLockRecord::LEN`]: our own mistakes, which must not reach the disk.
+    /// If the record breaks an invariant of the module, or the sector is too short for it: our own
+    /// mistakes, which must not reach the disk.
     pub fn encode(&self, sector: &mut [u8]) {
         assert_eq!(self.check(), Ok(()), "invalid lock record {self:?}");
         let mut raw = RawLockRecord::new_zeroed();
         raw.magic = U32::new(RawLockRecord::MAGIC);
-        raw.revision = U16::new(1);
+        raw.revision = U16::new(RawLockRecord::REVISION);
         raw.mode = U16::new(self.mode as u16);
         raw.lock = U64::new(self.lock.0);
         raw.version = U64::new(self.version);
         raw.nonce = U64::new(self.nonce);
-        raw.holder_count = put(&mut raw.holders, self.holders.iter().map(|l| (*l, Mode::Unlocked)));
-        raw.waiter_count = put(&mut raw.waiters, self.waiters.iter().map(|w| (w.life, w.mode)));
-        raw.opener_count = put(&mut raw.openers, self.openers.iter().map(|l| (*l, Mode::Unlocked)));
-        raw.flags = U16::new(u16::from(self.openers_overflowed));
         raw.written = U64::new(self.written);
-        raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawLockRecord::CRC_AT));
-        let (head, tail) = sector.split_at_mut(RawLockRecord::LEN);
+        let nodes = nodes_max(sector.len());
+        let (head, rest) = sector.split_at_mut(size_of::<RawLockRecord>());
+        rest.fill(0);
+        let (mut lives, mut places) = (0, rest.chunks_exact_mut(RawLockLife::LEN));
+        for entry in self.entries() {
+            let slot = usize::from(entry.life().slot.0);
+            let place = places.next().filter(|_| slot < nodes);
+            place.expect("a sector has room for all nodes").copy_from_slice(entry.as_bytes());
+            lives += 1;
+        }
+        raw.lives = U16::new(lives);
+        raw.waiters = U16::new(u16::try_from(self.waiters.len()).unwrap_or(u16::MAX));
         head.copy_from_slice(raw.as_bytes());
-        tail.fill(0);
+        raw.crc = U32::new(crc32c_with_hole(sector, RawLockRecord::CRC_AT));
+        let crc = RawLockRecord::CRC_AT..RawLockRecord::CRC_AT + size_of::<U32>();
+        sector.get_mut(crc).unwrap_or_default().copy_from_slice(raw.crc.as_bytes());
     }
-    /// Whether the invariants of the module hold.
+    /// The entries as they stand on disk.
+    fn entries(&self) -> impl Iterator<Item = RawLockLife> + '_ {
+        let entry = |life: Life, wants: u16| {
+            let role = |list: &[Life], bit| if find(list, life.slot).is_some() { bit } else { 0 };
+            let roles = role(&self.holders, RawLockLife::HOLDS)
+                | role(&self.openers, RawLockLife::OPENER)
+                | wants << RawLockLife::WANTS;
+            RawLockLife {
+                roles: U16::new(life.slot.0 | roles),
+                incarnation: U32::new(life.incarnation.0),
+            }
+        };
+        let waits = self.waiters.iter().map(move |w| entry(w.life, w.mode as u16));
+        let mut waiting: Vec<Life> = self.waiters.iter().map(|w| w.life).collect();
+        waiting.sort_unstable();
+        let mut others: Vec<Life> = [&self.holders[..], &self.openers[..]].concat();
+        others.retain(|l| find(&waiting, l.slot).is_none());
+        others.sort_unstable();
+        others.dedup();
+        waits.chain(others.into_iter().map(move |life| entry(life, 0)))
+    }
+    /// Whether the invariants of the module hold, but for the sector's size.
     ///
     /// # Errors
     /// The field that breaks one.
     pub fn check(&self) -> Result<(), &'static str> {
         let holders_fit = match self.mode {
             Mode::Unlocked => self.holders.is_empty(),
-            Mode::Shared | Mode::Concurrent => {
-                (1..=RawLockRecord::HOLDERS).contains(&self.holders.len())
-            }
+            Mode::Shared | Mode::Concurrent => !self.holders.is_empty(),
             Mode::Exclusive => self.holders.len() == 1,
         };
-        if !holders_fit || !distinct(&self.holders) {
+        let by_slot = |list: &[Life]| list.is_sorted_by(|a, b| a.slot < b.slot);
+        let same_life =
+            |list: &[Life], life: Life| find(list, life.slot).is_none_or(|found| found == life);
+        if !holders_fit || !by_slot(&self.holders) {
             return Err("holders");
         }
-        if self.openers.len() > RawLockRecord::OPENERS || !distinct(&self.openers) {
+        if !by_slot(&self.openers) || !self.openers.iter().all(|l| same_life(&self.holders, *l)) {
             return Err("openers");
         }
+        let mut waiting: Vec<Life> = self.waiters.iter().map(|w| w.life).collect();
+        waiting.sort_unstable();
         let upgrade = |w: &Waiter| self.mode != Mode::Exclusive && w.mode == Mode::Exclusive;
         let waits = |w: &Waiter| {
-            w.mode != Mode::Unlocked && (!self.holders.contains(&w.life) || upgrade(w))
+            w.mode != Mode::Unlocked
+                && same_life(&self.openers, w.life)
+                && same_life(&self.holders, w.life)
+                && (find(&self.holders, w.life.slot).is_none() || upgrade(w))
         };
-        let lives: Vec<Life> = self.waiters.iter().map(|w| w.life).collect();
-        if lives.len() > RawLockRecord::WAITERS
-            || !distinct(&lives)
-            || !self.waiters.iter().all(waits)
-        {
+        if !by_slot(&waiting) || !self.waiters.iter().all(waits) {
             return Err("waiters");
         }
         Ok(())
     }
 }
 
-/// No slot stands twice: a new life removes the older ones of its slot when it enters.
-fn distinct(lives: &[Life]) -> bool {
-    lives.iter().enumerate().all(|(i, a)| !lives.iter().skip(i + 1).any(|b| a.slot == b.slot))
+/// The life of `slot` in a list that is sorted by slot.
+fn find(list: &[Life], slot: NodeId) -> Option<Life> {
+    let at = list.binary_search_by_key(&slot, |l| l.slot).ok()?;
+    list.get(at).copied()
 }
 
-/// The entries in use, if there are as many as `count` says and the others are zero.
-fn used(list: &[RawHolder], count: U16) -> Option<&[RawHolder]> {
-    let (used, rest) = list.split_at_checked(usize::from(count.get()))?;
-    rest.iter().all(|h| *h == RawHolder::new_zeroed()).then_some(used)
-}
-
-/// Fills the first entries of `list`; how many.
-fn put(list: &mut [RawHolder], lives: impl Iterator<Item = (Life, Mode)>) -> U16 {
-    let mut count = 0;
-    for (place, (life, mode)) in list.iter_mut().zip(lives) {
-        *place = RawHolder {
-            slot: U16::new(life.slot.0),
-            mode: U16::new(mode as u16),
-            incarnation: U32::new(life.incarnation.0),
-        };
-        count += 1;
+/// Puts `life` in its place in a list that is sorted by slot, unless it is there.
+fn insert(list: &mut Vec<Life>, life: Life) {
+    if let Err(at) = list.binary_search(&life) {
+        list.insert(at, life);
     }
-    U16::new(count)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::golden;
 
     fn life(slot: u16, incarnation: u32) -> Life {
         Life { slot: NodeId(slot), incarnation: Incarnation(incarnation) }
@@ -403,49 +465,79 @@ mod tests {
             nonce: 0xfeed_beef,
             holders: vec![life(1, 3), life(2, 9)],
             waiters: vec![
-                Waiter { life: life(1, 3), mode: Mode::Exclusive },
                 Waiter { life: life(5, 1), mode: Mode::Shared },
+                Waiter { life: life(1, 3), mode: Mode::Exclusive },
             ],
-            openers: vec![life(4, 4)],
-            openers_overflowed: true,
+            openers: vec![life(2, 9), life(4, 4)],
             written: 0x0123_4567_89ab_cdef,
         }
     }
-    fn sealed(mut raw: RawLockRecord) -> Vec<u8> {
-        raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawLockRecord::CRC_AT));
-        raw.as_bytes().to_vec()
+    /// All nodes that a sector has room for, in every role at once.
+    fn crowd(sector: usize) -> LockRecord {
+        let nodes = u16::try_from(nodes_max(sector)).unwrap();
+        let lives = || (0..nodes).map(|n| life(n, u32::MAX - u32::from(n)));
+        LockRecord {
+            mode: Mode::Shared,
+            holders: lives().collect(),
+            waiters: lives().rev().map(|life| Waiter { life, mode: Mode::Exclusive }).collect(),
+            openers: lives().collect(),
+            ..LockRecord::unlocked(LockNo(9), 1)
+        }
+    }
+    fn sealed(sector: &[u8]) -> Vec<u8> {
+        let mut sector = sector.to_vec();
+        let crc = crc32c_with_hole(&sector, RawLockRecord::CRC_AT);
+        sector[RawLockRecord::CRC_AT..][..4].copy_from_slice(&crc.to_le_bytes());
+        sector
     }
 
     #[test]
     fn golden_bytes() {
         let mut sector = vec![0x5a; 512];
         sample().encode(&mut sector);
-        let mut golden = vec![0_u8; 512];
-        let mut put = |at: usize, bytes: &[u8]| golden[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, b"BRLK\x01\0\x01\0");
+        golden::check("lock_record", &sector);
+        let mut expected = vec![0_u8; 512];
+        let mut put =
+            |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, b"BRLK\x02\0\x01\0");
         put(8, &[0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0, 0]);
         put(16, &[7]);
         put(24, &[0xef, 0xbe, 0xed, 0xfe]);
-        put(32, &[2, 0, 2, 0, 1, 0, 1, 0]);
-        put(40, &[1, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 9, 0, 0, 0]);
-        put(264, &[1, 0, 2, 0, 3, 0, 0, 0, 5, 0, 1, 0, 1, 0, 0, 0]);
-        put(360, &[4, 0, 0, 0, 4, 0, 0, 0]);
-        put(488, &[0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01]);
-        put(508, &0x2f50_31ef_u32.to_le_bytes());
-        assert_eq!(sector, golden);
+        put(32, &[0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01]);
+        put(40, &[4, 0, 2, 0]);
+        put(48, &[5, 0x10, 1, 0, 0, 0, 1, 0x24, 3, 0, 0, 0]);
+        put(60, &[2, 0x0c, 9, 0, 0, 0, 4, 0x08, 4, 0, 0, 0]);
+        assert_eq!(sector, sealed(&expected));
+        let mut crowded = vec![0x5a; 4096];
+        crowd(4096).encode(&mut crowded);
+        golden::check("lock_record_of_all_nodes", &crowded);
     }
 
     #[test]
     fn round_trip_in_both_sector_sizes() {
-        for len in [512, 4096] {
+        for (len, record) in
+            [(512, sample()), (4096, sample()), (512, crowd(512)), (4096, crowd(4096))]
+        {
             let mut sector = vec![0x5a; len];
-            sample().encode(&mut sector);
-            assert_eq!(LockRecord::decode(&sector, sample().lock), Ok(sample()));
+            record.encode(&mut sector);
+            assert_eq!(LockRecord::decode(&sector, record.lock).as_ref(), Ok(&record));
             for at in 0..len {
                 sector[at] ^= 1 << (at % 8);
-                assert!(LockRecord::decode(&sector, sample().lock).is_err(), "flip at {at}");
+                assert!(LockRecord::decode(&sector, record.lock).is_err(), "flip at {at}");
                 sector[at] ^= 1 << (at % 8);
             }
+        }
+    }
+
+    #[test]
+    fn a_torn_record_is_known_by_its_checksum() {
+        let (mut old, mut new) = (vec![0; 4096], vec![0; 4096]);
+        crowd(4096).encode(&mut old);
+        LockRecord::unlocked(LockNo(9), 2).encode(&mut new);
+        for cut in (512..4096).step_by(512) {
+            let torn = [&new[..cut], &old[cut..]].concat();
+            let found = LockRecord::decode(&torn, LockNo(9));
+            assert!(matches!(found, Err(FormatError::ChecksumMismatch { .. })), "{cut}: {found:?}");
         }
     }
 
@@ -484,29 +576,67 @@ mod tests {
 
     #[test]
     fn sealed_nonsense_is_refused_by_field() {
-        let mut sector = vec![0; 512];
-        sample().encode(&mut sector);
-        let good = RawLockRecord::read_from_bytes(&sector).unwrap();
-        let cases: [(&str, fn(&mut RawLockRecord)); 12] = [
-            ("revision", |r| r.revision = U16::new(2)),
-            ("mode", |r| r.mode = U16::new(4)),
-            ("holders", |r| r.mode = U16::new(2)),
-            ("holders", |r| r.holder_count = U16::new(29)),
-            ("holders", |r| r.holders[0].mode = U16::new(1)),
-            ("holders", |r| r.holders[1].slot = U16::new(1)),
-            ("holders", |r| r.holder_count = U16::new(1)),
-            ("waiters", |r| r.waiters[1].mode = U16::new(0)),
-            ("waiters", |r| r.waiters[0].mode = U16::new(1)),
-            ("waiters", |r| r.waiter_count = U16::new(u16::MAX)),
-            ("openers", |r| r.opener_count = U16::new(17)),
-            ("flags", |r| r.flags = U16::new(2)),
+        let mut good = vec![0; 512];
+        sample().encode(&mut good);
+        // The entries: 0 waits, 1 waits and holds, 2 holds and is an opener, 3 is an opener.
+        let roles = |nth: usize| 48 + nth * 6;
+        let cases: [(&str, usize, u16); 16] = [
+            ("revision", 4, 1),
+            ("mode", 6, 4),
+            ("holders", 6, 2),
+            ("lives", 40, 78),
+            ("lives", 40, u16::MAX),
+            ("reserved", 40, 3),
+            ("lives", 40, 5),
+            ("waiters", 42, 5),
+            ("waiters", 42, 3),
+            ("lives", 42, 1),
+            ("waiters", roles(0), 5),
+            ("waiters", roles(1), 0x1401),
+            ("slot", roles(3), 0x0800 | 77),
+            ("lives", roles(3), 0x0802),
+            ("lives", roles(3), 4),
+            ("lives", roles(3), 0x4804),
         ];
-        for (field, spoil) in cases {
-            let mut raw = good;
-            spoil(&mut raw);
-            match LockRecord::decode(&sealed(raw), sample().lock) {
-                Err(FormatError::BadField { field: found, .. }) => assert_eq!(found, field),
-                other => panic!("{field}: {other:?}"),
+        for (field, at, value) in cases {
+            let mut bytes = good.clone();
+            bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+            match LockRecord::decode(&sealed(&bytes), sample().lock) {
+                Err(FormatError::BadField { field: found, .. }) => assert_eq!(found, field, "{at}"),
+                other => panic!("{field} at {at}: {other:?}"),
+            }
+        }
+        // One slot in two lives.
+        let mut bytes = good.clone();
+        bytes[roles(0)..roles(0) + 2].copy_from_slice(&0x1004_u16.to_le_bytes());
+        let found = LockRecord::decode(&sealed(&bytes), sample().lock);
+        assert!(matches!(found, Err(FormatError::BadField { field: "waiters", .. })), "{found:?}");
+    }
+
+    proptest! {
+        /// No bytes make it panic, and what it accepts it writes again byte for byte.
+        #[test]
+        fn whatever_is_accepted_has_one_encoding(
+            lives in 0_u16..12,
+            waiters in 0_u16..6,
+            mode in 0_u16..4,
+            entries in proptest::collection::vec((0_u16..8, 0_u16..16, 1_u32..3), 12),
+        ) {
+            let mut sector = vec![0; 512];
+            LockRecord::unlocked(LockNo(9), 5).encode(&mut sector);
+            for (at, value) in [(6, mode), (40, lives), (42, waiters)] {
+                sector[at..at + 2].copy_from_slice(&value.to_le_bytes());
+            }
+            for (n, (slot, roles, life)) in entries.into_iter().take(lives.into()).enumerate() {
+                let at = 48 + n * 6;
+                sector[at..at + 2].copy_from_slice(&(slot | roles << 10).to_le_bytes());
+                sector[at + 2..at + 6].copy_from_slice(&life.to_le_bytes());
+            }
+            let sector = sealed(&sector);
+            if let Ok(record) = LockRecord::decode(&sector, LockNo(9)) {
+                let mut again = vec![0x5a; 512];
+                record.encode(&mut again);
+                prop_assert_eq!(sector, again);
             }
         }
     }

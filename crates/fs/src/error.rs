@@ -257,6 +257,19 @@ pub enum Error {
         /// Possible.
         most: u16,
     },
+    /// More nodes than a lock record of the pool can name.
+    #[error(
+        "lock sectors of {sector} bytes hold the records of 1 to {most} nodes, not of {nodes}{}",
+        more_nodes(*.sector)
+    )]
+    NodesPerSector {
+        /// Asked for.
+        nodes: u16,
+        /// Possible.
+        most: usize,
+        /// The pool's lock sector.
+        sector: Bytes,
+    },
     /// Contents of a file could not be read or written. Only this file suffers.
     #[error("contents of a file: {0}")]
     Contents(#[source] PoolError),
@@ -270,6 +283,11 @@ pub enum Error {
 
 /// Result of file system calls.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// What to do where lock sectors are too small for the number of nodes.
+fn more_nodes(sector: Bytes) -> &'static str {
+    if sector < Bytes(4096) { ": more need lock sectors of 4096 bytes" } else { "" }
+}
 
 impl Error {
     /// The errno a POSIX caller sees.
@@ -293,7 +311,8 @@ impl Error {
             Self::Invalid(_)
             | Self::Superblock(_)
             | Self::JournalTooSmall { .. }
-            | Self::TooManyNodes { .. } => E::INVAL,
+            | Self::TooManyNodes { .. }
+            | Self::NodesPerSector { .. } => E::INVAL,
             Self::NotSupported(_)
             | Self::Founding { .. }
             | Self::NoHeir { .. }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::label::SubpoolKind;
-use braid_format::lock_record::LockRecord;
+use braid_format::lock_record::{LockRecord, nodes_max};
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, FormatError, InodeNo, LockNo, NodeId};
@@ -198,7 +198,9 @@ impl Volume {
         {
             return bad("total_blocks", sb.total_blocks.get());
         }
-        if sb.node_slots.get() == 0 || sb.node_slots.get() > RawSuperblock::NODE_SLOTS_MAX {
+        // Every node fits in a lock's record.
+        let nodes_max = nodes_max(self.geo.lock_sector.to_usize());
+        if !(1..=nodes_max).contains(&usize::from(sb.node_slots.get())) {
             return bad("node_slots", u64::from(sb.node_slots.get()));
         }
         if sb.rgrp_count.get() == 0 || sb.rgrp_blocks.get() == 0 {

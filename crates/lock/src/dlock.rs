@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_format::LockNo;
-use braid_format::lock_record::{LockRecord, Mode, RawLockRecord, Waiter};
+use braid_format::lock_record::{LockRecord, Mode, Waiter};
 
 use crate::Me;
 
@@ -461,11 +461,11 @@ fn purge(record: &mut LockRecord, dead: &[Me], me: Me) {
     }
 }
 
-/// Puts `me` at the end of the queue, if it is not in it and there is room.
+/// Puts `me` at the end of the queue, if it is not in it. A record has room for all nodes of a pool.
 fn enqueue(record: &mut LockRecord, me: Me, mode: Mode) {
     if let Some(mine) = record.waiters.iter_mut().find(|w| w.life == me) {
         mine.mode = mine.mode.join(mode);
-    } else if record.waiters.len() < RawLockRecord::WAITERS {
+    } else {
         record.waiters.push(Waiter { life: me, mode });
     }
 }
@@ -474,15 +474,14 @@ fn enqueue(record: &mut LockRecord, me: Me, mode: Mode) {
 fn advance(record: &mut LockRecord) {
     while let Some(head) = record.waiters.first().copied() {
         let alone = record.holders.iter().all(|l| *l == head.life);
-        let room = record.holders.len() < RawLockRecord::HOLDERS;
         match head.mode {
             Mode::Exclusive if alone => {
                 record.mode = Mode::Exclusive;
                 record.holders = vec![head.life];
             }
-            mode if record.mode.beside().covers(mode) && room => {
+            mode if record.mode.beside().covers(mode) => {
                 record.mode = mode;
-                record.holders.push(head.life);
+                record.add_holder(head.life);
             }
             _ => return,
         }
@@ -509,11 +508,7 @@ fn released(record: &LockRecord, dead: &[Me], cx: &Context, giving: Giving) -> L
     }
     purge(&mut new, dead, cx.me);
     if opened && to == Mode::Unlocked {
-        if new.openers.len() < RawLockRecord::OPENERS {
-            new.openers.push(cx.me);
-        } else {
-            new.openers_overflowed = true;
-        }
+        new.add_opener(cx.me);
     }
     advance(&mut new);
     new.nonce = cx.nonce;
@@ -533,17 +528,7 @@ fn left_queue(record: &LockRecord, cx: &Context) -> Option<LockRecord> {
 /// The most that holder `me` may keep, given who waits before it (everyone, if it does not wait).
 fn allowed(record: &LockRecord, me: Me) -> Mode {
     let ahead = record.waiters.iter().take_while(|w| w.life != me);
-    let full = record.holders.len() >= RawLockRecord::HOLDERS;
-    let oldest = record.holders.first() == Some(&me);
-    let mut may_keep = Mode::Exclusive;
-    for waiter in ahead {
-        if full && oldest {
-            // No room for another one: the one that has had it longest makes room.
-            return Mode::Unlocked;
-        }
-        may_keep = may_keep.meet(waiter.mode.beside());
-    }
-    may_keep
+    ahead.fold(Mode::Exclusive, |keep, waiter| keep.meet(waiter.mode.beside()))
 }
 
 /// The holders that a hint of `me` should reach.

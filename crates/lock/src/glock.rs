@@ -560,7 +560,7 @@ impl Guard {
         self.admission.tenure
     }
     /// Living nodes that gave the lock up while a program of theirs had the file open, without
-    /// this one. Complete only under an exclusive guard, and unless `openers_overflowed`.
+    /// this one. Complete only under an exclusive guard.
     pub fn openers(&self) -> Vec<Me> {
         let named = match self.glock.state.lock().dlock.known() {
             Some(known) => known.openers.clone(),
@@ -573,10 +573,6 @@ impl Guard {
             }
             None => named,
         }
-    }
-    /// More nodes had it open than the record can name.
-    pub fn openers_overflowed(&self) -> bool {
-        self.glock.state.lock().dlock.known().is_some_and(|known| known.openers_overflowed)
     }
     /// When contents were last changed under concurrent holds as far as the dinode does not say so
     /// yet: nanoseconds since 1970, 0: it says all. Stays as it is under a shared or exclusive guard.

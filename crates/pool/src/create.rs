@@ -257,8 +257,8 @@ fn check_device(
     if !matches!(lock_sector.0, 512 | 4096) || lock_sector < info.sector {
         return Err(PoolError::BadLockSector { path: path(), sector: info.sector, lock_sector });
     }
+    compares_enough(&info.name, device.compare_max(), needs.compares)?;
     if let Some(unit) = device.initiator() {
-        compares_enough(&info.name, unit.compare_max(), needs.compares)?;
         if !has_registrants(unit)? {
             unit.try_compare_and_write()?;
         } else if !options.force {

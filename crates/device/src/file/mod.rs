@@ -302,6 +302,9 @@ impl Device for FileDevice {
         let guard = self.locks.byte(byte).map_err(|e| self.wrap("lock", ByteOffset(byte), e))?;
         Ok(guard.map(ByteLockGuard::new))
     }
+    fn compare_max(&self) -> Bytes {
+        self.disk.as_ref().map_or(crate::CAW_MAX, ScsiDisk::compare_max)
+    }
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
         self.locks.is_byte_locked(byte).map_err(|e| self.wrap("lock", ByteOffset(byte), e))
     }

@@ -54,6 +54,10 @@ impl ScsiDisk {
     pub fn reservations(&self) -> Option<&dyn Reservations> {
         Some(self.reservations.as_ref()?)
     }
+    /// Most bytes of one compare-and-write.
+    pub fn compare_max(&self) -> Bytes {
+        Bytes(u64::from(self.unit.compare_max()) * self.sector.get()).min(CAW_MAX)
+    }
     pub fn compare_and_write(
         &self,
         device: &FileDevice,
@@ -61,7 +65,7 @@ impl ScsiDisk {
         expected: &[u8],
         new: &[u8],
     ) -> Result<CawOutcome, DeviceError> {
-        let most = Bytes(u64::from(self.unit.compare_max()) * self.sector.get()).min(CAW_MAX);
+        let most = self.compare_max();
         if Bytes::from(new.len()) > most {
             let (device, len) = (device.info().name.as_str().into(), Bytes::from(new.len()));
             return Err(DeviceError::NoCompareAndWrite { device, most, len });

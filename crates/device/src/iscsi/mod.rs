@@ -105,10 +105,6 @@ impl IscsiDevice {
         let alive = alive.map_err(|e| probe::failed(&name, "liveness files", e))?;
         Ok(Arc::new(Self { info, link, limits, alive, poisoned: AtomicBool::new(false) }))
     }
-    /// Longest compare-and-write that the unit says it can do; 0 if none.
-    pub fn compare_max(&self) -> Bytes {
-        Bytes(self.limits.compare * self.info.sector.get()).min(crate::CAW_MAX)
-    }
     /// Compares the first sector with itself and writes it: some units say that they can, and cannot.
     ///
     /// # Errors
@@ -366,6 +362,9 @@ impl Device for IscsiDevice {
             return Ok(false);
         }
         self.same(at, len, true).map(|()| true)
+    }
+    fn compare_max(&self) -> Bytes {
+        Bytes(self.limits.compare * self.info.sector.get()).min(crate::CAW_MAX)
     }
     fn initiator(&self) -> Option<&IscsiDevice> {
         Some(self)

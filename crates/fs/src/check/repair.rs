@@ -91,7 +91,8 @@ fn unlock(checker: &Checker, block: BlockNo) -> Result<()> {
     LockRecord::unlocked(LockNo::from(block), random()).encode(&mut sector);
     checker.volume.pool.write(checker.volume.slot_at(block), &sector)?;
     if let Some(store) = &checker.volume.elsewhere {
-        store.etcd.replace(&LockRecord::unlocked(LockNo::from(block), random()))?;
+        let record = LockRecord::unlocked(LockNo::from(block), random());
+        store.etcd.replace(&record, geo.lock_sector)?;
     }
     Ok(())
 }

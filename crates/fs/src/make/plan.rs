@@ -1,6 +1,7 @@
 //! Where everything goes: a pure function of the pool's subpools and the options.
 
 use braid_format::label::SubpoolKind;
+use braid_format::lock_record::nodes_max;
 use braid_format::meta::Geometry;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, Bytes};
@@ -163,8 +164,10 @@ impl Plan {
         if nodes > most {
             return Err(Error::TooManyNodes { nodes, most });
         }
-        if nodes == 0 || nodes > RawSuperblock::NODE_SLOTS_MAX {
-            return Err(Error::Invalid("number of node slots (1 to 1024)"));
+        let sector = space.lock_sector;
+        let most = nodes_max(sector.to_usize());
+        if !(1..=most).contains(&usize::from(nodes)) {
+            return Err(Error::NodesPerSector { nodes, most, sector });
         }
         let least = journal_min(geo);
         let journal =
@@ -360,6 +363,20 @@ mod tests {
         let mut options = MakeOptions::default();
         f(&mut options);
         Plan::new(&one(size, 1 << 20, 512), &options)
+    }
+    #[test]
+    fn nodes_are_as_many_as_fit_in_a_lock_record() {
+        for (sector, most) in [(512, 77), (4096, 674)] {
+            let space = one(1 << 42, 1 << 20, sector);
+            let with =
+                |n| Plan::new(&space, &MakeOptions { nodes: Some(n), ..MakeOptions::default() });
+            assert_eq!(with(most).unwrap().nodes, most);
+            for n in [0, most + 1, u16::MAX] {
+                let refused = with(n).unwrap_err();
+                assert!(matches!(refused, Error::NodesPerSector { nodes, .. } if nodes == n));
+                assert!(refused.to_string().contains("4096 bytes"), "{refused}");
+            }
+        }
     }
     /// Bytes of metadata, of journals (0: no subpool for them), of file data and of its rows.
     fn apart(meta: u64, journal: u64, data: u64, width: u64) -> Space {

@@ -82,9 +82,7 @@ pub(crate) enum Fate {
 
 /// Whether a program somewhere has the inode open. Exclusive lock held.
 pub(crate) fn is_open(inode: &Locked) -> bool {
-    inode.inode.opens.load(Ordering::Acquire) > 0
-        || !inode.guard.openers().is_empty()
-        || inode.guard.openers_overflowed()
+    inode.inode.opens.load(Ordering::Acquire) > 0 || !inode.guard.openers().is_empty()
 }
 
 /// Whether nothing but the dinode (and an attribute block) is to be freed.

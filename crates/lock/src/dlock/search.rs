@@ -15,7 +15,6 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
-use std::time::Instant;
 
 use braid_format::{Incarnation, NodeId};
 
@@ -43,6 +42,12 @@ struct Node {
     using: Mode,
     goal: Mode,
     wants: u8,
+    /// A program has the file open.
+    open: bool,
+    /// The record may name this node as an opener (`Inode::leaves_opener`).
+    recorded: bool,
+    /// Its goal is to get out of the record again.
+    leaving: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,6 +58,7 @@ struct Budget {
     unwant: u8,
     spurious: u8,
     shrink: u8,
+    opens: u8,
 }
 
 #[derive(Debug, Clone)]
@@ -72,6 +78,8 @@ struct World {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Move {
     Want(Mode),
+    Open,
+    Close,
     EndUse,
     Release,
     Shrink,
@@ -112,6 +120,9 @@ impl World {
             using: Mode::Unlocked,
             goal: Mode::Unlocked,
             wants,
+            open: false,
+            recorded: false,
+            leaving: false,
         };
         let nodes = u16::try_from(nodes).unwrap();
         Self {
@@ -151,7 +162,7 @@ impl World {
                     node.demote = None;
                     if node.goal > Mode::Unlocked && mode.covers(node.goal) {
                         node.using = node.goal;
-                        node.goal = Mode::Unlocked;
+                        (node.goal, node.leaving) = (Mode::Unlocked, false);
                     }
                 }
                 Action::Demote(to) => node.demote = Some(to),
@@ -194,6 +205,12 @@ impl World {
             }
             if n.using > Mode::Unlocked {
                 add(M::EndUse);
+            }
+            if n.using > Mode::Unlocked && b.opens > 0 && !n.open {
+                add(M::Open);
+            }
+            if n.open && n.using == Mode::Unlocked && n.goal == Mode::Unlocked {
+                add(M::Close);
             }
             if quiet && n.demote.is_some_and(|to| n.using <= to && to < n.dlock.held()) {
                 add(M::Release);
@@ -258,19 +275,18 @@ impl World {
         match m {
             M::Want(mode) => {
                 self.nodes[i].wants -= 1;
-                let guess = self.guess;
+                self.want(i, mode);
+            }
+            M::Open => {
+                self.budget.opens -= 1;
+                self.nodes[i].open = true;
+            }
+            M::Close => {
                 let n = &mut self.nodes[i];
-                let blocked = n.demote.is_some_and(|to| !to.covers(mode));
-                if n.dlock.held().covers(mode) && !blocked {
-                    n.using = mode;
-                } else {
-                    n.goal = mode;
-                    if !n.dlock.held().covers(mode) {
-                        if let Some(nonce) = guess {
-                            n.dlock.guess(LockRecord::unlocked(LOCK, nonce));
-                        }
-                        self.step(i, Event::Want(mode));
-                    }
+                n.open = false;
+                if std::mem::take(&mut n.recorded) {
+                    n.leaving = true;
+                    self.want(i, Mode::Exclusive);
                 }
             }
             M::EndUse => self.nodes[i].using = Mode::Unlocked,
@@ -281,14 +297,20 @@ impl World {
                 if m == M::Shrink {
                     self.budget.shrink -= 1;
                 }
-                self.step(i, Event::Released { to, opened: false, written: None });
+                let opened = to == Mode::Unlocked && n.open;
+                if to == Mode::Unlocked {
+                    n.recorded = opened;
+                }
+                self.step(i, Event::Released { to, opened, written: None });
                 if !self.nodes[i].dlock.held().covers(goal) {
                     self.step(i, Event::Want(goal));
                 }
             }
             M::Unwant => {
                 self.budget.unwant -= 1;
-                self.nodes[i].goal = Mode::Unlocked;
+                let n = &mut self.nodes[i];
+                n.goal = Mode::Unlocked;
+                n.recorded |= std::mem::take(&mut n.leaving);
                 self.step(i, Event::Unwant);
             }
             M::Land | M::FailLanded => {
@@ -350,9 +372,28 @@ impl World {
                 let n = &mut self.nodes[i];
                 n.life.incarnation.0 += 1;
                 (n.fate, n.wants) = (Fate::Alive, 1);
+                (n.open, n.recorded, n.leaving) = (false, false, false);
             }
         }
         self.check()
+    }
+
+    fn want(&mut self, i: usize, mode: Mode) {
+        let guess = self.guess;
+        let n = &mut self.nodes[i];
+        let blocked = n.demote.is_some_and(|to| !to.covers(mode));
+        if n.dlock.held().covers(mode) && !blocked {
+            n.using = mode;
+            n.leaving = false;
+            return;
+        }
+        n.goal = mode;
+        if !n.dlock.held().covers(mode) {
+            if let Some(nonce) = guess {
+                n.dlock.guess(LockRecord::unlocked(LOCK, nonce));
+            }
+            self.step(i, Event::Want(mode));
+        }
     }
 
     fn go_late(&mut self, i: usize) {
@@ -377,6 +418,24 @@ impl World {
             if !n.dlock.held().covers(n.using) {
                 return Err(format!("{:?} uses more than it holds", n.life));
             }
+        }
+        self.nodes.iter().filter(|n| n.fate == Fate::Alive).try_for_each(|n| self.check_opener(n))
+    }
+
+    /// Whoever has the file open holds the lock or is named as opener, so that nobody deletes it; who
+    /// has closed it, and is done with that, is not.
+    fn check_opener(&self, n: &Node) -> Result<(), String> {
+        let named = self.disk.openers.contains(&n.life);
+        if n.open && !named && self.disk.mode_of(n.life) == Mode::Unlocked {
+            return Err(format!("{:?} has it open and nobody knows", n.life));
+        }
+        let at_rest = n.goal == Mode::Unlocked
+            && n.dlock.want() == Mode::Unlocked
+            && !n.dlock.is_giving()
+            && !n.dlock.is_busy();
+        let gone = self.disk.mode_of(n.life) == Mode::Unlocked;
+        if named && at_rest && gone && !n.open && !n.recorded {
+            return Err(format!("{:?} stays an opener for ever", n.life));
         }
         Ok(())
     }
@@ -500,13 +559,16 @@ impl Canon {
         }
         self.nonces.push(r.nonce);
         r.mode.hash(&mut self.hasher);
-        // The order of holders matters only where there are many.
+        // They stand in the order of slots, which renaming changes.
         let mut holders: Vec<_> = r.holders.iter().map(|l| self.life(*l)).collect();
         holders.sort_unstable();
         holders.hash(&mut self.hasher);
         for w in &r.waiters {
             (self.life(w.life), w.mode).hash(&mut self.hasher);
         }
+        let mut openers: Vec<_> = r.openers.iter().map(|l| self.life(*l)).collect();
+        openers.sort_unstable();
+        openers.hash(&mut self.hasher);
         (r.holders.len(), r.waiters.len()).hash(&mut self.hasher);
     }
     fn life(&self, l: Me) -> (usize, u32) {
@@ -525,6 +587,7 @@ impl Canon {
     fn node(&mut self, n: &Node) {
         let d = &n.dlock;
         (n.life.incarnation.0, n.fate, n.demote, n.using, n.goal, n.wants).hash(&mut self.hasher);
+        (n.open, n.recorded, n.leaving).hash(&mut self.hasher);
         (d.held, d.want, d.giving, d.asked, d.look, d.guessed).hash(&mut self.hasher);
         (d.timer.is_some(), d.paused, d.failures.min(2), d.known.is_some()).hash(&mut self.hasher);
         if let Some(s) = &d.known {
@@ -670,118 +733,4 @@ impl Search {
     }
 }
 
-/// The nonce of the record that stands at first, and one that no record ever had.
-const GUESSES: [u64; 2] = [0, u64::MAX];
-
-fn search(name: &str, nodes: usize, wants: u8, budget: Budget, at_least: usize) {
-    search_by(name, &World::new(nodes, wants, None, budget), at_least);
-}
-
-fn search_by(name: &str, start: &World, at_least: usize) {
-    let began = Instant::now();
-    let budget = start.budget;
-    let found = Search::run(start);
-    println!(
-        "{name}: {} states, {} transitions, {:.1} s, {budget:?}",
-        found.parents.len(),
-        found.transitions,
-        began.elapsed().as_secs_f64()
-    );
-    assert!(found.parents.len() >= at_least, "the search has become shallow");
-}
-
-const NO_FAULTS: Budget =
-    Budget { crashes: 0, rejoins: 0, unknown: 0, unwant: 0, spurious: 0, shrink: 0 };
-
-#[test]
-fn two_nodes_crash_rejoin_unknown() {
-    let budget = Budget { crashes: 1, rejoins: 1, unknown: 1, ..NO_FAULTS };
-    search("2 nodes, 2 wants each", 2, 2, budget, 100_000);
-}
-
-#[test]
-fn two_nodes_unknown_twice() {
-    let budget = Budget { unknown: 2, ..NO_FAULTS };
-    search("2 nodes, 2 wants each", 2, 2, budget, 100_000);
-}
-
-#[test]
-fn two_nodes_second_thoughts() {
-    let budget = Budget { unknown: 1, unwant: 1, shrink: 1, ..NO_FAULTS };
-    search("2 nodes, 2 wants each", 2, 2, budget, 100_000);
-}
-
-#[test]
-fn three_nodes_without_faults() {
-    search("3 nodes, 1 want each", 3, 1, NO_FAULTS, 10_000);
-}
-
-#[test]
-fn three_nodes_crash() {
-    let budget = Budget { crashes: 1, ..NO_FAULTS };
-    search("3 nodes, 1 want each", 3, 1, budget, 50_000);
-}
-
-#[test]
-fn three_nodes_unknown() {
-    let budget = Budget { unknown: 1, ..NO_FAULTS };
-    search("3 nodes, 1 want each", 3, 1, budget, 50_000);
-}
-
-fn two_nodes_concurrent_with(budgets: &[Budget]) {
-    for budget in budgets {
-        let start = World::new(2, 2, None, *budget).with_concurrent();
-        search_by("2 nodes, 2 wants each, concurrent too", &start, 50_000);
-    }
-}
-
-/// Concurrent holds beside the others, with the faults above one after the other.
-#[test]
-fn two_nodes_concurrent() {
-    two_nodes_concurrent_with(&[
-        Budget { crashes: 1, rejoins: 1, ..NO_FAULTS },
-        Budget { unknown: 1, ..NO_FAULTS },
-        Budget { unwant: 1, shrink: 1, ..NO_FAULTS },
-    ]);
-}
-
-/// The same with the faults together.
-#[test]
-#[ignore = "some minutes"]
-fn two_nodes_concurrent_at_length() {
-    two_nodes_concurrent_with(&[
-        Budget { crashes: 1, rejoins: 1, unknown: 1, ..NO_FAULTS },
-        Budget { unknown: 1, unwant: 1, shrink: 1, ..NO_FAULTS },
-    ]);
-}
-
-#[test]
-fn three_nodes_concurrent() {
-    for budget in [NO_FAULTS, Budget { crashes: 1, ..NO_FAULTS }] {
-        let start = World::new(3, 1, None, budget).with_concurrent();
-        search_by("3 nodes, 1 want each, concurrent too", &start, 20_000);
-    }
-}
-
-/// The same when nobody reads a lock before the first write: by a guess that is true at first, and by
-/// one that never is.
-#[test]
-fn two_nodes_guess() {
-    for guess in GUESSES {
-        let budget = Budget { crashes: 1, rejoins: 1, unknown: 1, ..NO_FAULTS };
-        let start = World::new(2, 2, Some(guess), budget);
-        search_by("2 nodes, 2 wants each, guessing", &start, 100_000);
-        let budget = Budget { unknown: 1, unwant: 1, shrink: 1, ..NO_FAULTS };
-        let start = World::new(2, 2, Some(guess), budget);
-        search_by("2 nodes, 2 wants each, guessing", &start, 100_000);
-    }
-}
-
-#[test]
-fn three_nodes_guess() {
-    for guess in GUESSES {
-        let budget = Budget { unknown: 1, ..NO_FAULTS };
-        let start = World::new(3, 1, Some(guess), budget);
-        search_by("3 nodes, 1 want each, guessing", &start, 50_000);
-    }
-}
+mod runs;

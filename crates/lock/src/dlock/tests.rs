@@ -1,3 +1,4 @@
+use braid_format::lock_record::nodes_max;
 use braid_format::{Incarnation, NodeId};
 use proptest::prelude::*;
 
@@ -186,23 +187,44 @@ fn of_two_upgraders_the_second_gives_way() {
 }
 
 #[test]
-fn a_full_list_of_readers_makes_the_oldest_go() {
-    let holders: Vec<u16> = (0..28).collect();
-    let r = record(Mode::Shared, &holders, &[wants(40, Mode::Shared)]);
-    assert_eq!(allowed(&r, me(0)), Mode::Unlocked);
-    assert_eq!(allowed(&r, me(1)), Mode::Shared);
-    assert_eq!(in_the_way(&r, me(40)).collect::<Vec<_>>(), vec![me(0)]);
-    let after = released(&r, &[], &cx(0), giving(Mode::Unlocked, false));
-    assert_eq!(after.holders.last(), Some(&me(40)));
-    assert_eq!(after.check(), Ok(()));
+fn as_many_readers_as_nodes_stand_beside_one_another() {
+    let nodes = u16::try_from(nodes_max(512)).unwrap();
+    let mut r = record(Mode::Unlocked, &[], &[]);
+    for slot in (0..nodes).rev() {
+        let (_, actions) = waiting(slot, Mode::Shared, r);
+        r = written(&actions).clone();
+        assert_eq!(r.mode_of(me(slot)), Mode::Shared, "no reader waits for readers");
+    }
+    assert_eq!((r.holders.len(), allowed(&r, me(0))), (nodes.into(), Mode::Exclusive));
+    // A writer waits for each of them, and each leaves with the file open.
+    let (_, actions) = waiting(5, Mode::Exclusive, r);
+    r = written(&actions).clone();
+    assert_eq!(in_the_way(&r, me(5)).count(), usize::from(nodes) - 1);
+    for slot in (0..nodes).filter(|n| *n != 5) {
+        assert_eq!(allowed(&r, me(slot)), Mode::Unlocked);
+        r = released(&r, &[], &cx(slot), giving(Mode::Unlocked, true));
+    }
+    assert_eq!((r.mode, &r.holders), (Mode::Exclusive, &vec![me(5)]));
+    let all: Vec<Me> = (0..nodes).filter(|n| *n != 5).map(me).collect();
+    assert_eq!(r.openers, all);
+    let mut sector = vec![0; 512];
+    r.encode(&mut sector);
+    assert_eq!(LockRecord::decode(&sector, LOCK), Ok(r));
 }
 
 #[test]
-fn a_full_queue_is_waited_for_by_polling() {
-    let queue: Vec<Waiter> = (1..13).map(|n| wants(n, Mode::Exclusive)).collect();
-    let (d, actions) = waiting(50, Mode::Exclusive, record(Mode::Exclusive, &[0], &queue));
-    assert_eq!(actions, vec![]);
-    assert!(d.timer().is_some());
+fn every_node_gets_a_place_in_the_queue() {
+    let nodes = u16::try_from(nodes_max(512)).unwrap();
+    let mut r = record(Mode::Exclusive, &[0], &[]);
+    for slot in 1..nodes {
+        let (d, actions) = waiting(slot, Mode::Exclusive, r);
+        r = written(&actions).clone();
+        assert!(d.want() == Mode::Exclusive && r.waiters.len() == usize::from(slot));
+    }
+    for slot in 1..nodes {
+        r = released(&r, &[], &cx(slot - 1), giving(Mode::Unlocked, false));
+        assert_eq!(r.holders, vec![me(slot)], "first come, first served");
+    }
 }
 
 #[test]
@@ -227,14 +249,23 @@ fn an_older_life_of_the_own_slot_is_dead() {
     assert_eq!(written(&actions).holders, vec![me(0)]);
 }
 
+/// However often slots are taken anew, a slot stands in a record in one life, so that there is room for
+/// all.
 #[test]
-fn openers_beyond_the_room_leave_a_mark() {
-    let mut r = record(Mode::Exclusive, &[0], &[]);
-    r.openers = (20..36).map(me).collect();
-    let after = released(&r, &[], &cx(0), giving(Mode::Unlocked, true));
-    assert!(after.openers_overflowed && after.openers.len() == 16);
-    let again = released(&r, &[], &cx(0), giving(Mode::Unlocked, false));
-    assert!(!again.openers_overflowed);
+fn a_new_life_enters_a_record_without_the_older_ones() {
+    let old = |slot, incarnation| Me { incarnation: Incarnation(incarnation), ..me(slot) };
+    let mut r = record(Mode::Shared, &[1], &[]);
+    r.add_holder(old(0, 7));
+    r.add_opener(old(0, 7));
+    r.waiters.push(Waiter { life: old(0, 7), mode: Mode::Exclusive });
+    let (_, actions) = waiting(0, Mode::Shared, r.clone());
+    let new = written(&actions);
+    assert_eq!((&new.holders, &new.openers, &new.waiters), (&vec![me(0), me(1)], &vec![], &vec![]));
+    // The same by a release that leaves an opener.
+    r.add_holder(me(2));
+    r.openers = vec![old(2, 9)];
+    let after = released(&r, &[], &cx(2), giving(Mode::Unlocked, true));
+    assert_eq!((after.openers, after.holders.len()), (vec![me(2)], 2));
 }
 
 #[test]
@@ -260,6 +291,7 @@ proptest! {
         holders in proptest::sample::subsequence((0_u16..30).collect::<Vec<_>>(), 0..29),
         queue in proptest::sample::subsequence((0_u16..40).collect::<Vec<_>>(), 0..13),
         modes in proptest::collection::vec(1_u16..4, 13),
+        openers in proptest::sample::subsequence((0_u16..45).collect::<Vec<_>>(), 0..45),
         slot in 0_u16..45,
         want in 1_u16..4,
     ) {
@@ -272,8 +304,12 @@ proptest! {
         }
         let pick = |n: u16| Mode::from_u16(n).unwrap();
         let waiters: Vec<Waiter> = queue.iter().zip(modes).map(|(s, m)| wants(*s, pick(m))).collect();
-        let old = record(mode, &holders, &waiters);
+        let mut old = record(mode, &holders, &waiters);
+        old.openers = openers.into_iter().map(me).collect();
         prop_assume!(old.check().is_ok());
+        let opened = |r: &LockRecord, but: u16| {
+            r.openers.iter().copied().filter(|l| *l != me(but)).collect::<Vec<_>>()
+        };
         let has = old.mode_of(me(slot));
         if !has.covers(pick(want)) {
             let mut new = old.clone();
@@ -282,12 +318,15 @@ proptest! {
             prop_assert_eq!(new.check(), Ok(()));
             let kept = old.holders.iter().all(|l| new.holders.contains(l));
             prop_assert!(kept, "{:?} -> {:?}", old, new);
+            prop_assert_eq!(&new.openers, &old.openers);
         }
         if has > Mode::Unlocked {
             for to in [Mode::Unlocked, Mode::Shared, Mode::Concurrent] {
                 if to < old.mode {
                     let new = released(&old, &[], &cx(slot), giving(to, true));
                     prop_assert_eq!(new.check(), Ok(()));
+                    prop_assert_eq!(opened(&new, slot), opened(&old, slot));
+                    prop_assert!(to > Mode::Unlocked || new.openers.contains(&me(slot)));
                     prop_assert!(to.covers(new.mode_of(me(slot))) || old.waiters.first().is_some_and(|w| w.life == me(slot)));
                 }
             }

@@ -28,9 +28,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use braid_format::lock_record::{LockRecord, RawLockRecord};
+use braid_format::lock_record::LockRecord;
 use braid_format::node::{RawSlot, SlotRecord};
-use braid_format::{Incarnation, LockNo, NodeId};
+use braid_format::{Bytes, Incarnation, LockNo, NodeId};
 use thiserror::Error;
 
 use crate::error::StoreError;
@@ -252,12 +252,12 @@ impl Etcd {
         }
     }
 
-    /// Replaces a record, whatever it is: nobody lives.
+    /// Replaces a record, whatever it is: nobody lives. `sector` is the pool's lock sector.
     ///
     /// # Errors
     /// As [`Self::confirm`].
-    pub fn replace(&self, record: &LockRecord) -> Result<(), EtcdError> {
-        let mut bytes = vec![0; RawLockRecord::LEN];
+    pub fn replace(&self, record: &LockRecord, sector: Bytes) -> Result<(), EtcdError> {
+        let mut bytes = vec![0; sector.to_usize()];
         record.encode(&mut bytes);
         let key = self.key(&format!("locks/{:016x}", record.lock.0));
         self.ask(&[Act::Put(&key, &bytes)]).map(drop)

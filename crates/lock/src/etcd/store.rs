@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use braid_format::lock_record::{LockRecord, Mode, RawLockRecord};
+use braid_format::lock_record::{LockRecord, Mode};
 use braid_format::{LockNo, NodeId};
 
 use super::{Act, Etcd, hints, slot_name};
@@ -30,9 +30,7 @@ impl<B: LockStore> EtcdStore<B> {
         self.etcd.key(&format!("locks/{:016x}", lock.0))
     }
     fn born(&self, lock: LockNo) -> Result<Sector, StoreError> {
-        let mut sector = self.births.read(lock)?;
-        sector.truncate(RawLockRecord::LEN);
-        Ok(sector)
+        self.births.read(lock)
     }
 
     /// Who should look at the lock when it changes from `old` to `new`: the holders when somebody
@@ -78,6 +76,6 @@ impl<B: LockStore> LockStore for EtcdStore<B> {
         self.etcd.compare_and_write(&self.key(lock), (expected, new), &beside, &born)
     }
     fn sector_len(&self) -> usize {
-        RawLockRecord::LEN
+        self.births.sector_len()
     }
 }

@@ -218,7 +218,6 @@ fn openers_are_recorded_and_the_dead_left_out() {
     drop(c.nodes[0].acquire(LOCK, Mode::Shared, Local::Shared).unwrap());
     let g = c.nodes[1].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap();
     assert_eq!(g.openers(), vec![me(0)]);
-    assert!(!g.openers_overflowed());
     c.net.dead.lock().insert(me(0));
     assert_eq!(g.openers(), vec![]);
 }

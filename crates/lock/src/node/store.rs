@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use braid_format::lock_record::nodes_max;
 use braid_format::node::{Heartbeat, SlotRecord};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, FormatError, NodeId};
@@ -94,7 +95,7 @@ impl NodeAreas {
         let sector_shift = sb.lock_sector_shift.get();
         let node_slots = sb.node_slots.get();
         if !(sector_shift == 9 || sector_shift == 12)
-            || !(1..=RawSuperblock::NODE_SLOTS_MAX).contains(&node_slots)
+            || !(1..=nodes_max(1 << sector_shift)).contains(&usize::from(node_slots))
         {
             return None;
         }
