@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use braid_format::{InodeNo, MemberIndex};
 use braid_lock::{Local, Mode, NodeView};
@@ -27,6 +28,8 @@ use crate::plock::{Canceller, Plock};
 use crate::upkeep::UpkeepStatus;
 use crate::{data, namei, orphan, plock, xattr};
 
+/// How long `statfs` waits for files that are about to be deleted.
+const STATFS_PATIENCE: Duration = Duration::from_millis(100);
 /// Of open(2).
 const O_TRUNC: i32 = 0o1000;
 
@@ -147,6 +150,10 @@ impl Fs {
     pub fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Attr> {
         self.run(|c| namei::lookup(c, dir, name))
     }
+    /// An inode by its number, which a caller kept: it goes to the kernel as from [`Fs::lookup`].
+    pub fn revisit(&self, ino: InodeNo) -> Result<Attr> {
+        self.run(|c| namei::revisit(c, ino))
+    }
     /// Attributes.
     pub fn getattr(&self, ino: InodeNo) -> Result<Attr> {
         self.run(|c| namei::getattr(c, ino))
@@ -234,10 +241,11 @@ impl Fs {
             let size = locked.st().raw.size.get();
             if flags & O_TRUNC != 0 && size > 0 {
                 // Another node made it a moment ago.
+                let _changes = c.changes(locked.ino());
                 data::truncate(c, &locked, 0)?;
             }
             let fh = self.open_locked(&locked, flags);
-            Ok((locked.attr(c.volume.geo), fh))
+            Ok((namei::hand_out(c, &locked), fh))
         })
     }
     /// Makes and opens a file without a name.
@@ -245,7 +253,7 @@ impl Fs {
         self.change(|c| {
             let locked = namei::tmpfile(c, dir, mode, cred)?;
             let fh = self.open_locked(&locked, flags);
-            Ok((locked.attr(c.volume.geo), fh))
+            Ok((namei::hand_out(c, &locked), fh))
         })
     }
     /// Opens an inode. `O_TRUNC` truncates it.
@@ -260,6 +268,7 @@ impl Fs {
                 if locked.is_dir() {
                     return Err(Error::IsDirectory);
                 }
+                let _changes = c.changes(ino);
                 xattr::drop_capability(c, &locked)?;
                 data::truncate(c, &locked, 0)?;
                 return Ok(self.open_locked(&locked, flags));
@@ -283,6 +292,11 @@ impl Fs {
             return Ok(());
         }
         self.run(|c| orphan::last_close(c, &inode))
+    }
+    /// The front below which programs work (the kernel) has given back its last reference to `ino`:
+    /// an inode without a name is deleted if nothing else uses it.
+    pub fn forgotten(&self, ino: InodeNo) -> Result<()> {
+        self.run(|c| orphan::forgotten(c, ino))
     }
     /// A program closed a descriptor: its fcntl locks on the file go.
     pub fn flush(&self, fh: Fh, lock_owner: u64) -> Result<()> {
@@ -392,6 +406,8 @@ impl Fs {
     /// counters plus this node's and the others' published changes.
     pub fn statfs(&self) -> Result<StatFs> {
         self.run(|c| {
+            // Who has just removed a file expects to see its space.
+            c.orphans.await_leaving(STATFS_PATIENCE);
             let t = c.alloc.totals();
             Ok(StatFs {
                 block_size: u32::try_from(c.volume.geo.block_size.bytes().get()).unwrap_or(4096),

@@ -194,14 +194,39 @@ pub struct StatFs {
     pub name_max: u32,
 }
 
-/// What the kernel caches on this node's behalf, and how to take it back. Called from demotion
-/// threads only, never while a request of the kernel is being answered on the same thread.
+/// What the kernel holds and caches on this node's behalf, and how to take it back.
 pub trait KernelCache: Send + Sync {
     /// Drops cached attributes of `ino`, and its pages too if `data`. May block while the kernel
-    /// waits for a page fill that this node has yet to answer.
+    /// waits for a page fill that this node has yet to answer, so it is called from demotion threads
+    /// only, never while a request of the kernel is being answered on the same thread.
     fn invalidate_inode(&self, ino: InodeNo, data: bool);
     /// Drops cached names of directory `dir`. Never blocks.
     fn invalidate_entries(&self, dir: InodeNo);
+    /// The answer to a request hands `ino` and its attributes to the kernel: one more reference,
+    /// until the kernel gives it back ([`crate::Fs::forgotten`]). Called under the inode's lock, so
+    /// that whoever removes the inode sees the reference. Never blocks.
+    fn handed_out(&self, _ino: InodeNo) {}
+    /// An inode that was counted as handed out does not go to the kernel. Never blocks.
+    fn kept_back(&self, _ino: InodeNo) {}
+    /// Whether the kernel has a reference to `ino`: an inode that it has merely cached counts too.
+    /// Never blocks.
+    fn refers(&self, _ino: InodeNo) -> bool {
+        false
+    }
+    /// Has the kernel drop `ino` unless a program uses it (holds it open, stands in it, is about to
+    /// open it). Returns whether one does. Called by demotions, never while a request is answered on
+    /// the same thread.
+    fn let_go(&self, _ino: InodeNo) -> bool {
+        false
+    }
+    /// Attributes of `ino` have changed, and the lock under which they did is still held exclusively:
+    /// drops what the kernel has cached, and makes it ignore answers to older questions. Never blocks.
+    fn attributes_changed(&self, _ino: InodeNo) {}
+    /// The same for a change beside which others read the attributes: it begins. Until
+    /// [`KernelCache::change_ends`] the kernel keeps none. Never blocks.
+    fn change_begins(&self, _ino: InodeNo) {}
+    /// It ends. Never blocks.
+    fn change_ends(&self, _ino: InodeNo) {}
 }
 
 /// For native callers: nothing is cached above.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use braid_format::meta::MetaKind;
@@ -162,6 +163,34 @@ impl Core {
         load(&self.meta, &inode, &guard)?;
         Ok(Locked { inode, guard })
     }
+    /// Whether a program of this node has the inode open, or this node's kernel refers to it.
+    pub fn is_used_here(&self, inode: &Inode) -> bool {
+        inode.opens.load(Ordering::Acquire) > 0 || self.kernel.refers(inode.ino)
+    }
+    /// Whether the kernel refers to an inode whose whole lock is being given up. The kernel drops what
+    /// it has merely cached. It cannot drop a directory of which it has cached names, so a directory
+    /// that has a name is in use only if it is open.
+    fn is_in_kernel(&self, inode: &Inode) -> bool {
+        let of_directory = inode.state_ref().map(|st| {
+            let is_dir = st.raw.mode.get() & 0o170_000 == 0o040_000;
+            is_dir.then(|| st.raw.nlink.get())
+        });
+        match of_directory {
+            None => false,
+            Some(Some(links)) => links == 0 && self.kernel.refers(inode.ino),
+            Some(None) => self.kernel.let_go(inode.ino),
+        }
+    }
+    /// Whoever holds the inode's lock exclusively changes attributes until this is dropped, success or
+    /// not; then the kernel's copy goes.
+    pub fn changes(&self, ino: InodeNo) -> Changes<'_> {
+        Changes { core: self, ino }
+    }
+    /// The same beside others on this node that read the attributes meanwhile.
+    pub fn changes_beside(&self, ino: InodeNo) -> ChangesBeside<'_> {
+        self.kernel.change_begins(ino);
+        ChangesBeside { core: self, ino }
+    }
     /// Leaves the cluster after a failure: nothing more is written, every call fails; other nodes
     /// see a dead node and replay its journal.
     pub fn withdraw(&self, why: &Error) {
@@ -212,6 +241,28 @@ impl Core {
     }
 }
 
+/// See [`Core::changes`].
+pub(crate) struct Changes<'a> {
+    core: &'a Core,
+    ino: InodeNo,
+}
+impl Drop for Changes<'_> {
+    fn drop(&mut self) {
+        self.core.kernel.attributes_changed(self.ino);
+    }
+}
+
+/// See [`Core::changes_beside`].
+pub(crate) struct ChangesBeside<'a> {
+    core: &'a Core,
+    ino: InodeNo,
+}
+impl Drop for ChangesBeside<'_> {
+    fn drop(&mut self) {
+        self.core.kernel.change_ends(self.ino);
+    }
+}
+
 impl GlockOps for Core {
     fn demote(
         &self,
@@ -229,7 +280,8 @@ impl GlockOps for Core {
         match self.watch(done) {
             Ok(()) => {
                 let written = inode.as_ref().and_then(|inode| inode.leave_late(to));
-                let opened = to == Mode::Unlocked && inode.is_some_and(|i| i.leaves_opener());
+                let opened = to == Mode::Unlocked
+                    && inode.is_some_and(|i| i.leaves_opener(|| self.is_in_kernel(&i)));
                 Ok(Demoted { opened, written })
             }
             Err(e) => {

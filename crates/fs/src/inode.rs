@@ -91,14 +91,15 @@ impl Inode {
         }
     }
     /// The lock is being given up, and nobody is let in: whether its record is to name this node as an
-    /// opener, that is, whether a program here has the inode open.
+    /// opener, that is, whether a program here has the inode open, or this node's kernel refers to it
+    /// for one (`in_kernel`).
     ///
     /// A close does not wait for the lock. So this notes "recorded" before it counts the handles, and
     /// [`Self::end_opener`] is called after the handle was counted out: either the last handle is not
     /// counted here, or its close finds the note and takes this node out of the record.
-    pub fn leaves_opener(&self) -> bool {
+    pub fn leaves_opener(&self, in_kernel: impl FnOnce() -> bool) -> bool {
         self.recorded_opener.store(true, Ordering::SeqCst);
-        let open = self.opens.load(Ordering::SeqCst) > 0;
+        let open = self.opens.load(Ordering::SeqCst) > 0 || in_kernel();
         if !open {
             self.recorded_opener.store(false, Ordering::SeqCst);
         }
@@ -108,6 +109,10 @@ impl Inode {
     /// opener. The caller then takes the lock: the next release writes the record without this node.
     pub fn end_opener(&self) -> bool {
         self.opens.load(Ordering::SeqCst) == 0 && self.recorded_opener.swap(false, Ordering::SeqCst)
+    }
+    /// Whether the lock's record may name this node as an opener.
+    pub fn may_be_opener(&self) -> bool {
+        self.recorded_opener.load(Ordering::SeqCst)
     }
     /// [`Self::end_opener`] said so, but the lock could not be taken: to be tried again.
     pub fn still_opener(&self) {

@@ -327,6 +327,11 @@ impl Mounted {
         let others = membership.clone();
         core.alloc.set_others(Box::new(move || others.others_deltas()));
         to_core.core.set(Arc::downgrade(&core)).ok();
+        let for_space = Arc::downgrade(&core);
+        core.alloc.set_leaving(Box::new(move || {
+            let core = for_space.upgrade();
+            core.is_some_and(|core| core.orphans.await_leaving(crate::orphan::LEAVE_PATIENCE))
+        }));
         membership.attach(&locks)?;
         if let Some(cluster) = &core.cluster {
             let on = Arc::downgrade(&core);
@@ -565,6 +570,7 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval:
         }
         beat = Instant::now() + HOUSE_BEAT;
         membership.publish(core.alloc.deltas());
+        crate::orphan::look_later(&core);
         core.locks.drop_idle(core.options.locks_max);
         if let Err(e) = core.watch(core.alloc.leave().map(drop)) {
             tracing::error!("giving windows back: {e}");

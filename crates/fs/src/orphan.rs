@@ -4,20 +4,29 @@
 //!
 //! Who deletes: whoever closes the inode last ([`delete`]). When that is another node, the entry
 //! here is stale, and [`reap`] clears it. A listed number counts for nothing by itself: only an
-//! inode that stands there, without links and without openers, is deleted.
+//! inode that stands there, without links and unused, is deleted.
+//!
+//! In use is also what the kernel refers to: it opens inodes that it has looked up before, and asks
+//! nobody before a program opens a FIFO, a device or a directory to stand in. The kernel that removes
+//! the last name drops the inode at once and says so ([`forgotten`]), unless a program uses it. What
+//! another node removed it may keep as mere cache: [`leave_records`] has it let go of such inodes now and
+//! then, so none stays for longer than a commit interval after its last use.
 //!
 //! Order: inode lock, then the table of this module (never held while waiting for a cluster lock
 //! or for a transaction to begin).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use braid_format::meta::MetaKind;
 use braid_format::node::RawOrphans;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, InodeNo, LockNo, NodeId};
-use parking_lot::Mutex;
+use braid_lock::{Local, Mode};
+use braid_pool::device::processors;
+use parking_lot::{Condvar, Mutex};
 use zerocopy::FromBytes;
 
 use crate::alloc::Reservation;
@@ -25,7 +34,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Locked, now};
 use crate::meta::Tx;
-use crate::namei::is_open;
+use crate::namei::is_in_use;
 use crate::volume::Volume;
 
 /// Where a list's entries begin.
@@ -39,7 +48,29 @@ pub(crate) struct Orphans {
     table: Mutex<Option<Table>>,
     /// Held by who makes room in full lists; taken only by who has no lock.
     looking: Mutex<()>,
+    /// What this node does about inodes that its kernel refers to.
+    kernel: Mutex<InKernel>,
+    /// One of `InKernel::leaving` has gone.
+    gone: Condvar,
 }
+
+/// Inodes that this node keeps for its kernel's sake. Both sets are bounded by what the kernel refers
+/// to.
+#[derive(Debug, Default)]
+struct InKernel {
+    /// Unlinked here, not open: the kernel is about to give them back, unless a program uses them.
+    leaving: HashMap<InodeNo, Instant>,
+    /// Given back by the kernel; a thread without anything else to do looks whether they are to go.
+    later: HashSet<InodeNo>,
+    /// There is such a thread.
+    running: bool,
+}
+
+/// The kernel gives an inode back within this time of the removal of its last name, if it does so
+/// without waiting for a program.
+const LEAVES_WITHIN: Duration = Duration::from_secs(1);
+/// How long somebody who lacks space, or a place in the lists, waits for inodes that are leaving.
+pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A listed inode.
 #[derive(Debug, Clone, Copy)]
@@ -158,13 +189,15 @@ pub(crate) fn load(core: &Core) -> Result<()> {
 /// `TooManyOrphans`.
 pub(crate) fn room(core: &Arc<Core>) -> Result<Room> {
     load(core)?;
-    let mut table = core.orphans.table.lock();
-    let table = table.as_mut().ok_or(Error::TooManyOrphans)?;
-    if table.free() == 0 {
-        return Err(Error::TooManyOrphans);
+    let promised = || {
+        let mut table = core.orphans.table.lock();
+        let free = table.as_mut().filter(|table| table.free() > 0);
+        free.map(|table| table.promised += 1).is_some()
+    };
+    if promised() || (core.orphans.await_leaving(LEAVE_PATIENCE) && promised()) {
+        return Ok(Room { core: core.clone(), used: false });
     }
-    table.promised += 1;
-    Ok(Room { core: core.clone(), used: false })
+    Err(Error::TooManyOrphans)
 }
 
 /// Lists an inode that is losing its last name, in the same transaction.
@@ -249,7 +282,10 @@ pub(crate) fn delete(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
     match core.lock_exclusive(ino) {
         Ok(locked) => delete_locked(core, &locked),
         // Another node deleted it: the entry here, if any, is stale.
-        Err(Error::Stale(_)) => forget(core, ino),
+        Err(Error::Stale(_)) => {
+            core.orphans.has_gone(ino);
+            forget(core, ino)
+        }
         Err(e) => Err(e),
     }
 }
@@ -261,11 +297,29 @@ pub(crate) fn delete(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
 /// # Errors
 /// Those of taking the lock, and of deleting. What is left undone [`reap`] tries again.
 pub(crate) fn last_close(core: &Arc<Core>, inode: &Inode) -> Result<()> {
-    let unlinked = inode.peek().is_some_and(|st| st.raw.nlink.get() == 0);
+    let unlinked = is_unlinked(inode);
+    if !unlinked && !inode.may_be_opener() {
+        return Ok(());
+    }
+    if core.kernel.refers(inode.ino) {
+        if inode.may_be_opener() {
+            // Perhaps unlinked by another node: the kernel knows nothing of that, and has to be asked.
+            core.orphans.kernel.lock().later.insert(inode.ino);
+            look_later(core);
+        } else {
+            // Unlinked by the kernel, which is giving it back.
+            core.orphans.leaves(inode.ino);
+        }
+        return Ok(());
+    }
     if !leave_record(core, inode)? && unlinked {
         delete(core, inode.ino)?;
     }
     Ok(())
+}
+
+fn is_unlinked(inode: &Inode) -> bool {
+    inode.state_ref().is_some_and(|st| st.raw.nlink.get() == 0)
 }
 
 /// If the record of an inode's lock may name this node as an opener, and the inode is open here no
@@ -285,6 +339,11 @@ fn leave_record(core: &Arc<Core>, inode: &Inode) -> Result<bool> {
 /// [`leave_record`] for all inodes for which it could not be done at the last close.
 fn leave_records(core: &Arc<Core>) -> Result<()> {
     for inode in core.inodes.closed_openers() {
+        if core.kernel.refers(inode.ino) {
+            // Used by a program, or cached since one used it: then the kernel lets go now.
+            core.kernel.let_go(inode.ino);
+            continue;
+        }
         match leave_record(core, &inode) {
             Err(e) if !e.is_fatal() => {
                 tracing::warn!("inode {} is still recorded as open here: {e}", inode.ino);
@@ -303,7 +362,7 @@ pub(crate) fn delete_locked(core: &Arc<Core>, locked: &Locked) -> Result<()> {
     if locked.st().raw.nlink.get() > 0 {
         return forget(core, ino);
     }
-    if is_open(locked) {
+    if is_in_use(core, locked) {
         return Ok(());
     }
     crate::data::free_contents(core, locked)?;
@@ -313,10 +372,107 @@ pub(crate) fn delete_locked(core: &Arc<Core>, locked: &Locked) -> Result<()> {
     let done = free_dinode(core, &mut tx, &mut r, locked).and_then(|()| unlist(core, &mut tx, ino));
     drop(tx);
     locked.inode.unload();
+    core.orphans.has_gone(ino);
     if let Err(e) = &done {
         core.withdraw(e);
     }
     done
+}
+
+/// This node's kernel has given back its last reference to `ino`, or may have: deletes the inode if it
+/// is unlinked and nobody uses it. Never waits for another node; no lock held.
+pub(crate) fn forgotten(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
+    let Some(inode) = core.inodes.find(ino) else { return Ok(()) };
+    let unlinked = is_unlinked(&inode);
+    if !unlinked && !inode.may_be_opener() || core.is_used_here(&inode) {
+        return Ok(());
+    }
+    if unlinked
+        && !inode.may_be_opener()
+        && let Some(locked) = core.try_lock(ino, Mode::Exclusive, Local::Exclusive)?
+    {
+        return delete_locked(core, &locked);
+    }
+    core.orphans.kernel.lock().later.insert(ino);
+    look_later(core);
+    Ok(())
+}
+
+/// Looks at what may have to be deleted now, in a thread of its own: it waits for other nodes.
+pub(crate) fn look_later(core: &Arc<Core>) {
+    {
+        let mut kernel = core.orphans.kernel.lock();
+        if kernel.later.is_empty() || std::mem::replace(&mut kernel.running, true) {
+            return;
+        }
+    }
+    let own = core.clone();
+    let look = move || {
+        processors::roam();
+        loop {
+            let next = {
+                let mut kernel = own.orphans.kernel.lock();
+                let next = kernel.later.iter().next().copied();
+                match next {
+                    Some(ino) => kernel.later.remove(&ino),
+                    None => std::mem::replace(&mut kernel.running, false),
+                };
+                next
+            };
+            let Some(ino) = next else { return };
+            match settle(&own, ino) {
+                Err(e) if own.withdrawn.get().is_none() => {
+                    tracing::warn!("inode {ino}, no longer in use here, is left for later: {e}");
+                }
+                _ => {}
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("orphans".into()).spawn(look) {
+        // The next turn of the housekeeper tries again.
+        tracing::error!(%error, "cannot start a thread");
+        core.orphans.kernel.lock().running = false;
+    }
+}
+
+/// What [`last_close`] does, for an inode that only the kernel may refer to: it is asked to let go.
+fn settle(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
+    core.check_alive()?;
+    let Some(inode) = core.inodes.find(ino) else { return Ok(()) };
+    if inode.opens.load(Ordering::Acquire) > 0 {
+        return Ok(());
+    }
+    if core.kernel.refers(ino) {
+        // If no program uses it, the kernel says soon that it has let go; else this is tried again.
+        core.kernel.let_go(ino);
+        return Ok(());
+    }
+    core.watch(last_close(core, &inode))
+}
+
+impl Orphans {
+    /// An inode that nobody has open lost its last name, and this node's kernel refers to it.
+    pub fn leaves(&self, ino: InodeNo) {
+        self.kernel.lock().leaving.insert(ino, Instant::now());
+    }
+    fn has_gone(&self, ino: InodeNo) {
+        if self.kernel.lock().leaving.remove(&ino).is_some() {
+            self.gone.notify_all();
+        }
+    }
+    /// Waits until what the kernel is about to give back is deleted, at most for `patience`. Returns
+    /// whether anything was. The caller holds nothing that a deletion needs.
+    pub fn await_leaving(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let mut kernel = self.kernel.lock();
+        let before = kernel.leaving.len();
+        loop {
+            let waited_for = kernel.leaving.values().any(|since| since.elapsed() < LEAVES_WITHIN);
+            if !waited_for || self.gone.wait_until(&mut kernel, until).timed_out() {
+                return kernel.leaving.len() < before;
+            }
+        }
+    }
 }
 
 /// Takes a stale entry off this node's lists, in a transaction of its own.
@@ -348,9 +504,14 @@ pub(crate) fn reap(core: &Arc<Core>) -> Result<usize> {
     Ok(core.orphans.table.lock().as_ref().map_or(0, |table| table.listed.len()))
 }
 
-/// Deletes a listed inode if nobody has it open. Not if it is open here: its last close does that.
+/// Deletes a listed inode if nobody uses it. Not if it is in use here: whoever lets go of it last does
+/// that. The kernel may have it under a name that another node removed, and is asked to let go.
 fn look_at(core: &Arc<Core>, ino: InodeNo, present: i64) -> Result<()> {
     if is_open_here(core, ino) {
+        return Ok(());
+    }
+    if core.kernel.refers(ino) {
+        core.kernel.let_go(ino);
         return Ok(());
     }
     match delete(core, ino) {

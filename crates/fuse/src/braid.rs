@@ -29,6 +29,12 @@ impl Files for Fs {
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
         seen(self.lookup(dir, name))
     }
+    fn revisit(&self, ino: InodeNo) -> Answer<Attr> {
+        seen(self.revisit(ino))
+    }
+    fn forgotten(&self, ino: InodeNo) -> Answer<()> {
+        seen(self.forgotten(ino))
+    }
     fn getattr(&self, ino: InodeNo) -> Answer<Attr> {
         seen(self.getattr(ino))
     }

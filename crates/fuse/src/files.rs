@@ -24,6 +24,8 @@ pub trait Files: Send + Sync + 'static {
     /// The root directory's number.
     fn root(&self) -> InodeNo;
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr>;
+    fn revisit(&self, ino: InodeNo) -> Answer<Attr>;
+    fn forgotten(&self, ino: InodeNo) -> Answer<()>;
     fn getattr(&self, ino: InodeNo) -> Answer<Attr>;
     fn setattr(&self, ino: InodeNo, set: &SetAttr, fh: Option<Fh>) -> Answer<Attr>;
     fn mknod(&self, dir: InodeNo, name: &[u8], mode: u32, rdev: u64, cred: &Cred) -> Answer<Attr>;

@@ -19,7 +19,7 @@
 //!
 //! Invariants: (1) every request is answered exactly once, except those that want no answer; (2) no
 //! message of the kernel, however short or odd, panics; (3) a thread that answers requests never
-//! sends a notification; (4) what the kernel may cache is covered by a lock that this node holds,
+//! sends a notification, except to drop attributes alone; (4) what the kernel may cache is covered by a lock that this node holds,
 //! and is dropped before the lock goes ([`nodes`] has the races); (5) a request blocked on a lock
 //! holds up no other.
 //!

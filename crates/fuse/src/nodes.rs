@@ -47,6 +47,12 @@ impl Hasher for NumberHasher {
 struct Node {
     /// Entries handed out and not forgotten.
     lookups: u64,
+    /// When the last of them was, in milliseconds since [`Nodes::origin`], wrapping.
+    entered: u32,
+    /// The kernel may have its attributes, or will when it reads an answer that is being made.
+    attributes: bool,
+    /// Changes under way beside which attributes are read: the kernel is not to keep those.
+    changes: u16,
     /// Open files.
     opens: u32,
     /// Of those, the ones that read through the page cache.
@@ -63,6 +69,9 @@ struct Node {
 const PULLS_MANY: u8 = 4;
 /// ... with no longer pause than this between them, a node is contested.
 const PULL_PAUSE: Duration = Duration::from_secs(1);
+
+/// A program that waits for an answer has taken it in so long after it was sent.
+const SETTLED: Duration = Duration::from_millis(100);
 
 const SHARDS: usize = 64;
 
@@ -107,19 +116,61 @@ impl Nodes {
     pub fn stamp(&self) -> Stamp {
         Stamp(self.invalidations.load(Ordering::SeqCst))
     }
-    /// An entry for `node` is about to be handed out. Returns whether attributes computed since
-    /// `stamp` may be cached.
-    pub fn entered(&self, node: u64, stamp: Stamp) -> bool {
-        self.with(node, |n| n.lookups = n.lookups.saturating_add(1));
-        self.stamp() == stamp
+    /// An entry for `node`, with attributes, is about to be handed out. The inode's lock is held.
+    pub fn entered(&self, node: u64, now: Instant) {
+        let now = self.millis(now);
+        self.with(node, |n| {
+            n.lookups = n.lookups.saturating_add(1);
+            n.entered = now;
+            n.attributes = true;
+        });
     }
-    /// The kernel gave back `count` entries, or never got them.
-    pub fn forgot(&self, node: u64, count: u64) {
-        self.with(node, |n| n.lookups = n.lookups.saturating_sub(count));
+    /// The kernel gave back `count` entries, or never got them. Returns whether those were all.
+    pub fn forgot(&self, node: u64, count: u64) -> bool {
+        self.with(node, |n| {
+            let some = n.lookups > 0;
+            n.lookups = n.lookups.saturating_sub(count);
+            some && n.lookups == 0
+        })
+    }
+    /// Whether there are entries that the kernel has not given back.
+    pub fn referred(&self, node: u64) -> bool {
+        self.with(node, |n| n.lookups > 0)
+    }
+    /// Whether the last entry was handed out so long ago that the kernel has made its inode.
+    pub fn settled(&self, node: u64, now: Instant) -> bool {
+        let now = self.millis(now);
+        self.with(node, |n| u128::from(now.wrapping_sub(n.entered)) > SETTLED.as_millis())
+    }
+    /// Attributes of `node` are about to be read for the kernel; returns whether it may keep them. The
+    /// inode's lock is not held yet: who changes it later sees this mark.
+    pub fn caching(&self, node: u64) -> bool {
+        self.with(node, |n| {
+            n.attributes = n.changes == 0;
+            n.attributes
+        })
+    }
+    /// Whether attributes are being changed.
+    pub fn changing(&self, node: u64) -> bool {
+        self.with(node, |n| n.changes > 0)
+    }
+    /// A change begins (`true`) or ends. Returns whether the kernel may know attributes.
+    pub fn change(&self, node: u64, begins: bool) -> bool {
+        self.with(node, |n| {
+            n.changes =
+                if begins { n.changes.saturating_add(1) } else { n.changes.saturating_sub(1) };
+            std::mem::take(&mut n.attributes)
+        })
+    }
+    /// What the kernel knows of the attributes of `node` is out of date. Returns whether it may know
+    /// any.
+    pub fn outdated(&self, node: u64) -> bool {
+        self.with(node, |n| std::mem::take(&mut n.attributes))
     }
     /// A drop of `node` begins. Returns whether the kernel can know it.
     pub fn invalidating(&self, node: u64) -> bool {
         self.invalidations.fetch_add(1, Ordering::SeqCst);
+        self.with(node, |n| n.attributes = false);
         self.known(node)
     }
     fn millis(&self, now: Instant) -> u32 {
@@ -185,7 +236,7 @@ mod tests {
     #[test]
     fn contested_is_what_others_pull_at_again_and_again() {
         let nodes = Nodes::default();
-        nodes.entered(5, nodes.stamp());
+        nodes.entered(5, nodes.origin);
         let at = |seconds: f64| nodes.origin + Duration::from_secs_f64(seconds);
         for n in 0..3 {
             nodes.pulled(5, at(f64::from(n)));
@@ -203,24 +254,42 @@ mod tests {
         let nodes = Nodes::default();
         let stamp = nodes.stamp();
         assert!(!nodes.invalidating(7), "nothing handed out yet");
-        assert!(!nodes.entered(7, stamp));
-        assert!(nodes.entered(7, nodes.stamp()));
+        assert_ne!(nodes.stamp(), stamp);
+        nodes.entered(7, nodes.origin);
         assert!(nodes.invalidating(7));
+    }
+
+    #[test]
+    fn a_change_after_attributes_were_asked_for_is_told_once() {
+        let nodes = Nodes::default();
+        nodes.caching(7);
+        assert!(!nodes.outdated(7), "the kernel does not have it");
+        nodes.entered(7, nodes.origin);
+        assert!(nodes.outdated(7) && !nodes.outdated(7));
+        nodes.caching(7);
+        assert!(nodes.outdated(7));
+        nodes.caching(7);
+        nodes.invalidating(7);
+        assert!(!nodes.outdated(7), "dropped already");
+        assert!(nodes.caching(7) && nodes.change(7, true));
+        assert!(!nodes.caching(7), "not while they change");
+        assert!(!nodes.change(7, false) && nodes.caching(7));
     }
 
     #[test]
     fn forgotten_inodes_take_no_memory() {
         let nodes = Nodes::default();
         for node in 2..1000 {
-            nodes.entered(node, nodes.stamp());
-            nodes.entered(node, nodes.stamp());
+            nodes.entered(node, nodes.origin);
+            nodes.entered(node, nodes.origin);
         }
         assert_eq!(nodes.len(), 998);
         for node in 2..1000 {
-            nodes.forgot(node, 1);
-            assert!(nodes.known(node));
-            nodes.forgot(node, 1);
-            assert!(!nodes.known(node));
+            assert!(!nodes.forgot(node, 1), "one is left");
+            assert!(nodes.known(node) && nodes.referred(node));
+            assert!(nodes.forgot(node, 1));
+            assert!(!nodes.known(node) && !nodes.referred(node));
+            assert!(!nodes.forgot(node, 1), "said once");
         }
         assert_eq!(nodes.len(), 0);
         assert!(nodes.known(crate::abi::ROOT_ID));

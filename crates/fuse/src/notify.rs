@@ -1,7 +1,7 @@
 //! Messages to the kernel that no request asked for: drops of cached attributes, pages and names.
 //!
-//! None is ever sent by a thread that answers requests: dropping pages waits for page fills, and a
-//! fill waits for an answer. Drops on behalf of the cluster come from the file system's demotion
+//! None but drops of attributes alone is sent by a thread that answers requests: dropping pages waits
+//! for page fills, and a fill waits for an answer. Drops on behalf of the cluster come from the file system's demotion
 //! threads; drops of pages that a local write has made old come from the threads of [`Late`],
 //! which then answer the write.
 
@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::abi::{InvalInodeOut, ROOT_ID, WriteOut, notify};
+use crate::abi::{InvalInodeOut, PruneOut, ROOT_ID, WriteOut, notify};
 use crate::nodes::Nodes;
 use crate::reply::{Device, Reply, Way, send};
 use braid_fs::KernelCache;
@@ -38,6 +38,21 @@ struct Connection {
     epoch: bool,
 }
 
+impl Connection {
+    /// The root is 1 to the kernel.
+    fn node(&self, ino: InodeNo) -> u64 {
+        if ino == self.root { ROOT_ID } else { ino.get() }
+    }
+    /// Drops the attributes of a node, and nothing else: waits for nobody.
+    ///
+    /// # Errors
+    /// `ENOENT`: the kernel does not have it.
+    fn drop_attributes(&self, node: u64) -> Result<(), Errno> {
+        let message = InvalInodeOut { ino: node, off: -1, len: 0 };
+        send(&self.device, 0, notify::INVAL_INODE, [message.as_bytes(), &[]])
+    }
+}
+
 /// The way from the file system to the kernel's caches; a session has one
 /// ([`crate::Session::kernel_cache`]). Until it serves, and after the unmount, the kernel caches
 /// nothing and every call returns at once.
@@ -47,6 +62,8 @@ pub struct KernelLink {
     nodes: Nodes,
     /// The mount is gone, and the kernel's caches with it.
     gone: AtomicBool,
+    /// This kernel cannot be told to let go of an inode (before Linux 6.18).
+    cannot_prune: AtomicBool,
 }
 
 impl KernelLink {
@@ -70,6 +87,48 @@ impl KernelLink {
     /// Inodes that the kernel holds, for status displays.
     pub fn inodes_in_kernel(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Drops attributes of `ino`, if the kernel may have any, as `marked` says.
+    fn outdate(&self, ino: InodeNo, marked: impl FnOnce(u64) -> bool) {
+        let Some(connection) = self.connection.get() else { return };
+        let node = connection.node(ino);
+        if marked(node) && !self.gone.load(Ordering::Acquire) {
+            // A kernel that does not have the inode yet takes it from an answer that is on its way:
+            // nobody has seen the attributes in that one, or later ones.
+            let _ = connection.drop_attributes(node);
+        }
+    }
+
+    /// Has the kernel drop a node that no program uses. Returns whether one does.
+    fn prune(&self, connection: &Connection, node: u64) -> bool {
+        let message = PruneOut { count: 1, ..PruneOut::default() };
+        let node_id = node.to_ne_bytes();
+        match send(&connection.device, 0, notify::PRUNE, [message.as_bytes(), &node_id]) {
+            Ok(()) => {}
+            Err(Errno::INVAL) => {
+                self.cannot_prune.store(true, Ordering::Relaxed);
+                return false;
+            }
+            Err(_) => return false,
+        }
+        let mut pause = RETRY_FIRST;
+        for _ in 0..RETRIES_MAX {
+            match connection.drop_attributes(node) {
+                Ok(()) => return true,
+                // Dropped, unless an answer that is on its way makes it anew.
+                Err(Errno::NOENT) => {
+                    let settled = self.nodes.settled(node, Instant::now());
+                    if settled || !self.nodes.referred(node) || self.gone.load(Ordering::Acquire) {
+                        return false;
+                    }
+                }
+                Err(_) => return false,
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(RETRY_LONGEST);
+        }
+        true
     }
 
     /// Drops attributes of a node, and pages of `range` (bytes from, bytes; 0: to the end).
@@ -108,9 +167,42 @@ impl KernelLink {
 impl KernelCache for KernelLink {
     fn invalidate_inode(&self, ino: InodeNo, data: bool) {
         let Some(connection) = self.connection.get() else { return };
-        let node = if ino == connection.root { ROOT_ID } else { ino.get() };
+        let node = connection.node(ino);
         self.nodes.pulled(node, Instant::now());
         self.drop_node(&connection.device, node, data.then_some((0, 0)));
+    }
+    fn handed_out(&self, ino: InodeNo) {
+        if let Some(connection) = self.connection.get() {
+            self.nodes.entered(connection.node(ino), Instant::now());
+        }
+    }
+    fn kept_back(&self, ino: InodeNo) {
+        if let Some(connection) = self.connection.get() {
+            // Its last reference may be gone: then the inode is looked at when the file system next
+            // looks after its orphans.
+            self.nodes.forgot(connection.node(ino), 1);
+        }
+    }
+    fn refers(&self, ino: InodeNo) -> bool {
+        let connection = self.connection.get();
+        let gone = self.gone.load(Ordering::Acquire);
+        !gone && connection.is_some_and(|c| self.nodes.referred(c.node(ino)))
+    }
+    fn let_go(&self, ino: InodeNo) -> bool {
+        if !self.refers(ino) || self.cannot_prune.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Some(connection) = self.connection.get() else { return false };
+        self.prune(connection, connection.node(ino))
+    }
+    fn attributes_changed(&self, ino: InodeNo) {
+        self.outdate(ino, |node| self.nodes.outdated(node));
+    }
+    fn change_begins(&self, ino: InodeNo) {
+        self.outdate(ino, |node| self.nodes.change(node, true));
+    }
+    fn change_ends(&self, ino: InodeNo) {
+        self.outdate(ino, |node| self.nodes.change(node, false));
     }
     fn invalidate_entries(&self, _dir: InodeNo) {
         let Some(connection) = self.connection.get() else { return };

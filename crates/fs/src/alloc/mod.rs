@@ -43,7 +43,7 @@ pub(crate) mod trim;
 mod window;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use braid_format::label::SubpoolKind;
@@ -133,6 +133,8 @@ struct Inner {
     /// The cluster's counters as last read, and when.
     counters: Mutex<(Instant, Counters)>,
     others: Mutex<Option<OthersDeltas>>,
+    /// See [`Alloc::set_leaving`].
+    leaving: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -251,12 +253,18 @@ impl Alloc {
             freed: Mutex::default(),
             counters: Mutex::new((Instant::now(), counters)),
             others: Mutex::new(None),
+            leaving: OnceLock::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
     /// Says how to learn what the other nodes have not yet told the cluster's counters.
     pub fn set_others(&self, others: OthersDeltas) {
         *self.inner.others.lock() = Some(others);
+    }
+    /// Says how to wait a moment for inodes that are about to be deleted; returns whether any was.
+    pub fn set_leaving(&self, wait: Box<dyn Fn() -> bool + Send + Sync>) {
+        // A mount says it once.
+        let _ = self.inner.leaving.set(wait);
     }
     /// Promises space, taking windows (group locks, I/O, a transaction of its own) and draining
     /// the free log where needed. Call with inode locks held and no transaction open.
@@ -269,7 +277,15 @@ impl Alloc {
         let home = &self.inner;
         let promised = home.state.lock().promise(data, slots, frees);
         if !promised {
-            home.refill_for(data, slots, frees)?;
+            match home.refill_for(data, slots, frees) {
+                // Who removes a file and then writes another may count on its space.
+                Err(Error::NoSpace)
+                    if data + slots > 0 && home.leaving.get().is_some_and(|wait| wait()) =>
+                {
+                    home.refill_for(data, slots, frees)?;
+                }
+                other => other?,
+            }
         }
         Ok(Reservation { data, slots, frees, home: home.clone() })
     }

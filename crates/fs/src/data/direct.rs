@@ -42,6 +42,7 @@ pub(super) fn write_beside(
     let mut ticket = held.core.behind.begin(held.inode.ino, offset..end);
     drop(promise);
     let mut answered = false;
+    let _changes = held.core.changes_beside(held.inode.ino);
     let done = put(held, None, (offset, data), &mut |holes| {
         ticket.fill(held.data(), holes);
         if reply.may() && ticket.may_answer(len, bound::room(held.core)) {

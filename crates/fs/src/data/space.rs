@@ -45,6 +45,7 @@ pub(crate) fn fallocate(
     }
     let end = offset.checked_add(len).filter(|e| *e <= SIZE_MAX).ok_or(Error::TooLarge)?;
     let locked = core.lock_exclusive(file.inode.ino)?;
+    let _changes = core.changes(file.inode.ino);
     require_regular(&locked)?;
     let flags = locked.st().raw.flags.get();
     let append = flags & RawDinode::FLAG_APPEND != 0 && mode & !KEEP_SIZE != 0;

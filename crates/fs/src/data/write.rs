@@ -111,6 +111,7 @@ fn from_program(
         }
     }
     let locked = core.lock(ino, Mode::Exclusive, Local::Exclusive)?;
+    let _changes = core.changes(ino);
     let offset = if flags.append { locked.st().raw.size.get() } else { offset };
     check(&locked, offset, data.len(), flags.append)?;
     kill_privileges(core, &locked, flags.kill_privileges)?;

@@ -25,6 +25,7 @@ pub(crate) fn setattr(core: &Arc<Core>, ino: InodeNo, set: &SetAttr) -> Result<A
         Some(_) => core.lock_truncation(ino)?,
         None => core.lock_exclusive(ino)?,
     };
+    let _changes = core.changes(ino);
     mutable(&locked, RawDinode::FLAG_IMMUTABLE)?;
     if let Some(size) = set.size {
         match locked.file_type() {

@@ -29,14 +29,26 @@ pub(crate) fn lookup(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<Attr
             let locked = core.lock_shared(dir)?;
             locked.require_dir()?;
             if name == b"." {
-                return Ok(locked.attr(core.volume.geo));
+                return Ok(hand_out(core, &locked));
             }
             let parent = parent_of(&locked);
             drop(locked);
-            super::getattr(core, parent)
+            revisit(core, parent)
         }
-        _ => Ok(lock_named(core, dir, name, Mode::Shared)?.child.attr(core.volume.geo)),
+        _ => Ok(hand_out(core, &lock_named(core, dir, name, Mode::Shared)?.child)),
     }
+}
+
+/// An inode that is known by its number, with or without a name.
+pub(crate) fn revisit(core: &Arc<Core>, ino: InodeNo) -> Result<Attr> {
+    Ok(hand_out(core, &core.lock_shared(ino)?))
+}
+
+/// Attributes of a locked inode for whoever works on it from now on: the last that an operation does
+/// before it succeeds. See [`crate::attr::KernelCache::handed_out`].
+pub(crate) fn hand_out(core: &Core, inode: &Locked) -> Attr {
+    core.kernel.handed_out(inode.ino());
+    inode.attr(core.volume.geo)
 }
 
 /// A locked directory's parent; the root's is itself.
@@ -108,8 +120,8 @@ pub(crate) fn readdir(
                 continue;
             }
             let kind = kind_of(S_IFDIR);
-            let attr = if plus { attr_if_there(core, to, kind)? } else { None };
-            if emit(DirEntry { ino: to, next, kind, name, attr }) {
+            // The kernel knows these two: it takes no inode from them.
+            if emit(DirEntry { ino: to, next, kind, name, attr: None }) {
                 return Ok(());
             }
             cookie = next;
@@ -120,7 +132,11 @@ pub(crate) fn readdir(
         }
         for Listed { cookie: next, ino: to, kind, name } in batch.drain(..) {
             let attr = if plus { attr_if_there(core, to, kind)? } else { None };
+            let handed_out = attr.is_some();
             if emit(DirEntry { ino: to, next, kind, name: &name, attr }) {
+                if handed_out {
+                    core.kernel.kept_back(to);
+                }
                 return Ok(());
             }
             cookie = next;
@@ -131,12 +147,13 @@ pub(crate) fn readdir(
     }
 }
 
-/// Attributes of a child seen a moment ago; `None` when it has gone.
+/// Attributes of a child seen a moment ago, handed out; `None` when it has gone.
 fn attr_if_there(core: &Arc<Core>, ino: InodeNo, kind: u32) -> Result<Option<Attr>> {
     match core.lock_shared(ino) {
         Ok(locked) => {
             let attr = locked.attr(core.volume.geo);
-            Ok((attr.nlink > 0 && kind_of(attr.mode) == kind).then_some(attr))
+            let there = attr.nlink > 0 && kind_of(attr.mode) == kind;
+            Ok(there.then(|| hand_out(core, &locked)))
         }
         Err(Error::Stale(_)) => Ok(None),
         Err(e) => Err(e),

@@ -12,8 +12,8 @@ use braid_pool::device::AlignedBuf;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
-    LINKS_MAX, RETRIES, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, add_entry, kind_of, lock_named,
-    mutable, probe, sealed, touch, unprivileged, vacant, writable,
+    LINKS_MAX, RETRIES, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, add_entry, hand_out, kind_of,
+    lock_named, mutable, probe, sealed, touch, unprivileged, vacant, writable,
 };
 use crate::alloc::{Reservation, Run};
 use crate::attr::{Attr, Cred};
@@ -52,7 +52,7 @@ pub(crate) fn mknod(
     if !matches!(mode & S_IFMT, 0o010_000 | 0o020_000 | 0o060_000 | S_IFREG | 0o140_000) {
         return Err(Error::Invalid("type of a new inode"));
     }
-    named(core, dir, name, &New { mode, rdev, target: &[], cred }).map(|l| l.attr(core.volume.geo))
+    named(core, dir, name, &New { mode, rdev, target: &[], cred }).map(|l| hand_out(core, &l))
 }
 
 /// Makes a directory.
@@ -64,8 +64,7 @@ pub(crate) fn mkdir(
     cred: &Cred,
 ) -> Result<Attr> {
     let mode = S_IFDIR | mode & !S_IFMT;
-    named(core, dir, name, &New { mode, rdev: 0, target: &[], cred })
-        .map(|l| l.attr(core.volume.geo))
+    named(core, dir, name, &New { mode, rdev: 0, target: &[], cred }).map(|l| hand_out(core, &l))
 }
 
 /// Makes a symbolic link to `target`.
@@ -87,8 +86,7 @@ pub(crate) fn symlink(
     }
     let mode = S_IFLNK | 0o777;
     let cred = Cred { umask: 0, ..*cred };
-    named(core, dir, name, &New { mode, rdev: 0, target, cred: &cred })
-        .map(|l| l.attr(core.volume.geo))
+    named(core, dir, name, &New { mode, rdev: 0, target, cred: &cred }).map(|l| hand_out(core, &l))
 }
 
 /// Makes a regular file, or finds the one there (unless `exclusive`). Returned still locked
@@ -225,7 +223,7 @@ pub(crate) fn link(
     })();
     drop(tx);
     sealed(core, done)?;
-    Ok(inode.attr(core.volume.geo))
+    Ok(hand_out(core, &inode))
 }
 
 /// What a new inode takes from its directory.

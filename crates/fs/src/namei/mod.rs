@@ -35,9 +35,9 @@ use crate::tree::{Editor, Reader};
 
 pub(crate) use adopt::adopt;
 pub(crate) use attributes::{getattr, setattr, unprivileged};
-pub(crate) use lookup::{lookup, readdir, readlink};
+pub(crate) use lookup::{hand_out, lookup, readdir, readlink, revisit};
 pub(crate) use make::{create, link, mkdir, mknod, symlink, tmpfile};
-pub(crate) use remove::{is_open, rmdir, unlink};
+pub(crate) use remove::{is_in_use, rmdir, unlink};
 pub(crate) use rename::rename;
 
 /// How often an operation starts over because names changed before all its locks were held.

@@ -18,8 +18,10 @@ use crate::orphan::{self, Room};
 
 /// Removes a name of anything but a directory.
 ///
-/// The inode goes with its last name: a small one in the same transaction, a large one after it,
-/// listed as an orphan meanwhile. One that is open stays listed until it is closed everywhere.
+/// The inode goes with its last name if nobody uses it: a small one in the same transaction, a large
+/// one after it, listed as an orphan meanwhile. One that is in use stays listed until it is closed
+/// everywhere and this node's kernel has let go of it. The kernel that removes a name refers to the
+/// inode itself, and lets go once it has the answer unless a program uses it.
 pub(crate) fn unlink(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<()> {
     orphan::with_room(core, || take_away(core, dir, name, false))
 }
@@ -69,8 +71,9 @@ pub(crate) struct Dropped {
 pub(crate) enum Fate {
     /// It has other names.
     Stays,
-    /// Someone has it open: deleted at the last close.
-    Open,
+    /// A program somewhere has it open, or this node's kernel refers to it: deleted when the last
+    /// has let go of it.
+    InUse,
     /// Too large for one transaction: deleted right after.
     Large,
     /// Freed in the same transaction.
@@ -80,9 +83,10 @@ pub(crate) enum Fate {
     },
 }
 
-/// Whether a program somewhere has the inode open. Exclusive lock held.
-pub(crate) fn is_open(inode: &Locked) -> bool {
-    inode.inode.opens.load(Ordering::Acquire) > 0 || !inode.guard.openers().is_empty()
+/// Whether a program somewhere uses the inode, or this node's kernel refers to it. Exclusive lock
+/// held.
+pub(crate) fn is_in_use(core: &Core, inode: &Locked) -> bool {
+    core.is_used_here(&inode.inode) || !inode.guard.openers().is_empty()
 }
 
 /// Whether nothing but the dinode (and an attribute block) is to be freed.
@@ -110,15 +114,15 @@ impl Dropped {
         };
         let fate = if links > 1 && !inode.is_dir() {
             Fate::Stays
-        } else if is_open(inode) {
-            Fate::Open
+        } else if is_in_use(core, inode) {
+            Fate::InUse
         } else if is_small(inode)? && !inode.inode.data.is_dirty() {
             Fate::Freed { attributes }
         } else {
             Fate::Large
         };
         let room = match fate {
-            Fate::Open | Fate::Large => Some(orphan::room(core)?),
+            Fate::InUse | Fate::Large => Some(orphan::room(core)?),
             Fate::Stays | Fate::Freed { .. } => None,
         };
         Ok(Self { fate, room })
@@ -143,13 +147,17 @@ impl Dropped {
                 raw.nlink = raw.nlink.get().saturating_sub(1).into();
                 touch(raw);
             })?,
-            Fate::Open | Fate::Large => {
+            Fate::InUse | Fate::Large => {
                 inode.update(tx, |raw| {
                     raw.nlink = 0.into();
                     touch(raw);
                 })?;
                 let room = self.room.ok_or(Error::TooManyOrphans)?;
                 orphan::list(core, tx, room, inode.ino())?;
+                if inode.inode.opens.load(Ordering::Acquire) == 0 && core.kernel.refers(inode.ino())
+                {
+                    core.orphans.leaves(inode.ino());
+                }
             }
             Fate::Freed { .. } => orphan::free_dinode(core, tx, r, inode)?,
         }
@@ -165,7 +173,7 @@ impl Fate {
     /// None for a large inode that could not be deleted now: it is listed, and tried again later.
     pub fn finish(self, core: &Arc<Core>, inode: &Locked) -> Result<()> {
         match self {
-            Self::Stays | Self::Open => Ok(()),
+            Self::Stays | Self::InUse => Ok(()),
             Self::Freed { .. } => {
                 inode.inode.unload();
                 Ok(())

@@ -1,7 +1,8 @@
 //! Extended attributes: all of an inode's stand together, at the end of its dinode's body while
 //! they and the tail fit, else in one attribute block (until the last one goes).
 //!
-//! Values are opaque here, those of `security.`, `trusted.` and `system.posix_acl_*` too.
+//! Values are opaque here, those of `security.` and `trusted.` too. ACLs are refused: programs that copy
+//! files then set the mode.
 
 mod pack;
 #[cfg(test)]
@@ -37,16 +38,11 @@ const BLOCK_AT: usize = MetaHeader::LEN + size_of::<u64>();
 /// Refuses names outside the namespaces that are kept.
 fn check_name(name: &[u8]) -> Result<()> {
     const SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-    const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(Error::Range);
     }
     let known = SPACES.iter().any(|s| name.len() > s.len() && name.starts_with(s));
-    if known || ACLS.contains(&name) {
-        Ok(())
-    } else {
-        Err(Error::NotSupported("namespace of an attribute"))
-    }
+    if known { Ok(()) } else { Err(Error::NotSupported("namespace of an attribute")) }
 }
 
 fn bad(block: BlockNo, what: &'static str) -> Error {

@@ -36,13 +36,13 @@ fn flags_names_and_errors() {
     assert_eq!(get(&node, f, b"user.a").unwrap(), b"22");
     set(&node, f, b"user.empty", b"", 0).unwrap();
     assert_eq!(get(&node, f, b"user.empty").unwrap(), b"");
-    for name in ["trusted.t", "security.s", "system.posix_acl_access", "system.posix_acl_default"] {
+    for name in ["trusted.t", "security.s"] {
         set(&node, f, name.as_bytes(), name.as_bytes(), 0).unwrap();
     }
-    assert_eq!(names(&node, f).len(), 6);
+    assert_eq!(names(&node, f).len(), 4);
     remove(&node, f, b"user.a").unwrap();
-    assert_eq!(names(&node, f).len(), 5);
-    for bad in [&b"user."[..], b"other.x", b"system.other", b"plain"] {
+    assert_eq!(names(&node, f).len(), 3);
+    for bad in [&b"user."[..], b"other.x", b"system.other", b"plain", b"system.posix_acl_access"] {
         assert!(matches!(set(&node, f, bad, b"", 0), Err(Error::NotSupported(_))));
     }
     let long = [b"user.".as_slice(), &[b'n'; 251]].concat();

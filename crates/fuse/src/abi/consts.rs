@@ -145,6 +145,7 @@ pub const LK_FLOCK: u32 = 1 << 0;
 pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     pub const INC_EPOCH: i32 = 8;
+    pub const PRUNE: i32 = 9;
 }
 
 /// Open and status flags of Linux that requests carry.

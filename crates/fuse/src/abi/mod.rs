@@ -631,6 +631,15 @@ wire! {
         /// `DT_*`.
         kind: u32,
     }
+    /// Notification: inodes, whose numbers follow, are to be dropped unless a program uses them.
+    PruneOut = 16 {
+        /// How many.
+        count: u32,
+        /// Zero.
+        padding: u32,
+        /// Zero.
+        spare: u64,
+    }
     /// Notification: attributes, and pages of a range, are no longer right.
     InvalInodeOut = 24 {
         /// The inode.

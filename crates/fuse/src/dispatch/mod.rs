@@ -137,12 +137,14 @@ impl<F: Files> Server<F> {
     fn node(&self, ino: InodeNo) -> u64 {
         if ino == self.root { abi::ROOT_ID } else { ino.get() }
     }
-    /// Counts an entry that is about to be handed out, and fills it in. `versioned`: the kernel
-    /// itself orders this kind of answer and drops of the same inode.
+    /// Fills in an entry that is about to go out; the file system has counted it
+    /// ([`braid_fs::KernelCache::handed_out`]). `versioned`: the kernel itself orders this kind of
+    /// answer and drops of the same inode.
     fn entry(&self, attr: &Attr, stamp: Stamp, versioned: bool) -> EntryOut {
         let nodeid = self.node(attr.ino);
-        let fresh = self.nodes().entered(nodeid, stamp);
-        let cache = fresh && versioned && self.terms.cache_attributes;
+        let fresh = self.nodes().stamp() == stamp;
+        let cache =
+            fresh && versioned && self.terms.cache_attributes && !self.nodes().changing(nodeid);
         EntryOut {
             nodeid,
             generation: attr.generation,
@@ -152,15 +154,20 @@ impl<F: Files> Server<F> {
             ..EntryOut::default()
         }
     }
+    /// The kernel gave back `count` entries, or never got them.
+    fn forgot(&self, nodeid: u64, count: u64) {
+        if self.nodes().forgot(nodeid, count)
+            && let Err(errno) = self.files.forgotten(self.ino(nodeid))
+        {
+            tracing::debug!(nodeid, %errno, "forgotten, and perhaps to be deleted later");
+        }
+    }
     fn names_valid(&self) -> u64 {
         if self.terms.cache_names { wire::FOREVER } else { 0 }
     }
     /// Whether a file opened for reading now may be read through the page cache.
     fn may_cache(&self, nodeid: u64) -> bool {
         self.terms.cache_data && !self.nodes().contested(nodeid, Instant::now())
-    }
-    fn attr_valid(&self) -> u64 {
-        if self.terms.cache_attributes { wire::FOREVER } else { 0 }
     }
 }
 
@@ -236,14 +243,14 @@ impl<F: Files> Call<'_, F> {
 
     fn forget(&mut self) -> Outcome<()> {
         let count: ForgetIn = self.body.take()?;
-        self.server.nodes().forgot(self.nodeid, count.nlookup);
+        self.server.forgot(self.nodeid, count.nlookup);
         Ok(())
     }
     fn batch_forget(&mut self) -> Outcome<()> {
         let batch: BatchForgetIn = self.body.take()?;
         for _ in 0..batch.count {
             let one: ForgetOne = self.body.take()?;
-            self.server.nodes().forgot(one.nodeid, one.nlookup);
+            self.server.forgot(one.nodeid, one.nlookup);
         }
         Ok(())
     }

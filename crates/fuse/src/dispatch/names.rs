@@ -23,7 +23,7 @@ impl<F: Files> Call<'_, F> {
     fn entry(&self, attr: &Attr, stamp: Stamp, versioned: bool) {
         let entry = self.server.entry(attr, stamp, versioned);
         if !self.reply.value(&entry) {
-            self.server.nodes().forgot(entry.nodeid, 1);
+            self.server.forgot(entry.nodeid, 1);
         }
     }
     fn stamp(&self) -> Stamp {
@@ -43,7 +43,7 @@ impl<F: Files> Call<'_, F> {
         let stamp = self.stamp();
         // "." comes from file handles: the kernel knows the number and wants the inode.
         let found = if name == b"." {
-            self.files().getattr(self.ino())
+            self.files().revisit(self.ino())
         } else {
             self.files().lookup(self.ino(), name)
         };
@@ -60,20 +60,23 @@ impl<F: Files> Call<'_, F> {
         Ok(())
     }
     pub(super) fn getattr(&mut self) -> Outcome<()> {
+        let (attr, valid) = self.attributes_to_keep()?;
+        self.attributes(&attr, valid)
+    }
+    /// Attributes, and for how long the kernel may keep them: until they change, since whoever changes
+    /// them after this tells the kernel; not at all while they change.
+    fn attributes_to_keep(&self) -> Answer<(Attr, u64)> {
+        let keep = self.server.terms.cache_attributes && self.server.nodes().caching(self.nodeid);
         let attr = self.files().getattr(self.ino())?;
-        self.attributes(&attr, self.server.attr_valid())
+        Ok((attr, if keep { wire::FOREVER } else { 0 }))
     }
     fn attributes(&self, attr: &Attr, attr_valid: u64) -> Outcome<()> {
         self.value(&AttrOut { attr_valid, attr: wire::attr(attr), ..AttrOut::default() })
     }
     pub(super) fn statx(&mut self) -> Outcome<()> {
         let _wanted: StatxIn = self.body.take()?;
-        let attr = self.files().getattr(self.ino())?;
-        self.value(&StatxOut {
-            attr_valid: self.server.attr_valid(),
-            stat: wire::statx(&attr),
-            ..StatxOut::default()
-        })
+        let (attr, attr_valid) = self.attributes_to_keep()?;
+        self.value(&StatxOut { attr_valid, stat: wire::statx(&attr), ..StatxOut::default() })
     }
     pub(super) fn setattr(&mut self) -> Outcome<()> {
         let set: SetattrIn = self.body.take()?;
@@ -159,8 +162,8 @@ impl<F: Files> Call<'_, F> {
             OpenOut { fh: mode.number(fh), open_flags: mode.open_flags(), ..OpenOut::default() };
         if !self.reply.parts(entry.as_bytes(), open.as_bytes()) {
             self.server.nodes().closed(entry.nodeid, mode.cached);
-            self.server.nodes().forgot(entry.nodeid, 1);
             let _ = self.files().release(fh);
+            self.server.forgot(entry.nodeid, 1);
         }
     }
 
@@ -189,8 +192,7 @@ impl<F: Files> Call<'_, F> {
                 return true;
             }
             if plus {
-                let known = entry.attr.filter(|_| !matches!(entry.name, b"." | b".."));
-                let head = known.map_or_else(EntryOut::default, |attr| {
+                let head = entry.attr.map_or_else(EntryOut::default, |attr| {
                     let head = server.entry(&attr, stamp, true);
                     handed_out.push(head.nodeid);
                     head
@@ -203,7 +205,7 @@ impl<F: Files> Call<'_, F> {
         let taken = listed.is_ok() && self.reply.bytes(&out);
         if !taken {
             for node in handed_out {
-                server.nodes().forgot(node, 1);
+                server.forgot(node, 1);
             }
         }
         *self.scratch = out;

@@ -57,6 +57,12 @@ impl Files for Moody {
     fn lookup(&self, _: InodeNo, _: &[u8]) -> Answer<Attr> {
         self.attr()
     }
+    fn revisit(&self, _: InodeNo) -> Answer<Attr> {
+        self.attr()
+    }
+    fn forgotten(&self, _: InodeNo) -> Answer<()> {
+        self.mood(())
+    }
     fn getattr(&self, _: InodeNo) -> Answer<Attr> {
         self.attr()
     }

@@ -7,16 +7,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use braid_format::InodeNo;
 use braid_fs::{
-    Attr, Canceller, Cred, DirEntry, EarlyReply, Fh, Plock, PlockKind, SetAttr, StatFs, Time,
-    TimeSet, Write, WriteFlags,
+    Attr, Canceller, Cred, DirEntry, EarlyReply, Fh, KernelCache, Plock, PlockKind, SetAttr,
+    StatFs, Time, TimeSet, Write, WriteFlags,
 };
-use braid_fuse::{Answer, Errno, Files};
+use braid_fuse::{Answer, Errno, Files, KernelLink};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 /// The root's number: not 1, so that its translation is tried.
@@ -147,6 +147,8 @@ pub struct MemFs {
     pub write_delay: Mutex<Duration>,
     /// Writes wait while this is set.
     pub hold_writes: AtomicBool,
+    /// Hears of inodes that are handed out.
+    pub link: OnceLock<Arc<KernelLink>>,
 }
 
 fn now() -> Time {
@@ -167,6 +169,7 @@ impl MemFs {
             lookup_delay: Mutex::new(Duration::ZERO),
             write_delay: Mutex::new(Duration::ZERO),
             hold_writes: AtomicBool::new(false),
+            link: OnceLock::new(),
         };
         let root = Dir { parent: ROOT, ..Dir::default() };
         fs.insert(ROOT, S_IFDIR | 0o755, 0, &Cred::default(), Body::Dir(root));
@@ -337,6 +340,12 @@ impl Files for Shared {
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
         self.0.lookup(dir, name)
     }
+    fn revisit(&self, ino: InodeNo) -> Answer<Attr> {
+        Ok(self.out(self.getattr(ino)?))
+    }
+    fn forgotten(&self, _ino: InodeNo) -> Answer<()> {
+        Ok(())
+    }
     fn getattr(&self, ino: InodeNo) -> Answer<Attr> {
         self.seen.getattrs.fetch_add(1, Ordering::Relaxed);
         Ok(self.node(ino.get())?.lock().attr())
@@ -360,19 +369,19 @@ impl Files for Shared {
         let node = self.make(dir.get(), name, mode, cred, body)?;
         let mut state = node.lock();
         state.attr.rdev = rdev;
-        Ok(state.attr())
+        Ok(self.out(state.attr()))
     }
     fn mkdir(&self, dir: InodeNo, name: &[u8], mode: u32, cred: &Cred) -> Answer<Attr> {
         let body = Body::Dir(Dir { parent: dir.get(), ..Dir::default() });
         let node = self.make(dir.get(), name, S_IFDIR | mode, cred, body)?;
         let attr = node.lock().attr();
-        Ok(attr)
+        Ok(self.out(attr))
     }
     fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], cred: &Cred) -> Answer<Attr> {
         let body = Body::Link(target.to_vec());
         let node = self.make(dir.get(), name, S_IFLNK | 0o777, cred, body)?;
         let attr = node.lock().attr();
-        Ok(attr)
+        Ok(self.out(attr))
     }
     fn readlink(&self, ino: InodeNo) -> Answer<Vec<u8>> {
         match &self.node(ino.get())?.lock().body {
@@ -390,7 +399,7 @@ impl Files for Shared {
         parent.dir_mut()?.add(name, ino.get());
         let mut state = node.lock();
         state.attr.nlink += 1;
-        Ok(state.attr())
+        Ok(self.out(state.attr()))
     }
     fn unlink(&self, dir: InodeNo, name: &[u8]) -> Answer<()> {
         self.0.unlink(dir, name)
@@ -468,7 +477,16 @@ impl Files for Shared {
                 name,
                 attr: plus.then_some(attr),
             };
-            if emit(entry) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if plus {
+                self.out(attr);
+            }
+            if emit(entry) {
+                if plus && let Some(link) = self.link.get() {
+                    link.kept_back(InodeNo(*n));
+                }
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
         });
         let _ = listed;
         Ok(())
@@ -484,14 +502,14 @@ impl Files for Shared {
         let body = Body::File(Vec::new());
         let node = self.make(dir.get(), name, S_IFREG | mode, cred, body)?;
         let attr = node.lock().attr();
-        Ok((attr, self.open_node(attr.ino.get(), node, flags)))
+        Ok((self.out(attr), self.open_node(attr.ino.get(), node, flags)))
     }
     fn tmpfile(&self, _dir: InodeNo, mode: u32, flags: i32, cred: &Cred) -> Answer<(Attr, Fh)> {
         let ino = self.next.fetch_add(1, Ordering::Relaxed);
         let node = self.insert(ino, S_IFREG | mode, 0, cred, Body::File(Vec::new()));
         node.lock().attr.nlink = 0;
         let attr = node.lock().attr();
-        Ok((attr, self.open_node(ino, node, flags)))
+        Ok((self.out(attr), self.open_node(ino, node, flags)))
     }
     fn open(&self, ino: InodeNo, flags: i32) -> Answer<Fh> {
         let node = self.node(ino.get())?;
@@ -694,6 +712,13 @@ impl MemFs {
     fn root(&self) -> InodeNo {
         InodeNo(ROOT)
     }
+    /// Says that an inode is handed out.
+    fn out(&self, attr: Attr) -> Attr {
+        if let Some(link) = self.link.get() {
+            link.handed_out(attr.ino);
+        }
+        attr
+    }
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
         self.seen.lookups.fetch_add(1, Ordering::Relaxed);
         let ino = {
@@ -703,7 +728,7 @@ impl MemFs {
             if name == b".." { Some(dir.parent) } else { dir.find(name) }
         };
         let node = self.node(ino.ok_or(Errno::NOENT)?)?;
-        let attr = node.lock().attr();
+        let attr = self.out(node.lock().attr());
         let delay = *self.lookup_delay.lock();
         if !delay.is_zero() {
             std::thread::sleep(delay);

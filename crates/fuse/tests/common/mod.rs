@@ -47,6 +47,7 @@ impl Mounted {
         let fs = MemFs::new();
         let session = Session::mount("test", options).unwrap();
         let (link, terms) = (session.kernel_cache(), session.terms());
+        fs.link.set(Arc::clone(&link)).ok();
         let files = Shared(Arc::clone(&fs));
         let server = Some(std::thread::spawn(move || session.serve(files)));
         Self { fs, link, terms, server, dir }

@@ -1,0 +1,189 @@
+//! Inodes that the kernel refers to without having them open, and the order of what it is told about
+//! them, through the real mount.
+
+mod common;
+
+use std::fs;
+
+use common::{Cluster, can_mount, sh};
+
+/// Runs a Python program with the directories of nodes A and B as its arguments.
+fn python(c: &Cluster, program: &str) {
+    let path = c.disks.path("program.py");
+    fs::write(&path, program).expect("a script");
+    let (a, b) = (c.node(0).display(), c.node(c.nodes.len() - 1).display());
+    sh(&format!("timeout 100 python3 {path} {a} {b}"));
+}
+
+/// FIFOs, devices, `O_PATH` handles and working directories have no open file that the file system
+/// hears of; whoever has one uses the inode all the same.
+#[test]
+fn what_the_kernel_refers_to_outlives_its_last_name() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+import os, stat, sys
+A, B = sys.argv[1:3]
+os.chdir(A)
+for remover in (A, B):
+    os.mkfifo("f"); f = os.open("f", os.O_RDWR); os.remove(remover + "/f")
+    os.write(f, b"hi\n"); assert os.read(f, 3) == b"hi\n"
+    assert os.fstat(f).st_nlink == 0
+    os.fchmod(f, 0o600); assert stat.S_IMODE(os.fstat(f).st_mode) == 0o600
+    os.close(f)
+    os.mknod("n", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    n = os.open("n", os.O_RDWR); os.remove(remover + "/n")
+    assert os.fstat(n).st_nlink == 0; os.fchmod(n, 0o640); os.write(n, b"x"); os.close(n)
+    with open("p", "w") as p: p.write("contents")
+    p = os.open("p", os.O_PATH); os.remove(remover + "/p")
+    assert (os.fstat(p).st_nlink, os.fstat(p).st_size) == (0, 8)
+    with open(f"/proc/self/fd/{p}") as again: assert again.read() == "contents"
+    os.close(p)
+os.mkdir("d"); os.chdir("d"); os.rmdir(A + "/d")
+assert os.stat(".").st_nlink == 0 and os.listdir(".") == []
+try: open("x", "w")
+except FileNotFoundError: pass
+else: raise AssertionError("made in a removed directory")
+os.chdir("/")
+"#,
+    );
+    // What is left of them holds nothing: the check finds no orphan that was forgotten.
+    c.finish();
+}
+
+/// Space of what was removed is there when it is asked for, although the kernel gives the inode back
+/// only after the removal was answered.
+#[test]
+fn a_removed_file_makes_room_for_the_next() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(1, 64, 1);
+    python(
+        &c,
+        r#"
+import os, sys
+A = sys.argv[1]
+free = os.statvfs(A).f_bavail
+size = free * 4096 * 3 // 4
+for round in range(8):
+    with open(A + "/f", "wb") as f: f.write(bytes(size))
+    os.remove(A + "/f")
+    assert os.statvfs(A).f_bavail > free * 9 // 10, (round, free, os.statvfs(A).f_bavail)
+"#,
+    );
+    c.finish();
+}
+
+/// Programs that open a file while another replaces it by `rename` find the old or the new one.
+#[test]
+fn a_file_that_is_replaced_can_always_be_opened() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+import os, sys
+A, B = sys.argv[1:3]
+with open(A + "/f", "w") as f: f.write("x")
+for where, rounds in ((A, 600), (B, 40)):
+    stop, end = os.pipe(); readers = []
+    os.set_blocking(stop, False)
+    for _ in range(3):
+        pid = os.fork()
+        if pid == 0:
+            os.close(end); done = 1
+            try:
+                while True:
+                    file = os.open(A + "/f", os.O_RDONLY); assert os.read(file, 9); os.close(file)
+                    try:
+                        if os.read(stop, 1) == b"": done = 0; break
+                    except BlockingIOError: pass
+            finally: os._exit(done)
+        readers.append(pid)
+    for n in range(rounds):
+        with open(where + "/g", "w") as g: g.write("y" * (n * 97 % 5000 + 1))
+        os.rename(where + "/g", where + "/f")
+    os.close(end); os.close(stop)
+    for pid in readers: assert os.waitpid(pid, 0)[1] == 0
+"#,
+    );
+    c.finish();
+}
+
+/// No reader sees a size after another has seen a larger one of a file that only grows.
+#[test]
+fn a_growing_file_never_shrinks_for_anybody() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 512, 1);
+    python(
+        &c,
+        r#"
+import mmap, os, struct, sys, time
+A = sys.argv[1]
+READERS = 3
+seen = mmap.mmap(-1, 4096)  # of each reader, the largest size
+def size_of(k): return struct.unpack_from("Q", seen, 8 * k)[0]
+for how in ("append", "allocate"):
+    path = f"{A}/{how}"; open(path, "w").close()
+    seen[:8 * READERS] = bytes(8 * READERS)
+    until = time.monotonic() + 3; readers = []
+    for k in range(READERS):
+        pid = os.fork()
+        if pid == 0:
+            file = os.open(path, os.O_RDONLY); n = 0; back = 0
+            while time.monotonic() < until:
+                before = max(map(size_of, range(READERS)))
+                size = (os.fstat(file) if n & 1 else os.stat(path)).st_size
+                if size < before: back += 1; print(how, before, size, file=sys.stderr)
+                struct.pack_into("Q", seen, 8 * k, max(size, size_of(k))); n += 1
+            os._exit(back > 0)
+        readers.append(pid)
+    file = os.open(path, os.O_RDWR | (os.O_APPEND if how == "append" else 0)); size = 0
+    while time.monotonic() < until and size < 64 << 20:
+        if how == "append": size += os.write(file, b"x" * 77)
+        else: os.posix_fallocate(file, size, 100); size += 100
+    for pid in readers: assert os.waitpid(pid, 0)[1] == 0, how
+"#,
+    );
+    c.finish();
+}
+
+/// `cp` and `mv` give a copy the mode of its original, by whatever way they try first.
+#[test]
+fn copies_have_the_modes_of_their_originals() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 1);
+    python(
+        &c,
+        r#"
+import os, subprocess, sys, tempfile
+A = sys.argv[1]
+with tempfile.TemporaryDirectory() as there:
+    for umask in (0o022, 0o077, 0):
+        os.umask(umask)
+        for mode in (0o644, 0o600, 0o755, 0o4755, 0o2750, 0o1777, 0o400, 0o7):
+            for how in (["cp", "-p"], ["cp", "-a"], ["mv"]):
+                name = f"{how[-1]}{umask:o}.{mode:o}"; file, folder = f"{there}/{name}", f"{there}/d{name}"
+                open(file, "w").close(); os.chmod(file, mode)
+                os.mkdir(folder); os.chmod(folder, mode | 0o700)
+                if how == ["cp", "-p"]: how = ["cp", "-pr"]
+                subprocess.check_call([*how, file, folder, A])
+                got = os.stat(f"{A}/{name}").st_mode & 0o7777
+                assert got == mode, (how, oct(umask), oct(mode), oct(got))
+                got = os.stat(f"{A}/d{name}").st_mode & 0o7777
+                assert got == mode | 0o700, (how, oct(umask), oct(mode), oct(got))
+"#,
+    );
+    c.finish();
+}
