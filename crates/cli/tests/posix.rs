@@ -332,3 +332,77 @@ finally:
     );
     c.finish();
 }
+
+#[test]
+fn access_lists_are_enforced_inherited_and_in_step_with_the_mode() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+OWNER, USER, GROUP_OBJ, GROUP, MASK, OTHERS = 1, 2, 4, 8, 16, 32
+def acl(*entries):
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", t, p, i) for t, p, i in entries)
+N = 0xffffffff
+def lists(user, mask=7, owner=7, group=0, others=0, who=1000):
+    return acl((OWNER, owner, N), (USER, user, who), (GROUP_OBJ, group, N), (MASK, mask, N), (OTHERS, others, N))
+def mode(name): return os.stat(name).st_mode & 0o7777
+def may(name, how, yes):
+    def call():
+        assert os.access(name, how) == yes, (name, how, yes)
+    unprivileged(call)
+os.chmod(".", 0o755)
+# A user who is named may do what the list and the mask say, on both nodes, at once.
+with open("f", "w") as f: f.write("text")
+os.chmod("f", 0o600)
+for where in (A, B):
+    may(f"{where}/f", os.R_OK, False)
+for setter, other in ((A, B), (B, A)):
+    for user, mask in ((6, 7), (6, 4), (4, 7), (0, 7)):
+        os.setxattr(f"{setter}/f", ACCESS, lists(user, mask, 6))
+        for where in (setter, other):
+            may(f"{where}/f", os.R_OK, user & mask & 4 != 0)
+            may(f"{where}/f", os.W_OK, user & mask & 2 != 0)
+            assert mode(f"{where}/f") == 0o600 | mask << 3
+# chmod changes the mask, and the mask only.
+os.setxattr("f", ACCESS, lists(6, 7, 6, group=1))
+os.chmod("f", 0o640)
+assert os.getxattr(B + "/f", ACCESS) == lists(6, 4, 6, group=1)
+may(B + "/f", os.R_OK, True); may(B + "/f", os.W_OK, False)
+os.removexattr("f", ACCESS)
+refused(errno.ENODATA, os.getxattr, B + "/f", ACCESS)
+assert mode("f") == 0o640 and ACCESS not in os.listxattr("f")
+# A list that a mode can say is the mode.
+os.setxattr("f", ACCESS, acl((OWNER, 7, N), (GROUP_OBJ, 5, N), (OTHERS, 1, N)))
+assert mode(B + "/f") == 0o751 and ACCESS not in os.listxattr("f")
+refused(errno.EINVAL, os.setxattr, "f", ACCESS, acl((OWNER, 7, N)))
+refused(errno.EACCES, os.setxattr, "f", DEFAULT, lists(7))
+# What is made in a directory gets its default list instead of what the umask leaves.
+os.umask(0o077)
+os.mkdir("d"); os.setxattr("d", DEFAULT, lists(7, group=5)); os.chmod("d", 0o755)
+for where in (B, A):
+    d = where + "/d"; one = os.path.basename(where)
+    os.close(os.open(f"{d}/{one}file", os.O_CREAT | os.O_WRONLY, 0o666))
+    assert os.getxattr(f"{A}/d/{one}file", ACCESS) == lists(7, 6, 6, group=5)
+    assert mode(f"{d}/{one}file") == 0o660
+    os.mkdir(f"{d}/{one}dir", 0o750)
+    assert os.getxattr(f"{A}/d/{one}dir", DEFAULT) == lists(7, group=5)
+    assert os.getxattr(f"{A}/d/{one}dir", ACCESS) == lists(7, 5, group=5)
+    os.mkfifo(f"{d}/{one}fifo", 0o600); assert mode(f"{d}/{one}fifo") == 0o600
+    may(f"{d}/{one}dir", os.X_OK, True)
+    os.symlink("x", f"{d}/{one}link")
+    tmp = os.open(d, os.O_TMPFILE | os.O_RDWR, 0o666); assert os.fstat(tmp).st_mode & 0o777 == 0o660
+    os.close(tmp)
+os.removexattr("d", DEFAULT); os.close(os.open(B + "/d/plain", os.O_CREAT | os.O_WRONLY, 0o666))
+assert mode("d/plain") == 0o600 and os.listxattr("d/plain") == []
+# Who is not in the group loses its bit by setting a list.
+os.close(os.open("g", os.O_CREAT)); os.chown("g", 1000, 7); os.chmod("g", 0o2770)
+unprivileged(lambda: os.setxattr("g", ACCESS, lists(7, who=1001)))
+assert mode(B + "/g") == 0o770
+"#,
+    );
+    c.finish();
+}

@@ -389,7 +389,7 @@ impl Fs {
     pub fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
         self.run(|c| xattr::get(c, ino, name))
     }
-    /// Sets an extended attribute; `flags` as setxattr(2).
+    /// Sets an extended attribute; `flags` as setxattr(2), or [`crate::KILL_GROUP`].
     pub fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
         self.change(|c| xattr::set(c, ino, name, value, flags))
     }

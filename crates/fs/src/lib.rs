@@ -86,3 +86,4 @@ pub use plock::{Canceller, Plock, PlockKind};
 pub use reshape::{Fill, Heir, Leaving, Left, Rebalanced};
 pub use trim::{TrimRange, Trimmed};
 pub use upkeep::UpkeepStatus;
+pub use xattr::KILL_GROUP;

@@ -21,8 +21,6 @@ pub struct FuseOptions {
     pub nodev: bool,
     /// No programs are run from it.
     pub noexec: bool,
-    /// Access times are left alone.
-    pub noatime: bool,
     /// Every change is durable before the program goes on.
     pub sync: bool,
     /// Users other than the one who mounts may use it. Default: if root mounts; fusermount3 grants
@@ -74,7 +72,6 @@ impl FuseOptions {
             nosuid: false,
             nodev: false,
             noexec: false,
-            noatime: false,
             sync: false,
             allow_other: rustix::process::geteuid().is_root(),
             max_write: MAX_WRITE_USUAL,
@@ -97,7 +94,8 @@ impl FuseOptions {
         flags.set(MountFlags::NOSUID, self.nosuid);
         flags.set(MountFlags::NODEV, self.nodev);
         flags.set(MountFlags::NOEXEC, self.noexec);
-        flags.set(MountFlags::NOATIME, self.noatime);
+        // Reading changes no access time: the mount table says so, whatever was asked for.
+        flags.insert(MountFlags::NOATIME);
         flags.set(MountFlags::SYNCHRONOUS, self.sync);
         flags
     }
@@ -108,7 +106,7 @@ impl FuseOptions {
             (self.nosuid, "nosuid"),
             (self.nodev, "nodev"),
             (self.noexec, "noexec"),
-            (self.noatime, "noatime"),
+            (true, "noatime"),
             (self.sync, "sync"),
             (self.allow_other, "allow_other"),
         ]
@@ -136,8 +134,6 @@ impl FuseOptions {
             "dev" => self.nodev = false,
             "noexec" => self.noexec = true,
             "exec" => self.noexec = false,
-            "noatime" => self.noatime = true,
-            "atime" | "relatime" => self.noatime = false,
             "sync" | "dirsync" => self.sync = true,
             "async" => self.sync = false,
             "allow_other" => self.allow_other = true,
@@ -190,7 +186,7 @@ impl FuseOptions {
 
 /// Words that mean something to mount(8), fstab or systemd, and nothing here; and hints about
 /// access times and versions that a file system may leave aside.
-const IGNORED: [&str; 22] = [
+const IGNORED: [&str; 25] = [
     "defaults",
     "auto",
     "noauto",
@@ -209,6 +205,9 @@ const IGNORED: [&str; 22] = [
     "nomand",
     "silent",
     "loud",
+    "atime",
+    "noatime",
+    "relatime",
     "diratime",
     "nodiratime",
     "lazytime",
@@ -237,7 +236,7 @@ mod tests {
     #[test]
     fn words_are_sorted_out() {
         let mut options = FuseOptions::new("/mnt".into());
-        let words = "rw,nosuid,noatime,slot=3,x-systemd.automount,max_write=512K,_netdev,rubbish";
+        let words = "rw,nosuid,relatime,slot=3,x-systemd.automount,max_write=512K,_netdev,rubbish";
         let others: Vec<_> =
             words.split(',').filter(|word| !options.apply(word).unwrap()).collect();
         assert_eq!(others, ["slot=3", "rubbish"]);

@@ -46,6 +46,8 @@ const WANTED: u64 = init::ASYNC_READ
     | init::CACHE_SYMLINKS
     | init::EXPLICIT_INVAL_DATA
     | init::HANDLE_KILLPRIV_V2
+    | init::POSIX_ACL
+    | init::SETXATTR_EXT
     | init::EXT
     | init::DIRECT_IO_ALLOW_MMAP;
 

@@ -494,6 +494,11 @@ fn attributes(mut bytes: &[u8]) -> bool {
         if head.name_len.get() == 0 || len < inner {
             return false;
         }
+        let (name, value) = (usize::from(head.name_len.get()), usize::from(head.value_len.get()));
+        let named = bytes.get(size_of::<RawXattr>()..inner).and_then(|b| b.split_at_checked(name));
+        if !named.is_some_and(|(name, v)| v.len() == value && crate::xattr::is_sound(name, v)) {
+            return false;
+        }
         let Some(rest) = bytes.get(len..) else { return false };
         bytes = rest;
     }

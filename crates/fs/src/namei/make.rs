@@ -141,12 +141,12 @@ pub(crate) fn tmpfile(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) ->
 
 fn nameless(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) -> Result<Locked> {
     writable(core)?;
+    let new = New { mode: S_IFREG | mode & !S_IFMT, rdev: 0, target: &[], cred };
     let heir = {
         let dir = core.lock_shared(dir)?;
         dir.require_dir()?;
-        Heir::of(&dir)
+        Heir::of(core, &dir, &new)?
     };
-    let new = New { mode: S_IFREG | mode & !S_IFMT, rdev: 0, target: &[], cred };
     let room = orphan::room(core)?;
     let mut r = core.alloc.reserve(0, 1, 0)?;
     let (slot, guard) = core.alloc.claim_dinode(&mut r)?;
@@ -161,7 +161,7 @@ fn nameless(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) -> Result<Lo
         }
     };
     let ino = InodeNo::from(slot);
-    let done = born(core, &mut tx, slot, guard, raw, &[])
+    let done = born(core, &mut tx, (slot, guard), raw, (&[], &heir.attributes))
         .and_then(|locked| orphan::list(core, &mut tx, room, ino).map(|()| locked));
     drop(tx);
     sealed(core, done)
@@ -227,18 +227,34 @@ pub(crate) fn link(
 }
 
 /// What a new inode takes from its directory.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Heir {
     parent: InodeNo,
     /// The group, when the directory passes it on.
     gid: Option<u32>,
+    /// Type and permissions.
+    mode: u32,
+    /// Its ACLs, packed.
+    attributes: Vec<u8>,
 }
 
 impl Heir {
-    fn of(dir: &Locked) -> Self {
+    /// The umask counts only where the directory has no default ACL. A symbolic link has none.
+    fn of(core: &Core, dir: &Locked, new: &New<'_>) -> Result<Self> {
+        let is_link = new.mode & S_IFMT == S_IFLNK;
+        let default = if is_link { None } else { crate::xattr::default_acl(core, dir)? };
+        let (mode, attributes) = match default {
+            None => (new.mode & !new.cred.umask, Vec::new()),
+            Some(default) => {
+                let (mode, access) = default.inherited(new.mode);
+                let passed_on = (new.mode & S_IFMT == S_IFDIR).then_some(&default);
+                (mode, crate::xattr::of_new(access.as_ref(), passed_on))
+            }
+        };
         let st = dir.st();
         let passes_on = st.raw.mode.get() & S_ISGID != 0;
-        Self { parent: dir.ino(), gid: passes_on.then(|| st.raw.gid.get()) }
+        let gid = passes_on.then(|| st.raw.gid.get());
+        Ok(Self { parent: dir.ino(), gid, mode, attributes })
     }
 }
 
@@ -262,6 +278,7 @@ fn named(core: &Arc<Core>, dir: InodeNo, name: &[u8], new: &New<'_>) -> Result<L
     } else {
         0
     };
+    let heir = Heir::of(core, &dir, new)?;
     let mut r = core.alloc.reserve(blocks, place.slots + 1, 0)?;
     let run = match blocks {
         0 => None,
@@ -275,7 +292,7 @@ fn named(core: &Arc<Core>, dir: InodeNo, name: &[u8], new: &New<'_>) -> Result<L
             return Err(e);
         }
     };
-    sealed(core, named_in(core, tx, r, (&dir, place, name), (slot, guard), new, run))
+    sealed(core, named_in(core, tx, r, (&dir, place, name), (slot, guard), (new, &heir), run))
 }
 
 /// The transaction of [`named`].
@@ -285,12 +302,12 @@ fn named_in(
     mut r: Reservation,
     (dir, place, name): (&Locked, Place, &[u8]),
     (slot, guard): (BlockNo, Guard),
-    new: &New<'_>,
+    (new, heir): (&New<'_>, &Heir),
     run: Option<Run>,
 ) -> Result<Locked> {
-    let mut raw = raw_inode(slot, new, &Heir::of(dir));
+    let mut raw = raw_inode(slot, new, heir);
     let locked = match run {
-        None => born(core, &mut tx, slot, guard, raw, new.target)?,
+        None => born(core, &mut tx, (slot, guard), raw, (new.target, &heir.attributes))?,
         Some(run) => {
             let blocks = run.len;
             let extent = RawExtent {
@@ -303,7 +320,7 @@ fn named_in(
             raw.layout = (Layout::Extents as u16).into();
             raw.tail_count = 1.into();
             raw.blocks = blocks.into();
-            born(core, &mut tx, slot, guard, raw, extent.as_bytes())?
+            born(core, &mut tx, (slot, guard), raw, (extent.as_bytes(), &[]))?
         }
     };
     let entry = (name, locked.ino(), kind_of(new.mode));
@@ -332,7 +349,7 @@ fn write_target(core: &Core, r: &mut Reservation, blocks: u64, target: &[u8]) ->
 fn raw_inode(slot: BlockNo, new: &New<'_>, heir: &Heir) -> RawDinode {
     let kind = new.mode & S_IFMT;
     let is_dir = kind == S_IFDIR;
-    let mut mode = new.mode & !new.cred.umask;
+    let mut mode = heir.mode;
     if is_dir && heir.gid.is_some() {
         mode |= S_ISGID;
     }
@@ -357,6 +374,7 @@ fn raw_inode(slot: BlockNo, new: &New<'_>, heir: &Heir) -> RawDinode {
     raw.layout = (layout as u16).into();
     raw.inode_generation = generation(slot).into();
     raw.parent = heir.parent.get().into();
+    raw.xattr_len = u16::try_from(heir.attributes.len()).unwrap_or(0).into();
     raw
 }
 
@@ -375,10 +393,9 @@ fn generation(slot: BlockNo) -> u64 {
 fn born(
     core: &Core,
     tx: &mut Tx<'_>,
-    slot: BlockNo,
-    guard: Guard,
+    (slot, guard): (BlockNo, Guard),
     raw: RawDinode,
-    tail: &[u8],
+    (tail, attributes): (&[u8], &[u8]),
 ) -> Result<Locked> {
     core.alloc.commit_dinode(tx, slot)?;
     tx.create(slot, LockNo::from(slot), MetaKind::Dinode, |body| {
@@ -386,6 +403,10 @@ fn born(
         let to = body.get_mut(RawDinode::TAIL_AT..).and_then(|t| t.get_mut(..tail.len()));
         if let Some(to) = to {
             to.copy_from_slice(tail);
+        }
+        let at = body.len().saturating_sub(attributes.len());
+        if let Some(to) = body.get_mut(at..) {
+            to.copy_from_slice(attributes);
         }
     })?;
     let inode = core.inodes.get(InodeNo::from(slot));

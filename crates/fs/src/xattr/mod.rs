@@ -1,9 +1,9 @@
 //! Extended attributes: all of an inode's stand together, at the end of its dinode's body while
 //! they and the tail fit, else in one attribute block (until the last one goes).
 //!
-//! Values are opaque here, those of `security.` and `trusted.` too. ACLs are refused: programs that copy
-//! files then set the mode.
+//! Values are opaque here, those of `security.` and `trusted.` too; ACLs are not ([`acl`]).
 
+pub(crate) mod acl;
 mod pack;
 #[cfg(test)]
 mod tests;
@@ -20,6 +20,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::{Locked, now, raw_time};
 use crate::meta::Tx;
+use acl::Acl;
 use pack::Attribute;
 
 /// Longest name.
@@ -30,6 +31,10 @@ const VALUE_MAX: usize = 65_536;
 const CREATE: i32 = 1;
 /// Fail when it is not.
 const REPLACE: i32 = 2;
+/// Of an access list: the program may not have the set-group-ID bit stay. Not of setxattr(2).
+pub const KILL_GROUP: i32 = 1 << 16;
+const S_ISGID: u32 = 0o2_000;
+const S_IFLNK: u32 = 0o120_000;
 /// What file capabilities are kept in.
 const CAPABILITY: &[u8] = b"security.capability";
 /// Where attributes begin in an attribute block: after the header and their byte count.
@@ -42,7 +47,20 @@ fn check_name(name: &[u8]) -> Result<()> {
         return Err(Error::Range);
     }
     let known = SPACES.iter().any(|s| name.len() > s.len() && name.starts_with(s));
-    if known { Ok(()) } else { Err(Error::NotSupported("namespace of an attribute")) }
+    if known || is_acl(name) {
+        Ok(())
+    } else {
+        Err(Error::NotSupported("namespace of an attribute"))
+    }
+}
+
+fn is_acl(name: &[u8]) -> bool {
+    name == acl::ACCESS || name == acl::DEFAULT
+}
+
+/// Whether an attribute's value is one that could have been set.
+pub(crate) fn is_sound(name: &[u8], value: &[u8]) -> bool {
+    !is_acl(name) || matches!(Acl::decode(value), Ok(Some(_)))
 }
 
 fn bad(block: BlockNo, what: &'static str) -> Error {
@@ -87,8 +105,101 @@ fn load(core: &Core, inode: &Locked) -> Result<Vec<Attribute>> {
 pub(crate) fn get(core: &Arc<Core>, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
     check_name(name)?;
     let inode = core.lock_shared(ino)?;
+    if name == acl::ACCESS {
+        let mode = inode.st().raw.mode.get();
+        let kept = load_acl(core, &inode, name)?.ok_or(Error::NoAttribute)?;
+        return Ok(kept.with_mode(mode).encode());
+    }
     let found = load(core, &inode)?.into_iter().find(|a| a.name == name);
     found.map(|a| a.value).ok_or(Error::NoAttribute)
+}
+
+/// A list of a locked inode, as it was set.
+fn load_acl(core: &Core, inode: &Locked, name: &[u8]) -> Result<Option<Acl>> {
+    if !has_any(inode) {
+        return Ok(None);
+    }
+    match load(core, inode)?.into_iter().find(|a| a.name == name) {
+        None => Ok(None),
+        Some(found) => Acl::decode(&found.value).map_err(|what| bad(inode.inode.block(), what)),
+    }
+}
+
+/// The list that what is made in a locked directory gets.
+pub(crate) fn default_acl(core: &Core, dir: &Locked) -> Result<Option<Acl>> {
+    load_acl(core, dir, acl::DEFAULT)
+}
+
+/// Attributes of a new inode: its access list, and the list that it passes on. They fit in its dinode
+/// ([`acl_max`]).
+pub(crate) fn of_new(access: Option<&Acl>, default: Option<&Acl>) -> Vec<u8> {
+    let named = [(acl::ACCESS, access), (acl::DEFAULT, default)];
+    let all: Vec<Attribute> = named
+        .into_iter()
+        .filter_map(|(name, acl)| Some((name, acl?)))
+        .map(|(name, acl)| Attribute { name: name.to_vec(), value: acl.encode() })
+        .collect();
+    pack::encode(&all)
+}
+
+/// Most bytes of a list: two of them fit in a dinode.
+fn acl_max(core: &Core) -> usize {
+    let room = RawDinode::xattr_inline_max(core.volume.geo.body_len()) / 2;
+    room.saturating_sub(pack::len_of(acl::DEFAULT.len(), 0) + 8)
+}
+
+/// Sets or, with an empty one, removes a list; the mode follows an access list. `keeps_group`: the
+/// program may have the set-group-ID bit stay.
+fn set_acl(
+    core: &Arc<Core>,
+    ino: InodeNo,
+    name: &[u8],
+    value: &[u8],
+    keeps_group: bool,
+) -> Result<()> {
+    let new = Acl::decode(value).map_err(Error::Invalid)?;
+    if value.len() > acl_max(core) {
+        return Err(Error::AttributeSpace);
+    }
+    let inode = core.lock_exclusive(ino)?;
+    if inode.file_type() == S_IFLNK || name == acl::DEFAULT && !inode.is_dir() && new.is_some() {
+        return Err(Error::NotSupported("an ACL of such an inode"));
+    }
+    let _changes = core.changes(ino);
+    let mut all = load(core, &inode)?;
+    let before = all.len();
+    all.retain(|a| a.name != name);
+    let mut mode = None;
+    if let Some(new) = new {
+        if name == acl::ACCESS {
+            let bits = new.to_mode(inode.st().raw.mode.get());
+            mode = Some(if keeps_group { bits } else { bits & !S_ISGID });
+        }
+        if name == acl::DEFAULT || !new.is_minimal() {
+            all.push(Attribute { name: name.to_vec(), value: new.encode() });
+        }
+    }
+    if all.is_empty() && before == 0 {
+        return match mode {
+            Some(mode) => set_mode(core, &inode, mode),
+            None => Ok(()),
+        };
+    }
+    store(core, &inode, &all, mode)
+}
+
+/// Sets the mode alone.
+fn set_mode(core: &Core, inode: &Locked, mode: u32) -> Result<()> {
+    let mut tx = core.meta.begin()?;
+    let done = inode.update(&mut tx, |raw| {
+        raw.mode = mode.into();
+        raw.ctime = raw_time(now());
+    });
+    drop(tx);
+    if let Err(e) = &done {
+        core.withdraw(e);
+    }
+    done
 }
 
 /// All names, each followed by a NUL.
@@ -115,6 +226,9 @@ pub(crate) fn set(
     flags: i32,
 ) -> Result<()> {
     check_name(name)?;
+    if is_acl(name) {
+        return set_acl(core, ino, name, value, flags & KILL_GROUP == 0);
+    }
     if !matches!(flags, 0 | CREATE | REPLACE) {
         return Err(Error::Invalid("flags of setxattr"));
     }
@@ -129,15 +243,18 @@ pub(crate) fn set(
         Some(there) => there.value = value.to_vec(),
         None => all.push(Attribute { name: name.to_vec(), value: value.to_vec() }),
     }
-    store(core, &inode, &all)
+    store(core, &inode, &all, None)
 }
 
-/// Removes an attribute.
+/// Removes an attribute. A list that is not there is removed already.
 ///
 /// # Errors
 /// `NoAttribute`.
 pub(crate) fn remove(core: &Arc<Core>, ino: InodeNo, name: &[u8]) -> Result<()> {
     check_name(name)?;
+    if is_acl(name) {
+        return set_acl(core, ino, name, acl::NONE, true);
+    }
     let inode = core.lock_exclusive(ino)?;
     let mut all = load(core, &inode)?;
     let before = all.len();
@@ -145,7 +262,7 @@ pub(crate) fn remove(core: &Arc<Core>, ino: InodeNo, name: &[u8]) -> Result<()> 
     if all.len() == before {
         return Err(Error::NoAttribute);
     }
-    store(core, &inode, &all)
+    store(core, &inode, &all, None)
 }
 
 /// Takes a file's capabilities away, as every write, truncation and change of owner must. Exclusive
@@ -157,7 +274,7 @@ pub(crate) fn drop_capability(core: &Arc<Core>, inode: &Locked) -> Result<()> {
     let mut all = load(core, inode)?;
     let before = all.len();
     all.retain(|a| a.name != CAPABILITY);
-    if all.len() == before { Ok(()) } else { store(core, inode, &all) }
+    if all.len() == before { Ok(()) } else { store(core, inode, &all, None) }
 }
 
 /// Whether the inode's file, run, gives capabilities.
@@ -200,8 +317,8 @@ enum Target {
     Block(Option<BlockNo>),
 }
 
-/// Writes all attributes back, wherever they fit.
-fn store(core: &Arc<Core>, inode: &Locked, all: &[Attribute]) -> Result<()> {
+/// Writes all attributes back, wherever they fit, and a mode with them.
+fn store(core: &Arc<Core>, inode: &Locked, all: &[Attribute], mode: Option<u32>) -> Result<()> {
     // Dirty contents were promised the room they need in the tail: let them have it first.
     if inode.inode.data.is_dirty() {
         crate::data::flush_inode(core, inode)?;
@@ -221,6 +338,9 @@ fn store(core: &Arc<Core>, inode: &Locked, all: &[Attribute]) -> Result<()> {
     let frees = u64::from(matches!(target, Target::Inline) && block.is_some());
     let mut r = core.alloc.reserve(0, new_slot, frees)?;
     let mut tx = core.meta.begin()?;
+    if let Some(mode) = mode {
+        inode.st_mut().raw.mode = mode.into();
+    }
     let done = write(core, (&mut tx, &mut r), inode, &pack::encode(all), target);
     drop(tx);
     if let Err(e) = &done {

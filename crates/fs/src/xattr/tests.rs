@@ -42,7 +42,7 @@ fn flags_names_and_errors() {
     assert_eq!(names(&node, f).len(), 4);
     remove(&node, f, b"user.a").unwrap();
     assert_eq!(names(&node, f).len(), 3);
-    for bad in [&b"user."[..], b"other.x", b"system.other", b"plain", b"system.posix_acl_access"] {
+    for bad in [&b"user."[..], b"other.x", b"system.other", b"plain"] {
         assert!(matches!(set(&node, f, bad, b"", 0), Err(Error::NotSupported(_))));
     }
     let long = [b"user.".as_slice(), &[b'n'; 251]].concat();
@@ -123,4 +123,83 @@ fn a_new_owner_loses_capabilities() {
     assert_eq!(names(&node, f).len(), 2);
     setattr(&node, f, &SetAttr { uid: Some(9), ..SetAttr::default() }).unwrap();
     assert_eq!(names(&node, f), ["user.kept"]);
+}
+
+#[test]
+fn lists_and_modes_are_in_step() {
+    let node = mount(&pool(), 0);
+    let root = node.volume.root();
+    let f = create(&node, root, b"f", 0o640, &Cred::default(), true).unwrap().ino();
+    let entry = |tag: u16, permissions: u16, id: u32| {
+        let (tag, permissions) = (tag.to_le_bytes(), permissions.to_le_bytes());
+        [&tag[..], &permissions, &id.to_le_bytes()].concat()
+    };
+    let list = |entries: &[(u16, u16, u32)]| {
+        let head = 2_u32.to_le_bytes().to_vec();
+        entries.iter().fold(head, |all, &(t, p, id)| [all, entry(t, p, id)].concat())
+    };
+    let mode = |ino| getattr(&node, ino).unwrap().mode & 0o7777;
+    let none = u32::MAX;
+    let minimal = list(&[(1, 7, none), (4, 5, none), (0x20, 1, none)]);
+    set(&node, f, acl::ACCESS, &minimal, 0).unwrap();
+    assert_eq!(mode(f), 0o751);
+    assert!(matches!(get(&node, f, acl::ACCESS), Err(Error::NoAttribute)), "the mode says it");
+    let full = list(&[(1, 6, none), (2, 7, 1000), (4, 4, none), (0x10, 6, none), (0x20, 0, none)]);
+    set(&node, f, acl::ACCESS, &full, 0).unwrap();
+    assert_eq!(mode(f), 0o660);
+    assert_eq!(get(&node, f, acl::ACCESS).unwrap(), full);
+    assert_eq!(names(&node, f), ["system.posix_acl_access"]);
+    let chmod = SetAttr { mode: Some(0o2704), ..SetAttr::default() };
+    setattr(&node, f, &chmod).unwrap();
+    let changed =
+        list(&[(1, 7, none), (2, 7, 1000), (4, 4, none), (0x10, 0, none), (0x20, 4, none)]);
+    assert_eq!(get(&node, f, acl::ACCESS).unwrap(), changed);
+    set(&node, f, acl::ACCESS, &full, KILL_GROUP).unwrap();
+    assert_eq!(mode(f), 0o660, "the set-group-ID bit went");
+    remove(&node, f, acl::ACCESS).unwrap();
+    remove(&node, f, acl::ACCESS).unwrap();
+    assert_eq!((mode(f), names(&node, f).len()), (0o660, 0));
+    assert!(matches!(set(&node, f, acl::DEFAULT, &full, 0), Err(Error::NotSupported(_))));
+    assert!(matches!(set(&node, f, acl::ACCESS, &full[..20], 0), Err(Error::Invalid(_))));
+    let many: Vec<(u16, u16, u32)> = (0..500).map(|id| (2, 7, id)).collect();
+    let ends = [&[(1, 7, none)][..], &many, &[(4, 7, none), (0x10, 7, none), (0x20, 7, none)]];
+    let long = list(&ends.concat());
+    assert!(matches!(set(&node, f, acl::ACCESS, &long, 0), Err(Error::AttributeSpace)));
+    node.unmount_clean();
+}
+
+#[test]
+fn what_is_made_in_a_directory_gets_its_default_list() {
+    let node = mount(&pool(), 0);
+    let root = node.volume.root();
+    let cred = Cred { umask: 0o077, ..Cred::default() };
+    let dir = mkdir(&node, root, b"d", 0o777, &cred).unwrap();
+    assert_eq!(dir.mode & 0o777, 0o700, "no list: the umask counts");
+    let entry = |bytes: [u8; 4], id: u32| [&bytes[..], &id.to_le_bytes()].concat();
+    let none = u32::MAX;
+    let entries = [
+        entry([1, 0, 7, 0], none),
+        entry([2, 0, 7, 0], 1000),
+        entry([4, 0, 5, 0], none),
+        entry([0x10, 0, 7, 0], none),
+        entry([0x20, 0, 5, 0], none),
+    ];
+    let list = [vec![2, 0, 0, 0], entries.concat()].concat();
+    set(&node, dir.ino, acl::DEFAULT, &list, 0).unwrap();
+    let f = create(&node, dir.ino, b"f", 0o666, &cred, true).unwrap();
+    assert_eq!(f.st().raw.mode.get() & 0o777, 0o664);
+    let ino = f.ino();
+    drop(f);
+    assert_eq!(names(&node, ino), ["system.posix_acl_access"]);
+    let sub = mkdir(&node, dir.ino, b"s", 0o777, &cred).unwrap();
+    assert_eq!(sub.mode & 0o777, 0o775);
+    assert_eq!(get(&node, sub.ino, acl::DEFAULT).unwrap(), list);
+    let fifo = crate::namei::mknod(&node, sub.ino, b"p", 0o010_600, 0, &cred).unwrap();
+    assert_eq!(fifo.mode & 0o777, 0o600);
+    let tmp = crate::namei::tmpfile(&node, sub.ino, 0o606, &cred).unwrap();
+    assert_eq!(tmp.st().raw.mode.get() & 0o777, 0o604);
+    drop(tmp);
+    let link = symlink(&node, sub.ino, b"l", b"target", &cred).unwrap();
+    assert_eq!(names(&node, link.ino).len(), 0);
+    node.unmount_clean();
 }

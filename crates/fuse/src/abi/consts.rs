@@ -81,10 +81,12 @@ pub mod init {
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     /// The flags have a second half.
     pub const EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
@@ -131,6 +133,8 @@ pub mod write {
 
 /// `OpenIn.open_flags`: clear set-user-ID and set-group-ID if the open truncates.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+/// `SetxattrMoreIn.setxattr_flags`: clear the set-group-ID bit.
+pub const SETXATTR_KILL_SGID: u32 = 1 << 0;
 /// `ReadIn.read_flags`: a program reads. Page fills come without it.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// `ReleaseIn.release_flags`: give up the owner's flock.

@@ -494,6 +494,13 @@ wire! {
         /// `XATTR_CREATE`, `XATTR_REPLACE`.
         flags: u32,
     }
+    /// Follows [`SetxattrIn`] if `SETXATTR_EXT` was agreed on.
+    SetxattrMoreIn = 8 {
+        /// [`SETXATTR_KILL_SGID`].
+        setxattr_flags: u32,
+        /// Zero.
+        padding: u32,
+    }
     /// GETXATTR (the name follows) and LISTXATTR.
     GetxattrIn = 8 {
         /// Room for the answer; 0: only its size is asked for.

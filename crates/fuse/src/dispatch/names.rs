@@ -6,12 +6,13 @@ use zerocopy::IntoBytes;
 use super::{Call, Outcome};
 use crate::abi::{
     self, AttrOut, CreateIn, Dirent, EntryOut, GetxattrIn, GetxattrOut, LinkIn, MkdirIn, MknodIn,
-    OpenOut, ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, StatxIn, StatxOut,
+    OpenOut, ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, SetxattrMoreIn,
+    StatxIn, StatxOut,
 };
 use crate::files::{Answer, Files};
 use crate::nodes::Stamp;
 use crate::wire::{self, OpenMode};
-use braid_fs::{Attr, Cred, DirEntry, Fh};
+use braid_fs::{Attr, Cred, DirEntry, Fh, KILL_GROUP};
 
 /// Longest answer to a READDIR, however much is asked for.
 const LISTING_MAX: usize = 256 << 10;
@@ -237,9 +238,16 @@ impl<F: Files> Call<'_, F> {
     }
     pub(super) fn setxattr(&mut self) -> Outcome<()> {
         let how: SetxattrIn = self.body.take()?;
+        let mut flags = how.flags.cast_signed() & !KILL_GROUP;
+        if self.server.terms.flags & abi::init::SETXATTR_EXT != 0 {
+            let more: SetxattrMoreIn = self.body.take()?;
+            if more.setxattr_flags & abi::SETXATTR_KILL_SGID != 0 {
+                flags |= KILL_GROUP;
+            }
+        }
         let name = self.body.name()?;
         let value = self.body.bytes(how.size)?;
-        self.done(self.files().setxattr(self.ino(), name, value, how.flags.cast_signed()))
+        self.done(self.files().setxattr(self.ino(), name, value, flags))
     }
     pub(super) fn removexattr(&mut self) -> Outcome<()> {
         let name = self.body.name()?;

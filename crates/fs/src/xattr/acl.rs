@@ -1,0 +1,269 @@
+//! POSIX access control lists, in the form in which programs and the kernel give them: a version, then
+//! entries in a fixed order. Pure; bytes may be hostile.
+//!
+//! What the owner, the mask (without one: the owning group) and all others may do stands in the mode
+//! too. The mode counts: whoever reads an access list gets these three from the mode, so a list and a
+//! mode cannot differ, and a change of the mode need not touch the list. A list that says no more than a
+//! mode does is not kept.
+
+/// The attribute with the list that permissions are checked against.
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+/// The attribute of a directory with the list that what is made in it gets.
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// The value that stands for no list.
+pub(super) const NONE: &[u8] = &VERSION.to_le_bytes();
+const VERSION: u32 = 2;
+const HEAD: usize = 4;
+const ENTRY: usize = 8;
+/// The number of entries that are about nobody in particular.
+const NOBODY: u32 = u32::MAX;
+const PERMISSIONS: u16 = 7;
+
+/// Whom an entry is about, in the order in which they stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Whom {
+    Owner = 0x01,
+    User = 0x02,
+    OwningGroup = 0x04,
+    Group = 0x08,
+    /// The most that `User`, `OwningGroup` and `Group` may do.
+    Mask = 0x10,
+    Others = 0x20,
+}
+
+impl Whom {
+    fn of(tag: u16) -> Option<Self> {
+        Some(match tag {
+            0x01 => Self::Owner,
+            0x02 => Self::User,
+            0x04 => Self::OwningGroup,
+            0x08 => Self::Group,
+            0x10 => Self::Mask,
+            0x20 => Self::Others,
+            _ => return None,
+        })
+    }
+    fn is_named(self) -> bool {
+        matches!(self, Self::User | Self::Group)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    whom: Whom,
+    permissions: u16,
+    /// Of the user or group, if it is a named one.
+    id: u32,
+}
+
+/// A list that makes sense.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Acl(Vec<Entry>);
+
+impl Acl {
+    /// The list in an attribute's value; `None`: an empty one, which stands for none.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub fn decode(value: &[u8]) -> Result<Option<Self>, &'static str> {
+        let (version, rest) = value.split_at_checked(HEAD).ok_or("an ACL is cut off")?;
+        if version != VERSION.to_le_bytes() {
+            return Err("version of an ACL");
+        }
+        let (entries, cut) = rest.as_chunks::<ENTRY>();
+        if !cut.is_empty() {
+            return Err("an ACL is cut off");
+        }
+        if entries.is_empty() {
+            return Ok(None);
+        }
+        let entry = |&[t0, t1, p0, p1, i0, i1, i2, i3]: &[u8; ENTRY]| {
+            let whom = Whom::of(u16::from_le_bytes([t0, t1])).ok_or("kind of an ACL's entry")?;
+            let permissions = u16::from_le_bytes([p0, p1]);
+            let id = u32::from_le_bytes([i0, i1, i2, i3]);
+            if permissions & !PERMISSIONS != 0 || whom.is_named() && id == NOBODY {
+                return Err("an ACL's entry");
+            }
+            Ok(Entry { whom, permissions, id: if whom.is_named() { id } else { NOBODY } })
+        };
+        let acl = Self(entries.iter().map(entry).collect::<Result<_, _>>()?);
+        acl.check().map(|()| Some(acl))
+    }
+    /// In order, each of the three that a mode has once, and a mask if anybody is named.
+    fn check(&self) -> Result<(), &'static str> {
+        let ordered = self.0.windows(2).all(|pair| match pair {
+            [a, b] => a.whom < b.whom || a.whom == b.whom && a.whom.is_named(),
+            _ => true,
+        });
+        let has = |whom| self.0.iter().any(|e| e.whom == whom);
+        let named = self.0.iter().any(|e| e.whom.is_named());
+        let whole = has(Whom::Owner) && has(Whom::OwningGroup) && has(Whom::Others);
+        if !ordered || !whole || named && !has(Whom::Mask) {
+            return Err("entries of an ACL");
+        }
+        Ok(())
+    }
+    /// As an attribute's value.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEAD + self.0.len() * ENTRY);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        for entry in &self.0 {
+            out.extend_from_slice(&(entry.whom as u16).to_le_bytes());
+            out.extend_from_slice(&entry.permissions.to_le_bytes());
+            out.extend_from_slice(&entry.id.to_le_bytes());
+        }
+        out
+    }
+    /// Whether a mode says as much.
+    pub fn is_minimal(&self) -> bool {
+        !self.0.iter().any(|e| e.whom.is_named() || e.whom == Whom::Mask)
+    }
+    /// Whose permissions stand in the group's bits of the mode.
+    fn in_group_bits(&self) -> Whom {
+        if self.0.iter().any(|e| e.whom == Whom::Mask) { Whom::Mask } else { Whom::OwningGroup }
+    }
+    /// How far up in a mode an entry's permissions stand, if they do.
+    fn shift(&self, whom: Whom) -> Option<u32> {
+        match whom {
+            Whom::Owner => Some(6),
+            Whom::Others => Some(0),
+            other => (other == self.in_group_bits()).then_some(3),
+        }
+    }
+    /// `mode` with the permissions that the list gives.
+    pub fn to_mode(&self, mode: u32) -> u32 {
+        self.0.iter().fold(mode & !0o777, |mode, e| match self.shift(e.whom) {
+            Some(shift) => mode | u32::from(e.permissions) << shift,
+            None => mode,
+        })
+    }
+    /// The list with the permissions that `mode` gives.
+    pub fn with_mode(mut self, mode: u32) -> Self {
+        for n in 0..self.0.len() {
+            let shift = self.0.get(n).and_then(|e| self.shift(e.whom));
+            if let (Some(shift), Some(entry)) = (shift, self.0.get_mut(n)) {
+                entry.permissions = low_bits(mode >> shift);
+            }
+        }
+        self
+    }
+    /// What a new inode that is asked for with `mode` gets of a directory's default list: its mode, and
+    /// its access list if that says more.
+    pub fn inherited(&self, mode: u32) -> (u32, Option<Self>) {
+        let mut own = self.clone();
+        for n in 0..own.0.len() {
+            let shift = own.0.get(n).and_then(|e| self.shift(e.whom));
+            if let (Some(shift), Some(entry)) = (shift, own.0.get_mut(n)) {
+                entry.permissions &= low_bits(mode >> shift);
+            }
+        }
+        let mode = own.to_mode(mode);
+        (mode, (!own.is_minimal()).then_some(own))
+    }
+}
+
+/// The lowest permissions of a mode.
+fn low_bits(mode: u32) -> u16 {
+    u16::try_from(mode & u32::from(PERMISSIONS)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acl(entries: &[(Whom, u16, u32)]) -> Acl {
+        Acl(entries
+            .iter()
+            .map(|&(whom, permissions, id)| Entry { whom, permissions, id })
+            .collect())
+    }
+    fn full() -> Acl {
+        acl(&[
+            (Whom::Owner, 7, NOBODY),
+            (Whom::User, 6, 1000),
+            (Whom::User, 4, 1001),
+            (Whom::OwningGroup, 5, NOBODY),
+            (Whom::Group, 7, 1000),
+            (Whom::Mask, 6, NOBODY),
+            (Whom::Others, 1, NOBODY),
+        ])
+    }
+    fn minimal() -> Acl {
+        acl(&[(Whom::Owner, 6, NOBODY), (Whom::OwningGroup, 4, NOBODY), (Whom::Others, 0, NOBODY)])
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_kernel() {
+        let bytes = minimal().encode();
+        assert_eq!(
+            bytes,
+            [
+                2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255, 32, 0,
+                0, 0, 255, 255, 255, 255
+            ]
+        );
+        for one in [minimal(), full()] {
+            assert_eq!(Acl::decode(&one.encode()), Ok(Some(one)));
+        }
+        assert_eq!(Acl::decode(&[2, 0, 0, 0]), Ok(None));
+    }
+
+    #[test]
+    fn nonsense_is_refused_without_panic() {
+        let bytes = full().encode();
+        for cut in 0..bytes.len() {
+            if let Ok(Some(found)) = Acl::decode(&bytes[..cut]) {
+                panic!("cut at {cut}: {found:?}");
+            }
+        }
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut broken = bytes.clone();
+                broken[at] ^= 1 << bit;
+                if let Ok(Some(found)) = Acl::decode(&broken) {
+                    assert_eq!(found.check(), Ok(()));
+                    assert_eq!(Acl::decode(&found.encode()), Ok(Some(found)));
+                }
+            }
+        }
+        let owner = (Whom::Owner, 7, NOBODY);
+        let (group, others) = ((Whom::OwningGroup, 5, NOBODY), (Whom::Others, 1, NOBODY));
+        for bad in [
+            &[owner, group][..],
+            &[owner, others],
+            &[group, owner, others],
+            &[owner, owner, group, others],
+            &[owner, (Whom::User, 7, 5), group, others],
+            &[owner, (Whom::User, 7, NOBODY), group, (Whom::Mask, 7, NOBODY), others],
+            &[owner, group, (Whom::Mask, 7, NOBODY), (Whom::Mask, 7, NOBODY), others],
+            &[owner, group, (Whom::Others, 8, NOBODY)],
+        ] {
+            assert!(Acl::decode(&acl(bad).encode()).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn list_and_mode_say_the_same() {
+        assert!(minimal().is_minimal() && !full().is_minimal());
+        assert_eq!(minimal().to_mode(0o102_777), 0o102_640);
+        // The group's bits are the mask.
+        assert_eq!(full().to_mode(0o100_000), 0o100_761);
+        let changed = full().with_mode(0o100_640);
+        assert_eq!(changed.to_mode(0o100_000), 0o100_640);
+        let group = changed.0.iter().find(|e| e.whom == Whom::OwningGroup).unwrap();
+        assert_eq!(group.permissions, 5, "only the mask changes");
+        assert_eq!(minimal().with_mode(0o751).to_mode(0), 0o751);
+    }
+
+    #[test]
+    fn what_is_made_inherits_no_more_than_it_asks_for() {
+        let (mode, own) = full().inherited(0o100_666);
+        assert_eq!(mode, 0o100_660);
+        assert_eq!(own.unwrap().to_mode(0), 0o660);
+        let (mode, own) = full().inherited(0o040_777);
+        assert_eq!((mode, own), (0o040_761, Some(full())));
+        assert_eq!(minimal().inherited(0o100_777), (0o100_640, None));
+        assert_eq!(minimal().inherited(0o100_200), (0o100_200, None));
+    }
+}
