@@ -81,7 +81,10 @@ fn by_the_pools_name_with_the_options_that_fstabs_have() {
                date >"$mnt/file-$(times_mounted)"
                umount "$mnt""#,
         );
-        assert!(found.contains("fuse.braid") && found.contains("nosuid,nodev,noexec,noatime"), "{found}");
+        assert!(
+            found.contains("fuse.braid") && found.contains("nosuid,nodev,noexec,noatime"),
+            "{found}"
+        );
         // umount(8) waited: the node has left, so the check may look.
         assert_eq!(servers_of(&mnt), 0);
         assert!(ok(&d.with(&["check"], &[])).contains("clean"));
