@@ -15,6 +15,7 @@ use braid_device::{AlignedBuf, CawOutcome, Device, DeviceError, Op, Request};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
+use crate::beside::{Uneven, hold_beside, settle_beside};
 use crate::clock::unix_seconds;
 use crate::error::PoolError;
 use crate::group::engine::{Named, Read, Work, Write, execute};
@@ -157,21 +158,28 @@ impl Inner {
     ///
     /// Where other nodes use the pool, the regions of groups that are written are held against
     /// them; so are those of reads that must go around a column, which run by themselves then.
-    fn issue(&self, requests: &mut [PoolRequest<'_>], gate: &Gate) -> Failures {
+    fn issue(&self, requests: &mut [PoolRequest<'_>], gate: &Gate, whose: Whose) -> Failures {
         let shared = self.shared().is_some();
         let tried = loop {
-            let held = match self.hold_writes(requests) {
+            let held = match self.hold_writes(requests, whose) {
                 Ok(held) => held,
                 Err(error) => return all(requests, &error),
             };
             let tag = held.as_ref().map(|h| h.1);
-            match self.attempt(requests, (!shared).then_some(gate), tag) {
+            match self.attempt(requests, (!shared).then_some(gate), (tag, whose)) {
                 Ok(Some(tried)) => break self.see_through(requests, tried, gate),
                 Ok(None) => {}
                 Err(error) => return all(requests, &error),
             }
         };
-        let Tried { mut failures, again, .. } = tried;
+        let Tried { mut failures, again, uneven, .. } = tried;
+        if let Some(uneven) = uneven {
+            let even = self.make_even(requests);
+            drop(uneven);
+            if let Err(error) = even {
+                failures.extend(all_changes(requests, &error));
+            }
+        }
         for owner in again {
             let index = usize::try_from(owner).unwrap_or(usize::MAX);
             let Some(one) = requests.get_mut(index..=index) else { continue };
@@ -189,14 +197,19 @@ impl Inner {
             _ => return Ok(()),
         };
         let _held = self.hold_bytes(range.0, range.1)?;
-        let Some(tried) = self.attempt(one, Some(gate), None)? else { return Ok(()) };
+        let Some(tried) = self.attempt(one, Some(gate), (None, Whose::Own))? else { return Ok(()) };
         let tried = self.see_through(one, tried, gate);
         tried.failures.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// Takes out the members that failed a write, and gives up the successor of one that is being
     /// moved if it did.
-    fn see_through(&self, requests: &[PoolRequest<'_>], mut tried: Tried, gate: &Gate) -> Tried {
+    fn see_through<'t>(
+        &self,
+        requests: &[PoolRequest<'_>],
+        mut tried: Tried<'t>,
+        gate: &Gate,
+    ) -> Tried<'t> {
         if tried.lost.is_empty() && !tried.moving {
             return tried;
         }
@@ -218,18 +231,23 @@ impl Inner {
     fn hold_writes(
         &self,
         requests: &[PoolRequest<'_>],
+        whose: Whose,
     ) -> Result<Option<(HeldRegions, EpochTag)>, PoolError> {
         let tag = Cell::new(EpochTag::default());
         let held = self.hold_regions(|topology, count| {
             let mut locks = Locks::new();
             tag.set(topology.tag());
             for r in requests {
-                let Op::Write(bytes) = &r.op else { continue };
-                for p in topology.map.pieces(r.at, Bytes::from(bytes.len())) {
+                let Op::Write(data) = &r.op else { continue };
+                for p in topology.map.pieces(r.at, Bytes::from(data.len())) {
                     let Place::Group(index) = p.place else { continue };
                     let group = topology.map.group(index);
                     let range = group.affected(p.at.0, p.len.0);
-                    add_locks(&mut locks, (index, group), range, hold_of(group), count);
+                    let hold = match whose {
+                        Whose::Own => hold_of(group),
+                        Whose::Anyones => hold_beside(topology, group),
+                    };
+                    add_locks(&mut locks, (index, group), range, hold, count);
                 }
             }
             locks
@@ -246,8 +264,8 @@ impl Inner {
         &self,
         requests: &mut [PoolRequest<'_>],
         around: Option<&Gate>,
-        tag: Option<EpochTag>,
-    ) -> Result<Option<Tried>, PoolError> {
+        (tag, whose): (Option<EpochTag>, Whose),
+    ) -> Result<Option<Tried<'_>>, PoolError> {
         let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
         let topology = match around {
             _ if changes => self.enter()?,
@@ -263,15 +281,35 @@ impl Inner {
             return Ok(None);
         }
         let mut tried = Tried { moving: topology.twin.is_some(), ..Tried::default() };
-        let mut parts = Parts::default();
         if topology.provisional && changes {
             let error = PoolError::Provisional { name: topology.label.name.clone() };
             tried.failures.extend(all_changes(requests, &error));
             return Ok(Some(tried));
         }
+        self.submit(&topology, requests, around, &mut tried);
+        if whose == Whose::Anyones && changes {
+            // In the same epoch: nobody ends a move, or begins to fill a member, in between.
+            match settle_beside(&topology, requests) {
+                Ok(true) => {}
+                Ok(false) => tried.uneven = Some(self.uneven.enter()),
+                Err(error) => tried.failures.extend(all_changes(requests, &error)),
+            }
+        }
+        Ok(Some(tried))
+    }
+
+    /// The requests of [`Inner::attempt`], in the epoch that it has entered.
+    fn submit(
+        &self,
+        topology: &Topology,
+        requests: &mut [PoolRequest<'_>],
+        around: Option<&Gate>,
+        tried: &mut Tried<'_>,
+    ) {
+        let mut parts = Parts::default();
         for (owner, r) in (0_u32..).zip(requests.iter_mut()) {
             r.result = Ok(());
-            if let Err(e) = self.split(&topology, owner, r.at, &mut r.op, &mut parts) {
+            if let Err(e) = self.split(topology, owner, r.at, &mut r.op, &mut parts) {
                 tried.failures.push((owner, e));
             }
         }
@@ -281,11 +319,11 @@ impl Inner {
                 self.requests.fetch_add(1, Ordering::Relaxed);
             }
             let bare = owners.into_iter().zip(requests).collect();
-            let outcome = execute(&topology, bare, work, around);
+            let outcome = execute(topology, bare, work, around);
             tried.failures.extend(outcome.failures);
             tried.lost = topology.named(&outcome.lost);
             tried.again = outcome.again;
-            return Ok(Some(tried));
+            return;
         }
         braid_device::run(&mut requests);
         for (request, owner) in requests.into_iter().zip(owners) {
@@ -293,13 +331,12 @@ impl Inner {
                 tried.failures.push((owner, source.into()));
             }
         }
-        Ok(Some(tried))
     }
 }
 
 /// How a batch went.
 #[derive(Default)]
-struct Tried {
+struct Tried<'a> {
     failures: Failures,
     /// Members that failed a write.
     lost: Named,
@@ -307,6 +344,17 @@ struct Tried {
     moving: bool,
     /// Reads that must go around a column, and have not.
     again: SmallVec<[u32; 1]>,
+    /// Copies differ: other nodes have written the same bytes meanwhile.
+    uneven: Option<Uneven<'a>>,
+}
+
+/// Whose bytes are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// This node's alone: the caller holds what keeps other nodes from writing them.
+    Own,
+    /// Other nodes may be writing them now.
+    Anyones,
 }
 
 /// The same error for every request: none was tried.
@@ -398,6 +446,17 @@ impl Pool {
     /// fail, as long as the rest hold every byte; a member that fails a write is first taken out
     /// of the pool, durably.
     pub fn run(&self, requests: &mut [PoolRequest<'_>]) {
+        self.run_on(requests, Whose::Own);
+    }
+
+    /// As [`Pool::run`], for writes of bytes that other nodes may be writing at the same time: all
+    /// copies of each byte are what one of the writers wrote when the last of them returns. Where
+    /// bytes have copies this costs a read of each copy more; nothing otherwise.
+    pub fn run_beside(&self, requests: &mut [PoolRequest<'_>]) {
+        self.run_on(requests, Whose::Anyones);
+    }
+
+    fn run_on(&self, requests: &mut [PoolRequest<'_>], whose: Whose) {
         let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
         let pass = changes.then(|| self.1.pass());
         if let Some(Err(_)) = pass {
@@ -408,15 +467,15 @@ impl Pool {
         }
         if self.0.redundant && changes && requests.len() > 1 && overlapping(requests) {
             for one in requests.chunks_mut(1) {
-                self.settle(one);
+                self.settle(one, whose);
             }
             return;
         }
-        self.settle(requests);
+        self.settle(requests, whose);
     }
 
-    fn settle(&self, requests: &mut [PoolRequest<'_>]) {
-        for (owner, error) in self.0.issue(requests, &self.1) {
+    fn settle(&self, requests: &mut [PoolRequest<'_>], whose: Whose) {
+        for (owner, error) in self.0.issue(requests, &self.1, whose) {
             let request = usize::try_from(owner).ok().and_then(|i| requests.get_mut(i));
             if let Some(r) = request.filter(|r| r.result.is_ok()) {
                 r.result = Err(error);

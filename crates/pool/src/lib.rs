@@ -17,6 +17,7 @@ pub use braid_device as device;
 mod absent;
 pub mod advise;
 pub mod assemble;
+mod beside;
 mod clock;
 pub mod create;
 mod discard;
@@ -233,6 +234,8 @@ pub(crate) struct Inner {
     windows: AtomicU64,
     /// Batches of requests on groups so far, those of upkeep and of [`OwnWork`] not counted.
     requests: AtomicU64,
+    /// Writes whose copies differ, and are about to be made the same.
+    uneven: beside::Unevens,
     /// The other nodes, where there can be any.
     shared: RwLock<Option<Arc<Shared>>>,
     /// Held by who asks whether the epoch is settled.
@@ -278,6 +281,7 @@ impl Pool {
             gone: Mutex::default(),
             slow: Mutex::default(),
             unable: discard::Unable::default(),
+            uneven: beside::Unevens::default(),
             attempted: AtomicU64::new(0),
             ended: Mutex::default(),
             simulated: simulation::Simulated::default(),

@@ -83,7 +83,8 @@ impl Inner {
     pub fn clean_log(&self) {
         let Ok(topology) = self.enter_alone() else { return };
         let mut lost = Lost::new();
-        if let Some(log) = &topology.log {
+        // Copies that differ must be compared if this node dies now.
+        if let Some(log) = topology.log.as_ref().filter(|_| self.uneven.is_none()) {
             log.intents.clean(&topology, log.slot, &mut lost);
         }
         let lost = topology.named(&lost);

@@ -84,7 +84,8 @@ pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool
     drop(promise);
     // Who reads the time after this write must find it later than what was there before.
     held.change_state(|st| st.changed_beside(now_nanos()))?;
-    write_all(held, &pieces, &[], data)?;
+    // Other nodes may be writing these blocks now.
+    held.run_beside(&mut requests(held, &pieces, &[], data))?;
     held.core.meta.note_data_written();
     Ok(true)
 }
@@ -179,7 +180,7 @@ fn put(
     // Once: whoever was answered has seen the times that stay.
     held.change_state(touch)?;
     claimed(pieces.iter().filter(|p| p.physical.is_none()).map(|p| p.len << shift).sum())?;
-    write_all(held, &pieces, &links, data)?;
+    held.run(&mut requests(held, &pieces, &links, data))?;
     held.core.meta.note_data_written();
     if links.is_empty() && end <= held.view()?.disk_size {
         return Ok(());
@@ -231,8 +232,11 @@ fn claim(held: Held<'_>, own: &mut Promise, pieces: &Pieces, links: &mut Vec<Lin
     Ok(())
 }
 
+/// Few.
+type Requests<'a> = SmallVec<[PoolRequest<'a>; 2]>;
+
 /// One submission for the whole range.
-fn write_all(held: Held<'_>, pieces: &Pieces, links: &[Link], data: &[u8]) -> Result<()> {
+fn requests<'a>(held: Held<'_>, pieces: &Pieces, links: &[Link], data: &'a [u8]) -> Requests<'a> {
     let (shift, block_size) = (held.shift(), held.core.volume.geo.block_size);
     let first = pieces.first().map_or(0, |p| p.logical);
     let slice = |logical: u64, len: u64| {
@@ -241,9 +245,7 @@ fn write_all(held: Held<'_>, pieces: &Pieces, links: &[Link], data: &[u8]) -> Re
     };
     let old = pieces.iter().filter_map(|p| Some((p.logical, p.len, p.written()?)));
     let new = links.iter().map(|l| (l.logical, l.len, l.physical));
-    let mut requests: SmallVec<[PoolRequest<'_>; 2]> = old
-        .chain(new)
+    old.chain(new)
         .map(|(logical, len, at)| PoolRequest::write(block_size.offset_of(at), slice(logical, len)))
-        .collect();
-    held.run(&mut requests)
+        .collect()
 }

@@ -116,10 +116,13 @@ impl Held<'_> {
             return Ok(());
         }
         self.core.volume.pool.run(requests);
-        for r in requests {
-            std::mem::replace(&mut r.result, Ok(())).map_err(Error::Contents)?;
-        }
-        Ok(())
+        first_failed(requests)
+    }
+
+    /// As [`Held::run`], for writes of what other nodes may be writing too (concurrent lock).
+    pub fn run_beside(&self, requests: &mut [PoolRequest<'_>]) -> Result<()> {
+        self.core.volume.pool.run_beside(requests);
+        first_failed(requests)
     }
 
     /// One block as it is now, zero past the end of the file: to be written in part.
@@ -350,4 +353,12 @@ pub(crate) fn read(
         })?,
     }
     Ok(n)
+}
+
+/// The first failure of requests for contents.
+fn first_failed(requests: &mut [PoolRequest<'_>]) -> Result<()> {
+    for r in requests {
+        std::mem::replace(&mut r.result, Ok(())).map_err(Error::Contents)?;
+    }
+    Ok(())
 }

@@ -19,6 +19,7 @@ use crate::CreateOptions;
 use crate::layout::Redundancy;
 use crate::reshape::tests::fresh;
 
+mod beside;
 mod claims;
 mod filled;
 mod firm;
