@@ -113,6 +113,8 @@ pub(crate) struct Header {
     pub incarnation: Incarnation,
     /// Nothing to replay.
     pub clean: bool,
+    /// The other copy is damaged: a newer header may have stood there.
+    pub alone: bool,
 }
 
 impl Header {
@@ -129,9 +131,11 @@ impl Header {
             tail_offset: 0,
             incarnation: Incarnation(0),
             clean: true,
+            alone: false,
         }
     }
-    /// Reads the newer valid copy.
+    /// Reads the newer valid copy. It may be the older of the two all the same: `proof` in
+    /// [`crate::replay`] says whether one that is clean is to be believed.
     ///
     /// # Errors
     /// When no copy is valid, or a device fails (then the other copy is not trusted either: it may
@@ -148,11 +152,10 @@ impl Header {
             }
         }
         match (best, damage) {
-            (Some(h), damage) => {
-                if let Some(e) = damage {
-                    tracing::warn!(node = %ring.node, "one journal header unusable: {e}");
-                }
-                Ok(h)
+            (Some(h), None) => Ok(h),
+            (Some(h), Some(e)) => {
+                tracing::warn!(node = %ring.node, "one journal header unusable: {e}");
+                Ok(Self { alone: true, ..h })
             }
             (None, Some(e)) => Err(e),
             (None, None) => unreachable!("every copy is valid or damaged"),
@@ -216,12 +219,14 @@ impl Header {
             tail_offset,
             incarnation: Incarnation(raw.incarnation.get()),
             clean: raw.clean.get() == 1,
+            alone: false,
         })
     }
     /// Writes it to the other copy, counted up. Complete, not durable: the caller flushes.
     pub fn write(&mut self, volume: &Volume, node: NodeId) -> Result<()> {
         self.copy = (self.copy + 1) % HEADER_COPIES;
         self.generation += 1;
+        self.alone = false;
         let block = Self::block(volume, node, self.copy);
         let mut body = AlignedBuf::zeroed(volume.geo.body_len());
         self.encode(block, &mut body);
@@ -252,6 +257,7 @@ pub(crate) fn format(volume: &Volume, node: NodeId, first_sequence: u64) -> Resu
         tail_offset: 0,
         incarnation: Incarnation(0),
         clean: true,
+        alone: false,
     };
     for _ in 0..HEADER_COPIES {
         header.write(volume, node)?;

@@ -44,14 +44,16 @@ pub(crate) struct Replayed {
 }
 
 /// Replays `node`'s journal onto the devices, flushes, and marks the journal clean. A clean
-/// journal: nothing is read but its headers, nothing is written, and they are made stable.
+/// journal: nothing is read but its headers and what stands at its tail, nothing is written, and
+/// they are made stable. A header that says clean is believed only if no record was written after
+/// it: the header after it may be lost.
 ///
 /// # Errors
 /// When a device fails, no header is readable, a sealed record names what cannot be, or a record
 /// is damaged that was durable once. Nothing has been written then, or it may be done again.
 pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
     let ring = Ring::of(volume, node)?;
-    let header = Header::read(volume, &ring)?;
+    let header = proof::believed(volume, &ring, Header::read(volume, &ring)?)?;
     if header.clean {
         // Who wrote that may have died before its flush: the slot must not be free, stable, while the
         // power can take that away.
@@ -65,37 +67,60 @@ pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
 }
 
 /// For a repair: replays what stands before the damage, drops the rest, and marks the journal clean.
-/// Gives the damage, if any.
+/// Where no header leads to records that are there, the newest of these are replayed that follow one
+/// another without a gap. Gives the damage, if any.
 ///
 /// # Errors
 /// When a device fails.
 pub(crate) fn salvage(volume: &Volume, node: NodeId) -> Result<(Replayed, Option<Error>)> {
     let ring = Ring::of(volume, node)?;
-    let header = match Header::read(volume, &ring) {
-        Ok(header) if header.clean => {
+    let read = Header::read(volume, &ring).and_then(|h| proof::believed(volume, &ring, h));
+    let header = match read {
+        Ok(mut header) if header.clean => {
+            if header.alone {
+                header.write(volume, node)?;
+            }
             volume.pool.flush()?;
             return Ok((Replayed::default(), None));
         }
         Ok(header) => header,
-        Err(e) if e.is_damage() => {
-            let header = Header::anew(proof::highest(volume, &ring)? + 1);
-            finish(volume, &ring, header, Scan::default(), (header.tail_sequence, 0))?;
-            // The other copy too.
-            let mut header = Header::read(volume, &ring)?;
-            header.write(volume, node)?;
-            volume.pool.flush()?;
-            return Ok((Replayed::default(), Some(e)));
-        }
+        Err(e) if e.is_damage() => return salvage_ring(volume, &ring, e),
         Err(e) => return Err(e),
     };
     let (scan, damage) = scan(volume, &ring, &header)?;
-    let next = match &damage {
-        None => scan.sequence,
+    let (next, damage) = match damage {
+        None => (scan.sequence, None),
+        // The ring was used again where this header says that it begins: a newer one is lost.
+        Some(e) if scan.transactions == 0 && header.alone => {
+            return salvage_ring(volume, &ring, e);
+        }
         // What is dropped never comes back.
-        Some(_) => scan.sequence.max(proof::highest(volume, &ring)? + 1),
+        Some(e) => (scan.sequence.max(proof::highest(volume, &ring)? + 1), Some(e)),
     };
     let next = (next, scan.offset);
     Ok((finish(volume, &ring, header, scan, next)?, damage))
+}
+
+/// [`salvage`] of a journal whose headers do not say where it begins, for this reason.
+fn salvage_ring(volume: &Volume, ring: &Ring, why: Error) -> Result<(Replayed, Option<Error>)> {
+    let highest = proof::highest(volume, ring)?;
+    let found = proof::newest_chain(volume, ring)?;
+    let header = found.unwrap_or_else(|| Header::anew(highest + 1));
+    let (scan, _) = match found {
+        Some(header) => scan(volume, ring, &header)?,
+        None => (Scan { sequence: highest + 1, ..Scan::default() }, None),
+    };
+    let records = scan.transactions;
+    let next = (scan.sequence.max(highest + 1), scan.offset);
+    let done = finish(volume, ring, header, scan, next)?;
+    // The other copy too.
+    let mut header = Header::read(volume, ring)?;
+    header.write(volume, ring.node)?;
+    volume.pool.flush()?;
+    let what = format!(
+        "{why}; the {records} newest records that follow one another were replayed: changes before these may be lost"
+    );
+    Ok((done, Some(in_ring(volume, ring, header.tail_offset, &what))))
 }
 
 /// Puts what was found in place, durably, and marks the journal clean; its next record is to have
@@ -154,7 +179,15 @@ fn scan(volume: &Volume, ring: &Ring, header: &Header) -> Result<(Scan, Option<E
     let mut scan =
         Scan { offset: header.tail_offset, sequence: header.tail_sequence, ..Scan::default() };
     let mut left = ring.len;
-    while let Some((head, record)) = next_record(volume, ring, header, &scan, left)? {
+    loop {
+        let Some((head, record)) = next_record(volume, ring, header, &scan, left)? else {
+            if begins_anew(volume, ring, header, &scan, left)? {
+                left -= ring.len - scan.offset;
+                scan.offset = 0;
+                continue;
+            }
+            break;
+        };
         if head.count > 0 {
             let images = match collect(volume, ring, &record, head, scan.offset) {
                 Ok(images) => images,
@@ -184,6 +217,23 @@ fn scan(volume: &Volume, ring: &Ring, header: &Header) -> Result<(Scan, Option<E
         in_ring(volume, ring, scan.offset, &what)
     });
     Ok((scan, damage))
+}
+
+/// Whether the journal goes on at the start of the ring, because it was empty: a header said so, which
+/// is lost.
+fn begins_anew(
+    volume: &Volume,
+    ring: &Ring,
+    header: &Header,
+    scan: &Scan,
+    left: u64,
+) -> Result<bool> {
+    let to_end = ring.len - scan.offset;
+    if !header.alone || scan.offset == 0 || left <= to_end {
+        return Ok(false);
+    }
+    let first = Scan { sequence: scan.sequence, ..Scan::default() };
+    Ok(next_record(volume, ring, header, &first, left - to_end)?.is_some())
 }
 
 impl RecordHead {

@@ -48,7 +48,7 @@ pub(super) fn gather(
 }
 
 /// What each copy has of a ring, as far as it can be read.
-fn looks<'a>(
+pub(super) fn looks<'a>(
     volume: &'a Volume,
     ring: &'a Ring,
     offset: u64,

@@ -1,4 +1,5 @@
-//! Whether a record that cannot be read is the end of its journal, or damage.
+//! Whether a record that cannot be read is the end of its journal, or damage; and whether a header
+//! that says that a journal is clean is its newest.
 //!
 //! A node writes a record, flushes, and only then writes the next: so a sealed record of the same
 //! life proves that every one before it was durable. What a power cut leaves of the last record,
@@ -17,7 +18,7 @@ use braid_format::Bytes;
 use braid_format::journal::RawTxHeader;
 use braid_pool::device::AlignedBuf;
 
-use super::{Scan, collect};
+use super::{Scan, collect, copies, in_ring, next_record};
 use crate::error::Result;
 use crate::journal::{Header, RecordHead, Ring, record_is_sealed};
 use crate::volume::Volume;
@@ -48,6 +49,92 @@ pub(super) fn later_record(
         Ok((ours, later.is_some()))
     })?;
     Ok(later)
+}
+
+/// The header to go by. A clean one says that the next record has its number and stands at its tail,
+/// or at the start of the ring, and that no such record was written yet. One that was shows that
+/// the header before it, which says where the journal begins and that it is in use, is lost: what
+/// that one said is known then.
+///
+/// # Errors
+/// The other header is damaged, and records were written after this one, but not where they would
+/// have to begin.
+pub(super) fn believed(volume: &Volume, ring: &Ring, header: Header) -> Result<Header> {
+    if !header.clean {
+        return Ok(header);
+    }
+    for offset in [header.tail_offset, 0] {
+        for sector in copies::looks(volume, ring, offset, ring.sector) {
+            let Some(head) = RecordHead::decode(ring, &sector, ring.len - offset) else { continue };
+            let follows = head.sequence == header.tail_sequence;
+            if !follows || head.incarnation < header.incarnation {
+                continue;
+            }
+            let tail_offset = offset;
+            let lost =
+                Header { clean: false, tail_offset, incarnation: head.incarnation, ..header };
+            let scan = Scan { offset, sequence: head.sequence, ..Scan::default() };
+            // Else it is what a power cut has left of a record.
+            if next_record(volume, ring, &lost, &scan, ring.len)?.is_some()
+                || later_record(volume, ring, &lost, &scan, ring.len)?.is_some()
+            {
+                let (node, record) = (ring.node, head.sequence);
+                tracing::warn!(%node, record, "a journal's newest header is lost; records follow");
+                return Ok(lost);
+            }
+        }
+    }
+    if header.alone {
+        let newer = |head: &RecordHead| {
+            head.sequence >= header.tail_sequence && head.incarnation >= header.incarnation
+        };
+        if let Some((at, head)) = whole_records(volume, ring, &newer)?.first() {
+            let what = format!(
+                "one header is damaged and the other says clean, but record {} was written after it",
+                head.sequence
+            );
+            return Err(in_ring(volume, ring, *at, &what));
+        }
+    }
+    Ok(header)
+}
+
+/// All whole records, and where they stand.
+fn whole_records(
+    volume: &Volume,
+    ring: &Ring,
+    wanted: &dyn Fn(&RecordHead) -> bool,
+) -> Result<Vec<(u64, RecordHead)>> {
+    let mut found = Vec::new();
+    visit(volume, ring, 0, ring.len, &mut |at, head| {
+        let read = head.sequence < Header::SEQUENCE_MAX / 2 && wanted(&head);
+        if read && is_whole(volume, ring, at, head)? {
+            found.push((at, head));
+        }
+        Ok((read, false))
+    })?;
+    Ok(found)
+}
+
+/// A header that leads to the newest whole records that follow one another without a gap: all that
+/// were not yet in place are among them, if none is damaged.
+pub(super) fn newest_chain(volume: &Volume, ring: &Ring) -> Result<Option<Header>> {
+    let mut all = whole_records(volume, ring, &|_| true)?;
+    all.sort_by_key(|(_, head)| head.sequence);
+    let Some((mut at, mut first)) = all.pop() else { return Ok(None) };
+    while let Some((before, head)) = all.pop() {
+        let end = before + head.len;
+        let adjoins = head.sequence + 1 == first.sequence && end % ring.len == at;
+        // A skip record lies between, which is no longer than a sector.
+        let skips = head.sequence + 2 == first.sequence && at == 0 && end < ring.len;
+        if head.incarnation != first.incarnation || !(adjoins || skips) {
+            break;
+        }
+        (at, first) = (before, head);
+    }
+    let anew = Header::anew(first.sequence);
+    let incarnation = first.incarnation;
+    Ok(Some(Header { clean: false, tail_offset: at, incarnation, ..anew }))
 }
 
 /// The highest number of any whole record in the ring; 0 without one.

@@ -84,6 +84,8 @@ fn a_journal_found_clean_is_clean_after_a_power_cut() {
         let after = t.crash();
         let mut header = Header::read(&after.volume, &ring).unwrap();
         header.clean = true;
+        header.tail_sequence += 1;
+        header.tail_offset += ring.record_len(3);
         header.write(&after.volume, NODE).unwrap();
         assert!(!Header::read(&after.crash().volume, &ring).unwrap().clean);
         assert_eq!(done_again(&after.volume).unwrap(), Replayed::default());
@@ -173,7 +175,10 @@ fn a_journal_without_headers_is_begun_anew_above_all_it_holds() {
     }
     assert!(replay(&t.volume, NODE).is_err());
     let (_, damage) = salvage(&t.volume, NODE).unwrap();
-    assert!(matches!(damage, Some(Error::Damaged { .. })));
+    assert!(matches!(damage, Some(Error::Journal { .. })), "{damage:?}");
+    for n in 0..3 {
+        assert_eq!(value(&t, n), Some(3), "the records lead to themselves");
+    }
     for copy in 0..2 {
         let block = t.volume.node_area(NODE, RawSuperblock::AREA_JOURNAL_HEADERS + copy);
         t.volume.read_private(block, MetaKind::JournalHeader).unwrap();
@@ -334,6 +339,113 @@ fn a_torn_header_write_is_survived_and_a_lost_one_noticed() {
     let at = after.volume.body_at(block(1 - newest.copy));
     after.volume.pool.write(at, &[7; 512]).unwrap();
     assert!(matches!(replay(&after.volume, NODE), Err(Error::Damaged { .. })));
+}
+
+/// Headers of an empty journal that was in use before, and what a life writes after them.
+fn used_again(first_puts: u8) -> (TestVolume, Ring) {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    for v in 1..=first_puts {
+        put(&t, &meta, 3, v);
+    }
+    meta.close().unwrap();
+    drop(meta);
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    assert!(Header::read(&t.volume, &ring).unwrap().clean);
+    (t, ring)
+}
+
+fn spoil_copy(t: &TestVolume, copy: u64) {
+    let block = t.volume.node_area(NODE, RawSuperblock::AREA_JOURNAL_HEADERS + copy);
+    t.volume.pool.write(t.volume.body_at(block), &[7; 512]).unwrap();
+}
+
+#[test]
+fn a_clean_header_is_not_believed_when_records_were_written_after_it() {
+    for first_puts in [0, 1, 4] {
+        let (t, ring) = used_again(first_puts);
+        let before = Header::read(&t.volume, &ring).unwrap();
+        let block = |copy| t.volume.node_area(NODE, RawSuperblock::AREA_JOURNAL_HEADERS + copy);
+        let (older, _, _) = t.volume.read_body(block(1 - before.copy)).unwrap();
+        let meta = open(&t, 2);
+        for v in 11..=15 {
+            put(&t, &meta, 3, v);
+        }
+        let newest = Header::read(&t.volume, &ring).unwrap();
+        assert!(!newest.clean && newest.copy != before.copy);
+        // Rotten, or never written though the device said so.
+        let rotten = t.crash();
+        spoil_copy(&rotten, newest.copy);
+        let unwritten = t.crash();
+        unwritten.volume.write_bodies(&[(block(newest.copy), &older)]).unwrap();
+        for (how, after) in [("rotten", rotten), ("not written", unwritten)] {
+            let again = after.crash();
+            let done = replay(&after.volume, NODE).unwrap();
+            assert_eq!(done.transactions, 5, "{how} after {first_puts}");
+            assert_eq!(value(&after, 0), Some(15), "{how}");
+            assert!(Header::read(&after.volume, &ring).unwrap().clean);
+            assert_eq!(replay(&after.volume, NODE).unwrap(), Replayed::default());
+            // And so for a repair, which has nothing to say about it.
+            let (done, damage) = salvage(&again.volume, NODE).unwrap();
+            assert!(done.transactions == 5 && damage.is_none(), "{how}: {damage:?}");
+        }
+        // The first of the records is damaged besides: said, and not taken for the end.
+        let after = t.crash();
+        spoil_copy(&after, newest.copy);
+        let at = ring.at + Bytes(newest.tail_offset + 512 + 13);
+        let mut sector = [0; 512];
+        let sector_at = ByteOffset(at.get() / 512 * 512);
+        after.volume.pool.read(sector_at, &mut sector).unwrap();
+        sector[13] ^= 1;
+        after.volume.pool.write(sector_at, &sector).unwrap();
+        let outcome = replay(&after.volume, NODE);
+        assert!(matches!(outcome, Err(Error::Journal { .. })), "{outcome:?}");
+    }
+}
+
+#[test]
+fn what_is_left_of_a_record_that_nobody_acknowledged_does_not_unmake_a_clean_header() {
+    let (t, ring) = used_again(2);
+    let header = Header::read(&t.volume, &ring).unwrap();
+    let meta = open(&t, 2);
+    put(&t, &meta, 3, 9);
+    let after = t.crash();
+    // The header's write never landed, and of the record only the first sector.
+    spoil_copy(&after, 1 - header.copy);
+    let len = ring.record_len(3);
+    let rest = vec![0; usize_of(len - 512)];
+    let at = ring.at + Bytes(header.tail_offset + 512);
+    after.volume.pool.write(at, &rest).unwrap();
+    assert_eq!(replay(&after.volume, NODE).unwrap(), Replayed::default());
+    assert_eq!(value(&after, 0), Some(2));
+}
+
+#[test]
+fn a_header_that_leads_to_where_the_ring_was_used_again_loses_nothing_in_a_repair() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    // Wraps several times, so the tail moves.
+    for v in 1..=200 {
+        put(&t, &meta, 5, v);
+    }
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    let newest = Header::read(&t.volume, &ring).unwrap();
+    for both in [false, true] {
+        let after = t.crash();
+        spoil_copy(&after, newest.copy);
+        if both {
+            spoil_copy(&after, 1 - newest.copy);
+        }
+        let (done, _) = salvage(&after.volume, NODE).unwrap();
+        assert!(done.transactions > 0);
+        for n in 0..5 {
+            assert_eq!(value(&after, n), Some(200), "block {n}, both {both}");
+        }
+        assert!(Header::read(&after.volume, &ring).unwrap().clean);
+        let meta = open(&after, 2);
+        put(&after, &meta, 3, 9);
+        assert_eq!(replay(&after.crash().volume, NODE).unwrap().transactions, 1);
+    }
 }
 
 #[test]
