@@ -81,6 +81,16 @@ pub enum FormatError {
         /// The version of this braid.
         known: u32,
     },
+    /// A feature bit that this version does not know and may ignore only if it changes nothing.
+    #[error(
+        "{what}: unknown feature bits {bits:#x}; a newer braid made it, and this version may not change it: use that one"
+    )]
+    UnknownChange {
+        /// Structure.
+        what: &'static str,
+        /// The bits.
+        bits: u64,
+    },
     /// A feature bit that this version does not know and may not ignore.
     #[error("{what}: unknown incompatible feature bits {bits:#x}; a newer braid made it")]
     UnknownFeature {

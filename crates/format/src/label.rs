@@ -584,6 +584,10 @@ impl Label {
         if unknown != 0 {
             return Err(FormatError::UnknownFeature { what: WHAT, bits: unknown });
         }
+        let unknown = raw.features_ro_compat.get() & !features::KNOWN_RO;
+        if unknown != 0 {
+            return Err(FormatError::UnknownChange { what: WHAT, bits: unknown });
+        }
         Ok(raw)
     }
 }

@@ -238,6 +238,8 @@ impl RawSuperblock {
     pub const LOCK_STORE: u64 = 4;
     /// All that this version knows.
     pub const KNOWN: u64 = Self::SUBPOOLS | Self::REGIONS | Self::LOCK_STORE | Self::LEAVING;
+    /// All bits of `features_ro_compat` that this version knows.
+    pub const KNOWN_RO: u64 = 0;
     /// Identifies a Braid file system to a person with a hex editor.
     pub const FS_MAGIC: [u8; 8] = *b"BRAIDFS\0";
     /// Format version. A file system of any other version is refused: docs/FORMAT.md, *Versions*.

@@ -63,6 +63,8 @@ mod stores;
 #[cfg(test)]
 mod test_volume;
 #[cfg(test)]
+mod tests_features;
+#[cfg(test)]
 mod tests_subpools;
 mod tree;
 mod trim;

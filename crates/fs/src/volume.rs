@@ -174,20 +174,7 @@ impl Volume {
                 value,
             }))
         };
-        if sb.version.get() != RawSuperblock::VERSION {
-            return Err(Error::Superblock(FormatError::OtherVersion {
-                what: "superblock",
-                found: sb.version.get(),
-                known: RawSuperblock::VERSION,
-            }));
-        }
-        let bits = sb.features_incompat.get() & !RawSuperblock::KNOWN;
-        if bits != 0 {
-            return Err(Error::Superblock(FormatError::UnknownFeature {
-                what: "superblock",
-                bits,
-            }));
-        }
+        require_known(sb)?;
         // Of another pool that these devices belonged to: a create that was broken off.
         if sb.pool_uuid != *self.pool.info().uuid.as_bytes() {
             return bad("pool_uuid", 0);
@@ -422,7 +409,24 @@ impl Volume {
             found => found?,
         };
         let (sb, regions, leaving) = split_body(&body)?;
+        // A newer version may have begun to use what this one does not know.
+        require_known(&sb)?;
+        if self.may_change().is_ok() {
+            require_known_to_change(&sb)?;
+        }
+        if sb.fs_uuid != self.sb.fs_uuid {
+            let field = "fs_uuid";
+            let source = FormatError::BadField { what: "superblock", at: 0, field, value: 0 };
+            return Err(Error::Superblock(source));
+        }
         self.learn(&sb, &regions, leaving)
+    }
+    /// Refuses a file system that this version may only read: before anything of it is changed.
+    ///
+    /// # Errors
+    /// [`FormatError::UnknownChange`].
+    pub fn may_change(&self) -> Result<()> {
+        require_known_to_change(&self.sb)
     }
     /// What was added, as the superblock says now.
     pub fn regions_now(&self) -> Result<Box<RawRegions>> {
@@ -583,11 +587,17 @@ impl Volume {
         } else if let Some(n) = within(self.sb.plock_start.get(), self.sb.plock_count.get().into())
         {
             format!("program locks {n}")
-        } else if let Some(n) = self.rgrp_of(block).filter(|n| self.rgrp(*n) == block) {
+        } else if self.is_group_lock(lock) {
+            let n = self.rgrp_of(block).unwrap_or_default();
             format!("resource group {n}")
         } else {
             format!("inode {lock}")
         }
+    }
+    /// Whether it is the lock of a resource group.
+    pub fn is_group_lock(&self, lock: LockNo) -> bool {
+        let block = BlockNo(lock.get());
+        self.rgrp_of(block).is_some_and(|n| self.rgrp(n) == block)
     }
     /// The bucket of program locks for `ino`.
     pub fn plock_bucket(&self, ino: InodeNo) -> LockNo {
@@ -663,21 +673,39 @@ impl Volume {
     }
 }
 
+/// Refuses another version, and features that this one does not know and may not ignore.
+fn require_known(sb: &RawSuperblock) -> Result<()> {
+    let (what, known) = ("superblock", RawSuperblock::VERSION);
+    if sb.version.get() != known {
+        let found = sb.version.get();
+        return Err(Error::Superblock(FormatError::OtherVersion { what, found, known }));
+    }
+    match sb.features_incompat.get() & !RawSuperblock::KNOWN {
+        0 => Ok(()),
+        bits => Err(Error::Superblock(FormatError::UnknownFeature { what, bits })),
+    }
+}
+
+/// Refuses features that this version does not know and may ignore only if it changes nothing.
+fn require_known_to_change(sb: &RawSuperblock) -> Result<()> {
+    match sb.features_ro_compat.get() & !RawSuperblock::KNOWN_RO {
+        0 => Ok(()),
+        bits => Err(Error::Superblock(FormatError::UnknownChange { what: "superblock", bits })),
+    }
+}
+
 /// The superblock in a body, what was added, and what of that leaves.
 fn split_body(body: &[u8]) -> Result<(RawSuperblock, Box<RawRegions>, RawLeaving)> {
-    let short = FormatError::TooShort { what: "superblock", len: body.len() };
-    let (sb, rest) = RawSuperblock::read_from_prefix(body).map_err(|_| Error::Superblock(short))?;
+    let short = || Error::Superblock(FormatError::TooShort { what: "superblock", len: body.len() });
+    let (sb, rest) = RawSuperblock::read_from_prefix(body).map_err(|_| short())?;
     let mut regions = Box::new(RawRegions::new_zeroed());
-    if sb.features_incompat.get() & RawSuperblock::REGIONS != 0
-        && let Ok((found, _)) = RawRegions::read_from_prefix(rest)
-    {
-        *regions = found;
+    if sb.features_incompat.get() & RawSuperblock::REGIONS != 0 {
+        *regions = RawRegions::read_from_prefix(rest).map_err(|_| short())?.0;
     }
     let mut leaving = RawLeaving::default();
-    if sb.features_incompat.get() & RawSuperblock::LEAVING != 0
-        && let Some(Ok((found, _))) = body.get(RawLeaving::AT..).map(RawLeaving::read_from_prefix)
-    {
-        leaving = found;
+    if sb.features_incompat.get() & RawSuperblock::LEAVING != 0 {
+        let rest = body.get(RawLeaving::AT..).ok_or_else(short)?;
+        leaving = RawLeaving::read_from_prefix(rest).map_err(|_| short())?.0;
     }
     Ok((sb, regions, leaving))
 }

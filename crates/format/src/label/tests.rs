@@ -174,6 +174,12 @@ fn wrong_place_unknown_feature_and_revision_are_named() {
         Label::decode(&resealed(newer), Label::COPY0_AT),
         Err(FormatError::UnknownFeature { .. })
     ));
+    let mut newer = bytes.clone();
+    newer[48 + 7] = 0x80;
+    assert!(matches!(
+        Label::decode(&resealed(newer), Label::COPY0_AT),
+        Err(FormatError::UnknownChange { .. })
+    ));
     let mut revision = bytes.clone();
     revision[16] = 9;
     assert!(matches!(

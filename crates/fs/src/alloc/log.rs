@@ -101,20 +101,29 @@ pub(super) fn decode(body: &[u8], block: BlockNo) -> Result<Vec<(usize, Freed)>,
     Ok(out)
 }
 
-/// Writes (or with `None` clears) a place of a log block's body.
-pub(super) fn write(body: &mut [u8], index: usize, freed: Option<Freed>) {
-    let raw =
-        freed.map_or(RawFreed { start: 0.into(), len: 0.into(), state: 0.into() }, |f| RawFreed {
-            start: f.start.into(),
-            len: u32::try_from(f.len).unwrap_or(0).into(),
-            state: (f.state as u32).into(),
-        });
+/// An entry as it stands in a log block; `None`: an empty place.
+///
+/// # Errors
+/// A run of no block, or of more than an entry can say: it would be read as no entry.
+pub(super) fn encode(freed: Option<Freed>, block: BlockNo) -> Result<RawFreed, FormatError> {
+    let Some(f) = freed else {
+        return Ok(RawFreed { start: 0.into(), len: 0.into(), state: 0.into() });
+    };
+    let (what, at, field) = ("free log", block.get(), "len");
+    let len = u32::try_from(f.len).ok().filter(|len| *len > 0);
+    let len = len.ok_or(FormatError::BadField { what, at, field, value: f.len })?;
+    Ok(RawFreed { start: f.start.into(), len: len.into(), state: (f.state as u32).into() })
+}
+
+/// Writes an entry to a place of a log block's body.
+pub(super) fn write(body: &mut [u8], index: usize, raw: &RawFreed) {
+    let used = raw.len.get() > 0;
     if let Some(bytes) = body.get_mut(entry_at(index)..) {
         let _ = raw.write_to_prefix(bytes);
     }
     if let Ok((head, _)) = RawFreeLog::mut_from_prefix(body) {
         let count = head.count.get();
-        head.count.set(if freed.is_some() { count + 1 } else { count.saturating_sub(1) });
+        head.count.set(if used { count + 1 } else { count.saturating_sub(1) });
     }
 }
 
@@ -127,6 +136,9 @@ mod tests {
         let mut body = vec![0; 3584];
         let a = Freed { start: 7, len: 3, state: BlockState::Free };
         let b = Freed { start: 70, len: 1, state: BlockState::MetaFree };
+        let write = |body: &mut [u8], index, freed| {
+            super::write(body, index, &encode(freed, BlockNo(1)).unwrap());
+        };
         write(&mut body, 0, Some(a));
         write(&mut body, 220, Some(b));
         assert_eq!(decode(&body, BlockNo(1)).unwrap(), [(0, a), (220, b)]);
@@ -134,6 +146,15 @@ mod tests {
         assert_eq!(decode(&body, BlockNo(1)).unwrap(), [(220, b)]);
         body[48 + 220 * 16 + 12] = 1;
         assert!(decode(&body, BlockNo(1)).is_err());
+    }
+    #[test]
+    fn a_run_that_no_entry_can_say_is_an_error_and_not_an_empty_place() {
+        for len in [0, 1 << 32, u64::MAX] {
+            let freed = Freed { start: 7, len, state: BlockState::Free };
+            assert!(encode(Some(freed), BlockNo(1)).is_err(), "{len}");
+        }
+        let most = Freed { start: 7, len: u64::from(u32::MAX), state: BlockState::Free };
+        assert_eq!(u64::from(encode(Some(most), BlockNo(1)).unwrap().len.get()), most.len);
     }
     #[test]
     fn places_are_used_again() {

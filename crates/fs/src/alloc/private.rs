@@ -228,8 +228,9 @@ impl Private<'_> {
     /// Writes (or clears) a place of the free log, in `tx`.
     pub fn write_log(&self, tx: &mut Tx<'_>, place: Place, freed: Option<Freed>) -> Result<()> {
         let block = self.log_block(place.block);
+        let raw = log::encode(freed, block).map_err(|source| Error::Damaged { block, source })?;
         tx.modify(block, LockNo::from(block), MetaKind::FreeLog, |body| {
-            log::write(body, place.index, freed);
+            log::write(body, place.index, &raw);
         })
     }
     /// Places in a block of the log.

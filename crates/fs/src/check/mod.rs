@@ -94,6 +94,9 @@ pub fn check(
     // What is not asked for is done to nobody's bytes but its own.
     let pool = if options.repair { pool } else { pool.on_scratch()? };
     let volume = Arc::new(Volume::open(pool)?);
+    if options.repair {
+        volume.may_change()?;
+    }
     let (claimed, store_lost) = enter(&volume, options.repair)?;
     // Nobody lives: what is registered are the keys of nodes that died together.
     let seized = volume.pool.seize()?;
@@ -114,7 +117,13 @@ pub fn check(
         checker.report.repaired += 1;
     }
     checker.journals(options.repair)?;
-    if checker.volume.refresh().unwrap_or(false) {
+    let grown = match checker.volume.refresh() {
+        Ok(grown) => grown,
+        Err(e @ Error::Superblock(FormatError::UnknownFeature { .. })) => return Err(e),
+        // The superblock is looked at as everything else is.
+        Err(_) => false,
+    };
+    if grown {
         // A growth that was in a journal only.
         checker.volume = Arc::new(Volume::open(checker.volume.pool.clone())?);
         checker.space = Space::new(&checker.volume);
