@@ -206,11 +206,15 @@ impl Mounted {
     pub fn new(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
         if pool.is_provisional() {
             // No other node may use the pool with the members that count as lost from now on.
-            let _claimed = crate::check::claim(&Volume::open(pool.clone())?)?;
+            let volume = Volume::open(pool.clone())?;
+            volume.may_change()?;
+            let _claimed = crate::check::claim(&volume)?;
             let _seized = pool.seize()?;
             pool.commit_degraded()?;
         }
         let volume = Arc::new(Volume::open(pool.gated())?);
+        // One that is mounted read-only too writes a slot, records of locks, and journals' contents.
+        volume.may_change()?;
         let areas = node_areas(&volume)?;
         let to_core = Arc::new(ToCore::default());
         let join = JoinOptions {
@@ -584,9 +588,10 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval:
             let flushed = flush_all(&core);
             // Nobody has asked for the rest: filling members goes on beside it.
             let _own = OwnWork::begin();
+            // Contents overwritten in place may be in no transaction: without one it only flushes.
             let done = core
                 .meta
-                .commit()
+                .barrier()
                 .and_then(|()| core.alloc.tend())
                 .and_then(|()| crate::orphan::reap(&core).map(drop));
             for e in [core.watch(flushed), core.watch(done)].into_iter().filter_map(Result::err) {

@@ -44,7 +44,11 @@ mod tests_behind;
 #[cfg(test)]
 mod tests_beside;
 #[cfg(test)]
+mod tests_copies;
+#[cfg(test)]
 mod tests_demotion;
+#[cfg(test)]
+mod tests_interval;
 mod truncate;
 pub(crate) mod turns;
 mod write;
