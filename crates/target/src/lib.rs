@@ -32,6 +32,7 @@ mod ranges;
 mod scsi;
 mod server;
 mod session;
+mod strangers;
 mod tasks;
 mod text;
 mod workers;

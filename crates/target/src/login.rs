@@ -5,6 +5,8 @@
 //!                    \--> CHAP_A, I, C --> CHAP_N, CHAP_R --/
 //! ```
 
+use std::time::{Duration, Instant};
+
 use crate::chap::{self, Challenge, Chap};
 use crate::negotiate::Params;
 use crate::pdu::{FINAL, Header, Reader, Writer, op};
@@ -17,6 +19,8 @@ const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
 const FULL: u8 = 3;
 
+/// From the first request to the end of a login.
+const LOGIN_TIME: Duration = Duration::from_secs(15);
 /// Most requests of one login.
 const REQUESTS_MAX: usize = 64;
 
@@ -60,6 +64,8 @@ pub struct Phase<'a> {
     pub reader: &'a mut Reader,
     /// Writes it.
     pub writer: &'a mut Writer,
+    /// Told of each request, with the initiator's name as far as it is known.
+    pub heard: &'a dyn Fn(&str),
 }
 
 struct State {
@@ -89,7 +95,11 @@ impl Phase<'_> {
             let data = self.reader.data(&request)?;
             let state = state.get_or_insert_with(|| State::new(&request));
             state.login.stat_sn = u32::try_from(n).unwrap_or(0);
+            if n == 0 {
+                self.reader.read_until(Some(Instant::now() + LOGIN_TIME))?;
+            }
             let step = state.step(&request, &data, self.target, self.chap);
+            (self.heard)(&state.login.initiator);
             let last = matches!(&step, Ok((_, stage)) if *stage == Some(FULL));
             let answered = step.and_then(|(pairs, stage)| {
                 let tsih = if last { admit(&state.login)? } else { 0 };

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -17,16 +17,15 @@ use crate::login::{Login, Phase};
 use crate::lun::{Lun, LunOptions, Nexus};
 use crate::pdu::{Reader, Writer};
 use crate::session::{Conn, Feature};
+use crate::strangers::Strangers;
 use crate::tasks::{Abort, Tasks};
 use crate::workers::Workers;
 use crate::{Broken, Refused, TargetError};
 
 /// Most sessions at a time.
 const SESSIONS_MAX: usize = 1024;
-/// Most connections that have not logged in.
-const STRANGERS_MAX: usize = 64;
-/// A login takes no longer.
-const LOGIN_TIME: Duration = Duration::from_secs(15);
+/// Who connects sends a login request within this time.
+const FIRST_TIME: Duration = Duration::from_secs(5);
 /// An initiator that takes nothing of what it is sent for so long has no session any more: its
 /// answers keep workers waiting.
 const SEND_TIME: Duration = Duration::from_secs(30);
@@ -75,7 +74,7 @@ struct Sessions {
     all: HashMap<u16, (Arc<Conn>, Option<SocketAddr>)>,
     /// Ports that have a handle and no session yet.
     arriving: HashSet<Nexus>,
-    strangers: usize,
+    strangers: Strangers<TcpStream>,
 }
 
 /// A target that listens. Stops when it is dropped.
@@ -196,29 +195,42 @@ impl Shared {
         }
     }
     fn admit(self: &Arc<Self>, stream: TcpStream, from: SocketAddr) {
-        {
+        let link = match stream.try_clone() {
+            Ok(link) => link,
+            Err(error) => return tracing::warn!(%from, %error, "no connection taken"),
+        };
+        let number = {
             let mut sessions = self.sessions.lock();
-            if sessions.strangers >= STRANGERS_MAX {
-                tracing::warn!(%from, "too many connections that have not logged in");
-                return;
+            let Some((number, victim)) = sessions.strangers.arrive(from.ip(), link) else {
+                return tracing::warn!(%from, "too many connections that have not logged in");
+            };
+            if let Some(victim) = victim {
+                tracing::debug!("a connection that has not logged in makes room");
+                let _ = victim.shutdown(Shutdown::Both);
             }
-            sessions.strangers += 1;
-        }
+            number
+        };
         let shared = self.clone();
         let spawned = std::thread::Builder::new().name("target-session".into()).spawn(move || {
-            if let Err(why) = shared.connection(&stream, from) {
+            if let Err(why) = shared.connection(&stream, from, number) {
                 tracing::debug!(%from, %why, "connection ended");
             }
         });
         if let Err(error) = spawned {
-            self.sessions.lock().strangers -= 1;
+            self.sessions.lock().strangers.leave(number, None);
             tracing::error!(%error, "no thread for a connection");
         }
     }
     /// Serves a connection from its login to its end.
-    fn connection(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr) -> Result<(), Broken> {
-        let logged_in = self.login(stream, from);
-        self.sessions.lock().strangers -= 1;
+    fn connection(
+        self: &Arc<Self>,
+        stream: &TcpStream,
+        from: SocketAddr,
+        number: u64,
+    ) -> Result<(), Broken> {
+        let logged_in = self.login(stream, from, number);
+        let initiator = logged_in.as_ref().ok().map(|(conn, _)| conn.nexus().name());
+        self.sessions.lock().strangers.leave(number, initiator);
         let (conn, mut reader) = logged_in?;
         reader.read_until(None)?;
         tracing::info!(%from, initiator = conn.nexus().name(), "logged in");
@@ -231,12 +243,13 @@ impl Shared {
         self: &Arc<Self>,
         stream: &TcpStream,
         from: SocketAddr,
+        number: u64,
     ) -> Result<(Arc<Conn>, Reader), Broken> {
         stream.set_nodelay(true)?;
         rustix::net::sockopt::set_socket_keepalive(stream, true).map_err(io::Error::from)?;
         stream.set_write_timeout(Some(SEND_TIME))?;
         let mut reader = Reader::new(stream.try_clone()?);
-        reader.read_until(Some(Instant::now() + LOGIN_TIME))?;
+        reader.read_until(Some(Instant::now() + FIRST_TIME))?;
         let mut writer = Writer::new(stream.try_clone()?);
         let cutter = stream.try_clone()?;
         let mut handle = 0;
@@ -245,6 +258,7 @@ impl Shared {
             chap: &self.chap,
             reader: &mut reader,
             writer: &mut writer,
+            heard: &|initiator| self.sessions.lock().strangers.heard(number, initiator),
         };
         let mut arriving = None;
         let login = phase.run(|login| {
@@ -365,6 +379,30 @@ mod tests {
         stream.read_exact(&mut h).unwrap();
         assert_eq!((h[0], h[36]), (op::LOGIN_RESPONSE, 0));
         stream
+    }
+
+    /// Far more of them than there may be, and one that goes on making more.
+    #[test]
+    fn connections_that_say_nothing_keep_nobody_out() {
+        let device = MemoryDevice::new("unit", Bytes(1 << 20), Bytes(512));
+        let luns = vec![LunOptions { device, identity: None, reservations: None }];
+        let options = TargetOptions { name: NAME.into(), luns, chap: Chap::default() };
+        let target = Target::start(TcpListener::bind("127.0.0.1:0").unwrap(), options).unwrap();
+        let silent: Vec<TcpStream> =
+            (0..150).filter_map(|_| TcpStream::connect(target.address()).ok()).collect();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while !stop.load(Ordering::Acquire) {
+                    drop(TcpStream::connect(target.address()));
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+            let streams: Vec<_> = (0..10).map(|port| log_in(&target, port)).collect();
+            stop.store(true, Ordering::Release);
+            drop(streams);
+        });
+        drop(silent);
     }
 
     #[test]
