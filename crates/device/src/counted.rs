@@ -300,6 +300,9 @@ impl Device for CountedDevice {
     fn lease(&self, until: Instant) {
         self.inner.lease(until);
     }
+    fn answers_within(&self, time: std::time::Duration) {
+        self.inner.answers_within(time);
+    }
     fn reservations(&self) -> Option<&dyn Reservations> {
         self.inner.reservations()
     }

@@ -47,7 +47,7 @@ pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
 pub use file::{Direct, FileDevice, OpenOptions};
 pub use huge::{HugeBuf, HugePages};
 pub use in_use::{InUse, in_use};
-pub use iscsi::{IscsiDevice, UnitName, without_secrets};
+pub use iscsi::{IscsiDevice, UnitName, redacted, without_secrets};
 pub use memory::MemoryDevice;
 pub use open::{exists, open};
 pub use queue::{IoQueue, OwnedOp, Part};

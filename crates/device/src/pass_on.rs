@@ -106,6 +106,11 @@ macro_rules! pass_on {
             self.$inner.lease(until);
         }
     };
+    (@answers_within $inner:tt) => {
+        fn answers_within(&self, time: ::std::time::Duration) {
+            self.$inner.answers_within(time);
+        }
+    };
     ($inner:tt: $($method:ident)+) => {
         $($crate::pass_on!(@$method $inner);)+
     };

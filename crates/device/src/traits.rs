@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_format::{ByteOffset, Bytes};
 
@@ -307,6 +307,9 @@ pub trait Device: Send + Sync + Debug {
     /// The node that uses it may change things until `until`, if it does not say a later time before:
     /// how long a session that broke is tried to be begun anew.
     fn lease(&self, _until: Instant) {}
+    /// A device that answers at all answers within `time`. Where a command can be ended (in a session
+    /// of ours, by ending that session), one that takes longer is; elsewhere nothing happens.
+    fn answers_within(&self, _time: Duration) {}
     /// Where requests are counted that reach the device past its methods; those that come by its
     /// methods it counts itself, and those of a ring are counted where its target says.
     fn counters(&self) -> Option<&IoCounters> {

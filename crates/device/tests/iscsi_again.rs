@@ -358,3 +358,39 @@ fn what_was_not_flushed_is_kept_by_the_host_of_the_target() {
     unit.flush().unwrap();
     assert_eq!(san.stands(), 2);
 }
+
+/// A command that runs and is never answered: its session is ended, and it is issued again.
+#[test]
+fn a_command_without_an_answer_is_issued_again_in_another_session() {
+    let san = San::memory();
+    let mut found = [0; 512];
+    for (n, what) in ["write", "read"].iter().enumerate() {
+        let unit = san.open();
+        unit.answers_within(Duration::from_secs(2));
+        let value = 30 + u8::try_from(n).unwrap();
+        san.fault(&format!("{what} mute times=1"));
+        unit.write(AT, &[value; 512]).unwrap();
+        unit.read(AT, &mut found).unwrap();
+        assert_eq!((found, san.stands()), ([value; 512], value), "{what}");
+        san.target().faults().clear();
+    }
+}
+
+/// A unit that stays silent is given up after two sessions, and what it was sent lands no more.
+#[test]
+fn a_unit_that_answers_no_command_is_given_up() {
+    let san = San::memory();
+    let unit = san.open();
+    unit.answers_within(Duration::from_secs(2));
+    unit.write(AT, &[1; 512]).unwrap();
+    // They would run after the unit was given up.
+    let late = Duration::from_secs(12);
+    san.fault("write late=12000");
+    let begun = Instant::now();
+    refused(unit.write(AT, &[2; 512]), "not answered");
+    assert!(begun.elapsed() >= Duration::from_secs(4), "{:?}", begun.elapsed());
+    refused(unit.read(AT, &mut [0; 512]), "not answered");
+    // The port logs in once more, which ends what is to run late.
+    std::thread::sleep(late);
+    assert_eq!(san.stands(), 1);
+}

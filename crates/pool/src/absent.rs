@@ -155,6 +155,9 @@ impl Device for ShortDevice {
     fn lease(&self, until: std::time::Instant) {
         self.now().lease(until);
     }
+    fn answers_within(&self, time: std::time::Duration) {
+        self.now().answers_within(time);
+    }
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         self.now().lock_byte(byte)
     }

@@ -316,6 +316,13 @@ impl Pool {
         self.0.aside().devices.iter().for_each(|device| device.lease(until));
     }
 
+    /// Bounds how long a command of a member may be unanswered, where it can be ended at all, from the
+    /// node's `io_timeout`: where others have what the member has, it is given up sooner.
+    pub fn answers_within(&self, io_timeout: std::time::Duration) {
+        let time = if self.0.redundant { io_timeout } else { io_timeout * 2 };
+        self.0.aside().devices.iter().for_each(|device| device.answers_within(time));
+    }
+
     /// Waits while the time of [`Pool::lease`] is over.
     ///
     /// # Errors

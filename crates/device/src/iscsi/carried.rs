@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -43,9 +44,29 @@ pub struct Carried {
     /// The number of the one that broke with commands under way, if no login as the same port has
     /// ended those.
     unsettled: Mutex<Option<u64>>,
+    /// Milliseconds in which a command is to be answered; 0: the usual.
+    answers_within: AtomicU64,
 }
 
+/// In which a command is to be answered where nobody says it: as long as a kernel gives a disk.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+/// Longest such time, so that a session's ring of seconds holds it (see `unanswered`).
+const ANSWERS_WITHIN_MAX: Duration = Duration::from_secs(40);
+
 impl Carried {
+    /// In which a command is to be answered.
+    pub fn answers_within(&self) -> Duration {
+        match self.answers_within.load(Ordering::Relaxed) {
+            0 => ANSWERS_WITHIN,
+            ms => Duration::from_millis(ms),
+        }
+    }
+    /// Sets it; whole seconds count, at least two.
+    pub fn set_answers_within(&self, time: Duration) {
+        let time = time.clamp(Duration::from_secs(2), ANSWERS_WITHIN_MAX);
+        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.answers_within.store(ms, Ordering::Relaxed);
+    }
     /// Commands that brought data and were done.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)

@@ -18,6 +18,9 @@
 //!   reservation. Nothing is registered: whose key is gone was fenced, or could not be fenced any more
 //!   (a target that lost its registrations), and must not write.
 //! * A login is tried until the lease of the node that uses the device is over, not after.
+//! * A session is also ended from here when the target leaves a command unanswered. If the sessions
+//!   after it end like that too, [`SILENT_MAX`] in succession, the unit is given up. One login more, by
+//!   a thread of its own, then ends at the target what was under way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +31,7 @@ use parking_lot::{Mutex, RwLock};
 use super::carried::{self, Carried};
 use super::name::UnitName;
 use super::probe::{Found, Probe, probe};
-use super::session::{Direction, Ended, Memory, Patience, Port, Session, Ticket};
+use super::session::{Direction, Ended, Memory, NOT_ANSWERED, Patience, Port, Session, Ticket};
 use crate::ReservationKind;
 use crate::scsi::{self, cdb};
 
@@ -41,6 +44,11 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 const SEVERED: &str = "given up: this node has been fenced";
 /// Most sessions that one command is issued in.
 pub(super) const SESSIONS_MAX: u32 = 16;
+
+/// Sessions in succession that end because a command was not answered, before the unit is given up.
+const SILENT_MAX: u32 = 2;
+/// Such an end counts as in succession if it comes within so many bounds after the one before.
+const SUCCESSION: u32 = 6;
 
 /// Why there is no session any more, and will be none.
 #[derive(Debug, Clone)]
@@ -91,6 +99,8 @@ pub(super) struct Link {
     durable: AtomicU64,
     /// The key that was registered last; 0: none.
     key: AtomicU64,
+    /// Sessions that ended in succession because a command was not answered, and when the last did.
+    silent: Mutex<(u32, Option<Instant>)>,
 }
 
 impl Link {
@@ -125,6 +135,7 @@ impl Link {
             carried,
             durable: AtomicU64::new(0),
             key: AtomicU64::new(0),
+            silent: Mutex::default(),
         })
     }
     /// What the unit is.
@@ -151,6 +162,41 @@ impl Link {
     /// Who uses it may change something until then.
     pub fn lease(&self, until: Instant) {
         *self.lease.lock() = Some(until);
+    }
+    /// In which a command is to be answered.
+    pub fn answers_within(&self, time: Duration) {
+        self.carried.set_answers_within(time);
+    }
+    /// A session ended for `why`: whether the unit is to be given up because it does not answer.
+    fn is_silent(&self, why: &str) -> bool {
+        let mut silent = self.silent.lock();
+        if why != NOT_ANSWERED {
+            return false;
+        }
+        let (now, soon) = (Instant::now(), self.carried.answers_within() * SUCCESSION);
+        let in_succession = silent.1.is_some_and(|last| now.saturating_duration_since(last) < soon);
+        *silent = (if in_succession { silent.0 + 1 } else { 1 }, Some(now));
+        silent.0 >= SILENT_MAX
+    }
+    /// Ends at the target what was under way, once nobody uses the unit any more: what this port had
+    /// sent cannot land after a login as the same port.
+    fn settle_aside(&self) {
+        let (name, port, carried) = (self.name.clone(), self.port.clone(), self.carried.clone());
+        let settle = move || {
+            let never = AtomicBool::new(false);
+            let patience = Patience { until: Instant::now() + USUAL, given_up: &never };
+            if carried::has_let_go() {
+                return;
+            }
+            match Session::login_again(&name, &port, patience, &carried) {
+                Ok(_) => tracing::warn!(unit = %name, "what it had not answered is ended there"),
+                Err(Ended(why)) => {
+                    tracing::warn!(unit = %name, %why, "what it had not answered may still land");
+                }
+            }
+        };
+        // Without a thread it stays unsettled, and whoever takes over settles it.
+        let _ = std::thread::Builder::new().name("iscsi-settle".into()).spawn(settle);
     }
     /// Ends it for good: what is under way gets its ending, and nothing is taken any more.
     pub fn sever(&self) {
@@ -220,7 +266,16 @@ impl Link {
         }
         let (unit, began) = (&self.name, Instant::now());
         let why = broken.ended().unwrap_or_default();
-        tracing::warn!(%unit, %why, "its session has ended");
+        let within = self.carried.answers_within();
+        if *why == *NOT_ANSWERED {
+            tracing::error!(
+                %unit,
+                "does not answer: a command was under way for more than {within:?}; its session is ended, so that the command can land no more after the next login"
+            );
+        } else {
+            tracing::warn!(%unit, %why, "its session has ended");
+        }
+        let silent = self.is_silent(&why);
         let (mut why, mut pause) = (Failed::Yet(why), PAUSE_MIN);
         let last = loop {
             let until = (*self.lease.lock()).unwrap_or(began + USUAL);
@@ -230,7 +285,12 @@ impl Link {
                 Failed::Yet(_) if self.severed.load(Ordering::Acquire) => {
                     break Gone::Ended(SEVERED.into());
                 }
-                Failed::Yet(why) if late || carried::has_let_go() => break Gone::Ended(why),
+                Failed::Yet(why) if late || silent || carried::has_let_go() => {
+                    if *why == *NOT_ANSWERED {
+                        self.settle_aside();
+                    }
+                    break Gone::Ended(why);
+                }
                 Failed::Yet(_) => {}
             }
             match self.log_in(until) {

@@ -21,6 +21,7 @@ mod probe;
 mod reserve;
 mod session;
 mod transfer;
+mod unanswered;
 
 use std::io;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ use alive::Alive;
 use link::{Gone, Link};
 use session::{Direction, Ending, Memory, Ticket};
 
-pub use name::{UnitName, without_secrets};
+pub use name::{UnitName, redacted, without_secrets};
 pub(crate) use transfer::{Command, Gathered, ToUnit, finish_all, start_all};
 
 /// Longest transfer of one command, of one request or of several side by side; what is longer is
@@ -96,7 +97,7 @@ impl IscsiDevice {
     /// target, the network or the loading of libiscsi said.
     pub fn open(word: &str, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
         let Some(name) = UnitName::parse(word) else {
-            return Err(DeviceError::NotADevice { device: word.into() });
+            return Err(DeviceError::NotADevice { device: redacted(word).into() });
         };
         let port = alive::new_port();
         let link = Link::open(&name, &port, options.read_only)?;
@@ -374,6 +375,9 @@ impl Device for IscsiDevice {
     }
     fn lease(&self, until: Instant) {
         self.link.lease(until);
+    }
+    fn answers_within(&self, time: Duration) {
+        self.link.answers_within(time);
     }
     fn reservations(&self) -> Option<&dyn Reservations> {
         self.info.caps.persistent_reservations.then_some(self)

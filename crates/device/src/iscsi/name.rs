@@ -92,18 +92,58 @@ fn handed_over(shown: &str) -> Option<String> {
 /// value) that hands those to the process that gets these words.
 pub fn without_secrets(words: &[String]) -> (Vec<String>, Option<(&'static str, String)>) {
     let mut secrets = String::new();
-    let mut plain = |word: &String| {
+    let mut plain = |word: &str| {
         let unit = UnitName::is_meant(word).then(|| UnitName::parse(word)).flatten();
         let Some((unit, secret)) = unit.and_then(|u| u.secret.clone().map(|s| (u, s))) else {
-            return word.clone();
+            return word.to_owned();
         };
         let shown = unit.to_string();
         let _ = writeln!(secrets, "{shown} {secret}");
         shown
     };
-    let words = words.iter().map(&mut plain).collect();
+    // One word may be a list of names, separated by colons.
+    let separator = format!(":{}", UnitName::SCHEME);
+    let mut all = |word: &String| {
+        let mut parts = word.split(&separator);
+        let mut out = plain(parts.next().unwrap_or_default());
+        for part in parts {
+            let _ = write!(out, ":{}", plain(&format!("{}{part}", UnitName::SCHEME)));
+        }
+        out
+    };
+    let words = words.iter().map(&mut all).collect();
     let variable = (!secrets.is_empty()).then_some((SECRETS_VARIABLE, secrets));
     (words, variable)
+}
+
+/// `text` without the secrets of what is meant as units' names in it, however malformed they are: what
+/// stands between the `%` behind a user and the last `@` before the next name, or the end.
+pub fn redacted(text: &str) -> String {
+    const MEANT: &str = "iscsi:";
+    // The same length, byte by byte.
+    let lower = text.to_ascii_lowercase();
+    let starts: Vec<usize> = lower.match_indices(MEANT).map(|(at, _)| at).collect();
+    let mut out =
+        text.get(..starts.first().copied().unwrap_or(text.len())).unwrap_or("").to_owned();
+    for (n, &start) in starts.iter().enumerate() {
+        let end = starts.get(n + 1).copied().unwrap_or(text.len());
+        let name = text.get(start..end).unwrap_or("");
+        let slashes = name.get(MEANT.len()..).unwrap_or("");
+        let user_at = name.len() - slashes.trim_start_matches('/').len();
+        let stop = name.get(user_at..).and_then(|rest| rest.find(['%', '/', '@', ' ', '\n']));
+        let secret_at = stop.map(|at| user_at + at).filter(|at| name[*at..].starts_with('%'));
+        match secret_at {
+            Some(at) => {
+                out.push_str(name.get(..=at).unwrap_or(""));
+                out.push_str("***");
+                out.push_str(
+                    name.rfind('@').filter(|end| *end > at).map_or("", |end| &name[end..]),
+                );
+            }
+            None => out.push_str(name),
+        }
+    }
+    out
 }
 
 impl fmt::Display for UnitName {
@@ -126,6 +166,22 @@ mod tests {
     use super::UnitName;
 
     #[test]
+    fn no_secret_is_shown_however_malformed_the_name() {
+        for (text, shown) in [
+            ("iscsi://me%pass@h/t/x", "iscsi://me%***@h/t/x"),
+            ("'ISCSI://me%pa/ss w@rd@h' is none", "'ISCSI://me%***@h' is none"),
+            ("iscsi:me%pass", "iscsi:me%***"),
+            ("iscsi:/me%pass@h: no", "iscsi:/me%***@h: no"),
+            ("iscsi://me%a@h/t/0:iscsi://me%b@h/t/1", "iscsi://me%***@h/t/0:iscsi://me%***@h/t/1"),
+            ("iscsi://h/t/0: 50% done", "iscsi://h/t/0: 50% done"),
+            ("iscsi://me@h/t/0 50%", "iscsi://me@h/t/0 50%"),
+            ("no unit", "no unit"),
+        ] {
+            assert_eq!(super::redacted(text), shown);
+        }
+    }
+
+    #[test]
     fn names_are_read_and_shown_without_secrets() {
         let plain = UnitName::parse("iscsi://10.0.0.1/iqn.2026-11.org:a:b/7").unwrap();
         assert_eq!(plain.to_string(), "iscsi://10.0.0.1:3260/iqn.2026-11.org:a:b/7");
@@ -137,6 +193,10 @@ mod tests {
         let (words, handed) = super::without_secrets(&["a".into(), "iscsi://me%x y@h/t/0".into()]);
         assert_eq!(words, ["a", "iscsi://me@h:3260/t/0"]);
         assert_eq!(handed.unwrap().1, "iscsi://me@h:3260/t/0 x y\n");
+        let list = "iscsi://me%a@g:1/t/0:iscsi://me%b@g:1/t/1".to_owned();
+        let (words, handed) = super::without_secrets(&[list]);
+        assert_eq!(words, ["iscsi://me@g:1/t/0:iscsi://me@g:1/t/1"]);
+        assert_eq!(handed.unwrap().1, "iscsi://me@g:1/t/0 a\niscsi://me@g:1/t/1 b\n");
         // Said once in this process.
         let again = UnitName::parse(&full.to_string()).unwrap();
         assert_eq!(again, full);

@@ -14,7 +14,8 @@
 //!   [`Ticket`]'s drop waits for that.
 //! * A session that breaks ends every command under way with an error, their outcome unknown, and
 //!   refuses all later ones. What follows it is another one: see [`super::link`].
-//! * A command has no timeout. A connection has: see [`SILENCE`].
+//! * A command that is not answered in time (see [`Carried::answers_within`]) ends the session: so it
+//!   can land no more once the port has logged in again. A connection has a bound too: [`SILENCE`].
 
 use std::cell::UnsafeCell;
 use std::ffi::{CString, c_int, c_void};
@@ -30,6 +31,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use super::carried::Carried;
 use super::ffi::{self, Context, IoVec, Library, Task};
 use super::name::UnitName;
+use super::unanswered::{self, Since, Unanswered};
 
 /// A peer that acknowledges nothing for so long is gone, and the session with it.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -69,6 +71,8 @@ struct Slot {
     vectors: UnsafeCell<Box<[IoVec]>>,
     /// It brings data.
     writes: bool,
+    /// When it was issued.
+    since: Since,
     /// How it ended, and when.
     done: Mutex<Option<(Ending, Instant)>>,
     /// With the state's mutex.
@@ -77,20 +81,34 @@ struct Slot {
 }
 
 /// What callbacks change.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Common {
     under_way: AtomicUsize,
     /// libiscsi has given up on the connection.
     broken: AtomicBool,
     carried: Arc<Carried>,
+    unanswered: Unanswered,
 }
 
+/// Why a session ended whose target did not answer a command.
+pub(super) const NOT_ANSWERED: &str = "a command was not answered in time";
+
 impl Slot {
-    fn new(memory: &[Memory], writes: bool, common: &Arc<Common>) -> Arc<Self> {
+    fn new(cdb: &[u8], memory: &[Memory], writes: bool, common: &Arc<Common>) -> Arc<Self> {
+        let since =
+            common.unanswered.issued(unanswered::is_slow(cdb), common.carried.answers_within());
         let vectors = memory.iter().map(|&(base, len)| IoVec { base: base.cast(), len }).collect();
         let (done, changed) = (Mutex::new(None), Condvar::new());
         let vectors = UnsafeCell::new(vectors);
-        Arc::new(Self { vectors, writes, done, changed, common: common.clone() })
+        Arc::new(Self { vectors, writes, since, done, changed, common: common.clone() })
+    }
+}
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.done.lock().is_none() {
+            // It was not issued.
+            self.common.unanswered.ended(self.since);
+        }
     }
 }
 // SAFETY: the vectors are written before the slot is shared, and only libiscsi uses them after, under
@@ -219,6 +237,7 @@ fn finish(slot: *mut c_void, ending: Ending) {
         slot.common.carried.wrote();
     }
     slot.common.under_way.fetch_sub(1, Ordering::Relaxed);
+    slot.common.unanswered.ended(slot.since);
     *slot.done.lock() = Some((ending, Instant::now()));
     slot.changed.notify_one();
 }
@@ -461,7 +480,12 @@ impl Session {
                 waiting: Vec::new(),
                 closing: false,
             }),
-            common: Arc::new(Common { carried: carried.clone(), ..Common::default() }),
+            common: Arc::new(Common {
+                under_way: AtomicUsize::new(0),
+                broken: AtomicBool::new(false),
+                carried: carried.clone(),
+                unanswered: Unanswered::new(),
+            }),
             work: Condvar::new(),
             connected: std::mem::take(&mut fresh.connected),
         });
@@ -491,7 +515,7 @@ impl Session {
         now: bool,
     ) -> Result<Ticket, Ended> {
         let writes = matches!(direction, Direction::Write);
-        let slot = Slot::new(memory, writes, &self.shared.common);
+        let slot = Slot::new(cdb, memory, writes, &self.shared.common);
         let len = memory.iter().map(|(_, len)| len).sum();
         // SAFETY: the caller's promise; the slot lives until the callback.
         unsafe { self.shared.submit(cdb, direction, len, &slot) }?;
@@ -505,7 +529,7 @@ impl Session {
     /// # Errors
     /// [`Ended`]: it was not issued.
     pub fn reset(&self) -> Result<Ticket, Ended> {
-        let slot = Slot::new(&[], false, &self.shared.common);
+        let slot = Slot::new(&[], &[], false, &self.shared.common);
         let shared = &self.shared;
         let mut state = shared.state.lock();
         let context = state.alive()?;
@@ -673,6 +697,10 @@ impl Shared {
                 }
             }
             Err(Ended(why)) => self.die(state, &why),
+        }
+        let common = &self.common;
+        if self.under_way(state) && common.unanswered.is_beyond(common.carried.answers_within()) {
+            self.die(state, NOT_ANSWERED);
         }
     }
     /// What the peer sent before it closed.

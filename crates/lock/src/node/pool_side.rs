@@ -1,6 +1,6 @@
 //! What a node asks of the pool for itself: its epoch, its lease, its key and those of others.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_pool::{EpochTag, FenceHow, Pool, Reservable};
 
@@ -49,6 +49,8 @@ pub trait PoolSide: Send + Sync {
     fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), StoreError>;
     /// This node may issue changes until `until`.
     fn lease(&self, until: Instant);
+    /// In which a member answers, from this node's timer: see [`Pool::answers_within`].
+    fn answers_within(&self, _io_timeout: Duration) {}
     /// This node issues no changes any more.
     fn refuse(&self);
     /// This node was fenced: see [`Pool::sever`].
@@ -85,6 +87,9 @@ impl PoolSide for Pool {
     }
     fn lease(&self, until: Instant) {
         Self::lease(self, until);
+    }
+    fn answers_within(&self, io_timeout: Duration) {
+        Self::answers_within(self, io_timeout);
     }
     fn refuse(&self) {
         Self::refuse(self);

@@ -128,6 +128,7 @@ impl Inner {
         let until = since + self.options.timing.lease();
         *self.lease.lock() = until;
         self.store.pool().lease(until);
+        self.store.pool().answers_within(self.options.timing.io_timeout());
     }
 
     /// Asked after a lease was over: whether the slot is this node's, and so are its keys.
