@@ -31,6 +31,7 @@ mod replace;
 mod runtime;
 mod scan;
 mod scrub;
+mod secrets;
 mod session;
 mod shape;
 mod signals;
@@ -49,6 +50,7 @@ mod version;
 
 use std::io::IsTerminal;
 
+use braid_pool::device::redacted;
 use clap::{Parser, Subcommand};
 
 use self::helper::Helper;
@@ -97,6 +99,7 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
+    secrets::hide();
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("BRAID_LOG")
@@ -122,7 +125,7 @@ fn ended() -> std::process::ExitCode {
     let command = match helper::from_name(&args) {
         Ok(Some(Helper::Mount(args))) => Ok(Command::Mount(args)),
         Ok(Some(Helper::Unmount(args))) => Ok(Command::Unmount(args)),
-        Ok(None) => Ok(Cli::parse_from(args).command),
+        Ok(None) => Ok(Cli::try_parse_from(args).unwrap_or_else(|e| refused(&e)).command),
         Err(e) => Err(e),
     };
     match command.and_then(run) {
@@ -134,7 +137,18 @@ fn ended() -> std::process::ExitCode {
     }
 }
 
-/// An error and its causes, but for what has been said already.
+/// Says what is wrong with the command line, and ends.
+fn refused(e: &clap::Error) -> ! {
+    let text = e.to_string();
+    let shown = redacted(&text);
+    if shown == text {
+        e.exit();
+    }
+    eprint!("{shown}");
+    std::process::exit(e.exit_code());
+}
+
+/// An error and its causes, but for what has been said already, and for secrets.
 fn said(e: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in e.chain().map(ToString::to_string).filter(|c| !c.is_empty()) {
@@ -144,7 +158,7 @@ fn said(e: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    text
+    redacted(&text)
 }
 
 fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {

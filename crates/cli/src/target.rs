@@ -30,7 +30,8 @@ pub struct Args {
     /// Where to listen; port 0 takes any, and says which
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3260")]
     listen: String,
-    /// What initiators must prove to know: USER%SECRET, or @FILE that holds this
+    /// What initiators must prove to know: USER%SECRET, @FILE or $VARIABLE (of the environment) that
+    /// holds this. What stands on the command line can be read by every user for a moment
     #[arg(long, value_name = "USER%SECRET")]
     chap: Option<String>,
     /// What the target proves to initiators that ask
@@ -152,11 +153,14 @@ fn open(word: &str, read_only: bool) -> Result<Arc<dyn Device>> {
     Ok(FileDevice::open(word.as_ref(), options)?)
 }
 
-/// `USER%SECRET`, or a file that holds it: a command line can be read by everybody.
+/// `USER%SECRET`, or a file or an environment variable that holds it.
 fn secret(word: &str) -> Result<Secret> {
-    let text = match word.strip_prefix('@') {
-        Some(path) => std::fs::read_to_string(path).with_context(|| path.to_owned())?,
-        None => word.to_owned(),
+    let text = match (word.strip_prefix('@'), word.strip_prefix('$')) {
+        (Some(path), _) => std::fs::read_to_string(path).with_context(|| path.to_owned())?,
+        (None, Some(name)) => {
+            std::env::var(name).with_context(|| format!("the environment variable {name}"))?
+        }
+        (None, None) => word.to_owned(),
     };
     let (name, secret) = text.trim_end().split_once('%').context("a secret is USER%SECRET")?;
     Ok(Secret { name: name.to_owned(), secret: secret.to_owned() })
