@@ -267,7 +267,8 @@ impl Link {
         let (unit, began) = (&self.name, Instant::now());
         let why = broken.ended().unwrap_or_default();
         let within = self.carried.answers_within();
-        if *why == *NOT_ANSWERED {
+        let unanswered = *why == *NOT_ANSWERED;
+        if unanswered {
             tracing::error!(
                 %unit,
                 "does not answer: a command was under way for more than {within:?}; its session is ended, so that the command can land no more after the next login"
@@ -276,6 +277,8 @@ impl Link {
             tracing::warn!(%unit, %why, "its session has ended");
         }
         let silent = self.is_silent(&why);
+        // Nor are the questions of a login answered, though the lease goes on by other units.
+        let too_long = || unanswered && began.elapsed() >= within * SILENT_MAX;
         let (mut why, mut pause) = (Failed::Yet(why), PAUSE_MIN);
         let last = loop {
             let until = (*self.lease.lock()).unwrap_or(began + USUAL);
@@ -285,8 +288,8 @@ impl Link {
                 Failed::Yet(_) if self.severed.load(Ordering::Acquire) => {
                     break Gone::Ended(SEVERED.into());
                 }
-                Failed::Yet(why) if late || silent || carried::has_let_go() => {
-                    if *why == *NOT_ANSWERED {
+                Failed::Yet(why) if late || silent || too_long() || carried::has_let_go() => {
+                    if unanswered {
                         self.settle_aside();
                     }
                     break Gone::Ended(why);
