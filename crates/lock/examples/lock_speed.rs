@@ -268,7 +268,8 @@ fn main() -> Result<(), Any> {
     let dir = tempfile::Builder::new().prefix("braid-lock-speed").tempdir_in(root)?;
     let names = devices(dir.path())?;
     let areas = areas();
-    let options = CreateOptions { force: true, ..CreateOptions::new("speed") };
+    let lock_sector = Some(sector());
+    let options = CreateOptions { force: true, lock_sector, ..CreateOptions::new("speed") };
     format(&Pool::create(open(&names)?, &options)?, &areas)?;
     let (a, b) = (node(&names, areas, "a")?, node(&names, areas, "b")?);
     cached(&a);
