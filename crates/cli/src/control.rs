@@ -243,6 +243,9 @@ pub struct View {
     /// The member that other nodes could not fill or move, and for people, who.
     #[serde(default)]
     pub stuck: Vec<(u16, String)>,
+    /// Nodes that have kept programs here waiting for long, each for people.
+    #[serde(default)]
+    pub waits: Vec<String>,
     /// Bytes of the pool.
     #[serde(default)]
     pub size: u64,
@@ -565,6 +568,7 @@ pub fn view(fs: &Fs) -> View {
         error: upkeep.error,
         differed: upkeep.differed,
         stuck: fs.stuck().into_iter().filter_map(stuck).collect(),
+        waits: fs.waits().iter().map(ToString::to_string).collect(),
         size: pool.info().size.get() - pool.info().holes.get(),
         space: space(fs),
         said: None,

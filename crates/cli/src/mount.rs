@@ -335,6 +335,7 @@ fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start the file system process")?;
+    let told = child.stderr.take().map(|err| std::thread::spawn(move || pass_on(err)));
     let mut line = String::new();
     if let Some(out) = child.stdout.take() {
         BufReader::new(out).read_line(&mut line)?;
@@ -342,10 +343,23 @@ fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
     if line.trim() == "ready" {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut why = String::new();
-    if let Some(mut err) = child.stderr.take() {
-        std::io::Read::read_to_string(&mut err, &mut why)?;
-    }
+    let why = told.and_then(|told| told.join().ok()).unwrap_or_default();
     child.wait()?;
     bail!("{}", why.trim().trim_start_matches("braid: "))
+}
+
+/// Shows at once what a node says before it serves: it may wait, and says for what. Returns what is no
+/// message of that kind: why it failed.
+fn pass_on(err: std::process::ChildStderr) -> String {
+    let mut why = String::new();
+    for line in BufReader::new(err).lines().map_while(Result::ok) {
+        let is_message = [" WARN ", " INFO ", "ERROR "].iter().any(|level| line.contains(level));
+        if is_message && !line.starts_with("braid: ") {
+            eprintln!("{line}");
+        } else {
+            why.push_str(&line);
+            why.push('\n');
+        }
+    }
+    why
 }

@@ -62,6 +62,7 @@ pub fn answer(fs: &braid_fs::Fs) -> Value {
     json!({
         "self": status.slot.get(),
         "nodes": status.nodes.iter().map(as_json).collect::<Vec<_>>(),
+        "waits": fs.waits().iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }
 
@@ -131,6 +132,9 @@ fn show(nodes: &Value) {
         return;
     }
     println!("{table}");
+    for wait in nodes["waits"].as_array().into_iter().flatten() {
+        println!("{}", text(wait));
+    }
     for n in all.filter(|n| n["state"] == "silent" && n["fence"] == "operator") {
         println!(
             "node {slot} on {host} is silent and nothing here can fence it: turn its host off, then `braid fence POOL {slot} --confirm`",

@@ -156,6 +156,9 @@ fn show(seen: &Seen) {
     }
     show_members(seen);
     show_nodes(cluster);
+    for wait in seen.node.iter().flat_map(|n| &n.waits) {
+        println!("{wait}");
+    }
 }
 
 impl Seen {
@@ -282,6 +285,7 @@ fn as_json(seen: &Seen) -> serde_json::Value {
                 "advice": ADVICE,
             })),
         })).collect::<Vec<_>>(),
+        "waits": seen.node.as_ref().map_or(&[][..], |n| &n.waits),
         "topology": topology::as_json(label, &paths(info)),
     })
 }

@@ -71,8 +71,9 @@ pub struct RawSlot {
     pub damaged_block: U64,
     /// What it is part of, a [`DamagedPart`]; 0 while no damage was found.
     pub damaged_part: U16,
-    /// While `Recovering`: bit 0: the journal is replayed (before the damage was met, if there is one).
-    pub damage_flags: U16,
+    /// Bit 0, while `Recovering`: the journal is replayed (before the damage was met, if there is one).
+    /// Bit 1, not while `Free`: a person has said that the host of who acts by the slot is off.
+    pub flags: U16,
     /// The node's `io_timeout`, milliseconds: all its timers, and those of who watches it. 0: the usual.
     pub io_timeout: U32,
     /// The key by which it is registered with every member, for its fence; 0: with none.
@@ -93,10 +94,11 @@ impl RawSlot {
     /// Bytes used at the start of the sector; the rest of a larger sector is zero.
     pub const LEN: usize = size_of::<Self>();
     const CRC_AT: usize = core::mem::offset_of!(Self, crc);
+    const VOUCHED: u16 = 2;
 
     /// The damage noted, if these fields are what a writer makes of a slot in `state`.
     fn damage(&self, state: SlotState) -> Result<Option<SlotDamage>, FormatError> {
-        let (block, flags) = (self.damaged_block.get(), self.damage_flags.get());
+        let (block, flags) = (self.damaged_block.get(), self.flags.get() & !Self::VOUCHED);
         let raw = self.damaged_part.get();
         let part = DamagedPart::from_raw(raw);
         let recovering = state == SlotState::Recovering;
@@ -205,6 +207,9 @@ pub struct SlotRecord {
     pub replayed: bool,
     /// What stopped its recovery, while `Recovering`.
     pub damage: Option<SlotDamage>,
+    /// A person has said that the host of who acts by the slot is off: it counts as fenced, to
+    /// everybody. Never of a free slot.
+    pub vouched: bool,
     /// The node's `io_timeout` in milliseconds; 0: the usual.
     pub io_timeout: u32,
     /// The key by which it is registered with every member; 0: with none.
@@ -238,6 +243,7 @@ impl SlotRecord {
             mount_point: String::new(),
             replayed: false,
             damage: None,
+            vouched: false,
             io_timeout: 0,
             fence_key: 0,
             named: None,
@@ -283,6 +289,10 @@ impl SlotRecord {
             return Err(bad("recoverer", u64::from(by.slot.0)));
         }
         let damage = raw.damage(state)?;
+        let vouched = raw.flags.get() & RawSlot::VOUCHED != 0;
+        if vouched && state == SlotState::Free {
+            return Err(bad("flags", u64::from(raw.flags.get())));
+        }
         let named = Some(raw.named.get()).filter(|n| *n != 0);
         if named.is_some_and(|n| n <= raw.incarnation.get()) {
             return Err(bad("named", u64::from(raw.named.get())));
@@ -300,8 +310,9 @@ impl SlotRecord {
             host: text(&raw.host).ok_or_else(|| bad("host", 0))?,
             address: text(&raw.address).ok_or_else(|| bad("address", 0))?,
             mount_point: text(&raw.mount_point).ok_or_else(|| bad("mount_point", 0))?,
-            replayed: raw.damage_flags.get() == 1,
+            replayed: raw.flags.get() & 1 == 1,
             damage,
+            vouched,
             io_timeout: raw.io_timeout.get(),
             fence_key: raw.fence_key.get(),
             named: named.map(Incarnation),
@@ -316,6 +327,7 @@ impl SlotRecord {
         assert_eq!(self.recoverer.is_some(), self.state == SlotState::Recovering);
         assert!(self.damage.is_none() || self.recoverer.is_some(), "damage is met in recovery");
         assert!(!self.replayed || self.recoverer.is_some(), "replayed in recovery");
+        assert!(!self.vouched || self.state != SlotState::Free, "nobody is to be dead");
         assert!(self.named.is_none_or(|n| n.0 > self.life.incarnation.0), "a name of a later life");
         let mut raw = RawSlot::new_zeroed();
         raw.magic = U32::new(RawSlot::MAGIC);
@@ -343,7 +355,8 @@ impl SlotRecord {
             raw.damaged_block = U64::new(damage.block.get());
             raw.damaged_part = U16::new(damage.part as u16);
         }
-        raw.damage_flags = U16::new(u16::from(self.is_replayed()));
+        let vouched = if self.vouched { RawSlot::VOUCHED } else { 0 };
+        raw.flags = U16::new(u16::from(self.is_replayed()) | vouched);
         raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawSlot::CRC_AT));
         let (head, tail) = sector.split_at_mut(size_of::<RawSlot>());
         head.copy_from_slice(raw.as_bytes());
@@ -589,6 +602,7 @@ mod tests {
             mount_point: "/m".to_owned(),
             replayed: false,
             damage: None,
+            vouched: false,
             io_timeout: 0x0201,
             fence_key: 0x0807_0605_0403_0201,
             named: None,
@@ -710,15 +724,24 @@ mod tests {
         };
         refused(&|raw| raw.damaged_part.set(8));
         refused(&|raw| raw.damaged_block.set(1));
-        refused(&|raw| raw.damage_flags.set(2));
+        refused(&|raw| raw.flags.set(4));
+        let record = SlotRecord { vouched: true, ..slot() };
+        record.encode(&mut sector);
+        assert_eq!(sector[418], 2);
+        assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(record));
         refused(&|raw| {
-            raw.damage_flags.set(1);
+            raw.flags.set(2);
+            (raw.state, raw.recoverer, raw.recoverer_incarnation) =
+                (U16::new(0), U16::new(0), U32::new(0));
+        });
+        refused(&|raw| {
+            raw.flags.set(1);
             (raw.state, raw.recoverer, raw.recoverer_incarnation) =
                 (U16::new(1), U16::new(0), U32::new(0));
         });
         refused(&|raw| {
             raw.damaged_part.set(1);
-            raw.damage_flags.set(2);
+            raw.flags.set(4);
         });
         refused(&|raw| {
             raw.damaged_part.set(1);

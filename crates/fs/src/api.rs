@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use braid_format::{InodeNo, MemberIndex};
-use braid_lock::{Local, Mode, NodeView};
+use braid_lock::{Local, Mode, NodeView, NodeWait};
 use braid_pool::device::{AlignedBuf, Device};
 use braid_pool::{Pool, Whom};
 
@@ -128,6 +128,10 @@ impl Fs {
         self.mounted.locks(hot, most)
     }
     /// What this node is and does, for status displays.
+    pub fn waits(&self) -> Vec<NodeWait> {
+        self.mounted.waits()
+    }
+    /// For status displays.
     pub fn status(&self) -> crate::mount::NodeStatus {
         self.mounted.status()
     }

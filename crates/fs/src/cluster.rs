@@ -108,21 +108,28 @@ impl Cluster {
         self.adopted.set(adopted).ok();
     }
 
-    /// Recovers the redundancy log of the dead lives of `slot` by `work`; one node at a time does
-    /// such a thing.
+    /// Recovers the redundancy log of the dead lives of `slot` by `work`. Where that log says anything,
+    /// one recovery at a time does such a thing: the lock of recoveries is taken for it, and given up
+    /// at the end, so that nobody waits for it whose holder died after its work.
     ///
     /// What they hold exclusively stands until the log is empty: nobody else may write there
     /// before. Their other holds, and their places in queues, count for nothing from now on. At the
-    /// end no region's record names them: the slot may stay as it is for long.
+    /// end no region is held by them: the slot may stay as it is for long.
+    ///
+    /// An empty log is recovered without waiting for any lock. Otherwise this may wait for what a node
+    /// holds that lives, or is silent and not fenced yet: the watcher fences that one meanwhile.
     pub fn recover<T>(
         &self,
         slot: NodeId,
         work: impl FnOnce() -> std::result::Result<T, PoolError>,
     ) -> std::result::Result<T, PoolError> {
         let manager = self.manager()?;
-        let _alone = manager
-            .acquire(self.recovery, Mode::Exclusive, Local::Exclusive)
-            .map_err(lock_error)?;
+        let alone = if self.pool.is_log_empty(slot.get())? {
+            None
+        } else {
+            let recovery = (self.recovery, Mode::Exclusive, Local::Exclusive);
+            Some(manager.acquire(recovery.0, recovery.1, recovery.2).map_err(lock_error)?)
+        };
         self.note(slot, Some(Log::InUse));
         let done = work().and_then(|whole| {
             self.note(slot, Some(Log::Empty));
@@ -130,6 +137,10 @@ impl Cluster {
             Ok(whole)
         });
         self.note(slot, None);
+        if alone.is_some() {
+            drop(alone);
+            manager.release(self.recovery);
+        }
         done
     }
 
@@ -319,14 +330,19 @@ impl Cluster {
         SlotRecord::decode(&sector, slot).ok()
     }
 
-    /// No record of a region names a dead life of `slot` any more.
+    /// No region is held exclusively by a dead life of `slot` any more. What else a record says of it
+    /// counts for nothing (see [`Peers::liveness`]), and to strike that out could mean to wait for who
+    /// is named beside it.
     fn forget(&self, slot: NodeId) -> std::result::Result<(), PoolError> {
         let manager = self.manager()?;
+        if !self.pool.info().redundant {
+            return Ok(());
+        }
         let dead = |life: &Me| life.slot == slot && *life != self.me;
         for lock in (0..self.count).map(|n| self.lock(n)) {
             let names = || -> std::result::Result<bool, PoolError> {
                 let Some(record) = self.record(lock)? else { return Ok(false) };
-                Ok(record.holders.iter().chain(record.waiters.iter().map(|w| &w.life)).any(dead))
+                Ok(record.mode == Mode::Exclusive && record.holders.iter().any(dead))
             };
             if names()? {
                 let asked = Asked::default();
@@ -404,6 +420,7 @@ impl GlockOps for Cluster {
         _: Mode,
     ) -> std::result::Result<Demoted, DemoteFailed> {
         if from == Mode::Exclusive
+            && lock != self.recovery
             && let Err(error) = self.pool.give_up_regions()
         {
             tracing::error!(%lock, %error, "a region cannot be given up");

@@ -125,12 +125,17 @@ pub enum Error {
     #[error("all {0} node slots are in use; make the file system with --nodes larger")]
     NoSlot(u16),
     /// A node has the file system mounted, or may have.
-    #[error("node {slot} on host {host} has the file system mounted; unmount it first")]
+    #[error(
+        "node {slot} on host {host} has the file system mounted; unmount it first{}",
+        if *away { format!("; if that host is off, say so: `braid fence POOL {slot} --confirm`") } else { String::new() }
+    )]
     Mounted {
         /// Its slot.
         slot: braid_format::NodeId,
         /// Where it runs.
         host: Box<str>,
+        /// That is another host, of which nothing tells whether it is off.
+        away: bool,
     },
     /// Somebody has the liveness lock of a slot that is not taken.
     #[error(

@@ -83,7 +83,7 @@ pub use braid_pool as pool;
 pub use data::ReadHold;
 pub use error::Error;
 pub use inspect::{ClusterView, inspect};
-pub use mount::{MountOptions, NamedLock, NodeStatus};
+pub use mount::{MountOptions, NamedLock, NodeStatus, vouch_dead};
 pub use plock::{Canceller, Plock, PlockKind};
 pub use reshape::{Fill, Heir, Leaving, Left, Rebalanced};
 pub use trim::{TrimRange, Trimmed};

@@ -10,7 +10,7 @@ use braid_lock::etcd::HintWatch;
 use braid_lock::{
     DemoteFailed, Demoted, FenceOptions, GlockOps, GlockView, HintsBy, HostIdentity, JoinOptions,
     LockError, LockManager, LockStats, ManagerOptions, Membership, Mode, NodeAreas, NodeView,
-    Timing,
+    NodeWait, Timing,
 };
 use braid_pool::device::UnitName;
 use braid_pool::{EpochTag, OwnWork, Pool};
@@ -421,6 +421,11 @@ impl Mounted {
         self.membership.nodes().into_iter().filter(there).collect()
     }
 
+    /// See [`crate::Fs::waits`].
+    pub fn waits(&self) -> Vec<NodeWait> {
+        self.membership.waits()
+    }
+
     /// See [`crate::Fs::vouch_dead`].
     pub fn vouch(&self, slot: NodeId) -> Result<()> {
         Ok(self.membership.vouch(slot).map(drop)?)
@@ -617,6 +622,18 @@ pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
         }
     }
     Ok(nodes)
+}
+
+/// Notes in a node's slot that its host is off, by a person's word: see [`braid_lock::vouch`]. The pool
+/// need not be mounted on this host. Which method stands behind it is said: a fence by reservation is a
+/// proof of its own.
+///
+/// # Errors
+/// The node shows signs of life, or is of this host; no file system on the pool; a device failed.
+pub fn vouch_dead(pool: Pool, slot: NodeId) -> Result<braid_lock::FenceMethod> {
+    let volume = Volume::open(pool)?;
+    let store = volume.node_store(node_areas(&volume)?);
+    Ok(braid_lock::vouch(&*store, slot)?)
 }
 
 pub(crate) fn node_areas(volume: &Volume) -> Result<NodeAreas> {

@@ -111,7 +111,7 @@ pub enum LockError {
     },
     /// Every node slot is taken by a node that lives, or may live.
     #[error(
-        "all {slots} node slots are taken: unmount one (`braid status` lists them), or wait for the check or create that runs on the pool"
+        "all {slots} node slots are taken: unmount one (`braid nodes` lists them), or wait for the check or create that runs on the pool; if the host of one is off, say so (`braid fence POOL NODE --confirm`), then its slot can be had"
     )]
     NoFreeSlot {
         /// How many there are.

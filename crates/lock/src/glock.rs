@@ -397,6 +397,11 @@ impl LockManager {
             self.core.shrinks.wait();
         }
     }
+    /// Begins to give `lock` up, as if another node had asked for it, once nobody here uses it or waits
+    /// for it: it is not to be found held if this node dies. Does not wait.
+    pub fn release(&self, lock: LockNo) {
+        self.core.release(lock);
+    }
     /// What this node holds of `lock` now.
     pub fn held(&self, lock: LockNo) -> Mode {
         let glock = self.core.table.get(lock);
@@ -463,6 +468,21 @@ impl LockManager {
             .collect();
         all.sort_unstable_by_key(|wish| wish.0);
         all.into_iter().take(most).map(|(_, lock, mode)| (lock, mode)).collect()
+    }
+    /// Locks that threads of this node have waited for longer than `time`, for how long, and who held
+    /// them when they were last looked at.
+    pub fn waits(&self, time: Duration) -> Vec<(LockNo, Duration, Vec<Me>)> {
+        let long: Vec<_> = {
+            let wishes = self.core.wishes.lock();
+            let ages = wishes.iter().map(|(lock, (since, _))| (*lock, since.elapsed()));
+            ages.filter(|(_, age)| *age > time).collect()
+        };
+        let holders = |lock| {
+            let glock = self.core.table.get(lock)?;
+            let state = glock.state.lock();
+            state.dlock.known().map(|known| known.holders.clone())
+        };
+        long.into_iter().map(|(lock, age)| (lock, age, holders(lock).unwrap_or_default())).collect()
     }
     /// A hint from another node: the record of `lock` is looked at.
     pub fn hint(&self, lock: LockNo, hint: Hint) {

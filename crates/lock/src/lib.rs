@@ -41,7 +41,7 @@ pub use glock::{
 pub use hints::HintsBy;
 pub use node::{
     Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Liveness, Membership,
-    MemoryNodes, NodeAreas, NodeStore, NodeView, NotRecovered, Onlooker, Peers, PoolNodes,
-    PoolSide, Proofs, Recover, Timing,
+    MemoryNodes, NodeAreas, NodeStore, NodeView, NodeWait, NotRecovered, Onlooker, Peers,
+    PoolNodes, PoolSide, Proofs, Recover, Timing, vouch,
 };
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector, Unsure};

@@ -22,12 +22,15 @@
 mod cached;
 mod claim;
 mod fence;
+mod lookout;
 mod member;
 mod memory;
 mod onlooker;
 mod pool_side;
 mod store;
 mod timing;
+mod vouch;
+mod waits;
 pub mod watch;
 
 use std::path::PathBuf;
@@ -49,6 +52,8 @@ pub use onlooker::Onlooker;
 pub use pool_side::PoolSide;
 pub use store::{NodeAreas, NodeStore, PoolNodes};
 pub use timing::Timing;
+pub use vouch::vouch;
+pub use waits::NodeWait;
 pub use watch::HostIdentity;
 
 /// Whether a life may still act.
@@ -72,6 +77,15 @@ pub trait Peers: Send + Sync {
     }
     /// Sends a hint; may be lost; never blocks.
     fn hint(&self, to: Me, lock: LockNo, hint: Hint);
+}
+
+/// Said once of each node that is silent, and that nothing here can fence.
+fn say_suspect(life: Me) {
+    let slot = life.slot;
+    tracing::warn!(
+        ?life,
+        "no heartbeat for too long, and nothing here can fence it: what it holds stays locked. If its host is off, say so: `braid fence POOL {slot} --confirm`"
+    );
 }
 
 /// A node's change of the cluster's counters.

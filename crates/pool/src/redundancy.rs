@@ -332,6 +332,21 @@ impl crate::Pool {
         self.0.recover(slot, oracle, false)
     }
 
+    /// Whether [`Pool::recover_log`](crate::Pool::recover_log) of a slot would write nothing but the
+    /// log itself. The slot's node is known to be dead or fenced, and nobody else recovers it: so it
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// As [`Pool::attach`](crate::Pool::attach).
+    pub fn is_log_empty(&self, slot: u16) -> Result<bool, PoolError> {
+        self.check_log(slot)?;
+        if !self.0.redundant {
+            return Ok(true);
+        }
+        let topology = self.0.enter()?;
+        Found::read(&topology, slot).is_empty(&topology)
+    }
+
     /// Ends the log that [`crate::Pool::attach`] began: everything is durable and equal, and a
     /// later recovery finds nothing to do. No request is under way afterwards that was not flushed.
     ///

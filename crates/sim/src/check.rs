@@ -52,8 +52,8 @@ impl World {
             Err(e) => return self.fail(e),
         };
         let holds = process.me.is_some_and(|me| record.mode_of(me) == Mode::Exclusive);
-        let recovering = process.work.as_ref().and_then(|work| work.recovering);
-        if !holds && recovering.is_none() {
+        let recovering = process.work.as_ref().map_or(&[][..], |work| &work.recovering);
+        if !holds && recovering.is_empty() {
             let me = process.me;
             self.fail(format!("{me:?} writes block {block} without its lock: {record:?}"));
         } else if !holds && let Some(user) = self.user_of(lock) {

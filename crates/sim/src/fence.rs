@@ -140,7 +140,7 @@ impl World {
         if let Some(process) = self.processes.get_mut(pid) {
             process.proofs.push((victim, node));
         }
-        self.watch(pid, WatchEvent::Fenced(true));
+        self.watch(pid, WatchEvent::Fenced(victim.slot, true));
     }
     /// Lands what is under way, or lets it be forgotten.
     fn drain(&mut self, victim: Pid, device: u16) {

@@ -212,11 +212,11 @@ impl World {
                 self.submit(pid, slot, Op::Read, Purpose::WatchSettle(new));
             }
             (Purpose::WatchWrite(new), answer) => {
-                self.wrote_slot(pid, stands(&answer, &new));
+                self.wrote_slot(pid, new.life.slot, stands(&answer, &new));
             }
             (Purpose::WatchSettle(new), answer) => {
                 let done = answer == Answer::Done(bytes_of(&new));
-                self.wrote_slot(pid, done);
+                self.wrote_slot(pid, new.life.slot, done);
             }
             (Purpose::LeaveWrite(new), Answer::Failed) => {
                 let slot = Address::Slot(new.life.slot.0);
@@ -494,8 +494,8 @@ impl World {
         }
     }
 
-    fn wrote_slot(&mut self, pid: Pid, done: bool) {
-        self.watch(pid, WatchEvent::Wrote(done));
+    fn wrote_slot(&mut self, pid: Pid, slot: NodeId, done: bool) {
+        self.watch(pid, WatchEvent::Wrote(slot, done));
         self.leave_if_done(pid);
     }
 
@@ -533,7 +533,7 @@ impl World {
             Some(_) => self.gives_up(pid, &"cannot recover the slot that it wants"),
             None => {
                 let outcome = if done { Recovery::Done } else { Recovery::Failed };
-                self.watch(pid, WatchEvent::Recovered(outcome));
+                self.watch(pid, WatchEvent::Recovered(dead.slot, outcome));
                 self.leave_if_done(pid);
             }
         }

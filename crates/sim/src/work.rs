@@ -65,14 +65,14 @@ pub(crate) struct Work {
     /// First the committing one, then the recovering one, then one for each thread.
     queues: Vec<Queue>,
     pub(crate) metadata: Option<Metadata>,
-    /// A dead life whose journal is being replayed here.
-    pub(crate) recovering: Option<Me>,
+    /// Dead lives whose journals are being replayed here, one after the other.
+    pub(crate) recovering: Vec<Me>,
 }
 
 impl Work {
     pub(crate) fn new(image: Arc<Image>, threads: usize) -> Self {
         let queues = std::iter::repeat_with(Queue::default).take(2 + threads).collect();
-        Self { image, queues, metadata: None, recovering: None }
+        Self { image, queues, metadata: None, recovering: Vec::new() }
     }
     /// The node has died: its lanes end, what it was doing is remembered.
     pub(crate) fn die(&mut self) {
@@ -185,7 +185,7 @@ impl World {
         let Some(work) = &mut process.work else { return };
         let lane = Work::lane_of(&task);
         if let Task::Recover { dead } = task {
-            work.recovering = Some(dead);
+            work.recovering.push(dead);
         }
         if let Some(queue) = work.queues.get_mut(lane) {
             queue.later.push_back(task);
@@ -328,7 +328,7 @@ impl World {
     }
     fn replayed(&mut self, pid: Pid, dead: Me, done: Result<Replayed, Error>) {
         if let Some(work) = self.processes.get_mut(pid).and_then(|p| p.work.as_mut()) {
-            work.recovering = None;
+            work.recovering.retain(|life| *life != dead);
         }
         match done {
             Ok(done) => {

@@ -350,7 +350,7 @@ fn take_lives(volume: &Volume) -> Result<Vec<PoolByteLock>> {
     let store = volume.node_store(crate::mount::node_areas(volume)?);
     let record = store.read_slot(slot).ok().and_then(|b| SlotRecord::decode(&b, slot).ok());
     match record.filter(|r| r.state != SlotState::Free) {
-        Some(record) => Err(Error::Mounted { slot, host: record.host.into() }),
+        Some(record) => Err(Error::Mounted { slot, host: record.host.into(), away: false }),
         // Joining just now, or another check, or a record that cannot be read.
         None => Err(Error::SlotBusy(slot)),
     }
@@ -363,8 +363,8 @@ fn claim_slots(volume: &Volume, lives: Vec<PoolByteLock>) -> Result<Claim> {
     for slot in (0..volume.sb.node_slots.get()).map(NodeId) {
         let bytes = store.read_slot(slot).map_err(LockError::NodeStore)?;
         match SlotRecord::decode(&bytes, slot) {
-            Ok(record) if record.state != SlotState::Free && !here(&record) => {
-                return Err(Error::Mounted { slot, host: record.host.into() });
+            Ok(record) if may_live_elsewhere(&record) => {
+                return Err(Error::Mounted { slot, host: record.host.into(), away: true });
             }
             _ => {}
         }
@@ -397,9 +397,16 @@ fn refuse_beating(nodes: &dyn NodeStore, time: Duration) -> Result<()> {
     let len = nodes.sector_len();
     let beats = (0..).map(NodeId).zip(before.chunks(len).zip(after.chunks(len)));
     match beats.into_iter().find(|(_, (before, after))| before != after) {
-        Some((slot, _)) => Err(Error::Mounted { slot, host: "(unknown)".into() }),
+        Some((slot, _)) => Err(Error::Mounted { slot, host: "(unknown)".into(), away: true }),
         None => Ok(()),
     }
+}
+
+/// Whether the slot is of another host's node, of which nobody has said that its host is off. One that
+/// another node was recovering is fenced: that node's own slot tells what there is to tell.
+fn may_live_elsewhere(record: &SlotRecord) -> bool {
+    let fenced = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
+    record.state != SlotState::Free && !record.vouched && !fenced && !here(record)
 }
 
 /// Whether the node ran on this host: then its kernel lock tells whether it still does.

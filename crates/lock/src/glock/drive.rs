@@ -325,6 +325,17 @@ impl Core {
         }
     }
 
+    pub(super) fn release(&self, lock: LockNo) {
+        let Some(glock) = self.table.get(lock) else { return };
+        let mut state = glock.state.lock();
+        let in_use = state.users() > 0 || !state.queue.is_empty();
+        if self.stopped().is_none() && !in_use && !state.gone && !state.concerns_others() {
+            state.shrink = true;
+            self.shrinks.begin();
+            self.settle(&glock, &mut state);
+        }
+    }
+
     /// The ticker's life: coarse time, and the bound of locks in memory.
     pub(super) fn ticker(&self) {
         let (mutex, condition) = &self.ticker;

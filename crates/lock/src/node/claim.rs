@@ -10,6 +10,7 @@ use braid_pool::Reservable;
 use parking_lot::Mutex;
 
 use super::fence::{Fencer, key_of};
+use super::lookout::Lookout;
 use super::watch::Watch;
 use super::{HostIdentity, JoinOptions, NodeStore, NotRecovered, Recover, Timing};
 use crate::Me;
@@ -207,7 +208,8 @@ impl Claim<'_> {
         let same_boot = self.identity.is_boot_of(record);
         // While another recovers it, it will be free soon; that one may be dead too, though.
         let recovered_by_other = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
-        let fenced = (same_boot || quiet.contains(&record.life.slot)) && !recovered_by_other;
+        let proven = same_boot || record.vouched || quiet.contains(&record.life.slot);
+        let fenced = proven && !recovered_by_other;
         if !fenced {
             // Found by a node that may live yet, or has left since.
             return record.damage.map_or(Ok(None), |d| {
@@ -274,7 +276,8 @@ impl Claim<'_> {
     }
 
     /// Runs `work` of a life that is not in its slot yet: it says so in heartbeats all the same, and
-    /// which epoch of the pool it uses, or nobody could change the pool meanwhile.
+    /// which epoch of the pool it uses, or nobody could change the pool meanwhile. Who is silent
+    /// meanwhile is fenced: the work may wait for that.
     fn while_beating<T>(
         &self,
         mine: &SlotRecord,
@@ -282,7 +285,11 @@ impl Claim<'_> {
         work: impl FnOnce() -> T,
     ) -> T {
         let done = AtomicBool::new(false);
+        let said = Mutex::new(Instant::now());
+        let Self { store, options, identity, .. } = *self;
+        let lookout = Lookout { store, options, identity, mine, said: &said };
         std::thread::scope(|s| {
+            let looking = s.spawn(|| lookout.run(&done));
             let beating = s.spawn(|| {
                 let mut sector = vec![0; self.store.sector_len()];
                 for sequence in 1.. {
@@ -306,8 +313,10 @@ impl Claim<'_> {
                         wishes: recover.wishes(),
                     };
                     beat.encode(&mut sector);
-                    if let Err(e) = self.store.write_heartbeat(mine.life.slot, &sector) {
-                        tracing::warn!("heartbeat: {e}");
+                    let issued = Instant::now();
+                    match self.store.write_heartbeat(mine.life.slot, &sector) {
+                        Ok(()) => *said.lock() = issued,
+                        Err(e) => tracing::warn!("heartbeat: {e}"),
                     }
                     std::thread::park_timeout(self.options.timing.beat());
                 }
@@ -315,6 +324,7 @@ impl Claim<'_> {
             let result = work();
             done.store(true, Ordering::Release);
             beating.thread().unpark();
+            looking.thread().unpark();
             result
         })
     }
@@ -364,6 +374,7 @@ impl Claim<'_> {
             mount_point: self.options.mount_point.display().to_string(),
             replayed: false,
             damage: None,
+            vouched: false,
             io_timeout: self.options.timing.milliseconds(),
             fence_key: 0,
             named: None,

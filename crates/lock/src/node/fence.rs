@@ -75,9 +75,12 @@ struct Proof {
 
 impl Proofs {
     /// How who acts by the slot of `record` is known to be fenced.
+    ///
+    /// What a person has said is in the slot itself ([`SlotRecord::vouched`]): it holds for everybody.
     pub fn of(&self, record: &SlotRecord) -> Option<FenceMethod> {
         let who = (acting(record), record.node_uuid);
-        self.0.read().iter().find(|p| (p.life, p.node) == who).map(|p| p.method)
+        let own = self.0.read().iter().find(|p| (p.life, p.node) == who).map(|p| p.method);
+        own.or_else(|| record.vouched.then_some(FenceMethod::Operator))
     }
     /// Who acts by the slot of `record` is fenced.
     pub fn add(&self, record: &SlotRecord, method: FenceMethod) {

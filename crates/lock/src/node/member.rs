@@ -19,10 +19,11 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::cached::{Cached, is_over};
 use super::claim::{Claim, read_slots, say_damage, sweep, write_slot};
 use super::fence::{Fencer, acting};
+use super::waits::{LONG, Said};
 use super::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
 use super::{
-    Deltas, FenceMethod, HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NotFenced,
-    NotRecovered, Peers, Recover, Timing,
+    Deltas, FenceMethod, HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NodeWait,
+    NotFenced, NotRecovered, Peers, Recover, Timing,
 };
 use crate::dlock::Hint;
 use crate::error::LockError;
@@ -229,36 +230,11 @@ impl Membership {
     }
     /// All slots that are not free.
     pub fn nodes(&self) -> Vec<NodeView> {
-        let inner = &self.inner;
-        let methods = inner.fencer().methods();
-        let here = inner.store.pool().epoch();
-        let slots = inner.slots.read();
-        let taken = slots.iter().map(|s| &s.record).filter(|r| r.state != SlotState::Free);
-        taken
-            .map(|r| {
-                let timing = Timing::of_slot(r.io_timeout);
-                let (silent, beat) = inner.silence(r);
-                let fresh = r.life == inner.me || silent < timing.suspect();
-                let stuck = beat.as_ref().filter(|b| tag_of(b) == here).and_then(|b| b.stuck);
-                NodeView {
-                    life: r.life,
-                    state: r.state,
-                    recoverer: r.recoverer,
-                    host: r.host.clone(),
-                    pid: r.pid,
-                    mount_point: r.mount_point.clone(),
-                    since: r.since,
-                    beating: fresh,
-                    damage: r.damage,
-                    last_beat: beat.as_ref().map(|_| silent),
-                    stuck,
-                    epoch: beat.map(|b| b.pool_epoch),
-                    fence: inner.method(r, &methods),
-                    key: r.fence_key,
-                    timing,
-                }
-            })
-            .collect()
+        self.inner.nodes()
+    }
+    /// Other nodes that have kept threads of this one waiting for longer than is usual.
+    pub fn waits(&self) -> Vec<NodeWait> {
+        self.inner.waits()
     }
     /// Ends the watcher and what it has started: on return this node recovers nobody, and recovers
     /// nobody any more. Its heartbeat goes on, and follows changes of the pool.
@@ -471,7 +447,7 @@ impl Inner {
     /// The watcher's life.
     fn watch(self: &Arc<Self>, inbox: &Receiver<Option<WatchEvent>>) {
         let mut watch = Watch::new(self.me, self.identity.clone(), self.options.timing.beat());
-        let mut stubborn = HashMap::new();
+        let (mut stubborn, mut said) = (HashMap::new(), Said::default());
         let beat = self.options.timing.beat();
         let mut look = Instant::now() + beat;
         loop {
@@ -508,6 +484,7 @@ impl Inner {
                 self.expect_mail(Instant::now());
                 self.heed_epoch();
                 self.heed_wishes(&mut stubborn);
+                said.say(self.waits());
             }
         }
     }
@@ -556,15 +533,16 @@ impl Inner {
             WatchAction::Write { expected, new } => {
                 // Not by the watcher itself: while an epoch of the pool is not settled nobody
                 // compares and writes, and that may need the watcher's eyes.
-                let this = self.clone();
-                let run = move || WatchEvent::Wrote(this.change_slot(&expected, *new));
-                self.send_out("slot", run, WatchEvent::Wrote(false))
+                let (this, slot) = (self.clone(), new.life.slot);
+                let run = move || WatchEvent::Wrote(slot, this.change_slot(&expected, *new));
+                self.send_out("slot", run, WatchEvent::Wrote(slot, false))
             }
             WatchAction::Fence(record) => {
                 let this = self.clone();
-                let name = format!("fence-{}", record.life.slot);
-                let run = move || WatchEvent::Fenced(this.fence(&record));
-                self.send_out(&name, run, WatchEvent::Fenced(false))
+                let slot = record.life.slot;
+                let name = format!("fence-{slot}");
+                let run = move || WatchEvent::Fenced(slot, this.fence(&record));
+                self.send_out(&name, run, WatchEvent::Fenced(slot, false))
             }
             WatchAction::Recover(record) => {
                 let dead = record.life;
@@ -572,10 +550,11 @@ impl Inner {
                 let this = self.clone();
                 let run = move || {
                     this.fencer().forget(&record);
-                    WatchEvent::Recovered(outcome(dead, this.recover.recover(dead, this.me)))
+                    let done = outcome(dead, this.recover.recover(dead, this.me));
+                    WatchEvent::Recovered(dead.slot, done)
                 };
                 let name = format!("recover-{}", dead.slot);
-                self.send_out(&name, run, WatchEvent::Recovered(Recovery::Failed))
+                self.send_out(&name, run, WatchEvent::Recovered(dead.slot, Recovery::Failed))
             }
             WatchAction::Finish(record) => {
                 let dead = record.life;
@@ -586,11 +565,7 @@ impl Inner {
                 self.send_out(&name, run, WatchEvent::Finished(Recovery::Failed))
             }
             WatchAction::Suspect(life) => {
-                tracing::warn!(
-                    ?life,
-                    "silent, perhaps dead: it is recovered when its host is off and `braid fence {} --confirm` says so",
-                    life.slot
-                );
+                super::say_suspect(life);
                 None
             }
             WatchAction::Evicted => {
@@ -619,6 +594,54 @@ impl Inner {
         // Nobody was watched before this node was there.
         let since = beat.map_or(self.origin, |b| b.1);
         (since.elapsed(), beat.map(|b| b.0.clone()))
+    }
+
+    /// See [`Membership::nodes`].
+    fn nodes(&self) -> Vec<NodeView> {
+        let methods = self.fencer().methods();
+        let here = self.store.pool().epoch();
+        let slots = self.slots.read();
+        let taken = slots.iter().map(|s| &s.record).filter(|r| r.state != SlotState::Free);
+        taken
+            .map(|r| {
+                let timing = Timing::of_slot(r.io_timeout);
+                let (silent, beat) = self.silence(r);
+                let fresh = r.life == self.me || silent < timing.suspect();
+                let stuck = beat.as_ref().filter(|b| tag_of(b) == here).and_then(|b| b.stuck);
+                NodeView {
+                    life: r.life,
+                    state: r.state,
+                    recoverer: r.recoverer,
+                    host: r.host.clone(),
+                    pid: r.pid,
+                    mount_point: r.mount_point.clone(),
+                    since: r.since,
+                    beating: fresh,
+                    damage: r.damage,
+                    last_beat: beat.as_ref().map(|_| silent),
+                    stuck,
+                    epoch: beat.map(|b| b.pool_epoch),
+                    fence: self.method(r, &methods),
+                    key: r.fence_key,
+                    timing,
+                }
+            })
+            .collect()
+    }
+
+    /// See [`Membership::waits`].
+    fn waits(&self) -> Vec<NodeWait> {
+        let all: Vec<_> = self.managers().flat_map(|m| m.waits(LONG)).collect();
+        if all.is_empty() {
+            return Vec::new();
+        }
+        let nodes = self.nodes().into_iter().filter(|n| n.life != self.me);
+        let waits = nodes.map(|node| {
+            let of = |held: &&(LockNo, Duration, Vec<Me>)| held.2.contains(&node.life);
+            let longest = all.iter().filter(of).map(|w| w.1).max().unwrap_or_default();
+            NodeWait { locks: all.iter().filter(of).count(), longest, node }
+        });
+        waits.filter(|w| w.locks > 0).collect()
     }
 
     /// How the node of a slot is, or would be, known to be dead.

@@ -12,20 +12,21 @@
 //!     Suspect: said once, nothing is done
 //! ```
 //!
-//! Finishing takes locks, and those may be held by another dead node. So it holds up nobody: while it
-//! waits further nodes are recovered, and their locks are free.
+//! Each slot has a task of its own. Recovering a redundancy log may wait for regions of a node that is
+//! silent and not fenced yet, finishing takes locks that another dead node may hold: neither keeps the
+//! watcher from looking, nor from fencing and recovering further nodes.
 //!
 //! Invariants:
 //! * recovery begins only after a fence: on one host the liveness lock of a process ends with its
 //!   last descriptor, so nothing of it is in flight any more;
 //! * a node of another host is never dead by silence alone;
-//! * one recoverer at a time: the claim is a compare-and-write against the record seen;
+//! * one recoverer of a slot at a time: the claim is a compare-and-write against the record seen;
 //! * a slot is freed only by its recoverer, or by its own node;
 //! * a recoverer's own journal is replayed before what it was recovering is looked at: it may have
 //!   changed the windows of the dead one;
 //! * every step may be repeated: a recoverer that dies leaves a record that says so.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use braid_format::NodeId;
@@ -80,12 +81,13 @@ pub struct SlotSight {
 pub enum WatchEvent {
     /// A look at all slots.
     Sight(Vec<SlotSight>),
-    /// Answer to [`WatchAction::Write`]: whether the new record stands.
-    Wrote(bool),
-    /// Answer to [`WatchAction::Fence`]: whether it is fenced. The next look says so too.
-    Fenced(bool),
-    /// Answer to [`WatchAction::Recover`].
-    Recovered(Recovery),
+    /// Answer to [`WatchAction::Write`] of this slot: whether the new record stands.
+    Wrote(NodeId, bool),
+    /// Answer to [`WatchAction::Fence`] of this slot's node: whether it is fenced. The next look says so
+    /// too.
+    Fenced(NodeId, bool),
+    /// Answer to [`WatchAction::Recover`] of this slot's node.
+    Recovered(NodeId, Recovery),
     /// Answer to [`WatchAction::Finish`].
     Finished(Recovery),
 }
@@ -174,7 +176,8 @@ pub struct Watch {
     beat: Duration,
     tracks: HashMap<NodeId, Track>,
     pauses: HashMap<NodeId, Pause>,
-    task: Option<Task>,
+    /// What is under way for each slot.
+    tasks: BTreeMap<NodeId, Task>,
     finishing: Option<Finishing>,
     /// When it looked last.
     looked: Option<Time>,
@@ -192,6 +195,10 @@ impl Watch {
     pub const EARLIER_BOOT_BEATS: u32 = 8;
     /// Longest pause between two attempts to recover a node, in beats.
     pub const PAUSE_BEATS_MAX: u32 = 240;
+    /// Most nodes that are fenced at a time. Apart from the recoveries: those may wait for a fence.
+    pub const FENCES_MAX: usize = 4;
+    /// Most nodes that are claimed and recovered at a time.
+    pub const RECOVERIES_MAX: usize = 32;
 
     /// The watcher of `me` on the host `identity`, with `beat` between heartbeats.
     pub fn new(me: Me, identity: HostIdentity, beat: Duration) -> Self {
@@ -201,20 +208,20 @@ impl Watch {
             beat,
             tracks: HashMap::new(),
             pauses: HashMap::new(),
-            task: None,
+            tasks: BTreeMap::new(),
             finishing: None,
             looked: None,
         }
     }
     /// A recovery is under way here, or something else that is to be seen through.
     pub fn is_recovering(&self) -> bool {
-        self.task.is_some() || self.finishing.is_some()
+        !self.tasks.is_empty() || self.finishing.is_some()
     }
     /// A dead node's slot is this one's, and it is at work on it.
     pub fn has_claimed(&self) -> bool {
         let of_slot =
             |t: &Task| matches!(t, Task::Recovering(_) | Task::Publishing(_) | Task::Freeing(_));
-        self.finishing.is_some() || self.task.as_ref().is_some_and(of_slot)
+        self.finishing.is_some() || self.tasks.values().any(of_slot)
     }
 
     /// Takes an event, says what to do. `nonce` was never used before in a slot record: for the
@@ -222,9 +229,9 @@ impl Watch {
     pub fn step(&mut self, now: Time, nonce: u64, event: WatchEvent) -> Vec<WatchAction> {
         match event {
             WatchEvent::Sight(slots) => self.look(now, nonce, &slots),
-            WatchEvent::Wrote(written) => self.wrote(written),
-            WatchEvent::Fenced(fenced) => self.fenced(now, fenced),
-            WatchEvent::Recovered(outcome) => self.recovered(now, nonce, outcome),
+            WatchEvent::Wrote(slot, written) => self.wrote(slot, written),
+            WatchEvent::Fenced(slot, fenced) => self.fenced(now, slot, fenced),
+            WatchEvent::Recovered(slot, outcome) => self.recovered(now, nonce, slot, outcome),
             WatchEvent::Finished(outcome) => self.finished(now, nonce, outcome),
         }
     }
@@ -236,18 +243,15 @@ impl Watch {
             self.track(now, sight, &mut out);
         }
         if let Some(mine) = slots.iter().find(|s| s.record.life.slot == self.me.slot)
-            && (mine.record.life != self.me || mine.record.state != SlotState::Active)
+            && (mine.record.life != self.me
+                || mine.record.state != SlotState::Active
+                || mine.record.vouched)
         {
             out.push(WatchAction::Evicted);
             return out;
         }
-        if self.task.is_some() {
-            return out;
-        }
-        if let Some(write) = self.end_finishing(now, nonce) {
-            out.push(write);
-            return out;
-        }
+        self.begin_fences(now, slots, &mut out);
+        out.extend(self.end_finishing(now, nonce));
         // Whom another was finishing, too, is recovered from the beginning: that one may have been
         // writing by the dead one's redundancy log, to take its slot.
         let (replayed, left): (Vec<_>, Vec<_>) = slots
@@ -255,18 +259,30 @@ impl Watch {
             .filter(|s| self.is_due(now, s, slots))
             .map(|s| &s.record)
             .partition(|r| r.is_replayed() && r.recoverer == Some(self.me));
-        if let Some(dead) = left.first() {
+        let fencing = self.fences_under_way();
+        let most = (fencing + Self::RECOVERIES_MAX).saturating_sub(self.tasks.len());
+        // Each write of this step needs a nonce of its own in its slot only.
+        for dead in left.into_iter().take(most) {
             out.push(self.claim(dead, nonce));
-            return out;
         }
         if let Some(dead) = replayed.first().filter(|_| self.finishing.is_none()) {
             out.push(self.finish(Box::new((*dead).clone())));
         }
-        if let Some(suspect) = slots.iter().find(|s| self.is_to_fence(now, s, slots)) {
-            self.task = Some(Task::Fencing(suspect.record.life));
-            out.push(WatchAction::Fence(Box::new(suspect.record.clone())));
-        }
         out
+    }
+
+    fn fences_under_way(&self) -> usize {
+        self.tasks.values().filter(|t| matches!(t, Task::Fencing(_))).count()
+    }
+
+    fn begin_fences(&mut self, now: Time, slots: &[SlotSight], out: &mut Vec<WatchAction>) {
+        let most = Self::FENCES_MAX.saturating_sub(self.fences_under_way());
+        let to_fence = slots.iter().filter(|s| self.is_to_fence(now, s, slots));
+        let records: Vec<_> = to_fence.map(|s| s.record.clone()).take(most).collect();
+        for record in records {
+            self.tasks.insert(record.life.slot, Task::Fencing(record.life));
+            out.push(WatchAction::Fence(Box::new(record)));
+        }
     }
 
     /// Whether a slot's recovery is to be begun or gone on with.
@@ -274,8 +290,19 @@ impl Watch {
         let life = sight.record.life;
         life.slot != self.me.slot
             && !self.pauses(now, life)
+            && !self.is_busy_with(sight)
             && self.finishing.as_ref().is_none_or(|f| f.record.life.slot != life.slot)
             && self.needs_recovery(now, sight, slots)
+    }
+
+    /// Whether something is under way for a slot that must end first. A fence need not, once there is
+    /// other proof: a command that turns a host off may take minutes.
+    fn is_busy_with(&self, sight: &SlotSight) -> bool {
+        match self.tasks.get(&sight.record.life.slot) {
+            None => false,
+            Some(Task::Fencing(_)) => !sight.proven,
+            Some(_) => true,
+        }
     }
 
     fn claim(&mut self, dead: &SlotRecord, nonce: u64) -> WatchAction {
@@ -284,7 +311,7 @@ impl Watch {
         new.state = SlotState::Recovering;
         new.recoverer = Some(self.me);
         new.nonce = nonce;
-        self.task = Some(Task::Claiming(new.clone()));
+        self.tasks.insert(dead.life.slot, Task::Claiming(new.clone()));
         WatchAction::Write { expected, new }
     }
 
@@ -319,6 +346,7 @@ impl Watch {
         let candidate = record.state != SlotState::Free
             && !taken
             && record.life.slot != self.me.slot
+            && !self.tasks.contains_key(&record.life.slot)
             && !self.identity.is_boot_of(record)
             && sight.fenceable
             && !sight.proven
@@ -337,11 +365,13 @@ impl Watch {
         self.is_silent(now, record, each.saturating_mul(turn))
     }
 
-    fn fenced(&mut self, now: Time, fenced: bool) -> Vec<WatchAction> {
-        if let Some(Task::Fencing(life)) = self.task.take()
-            && !fenced
-        {
-            self.pause(now, life);
+    fn fenced(&mut self, now: Time, slot: NodeId, fenced: bool) -> Vec<WatchAction> {
+        // It may be claimed already, by other proof.
+        if let Some(Task::Fencing(life)) = self.tasks.get(&slot).cloned() {
+            self.tasks.remove(&slot);
+            if !fenced {
+                self.pause(now, life);
+            }
         }
         Vec::new()
     }
@@ -434,10 +464,10 @@ impl Watch {
             && now.saturating_sub(track.since) > beat * Self::EARLIER_BOOT_BEATS
     }
 
-    fn wrote(&mut self, written: bool) -> Vec<WatchAction> {
-        match self.task.take() {
+    fn wrote(&mut self, slot: NodeId, written: bool) -> Vec<WatchAction> {
+        match self.tasks.remove(&slot) {
             Some(Task::Claiming(record)) if written => {
-                self.task = Some(Task::Recovering(record.clone()));
+                self.tasks.insert(slot, Task::Recovering(record.clone()));
                 vec![WatchAction::Recover(record)]
             }
             Some(Task::Publishing(record)) if written => {
@@ -453,14 +483,20 @@ impl Watch {
         }
     }
 
-    fn recovered(&mut self, now: Time, nonce: u64, outcome: Recovery) -> Vec<WatchAction> {
-        let Some(Task::Recovering(record)) = self.task.take() else { return Vec::new() };
+    fn recovered(
+        &mut self,
+        now: Time,
+        nonce: u64,
+        slot: NodeId,
+        outcome: Recovery,
+    ) -> Vec<WatchAction> {
+        let Some(Task::Recovering(record)) = self.tasks.remove(&slot) else { return Vec::new() };
         let write = match outcome {
             Recovery::Done => {
-                self.pauses.remove(&record.life.slot);
+                self.pauses.remove(&slot);
                 let old = (*record).clone();
                 let new = Box::new(SlotRecord { replayed: true, damage: None, nonce, ..old });
-                self.task = Some(Task::Publishing(new.clone()));
+                self.tasks.insert(slot, Task::Publishing(new.clone()));
                 Some(WatchAction::Write { expected: record, new })
             }
             failed => self.failed(now, nonce, record, failed),
@@ -472,8 +508,7 @@ impl Watch {
         if let Some(finishing) = &mut self.finishing {
             finishing.ended = Some(outcome);
         }
-        let now = if self.task.is_none() { self.end_finishing(now, nonce) } else { None };
-        now.into_iter().collect()
+        self.end_finishing(now, nonce).into_iter().collect()
     }
 
     /// Writes down how a recovery ended, if one did.
@@ -483,7 +518,7 @@ impl Watch {
             Recovery::Done => {
                 self.pauses.remove(&record.life.slot);
                 let new = Box::new(freed(&record, nonce));
-                self.task = Some(Task::Freeing(new.clone()));
+                self.tasks.insert(record.life.slot, Task::Freeing(new.clone()));
                 Some(WatchAction::Write { expected: record, new })
             }
             failed => self.failed(now, nonce, record, failed),
@@ -501,7 +536,7 @@ impl Watch {
         self.pause(now, record.life);
         match outcome {
             Recovery::Damaged(damage) if record.damage != Some(damage) => {
-                self.task = Some(Task::Noting);
+                self.tasks.insert(record.life.slot, Task::Noting);
                 let old = (*record).clone();
                 let replayed = old.replayed || damage.replayed;
                 let new = SlotRecord { replayed, damage: Some(damage), nonce, ..old };
@@ -556,6 +591,7 @@ pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
         recoverer: None,
         replayed: false,
         damage: None,
+        vouched: false,
         nonce,
         pid: 0,
         address: String::new(),
@@ -640,16 +676,81 @@ mod tests {
         let at = at.unwrap();
         assert_eq!(at, suspect_beats() + 1);
         // It fails: again, after a pause.
-        assert_eq!(w.step(BEAT * at, 9, WatchEvent::Fenced(false)), vec![]);
+        assert_eq!(w.step(BEAT * at, 9, WatchEvent::Fenced(NodeId(1), false)), vec![]);
         assert_eq!(w.step(BEAT * at, 9, WatchEvent::Sight(slots.clone())), vec![]);
         let again = w.step(BEAT * (at + 1), 9, WatchEvent::Sight(slots.clone()));
         assert_eq!(fences(&again), Some(me(1, 1)));
         assert_eq!(w.step(BEAT * (at + 2), 9, WatchEvent::Sight(slots.clone())), vec![]);
-        w.step(BEAT * (at + 2), 9, WatchEvent::Fenced(true));
+        w.step(BEAT * (at + 2), 9, WatchEvent::Fenced(NodeId(1), true));
         slots[1].proven = true;
         let actions = w.step(BEAT * (at + 3), 9, WatchEvent::Sight(slots));
         assert_eq!(claims(&actions), Some(me(1, 1)));
-        let actions = w.step(BEAT * (at + 3), 9, WatchEvent::Wrote(true));
+        let actions = w.step(BEAT * (at + 3), 9, WatchEvent::Wrote(NodeId(1), true));
+        assert_eq!(recovers(&actions), Some(me(1, 1)));
+    }
+
+    /// Two hosts lose power, one comes back: what its dead node left may need what the other host's
+    /// node holds, so its recovery waits until that one is fenced.
+    #[test]
+    fn recoveries_that_wait_keep_nobody_from_being_fenced_and_recovered() {
+        let mut w = Watch::new(me(5, 1), identity(1), BEAT);
+        let dead = |life| SlotSight { life_locked: false, ..active(life, 1) };
+        // 0, 1: of this host. 2, 3: of another one. 4: of a third, which nobody here can fence.
+        let mut slots = vec![dead(me(0, 1)), dead(me(1, 1)), elsewhere(me(2, 1))];
+        slots.extend([elsewhere(me(3, 1)), elsewhere(me(4, 1)), active(me(5, 1), 1)]);
+        slots[4].fenceable = false;
+        let (mut fenced, mut recovered, mut suspected) = (Vec::new(), Vec::new(), false);
+        for n in 0..suspect_beats() + 20 {
+            slots[5].sequence = Some(u64::from(n));
+            let mut actions = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+            while let Some(action) = actions.pop() {
+                match action {
+                    WatchAction::Write { ref new, .. } => {
+                        let slot = new.life.slot;
+                        assert!(stand(&mut slots, &[action]));
+                        actions.extend(w.step(BEAT * n, 9, WatchEvent::Wrote(slot, true)));
+                    }
+                    // None of them ever ends.
+                    WatchAction::Recover(record) => recovered.push(record.life.slot.0),
+                    WatchAction::Fence(record) => {
+                        let slot = record.life.slot;
+                        fenced.push(slot.0);
+                        slots[usize::from(slot.0)].proven = true;
+                        actions.extend(w.step(BEAT * n, 9, WatchEvent::Fenced(slot, true)));
+                    }
+                    WatchAction::Suspect(life) => suspected |= life == me(4, 1),
+                    action => panic!("{action:?}"),
+                }
+            }
+        }
+        recovered.sort_unstable();
+        fenced.sort_unstable();
+        assert_eq!((recovered, fenced, suspected), (vec![0, 1, 2, 3], vec![2, 3], true));
+        // The operator's word, then.
+        slots[4].record.vouched = true;
+        slots[4].proven = true;
+        let now = BEAT * (suspect_beats() + 21);
+        assert_eq!(claims(&w.step(now, 9, WatchEvent::Sight(slots.clone()))), Some(me(4, 1)));
+        // As a node that is only slow learns that a person took it for dead.
+        let mut w = Watch::new(me(4, 1), identity(2), BEAT);
+        assert!(w.step(now, 9, WatchEvent::Sight(slots)).contains(&WatchAction::Evicted));
+    }
+
+    /// A command that turns a host off may take minutes.
+    #[test]
+    fn the_operators_word_does_not_wait_for_a_fence_under_way() {
+        let mut w = watch();
+        let mut slots = vec![active(me(0, 1), 1), elsewhere(me(1, 1))];
+        let n = suspect_beats() + 1;
+        for n in 0..=n {
+            w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+        }
+        assert!(w.is_recovering());
+        slots[1].proven = true;
+        let actions = w.step(BEAT * (n + 1), 9, WatchEvent::Sight(slots));
+        assert_eq!(claims(&actions), Some(me(1, 1)));
+        assert_eq!(w.step(BEAT * (n + 2), 9, WatchEvent::Fenced(NodeId(1), false)), vec![]);
+        let actions = w.step(BEAT * (n + 2), 9, WatchEvent::Wrote(NodeId(1), true));
         assert_eq!(recovers(&actions), Some(me(1, 1)));
     }
 
@@ -719,14 +820,17 @@ mod tests {
         assert_eq!(w.step(BEAT * 10, 9, WatchEvent::Sight(slots.clone())), vec![]);
         let actions = w.step(BEAT * 11, 9, WatchEvent::Sight(slots.clone()));
         assert_eq!(claims(&actions), Some(me(1, 4)));
-        assert_eq!(recovers(&w.step(BEAT * 11, 9, WatchEvent::Wrote(true))), Some(me(1, 4)));
-        let saying = w.step(BEAT * 12, 9, WatchEvent::Recovered(Recovery::Done));
+        assert_eq!(
+            recovers(&w.step(BEAT * 11, 9, WatchEvent::Wrote(NodeId(1), true))),
+            Some(me(1, 4))
+        );
+        let saying = w.step(BEAT * 12, 9, WatchEvent::Recovered(NodeId(1), Recovery::Done));
         let [WatchAction::Write { expected, new }] = &saying[..] else { panic!("{saying:?}") };
         assert_eq!(expected.state, SlotState::Recovering);
         assert_eq!((new.state, new.replayed), (SlotState::Recovering, true));
         slots[1].record = (**new).clone();
         // Its locks are free from here on.
-        let said = w.step(BEAT * 12, 9, WatchEvent::Wrote(true));
+        let said = w.step(BEAT * 12, 9, WatchEvent::Wrote(NodeId(1), true));
         let finish = WatchAction::Finish(Box::new(slots[1].record.clone()));
         assert_eq!(said, vec![WatchAction::Gone(me(1, 4)), finish]);
         assert!(w.has_claimed());
@@ -735,7 +839,7 @@ mod tests {
         let [WatchAction::Write { expected, new }] = &freeing[..] else { panic!("{freeing:?}") };
         assert_eq!(**expected, slots[1].record);
         assert_eq!((new.state, new.life, new.replayed), (SlotState::Free, me(1, 4), false));
-        let done = w.step(BEAT * 12, 9, WatchEvent::Wrote(true));
+        let done = w.step(BEAT * 12, 9, WatchEvent::Wrote(NodeId(1), true));
         assert_eq!(done, vec![WatchAction::Gone(me(1, 4))]);
     }
 
@@ -806,11 +910,11 @@ mod tests {
         let slots = vec![active(me(0, 1), 1), other];
         w.step(BEAT, 9, WatchEvent::Sight(slots.clone()));
         assert!(claims(&w.step(BEAT * 2, 9, WatchEvent::Sight(slots.clone()))).is_some());
-        assert_eq!(w.step(BEAT * 2, 9, WatchEvent::Wrote(false)), vec![]);
+        assert_eq!(w.step(BEAT * 2, 9, WatchEvent::Wrote(NodeId(1), false)), vec![]);
         assert!(claims(&w.step(BEAT * 3, 9, WatchEvent::Sight(slots.clone()))).is_some());
-        w.step(BEAT * 3, 9, WatchEvent::Wrote(true));
+        w.step(BEAT * 3, 9, WatchEvent::Wrote(NodeId(1), true));
         assert!(w.is_recovering());
-        assert_eq!(w.step(BEAT * 4, 9, WatchEvent::Recovered(Recovery::Failed)), vec![]);
+        assert_eq!(w.step(BEAT * 4, 9, WatchEvent::Recovered(NodeId(1), Recovery::Failed)), vec![]);
         let mut slots = slots;
         slots[1].record.state = SlotState::Recovering;
         slots[1].record.recoverer = Some(me(0, 1));
@@ -831,7 +935,7 @@ mod tests {
         w.step(BEAT, 9, WatchEvent::Sight(slots.clone()));
         let actions = w.step(BEAT * 2, 9, WatchEvent::Sight(slots.clone()));
         assert_eq!(claims(&actions), Some(me(2, 1)));
-        w.step(BEAT * 2, 9, WatchEvent::Wrote(true));
+        w.step(BEAT * 2, 9, WatchEvent::Wrote(NodeId(2), true));
         slots[2].record.state = SlotState::Recovering;
         slots[2].record.recoverer = Some(me(1, 1));
         // Its journal is damaged: nothing is known of the first one's windows.
@@ -840,8 +944,8 @@ mod tests {
             part: braid_format::node::DamagedPart::Journal,
             replayed: false,
         };
-        w.step(BEAT * 3, 9, WatchEvent::Recovered(Recovery::Damaged(damage)));
-        w.step(BEAT * 3, 9, WatchEvent::Wrote(true));
+        w.step(BEAT * 3, 9, WatchEvent::Recovered(NodeId(2), Recovery::Damaged(damage)));
+        w.step(BEAT * 3, 9, WatchEvent::Wrote(NodeId(2), true));
         slots[2].record.damage = Some(damage);
         assert_eq!(claims(&w.step(BEAT * 3, 9, WatchEvent::Sight(slots.clone()))), None);
         slots[2].record.damage = Some(SlotDamage { replayed: true, ..damage });
@@ -883,13 +987,14 @@ mod tests {
             while let Some(action) = actions.first().cloned() {
                 let rest = actions.split_off(1);
                 actions = match action {
-                    WatchAction::Write { .. } => {
+                    WatchAction::Write { ref new, .. } => {
+                        let slot = new.life.slot;
                         assert!(stand(&mut slots, &[action]));
-                        w.step(BEAT * n, 9, WatchEvent::Wrote(true))
+                        w.step(BEAT * n, 9, WatchEvent::Wrote(slot, true))
                     }
                     WatchAction::Recover(record) => {
                         recovered.push(record.life.slot.0);
-                        w.step(BEAT * n, 9, WatchEvent::Recovered(Recovery::Done))
+                        w.step(BEAT * n, 9, WatchEvent::Recovered(record.life.slot, Recovery::Done))
                     }
                     WatchAction::Finish(record) => {
                         finishes.push(record.life.slot.0);
@@ -906,8 +1011,9 @@ mod tests {
         // It ends after all: one after the other is finished and free.
         let mut next = w.step(BEAT * 40, 9, WatchEvent::Finished(Recovery::Done));
         for n in 41..80 {
-            while stand(&mut slots, &next) {
-                next = w.step(BEAT * n, 9, WatchEvent::Wrote(true));
+            while let Some(WatchAction::Write { new, .. }) = next.first().cloned() {
+                assert!(stand(&mut slots, &next));
+                next = w.step(BEAT * n, 9, WatchEvent::Wrote(new.life.slot, true));
             }
             next = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
             let begun = next.iter().find_map(|a| match a {
@@ -942,14 +1048,16 @@ mod tests {
                 actions = match actions.first().cloned() {
                     Some(WatchAction::Recover(record)) => {
                         recovered.push(record.life.slot.0);
-                        w.step(BEAT * n, 9, WatchEvent::Recovered(Recovery::Done))
+                        let slot = record.life.slot;
+                        w.step(BEAT * n, 9, WatchEvent::Recovered(slot, Recovery::Done))
                     }
                     Some(WatchAction::Gone(_)) => actions.split_off(1),
                     Some(WatchAction::Finish(_)) => {
                         w.step(BEAT * n, 9, WatchEvent::Finished(Recovery::Done))
                     }
-                    _ if stand(&mut slots, &actions) => {
-                        w.step(BEAT * n, 9, WatchEvent::Wrote(true))
+                    Some(WatchAction::Write { new, .. }) => {
+                        assert!(stand(&mut slots, &actions));
+                        w.step(BEAT * n, 9, WatchEvent::Wrote(new.life.slot, true))
                     }
                     _ => Vec::new(),
                 };
@@ -976,7 +1084,7 @@ mod tests {
         let noting = w.step(BEAT, 9, WatchEvent::Finished(Recovery::Damaged(damage)));
         assert!(stand(&mut slots, &noting));
         assert_eq!((slots[1].record.damage, slots[1].record.replayed), (Some(damage), true));
-        w.step(BEAT, 9, WatchEvent::Wrote(true));
+        w.step(BEAT, 9, WatchEvent::Wrote(NodeId(1), true));
         assert_eq!(w.step(BEAT, 9, WatchEvent::Sight(slots.clone())), vec![]);
         assert_eq!(w.step(BEAT * 3, 9, WatchEvent::Sight(slots.clone())), finish(&slots));
         // The same again is not written again.
@@ -1004,14 +1112,14 @@ mod tests {
             let [WatchAction::Write { new, .. }] = &actions[..] else { continue };
             tries.push(n);
             slots[1].record = (**new).clone();
-            w.step(BEAT * n, 9, WatchEvent::Wrote(true));
+            w.step(BEAT * n, 9, WatchEvent::Wrote(NodeId(1), true));
             let answer = Recovery::Damaged(damage);
-            for action in w.step(BEAT * n, 9, WatchEvent::Recovered(answer)) {
+            for action in w.step(BEAT * n, 9, WatchEvent::Recovered(NodeId(1), answer)) {
                 let WatchAction::Write { new, .. } = action else { panic!("{action:?}") };
                 assert_eq!((new.state, new.damage), (SlotState::Recovering, Some(damage)));
                 slots[1].record = *new;
                 notes += 1;
-                w.step(BEAT * n, 9, WatchEvent::Wrote(true));
+                w.step(BEAT * n, 9, WatchEvent::Wrote(NodeId(1), true));
             }
         }
         assert_eq!(notes, 1);
@@ -1021,8 +1129,8 @@ mod tests {
         // Repaired meanwhile.
         let n = 2000 + Watch::PAUSE_BEATS_MAX;
         w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
-        w.step(BEAT * n, 9, WatchEvent::Wrote(true));
-        let done = w.step(BEAT * n, 9, WatchEvent::Recovered(Recovery::Done));
+        w.step(BEAT * n, 9, WatchEvent::Wrote(NodeId(1), true));
+        let done = w.step(BEAT * n, 9, WatchEvent::Recovered(NodeId(1), Recovery::Done));
         let [WatchAction::Write { new, .. }] = &done[..] else { panic!("{done:?}") };
         assert_eq!((new.state, new.replayed, new.damage), (SlotState::Recovering, true, None));
     }

@@ -130,6 +130,16 @@ impl Found {
         ((region << self.shift).min(to), to)
     }
 
+    /// Whether a recovery by it would write nothing but the log itself.
+    ///
+    /// # Errors
+    /// Never, as it is read.
+    pub fn is_empty(&self, topology: &Topology) -> Result<bool, PoolError> {
+        let Some((_, sequence, offset)) = self.header else { return Ok(self.noted.is_empty()) };
+        let (records, _) = each_record(topology, self.slot, sequence, offset, &mut |_| Ok(()))?;
+        Ok(records == 0 && self.noted.is_empty())
+    }
+
     /// The locks of all that [`Found::make_whole`] may change.
     pub fn locks(&self, topology: &Topology, count: u64) -> Locks {
         let mut locks = Locks::new();

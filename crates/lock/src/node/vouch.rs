@@ -1,0 +1,110 @@
+//! A person's word that a node's host is off, where no node of this host has the pool mounted: it is put
+//! into the node's slot, for all to see.
+
+use std::time::Instant;
+
+use braid_format::node::{Heartbeat, SlotRecord, SlotState};
+use braid_format::{Incarnation, NodeId};
+use braid_pool::Reservable;
+
+use super::claim::{decode_slot, write_slot};
+use super::fence::{FenceOptions, Fencer, acting, key_of};
+use super::{FenceMethod, NodeStore, Timing};
+use crate::Me;
+use crate::error::LockError;
+
+/// Notes in the slot that its node is dead, by the word of a person who has seen to it that its host is
+/// off. Every node, and the next one to join, takes that for a fence. Waits for as long as the node may
+/// be silent while it lives (5/4 of its `io_timeout`), and takes its key from the members if they have
+/// reservations.
+///
+/// # Errors
+/// [`LockError::NotDead`]: it shows signs of life, it is of this host, or it is being recovered by
+/// another node, which is the one to speak of. [`LockError::NodeStore`].
+pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockError> {
+    let slots = store.slots();
+    if slot.0 >= slots {
+        return Err(LockError::NoSuchSlot { slot, slots });
+    }
+    let record = read(store, slot)?;
+    let refuse = |why| Err(LockError::NotDead { slot, why });
+    if record.state == SlotState::Free {
+        return refuse("nobody has it");
+    }
+    if super::watch::this_host().is_boot_of(&record) {
+        return refuse("it is of this host: end its process, then it is known to be dead");
+    }
+    if record.recoverer.is_some_and(|by| by.slot != slot) {
+        return refuse(
+            "it is fenced already, and another node recovers it (`braid nodes` says which): if that one's host is off, give the word for it instead",
+        );
+    }
+    if record.vouched {
+        return Ok(FenceMethod::Operator);
+    }
+    await_silence(store, &record)?;
+    let registered = store.pool().reservable() == Reservable::All;
+    let mut key = 0;
+    if registered {
+        // A name that whoever takes old keys away leaves alone.
+        let next = Incarnation(record.last_named().0.wrapping_add(1));
+        let own = key_of(store.fs_uuid(), Me { slot, incarnation: next });
+        key = store.pool().register(own).map_err(LockError::NodeStore)?;
+    }
+    let noted = note(store, &record, key);
+    if registered {
+        store.pool().unregister();
+    }
+    noted
+}
+
+fn read(store: &dyn NodeStore, slot: NodeId) -> Result<SlotRecord, LockError> {
+    let sector = store.read_slot(slot).map_err(LockError::NodeStore)?;
+    decode_slot(store, slot, &sector)
+}
+
+/// Waits until the node must have shown a heartbeat if it lived.
+fn await_silence(store: &dyn NodeStore, record: &SlotRecord) -> Result<(), LockError> {
+    let (slot, life) = (record.life.slot, acting(record));
+    let timing = Timing::of_slot(record.io_timeout);
+    let last = || -> Result<Option<u64>, LockError> {
+        let beats = store.read_heartbeats().map_err(LockError::NodeStore)?;
+        let sector = beats.chunks_exact(store.sector_len()).nth(usize::from(slot.0));
+        let beat = sector.and_then(|s| Heartbeat::decode(s, slot).ok());
+        Ok(beat.filter(|b| b.life == life).map(|b| b.sequence))
+    };
+    let (before, begun) = (last()?, Instant::now());
+    while begun.elapsed() < timing.suspect() {
+        std::thread::sleep(timing.beat().max(timing.suspect() / 10));
+        // Torn by its own write counts as one, too.
+        if last()? != before || read(store, slot)? != *record {
+            return Err(LockError::NotDead {
+                slot,
+                why: "it shows heartbeats, or its slot has just been changed: turn its host off, and look at `braid nodes`",
+            });
+        }
+    }
+    Ok(())
+}
+
+fn note(store: &dyn NodeStore, record: &SlotRecord, key: u64) -> Result<FenceMethod, LockError> {
+    let options = FenceOptions::default();
+    let fencer =
+        Fencer { store, options: &options, timing: Timing::of_slot(record.io_timeout), key };
+    let mut method = FenceMethod::Operator;
+    if fencer.methods()(record) == FenceMethod::Reservation {
+        match fencer.fence(record, &|| true) {
+            Ok(by) => method = by,
+            // The word of a person is enough. What its host still has under way in the devices was
+            // there before it was turned off.
+            Err(e) => tracing::warn!(slot = %record.life.slot, "not fenced by reservation: {e}"),
+        }
+    }
+    let nonce = record.nonce.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let new = SlotRecord { vouched: true, nonce, ..record.clone() };
+    if write_slot(store, record, &new)? {
+        return Ok(method);
+    }
+    let why = "its slot has just been changed: look at `braid nodes`, and say it again";
+    Err(LockError::NotDead { slot: record.life.slot, why })
+}
