@@ -2,6 +2,7 @@
 
 mod beat;
 mod mail;
+mod view;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,7 +20,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::cached::{Cached, is_over};
 use super::claim::{Claim, read_slots, say_damage, sweep, write_slot};
 use super::fence::{Fencer, acting};
-use super::waits::{LONG, Said};
+use super::waits::Said;
 use super::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
 use super::{
     Deltas, FenceMethod, HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NodeWait,
@@ -594,54 +595,6 @@ impl Inner {
         // Nobody was watched before this node was there.
         let since = beat.map_or(self.origin, |b| b.1);
         (since.elapsed(), beat.map(|b| b.0.clone()))
-    }
-
-    /// See [`Membership::nodes`].
-    fn nodes(&self) -> Vec<NodeView> {
-        let methods = self.fencer().methods();
-        let here = self.store.pool().epoch();
-        let slots = self.slots.read();
-        let taken = slots.iter().map(|s| &s.record).filter(|r| r.state != SlotState::Free);
-        taken
-            .map(|r| {
-                let timing = Timing::of_slot(r.io_timeout);
-                let (silent, beat) = self.silence(r);
-                let fresh = r.life == self.me || silent < timing.suspect();
-                let stuck = beat.as_ref().filter(|b| tag_of(b) == here).and_then(|b| b.stuck);
-                NodeView {
-                    life: r.life,
-                    state: r.state,
-                    recoverer: r.recoverer,
-                    host: r.host.clone(),
-                    pid: r.pid,
-                    mount_point: r.mount_point.clone(),
-                    since: r.since,
-                    beating: fresh,
-                    damage: r.damage,
-                    last_beat: beat.as_ref().map(|_| silent),
-                    stuck,
-                    epoch: beat.map(|b| b.pool_epoch),
-                    fence: self.method(r, &methods),
-                    key: r.fence_key,
-                    timing,
-                }
-            })
-            .collect()
-    }
-
-    /// See [`Membership::waits`].
-    fn waits(&self) -> Vec<NodeWait> {
-        let all: Vec<_> = self.managers().flat_map(|m| m.waits(LONG)).collect();
-        if all.is_empty() {
-            return Vec::new();
-        }
-        let nodes = self.nodes().into_iter().filter(|n| n.life != self.me);
-        let waits = nodes.map(|node| {
-            let of = |held: &&(LockNo, Duration, Vec<Me>)| held.2.contains(&node.life);
-            let longest = all.iter().filter(of).map(|w| w.1).max().unwrap_or_default();
-            NodeWait { locks: all.iter().filter(of).count(), longest, node }
-        });
-        waits.filter(|w| w.locks > 0).collect()
     }
 
     /// How the node of a slot is, or would be, known to be dead.

@@ -263,3 +263,62 @@ fn who_cannot_join_is_told_what_the_device_said() {
     let said = refused.err().unwrap().to_string();
     assert!(said.contains("no such command"), "{said}");
 }
+
+/// Its recovery waits for what a node of another host holds, as that of a redundancy log may.
+struct Needs {
+    other: NodeId,
+    nodes: MemoryNodes,
+    proofs: Proofs,
+}
+impl Recover for Needs {
+    fn recover(&self, _: Me, _: Me) -> Result<(), NotRecovered> {
+        until("the other one is fenced", || {
+            let sector = self.nodes.read_slot(self.other).unwrap();
+            SlotRecord::decode(&sector, self.other).is_ok_and(|r| self.proofs.of(&r).is_some())
+        });
+        Ok(())
+    }
+}
+
+/// Two hosts lose power; one comes back, and no slot is free but by a recovery. There is no watcher yet.
+#[test]
+fn who_joins_fences_a_silent_node_that_its_recovery_waits_for() {
+    let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
+    all.with_reservations();
+    let a = on(1, &all, &locks, FenceOptions::default());
+    let b = on(2, &all, &locks, FenceOptions::default());
+    let (mine, other) = (a.member.me(), b.member.me());
+    a.kill();
+    b.kill();
+    let (nodes, proofs) = (all.process(), Proofs::default());
+    let identity = HostIdentity { boot_id: [1; 16], machine_id: [1; 16], host: "host1".to_owned() };
+    let options = JoinOptions { identity: Some(identity), proofs: proofs.clone(), ..options() };
+    let recover = Needs { other: other.slot, nodes: nodes.clone(), proofs };
+    let member = Membership::join(Arc::new(nodes), options, Arc::new(recover)).unwrap();
+    assert_eq!(member.me().slot, mine.slot);
+    assert_eq!(all.keys().len(), 1, "the other's key is taken");
+    member.leave().unwrap();
+}
+
+#[test]
+fn a_persons_word_stands_in_the_slot_for_everybody() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    let a = on(1, &all, &locks, FenceOptions::default());
+    let b = on(2, &all, &locks, FenceOptions::default());
+    let (dead, outside) = (a.member.me(), all.process());
+    for slot in [dead.slot, NodeId(3), NodeId(9)] {
+        assert!(super::super::vouch(&outside, slot).is_err(), "{slot} lives, is free, is none");
+    }
+    a.kill();
+    assert_eq!(super::super::vouch(&outside, dead.slot).unwrap(), FenceMethod::Operator);
+    until("it is recovered", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
+    // One that lives all the same has no slot any more.
+    let living = b.member.me();
+    let stands = outside.read_slot(living.slot).unwrap();
+    let record = SlotRecord::decode(&stands, living.slot).unwrap();
+    let mut sector = vec![0; outside.sector_len()];
+    SlotRecord { vouched: true, ..record }.encode(&mut sector);
+    let written = outside.compare_and_write_slot(living.slot, &stands, &sector).unwrap();
+    assert_eq!(written, CawOutcome::Written);
+    until("it withdraws", || b.manager.has_withdrawn());
+}
