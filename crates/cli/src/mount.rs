@@ -43,7 +43,9 @@ pub struct Args {
     /// degraded (do without members that are missing, if the others hold everything: they count as
     /// failed from then on), devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
     /// raise_page_limit (allow 4M on this machine), read_ahead=SIZE (8M), workers_max=N (512),
-    /// background_max=N (64), nocachenames (needed to mount something inside), nocachedata (reads go
+    /// background_max=N (64), cachenames (the kernel finds paths without asking: faster, but a change of
+    /// any directory by another node takes away what is mounted inside; usual where the pool was made
+    /// for one node, which loses nothing), nocachenames, nocachedata (reads go
     /// past the kernel's page cache: exact beside any others, slower again and again), noalert (idle
     /// processors sleep as deep as ever while requests come fast: less power, longer waits),
     /// uring (requests come by io_uring, Linux 6.14: where processors are busy small calls are

@@ -67,6 +67,10 @@ impl Fs {
     pub fn root(&self) -> InodeNo {
         self.core().volume.root()
     }
+    /// Whether the file system has one node slot only: no other node can ever mount it beside this one.
+    pub fn is_single_node(&self) -> bool {
+        self.core().volume.sb.node_slots.get() == 1
+    }
     /// Reads the pool's labels, and uses what other nodes have made of it: its members and their places
     /// are then those of the newest epoch. Waits for requests under way if there is one.
     ///

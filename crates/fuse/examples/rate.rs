@@ -50,7 +50,7 @@ fn main() {
     let mut options = FuseOptions::new(dir.path().to_owned());
     // Attributes are asked for every time.
     options.cache_attributes = false;
-    options.cache_names = false;
+    options.cache_names = braid_fuse::CacheNames::Never;
     let words = std::env::args().skip(1);
     words.for_each(|word| assert!(options.apply(&word).unwrap(), "{word}"));
     let fs = MemFs::new();

@@ -26,6 +26,9 @@ impl Files for Fs {
     fn root(&self) -> InodeNo {
         self.root()
     }
+    fn is_single_node(&self) -> bool {
+        self.is_single_node()
+    }
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
         seen(self.lookup(dir, name))
     }

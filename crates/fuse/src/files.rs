@@ -23,6 +23,11 @@ pub type Answer<T> = Result<T, Errno>;
 pub trait Files: Send + Sync + 'static {
     /// The root directory's number.
     fn root(&self) -> InodeNo;
+    /// Whether no other node can ever mount this file system, so that what the kernel has cached of
+    /// it stays true.
+    fn is_single_node(&self) -> bool {
+        false
+    }
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr>;
     fn revisit(&self, ino: InodeNo) -> Answer<Attr>;
     fn forgotten(&self, ino: InodeNo) -> Answer<()>;

@@ -56,5 +56,5 @@ pub use connect::unmount;
 pub use error::{BadRequest, FuseError};
 pub use files::{Answer, Errno, Files};
 pub use notify::KernelLink;
-pub use options::FuseOptions;
+pub use options::{CacheNames, FuseOptions};
 pub use session::{Session, Terms};

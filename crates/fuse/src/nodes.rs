@@ -7,8 +7,15 @@
 //!   left. Every drop advances [`Nodes::invalidations`] first; an answer whose [`Stamp`] is older
 //!   is sent as already out of date.
 //! * The answer has left, but the kernel has not yet made its inode, so there is nothing to drop
-//!   and it says so. [`Nodes::known`] tells such a case (an entry was handed out and not forgotten)
-//!   from an inode that the kernel really does not have; the drop is repeated until it lands.
+//!   and it says so. If attributes were sent that stay valid ([`Nodes::promises`]), the drop is
+//!   repeated until it lands, or until the kernel has given the entries back.
+//!
+//! Such a wait must be short, and must not depend on any request. So listings never promise
+//! attributes that another node may change ([`Keep`]): the kernel works through a listing entry by
+//! entry, and stands still at each name that another program is just looking up, which may wait for
+//! another node. (Two nodes that listed a directory while each created files there waited for each
+//! other so.) And where other nodes pull at a directory again and again, nothing is promised of the
+//! inodes that are new to the kernel in it: a storm of creations never waits.
 //!
 //! Once the kernel has the inode, its own version counters order answers and drops. They do so by
 //! throwing an answer away when a drop came after the question. The program that asked by `stat` has
@@ -53,6 +60,10 @@ struct Node {
     attributes: bool,
     /// Changes under way beside which attributes are read: the kernel is not to keep those.
     changes: u16,
+    /// Of those, the ones with attributes that stay valid: how many ever, wrapping ...
+    promised: u32,
+    /// ... and of these, as many as were when a drop last landed.
+    dropped: u32,
     /// Open files.
     opens: u32,
     /// Of those, the ones that read through the page cache.
@@ -83,6 +94,17 @@ pub struct Nodes {
     shards: [Shard; SHARDS],
     invalidations: AtomicU64,
     origin: Instant,
+}
+
+/// Whether attributes in an entry may stay valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// No: the kernel asks again.
+    No,
+    /// If an entry for the inode was handed out before: the kernel orders answers and drops then.
+    IfKnown,
+    /// Yes.
+    Yes,
 }
 
 /// The number of drops at some moment.
@@ -125,6 +147,21 @@ impl Nodes {
             n.attributes = true;
         });
     }
+    /// Attributes of an entry that was counted are about to go out, computed since `stamp`. Returns
+    /// whether they may stay valid.
+    pub fn promise(&self, node: u64, stamp: Stamp, keep: Keep) -> bool {
+        self.with(node, |n| {
+            let may = match keep {
+                Keep::No => false,
+                Keep::IfKnown => n.lookups > 1,
+                Keep::Yes => true,
+            };
+            // Looked at under the shard's lock: a drop that comes between finds the promise.
+            let promised = may && n.changes == 0 && self.stamp() == stamp;
+            n.promised = n.promised.wrapping_add(u32::from(promised));
+            promised
+        })
+    }
     /// The kernel gave back `count` entries, or never got them. Returns whether those were all.
     pub fn forgot(&self, node: u64, count: u64) -> bool {
         self.with(node, |n| {
@@ -150,10 +187,6 @@ impl Nodes {
             n.attributes
         })
     }
-    /// Whether attributes are being changed.
-    pub fn changing(&self, node: u64) -> bool {
-        self.with(node, |n| n.changes > 0)
-    }
     /// A change begins (`true`) or ends. Returns whether the kernel may know attributes.
     pub fn change(&self, node: u64, begins: bool) -> bool {
         self.with(node, |n| {
@@ -167,11 +200,21 @@ impl Nodes {
     pub fn outdated(&self, node: u64) -> bool {
         self.with(node, |n| std::mem::take(&mut n.attributes))
     }
-    /// A drop of `node` begins. Returns whether the kernel can know it.
-    pub fn invalidating(&self, node: u64) -> bool {
+    /// A drop of `node` begins. Returns what [`Nodes::dropped`] is to be told if it lands; `None`:
+    /// the kernel cannot know the node.
+    pub fn invalidating(&self, node: u64) -> Option<u32> {
         self.invalidations.fetch_add(1, Ordering::SeqCst);
         self.with(node, |n| n.attributes = false);
-        self.known(node)
+        self.known(node).then(|| self.with(node, |n| n.promised))
+    }
+    /// A drop of `node` landed that began when `promised` promises had been made.
+    pub fn dropped(&self, node: u64, promised: u32) {
+        self.with(node, |n| n.dropped = promised);
+    }
+    /// Whether attributes may be under way to the kernel, or in it, that stay valid there and that no
+    /// drop has reached.
+    pub fn promises(&self, node: u64) -> bool {
+        self.with(node, |n| n.lookups > 0 && n.promised != n.dropped)
     }
     fn millis(&self, now: Instant) -> u32 {
         let all = now.saturating_duration_since(self.origin).as_millis();
@@ -253,10 +296,34 @@ mod tests {
     fn an_answer_older_than_a_drop_may_not_be_cached() {
         let nodes = Nodes::default();
         let stamp = nodes.stamp();
-        assert!(!nodes.invalidating(7), "nothing handed out yet");
-        assert_ne!(nodes.stamp(), stamp);
+        assert_eq!(nodes.invalidating(7), None, "nothing handed out yet");
         nodes.entered(7, nodes.origin);
-        assert!(nodes.invalidating(7));
+        assert!(!nodes.promise(7, stamp, Keep::Yes));
+        assert!(nodes.promise(7, nodes.stamp(), Keep::Yes));
+        assert!(nodes.invalidating(7).is_some());
+    }
+
+    #[test]
+    fn only_promised_attributes_are_waited_for() {
+        let nodes = Nodes::default();
+        let entered = |node, keep| {
+            nodes.entered(node, nodes.origin);
+            nodes.promise(node, nodes.stamp(), keep)
+        };
+        assert!(!entered(7, Keep::No));
+        assert!(nodes.known(7) && !nodes.promises(7), "of a listing");
+        assert!(!entered(8, Keep::IfKnown));
+        assert!(entered(8, Keep::IfKnown) && nodes.promises(8));
+        let before = nodes.invalidating(8).unwrap();
+        assert!(entered(8, Keep::Yes));
+        nodes.dropped(8, before);
+        assert!(nodes.promises(8), "made after the drop began");
+        nodes.dropped(8, nodes.invalidating(8).unwrap());
+        assert!(!nodes.promises(8));
+        assert!(entered(8, Keep::Yes) && nodes.promises(8));
+        nodes.opened(8, false);
+        nodes.forgot(8, 4);
+        assert!(nodes.known(8) && !nodes.promises(8), "given back, and not closed yet");
     }
 
     #[test]

@@ -22,11 +22,11 @@ use crate::reply::{Device, Reply, Way, send};
 use braid_fs::KernelCache;
 use braid_fs::pool::device::processors;
 
-/// Between two tries to drop an inode that the kernel is about to make.
+/// Between two tries to drop an inode that the kernel makes of an answer it has been given.
 const RETRY_FIRST: Duration = Duration::from_micros(20);
 /// The longest such pause.
 const RETRY_LONGEST: Duration = Duration::from_millis(5);
-/// After so many tries (about a second) the entry must have been lost with its program.
+/// After so many tries (about a second) the program has not been scheduled once to take its answer.
 const RETRIES_MAX: u32 = 200;
 /// Threads that answer writes after dropping pages.
 const LATE_THREADS_MAX: usize = 8;
@@ -35,7 +35,8 @@ const LATE_THREADS_MAX: usize = 8;
 struct Connection {
     device: Device,
     root: InodeNo,
-    epoch: bool,
+    /// Names are cached that other nodes may change.
+    drop_names: bool,
 }
 
 impl Connection {
@@ -71,10 +72,10 @@ impl KernelLink {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
-    /// From now on the kernel may cache.
-    pub(crate) fn connect(&self, device: Device, root: InodeNo, epoch: bool) {
+    /// From now on the kernel may cache. `drop_names`: names too, and other nodes may change them.
+    pub(crate) fn connect(&self, device: Device, root: InodeNo, drop_names: bool) {
         // A session serves once.
-        let _ = self.connection.set(Connection { device, root, epoch });
+        let _ = self.connection.set(Connection { device, root, drop_names });
     }
     /// The kernel has let go of the mount: nothing is cached any more, and inodes went without a
     /// FORGET each.
@@ -131,9 +132,13 @@ impl KernelLink {
         true
     }
 
-    /// Drops attributes of a node, and pages of `range` (bytes from, bytes; 0: to the end).
+    /// Drops attributes of a node, and pages of `range` (bytes from, bytes; 0: to the end). If the
+    /// kernel does not have the node, but an answer under way makes it with attributes that stay
+    /// valid, waits until the program that asked has taken that answer: nothing but the processor is
+    /// needed for that.
     fn drop_node(&self, device: &Device, node: u64, range: Option<(u64, u64)>) {
-        if self.gone.load(Ordering::Acquire) || !self.nodes.invalidating(node) {
+        let Some(promised) = self.nodes.invalidating(node) else { return };
+        if self.gone.load(Ordering::Acquire) {
             return;
         }
         let (from, len) = range.unwrap_or_default();
@@ -145,10 +150,11 @@ impl KernelLink {
         let mut pause = RETRY_FIRST;
         for _ in 0..RETRIES_MAX {
             match send(device, 0, notify::INVAL_INODE, [message.as_bytes(), &[]]) {
-                Ok(()) | Err(Errno::NODEV | Errno::NOTCONN) => return,
+                Ok(()) => return self.nodes.dropped(node, promised),
+                Err(Errno::NODEV | Errno::NOTCONN) => return,
                 Err(Errno::NOENT) => {
                     let gone = self.gone.load(Ordering::Acquire);
-                    if gone || !self.nodes.known(node) || node == ROOT_ID {
+                    if gone || !self.nodes.promises(node) || node == ROOT_ID {
                         return;
                     }
                 }
@@ -160,7 +166,10 @@ impl KernelLink {
             std::thread::sleep(pause);
             pause = (pause * 2).min(RETRY_LONGEST);
         }
-        tracing::warn!(node, "an inode handed out never arrived in the kernel");
+        tracing::warn!(
+            node,
+            "attributes sent to a program were not taken within a second: they may be stale"
+        );
     }
 }
 
@@ -206,8 +215,7 @@ impl KernelCache for KernelLink {
     }
     fn invalidate_entries(&self, _dir: InodeNo) {
         let Some(connection) = self.connection.get() else { return };
-        if !connection.epoch {
-            // Names are not cached at all.
+        if !connection.drop_names {
             return;
         }
         match send(&connection.device, 0, notify::INC_EPOCH, [&[], &[]]) {

@@ -7,6 +7,23 @@ use rustix::mount::MountFlags;
 
 use crate::error::FuseError;
 
+/// When the kernel may cache names, so that it finds a path without asking.
+///
+/// The kernel can be told to drop cached names in two ways. One takes the lock of the directory,
+/// which a request of that directory may hold that waits for another node: two nodes would wait for
+/// each other. The other drops every name of the mount, and whatever is mounted inside it with them.
+/// So names that another node may change are not cached, unless that price is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheNames {
+    /// Each step of a path is a request.
+    Never,
+    /// If no other node can ever mount the file system ([`crate::Files::is_single_node`]).
+    SingleNode,
+    /// Always: another node that changes a directory in use here takes away what is mounted inside
+    /// this mount. Needs Linux 6.16; as [`CacheNames::SingleNode`] before.
+    Always,
+}
+
 /// Choices of the transport; the file system has its own.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "independent switches")]
@@ -41,10 +58,8 @@ pub struct FuseOptions {
     pub workers_max: usize,
     /// The kernel may cache attributes under held locks. Off for tests and diagnosis.
     pub cache_attributes: bool,
-    /// The kernel may cache names under held locks. It then drops all of them at once whenever
-    /// another node changes any directory in use here, and takes away whatever is mounted on
-    /// directories inside this mount: turn it off to mount there.
-    pub cache_names: bool,
+    /// When the kernel may cache names.
+    pub cache_names: CacheNames,
     /// Files open for reading only may be read through the kernel's page cache, except while other
     /// nodes pull at them ([`crate::nodes`]). Off: reads are exact whatever happens, and slower.
     pub cache_data: bool,
@@ -80,7 +95,7 @@ impl FuseOptions {
             background_max: 64,
             workers_max: 512,
             cache_attributes: true,
-            cache_names: true,
+            cache_names: CacheNames::SingleNode,
             cache_data: true,
             alert: true,
             rings: false,
@@ -140,7 +155,8 @@ impl FuseOptions {
             "noallow_other" => self.allow_other = false,
             "raise_page_limit" => self.raise_page_limit = true,
             "nocacheattr" => self.cache_attributes = false,
-            "nocachenames" => self.cache_names = false,
+            "cachenames" => self.cache_names = CacheNames::Always,
+            "nocachenames" => self.cache_names = CacheNames::Never,
             "nocachedata" => self.cache_data = false,
             "noalert" => self.alert = false,
             "uring" => self.rings = true,

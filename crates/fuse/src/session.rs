@@ -16,7 +16,7 @@ use crate::dispatch::Server;
 use crate::error::{BadRequest, FuseError};
 use crate::files::Files;
 use crate::notify::KernelLink;
-use crate::options::FuseOptions;
+use crate::options::{CacheNames, FuseOptions};
 use crate::reply::{Device, Reply, Way};
 use crate::request::{Request, RequestBuf};
 use crate::seats::Prepared;
@@ -62,7 +62,8 @@ pub struct Terms {
     pub max_write: Bytes,
     /// The kernel may cache attributes.
     pub cache_attributes: bool,
-    /// The kernel may cache names: it can be told to drop them without a lock.
+    /// The kernel may cache names: see [`CacheNames`]. [`Session::serve`] knows whether the file
+    /// system has a single node only.
     pub cache_names: bool,
     /// Contents are cached by the kernel.
     pub cache_data: bool,
@@ -127,8 +128,12 @@ impl Session {
     /// # Errors
     /// The device failed, or no thread could be started; the mount is then taken away.
     pub fn serve<F: Files>(mut self, files: F) -> Result<(), FuseError> {
-        let epoch = self.terms.cache_names;
-        self.link.connect(Arc::clone(&self.device), files.root(), epoch);
+        // What no other node can change stays true.
+        let drop_names = self.terms.cache_names && !files.is_single_node();
+        if self.options.cache_names != CacheNames::Never {
+            self.terms.cache_names |= files.is_single_node();
+        }
+        self.link.connect(Arc::clone(&self.device), files.root(), drop_names);
         let server = Arc::new(Server::new(files, Arc::clone(&self.link), self.terms));
         let seats = self.seats.take().and_then(|seats| self.say(seats));
         let result = workers::run(&self.device, &server, &self.options, seats);
@@ -275,7 +280,7 @@ fn agree(
         flags,
         max_write,
         cache_attributes: options.cache_attributes,
-        cache_names: options.cache_names && minor >= abi::MINOR_EPOCH,
+        cache_names: options.cache_names == CacheNames::Always && minor >= abi::MINOR_EPOCH,
         cache_data: options.cache_data,
     };
     let pages = max_write.get() / PAGE;
@@ -324,7 +329,10 @@ mod tests {
 
     #[test]
     fn only_what_is_offered_is_taken() {
-        let options = FuseOptions::new("/mnt".into());
+        let mut options = FuseOptions::new("/mnt".into());
+        let (terms, _) = agree(&greeting(45, u64::MAX), Bytes::MIB, &options, false);
+        assert!(!terms.cache_names, "other nodes may change them");
+        options.cache_names = CacheNames::Always;
         let (terms, answer) = agree(&greeting(45, u64::MAX), Bytes::MIB, &options, false);
         assert_eq!(terms.flags, WANTED);
         assert!(terms.cache_names);

@@ -19,7 +19,7 @@ use crate::error::BadRequest;
 use crate::files::{Answer, Files};
 use crate::interrupts::Interrupts;
 use crate::lockers::Lockers;
-use crate::nodes::{Nodes, Stamp};
+use crate::nodes::{Keep, Nodes, Stamp};
 use crate::notify::{KernelLink, Late};
 use crate::reply::{Reply, Way};
 use crate::request::{Body, Request};
@@ -55,6 +55,8 @@ pub struct Server<F> {
     files: F,
     root: InodeNo,
     terms: Terms,
+    /// No other node can change anything.
+    single: bool,
     link: Arc<KernelLink>,
     interrupts: Interrupts,
     lockers: Lockers,
@@ -75,12 +77,13 @@ struct Call<'a, F> {
 impl<F: Files> Server<F> {
     /// Ready to answer.
     pub fn new(files: F, link: Arc<KernelLink>, terms: Terms) -> Self {
-        let root = files.root();
+        let (root, single) = (files.root(), files.is_single_node());
         let late = Late::new(Arc::clone(&link));
         Self {
             files,
             root,
             terms,
+            single,
             link,
             interrupts: Interrupts::default(),
             lockers: Lockers::default(),
@@ -138,13 +141,12 @@ impl<F: Files> Server<F> {
         if ino == self.root { abi::ROOT_ID } else { ino.get() }
     }
     /// Fills in an entry that is about to go out; the file system has counted it
-    /// ([`braid_fs::KernelCache::handed_out`]). `versioned`: the kernel itself orders this kind of
-    /// answer and drops of the same inode.
-    fn entry(&self, attr: &Attr, stamp: Stamp, versioned: bool) -> EntryOut {
+    /// ([`braid_fs::KernelCache::handed_out`]). `keep`: whether its attributes may stay valid, if they
+    /// are cached at all.
+    fn entry(&self, attr: &Attr, stamp: Stamp, keep: Keep) -> EntryOut {
         let nodeid = self.node(attr.ino);
-        let fresh = self.nodes().stamp() == stamp;
-        let cache =
-            fresh && versioned && self.terms.cache_attributes && !self.nodes().changing(nodeid);
+        let keep = if self.terms.cache_attributes { keep } else { Keep::No };
+        let cache = self.nodes().promise(nodeid, stamp, keep);
         EntryOut {
             nodeid,
             generation: attr.generation,
@@ -161,6 +163,15 @@ impl<F: Files> Server<F> {
         {
             tracing::debug!(nodeid, %errno, "forgotten, and perhaps to be deleted later");
         }
+    }
+    /// What may stay valid of an entry of directory `dir`, one at a time.
+    fn keep_in(&self, dir: u64) -> Keep {
+        let contested = self.nodes().contested(dir, Instant::now());
+        if contested { Keep::IfKnown } else { Keep::Yes }
+    }
+    /// What may stay valid of entries in a listing.
+    fn keep_listed(&self) -> Keep {
+        if self.single { Keep::Yes } else { Keep::No }
     }
     fn names_valid(&self) -> u64 {
         if self.terms.cache_names { wire::FOREVER } else { 0 }

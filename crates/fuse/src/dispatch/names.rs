@@ -10,7 +10,7 @@ use crate::abi::{
     StatxIn, StatxOut,
 };
 use crate::files::{Answer, Files};
-use crate::nodes::Stamp;
+use crate::nodes::{Keep, Stamp};
 use crate::wire::{self, OpenMode};
 use braid_fs::{Attr, Cred, DirEntry, Fh, KILL_GROUP};
 
@@ -21,8 +21,8 @@ const ENTRY_ALIGN: usize = 8;
 
 impl<F: Files> Call<'_, F> {
     /// Answers with an entry; takes its count back if the kernel does not want it any more.
-    fn entry(&self, attr: &Attr, stamp: Stamp, versioned: bool) {
-        let entry = self.server.entry(attr, stamp, versioned);
+    fn entry(&self, attr: &Attr, stamp: Stamp, keep: Keep) {
+        let entry = self.server.entry(attr, stamp, keep);
         if !self.reply.value(&entry) {
             self.server.forgot(entry.nodeid, 1);
         }
@@ -30,9 +30,13 @@ impl<F: Files> Call<'_, F> {
     fn stamp(&self) -> Stamp {
         self.server.nodes().stamp()
     }
+    /// For entries of the directory that the request is about.
+    fn keep(&self) -> Keep {
+        self.server.keep_in(self.nodeid)
+    }
     /// For whatever makes a new inode.
     fn made(&self, stamp: Stamp, made: Answer<Attr>) -> Outcome<()> {
-        self.entry(&made?, stamp, true);
+        self.entry(&made?, stamp, self.keep());
         Ok(())
     }
     fn cred(&self, umask: u32) -> Cred {
@@ -49,7 +53,7 @@ impl<F: Files> Call<'_, F> {
             self.files().lookup(self.ino(), name)
         };
         match found {
-            Ok(attr) => self.entry(&attr, stamp, true),
+            Ok(attr) => self.entry(&attr, stamp, self.keep()),
             Err(Errno::NOENT) if self.server.terms.cache_names && name != b"." => {
                 // That there is no such name may be cached too.
                 let nothing =
@@ -135,7 +139,7 @@ impl<F: Files> Call<'_, F> {
         let stamp = self.stamp();
         let attr = self.files().link(self.server.ino(old.oldnodeid), self.ino(), name)?;
         // The kernel has the inode and takes these attributes over without ordering them.
-        self.entry(&attr, stamp, false);
+        self.entry(&attr, stamp, Keep::No);
         Ok(())
     }
 
@@ -156,7 +160,7 @@ impl<F: Files> Call<'_, F> {
         Ok(())
     }
     fn opened_entry(&self, (attr, fh): (Attr, Fh), flags: u32, stamp: Stamp) {
-        let entry = self.server.entry(&attr, stamp, true);
+        let entry = self.server.entry(&attr, stamp, self.keep());
         let mode = OpenMode::of(flags, self.server.may_cache(entry.nodeid));
         self.server.nodes().opened(entry.nodeid, mode.cached);
         let open =
@@ -194,7 +198,7 @@ impl<F: Files> Call<'_, F> {
             }
             if plus {
                 let head = entry.attr.map_or_else(EntryOut::default, |attr| {
-                    let head = server.entry(&attr, stamp, true);
+                    let head = server.entry(&attr, stamp, server.keep_listed());
                     handed_out.push(head.nodeid);
                     head
                 });
