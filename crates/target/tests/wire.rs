@@ -601,7 +601,7 @@ fn a_miscompare_names_the_byte() {
     let (mut expected, new) = ([0; 512], [1; 512]);
     expected[77] = 9;
     let both = [expected, new].concat();
-    let cdb = scsi::cdb::compare_and_write(5, 1);
+    let cdb = scsi::cdb::compare_and_write(5, 1, false);
     let answer = wire.command(&cdb, Data::Out(&both)).unwrap();
     let sense = Sense { key: Sense::MISCOMPARE, code: 0x1d00, information: Some(77) };
     assert_eq!((answer.status, answer.sense), (CHECK, Some(sense)));

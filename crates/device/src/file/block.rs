@@ -127,6 +127,15 @@ pub(super) fn is_read_only(sysfs: &Path) -> bool {
     std::fs::read_to_string(sysfs.join("ro")).is_ok_and(|ro| ro.trim() != "0")
 }
 
+/// Whether the disk may lose what it said was written, until it is flushed; for the disk of a partition
+/// too. As the administrator may have said otherwise (`queue/write_cache`).
+pub(super) fn has_volatile_cache(sysfs: &Path) -> bool {
+    let of = |dir: &Path| std::fs::read_to_string(dir.join("queue/write_cache")).ok();
+    let told = of(sysfs).or_else(|| of(sysfs.parent()?));
+    // Unknown: rather slow than wrong.
+    told.is_none_or(|told| told.trim() != "write through")
+}
+
 /// The node that the kernel itself made for block device `dev`; `path` when there is none (a
 /// container's private `/dev`: locks then only meet within it).
 pub(crate) fn canonical_node(path: &Path, dev: u64) -> PathBuf {
@@ -219,6 +228,23 @@ mod tests {
             assert!(!is_devtmpfs(mounts, other), "{other:?}");
         }
         assert!(!is_devtmpfs("", (0, 5)) && !is_devtmpfs("1 2 0:5\n - devtmpfs", (0, 5)));
+    }
+
+    #[test]
+    fn a_volatile_cache_is_there_unless_the_kernel_says_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let part = dir.path().join("sda1");
+        std::fs::create_dir_all(dir.path().join("queue")).unwrap();
+        std::fs::create_dir(&part).unwrap();
+        assert!(has_volatile_cache(dir.path()));
+        for (told, volatile) in [("write back\n", true), ("write through\n", false)] {
+            std::fs::write(dir.path().join("queue/write_cache"), told).unwrap();
+            assert_eq!(
+                [dir.path(), part.as_path()].map(has_volatile_cache),
+                [volatile; 2],
+                "{told}"
+            );
+        }
     }
 
     #[test]

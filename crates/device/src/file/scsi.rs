@@ -11,7 +11,7 @@ use std::sync::Arc;
 use braid_format::{ByteOffset, Bytes};
 
 use super::FileDevice;
-use super::block::{has_devtmpfs, is_partition};
+use super::block::{has_devtmpfs, has_volatile_cache, is_partition};
 use crate::scsi::{PathReservations, ScsiError, SgIo, Unit, first_block, settle};
 use crate::{CAW_MAX, CawOutcome, Device, DeviceError, Reservations};
 
@@ -35,7 +35,7 @@ impl ScsiDisk {
     ) -> Result<Option<Self>, ScsiError> {
         let Some(first) = first_block(sysfs) else { return Ok(None) };
         let Some(unit) = Unit::probe(SgIo(file.clone()))? else { return Ok(None) };
-        let unit = Arc::new(unit);
+        let unit = Arc::new(unit.with_cache(has_volatile_cache(sysfs)));
         let why_not = if is_partition(sysfs) {
             Some("it is a partition, and reservations are of whole disks")
         } else if !has_devtmpfs(file) {
@@ -77,6 +77,14 @@ impl ScsiDisk {
             written.map_err(error)
         };
         let settled = settle(device, at, expected, attempt)?;
+        if self.unit.has_lost_cache() {
+            return Err(DeviceError::Poisoned { device: device.info().name.as_str().into() });
+        }
         settled.ok_or_else(|| error(ScsiError::Busy))
+    }
+    /// Whether the disk has lost power, and its cache, since it was opened: what was written before and
+    /// not flushed is gone, or not, and no flush makes it durable.
+    pub fn has_lost_cache(&self) -> bool {
+        self.unit.has_lost_cache()
     }
 }

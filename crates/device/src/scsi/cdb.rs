@@ -20,8 +20,9 @@ pub fn supported(opcode: u8) -> [u8; 12] {
 }
 
 /// COMPARE AND WRITE of `blocks` from `block` on. Its data: what is expected, then what is written.
-pub fn compare_and_write(block: u64, blocks: u8) -> [u8; 16] {
-    let mut cdb = sixteen(0x89, 0, block, 0);
+/// `durable`: it is answered when it stands on the medium (FUA).
+pub fn compare_and_write(block: u64, blocks: u8, durable: bool) -> [u8; 16] {
+    let mut cdb = sixteen(0x89, if durable { 0x08 } else { 0 }, block, 0);
     cdb[13] = blocks;
     cdb
 }
@@ -73,7 +74,9 @@ mod tests {
     #[test]
     fn blocks_are_named_as_the_standard_has_it() {
         let at = 0x0102_0304_0506_0708;
-        assert_eq!(compare_and_write(at, 9), [0x89, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9, 0, 0]);
+        let caw = |durable| compare_and_write(at, 9, durable);
+        assert_eq!(caw(false), [0x89, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9, 0, 0]);
+        assert_eq!(caw(true), [0x89, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9, 0, 0]);
         assert_eq!(
             sixteen(0x8a, 8, at, 0x0a0b_0c0d),
             [0x8a, 8, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 0]

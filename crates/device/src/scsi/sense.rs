@@ -17,6 +17,12 @@ impl Sense {
     /// What was compared differs.
     pub const MISCOMPARE: u8 = 0x0e;
 
+    /// Whether it says that the unit has lost power since it was asked last, or may have (power on;
+    /// power on or reset, whichever it was): what stood in a volatile cache is gone. A reset that says
+    /// that it is one keeps the cache.
+    pub fn is_power_on(&self) -> bool {
+        self.key == Self::ATTENTION && matches!(self.code, 0x2900 | 0x2901)
+    }
     /// Reads sense data; `None` if they are of no known format. A descriptor that is cut off is not
     /// there.
     pub fn decode(bytes: &[u8]) -> Option<Self> {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use braid_format::{ByteOffset, Bytes};
@@ -16,6 +17,8 @@ use crate::{AlignedBuf, CawOutcome, Device, DeviceError};
 const TRIES_MAX: u32 = 64;
 /// Pause before a busy unit is asked again.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// Sense key: the unit does not do such a command.
+const ILLEGAL_REQUEST: u8 = 5;
 /// COMPARE AND WRITE.
 const COMPARE_AND_WRITE: u8 = 0x89;
 
@@ -111,6 +114,12 @@ impl ScsiError {
 pub struct Unit<T> {
     transport: T,
     compare: u8,
+    /// A loss of power loses what it has not been told to keep: see [`Unit::with_cache`].
+    volatile: bool,
+    /// It knows no FUA with COMPARE AND WRITE: a flush follows instead.
+    flushes: AtomicBool,
+    /// It has lost power since it was opened, and with it what was not flushed.
+    lost: AtomicBool,
 }
 
 impl<T: Transport> Unit<T> {
@@ -120,7 +129,13 @@ impl<T: Transport> Unit<T> {
     /// It did not answer, or not with a plain yes or no: who took that for a no would not exclude those
     /// who hear a yes.
     pub fn probe(transport: T) -> Result<Option<Self>, ScsiError> {
-        let mut unit = Self { transport, compare: 0 };
+        let mut unit = Self {
+            transport,
+            compare: 0,
+            volatile: false,
+            flushes: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+        };
         let Some(standard) = unit.ask(&cdb::inquiry(None, 36), 36)? else { return Ok(None) };
         // A direct access block device, connected.
         if standard.first() != Some(&0) {
@@ -133,6 +148,18 @@ impl<T: Transport> Unit<T> {
         let support = told.and_then(|b| b.get(1).map(|b| b & 7));
         unit.compare = if support.is_some_and(|s| s != 3) { 0 } else { most };
         Ok((unit.compare > 0).then_some(unit))
+    }
+    /// The unit has a volatile cache, or has none. With one, a compare-and-write is answered when it is
+    /// durable: a lock record must not go back in time when the unit loses power while its nodes live.
+    #[must_use]
+    pub fn with_cache(self, volatile: bool) -> Self {
+        Self { volatile, ..self }
+    }
+    /// Whether the unit has said since it was opened that it has lost power, and its cache with it: of
+    /// what was written and not flushed before, nobody knows what stands. Seen only if a command of this
+    /// way is the first that the unit tells: the kernel takes notice of it silently for its own.
+    pub fn has_lost_cache(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
     }
     /// Blocks of the longest compare-and-write.
     pub fn compare_max(&self) -> u8 {
@@ -169,7 +196,11 @@ impl<T: Transport> Unit<T> {
             match (answer.status, answer.sense) {
                 (Answer::GOOD, _) => return Ok(answer),
                 (Answer::CONFLICT, _) => return Err(ScsiError::Conflict),
-                (Answer::CHECK, Some(sense)) if sense.key == Sense::ATTENTION => {}
+                (Answer::CHECK, Some(sense)) if sense.key == Sense::ATTENTION => {
+                    if self.volatile && sense.is_power_on() {
+                        self.lost.store(true, Ordering::Release);
+                    }
+                }
                 (Answer::CHECK, Some(sense)) => return Err(ScsiError::Refused(sense)),
                 (Answer::BUSY | Answer::FULL, _) => std::thread::sleep(BUSY_PAUSE),
                 (status, _) => return Err(ScsiError::Status(status)),
@@ -179,7 +210,6 @@ impl<T: Transport> Unit<T> {
     }
     /// What the unit says; `None` if it does not know the question.
     fn ask(&self, cdb: &[u8], len: usize) -> Result<Option<Vec<u8>>, ScsiError> {
-        const ILLEGAL_REQUEST: u8 = 5;
         let mut bytes = vec![0; len];
         match self.done(cdb, Data::In(&mut bytes)) {
             Ok(answer) => {
@@ -219,11 +249,22 @@ impl<T: Transport> Unit<T> {
         let mut both = AlignedBuf::zeroed(expected.len() + new.len());
         both[..expected.len()].copy_from_slice(expected);
         both[expected.len()..].copy_from_slice(new);
-        match self.done(&cdb::compare_and_write(block, blocks), Data::Out(&both)) {
+        let through = self.volatile && !self.flushes.load(Ordering::Relaxed);
+        match self.done(&cdb::compare_and_write(block, blocks, through), Data::Out(&both)) {
+            Ok(_) if self.volatile && !through => self.keep(block, blocks).map(|()| true),
             Ok(_) => Ok(true),
             Err(ScsiError::Refused(sense)) if sense.key == Sense::MISCOMPARE => Ok(false),
+            // It did not run.
+            Err(ScsiError::Refused(sense)) if through && sense.key == ILLEGAL_REQUEST => {
+                self.flushes.store(true, Ordering::Relaxed);
+                self.compare_and_write(block, sector, expected, new)
+            }
             Err(e) => Err(e),
         }
+    }
+    /// Makes blocks durable: SYNCHRONIZE CACHE (16).
+    fn keep(&self, block: u64, blocks: u8) -> Result<(), ScsiError> {
+        self.done(&cdb::sixteen(0x91, 0, block, blocks.into()), Data::None).map(|_| ())
     }
 }
 
@@ -272,6 +313,98 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// A disk with one block: what is in its cache, what stands on its medium.
+    #[derive(Debug, Default)]
+    struct Disk {
+        cached: parking_lot::Mutex<Vec<u8>>,
+        medium: parking_lot::Mutex<Vec<u8>>,
+        no_fua: bool,
+        /// Told with the next command.
+        attention: parking_lot::Mutex<Option<u16>>,
+        commands: parking_lot::Mutex<Vec<u8>>,
+    }
+    impl Disk {
+        fn lose_power(&self, code: u16) {
+            *self.cached.lock() = self.medium.lock().clone();
+            *self.attention.lock() = Some(code);
+        }
+    }
+    impl Transport for Disk {
+        fn command(&self, cdb: &[u8], data: Data<'_>) -> io::Result<Answer> {
+            let check = |key, code| Answer {
+                status: Answer::CHECK,
+                sense: Some(Sense { key, code, information: None }),
+                missing: 0,
+            };
+            if let Some(code) = self.attention.lock().take() {
+                return Ok(check(Sense::ATTENTION, code));
+            }
+            self.commands.lock().push(cdb[0]);
+            let fua = cdb[1] & 8 != 0;
+            match (cdb[0], data) {
+                (0x12, Data::In(bytes)) => {
+                    bytes.fill(0);
+                    bytes.get_mut(5).into_iter().for_each(|b| *b = 1);
+                }
+                (0xa3, Data::In(bytes)) => bytes[1] = 3,
+                (COMPARE_AND_WRITE, Data::Out(_)) if fua && self.no_fua => {
+                    return Ok(check(ILLEGAL_REQUEST, 0x2400));
+                }
+                (COMPARE_AND_WRITE, Data::Out(both)) => {
+                    let (expected, new) = both.split_at(both.len() / 2);
+                    let mut cached = self.cached.lock();
+                    if cached[..] != *expected {
+                        return Ok(check(Sense::MISCOMPARE, 0x1d00));
+                    }
+                    *cached = new.to_vec();
+                    if fua {
+                        *self.medium.lock() = new.to_vec();
+                    }
+                }
+                (0x91, _) => *self.medium.lock() = self.cached.lock().clone(),
+                _ => {}
+            }
+            Ok(Answer { status: Answer::GOOD, sense: None, missing: 0 })
+        }
+        fn reset(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_lock_record_does_not_go_back_in_time_when_the_unit_loses_power() {
+        const SECTOR: Bytes = Bytes(512);
+        let block = |byte| vec![byte; 512];
+        for (no_fua, code, lost) in
+            [(false, 0x2900, true), (true, 0x2901, true), (false, 0x2903, false)]
+        {
+            let disk = Arc::new(Disk { no_fua, ..Disk::default() });
+            (*disk.cached.lock(), *disk.medium.lock()) = (block(0), block(0));
+            // That it has been switched on some time is nothing new.
+            *disk.attention.lock() = Some(0x2900);
+            let unit = Unit::probe(disk.clone()).unwrap().unwrap().with_cache(true);
+            let write = |old, new| unit.compare_and_write(0, SECTOR, &block(old), &block(new));
+            assert!(write(0, 1).unwrap() && write(1, 2).unwrap());
+            assert!(!write(1, 3).unwrap());
+            assert!(!unit.has_lost_cache());
+            disk.lose_power(code);
+            assert_eq!(disk.medium.lock()[0], 2, "no FUA: {no_fua}");
+            assert!(write(2, 3).unwrap());
+            assert_eq!(unit.has_lost_cache(), lost, "{code:#x}");
+            let flushes = disk.commands.lock().iter().filter(|c| **c == 0x91).count();
+            assert_eq!(flushes, if no_fua { 3 } else { 0 });
+        }
+        // Where nothing is lost nothing is paid for.
+        let disk = Arc::new(Disk::default());
+        (*disk.cached.lock(), *disk.medium.lock()) = (block(0), block(0));
+        let unit = Unit::probe(disk.clone()).unwrap().unwrap();
+        assert!(unit.compare_and_write(0, SECTOR, &block(0), &block(1)).unwrap());
+        assert_eq!(disk.medium.lock()[0], 0);
+        disk.lose_power(0x2900);
+        let _ = unit.compare_and_write(0, SECTOR, &block(0), &block(1));
+        assert!(!unit.has_lost_cache());
+    }
 
     #[test]
     fn keys_are_all_there_or_none() {
