@@ -256,7 +256,11 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     // Devices that grow, or come back, are opened anew by their names, from another directory.
     let paths = sources::resolve(&plan.devices)?;
     let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
-    let devices = sources::open_devices(&paths, false)?;
+    let (devices, protected) = if plan.fs.read_only {
+        sources::open_as_can_be(&paths)?
+    } else {
+        (sources::open_devices(&paths, false)?, false)
+    };
     let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
     let pool = assemble(devices)?;
     let name = pool.info().name.clone();
@@ -264,7 +268,8 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let ending = Ending::watch(&plan_dir, args.ready)?;
     let session = Session::mount(args.shown_as.as_ref().unwrap_or(&name), plan.fuse)?;
     ending.mounted();
-    let fs = match Fs::mount(pool, plan.fs, session.kernel_cache()) {
+    let mount = if protected { Fs::mount_protected } else { Fs::mount };
+    let fs = match mount(pool, plan.fs, session.kernel_cache()) {
         Ok(fs) => fs,
         Err(e) => {
             session.abort();

@@ -29,6 +29,34 @@ pub fn open_degraded(sources: &[String], read_only: bool) -> Result<Pool> {
     Ok(Pool::assemble_degraded(devices)?)
 }
 
+/// As [`open`], for who writes nothing: members that nobody can write are opened for reading.
+///
+/// # Errors
+/// As [`open`]; with `degraded` as [`open_degraded`].
+pub fn open_to_read(sources: &[String], degraded: bool) -> Result<Pool> {
+    let devices = open_as_can_be(&resolve(sources)?)?.0;
+    Ok(if degraded { Pool::assemble_degraded(devices) } else { Pool::assemble(devices) }?)
+}
+
+/// Opens devices for writing, or for reading where nobody can write them; whether there are such.
+///
+/// # Errors
+/// Names the device that cannot be opened.
+pub fn open_as_can_be(paths: &[PathBuf]) -> Result<(Vec<Arc<dyn Device>>, bool)> {
+    let mut protected = false;
+    let open = |path: &PathBuf| {
+        let one = std::slice::from_ref(path);
+        open_devices(one, false).or_else(|why| {
+            // What cannot be opened at all says why it cannot be written.
+            let opened = open_devices(one, true).map_err(|_| why);
+            protected |= opened.is_ok();
+            opened
+        })
+    };
+    let devices = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
+    Ok((devices.into_iter().flatten().collect(), protected))
+}
+
 /// Opens devices as they are.
 ///
 /// # Errors

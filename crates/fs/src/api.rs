@@ -48,6 +48,21 @@ impl Fs {
     pub fn mount(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
         Ok(Self { mounted: Arc::new(Mounted::new(pool, options, kernel)?) })
     }
+    /// Mounts for reading a pool whose devices nobody can write. This node is alone: what a node writes
+    /// (its slot, its heartbeat, the replay of a journal) stays in memory. Nobody may write the devices
+    /// by another way meanwhile: it would not be seen.
+    ///
+    /// # Errors
+    /// A node of another host has it mounted, or left it mounted; as [`Fs::mount`].
+    pub fn mount_protected(
+        pool: Pool,
+        options: MountOptions,
+        kernel: Arc<dyn KernelCache>,
+    ) -> Result<Self> {
+        let pool = pool.on_scratch()?;
+        drop(crate::check::claim(&crate::volume::Volume::open(pool.clone())?)?);
+        Self::mount(pool, MountOptions { read_only: true, ..options }, kernel)
+    }
     /// Leaves the cluster: everything dirty becomes durable, the slot free. Other clones of this
     /// handle fail from then on.
     ///

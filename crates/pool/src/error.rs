@@ -169,7 +169,9 @@ pub enum PoolError {
         needed: Bytes,
     },
     /// A device that cannot be written.
-    #[error("{path} is read-only: make it writable or leave it out")]
+    #[error(
+        "{path} is read-only: make it writable, leave it out, or only read the pool (`mount -o ro`, `check`)"
+    )]
     ReadOnly {
         /// The device.
         path: String,
@@ -481,6 +483,11 @@ impl PoolError {
     /// Whether a member refuses this node because it has been fenced.
     pub fn is_fenced(&self) -> bool {
         matches!(self, Self::Device { source } if source.is_fenced())
+    }
+    /// Whether a device answered that it cannot read or write one place (a bad sector). The device
+    /// and the node may be sound.
+    pub fn is_of_one_place(&self) -> bool {
+        matches!(self, Self::Device { source } if source.is_of_one_place())
     }
 }
 

@@ -91,6 +91,9 @@ pub(crate) struct Locks {
     file: Arc<File>,
     stripes: Box<[Mutex<()>; STRIPES]>,
     bytes: Arc<Mutex<HashSet<u64>>>,
+    /// The kernel lets nobody lock for writing who cannot write: liveness bytes are locked shared then,
+    /// which keeps out those who can write, and is seen by them.
+    reads_only: bool,
 }
 
 fn region(kind: i32, at: u64, len: u64) -> io::Result<libc::flock> {
@@ -151,7 +154,11 @@ impl Drop for ByteHeld {
 impl Locks {
     pub fn new(file: Arc<File>) -> Self {
         let stripes = Box::new([const { Mutex::new(()) }; STRIPES]);
-        Self { file, stripes, bytes: Arc::default() }
+        Self { file, stripes, bytes: Arc::default(), reads_only: false }
+    }
+    /// Of a file that is opened for reading only.
+    pub fn for_reading(file: Arc<File>) -> Self {
+        Self { reads_only: true, ..Self::new(file) }
     }
     /// Locks the sector at `at`, waiting as long as it takes.
     pub fn sector(&self, at: ByteOffset, len: Bytes) -> io::Result<SectorHeld<'_>> {
@@ -170,7 +177,8 @@ impl Locks {
     }
     /// Takes a liveness byte if nobody holds it.
     pub fn byte(&self, byte: u64) -> io::Result<Option<ByteHeld>> {
-        let wanted = region(libc::F_WRLCK, place(byte)?, 1)?;
+        let kind = if self.reads_only { libc::F_RDLCK } else { libc::F_WRLCK };
+        let wanted = region(kind, place(byte)?, 1)?;
         let mut bytes = self.bytes.lock();
         if bytes.contains(&byte) {
             return Ok(None);

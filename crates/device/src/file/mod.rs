@@ -191,6 +191,14 @@ impl Device for FileDevice {
         self.store(at, buf).map_err(|e| self.wrap("write", at, e))
     }
     fn flush(&self) -> Result<(), DeviceError> {
+        if self.disk.as_ref().is_some_and(ScsiDisk::has_lost_cache)
+            && !self.poisoned.swap(true, Ordering::AcqRel)
+        {
+            tracing::error!(
+                device = self.info.name,
+                "has lost power, and with it what was not flushed: nothing more is written to it"
+            );
+        }
         if self.poisoned.load(Ordering::Acquire) {
             return Err(DeviceError::Poisoned { device: self.info.name.as_str().into() });
         }
@@ -391,7 +399,11 @@ impl Opening<'_> {
             caps,
             engine: if in_memory { "pread" } else { crate::default_engine() },
         };
-        let locks = Locks::new(file.clone());
+        let locks = if self.options.read_only {
+            Locks::for_reading(file.clone())
+        } else {
+            Locks::new(file.clone())
+        };
         let poisoned = AtomicBool::new(false);
         let memory_align = memory;
         Ok(FileDevice {
