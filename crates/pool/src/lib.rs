@@ -50,6 +50,7 @@ mod shared;
 #[doc(hidden)]
 pub mod simulation;
 mod slow;
+mod suspect;
 mod topology;
 mod unseen;
 mod upkeep;
@@ -244,6 +245,8 @@ pub(crate) struct Inner {
     gone: Mutex<Vec<Life>>,
     /// The members' times.
     slow: Mutex<slow::Watch>,
+    /// Members that return garbage.
+    suspicion: Mutex<suspect::Suspicion>,
     /// Members that cannot make zeros of what they give back, though they said so.
     unable: discard::Unable,
     /// The highest epoch that stands, or may, on any member that this node knows.
@@ -280,6 +283,7 @@ impl Pool {
             settling: Mutex::default(),
             gone: Mutex::default(),
             slow: Mutex::default(),
+            suspicion: Mutex::default(),
             unable: discard::Unable::default(),
             uneven: beside::Unevens::default(),
             attempted: AtomicU64::new(0),

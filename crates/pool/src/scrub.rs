@@ -60,6 +60,9 @@ pub struct Scrubbed {
     pub places: Vec<ByteOffset>,
     /// All was read; `false`: it was told to stop.
     pub finished: bool,
+    /// Members that have something else in a place than what a checksum says is right, for
+    /// [`Pool::accuse`].
+    pub(crate) blamed: Vec<(MemberIndex, ByteOffset)>,
 }
 
 impl Scrubbed {
@@ -150,6 +153,9 @@ impl Pool {
                 if !lost.is_empty() {
                     self.0.lose(&lost)?;
                 }
+            }
+            for (member, place) in report.blamed.drain(..) {
+                self.accuse(member, place);
             }
             at = to;
             report.checked = Bytes(at - from);
@@ -558,6 +564,14 @@ impl Compared<'_> {
         let Some(truth) = truth else {
             return self.decide_records(range, oracle, report, lost);
         };
+        if differ && known.is_some() {
+            let unlike = |c: &&Copied| c.part(&range).is_some_and(|part| part != *truth);
+            for copy in self.copies.iter().filter(unlike) {
+                if report.blamed.len() < REPORTED_MAX {
+                    report.blamed.push((self.group.at(copy.column, self.from).0, at));
+                }
+            }
+        }
         for (start, new) in range.step_by(sector).zip(truth.chunks(sector)) {
             if self.beside && self.is_in_doubt(start, new, oracle) {
                 undecided(report, self.logical + start as u64, new.len());
