@@ -246,6 +246,12 @@ pub struct View {
     /// Nodes that have kept programs here waiting for long, each for people.
     #[serde(default)]
     pub waits: Vec<String>,
+    /// Members that are suspected to return garbage: number, damaged places.
+    #[serde(default)]
+    pub suspects: Vec<(u16, usize)>,
+    /// Damaged metadata that the node has met: one line each.
+    #[serde(default)]
+    pub damaged: Vec<String>,
     /// Bytes of the pool.
     #[serde(default)]
     pub size: u64,
@@ -569,6 +575,8 @@ pub fn view(fs: &Fs) -> View {
         differed: upkeep.differed,
         stuck: fs.stuck().into_iter().filter_map(stuck).collect(),
         waits: fs.waits().iter().map(ToString::to_string).collect(),
+        suspects: pool.suspects().into_iter().map(|(m, n)| (m.0, n)).collect(),
+        damaged: crate::status::damaged_lines(fs),
         size: pool.info().size.get() - pool.info().holes.get(),
         space: space(fs),
         said: None,

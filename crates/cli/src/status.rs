@@ -156,8 +156,9 @@ fn show(seen: &Seen) {
     }
     show_members(seen);
     show_nodes(cluster);
-    for wait in seen.node.iter().flat_map(|n| &n.waits) {
-        println!("{wait}");
+    if let Some(node) = &seen.node {
+        node.waits.iter().for_each(|wait| println!("{wait}"));
+        show_damaged(node, &info.name);
     }
 }
 
@@ -244,6 +245,36 @@ fn show_nodes(cluster: &ClusterView) {
     }
 }
 
+/// Damaged blocks that are told one by one.
+const DAMAGED_MAX: usize = 20;
+
+/// What a mounted node says of damaged metadata that it has met.
+pub fn damaged_lines(fs: &braid_fs::Fs) -> Vec<String> {
+    let all = fs.status().damaged;
+    let line = |d: &braid_fs::DamagedBlock| match d.inode {
+        Some(inode) => format!("inode {inode}: {}", d.what),
+        None => d.what.clone(),
+    };
+    let mut lines: Vec<String> = all.iter().take(DAMAGED_MAX).map(line).collect();
+    if all.len() > DAMAGED_MAX {
+        lines.push(format!("and {} blocks more", all.len() - DAMAGED_MAX));
+    }
+    lines
+}
+
+fn show_damaged(view: &View, pool: &str) {
+    for (member, places) in &view.suspects {
+        println!(
+            "member {member} has returned garbage for {places} blocks of metadata that others have sound: it is suspected, file data on it may be garbage too; `braid fail {pool} {member}` takes it out"
+        );
+    }
+    if view.damaged.is_empty() {
+        return;
+    }
+    println!("damaged metadata was met; what needs it gives EIO; {ADVICE}:");
+    view.damaged.iter().for_each(|line| println!("  {line}"));
+}
+
 /// What keeps a dead node from being recovered, and what to do about it.
 fn damaged(slot: NodeId, damage: SlotDamage) -> String {
     let lost = if damage.replayed {
@@ -286,6 +317,7 @@ fn as_json(seen: &Seen) -> serde_json::Value {
             })),
         })).collect::<Vec<_>>(),
         "waits": seen.node.as_ref().map_or(&[][..], |n| &n.waits),
+        "damaged": seen.node.as_ref().map_or(&[][..], |node| &node.damaged),
         "topology": topology::as_json(label, &paths(info)),
     })
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 
 use common::device::{Loop, Mounted};
-use common::{Cluster, Disks, can_mount, fails, ok, sh};
+use common::{Cluster, Disks, braid, can_mount, fails, ok, sh};
 
 fn flip(path: &std::path::Path, at: u64) {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
@@ -166,14 +166,16 @@ fn a_mounted_pool_is_neither_made_again_nor_checked() {
     c.finish();
 }
 
+/// One damaged directory: it gives EIO, all else goes on, and one repair makes the pool whole.
 #[test]
-fn damaged_metadata_is_named_by_the_check_and_the_node_withdraws() {
+fn damaged_metadata_is_one_inodes_error_and_one_repair_ends_it() {
     if !can_mount() {
         return;
     }
     let mut c = Cluster::new(1, 256, 1);
     fs::create_dir(c.node(0).join("dir")).unwrap();
     fs::write(c.node(0).join("dir/file"), "x").unwrap();
+    fs::write(c.node(0).join("other"), "kept").unwrap();
     let ino = std::os::unix::fs::MetadataExt::ino(&fs::metadata(c.node(0).join("dir")).unwrap());
     c.unmount_all();
     // The pool has one member: a block stands 1 MiB (label area) further on the device.
@@ -183,10 +185,53 @@ fn damaged_metadata_is_named_by_the_check_and_the_node_withdraws() {
     let dir = c.mount(&[]);
     let error = fs::read_dir(dir.join("dir")).map(|_| ()).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
-    assert_eq!(fs::write(dir.join("new"), "y").unwrap_err().raw_os_error(), Some(libc::EIO));
+    // It is listed, and what does not need it goes on.
+    let names: Vec<_> = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(names.iter().any(|n| n == "dir") && names.iter().any(|n| n == "other"), "{names:?}");
+    sh(&format!("ls -l {0} >{0}/new 2>&1 || true", dir.display()));
+    assert_eq!(fs::read_to_string(dir.join("other")).unwrap(), "kept");
     let log = fs::read_to_string(format!("{}.log", dir.display())).unwrap();
-    assert!(log.contains(&format!("block {ino}")), "{log}");
-    c.detach(0);
+    assert!(log.contains(&format!("of inode {ino} is damaged")), "{log}");
+    assert!(!log.contains("withdraw"), "{log}");
+    let said = ok(&["status", dir.to_str().unwrap()]);
+    assert!(said.contains(&format!("inode {ino}")) && said.contains("--repair"), "{said}");
+    c.unmount_all();
+    let repaired = braid(&c.disks.with(&["check"], &["--repair"]));
+    let said = String::from_utf8_lossy(&repaired.stdout);
+    assert_eq!(repaired.status.code(), Some(1), "{said}");
+    assert!(said.contains("removed the name \"dir\""), "{said}");
+    assert!(ok(&c.disks.with(&["check"], &[])).contains("clean"));
+    let dir = c.mount(&[]);
+    let lost = fs::read_dir(dir.join("lost+found")).unwrap().next().unwrap().unwrap();
+    assert_eq!(fs::read_to_string(lost.path()).unwrap(), "x", "the file of the lost directory");
+    c.finish();
+}
+
+/// A device that the kernel lets nobody write is checked, and mounted for reading; no byte changes.
+#[test]
+fn write_protected_media_are_checked_and_read() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1, 128, 1);
+    fs::write(c.node(0).join("file"), "kept").unwrap();
+    c.unmount_all();
+    let before = fs::read(&c.disks.paths[0]).unwrap();
+    let Some(device) = Loop::read_only(&c.disks.paths[0]) else { return };
+    let dir = c.disks.path("ro");
+    fs::create_dir(&dir).unwrap();
+    let said = ok(&["check", &device.0]);
+    assert!(said.contains("clean"), "{said}");
+    let refused = fails(&["mount", &device.0, &dir]);
+    assert!(refused.contains("read-only"), "{refused}");
+    ok(&["mount", &device.0, &dir, "-o", "ro"]);
+    assert_eq!(fs::read_to_string(format!("{dir}/file")).unwrap(), "kept");
+    let refused = fs::write(format!("{dir}/new"), "x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    common::unmount_idle(dir.as_ref());
+    assert!(fs::read(&c.disks.paths[0]).unwrap() == before, "bytes have changed");
+    drop(device);
+    c.finish();
 }
 
 #[test]

@@ -148,4 +148,8 @@ impl DeviceError {
     pub fn is_fenced(&self) -> bool {
         matches!(self, Self::Fenced { .. } | Self::HostFenced { .. })
     }
+    /// Whether the device answered, with an error, about one place.
+    pub fn is_of_one_place(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::Injected { .. })
+    }
 }

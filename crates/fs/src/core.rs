@@ -201,12 +201,27 @@ impl Core {
             self.locks.withdraw();
         }
     }
-    /// Passes a result through; a fatal error makes the node withdraw.
+    /// Passes a result through; a fatal error makes the node withdraw, damage is noted.
     pub fn watch<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(e) = &result
-            && e.is_fatal()
-        {
-            self.withdraw(e);
+        if let Err(e) = &result {
+            if e.is_fatal() || self.meta.check().is_err() {
+                self.withdraw(e);
+            } else {
+                self.meta.note_damage(e);
+            }
+        }
+        result
+    }
+    /// The result of this thread's last transaction. There is no roll-back: an error after the first
+    /// change, whatever it is, makes the node withdraw. Damage that was met before anything was
+    /// changed is an error of what it belongs to.
+    pub fn sealed<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(e) = &result {
+            if e.damaged_block().is_none() || self.meta.has_changed() {
+                self.withdraw(e);
+            } else {
+                self.meta.note_damage(e);
+            }
         }
         result
     }

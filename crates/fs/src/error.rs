@@ -81,7 +81,8 @@ pub enum Error {
     /// Too many unlinked files are still open.
     #[error("too many unlinked files are open")]
     TooManyOrphans,
-    /// Metadata on disk is not what it must be. The node withdraws.
+    /// Metadata on disk is not what it must be. Whoever asked for it gets EIO; the node withdraws
+    /// only if a transaction has begun to change something (see [`crate::damage`]).
     #[error("metadata block {block} is damaged: {source}; run `braid check`")]
     Damaged {
         /// The slot.
@@ -89,13 +90,21 @@ pub enum Error {
         /// What was found.
         source: FormatError,
     },
-    /// Metadata is sealed but contradicts itself. The node withdraws.
+    /// Metadata is sealed but contradicts itself. As [`Self::Damaged`].
     #[error("metadata block {block} is inconsistent: {what}; run `braid check`")]
     Inconsistent {
         /// The slot.
         block: BlockNo,
         /// What is wrong.
         what: &'static str,
+    },
+    /// The device cannot read a block of metadata. As [`Self::Damaged`].
+    #[error("metadata block {block} cannot be read: {source}")]
+    Unreadable {
+        /// The slot.
+        block: BlockNo,
+        /// What the device said.
+        source: PoolError,
     },
     /// A journal cannot be replayed: something in it is damaged that must have been durable.
     #[error(
@@ -345,6 +354,7 @@ impl Error {
             | Self::Trimming => E::BUSY,
             Self::Damaged { .. }
             | Self::Inconsistent { .. }
+            | Self::Unreadable { .. }
             | Self::Journal { .. }
             | Self::Withdrawn { .. }
             | Self::Contents(_)
@@ -354,10 +364,25 @@ impl Error {
         };
         e.raw_os_error()
     }
-    /// Whether the node must withdraw: what is on disk, or on its way there, can no longer be
-    /// trusted.
+    /// Whether the node must withdraw: what is on its way to the devices can no longer be trusted.
+    /// Damage that a read meets is not: see [`Self::damaged_block`].
     pub fn is_fatal(&self) -> bool {
-        self.is_damage() || matches!(self, Self::Pool(_))
+        matches!(self, Self::Pool(_) | Self::Journal { .. })
+    }
+    /// The block of metadata that is damaged or cannot be read, if that is what failed: an error of
+    /// what the block belongs to, as long as nothing was built upon it.
+    pub(crate) fn damaged_block(&self) -> Option<BlockNo> {
+        match self {
+            Self::Damaged { block, .. }
+            | Self::Inconsistent { block, .. }
+            | Self::Unreadable { block, .. } => Some(*block),
+            _ => None,
+        }
+    }
+    /// Whether a resource group cannot be used before a repair, and others can: its lock is lost, or
+    /// its header or bitmap is damaged.
+    pub(crate) fn is_of_one_group(&self) -> bool {
+        self.is_lost_lock() || self.damaged_block().is_some()
     }
     /// Whether it says that what is on disk is damaged.
     pub(crate) fn is_damage(&self) -> bool {

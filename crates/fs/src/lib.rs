@@ -36,6 +36,7 @@ pub mod attr;
 pub mod check;
 mod cluster;
 mod core;
+mod damage;
 mod data;
 mod dir;
 mod discard;
@@ -80,6 +81,7 @@ pub use attr::{
 pub use braid_format as format;
 pub use braid_lock as lock;
 pub use braid_pool as pool;
+pub use damage::DamagedBlock;
 pub use data::ReadHold;
 pub use error::Error;
 pub use inspect::{ClusterView, inspect};

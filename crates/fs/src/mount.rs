@@ -120,6 +120,8 @@ pub struct NodeStatus {
     pub inodes: usize,
     /// Open files.
     pub open_files: usize,
+    /// Damaged metadata that it has met since it was mounted.
+    pub damaged: Vec<crate::damage::DamagedBlock>,
 }
 
 /// A lock of this node, and what it protects.
@@ -385,7 +387,7 @@ impl Mounted {
         crate::orphan::reap(core)?;
         match core.alloc.close() {
             // The slot's next owner inherits what cannot be returned before a repair.
-            Err(e) if e.is_lost_lock() => tracing::warn!("left for later: {e}"),
+            Err(e) if e.is_of_one_group() => tracing::warn!("left for later: {e}"),
             done => done?,
         }
         core.tell_late()?;
@@ -462,6 +464,7 @@ impl Mounted {
             locks_held: self.core.locks.count(),
             inodes: self.core.inodes.len(),
             open_files: self.core.handles.len(),
+            damaged: self.core.meta.damages.all(),
         }
     }
 }
@@ -524,6 +527,7 @@ pub(crate) fn flush_all(core: &Arc<Core>) -> Result<()> {
             // Deleted meanwhile: nothing left to write.
             Ok(()) | Err(Error::Stale(_)) => {}
             Err(e @ (Error::Contents(_) | Error::NoSpace)) => refused = refused.and(Err(e)),
+            Err(e) if e.damaged_block().is_some() => refused = refused.and(Err(e)),
             Err(e) => return Err(e),
         }
     }
@@ -594,11 +598,10 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval:
             // Nobody has asked for the rest: filling members goes on beside it.
             let _own = OwnWork::begin();
             // Contents overwritten in place may be in no transaction: without one it only flushes.
-            let done = core
-                .meta
-                .barrier()
-                .and_then(|()| core.alloc.tend())
-                .and_then(|()| crate::orphan::reap(&core).map(drop));
+            let done = core.meta.barrier().and_then(|()| {
+                let tended = core.alloc.tend();
+                crate::orphan::reap(&core).map(drop).and(tended)
+            });
             for e in [core.watch(flushed), core.watch(done)].into_iter().filter_map(Result::err) {
                 tracing::error!("housekeeping: {e}");
             }

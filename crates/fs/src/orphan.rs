@@ -365,18 +365,16 @@ pub(crate) fn delete_locked(core: &Arc<Core>, locked: &Locked) -> Result<()> {
     if is_in_use(core, locked) {
         return Ok(());
     }
-    crate::data::free_contents(core, locked)?;
     let attributes = locked.st().raw.xattr_block.get() != 0;
+    locked.check_attributes(&core.meta)?;
+    crate::data::free_contents(core, locked)?;
     let mut r = core.alloc.reserve(0, 0, 1 + u64::from(attributes))?;
     let mut tx = core.meta.begin()?;
     let done = free_dinode(core, &mut tx, &mut r, locked).and_then(|()| unlist(core, &mut tx, ino));
     drop(tx);
     locked.inode.unload();
     core.orphans.has_gone(ino);
-    if let Err(e) = &done {
-        core.withdraw(e);
-    }
-    done
+    core.sealed(done)
 }
 
 /// This node's kernel has given back its last reference to `ino`, or may have: deletes the inode if it
@@ -485,7 +483,7 @@ fn forget(core: &Core, ino: InodeNo) -> Result<()> {
     let mut tx = core.meta.begin()?;
     let done = unlist(core, &mut tx, ino);
     drop(tx);
-    core.watch(done)
+    core.sealed(done)
 }
 
 /// Deletes what can be deleted of this node's own list: at mount, after another node's recovery,
@@ -515,7 +513,10 @@ fn look_at(core: &Arc<Core>, ino: InodeNo, present: i64) -> Result<()> {
         return Ok(());
     }
     match delete(core, ino) {
-        Err(e) if !e.is_fatal() => tracing::warn!("orphan {ino} is left for later: {e}"),
+        Err(e) if !e.is_fatal() => {
+            core.meta.note_damage(&e);
+            tracing::warn!("orphan {ino} is left for later: {e}");
+        }
         other => other?,
     }
     if let Some(table) = core.orphans.table.lock().as_mut()
@@ -607,7 +608,7 @@ pub(crate) fn recover(core: &Arc<Core>, node: NodeId) -> Result<()> {
                 .try_for_each(|(&ino, room)| list(core, &mut tx, room, ino))
                 .and_then(|()| change(core, &mut tx, block, |list| drop(list.drain(..taken))));
             drop(tx);
-            core.watch(moved)?;
+            core.sealed(moved)?;
             core.meta.sync_blocks(&[block])?;
         }
         // The slot's next owner writes it from now on.

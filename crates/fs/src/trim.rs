@@ -87,7 +87,7 @@ fn trim(core: &Core, span: Span, stop: &dyn Fn() -> bool) -> Result<Trimmed> {
             }
             step = match core.alloc.trim(index, span, step, stop) {
                 // Until a repair: the other groups are sound.
-                Err(e) if e.is_lost_lock() => {
+                Err(e) if e.is_of_one_group() => {
                     tracing::warn!("group {index} is not trimmed: {e}");
                     Step::default()
                 }

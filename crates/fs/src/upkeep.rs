@@ -174,8 +174,11 @@ impl Worker {
     }
 
     /// Names members that have become slow, or are slow no more. Nothing is done about them: a slow
-    /// member is worth more than none.
+    /// member is worth more than none. Fails members that return garbage.
     fn watch(&self, now: Duration) {
+        if let Err(error) = self.pool.fail_suspects() {
+            tracing::error!(%error, "a member that returns garbage could not be failed");
+        }
         for n in self.pool.watch(now) {
             let device = self.pool.devices().get(usize::from(n.member.0)).cloned();
             let device = device.map_or_else(String::new, |d| d.info().name.clone());

@@ -469,7 +469,13 @@ impl Volume {
             return Err(Error::Inconsistent { block, what: "address beyond the file system" });
         }
         let mut body = AlignedBuf::zeroed(self.geo.body_len());
-        self.pool.read(self.body_at(block), &mut body)?;
+        self.pool.read(self.body_at(block), &mut body).map_err(|source| {
+            if source.is_of_one_place() {
+                Error::Unreadable { block, source }
+            } else {
+                source.into()
+            }
+        })?;
         match MetaHeader::decode(&body, block) {
             Ok((header, kind)) => Ok((body, header, kind)),
             Err(source) => self.other_copy(block).ok_or(Error::Damaged { block, source }),
@@ -490,6 +496,8 @@ impl Volume {
             }
             let Ok((header, kind)) = MetaHeader::decode(&body, block) else { continue };
             tracing::warn!(%block, "was damaged; read from another member");
+            let good = |b: &[u8]| MetaHeader::decode(b, block).is_ok();
+            self.pool.blame(at, body.len(), &good);
             // Who keeps no log only looks: another may have the pool in use.
             if self.pool.is_attached()
                 && (self.elsewhere.is_some() || !self.is_misplaced(block))

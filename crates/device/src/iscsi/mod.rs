@@ -226,7 +226,7 @@ impl IscsiDevice {
             return Err(DeviceError::NoCompareAndWrite { device, most: self.compare_max(), len });
         }
         let first = at.get() / self.info.sector.get();
-        let cdb = cdb::compare_and_write(first, u8::try_from(blocks).unwrap_or(0));
+        let cdb = cdb::compare_and_write(first, u8::try_from(blocks).unwrap_or(0), false);
         let both = [expected, new].concat();
         for _ in 0..TRIES_MAX {
             let memory = &[(both.as_ptr().cast_mut(), both.len())];

@@ -73,7 +73,7 @@ impl Alloc {
                 }
                 let (bytes, left) = match self.inner.discard_in(index, places, stop) {
                     // Until a repair: the other groups are sound.
-                    Err(e) if e.is_lost_lock() => {
+                    Err(e) if e.is_of_one_group() => {
                         tracing::warn!("group {index} gives nothing back: {e}");
                         break;
                     }
@@ -115,7 +115,7 @@ impl Inner {
         }
         // As long as it stands in the free log only, its group does not call it free.
         match self.drain(&mut self.refill.lock()) {
-            Err(e) if e.is_lost_lock() => tracing::warn!("not all is given back: {e}"),
+            Err(e) if e.is_of_one_group() => tracing::warn!("not all is given back: {e}"),
             Err(e) => {
                 self.remember(all.iter());
                 return Err(e);

@@ -277,7 +277,7 @@ impl Private<'_> {
             entries.sort_unstable_by_key(|(_, f)| f.start);
             match self.drain_group(index, &entries, own) {
                 Ok(()) => done(&entries),
-                Err(e) if e.is_lost_lock() => lost = Err(e),
+                Err(e) if e.is_of_one_group() => lost = Err(e),
                 Err(e) => return Err(e),
             }
         }

@@ -300,7 +300,8 @@ impl Inner {
         let runs = [(at, blocks, BlockState::MetaFree)];
         self.private().set_window_bits(&mut tx, place, &runs)?;
         if !self.volume.groups.split() {
-            self.count(&mut tx, Deltas { free: -Self::signed(blocks), ..Deltas::default() })?;
+            let change = Deltas { free: -Self::signed(blocks), ..Deltas::default() };
+            self.meta.sealed(self.count(&mut tx, change))?;
         }
         drop(tx);
         let all = (0..slots).map(|i| start + i * per_slot);
@@ -421,7 +422,10 @@ impl Inner {
                 Ok(true) => return Ok(Some(index)),
                 Ok(false) => {}
                 // Until a repair: other groups will do.
-                Err(e) if e.is_lost_lock() => tracing::debug!("group {index}: {e}"),
+                Err(e) if e.is_of_one_group() => {
+                    tracing::debug!("group {index}: {e}");
+                    self.meta.note_damage(&e);
+                }
                 Err(e) => return Err(e),
             }
         }
@@ -523,17 +527,20 @@ impl Inner {
     ) -> Result<()> {
         let private = self.private();
         let mut tx = self.meta.begin()?;
-        group.apply(&mut tx, edits)?;
-        for m in moved {
-            if Some(m.place) == fresh {
-                let start = group.block(m.at);
-                let runs = &m.runs;
-                private.write_window(&mut tx, m.place, start, m.len, self.incarnation, runs)?;
-            } else if !m.runs.is_empty() {
-                private.set_window_bits(&mut tx, m.place, &m.runs)?;
-            }
-        }
+        let done = group.apply(&mut tx, edits).and_then(|()| {
+            moved.iter().try_for_each(|m| {
+                if Some(m.place) == fresh {
+                    let start = group.block(m.at);
+                    private.write_window(&mut tx, m.place, start, m.len, self.incarnation, &m.runs)
+                } else if m.runs.is_empty() {
+                    Ok(())
+                } else {
+                    private.set_window_bits(&mut tx, m.place, &m.runs)
+                }
+            })
+        });
         drop(tx);
+        self.meta.sealed(done)?;
         let mut state = self.state.lock();
         for m in moved {
             if Some(m.place) == fresh {

@@ -76,7 +76,7 @@ impl Alloc {
         // Blocks whose free is not durable yet keep their window.
         self.inner.meta.commit()?;
         match self.shrink() {
-            Err(e) if e.is_lost_lock() => tracing::warn!("not all can be discarded: {e}"),
+            Err(e) if e.is_of_one_group() => tracing::warn!("not all can be discarded: {e}"),
             done => done?,
         }
         Ok(())

@@ -108,9 +108,7 @@ impl Checker {
                 };
                 let Some(text) = problem else { continue };
                 self.problem(block, text);
-                if place.is_some() {
-                    found.private.push((block, kind));
-                }
+                found.private.push((block, kind));
             }
         }
         Ok(roots)

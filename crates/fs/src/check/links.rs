@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use braid_format::dinode::RawDinode;
 use braid_format::{BlockNo, InodeNo};
 
+use super::walk::Name;
 use super::{Checker, Mendable};
 
 /// What the walk learns of an inode.
@@ -34,8 +35,8 @@ pub(super) struct Info {
     pub orphan: bool,
     /// Found without a name.
     pub nameless: bool,
-    /// An entry that leads to it.
-    pub from: Option<super::walk::BadEntry>,
+    /// The first entry that leads to it.
+    pub from: Option<super::walk::Name>,
 }
 
 impl Info {
@@ -85,11 +86,12 @@ impl Checker {
     /// Links, kinds, parents, block and entry counts.
     pub(super) fn compare_links(&mut self, found: &mut Mendable) {
         let root = self.volume.root().get();
-        for (ino, info) in std::mem::take(&mut self.inodes) {
-            if info.sound {
-                self.compare_inode(ino, &info, ino == root, found);
-            }
-            self.inodes.insert(ino, info);
+        let all: Vec<u64> = self.inodes.keys().copied().collect();
+        for ino in all {
+            let Some(info) = self.inodes.get(&ino).filter(|info| info.sound).cloned() else {
+                continue;
+            };
+            self.compare_inode(ino, &info, ino == root, found);
         }
     }
     fn compare_inode(&mut self, ino: u64, seen: &Info, root: bool, found: &mut Mendable) {
@@ -133,11 +135,28 @@ impl Checker {
             });
         }
         let kind = (seen.mode >> 12) & 15;
+        let names = self.names_of(ino);
+        let mut dropped: Vec<Name> = Vec::new();
         if seen.kinds & !(1 << kind) != 0 {
             self.problem(block, "a directory entry tells another file type than the dinode");
+            dropped.extend(names.iter().filter(|name| name.kind != kind));
         }
         if seen.is_dir() && seen.links > 1 {
             self.problem(block, format!("directory has {} names", seen.links));
+            let told = names.iter().position(|name| name.dir.get() == seen.parent_says);
+            let keep = told.unwrap_or(0);
+            dropped.extend(names.iter().enumerate().filter(|(i, _)| *i != keep).map(|(_, n)| n));
+        }
+        if found.cuts.iter().any(|cut| cut.ino.get() == ino && cut.is_of_contents())
+            && !seen.is_dir()
+        {
+            // Whoever opens it by name would read zeros where something is lost.
+            dropped.extend(names);
+        }
+        for name in dropped {
+            if !found.entries.contains(&name) {
+                found.entries.push(name);
+            }
         }
     }
 }

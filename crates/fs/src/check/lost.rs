@@ -18,7 +18,7 @@ const DIRECTORY: &[u8] = b"lost+found";
 /// An inode to be named, and the links it then has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lost {
-    ino: InodeNo,
+    pub ino: InodeNo,
     nlink: u32,
 }
 

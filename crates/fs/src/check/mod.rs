@@ -15,10 +15,17 @@
 //! logs, whose content the bitmaps then hold, and orphan lists that are damaged, drops what stands
 //! behind the damage in a journal, frees the slots of dead nodes that damage kept from recovery, drops
 //! directory entries that lead nowhere, unlocks what has a damaged lock record, empties free blocks that
-//! are damaged, and puts inodes without a name into `/lost+found`. What it cannot derive (a damaged dinode or tree node,
-//! blocks used twice) stays reported.
+//! are damaged, and puts inodes without a name into `/lost+found`. What it cannot derive is cut off and
+//! named in [`Report::cut`]: the entries of a damaged dinode; a damaged tree node with all below it; of
+//! blocks used twice, the second user's extent; attributes that are nonsense, with the permissions of
+//! group and others, which an access control list may have narrowed. A file that lost contents goes to
+//! `/lost+found`: at its old name a reader would take the hole for zeros. A repair repeats its passes
+//! until one finds nothing to mend, so that a check after it is clean.
 
+mod cut;
 mod fixed;
+#[cfg(test)]
+mod flips;
 mod links;
 mod lost;
 mod repair;
@@ -28,7 +35,7 @@ mod tests;
 mod walk;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +58,9 @@ use crate::volume::Volume;
 
 /// Bodies read at once.
 const BATCH: usize = 256;
+/// Passes of a repair. Each cuts off at least one level of a damaged tree, or all that has been
+/// found; one more finds nothing.
+const PASSES_MAX: usize = 2 * crate::tree::HEIGHT_MAX as usize;
 /// Lines kept; more are only counted.
 const PROBLEMS_MAX: usize = 10_000;
 /// Byte lock of node slot 0 on the pool's first member; the next slot's is one higher.
@@ -78,6 +88,10 @@ pub struct Report {
     pub data_blocks: u64,
     /// Journals that had to be replayed first.
     pub replayed: u64,
+    /// What a repair cut off, and what it put into `/lost+found`: one line each, naming the inode.
+    pub cut: Vec<String>,
+    /// Those of the problems that are left: all without a repair.
+    pub left: Vec<String>,
 }
 
 /// Checks the file system on `pool`. `progress` gets (done, total). Without
@@ -106,8 +120,10 @@ pub fn check(
     let mut checker = Checker {
         space: Space::new(&volume),
         inodes: Inodes::default(),
+        more_names: BTreeMap::new(),
         volume,
         report: Report::default(),
+        windows_lost: false,
         locks: RefCell::default(),
         suppressed: 0,
         total: 0,
@@ -128,10 +144,7 @@ pub fn check(
         checker.volume = Arc::new(Volume::open(checker.volume.pool.clone())?);
         checker.space = Space::new(&checker.volume);
     }
-    let mut found = checker.run(progress)?;
-    if options.repair && found.any() {
-        repair::repair(&mut checker, &mut found)?;
-    }
+    let found = checker.passes(options.repair, progress)?;
     if options.repair {
         repair::slots(&checker)?;
     }
@@ -140,12 +153,7 @@ pub fn check(
     // What is left to do is a node's work.
     drop((seized, claimed));
     if !lost.is_empty() {
-        let (named, result) = lost::reconnect(checker.volume.pool.clone(), &lost);
-        checker.report.repaired += named;
-        if let Err(e) = result {
-            let root = BlockNo::from(checker.volume.root());
-            checker.problem(root, format!("not all could be put into /lost+found: {e}"));
-        }
+        checker.reconnect(&lost);
     }
     Ok(checker.finish())
 }
@@ -158,8 +166,12 @@ struct Mendable {
     /// Dinodes whose counts are wrong: number and what they must be.
     counts: Vec<links::Counts>,
     /// Entries that lead nowhere: directory, block that holds the entry, cookie.
-    entries: Vec<walk::BadEntry>,
-    /// Private blocks of nodes that are damaged.
+    entries: Vec<walk::Name>,
+    /// Parts of inodes to be cut off.
+    cuts: Vec<cut::Cut>,
+    /// The root's dinode is damaged.
+    root: bool,
+    /// Blocks of the fixed area that are damaged.
     private: Vec<(BlockNo, MetaKind)>,
     /// Superblock copies to rewrite.
     superblocks: Vec<BlockNo>,
@@ -171,7 +183,7 @@ struct Mendable {
     slots: Vec<(ByteOffset, NodeId)>,
     /// Blocks are in use that the bitmaps offer to the allocator, or call something else.
     exposed: bool,
-    /// Blocks used twice or of unreadable owners: then bitmaps are not rewritten.
+    /// Parts of inodes could not be read: bitmaps are not rewritten before those are cut off.
     unsure: bool,
 }
 impl Mendable {
@@ -184,6 +196,8 @@ impl Mendable {
             || !self.free.is_empty()
             || !self.slots.is_empty()
             || !self.private.is_empty()
+            || !self.cuts.is_empty()
+            || self.root
     }
 }
 
@@ -191,7 +205,11 @@ struct Checker {
     volume: Arc<Volume>,
     space: Space,
     inodes: Inodes,
+    /// Entries that lead to an inode beside [`links::Info::from`].
+    more_names: BTreeMap<u64, Vec<walk::Name>>,
     report: Report,
+    /// A window was damaged, in this pass or one before.
+    windows_lost: bool,
     /// Lock records that are damaged, of blocks that are sound.
     locks: RefCell<BTreeMap<BlockNo, FormatError>>,
     suppressed: u64,
@@ -200,6 +218,57 @@ struct Checker {
 }
 
 impl Checker {
+    /// Looks at everything. A repair mends what was found and looks again until nothing is left to
+    /// mend: what is cut off in one pass shows in the next what has lost its name or its user.
+    /// Returns what the last pass found.
+    fn passes(&mut self, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Mendable> {
+        let before = self.report.problems.len();
+        let mut found = self.run(progress)?;
+        let mut last = self.report.problems.get(before..).unwrap_or(&[]).to_vec();
+        for _ in 0..PASSES_MAX {
+            if !repair || !found.any() {
+                break;
+            }
+            repair::repair(self, &mut found)?;
+            let known: HashSet<String> = self.report.problems.iter().cloned().collect();
+            let all = std::mem::take(&mut self.report.problems);
+            (self.report.inodes, self.report.directories, self.report.data_blocks) = (0, 0, 0);
+            self.space = Space::new(&self.volume);
+            self.inodes = Inodes::default();
+            self.more_names = BTreeMap::new();
+            found = self.run(progress)?;
+            last = std::mem::replace(&mut self.report.problems, all);
+            for line in last.iter().filter(|line| !known.contains(*line)) {
+                if self.report.problems.len() < PROBLEMS_MAX {
+                    self.report.problems.push(line.clone());
+                }
+            }
+        }
+        self.report.left = if repair { last } else { self.report.problems.clone() };
+        Ok(found)
+    }
+    /// Gives inodes without a name one in `/lost+found`.
+    fn reconnect(&mut self, lost: &[lost::Lost]) {
+        let (named, result) = lost::reconnect(self.volume.pool.clone(), lost);
+        self.report.repaired += named;
+        let done = usize::try_from(named).unwrap_or(usize::MAX);
+        for lost in lost.iter().take(done) {
+            self.cut(format!("inode {} had no name: it is /lost+found/#{0} now", lost.ino));
+            let line = format!("block {}: {}", BlockNo::from(lost.ino), walk::NAMELESS);
+            self.report.left.retain(|left| *left != line);
+        }
+        if let Err(e) = result {
+            let root = BlockNo::from(self.volume.root());
+            self.problem(root, format!("not all could be put into /lost+found: {e}"));
+            self.report.left.extend(self.report.problems.last().cloned());
+        }
+    }
+    /// Notes what a repair cut off.
+    fn cut(&mut self, line: String) {
+        if self.report.cut.len() < PROBLEMS_MAX {
+            self.report.cut.push(line);
+        }
+    }
     fn run(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<Mendable> {
         let mut found = Mendable::default();
         self.superblocks(&mut found)?;
@@ -208,6 +277,8 @@ impl Checker {
         self.groups(&mut found)?;
         self.walk(&roots, &mut found, progress)?;
         self.unreachable(&mut found, progress)?;
+        self.loops(&mut found);
+        self.dangling(&mut found);
         self.compare_links(&mut found);
         self.compare_space(&mut found);
         self.free_slots(&mut found)?;

@@ -9,14 +9,13 @@ use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{RawCounters, SlotRecord, SlotState};
 use braid_format::rgrp::{BlockState, RawRgrp};
 use braid_format::superblock::RawSuperblock;
-use braid_format::tree::RawNode;
 use braid_format::{BlockNo, LockNo, NodeId};
 use braid_lock::node::watch::freed;
 use braid_lock::{CawOutcome, LockError};
 use braid_pool::device::AlignedBuf;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::walk::BadEntry;
+use super::walk::Name;
 use super::{BATCH, Checker, Mendable};
 use crate::alloc::bits;
 use crate::dir::page::Packed;
@@ -29,22 +28,17 @@ use crate::make::random;
 type Image = (BlockNo, AlignedBuf);
 
 pub(super) fn repair(checker: &mut Checker, found: &mut Mendable) -> Result<()> {
+    root(checker, found)?;
+    super::cut::apply(checker, &found.cuts)?;
     entries(checker, found)?;
     counts(checker, found)?;
-    lost_private(checker, found)?;
-    if found.space > 0 {
-        if found.unsure || checker.space.groups.iter().any(|g| g.seen.is_empty()) {
-            checker.problem(
-                BlockNo(checker.volume.sb.rgrp_start.get()),
-                "bitmaps are not mended while there are damaged inodes or blocks used twice",
-            );
-        } else {
-            let windows = found.private.iter().any(|(_, kind)| *kind == MetaKind::Window);
-            groups(checker, windows)?;
-            private(checker)?;
-            counters(checker)?;
-            checker.report.repaired += found.space;
-        }
+    fixed(checker, found)?;
+    checker.windows_lost |= found.private.iter().any(|(_, kind)| *kind == MetaKind::Window);
+    if found.space > 0 && !found.unsure && !found.root {
+        groups(checker, checker.windows_lost)?;
+        private(checker)?;
+        counters(checker)?;
+        checker.report.repaired += found.space;
     }
     free(checker, found)?;
     locks(checker, found)?;
@@ -104,7 +98,7 @@ fn fresh(checker: &Checker, block: BlockNo, kind: MetaKind, owner: LockNo) -> Re
     // Beyond all that any journal may hold of a block whose body is lost.
     let generation = match checker.read(&[block])?.pop() {
         Some(Ok((_, h, _))) => h.generation.get() + 1,
-        _ => 1 << 40,
+        _ => crate::meta::GENERATION_AFTER_LOSS.0,
     };
     header.generation.set(generation);
     let _ = header.write_to_prefix(&mut body);
@@ -121,7 +115,7 @@ fn write(checker: &Checker, mut images: Vec<Image>) -> Result<()> {
 }
 
 /// Changes a sound body in place.
-fn change(checker: &Checker, block: BlockNo, f: impl FnOnce(&mut [u8])) -> Result<bool> {
+pub(super) fn change(checker: &Checker, block: BlockNo, f: impl FnOnce(&mut [u8])) -> Result<bool> {
     let Some(Ok((mut body, mut header, _))) = checker.read(&[block])?.pop() else {
         return Ok(false);
     };
@@ -134,18 +128,22 @@ fn change(checker: &Checker, block: BlockNo, f: impl FnOnce(&mut [u8])) -> Resul
 
 /// Drops entries that lead nowhere, and counts again.
 fn entries(checker: &mut Checker, found: &mut Mendable) -> Result<()> {
-    let mut by_block: BTreeMap<BlockNo, Vec<BadEntry>> = BTreeMap::new();
+    let mut by_block: BTreeMap<BlockNo, Vec<Name>> = BTreeMap::new();
     for entry in &found.entries {
         by_block.entry(entry.block).or_default().push(*entry);
     }
     for (block, bad) in by_block {
-        let mut dropped = 0;
+        let (mut dropped, mut lines) = (0, Vec::new());
         change(checker, block, |body| {
             for entry in &bad {
-                dropped += u64::from(drop_entry(body, *entry));
+                let Some(name) = drop_entry(body, *entry) else { continue };
+                dropped += 1;
+                let (dir, to) = (entry.dir, entry.to);
+                lines.push(format!("directory {dir}: removed the name {name:?} of inode {to}"));
             }
         })?;
         checker.report.repaired += dropped;
+        lines.into_iter().for_each(|line| checker.cut(line));
         let dir = bad.first().map_or(0, |e| e.dir.get());
         change(checker, BlockNo(dir), |body| {
             if let Ok((raw, _)) = RawDinode::mut_from_prefix(body) {
@@ -158,35 +156,15 @@ fn entries(checker: &mut Checker, found: &mut Mendable) -> Result<()> {
     }
     Ok(())
 }
-fn drop_entry(body: &mut [u8], entry: BadEntry) -> bool {
+/// Takes an entry out of a tail or a leaf; its name, if it was there.
+fn drop_entry(body: &mut [u8], entry: Name) -> Option<String> {
     let stuffed = entry.block.get() == entry.dir.get();
-    let Ok((raw, _)) = RawDinode::read_from_prefix(body) else { return false };
-    let (from, to, count) = if stuffed {
-        let end = RawDinode::TAIL_AT + raw.tail_capacity(body.len());
-        (RawDinode::TAIL_AT, end, raw.tail_count.get())
-    } else {
-        let Ok((head, _)) = RawNode::read_from_prefix(body) else { return false };
-        (size_of::<RawNode>(), body.len(), head.count.get())
-    };
-    let Some(area) = body.get_mut(from..to) else { return false };
-    let Ok(mut packed) = Packed::copy(area, usize::from(count), 0..u64::MAX) else { return false };
-    if !packed.remove(entry.cookie) {
-        return false;
-    }
-    area.fill(0);
-    for (to, from) in area.iter_mut().zip(&packed.bytes) {
-        *to = *from;
-    }
-    let (count, used) = (u16::try_from(packed.count).unwrap_or(0), packed.bytes.len());
-    if stuffed {
-        if let Ok((raw, _)) = RawDinode::mut_from_prefix(body) {
-            raw.tail_count.set(count);
-        }
-    } else if let Ok((head, _)) = RawNode::mut_from_prefix(body) {
-        head.count.set(count);
-        head.used.set(u32::try_from(used).unwrap_or(0));
-    }
-    true
+    let (area, count) = super::cut::items(body, stuffed)?;
+    let mut packed = Packed::copy(area, count, 0..u64::MAX).ok()?;
+    let name = packed.name_of(entry.cookie)?;
+    packed.remove(entry.cookie);
+    super::cut::put(body, stuffed, (&packed.bytes, packed.count));
+    Some(String::from_utf8_lossy(&name).into_owned())
 }
 
 /// Link, block and entry counts.
@@ -295,9 +273,31 @@ fn meta_free(checker: &mut Checker, index: usize, lost: bool) -> Result<()> {
     Ok(())
 }
 
-/// Private blocks that are damaged, empty: what they called free is nobody's until the bitmaps are
-/// made anew, and what an orphan list named has no name.
-fn lost_private(checker: &mut Checker, found: &Mendable) -> Result<()> {
+/// A damaged root begins anew, empty: what was in it is found without a name.
+fn root(checker: &mut Checker, found: &Mendable) -> Result<()> {
+    if !found.root {
+        return Ok(());
+    }
+    let block = BlockNo::from(checker.volume.root());
+    let mut body = fresh(checker, block, MetaKind::Dinode, LockNo::from(block))?;
+    // Nobody but root looks into it before its owner is known again.
+    let mut raw = crate::make::root_dinode(block, (0, 0));
+    raw.mode.set(0o040_700);
+    if let Ok((to, _)) = RawDinode::mut_from_prefix(&mut body) {
+        raw.header = to.header;
+        *to = raw;
+    }
+    write(checker, vec![(block, body)])?;
+    unlock(checker, block)?;
+    checker.cut("the root directory was damaged: it is empty now, owned by root, mode 0700".into());
+    checker.report.repaired += 1;
+    Ok(())
+}
+
+/// Blocks of the fixed area that are damaged begin anew, empty: what windows and logs called free is
+/// nobody's until the bitmaps are made anew, what an orphan list named has no name, and nobody lives
+/// who would hold a program's lock.
+fn fixed(checker: &mut Checker, found: &Mendable) -> Result<()> {
     let mut images = Vec::new();
     for &(block, kind) in &found.private {
         if kind != MetaKind::JournalHeader {

@@ -298,6 +298,10 @@ impl Checker {
                                 block,
                                 format!("free metadata block holds a {}", kind.name()),
                             );
+                            // It might belong to what is cut off: the next pass tells.
+                            if metadata && !found.unsure {
+                                found.free.push(block);
+                            }
                         }
                         Err(e) => {
                             self.problem(block, format!("free metadata block: {e}"));

@@ -11,6 +11,8 @@ use braid_format::xattr::RawXattr;
 use braid_format::{BlockNo, InodeNo};
 use zerocopy::FromBytes;
 
+use super::cut::{Cut, Part};
+use super::links::Info;
 use super::space::Clash;
 use super::{BATCH, Checker, Mendable};
 use crate::dir::{self, page};
@@ -18,16 +20,23 @@ use crate::error::Result;
 use crate::groups::takes_slots;
 use crate::tree::HEIGHT_MAX;
 
+/// An inode that `/lost+found` takes.
+pub(super) const NAMELESS: &str = "inode without a name";
+
 /// One past the largest cookie.
 const COOKIE_END: u64 = 1 << 63;
 
-/// A directory entry that leads nowhere.
+/// Where a directory entry stands, and what it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BadEntry {
+pub(super) struct Name {
     pub dir: InodeNo,
     /// The dinode or leaf in which it stands.
     pub block: BlockNo,
     pub cookie: u64,
+    /// The inode that it leads to.
+    pub to: u64,
+    /// `DT_*`.
+    pub kind: u32,
 }
 
 /// What a tree node belongs to.
@@ -42,6 +51,8 @@ enum What {
 #[derive(Debug, Clone, Copy)]
 struct Node {
     block: u64,
+    /// The node or dinode that refers to it.
+    parent: u64,
     owner: u64,
     what: What,
     level: u16,
@@ -49,6 +60,28 @@ struct Node {
     high: Option<u64>,
 }
 impl Node {
+    /// Takes it off what it hangs on.
+    fn cut(&self) -> Cut {
+        let ino = InodeNo(self.owner);
+        if self.what == What::Attributes {
+            return Cut { ino, block: BlockNo(self.owner), what: Part::AttributeBlock };
+        }
+        let child = BlockNo(self.block);
+        Cut { ino, block: BlockNo(self.parent), what: Part::Child(child) }
+    }
+    /// Takes away all of it but the first `sound` items.
+    fn cut_behind(&self, sound: usize) -> Cut {
+        let in_dinode = self.block == self.owner;
+        if sound == 0 && !in_dinode {
+            return self.cut();
+        }
+        let what = match (self.level, self.what) {
+            (1.., _) => Part::IndexBehind(sound),
+            (0, What::Directory) => Part::EntriesBehind(sound),
+            (0, _) => Part::ExtentsBehind(sound),
+        };
+        Cut { ino: InodeNo(self.owner), block: BlockNo(self.block), what }
+    }
     fn kind(&self) -> MetaKind {
         match self.what {
             What::Attributes => MetaKind::Xattr,
@@ -110,7 +143,6 @@ impl Checker {
                 self.run_queue(&mut queue, found, progress)?;
             }
         }
-        self.dangling(found);
         Ok(())
     }
     /// Dinodes that the bitmaps call used and no name leads to.
@@ -121,14 +153,14 @@ impl Checker {
     ) -> Result<()> {
         let step = usize::try_from(self.volume.geo.slot_blocks()).unwrap_or(1);
         let mut candidates = Vec::new();
-        for group in self.space.groups.iter().filter(|g| g.sound) {
-            let used = crate::alloc::bits::runs(
-                &group.bits,
-                0,
-                group.shape.block_count,
-                BlockState::MetaUsed,
-            );
-            let slots = used.flat_map(|(start, n)| (start..start + n).step_by(step));
+        for group in self.space.groups.iter().filter(|g| takes_slots(g.shape.kind)) {
+            let slot = step as u64;
+            let first = group.shape.first_block.next_multiple_of(slot) - group.shape.first_block;
+            let state = |i: u64| crate::alloc::bits::get(&group.bits, i);
+            // Where the bitmap is damaged, the bodies tell.
+            let slots = (first..group.shape.block_count)
+                .step_by(step)
+                .filter(|&i| !group.sound || state(i) == BlockState::MetaUsed);
             candidates.extend(
                 slots
                     .filter(|&i| crate::alloc::bits::get(&group.seen, i) == BlockState::Free)
@@ -155,22 +187,44 @@ impl Checker {
             .map(|(ino, _)| *ino)
             .collect();
         for ino in nameless {
-            self.problem(BlockNo(ino), "inode without a name");
+            self.problem(BlockNo(ino), NAMELESS);
         }
         Ok(())
     }
-    /// Names of inodes that are none.
-    fn dangling(&mut self, found: &mut Mendable) {
-        let bad: Vec<(u64, BadEntry)> = self
-            .inodes
-            .iter()
-            .filter(|(_, info)| !info.sound)
-            .filter_map(|(ino, info)| Some((*ino, info.from?)))
-            .collect();
-        for (ino, entry) in bad {
-            let dir = entry.dir;
-            self.problem(entry.block, format!("directory {dir} names {ino}, which is no inode"));
-            found.entries.push(entry);
+    /// Names of inodes that are none, or whose dinode is damaged.
+    pub(super) fn dangling(&mut self, found: &mut Mendable) {
+        let root = self.volume.root().get();
+        let bad = |(ino, info): (&u64, &Info)| (!info.sound && *ino != root).then_some(*ino);
+        let bad: Vec<u64> = self.inodes.iter().filter_map(bad).collect();
+        for name in bad.iter().flat_map(|ino| self.names_of(*ino)).collect::<Vec<_>>() {
+            let (dir, to) = (name.dir, name.to);
+            self.problem(name.block, format!("directory {dir} names {to}, which is no inode"));
+            found.entries.push(name);
+        }
+        found.root |= self.inodes.get(&root).is_none_or(|info| !info.sound);
+    }
+    /// All entries that lead to an inode.
+    pub(super) fn names_of(&self, ino: u64) -> Vec<Name> {
+        let first = self.inodes.get(&ino).and_then(|info| info.from);
+        let more = self.more_names.get(&ino).into_iter().flatten().copied();
+        first.into_iter().chain(more).collect()
+    }
+    /// Directories that no way leads to because they are in themselves: their names are dropped.
+    pub(super) fn loops(&mut self, found: &mut Mendable) {
+        let mut done: HashSet<u64> = HashSet::new();
+        let lost = |info: &Info| info.nameless && info.links > 0;
+        let starts: Vec<u64> =
+            self.inodes.iter().filter(|(_, i)| lost(i) && i.is_dir()).map(|(n, _)| *n).collect();
+        for start in starts {
+            let (mut at, mut way) = (start, HashSet::new());
+            while self.inodes.get(&at).is_some_and(lost) && !done.contains(&at) && way.insert(at) {
+                at = self.inodes.get(&at).map_or(at, |info| info.parent);
+            }
+            if way.contains(&at) {
+                self.problem(BlockNo(at), "directory that is in itself, and no way leads to it");
+                found.entries.extend(self.names_of(at));
+            }
+            done.extend(way);
         }
     }
 
@@ -201,6 +255,9 @@ impl Checker {
                     // The entry that leads to a slot that is no dinode is reported by itself.
                     self.problem(block, text);
                     self.spoil(owner, found);
+                    if let Item::Node(node) = item {
+                        found.cuts.push(node.cut());
+                    }
                     continue;
                 }
                 let Ok((body, _, _)) = body else { continue };
@@ -255,70 +312,59 @@ impl Checker {
             }
         }
     }
-    fn bad(&mut self, ino: u64, block: u64, text: &str, found: &mut Mendable) {
+    /// A part of an inode is nonsense: `cut` takes it off.
+    fn bad(&mut self, block: u64, text: &str, cut: Cut, found: &mut Mendable) {
         self.problem(BlockNo(block), text);
-        self.spoil(ino, found);
+        self.spoil(cut.ino.get(), found);
+        found.cuts.push(cut);
     }
 
     fn dinode(&mut self, ino: u64, body: &[u8], queue: &mut Queue, found: &mut Mendable) {
         let Ok((raw, _)) = RawDinode::read_from_prefix(body) else { return };
         let slot = self.volume.geo.slot_blocks();
-        let known = self.inodes.entry(ino).or_default();
-        known.load(&raw);
-        let is_dir = known.is_dir();
+        let is_dir = raw.mode.get() >> 12 & 15 == 4;
+        let inline_sound = inline_attributes(&raw, body);
+        let what = if is_dir { What::Directory } else { What::Extents };
+        let height = raw.tree_height.get();
+        let capacity = raw.tail_capacity(body.len());
+        if !layout_fits(&raw, capacity) || height > HEIGHT_MAX {
+            // As if it were unreadable.
+            self.problem(BlockNo(ino), "layout of the dinode");
+            return;
+        }
+        if !self.mark(ino, ino, slot, BlockState::MetaUsed, found) {
+            return;
+        }
+        self.inodes.entry(ino).or_default().load(&raw);
         self.report.inodes += 1;
         self.report.directories += u64::from(is_dir);
-        self.mark(ino, ino, slot, BlockState::MetaUsed, found);
-        if !inline_attributes(&raw, body) {
-            self.bad(ino, ino, "attributes in the dinode", found);
+        if !inline_sound {
+            let cut = Cut { ino: InodeNo(ino), block: BlockNo(ino), what: Part::InlineAttributes };
+            self.bad(ino, "attributes in the dinode", cut, found);
         }
+        let place =
+            Node { block: ino, parent: ino, owner: ino, what, level: height, low: 0, high: None };
         if raw.xattr_block.get() != 0 {
-            let node = Node {
-                block: raw.xattr_block.get(),
-                owner: ino,
-                what: What::Attributes,
-                level: 0,
-                low: 0,
-                high: None,
-            };
+            let block = raw.xattr_block.get();
+            let node = Node { block, what: What::Attributes, level: 0, ..place };
             self.follow(node, queue, found);
         }
-        let capacity = raw.tail_capacity(body.len());
         let tail = body.get(RawDinode::TAIL_AT..).and_then(|t| t.get(..capacity)).unwrap_or(&[]);
         let count = usize::from(raw.tail_count.get());
-        let height = raw.tree_height.get();
-        let layout = Layout::from_u16(raw.layout.get());
-        let what = if is_dir { What::Directory } else { What::Extents };
-        let fits = match layout {
-            None => false,
-            Some(Layout::None) => !matches!(raw.mode.get() >> 12, 4 | 8 | 10),
-            Some(Layout::Stuffed) => !is_dir && raw.size.get() <= capacity as u64,
-            Some(Layout::Extents) => {
-                raw.mode.get() >> 12 & 15 == 8 || raw.mode.get() >> 12 & 15 == 10
-            }
-            Some(Layout::DirStuffed) => is_dir && height == 0,
-            Some(Layout::DirHashed) => is_dir,
-        };
-        if !fits || height > HEIGHT_MAX {
-            self.bad(ino, ino, "layout of the dinode", found);
-            return;
+        if !matches!(Layout::from_u16(raw.layout.get()), Some(Layout::None | Layout::Stuffed)) {
+            self.contents(place, tail, count, queue, found);
         }
-        if matches!(layout, Some(Layout::None | Layout::Stuffed)) {
-            return;
-        }
-        let place = Node { block: ino, owner: ino, what, level: height, low: 0, high: None };
-        self.contents(place, tail, count, queue, found);
     }
     fn node(&mut self, node: Node, body: &[u8], queue: &mut Queue, found: &mut Mendable) {
         if node.what == What::Attributes {
             if !attribute_block(body) {
-                self.bad(node.owner, node.block, "attributes", found);
+                self.bad(node.block, "attributes", node.cut(), found);
             }
             return;
         }
         let Ok((head, rest)) = RawNode::read_from_prefix(body) else { return };
         if head.level.get() != node.level {
-            self.bad(node.owner, node.block, "level of a tree node", found);
+            self.bad(node.block, "level of a tree node", node.cut(), found);
             return;
         }
         self.contents(node, rest, usize::from(head.count.get()), queue, found);
@@ -331,6 +377,8 @@ impl Checker {
         }
         if self.mark(node.owner, node.block, slot, BlockState::MetaUsed, found) {
             queue.push_back(Item::Node(node));
+        } else {
+            found.cuts.push(node.cut());
         }
     }
     /// What stands in a tail or a tree node.
@@ -360,7 +408,7 @@ impl Checker {
     ) {
         let entries = table::<RawIndexEntry>(bytes, count);
         let Some(entries) = entries.filter(|e| !e.is_empty()) else {
-            self.bad(node.owner, node.block, "count of a tree node", found);
+            self.bad(node.block, "count of a tree node", node.cut_behind(0), found);
             return;
         };
         for (i, entry) in entries.iter().enumerate() {
@@ -372,25 +420,27 @@ impl Checker {
                 && (i == 0 || key > node.low)
                 && node.high.is_none_or(|h| key < h);
             if !ordered {
-                self.bad(node.owner, node.block, "order of index entries", found);
+                self.bad(node.block, "order of index entries", node.cut_behind(i), found);
                 return;
             }
-            let child = Node { block: entry.child.get(), level: node.level - 1, low, high, ..node };
+            let block = entry.child.get();
+            let level = node.level - 1;
+            let child = Node { block, parent: node.block, level, low, high, ..node };
             self.follow(child, queue, found);
         }
     }
     fn extents(&mut self, node: Node, bytes: &[u8], count: usize, found: &mut Mendable) {
         let Some(extents) = table::<RawExtent>(bytes, count) else {
-            self.bad(node.owner, node.block, "count of extents", found);
+            self.bad(node.block, "count of extents", node.cut_behind(0), found);
             return;
         };
         let mut low = node.low;
-        for e in &extents {
+        for (i, e) in extents.iter().enumerate() {
             let (logical, len) = (e.logical.get(), u64::from(e.len.get()));
             let end = logical.checked_add(len).filter(|&end| node.high.is_none_or(|h| end <= h));
             let known = e.flags.get() & !(RawExtent::UNWRITTEN | RawExtent::SHARED) == 0;
             let Some(end) = end.filter(|_| len > 0 && logical >= low && known) else {
-                self.bad(node.owner, node.block, "order of extents", found);
+                self.bad(node.block, "order of extents", node.cut_behind(i), found);
                 return;
             };
             low = end;
@@ -399,6 +449,9 @@ impl Checker {
             }
             if self.mark(node.owner, e.physical.get(), len, BlockState::Data, found) {
                 self.report.data_blocks += len;
+            } else {
+                let (ino, block) = (InodeNo(node.owner), BlockNo(node.block));
+                found.cuts.push(Cut { ino, block, what: Part::Extent(logical) });
             }
         }
     }
@@ -413,11 +466,11 @@ impl Checker {
         let seed = self.volume.sb.hash_seed.get();
         let bounds = node.low.max(dir::DOT_DOT + 1)..node.high.unwrap_or(COOKIE_END);
         let mut names = HashSet::new();
-        for entry in page::entries(bytes, count, bounds) {
+        for (i, entry) in page::entries(bytes, count, bounds).enumerate() {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(what) => {
-                    self.bad(node.owner, node.block, what, found);
+                    self.bad(node.block, what, node.cut_behind(i), found);
                     return;
                 }
             };
@@ -425,10 +478,12 @@ impl Checker {
             let fits = dir::check_name(entry.name).is_ok()
                 && entry.cookie >= hash
                 && entry.cookie - hash < dir::WINDOW;
-            let place = BadEntry {
+            let place = Name {
                 dir: InodeNo(node.owner),
                 block: BlockNo(node.block),
                 cookie: entry.cookie,
+                to: entry.ino.get(),
+                kind: entry.kind,
             };
             if !fits || !names.insert(entry.name.to_vec()) {
                 let name = String::from_utf8_lossy(entry.name).into_owned();
@@ -436,18 +491,11 @@ impl Checker {
                 self.problem(place.block, text);
                 found.entries.push(place);
             }
-            self.entry(node.owner, place, entry.ino.get(), entry.kind, queue, found);
+            self.entry(place, queue, found);
         }
     }
-    fn entry(
-        &mut self,
-        dir: u64,
-        place: BadEntry,
-        ino: u64,
-        kind: u32,
-        queue: &mut Queue,
-        found: &mut Mendable,
-    ) {
+    fn entry(&mut self, place: Name, queue: &mut Queue, found: &mut Mendable) {
+        let (dir, ino, kind) = (place.dir.get(), place.to, place.kind);
         if let Some(info) = self.inodes.get_mut(&dir) {
             info.entries += 1;
             info.subdirs += u32::from(kind == 4);
@@ -469,15 +517,32 @@ impl Checker {
         known.links += 1;
         known.kinds |= 1_u32.checked_shl(kind).unwrap_or(1);
         known.parent = dir;
-        known.from = Some(place);
+        if known.from.is_none() {
+            known.from = Some(place);
+        } else {
+            self.more_names.entry(ino).or_default().push(place);
+        }
         if new {
             queue.push_back(Item::Dinode(ino));
         }
     }
 }
 
+/// Whether a dinode's layout is one that an inode of its type may have.
+fn layout_fits(raw: &RawDinode, capacity: usize) -> bool {
+    let kind = raw.mode.get() >> 12 & 15;
+    match Layout::from_u16(raw.layout.get()) {
+        None => false,
+        Some(Layout::None) => !matches!(kind, 4 | 8 | 10),
+        Some(Layout::Stuffed) => kind != 4 && raw.size.get() <= capacity as u64,
+        Some(Layout::Extents) => kind == 8 || kind == 10,
+        Some(Layout::DirStuffed) => kind == 4 && raw.tree_height.get() == 0,
+        Some(Layout::DirHashed) => kind == 4,
+    }
+}
+
 /// The first `count` structures in `bytes`.
-fn table<T: FromBytes>(bytes: &[u8], count: usize) -> Option<Vec<T>> {
+pub(super) fn table<T: FromBytes>(bytes: &[u8], count: usize) -> Option<Vec<T>> {
     let size = size_of::<T>();
     let bytes = bytes.get(..count.checked_mul(size)?)?;
     Some(bytes.chunks_exact(size).filter_map(|b| T::read_from_bytes(b).ok()).collect())

@@ -84,6 +84,7 @@ pub(super) fn write_out(core: &Core, target: u64) -> Result<()> {
         match done {
             // Its pages stay dirty: whoever writes or syncs it hears of it.
             Ok(()) | Err(Error::Contents(_)) => {}
+            Err(e) if e.damaged_block().is_some() => core.meta.note_damage(&e),
             Err(e) => return Err(e),
         }
     }

@@ -199,12 +199,9 @@ impl<'a> Held<'a> {
             .and_then(|n| body.get(RawDinode::TAIL_AT..)?.get(..n))
             .ok_or_else(|| self.bad("size of a stuffed file"))
     }
-    /// An error after the first change of a transaction: nothing can be taken back.
+    /// The result of a transaction; see [`Core::sealed`].
     fn fatal<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(e) = &result {
-            self.core.withdraw(e);
-        }
-        result
+        self.core.sealed(result)
     }
     /// `change`, once nobody writes directly in the blocks of `len` bytes at `offset`: as long as it
     /// is held nobody will.

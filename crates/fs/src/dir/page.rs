@@ -137,6 +137,10 @@ impl Packed {
         self.bytes.splice(at..at, record.iter().copied());
         self.count += 1;
     }
+    /// The name of the entry with key `cookie`.
+    pub fn name_of(&self, cookie: u64) -> Option<Vec<u8>> {
+        self.iter().find(|e| e.cookie == cookie).map(|e| e.name.to_vec())
+    }
     /// Removes the entry with key `cookie`; says whether it was there.
     pub fn remove(&mut self, cookie: u64) -> bool {
         let Some(record) = self.iter().find(|e| e.cookie == cookie).map(|e| e.record) else {

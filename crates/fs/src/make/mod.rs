@@ -529,7 +529,8 @@ pub(crate) fn area_kind(n: u64) -> MetaKind {
     }
 }
 
-fn root_dinode(block: BlockNo, owner: (u32, u32)) -> RawDinode {
+/// The dinode of an empty root directory.
+pub(crate) fn root_dinode(block: BlockNo, owner: (u32, u32)) -> RawDinode {
     let now = crate::inode::raw_time(crate::inode::now());
     let mut raw = RawDinode::new_zeroed();
     raw.mode.set(0o040_755);

@@ -35,13 +35,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::{BlockNo, FormatError, Generation, Incarnation, LockNo, NodeId};
+use braid_format::{BlockNo, FormatError, Generation, Incarnation, InodeNo, LockNo, NodeId};
 use braid_pool::device::AlignedBuf;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use self::cache::{Cache, Entry, Shard};
 use self::commit::{Group, Running};
 use self::writeback::Ledger;
+use crate::damage::Damages;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::volume::Volume;
@@ -54,6 +55,10 @@ pub(crate) type Body = Arc<AlignedBuf>;
 /// running transaction has reached another quarter: a record then takes half the ring at most. One
 /// transaction may go beyond its credit as long as the whole ring holds it.
 pub(crate) const TX_CREDIT: usize = 32;
+
+/// Generation of a block that replaces one whose own cannot be read: above all that any journal may
+/// hold of it.
+pub(crate) const GENERATION_AFTER_LOSS: Generation = Generation(1 << 40);
 
 /// However small a bound is asked for, so many blocks may be logged: enough transactions at once.
 const LOGGED_MIN: usize = 16 * TX_CREDIT;
@@ -89,6 +94,8 @@ pub(crate) struct Meta {
     granted: AtomicU64,
     granted_flushed: AtomicU64,
     poison: OnceLock<Arc<str>>,
+    /// Damaged blocks that were met.
+    pub damages: Damages,
     counters: Counters,
 }
 
@@ -137,6 +144,8 @@ thread_local! {
     /// Address of the `Meta` whose transaction this thread has open. A second one, or a commit,
     /// would wait for the first for ever.
     static OPEN_HERE: Cell<usize> = const { Cell::new(0) };
+    /// Whether the last transaction of this thread has changed a block.
+    static CHANGED_HERE: Cell<bool> = const { Cell::new(false) };
     /// This thread is in a closure that changes a body: a shard is locked.
     static CHANGING: Cell<bool> = const { Cell::new(false) };
 }
@@ -208,6 +217,7 @@ impl Meta {
             granted: AtomicU64::new(0),
             granted_flushed: AtomicU64::new(0),
             poison: OnceLock::new(),
+            damages: Damages::default(),
             counters: Counters::default(),
         })
     }
@@ -245,6 +255,7 @@ impl Meta {
             let crowded = open > 1 && open * TX_CREDIT > self.quarter;
             if self.running_blocks.load(Ordering::Acquire) <= self.quarter && !crowded {
                 let outer = OPEN_HERE.replace(self.address());
+                CHANGED_HERE.set(false);
                 return Ok(Tx { meta: self, outer, _gate: gate });
             }
             self.open.fetch_sub(1, Ordering::AcqRel);
@@ -347,6 +358,11 @@ impl Meta {
         }
         result
     }
+    /// The result of this thread's last transaction: poisons if it failed after a change, because half
+    /// of a transaction must not be committed.
+    pub fn sealed<T>(&self, result: Result<T>) -> Result<T> {
+        if self.has_changed() { self.fatal(result) } else { result }
+    }
     /// The shard of `block`, locked, with the block cached in it. Without a `kind`, any will do.
     /// Only what matches is cached: of another's block nothing is known for longer than now.
     fn load(
@@ -361,7 +377,8 @@ impl Meta {
             return Ok(shard);
         }
         drop(shard);
-        let (body, header, found) = self.volume.read_body(block)?;
+        let read = self.volume.read_body(block);
+        let (body, header, found) = read.inspect_err(|e| self.damages.suspect(block, owner, e))?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         let mut shard = self.cache.shard(block);
         if shard.get(block).is_some() {
@@ -374,6 +391,20 @@ impl Meta {
         }
         shard.insert(&self.cache.owners, block, entry);
         Ok(shard)
+    }
+    /// Logs an error that is damage, with whose it is, and remembers it for `status`.
+    pub fn note_damage(&self, error: &Error) {
+        let Some(block) = error.damaged_block() else { return };
+        let cached = self.cache.shard(block).get(block).map(|entry| entry.owner);
+        let owner = cached.or_else(|| self.damages.owner_of(block));
+        let inode = owner.map(|lock| InodeNo(lock.get()));
+        let holds = |ino: &InodeNo| self.volume.groups.may_hold_slot(BlockNo::from(*ino));
+        self.damages.note(error, inode.filter(holds));
+    }
+    /// Whether this thread's last transaction (open, or closed by now) has changed a block: an error
+    /// then leaves half of it behind.
+    pub fn has_changed(&self) -> bool {
+        CHANGED_HERE.get()
     }
     /// As [`Meta::load`] for [`Tx::create`]: a slot that is not cached is cached as `Free` under
     /// its new owner, with the generation of the body that stands there.
@@ -415,7 +446,11 @@ impl Meta {
                 Ok(header.generation())
             }
             Err(_) if body.iter().all(|b| *b == 0) => Ok(Generation(0)),
-            Err(source) => Err(Error::Damaged { block, source }),
+            // Its bitmap calls it free, so nothing is lost with it.
+            Err(source) => {
+                tracing::warn!(%block, "a free metadata block is damaged, it begins anew: {source}");
+                Ok(GENERATION_AFTER_LOSS)
+            }
         }
     }
     /// Notes that a block has joined the running transaction. Its shard is locked.
@@ -558,6 +593,9 @@ impl Tx<'_> {
         });
         drop(changing);
         let (r, joined) = done.ok_or_else(|| lost(block))?;
+        if r.is_ok() {
+            CHANGED_HERE.set(true);
+        }
         if joined {
             self.meta.join_running(block);
         }

@@ -156,6 +156,11 @@ fn attr_if_there(core: &Arc<Core>, ino: InodeNo, kind: u32) -> Result<Option<Att
             Ok(there.then(|| hand_out(core, &locked)))
         }
         Err(Error::Stale(_)) => Ok(None),
+        // Its name is listed all the same; whoever asks for the inode itself gets EIO.
+        Err(e) if e.damaged_block().is_some() => {
+            core.meta.note_damage(&e);
+            Ok(None)
+        }
         Err(e) => Err(e),
     }
 }

@@ -261,13 +261,9 @@ fn replace_entry(
     dir_changed(tx, dir, DirChange { links, ..DirChange::default() })
 }
 
-/// Ends an operation whose transaction has been closed: there is no roll-back, so an error after
-/// the first change, whatever it is, makes the node withdraw.
+/// Ends an operation whose transaction has been closed; see [`Core::sealed`].
 fn sealed<T>(core: &Core, result: Result<T>) -> Result<T> {
-    if let Err(e) = &result {
-        core.withdraw(e);
-    }
-    result
+    core.sealed(result)
 }
 
 /// Sets the change time.

@@ -121,6 +121,9 @@ impl Dropped {
         } else {
             Fate::Large
         };
+        if matches!(fate, Fate::Freed { attributes: true }) {
+            inode.check_attributes(&core.meta)?;
+        }
         let room = match fate {
             Fate::InUse | Fate::Large => Some(orphan::room(core)?),
             Fate::Stays | Fate::Freed { .. } => None,
@@ -180,6 +183,7 @@ impl Fate {
             }
             Self::Large => match orphan::delete_locked(core, inode) {
                 Err(e) if !e.is_fatal() => {
+                    core.meta.note_damage(&e);
                     tracing::warn!("a removed file's space is freed later: {e}");
                     Ok(())
                 }

@@ -127,7 +127,7 @@ fn add(core: &Core, addition: &Addition) -> Result<()> {
         let features = sb.features_incompat.get() | RawSuperblock::REGIONS;
         sb.features_incompat.set(features);
     })?;
-    core.alloc.count_added(&mut tx, data, meta)?;
+    core.meta.sealed(core.alloc.count_added(&mut tx, data, meta))?;
     drop(tx);
     core.meta.sync_owner(LIVE)?;
     copy(volume)?;

@@ -469,7 +469,7 @@ fn write(core: &Arc<Core>, gone: Option<Use>, f: impl FnOnce(&mut Words)) -> Res
             sb.features_incompat.set(features | leaving);
         })?;
         if let Some(gone) = gone {
-            core.alloc.count_gone(&mut tx, gone)?;
+            core.meta.sealed(core.alloc.count_gone(&mut tx, gone))?;
         }
         drop(tx);
     }

@@ -343,10 +343,7 @@ fn store(core: &Arc<Core>, inode: &Locked, all: &[Attribute], mode: Option<u32>)
     }
     let done = write(core, (&mut tx, &mut r), inode, &pack::encode(all), target);
     drop(tx);
-    if let Err(e) = &done {
-        core.withdraw(e);
-    }
-    done
+    core.sealed(done)
 }
 
 /// The transaction of [`store`].

@@ -1,0 +1,182 @@
+//! What cannot be mended is cut off: a tree node with all below it, items of a tail or a leaf, an
+//! extent, attributes. What hung on it shows in the next pass.
+
+use braid_format::dinode::{Layout, RawDinode};
+use braid_format::tree::{RawExtent, RawIndexEntry, RawNode};
+use braid_format::{BlockNo, InodeNo};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Checker;
+use super::repair::change;
+use super::walk::table;
+use crate::dir::page;
+use crate::error::Result;
+
+/// Something to be cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Whose it is.
+    pub ino: InodeNo,
+    /// The dinode or tree node that is changed.
+    pub block: BlockNo,
+    /// What is taken out of it.
+    pub what: Part,
+}
+
+/// See [`Cut::what`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The index entry that leads to a node.
+    Child(BlockNo),
+    /// All index entries but the first so many.
+    IndexBehind(usize),
+    /// All extents but the first so many.
+    ExtentsBehind(usize),
+    /// All directory entries but the first so many.
+    EntriesBehind(usize),
+    /// The extent that begins with a file block.
+    Extent(u64),
+    /// The attributes in the dinode.
+    InlineAttributes,
+    /// The attribute block.
+    AttributeBlock,
+}
+
+impl Cut {
+    /// Whether contents of a file (or names of a directory) are lost with it.
+    pub fn is_of_contents(&self) -> bool {
+        !matches!(self.what, Part::InlineAttributes | Part::AttributeBlock)
+    }
+    fn line(&self) -> String {
+        let ino = self.ino;
+        match self.what {
+            Part::Child(block) => {
+                format!("inode {ino}: cut off the damaged tree node {block} and all below it")
+            }
+            Part::IndexBehind(n) | Part::ExtentsBehind(n) | Part::EntriesBehind(n) => {
+                format!("inode {ino}: kept the first {n} items of block {}", self.block)
+            }
+            Part::Extent(at) => {
+                format!("inode {ino}: cut off the extent at file block {at}")
+            }
+            Part::InlineAttributes | Part::AttributeBlock => format!(
+                "inode {ino}: removed its damaged extended attributes, and the permissions of group and others, which an access control list may have narrowed"
+            ),
+        }
+    }
+}
+
+/// Cuts everything off that a pass has found.
+pub(super) fn apply(checker: &mut Checker, cuts: &[Cut]) -> Result<()> {
+    for cut in cuts {
+        let stands = cut.block.get() == cut.ino.get();
+        let mut done = false;
+        change(checker, cut.block, |body| done = take(body, stands, cut.what).is_some())?;
+        if done {
+            checker.cut(cut.line());
+            checker.report.repaired += 1;
+        }
+    }
+    Ok(())
+}
+
+/// `None`: it is not there (any more).
+fn take(body: &mut [u8], dinode: bool, what: Part) -> Option<()> {
+    match what {
+        Part::InlineAttributes | Part::AttributeBlock => return attributes(body, what),
+        Part::EntriesBehind(n) => {
+            let (area, count) = items(body, dinode)?;
+            let used = |e: page::Entry<'_>| e.record.end;
+            let kept =
+                page::entries(area, count.min(n), 0..u64::MAX).map_while(std::result::Result::ok);
+            let (mut end, mut kept_count) = (0, 0);
+            for entry in kept {
+                (end, kept_count) = (used(entry), kept_count + 1);
+            }
+            let bytes = area.get(..end)?.to_vec();
+            put(body, dinode, (&bytes, kept_count));
+            return Some(());
+        }
+        _ => {}
+    }
+    let (area, count) = items(body, dinode)?;
+    let (bytes, left) = match what {
+        Part::Child(block) => {
+            let fits = count.min(area.len() / size_of::<RawIndexEntry>());
+            let mut entries = table::<RawIndexEntry>(area, fits)?;
+            let at = entries.iter().position(|e| e.child.get() == block.get())?;
+            entries.remove(at);
+            (entries.as_bytes().to_vec(), entries.len())
+        }
+        Part::IndexBehind(n) => {
+            let entries = table::<RawIndexEntry>(area, count.min(n))?;
+            (entries.as_bytes().to_vec(), entries.len())
+        }
+        Part::ExtentsBehind(n) => {
+            let extents = table::<RawExtent>(area, count.min(n))?;
+            (extents.as_bytes().to_vec(), extents.len())
+        }
+        Part::Extent(logical) => {
+            let mut extents = table::<RawExtent>(area, count)?;
+            let at = extents.iter().position(|e| e.logical.get() == logical)?;
+            extents.remove(at);
+            (extents.as_bytes().to_vec(), extents.len())
+        }
+        _ => return None,
+    };
+    put(body, dinode, (&bytes, left));
+    Some(())
+}
+
+/// Attributes go, and with them what an access control list may have narrowed.
+fn attributes(body: &mut [u8], what: Part) -> Option<()> {
+    let (raw, _) = RawDinode::mut_from_prefix(body).ok()?;
+    raw.mode.set(raw.mode.get() & !0o077);
+    if what == Part::AttributeBlock {
+        raw.xattr_block.set(0);
+        return Some(());
+    }
+    let len = usize::from(raw.xattr_len.get());
+    raw.xattr_len.set(0);
+    let from = body.len().saturating_sub(len).max(RawDinode::TAIL_AT);
+    body.get_mut(from..)?.fill(0);
+    Some(())
+}
+
+/// The items of a dinode's tail, or of a tree node: their area, and how many there are said to be.
+pub(super) fn items(body: &[u8], dinode: bool) -> Option<(&[u8], usize)> {
+    if dinode {
+        let (raw, _) = RawDinode::read_from_prefix(body).ok()?;
+        let tail = body.get(RawDinode::TAIL_AT..)?.get(..raw.tail_capacity(body.len()))?;
+        return Some((tail, raw.tail_count.get().into()));
+    }
+    let (head, _) = RawNode::read_from_prefix(body).ok()?;
+    Some((body.get(size_of::<RawNode>()..)?, head.count.get().into()))
+}
+
+/// Puts items in the place of those that stand there. A tree of which nothing is left becomes an empty
+/// tail.
+pub(super) fn put(body: &mut [u8], dinode: bool, (bytes, count): (&[u8], usize)) {
+    let from = if dinode { RawDinode::TAIL_AT } else { size_of::<RawNode>() };
+    let Some(len) = items(body, dinode).map(|(area, _)| area.len()) else { return };
+    let Some(area) = body.get_mut(from..from + len) else { return };
+    let Some((used, rest)) = area.split_at_mut_checked(bytes.len()) else { return };
+    used.copy_from_slice(bytes);
+    rest.fill(0);
+    let count = u16::try_from(count).unwrap_or(0);
+    if dinode {
+        let Ok((raw, _)) = RawDinode::mut_from_prefix(body) else { return };
+        raw.tail_count.set(count);
+        if count == 0 && raw.tree_height.get() > 0 {
+            raw.tree_height.set(0);
+            if raw.layout.get() == Layout::DirHashed as u16 {
+                raw.layout.set(Layout::DirStuffed as u16);
+            }
+        }
+    } else if let Ok((head, _)) = RawNode::mut_from_prefix(body) {
+        head.count.set(count);
+        if head.used.get() != 0 {
+            head.used.set(u32::try_from(bytes.len()).unwrap_or(0));
+        }
+    }
+}
