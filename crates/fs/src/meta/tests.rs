@@ -272,21 +272,24 @@ fn a_slot_freed_here_is_used_again_without_being_read() {
 }
 
 #[test]
-fn unreadable_slots_are_not_given_a_new_life() {
+fn an_unreadable_free_slot_begins_anew_beyond_all_generations() {
     let t = TestVolume::new(Shape::default());
     let meta = open(&t, 1);
     let (block, owner) = (t.slot(0), owner_of(&t, 0));
     let at = t.volume.body_at(block);
     t.volume.pool.write(at, &[0x5a; 512]).unwrap();
-    let made = meta.begin().unwrap().create(block, owner, KIND, |_| ());
-    assert!(matches!(made, Err(Error::Damaged { .. })), "{made:?}");
-    // Unless the allocator knows what stands there.
+    meta.begin().unwrap().create(block, owner, KIND, |b| fill(b, 1)).unwrap();
+    meta.sync_owner(owner).unwrap();
+    assert_eq!(in_place(&t, 0), Some((1, GENERATION_AFTER_LOSS.0 + 1)));
+    // The allocator knows what stands there.
+    let (block, owner) = (t.slot(1), owner_of(&t, 1));
+    t.volume.pool.write(t.volume.body_at(block), &[0x5a; 512]).unwrap();
     meta.adopt_free(block, Generation(41));
     meta.forget_free(block);
     meta.adopt_free(block, Generation(42));
     meta.begin().unwrap().create(block, owner, KIND, |b| fill(b, 1)).unwrap();
     meta.sync_owner(owner).unwrap();
-    assert_eq!(in_place(&t, 0), Some((1, 43)));
+    assert_eq!(in_place(&t, 1), Some((1, 43)));
     let beyond = BlockNo(t.volume.sb.total_blocks.get());
     assert!(meta.begin().unwrap().create(beyond, owner, KIND, |_| ()).is_err());
     assert!(meta.read(BlockNo(u64::MAX), owner, KIND).is_err());
