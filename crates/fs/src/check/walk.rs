@@ -6,9 +6,10 @@ use std::collections::{HashSet, VecDeque};
 use braid_format::dinode::{Layout, RawDinode};
 use braid_format::meta::MetaKind;
 use braid_format::rgrp::BlockState;
+use braid_format::superblock::RawSuperblock;
 use braid_format::tree::{RawExtent, RawIndexEntry, RawNode};
 use braid_format::xattr::RawXattr;
-use braid_format::{BlockNo, InodeNo};
+use braid_format::{BlockNo, InodeNo, NodeId};
 use zerocopy::FromBytes;
 
 use super::cut::{Cut, Part};
@@ -125,6 +126,8 @@ impl Checker {
             let slot = self.volume.geo.slot_blocks();
             if !self.space.may_hold_slot(ino.get(), slot) {
                 self.problem(BlockNo::from(*ino), "an orphan list names it: not an inode");
+                // Which list is not known: all begin anew, and what they named has no name.
+                self.forget_orphans(found);
                 continue;
             }
             if self.inodes.contains_key(&ino.get()) {
@@ -144,6 +147,17 @@ impl Checker {
             }
         }
         Ok(())
+    }
+    /// All orphan lists are to begin anew.
+    fn forget_orphans(&self, found: &mut Mendable) {
+        for node in (0..self.volume.sb.node_slots.get()).map(NodeId) {
+            for n in 0..RawSuperblock::ORPHAN_BLOCKS {
+                let block = self.volume.node_area(node, RawSuperblock::AREA_ORPHANS + n);
+                if !found.private.iter().any(|(known, _)| *known == block) {
+                    found.private.push((block, MetaKind::Orphans));
+                }
+            }
+        }
     }
     /// Dinodes that the bitmaps call used and no name leads to.
     pub(super) fn unreachable(
