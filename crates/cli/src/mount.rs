@@ -13,6 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use braid_format::superblock::RawSuperblock;
 use braid_format::{Bytes, NodeId};
 use braid_fs::lock::{HintsBy, Timing};
 use braid_fs::{Fs, MountOptions};
@@ -38,7 +39,7 @@ pub struct Args {
     pub words: Vec<String>,
     /// Options, comma separated: ro, slot=N, memory=SIZE (bound of this node's memory, 512M), or its
     /// parts: cache=SIZE (metadata kept, 96M), dirty=SIZE (unwritten data kept, 96M), locks=N (idle
-    /// inodes kept, 104857); commit=SECONDS (5), log=FILE,
+    /// inodes kept, 104857); commit=SECONDS (1 to 300, usually 5), log=FILE,
     /// discard (space that files give up goes back to the devices by itself, some seconds later),
     /// degraded (do without members that are missing, if the others hold everything: they count as
     /// failed from then on), devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
@@ -139,11 +140,7 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, 
     };
     // First, wherever it stands: it sets what the others may set apart.
     if let Some(total) = each(options).filter_map(|o| o.strip_prefix("memory=")).last() {
-        let total = Bytes(size::parse(total).map_err(|e| anyhow::anyhow!("option memory: {e}"))?);
-        if total < MountOptions::MEMORY_MIN {
-            bail!("option memory: at least {}", size::show(MountOptions::MEMORY_MIN.get()));
-        }
-        plan.fs.bound_memory(total);
+        plan.fs.bound_memory(memory("memory", total, MountOptions::MEMORY_MIN)?);
     }
     let mut unknown = Vec::new();
     for option in each(options) {
@@ -160,28 +157,55 @@ fn each(options: &[String]) -> impl Iterator<Item = &str> {
     options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty())
 }
 
+/// Least metadata and unwritten data in memory with which a node works: some requests of the largest
+/// size.
+const PART_MIN: u64 = 8 << 20;
+/// Fewest idle inodes in memory: the path to a file, for each thread.
+const LOCKS_MIN: u64 = 1000;
+/// Longest time between commits, seconds.
+const COMMIT_MAX: u64 = 300;
+
 /// Takes one option in; false if nobody knows it.
 fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Result<bool> {
+    if value.is_none() && apply_switch(plan, key)? {
+        return Ok(true);
+    }
     let need = || value.with_context(|| format!("option {key} needs a value: {key}=..."));
-    let bytes = || -> Result<u64> {
-        size::parse(need()?).map_err(|e| anyhow::anyhow!("option {key}: {e}"))
+    let number = |min: u64, max: u64| -> Result<u64> {
+        let n = need()?.parse().ok().filter(|n| (min..=max).contains(n));
+        n.with_context(|| format!("option {option}: not a number from {min} to {max}"))
     };
-    let number = || -> Result<u64> {
-        need()?.parse().with_context(|| format!("option {key}: not a number"))
-    };
+    match key {
+        "slot" => {
+            let n = number(0, u64::from(RawSuperblock::NODE_SLOTS_MAX) - 1)?;
+            plan.fs.slot = Some(NodeId(n.try_into()?));
+        }
+        "memory" => drop(need()?),
+        "cache" => plan.fs.metadata_cache = memory(key, need()?, Bytes(PART_MIN))?,
+        "dirty" => plan.fs.dirty_max = memory(key, need()?, Bytes(PART_MIN))?,
+        "locks" => {
+            let most = memory_here().get() / MountOptions::INODE_BYTES;
+            plan.fs.locks_max = usize::try_from(number(LOCKS_MIN, most.max(LOCKS_MIN))?)?;
+        }
+        "commit" => plan.fs.commit_interval = Duration::from_secs(number(1, COMMIT_MAX)?),
+        "io_timeout" => plan.fs.timing = io_timeout(need()?)?,
+        "fence_command" => plan.fs.fence.command = Some(fence_command(need()?)?),
+        "hints" => plan.fs.hints = Some(hints(need()?)?),
+        "log" => plan.log = Some(PathBuf::from(need()?)),
+        "devices" => plan.devices = sources::split(need()?),
+        _ => return Ok(plan.fuse.apply(option)?),
+    }
+    Ok(true)
+}
+
+/// Takes in an option that has no value; false if it is none of these. With a value it is nobody's:
+/// `degraded=no` must not mean `degraded`.
+fn apply_switch(plan: &mut Plan, key: &str) -> Result<bool> {
     match key {
         "ro" | "rw" => {
             plan.fs.read_only = key == "ro";
             plan.fuse.read_only = key == "ro";
         }
-        "slot" => {
-            plan.fs.slot = Some(NodeId(number()?.try_into().context("option slot: 0 to 1023")?));
-        }
-        "memory" => drop(need()?),
-        "cache" => plan.fs.metadata_cache = Bytes(bytes()?),
-        "dirty" => plan.fs.dirty_max = Bytes(bytes()?),
-        "locks" => plan.fs.locks_max = usize::try_from(number()?)?,
-        "commit" => plan.fs.commit_interval = Duration::from_secs(number()?.clamp(1, 300)),
         "strictatime" => {
             bail!(
                 "option strictatime: access times change when a program sets them, not by reading"
@@ -191,15 +215,27 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
         "discard" => plan.fs.discard = true,
         "nodiscard" => plan.fs.discard = false,
         "degraded" => plan.degraded = true,
-        "io_timeout" => plan.fs.timing = io_timeout(need()?)?,
-        "fence_command" => plan.fs.fence.command = Some(fence_command(need()?)?),
-        "hints" => plan.fs.hints = Some(hints(need()?)?),
         "fence_reset" => plan.fs.fence.reset = true,
-        "log" => plan.log = Some(PathBuf::from(need()?)),
-        "devices" => plan.devices = sources::split(need()?),
-        _ => return Ok(plan.fuse.apply(option)?),
+        _ => return Ok(false),
     }
     Ok(true)
+}
+
+/// A size of something in memory: at least `least`, and no more than this machine has.
+fn memory(key: &str, text: &str, least: Bytes) -> Result<Bytes> {
+    let size = Bytes(size::parse(text).map_err(|e| anyhow::anyhow!("option {key}: {e}"))?);
+    let most = memory_here();
+    if size < least || size > most {
+        let (least, most) = (size::show(least.get()), size::show(most.get()));
+        bail!("option {key}={text}: not between {least} and the {most} that this machine has");
+    }
+    Ok(size)
+}
+
+/// Memory of this machine.
+fn memory_here() -> Bytes {
+    let info = rustix::system::sysinfo();
+    Bytes(info.totalram.saturating_mul(u64::from(info.mem_unit.max(1))))
 }
 
 /// Seconds; from them come all timers of membership.
@@ -369,4 +405,74 @@ fn pass_on(err: std::process::ChildStderr) -> String {
         }
     }
     why
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(option: &str) -> Result<(Plan, Vec<String>)> {
+        parse(&["pool".to_owned()], PathBuf::from("/mnt"), &[option.to_owned()])
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_and_named() {
+        for option in [
+            "cache=1",
+            "cache=0",
+            "cache=4095K",
+            "cache=900T",
+            "cache",
+            "cache=",
+            "cache=-1",
+            "dirty=1",
+            "dirty=4K",
+            "dirty=900T",
+            "locks=0",
+            "locks=1",
+            "locks=18446744073709551615",
+            "locks=many",
+            "memory=1",
+            "memory=900T",
+            "memory=",
+            "commit=0",
+            "commit=301",
+            "commit=4294967296",
+            "commit=1s",
+            "slot=1024",
+            "slot=-1",
+            "slot=65536",
+            "io_timeout=0",
+            "io_timeout=inf",
+            "max_write=1",
+            "read_ahead=9G",
+            "workers_max=0",
+            "background_max=0",
+        ] {
+            let said = parsed(option).map(|(_, unknown)| unknown).unwrap_err().to_string();
+            let key = option.split('=').next().unwrap();
+            assert!(said.contains(key), "{option}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_switch_with_a_value_is_no_switch() {
+        for option in ["degraded=no", "ro=0", "rw=1", "discard=no", "fence_reset=0", "remount=1"] {
+            assert_eq!(parsed(option).unwrap().1, [option]);
+        }
+        assert!(parsed("degraded").unwrap().0.degraded);
+        assert!(parsed("ro").unwrap().0.fs.read_only);
+    }
+
+    #[test]
+    fn values_that_make_sense_are_taken() {
+        let fs = |option| parsed(option).unwrap().0.fs;
+        assert_eq!(fs("cache=8M").metadata_cache, Bytes(8 << 20));
+        assert_eq!(fs("dirty=64M").dirty_max, Bytes(64 << 20));
+        assert_eq!(fs("locks=1000").locks_max, 1000);
+        assert_eq!(fs("commit=300").commit_interval, Duration::from_secs(300));
+        assert_eq!(fs("slot=1023").slot, Some(NodeId(1023)));
+        // In any order: the whole first, then its parts.
+        assert_eq!(fs("cache=16M,memory=64M").metadata_cache, Bytes(16 << 20));
+    }
 }
