@@ -340,7 +340,7 @@ impl Fs {
     pub fn sync(&self) -> Result<()> {
         self.run(|c| {
             c.behind.settle_all();
-            let flushed = crate::mount::flush_all(c);
+            let flushed = crate::mount::flush_all(c, true);
             c.meta.barrier().and(flushed)
         })
     }

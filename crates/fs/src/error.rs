@@ -287,6 +287,9 @@ pub enum Error {
     /// Contents of a file could not be read or written. Only this file suffers.
     #[error("contents of a file: {0}")]
     Contents(#[source] PoolError),
+    /// Writes to more new blocks failed than this node may keep from being used again.
+    #[error("too much could not be written: this node's devices, or its paths to them, fail")]
+    KeptBack,
     /// From the volume layer.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -358,6 +361,7 @@ impl Error {
             | Self::Journal { .. }
             | Self::Withdrawn { .. }
             | Self::Contents(_)
+            | Self::KeptBack
             | Self::Pool(_)
             | Self::Lock(_)
             | Self::LockStore(_) => E::IO,

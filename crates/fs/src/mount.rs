@@ -91,7 +91,7 @@ impl MountOptions {
     /// Least bound that makes sense: below, buffers and threads need more than what is bounded.
     pub const MEMORY_MIN: Bytes = Bytes(64 << 20);
     /// Memory of an idle inode and its cluster lock (measured, with the allocator's share).
-    const INODE_BYTES: u64 = 1280;
+    pub const INODE_BYTES: u64 = 1280;
 
     /// Shares out `total` bytes: three quarters over what can be bounded one by one, a quarter for
     /// the rest (buffers, threads, what the allocator cannot give back).
@@ -161,6 +161,8 @@ pub(crate) struct ToCore {
     core: OnceLock<Weak<Core>>,
     /// Of the core; locks are taken before that is whole.
     meta: OnceLock<Weak<Meta>>,
+    /// The same.
+    volume: OnceLock<Arc<Volume>>,
 }
 impl ToCore {
     /// The core, once it is whole.
@@ -183,6 +185,9 @@ impl GlockOps for ToCore {
         to: Mode,
     ) -> std::result::Result<Demoted, DemoteFailed> {
         self.get().ok_or(DemoteFailed)?.demote(lock, from, to)
+    }
+    fn waits_for_devices_only(&self, lock: LockNo) -> bool {
+        self.volume.get().is_some_and(|volume| volume.is_group_lock(lock))
     }
     fn forget(&self, lock: LockNo) {
         if let Some(core) = self.get() {
@@ -300,6 +305,7 @@ impl Mounted {
         meta.bound_logged(options.logged_max.get());
         let meta = Arc::new(meta);
         to_core.meta.set(Arc::downgrade(&meta)).ok();
+        to_core.volume.set(volume.clone()).ok();
         let store = volume.lock_store(Some(me));
         let manager_options =
             ManagerOptions { locks_max: options.locks_max, ..volume.manager_options() };
@@ -383,7 +389,7 @@ impl Mounted {
         let core = &self.core;
         // They hold space that is about to go back.
         core.behind.settle_all();
-        flush_all(core)?;
+        flush_all(core, true)?;
         crate::orphan::reap(core)?;
         match core.alloc.close() {
             // The slot's next owner inherits what cannot be returned before a repair.
@@ -512,14 +518,14 @@ fn abandon(volume: &Volume, membership: &Membership, cluster: Option<&Cluster>) 
 }
 
 /// Writes the dirty contents of every inode (not durable by itself). One that cannot be written
-/// does not keep the others from it.
+/// does not keep the others from it, and is left alone for a while, unless `all` are to be tried.
 ///
 /// # Errors
 /// The first of what the inodes' own users hear of too; at once what ends everything.
-pub(crate) fn flush_all(core: &Arc<Core>) -> Result<()> {
+pub(crate) fn flush_all(core: &Arc<Core>, all: bool) -> Result<()> {
     let mut refused = Ok(());
     for inode in core.inodes.all() {
-        if !inode.is_dirty() {
+        if !inode.is_dirty() || !all && inode.data.is_put_off() {
             continue;
         }
         let done = core.lock_exclusive(inode.ino).and_then(|l| data::flush_inode(core, &l));
@@ -594,7 +600,7 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval:
         since_commit += HOUSE_BEAT;
         if since_commit >= interval {
             since_commit = Duration::ZERO;
-            let flushed = flush_all(&core);
+            let flushed = flush_all(&core, false);
             // Nobody has asked for the rest: filling members goes on beside it.
             let _own = OwnWork::begin();
             // Contents overwritten in place may be in no transaction: without one it only flushes.

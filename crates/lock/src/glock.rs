@@ -76,6 +76,13 @@ pub trait GlockOps: Send + Sync {
     /// # Errors
     /// The lock is then kept and the manager withdraws.
     fn demote(&self, lock: LockNo, from: Mode, to: Mode) -> Result<Demoted, DemoteFailed>;
+    /// Whether giving this lock up waits for nothing but devices. A demoter of their own serves such
+    /// locks: what another lock's demotion waits for (the kernel's pages, which may need space) may
+    /// in turn need one of these from a node whose other demoters all wait likewise.
+    fn waits_for_devices_only(&self, lock: LockNo) -> bool {
+        let _ = lock;
+        false
+    }
     /// Called after the last [`Self::demote`] to [`Mode::Unlocked`], when nobody uses the lock and
     /// nobody, fills included, is let in any more: forgets what was cached under it. Does not block.
     fn forget(&self, lock: LockNo) {
@@ -86,7 +93,7 @@ pub trait GlockOps: Send + Sync {
 /// Bounds and times of a manager.
 #[derive(Debug, Clone)]
 pub struct ManagerOptions {
-    /// Demotion threads.
+    /// Demotion threads, besides the one for locks that wait for devices only.
     pub demoters: usize,
     /// Most cluster locks kept while idle; beyond it the least recently used are released.
     pub locks_max: usize,
@@ -194,6 +201,8 @@ pub(crate) struct Core {
     origin: Instant,
     table: table::Table,
     work: demote::Work,
+    /// Locks whose demotion waits for devices only, and their demoter's.
+    apart: demote::Work,
     stop: AtomicU8,
     /// Coarse time for "least recently used".
     tick: AtomicU32,
@@ -273,6 +282,7 @@ impl LockManager {
             origin: Instant::now(),
             table: table::Table::new(),
             work: demote::Work::default(),
+            apart: demote::Work::default(),
             stop: AtomicU8::new(RUNNING),
             tick: AtomicU32::new(0),
             ticker: (Mutex::new(()), Condvar::new()),
@@ -286,8 +296,10 @@ impl LockManager {
         let manager = Arc::new(Self { core: core.clone(), threads: Mutex::new(Vec::new()) });
         for n in 0..demoters {
             let core = core.clone();
-            manager.spawn(&format!("demote-{n}"), move || core.demoter())?;
+            manager.spawn(&format!("demote-{n}"), move || core.demoter(&core.work))?;
         }
+        let apart = core.clone();
+        manager.spawn("demote-apart", move || apart.demoter(&apart.apart))?;
         manager.spawn("lock-tick", move || core.ticker())?;
         Ok(manager)
     }

@@ -43,6 +43,7 @@ pub(crate) mod trim;
 mod window;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -124,6 +125,8 @@ struct Inner {
     released: Condvar,
     /// Which groups there are, blocks that may hold file data, and blocks of groups for metadata alone.
     total: Mutex<((u64, u64), (u64, u64))>,
+    /// Blocks of runs that are kept back ([`Run::keep_back`]).
+    kept_back: AtomicU64,
     /// What closed parts have.
     shut: Mutex<Option<leave::Shut>>,
     /// Groups all of whose free blocks have been discarded.
@@ -165,6 +168,10 @@ impl Drop for Reservation {
     }
 }
 
+/// Blocks that a node keeps back because writing them failed, at most: beyond it the node withdraws,
+/// and its fence ends what may still land. 4 GiB in blocks of 4 KiB: a device that fails for minutes.
+const KEPT_BACK_MAX: u64 = 1 << 20;
+
 /// A contiguous run of blocks taken out of a window in memory: data may be written there before
 /// any transaction refers to it. Dropped without [`Alloc::commit_run`], it goes back.
 #[derive(Debug)]
@@ -174,6 +181,17 @@ pub(crate) struct Run {
     /// Blocks.
     pub len: u64,
     home: Option<Arc<Inner>>,
+}
+
+impl Run {
+    /// Never gives the run back while this node lives: a write to it failed, and may land yet. Its
+    /// window stays with the slot, whose next owner finds the blocks free. `false`: so many blocks
+    /// are kept back that this node should not go on.
+    pub fn keep_back(mut self) -> bool {
+        let Some(home) = self.home.take() else { return true };
+        let before = home.kept_back.fetch_add(self.len, Ordering::Relaxed);
+        before.saturating_add(self.len) <= KEPT_BACK_MAX
+    }
 }
 
 impl Drop for Run {
@@ -248,6 +266,7 @@ impl Alloc {
             refill: Mutex::new(refill),
             released: Condvar::new(),
             total,
+            kept_back: AtomicU64::new(0),
             shut: Mutex::default(),
             trimmed: Mutex::default(),
             freed: Mutex::default(),
@@ -288,6 +307,18 @@ impl Alloc {
             }
         }
         Ok(Reservation { data, slots, frees, home: home.clone() })
+    }
+    /// As [`Alloc::reserve`] of data blocks, out of this node's windows as they are: waits for nothing.
+    pub fn reserve_here(&self, data: u64) -> Option<Reservation> {
+        let home = &self.inner;
+        let promised = home.state.lock().promise(data, 0, 0);
+        promised.then(|| Reservation { data, slots: 0, frees: 0, home: home.clone() })
+    }
+    /// Promises all blocks that this node's windows have.
+    #[cfg(test)]
+    pub fn reserve_all_here(&self) -> Reservation {
+        let data = self.inner.state.lock().data_free();
+        self.reserve_here(data).expect("as many as there are")
     }
     /// Moves `from`'s promise into `into`.
     #[expect(clippy::unused_self, reason = "both are promises of this allocator")]

@@ -75,6 +75,9 @@ pub(super) fn write_out(core: &Core, target: u64) -> Result<()> {
         if core.dirty.bytes() <= target {
             break;
         }
+        if inode.data.is_put_off() {
+            continue;
+        }
         let Some(guard) = core.locks.try_acquire(inode.lock_no(), Mode::Exclusive, Local::Shared)
         else {
             continue;

@@ -180,7 +180,10 @@ fn put(
     // Once: whoever was answered has seen the times that stay.
     held.change_state(touch)?;
     claimed(pieces.iter().filter(|p| p.physical.is_none()).map(|p| p.len << shift).sum())?;
-    held.run(&mut requests(held, &pieces, &links, data))?;
+    if let Err(error) = held.run(&mut requests(held, &pieces, &links, data)) {
+        held.keep_back(links, &error);
+        return Err(error);
+    }
     held.core.meta.note_data_written();
     if links.is_empty() && end <= held.view()?.disk_size {
         return Ok(());

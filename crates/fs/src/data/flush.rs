@@ -50,8 +50,15 @@ pub(super) fn flush_locked(held: Held<'_>, promise: &mut Promise, what: What) ->
     if !held.data().is_dirty() {
         return if what == What::All { encode(held) } else { Ok(()) };
     }
+    if promise.short > 0 {
+        // No demotion comes here: one that failed has ended the node.
+        let short = promise.short;
+        held.top_up(promise, short, 0)?;
+        promise.short = 0;
+    }
     let view = held.view()?;
-    let links = write_pages(held, promise, view)?;
+    let links = write_pages(held, promise, view).inspect_err(|e| held.data().put_off(e))?;
+    *held.data().put_off.lock() = None;
     link_flushed(held, promise, links, view)?;
     held.data().pages.write().clear(&held.core.dirty.spare);
     held.recount();
@@ -82,11 +89,13 @@ fn write_pages(held: Held<'_>, promise: &mut Promise, view: View) -> Result<Vec<
     drop(pages);
     held.core.meta.note_data_written();
     if let Err(e) = done {
-        // The runs go back; the pages stay dirty and need their promise again.
+        // The pages stay dirty and need their promise again.
         let lost = links.iter().filter(|l| l.run.is_some()).map(|l| l.len).sum();
-        drop(links);
-        if let Err(again) = held.top_up(promise, lost, 0) {
-            tracing::error!(ino = %held.inode.ino, "promised space is gone: {again}");
+        held.keep_back(links, &e);
+        // Not waiting: this may be a demotion, which then ends this node.
+        match (held.core.alloc.reserve_here(lost), &mut promise.reservation) {
+            (Some(fresh), Some(r)) => held.core.alloc.merge(r, fresh),
+            _ => promise.short += lost,
         }
         return Err(e);
     }

@@ -113,6 +113,21 @@ impl Held<'_> {
         Ok(new_blocks)
     }
 
+    /// Keeps back what `links` claimed, if a device has failed to write it: the writes may land yet,
+    /// long after, and would change whatever is in these blocks then.
+    pub fn keep_back(&self, links: Vec<Link>, error: &Error) {
+        if !matches!(error, Error::Contents(_)) {
+            return;
+        }
+        for run in links.into_iter().filter_map(|link| link.run) {
+            let (ino, block, blocks) = (self.inode.ino, run.start, run.len);
+            tracing::warn!(%ino, %block, blocks, %error, "writing failed: the blocks are not used again before unmount");
+            if !run.keep_back() {
+                return self.core.withdraw(&Error::KeptBack);
+            }
+        }
+    }
+
     /// The promise's reservation, with at least the slots that `links` extents may take now.
     pub fn slots_for<'p>(
         &self,

@@ -55,6 +55,7 @@ mod write;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use braid_format::BlockNo;
 use braid_format::dinode::{Layout, RawDinode};
@@ -83,6 +84,11 @@ pub(crate) use write::write;
 /// Largest file.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 
+/// First and longest pause before contents that a device refused are written again by nobody's wish.
+const PAUSE_MIN: Duration = Duration::from_secs(5);
+/// See [`PAUSE_MIN`].
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+
 /// What an inode holds besides its dinode.
 #[derive(Debug, Default)]
 pub(crate) struct FileData {
@@ -93,6 +99,9 @@ pub(crate) struct FileData {
     /// What became of an answered write that could be kept nowhere: for the next to sync the file.
     lost: Mutex<Option<Error>>,
     pages: RwLock<pages::Pages>,
+    /// A device has refused contents: until when nobody tries who was not asked to, and how long the
+    /// pause was.
+    put_off: Mutex<Option<(Instant, Duration)>>,
     /// Some consecutive leaves of the map, decoded.
     map: RwLock<Option<Part>>,
     change: Mutex<Promise>,
@@ -106,6 +115,8 @@ struct Promise {
     reservation: Option<Reservation>,
     /// What the flush will ask of the tree.
     load: Load,
+    /// Blocks that were promised and are kept back, because writing them failed: to be promised anew.
+    short: u64,
 }
 
 impl FileData {
@@ -124,6 +135,18 @@ impl FileData {
     /// Whether contents were lost, and nobody has heard of it yet.
     pub fn has_lost(&self) -> bool {
         self.lost.lock().is_some()
+    }
+    /// Whether contents were refused a short while ago: only their own users try again. Each attempt
+    /// that fails takes blocks out of use ([`crate::alloc::Run::keep_back`]).
+    pub fn is_put_off(&self) -> bool {
+        self.put_off.lock().is_some_and(|(until, _)| Instant::now() < until)
+    }
+    fn put_off(&self, error: &Error) {
+        if matches!(error, Error::Contents(_)) {
+            let mut put_off = self.put_off.lock();
+            let pause = put_off.map_or(PAUSE_MIN, |(_, pause)| (pause * 2).min(PAUSE_MAX));
+            *put_off = Some((Instant::now() + pause, pause));
+        }
     }
     /// Drops the decoded map: the lock is about to be released.
     pub fn forget_map(&self) {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use braid_format::dinode::Layout;
 use braid_format::{BlockNo, Bytes, InodeNo};
-use braid_pool::NoOracle;
 use braid_pool::device::AlignedBuf;
+use braid_pool::{NoOracle, PoolError};
 
 use super::Held;
 use super::flush::{What, flush_locked};
@@ -111,7 +111,12 @@ impl Held<'_> {
         let range = old.logical..old.logical + len;
         let old = old.clipped(&range);
         if !old.unwritten {
-            self.copy_blocks(old.physical, start, len)?;
+            if let Err(Failed { writing, error }) = self.copy_blocks(old.physical, start, len) {
+                if writing && !run.keep_back() {
+                    core.withdraw(&Error::KeptBack);
+                }
+                return Err(error);
+            }
         }
         let new = Extent { physical: start, ..old };
         self.edit(&mut reservation, |editor| {
@@ -123,21 +128,35 @@ impl Held<'_> {
         Ok(Some(Moved { from, to, blocks: len, next: range.end }))
     }
 
-    fn copy_blocks(&self, from: BlockNo, to: BlockNo, len: u64) -> Result<()> {
+    fn copy_blocks(&self, from: BlockNo, to: BlockNo, len: u64) -> std::result::Result<(), Failed> {
         let (pool, bs) = (&self.core.volume.pool, self.core.volume.geo.block_size);
         let whole = Bytes(len << bs.shift());
         let mut bytes = AlignedBuf::zeroed(whole.to_usize());
         // What fails concerns this file alone.
         let found =
-            pool.scrub_range(bs.offset_of(from), whole, &NoOracle).map_err(Error::Contents)?;
+            pool.scrub_range(bs.offset_of(from), whole, &NoOracle).map_err(Failed::reading)?;
         if found.undecided.0 > 0 {
             let (bytes, ino) = (found.undecided.0, self.inode.ino);
             let first = found.places.first().copied().unwrap_or_default();
             tracing::error!(%ino, %first, bytes, "moved, though copies differ and nothing says which is right");
         }
-        pool.read(bs.offset_of(from), &mut bytes).map_err(Error::Contents)?;
-        pool.write(bs.offset_of(to), &bytes).map_err(Error::Contents)?;
+        pool.read(bs.offset_of(from), &mut bytes).map_err(Failed::reading)?;
+        pool.write(bs.offset_of(to), &bytes)
+            .map_err(|e| Failed { writing: true, error: Error::Contents(e) })?;
         self.core.meta.note_data_written();
         Ok(())
+    }
+}
+
+/// How a copy failed.
+struct Failed {
+    /// The new place may get the bytes yet.
+    writing: bool,
+    error: Error,
+}
+
+impl Failed {
+    fn reading(error: PoolError) -> Self {
+        Self { writing: false, error: Error::Contents(error) }
     }
 }

@@ -1,14 +1,17 @@
 //! What a node that gives a lock up must do, and must not wait for.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
-use braid_format::{Bytes, InodeNo};
-use braid_pool::device::{Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
+use braid_format::{ByteOffset, Bytes, InodeNo, LockNo};
+use braid_lock::{Local, ManagerOptions, Mode};
+use braid_pool::device::{
+    Device, DeviceError, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, pass_on,
+};
 use braid_pool::{CreateOptions, Pool};
 
-use crate::attr::{Cred, Fh, KernelCache, NoKernelCache, WriteFlags};
+use crate::attr::{Cred, Fh, KernelCache, NoKernelCache, SetAttr, WriteFlags};
 use crate::make::{MakeOptions, make};
 use crate::{Error, Fs, MountOptions};
 
@@ -98,4 +101,166 @@ fn a_node_that_cannot_write_what_another_waits_for_dies_for_it() {
         a.unmount().unwrap();
     }
     b.unmount().unwrap();
+}
+
+/// A kernel whose pages come back, when it is told to drop a file, only once something else is done.
+struct Busy {
+    files: Mutex<Vec<InodeNo>>,
+    begun: Mutex<usize>,
+    over: Mutex<bool>,
+    changed: Condvar,
+}
+impl KernelCache for Busy {
+    fn invalidate_inode(&self, ino: InodeNo, data: bool) {
+        if !data || !self.files.lock().unwrap().contains(&ino) {
+            return;
+        }
+        *self.begun.lock().unwrap() += 1;
+        self.changed.notify_all();
+        let over = self.over.lock().unwrap();
+        drop(self.changed.wait_timeout_while(over, PATIENCE, |over| !*over).unwrap());
+    }
+    fn invalidate_entries(&self, _: InodeNo) {}
+}
+
+/// For what never happens if it does not happen soon.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn space_for_a_mapped_page_comes_though_all_demoters_of_the_other_node_wait() {
+    const FILES: usize = 8;
+    let pool = made(MemoryDevice::new("disk", Bytes(96 << 20), Bytes(512)));
+    let kernel = Arc::new(Busy {
+        files: Mutex::default(),
+        begun: Mutex::new(0),
+        over: Mutex::new(false),
+        changed: Condvar::new(),
+    });
+    let a = Fs::mount(pool.clone(), MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
+    let b = Fs::mount(pool, MountOptions::default(), kernel.clone()).unwrap();
+    // Files of B whose kernel has pages that wait for A.
+    let held: Vec<InodeNo> = (0..FILES)
+        .map(|n| {
+            let name = format!("b{n}");
+            let (attr, fh) =
+                b.create(b.root(), name.as_bytes(), 0o644, O_RDWR, &Cred::default()).unwrap();
+            b.write(fh, 0, &[1; 8192], WriteFlags::default()).unwrap();
+            attr.ino
+        })
+        .collect();
+    *kernel.files.lock().unwrap() = held.clone();
+    let (attr, fh) = a.create(a.root(), b"a", 0o644, O_RDWR, &Cred::default()).unwrap();
+    let size = SetAttr { size: Some(1 << 20), ..SetAttr::default() };
+    a.setattr(attr.ino, &size, None).unwrap();
+    a.write(fh, 0, &[1; 8192], WriteFlags::default()).unwrap();
+    a.fsync(fh, false).unwrap();
+    // A has no space left in its windows, and B has the locks of all groups.
+    let taken = a.core().alloc.reserve_all_here();
+    let volume = &b.core().volume;
+    for n in 0..volume.groups.count() {
+        drop(b.core().guard(LockNo::from(volume.rgrp(n)), Mode::Exclusive, Local::Shared).unwrap());
+    }
+    let readers: Vec<_> = held
+        .iter()
+        .map(|ino| {
+            let (a, ino) = (a.clone(), *ino);
+            std::thread::spawn(move || {
+                let fh = a.open(ino, 0).unwrap();
+                let read = a.read_reply(fh, 0, 8192, false, <[u8]>::to_vec).unwrap();
+                a.release(fh).unwrap();
+                assert!(read == [1; 8192]);
+            })
+        })
+        .collect();
+    let begun = kernel.begun.lock().unwrap();
+    let demoters = ManagerOptions::default().demoters;
+    let (begun, late) =
+        kernel.changed.wait_timeout_while(begun, PATIENCE, |n| *n < demoters).unwrap();
+    assert!(!late.timed_out(), "only {} demoters wait", *begun);
+    drop(begun);
+    let (done, answer) = mpsc::channel();
+    {
+        let a = a.clone();
+        std::thread::spawn(move || {
+            let flags = WriteFlags { from_page_cache: true, ..WriteFlags::default() };
+            done.send(a.write(fh, 64 << 10, &[7; 4096], flags).is_ok()).ok();
+        });
+    }
+    let answer = answer.recv_timeout(PATIENCE / 2);
+    *kernel.over.lock().unwrap() = true;
+    kernel.changed.notify_all();
+    assert_eq!(answer, Ok(true), "space waits for demoters that wait for space");
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    drop(taken);
+    a.release(fh).unwrap();
+    a.unmount().unwrap();
+    b.unmount().unwrap();
+}
+
+/// Fails writes of contents, and lets them land when it is told to.
+#[derive(Debug)]
+struct Lossy {
+    inner: Arc<MemoryDevice>,
+    /// Blocks full of this fail.
+    byte: AtomicU8,
+    late: Mutex<Vec<(ByteOffset, Vec<u8>)>>,
+}
+impl Device for Lossy {
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> std::result::Result<(), DeviceError> {
+        let byte = self.byte.load(Ordering::Acquire);
+        if byte != 0 && buf.len() % 4096 == 0 && buf.iter().all(|b| *b == byte) {
+            self.late.lock().unwrap().push((at, buf.to_vec()));
+            return Err(DeviceError::Injected { device: "lossy".into(), operation: "write", at });
+        }
+        self.inner.write(at, buf)
+    }
+    pass_on!(inner: info read flush compare_and_write discard write_zeroes lock_byte byte_locked);
+}
+
+/// A write that has ended in an error lands after its file is gone and all space was given out again.
+#[test]
+fn a_failed_write_that_lands_late_changes_nothing_that_came_after_it() {
+    for direct in [false, true] {
+        let inner = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
+        let device = Arc::new(Lossy { inner, byte: AtomicU8::new(0), late: Mutex::default() });
+        let pool = made(device.clone());
+        let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
+        let create =
+            |name: &[u8]| fs.create(fs.root(), name, 0o644, O_RDWR, &Cred::default()).unwrap().1;
+        let flags = WriteFlags { direct, ..WriteFlags::default() };
+        let fh = create(b"fails");
+        device.byte.store(9, Ordering::Release);
+        let written = fs.write(fh, 0, &[9; 64 << 10], flags);
+        assert!(written.is_err() || fs.fsync(fh, false).is_err(), "direct {direct}");
+        device.byte.store(0, Ordering::Release);
+        fs.setattr(
+            fs.lookup(fs.root(), b"fails").unwrap().ino,
+            &SetAttr { size: Some(0), ..SetAttr::default() },
+            None,
+        )
+        .unwrap();
+        fs.release(fh).unwrap();
+        // All the space there is.
+        let fh = create(b"fills");
+        let mut len = 0_u64;
+        loop {
+            match fs.write(fh, len, &[5; 64 << 10], WriteFlags::default()) {
+                Ok(n) => len += n as u64,
+                Err(Error::NoSpace) => break,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        fs.fsync(fh, false).unwrap();
+        let late = std::mem::take(&mut *device.late.lock().unwrap());
+        assert!(!late.is_empty());
+        for (at, bytes) in late {
+            device.inner.write(at, &bytes).unwrap();
+        }
+        for at in (0..len).step_by(64 << 10) {
+            let read = fs.read_reply(fh, at, 64 << 10, false, <[u8]>::to_vec).unwrap();
+            assert!(read.iter().all(|b| *b == 5), "direct {direct}: changed at {at}");
+        }
+        fs.release(fh).unwrap();
+        fs.unmount().unwrap();
+    }
 }

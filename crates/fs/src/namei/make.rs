@@ -340,7 +340,13 @@ fn write_target(core: &Core, r: &mut Reservation, blocks: u64, target: &[u8]) ->
     if let Some(to) = buf.get_mut(..target.len()) {
         to.copy_from_slice(target);
     }
-    core.volume.pool.write(size.offset_of(run.start), &buf)?;
+    if let Err(error) = core.volume.pool.write(size.offset_of(run.start), &buf) {
+        // It may land yet.
+        if !run.keep_back() {
+            core.withdraw(&Error::KeptBack);
+        }
+        return Err(error.into());
+    }
     core.meta.note_data_written();
     Ok(run)
 }

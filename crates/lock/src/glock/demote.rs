@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use braid_format::LockNo;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::state::{Demotion, Glock, Phase, State};
@@ -105,10 +106,15 @@ enum Next {
 
 impl Core {
     /// A demoter's life.
-    pub(super) fn demoter(&self) {
-        while let Some(glock) = self.work.next() {
+    pub(super) fn demoter(&self, work: &Work) {
+        while let Some(glock) = work.next() {
             self.visit(&glock);
         }
+    }
+
+    /// The queue of the demoters that serve a lock.
+    pub(super) fn work_for(&self, lock: LockNo) -> &Work {
+        if self.ops.waits_for_devices_only(lock) { &self.apart } else { &self.work }
     }
 
     fn visit(&self, glock: &Arc<Glock>) {
@@ -235,7 +241,7 @@ impl Core {
                 let until = state.hold.until(now, state.uses, self.options.hold_max);
                 if let Some(until) = until {
                     state.visit = Some(until);
-                    self.work.push_at(until, glock.clone());
+                    self.work_for(glock.lock).push_at(until, glock.clone());
                     return Next::Leave;
                 }
                 to

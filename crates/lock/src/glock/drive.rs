@@ -229,7 +229,7 @@ impl Core {
         if !state.queued && !state.working {
             if self.has_work(state) {
                 state.queued = true;
-                self.work.push(glock.clone());
+                self.work_for(glock.lock).push(glock.clone());
             } else if state.visit.is_none()
                 && !state.io
                 && !state.attended()
@@ -237,7 +237,7 @@ impl Core {
             {
                 let at = self.origin + at;
                 state.visit = Some(at);
-                self.work.push_at(at, glock.clone());
+                self.work_for(glock.lock).push_at(at, glock.clone());
             }
         }
         if !state.io
@@ -251,7 +251,7 @@ impl Core {
     pub(super) fn heed_hint(self: &Arc<Self>, lock: LockNo, hint: Hint) {
         let known = self.table.get(lock);
         let stray = known.is_none();
-        if stray && (hint == Hint::Granted || self.work.len() > STRAY_HINTS_MAX) {
+        if stray && (hint == Hint::Granted || self.work_for(lock).len() > STRAY_HINTS_MAX) {
             return;
         }
         let glock = known.unwrap_or_else(|| self.glock(lock));
@@ -276,6 +276,7 @@ impl Core {
     pub(super) fn halt(&self, how: u8) -> bool {
         let before = self.stop.fetch_max(how, Ordering::AcqRel);
         self.work.stop();
+        self.apart.stop();
         let (mutex, condition) = &self.ticker;
         drop(mutex.lock());
         condition.notify_all();
