@@ -202,8 +202,9 @@ fn damaged_metadata_is_one_inodes_error_and_one_repair_ends_it() {
     assert!(said.contains("removed the name \"dir\""), "{said}");
     assert!(ok(&c.disks.with(&["check"], &[])).contains("clean"));
     let dir = c.mount(&[]);
-    let lost = fs::read_dir(dir.join("lost+found")).unwrap().next().unwrap().unwrap();
-    assert_eq!(fs::read_to_string(lost.path()).unwrap(), "x", "the file of the lost directory");
+    // An entry would keep the directory open.
+    let lost = fs::read_dir(dir.join("lost+found")).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::read_to_string(lost).unwrap(), "x", "the file of the lost directory");
     c.finish();
 }
 
@@ -373,11 +374,13 @@ fn a_member_that_nobody_can_write_is_refused_and_stays_one() {
     {
         let Some(device) = Loop::read_only(&d.paths[1]) else { return };
         let both = format!("{}:{}", d.names()[0], device.0);
-        let mounts = [vec!["mount", &both, &dir], vec!["mount", "-o", "ro", &both, &dir]];
-        for how in mounts.into_iter().chain([vec!["scrub", &both]]) {
+        for how in [vec!["mount", &both, &dir], vec!["scrub", &both]] {
             let said = fails(&how);
             assert!(said.contains(&device.0) && said.contains("read-only"), "{how:?}: {said}");
         }
+        // To read, it serves as well as any.
+        ok(&["mount", "-o", "ro", &both, &dir]);
+        common::unmount_idle(dir.as_ref());
         assert!(!ok(&["status", &both]).contains("failed"));
     }
     ok(&["scrub", &d.names().join(":")]);

@@ -15,12 +15,12 @@ use common::{braid, can_mount, fails, ok, sh, unmount_idle, wait_until};
 fn a_pool_on_a_target_is_used_like_any_other() {
     let san = San::new(&["memory:256M", "memory:256M"], &[]);
     assert_eq!(san.units.len(), 2);
-    let said = ok(&san.with(&["create", "san"], &[]));
-    assert!(said.contains("created pool 'san'") && said.contains(&san.units[0]), "{said}");
+    let said = ok(&san.with(&["create", "onetarget"], &[]));
+    assert!(said.contains("created pool 'onetarget'") && said.contains(&san.units[0]), "{said}");
     let said = ok(&san.with(&["scan"], &[]));
-    assert!(said.contains("san") && said.contains(&san.units[1]), "{said}");
+    assert!(said.contains("onetarget") && said.contains(&san.units[1]), "{said}");
     let by_name = Command::new(env!("CARGO_BIN_EXE_braid"))
-        .args(["status", "san"])
+        .args(["status", "onetarget"])
         .env("BRAID_DEVICES", san.units.join(":"))
         .output()
         .unwrap();

@@ -249,10 +249,11 @@ impl World {
                 }
                 self.use_done(pid, thread);
             }
-            // A read failed: the mount fails, or the node withdraws.
+            // A read failed: the mount fails, or the node withdraws, as it does where a change has begun.
             (
                 _,
-                Outcome::Opened(Err(e @ Error::Pool(_))) | Outcome::Used(Err(e @ Error::Pool(_))),
+                Outcome::Opened(Err(e @ (Error::Pool(_) | Error::Unreadable { .. })))
+                | Outcome::Used(Err(e @ (Error::Pool(_) | Error::Unreadable { .. }))),
             ) => {
                 self.gives_up(pid, &e);
             }

@@ -98,10 +98,13 @@ impl Held<'_> {
             editor.set_tail(0, 0, &[])?;
             self.change_state(|st| st.raw.layout = (Layout::Extents as u16).into())?;
         }
+        let range = |link: &Link| link.logical..link.logical + link.len;
+        for link in links.iter().skip(1) {
+            map::readable(editor, self.bounds(), range(link))?;
+        }
         let mut new_blocks = 0;
         for link in links {
-            let range = link.logical..link.logical + link.len;
-            let before = map::splice(editor, self.bounds(), range, &[link.extent()])?;
+            let before = map::splice(editor, self.bounds(), range(&link), &[link.extent()])?;
             if let Some(run) = link.run {
                 if !before.is_empty() {
                     return Err(self.bad("hole that is none"));

@@ -261,6 +261,9 @@ pub(crate) fn splice(
         }
         let path = tree::descend(nodes, at)?;
         let part = at..range.end.min(path.next.unwrap_or(u64::MAX));
+        if at == range.start {
+            readable(nodes, bounds, part.end..range.end)?;
+        }
         at = part.end;
         let list = leaf_extents(nodes, &path, bounds)?;
         let before = removed.len();
@@ -277,17 +280,39 @@ pub(crate) fn splice(
     Ok(removed)
 }
 
+/// Reads all leaves of `range`: damage among them is met before anything is changed, and so is an error
+/// of this file alone. Costs nothing for a change within one leaf, whose `range` beyond it is empty.
+pub(crate) fn readable(nodes: &mut impl NodesMut, bounds: Bounds, range: Range<u64>) -> Result<()> {
+    if range.is_empty() || nodes.root()?.0.height == 0 {
+        return Ok(());
+    }
+    let mut at = range.start;
+    while at < range.end {
+        let path = tree::descend(nodes, at)?;
+        leaf_extents(nodes, &path, bounds)?;
+        at = path.next.unwrap_or(u64::MAX);
+    }
+    Ok(())
+}
+
 /// After entries were taken away: a last leaf that fits well moves back into the tail.
 fn back_to_tail(nodes: &mut impl NodesMut, bounds: Bounds) -> Result<()> {
     let (root, _) = nodes.root()?;
     if root.height == 0 {
         return Ok(());
     }
-    let path = tree::descend(nodes, 0)?;
+    // Nothing has to be done here: a damaged node stays as it is, for whoever reads it to meet.
+    let path = match tree::descend(nodes, 0) {
+        Err(e) if e.damaged_block().is_some() => return Ok(()),
+        path => path?,
+    };
     if !tree::is_only_leaf(&path) {
         return Ok(());
     }
-    let list = leaf_extents(nodes, &path, bounds)?;
+    let list = match leaf_extents(nodes, &path, bounds) {
+        Err(e) if e.damaged_block().is_some() => return Ok(()),
+        list => list?,
+    };
     if list.len() * EXTENT > root.capacity / 2 {
         return Ok(());
     }
