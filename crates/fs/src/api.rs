@@ -54,6 +54,7 @@ impl Fs {
     ///
     /// # Errors
     /// A node of another host has it mounted, or left it mounted; as [`Fs::mount`].
+    #[expect(clippy::needless_pass_by_value, reason = "called in place of `mount`, which keeps it")]
     pub fn mount_protected(
         pool: Pool,
         options: MountOptions,

@@ -217,7 +217,7 @@ impl Core {
     /// changed is an error of what it belongs to.
     pub fn sealed<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
-            if e.damaged_block().is_none() || self.meta.has_changed() {
+            if e.damaged_block().is_none() || Meta::has_changed() {
                 self.withdraw(e);
             } else {
                 self.meta.note_damage(e);

@@ -84,7 +84,7 @@ pub(crate) fn salvage(volume: &Volume, node: NodeId) -> Result<(Replayed, Option
             return Ok((Replayed::default(), None));
         }
         Ok(header) => header,
-        Err(e) if e.is_damage() => return salvage_ring(volume, &ring, e),
+        Err(e) if e.is_damage() => return salvage_ring(volume, &ring, &e),
         Err(e) => return Err(e),
     };
     let (scan, damage) = scan(volume, &ring, &header)?;
@@ -92,7 +92,7 @@ pub(crate) fn salvage(volume: &Volume, node: NodeId) -> Result<(Replayed, Option
         None => (scan.sequence, None),
         // The ring was used again where this header says that it begins: a newer one is lost.
         Some(e) if scan.transactions == 0 && header.alone => {
-            return salvage_ring(volume, &ring, e);
+            return salvage_ring(volume, &ring, &e);
         }
         // What is dropped never comes back.
         Some(e) => (scan.sequence.max(proof::highest(volume, &ring)? + 1), Some(e)),
@@ -102,7 +102,7 @@ pub(crate) fn salvage(volume: &Volume, node: NodeId) -> Result<(Replayed, Option
 }
 
 /// [`salvage`] of a journal whose headers do not say where it begins, for this reason.
-fn salvage_ring(volume: &Volume, ring: &Ring, why: Error) -> Result<(Replayed, Option<Error>)> {
+fn salvage_ring(volume: &Volume, ring: &Ring, why: &Error) -> Result<(Replayed, Option<Error>)> {
     let highest = proof::highest(volume, ring)?;
     let found = proof::newest_chain(volume, ring)?;
     let header = found.unwrap_or_else(|| Header::anew(highest + 1));

@@ -78,7 +78,7 @@ impl Pool {
         let (uuid, name) = {
             let topology = self.0.topology.read();
             let Some(uuid) = topology.uuid(member) else { return };
-            (uuid, topology.name(member).to_owned())
+            (uuid, topology.name(member).clone())
         };
         if self.0.suspicion.lock().note(uuid, at) {
             tracing::error!(

@@ -143,7 +143,9 @@ fn entries(checker: &mut Checker, found: &mut Mendable) -> Result<()> {
             }
         })?;
         checker.report.repaired += dropped;
-        lines.into_iter().for_each(|line| checker.cut(line));
+        for line in lines {
+            checker.cut(line);
+        }
         let dir = bad.first().map_or(0, |e| e.dir.get());
         change(checker, BlockNo(dir), |body| {
             if let Ok((raw, _)) = RawDinode::mut_from_prefix(body) {

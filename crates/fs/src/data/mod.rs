@@ -87,7 +87,7 @@ pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 /// First and longest pause before contents that a device refused are written again by nobody's wish.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 /// See [`PAUSE_MIN`].
-const PAUSE_MAX: Duration = Duration::from_secs(300);
+const PAUSE_MAX: Duration = Duration::from_mins(5);
 
 /// What an inode holds besides its dinode.
 #[derive(Debug, Default)]

@@ -110,13 +110,13 @@ impl Held<'_> {
         let (start, len) = (run.start, run.len);
         let range = old.logical..old.logical + len;
         let old = old.clipped(&range);
-        if !old.unwritten {
-            if let Err(Failed { writing, error }) = self.copy_blocks(old.physical, start, len) {
-                if writing && !run.keep_back() {
-                    core.withdraw(&Error::KeptBack);
-                }
-                return Err(error);
+        if !old.unwritten
+            && let Err(Failed { writing, error }) = self.copy_blocks(old.physical, start, len)
+        {
+            if writing && !run.keep_back() {
+                core.withdraw(&Error::KeptBack);
             }
+            return Err(error);
         }
         let new = Extent { physical: start, ..old };
         self.edit(&mut reservation, |editor| {

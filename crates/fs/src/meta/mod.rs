@@ -361,7 +361,7 @@ impl Meta {
     /// The result of this thread's last transaction: poisons if it failed after a change, because half
     /// of a transaction must not be committed.
     pub fn sealed<T>(&self, result: Result<T>) -> Result<T> {
-        if self.has_changed() { self.fatal(result) } else { result }
+        if Self::has_changed() { self.fatal(result) } else { result }
     }
     /// The shard of `block`, locked, with the block cached in it. Without a `kind`, any will do.
     /// Only what matches is cached: of another's block nothing is known for longer than now.
@@ -403,7 +403,7 @@ impl Meta {
     }
     /// Whether this thread's last transaction (open, or closed by now) has changed a block: an error
     /// then leaves half of it behind.
-    pub fn has_changed(&self) -> bool {
+    pub fn has_changed() -> bool {
         CHANGED_HERE.get()
     }
     /// As [`Meta::load`] for [`Tx::create`]: a slot that is not cached is cached as `Free` under

@@ -81,10 +81,10 @@ impl Said {
         let now = Instant::now();
         self.0.retain(|_, at| now.saturating_duration_since(*at) < AGAIN);
         for wait in waits {
-            if !self.0.contains_key(&wait.node.life) {
-                self.0.insert(wait.node.life, now);
+            self.0.entry(wait.node.life).or_insert_with(|| {
                 tracing::warn!("{wait}");
-            }
+                now
+            });
         }
     }
 }
