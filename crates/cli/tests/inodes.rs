@@ -3,17 +3,7 @@
 
 mod common;
 
-use std::fs;
-
-use common::{Cluster, can_mount, sh};
-
-/// Runs a Python program with the directories of nodes A and B as its arguments.
-fn python(c: &Cluster, program: &str) {
-    let path = c.disks.path("program.py");
-    fs::write(&path, program).expect("a script");
-    let (a, b) = (c.node(0).display(), c.node(c.nodes.len() - 1).display());
-    sh(&format!("timeout 100 python3 {path} {a} {b}"));
-}
+use common::{Cluster, can_mount, python};
 
 /// FIFOs, devices, `O_PATH` handles and working directories have no open file that the file system
 /// hears of; whoever has one uses the inode all the same.

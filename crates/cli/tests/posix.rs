@@ -29,10 +29,7 @@ def unprivileged(call):
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
 ";
-    let path = c.disks.path("program.py");
-    fs::write(&path, format!("{head}{program}")).expect("a script");
-    let (a, b) = (c.node(0).display(), c.node(1).display());
-    sh(&format!("chmod 755 {} && timeout 60 python3 {path} {a} {b}", c.disks.path("")));
+    common::python(c, &format!("{head}{program}"));
 }
 
 #[test]

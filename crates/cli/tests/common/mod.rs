@@ -63,6 +63,15 @@ pub fn sh(script: &str) -> String {
     text(&out.stdout)
 }
 
+/// Runs a Python program with the directories of the first and the last node as its arguments. Programs
+/// of other users reach both.
+pub fn python(c: &Cluster, program: &str) {
+    let path = c.disks.path("program.py");
+    std::fs::write(&path, program).expect("a script");
+    let (a, b) = (c.node(0).display(), c.node(c.nodes.len() - 1).display());
+    sh(&format!("chmod 755 {} && timeout 100 python3 {path} {a} {b}", c.disks.path("")));
+}
+
 /// Unmounts `dir`, on which this test has nothing open. A program that another test's thread starts
 /// holds copies of all descriptors between its fork and its exec, so "in use" may last for a moment.
 pub fn unmount_idle(dir: &Path) {
