@@ -133,6 +133,12 @@ pub struct JoinOptions {
     /// Who is fenced: one for all of this process's that asks who is dead.
     pub proofs: Proofs,
 }
+impl JoinOptions {
+    /// What fences other nodes for the life that is registered by `key`.
+    fn fencer<'a>(&'a self, store: &'a dyn NodeStore, key: u64) -> fence::Fencer<'a> {
+        fence::Fencer { store, options: &self.fence, timing: self.timing, key }
+    }
+}
 impl Default for JoinOptions {
     fn default() -> Self {
         Self {

@@ -9,7 +9,7 @@ use braid_format::{FormatError, Incarnation, NodeId};
 use braid_pool::Reservable;
 use parking_lot::Mutex;
 
-use super::fence::{Fencer, key_of};
+use super::fence::key_of;
 use super::lookout::Lookout;
 use super::watch::Watch;
 use super::{HostIdentity, JoinOptions, NodeStore, NotRecovered, Recover, Timing};
@@ -247,7 +247,7 @@ impl Claim<'_> {
         if !write_slot(self.store, record, &taking)? {
             return Ok(false);
         }
-        self.fencer(mine.fence_key).forget(record);
+        self.options.fencer(self.store, mine.fence_key).forget(record);
         tracing::info!(dead = ?record.life, "recovering a dead node in order to take its slot");
         self.store.pool().follow().map_err(LockError::NodeStore)?;
         let (dead, by) = (record.life, mine.life);
@@ -269,10 +269,6 @@ impl Claim<'_> {
         mine.nonce = mine.nonce.wrapping_add(1);
         *self.begun.lock() = Instant::now();
         write_slot(self.store, &taking, mine)
-    }
-    fn fencer(&self, key: u64) -> Fencer<'_> {
-        let JoinOptions { fence: options, timing, .. } = self.options;
-        Fencer { store: self.store, options, timing: *timing, key }
     }
 
     /// Runs `work` of a life that is not in its slot yet: it says so in heartbeats all the same, and

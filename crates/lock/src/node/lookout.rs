@@ -65,6 +65,10 @@ impl Lookout<'_> {
         }
     }
 
+    fn fencer(&self) -> Fencer<'_> {
+        self.options.fencer(self.store, self.mine.fence_key)
+    }
+
     fn fence(&self, record: &SlotRecord) -> bool {
         let fit = || self.said.lock().elapsed() < self.options.timing.lease();
         if !fit() {
@@ -76,10 +80,7 @@ impl Lookout<'_> {
             host = record.host,
             "no heartbeat for too long: fencing it, for a recovery may wait for what it holds"
         );
-        let JoinOptions { fence: options, timing, .. } = self.options;
-        let fencer =
-            Fencer { store: self.store, options, timing: *timing, key: self.mine.fence_key };
-        match fencer.fence(record, &fit) {
+        match self.fencer().fence(record, &fit) {
             Ok(method) => {
                 tracing::warn!(?life, method = method.name(), "fenced");
                 self.options.proofs.add(record, method);
@@ -98,10 +99,7 @@ impl Lookout<'_> {
     ) -> Result<Vec<SlotSight>, LockError> {
         let records = read_slots(self.store)?;
         let bytes = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let JoinOptions { fence: options, timing, .. } = self.options;
-        let fencer =
-            Fencer { store: self.store, options, timing: *timing, key: self.mine.fence_key };
-        let methods = fencer.methods();
+        let methods = self.fencer().methods();
         let mut sight = Vec::with_capacity(records.len());
         for (record, sector) in records.into_iter().zip(bytes.chunks(self.store.sector_len())) {
             let (slot, life) = (record.life.slot, acting(&record));

@@ -584,8 +584,7 @@ impl Inner {
     }
 
     fn fencer(&self) -> Fencer<'_> {
-        let JoinOptions { fence: options, timing, .. } = &self.options;
-        Fencer { store: &*self.store, options, timing: *timing, key: self.mine.fence_key }
+        self.options.fencer(&*self.store, self.mine.fence_key)
     }
 
     /// For how long who acts by a slot has shown no heartbeat here, and the last one, if there is one.
