@@ -403,3 +403,38 @@ assert mode(B + "/g") == 0o770
     );
     c.finish();
 }
+
+#[test]
+fn a_directory_is_an_upper_layer_of_an_overlay() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let (a, b) = (c.node(0).display(), c.node(1).display());
+    let lower = c.disks.path("lower");
+    let merged = c.disks.path("merged");
+    sh(&format!(
+        r#"
+mkdir -p {lower}/dir {merged} {a}/upper {a}/work
+for f in one two three dir/inner; do echo $f > {lower}/$f; done
+mount -t overlay overlay -o lowerdir={lower},upperdir={a}/upper,workdir={a}/work {merged}
+trap 'umount {merged}' EXIT
+cd {merged}
+rm one
+mv two moved
+echo more >> three
+mv dir/inner dir/outer
+mkdir fresh; echo new > fresh/file; rm -r fresh
+rm -r dir; mkdir dir; test -z "$(ls -A dir)"
+test "$(ls | tr '\n' ' ')" = "dir moved three "
+test "$(cat moved three | tr '\n' ' ')" = "two three more "
+test -e {lower}/one -a -e {lower}/two
+cd /
+# The other node sees the layer as it is.
+test -c {b}/upper/one -a -c {b}/upper/two
+test "$(stat -c '%t %T' {b}/upper/two)" = "0 0"
+test "$(getfattr --only-values -n trusted.overlay.opaque {b}/upper/dir)" = y || ! command -v getfattr
+"#
+    ));
+    c.finish();
+}

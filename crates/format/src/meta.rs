@@ -87,6 +87,13 @@ impl MetaKind {
             _ => return None,
         })
     }
+    /// Revision of its layout.
+    pub fn revision(self) -> u16 {
+        match self {
+            Self::Plock => 2,
+            _ => 1,
+        }
+    }
     /// The name used in messages.
     pub fn name(self) -> &'static str {
         use MetaKind as K;
@@ -121,7 +128,7 @@ pub struct MetaHeader {
     pub magic: U32,
     /// A [`MetaKind`].
     pub kind: U16,
-    /// Revision of this kind's layout, 1.
+    /// Revision of this kind's layout: [`MetaKind::revision`].
     pub revision: U16,
     /// Own slot's first block: exposes misdirected writes.
     pub block: U64,
@@ -151,7 +158,7 @@ impl MetaHeader {
         Self {
             magic: U32::new(Self::MAGIC),
             kind: U16::new(kind as u16),
-            revision: U16::new(1),
+            revision: U16::new(kind.revision()),
             block: U64::new(block.0),
             owner: U64::new(owner.0),
             generation: U64::new(0),

@@ -65,8 +65,8 @@ fn compiled() -> Vec<(&'static str, usize, Fields)> {
         tree::RawExtent { logical, physical, len, flags }
         dirent::RawDirent { cookie, inode, record_len, name_len, file_type }
         xattr::RawXattr { record_len, name_len, value_len, flags }
-        plock::RawPlockBucket { header, count }
-        plock::RawPlock { inode, start, end, owner, pid, incarnation, slot, mode, flags }
+        plock::RawPlockBucket { header, count, next }
+        plock::RawPlock { inode, start, end, owner, pid, incarnation, slot, mode, flags, order }
         journal::RawJournalHeader { header, tail_sequence, tail_offset, incarnation, clean }
         journal::RawTxHeader { magic, crc, sequence, len, incarnation, count, slot, reserved }
         journal::RawTxBlock { block, generation }

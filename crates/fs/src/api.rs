@@ -24,7 +24,7 @@ use crate::data::ReadHold;
 use crate::error::{Error, Result};
 use crate::inode::Locked;
 use crate::mount::{MountOptions, Mounted};
-use crate::plock::{Canceller, Plock};
+use crate::plock::{Canceller, LockDone, Plock, WaitId};
 use crate::upkeep::UpkeepStatus;
 use crate::{data, namei, orphan, plock, xattr};
 
@@ -456,6 +456,26 @@ impl Fs {
     /// The same for flock(2), whose locks are on whole files and apart from those of fcntl(2).
     pub fn flock(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Result<()> {
         self.run(|c| plock::flock(c, ino, lock, wait))
+    }
+
+    /// As [`Self::setlk`] or, with `whole`, [`Self::flock`], without waiting here. `None`: done. Where
+    /// the lock has to be waited for, `done` is called with the outcome, maybe before this returns,
+    /// on a thread that it must not hold up; [`Self::end_lock_wait`] breaks that off.
+    ///
+    /// # Errors
+    /// As `setlk`; `done` is then not called.
+    pub fn lock_later(
+        &self,
+        ino: InodeNo,
+        lock: &Plock,
+        whole: bool,
+        done: LockDone,
+    ) -> Result<Option<WaitId>> {
+        self.run(|c| plock::ask(c, ino, lock, whole, Some(done)))
+    }
+    /// Breaks a wait for a lock off, if it still stands: it ends with `Interrupted`.
+    pub fn end_lock_wait(&self, id: WaitId) {
+        plock::end_wait(self.core(), id, Err(Error::Interrupted));
     }
 
     /// A lock's mode on this node, for tests and status displays.

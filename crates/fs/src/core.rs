@@ -6,7 +6,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use braid_format::meta::MetaKind;
 use braid_format::{BlockNo, InodeNo, LockNo};
 use braid_lock::{
     DemoteFailed, Demoted, GlockOps, Guard, Liveness, Local, LockManager, Me, Membership, Mode,
@@ -197,8 +196,9 @@ impl Core {
         let reason: Arc<str> = why.to_string().into();
         if self.withdrawn.set(reason.clone()).is_ok() {
             tracing::error!(node = %self.me.slot, "withdrawing: {reason}");
-            self.meta.poison(reason);
+            self.meta.poison(reason.clone());
             self.locks.withdraw();
+            self.plocks.end_waits(&|| Err(Error::Withdrawn { reason: reason.clone() }));
         }
     }
     /// Passes a result through; a fatal error makes the node withdraw, damage is noted.
@@ -289,7 +289,9 @@ impl GlockOps for Core {
         let done = match &inode {
             Some(inode) => self.demote_inode(inode, from, to),
             // Metadata without an inode (resource group, bucket, counters).
-            None if from == Mode::Exclusive => self.meta.sync_owner(lock),
+            None if from == Mode::Exclusive => {
+                self.plocks.store(self, lock).and_then(|()| self.meta.sync_owner(lock))
+            }
             None => Ok(()),
         };
         match self.watch(done) {
@@ -313,10 +315,8 @@ impl GlockOps for Core {
         if let Some(inode) = self.inodes.find(ino) {
             inode.unload();
         }
+        self.plocks.forget(lock);
         self.meta.drop_owner(lock);
-        if self.volume.is_plock_bucket(lock) {
-            self.plocks.bucket_taken();
-        }
         self.inodes.evict(ino);
     }
 }
@@ -325,9 +325,5 @@ impl Core {
     /// Whether a life of a slot may still act (its locks count).
     pub fn is_live(&self, life: Me) -> bool {
         life == self.me || self.membership.liveness(life) == Liveness::Alive
-    }
-    /// The kind of a slot whose owner is itself.
-    pub fn read_owned(&self, lock: LockNo, kind: MetaKind) -> Result<crate::meta::Body> {
-        self.meta.read(BlockNo::from(lock), lock, kind)
     }
 }

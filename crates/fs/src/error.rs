@@ -75,8 +75,9 @@ pub enum Error {
     /// Waiting would close a circle.
     #[error("deadlock")]
     Deadlock,
-    /// The table of program locks is full.
-    #[error("no locks left")]
+    /// A user, or this node, has as many locks of programs as are allowed, or there is no space for
+    /// another.
+    #[error("no more locks: the user, or this node, has as many as are allowed")]
     NoLocks,
     /// Too many unlinked files are still open.
     #[error("too many unlinked files are open")]

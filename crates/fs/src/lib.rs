@@ -86,7 +86,7 @@ pub use data::ReadHold;
 pub use error::Error;
 pub use inspect::{ClusterView, inspect};
 pub use mount::{MountOptions, NamedLock, NodeStatus, vouch_dead};
-pub use plock::{Canceller, Plock, PlockKind};
+pub use plock::{Canceller, LockDone, Plock, PlockKind, WaitId};
 pub use reshape::{Fill, Heir, Leaving, Left, Rebalanced};
 pub use trim::{TrimRange, Trimmed};
 pub use upkeep::UpkeepStatus;

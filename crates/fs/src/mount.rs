@@ -318,6 +318,7 @@ impl Mounted {
             me.slot,
             me.incarnation,
         )?);
+        let plocks = crate::plock::Plocks::new(&volume, options.metadata_cache);
         let core = Arc::new(Core {
             volume,
             meta,
@@ -327,7 +328,7 @@ impl Mounted {
             inodes: InodeTable::default(),
             handles: Handles::default(),
             orphans: crate::orphan::Orphans::default(),
-            plocks: crate::plock::Plocks::default(),
+            plocks,
             kernel,
             options,
             dirty: data::DirtyBound::default(),
@@ -387,6 +388,7 @@ impl Mounted {
     /// Contents, then orphans and windows, then the locks, then the journal, then the slot.
     fn leave_cleanly(&self) -> Result<()> {
         let core = &self.core;
+        core.plocks.end_waits(&|| Err(Error::Interrupted));
         // They hold space that is about to go back.
         core.behind.settle_all();
         flush_all(core, true)?;

@@ -616,12 +616,6 @@ impl Volume {
     pub fn plock_buckets(&self) -> impl Iterator<Item = LockNo> {
         (0..u64::from(self.sb.plock_count.get())).map(|n| self.nth_plock_bucket(n))
     }
-    /// Whether `lock` is that of a bucket of program locks.
-    pub fn is_plock_bucket(&self, lock: LockNo) -> bool {
-        let start = self.sb.plock_start.get();
-        let end = start + u64::from(self.sb.plock_count.get()) * self.geo.slot_blocks();
-        (start..end).contains(&lock.get())
-    }
     fn nth_plock_bucket(&self, n: u64) -> LockNo {
         LockNo(self.sb.plock_start.get() + n * self.geo.slot_blocks())
     }

@@ -3,10 +3,10 @@
 use braid_format::InodeNo;
 use braid_fs::{
     Attr, Canceller, Cred, DirEntry, EarlyReply, Error, Fh, Fs, Plock, ReadHold, SetAttr, StatFs,
-    TrimRange, Write,
+    TrimRange, WaitId, Write,
 };
 
-use crate::files::{Answer, Errno, Files};
+use crate::files::{Answer, Errno, Files, LockAnswer};
 
 /// What the program sees. Failures that are not the program's doing are logged here, with all
 /// that errno cannot say.
@@ -166,10 +166,23 @@ impl Files for Fs {
     fn getlk(&self, ino: InodeNo, lock: &Plock) -> Answer<Option<Plock>> {
         seen(self.getlk(ino, lock))
     }
-    fn setlk(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Answer<()> {
-        seen(self.setlk(ino, lock, wait))
+    fn setlk(&self, ino: InodeNo, lock: &Plock) -> Answer<()> {
+        seen(self.setlk(ino, lock, None))
     }
-    fn flock(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Answer<()> {
-        seen(self.flock(ino, lock, wait))
+    fn flock(&self, ino: InodeNo, lock: &Plock) -> Answer<()> {
+        seen(self.flock(ino, lock, None))
+    }
+    type Wait = WaitId;
+    fn lock_later(
+        &self,
+        ino: InodeNo,
+        lock: &Plock,
+        whole: bool,
+        done: LockAnswer,
+    ) -> Answer<Option<WaitId>> {
+        seen(self.lock_later(ino, lock, whole, Box::new(move |how| done(seen(how)))))
+    }
+    fn end_lock_wait(&self, wait: WaitId) {
+        self.end_lock_wait(wait);
     }
 }

@@ -14,6 +14,9 @@ use braid_fs::{
 /// Result of a call: a value, or the errno that the program sees.
 pub type Answer<T> = Result<T, Errno>;
 
+/// Takes the outcome of a wait for a lock.
+pub type LockAnswer = Box<dyn FnOnce(Answer<()>) + Send>;
+
 /// A file system that can be mounted.
 #[allow(
     missing_docs,
@@ -100,8 +103,21 @@ pub trait Files: Send + Sync + 'static {
         Err(Errno::NOTTY)
     }
     fn getlk(&self, ino: InodeNo, lock: &Plock) -> Answer<Option<Plock>>;
-    /// fcntl(2) locks. With `wait`, blocks until granted or cancelled.
-    fn setlk(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Answer<()>;
-    /// flock(2) locks.
-    fn flock(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Answer<()>;
+    /// fcntl(2) locks, without waiting for other programs.
+    fn setlk(&self, ino: InodeNo, lock: &Plock) -> Answer<()>;
+    /// flock(2) locks, without waiting for other programs.
+    fn flock(&self, ino: InodeNo, lock: &Plock) -> Answer<()>;
+    /// Names a wait for a lock.
+    type Wait: Copy + Send + std::fmt::Debug + 'static;
+    /// The same for who waits (`whole`: flock). `None`: granted. Else `done` is called when the wait
+    /// ends, on any thread, maybe before this returns; only then.
+    fn lock_later(
+        &self,
+        ino: InodeNo,
+        lock: &Plock,
+        whole: bool,
+        done: LockAnswer,
+    ) -> Answer<Option<Self::Wait>>;
+    /// Ends a wait with `EINTR`, if it still stands.
+    fn end_lock_wait(&self, wait: Self::Wait);
 }

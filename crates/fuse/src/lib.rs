@@ -9,11 +9,13 @@
 //!  files, braid         the file system as a trait; the real one
 //!  wire                 its values in the kernel's form
 //!  nodes, interrupts    what the kernel holds; waits that a signal may end
+//!  lockers, lockwaits   whose locks came through which file; requests that wait for a lock
 //!  notify               drops of what the kernel caches
 //!  dispatch             one opcode, one call
 //!  options, connect     mount and unmount
 //!  intake, alert        waiting for requests: asking, and what processors do meanwhile
 //!  seat, seats          requests by io_uring, if that is asked for
+//!  line                 requests that stand in line while all threads are busy
 //!  workers, session     threads; a mount from greeting to end
 //! ```
 //!
@@ -21,7 +23,7 @@
 //! message of the kernel, however short or odd, panics; (3) a thread that answers requests never
 //! sends a notification, except to drop attributes alone; (4) what the kernel may cache is covered by a lock that this node holds,
 //! and is dropped before the lock goes ([`nodes`] has the races); (5) a request blocked on a lock
-//! holds up no other.
+//! holds up no other; one that waits for a lock of another program has no thread.
 //!
 //! How data flows. A file open for reading only is read through the kernel's page cache, filled
 //! while the inode's lock is held ([`Files::read_reply`]). A file that may be written, or that is
@@ -40,7 +42,9 @@ pub mod error;
 pub mod files;
 mod intake;
 mod interrupts;
+mod line;
 mod lockers;
+mod lockwaits;
 mod nodes;
 mod notify;
 pub mod options;

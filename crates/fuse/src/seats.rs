@@ -151,7 +151,7 @@ struct Queue {
 }
 
 /// The threads of a mount.
-pub struct Seats<F> {
+pub struct Seats<F: Files> {
     device: Device,
     server: Arc<Server<F>>,
     queues: Vec<Queue>,

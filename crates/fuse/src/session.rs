@@ -134,7 +134,8 @@ impl Session {
             self.terms.cache_names |= files.is_single_node();
         }
         self.link.connect(Arc::clone(&self.device), files.root(), drop_names);
-        let server = Arc::new(Server::new(files, Arc::clone(&self.link), self.terms));
+        let threads = self.options.workers_max;
+        let server = Arc::new(Server::new(files, Arc::clone(&self.link), self.terms, threads));
         let seats = self.seats.take().and_then(|seats| self.say(seats));
         let result = workers::run(&self.device, &server, &self.options, seats);
         self.link.disconnect();

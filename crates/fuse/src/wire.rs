@@ -100,7 +100,7 @@ pub fn set_attr(w: &SetattrIn) -> SetAttr {
     }
 }
 
-/// A lock; `None` if the kernel's makes no sense.
+/// A lock of root's; `None` if the kernel's makes no sense.
 pub fn plock(w: &FileLock, owner: u64) -> Option<Plock> {
     let kind = match i32::try_from(w.kind).ok()? {
         libc::F_RDLCK => PlockKind::Shared,
@@ -109,7 +109,7 @@ pub fn plock(w: &FileLock, owner: u64) -> Option<Plock> {
         _ => return None,
     };
     let end = if w.end == LOCK_END { u64::MAX } else { w.end };
-    (w.start <= end).then_some(Plock { start: w.start, end, kind, owner, pid: w.pid })
+    (w.start <= end).then_some(Plock { start: w.start, end, kind, owner, pid: w.pid, uid: 0 })
 }
 
 /// The lock that is in the way, or that none is.

@@ -13,7 +13,7 @@
 //! sees to it that processors stay alert in a burst of requests.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -25,6 +25,7 @@ use crate::dispatch::Server;
 use crate::error::FuseError;
 use crate::files::Files;
 use crate::intake::Intake;
+use crate::line::{Line, frees_others};
 use crate::options::FuseOptions;
 use crate::reply::{Device, Way};
 use crate::request::{Request, RequestBuf};
@@ -32,6 +33,9 @@ use crate::seats::Prepared;
 
 /// Threads that stay parked, beyond one per processor, however long nothing happens.
 const SPARE: usize = 2;
+/// Threads beyond the bound, for requests that free others when all are busy: what they get besides
+/// stands in line.
+const KEPT: usize = 8;
 /// Others end after having been parked for so long.
 const PARKED_MAX: Duration = Duration::from_secs(10);
 /// How often the deputy looks.
@@ -41,11 +45,14 @@ const LOOKS_IDLE: u32 = 50;
 const _: () = assert!(alert::LOOKS_QUIET < LOOKS_IDLE, "nobody looks any more");
 
 #[derive(Debug)]
-struct Pool<F> {
+struct Pool<F: Files> {
     device: Device,
     intake: Intake,
     server: Arc<Server<F>>,
     threads_max: usize,
+    /// Threads that answer.
+    busy: AtomicUsize,
+    line: Line,
     spare: usize,
     /// Somebody leads.
     led: AtomicBool,
@@ -90,6 +97,8 @@ pub fn run<F: Files>(
         intake: Intake::new(Arc::clone(device)).map_err(FuseError::Device)?,
         server: Arc::clone(server),
         threads_max: options.workers_max,
+        busy: AtomicUsize::new(0),
+        line: Line::default(),
         spare: std::thread::available_parallelism().map_or(1, usize::from) + SPARE,
         led: AtomicBool::new(false),
         taken: AtomicU64::new(0),
@@ -145,14 +154,14 @@ impl<F: Files> Note for Pool<F> {
 impl<F: Files> Pool<F> {
     /// Starts a thread, unless there are as many as there may be.
     fn start(self: &Arc<Self>, state: &mut State) -> Result<(), FuseError> {
-        if state.threads >= self.threads_max {
-            if !state.bound_met {
-                state.bound_met = true;
-                tracing::warn!(
-                    threads = state.threads,
-                    "every thread is busy; further requests wait (workers_max)"
-                );
-            }
+        if state.threads >= self.threads_max && !state.bound_met {
+            state.bound_met = true;
+            tracing::warn!(
+                threads = state.threads,
+                "every thread is busy: requests wait, but for those that others wait for (workers_max)"
+            );
+        }
+        if state.threads >= self.threads_max + KEPT {
             return Ok(());
         }
         let pool = Arc::clone(self);
@@ -210,8 +219,7 @@ impl<F: Files> Pool<F> {
             match taken {
                 Ok(len) => {
                     self.leave(opcode(buf.filled(len)));
-                    let way = Way::Device(&self.device);
-                    self.server.answer(way, buf.filled(len), &mut scratch);
+                    self.answer(&mut buf, len, &mut scratch);
                 }
                 // ENOENT: the request was withdrawn while it was being read.
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
@@ -224,6 +232,29 @@ impl<F: Files> Pool<F> {
             }
         }
         Ok(())
+    }
+    /// Answers a request, and then what stands in line; or puts it there, if all threads but those
+    /// kept for others are busy.
+    fn answer(&self, buf: &mut RequestBuf, len: usize, scratch: &mut Vec<u8>) {
+        let busy = self.busy.fetch_add(1, Ordering::SeqCst);
+        let message = buf.filled(len);
+        let stands = busy >= self.threads_max && !frees_others(message) && self.line.push(message);
+        let mut next = (!stands).then_some(len);
+        loop {
+            if let Some(len) = next {
+                self.server.answer(Way::Device(&self.device), buf.filled(len), scratch);
+            }
+            // Whoever leaves fewer than the bound takes what stands in line: the last of those that
+            // were busy when it was put there, at the latest.
+            if self.busy.fetch_sub(1, Ordering::SeqCst) > self.threads_max {
+                return;
+            }
+            next = self.line.pop(buf.space());
+            if next.is_none() {
+                return;
+            }
+            self.busy.fetch_add(1, Ordering::SeqCst);
+        }
     }
     /// The next request: its length in `space`. `None`: this thread is to end.
     fn take(&self, space: &mut [u8]) -> Option<Result<usize, Errno>> {

@@ -256,7 +256,11 @@ fn attributes() {
 
 #[test]
 fn program_locks() {
-    let raw = RawPlockBucket { header: header(MetaKind::Plock), count: U64::new(1) };
+    let raw = RawPlockBucket {
+        header: header(MetaKind::Plock),
+        count: U64::new(1),
+        next: U64::new(0x36),
+    };
     let lock = RawPlock {
         inode: U64::new(0x21),
         start: U64::new(0x22),
@@ -267,6 +271,7 @@ fn program_locks() {
         slot: U16::new(0x26),
         mode: U16::new(2),
         flags: U32::new(3),
+        order: U64::new(0x27),
     };
     check("program_locks", MetaKind::Plock, body(&[&bytes(&raw), &bytes(&lock)]));
 }

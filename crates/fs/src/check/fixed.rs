@@ -67,12 +67,16 @@ impl Checker {
         }
         Ok(())
     }
-    /// Everything between the superblock and the groups. Gives the inodes on orphan lists.
-    pub(super) fn fixed_area(&mut self, found: &mut Mendable) -> Result<Vec<InodeNo>> {
+    /// Everything between the superblock and the groups. Gives the inodes on orphan lists, and buckets
+    /// of program locks whose first block is sound.
+    pub(super) fn fixed_area(
+        &mut self,
+        found: &mut Mendable,
+    ) -> Result<(Vec<InodeNo>, Vec<BlockNo>)> {
         let sb = self.volume.sb;
         let slot = self.volume.geo.slot_blocks();
         let run = |start: u64, n: u16| (0..u64::from(n)).map(move |i| BlockNo(start + i * slot));
-        let mut roots = Vec::new();
+        let (mut roots, mut buckets) = (Vec::new(), Vec::new());
         let named = run(sb.named_start.get(), sb.named_count.get()).zip(0_u64..);
         let mut want: Vec<Want> = named
             .map(|(block, n)| match n {
@@ -106,12 +110,15 @@ impl Checker {
                     Err(_) if kind == MetaKind::JournalHeader => None,
                     Err(e) => Some(format!("{}: {e}", kind.name())),
                 };
-                let Some(text) = problem else { continue };
+                let Some(text) = problem else {
+                    buckets.extend((kind == MetaKind::Plock).then_some(block));
+                    continue;
+                };
                 self.problem(block, text);
                 found.private.push((block, kind));
             }
         }
-        Ok(roots)
+        Ok((roots, buckets))
     }
     /// Notes what a block says; gives what is wrong with it.
     fn fixed(

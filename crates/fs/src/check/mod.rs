@@ -22,6 +22,7 @@
 //! `/lost+found`: at its old name a reader would take the hole for zeros. A repair repeats its passes
 //! until one finds nothing to mend, so that a check after it is clean.
 
+mod buckets;
 mod cut;
 mod fixed;
 #[cfg(test)]
@@ -273,8 +274,9 @@ impl Checker {
         let mut found = Mendable::default();
         self.superblocks(&mut found)?;
         self.slots(&mut found)?;
-        let roots = self.fixed_area(&mut found)?;
+        let (roots, buckets) = self.fixed_area(&mut found)?;
         self.groups(&mut found)?;
+        self.buckets(&buckets, &mut found)?;
         self.walk(&roots, &mut found, progress)?;
         self.unreachable(&mut found, progress)?;
         self.loops(&mut found);

@@ -97,6 +97,7 @@ impl Entry {
             header.generation.set(next_generation(block, header.generation())?);
         }
         header.kind.set(self.kind as u16);
+        header.revision.set(self.kind.revision());
         header.owner.set(self.owner.get());
         header.crc.set(0);
         self.running = true;

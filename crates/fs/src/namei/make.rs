@@ -12,8 +12,8 @@ use braid_pool::device::AlignedBuf;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
-    LINKS_MAX, RETRIES, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, add_entry, hand_out, kind_of,
-    lock_named, mutable, probe, sealed, touch, unprivileged, vacant, writable,
+    LINKS_MAX, RETRIES, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, add_entry, hand_out,
+    kind_of, lock_named, mutable, probe, sealed, touch, unprivileged, vacant, writable,
 };
 use crate::alloc::{Reservation, Run};
 use crate::attr::{Attr, Cred};
@@ -224,6 +224,42 @@ pub(crate) fn link(
     drop(tx);
     sealed(core, done)?;
     Ok(hand_out(core, &inode))
+}
+
+/// A whiteout that is to be: root's character device 0/0. Its slot, with the lock, goes back unless
+/// it is used.
+pub(super) struct Whiteout {
+    core: Arc<Core>,
+    slot: BlockNo,
+    guard: Option<Guard>,
+    raw: RawDinode,
+    attributes: Vec<u8>,
+}
+
+impl Whiteout {
+    /// Of the directory `dir`. Before the transaction.
+    pub fn new(core: &Arc<Core>, r: &mut Reservation, dir: &Locked) -> Result<Self> {
+        let cred = Cred::default();
+        let new = New { mode: S_IFCHR, rdev: 0, target: &[], cred: &cred };
+        let heir = Heir::of(core, dir, &new)?;
+        let (slot, guard) = core.alloc.claim_dinode(r)?;
+        let raw = raw_inode(slot, &new, &heir);
+        let (core, attributes) = (Arc::clone(core), heir.attributes);
+        Ok(Self { core, slot, guard: Some(guard), raw, attributes })
+    }
+    /// Makes it. Its entry is the caller's business.
+    pub fn born(mut self, tx: &mut Tx<'_>) -> Result<Locked> {
+        let guard = self.guard.take().ok_or(Error::Invalid("slot of a whiteout"))?;
+        born(&self.core, tx, (self.slot, guard), self.raw, (&[], &self.attributes))
+    }
+}
+
+impl Drop for Whiteout {
+    fn drop(&mut self) {
+        if self.guard.take().is_some() {
+            self.core.alloc.unclaim_dinode(self.slot);
+        }
+    }
 }
 
 /// What a new inode takes from its directory.

@@ -52,6 +52,7 @@ pub(crate) const S_IFDIR: u32 = 0o040_000;
 pub(crate) const S_IFREG: u32 = 0o100_000;
 /// Symbolic link.
 const S_IFLNK: u32 = 0o120_000;
+const S_IFCHR: u32 = 0o020_000;
 /// Set-group-ID: on a directory, new inodes inherit its group.
 const S_ISGID: u32 = 0o2_000;
 /// Set-user-ID.

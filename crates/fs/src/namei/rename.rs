@@ -13,6 +13,7 @@ use braid_format::superblock::RawSuperblock;
 use braid_lock::{Local, Mode};
 
 use super::lookup::parent_of;
+use super::make::Whiteout;
 use super::remove::{Dropped, Fate};
 use super::{
     LINKS_MAX, RETRIES, S_IFDIR, add_entry, find, kind_of, mutable, reader, remove_entry,
@@ -30,6 +31,9 @@ use crate::orphan;
 const NOREPLACE: u32 = 1;
 /// Swap the two names.
 const EXCHANGE: u32 = 2;
+/// Leave a whiteout at the old name: a character device 0/0, which hides a lower layer's name from
+/// overlayfs. The kernel lets only those ask who may make devices.
+const WHITEOUT: u32 = 4;
 /// Longest way up to the root that is followed; longer means a circle.
 const DEPTH_MAX: usize = 1 << 20;
 
@@ -40,7 +44,8 @@ struct Spot<'a> {
     name: &'a [u8],
 }
 
-/// Moves a name. `flags`: 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`.
+/// Moves a name. `flags`: 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`; with the first two,
+/// `RENAME_WHITEOUT`.
 ///
 /// # Errors
 /// As rename(2); `Invalid` for other flags and for a directory moved below itself.
@@ -53,7 +58,7 @@ pub(crate) fn rename(
     flags: u32,
 ) -> Result<()> {
     writable(core)?;
-    if !matches!(flags, 0 | NOREPLACE | EXCHANGE) {
+    if !matches!(flags & !WHITEOUT, 0 | NOREPLACE) && flags != EXCHANGE {
         return Err(Error::Invalid("flags of rename"));
     }
     dir::check_name(name)?;
@@ -118,7 +123,7 @@ fn attempt(core: &Arc<Core>, from: Spot<'_>, to: Spot<'_>, flags: u32) -> Result
     }
     match dst {
         Some(dst) if flags == EXCHANGE => exchange(core, &locks, src, dst)?,
-        _ => displace(core, locks, (from, src), (to, dst))?,
+        _ => displace(core, locks, (from, src, flags & WHITEOUT != 0), (to, dst))?,
     }
     Ok(Some(()))
 }
@@ -126,7 +131,7 @@ fn attempt(core: &Arc<Core>, from: Spot<'_>, to: Spot<'_>, flags: u32) -> Result
 /// What can be said before anything is locked for good.
 fn check_target(src: Found, dst: Option<Found>, flags: u32) -> Result<()> {
     let dir = kind_of(S_IFDIR);
-    match (dst, flags) {
+    match (dst, flags & !WHITEOUT) {
         (Some(_), NOREPLACE) => Err(Error::Exists),
         (None, EXCHANGE) => Err(Error::NotFound),
         (Some(dst), 0) if dst.ino != src.ino => match (src.kind == dir, dst.kind == dir) {
@@ -252,7 +257,7 @@ fn exchange(core: &Arc<Core>, locks: &Locks, src: Found, dst: Found) -> Result<(
 fn displace(
     core: &Arc<Core>,
     locks: Locks,
-    (from, src): (Spot<'_>, Found),
+    (from, src, whiteout): (Spot<'_>, Found, bool),
     (to, dst): (Spot<'_>, Option<Found>),
 ) -> Result<()> {
     locks.check_mutable()?;
@@ -272,9 +277,11 @@ fn displace(
         Target::Taken(_, dropped) => (0, dropped.frees()),
         Target::Vacant(place) => (place.slots, 0),
     };
-    let mut r = core.alloc.reserve(0, slots, frees + more)?;
+    let mut r = core.alloc.reserve(0, slots + u64::from(whiteout), frees + more)?;
+    let white = whiteout.then(|| Whiteout::new(core, &mut r, locks.old_dir())).transpose()?;
     let mut tx = core.meta.begin()?;
-    let done = displace_in(core, (&mut tx, &mut r), &locks, (from, src, frees), (to, target));
+    let old = white.map_or(Gap::Removed(frees), Gap::Whiteout);
+    let done = displace_in(core, (&mut tx, &mut r), &locks, (from, src, old), (to, target));
     drop(tx);
     let fate = sealed(core, done)?;
     drop(r);
@@ -292,12 +299,19 @@ enum Target {
     Vacant(Place),
 }
 
+/// What comes to stand at the old name.
+enum Gap {
+    /// Nothing; so many frees may be needed.
+    Removed(u64),
+    Whiteout(Whiteout),
+}
+
 /// The transaction of [`displace`].
 fn displace_in(
     core: &Arc<Core>,
     (tx, r): (&mut Tx<'_>, &mut Reservation),
     locks: &Locks,
-    (from, src, frees): (Spot<'_>, Found, u64),
+    (from, src, gap): (Spot<'_>, Found, Gap),
     (to, target): (Spot<'_>, Target),
 ) -> Result<Fate> {
     let (old_dir, new_dir) = (locks.old_dir(), locks.new_dir());
@@ -315,7 +329,14 @@ fn displace_in(
             }
         }
     };
-    remove_entry(core, (tx, r), old_dir, (from.name, src), frees)?;
+    match gap {
+        Gap::Removed(frees) => remove_entry(core, (tx, r), old_dir, (from.name, src), frees)?,
+        Gap::Whiteout(white) => {
+            let white = white.born(tx)?;
+            let entry = (white.ino(), kind_of(white.file_type()));
+            replace_entry(core, (tx, r), old_dir, src, entry)?;
+        }
+    }
     moved(tx, &locks.src, new_dir)?;
     Ok(fate)
 }

@@ -1,37 +1,55 @@
 //! Locks of programs, fcntl and flock, across nodes. Buckets of them are metadata like any other,
-//! each under its own cluster lock.
+//! each under its own cluster lock ([`bucket`]).
 //!
-//! A blocked program waits on a condition of this node. It looks at the bucket when this node changes
-//! it, and when another node is about to: a waiter's look leaves this node with a shared hold of the
-//! bucket's lock, so whoever changes the bucket takes that hold away, and [`Plocks::bucket_taken`] wakes
-//! the waiters. The look is shared, so waiters of several nodes do not take the bucket from one another.
-//! Pauses of 1 to 50 ms between looks are for what has no such sign: a node that died.
+//! A wait is a record ([`waits`]): a lock that becomes free on this node is granted by whoever frees it;
+//! locks that other nodes hold are looked at by a thread of the bucket ([`poll`]). Requests that wait
+//! are served in the order in which they were made, on whatever node. A request that must not block may pass them, as fcntl(2) says. Locks of
+//! dead nodes count for nothing and are dropped on sight.
 //!
-//! Blocked requests are served in the order in which the bucket records them: [`Table::ahead`]. A
-//! request that must not block may pass them, as fcntl(2) says. Locks of dead nodes count for nothing
-//! and are dropped on sight.
-//!
-//! Waiters are recorded in the bucket, so circles of them are found: those in one bucket at once, those
-//! through several when a wait has lasted a while, by a look at all buckets at the same time. Each of
-//! a circle is recorded before it looks, so the last one sees all of it.
+//! Waits are recorded in the bucket when other nodes look at it, so circles of them are
+//! found: those in one bucket at once, those through several when a wait has lasted a while, by a look
+//! at all buckets at the same time. Each of a circle is recorded before it looks, so the last one
+//! sees all of it.
 
+mod bucket;
+mod chain;
+mod circle;
+mod poll;
 mod table;
 #[cfg(test)]
 mod tests;
+mod users;
+mod waits;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
-use braid_format::meta::MetaKind;
-use braid_format::{InodeNo, LockNo};
-use braid_lock::{Guard, Local, Me, Mode};
-use parking_lot::{Condvar, Mutex};
+use braid_format::{Bytes, InodeNo, LockNo};
+use braid_lock::Mode;
+use parking_lot::Mutex;
 
 use crate::core::Core;
 use crate::error::{Error, Result};
-use table::{Lock, Owner, Table};
+use crate::volume::Volume;
+pub(crate) use bucket::BLOCKS_MAX;
+use bucket::{Bucket, Served};
+use table::{Growth, Lock, Owner};
+use users::Users;
+use waits::{Ended, Outcome, Wait, tell};
+pub use waits::{LockDone, WaitId};
+
+/// The block of a bucket that follows this one, for the checker.
+///
+/// # Errors
+/// What is wrong with the bytes.
+pub(crate) fn next_block(
+    body: &[u8],
+) -> std::result::Result<Option<braid_format::BlockNo>, &'static str> {
+    chain::Block::decode(body).map(|block| block.next)
+}
 
 /// What a program asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +75,8 @@ pub struct Plock {
     pub owner: u64,
     /// Process, for `F_GETLK` (0 when it lives on another node).
     pub pid: u32,
+    /// User to whom the lock counts.
+    pub uid: u32,
 }
 
 /// Breaks off a wait from another thread. Cheap to clone.
@@ -80,51 +100,47 @@ impl Canceller {
     }
 }
 
-/// Waiters of this node, and what its programs may hold.
-#[derive(Debug, Default)]
+/// How soon a thread that waits itself hears that it is cancelled.
+const CANCEL_LOOK: Duration = Duration::from_millis(50);
+
+/// Locks that programs of this node have, or wait for.
+#[derive(Debug)]
 pub(crate) struct Plocks {
-    /// Counts changes made by this node; waiters look again when it moves.
-    changes: Mutex<u64>,
-    changed: Condvar,
-    /// Files and owners of this node that may have locks: an unlock or close of anyone else is
-    /// free of cost.
-    mine: Mutex<HashSet<(InodeNo, u64, bool)>>,
+    buckets: BTreeMap<LockNo, Arc<Bucket>>,
+    users: Users,
+    circles: Mutex<poll::Circles>,
 }
 
 impl Plocks {
-    fn count(&self) -> u64 {
-        *self.changes.lock()
+    /// None. `metadata_cache` bounds their memory, see [`users`].
+    pub fn new(volume: &Volume, metadata_cache: Bytes) -> Self {
+        let buckets = volume.plock_buckets().map(|n| (n, Arc::new(Bucket::new(n)))).collect();
+        let users = Users::new(metadata_cache);
+        Self { buckets, users, circles: Mutex::default() }
     }
-    fn notify(&self) {
-        *self.changes.lock() += 1;
-        self.changed.notify_all();
+    fn in_order(&self) -> impl Iterator<Item = &Arc<Bucket>> {
+        self.buckets.values()
     }
-    /// Another node takes a bucket's lock to change the bucket: waiters look at it afterwards, since
-    /// their look waits for that node. Does not block.
-    pub fn bucket_taken(&self) {
-        self.notify();
+    /// A bucket's exclusive cluster lock is about to be given up.
+    ///
+    /// # Errors
+    /// The node must withdraw.
+    pub fn store(&self, core: &Core, lock: LockNo) -> Result<()> {
+        self.buckets.get(&lock).map_or(Ok(()), |bucket| bucket.store(core))
     }
-    /// Waits until something changed here since `seen`, at most `patience`.
-    fn wait(&self, seen: u64, patience: Duration) {
-        let mut count = self.changes.lock();
-        if *count == seen {
-            self.changed.wait_for(&mut count, patience);
+    /// A cluster lock, maybe a bucket's, was given up.
+    pub fn forget(&self, lock: LockNo) {
+        if let Some(bucket) = self.buckets.get(&lock) {
+            bucket.forget();
+        }
+    }
+    /// Ends all waits: the node leaves.
+    pub fn end_waits(&self, how: &dyn Fn() -> Result<()>) {
+        for bucket in self.in_order() {
+            end_waits(&self.users, bucket, how);
         }
     }
 }
-
-/// Pauses between two looks at a lock held on another node.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// Longest time that a request gives way to one recorded before it although no held lock blocks it.
-/// Then it is served out of turn: the two may wait for each other through locks of another bucket,
-/// which one bucket does not show.
-const GIVES_WAY: Duration = Duration::from_millis(500);
-/// How long a wait lasts before circles through other buckets are looked for: most end earlier, and
-/// the look takes every bucket's lock.
-const CIRCLE_AFTER: Duration = Duration::from_millis(200);
-/// And again.
-const CIRCLE_AGAIN: Duration = Duration::from_secs(2);
 
 impl Plock {
     fn as_lock(&self, core: &Core, ino: InodeNo, flock: bool) -> Result<Lock> {
@@ -138,68 +154,35 @@ impl Plock {
     }
 }
 
-/// A bucket under its cluster lock.
-struct Bucket<'a> {
-    core: &'a Core,
-    guard: Guard,
-    table: Table,
-    /// Entries on disk, dead ones included.
-    on_disk: Table,
-}
-
-impl<'a> Bucket<'a> {
-    /// That of an inode.
-    fn open(core: &'a Core, ino: InodeNo, mode: Mode) -> Result<Self> {
-        Self::at(core, core.volume.plock_bucket(ino), mode)
-    }
-    fn at(core: &'a Core, bucket: LockNo, mode: Mode) -> Result<Self> {
-        let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
-        let guard = core.guard(bucket, mode, local)?;
-        let body = core.read_owned(guard.lock(), MetaKind::Plock)?;
-        let bad = |what| Error::Inconsistent { block: guard.lock().into(), what };
-        let on_disk = Table::decode(&body, &|_| true).map_err(bad)?;
-        let mut table = on_disk.clone();
-        let mut verdicts: HashMap<Me, bool> = HashMap::new();
-        let mut live =
-            |l: &Lock| *verdicts.entry(l.owner.node).or_insert_with(|| core.is_live(l.owner.node));
-        table.held.retain(&mut live);
-        table.waiting.retain(&mut live);
-        Ok(Self { core, guard, table, on_disk })
-    }
-    /// Whether the table's entries fit.
-    fn fits(&self) -> bool {
-        self.table.len() <= Table::capacity(self.core.volume.geo.body_len())
-    }
-    /// Writes the table back if it changed.
-    fn close(self) -> Result<()> {
-        if self.table == self.on_disk {
-            return Ok(());
-        }
-        let lock = self.guard.lock();
-        let mut tx = self.core.meta.begin()?;
-        let done = tx.modify(lock.into(), lock, MetaKind::Plock, |body| self.table.encode(body));
-        drop(tx);
-        self.core.watch(done)
-    }
+fn bucket_of(core: &Core, ino: InodeNo) -> Result<&Arc<Bucket>> {
+    let bucket = core.plocks.buckets.get(&core.volume.plock_bucket(ino));
+    bucket.ok_or(Error::Invalid("bucket of program locks"))
 }
 
 /// The first lock that stands in the way of `asked`, or `None`. Of fcntl locks.
 pub(crate) fn getlk(core: &Arc<Core>, ino: InodeNo, asked: &Plock) -> Result<Option<Plock>> {
     let lock = asked.as_lock(core, ino, false)?;
-    let bucket = Bucket::open(core, ino, Mode::Shared)?;
-    Ok(bucket.table.conflict(&lock).map(|l| Plock {
+    let bucket = bucket_of(core, ino)?;
+    let _guard = bucket.open(core, Mode::Shared)?;
+    let mut state = bucket.state();
+    state.judge(core);
+    let far = state.seen.as_ref().and_then(|seen| seen.others.conflict(&lock));
+    let first = state.mine.conflict(&lock).into_iter().chain(far).min_by_key(|l| l.start);
+    Ok(first.map(|l| Plock {
         start: l.start,
         end: l.end,
         kind: if l.exclusive { PlockKind::Exclusive } else { PlockKind::Shared },
         owner: l.owner.id,
         pid: if l.owner.node == core.me { l.pid } else { 0 },
+        uid: 0,
     }))
 }
-/// Takes, changes or gives up an fcntl lock. `wait`: blocks until it is free or cancelled.
+
+/// Takes, changes or gives up an fcntl lock. `wait`: this thread waits until it is free or cancelled.
 ///
 /// # Errors
-/// `WouldBlock` without `wait`; `Interrupted`, `Deadlock` with it; `NoLocks` when the table of
-/// program locks is full.
+/// `WouldBlock` without `wait`; `Interrupted`, `Deadlock` with it; `NoLocks` when the user, or the
+/// node, has as many locks as are allowed, or the pool has no space for another.
 pub(crate) fn setlk(
     core: &Arc<Core>,
     ino: InodeNo,
@@ -220,8 +203,8 @@ pub(crate) fn flock(
 }
 /// Gives up all fcntl locks that `owner` of this node has on the file (a close).
 pub(crate) fn drop_owner(core: &Arc<Core>, ino: InodeNo, owner: u64) -> Result<()> {
-    let all = Plock { start: 0, end: u64::MAX, kind: PlockKind::Unlock, owner, pid: 0 };
-    change(core, ino, &all, None, false)
+    let all = Plock { start: 0, end: u64::MAX, kind: PlockKind::Unlock, owner, pid: 0, uid: 0 };
+    ask(core, ino, &all, false, None).map(drop)
 }
 
 fn change(
@@ -231,168 +214,162 @@ fn change(
     wait: Option<&Canceller>,
     flock: bool,
 ) -> Result<()> {
-    let lock = asked.as_lock(core, ino, flock)?;
-    let key = (ino, asked.owner, flock);
-    if asked.kind == PlockKind::Unlock {
-        if !core.plocks.mine.lock().contains(&key) {
-            return Ok(());
-        }
-        return unlock(core, &lock, key);
-    }
-    let mut pause = PAUSE_MIN;
-    let mut turn = if wait.is_some() { Turn::Kept } else { Turn::Passed };
-    let mut recorded = false;
-    let mut gives_way: Option<Instant> = None;
-    let mut look = Instant::now() + CIRCLE_AFTER;
+    let Some(canceller) = wait else { return ask(core, ino, asked, flock, None).map(drop) };
+    let (tell, told) = sync_channel(1);
+    let done = Box::new(move |result| drop(tell.send(result)));
+    let Some(id) = ask(core, ino, asked, flock, Some(done))? else { return Ok(()) };
     loop {
-        match attempt(core, &lock, (wait.is_some(), turn), recorded)? {
-            Outcome::Granted => {
-                core.plocks.notify();
-                return Ok(());
+        match told.recv_timeout(CANCEL_LOOK) {
+            Ok(result) => return result,
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::Interrupted),
+            Err(RecvTimeoutError::Timeout) if canceller.is_cancelled() => {
+                end_wait(core, id, Err(Error::Interrupted));
             }
-            Outcome::Busy => gives_way = None,
-            Outcome::NotYet => _ = gives_way.get_or_insert_with(Instant::now),
-        }
-        let Some(canceller) = wait else { return Err(Error::WouldBlock) };
-        recorded = true;
-        loop {
-            let seen = core.plocks.count();
-            if gives_way.is_some_and(|since| since.elapsed() >= GIVES_WAY) {
-                turn = Turn::Passed;
-            }
-            match standing(core, &lock, turn)? {
-                Outcome::Granted => break,
-                Outcome::Busy => (gives_way, turn) = (None, Turn::Kept),
-                Outcome::NotYet => _ = gives_way.get_or_insert_with(Instant::now),
-            }
-            if canceller.is_cancelled() {
-                return give_up_waiting(core, &lock, Error::Interrupted);
-            }
-            if !flock && Instant::now() >= look {
-                if is_in_circle(core, &lock)? {
-                    return give_up_waiting(core, &lock, Error::Deadlock);
-                }
-                look = Instant::now() + CIRCLE_AGAIN;
-            }
-            core.plocks.wait(seen, pause);
-            pause = (pause * 2).min(PAUSE_MAX);
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
 
-/// Whether a request waits for those recorded before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    /// It does.
-    Kept,
-    /// It does not: it must not block, or has given way for long enough.
-    Passed,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// Nothing stands in its way.
-    Granted,
-    /// A lock that is held does.
-    Busy,
-    /// Only one that was asked for before does.
-    NotYet,
-}
-
-impl Outcome {
-    fn of(table: &Table, lock: &Lock, turn: Turn) -> Self {
-        if table.conflict(lock).is_some() {
-            Self::Busy
-        } else if turn == Turn::Kept && table.ahead(lock).is_some() {
-            Self::NotYet
-        } else {
-            Self::Granted
-        }
+/// Takes, changes or gives up a lock. `None`: that is done. Where it has to be waited for and `done` is
+/// given, that is called when the wait ends, maybe before this returns and on any thread, which it
+/// must not hold up; otherwise it is not called.
+///
+/// # Errors
+/// As [`setlk`].
+pub(crate) fn ask(
+    core: &Arc<Core>,
+    ino: InodeNo,
+    asked: &Plock,
+    flock: bool,
+    done: Option<LockDone>,
+) -> Result<Option<WaitId>> {
+    let lock = asked.as_lock(core, ino, flock)?;
+    let bucket = bucket_of(core, ino)?;
+    let mut ended = Vec::new();
+    let outcome = if asked.kind == PlockKind::Unlock {
+        unlock(core, bucket, &lock, &mut ended).map(|()| None)
+    } else {
+        attempt(core, bucket, (lock, asked.uid), done, &mut ended)
+    };
+    tell(ended);
+    let news = std::mem::take(&mut bucket.state().poll.news);
+    if news {
+        poll::call(core, bucket);
     }
+    let id = outcome?;
+    if id.is_some() && !flock {
+        poll::watch_for_circles(core);
+    }
+    Ok(id)
 }
 
-/// Grants the lock if nothing stands in its way; otherwise, if it `waits`, records that.
+/// Grants the lock if nothing stands in its way; otherwise, if `done` is given, records the wait.
 fn attempt(
-    core: &Core,
-    lock: &Lock,
-    (waits, turn): (bool, Turn),
-    recorded: bool,
-) -> Result<Outcome> {
-    let mut bucket = Bucket::open(core, lock.ino, Mode::Exclusive)?;
-    let outcome = Outcome::of(&bucket.table, lock, turn);
-    if outcome == Outcome::Granted {
-        bucket.table.stop_waiting(lock.ino, lock.owner);
-        bucket.table.grant(*lock);
-        if !bucket.fits() {
-            return Err(Error::NoLocks);
+    core: &Arc<Core>,
+    bucket: &Bucket,
+    (lock, uid): (Lock, u32),
+    done: Option<LockDone>,
+    ended: &mut Vec<Ended>,
+) -> Result<Option<WaitId>> {
+    let users = &core.plocks.users;
+    let _guard = bucket.open(core, Mode::Exclusive)?;
+    let outcome = {
+        let mut state = bucket.state();
+        // Who must not block passes those who wait.
+        let order = if done.is_some() { u64::MAX } else { 0 };
+        let outcome = state.outcome(&lock, order);
+        if outcome == Outcome::Far {
+            state.judge(core);
+            state.outcome(&lock, order)
+        } else {
+            outcome
         }
-        // Under the bucket's lock, as `unlock` removes it.
-        core.plocks.mine.lock().insert((lock.ino, lock.owner.id, lock.owner.flock));
-        bucket.close()?;
-        return Ok(Outcome::Granted);
+    };
+    if outcome == Outcome::Free {
+        let room = users.room(uid).min(room_for(core, bucket, 2)?);
+        let granted = bucket.state().grant(users, &lock, uid, room);
+        return granted.then_some(None).ok_or(Error::NoLocks);
     }
-    if lock.owner.flock {
-        bucket.table.clear(lock.ino, lock.owner, 0, u64::MAX);
-    } else if waits && bucket.table.would_deadlock(lock) {
-        bucket.table.stop_waiting(lock.ino, lock.owner);
-        bucket.close()?;
-        return Err(Error::Deadlock);
+    if lock.owner.flock && bucket.state().mine.has(lock.ino, lock.owner) {
+        bucket.state().take(users, &lock);
+        serve(core, bucket, lock.ino, ended)?;
     }
-    if waits && !recorded {
-        bucket.table.waiting.push(*lock);
-        // Without room the wait goes on unrecorded: only circles through it stay unseen.
-        if !bucket.fits() {
-            bucket.table.waiting.pop();
-        }
-    }
-    let gave_up = bucket.table.held.len() < bucket.on_disk.held.len();
-    bucket.close()?;
-    if gave_up {
-        core.plocks.notify();
-    }
-    Ok(outcome)
-}
-
-/// What [`attempt`] would say, without changing anything.
-fn standing(core: &Core, lock: &Lock, turn: Turn) -> Result<Outcome> {
-    Ok(Outcome::of(&Bucket::open(core, lock.ino, Mode::Shared)?.table, lock, turn))
-}
-
-/// Whether who waits for `lock` waits for himself, by all buckets as they are at one moment: pieces of
-/// several moments could show a circle that never was. A bucket that cannot be read shows nothing; who
-/// uses it hears of that.
-fn is_in_circle(core: &Core, lock: &Lock) -> Result<bool> {
-    core.check_alive()?;
-    let opened = core.volume.plock_buckets().map(|n| Bucket::at(core, n, Mode::Shared));
-    let buckets: Vec<Bucket<'_>> = opened.filter_map(Result::ok).collect();
-    let mut all = Table::default();
-    for bucket in &buckets {
-        all.held.extend_from_slice(&bucket.table.held);
-        all.waiting.extend_from_slice(&bucket.table.waiting);
-    }
-    Ok(all.would_deadlock(lock))
-}
-
-/// The wait ends with `why`.
-fn give_up_waiting(core: &Core, lock: &Lock, why: Error) -> Result<()> {
-    let mut bucket = Bucket::open(core, lock.ino, Mode::Exclusive)?;
-    bucket.table.stop_waiting(lock.ino, lock.owner);
-    bucket.close()?;
-    Err(why)
-}
-
-fn unlock(core: &Core, lock: &Lock, key: (InodeNo, u64, bool)) -> Result<()> {
-    let mut bucket = Bucket::open(core, lock.ino, Mode::Exclusive)?;
-    bucket.table.clear(lock.ino, lock.owner, lock.start, lock.end);
-    if !bucket.fits() {
+    let Some(done) = done else { return Err(Error::WouldBlock) };
+    if users.room(uid) < 1 {
         return Err(Error::NoLocks);
     }
-    let has = |l: &Lock| l.ino == lock.ino && l.owner == lock.owner;
-    let none = !bucket.table.held.iter().any(has) && !bucket.table.waiting.iter().any(has);
-    if none {
-        core.plocks.mine.lock().remove(&key);
+    if !lock.owner.flock && bucket.state().would_close_circle(&lock) {
+        return Err(Error::Deadlock);
     }
-    bucket.close()?;
-    core.plocks.notify();
+    // Without space the wait goes on unrecorded: its turn, and circles through it, stay unseen elsewhere.
+    room_for(core, bucket, 1)?;
+    users.count(uid, 1);
+    let order = bucket.state().wait((lock, uid), done);
+    Ok(Some(WaitId { bucket: bucket.lock, ino: lock.ino, order }))
+}
+
+/// By how many entries the bucket may grow: any number, if there is space for `more`.
+fn room_for(core: &Core, bucket: &Bucket, more: usize) -> Result<Growth> {
+    match bucket.make_room(core, more) {
+        Ok(()) => Ok(Growth::MAX),
+        Err(Error::NoLocks) => Ok(0),
+        Err(e) => Err(e),
+    }
+}
+
+/// Never fails for want of memory, space or entries.
+fn unlock(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) -> Result<()> {
+    if !bucket.state().mine.has(lock.ino, lock.owner) {
+        return Ok(());
+    }
+    let _guard = bucket.open(core, Mode::Exclusive)?;
+    room_for(core, bucket, 1)?;
+    bucket.state().take(&core.plocks.users, lock);
+    serve(core, bucket, lock.ino, ended)?;
+    bucket.shrink(core)
+}
+
+/// Grants what is free now of a file's locks that are waited for. The bucket's lock is held exclusively.
+fn serve(core: &Core, bucket: &Bucket, ino: InodeNo, ended: &mut Vec<Ended>) -> Result<()> {
+    let users = &core.plocks.users;
+    let keys = bucket.state().waits.of_file(ino);
+    for key in keys {
+        let room = bucket.room(core);
+        let mut served = bucket.state().serve(users, key, room, false);
+        if matches!(served, Served::NeedsRoom) {
+            let room = room_for(core, bucket, 2)?;
+            served = bucket.state().serve(users, key, room, true);
+        }
+        if let Served::Ended(how) = served {
+            ended.push(how);
+        }
+    }
     Ok(())
+}
+
+/// Ends a wait, if it still stands.
+pub(crate) fn end_wait(core: &Arc<Core>, id: WaitId, how: Result<()>) {
+    let Some(bucket) = core.plocks.buckets.get(&id.bucket) else { return };
+    let (wait, stale) = {
+        let mut state = bucket.state();
+        let wait = state.waits.remove((id.ino, id.order));
+        let stale = wait.as_ref().is_some_and(Wait::is_recorded);
+        state.changed |= stale;
+        state.poll.stale |= stale;
+        (wait, stale)
+    };
+    let Some(wait) = wait else { return };
+    core.plocks.users.count(wait.uid, -1);
+    tell(vec![wait.ends(how)]);
+    // Those behind it may be free now.
+    if stale || bucket.state().poll.far {
+        poll::call(core, bucket);
+    }
+}
+
+/// Ends all waits in a bucket.
+fn end_waits(users: &Users, bucket: &Bucket, how: &dyn Fn() -> Result<()>) {
+    let waits = bucket.state().take_waits();
+    waits.iter().for_each(|wait| users.count(wait.uid, -1));
+    tell(waits.into_iter().map(|wait| wait.ends(how())).collect());
 }

@@ -1,8 +1,9 @@
 //! Program locks on two mounted nodes.
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::poll::CIRCLE_AFTER;
 use super::*;
 use crate::attr::Cred;
 use crate::namei::create;
@@ -16,9 +17,46 @@ fn rig() -> (Node, Node, InodeNo) {
     (a, b, ino)
 }
 fn want(owner: u64, start: u64, end: u64, kind: PlockKind) -> Plock {
-    Plock { start, end, kind, owner, pid: 42 }
+    Plock { start, end, kind, owner, pid: 42, uid: 7 }
 }
 use PlockKind::{Exclusive, Shared, Unlock};
+
+/// Locks held and waited for in a file's bucket, by all nodes, as `node` sees them.
+fn seen_by(node: &Node, ino: InodeNo) -> (usize, usize) {
+    let bucket = bucket_of(node, ino).unwrap();
+    let _guard = bucket.open(node, Mode::Shared).unwrap();
+    bucket.state().judge(node);
+    bucket.state().all()
+}
+/// Blocks of a file's bucket.
+fn blocks(node: &Node, ino: InodeNo) -> usize {
+    let bucket = bucket_of(node, ino).unwrap();
+    let _guard = bucket.open(node, Mode::Shared).unwrap();
+    bucket.state().blocks()
+}
+/// Waits until `what` is so.
+fn until(what: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !what() {
+        assert!(began.elapsed() < Duration::from_mins(1), "it never comes to that");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+type Told = mpsc::Receiver<(u64, Result<()>)>;
+fn listener() -> (mpsc::Sender<(u64, Result<()>)>, Told) {
+    mpsc::channel()
+}
+/// Asks for a lock; how a wait ends is told with the owner's number.
+fn later(
+    node: &Node,
+    ino: InodeNo,
+    asked: &Plock,
+    whole: bool,
+    tell: &mpsc::Sender<(u64, Result<()>)>,
+) -> Result<Option<WaitId>> {
+    let (tell, owner) = (tell.clone(), asked.owner);
+    ask(node, ino, asked, whole, Some(Box::new(move |how| tell.send((owner, how)).unwrap())))
+}
 
 #[test]
 fn locks_count_across_nodes() {
@@ -70,8 +108,8 @@ fn a_wait_can_be_broken_off_and_leaves_nothing() {
         canceller.cancel();
         assert!(matches!(waiter.join().unwrap(), Err(Error::Interrupted)));
     });
-    let bucket = Bucket::open(&a, ino, Mode::Shared).unwrap();
-    assert_eq!((bucket.table.held.len(), bucket.table.waiting.len()), (1, 0));
+    assert_eq!(seen_by(&a, ino), (1, 0));
+    assert_eq!((a.plocks.users.all(), b.plocks.users.all()), (1, 0));
 }
 
 #[test]
@@ -81,12 +119,7 @@ fn a_circle_of_waiters_is_refused() {
     setlk(&b, ino, &want(1, 1, 1, Exclusive), None).unwrap();
     std::thread::scope(|s| {
         let waiter = s.spawn(|| setlk(&a, ino, &want(1, 1, 1, Exclusive), Some(&Canceller::new())));
-        let mut tries = 0;
-        while Bucket::open(&b, ino, Mode::Shared).unwrap().table.waiting.is_empty() {
-            tries += 1;
-            assert!(tries < 500, "the waiter is not recorded");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until(|| seen_by(&b, ino).1 == 1);
         let circle = setlk(&b, ino, &want(1, 0, 0, Exclusive), Some(&Canceller::new()));
         assert!(matches!(circle, Err(Error::Deadlock)));
         drop_owner(&b, ino, 1).unwrap();
@@ -141,9 +174,7 @@ fn a_circle_through_several_files_is_refused() {
         circles
     });
     assert!(circles > 0);
-    for bucket in buckets {
-        assert!(Bucket::at(&a, bucket, Mode::Shared).unwrap().table.waiting.is_empty());
-    }
+    until(|| [first, second, third].iter().all(|ino| seen_by(&a, *ino).1 == 0));
 }
 
 #[test]
@@ -163,20 +194,163 @@ fn whole_file_locks_are_a_world_of_their_own() {
 }
 
 #[test]
-fn a_full_bucket_has_no_locks_left() {
-    let (a, _b, ino) = rig();
-    let room = Table::capacity(a.volume.geo.body_len()) as u64;
-    for i in 0..room {
+fn a_file_may_have_many_locks_and_a_bucket_gives_its_blocks_back() {
+    let pool = pool();
+    let (a, b) = (mount(&pool, 0), mount(&pool, 1));
+    let root = a.volume.root();
+    let ino = create(&a, root, b"f", 0o644, &Cred::default(), true).unwrap().ino();
+    let count = 500_u64;
+    for i in 0..count {
+        let node = if i % 5 == 0 { &b } else { &a };
+        setlk(node, ino, &want(1, i * 2, i * 2, Exclusive), None).unwrap();
+    }
+    let all = usize::try_from(count).unwrap();
+    assert_eq!((seen_by(&a, ino).0, seen_by(&b, ino).0), (all, all));
+    assert!(blocks(&a, ino) > 5);
+    for i in 0..count {
+        let (here, there) = if i % 5 == 0 { (&b, &a) } else { (&a, &b) };
+        let mine = getlk(here, ino, &want(2, i * 2, i * 2, Shared)).unwrap().unwrap();
+        assert_eq!((mine.start, mine.end, mine.kind, mine.pid), (i * 2, i * 2, Exclusive, 42));
+        if i % 50 == 0 {
+            let blocked = setlk(there, ino, &want(1, i * 2, i * 2 + 1, Shared), None);
+            assert!(matches!(blocked, Err(Error::WouldBlock)), "{i}");
+        }
+    }
+    drop_owner(&a, ino, 1).unwrap();
+    assert_eq!(seen_by(&b, ino).0, all / 5);
+    drop_owner(&b, ino, 1).unwrap();
+    assert_eq!((seen_by(&a, ino), blocks(&a, ino)), ((0, 0), 1));
+    assert_eq!((a.plocks.users.all(), b.plocks.users.all()), (0, 0));
+    a.unmount();
+    b.unmount_clean();
+}
+
+#[test]
+fn what_a_dead_node_left_is_checked_and_goes() {
+    let pool = pool();
+    let (a, b) = (mount(&pool, 0), mount(&pool, 1));
+    let root = a.volume.root();
+    let ino = create(&a, root, b"f", 0o644, &Cred::default(), true).unwrap().ino();
+    for i in 0..300 {
         setlk(&a, ino, &want(1, i * 2, i * 2, Exclusive), None).unwrap();
     }
-    let more = setlk(&a, ino, &want(1, 9_999, 9_999, Exclusive), None);
-    assert!(matches!(more, Err(Error::NoLocks)));
-    // Joining needs no entry; a split does.
-    setlk(&a, ino, &want(1, 0, 2, Exclusive), None).unwrap();
-    setlk(&a, ino, &want(1, 9_999, 9_999, Exclusive), None).unwrap();
-    assert!(matches!(setlk(&a, ino, &want(1, 1, 1, Unlock), None), Err(Error::NoLocks)));
+    assert_eq!(seen_by(&b, ino), (300, 0));
+    a.withdraw(&Error::NotPermitted);
+    a.membership.abandon();
+    until(|| seen_by(&b, ino) == (0, 0));
+    assert!(blocks(&b, ino) > 4);
+    setlk(&b, ino, &want(1, 0, 5, Exclusive), None).unwrap();
+    setlk(&b, ino, &want(1, 0, 5, Unlock), None).unwrap();
+    assert_eq!(blocks(&b, ino), 1);
+    for i in 0..300 {
+        setlk(&b, ino, &want(1, i * 2, i * 2, Exclusive), None).unwrap();
+    }
+    // Leaves with its locks: the chain stands there, and is sound.
+    b.unmount_clean();
+    let c = mount(&pool, 1);
+    assert!(blocks(&c, ino) > 4);
+    assert_eq!(seen_by(&c, ino), (0, 0));
+    c.unmount();
+}
+
+#[test]
+fn one_user_has_his_bound_and_an_unlock_always_succeeds() {
+    let (a, _b, ino) = rig();
+    let most = a.plocks.users.user_max() as u64;
+    for i in 0..most {
+        setlk(
+            &a,
+            ino,
+            &want(1, i * 3, i * 3 + 2, if i % 2 == 0 { Shared } else { Exclusive }),
+            None,
+        )
+        .unwrap();
+    }
+    let far = want(1, 1 << 40, 1 << 40, Exclusive);
+    assert!(matches!(setlk(&a, ino, &far, None), Err(Error::NoLocks)));
+    // A lock that needs no entry of its own may still be had, and others have their own bound.
+    setlk(&a, ino, &want(1, 0, 1, Shared), None).unwrap();
+    setlk(&a, ino, &Plock { uid: 8, owner: 9, ..far }, None).unwrap();
+    flock(&a, ino, &Plock { uid: 0, owner: 9, kind: Shared, ..far }, None).unwrap();
+    assert!(matches!(flock(&a, ino, &want(3, 0, 0, Shared), None), Err(Error::NoLocks)));
+    for i in 0..most {
+        setlk(&a, ino, &want(1, i * 3 + 1, i * 3 + 1, Unlock), None).unwrap();
+    }
+    assert_eq!(seen_by(&a, ino).0 as u64, 2 * most + 2);
     drop_owner(&a, ino, 1).unwrap();
-    setlk(&a, ino, &want(2, 0, u64::MAX, Exclusive), None).unwrap();
+    setlk(&a, ino, &far, None).unwrap_err();
+    setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+}
+
+#[test]
+fn waits_are_served_in_their_order_and_take_no_thread() {
+    let (a, b, ino) = rig();
+    let (tell, told) = listener();
+    let count = 2_000_u64;
+    flock(&a, ino, &want(0, 0, 0, Exclusive), None).unwrap();
+    let before = threads();
+    let mut waits = Vec::new();
+    for owner in 1..=count {
+        waits.push(later(&a, ino, &want(owner, 0, 0, Exclusive), true, &tell).unwrap().unwrap());
+    }
+    assert!(threads() < before + 8, "a thread for each wait");
+    assert!(told.try_recv().is_err());
+    // Others are not held up: other owners of other files, and another kind of lock on this one.
+    setlk(&b, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+    assert!(matches!(flock(&b, ino, &want(1, 0, 0, Shared), None), Err(Error::WouldBlock)));
+    // Every third gives up.
+    for (wait, owner) in waits.iter().zip(1..) {
+        if owner % 3 == 0 {
+            end_wait(&a, *wait, Err(Error::Interrupted));
+            let (who, how) = told.try_recv().unwrap();
+            assert!(who == owner && matches!(how, Err(Error::Interrupted)));
+        }
+    }
+    let mut holder = 0;
+    for owner in (1..=count).filter(|owner| owner % 3 != 0) {
+        flock(&a, ino, &want(holder, 0, 0, Unlock), None).unwrap();
+        let (who, how) = told.try_recv().unwrap();
+        how.unwrap();
+        assert_eq!(who, owner);
+        assert!(told.try_recv().is_err(), "two have it");
+        holder = owner;
+    }
+    flock(&a, ino, &want(holder, 0, 0, Unlock), None).unwrap();
+    setlk(&b, ino, &want(1, 0, 9, Unlock), None).unwrap();
+    assert_eq!((seen_by(&b, ino), blocks(&b, ino)), ((0, 0), 1));
+    assert_eq!((a.plocks.users.all(), b.plocks.users.all()), (0, 0));
+    a.unmount();
+    b.unmount_clean();
+}
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[test]
+fn waits_for_another_node_are_granted_together_and_end_with_their_node() {
+    let (a, b, ino) = rig();
+    let (tell, told) = listener();
+    flock(&a, ino, &want(0, 0, 0, Exclusive), None).unwrap();
+    for owner in 1..=20 {
+        later(&b, ino, &want(owner, 0, 0, Shared), true, &tell).unwrap().unwrap();
+    }
+    later(&b, ino, &want(21, 0, 0, Exclusive), true, &tell).unwrap().unwrap();
+    assert!(told.recv_timeout(Duration::from_millis(120)).is_err());
+    flock(&a, ino, &want(0, 0, 0, Unlock), None).unwrap();
+    for owner in 1..=20 {
+        let (who, how) = told.recv_timeout(Duration::from_mins(1)).unwrap();
+        how.unwrap();
+        assert_eq!(who, owner);
+    }
+    assert!(told.try_recv().is_err());
+    b.unmount();
+    let (who, how) = told.recv_timeout(Duration::from_mins(1)).unwrap();
+    assert!(who == 21 && matches!(how, Err(Error::Interrupted)));
+    later(&a, ino, &want(30, 0, 9, Exclusive), false, &tell).unwrap();
+    later(&a, ino, &want(31, 0, 9, Exclusive), false, &tell).unwrap().unwrap();
+    a.withdraw(&Error::NotPermitted);
+    let (who, how) = told.recv_timeout(Duration::from_mins(1)).unwrap();
+    assert!(who == 31 && matches!(how, Err(Error::Withdrawn { .. })));
 }
 
 #[test]
@@ -206,13 +380,7 @@ fn who_waits_elsewhere_comes_before_who_comes_back() {
                         served.store(true, Ordering::SeqCst);
                         flock(waiter, ino, &want(2, 0, 0, Unlock), None).unwrap();
                     });
-                    let mut tries = 0;
-                    while Bucket::open(greedy, ino, Mode::Shared).unwrap().table.waiting.is_empty()
-                    {
-                        tries += 1;
-                        assert!(tries < 2000, "the waiter is not recorded");
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
+                    until(|| seen_by(greedy, ino).1 == 1);
                     flock(greedy, ino, &want(1, 0, 0, Unlock), None).unwrap();
                     let again = Canceller::new();
                     flock(greedy, ino, &want(1, 0, 0, Exclusive), Some(&again)).unwrap();
@@ -238,12 +406,7 @@ fn a_request_that_nothing_held_blocks_is_served_in_the_end() {
             let blocks = Canceller::new();
             setlk(&b, ino, &want(2, 0, 9, Exclusive), Some(&blocks)).unwrap();
         });
-        let mut tries = 0;
-        while Bucket::open(&a, ino, Mode::Shared).unwrap().table.waiting.is_empty() {
-            tries += 1;
-            assert!(tries < 2000, "the waiter is not recorded");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until(|| seen_by(&a, ino).1 == 1);
         // 2 comes before 1, and waits for 3, who gives its part up only when 1 has been served.
         setlk(&a, ino, &want(1, 5, 5, Exclusive), Some(&Canceller::new())).unwrap();
         drop_owner(&a, ino, 3).unwrap();

@@ -11,15 +11,15 @@ use crate::abi::{
     ReleaseIn, WriteIn, WriteOut, o, op, write,
 };
 use crate::error::BadRequest;
-use crate::files::{Answer, Files};
+use crate::files::{Answer, Files, LockAnswer};
 use crate::notify::{LateWrite, Told};
-use crate::reply::Way;
+use crate::reply::{Reply, Way};
 use crate::wire::{self, OpenMode};
 use braid_format::InodeNo;
 use braid_fs::{Durable, EarlyReply, KernelCache, Plock, PlockKind, SetAttr, Write, WriteFlags};
 
 /// The answer to a write that the devices do not have yet.
-struct Early<'a, 'b, F> {
+struct Early<'a, 'b, F: Files> {
     call: &'a Call<'b, F>,
     size: u32,
     /// The write takes privileges off: the kernel must hear of that first.
@@ -90,12 +90,12 @@ impl<F: Files> Call<'_, F> {
         let (fh, mode) = OpenMode::split(what.fh);
         if what.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
             let all = self.unlock_all(what.lock_owner);
-            if let Err(errno) = self.files().flock(self.ino(), &all, None) {
+            if let Err(errno) = self.files().flock(self.ino(), &all) {
                 tracing::error!(nodeid = self.nodeid, %errno, "a flock outlives its file");
             }
         }
         for owner in self.server.lockers.released(fh) {
-            if let Err(errno) = self.files().setlk(self.ino(), &self.unlock_all(owner), None) {
+            if let Err(errno) = self.files().setlk(self.ino(), &self.unlock_all(owner)) {
                 tracing::error!(nodeid = self.nodeid, %errno, "a lock outlives its open file");
             }
         }
@@ -106,7 +106,7 @@ impl<F: Files> Call<'_, F> {
 
     fn unlock_all(&self, owner: u64) -> Plock {
         let kind = PlockKind::Unlock;
-        Plock { start: 0, end: u64::MAX, kind, owner, pid: self.cred.pid }
+        Plock { start: 0, end: u64::MAX, kind, owner, pid: self.cred.pid, uid: self.cred.uid }
     }
 
     pub(super) fn read(&mut self) -> Outcome<()> {
@@ -235,18 +235,78 @@ impl<F: Files> Call<'_, F> {
     }
     pub(super) fn setlk(&mut self, wait: bool) -> Outcome<()> {
         let what: LkIn = self.body.take()?;
-        let lock = wire::plock(&what.lk, what.owner).ok_or(BadRequest::Value)?;
-        let wait = wait.then(|| self.server.interrupts.enter(self.reply.unique));
-        let canceller = wait.as_ref().map(|w| &w.canceller);
-        let result = if what.lk_flags & abi::LK_FLOCK != 0 {
-            self.files().flock(self.ino(), &lock, canceller)
-        } else {
-            if lock.kind != PlockKind::Unlock {
-                self.server.lockers.locking(OpenMode::split(what.fh).0, lock.owner);
-            }
-            self.files().setlk(self.ino(), &lock, canceller)
+        let mut lock = wire::plock(&what.lk, what.owner).ok_or(BadRequest::Value)?;
+        lock.uid = self.cred.uid;
+        let whole = what.lk_flags & abi::LK_FLOCK != 0;
+        let unlock = lock.kind == PlockKind::Unlock;
+        if !whole && !unlock {
+            self.server.lockers.locking(OpenMode::split(what.fh).0, lock.owner);
+        }
+        if wait && !unlock {
+            return self.lock_later(&lock, whole);
+        }
+        let (files, ino) = (self.files(), self.ino());
+        self.done(if whole { files.flock(ino, &lock) } else { files.setlk(ino, &lock) })
+    }
+    /// Asks for a lock that may have to be waited for: the answer may come later, from whoever frees it.
+    fn lock_later(&self, lock: &Plock, whole: bool) -> Outcome<()> {
+        let device = match self.reply.way {
+            Way::Device(device) => Arc::clone(device),
+            Way::Seat(_) => return self.lock_seated(lock, whole),
         };
-        drop(wait);
-        self.done(result)
+        let (waits, unique) = (Arc::clone(&self.server.waits), self.reply.unique);
+        let answer = Box::new(move |how: Answer<()>| {
+            waits.ended(unique);
+            let reply = Reply { way: Way::Device(&device), unique };
+            match how {
+                Ok(()) => drop(reply.bytes(&[])),
+                Err(errno) => reply.error(errno),
+            }
+        });
+        if self.ask_for_lock(lock, whole, answer)? {
+            return Ok(());
+        }
+        self.done(Ok(()))
+    }
+    /// The same for a request whose answer only this thread can give.
+    fn lock_seated(&self, lock: &Plock, whole: bool) -> Outcome<()> {
+        let seated = self.server.seated.enter(self.cred.uid);
+        if seated.is_none() {
+            let (files, ino) = (self.files(), self.ino());
+            return match if whole { files.flock(ino, lock) } else { files.setlk(ino, lock) } {
+                Err(Errno::AGAIN) => Err(Errno::NOLCK.into()),
+                done => self.done(done),
+            };
+        }
+        let (waits, unique) = (Arc::clone(&self.server.waits), self.reply.unique);
+        let (tell, told) = sync_channel(1);
+        let answer = Box::new(move |how: Answer<()>| {
+            waits.ended(unique);
+            let _ = tell.send(how);
+        });
+        if self.ask_for_lock(lock, whole, answer)? {
+            // Whoever drops the other end has not granted it.
+            return self.done(told.recv().unwrap_or(Err(Errno::INTR)));
+        }
+        self.done(Ok(()))
+    }
+    /// Whether the lock is waited for, and `answer` called when that ends; else it is granted.
+    fn ask_for_lock(&self, lock: &Plock, whole: bool, answer: LockAnswer) -> Answer<bool> {
+        let (server, unique) = (self.server, self.reply.unique);
+        // An INTERRUPT that comes before the wait is known.
+        let early = server.interrupts.enter(unique);
+        server.waits.begin(unique);
+        match self.files().lock_later(self.ino(), lock, whole, answer) {
+            Ok(Some(wait)) => {
+                if server.waits.waits(unique, wait) && early.canceller.is_cancelled() {
+                    self.files().end_lock_wait(wait);
+                }
+                Ok(true)
+            }
+            done => {
+                server.waits.ended(unique);
+                done.map(|_| false)
+            }
+        }
     }
 }

@@ -19,6 +19,7 @@ use crate::error::BadRequest;
 use crate::files::{Answer, Files};
 use crate::interrupts::Interrupts;
 use crate::lockers::Lockers;
+use crate::lockwaits::{LockWaits, SeatedWaits};
 use crate::nodes::{Keep, Nodes, Stamp};
 use crate::notify::{KernelLink, Late};
 use crate::reply::{Reply, Way};
@@ -51,7 +52,7 @@ type Outcome<T> = Result<T, Fault>;
 
 /// A file system and everything needed to answer for it. Shared by all threads.
 #[derive(Debug)]
-pub struct Server<F> {
+pub struct Server<F: Files> {
     files: F,
     root: InodeNo,
     terms: Terms,
@@ -60,11 +61,13 @@ pub struct Server<F> {
     link: Arc<KernelLink>,
     interrupts: Interrupts,
     lockers: Lockers,
+    waits: Arc<LockWaits<F::Wait>>,
+    seated: SeatedWaits,
     late: Arc<Late>,
 }
 
 /// One request under way.
-struct Call<'a, F> {
+struct Call<'a, F: Files> {
     server: &'a Server<F>,
     nodeid: u64,
     cred: Cred,
@@ -75,8 +78,8 @@ struct Call<'a, F> {
 }
 
 impl<F: Files> Server<F> {
-    /// Ready to answer.
-    pub fn new(files: F, link: Arc<KernelLink>, terms: Terms) -> Self {
+    /// Ready to answer, with so many threads.
+    pub fn new(files: F, link: Arc<KernelLink>, terms: Terms, threads: usize) -> Self {
         let (root, single) = (files.root(), files.is_single_node());
         let late = Late::new(Arc::clone(&link));
         Self {
@@ -87,6 +90,8 @@ impl<F: Files> Server<F> {
             link,
             interrupts: Interrupts::default(),
             lockers: Lockers::default(),
+            waits: Arc::default(),
+            seated: SeatedWaits::new(threads),
             late,
         }
     }
@@ -97,6 +102,7 @@ impl<F: Files> Server<F> {
     /// The mount is gone: ends waits for locks, and helper threads once they are done.
     pub fn close(&self) {
         self.interrupts.close();
+        self.waits.all().into_iter().for_each(|wait| self.files.end_lock_wait(wait));
         self.late.close();
     }
     /// Answers one message, whatever it holds. `scratch` is reused between requests.
@@ -268,6 +274,9 @@ impl<F: Files> Call<'_, F> {
     fn interrupt(&mut self) -> Outcome<()> {
         let which: InterruptIn = self.body.take()?;
         self.server.interrupts.interrupt(which.unique);
+        if let Some(wait) = self.server.waits.of(which.unique) {
+            self.files().end_lock_wait(wait);
+        }
         Ok(())
     }
 }

@@ -8,20 +8,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::{Bytes, InodeNo};
 use braid_fs::{
-    Attr, Canceller, Cred, DirEntry, Durable, EarlyReply, Fh, Plock, SetAttr, StatFs, Time, Write,
+    Attr, Cred, DirEntry, Durable, EarlyReply, Fh, Plock, SetAttr, StatFs, Time, Write,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Server;
-use crate::abi::{self, InHeader, OutHeader, WriteIn, op};
-use crate::files::{Answer, Errno, Files};
+use crate::abi::{self, InHeader, LkIn, OutHeader, WriteIn, op};
+use crate::files::{Answer, Errno, Files, LockAnswer};
 use crate::notify::KernelLink;
 use crate::reply::{Device, Way};
 use crate::session::Terms;
 
 /// Says yes and no in turn. Keeps what the last write was to make durable.
 #[derive(Debug, Default)]
-struct Moody(AtomicU64, parking_lot::Mutex<Durable>);
+struct Moody(AtomicU64, parking_lot::Mutex<Durable>, Arc<Waiters>);
+
+/// The owner whose locks have to be waited for.
+const WAITS: u64 = 0x77;
+
+#[derive(Default)]
+struct Waiters(parking_lot::Mutex<Vec<Option<LockAnswer>>>);
+impl std::fmt::Debug for Waiters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Waiters")
+    }
+}
 
 impl Moody {
     fn mood<T>(&self, value: T) -> Answer<T> {
@@ -198,11 +209,32 @@ impl Files for Moody {
     fn getlk(&self, _: InodeNo, lock: &Plock) -> Answer<Option<Plock>> {
         self.mood(Some(*lock))
     }
-    fn setlk(&self, _: InodeNo, _: &Plock, _: Option<&Canceller>) -> Answer<()> {
+    fn setlk(&self, _: InodeNo, _: &Plock) -> Answer<()> {
         self.mood(())
     }
-    fn flock(&self, _: InodeNo, _: &Plock, _: Option<&Canceller>) -> Answer<()> {
+    fn flock(&self, _: InodeNo, _: &Plock) -> Answer<()> {
         self.mood(())
+    }
+    type Wait = usize;
+    fn lock_later(
+        &self,
+        _: InodeNo,
+        lock: &Plock,
+        _: bool,
+        done: LockAnswer,
+    ) -> Answer<Option<usize>> {
+        if lock.owner != WAITS {
+            return self.mood(None);
+        }
+        let mut waits = self.2.0.lock();
+        waits.push(Some(done));
+        Ok(Some(waits.len() - 1))
+    }
+    fn end_lock_wait(&self, wait: usize) {
+        let done = self.2.0.lock()[wait].take();
+        if let Some(done) = done {
+            done(Err(Errno::INTR));
+        }
     }
 }
 
@@ -228,7 +260,7 @@ impl Rig {
         };
         let device: Device = Arc::new(OwnedFd::from(ours));
         let link = KernelLink::new();
-        let server = Server::new(Moody::default(), link, terms);
+        let server = Server::new(Moody::default(), link, terms, 16);
         Self { server, device, kernel, scratch: Vec::new() }
     }
     /// Sends a message; returns the answers.
@@ -406,4 +438,52 @@ fn of_ioctls_there_is_one_and_for_root() {
     let answer = ask(0, me, &ioctl(abi::FITRIM, 24)).0;
     let (may, not) = (Errno::NOTTY.raw_os_error(), Errno::PERM.raw_os_error());
     assert!([-may, -not].contains(&answer.error), "{}", answer.error);
+}
+
+fn lock_request(unique: u64, owner: u64) -> Vec<u8> {
+    let mut lock = LkIn { owner, ..LkIn::default() };
+    lock.lk.kind = libc::F_WRLCK.try_into().unwrap();
+    message(op::SETLKW, unique, 5, lock.as_bytes())
+}
+
+#[test]
+fn waits_for_locks_are_answered_once_by_whoever_ends_them() {
+    let mut rig = Rig::new();
+    let waiters = Arc::clone(&rig.server.files.2);
+    for unique in 0..2_000_u64 {
+        assert!(rig.ask(&lock_request(2 * unique, WAITS)).is_empty(), "no thread is kept");
+    }
+    assert_eq!(rig.server.waits.all().len(), 2_000);
+    // A signal, before and after the request it is for.
+    let interrupt = |unique: u64| message(op::INTERRUPT, unique | 1, 0, unique.as_bytes());
+    let code = |errno: Errno| -errno.raw_os_error();
+    let answers = rig.ask(&interrupt(40));
+    assert_eq!(
+        answers.iter().map(|a| (a.0.unique, a.0.error)).collect::<Vec<_>>(),
+        [(40, code(Errno::INTR))]
+    );
+    assert!(rig.ask(&interrupt(40)).is_empty(), "answered twice");
+    assert!(rig.ask(&interrupt(9_000)).is_empty());
+    let answers = rig.ask(&lock_request(9_000, WAITS));
+    assert_eq!(
+        answers.iter().map(|a| (a.0.unique, a.0.error)).collect::<Vec<_>>(),
+        [(9_000, code(Errno::INTR))]
+    );
+    // A grant.
+    let done = waiters.0.lock()[3].take().unwrap();
+    done(Ok(()));
+    let mut buf = [0; 64];
+    let len = rig.kernel.recv(&mut buf).unwrap();
+    let header = OutHeader::read_from_prefix(&buf[..len]).unwrap().0;
+    assert_eq!((header.unique, header.error, len), (6, 0, size_of::<OutHeader>()));
+    assert!(rig.ask(&interrupt(6)).is_empty(), "a granted lock is not interrupted");
+    // The end of the mount.
+    let reader = rig.kernel.try_clone().unwrap();
+    reader.set_nonblocking(false).unwrap();
+    let count = std::thread::spawn(move || {
+        (0..1_998).for_each(|_| assert!(reader.recv(&mut [0; 64]).is_ok()));
+    });
+    rig.server.close();
+    count.join().unwrap();
+    assert!(rig.server.waits.all().is_empty() && waiters.0.lock().iter().all(Option::is_none));
 }

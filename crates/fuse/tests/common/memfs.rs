@@ -16,6 +16,7 @@ use braid_fs::{
     Attr, Canceller, Cred, DirEntry, EarlyReply, Fh, KernelCache, Plock, PlockKind, SetAttr,
     StatFs, Time, TimeSet, Write, WriteFlags,
 };
+use braid_fuse::files::LockAnswer;
 use braid_fuse::{Answer, Errno, Files, KernelLink};
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -136,6 +137,7 @@ pub struct MemFs {
     handles: RwLock<HashMap<Fh, Handle>>,
     next: AtomicU64,
     locks: Mutex<Locks>,
+    waits: Mutex<Vec<Canceller>>,
     lock_freed: Condvar,
     /// What it saw.
     pub seen: Seen,
@@ -163,6 +165,7 @@ impl MemFs {
             handles: RwLock::default(),
             next: AtomicU64::new(ROOT + 1),
             locks: Mutex::default(),
+            waits: Mutex::default(),
             lock_freed: Condvar::new(),
             seen: Seen::default(),
             read_delay: Mutex::new(Duration::ZERO),
@@ -294,11 +297,14 @@ impl MemFs {
         ino: u64,
         want: &Plock,
         wait: Option<&Canceller>,
-        table: impl Fn(&mut Locks) -> &mut HashMap<u64, Vec<Plock>>,
+        whole: bool,
     ) -> Answer<()> {
+        let range = Plock { start: 0, end: u64::MAX, ..*want };
+        let want = if whole { &range } else { want };
         let mut locks = self.locks.lock();
         loop {
-            let held = table(&mut locks).entry(ino).or_default();
+            let table = if whole { &mut locks.flock } else { &mut locks.fcntl };
+            let held = table.entry(ino).or_default();
             if want.kind == PlockKind::Unlock || Self::conflict(held, want).is_none() {
                 Self::put(held, want);
                 self.lock_freed.notify_all();
@@ -699,12 +705,33 @@ impl Files for Shared {
         let locks = self.locks.lock();
         Ok(locks.fcntl.get(&ino.get()).and_then(|held| MemFs::conflict(held, lock)))
     }
-    fn setlk(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Answer<()> {
-        self.set_lock(ino.get(), lock, wait, |l| &mut l.fcntl)
+    fn setlk(&self, ino: InodeNo, lock: &Plock) -> Answer<()> {
+        self.set_lock(ino.get(), lock, None, false)
     }
-    fn flock(&self, ino: InodeNo, lock: &Plock, wait: Option<&Canceller>) -> Answer<()> {
-        let whole = Plock { start: 0, end: u64::MAX, ..*lock };
-        self.set_lock(ino.get(), &whole, wait, |l| &mut l.flock)
+    fn flock(&self, ino: InodeNo, lock: &Plock) -> Answer<()> {
+        self.set_lock(ino.get(), lock, None, true)
+    }
+    type Wait = usize;
+    fn lock_later(
+        &self,
+        ino: InodeNo,
+        lock: &Plock,
+        whole: bool,
+        done: LockAnswer,
+    ) -> Answer<Option<usize>> {
+        match self.set_lock(ino.get(), lock, None, whole) {
+            Err(Errno::AGAIN) => {}
+            done => return done.map(|()| None),
+        }
+        let canceller = Canceller::new();
+        let mut waits = self.waits.lock();
+        waits.push(canceller.clone());
+        let (fs, lock) = (self.clone(), *lock);
+        std::thread::spawn(move || done(fs.set_lock(ino.get(), &lock, Some(&canceller), whole)));
+        Ok(Some(waits.len() - 1))
+    }
+    fn end_lock_wait(&self, wait: usize) {
+        self.waits.lock()[wait].cancel();
     }
 }
 

@@ -82,7 +82,7 @@ fn refusals() {
         ((t.a, "f"), (t.a, "f"), NOREPLACE, libc_errno::EXIST),
         ((t.a, "f"), (t.b, "none"), EXCHANGE, libc_errno::NOENT),
         ((t.a, "f"), (t.b, "g"), NOREPLACE | EXCHANGE, libc_errno::INVAL),
-        ((t.a, "f"), (t.b, "g"), 4, libc_errno::INVAL),
+        ((t.a, "f"), (t.b, "g"), 8, libc_errno::INVAL),
         ((t.a, "f"), (t.b, "empty"), 0, libc_errno::ISDIR),
         ((t.a, "sub"), (t.b, "g"), 0, libc_errno::NOTDIR),
         ((t.a, "sub"), (t.b, "full"), 0, libc_errno::NOTEMPTY),
@@ -139,6 +139,42 @@ fn directories_keep_parents_and_link_counts() {
     rmdir(&t.node, t.b, b"empty").unwrap();
     assert!(matches!(t.mv((t.a, "f"), (t.sub, "f"), 0), Err(Error::NotFound)));
     close(&t.node, fh);
+}
+
+#[test]
+fn a_whiteout_stays_at_the_old_name() {
+    const WHITEOUT: u32 = 4;
+    let t = tree();
+    let is_whiteout = |dir, name: &str| {
+        let attr = lookup(&t.node, dir, name.as_bytes()).unwrap();
+        let mut kind = 0;
+        readdir(&t.node, dir, DOT_DOT, false, &mut |e| {
+            kind = if e.name == name.as_bytes() { e.kind } else { kind };
+            false
+        })
+        .unwrap();
+        assert_eq!((attr.mode, attr.rdev, attr.nlink, kind), (0o020_000, 0, 1, 2));
+    };
+    t.mv((t.a, "f"), (t.b, "h"), WHITEOUT).unwrap();
+    assert_eq!(t.at(t.b, "h"), Some(t.f));
+    is_whiteout(t.a, "f");
+    // In one directory, and over what is there.
+    t.mv((t.b, "h"), (t.b, "g"), WHITEOUT).unwrap();
+    assert_eq!(t.at(t.b, "g"), Some(t.f));
+    is_whiteout(t.b, "h");
+    // A directory: its parents lose and get a link.
+    t.mv((t.a, "sub"), (t.b, "sub"), WHITEOUT | NOREPLACE).unwrap();
+    is_whiteout(t.a, "sub");
+    assert_eq!((t.links(t.a), t.links(t.b), t.at(t.sub, "..")), (2, 5, Some(t.b)));
+    assert!(matches!(t.mv((t.b, "g"), (t.b, "h"), WHITEOUT | NOREPLACE), Err(Error::Exists)));
+    assert!(matches!(t.mv((t.b, "g"), (t.b, "h"), WHITEOUT | EXCHANGE), Err(Error::Invalid(_))));
+    // Over a whiteout, which leaves another.
+    t.mv((t.b, "g"), (t.b, "h"), WHITEOUT).unwrap();
+    assert_eq!(t.at(t.b, "h"), Some(t.f));
+    is_whiteout(t.b, "g");
+    unlink(&t.node, t.a, b"f").unwrap();
+    assert_eq!(t.at(t.a, "f"), None);
+    t.node.unmount_clean();
 }
 
 #[test]

@@ -1,0 +1,205 @@
+//! Locks of programs through real mounts: many that wait, many that are held, and one user's loop.
+
+mod common;
+
+use std::fs;
+
+use common::{Cluster, can_mount, sh};
+
+/// Runs a Python program as root; `A` and `B` are mounts of two nodes.
+fn python(c: &Cluster, program: &str) {
+    let head = r#"
+import errno, fcntl, os, random, resource, signal, struct, sys, threading, time
+A, B = sys.argv[1:3]
+def open_(where, name, flags=os.O_RDWR): return os.open(where + "/" + name, flags)
+def refused(number, call, *args):
+    try: call(*args)
+    except OSError as e: assert e.errno == number, (call, args, e)
+    else: raise AssertionError((call, args))
+def user(uid, call):
+    "Runs call as another user; gives its process."
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([]); os.setgid(uid); os.setuid(uid); call(); os._exit(0)
+        except BaseException as e:
+            print(repr(e), file=sys.stderr); os._exit(1)
+    return pid
+def ended(pid): return os.waitpid(pid, 0)[1]
+def until(what, done):
+    for _ in range(3000):
+        if done(): return
+        time.sleep(0.01)
+    raise AssertionError(what)
+resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+os.chmod(A, 0o777)
+"#;
+    let path = c.disks.path("program.py");
+    fs::write(&path, format!("{head}{program}")).expect("a script");
+    let (a, b) = (c.node(0).display(), c.node(1).display());
+    sh(&format!("chmod 755 {} && timeout 120 python3 {path} {a} {b}", c.disks.path("")));
+}
+
+#[test]
+fn two_thousand_waits_of_one_user_hold_up_nobody() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(2, 256, 0);
+    c.mount(&["workers_max=32"]);
+    c.mount(&[]);
+    python(
+        &c,
+        r#"
+for name in ("held", "other", "data"):
+    with open(A + "/" + name, "w") as f: f.write(name)
+    os.chmod(A + "/" + name, 0o666)
+holder = open_(A, "held"); fcntl.flock(holder, fcntl.LOCK_EX)
+EACH = 1000
+def wait_in_threads(count):
+    threading.stack_size(1 << 16)
+    state = {"begun": 0, "had": 0, "busy": 0}; guard = threading.Lock()
+    def one():
+        fd = open_(A, "held")
+        with guard: state["begun"] += 1
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with guard:
+            state["busy"] += 1; assert state["busy"] == 1; state["had"] += 1; state["busy"] -= 1
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+    all = [threading.Thread(target=one) for _ in range(EACH)]
+    for t in all: t.start()
+    until("all wait", lambda: state["begun"] == EACH)
+    os.write(count, b"w"); os.close(count)
+    for t in all: t.join()
+    assert state["had"] == EACH
+pipes = [os.pipe() for _ in range(2)]
+crowds = [user(1000, lambda w=w: wait_in_threads(w)) for _, w in pipes]
+for r, _ in pipes: assert os.read(r, 1) == b"w"
+time.sleep(0.3)
+def others():
+    for where in (A, B):
+        assert os.stat(where + "/held").st_size == 4
+        fd = open_(where, "data")
+        os.pwrite(fd, b"x" * 5000, 0); os.fsync(fd)
+        assert os.pread(fd, 9, 0) == b"x" * 9
+        fcntl.flock(fd, fcntl.LOCK_EX); fcntl.flock(fd, fcntl.LOCK_UN); os.close(fd)
+        lock = open_(where, "other")
+        fcntl.lockf(lock, fcntl.LOCK_EX, 10); fcntl.lockf(lock, fcntl.LOCK_UN, 10); os.close(lock)
+        open(where + "/new", "w").close(); os.unlink(where + "/new")
+assert ended(user(1001, others)) == 0
+refused(errno.EAGAIN, fcntl.flock, open_(B, "held"), fcntl.LOCK_SH | fcntl.LOCK_NB)
+# One crowd dies, the other is served.
+os.kill(crowds[0], signal.SIGKILL); assert ended(crowds[0]) == signal.SIGKILL
+fcntl.flock(holder, fcntl.LOCK_UN)
+assert ended(crowds[1]) == 0
+fcntl.flock(open_(B, "held"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+"#,
+    );
+    c.finish();
+}
+
+#[test]
+fn one_user_who_takes_all_he_can_leaves_locks_for_others() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+for name in ("a", "b"):
+    open(A + "/" + name, "w").close(); os.chmod(A + "/" + name, 0o666)
+go, went = os.pipe(), os.pipe()
+def greedy():
+    fd, n = open_(A, "a"), 0
+    try:
+        while n < 1 << 20:
+            fcntl.lockf(fd, fcntl.LOCK_EX, 1, 2 * n); n += 1
+    except OSError as e: assert e.errno == errno.ENOLCK, e
+    assert 4_000 < n < 1 << 20, n
+    os.write(go[1], b"g"); os.read(went[0], 1)
+    # An unlock splits, and never fails.
+    fcntl.lockf(fd, fcntl.LOCK_EX, 1 << 40, 0)
+    for i in range(1000): fcntl.lockf(fd, fcntl.LOCK_UN, 1, 3 * i + 1)
+    os.close(fd)
+pid = user(1000, greedy)
+assert os.read(go[0], 1) == b"g"
+def other():
+    for where in (A, B):
+        fd = open_(where, "b")
+        fcntl.flock(fd, fcntl.LOCK_EX); fcntl.lockf(fd, fcntl.LOCK_EX, 5)
+        os.close(fd)
+    refused(errno.EAGAIN, fcntl.lockf, open_(B, "a"), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 2)
+assert ended(user(1001, other)) == 0
+os.write(went[1], b"w")
+assert ended(pid) == 0
+fcntl.lockf(open_(B, "a"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+"#,
+    );
+    c.finish();
+}
+
+#[test]
+fn random_locks_of_several_processes_agree_with_the_host() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+# Each process does the same on a file here and on one of the host's, in turns: the answers agree.
+import tempfile
+HOST = tempfile.mkdtemp(); os.chmod(HOST, 0o777)
+OFD_GET, OFD_SET = 36, 37
+for where in (A, HOST): open(where + "/f", "w").close()
+def serve(inbox, outbox, braid):
+    fds = [[os.open(where + "/f", os.O_RDWR) for _ in range(2)] for where in (braid, HOST)]
+    def do(fd, what):
+        kind, op, start, length = what
+        try:
+            if kind == "flock": fcntl.flock(fd, op | fcntl.LOCK_NB); return 0
+            packed = struct.pack("hhqqi4x", op, 0, start, length, 0)
+            if kind == "get":
+                found = struct.unpack("hhqqi4x", fcntl.fcntl(fd, fcntl.F_GETLK, packed))
+                # Of several in the way any may be named.
+                return found[0] == fcntl.F_UNLCK
+            fcntl.fcntl(fd, OFD_SET if kind == "ofd" else fcntl.F_SETLK, packed)
+            return 0
+        except OSError as e: return errno.EAGAIN if e.errno == errno.EACCES else e.errno
+    while True:
+        line = inbox.readline()
+        if not line: os._exit(0)
+        which, what = eval(line)
+        if what[0] == "close":
+            for files, where in zip(fds, (braid, HOST)):
+                os.close(files[which]); files[which] = os.open(where + "/f", os.O_RDWR)
+            answer = (0, 0)
+        else: answer = tuple(do(files[which], what) for files in fds)
+        outbox.write(repr(answer) + "\n"); outbox.flush()
+workers = []
+for braid in (A, A, B):
+    (r1, w1), (r2, w2) = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        os.close(w1)
+        for other in workers: other[0].close()
+        serve(os.fdopen(r1), os.fdopen(w2, "w"), braid)
+    workers.append((os.fdopen(w1, "w"), os.fdopen(r2)))
+seed = 20_26; rng = random.Random(seed)
+for step in range(1500):
+    n, which = rng.randrange(3), rng.randrange(2)
+    kind = rng.choice(["flock", "posix", "posix", "ofd", "ofd", "get", "close"] if rng.random() < .5 else ["posix", "ofd"])
+    if kind == "flock": what = (kind, rng.choice([fcntl.LOCK_SH, fcntl.LOCK_EX, fcntl.LOCK_UN]), 0, 0)
+    else: what = (kind, rng.choice([fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK] if kind != "get" else [fcntl.F_RDLCK, fcntl.F_WRLCK]), rng.randrange(20), rng.choice([0, 1, 2, 5, 30]))
+    to, back = workers[n]
+    to.write(repr((which, what)) + "\n"); to.flush()
+    here, there = eval(back.readline())
+    assert here == there, (seed, step, n, which, what, here, there)
+for to, _ in workers: to.close()
+for _ in workers: assert os.wait()[1] == 0
+import shutil; shutil.rmtree(HOST)
+"#,
+    );
+    c.finish();
+}

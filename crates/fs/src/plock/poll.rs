@@ -1,0 +1,225 @@
+//! Looking at locks that other nodes hold, and for circles of waiters.
+//!
+//! A bucket in which a program waits for locks of other nodes has a thread, which looks at it when
+//! another node takes the bucket's lock to change it ([`Bucket::forget`]) and, for what has no such sign
+//! (a node that died), with growing pauses. It ends when there is nothing more to look for: at most one thread for each bucket, however many
+//! wait. The look is shared, so that several nodes do not take the bucket from one another. One further thread looks for circles that go through several buckets.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use braid_lock::Mode;
+
+use super::bucket::Bucket;
+use super::circle::{Waiting, would_close};
+use super::serve;
+use super::table::{Lock, Table};
+use super::waits::{Ended, WaitId, tell};
+use crate::core::Core;
+use crate::error::{Error, Result};
+
+/// Pauses between two looks at a lock held on another node.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// How long a thread stays that has nothing to look for.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long a wait lasts before circles through other buckets are looked for: most end earlier, and
+/// the look takes every bucket's lock.
+pub(super) const CIRCLE_AFTER: Duration = Duration::from_millis(200);
+/// And again.
+const CIRCLE_AGAIN: Duration = Duration::from_secs(2);
+
+/// What there is to do for a bucket's thread.
+#[derive(Debug, Default)]
+pub(super) struct Need {
+    /// It is there.
+    running: bool,
+    /// Something is new: look at once.
+    pub called: bool,
+    /// Some wait can become free without anybody here noticing: when locks of other nodes go, or when it
+    /// has given way to earlier requests for long enough.
+    pub far: bool,
+    /// And the thread has not been called for it.
+    pub news: bool,
+    /// Waits that have ended still stand on the devices.
+    pub stale: bool,
+}
+
+/// Has a bucket's thread look, and starts it if need be.
+pub(super) fn call(core: &Arc<Core>, bucket: &Arc<Bucket>) {
+    let need = &mut bucket.state().poll;
+    need.called = true;
+    if need.running {
+        bucket.called.notify_one();
+        return;
+    }
+    let (weak, own) = (Arc::downgrade(core), Arc::clone(bucket));
+    match std::thread::Builder::new().name("plock-poll".into()).spawn(move || poll(&weak, &own)) {
+        Ok(_) => need.running = true,
+        Err(error) => {
+            tracing::error!(%error, "cannot start a thread that waits for other nodes' locks")
+        }
+    }
+}
+
+fn poll(core: &Weak<Core>, bucket: &Arc<Bucket>) {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let mut state = bucket.state();
+        let idle = !state.poll.far && !state.poll.stale;
+        if !state.poll.called {
+            let timeout = if idle { LINGER } else { pause };
+            let over = bucket.called.wait_for(&mut state, timeout).timed_out();
+            if over && idle && !state.poll.called {
+                state.poll.running = false;
+                return;
+            }
+        }
+        if std::mem::take(&mut state.poll.called) {
+            pause = PAUSE_MIN;
+        }
+        drop(state);
+        let Some(core) = core.upgrade() else { return };
+        if let Err(error) = core.watch(look(&core, bucket)) {
+            super::end_waits(&core.plocks.users, bucket, &|| Err(again(&error)));
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// What each of many waiters is told. Other failures than of the lock itself end this node's work.
+fn again(error: &Error) -> Error {
+    match error {
+        Error::Lock(error) => Error::Lock(error.clone()),
+        error => Error::Withdrawn { reason: error.to_string().into() },
+    }
+}
+
+/// Looks at a bucket, and grants what is free.
+fn look(core: &Arc<Core>, bucket: &Arc<Bucket>) -> Result<()> {
+    let stale = std::mem::take(&mut bucket.state().poll.stale);
+    if !stale {
+        let _guard = bucket.open(core, Mode::Shared)?;
+        let mut state = bucket.state();
+        state.judge(core);
+        if !state.any_free() {
+            return Ok(());
+        }
+    }
+    let mut ended = Vec::new();
+    let done = grant_all(core, bucket, &mut ended);
+    tell(ended);
+    done
+}
+
+fn grant_all(core: &Arc<Core>, bucket: &Arc<Bucket>, ended: &mut Vec<Ended>) -> Result<()> {
+    let _guard = bucket.open(core, Mode::Exclusive)?;
+    let files = {
+        let mut state = bucket.state();
+        state.judge(core);
+        // Whatever stood there of this node is looked at when the lock goes.
+        state.changed = true;
+        let mut files: Vec<_> = state.waits.iter().map(|(key, _)| key.0).collect();
+        files.dedup();
+        files
+    };
+    for ino in files {
+        serve(core, bucket, ino, ended)?;
+    }
+    bucket.state().any_free();
+    Ok(())
+}
+
+/// The thread that looks for circles.
+#[derive(Debug, Default)]
+pub(super) struct Circles {
+    running: bool,
+    called: bool,
+}
+
+/// An fcntl lock is waited for.
+pub(super) fn watch_for_circles(core: &Arc<Core>) {
+    let circles = &mut *core.plocks.circles.lock();
+    circles.called = true;
+    if circles.running {
+        return;
+    }
+    let weak = Arc::downgrade(core);
+    match std::thread::Builder::new().name("plock-circles".into()).spawn(move || circle(&weak)) {
+        Ok(_) => circles.running = true,
+        Err(error) => {
+            tracing::error!(%error, "cannot start the thread that looks for circles of waiters")
+        }
+    }
+}
+
+fn circle(core: &Weak<Core>) {
+    let mut again = Instant::now();
+    loop {
+        std::thread::sleep(CIRCLE_AFTER);
+        let Some(core) = core.upgrade() else { return };
+        let (called, any) = {
+            let mut circles = core.plocks.circles.lock();
+            let any = core.plocks.buckets.values().any(|b| b.state().waits.fcntl() > 0);
+            circles.running = any;
+            (std::mem::take(&mut circles.called), any)
+        };
+        if !any {
+            return;
+        }
+        if (called || Instant::now() >= again) && core.check_alive().is_ok() {
+            again = Instant::now() + CIRCLE_AGAIN;
+            refuse_circles(&core);
+        }
+    }
+}
+
+/// What all buckets hold at one moment: pieces of several moments could show a circle that never was.
+#[derive(Default)]
+struct Everything {
+    held: Vec<Table>,
+    waiting: Vec<Waiting>,
+    /// Waits of this node that may be ended, the latest first.
+    own: Vec<(Instant, WaitId, Lock)>,
+}
+
+fn everything(core: &Core) -> Everything {
+    let opened = core.plocks.in_order();
+    // What cannot be read shows nothing; who uses it hears of that.
+    let guards: Vec<_> =
+        opened.filter_map(|b| Some((b.open(core, Mode::Shared).ok()?, b))).collect();
+    let mut all = Everything::default();
+    for (_, bucket) in &guards {
+        let mut state = bucket.state();
+        state.judge(core);
+        all.held.push(state.mine.clone());
+        all.waiting.push(state.waits.waiting.clone());
+        let waits = state.waits.iter().filter(|(_, w)| !w.lock.owner.flock);
+        all.own.extend(waits.map(|(&(ino, order), wait)| {
+            let id = WaitId { bucket: bucket.lock, ino, order };
+            (wait.since, id, wait.lock)
+        }));
+        if let Some(seen) = &state.seen {
+            all.held.push(seen.others.clone());
+            all.waiting.push(seen.waiting.clone());
+        }
+    }
+    all.own.sort_by_key(|(since, ..)| std::cmp::Reverse(*since));
+    all
+}
+
+/// Ends a wait of each circle.
+fn refuse_circles(core: &Arc<Core>) {
+    let mut all = everything(core);
+    for (since, id, lock) in std::mem::take(&mut all.own) {
+        if since.elapsed() < CIRCLE_AFTER {
+            continue;
+        }
+        let held: Vec<&Table> = all.held.iter().collect();
+        let waiting: Vec<&Waiting> = all.waiting.iter().collect();
+        if would_close(&held, &waiting, &lock) {
+            super::end_wait(core, id, Err(Error::Deadlock));
+            all.waiting.iter_mut().for_each(|w| w.remove(&lock));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! How many locks each user of this node may have, held and waited for together: one user's loop
+//! must not take the memory, or the time, of the others.
+
+use std::collections::HashMap;
+
+use braid_format::Bytes;
+use parking_lot::Mutex;
+
+use super::table::Growth;
+
+/// Memory of a lock, with its share of the tables around it.
+const LOCK_BYTES: u64 = 256;
+/// The part (divisor) of a node's metadata cache that locks may take beside it.
+const MEMORY_PART: u64 = 4;
+/// The part (divisor) of all locks that one user other than root may have.
+const USER_PART: usize = 8;
+/// However small the memory, a node takes so many locks.
+const LOCKS_MIN: usize = 4096;
+
+/// Locks by user.
+#[derive(Debug)]
+pub(super) struct Users {
+    /// Locks of this node.
+    all_max: usize,
+    /// Locks of one user, root excepted.
+    user_max: usize,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    all: usize,
+    by_uid: HashMap<u32, usize>,
+}
+
+impl Users {
+    /// Bounds that follow from the size of the metadata cache.
+    pub fn new(metadata_cache: Bytes) -> Self {
+        let all = metadata_cache.get() / MEMORY_PART / LOCK_BYTES;
+        let all_max = usize::try_from(all).unwrap_or(usize::MAX).max(LOCKS_MIN);
+        Self { all_max, user_max: all_max / USER_PART, counts: Mutex::default() }
+    }
+    /// Most locks of one user.
+    #[cfg(test)]
+    pub fn user_max(&self) -> usize {
+        self.user_max
+    }
+    /// How many more locks `uid` may have.
+    pub fn room(&self, uid: u32) -> Growth {
+        let counts = self.counts.lock();
+        let all = self.all_max.saturating_sub(counts.all);
+        let own = counts.by_uid.get(&uid).copied().unwrap_or(0);
+        let own = if uid == 0 { all } else { self.user_max.saturating_sub(own) };
+        Growth::try_from(own.min(all)).unwrap_or(Growth::MAX)
+    }
+    /// `uid` has so many more locks, or fewer.
+    pub fn count(&self, uid: u32, change: Growth) {
+        if change == 0 {
+            return;
+        }
+        let mut counts = self.counts.lock();
+        counts.all = counts.all.saturating_add_signed(change);
+        let own = counts.by_uid.entry(uid).or_default();
+        *own = own.saturating_add_signed(change);
+        if *own == 0 {
+            counts.by_uid.remove(&uid);
+        }
+    }
+    /// Locks of this node.
+    #[cfg(test)]
+    pub fn all(&self) -> usize {
+        self.counts.lock().all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_leaves_room_for_others() {
+        let users = Users::new(Bytes(0));
+        let each = Growth::try_from(users.user_max).unwrap();
+        assert_eq!((users.room(5), users.room(0)), (each, each * 8));
+        users.count(5, each);
+        assert_eq!((users.room(5), users.room(6)), (0, each));
+        users.count(5, 2);
+        assert_eq!((users.room(5), users.room(6)), (0, each));
+        users.count(0, each * 7 - 5);
+        assert_eq!((users.room(5), users.room(6), users.room(0)), (0, 3, 3));
+        users.count(5, -each - 2);
+        users.count(0, -each * 7 + 5);
+        assert_eq!((users.all(), users.counts.lock().by_uid.len()), (0, 0));
+        assert!(Users::new(Bytes(96 << 20)).user_max >= 8192);
+    }
+}

@@ -1,0 +1,128 @@
+//! Requests that wait for a lock of another program. Such a request has no thread: what is kept of it is
+//! its number and the file system's name for the wait, so that an INTERRUPT finds it; whoever makes
+//! the lock free answers it.
+//!
+//! A request that came by a ring keeps its seat, and with it a thread ([`crate::seats`]): of those only
+//! so many may wait, and one user only for a part of them, so that seats are left for what frees
+//! others.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+/// The part (divisor) of a mount's threads that may wait for locks in their seats.
+const SEATED_PART: usize = 2;
+/// The part (divisor) of those that one user other than root may have.
+const USER_PART: usize = 4;
+
+/// The waits of a mount, by request. `W` names a wait to the file system.
+#[derive(Debug)]
+pub(crate) struct LockWaits<W> {
+    by_request: Mutex<HashMap<u64, Option<W>>>,
+}
+
+impl<W> Default for LockWaits<W> {
+    fn default() -> Self {
+        Self { by_request: Mutex::default() }
+    }
+}
+
+impl<W: Copy> LockWaits<W> {
+    /// A request is about to ask for a lock.
+    pub fn begin(&self, unique: u64) {
+        self.by_request.lock().insert(unique, None);
+    }
+    /// It waits, as `wait`. Returns whether it still does.
+    pub fn waits(&self, unique: u64, wait: W) -> bool {
+        self.by_request.lock().get_mut(&unique).map(|named| *named = Some(wait)).is_some()
+    }
+    /// It does not wait, or no more.
+    pub fn ended(&self, unique: u64) {
+        self.by_request.lock().remove(&unique);
+    }
+    /// What a request waits as.
+    pub fn of(&self, unique: u64) -> Option<W> {
+        self.by_request.lock().get(&unique).copied().flatten()
+    }
+    /// All waits.
+    pub fn all(&self) -> Vec<W> {
+        self.by_request.lock().values().copied().flatten().collect()
+    }
+}
+
+/// Waits that keep a seat.
+#[derive(Debug, Default)]
+pub(crate) struct SeatedWaits {
+    all_max: usize,
+    by_uid: Mutex<HashMap<u32, usize>>,
+}
+
+/// One of them; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct SeatedWait<'a> {
+    waits: &'a SeatedWaits,
+    uid: u32,
+}
+
+impl SeatedWaits {
+    /// Of a mount with so many threads.
+    pub fn new(threads: usize) -> Self {
+        Self { all_max: (threads / SEATED_PART).max(1), by_uid: Mutex::default() }
+    }
+    /// One more of `uid`. `None`: there are too many.
+    pub fn enter(&self, uid: u32) -> Option<SeatedWait<'_>> {
+        let user_max = if uid == 0 { self.all_max } else { (self.all_max / USER_PART).max(1) };
+        let mut by_uid = self.by_uid.lock();
+        let all: usize = by_uid.values().sum();
+        let own = by_uid.entry(uid).or_default();
+        if all < self.all_max && *own < user_max {
+            *own += 1;
+            return Some(SeatedWait { waits: self, uid });
+        }
+        if *own == 0 {
+            by_uid.remove(&uid);
+        }
+        None
+    }
+}
+
+impl Drop for SeatedWait<'_> {
+    fn drop(&mut self) {
+        let mut by_uid = self.waits.by_uid.lock();
+        if let Some(own) = by_uid.get_mut(&self.uid) {
+            *own -= 1;
+            if *own == 0 {
+                by_uid.remove(&self.uid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_known_until_it_ends() {
+        let waits = LockWaits::default();
+        waits.begin(4);
+        assert_eq!(waits.of(4), None);
+        assert!(waits.waits(4, 'a'));
+        assert_eq!((waits.of(4), waits.all()), (Some('a'), vec!['a']));
+        waits.ended(4);
+        assert!(!waits.waits(4, 'a') && waits.of(4).is_none() && waits.all().is_empty());
+    }
+
+    #[test]
+    fn one_user_does_not_get_all_seats() {
+        let waits = SeatedWaits::new(32);
+        let mut held: Vec<_> = std::iter::from_fn(|| waits.enter(7)).collect();
+        assert_eq!(held.len(), 4);
+        assert!(waits.enter(8).is_some());
+        held.extend(std::iter::from_fn(|| waits.enter(0)));
+        assert_eq!(held.len(), 16);
+        assert!(waits.enter(8).is_none());
+        held.clear();
+        assert!(waits.by_uid.lock().is_empty());
+    }
+}
