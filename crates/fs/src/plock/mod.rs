@@ -287,12 +287,20 @@ fn attempt(
     };
     if outcome == Outcome::Free {
         let room = users.room(uid).min(room_for(core, bucket, 2)?);
-        let granted = bucket.state().grant(users, &lock, uid, room);
+        let (granted, gave_up) = {
+            let mut state = bucket.state();
+            let held = state.mine.has(lock.ino, lock.owner);
+            (state.grant(users, &lock, uid, room), held && !lock.exclusive)
+        };
+        if granted && gave_up {
+            // It may have been exclusive: others can read beside it now.
+            serve(core, bucket, &lock, ended)?;
+        }
         return granted.then_some(None).ok_or(Error::NoLocks);
     }
     if lock.owner.flock && bucket.state().mine.has(lock.ino, lock.owner) {
         bucket.state().take(users, &lock);
-        serve(core, bucket, lock.ino, ended)?;
+        serve(core, bucket, &lock, ended)?;
     }
     let Some(done) = done else { return Err(Error::WouldBlock) };
     if users.room(uid) < 1 {
@@ -325,14 +333,25 @@ fn unlock(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) -> 
     let _guard = bucket.open(core, Mode::Exclusive)?;
     room_for(core, bucket, 1)?;
     bucket.state().take(&core.plocks.users, lock);
-    serve(core, bucket, lock.ino, ended)?;
+    serve(core, bucket, lock, ended)?;
     bucket.shrink(core)
 }
 
-/// Grants what is free now of a file's locks that are waited for. The bucket's lock is held exclusively.
-fn serve(core: &Core, bucket: &Bucket, ino: InodeNo, ended: &mut Vec<Ended>) -> Result<()> {
+/// Grants what is free of the locks on a file that are waited for, after somebody gave up some of
+/// `freed`. The bucket's lock is held exclusively.
+fn serve(core: &Core, bucket: &Bucket, freed: &Lock, ended: &mut Vec<Ended>) -> Result<()> {
+    let keys = bucket.state().waits.touched(freed);
+    serve_these(core, bucket, keys, ended)
+}
+
+/// Grants what is free of these.
+fn serve_these(
+    core: &Core,
+    bucket: &Bucket,
+    keys: Vec<waits::Key>,
+    ended: &mut Vec<Ended>,
+) -> Result<()> {
     let users = &core.plocks.users;
-    let keys = bucket.state().waits.of_file(ino);
     for key in keys {
         let room = bucket.room(core);
         let mut served = bucket.state().serve(users, key, room, false);

@@ -12,7 +12,7 @@ use braid_lock::Mode;
 
 use super::bucket::Bucket;
 use super::circle::{Waiting, would_close};
-use super::serve;
+use super::serve_these;
 use super::table::{Lock, Table};
 use super::waits::{Ended, WaitId, tell};
 use crate::core::Core;
@@ -114,18 +114,14 @@ fn look(core: &Arc<Core>, bucket: &Arc<Bucket>) -> Result<()> {
 
 fn grant_all(core: &Arc<Core>, bucket: &Arc<Bucket>, ended: &mut Vec<Ended>) -> Result<()> {
     let _guard = bucket.open(core, Mode::Exclusive)?;
-    let files = {
+    let keys = {
         let mut state = bucket.state();
         state.judge(core);
         // Whatever stood there of this node is looked at when the lock goes.
         state.changed = true;
-        let mut files: Vec<_> = state.waits.iter().map(|(key, _)| key.0).collect();
-        files.dedup();
-        files
+        state.waits.keys()
     };
-    for ino in files {
-        serve(core, bucket, ino, ended)?;
-    }
+    serve_these(core, bucket, keys, ended)?;
     bucket.state().any_free();
     Ok(())
 }

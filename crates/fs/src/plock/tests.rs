@@ -366,6 +366,27 @@ fn locks_of_a_dead_node_count_for_nothing() {
 /// A program that asks again the moment it has unlocked comes after who has been waiting, on another
 /// node as on its own.
 #[test]
+fn who_reads_on_lets_waiting_readers_in() {
+    let (a, b, ino) = rig();
+    for (whole, end) in [(true, u64::MAX), (false, 99)] {
+        let (tell, told) = listener();
+        change(&a, ino, &want(1, 0, end, PlockKind::Exclusive), None, whole).unwrap();
+        // On the same node, and on another.
+        for (node, owner) in [(&a, 2), (&b, 3)] {
+            let reader = want(owner, 10, end, PlockKind::Shared);
+            assert!(later(node, ino, &reader, whole, &tell).unwrap().is_some());
+        }
+        change(&a, ino, &want(1, 0, end, PlockKind::Shared), None, whole).unwrap();
+        for _ in 0..2 {
+            told.recv_timeout(Duration::from_mins(1)).expect("a reader is let in").1.unwrap();
+        }
+        for (node, owner) in [(&a, 1), (&a, 2), (&b, 3)] {
+            change(node, ino, &want(owner, 0, end, PlockKind::Unlock), None, whole).unwrap();
+        }
+    }
+}
+
+#[test]
 fn who_waits_elsewhere_comes_before_who_comes_back() {
     let (a, b, ino) = rig();
     for (waiter, greedy) in [(&a, &b), (&b, &a), (&a, &a)] {

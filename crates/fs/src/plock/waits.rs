@@ -69,7 +69,7 @@ pub(super) fn tell(ended: Vec<Ended>) {
     }
 }
 
-type Key = (InodeNo, u64);
+pub(super) type Key = (InodeNo, u64);
 
 /// The waits in a bucket, by file, in order.
 #[derive(Debug, Default)]
@@ -106,9 +106,16 @@ impl Waits {
     pub fn take(&mut self) -> Vec<Wait> {
         std::mem::take(self).waits.into_values().collect()
     }
-    /// Keys of the waits for locks on a file.
-    pub fn of_file(&self, ino: InodeNo) -> Vec<Key> {
-        self.waits.range((ino, 0)..=(ino, u64::MAX)).map(|(key, _)| *key).collect()
+    /// Keys of the waits on a file that may be free once somebody gives up some of `freed`: a wait
+    /// that a lock elsewhere in the file blocks stays blocked, and is not looked at, so that many who
+    /// wait for parts of a file do not cost all of them a look at every change.
+    pub fn touched(&self, freed: &Lock) -> Vec<Key> {
+        let of_file = self.waits.range((freed.ino, 0)..=(freed.ino, u64::MAX));
+        let touched = |wait: &Wait| {
+            let near = wait.outcome == Outcome::Near;
+            !near || wait.lock.start <= freed.end && freed.start <= wait.lock.end
+        };
+        of_file.filter(|(_, wait)| touched(wait)).map(|(key, _)| *key).collect()
     }
     pub fn get_mut(&mut self, key: Key) -> Option<&mut Wait> {
         self.waits.get_mut(&key)
