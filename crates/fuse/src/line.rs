@@ -59,7 +59,7 @@ pub(crate) fn frees_others(message: &[u8]) -> bool {
             WriteIn::read_from_prefix(body).is_ok_and(|(w, _)| w.write_flags & write::CACHE != 0)
         }
         op::SETLK | op::SETLKW => {
-            let unlock = |l: LkIn| i32::try_from(l.lk.kind) == Ok(i32::from(libc::F_UNLCK));
+            let unlock = |l: LkIn| i32::try_from(l.lk.kind) == Ok(libc::F_UNLCK);
             LkIn::read_from_prefix(body).is_ok_and(|(lock, _)| unlock(lock))
         }
         _ => false,

@@ -280,7 +280,7 @@ fn displace(
     let mut r = core.alloc.reserve(0, slots + u64::from(whiteout), frees + more)?;
     let white = whiteout.then(|| Whiteout::new(core, &mut r, locks.old_dir())).transpose()?;
     let mut tx = core.meta.begin()?;
-    let old = white.map_or(Gap::Removed(frees), Gap::Whiteout);
+    let old = white.map_or(Gap::Removed(frees), |white| Gap::Whiteout(Box::new(white)));
     let done = displace_in(core, (&mut tx, &mut r), &locks, (from, src, old), (to, target));
     drop(tx);
     let fate = sealed(core, done)?;
@@ -303,7 +303,7 @@ enum Target {
 enum Gap {
     /// Nothing; so many frees may be needed.
     Removed(u64),
-    Whiteout(Whiteout),
+    Whiteout(Box<Whiteout>),
 }
 
 /// The transaction of [`displace`].

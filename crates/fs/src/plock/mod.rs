@@ -389,6 +389,8 @@ pub(crate) fn end_wait(core: &Arc<Core>, id: WaitId, how: Result<()>) {
 /// Ends all waits in a bucket.
 fn end_waits(users: &Users, bucket: &Bucket, how: &dyn Fn() -> Result<()>) {
     let waits = bucket.state().take_waits();
-    waits.iter().for_each(|wait| users.count(wait.uid, -1));
+    for wait in &waits {
+        users.count(wait.uid, -1);
+    }
     tell(waits.into_iter().map(|wait| wait.ends(how())).collect());
 }

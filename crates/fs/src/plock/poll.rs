@@ -31,6 +31,7 @@ const CIRCLE_AGAIN: Duration = Duration::from_secs(2);
 
 /// What there is to do for a bucket's thread.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent marks, not states of one thing")]
 pub(super) struct Need {
     /// It is there.
     running: bool,
@@ -57,7 +58,7 @@ pub(super) fn call(core: &Arc<Core>, bucket: &Arc<Bucket>) {
     match std::thread::Builder::new().name("plock-poll".into()).spawn(move || poll(&weak, &own)) {
         Ok(_) => need.running = true,
         Err(error) => {
-            tracing::error!(%error, "cannot start a thread that waits for other nodes' locks")
+            tracing::error!(%error, "cannot start a thread that waits for other nodes' locks");
         }
     }
 }
@@ -144,7 +145,7 @@ pub(super) fn watch_for_circles(core: &Arc<Core>) {
     match std::thread::Builder::new().name("plock-circles".into()).spawn(move || circle(&weak)) {
         Ok(_) => circles.running = true,
         Err(error) => {
-            tracing::error!(%error, "cannot start the thread that looks for circles of waiters")
+            tracing::error!(%error, "cannot start the thread that looks for circles of waiters");
         }
     }
 }

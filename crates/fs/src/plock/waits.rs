@@ -73,6 +73,7 @@ pub(super) type Key = (InodeNo, u64);
 
 /// The waits in a bucket, by file, in order.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_field_names, reason = "they are the waits; the others are indexes of them")]
 pub(super) struct Waits {
     waits: BTreeMap<Key, Wait>,
     /// Those for fcntl locks, by owner.
