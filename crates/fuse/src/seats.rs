@@ -90,7 +90,7 @@ impl Prepared {
         for (queue, give) in self.threads {
             let work = Arc::clone(&seats);
             // It waits for this.
-            let _ = give.send(Box::new(move |place| work.run(place, queue, false)));
+            let _ = give.send(Box::new(move |place| work.run(place, queue, Came::First)));
         }
         seats
     }
@@ -150,6 +150,15 @@ struct Queue {
     coming: AtomicBool,
 }
 
+/// When a seat came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// With the mount, before anybody could stand in line.
+    First,
+    /// Later, because few were free.
+    Added,
+}
+
 /// The threads of a mount.
 pub struct Seats<F: Files> {
     device: Device,
@@ -177,9 +186,9 @@ impl<F: Files> Seats<F> {
         &self.queues[usize::from(queue)]
     }
 
-    fn run(self: Arc<Self>, mut place: Place, queue: u16, nudge: bool) {
+    fn run(self: Arc<Self>, mut place: Place, queue: u16, came: Came) {
         let _abort = AbortOnPanic;
-        if let Err(errno) = self.serve(&mut place, queue, nudge) {
+        if let Err(errno) = self.serve(&mut place, queue, came) {
             tracing::warn!(queue, %errno, "the kernel refused a thread that answers requests");
         }
         self.leave();
@@ -189,14 +198,14 @@ impl<F: Files> Seats<F> {
         self.ended.notify_all();
     }
     /// Until unmounted.
-    fn serve(self: &Arc<Self>, place: &mut Place, queue: u16, nudge: bool) -> Result<(), Errno> {
+    fn serve(self: &Arc<Self>, place: &mut Place, queue: u16, came: Came) -> Result<(), Errno> {
         place.register().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         let own = self.queue(queue);
         own.coming.store(false, Ordering::SeqCst);
         let mut copy = RequestBuf::new(self.server.terms().max_write.to_usize());
         let mut scratch = Vec::new();
         own.free.fetch_add(1, Ordering::SeqCst);
-        if nudge {
+        if came == Came::Added {
             self.nudge(queue);
         }
         loop {
@@ -211,7 +220,7 @@ impl<F: Files> Seats<F> {
             let left = own.free.fetch_sub(1, Ordering::SeqCst) - 1;
             self.note.note();
             if left < RESERVE {
-                self.grow(queue, left == 0);
+                self.grow(queue);
             }
             taken.serve(&mut copy, |seat, message| {
                 self.server.answer(Way::Seat(seat), message, &mut scratch);
@@ -220,8 +229,8 @@ impl<F: Files> Seats<F> {
         }
         Ok(())
     }
-    /// One more seat in a queue. `nudge`: requests may stand in line.
-    fn grow(self: &Arc<Self>, queue: u16, nudge: bool) {
+    /// One more seat in a queue.
+    fn grow(self: &Arc<Self>, queue: u16) {
         if self.queue(queue).coming.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -234,7 +243,7 @@ impl<F: Files> Seats<F> {
             processors::keep_to(usize::from(queue));
             let max = seats.server.terms().max_write.to_usize();
             match Place::new(&seats.device, queue, max) {
-                Ok(place) => seats.run(place, queue, nudge),
+                Ok(place) => seats.run(place, queue, Came::Added),
                 Err(error) => {
                     seats.no_more(queue, &error.to_string());
                     seats.leave();
@@ -253,8 +262,10 @@ impl<F: Files> Seats<F> {
             tracing::warn!(why, "every thread is busy; further requests wait");
         }
     }
-    /// Requests that stand in line are handed over with answers, not to a seat that has just come:
-    /// makes one that it gets and answers, whatever all the others wait for.
+    /// The kernel hands requests that stand in line to whoever answers, not to a seat that has just come.
+    /// This makes a request that the new seat gets and answers, so that it takes one from the line,
+    /// whatever all the others wait for. Each added seat needs that: when it was asked for, another was
+    /// free, but the line may have formed since.
     fn nudge(&self, queue: u16) {
         let mount_point = self.mount_point.clone();
         let _ = spawn(move || {
