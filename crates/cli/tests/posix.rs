@@ -438,3 +438,72 @@ test "$(getfattr --only-values -n trusted.overlay.opaque {b}/upper/dir)" = y || 
     ));
     c.finish();
 }
+
+/// Attributes as large and as many as Linux has them, set on one node and read on the other.
+#[test]
+fn attributes_of_64_kib_pass_between_nodes() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+os.close(os.open("f", os.O_CREAT | os.O_WRONLY))
+def value(n, size): return bytes((i * 7 + n) % 251 for i in range(256)) * (size // 256) + b"x" * (size % 256)
+os.setxattr("f", "user.k", b"v" * 3900)
+assert os.getxattr(B + "/f", "user.k") == b"v" * 3900
+refused(errno.E2BIG, os.setxattr, "f", "user.k", b"v" * 65537)
+def free(): return os.statvfs(A).f_bfree
+left = None
+for n, size in enumerate((65536, 70, 65535, 4000, 65536, 0, 20000, 65536)):
+    setter, other = ((A, B), (B, A))[n % 2]
+    for k in range(6):
+        os.setxattr(f"{setter}/f", f"user.{k}", value(n + k, size))
+    for k in range(6):
+        assert os.getxattr(f"{other}/f", f"user.{k}") == value(n + k, size), (n, k)
+assert sorted(os.listxattr(B + "/f")) == sorted(["user.k"] + [f"user.{k}" for k in range(6)])
+# The sizes that getxattr tells, and those that it refuses.
+libc.getxattr.restype = libc.listxattr.restype = ctypes.c_ssize_t
+room = ctypes.create_string_buffer(65536)
+assert libc.getxattr(b"f", b"user.0", None, 0) == 65536
+assert libc.getxattr(b"f", b"user.0", room, 65536) == 65536
+assert libc.getxattr(b"f", b"user.0", room, 65535) == -1 and ctypes.get_errno() == errno.ERANGE
+assert libc.listxattr(b"f", room, 3) == -1 and ctypes.get_errno() == errno.ERANGE
+assert libc.listxattr(b"f", None, 0) == 7 * 7
+# As many names as one listing holds, and no more.
+os.close(os.open("names", os.O_CREAT | os.O_WRONLY))
+for n in range(266): os.setxattr("names", f"user.{n:0240}", b"%d" % n)
+refused(errno.ENOSPC, os.setxattr, "names", f"user.{266:0240}", b"")
+assert len(os.listxattr(B + "/names")) == 266
+assert os.getxattr(B + "/names", f"user.{200:0240}") == b"200"
+# What goes serves again once that is durable: 24 rounds of 418 blocks take what a few of them need.
+# (Blocks of metadata stay metadata, and are taken in chunks.)
+os.sync(); before = free()
+for n in range(24):
+    for k in range(6): os.setxattr("f", f"user.{k}", value(n, 65536 - n))
+    for k in range(6): os.removexattr("f", f"user.{k}")
+    with open("gone", "w"): pass
+    for k in range(16): os.setxattr("gone", f"user.{k}", value(k, 65536))
+    refused(errno.ENOSPC, os.setxattr, "gone", "user.more", b"x")
+    os.unlink("gone")
+    os.sync()
+assert before - free() < 6 * 418, (before, free())
+assert os.listxattr(B + "/f") == ["user.k"]
+# A list with as many entries as the kernel passes on.
+def acl(*entries):
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", t, p, i) for t, p, i in entries)
+N = 0xffffffff
+def named(n): return acl((1, 7, N), *((2, 4, 1000 + i) for i in range(n)), (4, 0, N), (16, 7, N), (32, 0, N))
+with open("f", "w") as f: f.write("text")
+os.chmod(".", 0o755); os.chmod("f", 0o600)
+unprivileged(lambda: refused(errno.EACCES, open, B + "/f"))
+os.setxattr("f", "system.posix_acl_access", named(507))
+assert os.getxattr(B + "/f", "system.posix_acl_access") == named(507)
+unprivileged(lambda: open(B + "/f").close())
+os.mkdir("d"); os.setxattr("d", "system.posix_acl_default", named(507)); os.mkdir(B + "/d/e")
+assert os.getxattr("d/e", "system.posix_acl_default") == named(507)
+"#,
+    );
+    c.finish();
+}

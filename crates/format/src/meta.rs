@@ -60,6 +60,8 @@ pub enum MetaKind {
     Orphans = 17,
     /// A node's log of freed blocks that the groups do not yet know of.
     FreeLog = 18,
+    /// A part of an extended attribute's value that is too long to stand beside its name.
+    XattrValue = 19,
 }
 impl MetaKind {
     /// From the number on disk.
@@ -84,15 +86,9 @@ impl MetaKind {
             16 => K::Quota,
             17 => K::Orphans,
             18 => K::FreeLog,
+            19 => K::XattrValue,
             _ => return None,
         })
-    }
-    /// Revision of its layout.
-    pub fn revision(self) -> u16 {
-        match self {
-            Self::Plock => 2,
-            _ => 1,
-        }
     }
     /// The name used in messages.
     pub fn name(self) -> &'static str {
@@ -116,6 +112,15 @@ impl MetaKind {
             K::Quota => "quota block",
             K::Orphans => "orphan list",
             K::FreeLog => "free log",
+            K::XattrValue => "attribute value",
+        }
+    }
+    /// Revision of the layout of this kind's blocks.
+    pub const fn revision(self) -> u16 {
+        match self {
+            // Names of attributes in 1 byte, values in 4; buckets of locks in chains.
+            Self::Dinode | Self::Xattr | Self::Plock => 2,
+            _ => 1,
         }
     }
 }
@@ -166,6 +171,11 @@ impl MetaHeader {
             reserved: U32::new(0),
         }
     }
+    /// Makes it the header of a block of `kind`.
+    pub fn set_kind(&mut self, kind: MetaKind) {
+        self.kind = U16::new(kind as u16);
+        self.revision = U16::new(kind.revision());
+    }
     /// The generation, typed.
     pub fn generation(&self) -> Generation {
         Generation(self.generation.get())
@@ -178,7 +188,7 @@ impl MetaHeader {
         let crc = crc32c_with_hole(body, Self::CRC_AT);
         body[Self::CRC_AT..Self::CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     }
-    /// Verifies a body read from `block`: magic, address, checksum, known kind.
+    /// Verifies a body read from `block`: magic, address, checksum, known kind and revision.
     ///
     /// # Errors
     /// Which of them failed, and what was found.
@@ -206,6 +216,10 @@ impl MetaHeader {
             field: "kind",
             value: u64::from(header.kind.get()),
         })?;
+        if header.revision.get() != kind.revision() {
+            let value = u64::from(header.revision.get());
+            return Err(FormatError::BadField { what: WHAT, at, field: "revision", value });
+        }
         Ok((header, kind))
     }
     /// As [`Self::decode`], and of kind `kind`.

@@ -64,7 +64,9 @@ fn compiled() -> Vec<(&'static str, usize, Fields)> {
         tree::RawIndexEntry { key, child }
         tree::RawExtent { logical, physical, len, flags }
         dirent::RawDirent { cookie, inode, record_len, name_len, file_type }
-        xattr::RawXattr { record_len, name_len, value_len, flags }
+        xattr::RawXattr { record_len, name_len, flags, value_len }
+        xattr::RawXattrBlock { header, used, reserved, next }
+        xattr::RawXattrValue { header, part, len }
         plock::RawPlockBucket { header, count, next }
         plock::RawPlock { inode, start, end, owner, pid, incarnation, slot, mode, flags, order }
         journal::RawJournalHeader { header, tail_sequence, tail_offset, incarnation, clean }

@@ -275,14 +275,6 @@ impl Locked {
         self.inode.encode(tx)?;
         Ok(r)
     }
-    /// Reads the attribute block, if there is one: before a transaction that frees it, so that damage
-    /// is met before anything is changed.
-    pub fn check_attributes(&self, meta: &Meta) -> Result<()> {
-        match BlockNo(self.st().raw.xattr_block.get()) {
-            BlockNo(0) => Ok(()),
-            block => meta.read(block, self.lock_no(), MetaKind::Xattr).map(drop),
-        }
-    }
     /// The dinode's body (tail and inline attributes).
     pub fn body(&self, meta: &Meta) -> Result<crate::meta::Body> {
         meta.read(self.inode.block(), self.lock_no(), MetaKind::Dinode)

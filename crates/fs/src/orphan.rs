@@ -36,6 +36,7 @@ use crate::inode::{Inode, Locked, now};
 use crate::meta::Tx;
 use crate::namei::is_in_use;
 use crate::volume::Volume;
+use crate::xattr::place;
 
 /// Where a list's entries begin.
 const HEAD: usize = size_of::<RawOrphans>();
@@ -256,8 +257,8 @@ fn change(
     tx.modify(block, owner, MetaKind::Orphans, |body| encode(body, &inos))
 }
 
-/// Frees a dinode and its attribute block in `tx`: two free-log entries at most. Its contents are
-/// gone already. The inode's state must not be used after it; the caller unloads it when the
+/// Frees a dinode and the blocks of its attributes in `tx`: as many free-log entries as
+/// [`crate::xattr::place::held`] says, and one. Its contents are gone already. The inode's state must not be used after it; the caller unloads it when the
 /// transaction is closed.
 pub(crate) fn free_dinode(
     core: &Core,
@@ -266,10 +267,9 @@ pub(crate) fn free_dinode(
     inode: &Locked,
 ) -> Result<()> {
     let lock = inode.lock_no();
-    let attributes = BlockNo(inode.st().raw.xattr_block.get());
-    if attributes != BlockNo(0) {
-        tx.free(attributes, lock)?;
-        core.alloc.free_slot(tx, r, attributes, false)?;
+    for block in place::held(core, inode)? {
+        tx.free(block, lock)?;
+        core.alloc.free_slot(tx, r, block, false)?;
     }
     tx.free(inode.inode.block(), lock)?;
     core.alloc.free_slot(tx, r, inode.inode.block(), true)
@@ -365,10 +365,13 @@ pub(crate) fn delete_locked(core: &Arc<Core>, locked: &Locked) -> Result<()> {
     if is_in_use(core, locked) {
         return Ok(());
     }
-    let attributes = locked.st().raw.xattr_block.get() != 0;
-    locked.check_attributes(&core.meta)?;
+    let mut attributes = place::held(core, locked)?.len();
     crate::data::free_contents(core, locked)?;
-    let mut r = core.alloc.reserve(0, 0, 1 + u64::from(attributes))?;
+    while attributes > place::FREED_WITH_DINODE {
+        place::shed(core, locked)?;
+        attributes = place::held(core, locked)?.len();
+    }
+    let mut r = core.alloc.reserve(0, 0, 1 + attributes as u64)?;
     let mut tx = core.meta.begin()?;
     let done = free_dinode(core, &mut tx, &mut r, locked).and_then(|()| unlist(core, &mut tx, ino));
     drop(tx);

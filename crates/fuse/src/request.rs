@@ -4,13 +4,17 @@
 use braid_fs::pool::device::{HugeBuf, HugePages};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::abi::{InHeader, READ_BUFFER_LEAST, WriteIn};
+use crate::abi::{InHeader, READ_BUFFER_LEAST, SetxattrIn, SetxattrMoreIn, WriteIn};
 use crate::error::BadRequest;
 
 /// Payloads of WRITE start at a multiple of this, as O_DIRECT to the devices needs it.
 const PAYLOAD_ALIGN: usize = 4096;
 /// Bytes before the payload of a WRITE.
 const WRITE_HEAD: usize = size_of::<InHeader>() + size_of::<WriteIn>();
+/// The longest SETXATTR: a name of 255 bytes and its NUL, a value of 64 KiB. The kernel refuses one that
+/// does not fit with E2BIG.
+const SETXATTR_MAX: usize =
+    size_of::<InHeader>() + size_of::<SetxattrIn>() + size_of::<SetxattrMoreIn>() + 256 + 65_536;
 
 /// Where a request starts, so that the payload of a WRITE starts on the next page.
 const START: usize = PAYLOAD_ALIGN - WRITE_HEAD;
@@ -30,7 +34,7 @@ pub struct RequestBuf {
 impl RequestBuf {
     /// For requests with payloads of at most `max_write` bytes.
     pub fn new(max_write: usize) -> Self {
-        let len = (WRITE_HEAD + max_write).max(READ_BUFFER_LEAST);
+        let len = (WRITE_HEAD + max_write).max(READ_BUFFER_LEAST).max(SETXATTR_MAX);
         Self { memory: HugeBuf::within(&PAGES, START + len), len }
     }
     /// Gives its memory back until it is touched again.
@@ -149,7 +153,7 @@ mod tests {
             let space = buf.space();
             assert_eq!(space[WRITE_HEAD..].as_ptr() as usize % PAYLOAD_ALIGN, 0);
             assert!(space.len() >= WRITE_HEAD + max_write);
-            assert!(space.len() >= READ_BUFFER_LEAST);
+            assert!(space.len() >= READ_BUFFER_LEAST && space.len() >= SETXATTR_MAX);
         }
     }
 

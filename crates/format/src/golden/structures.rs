@@ -16,7 +16,7 @@ use crate::rgrp::{BlockState, RawFreeLog, RawFreed, RawRgrp, RawWindow};
 use crate::superblock::{RawLeaving, RawSuperblock};
 use crate::tree::{RawExtent, RawIndexEntry, RawNode};
 use crate::units::{BlockNo, LockNo};
-use crate::xattr::RawXattr;
+use crate::xattr::{RawXattr, RawXattrBlock, RawXattrValue};
 
 const BLOCK: BlockNo = BlockNo(0x0102_0304);
 
@@ -242,16 +242,35 @@ impl Sized4K for Vec<u8> {
 
 #[test]
 fn attributes() {
-    let raw = RawXattr {
-        record_len: U16::new(24),
-        name_len: U16::new(6),
-        value_len: U16::new(5),
-        flags: U16::ZERO,
+    let short =
+        RawXattr { record_len: U16::new(24), name_len: 6, flags: 0, value_len: U32::new(5) };
+    let long = RawXattr {
+        record_len: U16::new(32),
+        name_len: 6,
+        flags: RawXattr::LONG,
+        value_len: U32::new(4000),
     };
-    let used = U64::new(24);
-    let parts = [bytes(&header(MetaKind::Xattr)), bytes(&used), bytes(&raw)];
-    let body = [parts.concat(), b"user.xvalue".to_vec()].concat().sized();
-    check("attributes", MetaKind::Xattr, body);
+    let head = RawXattrBlock {
+        header: header(MetaKind::Xattr),
+        used: U32::new(56),
+        reserved: U32::ZERO,
+        next: U64::new(0x31),
+    };
+    let blocks = [U64::new(0x41), U64::new(0x42)];
+    let parts = [
+        bytes(&head),
+        bytes(&short),
+        b"user.xvalue\0\0\0\0\0".to_vec(),
+        bytes(&long),
+        b"user.y".to_vec(),
+        bytes(&blocks),
+        vec![0; 2],
+    ];
+    check("attributes", MetaKind::Xattr, parts.concat().sized());
+    let value =
+        RawXattrValue { header: header(MetaKind::XattrValue), part: U32::new(1), len: U32::new(5) };
+    let body = [bytes(&value), b"value".to_vec()].concat().sized();
+    check("attribute_value", MetaKind::XattrValue, body);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use braid_format::dinode::{Layout, RawDinode};
 use braid_format::tree::{RawExtent, RawIndexEntry, RawNode};
+use braid_format::xattr::RawXattrBlock;
 use braid_format::{BlockNo, InodeNo};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -11,6 +12,8 @@ use super::repair::change;
 use super::walk::table;
 use crate::dir::page;
 use crate::error::Result;
+use crate::xattr::pack;
+use crate::xattr::place;
 
 /// Something to be cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +41,21 @@ pub(super) enum Part {
     Extent(u64),
     /// The attributes in the dinode.
     InlineAttributes,
-    /// The attribute block.
+    /// All attribute blocks behind the dinode or an attribute block.
     AttributeBlock,
+    /// The attribute with a value in this block, among others.
+    Attribute(BlockNo),
+    /// What an access control list may have narrowed.
+    Permissions,
 }
 
 impl Cut {
     /// Whether contents of a file (or names of a directory) are lost with it.
     pub fn is_of_contents(&self) -> bool {
-        !matches!(self.what, Part::InlineAttributes | Part::AttributeBlock)
+        !matches!(
+            self.what,
+            Part::InlineAttributes | Part::AttributeBlock | Part::Attribute(_) | Part::Permissions
+        )
     }
     fn line(&self) -> String {
         let ino = self.ino;
@@ -59,8 +69,19 @@ impl Cut {
             Part::Extent(at) => {
                 format!("inode {ino}: cut off the extent at file block {at}")
             }
+            Part::AttributeBlock if self.block.get() != ino.get() => {
+                format!("inode {ino}: removed the extended attributes behind block {}", self.block)
+            }
             Part::InlineAttributes | Part::AttributeBlock => format!(
                 "inode {ino}: removed its damaged extended attributes, and the permissions of group and others, which an access control list may have narrowed"
+            ),
+            Part::Attribute(block) => {
+                format!(
+                    "inode {ino}: removed the extended attribute with a damaged value at {block}"
+                )
+            }
+            Part::Permissions => format!(
+                "inode {ino}: removed the permissions of group and others, which a lost access control list may have narrowed"
             ),
         }
     }
@@ -83,7 +104,15 @@ pub(super) fn apply(checker: &mut Checker, cuts: &[Cut]) -> Result<()> {
 /// `None`: it is not there (any more).
 fn take(body: &mut [u8], dinode: bool, what: Part) -> Option<()> {
     match what {
-        Part::InlineAttributes | Part::AttributeBlock => return attributes(body, what),
+        Part::AttributeBlock if !dinode => {
+            let (head, _) = RawXattrBlock::mut_from_prefix(body).ok()?;
+            head.next.set(0);
+            return Some(());
+        }
+        Part::Attribute(block) => return attribute(body, dinode, block),
+        Part::InlineAttributes | Part::AttributeBlock | Part::Permissions => {
+            return attributes(body, what);
+        }
         Part::EntriesBehind(n) => {
             let (area, count) = items(body, dinode)?;
             let used = |e: page::Entry<'_>| e.record.end;
@@ -132,14 +161,49 @@ fn take(body: &mut [u8], dinode: bool, what: Part) -> Option<()> {
 fn attributes(body: &mut [u8], what: Part) -> Option<()> {
     let (raw, _) = RawDinode::mut_from_prefix(body).ok()?;
     raw.mode.set(raw.mode.get() & !0o077);
-    if what == Part::AttributeBlock {
-        raw.xattr_block.set(0);
-        return Some(());
+    match what {
+        Part::Permissions => return Some(()),
+        Part::AttributeBlock => {
+            raw.xattr_block.set(0);
+            return Some(());
+        }
+        _ => {}
     }
     let len = usize::from(raw.xattr_len.get());
     raw.xattr_len.set(0);
     let from = body.len().saturating_sub(len).max(RawDinode::TAIL_AT);
     body.get_mut(from..)?.fill(0);
+    Some(())
+}
+
+/// The attribute goes that has a value in `block`.
+fn attribute(body: &mut [u8], dinode: bool, block: BlockNo) -> Option<()> {
+    let body_len = body.len();
+    let (from, len) = if dinode {
+        let (raw, _) = RawDinode::read_from_prefix(body).ok()?;
+        (place::inline(&raw, body)?, usize::from(raw.xattr_len.get()))
+    } else {
+        (size_of::<RawXattrBlock>(), place::page(body)?.0.len())
+    };
+    let area = body.get_mut(from..from + len)?;
+    let mut all = pack::decode(area, body_len).ok()?;
+    let before = all.len();
+    all.retain(|a| !a.value.blocks().contains(&block));
+    if all.len() == before {
+        return None;
+    }
+    let bytes = pack::encode(&all).ok()?;
+    area.fill(0);
+    // Those in a dinode end where its body ends.
+    let at = if dinode { len.checked_sub(bytes.len())? } else { 0 };
+    area.get_mut(at..at + bytes.len())?.copy_from_slice(&bytes);
+    if dinode {
+        let (raw, _) = RawDinode::mut_from_prefix(body).ok()?;
+        raw.xattr_len.set(u16::try_from(bytes.len()).ok()?);
+    } else {
+        let (head, _) = RawXattrBlock::mut_from_prefix(body).ok()?;
+        head.used.set(u32::try_from(bytes.len()).ok()?);
+    }
     Some(())
 }
 

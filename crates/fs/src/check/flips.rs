@@ -22,7 +22,7 @@ const RDWR: i32 = 2;
 /// Blocks of one kind that are flipped.
 const EACH: usize = 3;
 /// Kinds whose damage is an error of one inode, or of one resource group.
-const GONE_AROUND: [MetaKind; 8] = [
+const GONE_AROUND: [MetaKind; 9] = [
     MetaKind::Free,
     MetaKind::Rgrp,
     MetaKind::Bitmap,
@@ -31,6 +31,7 @@ const GONE_AROUND: [MetaKind; 8] = [
     MetaKind::ExtentLeaf,
     MetaKind::DirLeaf,
     MetaKind::Xattr,
+    MetaKind::XattrValue,
 ];
 const DIR: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
@@ -63,7 +64,11 @@ fn populated() -> Pool {
     // Extents in leaves: every other block.
     let holes: Vec<(u64, usize)> = (0..400).map(|n| (n * 8192, 4096)).collect();
     let holey = write(&fs, sub, b"holey", &holes).unwrap();
-    fs.setxattr(holey, b"user.note", &[7; 3000], 0).unwrap();
+    fs.setxattr(holey, b"user.note", &[7; 30_000], 0).unwrap();
+    // Three attribute blocks.
+    for name in [&b"user.a"[..], b"user.b", b"user.c", b"user.d", b"user.e"] {
+        fs.setxattr(holey, name, &[9; 1500], 0).unwrap();
+    }
     write(&fs, sub, b"tail", &[(0, 100)]).unwrap();
     fs.symlink(sub, b"way", b"../other", &CRED).unwrap();
     let other = write(&fs, root, b"other", &[(0, 300_000)]).unwrap();
@@ -215,7 +220,8 @@ fn one_flipped_bit_is_one_inodes_error_and_one_repair_mends_it() {
     let named = [volume.root(), by_name("/sub"), by_name("/sub/holey"), by_name("/wide")];
     targets.extend(named.map(|ino| (BlockNo::from(ino), MetaKind::Dinode, ino)));
     let kinds: BTreeSet<u16> = targets.iter().map(|t| t.1 as u16).collect();
-    for kind in [MetaKind::Index, MetaKind::ExtentLeaf, MetaKind::DirLeaf, MetaKind::Xattr] {
+    let made = GONE_AROUND.iter().filter(|k| !matches!(k, MetaKind::Free | MetaKind::Rgrp));
+    for kind in made.copied() {
         assert!(kinds.contains(&(kind as u16)), "no {}", kind.name());
     }
     for (block, kind, owner) in targets {

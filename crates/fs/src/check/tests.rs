@@ -310,7 +310,7 @@ fn damaged_trees() {
         ("order of entries", |b| b[size_of::<RawNode>()..][..8].fill(0xff)),
         ("belongs to 9", |b| MetaHeader::mut_from_prefix(b).unwrap().0.owner.set(9)),
         ("attribute block instead of directory leaf", |b| {
-            MetaHeader::mut_from_prefix(b).unwrap().0.kind.set(MetaKind::Xattr as u16);
+            MetaHeader::mut_from_prefix(b).unwrap().0.set_kind(MetaKind::Xattr);
         }),
     ];
     for (what, spoil) in spoils {
@@ -371,7 +371,7 @@ fn inodes_without_a_name_and_slots_in_disguise() {
         .find(|&b| m.state_of(b) == BlockState::MetaFree)
         .unwrap();
     m.edit(BlockNo(slot), |b| {
-        MetaHeader::mut_from_prefix(b).unwrap().0.kind.set(MetaKind::Dinode as u16);
+        MetaHeader::mut_from_prefix(b).unwrap().0.set_kind(MetaKind::Dinode);
     });
     m.expect(BlockNo(slot), "free metadata block holds a dinode");
     m.smash(BlockNo(slot));

@@ -8,7 +8,7 @@ use braid_format::meta::MetaKind;
 use braid_format::rgrp::BlockState;
 use braid_format::superblock::RawSuperblock;
 use braid_format::tree::{RawExtent, RawIndexEntry, RawNode};
-use braid_format::xattr::RawXattr;
+use braid_format::xattr::RawXattrValue;
 use braid_format::{BlockNo, InodeNo, NodeId};
 use zerocopy::FromBytes;
 
@@ -20,6 +20,8 @@ use crate::dir::{self, page};
 use crate::error::Result;
 use crate::groups::takes_slots;
 use crate::tree::HEIGHT_MAX;
+use crate::xattr::pack::{self, Attribute, Value};
+use crate::xattr::{is_access_list, is_sound, place};
 
 /// An inode that `/lost+found` takes.
 pub(super) const NAMELESS: &str = "inode without a name";
@@ -46,6 +48,11 @@ enum What {
     Extents,
     Directory,
     Attributes,
+    /// A part of an attribute's value: the part's number is the node's `low`, its length `high`.
+    Value {
+        /// Of an access control list.
+        acl: bool,
+    },
 }
 
 /// A tree node to be read, and what its parent says of it.
@@ -64,11 +71,27 @@ impl Node {
     /// Takes it off what it hangs on.
     fn cut(&self) -> Cut {
         let ino = InodeNo(self.owner);
-        if self.what == What::Attributes {
-            return Cut { ino, block: BlockNo(self.owner), what: Part::AttributeBlock };
-        }
         let child = BlockNo(self.block);
-        Cut { ino, block: BlockNo(self.parent), what: Part::Child(child) }
+        let what = match self.what {
+            What::Attributes => Part::AttributeBlock,
+            What::Value { .. } => Part::Attribute(child),
+            What::Extents | What::Directory => Part::Child(child),
+        };
+        Cut { ino, block: BlockNo(self.parent), what }
+    }
+    /// Takes away the permissions that an access control list may have narrowed, which goes with the
+    /// node.
+    fn narrows(&self) -> Option<Cut> {
+        let ino = InodeNo(self.owner);
+        let block = BlockNo(self.owner);
+        match self.what {
+            // Where the first of its blocks hangs on the dinode, the same cut does it.
+            What::Attributes if self.parent == self.owner => None,
+            What::Attributes | What::Value { acl: true } => {
+                Some(Cut { ino, block, what: Part::Permissions })
+            }
+            _ => None,
+        }
     }
     /// Takes away all of it but the first `sound` items.
     fn cut_behind(&self, sound: usize) -> Cut {
@@ -86,6 +109,7 @@ impl Node {
     fn kind(&self) -> MetaKind {
         match self.what {
             What::Attributes => MetaKind::Xattr,
+            What::Value { .. } => MetaKind::XattrValue,
             _ if self.level > 0 => MetaKind::Index,
             What::Extents => MetaKind::ExtentLeaf,
             What::Directory => MetaKind::DirLeaf,
@@ -271,6 +295,7 @@ impl Checker {
                     self.spoil(owner, found);
                     if let Item::Node(node) = item {
                         found.cuts.push(node.cut());
+                        found.cuts.extend(node.narrows());
                     }
                     continue;
                 }
@@ -337,7 +362,6 @@ impl Checker {
         let Ok((raw, _)) = RawDinode::read_from_prefix(body) else { return };
         let slot = self.volume.geo.slot_blocks();
         let is_dir = raw.mode.get() >> 12 & 15 == 4;
-        let inline_sound = inline_attributes(&raw, body);
         let what = if is_dir { What::Directory } else { What::Extents };
         let height = raw.tree_height.get();
         let capacity = raw.tail_capacity(body.len());
@@ -352,12 +376,13 @@ impl Checker {
         self.inodes.entry(ino).or_default().load(&raw);
         self.report.inodes += 1;
         self.report.directories += u64::from(is_dir);
-        if !inline_sound {
+        let place =
+            Node { block: ino, parent: ino, owner: ino, what, level: height, low: 0, high: None };
+        let area = place::inline(&raw, body).and_then(|from| body.get(from..));
+        if !area.is_some_and(|area| self.attributes(place, area, queue, found)) {
             let cut = Cut { ino: InodeNo(ino), block: BlockNo(ino), what: Part::InlineAttributes };
             self.bad(ino, "attributes in the dinode", cut, found);
         }
-        let place =
-            Node { block: ino, parent: ino, owner: ino, what, level: height, low: 0, high: None };
         if raw.xattr_block.get() != 0 {
             let block = raw.xattr_block.get();
             let node = Node { block, what: What::Attributes, level: 0, ..place };
@@ -370,11 +395,19 @@ impl Checker {
         }
     }
     fn node(&mut self, node: Node, body: &[u8], queue: &mut Queue, found: &mut Mendable) {
-        if node.what == What::Attributes {
-            if !attribute_block(body) {
-                self.bad(node.block, "attributes", node.cut(), found);
+        match node.what {
+            What::Attributes => return self.attribute_block(node, body, queue, found),
+            What::Value { .. } => {
+                let right = place::part(body).is_some_and(|(part, bytes)| {
+                    u64::from(part) == node.low && Some(bytes.len() as u64) == node.high
+                });
+                if !right {
+                    found.cuts.extend(node.narrows());
+                    self.bad(node.block, "part of an attribute's value", node.cut(), found);
+                }
+                return;
             }
-            return;
+            What::Extents | What::Directory => {}
         }
         let Ok((head, rest)) = RawNode::read_from_prefix(body) else { return };
         if head.level.get() != node.level {
@@ -393,7 +426,59 @@ impl Checker {
             queue.push_back(Item::Node(node));
         } else {
             found.cuts.push(node.cut());
+            found.cuts.extend(node.narrows());
         }
+    }
+    /// One of an inode's attribute blocks.
+    fn attribute_block(
+        &mut self,
+        node: Node,
+        body: &[u8],
+        queue: &mut Queue,
+        found: &mut Mendable,
+    ) {
+        let page = place::page(body);
+        if !page.is_some_and(|(area, _)| self.attributes(node, area, queue, found)) {
+            found.cuts.extend(node.narrows());
+            self.bad(node.block, "attributes", node.cut(), found);
+            return;
+        }
+        if let Some(next) = page.and_then(|(_, next)| next) {
+            let next = Node { block: next.get(), parent: node.block, ..node };
+            self.follow(next, queue, found);
+        }
+    }
+    /// Attributes in a dinode or an attribute block: whether they are sound, each for itself. Queues the
+    /// blocks of their values if they are.
+    fn attributes(
+        &mut self,
+        at: Node,
+        area: &[u8],
+        queue: &mut Queue,
+        found: &mut Mendable,
+    ) -> bool {
+        let body_len = self.volume.geo.body_len();
+        let Ok(all) = pack::decode(area, body_len) else { return false };
+        let sound = |a: &Attribute| match &a.value {
+            Value::Short(value) => is_sound(&a.name, value),
+            Value::Long { .. } => true,
+        };
+        if !all.iter().all(sound) {
+            return false;
+        }
+        for attribute in &all {
+            let full = RawXattrValue::capacity(body_len);
+            let acl = is_access_list(&attribute.name);
+            let mut left = attribute.value.len();
+            for (low, block) in (0..).zip(attribute.value.blocks()) {
+                let (high, what) = (Some(left.min(full) as u64), What::Value { acl });
+                left = left.saturating_sub(full);
+                let block = block.get();
+                let node = Node { block, parent: at.block, what, level: 0, low, high, ..at };
+                self.follow(node, queue, found);
+            }
+        }
+        true
     }
     /// What stands in a tail or a tree node.
     fn contents(
@@ -560,39 +645,4 @@ pub(super) fn table<T: FromBytes>(bytes: &[u8], count: usize) -> Option<Vec<T>> 
     let size = size_of::<T>();
     let bytes = bytes.get(..count.checked_mul(size)?)?;
     Some(bytes.chunks_exact(size).filter_map(|b| T::read_from_bytes(b).ok()).collect())
-}
-
-/// Whether `bytes` are attributes, one after the other.
-fn attributes(mut bytes: &[u8]) -> bool {
-    while !bytes.is_empty() {
-        let Ok((head, _)) = RawXattr::read_from_prefix(bytes) else { return false };
-        let len = usize::from(head.record_len.get());
-        let inner = size_of::<RawXattr>()
-            + usize::from(head.name_len.get())
-            + usize::from(head.value_len.get());
-        if head.name_len.get() == 0 || len < inner {
-            return false;
-        }
-        let (name, value) = (usize::from(head.name_len.get()), usize::from(head.value_len.get()));
-        let named = bytes.get(size_of::<RawXattr>()..inner).and_then(|b| b.split_at_checked(name));
-        if !named.is_some_and(|(name, v)| v.len() == value && crate::xattr::is_sound(name, v)) {
-            return false;
-        }
-        let Some(rest) = bytes.get(len..) else { return false };
-        bytes = rest;
-    }
-    true
-}
-fn inline_attributes(raw: &RawDinode, body: &[u8]) -> bool {
-    let len = usize::from(raw.xattr_len.get());
-    let start = body.len().checked_sub(len).filter(|&s| s >= RawDinode::TAIL_AT);
-    start.and_then(|s| body.get(s..)).is_some_and(attributes)
-}
-fn attribute_block(body: &[u8]) -> bool {
-    const HEAD: usize = braid_format::meta::MetaHeader::LEN;
-    let used = body
-        .get(HEAD..HEAD + 8)
-        .map(|b| b.iter().rev().fold(0_u64, |n, byte| n << 8 | u64::from(*byte)));
-    let used = used.and_then(|n| usize::try_from(n).ok());
-    used.and_then(|n| body.get(HEAD + 8..)?.get(..n)).is_some_and(attributes)
 }

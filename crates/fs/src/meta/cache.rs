@@ -96,8 +96,7 @@ impl Entry {
         if !self.running {
             header.generation.set(next_generation(block, header.generation())?);
         }
-        header.kind.set(self.kind as u16);
-        header.revision.set(self.kind.revision());
+        header.set_kind(self.kind);
         header.owner.set(self.owner.get());
         header.crc.set(0);
         self.running = true;

@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::inode::{InodeState, Locked, now, raw_time, write_fixed};
 use crate::meta::Tx;
 use crate::orphan;
+use crate::xattr::Inherited;
 
 /// Longest target of a symbolic link.
 pub(super) const TARGET_MAX: usize = 4095;
@@ -148,7 +149,7 @@ fn nameless(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) -> Result<Lo
         Heir::of(core, &dir, &new)?
     };
     let room = orphan::room(core)?;
-    let mut r = core.alloc.reserve(0, 1, 0)?;
+    let mut r = core.alloc.reserve(0, 1 + heir.attributes.slots(core), 0)?;
     let (slot, guard) = core.alloc.claim_dinode(&mut r)?;
     let mut raw = raw_inode(slot, &new, &heir);
     raw.nlink = 0.into();
@@ -161,7 +162,8 @@ fn nameless(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) -> Result<Lo
         }
     };
     let ino = InodeNo::from(slot);
-    let done = born(core, &mut tx, (slot, guard), raw, (&[], &heir.attributes))
+    let done = inherit(core, (&mut tx, &mut r), &mut raw, (slot, &heir))
+        .and_then(|attributes| born(core, &mut tx, (slot, guard), raw, (&[], &attributes)))
         .and_then(|locked| orphan::list(core, &mut tx, room, ino).map(|()| locked));
     drop(tx);
     sealed(core, done)
@@ -270,8 +272,8 @@ struct Heir {
     gid: Option<u32>,
     /// Type and permissions.
     mode: u32,
-    /// Its ACLs, packed.
-    attributes: Vec<u8>,
+    /// Its ACLs.
+    attributes: Inherited,
 }
 
 impl Heir {
@@ -280,11 +282,11 @@ impl Heir {
         let is_link = new.mode & S_IFMT == S_IFLNK;
         let default = if is_link { None } else { crate::xattr::default_acl(core, dir)? };
         let (mode, attributes) = match default {
-            None => (new.mode & !new.cred.umask, Vec::new()),
+            None => (new.mode & !new.cred.umask, Inherited::default()),
             Some(default) => {
                 let (mode, access) = default.inherited(new.mode);
                 let passed_on = (new.mode & S_IFMT == S_IFDIR).then_some(&default);
-                (mode, crate::xattr::of_new(access.as_ref(), passed_on))
+                (mode, Inherited::of(core, access.as_ref(), passed_on))
             }
         };
         let st = dir.st();
@@ -315,7 +317,8 @@ fn named(core: &Arc<Core>, dir: InodeNo, name: &[u8], new: &New<'_>) -> Result<L
         0
     };
     let heir = Heir::of(core, &dir, new)?;
-    let mut r = core.alloc.reserve(blocks, place.slots + 1, 0)?;
+    let slots = place.slots + 1 + heir.attributes.slots(core);
+    let mut r = core.alloc.reserve(blocks, slots, 0)?;
     let run = match blocks {
         0 => None,
         n => Some(write_target(core, &mut r, n, new.target)?),
@@ -343,7 +346,10 @@ fn named_in(
 ) -> Result<Locked> {
     let mut raw = raw_inode(slot, new, heir);
     let locked = match run {
-        None => born(core, &mut tx, (slot, guard), raw, (new.target, &heir.attributes))?,
+        None => {
+            let attributes = inherit(core, (&mut tx, &mut r), &mut raw, (slot, heir))?;
+            born(core, &mut tx, (slot, guard), raw, (new.target, &attributes))?
+        }
         Some(run) => {
             let blocks = run.len;
             let extent = RawExtent {
@@ -416,7 +422,6 @@ fn raw_inode(slot: BlockNo, new: &New<'_>, heir: &Heir) -> RawDinode {
     raw.layout = (layout as u16).into();
     raw.inode_generation = generation(slot).into();
     raw.parent = heir.parent.get().into();
-    raw.xattr_len = u16::try_from(heir.attributes.len()).unwrap_or(0).into();
     raw
 }
 
@@ -429,6 +434,21 @@ fn generation(slot: BlockNo) -> u64 {
     let seed = u64::from(t.nsec) ^ t.sec.unsigned_abs().rotate_left(32) ^ count.rotate_left(48);
     let hash = xxhash_rust::xxh3::xxh3_64_with_seed(&slot.get().to_le_bytes(), seed);
     (hash & 0x7fff_ffff).max(1)
+}
+
+/// Writes what a new inode inherits: the bytes for the end of its body.
+fn inherit(
+    core: &Core,
+    to: (&mut Tx<'_>, &mut Reservation),
+    raw: &mut RawDinode,
+    (slot, heir): (BlockNo, &Heir),
+) -> Result<Vec<u8>> {
+    let bytes = heir.attributes.write(core, to, LockNo::from(slot))?;
+    let slots = heir.attributes.slots(core) * core.volume.geo.slot_blocks();
+    raw.blocks = raw.blocks.get().saturating_add(slots).into();
+    let len = u16::try_from(bytes.len()).map_err(|_| Error::AttributeSpace)?;
+    raw.xattr_len = len.into();
+    Ok(bytes)
 }
 
 /// Puts a new dinode in its slot and its inode in memory.

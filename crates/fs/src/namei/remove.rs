@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::inode::Locked;
 use crate::meta::Tx;
 use crate::orphan::{self, Room};
+use crate::xattr::place;
 
 /// Removes a name of anything but a directory.
 ///
@@ -78,8 +79,8 @@ pub(crate) enum Fate {
     Large,
     /// Freed in the same transaction.
     Freed {
-        /// Its attribute block goes too.
-        attributes: bool,
+        /// Blocks of its attributes, freed with it.
+        attributes: usize,
     },
 }
 
@@ -108,22 +109,19 @@ impl Dropped {
     /// # Errors
     /// `TooManyOrphans` when it must be listed and the lists are full.
     pub fn plan(core: &Arc<Core>, inode: &Locked) -> Result<Self> {
-        let (links, attributes) = {
-            let st = inode.st();
-            (st.raw.nlink.get(), st.raw.xattr_block.get() != 0)
-        };
+        let links = inode.st().raw.nlink.get();
         let fate = if links > 1 && !inode.is_dir() {
             Fate::Stays
         } else if is_in_use(core, inode) {
             Fate::InUse
         } else if is_small(inode)? && !inode.inode.data.is_dirty() {
-            Fate::Freed { attributes }
+            match place::held(core, inode)?.len() {
+                attributes @ 0..=place::FREED_WITH_DINODE => Fate::Freed { attributes },
+                _ => Fate::Large,
+            }
         } else {
             Fate::Large
         };
-        if matches!(fate, Fate::Freed { attributes: true }) {
-            inode.check_attributes(&core.meta)?;
-        }
         let room = match fate {
             Fate::InUse | Fate::Large => Some(orphan::room(core)?),
             Fate::Stays | Fate::Freed { .. } => None,
@@ -133,7 +131,7 @@ impl Dropped {
     /// Free-log entries that [`Self::apply`] may take.
     pub fn frees(&self) -> u64 {
         match self.fate {
-            Fate::Freed { attributes } => 1 + u64::from(attributes),
+            Fate::Freed { attributes } => 1 + attributes as u64,
             _ => 0,
         }
     }

@@ -32,6 +32,13 @@ pub(crate) fn make_in(pool: &Pool) {
     make(pool, &options, &mut |_, _| {}).unwrap();
 }
 
+/// As [`make_in`], with journals of 2 MiB.
+pub(crate) fn make_small(pool: &Pool) {
+    let options =
+        MakeOptions { nodes: Some(4), journal_size: Some(2 << 20), ..MakeOptions::default() };
+    make(pool, &options, &mut |_, _| {}).unwrap();
+}
+
 /// A mounted node.
 pub(crate) struct Node(Mounted);
 

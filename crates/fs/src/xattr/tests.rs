@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use braid_format::Bytes;
+use braid_pool::device::{Device, MemoryDevice, RecordingDevice};
+use braid_pool::{CreateOptions, Pool};
+
 use super::*;
 use crate::attr::{Cred, SetAttr};
 use crate::namei::rig::{mount, pool};
@@ -64,9 +68,7 @@ fn grow_out_of_the_dinode_and_back() {
     assert!(getattr(&node, f).unwrap().blocks512 > before, "an attribute block");
     assert_eq!(get(&node, f, b"user.small").unwrap(), small);
     assert_eq!(get(&node, f, b"user.large").unwrap(), large);
-    // One block is all there is, and a refusal changes nothing.
-    assert!(matches!(set(&node, f, b"user.more", &large, 0), Err(Error::AttributeSpace)));
-    assert!(matches!(set(&node, f, b"user.large", &[3; 4_000], 0), Err(Error::AttributeSpace)));
+    assert!(matches!(set(&node, f, b"user.large", &[3; 65_537], 0), Err(Error::Range)));
     assert_eq!(get(&node, f, b"user.large").unwrap(), large);
     node.unmount();
     let node = mount(&pool, 1);
@@ -161,10 +163,29 @@ fn lists_and_modes_are_in_step() {
     assert_eq!((mode(f), names(&node, f).len()), (0o660, 0));
     assert!(matches!(set(&node, f, acl::DEFAULT, &full, 0), Err(Error::NotSupported(_))));
     assert!(matches!(set(&node, f, acl::ACCESS, &full[..20], 0), Err(Error::Invalid(_))));
-    let many: Vec<(u16, u16, u32)> = (0..500).map(|id| (2, 7, id)).collect();
-    let ends = [&[(1, 7, none)][..], &many, &[(4, 7, none), (0x10, 7, none), (0x20, 7, none)]];
-    let long = list(&ends.concat());
-    assert!(matches!(set(&node, f, acl::ACCESS, &long, 0), Err(Error::AttributeSpace)));
+    // As many entries as the kernel passes on, and not one more.
+    let long = |named: u32| {
+        let many: Vec<(u16, u16, u32)> = (0..named).map(|id| (2, 7, id)).collect();
+        let ends = [&[(1, 7, none)][..], &many, &[(4, 7, none), (0x10, 7, none), (0x20, 7, none)]];
+        list(&ends.concat())
+    };
+    assert!(matches!(set(&node, f, acl::ACCESS, &long(508), 0), Err(Error::AttributeSpace)));
+    set(&node, f, acl::ACCESS, &long(507), 0).unwrap();
+    assert_eq!(get(&node, f, acl::ACCESS).unwrap(), long(507));
+    let dir = mkdir(&node, root, b"dir", 0o755, &Cred::default()).unwrap();
+    set(&node, dir.ino, acl::DEFAULT, &long(507), 0).unwrap();
+    let before = getattr(&node, dir.ino).unwrap().blocks512;
+    let sub = mkdir(&node, dir.ino, b"sub", 0o777, &Cred::default()).unwrap();
+    assert!(sub.blocks512 > before, "two lists in blocks of their own");
+    for name in [acl::ACCESS, acl::DEFAULT] {
+        assert_eq!(get(&node, sub.ino, name).unwrap(), long(507));
+    }
+    let tmp = crate::namei::tmpfile(&node, dir.ino, 0o600, &Cred::default()).unwrap();
+    let ino = tmp.ino();
+    drop(tmp);
+    assert!(get(&node, ino, acl::ACCESS).unwrap().len() > 4000);
+    crate::namei::rmdir(&node, dir.ino, b"sub").unwrap();
+    crate::orphan::delete(&node, ino).unwrap();
     node.unmount_clean();
 }
 
@@ -202,4 +223,163 @@ fn what_is_made_in_a_directory_gets_its_default_list() {
     let link = symlink(&node, sub.ino, b"l", b"target", &cred).unwrap();
     assert_eq!(names(&node, link.ino).len(), 0);
     node.unmount_clean();
+}
+
+/// A value that says whose it is and which version.
+fn value(of: usize, version: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 7 * 31 + of * 5 + version) as u8).collect()
+}
+
+#[test]
+fn values_of_64_kib_are_kept_and_their_space_comes_back() {
+    let pool = pool();
+    let node = mount(&pool, 0);
+    let f = file(&node, "f");
+    node.meta.commit().unwrap();
+    let before = getattr(&node, f).unwrap().blocks512;
+    // All that one inode may have, in sizes that need one block more or less each time.
+    let lens = [65_536, 1, 3_536, 3_537, 30_000, 0, 65_536, 1_700, 65_535];
+    for version in 0..lens.len() {
+        for of in 0..16 {
+            let len = lens[(of + version) % lens.len()];
+            set(&node, f, format!("user.{of}").as_bytes(), &value(of, version, len), 0).unwrap();
+        }
+        for of in 0..16 {
+            let len = lens[(of + version) % lens.len()];
+            let found = get(&node, f, format!("user.{of}").as_bytes()).unwrap();
+            assert!(found == value(of, version, len), "attribute {of}, version {version}");
+        }
+    }
+    node.unmount();
+    let node = mount(&pool, 1);
+    assert_eq!(names(&node, f).len(), 16);
+    for of in 0..16 {
+        let len = lens[(of + lens.len() - 1) % lens.len()];
+        let found = get(&node, f, format!("user.{of}").as_bytes()).unwrap();
+        assert!(found == value(of, lens.len() - 1, len), "attribute {of} after a mount");
+    }
+    for of in 0..16 {
+        remove(&node, f, format!("user.{of}").as_bytes()).unwrap();
+    }
+    node.meta.commit().unwrap();
+    node.alloc.drain_frees().unwrap();
+    let after = getattr(&node, f).unwrap().blocks512;
+    assert_eq!(after, before);
+    // Removed with all its attributes, which are more than one transaction frees. Slots stay metadata,
+    // and are taken many at a time; but those of one round serve the others.
+    let before = node.alloc.totals().free;
+    for round in 0..16 {
+        let f = file(&node, "gone");
+        for of in 0..16 {
+            set(&node, f, format!("user.{of}").as_bytes(), &value(of, 0, 65_536), 0).unwrap();
+        }
+        let full = set(&node, f, b"user.one more", b"x", 0);
+        assert!(matches!(full, Err(Error::AttributeSpace)), "{full:?}");
+        unlink(&node, node.volume.root(), b"gone").unwrap();
+        node.meta.commit().unwrap();
+        node.alloc.drain_frees().unwrap();
+        let lost = before - node.alloc.totals().free;
+        assert!(lost < 8 * 304, "{lost} blocks are gone after round {round}");
+    }
+    node.unmount_clean();
+}
+
+#[test]
+fn as_many_names_as_one_listing_holds() {
+    let pool = pool();
+    let node = mount(&pool, 0);
+    let f = file(&node, "f");
+    let before = getattr(&node, f).unwrap().blocks512;
+    let mut count = 0;
+    let name = |n: usize| format!("user.{n:0240}").into_bytes();
+    loop {
+        match set(&node, f, &name(count), &value(count, 0, count % 300), 0) {
+            Ok(()) => count += 1,
+            Err(Error::AttributeSpace) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    let listed = list(&node, f).unwrap();
+    assert_eq!(count, 65_536 / 246);
+    assert_eq!(listed.len(), count * 246);
+    // Longer and shorter, in any order: what no longer fits where it stood moves.
+    for n in (0..count).rev().step_by(3) {
+        set(&node, f, &name(n), &value(n, 1, 1_300 - n), 0).unwrap();
+    }
+    for n in (0..count).step_by(2) {
+        remove(&node, f, &name(n)).unwrap();
+    }
+    node.unmount();
+    let node = mount(&pool, 1);
+    for n in 0..count {
+        let longer = (count - 1 - n) % 3 == 0;
+        let wanted = if longer { value(n, 1, 1_300 - n) } else { value(n, 0, n % 300) };
+        match get(&node, f, &name(n)) {
+            Ok(found) => assert!(n % 2 == 1 && found == wanted, "attribute {n}"),
+            Err(Error::NoAttribute) => assert_eq!(n % 2, 0),
+            other => panic!("{other:?}"),
+        }
+    }
+    for n in (1..count).step_by(2) {
+        remove(&node, f, &name(n)).unwrap();
+    }
+    assert_eq!(getattr(&node, f).unwrap().blocks512, before);
+    node.unmount_clean();
+}
+
+/// At whatever moment the power fails, a value is one that was set, whole, and not older than the last
+/// sync.
+#[test]
+fn a_power_cut_leaves_a_whole_value() {
+    let inner = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
+    let device = RecordingDevice::new(inner).unwrap();
+    let pool = Pool::create(vec![device.clone() as Arc<dyn Device>], &CreateOptions::new("cut"));
+    let pool = pool.unwrap();
+    crate::namei::rig::make_small(&pool);
+    let node = mount(&pool, 0);
+    let f = file(&node, "f");
+    let lens = [65_536, 100, 40_000, 1_800, 65_536, 7_000, 0];
+    // Of each sync: how long the record was, and the versions that may be found from then on.
+    let mut synced = Vec::new();
+    node.meta.commit().unwrap();
+    let start = device.len();
+    for version in 0..14 {
+        let len = lens[version % lens.len()];
+        set(&node, f, b"user.v", &value(1, version, len), 0).unwrap();
+        set(&node, f, b"user.beside", &value(2, version, 1_500), 0).unwrap();
+        if version % 2 == 1 {
+            node.meta.commit().unwrap();
+            synced.push((device.len(), version));
+        }
+    }
+    let end = device.len();
+    drop(node);
+    let (mut replay, mut seen) = (device.replay(), 0);
+    while replay.position() < end && replay.step().is_some() {
+        let n = replay.position();
+        if n < start {
+            continue;
+        }
+        for seed in 0..2 {
+            let image = replay.crash_image(seed) as Arc<dyn Device>;
+            let node = mount(&Pool::assemble(vec![image]).unwrap(), 0);
+            let least = synced.iter().rev().find(|(at, _)| *at <= n).map(|(_, v)| *v);
+            let known = |found: &[u8], of, len: &dyn Fn(usize) -> usize| {
+                (least.unwrap_or(0)..14).any(|v| found == value(of, v, len(v)))
+            };
+            match get(&node, f, b"user.v") {
+                Ok(found) => assert!(known(&found, 1, &|v| lens[v % lens.len()]), "event {n}"),
+                Err(Error::NoAttribute) => assert_eq!(least, None),
+                other => panic!("event {n}: {other:?}"),
+            }
+            match get(&node, f, b"user.beside") {
+                Ok(found) => assert!(known(&found, 2, &|_| 1_500), "event {n}"),
+                Err(Error::NoAttribute) => assert_eq!(least, None),
+                other => panic!("event {n}: {other:?}"),
+            }
+            node.unmount_clean();
+            seen += 1;
+        }
+    }
+    assert!(seen > 16, "{seen} cuts");
 }
