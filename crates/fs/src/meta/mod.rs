@@ -483,13 +483,7 @@ impl Meta {
 fn refuse_used(block: BlockNo, kind: MetaKind) -> Result<()> {
     use MetaKind as K;
     match kind {
-        K::Dinode
-        | K::Index
-        | K::ExtentLeaf
-        | K::DirLeaf
-        | K::Xattr
-        | K::XattrValue
-        | K::Plock => {
+        K::Dinode | K::Index | K::ExtentLeaf | K::DirLeaf | K::Xattr | K::XattrValue | K::Plock => {
             Err(Error::Inconsistent { block, what: "slot given out while it is in use" })
         }
         _ => Ok(()),

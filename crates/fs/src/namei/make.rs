@@ -162,7 +162,7 @@ fn nameless(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) -> Result<Lo
         }
     };
     let ino = InodeNo::from(slot);
-    let done = inherit(core, (&mut tx, &mut r), &mut raw, (slot, &heir))
+    let done = inherit(core, (&mut tx, &mut r), &mut raw, (slot, &heir.attributes))
         .and_then(|attributes| born(core, &mut tx, (slot, guard), raw, (&[], &attributes)))
         .and_then(|locked| orphan::list(core, &mut tx, room, ino).map(|()| locked));
     drop(tx);
@@ -235,7 +235,9 @@ pub(super) struct Whiteout {
     slot: BlockNo,
     guard: Option<Guard>,
     raw: RawDinode,
-    attributes: Vec<u8>,
+    attributes: Inherited,
+    /// Slots for what of its attributes does not fit in the dinode.
+    beside: Reservation,
 }
 
 impl Whiteout {
@@ -244,15 +246,19 @@ impl Whiteout {
         let cred = Cred::default();
         let new = New { mode: S_IFCHR, rdev: 0, target: &[], cred: &cred };
         let heir = Heir::of(core, dir, &new)?;
+        let beside = core.alloc.reserve(0, heir.attributes.slots(core), 0)?;
         let (slot, guard) = core.alloc.claim_dinode(r)?;
         let raw = raw_inode(slot, &new, &heir);
         let (core, attributes) = (Arc::clone(core), heir.attributes);
-        Ok(Self { core, slot, guard: Some(guard), raw, attributes })
+        Ok(Self { core, slot, guard: Some(guard), raw, attributes, beside })
     }
     /// Makes it. Its entry is the caller's business.
     pub fn born(mut self, tx: &mut Tx<'_>) -> Result<Locked> {
         let guard = self.guard.take().ok_or(Error::Invalid("slot of a whiteout"))?;
-        born(&self.core, tx, (self.slot, guard), self.raw, (&[], &self.attributes))
+        let (core, slot) = (self.core.clone(), self.slot);
+        let to = (&mut *tx, &mut self.beside);
+        let attributes = inherit(&core, to, &mut self.raw, (slot, &self.attributes))?;
+        born(&core, tx, (slot, guard), self.raw, (&[], &attributes))
     }
 }
 
@@ -347,7 +353,7 @@ fn named_in(
     let mut raw = raw_inode(slot, new, heir);
     let locked = match run {
         None => {
-            let attributes = inherit(core, (&mut tx, &mut r), &mut raw, (slot, heir))?;
+            let attributes = inherit(core, (&mut tx, &mut r), &mut raw, (slot, &heir.attributes))?;
             born(core, &mut tx, (slot, guard), raw, (new.target, &attributes))?
         }
         Some(run) => {
@@ -441,10 +447,10 @@ fn inherit(
     core: &Core,
     to: (&mut Tx<'_>, &mut Reservation),
     raw: &mut RawDinode,
-    (slot, heir): (BlockNo, &Heir),
+    (slot, attributes): (BlockNo, &Inherited),
 ) -> Result<Vec<u8>> {
-    let bytes = heir.attributes.write(core, to, LockNo::from(slot))?;
-    let slots = heir.attributes.slots(core) * core.volume.geo.slot_blocks();
+    let bytes = attributes.write(core, to, LockNo::from(slot))?;
+    let slots = attributes.slots(core) * core.volume.geo.slot_blocks();
     raw.blocks = raw.blocks.get().saturating_add(slots).into();
     let len = u16::try_from(bytes.len()).map_err(|_| Error::AttributeSpace)?;
     raw.xattr_len = len.into();
