@@ -18,15 +18,31 @@ pub fn open(sources: &[String], read_only: bool) -> Result<Pool> {
     Ok(Pool::assemble(devices)?)
 }
 
-/// As [`open`], without members that are missing if the others hold everything: the user said so,
-/// or only looks.
+/// As [`open`], without members that are missing or cannot be opened if the others hold everything:
+/// the user said so, or only looks. What cannot be opened is named on standard error.
 ///
 /// # Errors
-/// As [`open`]; too many members are missing.
+/// As [`open`]; too many members are missing; none can be opened.
 pub fn open_degraded(sources: &[String], read_only: bool) -> Result<Pool> {
-    let paths = resolve(sources)?;
-    let devices = open_devices(&paths, read_only)?;
-    Ok(Pool::assemble_degraded(devices)?)
+    let (mut devices, mut failures) = (Vec::new(), Vec::new());
+    for path in resolve(sources)? {
+        // A name without a device is a mistake of who typed it.
+        if !device::exists(&path) {
+            return Err(no_such(&path));
+        }
+        match open_devices(std::slice::from_ref(&path), read_only) {
+            Ok(opened) => devices.extend(opened),
+            Err(why) => failures.push(why),
+        }
+    }
+    if devices.is_empty() && !failures.is_empty() {
+        return Err(failures.swap_remove(0));
+    }
+    let pool = Pool::assemble_degraded(devices);
+    for why in failures {
+        eprintln!("braid: {why:#}");
+    }
+    Ok(pool?)
 }
 
 /// As [`open`], for who writes nothing: members that nobody can write are opened for reading.
@@ -66,7 +82,7 @@ pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn De
         .iter()
         .map(|path| {
             if !device::exists(path) {
-                bail!("{}: no such device or file", path.display());
+                return Err(no_such(path));
             }
             let options = OpenOptions { read_only, ..OpenOptions::default() };
             let device = device::open(path, options)?;
@@ -77,6 +93,10 @@ pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn De
             Ok(device)
         })
         .collect()
+}
+
+fn no_such(path: &Path) -> anyhow::Error {
+    anyhow::anyhow!("{}: no such device or file", path.display())
 }
 
 /// A device as a process that works in another directory must name it. Units of a target have no place

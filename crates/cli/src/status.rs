@@ -123,7 +123,9 @@ fn devices_of(mount: &Mount) -> (Vec<String>, Option<View>) {
     let Ok(view) = control::order(mount, &Order::Members) else {
         return (mount.sources.clone(), None);
     };
-    let paths = view.members.iter().map(|m| m.path.clone());
+    // One that failed may answer nothing, and has nothing to say.
+    let failed = state_name(MemberState::Failed);
+    let paths = view.members.iter().filter(|m| m.state != failed).map(|m| m.path.clone());
     (paths.filter(|path| device::exists(path.as_ref())).collect(), Some(view))
 }
 

@@ -142,3 +142,31 @@ fn secrets_are_asked_for_and_not_shown() {
     unmount_idle(Path::new(&dir));
     assert!(node, "{shown}");
 }
+
+/// One of two units runs commands and answers none, then not even logins. With copies the pool goes
+/// on without it; nothing that was acknowledged is lost, and nobody waits longer than the bounds say.
+#[test]
+fn a_mirror_goes_on_without_a_unit_that_answers_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let san = San::new(&["memory:256M", "memory:256M"], &[]);
+    ok(&san.with(&["create", "silent", "--mirror", "2"], &[]));
+    let dir = san.mount_as("host-a", "a", "io_timeout=2");
+    let other = san.mount_as("host-b", "b", "io_timeout=2");
+    sh(&format!("echo before > {dir}/file; sync {dir}/file; test $(cat {other}/file) = before"));
+    san.tell(&["add", "any", "mute", "lun=1"]);
+    for node in [&dir, &other] {
+        sh(&format!("echo {node} | timeout 60 dd of={node}/file conv=fsync status=none"));
+    }
+    for node in [&other, &dir] {
+        assert_eq!(sh(&format!("timeout 60 cat {node}/file")).trim(), other);
+    }
+    let said = ok(&["status", &dir]);
+    assert!(said.contains("failed"), "{said}");
+    unmount_idle(Path::new(&other));
+    unmount_idle(Path::new(&dir));
+    // Without a node, too: what cannot be opened is named, and the others tell.
+    let said = ok(&san.with(&["status"], &[]));
+    assert!(said.contains("braid replace silent 1 DEVICE"), "{said}");
+}
