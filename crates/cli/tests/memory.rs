@@ -11,9 +11,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use common::{Cluster, can_mount, fails};
 
 /// The bound asked for, MiB; and what the process may have beside what the bound is about: its
-/// program and its threads, each with up to two huge pages for transfers.
+/// program, its threads, and what they transfer at a time.
 const BOUND: u64 = 64;
-const BESIDE: u64 = 128;
+const BESIDE: u64 = 64;
 /// With the usual bound (512 MiB) these need more than both: see `braid bench memory`.
 const FILES: usize = 24_000;
 const STREAM_MIB: usize = 256;

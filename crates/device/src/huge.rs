@@ -5,8 +5,26 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use braid_format::Bytes;
 use parking_lot::RwLock;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// Memory of a process, in MiB, for which bounds of buffers are made: one that may have less keeps fewer
+/// alike.
+const MADE_FOR_MIB: usize = 512;
+/// Memory that this process may have, MiB, at most [`MADE_FOR_MIB`].
+static MEMORY_MIB: AtomicUsize = AtomicUsize::new(MADE_FOR_MIB);
+
+/// This process may have `bytes` of memory: with less than 512 MiB fewer huge pages are asked for, and
+/// [`fitting`] buffers kept. Holds for what is asked for from then on.
+pub fn fit_memory(bytes: Bytes) {
+    let mib = usize::try_from(bytes.get() >> 20).unwrap_or(usize::MAX);
+    MEMORY_MIB.store(mib.min(MADE_FOR_MIB), Ordering::Relaxed);
+}
+/// How many of `most` buffers may be kept in the memory that this process may have; at least one.
+pub fn fitting(most: usize) -> usize {
+    (most * MEMORY_MIB.load(Ordering::Relaxed) / MADE_FOR_MIB).max(1)
+}
 
 /// How many huge pages buffers of one use may ask for in this process, which bounds what they take
 /// beyond what is used of them.
@@ -16,13 +34,13 @@ pub struct HugePages {
     asked: AtomicUsize,
 }
 impl HugePages {
-    /// At most so many, of [`HugeBuf::ALIGN`] bytes each.
+    /// At most so many, of [`HugeBuf::ALIGN`] bytes each; fewer in little memory ([`fit_memory`]).
     pub const fn new(most: usize) -> Self {
         Self { most, asked: AtomicUsize::new(0) }
     }
     /// Whether so many more are within the bound; if so they count.
     fn ask(&self, pages: usize) -> bool {
-        let few = self.asked.fetch_add(pages, Ordering::Relaxed) + pages <= self.most;
+        let few = self.asked.fetch_add(pages, Ordering::Relaxed) + pages <= fitting(self.most);
         if !few {
             self.give_back(pages);
         }

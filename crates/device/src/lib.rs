@@ -45,7 +45,7 @@ pub use engine::default_engine;
 pub use error::DeviceError;
 pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
 pub use file::{Direct, FileDevice, OpenOptions};
-pub use huge::{HugeBuf, HugePages};
+pub use huge::{HugeBuf, HugePages, fit_memory, fitting};
 pub use in_use::{InUse, in_use};
 pub use iscsi::{IscsiDevice, UnitName, redacted, without_secrets};
 pub use memory::MemoryDevice;

@@ -39,6 +39,8 @@ pub struct MountOptions {
     pub slot: Option<NodeId>,
     /// Nothing is changed.
     pub read_only: bool,
+    /// Bound of the node's memory, of which the bounds that follow are parts.
+    pub memory: Bytes,
     /// Bound of clean metadata in memory.
     pub metadata_cache: Bytes,
     /// Bound of metadata in memory that is in the journal and not yet in its place.
@@ -68,6 +70,7 @@ impl Default for MountOptions {
         let mut options = Self {
             slot: None,
             read_only: false,
+            memory: Bytes(0),
             metadata_cache: Bytes(0),
             logged_max: Bytes(0),
             dirty_max: Bytes(0),
@@ -96,6 +99,7 @@ impl MountOptions {
     /// Shares out `total` bytes: three quarters over what can be bounded one by one, a quarter for
     /// the rest (buffers, threads, what the allocator cannot give back).
     pub fn bound_memory(&mut self, total: Bytes) {
+        self.memory = total;
         let sixteenth = total.get() / 16;
         self.metadata_cache = Bytes(3 * sixteenth);
         self.dirty_max = Bytes(3 * sixteenth);
@@ -211,6 +215,7 @@ fn usual_hints(volume: &Volume) -> HintsBy {
 impl Mounted {
     /// Joins. See [`crate::Fs::mount`].
     pub fn new(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
+        braid_pool::device::fit_memory(options.memory);
         if pool.is_provisional() {
             // No other node may use the pool with the members that count as lost from now on.
             let volume = Volume::open(pool.clone())?;

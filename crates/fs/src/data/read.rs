@@ -6,7 +6,7 @@ use std::time::Duration;
 use braid_format::dinode::Layout;
 use braid_lock::Mode;
 use braid_pool::PoolRequest;
-use braid_pool::device::{AlignedBuf, HugeBuf};
+use braid_pool::device::{AlignedBuf, HugeBuf, fitting};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
@@ -38,7 +38,7 @@ pub(super) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     let r = f(buf.get_mut(..len).unwrap_or_default());
     if buf.len() <= SCRATCH_MAX {
         let mut kept = SCRATCH.lock();
-        if kept.len() < SCRATCH_KEPT {
+        if kept.len() < fitting(SCRATCH_KEPT) {
             kept.push(buf);
         }
     }
