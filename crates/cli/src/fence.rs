@@ -11,7 +11,8 @@ use crate::control::{self, Order};
 ///
 /// Needed only where nothing else can tell: nodes of this host are known by its kernel, others are fenced by
 /// reservation or by the program of the mount option fence_command. If the host is not off, what it still
-/// writes damages the file system.
+/// writes damages the file system. A node of this host whose disk has another device node since (a loop
+/// device attached under another number) is not known by the kernel either: see that its process has ended.
 ///
 /// Where no node of this host has the pool mounted, the word is written into the node's slot: every node takes
 /// it for a fence, `braid check` too, and the next to mount recovers it. That takes 5/4 of the node's

@@ -48,6 +48,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// The word for what a node is.
 pub fn state(node: &NodeView) -> &'static str {
     match (node.state, node.beating) {
+        _ if node.unreadable.is_some() => "unreadable",
         (SlotState::Active, true) => "alive",
         (SlotState::Active, false) => "silent",
         (SlotState::Recovering, _) if node.damage.is_some() => "damaged",

@@ -241,6 +241,12 @@ fn show_nodes(cluster: &ClusterView) {
     }
     println!("{nodes}");
     for n in &cluster.nodes {
+        if let Some(why) = &n.unreadable {
+            println!(
+                "the slot of node {} cannot be read ({why}): nobody joins by it, and what a node of it held locked stays so; {ADVICE}",
+                n.life.slot
+            );
+        }
         if let Some(damage) = n.damage {
             println!("{}", damaged(n.life.slot, damage));
         }
@@ -313,6 +319,7 @@ fn as_json(seen: &Seen) -> serde_json::Value {
         "nodes": cluster.nodes.iter().map(|n| json!({
             "slot": n.life.slot.get(), "incarnation": n.life.incarnation.get(), "state": state(n),
             "host": n.host, "pid": n.pid, "mount_point": n.mount_point, "since": n.since,
+            "unreadable": n.unreadable.as_ref().map(ToString::to_string),
             "damage": n.damage.map(|d| json!({
                 "structure": d.part.name(), "block": d.block.get(), "replayed": d.replayed,
                 "advice": ADVICE,

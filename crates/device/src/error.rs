@@ -106,6 +106,14 @@ pub enum DeviceError {
         /// What is needed.
         len: Bytes,
     },
+    /// Its node is not the one that the kernel made, so that its locks exclude nobody who uses another.
+    #[error(
+        "{device}: this device node is not the kernel's own (not in devtmpfs), as `docker run --device` makes them: locks on it are not seen by those who use another node of the same disk, so it cannot be shared safely. Give the container the host's own node: a bind mount of {device} and permission for it (docker: -v {device}:{device} --device-cgroup-rule 'b *:* rwm'), or of all of /dev with --privileged"
+    )]
+    PrivateNode {
+        /// Device.
+        device: Arc<str>,
+    },
     /// The session that it was sent in broke before the answer: whether it was done must be looked for.
     #[error("{device}: {operation} at {at}: the session broke before it was answered")]
     Unknown {

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use braid_format::node::LockPlace;
 use braid_format::{ByteOffset, Bytes};
 use parking_lot::{Mutex, RwLock};
 
@@ -56,6 +58,8 @@ impl MemoryDevice {
                     atomic_write: sector,
                 },
                 engine: "memory",
+                lock_place: Some(fresh_place()),
+                compares_by_lock: true,
             },
             chunks: (0..chunks).map(|_| RwLock::new(None)).collect(),
             held: Arc::default(),
@@ -77,7 +81,11 @@ impl MemoryDevice {
     /// same time may be in it in part.
     pub fn fork(&self, name: &str) -> Arc<Self> {
         Arc::new(Self {
-            info: DeviceInfo { name: name.to_owned(), ..self.info.clone() },
+            info: DeviceInfo {
+                name: name.to_owned(),
+                lock_place: Some(fresh_place()),
+                ..self.info.clone()
+            },
             chunks: self.chunks.iter().map(|c| RwLock::new(c.read().clone())).collect(),
             held: Arc::default(),
         })
@@ -99,6 +107,12 @@ impl MemoryDevice {
             (now != 0).then_some(piece)
         })
     }
+}
+
+/// No other device's.
+fn fresh_place() -> LockPlace {
+    static DEVICES: AtomicU64 = AtomicU64::new(1);
+    LockPlace { kernel: 0, device: 0, inode: DEVICES.fetch_add(1, Ordering::Relaxed) }
 }
 
 /// The bytes to change: a fresh chunk, or the device's own copy.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use braid_format::node::LockPlace;
 use braid_format::{ByteOffset, Bytes};
 
 use crate::DeviceError;
@@ -56,6 +57,11 @@ pub struct DeviceInfo {
     pub caps: Capabilities,
     /// `io_uring`, `pread` or `memory`.
     pub engine: &'static str,
+    /// Where this handle's liveness bytes are locked; `None`: they cannot be.
+    pub lock_place: Option<LockPlace>,
+    /// A compare-and-write is made of a kernel lock there: it excludes only those who lock the same
+    /// place. Otherwise the device has the command.
+    pub compares_by_lock: bool,
 }
 
 impl DeviceInfo {

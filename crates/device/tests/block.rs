@@ -168,6 +168,58 @@ fn openers_by_different_names_exclude_each_other() {
     let value = u64::from_le_bytes(*now.first_chunk().unwrap());
     assert_eq!(value, 100 * handles.len() as u64);
 }
+/// Names the node that a process in a container opens; its locks are expected to be refused.
+const PRIVATE_NODE: &str = "BRAID_TEST_PRIVATE_NODE";
+/// Whether that process may not mount anything.
+const UNPRIVILEGED: &str = "BRAID_TEST_UNPRIVILEGED";
+
+/// What a process in a container does; nothing by itself.
+#[test]
+fn as_a_container() {
+    let Some(node) = std::env::var_os(PRIVATE_NODE) else { return };
+    let d = open(Path::new(&node));
+    d.read(ByteOffset(0), &mut [0; 512]).unwrap();
+    d.write(ByteOffset(4096), &[1; 512]).unwrap();
+    if std::env::var_os(UNPRIVILEGED).is_some() {
+        let refused = |e| matches!(e, DeviceError::PrivateNode { .. });
+        assert!(d.byte_locked(3).is_err_and(refused) && d.lock_byte(3).is_err_and(refused));
+        let swapped = d.compare_and_write(ByteOffset(0), &[0; 512], &[1; 512]);
+        assert!(swapped.is_err_and(refused) && d.info().lock_place.is_none());
+    } else {
+        assert!(d.byte_locked(3).unwrap() && d.lock_byte(3).unwrap().is_none());
+    }
+    println!("as expected");
+}
+
+/// `docker run --device` makes a node by mknod in a `/dev` of the container's own.
+#[test]
+fn locks_of_a_container_meet_all_others_or_are_refused() {
+    let Some(l) = Loop::new(SIZE, 512) else { return };
+    let dev = std::os::unix::fs::MetadataExt::rdev(&std::fs::metadata(&l.node).unwrap());
+    let known = open(&l.node);
+    let _held = known.lock_byte(3).unwrap().unwrap();
+    let container = format!(
+        "mount -t tmpfs none /dev && mknod /dev/disk b {} {} && exec \"$@\"",
+        rustix::fs::major(dev),
+        rustix::fs::minor(dev)
+    );
+    let this = std::env::current_exe().unwrap();
+    let run = |before: &[&str], unprivileged: bool| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", &container, "container"]).args(before).arg(&this);
+        command.args(["--exact", "as_a_container", "--nocapture"]).env(PRIVATE_NODE, "/dev/disk");
+        if unprivileged {
+            command.env(UNPRIVILEGED, "1");
+        }
+        let out = command.output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(out.status.success() && said.contains("as expected"), "{unprivileged}: {out:?}");
+    };
+    run(&[], false);
+    run(&["setpriv", "--bounding-set", "-sys_admin"], true);
+    assert_eq!(known.info().lock_place, open(&l.node).info().lock_place);
+}
+
 #[test]
 fn who_uses_it_is_named() {
     let Some(l) = Loop::new(SIZE, 512) else { return };

@@ -31,13 +31,50 @@ pub enum SlotState {
     Recovering = 2,
 }
 
+/// An inode on which a node holds kernel locks: 16 bytes, in [`RawSlot`]; all zero where unused.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawLockPlace {
+    /// The first four bytes of the kernel's boot id: equal numbers under two kernels differ.
+    pub kernel: U32,
+    /// Number of the file system that the inode is in (`st_dev`).
+    pub device: U32,
+    /// The inode.
+    pub inode: U64,
+}
+const _: () = assert!(size_of::<RawLockPlace>() == 16);
+
+/// An inode on which a process holds kernel locks. Two processes see each other's locks exactly if they
+/// hold them on one inode; a device has several inodes if it has several nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockPlace {
+    /// Of which kernel: the first four bytes of its boot id.
+    pub kernel: u32,
+    /// Number of the file system that the inode is in.
+    pub device: u32,
+    /// The inode.
+    pub inode: u64,
+}
+
+impl LockPlace {
+    const UNUSED: Self = Self { kernel: 0, device: 0, inode: 0 };
+
+    fn from_raw(raw: RawLockPlace) -> Self {
+        Self { kernel: raw.kernel.get(), device: raw.device.get(), inode: raw.inode.get() }
+    }
+    fn to_raw(self) -> RawLockPlace {
+        let Self { kernel, device, inode } = self;
+        RawLockPlace { kernel: U32::new(kernel), device: U32::new(device), inode: U64::new(inode) }
+    }
+}
+
 /// A node slot: one lock sector.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawSlot {
     /// "BRSL".
     pub magic: U32,
-    /// Revision, 1.
+    /// Revision, 2.
     pub revision: U16,
     /// A [`SlotState`].
     pub state: U16,
@@ -57,7 +94,7 @@ pub struct RawSlot {
     pub since: U64,
     /// Identity of the node (random, made at mount). Nowhere else: hints by TCP are sealed with what is made of it.
     pub node_uuid: [u8; 16],
-    /// Identity of the running host (its boot id): same value, same kernel, exact death detection.
+    /// Identity of the running kernel (its boot id).
     pub boot_id: [u8; 16],
     /// Host name, UTF-8, padded with zero.
     pub host: [u8; 64],
@@ -65,7 +102,7 @@ pub struct RawSlot {
     pub address: [u8; 128],
     /// Mount point, cut to fit, for people.
     pub mount_point: [u8; 128],
-    /// Identity of the machine (`/etc/machine-id`), zero where it has none.
+    /// Identity of the machine (made of `/etc/machine-id` and the identity of the hardware), zero where unknown.
     pub machine_id: [u8; 16],
     /// While `Recovering`: the damaged block that stopped the last attempt.
     pub damaged_block: U64,
@@ -81,8 +118,10 @@ pub struct RawSlot {
     /// The highest incarnation that a life of this slot was ever named by, where that is more than
     /// `incarnation`; else 0.
     pub named: U32,
+    /// Where the node holds its liveness lock: up to four `RawLockPlace`, the unused ones zero and last.
+    pub lock_places: [RawLockPlace; 4],
     /// Zero.
-    pub reserved: [u8; 72],
+    pub reserved: [u8; 8],
     /// CRC-32C of the 512 bytes with this field zero.
     pub crc: U32,
 }
@@ -93,9 +132,19 @@ impl RawSlot {
     pub const MAGIC: u32 = u32::from_le_bytes(*b"BRSL");
     /// Bytes used at the start of the sector; the rest of a larger sector is zero.
     pub const LEN: usize = size_of::<Self>();
+    /// Most lock places in one slot.
+    pub const PLACES: usize = 4;
+    const REVISION: u16 = 2;
     const CRC_AT: usize = core::mem::offset_of!(Self, crc);
     const VOUCHED: u16 = 2;
 
+    /// The places in use, if the others are the last ones.
+    fn places(&self) -> Option<Vec<LockPlace>> {
+        let all: Vec<_> = self.lock_places.iter().map(|p| LockPlace::from_raw(*p)).collect();
+        let used = all.iter().take_while(|p| **p != LockPlace::UNUSED).count();
+        let (places, unused) = all.split_at(used);
+        unused.iter().all(|p| *p == LockPlace::UNUSED).then(|| places.to_vec())
+    }
     /// The damage noted, if these fields are what a writer makes of a slot in `state`.
     fn damage(&self, state: SlotState) -> Result<Option<SlotDamage>, FormatError> {
         let (block, flags) = (self.damaged_block.get(), self.flags.get() & !Self::VOUCHED);
@@ -217,6 +266,9 @@ pub struct SlotRecord {
     /// The highest incarnation that a life of this slot was ever named by, where that is more than the
     /// current one: of nodes that died while they took the slot over. No name is given twice.
     pub named: Option<Incarnation>,
+    /// Where the node holds its liveness lock, the first [`RawSlot::PLACES`] of the devices that have
+    /// it. None: nobody else's kernel can say that it is dead.
+    pub lock_places: Vec<LockPlace>,
 }
 
 impl SlotRecord {
@@ -247,6 +299,7 @@ impl SlotRecord {
             io_timeout: 0,
             fence_key: 0,
             named: None,
+            lock_places: Vec::new(),
         }
     }
     /// The highest incarnation that a life of this slot was ever named by.
@@ -264,14 +317,14 @@ impl SlotRecord {
         let bad = |field, value: u64| FormatError::BadField { what: Self::WHAT, at, field, value };
         let (raw, tail) = RawSlot::read_from_prefix(sector)
             .map_err(|_| FormatError::TooShort { what: Self::WHAT, len: sector.len() })?;
-        let sealed =
-            Sealed { what: Self::WHAT, at, magic: RawSlot::MAGIC, crc_at: RawSlot::CRC_AT };
+        let (magic, crc_at) = (RawSlot::MAGIC, RawSlot::CRC_AT);
+        let sealed = Sealed { what: Self::WHAT, at, magic, crc_at, revision: RawSlot::REVISION };
         sealed.verify(raw.as_bytes(), raw.magic, raw.crc, raw.revision)?;
         if raw.slot.get() != slot.0 {
             let found = u64::from(raw.slot.get());
             return Err(FormatError::WrongAddress { what: Self::WHAT, at, found });
         }
-        if raw.reserved != [0; 72] || tail.iter().any(|b| *b != 0) {
+        if raw.reserved != [0; 8] || tail.iter().any(|b| *b != 0) {
             return Err(bad("reserved", 1));
         }
         let state = match raw.state.get() {
@@ -316,9 +369,11 @@ impl SlotRecord {
             io_timeout: raw.io_timeout.get(),
             fence_key: raw.fence_key.get(),
             named: named.map(Incarnation),
+            lock_places: raw.places().ok_or_else(|| bad("lock_places", 0))?,
         })
     }
-    /// Fills a whole lock sector with the record; texts are cut to fit at a character.
+    /// Fills a whole lock sector with the record; texts are cut to fit at a character, and lock places
+    /// beyond the room are left out.
     ///
     /// # Panics
     /// If the sector is shorter than a slot record, or `recoverer` or `damage` does not fit `state`, or
@@ -331,7 +386,7 @@ impl SlotRecord {
         assert!(self.named.is_none_or(|n| n.0 > self.life.incarnation.0), "a name of a later life");
         let mut raw = RawSlot::new_zeroed();
         raw.magic = U32::new(RawSlot::MAGIC);
-        raw.revision = U16::new(1);
+        raw.revision = U16::new(RawSlot::REVISION);
         raw.state = U16::new(self.state as u16);
         raw.slot = U16::new(self.life.slot.0);
         raw.incarnation = U32::new(self.life.incarnation.0);
@@ -348,6 +403,9 @@ impl SlotRecord {
         raw.io_timeout = U32::new(self.io_timeout);
         raw.fence_key = U64::new(self.fence_key);
         raw.named = U32::new(self.named.map_or(0, |n| n.0));
+        for (raw, place) in raw.lock_places.iter_mut().zip(&self.lock_places) {
+            *raw = place.to_raw();
+        }
         put_text(&mut raw.host, &self.host);
         put_text(&mut raw.address, &self.address);
         put_text(&mut raw.mount_point, &self.mount_point);
@@ -370,6 +428,7 @@ struct Sealed {
     at: u64,
     magic: u32,
     crc_at: usize,
+    revision: u16,
 }
 impl Sealed {
     fn verify(&self, bytes: &[u8], magic: U32, crc: U32, rev: U16) -> Result<(), FormatError> {
@@ -381,7 +440,7 @@ impl Sealed {
         if crc.get() != expected {
             return Err(FormatError::ChecksumMismatch { what, at, expected, found: crc.get() });
         }
-        if rev.get() != 1 {
+        if rev.get() != self.revision {
             let value = u64::from(rev.get());
             return Err(FormatError::BadField { what, at, field: "revision", value });
         }
@@ -501,7 +560,7 @@ impl Heartbeat {
         let (raw, _) = RawHeartbeat::read_from_prefix(sector)
             .map_err(|_| FormatError::TooShort { what: Self::WHAT, len: sector.len() })?;
         let (magic, crc_at) = (RawHeartbeat::MAGIC, RawHeartbeat::CRC_AT);
-        let sealed = Sealed { what: Self::WHAT, at, magic, crc_at };
+        let sealed = Sealed { what: Self::WHAT, at, magic, crc_at, revision: 1 };
         sealed.verify(raw.as_bytes(), raw.magic, raw.crc, raw.revision)?;
         if raw.slot.get() != slot.0 {
             let found = u64::from(raw.slot.get());
@@ -606,6 +665,10 @@ mod tests {
             io_timeout: 0x0201,
             fence_key: 0x0807_0605_0403_0201,
             named: None,
+            lock_places: vec![
+                LockPlace { kernel: 0x0403_0201, device: 0x0807_0605, inode: 9 },
+                LockPlace { kernel: 1, device: 2, inode: 3 },
+            ],
         }
     }
     fn beat() -> Heartbeat {
@@ -628,7 +691,7 @@ mod tests {
         slot().encode(&mut sector);
         let mut golden = vec![0_u8; 512];
         let mut put = |at: usize, bytes: &[u8]| golden[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, b"BRSL\x01\0\x02\0\x03\0\x01\0");
+        put(0, b"BRSL\x02\0\x02\0\x03\0\x01\0");
         put(12, &[9, 0, 0, 0, 2, 0, 0, 0, 77]);
         put(24, &[5, 0, 0, 0, 0, 0, 0, 0, 6]);
         put(40, &[1; 16]);
@@ -638,7 +701,9 @@ mod tests {
         put(264, b"/m");
         put(392, &[3; 16]);
         put(420, &[1, 2, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
-        put(508, &0x2c49_e28e_u32.to_le_bytes());
+        put(436, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        put(452, &[1, 0, 0, 0, 2, 0, 0, 0, 3]);
+        put(508, &0xe541_b2e4_u32.to_le_bytes());
         assert_eq!(sector, golden);
     }
 
@@ -722,6 +787,8 @@ mod tests {
             raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawSlot::CRC_AT));
             assert!(SlotRecord::decode(raw.as_bytes(), NodeId(3)).is_err());
         };
+        refused(&|raw| raw.lock_places[0] = RawLockPlace::new_zeroed());
+        refused(&|raw| raw.revision.set(1));
         refused(&|raw| raw.damaged_part.set(8));
         refused(&|raw| raw.damaged_block.set(1));
         refused(&|raw| raw.flags.set(4));

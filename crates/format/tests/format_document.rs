@@ -53,7 +53,8 @@ fn compiled() -> Vec<(&'static str, usize, Fields)> {
         rgrp::RawWindow { header, rgrp, start, blocks, incarnation, reserved }
         rgrp::RawFreeLog { header, count }
         rgrp::RawFreed { start, len, state }
-        node::RawSlot { magic, revision, state, slot, recoverer, incarnation, recoverer_incarnation, pid, nonce, since, node_uuid, boot_id, host, address, mount_point, machine_id, damaged_block, damaged_part, flags, io_timeout, fence_key, named, reserved, crc }
+        node::RawLockPlace { kernel, device, inode }
+        node::RawSlot { magic, revision, state, slot, recoverer, incarnation, recoverer_incarnation, pid, nonce, since, node_uuid, boot_id, host, address, mount_point, machine_id, damaged_block, damaged_part, flags, io_timeout, fence_key, named, lock_places, reserved, crc }
         node::RawWish { lock, mode }
         node::RawHeartbeat { magic, revision, slot, incarnation, pool_epoch, sequence, free_delta, inode_delta, wishes, meta_delta, pool_change, stuck, reserved, crc }
         node::RawCounters { header, free_blocks, inodes, free_meta }

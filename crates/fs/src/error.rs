@@ -137,7 +137,7 @@ pub enum Error {
     /// A node has the file system mounted, or may have.
     #[error(
         "node {slot} on host {host} has the file system mounted; unmount it first{}",
-        if *away { format!("; if that host is off, say so: `braid fence POOL {slot} --confirm`") } else { String::new() }
+        if *away { format!("; if that host is off, or the process has ended, say so: `braid fence POOL {slot} --confirm`") } else { String::new() }
     )]
     Mounted {
         /// Its slot.

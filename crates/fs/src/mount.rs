@@ -627,14 +627,19 @@ pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
     let areas = node_areas(volume)?;
     let store = volume.node_store(areas);
     let packed = store.read_slots().map_err(LockError::NodeStore)?;
-    let mut nodes = Vec::new();
+    let (mut nodes, places) = (Vec::new(), store.lock_places());
     for (n, sector) in (0..areas.node_slots).zip(packed.chunks_exact(store.sector_len())) {
         let slot = NodeId(n);
-        let record =
-            SlotRecord::decode(sector, slot).map_err(|source| LockError::Slot { slot, source })?;
+        let record = match SlotRecord::decode(sector, slot) {
+            Ok(record) => record,
+            Err(why) => {
+                nodes.push(NodeView::unreadable(slot, why));
+                continue;
+            }
+        };
         if record.state != SlotState::Free {
             let locked = store.life_locked(slot).map_err(LockError::NodeStore)?;
-            nodes.push(NodeView::of_slot(&record, locked));
+            nodes.push(NodeView::of_slot(&record, locked, &places));
         }
     }
     Ok(nodes)

@@ -117,6 +117,16 @@ pub enum LockError {
         /// How many there are.
         slots: u16,
     },
+    /// A living node changes the pool's records under kernel locks that this process does not see.
+    #[error("{}", stranger(*node, host, *here))]
+    Stranger {
+        /// Who.
+        node: Me,
+        /// Its host.
+        host: Arc<str>,
+        /// It is of the same boot of the same host.
+        here: bool,
+    },
     /// The slot asked for is taken.
     #[error("node slot {slot} is taken by a node on host {host}: take another, or leave slot= out")]
     SlotTaken {
@@ -175,4 +185,17 @@ pub enum LockError {
         /// What the system said.
         source: Arc<std::io::Error>,
     },
+}
+
+fn stranger(node: Me, host: &str, here: bool) -> String {
+    let slot = node.slot;
+    if here {
+        format!(
+            "node {slot} on this host ({host}) uses the pool by other device nodes or files of the same disks, and some of the disks have no COMPARE AND WRITE: its locks and this process's do not exclude each other. Use the same device nodes or files as node {slot} does, or unmount it"
+        )
+    } else {
+        format!(
+            "node {slot} on {host} has the pool mounted, and some of its disks have no COMPARE AND WRITE: locks on them exclude only nodes of one host. Unmount it there first, or keep the locks in etcd (`braid create --locks`)"
+        )
+    }
 }

@@ -6,8 +6,8 @@
 //!        (compare-and-write); heartbeats begin, and with each the lease
 //!  every beat:   write own heartbeat (plain write, own thread)
 //!                read all slots and heartbeats, ask for liveness locks (watcher's thread)
-//!  a death:      lock gone at two looks -> Recovering(by us) -> Recover -> Free
-//!  another host: silent -> fenced ([`fence`]) -> Recovering(by us) -> ...
+//!  a death:      lock that would be seen gone at two looks -> Recovering(by us) -> Recover -> Free
+//!  anybody else: silent -> fenced ([`fence`]) -> Recovering(by us) -> ...
 //!  damage met:   Recovering(by us, damage), tried again less and less often
 //!  leave:        slot Active -> Free, then the key, then the liveness lock
 //! ```
@@ -22,6 +22,7 @@
 mod cached;
 mod claim;
 mod fence;
+mod host;
 mod lookout;
 mod member;
 mod memory;
@@ -36,8 +37,8 @@ pub mod watch;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use braid_format::node::{SlotDamage, SlotRecord, SlotState};
-use braid_format::{LockNo, MemberIndex, NodeId};
+use braid_format::node::{LockPlace, SlotDamage, SlotRecord, SlotState};
+use braid_format::{FormatError, LockNo, MemberIndex, NodeId};
 
 use thiserror::Error;
 
@@ -134,9 +135,14 @@ pub struct JoinOptions {
     pub proofs: Proofs,
 }
 impl JoinOptions {
-    /// What fences other nodes for the life that is registered by `key`.
-    fn fencer<'a>(&'a self, store: &'a dyn NodeStore, key: u64) -> fence::Fencer<'a> {
-        fence::Fencer { store, options: &self.fence, timing: self.timing, key }
+    /// What fences other nodes for the life that is registered by `key`, on this node's `host`.
+    fn fencer<'a>(
+        &'a self,
+        store: &'a dyn NodeStore,
+        key: u64,
+        host: &'a str,
+    ) -> fence::Fencer<'a> {
+        fence::Fencer { store, options: &self.fence, timing: self.timing, key, host }
     }
 }
 impl Default for JoinOptions {
@@ -224,6 +230,8 @@ pub struct NodeView {
     pub beating: bool,
     /// What stopped its recovery.
     pub damage: Option<SlotDamage>,
+    /// Why its slot cannot be read: nothing else is known of it then.
+    pub unreadable: Option<FormatError>,
     /// Its last heartbeat was seen so long ago; `None`: none was, or this node is not joined.
     pub last_beat: Option<Duration>,
     /// The low bits of the pool's epoch that it says it uses.
@@ -239,10 +247,15 @@ pub struct NodeView {
 }
 
 impl NodeView {
+    /// Of a slot that cannot be read: somebody may live there.
+    pub fn unreadable(slot: NodeId, why: FormatError) -> Self {
+        let record = SlotRecord { state: SlotState::Active, ..SlotRecord::free(slot) };
+        Self { unreadable: Some(why), ..Self::of_slot(&record, false, &[]) }
+    }
     /// Of a slot that is looked at from outside the cluster: `locked` is whether a process of this
-    /// host holds its liveness lock.
-    pub fn of_slot(record: &SlotRecord, locked: bool) -> Self {
-        let here = watch::this_host().is_boot_of(record);
+    /// host holds its liveness lock, as far as that is seen at `places`.
+    pub fn of_slot(record: &SlotRecord, locked: bool, places: &[LockPlace]) -> Self {
+        let here = watch::this_host().sees_lock_of(record, places);
         let fence = match record.fence_key {
             _ if here => FenceMethod::Kernel,
             0 => FenceMethod::Operator,
@@ -258,6 +271,7 @@ impl NodeView {
             since: record.since,
             beating: locked,
             damage: record.damage,
+            unreadable: None,
             last_beat: None,
             epoch: None,
             stuck: None,

@@ -30,6 +30,8 @@ impl AbsentDevice {
             rotational: None,
             caps: Capabilities::default(),
             engine: "absent",
+            lock_place: None,
+            compares_by_lock: false,
         };
         Arc::new(Self { info })
     }

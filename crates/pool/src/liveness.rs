@@ -4,12 +4,13 @@
 //! members may come and go, a byte is held on every member in use, and on each that joins: whoever
 //! opens the pool with any of them sees it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use braid_device::ByteLockGuard;
 use braid_format::MemberIndex;
 use braid_format::label::MemberState;
+use braid_format::node::LockPlace;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -39,6 +40,11 @@ fn bearers(topology: &Topology, redundant: bool) -> Vec<MemberIndex> {
     let count = if redundant { usize::MAX } else { 1 };
     let members = topology.members().take(count);
     members.filter(|m| topology.state(*m) != MemberState::Failed).collect()
+}
+
+fn distinct(places: &mut Vec<LockPlace>) {
+    let mut seen = HashSet::new();
+    places.retain(|p| seen.insert(*p));
 }
 
 impl HeldBytes {
@@ -85,6 +91,37 @@ impl Pool {
         }
         self.0.held.0.lock().insert(byte, guards);
         Ok(Some(PoolByteLock { inner: self.0.clone(), byte }))
+    }
+
+    /// Where this process looks for liveness bytes, each place once.
+    pub fn lock_places(&self) -> Vec<LockPlace> {
+        let topology = self.0.aside();
+        let bearers = bearers(&topology, self.0.redundant);
+        let mut places: Vec<_> =
+            bearers.iter().filter_map(|m| topology.device(*m).info().lock_place).collect();
+        distinct(&mut places);
+        places
+    }
+
+    /// Where this process holds liveness byte `byte`, each place once.
+    pub fn held_places(&self, byte: u64) -> Vec<LockPlace> {
+        let topology = self.0.aside();
+        let held = self.0.held.0.lock();
+        let guards = held.get(&byte).map_or(&[][..], Vec::as_slice);
+        let members = topology.label.members.iter().zip(topology.members());
+        let held = members.filter(|(m, _)| guards.iter().any(|(uuid, _)| *uuid == m.uuid));
+        let places = held.filter_map(|(_, m)| topology.device(m).info().lock_place);
+        let mut places: Vec<_> = places.collect();
+        distinct(&mut places);
+        places
+    }
+
+    /// Whether compare-and-write on this pool excludes only those who lock the same places: some member
+    /// has no such command.
+    pub fn compares_by_lock(&self) -> bool {
+        let topology = self.0.aside();
+        let mut members = topology.members();
+        members.any(|m| topology.device(m).info().compares_by_lock)
     }
 
     /// Whether anybody on this host, this process included, holds liveness byte `byte`.

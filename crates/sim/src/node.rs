@@ -423,6 +423,8 @@ impl World {
                 record: record.clone(),
                 sequence: beat.as_ref().filter(|b| b.life == acting(record)).map(|b| b.sequence),
                 life_locked: self.sees_alive(pid, record),
+                witnessed: self.identity_of(pid).is_boot_of(record),
+                stranger: false,
                 proven: self.has_proven(pid, record),
                 fenceable: self.cluster.hosts,
             })
@@ -475,6 +477,9 @@ impl World {
                     if !self.processes.iter().any(|p| p.me == Some(life) && p.cut) {
                         self.fail(format!("{life:?} is suspected on its own host"));
                     }
+                }
+                WatchAction::Distrust(life) | WatchAction::Stranger(life) => {
+                    self.fail(format!("{life:?} beats, and its liveness lock is not seen"));
                 }
                 WatchAction::Evicted if self.cluster.hosts => {
                     self.gives_up(pid, &"its slot was taken from it");

@@ -277,6 +277,8 @@ impl World {
             record: record.clone(),
             sequence: beat.as_ref().map(|b| b.sequence),
             life_locked: false,
+            witnessed: false,
+            stranger: false,
             proven: false,
             fenceable: true,
         });

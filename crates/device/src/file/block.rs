@@ -1,9 +1,9 @@
 //! What the kernel says about block devices: size, sectors, queue, canonical node.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -136,20 +136,66 @@ pub(super) fn has_volatile_cache(sysfs: &Path) -> bool {
     told.is_none_or(|told| told.trim() != "write through")
 }
 
-/// The node that the kernel itself made for block device `dev`; `path` when there is none (a
-/// container's private `/dev`: locks then only meet within it).
+/// What the kernel calls block device `dev`, below `/dev`.
+fn kernel_name(dev: u64) -> Option<String> {
+    let told = std::fs::read_to_string(sysfs(dev).join("uevent")).ok()?;
+    told.lines().find_map(|l| l.strip_prefix("DEVNAME=")).map(str::to_owned)
+}
+
+fn is_node_of(node: &Path, dev: u64) -> bool {
+    std::fs::metadata(node).is_ok_and(|m| m.file_type().is_block_device() && m.rdev() == dev)
+}
+
+/// The node of block device `dev` in `/dev` that has the name which the kernel gave it; `path` when
+/// there is none.
 pub(crate) fn canonical_node(path: &Path, dev: u64) -> PathBuf {
-    let node = || {
-        let told = std::fs::read_to_string(sysfs(dev).join("uevent")).ok()?;
-        let name = told.lines().find_map(|l| l.strip_prefix("DEVNAME="))?;
-        let node = Path::new("/dev").join(name);
-        let meta = std::fs::metadata(&node).ok()?;
-        (meta.file_type().is_block_device() && meta.rdev() == dev).then_some(node)
+    let node = kernel_name(dev).map(|name| Path::new("/dev").join(name));
+    node.filter(|node| is_node_of(node, dev)).unwrap_or_else(|| path.to_owned())
+}
+
+/// A device's node that is to be opened.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub path: PathBuf,
+    /// It is the kernel's own: whoever locks it meets all others under this kernel who do so.
+    pub is_kernels: bool,
+    /// Keeps the path good.
+    _mount: Option<OwnedFd>,
+}
+
+impl Node {
+    /// Not a block device: there is nothing to choose.
+    pub fn of_file(path: &Path) -> Self {
+        Self { path: path.to_owned(), is_kernels: true, _mount: None }
+    }
+    /// The kernel's own node of block device `dev`. A container may have been given another one in a
+    /// `/dev` of its own; the kernel's is then reached by a mount that nobody else sees, which takes
+    /// `CAP_SYS_ADMIN`. Without it: the one in `/dev`.
+    pub fn of_block(path: &Path, dev: u64) -> Self {
+        let found = canonical_node(path, dev);
+        let is_kernels = std::fs::metadata(&found).is_ok_and(|m| has_devtmpfs(&m));
+        if is_kernels {
+            return Self { path: found, is_kernels, _mount: None };
+        }
+        let of_kernel = || {
+            let mount = devtmpfs().ok()?;
+            let path = format!("/proc/self/fd/{}/{}", mount.as_raw_fd(), kernel_name(dev)?);
+            let path = PathBuf::from(path);
+            is_node_of(&path, dev).then_some(Self { path, is_kernels: true, _mount: Some(mount) })
+        };
+        of_kernel().unwrap_or(Self { path: found, is_kernels: false, _mount: None })
+    }
+}
+
+/// The kernel's one devtmpfs, mounted where only the holder of the answer sees it.
+fn devtmpfs() -> io::Result<OwnedFd> {
+    use rustix::mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen,
     };
-    node().unwrap_or_else(|| {
-        tracing::warn!("{}: no node of its own in /dev; locks may not meet", path.display());
-        path.to_owned()
-    })
+    let context = fsopen("devtmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(context.as_fd())?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
 /// Whether the directory in sysfs is a partition's.
@@ -163,14 +209,11 @@ pub(super) fn is_multipath(sysfs: &Path) -> bool {
     uuid.is_ok_and(|uuid| uuid.starts_with("mpath-"))
 }
 
-/// Whether an open device node is one of devtmpfs, of which a kernel has one, wherever it is mounted:
-/// then locks on it meet those of everybody under this kernel. A container with nodes of its own sees
-/// only its own locks.
-pub(super) fn has_devtmpfs(node: &File) -> bool {
-    let (Ok(meta), Ok(mounts)) = (node.metadata(), std::fs::read_to_string("/proc/self/mountinfo"))
-    else {
-        return false;
-    };
+/// Whether the node with this metadata is one of devtmpfs, of which a kernel has one, wherever it is
+/// mounted: then locks on it meet those of everybody under this kernel. A container with nodes of its
+/// own sees only its own locks.
+fn has_devtmpfs(meta: &Metadata) -> bool {
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
     is_devtmpfs(&mounts, (major(meta.dev()), minor(meta.dev())))
 }
 

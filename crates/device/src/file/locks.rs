@@ -13,11 +13,13 @@
 //! process dies.
 
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid_format::node::LockPlace;
 use braid_format::{ByteOffset, Bytes};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -203,6 +205,17 @@ impl Locks {
         fcntl(&*self.file, FcntlArg::F_OFD_GETLK(&mut asked))?;
         Ok(i32::from(asked.l_type) != libc::F_UNLCK)
     }
+}
+
+/// The inode with this metadata, as a place of kernel locks: of a device's node that is the node's own
+/// in `/dev`, not the disk's.
+pub(crate) fn lock_place(meta: &Metadata) -> io::Result<LockPlace> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let kernel = boot.get(..8).and_then(|h| u32::from_str_radix(h, 16).ok());
+    let kernel = kernel.ok_or(io::ErrorKind::InvalidData)?;
+    let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+    // As the kernel keeps it: 12 bits and 20.
+    Ok(LockPlace { kernel, device: major << 20 | minor, inode: meta.ino() })
 }
 
 fn place(byte: u64) -> io::Result<u64> {

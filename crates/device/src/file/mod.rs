@@ -12,10 +12,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use braid_format::node::LockPlace;
 use braid_format::{ByteOffset, Bytes};
 use rustix::fs::{FallocateFlags, FlockOperation};
 
@@ -26,7 +27,7 @@ use crate::{
 };
 use scsi::ScsiDisk;
 
-pub(crate) use locks::{ByteHeld, Locks, Users};
+pub(crate) use locks::{ByteHeld, Locks, Users, lock_place};
 
 pub(crate) use block::{Claim, canonical_node, sysfs};
 
@@ -107,6 +108,13 @@ impl FileDevice {
     }
     fn check_write(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         check_write(self, Some(&self.poisoned), at, len)
+    }
+    /// Locks on a node that is not the kernel's own say nothing about who uses another one.
+    fn refuse_private_node(&self) -> Result<(), DeviceError> {
+        match self.info.lock_place {
+            Some(_) => Ok(()),
+            None => Err(DeviceError::PrivateNode { device: self.info.name.as_str().into() }),
+        }
     }
     fn suits(&self, memory: *const u8) -> bool {
         memory.addr().is_multiple_of(self.memory_align)
@@ -222,6 +230,7 @@ impl Device for FileDevice {
         if let Some(disk) = &self.disk {
             return disk.compare_and_write(self, at, expected, new);
         }
+        self.refuse_private_node()?;
         let mut sector = AlignedBuf::zeroed(new.len());
         let _held = self.locks.sector(at, Bytes::from(new.len())).map_err(wrap)?;
         self.file.read_exact_at(&mut sector, at.get()).map_err(wrap)?;
@@ -307,6 +316,7 @@ impl Device for FileDevice {
         self.disk.as_ref()?.reservations()
     }
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        self.refuse_private_node()?;
         let guard = self.locks.byte(byte).map_err(|e| self.wrap("lock", ByteOffset(byte), e))?;
         Ok(guard.map(ByteLockGuard::new))
     }
@@ -314,6 +324,7 @@ impl Device for FileDevice {
         self.disk.as_ref().map_or(crate::CAW_MAX, ScsiDisk::compare_max)
     }
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.refuse_private_node()?;
         self.locks.is_byte_locked(byte).map_err(|e| self.wrap("lock", ByteOffset(byte), e))
     }
 }
@@ -354,11 +365,12 @@ impl Opening<'_> {
         }
         let is_block = kind.is_block_device();
         let node = if is_block {
-            canonical_node(self.path, meta.rdev())
+            block::Node::of_block(self.path, meta.rdev())
         } else {
-            PathBuf::from(self.path)
+            block::Node::of_file(self.path)
         };
-        let (file, direct) = self.open_node(&node, is_block)?;
+        let (file, direct) = self.open_node(&node.path, is_block)?;
+        let lock_place = self.lock_place(&node, &file)?;
         let claim = self.claim(&file, &meta, is_block)?;
         let Alignment { memory, sector } = self.alignment(&file, direct, is_block)?;
         let size =
@@ -377,7 +389,8 @@ impl Opening<'_> {
             tracing::warn!("{}: {MULTIPATH}", self.name);
         }
         let disk = if is_block && direct && !self.options.read_only {
-            ScsiDisk::find((&block::sysfs(meta.rdev()), &self.name), &file, sector)
+            let known = (&*block::sysfs(meta.rdev()), &*self.name, node.is_kernels);
+            ScsiDisk::find(known, &file, sector)
                 .map_err(|e| self.wrap("ask what the disk is", io::Error::other(e)))?
         } else {
             None
@@ -398,6 +411,8 @@ impl Opening<'_> {
             rotational: queue.rotational,
             caps,
             engine: if in_memory { "pread" } else { crate::default_engine() },
+            lock_place,
+            compares_by_lock: disk.is_none(),
         };
         let locks = if self.options.read_only {
             Locks::for_reading(file.clone())
@@ -418,6 +433,18 @@ impl Opening<'_> {
             disk,
             _claim: claim,
         })
+    }
+    /// Where its locks are; none where they would not meet those of others.
+    fn lock_place(
+        &self,
+        node: &block::Node,
+        file: &File,
+    ) -> Result<Option<LockPlace>, DeviceError> {
+        if !node.is_kernels {
+            return Ok(None);
+        }
+        let place = file.metadata().and_then(|m| lock_place(&m));
+        place.map(Some).map_err(|e| self.wrap("see where its locks are", e))
     }
     /// Opens the node; says whether past the page cache.
     fn open_node(&self, node: &Path, is_block: bool) -> Result<(File, bool), DeviceError> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use braid_format::{ByteOffset, Bytes};
 
 use super::FileDevice;
-use super::block::{has_devtmpfs, has_volatile_cache, is_partition};
+use super::block::{has_volatile_cache, is_partition};
 use crate::scsi::{PathReservations, ScsiError, SgIo, Unit, first_block, settle};
 use crate::{CAW_MAX, CawOutcome, Device, DeviceError, Reservations};
 
@@ -26,10 +26,10 @@ pub(super) struct ScsiDisk {
 }
 
 impl ScsiDisk {
-    /// Asks the block device whose directory in sysfs this is; `None` if it is no SCSI disk, or
-    /// does not compare and write.
+    /// Asks the block device whose directory in sysfs this is, opened by the kernel's own node or by
+    /// another; `None` if it is no SCSI disk, or does not compare and write.
     pub fn find(
-        (sysfs, name): (&Path, &str),
+        (sysfs, name, is_kernels_node): (&Path, &str, bool),
         file: &Arc<File>,
         sector: Bytes,
     ) -> Result<Option<Self>, ScsiError> {
@@ -38,7 +38,7 @@ impl ScsiDisk {
         let unit = Arc::new(unit.with_cache(has_volatile_cache(sysfs)));
         let why_not = if is_partition(sysfs) {
             Some("it is a partition, and reservations are of whole disks")
-        } else if !has_devtmpfs(file) {
+        } else if !is_kernels_node {
             Some("its node in /dev is not the kernel's own (devtmpfs): others here may use another")
         } else {
             None

@@ -27,6 +27,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use braid_format::node::LockPlace;
 use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 
@@ -34,7 +35,7 @@ use super::carried::{is_unsettled, last_broken, let_go};
 use super::name::UnitName;
 use super::session::{Port, Session};
 use crate::ByteLockGuard;
-use crate::file::Locks;
+use crate::file::{Locks, lock_place};
 
 /// Room for a note's name beside each byte.
 const NOTE_MAX: usize = 64;
@@ -148,6 +149,8 @@ pub(super) struct Alive {
     path: PathBuf,
     file: Arc<File>,
     locks: Locks,
+    /// The folder: whoever uses it meets everybody else who does on one file for each unit.
+    lock_place: LockPlace,
 }
 
 impl Alive {
@@ -164,7 +167,13 @@ impl Alive {
         });
         note.sessions.push((port.clone(), unit.clone()));
         note.write()?;
-        Ok(Self { port: port.clone(), dir, path, locks: Locks::new(file.clone()), file })
+        let lock_place = lock_place(&std::fs::metadata(&dir)?)?;
+        let locks = Locks::new(file.clone());
+        Ok(Self { port: port.clone(), dir, path, locks, file, lock_place })
+    }
+    /// Where its bytes are locked: the same for all who use one folder.
+    pub fn lock_place(&self) -> LockPlace {
+        self.lock_place
     }
     /// Removes the file if nobody else has it open and no note stands in it.
     fn remove_unused(&self) {

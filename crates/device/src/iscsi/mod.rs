@@ -101,9 +101,10 @@ impl IscsiDevice {
         };
         let port = alive::new_port();
         let link = Link::open(&name, &port, options.read_only)?;
-        let (info, limits) = (link.found().info.clone(), link.found().limits);
+        let (mut info, limits) = (link.found().info.clone(), link.found().limits);
         let alive = Alive::new(&name, &port, &limits.id);
         let alive = alive.map_err(|e| probe::failed(&name, "liveness files", e))?;
+        info.lock_place = Some(alive.lock_place());
         Ok(Arc::new(Self { info, link, limits, alive, poisoned: AtomicBool::new(false) }))
     }
     /// Compares the first sector with itself and writes it: some units say that they can, and cannot.

@@ -112,6 +112,8 @@ pub(super) fn probe(
             atomic_write: sector,
         },
         engine: "iscsi",
+        lock_place: None,
+        compares_by_lock: false,
     };
     let serial = probe.page(0x80, 255)?;
     let cache = probe.cache()?;
@@ -258,6 +260,8 @@ mod tests {
                 rotational: None,
                 caps: Capabilities::default(),
                 engine: "iscsi",
+                lock_place: None,
+                compares_by_lock: false,
             },
             limits: Limits { write_cache, ..Limits::default() },
             opened_read_only: false,

@@ -38,13 +38,13 @@ mod walk;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_format::lock_record::LockRecord;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{BlockNo, ByteOffset, Bytes, FormatError, LockNo, NodeId};
-use braid_lock::etcd::{EtcdClaim, EtcdError};
+use braid_lock::etcd::{EtcdClaim, EtcdError, LockDomain};
 use braid_lock::{LockError, NodeStore, Timing};
 use braid_pool::PoolByteLock;
 use braid_pool::device::AlignedBuf;
@@ -429,19 +429,35 @@ fn take_lives(volume: &Volume) -> Result<Vec<PoolByteLock>> {
     }
 }
 
-/// No node of another host lives.
+/// No node lives whose liveness lock is not seen here: of another host, or of this one with other device
+/// nodes. One of an earlier boot of this machine must be silent for as long as it could write, and so
+/// must whoever may have a slot that cannot be read.
 fn claim_slots(volume: &Volume, lives: Vec<PoolByteLock>) -> Result<Claim> {
-    let away = volume.elsewhere.as_ref().map(|store| store.etcd.claim()).transpose()?;
     let store = volume.node_store(crate::mount::node_areas(volume)?);
+    let (this, places) = (braid_lock::node::watch::this_host(), store.lock_places());
+    let domain = LockDomain::new(&this, &places);
+    let away = volume.elsewhere.as_ref().map(|s| s.etcd.claim(domain)).transpose()?;
+    let (mut silent, mut time) = (Vec::new(), Duration::ZERO);
+    // Where the kernel's locks are what excludes others, a node that does not see them was refused.
+    let usual = Timing::default();
+    let unknown = if store.compares_by_lock() { usual.beat() * 8 } else { usual.fenced() };
     for slot in (0..volume.sb.node_slots.get()).map(NodeId) {
         let bytes = store.read_slot(slot).map_err(LockError::NodeStore)?;
-        match SlotRecord::decode(&bytes, slot) {
-            Ok(record) if may_live_elsewhere(&record) => {
+        let (host, long) = match SlotRecord::decode(&bytes, slot) {
+            Ok(record) if is_known_dead(&record) => continue,
+            Ok(record) if this.sees_lock_of(&record, &places) => continue,
+            Ok(record) if this.is_earlier_boot_of(&record) => {
+                (record.host, Timing::of_slot(record.io_timeout).fenced())
+            }
+            Ok(record) => {
                 return Err(Error::Mounted { slot, host: record.host.into(), away: true });
             }
-            _ => {}
-        }
+            Err(_) => ("(unknown)".to_owned(), unknown),
+        };
+        silent.push((slot, host));
+        time = time.max(long);
     }
+    refuse_beating(&*store, &silent, time)?;
     Ok(Claim { _lives: lives, _away: away })
 }
 
@@ -453,7 +469,9 @@ fn find_store(volume: &Volume, repair: bool) -> Result<bool> {
         Err(EtcdError::NotThis { .. }) if repair => {
             let nodes = volume.node_store(crate::mount::node_areas(volume)?);
             // Longer than between two beats of any node.
-            refuse_beating(&*nodes, Timing::default().lease())?;
+            let all = |n| (NodeId(n), "(unknown)".to_owned());
+            let all: Vec<_> = (0..nodes.slots()).map(all).collect();
+            refuse_beating(&*nodes, &all, Timing::default().lease())?;
             store.etcd.renew(&volume.pool.info().name, volume.sb.node_slots.get())?;
             Ok(true)
         }
@@ -461,29 +479,37 @@ fn find_store(volume: &Volume, repair: bool) -> Result<bool> {
     }
 }
 
-/// Refuses where a heartbeat changes during `time`: for when nothing else says who lives.
-fn refuse_beating(nodes: &dyn NodeStore, time: Duration) -> Result<()> {
+/// Refuses where a heartbeat of these slots, which are of these hosts, changes during `time`: for when
+/// nothing else says who lives.
+fn refuse_beating(nodes: &dyn NodeStore, slots: &[(NodeId, String)], time: Duration) -> Result<()> {
+    /// Between two looks.
+    const LOOK: Duration = Duration::from_millis(500);
     let read = || nodes.read_heartbeats().map_err(LockError::NodeStore);
+    if slots.is_empty() {
+        return Ok(());
+    }
     let before = read()?;
-    std::thread::sleep(time);
-    let after = read()?;
-    let len = nodes.sector_len();
-    let beats = (0..).map(NodeId).zip(before.chunks(len).zip(after.chunks(len)));
-    match beats.into_iter().find(|(_, (before, after))| before != after) {
-        Some((slot, _)) => Err(Error::Mounted { slot, host: "(unknown)".into(), away: true }),
-        None => Ok(()),
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(LOOK));
+        let after = read()?;
+        let sector = |all: &[u8], slot: NodeId| {
+            all.chunks(nodes.sector_len()).nth(usize::from(slot.0)).map(<[u8]>::to_vec)
+        };
+        let beats = |slot| sector(&before, slot) != sector(&after, slot);
+        if let Some((slot, host)) = slots.iter().find(|(slot, _)| beats(*slot)) {
+            return Err(Error::Mounted { slot: *slot, host: host.as_str().into(), away: true });
+        }
     }
 }
 
-/// Whether the slot is of another host's node, of which nobody has said that its host is off. One that
-/// another node was recovering is fenced: that node's own slot tells what there is to tell.
-fn may_live_elsewhere(record: &SlotRecord) -> bool {
+/// Whether the slot's node needs no look: nobody has it, or somebody has said that its host is off. One
+/// that another node was recovering is fenced: that node's own slot tells what there is to tell.
+fn is_known_dead(record: &SlotRecord) -> bool {
     let fenced = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
-    record.state != SlotState::Free && !record.vouched && !fenced && !here(record)
-}
-
-/// Whether the node ran on this host: then its kernel lock tells whether it still does.
-fn here(record: &SlotRecord) -> bool {
-    let this = braid_lock::node::watch::this_host();
-    this.is_boot_of(record) || this.is_earlier_boot_of(record)
+    record.state == SlotState::Free || record.vouched || fenced
 }

@@ -2,6 +2,7 @@
 //! a check that dies half-way is simply run again.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use braid_format::dinode::RawDinode;
 use braid_format::lock_record::LockRecord;
@@ -9,7 +10,7 @@ use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{RawCounters, SlotRecord, SlotState};
 use braid_format::rgrp::{BlockState, RawRgrp};
 use braid_format::superblock::RawSuperblock;
-use braid_format::{BlockNo, LockNo, NodeId};
+use braid_format::{BlockNo, Incarnation, LockNo, NodeId};
 use braid_lock::node::watch::freed;
 use braid_lock::{CawOutcome, LockError};
 use braid_pool::device::AlignedBuf;
@@ -65,9 +66,27 @@ fn slot_copies(checker: &mut Checker, found: &Mendable) -> Result<()> {
     let len = checker.volume.geo.lock_sector;
     for &(at, slot) in &found.slots {
         let good = |record: &[u8]| SlotRecord::decode(record, slot).is_ok();
-        checker.report.repaired += u64::from(checker.volume.pool.heal(at, len, &good)?);
+        let healed = checker.volume.pool.heal(at, len, &good)?;
+        let mut stands = AlignedBuf::zeroed(len.to_usize());
+        checker.volume.pool.read(at, &mut stands)?;
+        let lost = !good(&stands);
+        if lost {
+            free_slot(slot).encode(&mut stands);
+            checker.volume.pool.write(at, &stands)?;
+        }
+        checker.report.repaired += u64::from(healed || lost);
     }
     Ok(())
+}
+
+/// A slot whose record is lost: nobody lives, and all journals are replayed. Its next life must have
+/// a name that no earlier one had; lives are counted from 1, so none has come as far as the seconds.
+fn free_slot(slot: NodeId) -> SlotRecord {
+    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let mut record = SlotRecord::free(slot);
+    let seconds = seconds.ok().and_then(|s| u32::try_from(s.as_secs()).ok());
+    record.life.incarnation = Incarnation(seconds.unwrap_or(u32::MAX / 2));
+    record
 }
 
 fn locks(checker: &mut Checker, found: &Mendable) -> Result<()> {

@@ -535,10 +535,11 @@ fn nodes_that_beat_are_seen_without_their_slots() {
     let volume = Volume::open(pool.clone()).unwrap();
     let nodes = volume.node_store(crate::mount::node_areas(&volume).unwrap());
     let fs = mount(&pool);
-    let beating = refuse_beating(&*nodes, Timing::default().beat() * 12);
+    let slots: Vec<_> = (0..nodes.slots()).map(|n| (NodeId(n), "h".to_owned())).collect();
+    let beating = refuse_beating(&*nodes, &slots, Timing::default().beat() * 12);
     assert!(matches!(beating, Err(Error::Mounted { .. })), "{beating:?}");
     fs.unmount().unwrap();
-    refuse_beating(&*nodes, Timing::default().beat() * 3).unwrap();
+    refuse_beating(&*nodes, &slots, Timing::default().beat() * 3).unwrap();
 }
 
 /// The store of the locks is not as much as asked while a node of this host lives.

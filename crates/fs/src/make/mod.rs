@@ -15,6 +15,7 @@ use braid_format::rgrp::BlockState;
 use braid_format::superblock::{RawLockStore, RawSuperblock};
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, Generation, LockNo, NodeId};
 use braid_lock::EtcdAddress;
+use braid_lock::etcd::LockDomain;
 use braid_pool::device::AlignedBuf;
 use braid_pool::{Pool, PoolByteLock, PoolInfo, PoolRequest, SubpoolInfo};
 use zerocopy::{FromZeros, IntoBytes};
@@ -101,7 +102,8 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
     let _away = match &maker.elsewhere {
         Some(store) => {
             store.etcd.begin(&pool.info().name, options.force)?;
-            Some(store.etcd.claim()?)
+            let this = braid_lock::node::watch::this_host();
+            Some(store.etcd.claim(LockDomain::new(&this, &pool.lock_places()))?)
         }
         None => None,
     };

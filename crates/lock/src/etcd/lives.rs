@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_format::NodeId;
+use braid_format::node::LockPlace;
 use parking_lot::{Condvar, Mutex};
 
 use super::client::{Act, Compare, Pair};
@@ -18,10 +19,30 @@ use crate::HostIdentity;
 /// How long a lease lasts without its holder.
 pub(super) const TTL: Duration = Duration::from_secs(10);
 
+/// Those who see each other's liveness locks: processes under one kernel that look for them at the same
+/// place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockDomain(uuid::Uuid);
+
+impl LockDomain {
+    /// Of this process, which looks for liveness locks at `places`. One that looks nowhere is alone.
+    pub fn new(identity: &HostIdentity, places: &[LockPlace]) -> Self {
+        let Some(place) = places.first() else { return Self(uuid::Uuid::new_v4()) };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&identity.boot_id);
+        hasher.update(&place.kernel.to_le_bytes());
+        hasher.update(&place.device.to_le_bytes());
+        hasher.update(&place.inode.to_le_bytes());
+        let mut id = [0; 16];
+        hasher.finalize_xof().fill(&mut id);
+        Self(uuid::Uuid::from_bytes(id))
+    }
+}
+
 /// Who put a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Who {
-    pub boot: uuid::Uuid,
+    pub domain: LockDomain,
     pub pid: u32,
     pub host: String,
     /// Tells apart two that one process puts.
@@ -29,26 +50,26 @@ pub(super) struct Who {
 }
 
 impl Who {
-    pub fn this(identity: &HostIdentity) -> Self {
+    pub fn this(identity: &HostIdentity, domain: LockDomain) -> Self {
         Self {
-            boot: uuid::Uuid::from_bytes(identity.boot_id),
+            domain,
             pid: std::process::id(),
             host: identity.host.clone(),
             nonce: uuid::Uuid::new_v4().as_u64_pair().0,
         }
     }
     fn encode(&self) -> String {
-        format!("{} {} {:016x} {}", self.boot, self.pid, self.nonce, self.host)
+        format!("{} {} {:016x} {}", self.domain.0, self.pid, self.nonce, self.host)
     }
     /// What cannot be read is somebody else's.
     pub fn decode(value: &[u8]) -> Self {
         let text = String::from_utf8_lossy(value);
         let mut words = text.splitn(4, ' ');
-        let boot = words.next().and_then(|w| w.parse().ok());
+        let domain = words.next().and_then(|w| w.parse().ok());
         let pid = words.next().and_then(|w| w.parse().ok());
         let nonce = words.next().and_then(|w| u64::from_str_radix(w, 16).ok());
         Self {
-            boot: boot.unwrap_or_default(),
+            domain: LockDomain(domain.unwrap_or_default()),
             pid: pid.unwrap_or_default(),
             nonce: nonce.unwrap_or_default(),
             host: words.next().unwrap_or("unknown").to_owned(),
@@ -209,14 +230,14 @@ pub struct EtcdClaim {
 }
 
 impl Etcd {
-    /// Keeps nodes away until the answer is dropped. Those of this host are not asked for: their
-    /// kernel locks say more.
+    /// Keeps nodes away until the answer is dropped. Those whose kernel locks are seen in `domain` are
+    /// not asked for: their locks say more.
     ///
     /// # Errors
     /// [`EtcdError::Mounted`] by a node of another host, [`EtcdError::Claimed`]; etcd's.
-    pub fn claim(self: &Arc<Self>) -> Result<EtcdClaim, EtcdError> {
+    pub fn claim(self: &Arc<Self>, domain: LockDomain) -> Result<EtcdClaim, EtcdError> {
         let identity = crate::node::watch::this_host();
-        let who = Who::this(&identity);
+        let who = Who::this(&identity, domain);
         let (key, lives) = (self.key("claim"), self.key("lives/"));
         let put = Leased::put(self, key.clone(), &who, &[Compare::Absent(&key)])?;
         let found = self.ask(&[Act::GetAll(&lives), Act::Get(&key)])?;
@@ -225,33 +246,31 @@ impl Etcd {
             refuse(&[], claim)?;
             return Err(EtcdError::Claimed { host: "unknown".into(), pid: 0 });
         };
-        let others: Vec<Pair> = lives
-            .iter()
-            .filter(|l| Who::decode(&l.1).boot.into_bytes() != identity.boot_id)
-            .cloned()
-            .collect();
+        let others: Vec<Pair> =
+            lives.iter().filter(|l| Who::decode(&l.1).domain != domain).cloned().collect();
         refuse(&others, &[])?;
         Ok(EtcdClaim { _key: put })
     }
 
-    /// Says that this process lives in `slot`; `None` where a node of another host does, or a check
-    /// keeps nodes away. Who put the key on this host is dead: the caller has its kernel lock.
+    /// Says that this process lives in `slot`; `None` where a node of another domain does, or a check
+    /// keeps nodes away. Who put the key in `domain` is dead: the caller has its kernel lock.
     pub(super) fn live(
         self: &Arc<Self>,
         slot: NodeId,
         identity: &HostIdentity,
+        domain: LockDomain,
     ) -> Result<Option<Leased>, EtcdError> {
         let (key, claim) = (self.key(&slot_name("lives", slot)), self.key("claim"));
         let found = self.ask(&[Act::Get(&key)])?;
         let stands = found.into_iter().flatten().next().map(|p| p.1);
         let conditions = match &stands {
             None => vec![Compare::Absent(&key), Compare::Absent(&claim)],
-            Some(value) if Who::decode(value).boot.into_bytes() == identity.boot_id => {
+            Some(value) if Who::decode(value).domain == domain => {
                 vec![Compare::Equals(&key, value), Compare::Absent(&claim)]
             }
             Some(_) => return Ok(None),
         };
-        Leased::put(self, key.clone(), &Who::this(identity), &conditions)
+        Leased::put(self, key.clone(), &Who::this(identity, domain), &conditions)
     }
 }
 
@@ -293,10 +312,11 @@ mod tests {
 
     #[test]
     fn who_is_read_as_it_was_put() {
-        let who = Who { boot: uuid::Uuid::new_v4(), pid: 7, host: "a host".into(), nonce: 9 };
+        let domain = LockDomain(uuid::Uuid::new_v4());
+        let who = Who { domain, pid: 7, host: "a host".into(), nonce: 9 };
         assert_eq!(Who::decode(who.encode().as_bytes()), who);
         for odd in [&b""[..], b"x", b"\xff 1 2", b"a b c d e"] {
-            assert_eq!(Who::decode(odd).boot, uuid::Uuid::nil());
+            assert_eq!(Who::decode(odd).domain.0, uuid::Uuid::nil());
         }
     }
 }

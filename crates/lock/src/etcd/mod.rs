@@ -38,7 +38,7 @@ use crate::store::CawOutcome;
 
 pub use address::EtcdAddress;
 pub use hints::HintWatch;
-pub use lives::EtcdClaim;
+pub use lives::{EtcdClaim, LockDomain};
 pub use nodes::EtcdNodes;
 pub use store::EtcdStore;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_format::NodeId;
-use braid_format::node::{RawSlot, SlotRecord};
+use braid_format::node::{LockPlace, RawSlot, SlotRecord};
 use parking_lot::Mutex;
 
 use super::client::Act;
-use super::lives::{Leased, Who, slots};
+use super::lives::{Leased, LockDomain, Who, slots};
 use super::{Etcd, slot_name};
 use crate::HostIdentity;
 use crate::error::StoreError;
@@ -60,6 +60,9 @@ impl EtcdNodes {
         *self.lives.lock() = Some((Instant::now(), lives.clone()));
         lives
     }
+    fn domain(&self) -> LockDomain {
+        LockDomain::new(&self.identity, &self.pool.lock_places())
+    }
     fn lives_elsewhere(&self, slot: NodeId) -> Result<bool, StoreError> {
         let known = {
             let lives = self.lives.lock();
@@ -72,7 +75,7 @@ impl EtcdNodes {
             let found = self.etcd.ask(&[Act::GetAll(&all)])?;
             self.note_lives(found.first().map_or(&[][..], Vec::as_slice)).get(&slot).cloned()
         };
-        Ok(who.is_some_and(|who| who.boot.into_bytes() != self.identity.boot_id))
+        Ok(who.is_some_and(|who| who.domain != self.domain()))
     }
 }
 
@@ -137,11 +140,22 @@ impl NodeStore for EtcdNodes {
     }
     fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
         let Some(kernel) = self.pool.lock_life(slot)? else { return Ok(None) };
-        let Some(lease) = self.etcd.live(slot, &self.identity)? else { return Ok(None) };
+        let lease = self.etcd.live(slot, &self.identity, self.domain())?;
+        let Some(lease) = lease else { return Ok(None) };
         Ok(Some(Box::new(Life { _lease: lease, _kernel: kernel })))
     }
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         Ok(self.pool.life_locked(slot)? || self.lives_elsewhere(slot)?)
+    }
+    fn lock_places(&self) -> Vec<LockPlace> {
+        self.pool.lock_places()
+    }
+    fn held_places(&self, slot: NodeId) -> Vec<LockPlace> {
+        self.pool.held_places(slot)
+    }
+    /// Etcd compares.
+    fn compares_by_lock(&self) -> bool {
+        false
     }
     fn pool(&self) -> &dyn PoolSide {
         self.pool.pool()

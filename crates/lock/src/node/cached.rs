@@ -30,6 +30,10 @@ impl Cached {
     pub fn now(record: SlotRecord) -> Self {
         Self { record, read: Instant::now() }
     }
+    /// Of a slot that was never read: any life of it may be going on.
+    pub fn unknown(slot: NodeId) -> Self {
+        Self::now(SlotRecord { state: SlotState::Active, ..SlotRecord::free(slot) })
+    }
     /// Read from the store; `None` if it cannot be.
     pub fn read(store: &dyn NodeStore, slot: NodeId) -> Option<Self> {
         let bytes = store.read_slot(slot).ok()?;

@@ -2,30 +2,68 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use braid_format::node::{Heartbeat, SlotDamage, SlotRecord, SlotState};
+use braid_format::node::{Heartbeat, LockPlace, RawSlot, SlotDamage, SlotRecord, SlotState};
 use braid_format::{FormatError, Incarnation, NodeId};
 use braid_pool::Reservable;
 use parking_lot::Mutex;
 
-use super::fence::key_of;
+use super::fence::{FenceMethod, key_of};
+use super::host::shares_lock;
 use super::lookout::Lookout;
 use super::watch::Watch;
 use super::{HostIdentity, JoinOptions, NodeStore, NotRecovered, Recover, Timing};
 use crate::Me;
 use crate::error::LockError;
 use crate::hints::Hints;
-use crate::store::{CawOutcome, torn_pauses};
+use crate::store::{CawOutcome, Sector, torn_pauses};
 
-pub(super) fn read_slots(store: &dyn NodeStore) -> Result<Vec<SlotRecord>, LockError> {
+/// A slot that cannot be decoded: it is of a life that nobody knows.
+#[derive(Debug, Clone)]
+pub(super) struct Unreadable {
+    pub slot: NodeId,
+    pub why: FormatError,
+    bytes: Sector,
+}
+
+impl Unreadable {
+    pub fn say(&self) {
+        tracing::error!(
+            "the slot of node {} cannot be read ({}): nobody joins by it, and what a node of it held locked stays so; run `braid check --repair` after unmounting all nodes",
+            self.slot,
+            self.why
+        );
+    }
+}
+
+/// All slots at one look.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    pub records: Vec<SlotRecord>,
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// Reads all slots. Damage of one is no error of the others; `known` has been found before, and is not
+/// waited for to be a write under way.
+pub(super) fn read_slots(store: &dyn NodeStore, known: &[Unreadable]) -> Result<Slots, LockError> {
     let bytes = store.read_slots().map_err(LockError::NodeStore)?;
-    let sectors = bytes.chunks_exact(store.sector_len());
-    (0..store.slots())
-        .map(NodeId)
-        .zip(sectors)
-        .map(|(slot, s)| decode_slot(store, slot, s))
-        .collect()
+    let mut all = Slots::default();
+    for (slot, sector) in (0..store.slots()).map(NodeId).zip(bytes.chunks_exact(store.sector_len()))
+    {
+        if let Some(known) = known.iter().find(|u| u.slot == slot && u.bytes == sector) {
+            all.unreadable.push(known.clone());
+            continue;
+        }
+        match decode_slot(store, slot, sector) {
+            Ok(record) => all.records.push(record),
+            Err(LockError::Slot { slot, source: why }) => {
+                all.unreadable.push(Unreadable { slot, why, bytes: sector.to_vec() });
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(all)
 }
 
 /// A record read in one piece with others may be torn; alone it is not for long.
@@ -83,6 +121,21 @@ pub(super) fn say_damage(record: &SlotRecord) {
     );
 }
 
+/// Beats for which a node is looked at that could not live beside this one.
+const STRANGER_BEATS: u32 = 8;
+
+/// As many as a slot has room for.
+pub(super) fn first_places(mut places: Vec<LockPlace>) -> Vec<LockPlace> {
+    places.truncate(RawSlot::PLACES);
+    places
+}
+
+/// Whether the slot's node compares and writes under locks that are not seen at `places`, if it does so
+/// under locks at all.
+pub(super) fn is_stranger(record: &SlotRecord, places: &[LockPlace], by_lock: bool) -> bool {
+    by_lock && record.state != SlotState::Free && !shares_lock(record, places)
+}
+
 /// What is needed to claim a slot.
 pub(super) struct Claim<'a> {
     pub store: &'a dyn NodeStore,
@@ -98,11 +151,15 @@ pub(super) fn sweep(store: &dyn NodeStore, own: u64) {
     if own == 0 {
         return;
     }
-    let named = |slots: &[SlotRecord], key| slots.iter().any(|r| is_named(store, r, key));
-    let swept = read_slots(store).and_then(|slots| {
+    // Whose key a slot names that cannot be read nobody knows.
+    let named = |slots: &Slots, key| {
+        !slots.unreadable.is_empty() || slots.records.iter().any(|r| is_named(store, r, key))
+    };
+    let swept = read_slots(store, &[]).and_then(|slots| {
         // The slots may have changed hands since they were read; in doubt a key stays.
-        let keep =
-            |key| named(&slots, key) || read_slots(store).map_or(true, |slots| named(&slots, key));
+        let keep = |key| {
+            named(&slots, key) || read_slots(store, &[]).map_or(true, |slots| named(&slots, key))
+        };
         store.pool().sweep(&keep).map_err(LockError::NodeStore)
     });
     if let Err(e) = swept {
@@ -130,32 +187,90 @@ impl Claim<'_> {
                 let bytes = self.store.read_slot(slot).map_err(LockError::NodeStore)?;
                 vec![decode_slot(self.store, slot, &bytes)?]
             }
-            None => read_slots(self.store)?,
+            None => {
+                let Slots { records, unreadable } = read_slots(self.store, &[])?;
+                unreadable.iter().for_each(Unreadable::say);
+                records
+            }
         };
+        self.refuse_strangers()?;
         for record in records.iter().filter(|r| r.state == SlotState::Free) {
             if let Some(claimed) = self.free(record, recover)? {
                 return Ok(claimed);
             }
         }
-        let quiet = self.quiet(&records)?;
-        let mut damaged = None;
-        for record in records.iter().filter(|r| r.state != SlotState::Free) {
-            match self.dead(record, &quiet, recover) {
-                Ok(Some(claimed)) => return Ok(claimed),
-                Ok(None) => {}
-                // Another slot will do.
-                Err(e @ LockError::Damaged { .. }) => damaged = damaged.or(Some(e)),
-                Err(e) => return Err(e),
-            }
-        }
-        if let Some(e) = damaged {
-            return Err(e);
+        if let Some(claimed) = self.any_dead(&records, recover)? {
+            return Ok(claimed);
         }
         match (self.options.slot, records.first()) {
             (Some(slot), Some(r)) => {
                 Err(LockError::SlotTaken { slot, holder: r.life, host: r.host.as_str().into() })
             }
             _ => Err(LockError::NoFreeSlot { slots }),
+        }
+    }
+
+    /// Takes the slot of a dead node: first of those whose lock this kernel shows, then of those that
+    /// silence must speak for.
+    fn any_dead(
+        &self,
+        records: &[SlotRecord],
+        recover: &dyn Recover,
+    ) -> Result<Option<Claimed>, LockError> {
+        let places = self.store.lock_places();
+        let taken = || records.iter().filter(|r| r.state != SlotState::Free);
+        let mut unlocked = Vec::new();
+        for record in taken().filter(|r| self.identity.sees_lock_of(r, &places)) {
+            let slot = record.life.slot;
+            if !self.store.life_locked(slot).map_err(LockError::NodeStore)? {
+                unlocked.push(record);
+            }
+        }
+        let quiet = self.quiet(&unlocked, |t| t.beat() * (Watch::LOOKS + 1))?;
+        let mut damaged = None;
+        let mut try_all = |records: &[&SlotRecord], quiet: &[NodeId]| {
+            for record in records {
+                match self.dead(record, quiet, recover) {
+                    Ok(Some(claimed)) => return Ok(Some(claimed)),
+                    Ok(None) => {}
+                    // Another slot will do.
+                    Err(e @ LockError::Damaged { .. }) => damaged = damaged.take().or(Some(e)),
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(None)
+        };
+        let (first, others): (Vec<_>, Vec<_>) =
+            taken().partition(|r| r.vouched || quiet.contains(&r.life.slot));
+        if let Some(claimed) = try_all(&first, &quiet)? {
+            return Ok(Some(claimed));
+        }
+        let earlier: Vec<_> =
+            others.iter().copied().filter(|r| self.identity.is_earlier_boot_of(r)).collect();
+        let quiet = self.quiet(&earlier, Timing::fenced)?;
+        let claimed = try_all(&others, &quiet)?;
+        match damaged {
+            Some(e) if claimed.is_none() => Err(e),
+            _ => Ok(claimed),
+        }
+    }
+
+    /// Where records are compared and written under kernel locks, a living node that locks another place
+    /// (another host, or another device node of the same disk) would change them at the same time.
+    fn refuse_strangers(&self) -> Result<(), LockError> {
+        if !self.store.compares_by_lock() {
+            return Ok(());
+        }
+        let (records, places) = (read_slots(self.store, &[])?.records, self.store.lock_places());
+        let strangers: Vec<_> = records.iter().filter(|r| is_stranger(r, &places, true)).collect();
+        let quiet = self.quiet(&strangers, |t| t.beat() * STRANGER_BEATS)?;
+        match strangers.iter().find(|r| !quiet.contains(&r.life.slot)) {
+            None => Ok(()),
+            Some(r) => Err(LockError::Stranger {
+                node: r.life,
+                host: r.host.as_str().into(),
+                here: self.identity.is_boot_of(r),
+            }),
         }
     }
 
@@ -205,12 +320,11 @@ impl Claim<'_> {
         quiet: &[NodeId],
         recover: &dyn Recover,
     ) -> Result<Option<Claimed>, LockError> {
-        let same_boot = self.identity.is_boot_of(record);
         // While another recovers it, it will be free soon; that one may be dead too, though.
         let recovered_by_other = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
-        let proven = same_boot || record.vouched || quiet.contains(&record.life.slot);
-        let fenced = proven && !recovered_by_other;
-        if !fenced {
+        let proven = record.vouched || quiet.contains(&record.life.slot);
+        let over = proven && !recovered_by_other;
+        if !over {
             // Found by a node that may live yet, or has left since.
             return record.damage.map_or(Ok(None), |d| {
                 let source: Box<dyn std::error::Error + Send + Sync> = describe(d).into();
@@ -224,11 +338,35 @@ impl Claim<'_> {
         recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
         let (mut mine, hints) = self.active(record)?;
         self.register(&mut mine)?;
-        let taken = self.take_over(record, &mut mine, recover);
+        let taken = if self.is_fenced(record, mine.fence_key) {
+            self.take_over(record, &mut mine, recover)
+        } else {
+            Ok(false)
+        };
         if !matches!(taken, Ok(true)) {
             self.store.pool().unregister();
         }
         Ok(taken?.then_some((mine, hints, life)))
+    }
+
+    /// Whether a node that is silent can do nothing any more: its lock is gone, a person has said that its
+    /// host is off, or it is shut out from the members, if that can be. `key`: this node's own.
+    fn is_fenced(&self, record: &SlotRecord, key: u64) -> bool {
+        let fencer = self.options.fencer(self.store, key, &self.identity.host);
+        let seen = self.identity.sees_lock_of(record, &self.store.lock_places());
+        if seen || record.vouched || fencer.methods()(record) != FenceMethod::Reservation {
+            return true;
+        }
+        match fencer.fence(record, &|| true) {
+            Ok(method) => {
+                self.options.proofs.add(record, method);
+                true
+            }
+            Err(e) => {
+                tracing::error!(node = ?record.life, "cannot take its slot, it is not fenced: {e}");
+                false
+            }
+        }
     }
 
     /// Recovers a dead node and takes its slot; false if another was faster.
@@ -247,7 +385,8 @@ impl Claim<'_> {
         if !write_slot(self.store, record, &taking)? {
             return Ok(false);
         }
-        self.options.fencer(self.store, mine.fence_key).forget(record);
+        let host = &self.identity.host;
+        self.options.fencer(self.store, mine.fence_key, host).forget(record);
         tracing::info!(dead = ?record.life, "recovering a dead node in order to take its slot");
         self.store.pool().follow().map_err(LockError::NodeStore)?;
         let (dead, by) = (record.life, mine.life);
@@ -325,23 +464,37 @@ impl Claim<'_> {
         })
     }
 
-    /// Slots of earlier boots of this host that stay silent for a while (see
-    /// [`Watch::EARLIER_BOOT_BEATS`]).
-    fn quiet(&self, records: &[SlotRecord]) -> Result<Vec<NodeId>, LockError> {
-        let earlier =
-            |r: &&SlotRecord| r.state != SlotState::Free && self.identity.is_earlier_boot_of(r);
-        let slots: Vec<NodeId> = records.iter().filter(earlier).map(|r| r.life.slot).collect();
-        let beats = records.iter().filter(earlier).map(|r| Timing::of_slot(r.io_timeout).beat());
-        let Some(beat) = beats.max() else { return Ok(slots) };
-        let before = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        std::thread::sleep(beat * (Watch::EARLIER_BOOT_BEATS + 1));
-        let after = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let len = self.store.sector_len();
-        let same = |slot: &NodeId| {
-            let range = usize::from(slot.0) * len..(usize::from(slot.0) + 1) * len;
-            before.get(range.clone()) == after.get(range)
+    /// Those slots whose heartbeats stand still for a time that depends on their nodes' timers. Ends
+    /// early when none is left.
+    fn quiet(
+        &self,
+        records: &[&SlotRecord],
+        time: impl Fn(Timing) -> Duration,
+    ) -> Result<Vec<NodeId>, LockError> {
+        let timings = || records.iter().map(|r| Timing::of_slot(r.io_timeout));
+        let mut slots: Vec<NodeId> = records.iter().map(|r| r.life.slot).collect();
+        let (Some(time), Some(beat)) =
+            (timings().map(time).max(), timings().map(Timing::beat).min())
+        else {
+            return Ok(slots);
         };
-        Ok(slots.into_iter().filter(same).collect())
+        let read = || self.store.read_heartbeats().map_err(LockError::NodeStore);
+        let before = read()?;
+        let until = Instant::now() + time;
+        while !slots.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(left.min(beat * 4));
+            let after = read()?;
+            let len = self.store.sector_len();
+            slots.retain(|slot| {
+                let range = usize::from(slot.0) * len..(usize::from(slot.0) + 1) * len;
+                before.get(range.clone()) == after.get(range)
+            });
+        }
+        Ok(slots)
     }
 
     /// The record of the next life of a slot, and where it hears hints.
@@ -374,6 +527,7 @@ impl Claim<'_> {
             io_timeout: self.options.timing.milliseconds(),
             fence_key: 0,
             named: None,
+            lock_places: first_places(self.store.held_places(slot)),
         };
         Ok((mine, hints))
     }

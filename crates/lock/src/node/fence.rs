@@ -135,6 +135,8 @@ pub(super) struct Fencer<'a> {
     pub timing: Timing,
     /// This node's own key; 0: none.
     pub key: u64,
+    /// This node's host: no command turns that off.
+    pub host: &'a str,
 }
 
 impl Fencer<'_> {
@@ -143,11 +145,12 @@ impl Fencer<'_> {
     pub fn methods(&self) -> impl Fn(&SlotRecord) -> FenceMethod + use<> {
         let reserves = self.key != 0 && self.store.pool().reservable() == Reservable::All;
         let (command, own) = (self.options.command.is_some(), self.key);
+        let host = self.host.to_owned();
         move |record| {
             // Who has this node's key shares its host's path: it cannot be shut out alone.
             if reserves && record.fence_key != 0 && record.fence_key != own {
                 FenceMethod::Reservation
-            } else if command {
+            } else if command && record.host != host {
                 FenceMethod::Command
             } else {
                 FenceMethod::Operator
@@ -175,7 +178,10 @@ impl Fencer<'_> {
                 Err(e) => failed = NotFenced::Reservation(e),
             }
         }
-        let Some(command) = &self.options.command else { return Err(failed) };
+        let elsewhere = record.host != self.host;
+        let Some(command) = self.options.command.as_ref().filter(|_| elsewhere) else {
+            return Err(failed);
+        };
         if let NotFenced::Reservation(e) = &failed {
             tracing::warn!(%slot, "not fenced by reservation: {e}");
         }

@@ -66,7 +66,7 @@ impl Lookout<'_> {
     }
 
     fn fencer(&self) -> Fencer<'_> {
-        self.options.fencer(self.store, self.mine.fence_key)
+        self.options.fencer(self.store, self.mine.fence_key, &self.identity.host)
     }
 
     fn fence(&self, record: &SlotRecord) -> bool {
@@ -97,14 +97,16 @@ impl Lookout<'_> {
         &self,
         sequences: &mut HashMap<NodeId, (super::Me, u64)>,
     ) -> Result<Vec<SlotSight>, LockError> {
-        let records = read_slots(self.store)?;
+        // One that cannot be read is nobody's that could be fenced.
+        let records = read_slots(self.store, &[])?.records;
         let bytes = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let methods = self.fencer().methods();
+        let (methods, places) = (self.fencer().methods(), self.store.lock_places());
         let mut sight = Vec::with_capacity(records.len());
-        for (record, sector) in records.into_iter().zip(bytes.chunks(self.store.sector_len())) {
+        for record in records {
             let (slot, life) = (record.life.slot, acting(&record));
+            let sector = bytes.chunks(self.store.sector_len()).nth(usize::from(slot.0));
             // Torn by its own write: the last one stands.
-            if let Ok(beat) = Heartbeat::decode(sector, slot) {
+            if let Some(Ok(beat)) = sector.map(|s| Heartbeat::decode(s, slot)) {
                 sequences.insert(slot, (beat.life, beat.sequence));
             }
             if slot == self.mine.life.slot {
@@ -114,8 +116,18 @@ impl Lookout<'_> {
             let proven = self.options.proofs.of(&record).is_some();
             let fenceable =
                 record.state != SlotState::Free && methods(&record) != FenceMethod::Operator;
-            // Who of this host is dead is no matter here.
-            sight.push(SlotSight { record, sequence, life_locked: true, proven, fenceable });
+            // Who of this host is dead is no matter here, and strangers were refused before.
+            let witnessed = self.identity.sees_lock_of(&record, &places);
+            let (life_locked, stranger) = (true, false);
+            sight.push(SlotSight {
+                record,
+                sequence,
+                life_locked,
+                witnessed,
+                stranger,
+                proven,
+                fenceable,
+            });
         }
         Ok(sight)
     }

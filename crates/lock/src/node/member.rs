@@ -1,6 +1,7 @@
 //! This node's place in the cluster: joining, beating, watching, leaving.
 
 mod beat;
+mod look;
 mod mail;
 mod view;
 
@@ -18,10 +19,10 @@ use braid_pool::EpochTag;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::cached::{Cached, is_over};
-use super::claim::{Claim, read_slots, say_damage, sweep, write_slot};
+use super::claim::{Claim, Unreadable, say_damage, sweep, write_slot};
 use super::fence::{Fencer, acting};
 use super::waits::Said;
-use super::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
+use super::watch::{Recovery, Watch, WatchAction, WatchEvent, freed};
 use super::{
     Deltas, FenceMethod, HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NodeWait,
     NotFenced, NotRecovered, Peers, Recover, Timing,
@@ -57,7 +58,10 @@ pub(super) struct Inner {
     recover: Arc<dyn Recover>,
     pub(super) hints: Hints,
     mail: mail::Mail,
-    mine: SlotRecord,
+    /// This node's slot, as it wrote it last. Held while it writes it.
+    mine: Mutex<SlotRecord>,
+    /// Its key, registered with every member; 0: with none.
+    key: u64,
     origin: Instant,
     nonces: AtomicU64,
     manager: OnceLock<Weak<LockManager>>,
@@ -76,12 +80,16 @@ pub(super) struct Inner {
     has_claimed: AtomicBool,
     /// Until when this node may act.
     lease: Mutex<Instant>,
+    /// Slots that could not be read at the last look.
+    unreadable: Mutex<Vec<Unreadable>>,
     /// Wakes the watcher: `None` to end.
     watcher: Mutex<Option<Sender<Option<WatchEvent>>>>,
     /// What the watcher has started.
     errands: Mutex<Vec<JoinHandle<()>>>,
     /// One of these follows a change of the pool.
     following: AtomicBool,
+    /// One of these says where the liveness lock is now.
+    placing: AtomicBool,
 }
 
 impl Membership {
@@ -113,7 +121,8 @@ impl Membership {
             recover,
             hints,
             mail: mail::Mail::default(),
-            mine,
+            key: mine.fence_key,
+            mine: Mutex::new(mine),
             origin: Instant::now(),
             nonces: AtomicU64::new(random),
             manager: OnceLock::new(),
@@ -126,19 +135,22 @@ impl Membership {
             hurry: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),
             has_claimed: AtomicBool::new(false),
+            unreadable: Mutex::default(),
             watcher: Mutex::new(None),
             errands: Mutex::default(),
             following: AtomicBool::new(false),
+            placing: AtomicBool::new(false),
             store,
         });
-        let slots = inner.read_slots()?;
-        *inner.slots.write() = slots.into_iter().map(Cached::now).collect();
+        *inner.slots.write() =
+            (0..inner.store.slots()).map(|n| Cached::unknown(NodeId(n))).collect();
+        inner.read_slots()?;
         let this =
             Arc::new(Self { inner, threads: Mutex::new(Vec::new()), life: Mutex::new(Some(life)) });
         let inner = this.inner.clone();
         this.spawn("heartbeat", move || inner.beat(begun))?;
         // This may take long: others hear of this node meanwhile.
-        sweep(&*this.inner.store, this.inner.mine.fence_key);
+        sweep(&*this.inner.store, this.inner.key);
         Ok(this)
     }
     fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), LockError> {
@@ -265,7 +277,9 @@ impl Membership {
         let Some(record) = cached.filter(|r| r.state != SlotState::Free) else {
             return refuse("nobody has it");
         };
-        if inner.identity.is_boot_of(record) {
+        if inner.sees_lock_of(record)
+            && inner.store.life_locked(slot).map_err(LockError::NodeStore)?
+        {
             return refuse("it is of this host: end its process, then it is known to be dead");
         }
         let life = acting(record);
@@ -290,8 +304,9 @@ impl Membership {
         // Nobody extends the lease any more, and what is left to change says by itself whether the
         // slot is still this node's.
         self.inner.lease(Instant::now());
-        let new = freed(&self.inner.mine, self.inner.nonce());
-        let written = self.inner.write_slot(&self.inner.mine, &new);
+        let mine = self.inner.mine.lock().clone();
+        let new = freed(&mine, self.inner.nonce());
+        let written = self.inner.write_slot(&mine, &new);
         if matches!(written, Ok(true)) {
             self.inner.store.pool().unregister();
         }
@@ -381,10 +396,6 @@ impl Inner {
             _ => self.manager(),
         }
     }
-    fn read_slots(&self) -> Result<Vec<SlotRecord>, LockError> {
-        read_slots(&*self.store)
-    }
-
     fn liveness(&self, life: Me) -> Liveness {
         let at = usize::from(life.slot.0);
         match self.slots.read().get(at).map(|s| s.is_over(life)) {
@@ -484,54 +495,20 @@ impl Inner {
                 look = Instant::now() + beat;
                 self.expect_mail(Instant::now());
                 self.heed_epoch();
+                self.heed_slot();
                 self.heed_wishes(&mut stubborn);
                 said.say(self.waits());
             }
         }
     }
 
-    fn sight(&self) -> Result<Vec<SlotSight>, LockError> {
-        let records = self.read_slots()?;
-        let bytes = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let sequences = self.note_beats(&records, &bytes);
-        let methods = self.fencer().methods();
-        let mut sight = Vec::with_capacity(records.len());
-        for (record, sequence) in records.into_iter().zip(sequences) {
-            let life = record.life;
-            let life_locked = record.state == SlotState::Free
-                || life == self.me
-                || self.store.life_locked(life.slot).map_err(LockError::NodeStore)?;
-            let proven = self.options.proofs.of(&record).is_some();
-            let fenceable =
-                record.state != SlotState::Free && methods(&record) != FenceMethod::Operator;
-            sight.push(SlotSight { record, sequence, life_locked, proven, fenceable });
-        }
-        *self.slots.write() = sight.iter().map(|s| Cached::now(s.record.clone())).collect();
-        Ok(sight)
-    }
-
-    /// Keeps the heartbeats that were read; the sequence of each slot's that stands. Waits for no
-    /// device: who does anything else with them would wait too.
-    fn note_beats(&self, records: &[SlotRecord], bytes: &[u8]) -> Vec<Option<u64>> {
-        let now = Instant::now();
-        let mut beats = self.beats.lock();
-        let note = |(record, sector): (&SlotRecord, &[u8])| {
-            let slot = record.life.slot;
-            // Torn by its own write, or never written: the last one stands.
-            if let Ok(beat) = Heartbeat::decode(sector, slot)
-                && beats.get(&slot).is_none_or(|b| b.0 != beat)
-            {
-                beats.insert(slot, (beat, now));
-            }
-            let beat = beats.get(&slot).filter(|b| b.0.life == acting(record));
-            beat.map(|b| b.0.sequence)
-        };
-        records.iter().zip(bytes.chunks_exact(self.store.sector_len())).map(note).collect()
-    }
-
     fn perform(self: &Arc<Self>, action: WatchAction) -> Option<WatchEvent> {
         match action {
             WatchAction::Write { expected, new } => {
+                if new.recoverer == Some(self.me) && self.options.proofs.of(&expected).is_none() {
+                    // For who waits for this node's word, or else this write could wait for that.
+                    self.options.proofs.add(&expected, FenceMethod::Kernel);
+                }
                 // Not by the watcher itself: while an epoch of the pool is not settled nobody
                 // compares and writes, and that may need the watcher's eyes.
                 let (this, slot) = (self.clone(), new.life.slot);
@@ -573,6 +550,21 @@ impl Inner {
                 self.expelled("others have fenced it: its slot was taken from it");
                 None
             }
+            WatchAction::Distrust(life) => {
+                tracing::warn!(
+                    "node {} beats, but its liveness lock is not seen here: it will not be taken for dead unless it is fenced, or `braid fence {} --confirm` says so",
+                    life.slot,
+                    life.slot
+                );
+                None
+            }
+            WatchAction::Stranger(life) => {
+                self.withdraw(&format!(
+                    "node {} changes the pool under kernel locks that exclude nobody here: it is on another host, or uses other device nodes of the same disks",
+                    life.slot
+                ));
+                None
+            }
             WatchAction::Gone(life) => {
                 tracing::debug!(?life, "gone");
                 for manager in self.managers() {
@@ -584,7 +576,7 @@ impl Inner {
     }
 
     fn fencer(&self) -> Fencer<'_> {
-        self.options.fencer(&*self.store, self.mine.fence_key)
+        self.options.fencer(&*self.store, self.key, &self.identity.host)
     }
 
     /// For how long who acts by a slot has shown no heartbeat here, and the last one, if there is one.
@@ -602,7 +594,7 @@ impl Inner {
         record: &SlotRecord,
         methods: &dyn Fn(&SlotRecord) -> FenceMethod,
     ) -> FenceMethod {
-        if self.identity.is_boot_of(record) {
+        if self.sees_lock_of(record) {
             return FenceMethod::Kernel;
         }
         self.options.proofs.of(record).unwrap_or_else(|| methods(record))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use braid_device::DeviceError;
 use braid_format::NodeId;
-use braid_format::node::SlotRecord;
+use braid_format::node::{LockPlace, SlotRecord};
 use braid_pool::{EpochTag, FenceHow, PoolError, Reservable};
 use parking_lot::Mutex;
 
@@ -30,8 +30,8 @@ pub struct MemoryNodes {
 struct Shared {
     slots: Vec<Sector>,
     beats: Vec<Sector>,
-    /// Who has the liveness lock of a slot.
-    lives: HashMap<NodeId, usize>,
+    /// Who has the liveness lock of a slot, at each place where such locks are.
+    lives: HashMap<(u64, NodeId), usize>,
     processes: Vec<Process>,
     /// Registered keys, and whose they are; none where the areas have no reservations.
     keys: Option<Vec<(u64, usize)>>,
@@ -39,12 +39,16 @@ struct Shared {
     deaf: bool,
     /// Slots cannot be changed.
     frozen: bool,
+    /// Compare-and-write is made of locks.
+    by_lock: bool,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "independent facts and knobs of a test")]
 #[derive(Debug, Default)]
 struct Process {
     broken: bool,
+    /// Where its locks are.
+    place: u64,
     /// Its key was taken.
     fenced: bool,
     /// It changes nothing any more.
@@ -62,13 +66,15 @@ struct Process {
 struct Life {
     shared: Arc<Mutex<Shared>>,
     slot: NodeId,
+    place: u64,
     process: usize,
 }
 impl Drop for Life {
     fn drop(&mut self) {
         let lives = &mut self.shared.lock().lives;
-        if lives.get(&self.slot) == Some(&self.process) {
-            lives.remove(&self.slot);
+        let key = (self.place, self.slot);
+        if lives.get(&key) == Some(&self.process) {
+            lives.remove(&key);
         }
     }
 }
@@ -117,6 +123,26 @@ impl MemoryNodes {
     /// Slots cannot be changed any more: the device does not know how.
     pub fn freeze(&self) {
         self.shared.lock().frozen = true;
+    }
+    /// This process locks another place than others do, as in a container with device nodes of its own.
+    pub fn lock_elsewhere(&self, place: u64) {
+        self.of_process(|p| p.place = place);
+    }
+    /// Slots are compared and written under locks: processes that lock different places must not do so.
+    pub fn compare_by_lock(&self) {
+        self.shared.lock().by_lock = true;
+    }
+    /// Whoever has the liveness lock of `slot` loses it, and lives on.
+    pub fn lose_lock(&self, slot: NodeId) {
+        self.shared.lock().lives.retain(|(_, s), _| *s != slot);
+    }
+    /// A bit of a slot flips.
+    pub fn spoil(&self, slot: NodeId) {
+        let mut shared = self.shared.lock();
+        let sector = shared.slots.get_mut(usize::from(slot.0));
+        if let Some(byte) = sector.and_then(|s| s.get_mut(100)) {
+            *byte ^= 1;
+        }
     }
     /// This process's heartbeats do not land, nor fail, or do so again.
     pub fn hush(&self, hushed: bool) {
@@ -229,17 +255,29 @@ impl NodeStore for MemoryNodes {
         })
     }
     fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
+        let place = self.of_process(|p| p.place);
         self.with(slot, |s, _| {
-            if s.lives.contains_key(&slot) {
+            if s.lives.contains_key(&(place, slot)) {
                 return None;
             }
-            s.lives.insert(slot, self.process);
-            let life = Life { shared: self.shared.clone(), slot, process: self.process };
+            s.lives.insert((place, slot), self.process);
+            let life = Life { shared: self.shared.clone(), slot, place, process: self.process };
             Some(Box::new(life) as Box<dyn Send + Sync>)
         })
     }
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
-        self.with(slot, |s, _| s.lives.get(&slot).is_some_and(|p| *p != self.process))
+        let key = (self.of_process(|p| p.place), slot);
+        self.with(slot, |s, _| s.lives.get(&key).is_some_and(|p| *p != self.process))
+    }
+    fn lock_places(&self) -> Vec<LockPlace> {
+        let inode = self.of_process(|p| p.place);
+        vec![LockPlace { kernel: 1, device: 0, inode }]
+    }
+    fn held_places(&self, _: NodeId) -> Vec<LockPlace> {
+        self.lock_places()
+    }
+    fn compares_by_lock(&self) -> bool {
+        self.shared.lock().by_lock
     }
     fn pool(&self) -> &dyn PoolSide {
         self

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use braid_format::NodeId;
 use braid_format::node::{Heartbeat, SlotRecord, SlotState};
-use braid_pool::EpochTag;
+use braid_format::{Incarnation, NodeId};
+use braid_pool::{EpochTag, Reservable};
 use parking_lot::Mutex;
 
 use super::cached::{Cached, is_over};
-use super::claim::{decode_slot, read_slots};
+use super::claim::{Unreadable, decode_slot, read_slots};
 use super::member::tag_of;
 use super::watch::Watch;
 use super::{HostIdentity, JoinOptions, NodeStore, Proofs, Timing};
@@ -25,6 +25,7 @@ pub struct Onlooker {
     proofs: Proofs,
     seen: Mutex<HashMap<NodeId, Seen>>,
     slots: Mutex<HashMap<NodeId, Cached>>,
+    unreadable: Mutex<Vec<Unreadable>>,
 }
 
 /// What a slot showed last, and since when it shows nothing else.
@@ -34,6 +35,8 @@ struct Seen {
     sequence: Option<u64>,
     locked: bool,
     since: Instant,
+    /// New beats since the lock was first not seen.
+    beats_unlocked: u32,
 }
 
 /// Who may use the pool by this slot: its node, or who takes the slot over and recovers it first.
@@ -50,7 +53,8 @@ impl Onlooker {
     pub fn new(store: Arc<dyn NodeStore>, me: Me, options: &JoinOptions) -> Self {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
         let proofs = options.proofs.clone();
-        Self { store, me, identity, proofs, seen: Mutex::default(), slots: Mutex::default() }
+        let (seen, slots, unreadable) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { store, me, identity, proofs, seen, slots, unreadable }
     }
 
     /// Whether every other node that lives, or may, has said in a heartbeat that it uses the
@@ -64,17 +68,45 @@ impl Onlooker {
 
     fn try_all_use(&self, tag: EpochTag) -> Result<bool, LockError> {
         // In this order: a node that is not in the slots yet looks at the labels once it is.
-        let records = read_slots(&*self.store)?;
+        let known = self.unreadable.lock().clone();
+        let slots = read_slots(&*self.store, &known)?;
         let beats = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
+        let len = self.store.sector_len();
+        let beat_of = |slot: NodeId| {
+            let sector = beats.chunks_exact(len).nth(usize::from(slot.0));
+            sector.and_then(|s| Heartbeat::decode(s, slot).ok())
+        };
         let mut all = true;
-        for (record, sector) in records.iter().zip(beats.chunks_exact(self.store.sector_len())) {
+        for Unreadable { slot, .. } in &slots.unreadable {
+            let beat = beat_of(*slot);
+            let says = beat.as_ref().is_some_and(|b| tag_of(b) == tag);
+            all &= self.is_deserted(*slot, beat.map(|b| b.sequence))? || says;
+        }
+        *self.unreadable.lock() = slots.unreadable;
+        for record in &slots.records {
             let Some(life) = user_of(record).filter(|l| *l != self.me) else { continue };
-            let beat = Heartbeat::decode(sector, life.slot).ok().filter(|b| b.life == life);
+            let beat = beat_of(life.slot).filter(|b| b.life == life);
             let says = beat.as_ref().is_some_and(|b| tag_of(b) == tag);
             // All are looked at, since when matters.
             all &= self.is_fenced(record, life, beat.map(|b| b.sequence))? || says;
         }
         Ok(all)
+    }
+
+    /// Whether whoever may have a slot that cannot be read uses the pool no more: a node that lives
+    /// writes its slot anew, and one that is silent for so long issues nothing. Whether it is dead
+    /// is another question: what it held stands.
+    fn is_deserted(&self, slot: NodeId, sequence: Option<u64>) -> Result<bool, LockError> {
+        let locked = self.store.life_locked(slot).map_err(LockError::NodeStore)?;
+        let life = Me { slot, incarnation: Incarnation(0) };
+        let mut seen = self.seen.lock();
+        let same = |s: &&Seen| (s.life, s.sequence, s.locked) == (life, sequence, locked);
+        if let Some(before) = seen.get(&slot).filter(same) {
+            return Ok(!locked && before.since.elapsed() > Timing::default().fenced());
+        }
+        let since = Instant::now();
+        seen.insert(slot, Seen { life, sequence, locked, since, beats_unlocked: 0 });
+        Ok(false)
     }
 
     /// Whether what `life` held may be broken, by its slot ([`is_over`]). In doubt not.
@@ -108,8 +140,9 @@ impl Onlooker {
         self.is_fenced(&record, life, sequence)
     }
 
-    /// By the same proofs as the watcher's: it was fenced from here, its process's lock is gone and it
-    /// did not beat for two beats, or it is of an earlier boot of this host and is silent.
+    /// By the same proofs as the watcher's: it was fenced from here; its process's lock would be seen
+    /// here, is gone, and it did not beat for two beats; or it is of an earlier boot of this machine,
+    /// has no key by which it could be fenced, and is silent.
     fn is_fenced(
         &self,
         record: &SlotRecord,
@@ -120,23 +153,29 @@ impl Onlooker {
             return Ok(true);
         }
         let locked = self.store.life_locked(life.slot).map_err(LockError::NodeStore)?;
-        let now = Seen { life, sequence, locked, since: Instant::now() };
         let mut seen = self.seen.lock();
-        let same = seen.get(&life.slot).is_some_and(|s| {
-            (s.life, s.sequence, s.locked) == (now.life, now.sequence, now.locked)
-        });
-        if !same {
-            seen.insert(life.slot, now);
+        let before = seen.get(&life.slot).filter(|s| s.life == life);
+        let Some(before) = before.filter(|s| (s.sequence, s.locked) == (sequence, locked)) else {
+            let was = before.filter(|s| !s.locked && !locked && s.sequence != sequence);
+            let beats_unlocked = match (was, before) {
+                (Some(s), _) => s.beats_unlocked.saturating_add(1),
+                (None, Some(s)) if s.beats_unlocked >= Watch::BEATS_DISTRUSTED => s.beats_unlocked,
+                _ => 0,
+            };
+            let since = Instant::now();
+            seen.insert(life.slot, Seen { life, sequence, locked, since, beats_unlocked });
             return Ok(false);
-        }
-        let silent = seen.get(&life.slot).map_or(Duration::ZERO, |s| s.since.elapsed());
-        let beats = if self.identity.is_boot_of(record) {
-            Watch::LOOKS
-        } else if self.identity.is_earlier_boot_of(record) {
-            Watch::EARLIER_BOOT_BEATS
+        };
+        let (silent, timing) = (before.since.elapsed(), Timing::of_slot(record.io_timeout));
+        let fenceable = record.fence_key != 0 && self.store.pool().reservable() == Reservable::All;
+        let trusted = before.beats_unlocked < Watch::BEATS_DISTRUSTED;
+        let enough = if trusted && self.identity.sees_lock_of(record, &self.store.lock_places()) {
+            timing.beat() * Watch::LOOKS
+        } else if self.identity.is_earlier_boot_of(record) && !fenceable {
+            timing.fenced()
         } else {
             return Ok(false);
         };
-        Ok(!locked && silent > Timing::of_slot(record.io_timeout).beat() * beats)
+        Ok(!locked && silent > enough)
     }
 }

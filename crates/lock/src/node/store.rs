@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use braid_format::lock_record::nodes_max;
-use braid_format::node::{Heartbeat, SlotRecord};
+use braid_format::node::{Heartbeat, LockPlace, SlotRecord};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, FormatError, NodeId};
 use braid_pool::Pool;
@@ -63,6 +63,13 @@ pub trait NodeStore: Send + Sync {
     /// # Errors
     /// The device's.
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError>;
+    /// Where this process looks for liveness locks.
+    fn lock_places(&self) -> Vec<LockPlace>;
+    /// Where this process holds the liveness lock of `slot`.
+    fn held_places(&self, slot: NodeId) -> Vec<LockPlace>;
+    /// Whether records are compared and written under kernel locks at those places, so that processes
+    /// which lock other places must not change them.
+    fn compares_by_lock(&self) -> bool;
     /// Whether hints reach all nodes by the store itself.
     fn carries_hints(&self) -> bool {
         false
@@ -265,6 +272,15 @@ impl NodeStore for PoolNodes {
     }
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         Ok(self.pool.byte_locked(Self::byte(slot))?)
+    }
+    fn lock_places(&self) -> Vec<LockPlace> {
+        self.pool.lock_places()
+    }
+    fn held_places(&self, slot: NodeId) -> Vec<LockPlace> {
+        self.pool.held_places(Self::byte(slot))
+    }
+    fn compares_by_lock(&self) -> bool {
+        self.pool.compares_by_lock()
     }
     fn pool(&self) -> &dyn PoolSide {
         &self.pool

@@ -347,8 +347,131 @@ fn an_earlier_boot_of_this_host_is_recovered_after_silence_and_another_host_is_n
     let (_a, first, _) = join(&all, identity(1, "here")).unwrap();
     first.kill();
     assert!(matches!(join(&all, identity(2, "there")), Err(LockError::NoFreeSlot { .. })));
+    let began = Instant::now();
     let (_b, _, log) = join(&all, identity(2, "here")).unwrap();
     assert_eq!(log.recovered.lock().len(), 1);
+    assert!(began.elapsed() >= options().timing.fenced(), "as long as a clone could write");
+}
+
+#[test]
+fn a_damaged_slot_keeps_nobody_from_being_recovered_nor_from_joining() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    let (a, b) = (node(&all, &locks), node(&all, &locks));
+    all.spoil(NodeId(2));
+    until("said", || a.member.nodes().iter().any(|n| n.unreadable.is_some()));
+    let dead = b.member.me();
+    b.kill();
+    until("recovered", || a.member.liveness(dead) == Liveness::Dead);
+    let (c, d) = (node(&all, &locks), node(&all, &locks));
+    assert_eq!((c.member.me().slot, d.member.me().slot), (NodeId(1), NodeId(3)));
+    let asked = JoinOptions { slot: Some(NodeId(2)), ..options() };
+    let asked = Membership::join(Arc::new(all.process()), asked, Arc::new(Log::default()));
+    assert!(matches!(asked, Err(LockError::Slot { slot: NodeId(2), .. })));
+    // What a life of it holds stands.
+    let life = Me { slot: NodeId(2), incarnation: braid_format::Incarnation(1) };
+    assert_eq!(d.member.liveness(life), Liveness::Alive);
+}
+
+#[test]
+fn what_a_node_knew_of_a_slot_before_it_was_damaged_still_counts() {
+    let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
+    let (a, b) = (node(&all, &locks), node(&all, &locks));
+    let left = b.member.me();
+    b.manager.shutdown().unwrap();
+    b.member.leave().unwrap();
+    until("seen to have left", || a.member.liveness(left) == Liveness::Dead);
+    all.spoil(left.slot);
+    until("said", || a.member.nodes().iter().any(|n| n.unreadable.is_some()));
+    assert_eq!(a.member.liveness(left), Liveness::Dead);
+}
+
+#[test]
+fn a_node_that_lives_mends_its_own_slot() {
+    let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
+    let (a, b) = (node(&all, &locks), node(&all, &locks));
+    all.spoil(NodeId(0));
+    let said = || {
+        let slot = all.read_slot(NodeId(0)).unwrap();
+        SlotRecord::decode(&slot, NodeId(0)).is_ok_and(|r| r.life == a.member.me())
+    };
+    until("mended", said);
+    until("seen again", || b.member.nodes().iter().all(|n| n.unreadable.is_none()));
+    a.manager.shutdown().unwrap();
+    a.member.leave().unwrap();
+}
+
+/// As two containers, each with device nodes of its own for one disk: neither sees the other's locks.
+#[test]
+fn a_living_node_whose_lock_is_not_seen_keeps_its_slot() {
+    let all = MemoryNodes::new(2);
+    let join = |nodes: &MemoryNodes, slot| {
+        let options = JoinOptions { slot: Some(NodeId(slot)), ..options() };
+        Membership::join(Arc::new(nodes.clone()), options, Arc::new(Log::default()))
+    };
+    let first = all.process();
+    let a = join(&first, 0).unwrap();
+    let other = all.process();
+    other.lock_elsewhere(7);
+    assert!(
+        matches!(join(&other, 0), Err(LockError::SlotTaken { holder, .. }) if holder == a.me())
+    );
+    // Nor does its silence change that: it may only be slow.
+    first.hush(true);
+    assert!(matches!(join(&other, 0), Err(LockError::SlotTaken { .. })));
+    first.hush(false);
+    // And one that sees the lock, or should, believes heartbeats rather than its absence.
+    all.lose_lock(NodeId(0));
+    assert!(matches!(join(&all.process(), 0), Err(LockError::SlotTaken { .. })));
+    a.leave().unwrap();
+}
+
+#[test]
+fn nodes_that_compare_by_locks_which_the_other_does_not_see_are_refused() {
+    let all = MemoryNodes::new(4);
+    all.compare_by_lock();
+    let join = |nodes: &MemoryNodes, identity: Option<HostIdentity>| {
+        let options = JoinOptions { identity, ..options() };
+        Membership::join(Arc::new(nodes.clone()), options, Arc::new(Log::default()))
+    };
+    let first = all.process();
+    let a = join(&first, None).unwrap();
+    let other = all.process();
+    other.lock_elsewhere(7);
+    let refused = join(&other, None);
+    assert!(
+        matches!(&refused, Err(LockError::Stranger { node, here: true, .. }) if *node == a.me())
+    );
+    let elsewhere = HostIdentity { boot_id: [9; 16], machine_id: [9; 16], host: "x".to_owned() };
+    let refused = join(&other, Some(elsewhere.clone()));
+    assert!(matches!(refused, Err(LockError::Stranger { here: false, .. })));
+    // One that is gone keeps nobody away, though it is not known to be dead.
+    first.kill();
+    assert_eq!(join(&other, Some(elsewhere)).unwrap().me().slot, NodeId(1));
+}
+
+#[test]
+fn two_that_compare_by_different_locks_do_not_live_side_by_side() {
+    let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
+    let a = node(&all, &locks);
+    let b = node(&all, &locks);
+    a.nodes.lock_elsewhere(7);
+    all.compare_by_lock();
+    until("withdrawn", || b.member.has_ended());
+}
+
+#[test]
+fn a_slot_says_where_the_lock_is_now() {
+    let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
+    let a = node(&all, &locks);
+    let said = || {
+        let slot = all.read_slot(NodeId(0)).unwrap();
+        SlotRecord::decode(&slot, NodeId(0)).unwrap().lock_places
+    };
+    assert_eq!(said(), a.nodes.lock_places());
+    a.nodes.lock_elsewhere(7);
+    until("said", || said() == a.nodes.lock_places());
+    a.manager.shutdown().unwrap();
+    a.member.leave().unwrap();
 }
 
 #[test]

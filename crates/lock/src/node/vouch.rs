@@ -19,8 +19,8 @@ use crate::error::LockError;
 /// reservations.
 ///
 /// # Errors
-/// [`LockError::NotDead`]: it shows signs of life, it is of this host, or it is being recovered by
-/// another node, which is the one to speak of. [`LockError::NodeStore`].
+/// [`LockError::NotDead`]: it shows signs of life, its liveness lock is held here, or it is being
+/// recovered by another node, which is the one to speak of. [`LockError::NodeStore`].
 pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockError> {
     let slots = store.slots();
     if slot.0 >= slots {
@@ -31,7 +31,8 @@ pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockErr
     if record.state == SlotState::Free {
         return refuse("nobody has it");
     }
-    if super::watch::this_host().is_boot_of(&record) {
+    let seen = super::watch::this_host().sees_lock_of(&record, &store.lock_places());
+    if seen && store.life_locked(slot).map_err(LockError::NodeStore)? {
         return refuse("it is of this host: end its process, then it is known to be dead");
     }
     if record.recoverer.is_some_and(|by| by.slot != slot) {
@@ -89,8 +90,9 @@ fn await_silence(store: &dyn NodeStore, record: &SlotRecord) -> Result<(), LockE
 
 fn note(store: &dyn NodeStore, record: &SlotRecord, key: u64) -> Result<FenceMethod, LockError> {
     let options = FenceOptions::default();
-    let fencer =
-        Fencer { store, options: &options, timing: Timing::of_slot(record.io_timeout), key };
+    // There is no command, so no host that it must not turn off.
+    let (timing, host) = (Timing::of_slot(record.io_timeout), "");
+    let fencer = Fencer { store, options: &options, timing, key, host };
     let mut method = FenceMethod::Operator;
     if fencer.methods()(record) == FenceMethod::Reservation {
         match fencer.fence(record, &|| true) {

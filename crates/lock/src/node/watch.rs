@@ -1,10 +1,10 @@
 //! Who is dead, and who recovers whom: a pure state machine over what the watcher sees.
 //!
 //! ```text
-//!                      byte gone twice, no beat between (same boot)
-//!   Active(other) ---- earlier boot of this host, silent ----------> Claim --written--> Recover
+//!                      lock gone twice, no beat between (this kernel sees its lock)
+//!   Active(other) ---- earlier boot of this machine, silent -------> Claim --written--> Recover
 //!        |                                                             ^                   |
-//!        | silent, another host                                        |                   v
+//!        | silent, of anybody else                                     |                   v
 //!        v                                            Recovering(by a dead node)    say: replayed
 //!      Fence ---- done, or the operator's word: proven ----------------^                   |
 //!        | no way to do so                                                                 v
@@ -17,9 +17,11 @@
 //! watcher from looking, nor from fencing and recovering further nodes.
 //!
 //! Invariants:
-//! * recovery begins only after a fence: on one host the liveness lock of a process ends with its
-//!   last descriptor, so nothing of it is in flight any more;
-//! * a node of another host is never dead by silence alone;
+//! * recovery begins only after a fence: the liveness lock of a process ends with its last descriptor,
+//!   so nothing of it is in flight any more. That holds only where both nodes lock one inode under one
+//!   kernel, which the slot says; and a node whose heartbeats come while its lock is not seen is never
+//!   again believed dead for the lack of that lock;
+//! * any other node is never dead by silence alone, but for those of an earlier boot of this machine;
 //! * one recoverer of a slot at a time: the claim is a compare-and-write against the record seen;
 //! * a slot is freed only by its recoverer, or by its own node;
 //! * a recoverer's own journal is replayed before what it was recovering is looked at: it may have
@@ -33,35 +35,13 @@ use braid_format::NodeId;
 use braid_format::node::{SlotDamage, SlotRecord, SlotState};
 
 use super::Timing;
+pub use super::host::{HostIdentity, this_host};
 use crate::Me;
 use crate::dlock::Time;
 
-/// Who a host is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct HostIdentity {
-    /// Of the running kernel.
-    pub boot_id: [u8; 16],
-    /// Of the installation; zero where unknown.
-    pub machine_id: [u8; 16],
-    /// Host name.
-    pub host: String,
-}
-
-impl HostIdentity {
-    /// Whether the node of a slot runs, or ran, in this boot of this host: the kernel knows.
-    pub fn is_boot_of(&self, record: &SlotRecord) -> bool {
-        record.boot_id == self.boot_id
-    }
-    /// Whether it ran in an earlier boot of this host, or is of a clone with equal names.
-    pub fn is_earlier_boot_of(&self, record: &SlotRecord) -> bool {
-        !self.is_boot_of(record)
-            && self.machine_id != [0; 16]
-            && (record.machine_id, &record.host) == (self.machine_id, &self.host)
-    }
-}
-
 /// One slot at one look.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, seen at one look")]
 pub struct SlotSight {
     /// Its record.
     pub record: SlotRecord,
@@ -70,6 +50,10 @@ pub struct SlotSight {
     pub sequence: Option<u64>,
     /// Whether a process of this host holds its liveness lock.
     pub life_locked: bool,
+    /// Whether that would be seen here ([`HostIdentity::sees_lock_of`]).
+    pub witnessed: bool,
+    /// It compares and writes under locks that this node does not see: only one of the two may live.
+    pub stranger: bool,
     /// Whether it is known to be fenced.
     pub proven: bool,
     /// Whether there is a way to fence it from here.
@@ -125,6 +109,10 @@ pub enum WatchAction {
     Evicted,
     /// Somebody was recovered or left: who waits for its locks looks again.
     Gone(Me),
+    /// Its heartbeats come while its liveness lock is not seen: say so.
+    Distrust(Me),
+    /// It lives, and changes records under locks that exclude nobody here: stop everything.
+    Stranger(Me),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -135,6 +123,10 @@ struct Track {
     since: Time,
     /// Looks in a row at which the liveness lock was gone and no beat had come.
     unlocked: u32,
+    /// Of these, at which a new beat had come.
+    beats_unlocked: u32,
+    /// It has beaten without its lock: the lock says nothing about this life.
+    distrusted: bool,
     suspected: bool,
     gone: bool,
 }
@@ -184,15 +176,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Looks in a row without liveness lock and without a beat that prove death. Two, so that a
-    /// host on which liveness locks are not shared (other device nodes) is found out by its beats.
+    /// Looks in a row without liveness lock and without a beat that prove death, of a node whose lock
+    /// would be seen.
     pub const LOOKS: u32 = 2;
+    /// New beats in a row without liveness lock, after the first look without it, by which the lock is
+    /// found to say nothing. The first of them may have been written before the lock was let go.
+    pub const BEATS_DISTRUSTED: u32 = 2;
     /// Beats without a look after which what was not seen meanwhile counts for nothing.
     pub const GAP_BEATS: u32 = 4;
-    /// Beats missed before an earlier boot of this host is taken for dead. The host is this one
-    /// (machine and name), its kernel another: it cannot still run, unless it is a clone with
-    /// equal names, which would beat.
-    pub const EARLIER_BOOT_BEATS: u32 = 8;
     /// Longest pause between two attempts to recover a node, in beats.
     pub const PAUSE_BEATS_MAX: u32 = 240;
     /// Most nodes that are fenced at a time. Apart from the recoveries: those may wait for a fence.
@@ -333,6 +324,13 @@ impl Watch {
         }
     }
 
+    /// Whether the absence of its lock says that a node is dead.
+    fn is_witness(&self, sight: &SlotSight) -> bool {
+        let track = self.tracks.get(&sight.record.life.slot);
+        let distrusted = track.is_some_and(|t| t.life == sight.record.life && t.distrusted);
+        sight.witnessed && !distrusted
+    }
+
     /// Whether a node has shown no beat for as long as its own timers say.
     fn is_silent(&self, now: Time, record: &SlotRecord, more: Duration) -> bool {
         let silent = Timing::of_slot(record.io_timeout).suspect() + more;
@@ -349,7 +347,7 @@ impl Watch {
             && !taken
             && record.life.slot != self.me.slot
             && !self.tasks.contains_key(&record.life.slot)
-            && !self.identity.is_boot_of(record)
+            && !self.is_witness(sight)
             && sight.fenceable
             && !sight.proven
             && !self.pauses(now, record.life);
@@ -385,6 +383,8 @@ impl Watch {
             sequence: sight.sequence,
             since: now,
             unlocked: 0,
+            beats_unlocked: 0,
+            distrusted: false,
             suspected: false,
             gone: false,
         };
@@ -397,7 +397,13 @@ impl Watch {
             if before.life == life && before.sequence == sight.sequence {
                 *track = before;
             } else if before.life == life {
-                track.gone = before.gone;
+                (track.gone, track.distrusted) = (before.gone, before.distrusted);
+                if before.unlocked > 0 && !sight.life_locked {
+                    track.beats_unlocked = before.beats_unlocked + 1;
+                }
+                if sight.stranger && before.sequence.is_some() {
+                    out.push(WatchAction::Stranger(life));
+                }
             }
         }
         match sight.record.state {
@@ -410,9 +416,19 @@ impl Watch {
             SlotState::Active | SlotState::Recovering => {
                 track.gone = false;
                 track.unlocked = if sight.life_locked { 0 } else { track.unlocked + 1 };
+                if sight.life_locked {
+                    track.beats_unlocked = 0;
+                }
+                if track.beats_unlocked >= Self::BEATS_DISTRUSTED && !track.distrusted {
+                    track.distrusted = true;
+                    if sight.witnessed {
+                        out.push(WatchAction::Distrust(life));
+                    }
+                }
                 let suspect = Timing::of_slot(sight.record.io_timeout).suspect();
                 let silent = now.saturating_sub(track.since) > suspect;
-                let here = self.identity.is_boot_of(&sight.record);
+                let here = sight.witnessed && !track.distrusted
+                    || self.identity.is_earlier_boot_of(&sight.record);
                 let known = sight.proven || sight.fenceable;
                 if silent && !here && !known && !track.suspected && life != self.me {
                     track.suspected = true;
@@ -443,7 +459,8 @@ impl Watch {
             (SlotState::Recovering, Some(by)) if by == self.me => true,
             (SlotState::Recovering, Some(by)) => {
                 let recoverer = slots.iter().find(|s| s.record.life.slot == by.slot);
-                recoverer.is_none_or(|r| r.record.life != by || has_no_journal(&r.record))
+                // One whose slot cannot be read may be at work.
+                recoverer.is_some_and(|r| r.record.life != by || has_no_journal(&r.record))
             }
         }
     }
@@ -458,12 +475,15 @@ impl Watch {
         if sight.life_locked {
             return false;
         }
-        let beat = Timing::of_slot(sight.record.io_timeout).beat();
-        if self.identity.is_boot_of(&sight.record) {
-            return track.unlocked >= Self::LOOKS && now.saturating_sub(track.since) >= beat;
+        let (timing, silent) =
+            (Timing::of_slot(sight.record.io_timeout), now.saturating_sub(track.since));
+        if self.is_witness(sight) {
+            return track.unlocked >= Self::LOOKS && silent >= timing.beat();
         }
+        // A clone that is not told from this machine may live: so where it can be fenced, it is.
         self.identity.is_earlier_boot_of(&sight.record)
-            && now.saturating_sub(track.since) > beat * Self::EARLIER_BOOT_BEATS
+            && !sight.fenceable
+            && silent > timing.fenced()
     }
 
     fn wrote(&mut self, slot: NodeId, written: bool) -> Vec<WatchAction> {
@@ -560,32 +580,6 @@ fn has_no_journal(record: &SlotRecord) -> bool {
     }
 }
 
-/// A name in the environment that makes a process count as one of another host: for tests of several
-/// hosts on one.
-const PRETENDED: &str = "BRAID_PRETENDED_HOST";
-
-/// This host, asked of the system.
-pub fn this_host() -> HostIdentity {
-    if let Ok(host) = std::env::var(PRETENDED) {
-        let mut id = [1_u8; 16];
-        for (place, byte) in (0..16).cycle().zip(host.bytes()) {
-            if let Some(b) = id.get_mut(place) {
-                *b = b.rotate_left(3) ^ byte;
-            }
-        }
-        return HostIdentity { boot_id: id, machine_id: id, host };
-    }
-    let file = |path: &str| {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        uuid::Uuid::try_parse(text.trim()).map_or([0; 16], uuid::Uuid::into_bytes)
-    };
-    HostIdentity {
-        boot_id: file("/proc/sys/kernel/random/boot_id"),
-        machine_id: file("/etc/machine-id"),
-        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-    }
-}
-
 /// The record of a slot whose life is over and recovered, or has left.
 pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
     SlotRecord {
@@ -622,7 +616,15 @@ mod tests {
         record.boot_id = [boot; 16];
         record.machine_id = [7; 16];
         record.host = "h".to_owned();
-        SlotSight { record, sequence: Some(1), life_locked: true, proven: false, fenceable: false }
+        SlotSight {
+            record,
+            sequence: Some(1),
+            life_locked: true,
+            witnessed: boot == 1,
+            stranger: false,
+            proven: false,
+            fenceable: false,
+        }
     }
     fn watch() -> Watch {
         Watch::new(me(0, 1), identity(1), BEAT)
@@ -862,13 +864,84 @@ mod tests {
         // But one late look alone says nothing: it may have been late with its beat as well.
         let mut w = watch();
         let mut slots = vec![active(me(0, 1), 1), active(me(1, 4), 1)];
-        slots[1].life_locked = false;
         for (n, at) in [0, 1, 2, 2 + 2 * Watch::GAP_BEATS].into_iter().enumerate() {
+            slots[1].life_locked = n < 2;
             slots[1].sequence = (n < 3).then_some(n as u64).or(Some(2));
             assert_eq!(w.step(BEAT * at, 9, WatchEvent::Sight(slots.clone())), vec![], "{at}");
         }
     }
 
+    /// A node whose lock is held on another inode, or under a kernel that only has the same name.
+    #[test]
+    fn a_lock_that_is_not_seen_proves_nothing_of_a_node_that_locks_elsewhere() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 1);
+        (other.life_locked, other.witnessed) = (false, false);
+        for n in 0..500 {
+            let slots = vec![active(me(0, 1), 1), other.clone()];
+            let said = w.step(BEAT * n, 9, WatchEvent::Sight(slots));
+            assert_eq!(claims(&said), None);
+        }
+        // It is fenced like any other, if it can be.
+        other.fenceable = true;
+        let slots = vec![active(me(0, 1), 1), other];
+        assert_eq!(fences(&w.step(BEAT * 500, 9, WatchEvent::Sight(slots))), Some(me(1, 1)));
+    }
+    #[test]
+    fn a_node_that_has_beaten_without_its_lock_is_not_dead_when_it_stalls() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 1);
+        other.life_locked = false;
+        let mut said = Vec::new();
+        for n in 0..300 {
+            other.sequence = Some(u64::from(n.min(4)));
+            let slots = vec![active(me(0, 1), 1), other.clone()];
+            said.extend(w.step(BEAT * n, 9, WatchEvent::Sight(slots)));
+        }
+        assert_eq!(said, [WatchAction::Distrust(me(1, 1)), WatchAction::Suspect(me(1, 1))]);
+    }
+    #[test]
+    fn a_last_beat_that_is_seen_after_the_lock_went_keeps_nobody_alive() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 1);
+        let mut at = None;
+        for n in 0..20 {
+            // The lock goes between the reading of the beats and the look at the lock.
+            other.life_locked = n < 5;
+            other.sequence = Some(u64::from(n.min(6)));
+            let slots = vec![active(me(0, 1), 1), other.clone()];
+            let said = w.step(BEAT * n, 9, WatchEvent::Sight(slots));
+            at = at.or(claims(&said).map(|_| n));
+        }
+        assert_eq!(at, Some(7));
+    }
+    #[test]
+    fn an_earlier_boot_is_fenced_if_it_can_be() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 2);
+        (other.life_locked, other.fenceable) = (false, true);
+        let mut said = Vec::new();
+        for n in 0..200 {
+            let slots = vec![active(me(0, 1), 1), other.clone()];
+            let now = w.step(BEAT * n, 9, WatchEvent::Sight(slots));
+            if fences(&now).is_some() {
+                w.step(BEAT * n, 9, WatchEvent::Fenced(NodeId(1), false));
+            }
+            said.extend(now);
+        }
+        assert!(fences(&said).is_some() && claims(&said).is_none(), "{said:?}");
+    }
+    #[test]
+    fn a_living_stranger_ends_this_node() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 1);
+        (other.life_locked, other.witnessed, other.stranger) = (false, false, true);
+        let sight = |other: &SlotSight| WatchEvent::Sight(vec![active(me(0, 1), 1), other.clone()]);
+        assert_eq!(w.step(BEAT, 9, sight(&other)), vec![]);
+        assert_eq!(w.step(BEAT * 2, 9, sight(&other)), vec![]);
+        other.sequence = Some(2);
+        assert_eq!(w.step(BEAT * 3, 9, sight(&other)), vec![WatchAction::Stranger(me(1, 1))]);
+    }
     #[test]
     fn a_beat_without_a_lock_is_life() {
         let mut w = watch();
@@ -877,7 +950,8 @@ mod tests {
             other.life_locked = false;
             other.sequence = Some(u64::from(n));
             let slots = vec![active(me(0, 1), 1), other];
-            assert_eq!(w.step(BEAT * n, 9, WatchEvent::Sight(slots)), vec![]);
+            let said = w.step(BEAT * n, 9, WatchEvent::Sight(slots));
+            assert!(said.iter().all(|a| *a == WatchAction::Distrust(me(1, 1))), "{said:?}");
         }
     }
 
@@ -901,14 +975,15 @@ mod tests {
         let mut other = active(me(1, 1), 2);
         other.life_locked = false;
         let mut at = None;
-        for n in 0..30 {
+        for n in 0..200 {
             let slots = vec![active(me(0, 1), 1), other.clone()];
             if claims(&w.step(BEAT * n, 9, WatchEvent::Sight(slots))).is_some() {
                 at = Some(n);
                 break;
             }
         }
-        assert_eq!(at, Some(Watch::EARLIER_BOOT_BEATS + 1));
+        let quiet = Timing::of_beat(BEAT).fenced().as_millis() / BEAT.as_millis();
+        assert_eq!(at.map(u128::from), Some(quiet + 1));
     }
 
     #[test]

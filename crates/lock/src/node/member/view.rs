@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use braid_format::LockNo;
-use braid_format::node::SlotState;
+use braid_format::node::{SlotRecord, SlotState};
+use braid_pool::EpochTag;
 
 use super::super::waits::LONG;
-use super::super::{NodeView, NodeWait, Timing};
+use super::super::{FenceMethod, NodeView, NodeWait, Timing};
 use super::{Inner, tag_of};
 use crate::Me;
 
@@ -15,33 +16,40 @@ impl Inner {
     pub(super) fn nodes(&self) -> Vec<NodeView> {
         let methods = self.fencer().methods();
         let here = self.store.pool().epoch();
+        let unreadable = self.unreadable.lock().clone();
         let slots = self.slots.read();
-        let taken = slots.iter().map(|s| &s.record).filter(|r| r.state != SlotState::Free);
-        taken
-            .map(|r| {
-                let timing = Timing::of_slot(r.io_timeout);
-                let (silent, beat) = self.silence(r);
-                let fresh = r.life == self.me || silent < timing.suspect();
-                let stuck = beat.as_ref().filter(|b| tag_of(b) == here).and_then(|b| b.stuck);
-                NodeView {
-                    life: r.life,
-                    state: r.state,
-                    recoverer: r.recoverer,
-                    host: r.host.clone(),
-                    pid: r.pid,
-                    mount_point: r.mount_point.clone(),
-                    since: r.since,
-                    beating: fresh,
-                    damage: r.damage,
-                    last_beat: beat.as_ref().map(|_| silent),
-                    stuck,
-                    epoch: beat.map(|b| b.pool_epoch),
-                    fence: self.method(r, &methods),
-                    key: r.fence_key,
-                    timing,
-                }
-            })
-            .collect()
+        let known = |r: &&SlotRecord| {
+            r.state != SlotState::Free && unreadable.iter().all(|u| u.slot != r.life.slot)
+        };
+        let taken = slots.iter().map(|s| &s.record).filter(known);
+        let unknown = unreadable.iter().map(|u| NodeView::unreadable(u.slot, u.why.clone()));
+        unknown.chain(taken.map(|r| self.view(r, here, self.method(r, &methods)))).collect()
+    }
+
+    /// What people want to know of the node of a slot. `here`: the epoch in use.
+    pub(super) fn view(&self, r: &SlotRecord, here: EpochTag, fence: FenceMethod) -> NodeView {
+        let timing = Timing::of_slot(r.io_timeout);
+        let (silent, beat) = self.silence(r);
+        let fresh = r.life == self.me || silent < timing.suspect();
+        let stuck = beat.as_ref().filter(|b| tag_of(b) == here).and_then(|b| b.stuck);
+        NodeView {
+            life: r.life,
+            state: r.state,
+            recoverer: r.recoverer,
+            host: r.host.clone(),
+            pid: r.pid,
+            mount_point: r.mount_point.clone(),
+            since: r.since,
+            beating: fresh,
+            damage: r.damage,
+            unreadable: None,
+            last_beat: beat.as_ref().map(|_| silent),
+            stuck,
+            epoch: beat.map(|b| b.pool_epoch),
+            fence,
+            key: r.fence_key,
+            timing,
+        }
     }
 
     /// See [`Membership::waits`].

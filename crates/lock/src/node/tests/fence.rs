@@ -112,7 +112,8 @@ fn who_is_fenced_itself_calls_no_program() {
     let program = Program::new(0);
     let options = program.options();
     let key = key_of(all.fs_uuid(), two);
-    let fencer = Fencer { store: &nodes[1], options: &options, timing: Timing::default(), key };
+    let fencer =
+        Fencer { store: &nodes[1], options: &options, timing: Timing::default(), key, host: "own" };
     let mut record = SlotRecord::free(one.slot);
     (record.life, record.state) = (one, SlotState::Active);
     record.fence_key = key_of(all.fs_uuid(), one);
@@ -137,7 +138,8 @@ fn a_dead_nodes_key_that_is_its_hosts_is_left() {
     let mut record = SlotRecord::free(dead.slot);
     (record.life, record.state, record.fence_key) = (dead, SlotState::Active, key);
     let options = FenceOptions::default();
-    let fencer = Fencer { store: &nodes, options: &options, timing: Timing::default(), key };
+    let fencer =
+        Fencer { store: &nodes, options: &options, timing: Timing::default(), key, host: "own" };
     // Nor is one of another host shut out by it, should two hosts share a path.
     assert_eq!(fencer.methods()(&record), FenceMethod::Operator);
     fencer.forget(&record);
