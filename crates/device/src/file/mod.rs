@@ -373,16 +373,9 @@ impl Opening<'_> {
         let lock_place = self.lock_place(&node, &file)?;
         let claim = self.claim(&file, &meta, is_block)?;
         let Alignment { memory, sector } = self.alignment(&file, direct, is_block)?;
-        let size =
-            if is_block { block::size(&file) } else { file.metadata().map(|m| Bytes(m.len())) };
-        let size = size.map_err(|e| self.wrap("measure", e))?;
         let growing = self.options.growing && !is_block;
-        let size = if growing { Bytes(i64::MAX.unsigned_abs()) } else { size };
         let sector = if growing && !direct { Bytes(1) } else { sector };
-        let whole = Bytes(size.get() / sector.get() * sector.get());
-        if whole.get() == 0 {
-            return Err(DeviceError::Empty { device: self.name.clone(), size });
-        }
+        let whole = self.whole_sectors(&file, is_block, sector)?;
         let queue = block::Queue::of(if is_block { meta.rdev() } else { meta.dev() });
         let file = Arc::new(file);
         if is_block && block::is_multipath(&block::sysfs(meta.rdev())) {
@@ -433,6 +426,24 @@ impl Opening<'_> {
             disk,
             _claim: claim,
         })
+    }
+    /// The device's size, in whole sectors.
+    fn whole_sectors(
+        &self,
+        file: &File,
+        is_block: bool,
+        sector: Bytes,
+    ) -> Result<Bytes, DeviceError> {
+        let size =
+            if is_block { block::size(file) } else { file.metadata().map(|m| Bytes(m.len())) };
+        let size = size.map_err(|e| self.wrap("measure", e))?;
+        let growing = self.options.growing && !is_block;
+        let size = if growing { Bytes(i64::MAX.unsigned_abs()) } else { size };
+        let whole = Bytes(size.get() / sector.get() * sector.get());
+        if whole.get() == 0 {
+            return Err(DeviceError::Empty { device: self.name.clone(), size });
+        }
+        Ok(whole)
     }
     /// Where its locks are; none where they would not meet those of others.
     fn lock_place(
