@@ -37,10 +37,13 @@ impl MemoryDevice {
     /// # Panics
     /// If `sector` is not 512 or 4096, or `size` not a multiple of it.
     pub fn new(name: &str, size: Bytes, sector: Bytes) -> Arc<Self> {
+        Arc::new(Self::plain(name, size, sector))
+    }
+    fn plain(name: &str, size: Bytes, sector: Bytes) -> Self {
         assert!(matches!(sector.get(), 512 | 4096), "a sector is 512 or 4096 bytes");
         assert!(size.get().is_multiple_of(sector.get()), "a device is whole sectors");
         let chunks = size.to_usize().div_ceil(CHUNK);
-        Arc::new(Self {
+        Self {
             info: DeviceInfo {
                 name: name.to_owned(),
                 size,
@@ -63,7 +66,18 @@ impl MemoryDevice {
             },
             chunks: (0..chunks).map(|_| RwLock::new(None)).collect(),
             held: Arc::default(),
-        })
+        }
+    }
+    /// A device of zeros that stands for the one with `info`: its name, its size, its sectors, and the
+    /// place of its locks. With that one's bytes it is that device after every process that had it
+    /// open has died.
+    ///
+    /// # Panics
+    /// As [`MemoryDevice::new`].
+    pub fn in_place_of(info: &DeviceInfo) -> Arc<Self> {
+        let Self { chunks, held, info: plain } = Self::plain(&info.name, info.size, info.sector);
+        let lock_place = info.lock_place.or(plain.lock_place);
+        Arc::new(Self { info: DeviceInfo { lock_place, ..plain }, chunks, held })
     }
     /// As [`MemoryDevice::new`], but says that it writes `physical` bytes at a time.
     ///
@@ -71,21 +85,16 @@ impl MemoryDevice {
     /// As [`MemoryDevice::new`]; if `physical` is not a multiple of `sector`.
     pub fn emulating(name: &str, size: Bytes, sector: Bytes, physical: Bytes) -> Arc<Self> {
         assert!(physical.get().is_multiple_of(sector.get()), "a physical sector is whole sectors");
-        let plain = Self::new(name, size, sector);
-        let info = DeviceInfo { physical_sector: physical, ..plain.info.clone() };
-        let chunks = plain.chunks.iter().map(|_| RwLock::new(None)).collect();
-        Arc::new(Self { info, chunks, held: Arc::default() })
+        let Self { info, chunks, held } = Self::plain(name, size, sector);
+        Arc::new(Self { info: DeviceInfo { physical_sector: physical, ..info }, chunks, held })
     }
-    /// A device with the same bytes that goes its own way from here; nobody holds its liveness
-    /// bytes. Cheap: bytes are shared until one of the two changes them. Writes under way at the
+    /// The same device at a later time, when every process that had it open has died: it has the same
+    /// bytes and the same place of locks, nobody holds its liveness bytes, and it goes its own way from
+    /// here. Cheap: bytes are shared until one of the two changes them. Writes under way at the
     /// same time may be in it in part.
     pub fn fork(&self, name: &str) -> Arc<Self> {
         Arc::new(Self {
-            info: DeviceInfo {
-                name: name.to_owned(),
-                lock_place: Some(fresh_place()),
-                ..self.info.clone()
-            },
+            info: DeviceInfo { name: name.to_owned(), ..self.info.clone() },
             chunks: self.chunks.iter().map(|c| RwLock::new(c.read().clone())).collect(),
             held: Arc::default(),
         })

@@ -50,7 +50,7 @@ impl RecordingDevice {
     /// `inner` cannot be read.
     pub fn new(inner: Arc<dyn Device>) -> Result<Arc<Self>, DeviceError> {
         let info = DeviceInfo { engine: "recording", ..inner.info().clone() };
-        let base = MemoryDevice::new(&info.name, info.size, info.sector);
+        let base = MemoryDevice::in_place_of(&info);
         let mut at = ByteOffset(0);
         while at.get() < info.size.get() {
             let len = Bytes((info.size.get() - at.get()).min(PIECE));

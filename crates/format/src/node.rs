@@ -302,6 +302,10 @@ impl SlotRecord {
             lock_places: Vec::new(),
         }
     }
+    /// Who may do something by this slot: its node, or whoever takes it over and recovers it first.
+    pub fn acting(&self) -> Life {
+        self.recoverer.filter(|by| by.slot == self.life.slot).unwrap_or(self.life)
+    }
     /// The highest incarnation that a life of this slot was ever named by.
     pub fn last_named(&self) -> Incarnation {
         let taker = self.recoverer.filter(|by| by.slot == self.life.slot).map(|by| by.incarnation);

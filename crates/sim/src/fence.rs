@@ -9,11 +9,6 @@ use crate::disk::{Address, Answer, Op};
 use crate::node::{BEAT, BEAT_OF_HOSTS, Purpose, State};
 use crate::world::{Event, Pid, Tells, World};
 
-/// Who acts by a slot: its node, or who takes it over.
-pub(crate) fn acting(record: &SlotRecord) -> Me {
-    record.recoverer.filter(|by| by.slot == record.life.slot).unwrap_or(record.life)
-}
-
 impl World {
     pub(crate) fn beat_len(&self) -> std::time::Duration {
         if self.cluster.hosts { BEAT_OF_HOSTS } else { BEAT }
@@ -39,7 +34,7 @@ impl World {
         self.lives.contains_key(&self.life_key(pid, record.life.slot.0))
     }
     pub(crate) fn has_proven(&self, pid: Pid, record: &SlotRecord) -> bool {
-        let who = (acting(record), record.node_uuid);
+        let who = (record.acting(), record.node_uuid);
         self.processes.get(pid).is_some_and(|p| p.proofs.contains(&who))
     }
 
@@ -102,7 +97,7 @@ impl World {
         if !self.cluster.hosts {
             return self.fail(format!("{:?} is fenced on its own host", record.life));
         }
-        let victim = (acting(record), record.node_uuid);
+        let victim = (record.acting(), record.node_uuid);
         self.note(|| format!("process {pid} fences {victim:?}"));
         self.next_device(pid, victim, 0);
     }

@@ -175,7 +175,7 @@ impl Cluster {
         let ms = Duration::from_millis;
         let faults = Faults {
             until: ms(1500),
-            patience: ms(2000),
+            patience: ms(8000),
             late_max: ms(r.below(300) + 1),
             stall_max: ms(r.below(800) + 1),
             failing: r.below(30) * r.below(2),

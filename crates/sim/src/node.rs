@@ -13,7 +13,6 @@ use braid_lock::{Me, Timing};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
-use crate::fence::acting;
 use crate::locks::{Lock, Plan};
 use crate::work::{Task, Work};
 use crate::world::{Event, Pid, World};
@@ -421,7 +420,7 @@ impl World {
             .zip(&beats)
             .map(|(record, beat)| SlotSight {
                 record: record.clone(),
-                sequence: beat.as_ref().filter(|b| b.life == acting(record)).map(|b| b.sequence),
+                sequence: beat.as_ref().filter(|b| b.life == record.acting()).map(|b| b.sequence),
                 life_locked: self.sees_alive(pid, record),
                 witnessed: self.identity_of(pid).is_boot_of(record),
                 stranger: false,

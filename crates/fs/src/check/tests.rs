@@ -157,15 +157,15 @@ fn image(pool: &Pool) -> Vec<Vec<u8>> {
     };
     pool.devices().iter().map(read).collect()
 }
-/// The same bytes on other devices: what a machine that lost power leaves.
+/// What all nodes leave that die now.
 fn copy(pool: &Pool) -> Pool {
-    let device = |(n, bytes): (usize, Vec<u8>)| {
-        let size = Bytes::from(bytes.len());
-        let d = MemoryDevice::new(&format!("copy{n}"), size, Bytes(512));
+    let devices = pool.devices();
+    let device = |(old, bytes): (&Arc<dyn Device>, Vec<u8>)| {
+        let d = MemoryDevice::in_place_of(old.info());
         d.write(ByteOffset(0), &bytes).unwrap();
         d as Arc<dyn Device>
     };
-    Pool::assemble(image(pool).into_iter().enumerate().map(device).collect()).unwrap()
+    Pool::assemble(devices.iter().zip(image(pool)).map(device).collect()).unwrap()
 }
 
 #[test]

@@ -78,13 +78,13 @@ impl Proofs {
     ///
     /// What a person has said is in the slot itself ([`SlotRecord::vouched`]): it holds for everybody.
     pub fn of(&self, record: &SlotRecord) -> Option<FenceMethod> {
-        let who = (acting(record), record.node_uuid);
+        let who = (record.acting(), record.node_uuid);
         let own = self.0.read().iter().find(|p| (p.life, p.node) == who).map(|p| p.method);
         own.or_else(|| record.vouched.then_some(FenceMethod::Operator))
     }
     /// Who acts by the slot of `record` is fenced.
     pub fn add(&self, record: &SlotRecord, method: FenceMethod) {
-        let life = acting(record);
+        let life = record.acting();
         let mut all = self.0.write();
         // One slot, one proof: that of its last life.
         all.retain(|p| p.life.slot != life.slot);
@@ -121,11 +121,6 @@ pub enum NotFenced {
 pub fn key_of(fs: uuid::Uuid, life: Me) -> u64 {
     let (high, _) = fs.as_u64_pair();
     1 << 63 | (high >> 49) << 48 | u64::from(life.slot.0) << 32 | u64::from(life.incarnation.0)
-}
-
-/// Who may do something by a slot: its node, or who takes it over and recovers it first.
-pub(super) fn acting(record: &SlotRecord) -> Me {
-    record.recoverer.filter(|by| by.slot == record.life.slot).unwrap_or(record.life)
 }
 
 /// A node that fences others.
@@ -204,7 +199,7 @@ impl Fencer<'_> {
     }
     fn call(&self, command: &PathBuf, record: &SlotRecord) -> Result<(), NotFenced> {
         let failed = |what: String| NotFenced::Command { command: command.clone(), what };
-        let life = acting(record);
+        let life = record.acting();
         let (slot, incarnation) = (life.slot.0.to_string(), life.incarnation.0.to_string());
         tracing::warn!(command = %command.display(), host = record.host, slot, "called to fence a node");
         let mut child = Command::new(command)

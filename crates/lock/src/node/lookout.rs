@@ -10,7 +10,7 @@ use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use parking_lot::Mutex;
 
 use super::claim::read_slots;
-use super::fence::{Fencer, acting};
+use super::fence::Fencer;
 use super::watch::{SlotSight, Watch, WatchAction, WatchEvent};
 use super::{FenceMethod, HostIdentity, JoinOptions, NodeStore};
 use crate::error::LockError;
@@ -74,7 +74,7 @@ impl Lookout<'_> {
         if !fit() {
             return false;
         }
-        let life = acting(record);
+        let life = record.acting();
         tracing::warn!(
             ?life,
             host = record.host,
@@ -103,7 +103,7 @@ impl Lookout<'_> {
         let (methods, places) = (self.fencer().methods(), self.store.lock_places());
         let mut sight = Vec::with_capacity(records.len());
         for record in records {
-            let (slot, life) = (record.life.slot, acting(&record));
+            let (slot, life) = (record.life.slot, record.acting());
             let sector = bytes.chunks(self.store.sector_len()).nth(usize::from(slot.0));
             // Torn by its own write: the last one stands.
             if let Some(Ok(beat)) = sector.map(|s| Heartbeat::decode(s, slot)) {

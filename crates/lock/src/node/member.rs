@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::cached::{Cached, is_over};
 use super::claim::{Claim, Unreadable, say_damage, sweep, write_slot};
-use super::fence::{Fencer, acting};
+use super::fence::Fencer;
 use super::waits::Said;
 use super::watch::{Recovery, Watch, WatchAction, WatchEvent, freed};
 use super::{
@@ -282,7 +282,7 @@ impl Membership {
         {
             return refuse("it is of this host: end its process, then it is known to be dead");
         }
-        let life = acting(record);
+        let life = record.acting();
         if inner.silence(record).0 < Timing::of_slot(record.io_timeout).suspect() {
             return refuse(
                 "it has shown heartbeats of late: turn its host off and wait until it is silent",
@@ -582,7 +582,7 @@ impl Inner {
     /// For how long who acts by a slot has shown no heartbeat here, and the last one, if there is one.
     fn silence(&self, record: &SlotRecord) -> (Duration, Option<Heartbeat>) {
         let beats = self.beats.lock();
-        let beat = beats.get(&record.life.slot).filter(|b| b.0.life == acting(record));
+        let beat = beats.get(&record.life.slot).filter(|b| b.0.life == record.acting());
         // Nobody was watched before this node was there.
         let since = beat.map_or(self.origin, |b| b.1);
         (since.elapsed(), beat.map(|b| b.0.clone()))
@@ -602,7 +602,7 @@ impl Inner {
 
     /// Fences the node of a slot, which is of another host and silent.
     fn fence(&self, record: &SlotRecord) -> bool {
-        let (life, began) = (acting(record), Instant::now());
+        let (life, began) = (record.acting(), Instant::now());
         let fit = || !self.withdrawn.load(Ordering::Acquire) && Instant::now() < *self.lease.lock();
         if !fit() {
             return false;

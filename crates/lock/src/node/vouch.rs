@@ -8,7 +8,7 @@ use braid_format::{Incarnation, NodeId};
 use braid_pool::Reservable;
 
 use super::claim::{decode_slot, write_slot};
-use super::fence::{FenceOptions, Fencer, acting, key_of};
+use super::fence::{FenceOptions, Fencer, key_of};
 use super::{FenceMethod, NodeStore, Timing};
 use crate::Me;
 use crate::error::LockError;
@@ -66,7 +66,7 @@ fn read(store: &dyn NodeStore, slot: NodeId) -> Result<SlotRecord, LockError> {
 
 /// Waits until the node must have shown a heartbeat if it lived.
 fn await_silence(store: &dyn NodeStore, record: &SlotRecord) -> Result<(), LockError> {
-    let (slot, life) = (record.life.slot, acting(record));
+    let (slot, life) = (record.life.slot, record.acting());
     let timing = Timing::of_slot(record.io_timeout);
     let last = || -> Result<Option<u64>, LockError> {
         let beats = store.read_heartbeats().map_err(LockError::NodeStore)?;

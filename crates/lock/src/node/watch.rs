@@ -118,6 +118,8 @@ pub enum WatchAction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Track {
     life: Me,
+    /// Whose heartbeats these are: the node's, or those of who takes its slot over.
+    actor: Me,
     sequence: Option<u64>,
     /// Since when the sequence stands still.
     since: Time,
@@ -125,7 +127,7 @@ struct Track {
     unlocked: u32,
     /// Of these, at which a new beat had come.
     beats_unlocked: u32,
-    /// It has beaten without its lock: the lock says nothing about this life.
+    /// The actor has beaten without its lock: the lock says nothing about it.
     distrusted: bool,
     suspected: bool,
     gone: bool,
@@ -327,7 +329,8 @@ impl Watch {
     /// Whether the absence of its lock says that a node is dead.
     fn is_witness(&self, sight: &SlotSight) -> bool {
         let track = self.tracks.get(&sight.record.life.slot);
-        let distrusted = track.is_some_and(|t| t.life == sight.record.life && t.distrusted);
+        let actor = sight.record.acting();
+        let distrusted = track.is_some_and(|t| t.actor == actor && t.distrusted);
         sight.witnessed && !distrusted
     }
 
@@ -377,9 +380,10 @@ impl Watch {
     }
 
     fn track(&mut self, now: Time, sight: &SlotSight, out: &mut Vec<WatchAction>) {
-        let life = sight.record.life;
+        let (life, actor) = (sight.record.life, sight.record.acting());
         let fresh = Track {
             life,
+            actor,
             sequence: sight.sequence,
             since: now,
             unlocked: 0,
@@ -394,14 +398,16 @@ impl Watch {
             if before.life != life && !before.gone {
                 out.push(WatchAction::Gone(before.life));
             }
-            if before.life == life && before.sequence == sight.sequence {
+            let same = (before.life, before.actor) == (life, actor);
+            let beat = before.sequence.is_some() && sight.sequence.is_some();
+            if same && before.sequence == sight.sequence {
                 *track = before;
             } else if before.life == life {
-                (track.gone, track.distrusted) = (before.gone, before.distrusted);
-                if before.unlocked > 0 && !sight.life_locked {
+                (track.gone, track.distrusted) = (before.gone, same && before.distrusted);
+                if same && beat && before.unlocked > 0 && !sight.life_locked {
                     track.beats_unlocked = before.beats_unlocked + 1;
                 }
-                if sight.stranger && before.sequence.is_some() {
+                if same && beat && sight.stranger {
                     out.push(WatchAction::Stranger(life));
                 }
             }
@@ -899,6 +905,47 @@ mod tests {
             said.extend(w.step(BEAT * n, 9, WatchEvent::Sight(slots)));
         }
         assert_eq!(said, [WatchAction::Distrust(me(1, 1)), WatchAction::Suspect(me(1, 1))]);
+    }
+    #[test]
+    fn beats_of_who_takes_a_slot_over_are_not_those_of_its_dead_node() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 1);
+        let mut said = Vec::new();
+        // Dies; is taken over by a node that dies before it beats; is recovered by another.
+        for n in 0..12 {
+            other.life_locked = n < 2;
+            match n {
+                0..3 => other.sequence = Some(n),
+                3 => {
+                    other.record.state = SlotState::Recovering;
+                    (other.record.recoverer, other.sequence) = (Some(me(1, 2)), None);
+                }
+                4 => (other.record.recoverer, other.sequence) = (Some(me(2, 1)), Some(2)),
+                _ => {}
+            }
+            let third = active(me(2, 1), 1);
+            let slots = vec![active(me(0, 1), 1), other.clone(), third];
+            said.extend(w.step(BEAT * u32::try_from(n).unwrap(), 9, WatchEvent::Sight(slots)));
+        }
+        assert_eq!(said, []);
+    }
+    /// It has all of its time to show its first beat.
+    #[test]
+    fn who_takes_a_slot_over_is_not_silent_since_its_dead_node_was() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 3);
+        (other.sequence, other.fenceable) = (None, true);
+        let silent = Timing::of_beat(BEAT).suspect().as_millis() / BEAT.as_millis();
+        let silent = u32::try_from(silent).unwrap();
+        for n in 0..silent * 3 / 2 {
+            if n == silent - 1 {
+                other.record.state = SlotState::Recovering;
+                other.record.recoverer = Some(me(1, 2));
+            }
+            let slots = vec![active(me(0, 1), 1), other.clone()];
+            let said = w.step(BEAT * n, 9, WatchEvent::Sight(slots));
+            assert_eq!(fences(&said), None, "{n} beats");
+        }
     }
     #[test]
     fn a_last_beat_that_is_seen_after_the_lock_went_keeps_nobody_alive() {

@@ -8,7 +8,6 @@ use braid_format::node::{Heartbeat, LockPlace, SlotRecord, SlotState};
 
 use super::super::cached::Cached;
 use super::super::claim::{Slots, Unreadable, decode_slot, first_places, is_stranger, read_slots};
-use super::super::fence::acting;
 use super::super::watch::SlotSight;
 use super::super::{FenceMethod, Timing};
 use super::{Inner, tag_of};
@@ -78,7 +77,7 @@ impl Inner {
             {
                 beats.insert(slot, (beat, now));
             }
-            let beat = beats.get(&slot).filter(|b| b.0.life == acting(record));
+            let beat = beats.get(&slot).filter(|b| b.0.life == record.acting());
             let recent = Timing::of_slot(record.io_timeout).beat() * 2;
             let is_recent = |at: Instant| now.saturating_duration_since(at) < recent;
             NotedBeat {
