@@ -66,16 +66,12 @@ struct Process {
 struct Life {
     shared: Arc<Mutex<Shared>>,
     slot: NodeId,
-    place: u64,
     process: usize,
 }
 impl Drop for Life {
     fn drop(&mut self) {
         let lives = &mut self.shared.lock().lives;
-        let key = (self.place, self.slot);
-        if lives.get(&key) == Some(&self.process) {
-            lives.remove(&key);
-        }
+        lives.retain(|(_, slot), process| (*slot, *process) != (self.slot, self.process));
     }
 }
 
@@ -124,9 +120,15 @@ impl MemoryNodes {
     pub fn freeze(&self) {
         self.shared.lock().frozen = true;
     }
-    /// This process locks another place than others do, as in a container with device nodes of its own.
+    /// This process locks another place than others do, as in a container with device nodes of its own
+    /// or when a member was replaced. What it holds it holds there from now on.
     pub fn lock_elsewhere(&self, place: u64) {
         self.of_process(|p| p.place = place);
+        let mut shared = self.shared.lock();
+        let moved = |((_, slot), process)| ((place, slot), process);
+        let (mine, others): (HashMap<_, _>, HashMap<_, _>) =
+            shared.lives.drain().partition(|(_, process)| *process == self.process);
+        shared.lives = others.into_iter().chain(mine.into_iter().map(moved)).collect();
     }
     /// Slots are compared and written under locks: processes that lock different places must not do so.
     pub fn compare_by_lock(&self) {
@@ -261,7 +263,7 @@ impl NodeStore for MemoryNodes {
                 return None;
             }
             s.lives.insert((place, slot), self.process);
-            let life = Life { shared: self.shared.clone(), slot, place, process: self.process };
+            let life = Life { shared: self.shared.clone(), slot, process: self.process };
             Some(Box::new(life) as Box<dyn Send + Sync>)
         })
     }

@@ -53,7 +53,9 @@ struct Node {
     log: Arc<Log>,
 }
 fn node(all: &MemoryNodes, locks: &MemoryStore) -> Node {
-    let nodes = all.process();
+    node_of(all.process(), locks)
+}
+fn node_of(nodes: MemoryNodes, locks: &MemoryStore) -> Node {
     let log = Arc::new(Log::default());
     let member = Membership::join(Arc::new(nodes.clone()), options(), log.clone()).unwrap();
     let manager = LockManager::new(
@@ -452,11 +454,30 @@ fn nodes_that_compare_by_locks_which_the_other_does_not_see_are_refused() {
 #[test]
 fn two_that_compare_by_different_locks_do_not_live_side_by_side() {
     let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
-    let a = node(&all, &locks);
-    let b = node(&all, &locks);
-    a.nodes.lock_elsewhere(7);
+    let _a = node(&all, &locks);
+    let other = all.process();
+    other.lock_elsewhere(7);
+    let b = node_of(other, &locks);
+    // One of the members is a disk that does not compare by itself from now on.
     all.compare_by_lock();
     until("withdrawn", || b.member.has_ended());
+}
+
+/// As when the member that carries the locks is replaced by another.
+#[test]
+fn a_node_whose_locks_move_is_no_stranger_to_itself() {
+    let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
+    all.compare_by_lock();
+    let a = node(&all, &locks);
+    let said = || {
+        let slot = all.read_slot(NodeId(0)).unwrap();
+        SlotRecord::decode(&slot, NodeId(0)).unwrap().lock_places
+    };
+    a.nodes.lock_elsewhere(7);
+    until("said", || said() == a.nodes.lock_places());
+    assert!(!a.member.has_ended());
+    a.manager.shutdown().unwrap();
+    a.member.leave().unwrap();
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl Timing {
     /// The longest.
     pub const MAX: Duration = Duration::from_mins(5);
     /// Beats in an `io_timeout`.
-    const BEATS: u32 = 40;
+    pub const BEATS: u32 = 40;
 
     /// From the time in which a device that works answers; unbounded, for tests.
     pub fn of(io_timeout: Duration) -> Self {

@@ -129,6 +129,8 @@ struct Track {
     beats_unlocked: u32,
     /// The actor has beaten without its lock: the lock says nothing about it.
     distrusted: bool,
+    /// New beats in a row while it was a stranger; at first so many that one more is too many.
+    strange: u32,
     suspected: bool,
     gone: bool,
 }
@@ -184,6 +186,10 @@ impl Watch {
     /// New beats in a row without liveness lock, after the first look without it, by which the lock is
     /// found to say nothing. The first of them may have been written before the lock was let go.
     pub const BEATS_DISTRUSTED: u32 = 2;
+    /// New beats in a row by which a node that shared its locks with this one before is known to do so no
+    /// more: an `io_timeout`. When the members that carry the locks change, each node writes that into its
+    /// own slot, which takes one compare-and-write; no node needs longer for one and keeps its lease.
+    pub const BEATS_STRANGE: u32 = Timing::BEATS;
     /// Beats without a look after which what was not seen meanwhile counts for nothing.
     pub const GAP_BEATS: u32 = 4;
     /// Longest pause between two attempts to recover a node, in beats.
@@ -389,6 +395,7 @@ impl Watch {
             unlocked: 0,
             beats_unlocked: 0,
             distrusted: false,
+            strange: if sight.stranger { Self::BEATS_STRANGE - 1 } else { 0 },
             suspected: false,
             gone: false,
         };
@@ -407,9 +414,14 @@ impl Watch {
                 if same && beat && before.unlocked > 0 && !sight.life_locked {
                     track.beats_unlocked = before.beats_unlocked + 1;
                 }
-                if same && beat && sight.stranger {
-                    out.push(WatchAction::Stranger(life));
+                if same && sight.stranger {
+                    track.strange = before.strange + u32::from(beat);
                 }
+            }
+            if !sight.stranger {
+                track.strange = 0;
+            } else if track.strange >= Self::BEATS_STRANGE {
+                out.push(WatchAction::Stranger(life));
             }
         }
         match sight.record.state {
@@ -988,6 +1000,27 @@ mod tests {
         assert_eq!(w.step(BEAT * 2, 9, sight(&other)), vec![]);
         other.sequence = Some(2);
         assert_eq!(w.step(BEAT * 3, 9, sight(&other)), vec![WatchAction::Stranger(me(1, 1))]);
+    }
+    /// The members that carry the locks have changed, and its slot does not say so yet.
+    #[test]
+    fn who_has_shared_its_locks_has_time_to_say_where_they_are_now() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 1);
+        let mut look = |n, stranger| {
+            (other.sequence, other.stranger) = (Some(u64::from(n)), stranger);
+            let slots = vec![active(me(0, 1), 1), other.clone()];
+            w.step(BEAT * n, 9, WatchEvent::Sight(slots))
+        };
+        for n in 1..Watch::BEATS_STRANGE {
+            assert_eq!(look(n, n > 1), vec![], "{n}");
+        }
+        // It has said so.
+        assert_eq!(look(100, false), vec![]);
+        for n in 1..Watch::BEATS_STRANGE {
+            assert_eq!(look(100 + n, true), vec![], "{n}");
+        }
+        let n = 100 + Watch::BEATS_STRANGE;
+        assert_eq!(look(n, true), vec![WatchAction::Stranger(me(1, 1))]);
     }
     #[test]
     fn a_beat_without_a_lock_is_life() {

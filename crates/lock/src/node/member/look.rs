@@ -45,7 +45,7 @@ impl Inner {
                 || moving
                 || self.store.life_locked(life.slot).map_err(LockError::NodeStore)?;
             let witnessed = self.identity.sees_lock_of(&record, &places);
-            let stranger = is_stranger(&record, &places, by_lock);
+            let stranger = life != self.me && is_stranger(&record, &places, by_lock);
             let proven = self.options.proofs.of(&record).is_some();
             let fenceable =
                 record.state != SlotState::Free && methods(&record) != FenceMethod::Operator;
