@@ -26,8 +26,11 @@ use braid_fs::pool::device::processors;
 const RETRY_FIRST: Duration = Duration::from_micros(20);
 /// The longest such pause.
 const RETRY_LONGEST: Duration = Duration::from_millis(5);
-/// After so many tries (about a second) the program has not been scheduled once to take its answer.
-const RETRIES_MAX: u32 = 200;
+/// A node that no program has taken from its answer for so long counts as used.
+const PRUNE_WITHIN: Duration = Duration::from_secs(1);
+/// Who waits for a lock waits for so long until a program has taken the answer that fills the cache. On
+/// a machine with much to do a program may not run for seconds; to go on means that it reads what is old.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 /// Threads that answer writes after dropping pages.
 const LATE_THREADS_MAX: usize = 8;
 
@@ -117,8 +120,8 @@ impl KernelLink {
             }
             Err(_) => return false,
         }
-        let mut pause = RETRY_FIRST;
-        for _ in 0..RETRIES_MAX {
+        let (start, mut pause) = (Instant::now(), RETRY_FIRST);
+        while start.elapsed() < PRUNE_WITHIN {
             match connection.drop_attributes(node) {
                 Ok(()) => return true,
                 // Dropped, unless an answer that is on its way makes it anew.
@@ -151,8 +154,8 @@ impl KernelLink {
             off: if range.is_some() { i64::try_from(from).unwrap_or(i64::MAX) } else { -1 },
             len: i64::try_from(len).unwrap_or(0),
         };
-        let mut pause = RETRY_FIRST;
-        for _ in 0..RETRIES_MAX {
+        let (start, mut pause) = (Instant::now(), RETRY_FIRST);
+        while start.elapsed() < TAKEN_WITHIN {
             match send(device, 0, notify::INVAL_INODE, [message.as_bytes(), &[]]) {
                 Ok(()) => return self.nodes.dropped(node, promised),
                 Err(Errno::NODEV | Errno::NOTCONN) => return,
@@ -172,7 +175,8 @@ impl KernelLink {
         }
         tracing::warn!(
             node,
-            "attributes sent to a program were not taken within a second: they may be stale"
+            "attributes sent to a program were not taken within {} seconds: they may be stale",
+            TAKEN_WITHIN.as_secs()
         );
     }
 }
