@@ -1,10 +1,12 @@
 //! Runs every test program of the workspace, several at a time: most mounted tests wait more than they
 //! compute, so running the programs one after another leaves the processors idle.
 //!
-//! A program's output is shown only if it fails. Each program runs in its package's folder, as `cargo test` does it.
+//! A program's output is shown only if it fails. Each program runs in its package's folder, as `cargo test`
+//! does it. Tests that cannot run on this machine record that (`braid_testkit::skip`): they are counted as
+//! skipped, and the closing lines say why; with `BRAID_REQUIRE_ALL=1` they fail.
 
-use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -24,12 +26,19 @@ struct Suite {
 }
 
 /// What one program's run came to.
+#[derive(Default)]
 struct Outcome {
     passed: usize,
     failed: usize,
+    /// Run only by hand, on any machine.
     ignored: usize,
+    /// Tests that cannot run on this machine, each with the reason.
+    skipped: BTreeSet<(String, String)>,
     succeeded: bool,
 }
+
+/// The file in which tests of a program record that they cannot run here (`braid_testkit::SKIPPED`).
+const SKIPPED: &str = "BRAID_TESTS_SKIPPED";
 
 /// Builds all test programs and runs them, `at_once` at a time; then the examples in doc comments.
 /// Each returned line names a program that failed.
@@ -62,7 +71,19 @@ pub fn run(at_once: usize) -> Result<Vec<String>> {
     }
     let sum = |count: fn(&Outcome) -> usize| outcomes.iter().map(|(_, o)| count(o)).sum::<usize>();
     let failed = sum(|o| o.failed).max(failures.len());
-    println!("{} passed, {failed} failed, {} skipped", sum(|o| o.passed), sum(|o| o.ignored));
+    let skipped = sum(|o| o.skipped.len());
+    let mut reasons = BTreeMap::<&str, usize>::new();
+    for (_, reason) in outcomes.iter().flat_map(|(_, outcome)| &outcome.skipped) {
+        *reasons.entry(reason).or_default() += 1;
+    }
+    for (reason, count) in reasons {
+        println!("skipped: {count}: {reason}");
+    }
+    println!(
+        "{} passed, {failed} failed, {skipped} skipped, {} run only by hand",
+        sum(|o| o.passed),
+        sum(|o| o.ignored)
+    );
     Ok(failures)
 }
 
@@ -111,14 +132,21 @@ fn work(suites: &Mutex<VecDeque<Suite>>, outcomes: &Mutex<Vec<(String, Outcome)>
         let next = suites.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.pop_front();
         let Some(suite) = next else { return Ok(()) };
         let begun = Instant::now();
+        let record = suite.program.with_extension("skipped");
+        std::fs::write(&record, "").with_context(|| record.display().to_string())?;
         let output = Command::new(&suite.program)
             .current_dir(&suite.folder)
             .env("CARGO_MANIFEST_DIR", &suite.folder)
+            .env(SKIPPED, &record)
             .stdin(Stdio::null())
             .output()
             .with_context(|| suite.program.display().to_string())?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let outcome = Outcome { succeeded: output.status.success(), ..counts(&text) };
+        let skipped = recorded(&record)?;
+        let counted = counts(&text);
+        let passed = counted.passed.saturating_sub(skipped.len());
+        let succeeded = output.status.success();
+        let outcome = Outcome { passed, skipped, succeeded, ..counted };
         let mut outcomes = outcomes.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
         report(&suite.name, &outcome, begun.elapsed());
         if !outcome.succeeded {
@@ -131,11 +159,23 @@ fn work(suites: &Mutex<VecDeque<Suite>>, outcomes: &Mutex<Vec<(String, Outcome)>
 /// One line for a program that has ended.
 fn report(name: &str, outcome: &Outcome, took: Duration) {
     let word = if outcome.succeeded { "ok" } else { "FAILED" };
-    let Outcome { passed, failed, ignored, .. } = outcome;
+    let Outcome { passed, failed, ignored, skipped, .. } = outcome;
     println!(
-        "{word:6} {:6.1} s  {name}: {passed} passed, {failed} failed, {ignored} ignored",
-        took.as_secs_f32()
+        "{word:6} {:6.1} s  {name}: {passed} passed, {failed} failed, {} skipped, {ignored} ignored",
+        took.as_secs_f32(),
+        skipped.len()
     );
+}
+
+/// The tests that recorded that they cannot run here, each with the first reason that it gave.
+fn recorded(record: &Path) -> Result<BTreeSet<(String, String)>> {
+    let text = std::fs::read_to_string(record).with_context(|| record.display().to_string())?;
+    std::fs::remove_file(record).with_context(|| record.display().to_string())?;
+    let mut reasons = BTreeMap::new();
+    for (test, reason) in text.lines().filter_map(|line| line.split_once('\t')) {
+        reasons.entry(test.to_owned()).or_insert_with(|| reason.to_owned());
+    }
+    Ok(reasons.into_iter().collect())
 }
 
 /// The counts in libtest's closing line: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
@@ -148,7 +188,7 @@ fn counts(text: &str) -> Outcome {
         pair.and_then(|pair| pair.first()?.parse().ok()).unwrap_or(0)
     };
     let (passed, failed, ignored) = (count("passed"), count("failed"), count("ignored"));
-    Outcome { passed, failed, ignored, succeeded: false }
+    Outcome { passed, failed, ignored, ..Outcome::default() }
 }
 
 #[cfg(test)]
@@ -162,5 +202,15 @@ mod tests {
         let Outcome { passed, failed, ignored, .. } = counts(text);
         assert_eq!((passed, failed, ignored), (4, 1, 1));
         assert_eq!(counts("killed before its end").passed, 0);
+    }
+
+    #[test]
+    fn a_test_that_skips_twice_is_one_skipped_test() {
+        let record = std::env::temp_dir().join(format!("braid-xtask-{}", std::process::id()));
+        std::fs::write(&record, "one\tno root\none\tno loop\ntwo\tno root\n").unwrap();
+        let skipped = recorded(&record).unwrap();
+        assert_eq!(skipped.len(), 2);
+        assert!(skipped.contains(&("one".to_owned(), "no root".to_owned())));
+        assert!(!record.exists());
     }
 }

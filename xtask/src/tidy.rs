@@ -16,6 +16,7 @@ const MAY_USE: &[(&str, Option<&[&str]>)] = &[
     ("braid-fuse", Some(&["braid-fs", "braid-device", "braid-format"])),
     ("braid-bench", Some(&["braid-fs", "braid-pool", "braid-device", "braid-format"])),
     ("braid-target", Some(&["braid-device", "braid-format"])),
+    ("braid-testkit", Some(&[])),
     ("braid-sim", None),
     ("braid-cli", None),
     ("xtask", Some(&[])),

@@ -176,7 +176,7 @@ fn seeds_measure_what_was_asked_for_in_the_directories_that_are_given_a_line_for
 fn can_mount() -> bool {
     let can = is_root() && Path::new("/dev/fuse").exists();
     if !can {
-        eprintln!("SKIPPED: mounting needs /dev/fuse and root");
+        braid_testkit::skip("mounting needs /dev/fuse and root");
     }
     can
 }
@@ -201,7 +201,7 @@ fn surfaces_of_every_layer_are_measured_on_a_device_made_for_them() {
     if let Some(why) =
         unmeasured.and_then(|v| v["note"].as_str()).filter(|n| n.contains("mkfs.xfs"))
     {
-        eprintln!("SKIPPED: no mkfs.xfs here (package xfsprogs): {why}");
+        braid_testkit::skip(&format!("no mkfs.xfs here (package xfsprogs): {why}"));
         return;
     }
     assert!(unmeasured.is_none(), "{verdicts:?}");
@@ -445,7 +445,7 @@ fn what_a_killed_writer_was_told_is_there() {
 #[test]
 fn a_disk_that_fills_up_keeps_the_result_so_far() {
     if !is_root() {
-        eprintln!("skipped: mounting needs root");
+        braid_testkit::skip("mounting needs root");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -481,7 +481,7 @@ fn a_disk_that_fills_up_keeps_the_result_so_far() {
 #[test]
 fn a_directory_that_fills_up_in_the_middle_leaves_the_rows_before_it() {
     if !is_root() {
-        eprintln!("SKIPPED: mounting needs root");
+        braid_testkit::skip("mounting needs root");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -507,7 +507,7 @@ fn a_directory_that_fills_up_in_the_middle_leaves_the_rows_before_it() {
 #[test]
 fn without_the_right_to_write_or_read_nothing_is_measured() {
     if !is_root() {
-        eprintln!("SKIPPED: becoming somebody else needs root");
+        braid_testkit::skip("becoming somebody else needs root");
         return;
     }
     // Where somebody else may look, and may run the program.
@@ -559,7 +559,7 @@ fn without_the_right_to_write_or_read_nothing_is_measured() {
 #[test]
 fn a_mounted_device_is_written_only_by_force() {
     if !is_root() {
-        eprintln!("SKIPPED: loop devices and mounting need root");
+        braid_testkit::skip("loop devices and mounting need root");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -567,13 +567,13 @@ fn a_mounted_device_is_written_only_by_force() {
     std::fs::File::create(d.join("disk")).unwrap().set_len(320 << 20).unwrap();
     std::fs::create_dir(d.join("mnt")).unwrap();
     let Some(device) = Loop::new(&d.join("disk")) else {
-        eprintln!("SKIPPED: no loop devices here");
+        braid_testkit::skip("no loop devices here");
         return;
     };
     let name = &device.0;
     let made = Command::new("mkfs.xfs").args(["-q", name]).status();
     if !made.is_ok_and(|s| s.success()) {
-        eprintln!("SKIPPED: no mkfs.xfs here (package xfsprogs)");
+        braid_testkit::skip("no mkfs.xfs here (package xfsprogs)");
         return;
     }
     let Some(_mounted) = Mounted::new(&[name], &d.join("mnt")) else { return };
@@ -649,7 +649,7 @@ fn a_ladder_of_some_layers_is_compared_with_the_first_of_them() {
         made.is_ok_and(|o| o.status.success())
     };
     if !is_root() || !["xfs", "ext4", "btrfs"].into_iter().all(has) {
-        eprintln!("SKIPPED: needs root, and the packages xfsprogs, e2fsprogs and btrfs-progs");
+        braid_testkit::skip("needs root, and the packages xfsprogs, e2fsprogs and btrfs-progs");
         return;
     }
     let (table, base, names) = run("--layers pool --beside btrfs,ext4,xfs");
@@ -692,11 +692,11 @@ fn devices_in_use_and_in_pools_are_written_only_by_force() {
     // Reading is no harm.
     good(d, "lmdd if=member bs=4k count=16");
     if !is_root() {
-        eprintln!("skipped: loop devices need root");
+        braid_testkit::skip("loop devices need root");
         return;
     }
     let Some(member) = Loop::new(&d.join("member")) else {
-        eprintln!("skipped: no loop devices here");
+        braid_testkit::skip("no loop devices here");
         return;
     };
     let name = &member.0;

@@ -66,7 +66,7 @@ fn a_pool_on_a_target_is_used_like_any_other() {
 fn metadata_gets_the_unit_that_answers_sooner() {
     let san = San::new(&["memory:400M", "memory:400M", "memory:300M", "memory:400M"], &[]);
     for unit in [0, 1, 3] {
-        san.tell(&["add", "read", "delay=300", &format!("lun={unit}")]);
+        san.tell(&["add", "read", "delay=200", &format!("lun={unit}")]);
     }
     let said = ok(&san.with(&["create", "p", "--subpools", "auto", "--dry-run"], &[]));
     assert!(said.contains("subpools: metadata and journals on 1 device that answers"), "{said}");

@@ -15,7 +15,7 @@ fn python(words: &[&str]) -> Option<Output> {
     command.args(words).current_dir(scripts()).env("PYTHONDONTWRITEBYTECODE", "1");
     let output = command.env("DEPTH", "16").output();
     if output.is_err() {
-        eprintln!("SKIPPED: no python3 here");
+        braid_testkit::skip("no python3 here");
     }
     output.ok()
 }

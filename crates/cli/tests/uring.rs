@@ -18,7 +18,7 @@ fn switch() -> Option<Switch> {
     }
     let was = Switch::now();
     if was.is_none() {
-        eprintln!("SKIPPED: FUSE by io_uring needs Linux 6.14");
+        braid_testkit::skip("FUSE by io_uring needs Linux 6.14");
     }
     was
 }
@@ -151,7 +151,7 @@ fn everyday_use_of_two_mounts_by_io_uring() {
     let (count, before) = seats(pid);
     if count == 0 {
         // A kernel that refuses rings, for example.
-        return eprintln!("SKIPPED: no FUSE by io_uring here: {}", log(&a));
+        return braid_testkit::skip(&format!("no FUSE by io_uring here: {}", log(&a)));
     }
     python(EVERYDAY, &a, &b);
     assert!(seats(pid).1 > before + 500, "the requests went another way");

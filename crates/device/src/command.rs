@@ -187,7 +187,7 @@ mod tests {
         let null = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
         let mut ring = match CommandRing::new(null, HugeBuf::new(8192), 288, 4096) {
             Ok(ring) => ring,
-            Err(error) => return eprintln!("SKIPPED: io_uring: {error}"),
+            Err(error) => return braid_testkit::skip(&format!("io_uring: {error}")),
         };
         for turn in 1..=3 {
             ring.memory().fill(turn);

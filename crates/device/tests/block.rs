@@ -38,7 +38,7 @@ impl Loop {
                 Some(Self { dir, node })
             }
             other => {
-                eprintln!("skipped, no loop device: {other:?}");
+                braid_testkit::skip(&format!("no loop device: {other:?}"));
                 None
             }
         }

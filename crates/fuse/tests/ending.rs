@@ -77,7 +77,7 @@ fn by_fusermount() {
         return;
     }
     if Command::new("fusermount3").arg("-V").output().is_err() {
-        eprintln!("SKIPPED: no fusermount3 (Debian package fuse3)");
+        braid_testkit::skip("no fusermount3 (Debian package fuse3)");
         return;
     }
     let m = Mounted::with(|o| {

@@ -392,7 +392,7 @@ mod tests {
         let place = Path::new("/dev/shm");
         let Some(available) = crate::run::environment::available() else { return };
         if !on_memory(place) {
-            eprintln!("SKIPPED: /dev/shm is no file system in memory here");
+            braid_testkit::skip("/dev/shm is no file system in memory here");
             return;
         }
         assert!(room(&place.join("new"), available).is_err());

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_file_in_memory_is_never_cold() {
         let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
-            eprintln!("SKIPPED: no /dev/shm here");
+            braid_testkit::skip("no /dev/shm here");
             return;
         };
         let path = dir.path().join("f");

@@ -20,7 +20,7 @@ impl Etcd {
         let mut etcd = Self { dir: dir.to_owned(), child: None };
         let mut there = std::process::Command::new("etcd");
         if !there.arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success()) {
-            eprintln!("SKIPPED: no etcd (Debian: etcd-server)");
+            braid_testkit::skip("no etcd (Debian: etcd-server)");
             return None;
         }
         etcd.run(net, host).then_some(etcd)

@@ -30,7 +30,7 @@ pub fn chromium() -> Option<&'static str> {
         .into_iter()
         .find(|path| Path::new(path).exists());
     if found.is_none() {
-        eprintln!("SKIPPED: opening the page needs the Debian package chromium");
+        braid_testkit::skip("opening the page needs the Debian package chromium");
     }
     found
 }

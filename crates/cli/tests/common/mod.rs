@@ -93,7 +93,7 @@ pub fn can_mount() -> bool {
     let root = rustix::process::geteuid().is_root();
     let able = Path::new("/dev/fuse").exists() && root;
     if !able {
-        eprintln!("SKIPPED: mounting needs /dev/fuse and root");
+        braid_testkit::skip("mounting needs /dev/fuse and root");
     }
     able
 }

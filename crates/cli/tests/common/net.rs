@@ -22,12 +22,12 @@ impl Net {
             command.status().is_ok_and(|s| s.success())
         };
         if !there("ip") || !there("nsenter") {
-            eprintln!("SKIPPED: network namespaces need ip (iproute2) and nsenter (util-linux)");
+            braid_testkit::skip("network namespaces need ip (iproute2) and nsenter (util-linux)");
             return None;
         }
         let out = Command::new("ip").args(["netns", "add", &format!("{name}-sw")]).output();
         if !out.as_ref().is_ok_and(|o| o.status.success()) {
-            eprintln!("SKIPPED: no network namespaces here: {out:?}");
+            braid_testkit::skip(&format!("no network namespaces here: {out:?}"));
             return None;
         }
         let net = Self { name, hosts };

@@ -23,7 +23,9 @@ pub fn can_mount() -> bool {
     if root && device.is_ok() {
         return true;
     }
-    eprintln!("SKIPPED: mounting needs root and /dev/fuse (root: {root}, device: {device:?})");
+    braid_testkit::skip(&format!(
+        "mounting needs root and /dev/fuse (root: {root}, device: {device:?})"
+    ));
     false
 }
 

@@ -57,7 +57,7 @@ impl Server {
         match spawned {
             Ok(child) => self.child = Some(child),
             Err(e) => {
-                eprintln!("skipped, no etcd (Debian: etcd-server): {e}");
+                braid_testkit::skip(&format!("no etcd (Debian package etcd-server): {e}"));
                 return false;
             }
         }

@@ -1,0 +1,8 @@
+//! What tests of several crates share. A development dependency only: no crate that ships uses it, and it
+//! uses none of them.
+
+#![forbid(unsafe_code)]
+
+mod skip;
+
+pub use skip::{REQUIRE_ALL, SKIPPED, skip};
