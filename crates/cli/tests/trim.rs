@@ -5,13 +5,9 @@
 mod common;
 
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, PoisonError};
 
 use common::pool::{Pool, fill, sums};
 use common::{can_mount, fails, ok, sh, unmount_idle, wait_until};
-
-/// One at a time: all name their pool alike, and give orders by that name.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// MiB that the backing files take.
 fn taken(pool: &Pool, disks: usize) -> u64 {
@@ -28,7 +24,6 @@ fn fstrim_and_trim_give_deleted_files_back_and_keep_the_others() {
     if !can_mount() {
         return;
     }
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     for (disks, options) in [(2, ["--mirror", "2"]), (3, ["--parity", "1"])] {
         let pool = Pool::new((disks, 360), disks, &options);
         let all: Vec<usize> = (0..disks).collect();
@@ -57,9 +52,9 @@ fn fstrim_and_trim_give_deleted_files_back_and_keep_the_others() {
         let said = ok(&["trim", pool.dir()]);
         assert!(said.contains("given back to the devices"), "{said}");
         assert!(taken(&pool, disks) < after + 20, "{} {after}", taken(&pool, disks));
-        let said = ok(&["trim", "pool"]);
+        let said = ok(&["trim", &pool.name]);
         assert!(said.contains("nothing was given back"), "{said}");
-        ok(&["trim", "pool", "--stop"]);
+        ok(&["trim", &pool.name, "--stop"]);
         let said = ok(&["scrub", pool.dir()]);
         assert!(!said.contains("disagree"), "{said}");
         unmount_idle(&pool.dir);
@@ -83,7 +78,6 @@ fn a_mount_that_discards_gives_deleted_files_back_by_itself() {
     if !can_mount() {
         return;
     }
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let pool = Pool::new((2, 360), 2, &[]);
     pool.mount(&[0, 1], &["-o", "discard,commit=1"]);
     let written = fill(&pool.dir);

@@ -1,11 +1,14 @@
 //! A pool over some of its disks, mounted by one node; and files in it that are looked for again.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Disks, braid, is_mounted, ok, pid_of, sh};
 
 /// A pool of `create`'s options; unmounted when dropped.
 pub struct Pool {
+    /// No other pool has it that is mounted at the same time.
+    pub name: String,
     pub disks: Disks,
     pub dir: PathBuf,
 }
@@ -17,8 +20,11 @@ impl Pool {
         let dir = disks.dir.path().join("mnt");
         std::fs::create_dir(&dir).expect("mount point");
         let members = disks.names().into_iter().take(used).collect::<Vec<_>>();
-        ok(&[&["create", "pool"], &members[..], options].concat());
-        Self { disks, dir }
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("pool{}n{count}", std::process::id());
+        ok(&[&["create", &name], &members[..], options].concat());
+        Self { name, disks, dir }
     }
     pub fn dir(&self) -> &str {
         self.dir.to_str().expect("UTF-8")
