@@ -30,6 +30,8 @@ const LINE_MAX: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A node that has not answered a quick order for so long is stopped, or hangs.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
+/// Who only looks waits for so long, then does without what the node knows.
+pub const LOOK_TIME: Duration = Duration::from_millis(1500);
 
 /// What may be asked of a node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -663,7 +665,19 @@ fn keeper(mounts: &[Mount]) -> Option<Mount> {
 /// # Errors
 /// The node does not answer, or refuses.
 pub fn order(mount: &Mount, order: &Order) -> Result<View> {
-    match call(mount, order)? {
+    view_of(call(mount, order, ANSWER_TIME)?)
+}
+
+/// As [`order`], one that is answered at once, with `time` for the answer.
+///
+/// # Errors
+/// As [`order`].
+pub fn order_within(mount: &Mount, order: &Order, time: Duration) -> Result<View> {
+    view_of(call(mount, order, time)?)
+}
+
+fn view_of(answer: Answer) -> Result<View> {
+    match answer {
         Answer::Done(view) => Ok(*view),
         Answer::Refused(why) => bail!("{why}"),
         Answer::Value(_) => bail!("the node gave another answer than was asked for"),
@@ -675,20 +689,21 @@ pub fn order(mount: &Mount, order: &Order) -> Result<View> {
 /// # Errors
 /// The node does not answer, or refuses.
 pub fn value(mount: &Mount, order: &Order) -> Result<serde_json::Value> {
-    match call(mount, order)? {
+    match call(mount, order, ANSWER_TIME)? {
         Answer::Value(value) => Ok(value),
         Answer::Refused(why) => bail!("{why}"),
         Answer::Done(_) => bail!("the node gave another answer than was asked for"),
     }
 }
 
-fn call(mount: &Mount, order: &Order) -> Result<Answer> {
+/// `time`: for the answer to an order that is quick.
+fn call(mount: &Mount, order: &Order, time: Duration) -> Result<Answer> {
     let silent = || format!("the node that serves {} does not answer", mount.mount_point.display());
     let path = runtime::control_socket(mount.pid)?;
     let mut stream = UnixStream::connect(&path).with_context(silent)?;
     if order.is_quick() {
         // The kernel takes a call for a process that is stopped, too.
-        stream.set_read_timeout(Some(ANSWER_TIME))?;
+        stream.set_read_timeout(Some(time))?;
     }
     writeln!(stream, "{}", serde_json::to_string(order)?)?;
     let mut line = String::new();

@@ -120,7 +120,7 @@ fn meant(args: &Args, mounts: &[Mount]) -> Result<(Vec<String>, Option<View>)> {
 /// The pool's devices as its node has them now: members come and go. One that is silent: as it was
 /// mounted.
 fn devices_of(mount: &Mount) -> (Vec<String>, Option<View>) {
-    let Ok(view) = control::order(mount, &Order::Members) else {
+    let Ok(view) = control::order_within(mount, &Order::Members, control::LOOK_TIME) else {
         return (mount.sources.clone(), None);
     };
     // One that failed may answer nothing, and has nothing to say.

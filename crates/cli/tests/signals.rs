@@ -148,3 +148,81 @@ fn another_mount_in_its_place_is_left_alone() {
     whole(&pool);
     unmount_idle(&pool.dir);
 }
+
+/// A process in `dir` that is waited for, and must not last.
+fn ends(child: &mut std::process::Child, what: &str) -> std::process::ExitStatus {
+    let start = std::time::Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(start.elapsed() < std::time::Duration::from_secs(20), "{what} does not end");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// A node that is stopped holds locks, and is neither dead nor answers. Programs of other nodes wait for
+/// it; they can be killed, and a signal that they catch costs them nothing.
+#[test]
+fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = common::Cluster::new(1, 256, 2);
+    let (a, b) = (cluster.node(0).to_owned(), cluster.node(1).to_owned());
+    // Everything is the first node's, down to the root.
+    sh(&format!(
+        "mkdir {a}/dir; echo old > {a}/dir/file; chmod 750 {a}; chmod 755 {a}; echo new > {a}/dir/file",
+        a = a.display()
+    ));
+    let stopped = rustix::process::Pid::from_raw(cluster.pid(0)).unwrap();
+    kill_process(stopped, Signal::STOP).unwrap();
+    let bash = |script: String| {
+        let mut command = std::process::Command::new("bash");
+        command.args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let b = b.display();
+    let scripts = [
+        format!("exec df {b}"),
+        format!("exec ls -l {b}/dir"),
+        format!("exec cat {b}/dir/file"),
+        format!("exec touch {b}/dir/new"),
+        format!("echo x >> {b}/dir/file"),
+    ];
+    let mut waiting: Vec<_> = scripts.into_iter().map(bash).collect();
+    // This one catches its signal, and goes on.
+    let mut patient = bash(format!("trap 'echo caught' USR1; read x < {b}/dir/file; echo $x"));
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    for child in waiting.iter_mut().chain([&mut patient]) {
+        assert!(child.try_wait().unwrap().is_none(), "it does not wait for the stopped node");
+    }
+    let pid = |c: &std::process::Child| {
+        rustix::process::Pid::from_raw(i32::try_from(c.id()).unwrap()).unwrap()
+    };
+    kill_process(pid(&patient), Signal::USR1).unwrap();
+    let signals = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL];
+    for (child, signal) in waiting.iter_mut().zip(signals) {
+        kill_process(pid(child), signal).unwrap();
+        assert!(!ends(child, "a program that was killed").success());
+    }
+    // What one catches first does not keep it from being killed later.
+    let mut late = bash(format!("trap 'echo caught' USR1; read x < {b}/dir/file; echo $x"));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    kill_process(pid(&late), Signal::USR1).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(late.try_wait().unwrap().is_none());
+    kill_process(pid(&late), Signal::KILL).unwrap();
+    ends(&mut late, "a program that had caught a signal before");
+    // Who asks how things are does not wait for who does not answer.
+    for dir in [&a, cluster.node(1)] {
+        let start = std::time::Instant::now();
+        common::ok(&["status", dir.to_str().unwrap()]);
+        println!("status of {} after {:?}", dir.display(), start.elapsed());
+        assert!(start.elapsed() < std::time::Duration::from_secs(10));
+    }
+    assert!(patient.try_wait().unwrap().is_none(), "a signal that it catches ended its wait");
+    kill_process(stopped, Signal::CONT).unwrap();
+    let out = patient.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "caught\nnew\n");
+    cluster.finish();
+}

@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use braid_format::lock_record::LockRecord;
@@ -50,6 +51,8 @@ pub(crate) struct Cluster {
     manager: Mutex<Option<Arc<LockManager>>>,
     /// Slots whose dead lives this node recovers, and their logs.
     recovering: Mutex<Vec<(NodeId, Log)>>,
+    /// This node leaves: its recoveries wait for nobody any more.
+    gives_up: AtomicBool,
 }
 
 impl Cluster {
@@ -77,13 +80,19 @@ impl Cluster {
             adopted: OnceLock::new(),
             manager: Mutex::default(),
             recovering: Mutex::default(),
+            gives_up: AtomicBool::new(false),
             pool,
             me,
             count,
             store,
         });
         let store = this.store.clone();
-        let options = ManagerOptions { demoters: 2, ..volume.manager_options() };
+        let options = ManagerOptions {
+            demoters: 2,
+            // What is under way on the devices is seen through.
+            interruptible: false,
+            ..volume.manager_options()
+        };
         let manager = LockManager::new(me, store, this.clone(), this.clone(), options)?;
         *this.manager.lock() = Some(manager);
         this.pool.share(this.clone(), this.clone());
@@ -127,8 +136,10 @@ impl Cluster {
         let alone = if self.pool.is_log_empty(slot.get())? {
             None
         } else {
-            let recovery = (self.recovery, Mode::Exclusive, Local::Exclusive);
-            Some(manager.acquire(recovery.0, recovery.1, recovery.2).map_err(lock_error)?)
+            let vain = || self.gives_up.load(Ordering::Acquire);
+            let (lock, mode, local) = (self.recovery, Mode::Exclusive, Local::Exclusive);
+            let alone = manager.acquire_unless(lock, mode, local, &vain).map_err(lock_error)?;
+            Some(alone.ok_or_else(|| lock_error(LockError::Interrupted))?)
         };
         self.note(slot, Some(Log::InUse));
         let done = work().and_then(|whole| {
@@ -254,7 +265,7 @@ impl RegionLocks for Cluster {
                 continue;
             }
             let asked = Asked::default();
-            let of_dead = || asked.note(self.is_kept_by_dead(lock));
+            let of_dead = || asked.note(self.is_kept_by_dead_or_vain(lock));
             let guard = manager.acquire_unless(lock, mode, local, &of_dead).map_err(lock_error)?;
             asked.answered()?;
             held.extend(guard);
@@ -315,6 +326,19 @@ impl Cluster {
             None => *life != self.me && self.is_unrecovered(*life),
         };
         Ok(record.mode == Mode::Exclusive && record.holders.iter().any(unrecovered))
+    }
+
+    /// The same, for who waits; an error once this node gives recoveries up.
+    fn is_kept_by_dead_or_vain(&self, lock: LockNo) -> std::result::Result<bool, PoolError> {
+        if self.gives_up.load(Ordering::Acquire) {
+            return Err(lock_error(LockError::Interrupted));
+        }
+        self.is_kept_by_dead(lock)
+    }
+
+    /// From now on recoveries fail that would have to wait for another node: this one leaves.
+    pub fn give_recoveries_up(&self) {
+        self.gives_up.store(true, Ordering::Release);
     }
 
     /// Whether a life is gone, and its slot not yet free again.

@@ -118,7 +118,11 @@ impl Core {
     /// Fails once the node has withdrawn. While its lease is over it is not known whether it has been:
     /// then this waits.
     pub fn check_alive(&self) -> Result<()> {
-        if self.volume.pool.await_lease().is_err() {
+        let end = self.volume.pool.await_lease_unless(&braid_lock::interrupt::is_interrupted);
+        if matches!(end, Ok(false)) {
+            return Err(Error::Interrupted);
+        }
+        if end.is_err() {
             self.watch(Err(Error::Pool(braid_pool::PoolError::Closed)))?;
         }
         match self.withdrawn.get() {

@@ -343,7 +343,7 @@ impl Error {
             Self::Range => E::RANGE,
             Self::NoSuchOffset => E::NXIO,
             Self::WouldBlock => E::AGAIN,
-            Self::Interrupted => E::INTR,
+            Self::Interrupted | Self::Lock(LockError::Interrupted) => E::INTR,
             Self::Deadlock => E::DEADLK,
             Self::NoLocks => E::NOLCK,
             Self::TooManyOrphans => E::NFILE,
@@ -396,5 +396,9 @@ impl Error {
     /// Whether it is about a lock of a node that cannot be recovered before a repair.
     pub(crate) fn is_lost_lock(&self) -> bool {
         matches!(self, Self::Lock(LockError::Lost { .. }))
+    }
+    /// Whether it is about a lock that does not come, and not for this caller to wait for.
+    pub(crate) fn is_out_of_reach(&self) -> bool {
+        self.is_lost_lock() || matches!(self, Self::Lock(LockError::Interrupted))
     }
 }

@@ -1,12 +1,14 @@
 //! Joining and leaving: slot, journal, lock manager, recovery of others.
 
 use std::path::PathBuf;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{Bytes, FormatError, LockNo, MemberIndex, NodeId};
 use braid_lock::etcd::HintWatch;
+use braid_lock::interrupt::Interrupt;
 use braid_lock::{
     DemoteFailed, Demoted, FenceOptions, GlockOps, GlockView, HintsBy, HostIdentity, JoinOptions,
     LockError, LockManager, LockStats, ManagerOptions, Membership, Mode, NodeAreas, NodeView,
@@ -246,6 +248,7 @@ impl Mounted {
             join: join.clone(),
             cluster: Mutex::default(),
             leaving: RwLock::default(),
+            finishing: Mutex::default(),
         });
         let joined = Membership::join(nodes, join, recoverer.clone());
         let membership = joined.inspect_err(|_| {
@@ -397,19 +400,31 @@ impl Mounted {
         // They hold space that is about to go back.
         core.behind.settle_all();
         flush_all(core, true)?;
-        crate::orphan::reap(core)?;
-        match core.alloc.close() {
-            // The slot's next owner inherits what cannot be returned before a repair.
-            Err(e) if e.is_of_one_group() => tracing::warn!("left for later: {e}"),
-            done => done?,
+        // What takes locks that others hold: of nodes that live it comes soon, of one that is silent once
+        // that is fenced. For longer nobody waits. The slot's next owner inherits what is left.
+        let timing = core.options.timing;
+        let patience = timing.fenced() + timing.io_timeout();
+        let interrupt = Interrupt::of_steps();
+        {
+            let _scope = interrupt.scope();
+            interrupt.begin(LEAVE, 0);
+            let give_up = || interrupt.trip(LEAVE);
+            unless_done_in(patience, &give_up, || {
+                let awaited = Error::is_out_of_reach;
+                for_later(crate::orphan::reap(core).map(drop), awaited)?;
+                for_later(core.alloc.close(), |e| awaited(e) || e.is_of_one_group())
+            })?;
         }
         core.tell_late()?;
         // Recoveries need locks, and then a log.
-        self.membership.end_recoveries();
-        self.recoverer.only_replay();
-        core.locks.shutdown()?;
-        core.meta.close()?;
-        self.membership.end_errands();
+        unless_done_in(patience, &|| self.recoverer.give_up(), || {
+            self.membership.end_recoveries();
+            self.recoverer.only_replay();
+            core.locks.shutdown()?;
+            core.meta.close()?;
+            self.membership.end_errands();
+            Ok::<(), Error>(())
+        })?;
         core.volume.pool.detach()?;
         if let Some(cluster) = &core.cluster {
             cluster.leave()?;
@@ -480,6 +495,35 @@ impl Mounted {
             damaged: self.core.meta.damages.all(),
         }
     }
+}
+
+/// The one piece of work of an [`Interrupt`] here.
+const LEAVE: u64 = 1;
+
+/// Passes a result through; what fails with an error that `left` accepts is left to others.
+fn for_later(done: Result<()>, left: impl Fn(&Error) -> bool) -> Result<()> {
+    match done {
+        Err(e) if left(&e) => {
+            tracing::warn!("left for later: {e}");
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+/// Does `work`, and calls `late` if it has not ended after `time`.
+fn unless_done_in<T>(time: Duration, late: &(dyn Fn() + Sync), work: impl FnOnce() -> T) -> T {
+    let (working, ended) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
+                late();
+            }
+        });
+        let done = work();
+        drop(working);
+        done
+    })
 }
 
 /// Hints by way of the store of the locks, where it brings any.

@@ -201,6 +201,12 @@ pub(crate) fn room(core: &Arc<Core>) -> Result<Room> {
     Err(Error::TooManyOrphans)
 }
 
+/// Rooms given out and not used yet.
+#[cfg(test)]
+pub(crate) fn promised(core: &Core) -> usize {
+    core.orphans.table.lock().as_ref().map_or(0, |table| table.promised)
+}
+
 /// Lists an inode that is losing its last name, in the same transaction.
 ///
 /// # Errors

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use braid_format::meta::MetaKind;
 use braid_format::node::{DamagedPart, SlotDamage};
 use braid_format::{BlockNo, LockNo, NodeId};
+use braid_lock::interrupt::Interrupt;
 use braid_lock::{JoinOptions, Me, Mode, NodeStore, NotRecovered, Recover};
 use parking_lot::{Mutex, RwLock};
 
@@ -31,6 +32,15 @@ pub(crate) struct Recoverer {
     pub cluster: Mutex<Option<Arc<Cluster>>>,
     /// This node leaves: as while it is joining. Held for reading while a node is recovered.
     pub leaving: RwLock<bool>,
+    /// Second halves of recoveries under way, and whether they may still wait for other nodes.
+    pub finishing: Mutex<Finishing>,
+}
+
+/// Second halves of recoveries, which wait for locks.
+#[derive(Default)]
+pub(crate) struct Finishing {
+    under_way: Vec<Interrupt>,
+    given_up: bool,
 }
 
 impl Recover for Recoverer {
@@ -72,6 +82,17 @@ impl Recover for Recoverer {
     fn finish(&self, dead: Me, _: Me) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
         let leaving = self.leaving.read();
+        let interrupt = Interrupt::of_steps();
+        let _scope = interrupt.scope();
+        interrupt.begin(FINISH, 0);
+        let mut finishing = self.finishing.lock();
+        finishing.under_way.retain(|other| other.current() != 0);
+        finishing.under_way.push(interrupt.clone());
+        if finishing.given_up {
+            interrupt.trip(FINISH);
+        }
+        drop(finishing);
+        let _ended = Ended(&interrupt);
         let late = |e| not_recovered(volume, dead.slot, true, e);
         // It may have been adding to the file system.
         volume.refresh().map_err(late)?;
@@ -113,6 +134,22 @@ impl Recoverer {
         Ok(cluster.clone())
     }
 
+    /// This node leaves, and has waited long enough: recoveries that wait for other nodes fail, now and
+    /// from now on. Others take them over.
+    pub fn give_up(&self) {
+        let cluster = self.cluster.try_lock().and_then(|c| c.clone());
+        if let Some(cluster) = cluster {
+            cluster.give_recoveries_up();
+        }
+        let mut finishing = self.finishing.lock();
+        finishing.given_up = true;
+        let under_way = std::mem::take(&mut finishing.under_way);
+        drop(finishing);
+        for interrupt in under_way {
+            interrupt.trip(FINISH);
+        }
+    }
+
     /// This node leaves: recoveries under way are waited for, and later ones leave what needs this
     /// node's locks and journal to others.
     pub fn only_replay(&self) {
@@ -128,6 +165,18 @@ impl Recoverer {
             tracing::warn!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
         }
         Ok(())
+    }
+}
+
+/// The one piece of work of an [`Interrupt`] here.
+const FINISH: u64 = 1;
+
+/// Ends an interrupt's piece of work when it is dropped.
+struct Ended<'a>(&'a Interrupt);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

@@ -42,6 +42,7 @@ pub mod error;
 pub mod files;
 mod intake;
 mod interrupts;
+mod killed;
 mod line;
 mod lockers;
 mod lockwaits;

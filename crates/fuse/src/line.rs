@@ -4,7 +4,7 @@
 //! be answered as soon as another thread is done. Without it, requests that wait for what is
 //! behind them at the device would wait for ever.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use parking_lot::Mutex;
 use zerocopy::FromBytes;
@@ -40,6 +40,23 @@ impl Line {
         to.copy_from_slice(&message);
         Some(message.len())
     }
+    /// The threads that wait for the answers, by request.
+    pub fn whose(&self) -> HashMap<u64, u32> {
+        let (messages, _) = &*self.messages.lock();
+        messages.iter().filter_map(|m| header(m)).map(|h| (h.unique, h.pid)).collect()
+    }
+    /// Takes a request out: whoever does answers it. `false`: it does not stand in line any more.
+    pub fn remove(&self, unique: u64) -> bool {
+        let (messages, bytes) = &mut *self.messages.lock();
+        let at = messages.iter().position(|m| header(m).is_some_and(|h| h.unique == unique));
+        let message = at.and_then(|at| messages.remove(at));
+        *bytes -= message.as_ref().map_or(0, |m| m.len());
+        message.is_some()
+    }
+}
+
+fn header(message: &[u8]) -> Option<InHeader> {
+    InHeader::read_from_prefix(message).ok().map(|(header, _)| header)
 }
 
 /// Whether others may wait for what a request does: it gives something up, or writes what a lock's
@@ -86,6 +103,21 @@ mod tests {
             assert_eq!(line.pop(&mut space), Some(1 << 20));
         }
         assert_eq!(line.pop(&mut space), None);
+        assert_eq!(line.messages.lock().1, 0);
+    }
+
+    #[test]
+    fn a_request_can_leave_the_line() {
+        let line = Line::default();
+        for (unique, pid) in [(2, 10), (4, 11), (6, 12)] {
+            let message = InHeader { unique, pid, ..InHeader::default() };
+            assert!(line.push(message.as_bytes()));
+        }
+        assert_eq!(line.whose(), HashMap::from([(2, 10), (4, 11), (6, 12)]));
+        assert!(line.remove(4) && !line.remove(4));
+        let mut space = [0; size_of::<InHeader>()];
+        let mut next = || line.pop(&mut space).and_then(|_| header(&space)).map(|h| h.unique);
+        assert_eq!([next(), next(), next()], [Some(2), Some(6), None]);
         assert_eq!(line.messages.lock().1, 0);
     }
 

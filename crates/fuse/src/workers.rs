@@ -25,7 +25,7 @@ use crate::dispatch::Server;
 use crate::error::FuseError;
 use crate::files::Files;
 use crate::intake::Intake;
-use crate::line::{Line, frees_others};
+use crate::line::frees_others;
 use crate::options::FuseOptions;
 use crate::reply::{Device, Way};
 use crate::request::{Request, RequestBuf};
@@ -52,7 +52,6 @@ struct Pool<F: Files> {
     threads_max: usize,
     /// Threads that answer.
     busy: AtomicUsize,
-    line: Line,
     spare: usize,
     /// Somebody leads.
     led: AtomicBool,
@@ -98,7 +97,6 @@ pub fn run<F: Files>(
         server: Arc::clone(server),
         threads_max: options.workers_max,
         busy: AtomicUsize::new(0),
-        line: Line::default(),
         spare: std::thread::available_parallelism().map_or(1, usize::from) + SPARE,
         led: AtomicBool::new(false),
         taken: AtomicU64::new(0),
@@ -214,6 +212,7 @@ impl<F: Files> Pool<F> {
     fn serve(self: &Arc<Self>) -> Result<(), FuseError> {
         let mut buf = RequestBuf::new(self.server.terms().max_write.to_usize());
         let mut scratch = Vec::new();
+        let _place = self.server.place();
         self.state.lock().coming = false;
         while let Some(taken) = self.take(buf.space()) {
             match taken {
@@ -238,7 +237,8 @@ impl<F: Files> Pool<F> {
     fn answer(&self, buf: &mut RequestBuf, len: usize, scratch: &mut Vec<u8>) {
         let busy = self.busy.fetch_add(1, Ordering::SeqCst);
         let message = buf.filled(len);
-        let stands = busy >= self.threads_max && !frees_others(message) && self.line.push(message);
+        let stands =
+            busy >= self.threads_max && !frees_others(message) && self.server.line().push(message);
         let mut next = (!stands).then_some(len);
         loop {
             if let Some(len) = next {
@@ -249,7 +249,7 @@ impl<F: Files> Pool<F> {
             if self.busy.fetch_sub(1, Ordering::SeqCst) > self.threads_max {
                 return;
             }
-            next = self.line.pop(buf.space());
+            next = self.server.line().pop(buf.space());
             if next.is_none() {
                 return;
             }

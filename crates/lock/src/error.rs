@@ -65,6 +65,9 @@ pub enum LockError {
     /// Who waited was told that it waits in vain.
     #[error("waiting for a lock was given up")]
     GivenUp,
+    /// Who waited was told to stop, from outside: see [`crate::interrupt`].
+    #[error("waiting for a lock was interrupted")]
+    Interrupted,
     /// The manager was shut down.
     #[error("the lock manager has been shut down")]
     ShutDown,

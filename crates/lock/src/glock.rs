@@ -106,6 +106,8 @@ pub struct ManagerOptions {
     pub fresh_nonce: Option<u64>,
     /// Longest time a demanded lock is kept for local users that follow one another.
     pub hold_max: Duration,
+    /// Waits end when their thread is interrupted ([`crate::interrupt`]).
+    pub interruptible: bool,
 }
 impl Default for ManagerOptions {
     fn default() -> Self {
@@ -116,6 +118,7 @@ impl Default for ManagerOptions {
             poll_max: Duration::from_millis(100),
             fresh_nonce: None,
             hold_max: Duration::from_millis(10),
+            interruptible: true,
         }
     }
 }

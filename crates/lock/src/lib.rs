@@ -26,6 +26,7 @@ pub mod error;
 pub mod etcd;
 pub mod glock;
 pub mod hints;
+pub mod interrupt;
 pub mod node;
 pub mod runtime;
 pub mod store;

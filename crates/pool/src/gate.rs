@@ -77,12 +77,22 @@ impl Gate {
         let open = !self.refuses.load(Ordering::Acquire) && self.is_leased();
         self.closed.try_read().filter(|closed| open && !**closed)
     }
-    /// Waits for the lease.
+    /// Waits for the lease; false if it did not come before `vain` was true, which is asked now and then.
     ///
     /// # Errors
     /// [`PoolError::Closed`].
-    pub fn await_lease(&self) -> Result<(), PoolError> {
-        if self.is_leased() { Ok(()) } else { self.pass().map(drop) }
+    pub fn await_lease_unless(&self, vain: &dyn Fn() -> bool) -> Result<bool, PoolError> {
+        while !self.is_leased() {
+            drop(self.pass_unleased()?);
+            if vain() {
+                return Ok(false);
+            }
+            let mut lapsed = self.lapsed.lock();
+            if !self.is_leased() {
+                self.extended.wait_for(&mut lapsed, LOOK);
+            }
+        }
+        Ok(true)
     }
     /// Whether the lease lasts.
     pub fn is_leased(&self) -> bool {

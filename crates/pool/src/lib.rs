@@ -327,12 +327,13 @@ impl Pool {
         self.0.aside().devices.iter().for_each(|device| device.answers_within(time));
     }
 
-    /// Waits while the time of [`Pool::lease`] is over.
+    /// Waits while the time of [`Pool::lease`] is over; false if `vain`, which is asked now and then, was
+    /// true before.
     ///
     /// # Errors
     /// [`PoolError::Closed`].
-    pub fn await_lease(&self) -> Result<(), PoolError> {
-        self.1.await_lease()
+    pub fn await_lease_unless(&self, vain: &dyn Fn() -> bool) -> Result<bool, PoolError> {
+        self.1.await_lease_unless(vain)
     }
 
     /// As [`Pool::close`], but waits for nothing that is under way.

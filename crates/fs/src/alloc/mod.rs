@@ -516,6 +516,12 @@ impl Alloc {
         let mut refill = self.inner.refill.lock();
         self.inner.drain(&mut refill).map(|_| ())
     }
+    /// Promised and not used yet: data blocks, metadata slots, entries of the free log.
+    #[cfg(test)]
+    pub fn promised(&self) -> (u64, u64, u64) {
+        let state = self.inner.state.lock();
+        (state.data_promised, state.slots_promised, state.frees_promised)
+    }
     /// This node's change of the cluster's counters since these were last updated.
     pub fn deltas(&self) -> Deltas {
         self.inner.state.lock().deltas

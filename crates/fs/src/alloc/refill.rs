@@ -3,6 +3,7 @@
 use braid_format::meta::{Geometry, MetaKind};
 use braid_format::rgrp::BlockState;
 use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo, NodeId};
+use braid_lock::interrupt::is_interrupted;
 use braid_lock::{Deltas, Local, Mode};
 use braid_pool::device::AlignedBuf;
 use parking_lot::MutexGuard;
@@ -31,6 +32,8 @@ const CHUNKS_MAX: u64 = 4;
 const TRADES_MAX: u32 = 64;
 /// How long a reservation waits for places in the free log that others were promised.
 const LOG_WAIT: Duration = Duration::from_millis(100);
+/// How often a thread that waits until another has refilled looks whether it is interrupted.
+const TURN_LOOK: Duration = Duration::from_millis(50);
 /// How often.
 const LOG_WAITS: u32 = 100;
 /// File data goes to what was added first when less than this part (divisor) of the rest is free.
@@ -193,9 +196,24 @@ fn blocks(size: BlockSize, len: Bytes) -> u64 {
 }
 
 impl Inner {
+    /// Waits until no other thread of this node refills: one that does may be waiting for another
+    /// node's lock.
+    ///
+    /// # Errors
+    /// `Interrupted`.
+    fn turn_to_refill(&self) -> Result<MutexGuard<'_, Refill>> {
+        loop {
+            if let Some(refill) = self.refill.try_lock_for(TURN_LOOK) {
+                return Ok(refill);
+            }
+            if is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+        }
+    }
     /// Gets what a reservation wants, and promises it.
     pub(super) fn refill_for(&self, data: u64, slots: u64, frees: u64) -> Result<()> {
-        let mut refill = self.refill.lock();
+        let mut refill = self.turn_to_refill()?;
         refill.follow(&self.volume);
         let mut settled = false;
         let mut waits = 0;

@@ -19,9 +19,9 @@ const TAILS: usize = 16;
 pub(super) struct State {
     pub windows: Vec<Window>,
     pub log: FreeLog,
-    data_promised: u64,
-    slots_promised: u64,
-    frees_promised: u64,
+    pub data_promised: u64,
+    pub slots_promised: u64,
+    pub frees_promised: u64,
     /// Where the latest streams would go on.
     tails: VecDeque<u64>,
     /// Window that the last small claim came from.

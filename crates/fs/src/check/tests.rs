@@ -578,6 +578,7 @@ fn what_was_made_anew_is_not_joined_as_what_it_was() {
             join: JoinOptions::default(),
             cluster: parking_lot::Mutex::default(),
             leaving: parking_lot::RwLock::default(),
+            finishing: parking_lot::Mutex::default(),
         });
         Membership::join(nodes, JoinOptions::default(), recoverer)
     };

@@ -36,6 +36,7 @@ use std::sync::{Arc, OnceLock};
 
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::{BlockNo, FormatError, Generation, Incarnation, InodeNo, LockNo, NodeId};
+use braid_lock::interrupt::Held;
 use braid_pool::device::AlignedBuf;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
@@ -256,7 +257,7 @@ impl Meta {
             if self.running_blocks.load(Ordering::Acquire) <= self.quarter && !crowded {
                 let outer = OPEN_HERE.replace(self.address());
                 CHANGED_HERE.set(false);
-                return Ok(Tx { meta: self, outer, _gate: gate });
+                return Ok(Tx { meta: self, outer, _held: Held::begin(), _gate: gate });
             }
             self.open.fetch_sub(1, Ordering::AcqRel);
             drop(gate);
@@ -501,6 +502,8 @@ pub(crate) struct Tx<'a> {
     meta: &'a Meta,
     /// What this thread had open before (in another `Meta`).
     outer: usize,
+    /// Nothing that it waits for is interrupted.
+    _held: Held,
     /// Dropped last.
     _gate: RwLockReadGuard<'a, ()>,
 }

@@ -15,6 +15,7 @@
 //! an unlock splits, one entry stands for the pieces, until there is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
 use braid_format::meta::MetaKind;
 use braid_format::{BlockNo, InodeNo, LockNo};
@@ -45,7 +46,7 @@ pub(super) struct Bucket {
 }
 
 /// What is known of a bucket. Grants and unlocks need the cluster lock, exclusive; the end of a
-/// wait does not.
+/// wait, and of an owner, does not.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// Locks held by programs of this node.
@@ -314,6 +315,20 @@ impl Bucket {
     pub fn open(&self, core: &Core, mode: Mode) -> Result<Guard> {
         let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
         let guard = core.guard(self.lock, mode, local)?;
+        self.learn(core)?;
+        Ok(guard)
+    }
+    /// The same, exclusive. `None`: it did not come in this time.
+    pub fn open_within(&self, core: &Core, time: Duration) -> Result<Option<Guard>> {
+        let until = Instant::now() + time;
+        let vain = || Instant::now() >= until;
+        core.check_alive()?;
+        let (mode, local) = (Mode::Exclusive, Local::Exclusive);
+        let guard = core.locks.acquire_unless(self.lock, mode, local, &vain)?;
+        guard.map(|guard| self.learn(core).map(|()| guard)).transpose()
+    }
+    /// Reads what stands on the devices, unless that is known. The cluster lock is held.
+    fn learn(&self, core: &Core) -> Result<()> {
         if self.state().seen.is_none() {
             let mut seen = Seen::new(self.read(core)?);
             seen.judge(core);
@@ -321,7 +336,7 @@ impl Bucket {
             state.seen = Some(seen);
             state.changed = true;
         }
-        Ok(guard)
+        Ok(())
     }
     fn read(&self, core: &Core) -> Result<Vec<(BlockNo, Block)>> {
         let mut blocks = Vec::new();

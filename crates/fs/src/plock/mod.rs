@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use braid_format::{Bytes, InodeNo, LockNo};
 use braid_lock::Mode;
+use braid_lock::interrupt::Held;
 use parking_lot::Mutex;
 
 use crate::core::Core;
@@ -99,6 +100,9 @@ impl Canceller {
         self.cancelled.load(Ordering::Acquire)
     }
 }
+
+/// How long a close waits for the bucket of the locks that it gives up.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How soon a thread that waits itself hears that it is cancelled.
 const CANCEL_LOOK: Duration = Duration::from_millis(50);
@@ -201,10 +205,40 @@ pub(crate) fn flock(
 ) -> Result<()> {
     change(core, ino, asked, wait, true)
 }
-/// Gives up all fcntl locks that `owner` of this node has on the file (a close).
+/// Gives up all fcntl locks that `owner` of this node has on the file (a close). If the bucket's
+/// cluster lock does not come within [`CLOSE_PATIENCE`], the locks are gone for this node, and the bucket's
+/// thread tells the others later: a program that ends cannot be interrupted here.
 pub(crate) fn drop_owner(core: &Arc<Core>, ino: InodeNo, owner: u64) -> Result<()> {
     let all = Plock { start: 0, end: u64::MAX, kind: PlockKind::Unlock, owner, pid: 0, uid: 0 };
-    ask(core, ino, &all, false, None).map(drop)
+    let lock = all.as_lock(core, ino, false)?;
+    let bucket = bucket_of(core, ino)?;
+    if !bucket.state().mine.has(lock.ino, lock.owner) {
+        return Ok(());
+    }
+    let mut ended = Vec::new();
+    let done = match bucket.open_within(core, CLOSE_PATIENCE) {
+        Ok(Some(_guard)) => give_up(core, bucket, &lock, &mut ended),
+        Ok(None) => {
+            let mut state = bucket.state();
+            state.take(&core.plocks.users, &lock);
+            state.poll.stale = true;
+            state.poll.news = true;
+            Ok(())
+        }
+        Err(e) => Err(e),
+    };
+    settle(core, bucket, ended);
+    done
+}
+
+/// Tells those whose waits have ended, and calls the bucket's thread if there is something for it. No
+/// lock held.
+fn settle(core: &Arc<Core>, bucket: &Arc<Bucket>, ended: Vec<Ended>) {
+    tell(ended);
+    let news = std::mem::take(&mut bucket.state().poll.news);
+    if news {
+        poll::call(core, bucket);
+    }
 }
 
 fn change(
@@ -251,11 +285,7 @@ pub(crate) fn ask(
     } else {
         attempt(core, bucket, (lock, asked.uid), done, &mut ended)
     };
-    tell(ended);
-    let news = std::mem::take(&mut bucket.state().poll.news);
-    if news {
-        poll::call(core, bucket);
-    }
+    settle(core, bucket, ended);
     let id = outcome?;
     if id.is_some() && !flock {
         poll::watch_for_circles(core);
@@ -273,6 +303,8 @@ fn attempt(
 ) -> Result<Option<WaitId>> {
     let users = &core.plocks.users;
     let _guard = bucket.open(core, Mode::Exclusive)?;
+    // Once somebody's lock has changed, those that wait for it have to hear of it.
+    let _held = Held::begin();
     let outcome = {
         let mut state = bucket.state();
         // Who must not block passes those who wait.
@@ -331,6 +363,12 @@ fn unlock(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) -> 
         return Ok(());
     }
     let _guard = bucket.open(core, Mode::Exclusive)?;
+    give_up(core, bucket, lock, ended)
+}
+
+/// Takes a lock off its owner. The bucket's lock is held exclusively.
+fn give_up(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) -> Result<()> {
+    let _held = Held::begin();
     room_for(core, bucket, 1)?;
     bucket.state().take(&core.plocks.users, lock);
     serve(core, bucket, lock, ended)?;

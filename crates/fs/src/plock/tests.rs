@@ -434,3 +434,28 @@ fn a_request_that_nothing_held_blocks_is_served_in_the_end() {
         drop_owner(&a, ino, 1).unwrap();
     });
 }
+
+#[test]
+fn a_close_waits_for_no_node_without_end() {
+    let (a, b, ino) = rig();
+    setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+    setlk(&a, ino, &want(2, 20, 29, Exclusive), None).unwrap();
+    let (tell, told) = listener();
+    let waits = later(&a, ino, &want(3, 0, 9, Exclusive), false, &tell).unwrap();
+    assert!(waits.is_some());
+    // The other node has the bucket, and does not give it up.
+    let theirs = bucket_of(&b, ino).unwrap();
+    let kept = theirs.open(&b, Mode::Exclusive).unwrap();
+    let ours = bucket_of(&a, ino).unwrap();
+    assert!(ours.open_within(&a, Duration::ZERO).unwrap().is_none());
+    drop_owner(&a, ino, 1).unwrap();
+    assert!(told.try_recv().is_err(), "granted without the bucket");
+    drop(kept);
+    // Who waits for the lock gets it, and the other node hears that the owner is gone.
+    let (owner, how) = told.recv_timeout(Duration::from_mins(1)).unwrap();
+    assert!(owner == 3 && how.is_ok());
+    drop_owner(&a, ino, 3).unwrap();
+    until(|| seen_by(&b, ino) == (1, 0));
+    setlk(&b, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+    assert!(matches!(setlk(&b, ino, &want(1, 20, 29, Exclusive), None), Err(Error::WouldBlock)));
+}

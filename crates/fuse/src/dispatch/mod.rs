@@ -18,6 +18,8 @@ use crate::abi::{self, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InterruptIn
 use crate::error::BadRequest;
 use crate::files::{Answer, Files};
 use crate::interrupts::Interrupts;
+use crate::killed::{ANY_SIGNAL, Killed, Place};
+use crate::line::Line;
 use crate::lockers::Lockers;
 use crate::lockwaits::{LockWaits, SeatedWaits};
 use crate::nodes::{Keep, Nodes, Stamp};
@@ -26,7 +28,23 @@ use crate::reply::{Reply, Way};
 use crate::request::{Body, Request};
 use crate::session::Terms;
 use crate::wire;
+use braid_fs::lock::interrupt;
 use braid_fs::{Attr, Cred};
+
+/// Whether a request's waits may end when its program is killed. What gives something back, which a
+/// program's end brings about itself, is always seen through.
+fn may_be_killed(opcode: u32) -> bool {
+    !matches!(
+        opcode,
+        op::FLUSH
+            | op::RELEASE
+            | op::RELEASEDIR
+            | op::FORGET
+            | op::BATCH_FORGET
+            | op::DESTROY
+            | op::INTERRUPT
+    )
+}
 
 /// Why a request gets an error.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +78,8 @@ pub struct Server<F: Files> {
     single: bool,
     link: Arc<KernelLink>,
     interrupts: Interrupts,
+    line: Arc<Line>,
+    killed: Arc<Killed>,
     lockers: Lockers,
     waits: Arc<LockWaits<F::Wait>>,
     seated: SeatedWaits,
@@ -82,6 +102,7 @@ impl<F: Files> Server<F> {
     pub fn new(files: F, link: Arc<KernelLink>, terms: Terms, threads: usize) -> Self {
         let (root, single) = (files.root(), files.is_single_node());
         let late = Late::new(Arc::clone(&link));
+        let line = Arc::<Line>::default();
         Self {
             files,
             root,
@@ -89,6 +110,8 @@ impl<F: Files> Server<F> {
             single,
             link,
             interrupts: Interrupts::default(),
+            killed: Arc::new(Killed::new(Arc::clone(&line))),
+            line,
             lockers: Lockers::default(),
             waits: Arc::default(),
             seated: SeatedWaits::new(threads),
@@ -103,7 +126,17 @@ impl<F: Files> Server<F> {
     pub fn close(&self) {
         self.interrupts.close();
         self.waits.all().into_iter().for_each(|wait| self.files.end_lock_wait(wait));
+        self.killed.close();
         self.late.close();
+    }
+    /// Requests that came by the device and that no thread answers yet.
+    pub(crate) fn line(&self) -> &Line {
+        &self.line
+    }
+    /// For a thread that answers, as long as it lives: what it waits for others may then end when the
+    /// program that waits for the answer is killed.
+    pub fn place(&self) -> Place<'_> {
+        self.killed.place()
     }
     /// Answers one message, whatever it holds. `scratch` is reused between requests.
     pub fn answer(&self, way: Way<'_>, message: &[u8], scratch: &mut Vec<u8>) {
@@ -125,7 +158,13 @@ impl<F: Files> Server<F> {
             reply,
             scratch,
         };
-        match call.run() {
+        if may_be_killed(header.opcode) {
+            let any = header.opcode == op::SETLKW;
+            interrupt::begin(header.unique, if any { ANY_SIGNAL } else { header.pid });
+        }
+        let done = call.run();
+        interrupt::end();
+        match done {
             Ok(()) => {}
             Err(Fault::Errno(errno)) => reply.error(errno),
             Err(Fault::Bad(bad)) => {
@@ -276,6 +315,9 @@ impl<F: Files> Call<'_, F> {
         self.server.interrupts.interrupt(which.unique);
         if let Some(wait) = self.server.waits.of(which.unique) {
             self.files().end_lock_wait(wait);
+        }
+        if let Way::Device(device) = self.reply.way {
+            self.server.killed.interrupted(which.unique, device);
         }
         Ok(())
     }

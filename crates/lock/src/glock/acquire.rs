@@ -13,9 +13,22 @@ use super::{Core, Guard, Local, SHUT_DOWN, WITHDRAWN};
 use crate::Mode;
 use crate::dlock::Event;
 use crate::error::LockError;
+use crate::interrupt;
 
 /// How often who waits asks whether it waits in vain.
 const VAIN: Duration = Duration::from_millis(50);
+
+/// Has the waiter look again when its thread is interrupted.
+fn wake_when_interrupted(glock: &Arc<Glock>, waiter: &Arc<Waiter>) -> Option<interrupt::Waking> {
+    interrupt::wake_by(|| {
+        let (glock, waiter) = (glock.clone(), waiter.clone());
+        Arc::new(move || {
+            // Either it has not looked yet, or it sleeps.
+            drop(glock.state.lock());
+            waiter.condition.notify_one();
+        })
+    })
+}
 
 impl Core {
     /// Why nothing is acquired any more.
@@ -99,6 +112,8 @@ impl Core {
         self.counters.slow.fetch_add(1, Ordering::Relaxed);
         let waiter = Waiter::new(request);
         state.queue.push_back(waiter.clone());
+        let interruptible = self.options.interruptible;
+        let _waking = interruptible.then(|| wake_when_interrupted(glock, &waiter)).flatten();
         let mut asked = Instant::now();
         loop {
             // Read again under the mutex: whoever stops the manager then takes the mutex to wake
@@ -112,6 +127,9 @@ impl Core {
             }
             if let Some(answer) = waiter.answer.lock().take() {
                 return answer;
+            }
+            if interruptible && interrupt::is_interrupted() {
+                return self.give_up(glock, state, &waiter, LockError::Interrupted);
             }
             let now = Instant::now();
             if request.fill.is_some_and(|at| at <= now)
@@ -131,7 +149,7 @@ impl Core {
                 && now.saturating_duration_since(asked) >= VAIN
             {
                 if MutexGuard::unlocked(state, vain) {
-                    return self.give_up(glock, state, &waiter);
+                    return self.give_up(glock, state, &waiter, LockError::GivenUp);
                 }
                 asked = Instant::now();
                 continue;
@@ -153,6 +171,7 @@ impl Core {
         glock: &Arc<Glock>,
         state: &mut MutexGuard<'_, State>,
         waiter: &Arc<Waiter>,
+        why: LockError,
     ) -> Result<Admission, LockError> {
         if let Some(answer) = waiter.answer.lock().take() {
             return answer;
@@ -160,7 +179,7 @@ impl Core {
         state.leave_queue(waiter);
         // The next in the queue, or a demoter, goes on with the record.
         self.settle(glock, state);
-        Err(LockError::GivenUp)
+        Err(why)
     }
 
     /// What the head of the queue does about the record.

@@ -1,5 +1,6 @@
 //! Operations on names against mounted nodes on a pool in memory.
 
+mod interrupts;
 mod model;
 mod moves;
 mod two_nodes;

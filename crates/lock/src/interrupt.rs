@@ -1,0 +1,205 @@
+//! Ending the waits of a thread from outside: of a request whose program has been killed, of a recovery
+//! on a node that leaves.
+//!
+//! A thread that may be interrupted is under an [`Interrupt`] ([`Interrupt::scope`]), one piece of work
+//! after the other, each with a number ([`Interrupt::begin`]). Who trips it names the number, so that
+//! the next piece is not hit. Only waits for cluster locks end, with
+//! [`LockError::Interrupted`](crate::LockError::Interrupted), and only where nothing has been changed yet:
+//! what is changed in a transaction has no way back, so nothing is interrupted in one ([`Held`]).
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
+    static HELD: Cell<u32> = const { Cell::new(0) };
+}
+
+type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// The waits of one thread. Clones are the same.
+#[derive(Clone)]
+pub struct Interrupt(Arc<Shared>);
+
+struct Shared {
+    /// The piece of work under way; 0: none that may be interrupted.
+    current: AtomicU64,
+    /// Whose it is: a number of its owner's choice.
+    whose: AtomicU32,
+    tripped: AtomicU64,
+    waker: Mutex<Option<Waker>>,
+    /// The first change ends it for the piece of work.
+    strict: bool,
+}
+
+impl std::fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Interrupt").field(&self.current()).finish()
+    }
+}
+
+impl Interrupt {
+    /// For pieces of work that are never interrupted once they have changed something.
+    pub fn of_requests() -> Self {
+        Self::new(true)
+    }
+    /// For work in many steps that may end between any two of them.
+    pub fn of_steps() -> Self {
+        Self::new(false)
+    }
+    fn new(strict: bool) -> Self {
+        Self(Arc::new(Shared {
+            current: AtomicU64::new(0),
+            whose: AtomicU32::new(0),
+            tripped: AtomicU64::new(0),
+            waker: Mutex::default(),
+            strict,
+        }))
+    }
+    /// This thread's waits are under it until the scope is dropped.
+    pub fn scope(&self) -> Scope {
+        Scope { before: CURRENT.replace(Some(self.clone())) }
+    }
+    /// A piece of work begins, of `whose`, with a number that is not 0 and of no other piece.
+    pub fn begin(&self, number: u64, whose: u32) {
+        self.0.whose.store(whose, Ordering::Relaxed);
+        self.0.current.store(number, Ordering::SeqCst);
+    }
+    /// It has ended, or is not to be interrupted any more.
+    pub fn end(&self) {
+        self.0.current.store(0, Ordering::SeqCst);
+    }
+    /// The piece of work under way; 0: none that may be interrupted.
+    pub fn current(&self) -> u64 {
+        self.0.current.load(Ordering::SeqCst)
+    }
+    /// Whose that is.
+    pub fn whose(&self) -> u32 {
+        self.0.whose.load(Ordering::SeqCst)
+    }
+    /// Whether these are the same.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+    /// Ends the waits of the piece of work with this number, if it is under way.
+    pub fn trip(&self, number: u64) {
+        self.0.tripped.store(number, Ordering::SeqCst);
+        let waker = self.0.waker.lock().clone();
+        if let Some(waker) = waker {
+            waker();
+        }
+    }
+    fn is_tripped(&self) -> bool {
+        let current = self.current();
+        current != 0 && self.0.tripped.load(Ordering::SeqCst) == current
+    }
+}
+
+/// See [`Interrupt::scope`].
+pub struct Scope {
+    before: Option<Interrupt>,
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        CURRENT.set(self.before.take());
+    }
+}
+
+/// While it is held this thread is not interrupted: it changes something. What is one piece of work
+/// ([`Interrupt::of_requests`]) is not interrupted any more afterwards either.
+#[must_use]
+pub struct Held(std::marker::PhantomData<*const ()>);
+
+impl Held {
+    /// Begins.
+    pub fn begin() -> Self {
+        HELD.set(HELD.get() + 1);
+        CURRENT.with_borrow(|current| {
+            if let Some(interrupt) = current.as_ref().filter(|i| i.0.strict) {
+                interrupt.end();
+            }
+        });
+        Self(std::marker::PhantomData)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.set(HELD.get().saturating_sub(1));
+    }
+}
+
+/// As [`Interrupt::begin`] of what this thread is under, if it is under anything.
+pub fn begin(number: u64, whose: u32) {
+    CURRENT.with_borrow(|current| {
+        if let Some(interrupt) = current {
+            interrupt.begin(number, whose);
+        }
+    });
+}
+
+/// As [`Interrupt::end`] of what this thread is under.
+pub fn end() {
+    CURRENT.with_borrow(|current| {
+        if let Some(interrupt) = current {
+            interrupt.end();
+        }
+    });
+}
+
+/// Whether this thread is to wait no longer.
+pub fn is_interrupted() -> bool {
+    HELD.get() == 0
+        && CURRENT.with_borrow(|current| current.as_ref().is_some_and(Interrupt::is_tripped))
+}
+
+/// Has `waker` called when this thread is interrupted, until the answer is dropped. Who waits looks at
+/// [`is_interrupted`] after this call, before it sleeps.
+pub(crate) fn wake_by(waker: impl FnOnce() -> Waker) -> Option<Waking> {
+    let interrupt = CURRENT.with_borrow(Clone::clone).filter(|i| i.current() != 0)?;
+    *interrupt.0.waker.lock() = Some(waker());
+    Some(Waking(interrupt))
+}
+
+/// See [`wake_by`].
+pub(crate) struct Waking(Interrupt);
+
+impl Drop for Waking {
+    fn drop(&mut self) {
+        *self.0.0.waker.lock() = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_named_piece_of_work_is_interrupted_and_only_before_it_changes_anything() {
+        assert!(!is_interrupted());
+        for strict in [true, false] {
+            let interrupt = Interrupt::new(strict);
+            let _scope = interrupt.scope();
+            interrupt.begin(4, 1);
+            interrupt.trip(3);
+            assert!(!is_interrupted());
+            interrupt.trip(4);
+            assert!(is_interrupted());
+            let held = Held::begin();
+            assert!(!is_interrupted());
+            drop(held);
+            assert_eq!(is_interrupted(), !strict);
+            interrupt.begin(6, 1);
+            assert!(!is_interrupted());
+            interrupt.trip(6);
+            assert!(is_interrupted());
+            interrupt.end();
+            assert!(!is_interrupted());
+        }
+        assert!(!is_interrupted());
+    }
+}
