@@ -54,7 +54,7 @@ pub struct Killed {
 
 impl std::fmt::Debug for Killed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Killed").field("threads", &self.threads.lock().len()).finish()
+        f.debug_struct("Killed").finish_non_exhaustive()
     }
 }
 
