@@ -149,15 +149,51 @@ fn another_mount_in_its_place_is_left_alone() {
     unmount_idle(&pool.dir);
 }
 
-/// A process in `dir` that is waited for, and must not last.
+/// How the kernel says that a process is, and where it waits.
+fn state_of(pid: u32) -> String {
+    let read = |what: &str| fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
+    let status = read("status");
+    let kept = ["Name", "State", "SigPnd", "ShdPnd"];
+    let lines = status.lines().filter(|l| kept.iter().any(|k| l.starts_with(k)));
+    format!("{}\n{}", lines.collect::<Vec<_>>().join(", "), read("stack"))
+}
+
+/// A process that is waited for, and must not last.
 fn ends(child: &mut std::process::Child, what: &str) -> std::process::ExitStatus {
     let start = std::time::Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        assert!(start.elapsed() < std::time::Duration::from_secs(20), "{what} does not end");
+        let late = start.elapsed() > std::time::Duration::from_secs(20);
+        assert!(!late, "{what} does not end: {}", state_of(child.id()));
         std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// A node that is stopped, and goes on when this is dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(pid: i32) -> Self {
+        let pid = Pid::from_raw(pid).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::CONT).ok();
+    }
+}
+
+/// A program, ended when this is dropped: the test runner waits until its output is closed.
+struct Program(std::process::Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.0.kill().ok();
     }
 }
 
@@ -175,8 +211,7 @@ fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
         "mkdir {a}/dir; echo old > {a}/dir/file; chmod 750 {a}; chmod 755 {a}; echo new > {a}/dir/file",
         a = a.display()
     ));
-    let stopped = rustix::process::Pid::from_raw(cluster.pid(0)).unwrap();
-    kill_process(stopped, Signal::STOP).unwrap();
+    let stopped = Stopped::new(cluster.pid(0));
     let bash = |script: String| {
         let mut command = std::process::Command::new("bash");
         command.args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().unwrap()
@@ -221,7 +256,7 @@ fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
         assert!(start.elapsed() < std::time::Duration::from_secs(10));
     }
     assert!(patient.try_wait().unwrap().is_none(), "a signal that it catches ended its wait");
-    kill_process(stopped, Signal::CONT).unwrap();
+    drop(stopped);
     let out = patient.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&out.stdout), "caught\nnew\n");
     cluster.finish();
