@@ -188,17 +188,47 @@ impl Drop for Stopped {
     }
 }
 
-/// A program, ended when this is dropped: the test runner waits until its output is closed.
-struct Program(std::process::Child);
+/// A shell that runs a script; killed when this is dropped, since the test runner waits until its output
+/// is closed.
+struct Program {
+    child: std::process::Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Program {
+    fn new(script: &str) -> Self {
+        let mut command = Command::new("bash");
+        let mut child = command.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+    /// One that reads a line of `file`, and catches SIGUSR1.
+    fn catching(file: &str) -> Self {
+        let trap = "trap 'echo caught' USR1; echo ready";
+        let mut program = Self::new(&format!("{trap}; read x < {file}; echo $x"));
+        let mut line = String::new();
+        program.out.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        program
+    }
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+    fn lasts(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
 
 impl Drop for Program {
     fn drop(&mut self) {
-        self.0.kill().ok();
+        self.child.kill().ok();
     }
 }
 
 /// A node that is stopped holds locks, and is neither dead nor answers. Programs of other nodes wait for
-/// it; they can be killed, and a signal that they catch costs them nothing.
+/// it; they can be killed, and a signal that they catch costs them nothing. Each has a directory of its
+/// own: in one that another program looks a name up in, the kernel may let it wait for that one.
 #[test]
 fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
     if !can_mount() {
@@ -208,56 +238,66 @@ fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
     let (a, b) = (cluster.node(0).to_owned(), cluster.node(1).to_owned());
     // Everything is the first node's, down to the root.
     sh(&format!(
-        "mkdir {a}/dir; echo old > {a}/dir/file; chmod 750 {a}; chmod 755 {a}; echo new > {a}/dir/file",
-        a = a.display()
+        "cd {}; for n in 1 2 3 4 5 6 7; do mkdir d$n; echo old > d$n/file; done
+        chmod 750 .; chmod 755 .; for n in 1 2 3 4 5 6 7; do echo new > d$n/file; done",
+        a.display()
     ));
     let stopped = Stopped::new(cluster.pid(0));
-    let bash = |script: String| {
-        let mut command = std::process::Command::new("bash");
-        command.args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().unwrap()
-    };
-    let b = b.display();
-    let scripts = [
-        format!("exec df {b}"),
-        format!("exec ls -l {b}/dir"),
-        format!("exec cat {b}/dir/file"),
-        format!("exec touch {b}/dir/new"),
-        format!("echo x >> {b}/dir/file"),
-    ];
-    let mut waiting: Vec<_> = scripts.into_iter().map(bash).collect();
+    let dir = b.display();
+    let mut waiting = [
+        format!("exec df {dir}"),
+        format!("exec ls -l {dir}/d1"),
+        format!("exec cat {dir}/d2/file"),
+        format!("exec touch {dir}/d3/new"),
+        format!("echo x >> {dir}/d4/file"),
+    ]
+    .map(|script| Program::new(&script));
     // This one catches its signal, and goes on.
-    let mut patient = bash(format!("trap 'echo caught' USR1; read x < {b}/dir/file; echo $x"));
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    for child in waiting.iter_mut().chain([&mut patient]) {
-        assert!(child.try_wait().unwrap().is_none(), "it does not wait for the stopped node");
+    let mut patient = Program::catching(&format!("{dir}/d5/file"));
+    std::thread::sleep(Duration::from_millis(500));
+    for program in waiting.iter_mut().chain([&mut patient]) {
+        assert!(program.lasts(), "it does not wait for the stopped node");
     }
-    let pid = |c: &std::process::Child| {
-        rustix::process::Pid::from_raw(i32::try_from(c.id()).unwrap()).unwrap()
-    };
-    kill_process(pid(&patient), Signal::USR1).unwrap();
+    patient.signal(Signal::USR1);
     let signals = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL];
-    for (child, signal) in waiting.iter_mut().zip(signals) {
-        kill_process(pid(child), signal).unwrap();
-        assert!(!ends(child, "a program that was killed").success());
+    for (program, signal) in waiting.iter_mut().zip(signals) {
+        program.signal(signal);
+        assert!(!ends(&mut program.child, "a program that was killed").success());
     }
     // What one catches first does not keep it from being killed later.
-    let mut late = bash(format!("trap 'echo caught' USR1; read x < {b}/dir/file; echo $x"));
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    kill_process(pid(&late), Signal::USR1).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(late.try_wait().unwrap().is_none());
-    kill_process(pid(&late), Signal::KILL).unwrap();
-    ends(&mut late, "a program that had caught a signal before");
-    // Who asks how things are does not wait for who does not answer.
-    for dir in [&a, cluster.node(1)] {
-        let start = std::time::Instant::now();
-        common::ok(&["status", dir.to_str().unwrap()]);
-        println!("status of {} after {:?}", dir.display(), start.elapsed());
-        assert!(start.elapsed() < std::time::Duration::from_secs(10));
+    let mut late = Program::catching(&format!("{dir}/d6/file"));
+    std::thread::sleep(Duration::from_millis(300));
+    late.signal(Signal::USR1);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(late.lasts());
+    late.signal(Signal::KILL);
+    ends(&mut late.child, "a program that had caught a signal before");
+    // Those that the kernel has wait for one another end once all are killed, in any order.
+    let mut queue = [
+        format!("exec cat {dir}/d7/file"),
+        format!("exec ls -l {dir}/d7"),
+        format!("exec touch {dir}/d7/new"),
+        format!("exec rm {dir}/d7/file"),
+        format!("echo x >> {dir}/d7/file"),
+    ]
+    .map(|script| Program::new(&script));
+    std::thread::sleep(Duration::from_millis(300));
+    queue.iter().rev().for_each(|program| program.signal(Signal::KILL));
+    for program in &mut queue {
+        assert!(!ends(&mut program.child, "one of many programs that were killed").success());
     }
-    assert!(patient.try_wait().unwrap().is_none(), "a signal that it catches ended its wait");
+    // `status` waits 1.5 s for a node that does not answer. The rest of this bound is for a loaded
+    // machine: without the shorter wait it would be 20 s.
+    for dir in [&a, &b] {
+        let start = Instant::now();
+        common::ok(&["status", dir.to_str().unwrap()]);
+        assert!(start.elapsed() < Duration::from_secs(10), "status: {:?}", start.elapsed());
+    }
+    assert!(patient.lasts(), "a signal that it catches ended its wait");
     drop(stopped);
-    let out = patient.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&out.stdout), "caught\nnew\n");
+    let mut said = String::new();
+    patient.out.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "caught\nnew\n");
+    assert!(patient.child.wait().unwrap().success());
     cluster.finish();
 }

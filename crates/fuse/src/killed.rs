@@ -6,9 +6,14 @@
 //! pending for each of its threads. One that has got another signal may be killed later, and of that
 //! nothing is said: such requests are looked at until they are answered. A request that no thread has
 //! begun ([`crate::line`]) is answered at once.
+//!
+//! INTERRUPT only makes this quick. It may be read before its request has got to a thread, or while the
+//! request is between the line and a thread, and the kernel sends none for a request that goes to a ring
+//! just then. So every request that lasts longer than [`SLOW_LOOK`] is looked at, too.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use braid_fs::lock::interrupt::{Interrupt, Scope};
@@ -20,6 +25,8 @@ use crate::reply::{Device, Reply, Way};
 
 /// Between two looks at programs that have got a signal while they wait.
 const LOOK: Duration = Duration::from_millis(50);
+/// Between two looks at all requests. One that was under way at the last look, too, is looked at.
+const SLOW_LOOK: Duration = Duration::from_secs(1);
 /// An INTERRUPT may be read before the request that it names has got to its thread.
 const EARLY: Duration = Duration::from_secs(1);
 /// Interrupted requests that are looked at: those of threads, those in line, and some that came early.
@@ -27,8 +34,9 @@ const SUSPECTS_MAX: usize = 4096;
 /// Signals that end a program with a core dump: SIGQUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
 const CORE: [u32; 10] = [3, 4, 5, 6, 7, 8, 11, 24, 25, 31];
 const KILL: u32 = 9;
-/// Instead of a thread's number: any signal ends the wait, as of a lock that a program waits for.
-pub const ANY_SIGNAL: u32 = u32::MAX;
+/// Beside a thread's number, which is below 2^22: an INTERRUPT ends the wait, whatever the signal, as of a
+/// lock that a program waits for.
+pub const ANY_SIGNAL: u32 = 1 << 31;
 
 struct Suspect {
     unique: u64,
@@ -40,13 +48,14 @@ struct Suspect {
 #[derive(Default)]
 struct State {
     suspects: Vec<Suspect>,
-    watched: bool,
     closed: bool,
 }
 
 /// Requests under way, by the threads that answer them, and those in line.
 pub struct Killed {
     line: Arc<Line>,
+    /// Where answers to requests in line go.
+    device: OnceLock<Weak<OwnedFd>>,
     threads: Mutex<Vec<Interrupt>>,
     state: Mutex<State>,
     called: Condvar,
@@ -68,32 +77,34 @@ pub struct Place<'a> {
 impl Killed {
     /// None. Requests that no thread answers yet stand in `line`.
     pub fn new(line: Arc<Line>) -> Self {
-        let (threads, state, called) = Default::default();
-        Self { line, threads, state, called }
+        let (device, threads, state, called) = Default::default();
+        Self { line, device, threads, state, called }
     }
-    /// For a thread that answers requests, as long as it lives.
-    pub fn place(&self) -> Place<'_> {
+    /// For a thread that answers requests of the mount of `device`, as long as it lives.
+    pub fn place(self: &Arc<Self>, device: &Device) -> Place<'_> {
         let interrupt = Interrupt::of_requests();
         self.threads.lock().push(interrupt.clone());
         let scope = interrupt.scope();
+        if self.device.set(Arc::downgrade(device)).is_ok() {
+            self.start();
+        }
         Place { of: self, interrupt, _scope: scope }
     }
+    fn start(self: &Arc<Self>) {
+        let this = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("fuse-killed".into());
+        if let Err(error) = thread.spawn(move || this.watch()) {
+            tracing::warn!(%error, "Cannot start a thread: programs that wait cannot be killed");
+        }
+    }
     /// A signal has come for the program of the request `unique`.
-    pub fn interrupted(self: &Arc<Self>, unique: u64, device: &Device) {
+    pub fn interrupted(&self, unique: u64, device: &Device) {
         let mut state = self.state.lock();
         if state.closed || state.suspects.len() >= SUSPECTS_MAX {
             return;
         }
         let device = Arc::clone(device);
         state.suspects.push(Suspect { unique, device, since: Instant::now() });
-        if !state.watched {
-            let this = Arc::clone(self);
-            let spawned = std::thread::Builder::new().name("fuse-killed".into());
-            match spawned.spawn(move || this.watch()) {
-                Ok(_) => state.watched = true,
-                Err(error) => tracing::warn!(%error, "programs that wait cannot be killed"),
-            }
-        }
         self.called.notify_one();
     }
     /// The mount is gone.
@@ -103,22 +114,51 @@ impl Killed {
     }
 
     fn watch(&self) {
+        let (mut before, mut looked) = (HashSet::new(), Instant::now());
         let mut state = self.state.lock();
         while !state.closed {
-            if state.suspects.is_empty() {
-                self.called.wait(&mut state);
-                continue;
-            }
             let suspects = std::mem::take(&mut state.suspects);
             drop(state);
-            let in_line = self.line.whose();
+            let in_line = if suspects.is_empty() { HashMap::new() } else { self.line.whose() };
             let stay: Vec<_> = suspects.into_iter().filter(|s| self.look(s, &in_line)).collect();
+            if looked.elapsed() >= SLOW_LOOK {
+                before = self.look_at_all(&before, &is_killed);
+                looked = Instant::now();
+            }
             state = self.state.lock();
             state.suspects.extend(stay);
             if !state.closed {
-                self.called.wait_for(&mut state, LOOK);
+                let time = if state.suspects.is_empty() { SLOW_LOOK } else { LOOK };
+                self.called.wait_for(&mut state, time);
             }
         }
+    }
+    /// Ends the requests that were under way `before` and whose threads are killed. Those that are under
+    /// way now.
+    fn look_at_all(&self, before: &HashSet<u64>, killed: &dyn Fn(u32) -> bool) -> HashSet<u64> {
+        let mut now = HashSet::new();
+        let threads = self.threads.lock().clone();
+        for interrupt in threads {
+            let unique = interrupt.current();
+            if unique != 0 {
+                now.insert(unique);
+                if before.contains(&unique) && killed(interrupt.whose() & !ANY_SIGNAL) {
+                    interrupt.trip(unique);
+                }
+            }
+        }
+        let device = self.device.get().and_then(Weak::upgrade);
+        for (unique, thread) in self.line.whose() {
+            now.insert(unique);
+            if let Some(device) = &device
+                && before.contains(&unique)
+                && killed(thread)
+                && self.line.remove(unique)
+            {
+                Reply { way: Way::Device(device), unique }.error(Errno::INTR);
+            }
+        }
+        now
     }
     /// Whether a request is to be looked at again. `in_line`: the threads that wait for those in line.
     fn look(&self, suspect: &Suspect, in_line: &HashMap<u64, u32>) -> bool {
@@ -134,7 +174,8 @@ impl Killed {
         let at = threads.iter().find(|i| i.current() == unique).cloned();
         drop(threads);
         let Some(interrupt) = at else { return suspect.since.elapsed() < EARLY };
-        if is_dying(interrupt.whose()) {
+        let whose = interrupt.whose();
+        if whose & ANY_SIGNAL != 0 || is_dying(whose) {
             interrupt.trip(unique);
         }
         true
@@ -147,17 +188,22 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Whether a program's thread is about to end, or has ended. 0: one that this process cannot see.
+/// Whether the thread of an interrupted request is about to end, or has ended. 0: one that this process
+/// cannot see.
 fn is_dying(thread: u32) -> bool {
-    match thread {
-        0 => return false,
-        ANY_SIGNAL => return true,
-        _ => {}
-    }
-    match std::fs::read_to_string(format!("/proc/{thread}/status")) {
-        Ok(status) => has_fatal(&status),
-        Err(e) => e.kind() == std::io::ErrorKind::NotFound,
-    }
+    thread != 0 && status_of(thread).map_or_else(|gone| gone, |status| has_fatal(&status))
+}
+
+/// Whether a thread is about to end. One that has ended may have left a request for others, such as a
+/// readahead.
+fn is_killed(thread: u32) -> bool {
+    thread != 0 && status_of(thread).is_ok_and(|status| has_fatal(&status))
+}
+
+/// What the kernel says of a thread; if it says nothing, whether that is because the thread is gone.
+fn status_of(thread: u32) -> Result<String, bool> {
+    std::fs::read_to_string(format!("/proc/{thread}/status"))
+        .map_err(|e| e.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Whether what the kernel says of a thread shows a signal that ends it.
@@ -192,5 +238,36 @@ mod tests {
         assert!(!says(1 << 13, 0), "the kernel makes it SIGKILL where it is fatal");
         assert!(!says(0, 0) && !has_fatal("") && !is_dying(0));
         assert!(!is_dying(std::process::id()));
+    }
+
+    #[test]
+    fn a_request_of_a_killed_program_ends_even_if_no_interrupt_names_it() {
+        use braid_fs::lock::interrupt;
+        use zerocopy::IntoBytes;
+
+        use crate::abi::InHeader;
+
+        let line = Arc::<Line>::default();
+        let killed = Arc::new(Killed::new(Arc::clone(&line)));
+        let device: Device = Arc::new(std::fs::File::create("/dev/null").unwrap().into());
+        let _place = killed.place(&device);
+        interrupt::begin(4, 10 | ANY_SIGNAL);
+        for (unique, pid) in [(6, 11), (8, 12)] {
+            assert!(line.push(InHeader { unique, pid, ..InHeader::default() }.as_bytes()));
+        }
+        let under_way = HashSet::from([4, 6, 8]);
+        let dying = |thread| thread == 10 || thread == 12;
+        assert_eq!(killed.look_at_all(&HashSet::new(), &dying), under_way);
+        assert!(!interrupt::is_interrupted() && line.whose().len() == 2, "they have just begun");
+        killed.look_at_all(&under_way, &|_| false);
+        assert!(!interrupt::is_interrupted() && line.whose().len() == 2, "nobody is killed");
+        killed.look_at_all(&under_way, &dying);
+        assert!(interrupt::is_interrupted());
+        assert_eq!(line.whose(), HashMap::from([(6, 11)]));
+        interrupt::begin(14, 10);
+        killed.look_at_all(&under_way, &dying);
+        assert!(!interrupt::is_interrupted(), "another request of the same thread");
+        interrupt::end();
+        killed.close();
     }
 }

@@ -204,7 +204,7 @@ impl<F: Files> Seats<F> {
         own.coming.store(false, Ordering::SeqCst);
         let mut copy = RequestBuf::new(self.server.terms().max_write.to_usize());
         let mut scratch = Vec::new();
-        let _place = self.server.place();
+        let _place = self.server.place(&self.device);
         own.free.fetch_add(1, Ordering::SeqCst);
         if came == Came::Added {
             self.nudge(queue);

@@ -212,7 +212,7 @@ impl<F: Files> Pool<F> {
     fn serve(self: &Arc<Self>) -> Result<(), FuseError> {
         let mut buf = RequestBuf::new(self.server.terms().max_write.to_usize());
         let mut scratch = Vec::new();
-        let _place = self.server.place();
+        let _place = self.server.place(&self.device);
         self.state.lock().coming = false;
         while let Some(taken) = self.take(buf.space()) {
             match taken {

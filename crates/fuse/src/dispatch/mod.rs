@@ -24,7 +24,7 @@ use crate::lockers::Lockers;
 use crate::lockwaits::{LockWaits, SeatedWaits};
 use crate::nodes::{Keep, Nodes, Stamp};
 use crate::notify::{KernelLink, Late};
-use crate::reply::{Reply, Way};
+use crate::reply::{Device, Reply, Way};
 use crate::request::{Body, Request};
 use crate::session::Terms;
 use crate::wire;
@@ -135,8 +135,8 @@ impl<F: Files> Server<F> {
     }
     /// For a thread that answers, as long as it lives: what it waits for others may then end when the
     /// program that waits for the answer is killed.
-    pub fn place(&self) -> Place<'_> {
-        self.killed.place()
+    pub fn place(&self, device: &Device) -> Place<'_> {
+        self.killed.place(device)
     }
     /// Answers one message, whatever it holds. `scratch` is reused between requests.
     pub fn answer(&self, way: Way<'_>, message: &[u8], scratch: &mut Vec<u8>) {
@@ -160,7 +160,7 @@ impl<F: Files> Server<F> {
         };
         if may_be_killed(header.opcode) {
             let any = header.opcode == op::SETLKW;
-            interrupt::begin(header.unique, if any { ANY_SIGNAL } else { header.pid });
+            interrupt::begin(header.unique, header.pid | if any { ANY_SIGNAL } else { 0 });
         }
         let done = call.run();
         interrupt::end();
