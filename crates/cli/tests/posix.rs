@@ -507,3 +507,76 @@ assert os.getxattr("d/e", "system.posix_acl_default") == named(507)
     );
     c.finish();
 }
+
+#[test]
+fn stores_through_a_mapping_are_data_and_not_a_hole() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+import mmap
+SIZE = 4 << 20
+def copies(name):
+    # Each way by which programs find out where data is.
+    subprocess.check_call(["cp", "--sparse=auto", name, "copy"])
+    subprocess.check_call(["cmp", name, "copy"])
+    subprocess.check_call(f"tar -Scf - {name} | tar -xOf - > copy && cmp {name} copy", shell=True)
+    source, to = os.open(name, os.O_RDONLY), os.open("copy", os.O_RDWR | os.O_TRUNC)
+    at = 0
+    while at < SIZE: at += os.copy_file_range(source, to, SIZE - at, at, at)
+    os.close(source); os.close(to)
+    subprocess.check_call(["cmp", name, "copy"])
+for name, read_before in (("m", False), ("n", True)):
+    f = os.open(name, os.O_CREAT | os.O_RDWR); os.ftruncate(f, SIZE)
+    if read_before:
+        # Pages are there before anybody opens the file to write.
+        os.close(f); open(name, "rb").read(); f = os.open(name, os.O_RDWR)
+    assert os.stat(name).st_blocks == 0 or read_before
+    m = mmap.mmap(f, SIZE); m[1 << 20:(1 << 20) + 5] = b"first"
+    assert os.lseek(f, 0, os.SEEK_DATA) <= 1 << 20
+    assert os.lseek(f, 1 << 20, os.SEEK_HOLE) > 1 << 20
+    assert os.stat(name).st_blocks > 0
+    os.close(f); copies(name)
+    m[3 << 20:(3 << 20) + 6] = b"second"; copies(name)
+    # Another node takes the lock, and with it what the kernel has here.
+    there = os.open(f"{B}/{name}", os.O_RDONLY)
+    assert os.lseek(there, 2 << 20, os.SEEK_DATA) == 3 << 20; os.close(there)
+    m.close()
+# Without a mapping holes are holes, though the file is open for writing.
+f = os.open("h", os.O_CREAT | os.O_RDWR); os.pwrite(f, b"x" * 4096, 1 << 20); os.ftruncate(f, SIZE)
+assert os.lseek(f, 0, os.SEEK_DATA) == 1 << 20
+assert os.lseek(f, 1 << 20, os.SEEK_HOLE) == (1 << 20) + 4096
+os.close(f)
+"#,
+    );
+    c.finish();
+}
+
+#[test]
+fn whoever_may_write_a_file_can_truncate_it_while_it_is_opened_to_be_read() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+for where in (A, B):
+    with open("f", "wb") as f: f.write(b"contents" * 1000)
+    with open(f"{B}/f", "rb") as f: f.read()
+    f = os.open(f"{where}/f", os.O_RDONLY | os.O_TRUNC)
+    assert os.fstat(f).st_size == 0 and os.read(f, 10) == b""
+    os.close(f)
+    assert os.stat(f"{A}/f").st_size == os.stat(f"{B}/f").st_size == 0
+with open("f", "wb") as f: f.write(b"contents")
+os.chmod(A, 0o755); os.chmod("f", 0o644)
+unprivileged(lambda: refused(errno.EACCES, os.open, "f", os.O_RDONLY | os.O_TRUNC))
+assert os.stat("f").st_size == 8
+os.mkdir("d"); refused(errno.EISDIR, os.open, "d", os.O_RDONLY | os.O_TRUNC)
+"#,
+    );
+    c.finish();
+}

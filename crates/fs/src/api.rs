@@ -280,14 +280,16 @@ impl Fs {
             Ok((namei::hand_out(c, &locked), fh))
         })
     }
-    /// Opens an inode. `O_TRUNC` truncates it.
+    /// Opens an inode. `O_TRUNC` truncates it, also if it is opened to be read: the caller has checked
+    /// that the program may write it.
     pub fn open(&self, ino: InodeNo, flags: i32) -> Result<Fh> {
         let writing = matches!(flags & 3, 1 | 2);
-        if writing && self.core().options.read_only {
+        let truncates = flags & O_TRUNC != 0;
+        if (writing || truncates) && self.core().options.read_only {
             return Err(Error::ReadOnly);
         }
         self.run(|c| {
-            if writing && flags & O_TRUNC != 0 {
+            if truncates {
                 let locked = c.lock_exclusive(ino)?;
                 if locked.is_dir() {
                     return Err(Error::IsDirectory);
@@ -302,6 +304,10 @@ impl Fs {
             let locked = c.lock(ino, mode, Local::Shared)?;
             if locked.is_dir() && writing {
                 return Err(Error::IsDirectory);
+            }
+            if writing && locked.inode.has_pages() {
+                // The number of blocks: see `Locked::attr`.
+                c.kernel.attributes_changed(ino);
             }
             Ok(self.open_locked(&locked, flags))
         })

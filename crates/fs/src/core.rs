@@ -244,6 +244,9 @@ impl Core {
                     Mode::Shared => !is_dir && !writable,
                     Mode::Concurrent | Mode::Unlocked => false,
                 };
+                if pages {
+                    inode.drops_pages();
+                }
                 self.kernel.invalidate_inode(inode.ino, pages);
             }
             if is_dir && to == Mode::Unlocked {

@@ -75,6 +75,9 @@ pub(crate) struct Inode {
     /// filled under that lock, and dropped when it is weakened. So under a shared lock the kernel
     /// has no pages of an inode with writers.
     pub writers: AtomicU32,
+    /// The kernel may have pages of its contents: it has filled some since it was last told to drop
+    /// them all.
+    pages: AtomicBool,
     /// The lock's record may name this node as an opener: see [`Inode::leaves_opener`].
     recorded_opener: AtomicBool,
 }
@@ -87,8 +90,29 @@ impl Inode {
             data: FileData::default(),
             opens: AtomicU32::new(0),
             writers: AtomicU32::new(0),
+            pages: AtomicBool::new(false),
             recorded_opener: AtomicBool::new(false),
         }
+    }
+    /// The kernel fills pages. The lock is held. Returns whether from now on programs may store what
+    /// this node does not hear of ([`Self::may_have_unseen_stores`]).
+    pub fn fills_pages(&self) -> bool {
+        !self.pages.swap(true, Ordering::AcqRel) && self.writers.load(Ordering::Acquire) > 0
+    }
+    /// The kernel is about to be told to drop all pages. A page that is filled later counts anew; one
+    /// that is being filled is waited for, and dropped.
+    pub fn drops_pages(&self) {
+        self.pages.store(false, Ordering::Release);
+    }
+    /// Whether the kernel may have pages of its contents.
+    pub fn has_pages(&self) -> bool {
+        self.pages.load(Ordering::Acquire)
+    }
+    /// Whether a program of this node may have stored contents through a mapping that the kernel has
+    /// not written back: it needs a page, and the file open for writing. (The kernel writes such
+    /// pages back before it closes the file.)
+    pub fn may_have_unseen_stores(&self) -> bool {
+        self.writers.load(Ordering::Acquire) > 0 && self.has_pages()
     }
     /// The lock is being given up, and nobody is let in: whether its record is to name this node as an
     /// opener, that is, whether a program here has the inode open, or this node's kernel refers to it
@@ -238,6 +262,8 @@ impl Locked {
         // Before the state: what is linked in between counts twice, rather than not at all.
         let unlinked = self.inode.data.unlinked();
         let st = self.st();
+        // What may stand in mapped pages is one byte at least.
+        let unlinked = unlinked.max(u64::from(self.inode.may_have_unseen_stores()) * BLOCKS_UNIT);
         let blocks512 = blocks512(&st.raw, unlinked, geo.block_size.bytes());
         attr_of(self.inode.ino, &st.raw, blocks512)
     }
@@ -281,10 +307,13 @@ impl Locked {
     }
 }
 
+/// Bytes in a unit of `st_blocks`.
+const BLOCKS_UNIT: u64 = 512;
+
 /// Units of 512 bytes held. Contents that have no block count too, of which there are `unlinked`
 /// bytes: archivers take a file without blocks for one hole.
 fn blocks512(raw: &RawDinode, unlinked: u64, block: Bytes) -> u64 {
-    const UNIT: u64 = 512;
+    const UNIT: u64 = BLOCKS_UNIT;
     let (size, block) = (raw.size.get(), block.get());
     let linked = raw.blocks.get().saturating_mul(block / UNIT);
     let whole = size.div_ceil(block).saturating_mul(block / UNIT);

@@ -239,7 +239,12 @@ fn lock_to_read(core: &Arc<Core>, file: &OpenFile, fill: bool) -> Result<Locked>
         return Err(Error::BadHandle);
     }
     let locked = if fill {
-        lock_to_fill(core, file)?
+        let locked = lock_to_fill(core, file)?;
+        if file.inode.fills_pages() {
+            // The number of blocks: see `Locked::attr`.
+            core.kernel.attributes_changed(file.inode.ino);
+        }
+        locked
     } else {
         core.lock_beside(file.inode.ino, Mode::Shared)?
     };

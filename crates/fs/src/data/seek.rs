@@ -14,7 +14,8 @@ const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
 /// The next byte of data, or of a hole, at or after `offset`. The end of the file counts as a hole;
-/// blocks that were allocated and never written are one.
+/// blocks that were allocated and never written are one. While a program of this node may have stored
+/// through a mapping what the kernel has not written back, all up to the end is data.
 ///
 /// # Errors
 /// `NoSuchOffset` at or past the end, or when no data follows.
@@ -31,6 +32,10 @@ pub(crate) fn lseek(core: &Arc<Core>, file: &OpenFile, offset: u64, whence: i32)
     let view = held.view()?;
     if offset >= view.size {
         return Err(Error::NoSuchOffset);
+    }
+    if file.inode.may_have_unseen_stores() {
+        // Any part may hold some: all of it is data, which POSIX allows.
+        return Ok(if want_data { offset } else { view.size });
     }
     if view.layout == Layout::Stuffed && !held.data().is_dirty() {
         return Ok(if want_data { offset } else { view.size });
