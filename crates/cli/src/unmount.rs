@@ -1,9 +1,11 @@
 //! `braid unmount`
 
-use std::os::fd::AsRawFd;
+use std::collections::HashSet;
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::mount::{MntFlags, umount2};
@@ -26,12 +28,14 @@ pub struct Args {
 
 /// Longest wait for the node to leave.
 const LEAVE_MAX: Duration = Duration::from_mins(2);
+/// After each such time the command looks for another mount namespace that keeps the mount.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     // Not canonicalize(): that would ask the file system, which may be dead.
     let dir = std::path::absolute(&args.dir)?;
-    refuse_others(&dir)?;
+    let device = refuse_others(&dir)?;
     let server = runtime::mounts().into_iter().find(|m| m.mount_point == dir);
     let waiter = server.as_ref().and_then(|m| {
         let pid = rustix::process::Pid::from_raw(i32::try_from(m.pid).ok()?)?;
@@ -39,32 +43,97 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     });
     detach(&dir, args)?;
     if let (Some(pidfd), false) = (waiter, args.lazy) {
-        let mut fds = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
-        let wait = rustix::time::Timespec { tv_sec: LEAVE_MAX.as_secs().cast_signed(), tv_nsec: 0 };
-        if rustix::event::poll(&mut fds, Some(&wait))? == 0 {
-            bail!("{}: unmounted, but its process still writes after {LEAVE_MAX:?}", dir.display());
-        }
+        wait_until_left(&dir, &pidfd, device.as_deref())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// Waits until the node's process has ended. `device`: the number of the mount, as in mountinfo.
+fn wait_until_left(dir: &Path, pidfd: &OwnedFd, device: Option<&str>) -> Result<()> {
+    let begun = Instant::now();
+    while begun.elapsed() < LEAVE_MAX {
+        let mut fds = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
+        let wait = rustix::time::Timespec { tv_sec: LOOK.as_secs().cast_signed(), tv_nsec: 0 };
+        if rustix::event::poll(&mut fds, Some(&wait))? != 0 {
+            return Ok(());
+        }
+        // A process that ends while its mount namespace is read may just have held it.
+        if let Some(holder) = device.and_then(holder)
+            && rustix::event::poll(&mut fds, Some(&wait))? == 0
+        {
+            bail!("{}: unmounted here, but the node goes on: {holder}", dir.display());
+        }
+    }
+    bail!("{}: unmounted, but its process still writes after {LEAVE_MAX:?}", dir.display());
+}
+
+/// What keeps a file system mounted: a directory, and a process in whose mount namespace that is.
+struct Holder {
+    pid: u32,
+    command: String,
+    dir: String,
+    /// This process's own mount namespace.
+    here: bool,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, command, dir, here } = self;
+        if *here {
+            return write!(f, "it is mounted on {dir}, too; unmount that as well");
+        }
+        write!(
+            f,
+            "process {pid} ({command}) has it mounted on {dir} in a mount namespace of its own. End that process, or \
+             unmount there: nsenter -t {pid} -m umount {dir}"
+        )
+    }
+}
+
+/// A process that keeps the file system of `device` mounted, in whatever mount namespace.
+fn holder(device: &str) -> Option<Holder> {
+    let own = std::fs::read_link("/proc/self/ns/mnt").ok();
+    let mut seen = HashSet::new();
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
+            continue;
+        };
+        let proc = entry.path();
+        // One process of each namespace is enough.
+        let Ok(namespace) = std::fs::read_link(proc.join("ns/mnt")) else { continue };
+        let here = own.as_ref() == Some(&namespace);
+        if !seen.insert(namespace) {
+            continue;
+        }
+        let table = std::fs::read_to_string(proc.join("mountinfo")).unwrap_or_default();
+        let mounted = table.lines().find(|l| l.split(' ').nth(2) == Some(device));
+        if let Some(dir) = mounted.and_then(|l| l.split(' ').nth(4)) {
+            let command = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
+            let (command, dir) = (command.trim().to_owned(), dir.to_owned());
+            return Some(Holder { pid, command, dir, here });
+        }
+    }
+    None
+}
+
 /// Only mounts of pools are this command's, whatever else root may unmount. The kernel tells what a
-/// path leads to without asking the file system.
-fn refuse_others(dir: &Path) -> Result<()> {
+/// path leads to without asking the file system. Returns the mount's device number, if it is known.
+fn refuse_others(dir: &Path) -> Result<Option<String>> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     // Of a dead mount nothing may be said: unmounting is what it needs.
-    let Ok(fd) = rustix::fs::open(dir, flags, Mode::empty()) else { return Ok(()) };
+    let Ok(fd) = rustix::fs::open(dir, flags, Mode::empty()) else { return Ok(None) };
     let about = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
     let about = std::fs::read_to_string(about).unwrap_or_default();
     let id = about.lines().find_map(|l| l.strip_prefix("mnt_id:")).map(str::trim);
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let kind = table.lines().find(|l| l.split(' ').next() == id).and_then(|l| {
+    let line = table.lines().find(|l| l.split(' ').next() == id);
+    let kind = line.and_then(|l| {
         let (_, after) = l.split_once(" - ")?;
         after.split(' ').next()
     });
     match kind {
         Some(kind) if kind != "fuse.braid" => bail!("{}: no pool is mounted there", dir.display()),
-        _ => Ok(()),
+        _ => Ok(line.and_then(|l| l.split(' ').nth(2)).map(str::to_owned)),
     }
 }
 

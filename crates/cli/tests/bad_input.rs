@@ -6,8 +6,10 @@
 mod common;
 
 use std::fs::{self, OpenOptions};
+use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, Stdio};
 
 use common::device::{Loop, Mounted};
 use common::{Cluster, Disks, braid, can_mount, fails, ok, sh};
@@ -415,4 +417,35 @@ fn what_misses_members_is_no_change_that_was_refused() {
     ok(&d.with(&["create", "p"], &[]));
     let said = fails(&["status", d.names()[0]]);
     assert!(said.contains("can spare none") && !said.contains("changed"), "{said}");
+}
+
+#[test]
+fn unmount_names_what_keeps_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(1, 256, 1);
+    let dir = c.node(0).to_str().unwrap().to_owned();
+    let served = common::pid_of(&dir);
+    // A mount namespace with a copy of this mount, which later changes elsewhere do not reach. The copies of
+    // other tests' mounts go at once.
+    let script = "for m in $(awk '/ - fuse.braid /{ print $5 }' /proc/self/mountinfo); do
+                      test $m = $0 || umount -l $m
+                  done; echo ready; exec sleep 1000";
+    let mut child = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", script, &dir])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    let read = child.stdout.as_mut().unwrap().read_exact(&mut ready);
+    let said = read.is_ok().then(|| fails(&["unmount", &dir]));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let said = said.expect("the namespace is made");
+    let named = format!("process {} (sleep) has it mounted on {dir}", child.id());
+    assert!(said.contains(&named), "{said}");
+    common::wait_until("the node has left", || rustix::process::test_kill_process(served).is_err());
+    let said = ok(&c.disks.with(&["check"], &[]));
+    assert!(said.contains("clean"), "{said}");
 }

@@ -293,7 +293,8 @@ fn waits_are_served_in_their_order_and_take_no_thread() {
     for owner in 1..=count {
         waits.push(later(&a, ino, &want(owner, 0, 0, Exclusive), true, &tell).unwrap().unwrap());
     }
-    assert!(threads() < before + 8, "a thread for each wait");
+    // Other tests' threads count, too.
+    assert!(threads() < before + waits.len() / 4, "a thread for each wait");
     assert!(told.try_recv().is_err());
     // Others are not held up: other owners of other files, and another kind of lock on this one.
     setlk(&b, ino, &want(1, 0, 9, Exclusive), None).unwrap();
