@@ -136,6 +136,21 @@ pub(super) fn is_stranger(record: &SlotRecord, places: &[LockPlace], by_lock: bo
     by_lock && record.state != SlotState::Free && !shares_lock(record, places)
 }
 
+/// Whether a node that has a slot of its own recovers the slot's dead node, and will free the slot.
+fn is_recovered_by_other(record: &SlotRecord) -> bool {
+    record.recoverer.is_some_and(|by| by.slot != record.life.slot)
+}
+
+/// Whether a slot that could not be had just now, when it stood so as in `before`, will be free soon, or
+/// is by now.
+fn comes_free(now: &SlotRecord, before: &[SlotRecord]) -> bool {
+    let was_free = |r: &SlotRecord| r.life.slot == now.life.slot && r.state == SlotState::Free;
+    match now.state {
+        SlotState::Free => !before.iter().any(was_free),
+        _ => is_recovered_by_other(now) && now.damage.is_none(),
+    }
+}
+
 /// What is needed to claim a slot.
 pub(super) struct Claim<'a> {
     pub store: &'a dyn NodeStore,
@@ -179,35 +194,70 @@ fn is_named(store: &dyn NodeStore, record: &SlotRecord, key: u64) -> bool {
 pub(super) type Claimed = (SlotRecord, Hints, Box<dyn Send + Sync>);
 
 impl Claim<'_> {
+    /// Claims the slot that was asked for, or any. If all are taken, but another node is recovering the
+    /// dead node of one, waits until that slot is free, for [`Timing::fenced`] at most.
+    ///
+    /// # Errors
+    /// `SlotTaken` or `NoFreeSlot` if no slot comes free; else what the store or a recovery says.
     pub fn any(&self, recover: &dyn Recover) -> Result<Claimed, LockError> {
+        let (begun, mut said) = (Instant::now(), false);
+        loop {
+            let before = self.choice()?;
+            if let Some(claimed) = self.one_of(&before, recover)? {
+                return Ok(claimed);
+            }
+            let now = self.choice()?;
+            let coming = now.iter().find(|r| comes_free(r, &before));
+            let Some(coming) = coming.filter(|_| begun.elapsed() < self.options.timing.fenced())
+            else {
+                return Err(match (self.options.slot, before.into_iter().next()) {
+                    (Some(slot), Some(r)) => {
+                        LockError::SlotTaken { slot, holder: r.life, host: r.host.as_str().into() }
+                    }
+                    _ => LockError::NoFreeSlot { slots: self.store.slots() },
+                });
+            };
+            if !std::mem::replace(&mut said, true) {
+                let (slot, by) = (coming.life.slot, coming.recoverer.map(|by| by.slot.0));
+                tracing::info!(
+                    by,
+                    "all node slots are taken: waiting for slot {slot}, whose dead node is being recovered"
+                );
+            }
+            std::thread::sleep(self.options.timing.beat());
+        }
+    }
+
+    /// The slots that this node may take, as they are now.
+    fn choice(&self) -> Result<Vec<SlotRecord>, LockError> {
         let slots = self.store.slots();
-        let records = match self.options.slot {
-            Some(slot) if slot.0 >= slots => return Err(LockError::NoSuchSlot { slot, slots }),
+        match self.options.slot {
+            Some(slot) if slot.0 >= slots => Err(LockError::NoSuchSlot { slot, slots }),
             Some(slot) => {
                 let bytes = self.store.read_slot(slot).map_err(LockError::NodeStore)?;
-                vec![decode_slot(self.store, slot, &bytes)?]
+                Ok(vec![decode_slot(self.store, slot, &bytes)?])
             }
             None => {
                 let Slots { records, unreadable } = read_slots(self.store, &[])?;
                 unreadable.iter().for_each(Unreadable::say);
-                records
+                Ok(records)
             }
-        };
+        }
+    }
+
+    /// Takes one of these slots: a free one, or that of a dead node.
+    fn one_of(
+        &self,
+        records: &[SlotRecord],
+        recover: &dyn Recover,
+    ) -> Result<Option<Claimed>, LockError> {
         self.refuse_strangers()?;
         for record in records.iter().filter(|r| r.state == SlotState::Free) {
             if let Some(claimed) = self.free(record, recover)? {
-                return Ok(claimed);
+                return Ok(Some(claimed));
             }
         }
-        if let Some(claimed) = self.any_dead(&records, recover)? {
-            return Ok(claimed);
-        }
-        match (self.options.slot, records.first()) {
-            (Some(slot), Some(r)) => {
-                Err(LockError::SlotTaken { slot, holder: r.life, host: r.host.as_str().into() })
-            }
-            _ => Err(LockError::NoFreeSlot { slots }),
-        }
+        self.any_dead(records, recover)
     }
 
     /// Takes the slot of a dead node: first of those whose lock this kernel shows, then of those that
@@ -328,9 +378,8 @@ impl Claim<'_> {
         recover: &dyn Recover,
     ) -> Result<Option<Claimed>, LockError> {
         // While another recovers it, it will be free soon; that one may be dead too, though.
-        let recovered_by_other = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
         let proven = record.vouched || quiet.contains(&record.life.slot);
-        let over = proven && !recovered_by_other;
+        let over = proven && !is_recovered_by_other(record);
         if !over {
             // Found by a node that may live yet, or has left since.
             return record.damage.map_or(Ok(None), |d| {

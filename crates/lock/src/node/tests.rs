@@ -19,9 +19,12 @@ struct Log {
     recovered: Mutex<Vec<(Me, Instant)>>,
     fail: Mutex<u32>,
     damage: Mutex<Option<SlotDamage>>,
+    /// Recoveries wait for it.
+    held: Mutex<()>,
 }
 impl Recover for Log {
     fn recover(&self, dead: Me, _: Me) -> Result<(), NotRecovered> {
+        drop(self.held.lock());
         let mut fail = self.fail.lock();
         if *fail > 0 {
             *fail -= 1;
@@ -332,6 +335,26 @@ fn the_only_slot_of_a_dead_node_is_taken_after_recovery() {
     // Its heartbeats are later than those of while it took the slot over.
     let beat = || Heartbeat::decode(&all.read_heartbeats().unwrap(), NodeId(0));
     until("it beats", || beat().is_ok_and(|h| h.life == b.me() && h.sequence > 1 << 32));
+}
+
+#[test]
+fn who_joins_waits_for_the_slot_of_a_node_that_another_is_recovering() {
+    for slot in [None, Some(NodeId(1))] {
+        let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
+        let (a, b) = (node(&all, &locks), node(&all, &locks));
+        let held = a.log.held.lock();
+        b.kill();
+        let recoverer = || SlotRecord::decode(&all.read_slot(NodeId(1)).unwrap(), NodeId(1));
+        until("it is being recovered", || recoverer().unwrap().recoverer == Some(a.member.me()));
+        let joining = JoinOptions { slot, ..options() };
+        let process = Arc::new(all.process());
+        let join = std::thread::spawn(move || {
+            Membership::join(process, joining, Arc::new(Log::default()))
+        });
+        std::thread::sleep(options().timing.beat() * 2);
+        drop(held);
+        assert_eq!(join.join().unwrap().unwrap().me().slot, NodeId(1));
+    }
 }
 
 #[test]
