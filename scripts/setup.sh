@@ -6,7 +6,7 @@ declare -A package_of=(
   [cc]=gcc [make]=make [fusermount3]=fuse3 [mkfs.xfs]=xfsprogs [losetup]=mount
   [mkfs.ext4]=e2fsprogs [mkfs.btrfs]=btrfs-progs
   [git]=git [iscsi-test-cu]=libiscsi-bin [sqlite3]=sqlite3 [python3]=python3 [tar]=tar [flock]=util-linux
-  [etcd]=etcd-server [chromium]=chromium
+  [etcd]=etcd-server [chromium]=chromium [ip]=iproute2 [setfacl]=acl [nsenter]=util-linux
 )
 missing=()
 for command in "${!package_of[@]}"; do
