@@ -437,12 +437,13 @@ fn unmount_names_what_keeps_the_mount() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut ready = [0; 6];
-    let read = child.stdout.as_mut().unwrap().read_exact(&mut ready);
-    let said = read.is_ok().then(|| fails(&["unmount", &dir]));
+    let ready = child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]);
+    let unmounted = braid(&["unmount", &dir]);
     child.kill().unwrap();
     child.wait().unwrap();
-    let said = said.expect("the namespace is made");
+    ready.unwrap();
+    assert!(!unmounted.status.success());
+    let said = String::from_utf8(unmounted.stderr).unwrap();
     let named = format!("process {} (sleep) has it mounted on {dir}", child.id());
     assert!(said.contains(&named), "{said}");
     common::wait_until("the node has left", || rustix::process::test_kill_process(served).is_err());

@@ -10,7 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::device::{Loop, Mounted, is_root};
+use common::can_mount;
+use common::device::{Loop, Mounted, can_be_root, is_root};
 
 fn braid(dir: &Path, line: &str) -> Output {
     let words = line.split_whitespace();
@@ -170,15 +171,6 @@ fn seeds_measure_what_was_asked_for_in_the_directories_that_are_given_a_line_for
     for sub in ["a", "b"] {
         assert_eq!(std::fs::read_dir(d.join(sub)).unwrap().count(), 0);
     }
-}
-
-/// Whether this machine lets a test mount; says so if it does not.
-fn can_mount() -> bool {
-    let can = is_root() && Path::new("/dev/fuse").exists();
-    if !can {
-        braid_testkit::skip("mounting needs /dev/fuse and root");
-    }
-    can
 }
 
 #[test]
@@ -444,8 +436,7 @@ fn what_a_killed_writer_was_told_is_there() {
 
 #[test]
 fn a_disk_that_fills_up_keeps_the_result_so_far() {
-    if !is_root() {
-        braid_testkit::skip("mounting needs root");
+    if !can_be_root("mounting needs root") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -480,8 +471,7 @@ fn a_disk_that_fills_up_keeps_the_result_so_far() {
 
 #[test]
 fn a_directory_that_fills_up_in_the_middle_leaves_the_rows_before_it() {
-    if !is_root() {
-        braid_testkit::skip("mounting needs root");
+    if !can_be_root("mounting needs root") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -506,8 +496,7 @@ fn a_directory_that_fills_up_in_the_middle_leaves_the_rows_before_it() {
 
 #[test]
 fn without_the_right_to_write_or_read_nothing_is_measured() {
-    if !is_root() {
-        braid_testkit::skip("becoming somebody else needs root");
+    if !can_be_root("becoming somebody else needs root") {
         return;
     }
     // Where somebody else may look, and may run the program.
@@ -558,8 +547,7 @@ fn without_the_right_to_write_or_read_nothing_is_measured() {
 
 #[test]
 fn a_mounted_device_is_written_only_by_force() {
-    if !is_root() {
-        braid_testkit::skip("loop devices and mounting need root");
+    if !can_be_root("loop devices and mounting need root") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -691,8 +679,7 @@ fn devices_in_use_and_in_pools_are_written_only_by_force() {
     assert!(good(d, "dump-label member").contains("kitpool"));
     // Reading is no harm.
     good(d, "lmdd if=member bs=4k count=16");
-    if !is_root() {
-        braid_testkit::skip("loop devices need root");
+    if !can_be_root("loop devices need root") {
         return;
     }
     let Some(member) = Loop::new(&d.join("member")) else {

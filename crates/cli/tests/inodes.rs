@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Cluster, can_mount, python};
+use common::{Cluster, can_mount, python, python_on_two_nodes};
 
 /// FIFOs, devices, `O_PATH` handles and working directories have no open file that the file system
 /// hears of; whoever has one uses the inode all the same.
@@ -16,8 +16,6 @@ fn what_the_kernel_refers_to_outlives_its_last_name() {
     python(
         &c,
         r#"
-import os, stat, sys
-A, B = sys.argv[1:3]
 os.chdir(A)
 for remover in (A, B):
     os.mkfifo("f"); f = os.open("f", os.O_RDWR); os.remove(remover + "/f")
@@ -56,8 +54,6 @@ fn a_removed_file_makes_room_for_the_next() {
     python(
         &c,
         r#"
-import os, sys
-A = sys.argv[1]
 free = os.statvfs(A).f_bavail
 size = free * 4096 * 3 // 4
 for round in range(8):
@@ -72,15 +68,8 @@ for round in range(8):
 /// Programs that open a file while another replaces it by `rename` find the old or the new one.
 #[test]
 fn a_file_that_is_replaced_can_always_be_opened() {
-    if !can_mount() {
-        return;
-    }
-    let c = Cluster::new(2, 256, 2);
-    python(
-        &c,
+    python_on_two_nodes(
         r#"
-import os, sys
-A, B = sys.argv[1:3]
 with open(A + "/f", "w") as f: f.write("x")
 for where, rounds in ((A, 600), (B, 40)):
     stop, end = os.pipe(); readers = []
@@ -104,7 +93,6 @@ for where, rounds in ((A, 600), (B, 40)):
     for pid in readers: assert os.waitpid(pid, 0)[1] == 0
 "#,
     );
-    c.finish();
 }
 
 /// No reader sees a size after another has seen a larger one of a file that only grows.
@@ -117,8 +105,7 @@ fn a_growing_file_never_shrinks_for_anybody() {
     python(
         &c,
         r#"
-import mmap, os, struct, sys, time
-A = sys.argv[1]
+import mmap
 READERS = 3
 seen = mmap.mmap(-1, 4096)  # of each reader, the largest size
 def size_of(k): return struct.unpack_from("Q", seen, 8 * k)[0]
@@ -157,8 +144,7 @@ fn copies_have_the_modes_of_their_originals() {
     python(
         &c,
         r#"
-import os, subprocess, sys, tempfile
-A = sys.argv[1]
+import tempfile
 with tempfile.TemporaryDirectory() as there:
     for umask in (0o022, 0o077, 0):
         os.umask(umask)

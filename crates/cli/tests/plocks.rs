@@ -2,43 +2,20 @@
 
 mod common;
 
-use std::fs;
+use common::{Cluster, can_mount};
 
-use common::{Cluster, can_mount, sh};
-
-/// Runs a Python program as root; `A` and `B` are mounts of two nodes.
+/// As root; programs that hold many files.
 fn python(c: &Cluster, program: &str) {
-    let head = r#"
-import errno, fcntl, os, random, resource, signal, struct, sys, threading, time
-A, B = sys.argv[1:3]
+    common::python(c, &format!("{HEAD}{program}"));
+}
+fn on_two_nodes(program: &str) {
+    common::python_on_two_nodes(&format!("{HEAD}{program}"));
+}
+const HEAD: &str = r#"
 def open_(where, name, flags=os.O_RDWR): return os.open(where + "/" + name, flags)
-def refused(number, call, *args):
-    try: call(*args)
-    except OSError as e: assert e.errno == number, (call, args, e)
-    else: raise AssertionError((call, args))
-def user(uid, call):
-    "Runs call as another user; gives its process."
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setgroups([]); os.setgid(uid); os.setuid(uid); call(); os._exit(0)
-        except BaseException as e:
-            print(repr(e), file=sys.stderr); os._exit(1)
-    return pid
-def ended(pid): return os.waitpid(pid, 0)[1]
-def until(what, done):
-    for _ in range(3000):
-        if done(): return
-        time.sleep(0.01)
-    raise AssertionError(what)
 resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
 os.chmod(A, 0o777)
 "#;
-    let path = c.disks.path("program.py");
-    fs::write(&path, format!("{head}{program}")).expect("a script");
-    let (a, b) = (c.node(0).display(), c.node(1).display());
-    sh(&format!("chmod 755 {} && timeout 120 python3 {path} {a} {b}", c.disks.path("")));
-}
 
 #[test]
 fn two_thousand_waits_of_one_user_hold_up_nobody() {
@@ -74,7 +51,7 @@ def wait_in_threads(count):
     for t in all: t.join()
     assert state["had"] == EACH
 pipes = [os.pipe() for _ in range(2)]
-crowds = [user(1000, lambda w=w: wait_in_threads(w)) for _, w in pipes]
+crowds = [as_user(1000, lambda w=w: wait_in_threads(w)) for _, w in pipes]
 for r, _ in pipes: assert os.read(r, 1) == b"w"
 time.sleep(0.3)
 def others():
@@ -87,7 +64,7 @@ def others():
         lock = open_(where, "other")
         fcntl.lockf(lock, fcntl.LOCK_EX, 10); fcntl.lockf(lock, fcntl.LOCK_UN, 10); os.close(lock)
         open(where + "/new", "w").close(); os.unlink(where + "/new")
-assert ended(user(1001, others)) == 0
+assert ended(as_user(1001, others)) == 0
 refused(errno.EAGAIN, fcntl.flock, open_(B, "held"), fcntl.LOCK_SH | fcntl.LOCK_NB)
 # One crowd dies, the other is served.
 os.kill(crowds[0], signal.SIGKILL); assert ended(crowds[0]) == signal.SIGKILL
@@ -101,12 +78,7 @@ fcntl.flock(open_(B, "held"), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 #[test]
 fn one_user_who_takes_all_he_can_leaves_locks_for_others() {
-    if !can_mount() {
-        return;
-    }
-    let c = Cluster::new(2, 256, 2);
-    python(
-        &c,
+    on_two_nodes(
         r#"
 for name in ("a", "b"):
     open(A + "/" + name, "w").close(); os.chmod(A + "/" + name, 0o666)
@@ -123,7 +95,7 @@ def greedy():
     fcntl.lockf(fd, fcntl.LOCK_EX, 1 << 40, 0)
     for i in range(1000): fcntl.lockf(fd, fcntl.LOCK_UN, 1, 3 * i + 1)
     os.close(fd)
-pid = user(1000, greedy)
+pid = as_user(1000, greedy)
 assert os.read(go[0], 1) == b"g"
 def other():
     for where in (A, B):
@@ -131,23 +103,17 @@ def other():
         fcntl.flock(fd, fcntl.LOCK_EX); fcntl.lockf(fd, fcntl.LOCK_EX, 5)
         os.close(fd)
     refused(errno.EAGAIN, fcntl.lockf, open_(B, "a"), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 2)
-assert ended(user(1001, other)) == 0
+assert ended(as_user(1001, other)) == 0
 os.write(went[1], b"w")
 assert ended(pid) == 0
 fcntl.lockf(open_(B, "a"), fcntl.LOCK_EX | fcntl.LOCK_NB)
 "#,
     );
-    c.finish();
 }
 
 #[test]
 fn random_locks_of_several_processes_agree_with_the_host() {
-    if !can_mount() {
-        return;
-    }
-    let c = Cluster::new(2, 256, 2);
-    python(
-        &c,
+    on_two_nodes(
         r#"
 # Each process does the same on a file here and on one of the host's, in turns: the answers agree.
 import tempfile
@@ -206,5 +172,4 @@ for _ in workers: assert os.wait()[1] == 0
 import shutil; shutil.rmtree(HOST)
 "#,
     );
-    c.finish();
 }

@@ -10,36 +10,19 @@ use common::{Cluster, can_mount, sh};
 
 /// Runs a Python program in a directory on node A; `B` is the same directory on node B.
 fn python(c: &Cluster, program: &str) {
-    let head = r"
-import ctypes, errno, fcntl, os, struct, subprocess, sys
-A, B = sys.argv[1:3]
+    common::python(c, &format!("{HEAD}{program}"));
+}
+fn on_two_nodes(program: &str) {
+    common::python_on_two_nodes(&format!("{HEAD}{program}"));
+}
+const HEAD: &str = "
 os.chdir(A)
 libc = ctypes.CDLL(None, use_errno=True)
-def refused(number, call, *args):
-    try: call(*args)
-    except OSError as e: assert e.errno == number, (call, args, e)
-    else: raise AssertionError((call, args))
-def unprivileged(call):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setgroups([]); os.setgid(1000); os.setuid(1000); call()
-        except BaseException as e:
-            print(repr(e), file=sys.stderr); os._exit(1)
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
 ";
-    common::python(c, &format!("{head}{program}"));
-}
 
 #[test]
 fn whoever_may_not_keep_privileges_takes_them_off_by_any_change() {
-    if !can_mount() {
-        return;
-    }
-    let c = Cluster::new(2, 256, 2);
-    python(
-        &c,
+    on_two_nodes(
         r#"
 def write(f): os.pwrite(f, os.pread(f, 4096, 0), 0)
 def allocate(f): os.posix_fallocate(f, 1 << 20, 4096)
@@ -78,17 +61,11 @@ os.chmod("plain", 0o6755); os.pwrite(os.open("plain", os.O_WRONLY), b"!", 0)
 assert os.stat("plain").st_mode & 0o7777 == 0o6755
 "#,
     );
-    c.finish();
 }
 
 #[test]
 fn a_directory_that_is_open_outlives_its_removal() {
-    if !can_mount() {
-        return;
-    }
-    let c = Cluster::new(2, 256, 2);
-    python(
-        &c,
+    on_two_nodes(
         r#"
 for remover in (A, B):
     os.mkdir("d")
@@ -107,17 +84,11 @@ os.rename("e", "d")
 assert os.fstat(d).st_nlink == 0 and os.stat("d").st_nlink == 2
 "#,
     );
-    c.finish();
 }
 
 #[test]
 fn locks_of_an_open_file_description_go_with_it() {
-    if !can_mount() {
-        return;
-    }
-    let c = Cluster::new(2, 256, 2);
-    python(
-        &c,
+    on_two_nodes(
         r#"
 F_OFD_SETLK = 37
 def lock(f, kind): fcntl.fcntl(f, F_OFD_SETLK, struct.pack("hhqqi4x", kind, 0, 0, 10, 0))
@@ -137,7 +108,6 @@ for elsewhere in (A, B):
     os.close(two)
 "#,
     );
-    c.finish();
 }
 
 #[test]
@@ -221,16 +191,11 @@ for n in theirs: assert open(f"{A}/public/{n}").read() == "secret", n
 
 #[test]
 fn pages_cached_while_nobody_could_write_may_be_mapped_for_writing_later() {
-    if !can_mount() {
-        return;
-    }
-    let c = Cluster::new(2, 256, 2);
     // Each round A has pages under a shared lock, then dirties them through a mapping made later,
     // while B reads and asks for attributes.
-    python(
-        &c,
+    on_two_nodes(
         r#"
-import mmap, threading, time
+import mmap
 SIZE = 256 << 10
 f = os.open("m", os.O_CREAT | os.O_RDWR); os.pwrite(f, bytes(SIZE), 0); os.close(f)
 stop = False
@@ -256,7 +221,6 @@ finally:
     stop = True; reader.join()
 "#,
     );
-    c.finish();
 }
 
 #[test]
@@ -273,7 +237,7 @@ fn one_file_on_two_nodes_agrees_with_a_model_beside_other_readers() {
     python(
         &c,
         r#"
-import mmap, random, signal, time
+import mmap
 R = random.Random(7); MAX = 300_000
 def disturb(path):
     while True:
@@ -332,12 +296,7 @@ finally:
 
 #[test]
 fn access_lists_are_enforced_inherited_and_in_step_with_the_mode() {
-    if !can_mount() {
-        return;
-    }
-    let c = Cluster::new(2, 256, 2);
-    python(
-        &c,
+    on_two_nodes(
         r#"
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 OWNER, USER, GROUP_OBJ, GROUP, MASK, OTHERS = 1, 2, 4, 8, 16, 32
@@ -401,7 +360,6 @@ unprivileged(lambda: os.setxattr("g", ACCESS, lists(7, who=1001)))
 assert mode(B + "/g") == 0o770
 "#,
     );
-    c.finish();
 }
 
 #[test]
@@ -442,12 +400,7 @@ test "$(getfattr --only-values -n trusted.overlay.opaque {b}/upper/dir)" = y || 
 /// Attributes as large and as many as Linux has them, set on one node and read on the other.
 #[test]
 fn attributes_of_64_kib_pass_between_nodes() {
-    if !can_mount() {
-        return;
-    }
-    let c = Cluster::new(2, 256, 2);
-    python(
-        &c,
+    on_two_nodes(
         r#"
 os.close(os.open("f", os.O_CREAT | os.O_WRONLY))
 def value(n, size): return bytes((i * 7 + n) % 251 for i in range(256)) * (size // 256) + b"x" * (size % 256)
@@ -505,17 +458,11 @@ os.mkdir("d"); os.setxattr("d", "system.posix_acl_default", named(507)); os.mkdi
 assert os.getxattr("d/e", "system.posix_acl_default") == named(507)
 "#,
     );
-    c.finish();
 }
 
 #[test]
 fn stores_through_a_mapping_are_data_and_not_a_hole() {
-    if !can_mount() {
-        return;
-    }
-    let c = Cluster::new(2, 256, 2);
-    python(
-        &c,
+    on_two_nodes(
         r#"
 import mmap
 SIZE = 4 << 20
@@ -552,17 +499,11 @@ assert os.lseek(f, 1 << 20, os.SEEK_HOLE) == (1 << 20) + 4096
 os.close(f)
 "#,
     );
-    c.finish();
 }
 
 #[test]
 fn whoever_may_write_a_file_can_truncate_it_while_it_is_opened_to_be_read() {
-    if !can_mount() {
-        return;
-    }
-    let c = Cluster::new(2, 256, 2);
-    python(
-        &c,
+    on_two_nodes(
         r#"
 for where in (A, B):
     with open("f", "wb") as f: f.write(b"contents" * 1000)
@@ -578,5 +519,4 @@ assert os.stat("f").st_size == 8
 os.mkdir("d"); refused(errno.EISDIR, os.open, "d", os.O_RDONLY | os.O_TRUNC)
 "#,
     );
-    c.finish();
 }

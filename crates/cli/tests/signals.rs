@@ -7,11 +7,11 @@ mod common;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use common::pool::Pool;
-use common::{Switch, can_mount, is_mounted, pid_of, sh, unmount_idle, wait_until};
+use common::{Cluster, Switch, can_mount, is_mounted, ok, pid_of, sh, unmount_idle, wait_until};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// Sends it to the node, and waits until its process is gone.
@@ -159,15 +159,15 @@ fn state_of(pid: u32) -> String {
 }
 
 /// A process that is waited for, and must not last.
-fn ends(child: &mut std::process::Child, what: &str) -> std::process::ExitStatus {
-    let start = std::time::Instant::now();
+fn ends(child: &mut Child, what: &str) -> ExitStatus {
+    let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        let late = start.elapsed() > std::time::Duration::from_secs(20);
+        let late = start.elapsed() > Duration::from_secs(20);
         assert!(!late, "{what} does not end: {}", state_of(child.id()));
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -191,8 +191,8 @@ impl Drop for Stopped {
 /// A shell that runs a script; killed when this is dropped, since the test runner waits until its output
 /// is closed.
 struct Program {
-    child: std::process::Child,
-    out: BufReader<std::process::ChildStdout>,
+    child: Child,
+    out: BufReader<ChildStdout>,
 }
 
 impl Program {
@@ -234,7 +234,7 @@ fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
     if !can_mount() {
         return;
     }
-    let cluster = common::Cluster::new(1, 256, 2);
+    let cluster = Cluster::new(1, 256, 2);
     let (a, b) = (cluster.node(0).to_owned(), cluster.node(1).to_owned());
     // Everything is the first node's, down to the root.
     sh(&format!(
@@ -290,7 +290,7 @@ fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
     // machine: without the shorter wait it would be 20 s.
     for dir in [&a, &b] {
         let start = Instant::now();
-        common::ok(&["status", dir.to_str().unwrap()]);
+        ok(&["status", dir.to_str().unwrap()]);
         assert!(start.elapsed() < Duration::from_secs(10), "status: {:?}", start.elapsed());
     }
     assert!(patient.lasts(), "a signal that it catches ended its wait");

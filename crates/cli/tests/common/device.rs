@@ -6,6 +6,14 @@ use std::process::Command;
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
+/// Whether this is root, which a test needs for this `reason`; if not, the test counts as skipped.
+pub fn can_be_root(reason: &str) -> bool {
+    let root = is_root();
+    if !root {
+        braid_testkit::skip(reason);
+    }
+    root
+}
 
 /// A loop device over a file.
 pub struct Loop(pub String);

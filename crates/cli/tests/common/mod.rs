@@ -63,13 +63,48 @@ pub fn sh(script: &str) -> String {
     text(&out.stdout)
 }
 
-/// Runs a Python program with the directories of the first and the last node as its arguments. Programs
-/// of other users reach both.
+/// What each Python program begins with. `A` and `B` are the directories of the first and the last node.
+const PYTHON: &str = r#"
+import ctypes, errno, fcntl, os, random, resource, signal, stat, struct, subprocess, sys, threading, time
+A, B = sys.argv[1:3]
+def refused(number, call, *args):
+    try: call(*args)
+    except OSError as e: assert e.errno == number, (call, args, e)
+    else: raise AssertionError((call, args))
+def as_user(uid, call):
+    "Runs call in a process of another user; gives its number."
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([]); os.setgid(uid); os.setuid(uid); call(); os._exit(0)
+        except BaseException as e:
+            print(repr(e), file=sys.stderr); os._exit(1)
+    return pid
+def ended(pid): return os.waitpid(pid, 0)[1]
+def unprivileged(call): assert ended(as_user(1000, call)) == 0
+def until(what, done):
+    for _ in range(3000):
+        if done(): return
+        time.sleep(0.01)
+    raise AssertionError(what)
+"#;
+
+/// Runs a Python program that begins with [`PYTHON`]. Programs of other users reach the nodes.
 pub fn python(c: &Cluster, program: &str) {
     let path = c.disks.path("program.py");
-    std::fs::write(&path, program).expect("a script");
+    std::fs::write(&path, format!("{PYTHON}{program}")).expect("a script");
     let (a, b) = (c.node(0).display(), c.node(c.nodes.len() - 1).display());
-    sh(&format!("chmod 755 {} && timeout 100 python3 {path} {a} {b}", c.disks.path("")));
+    sh(&format!("chmod 755 {} && timeout 120 python3 {path} {a} {b}", c.disks.path("")));
+}
+
+/// Runs a Python program on two nodes of a new pool, in which a check finds nothing afterwards.
+pub fn python_on_two_nodes(program: &str) {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(&c, program);
+    c.finish();
 }
 
 /// Unmounts `dir`, on which this test has nothing open. A program that another test's thread starts
