@@ -37,9 +37,6 @@ struct Outcome {
     succeeded: bool,
 }
 
-/// The file in which tests of a program record that they cannot run here (`braid_testkit::SKIPPED`).
-const SKIPPED: &str = "BRAID_TESTS_SKIPPED";
-
 /// Builds all test programs and runs them, `at_once` at a time; then the examples in doc comments.
 /// Each returned line names a program that failed.
 ///
@@ -137,7 +134,7 @@ fn work(suites: &Mutex<VecDeque<Suite>>, outcomes: &Mutex<Vec<(String, Outcome)>
         let output = Command::new(&suite.program)
             .current_dir(&suite.folder)
             .env("CARGO_MANIFEST_DIR", &suite.folder)
-            .env(SKIPPED, &record)
+            .env(braid_testkit::SKIPPED, &record)
             .stdin(Stdio::null())
             .output()
             .with_context(|| suite.program.display().to_string())?;

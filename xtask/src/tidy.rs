@@ -19,7 +19,7 @@ const MAY_USE: &[(&str, Option<&[&str]>)] = &[
     ("braid-testkit", Some(&[])),
     ("braid-sim", None),
     ("braid-cli", None),
-    ("xtask", Some(&[])),
+    ("xtask", Some(&["braid-testkit"])),
 ];
 
 /// Documents that describe a module, which is a folder, a file, or both (`dlock.rs` beside

@@ -1,5 +1,5 @@
-//! What tests of several crates share. A development dependency only: no crate that ships uses it, and it
-//! uses none of them.
+//! What tests of several crates share, and the runner of all tests. No crate that ships uses it, and it uses
+//! none of them.
 
 #![forbid(unsafe_code)]
 
