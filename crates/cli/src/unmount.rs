@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use braid_pool::device::mount_point;
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{Mode, OFlags};
 
@@ -28,7 +29,7 @@ pub struct Args {
 
 /// Longest wait for the node to leave.
 const LEAVE_MAX: Duration = Duration::from_mins(2);
-/// After each such time the command looks for another mount namespace that keeps the mount.
+/// After each such time the command looks for another mount that keeps the node.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Runs it.
@@ -71,7 +72,7 @@ fn wait_until_left(dir: &Path, pidfd: &OwnedFd, device: Option<&str>) -> Result<
 struct Holder {
     pid: u32,
     command: String,
-    dir: String,
+    dir: PathBuf,
     /// This process's own mount namespace.
     here: bool,
 }
@@ -79,6 +80,8 @@ struct Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { pid, command, dir, here } = self;
+        // Anybody may name a process as he likes.
+        let (command, dir) = (command.escape_debug(), dir.display());
         if *here {
             return write!(f, "it is mounted on {dir}, too; unmount that as well");
         }
@@ -106,11 +109,9 @@ fn holder(device: &str) -> Option<Holder> {
             continue;
         }
         let table = std::fs::read_to_string(proc.join("mountinfo")).unwrap_or_default();
-        let mounted = table.lines().find(|l| l.split(' ').nth(2) == Some(device));
-        if let Some(dir) = mounted.and_then(|l| l.split(' ').nth(4)) {
+        if let Some(dir) = mount_point(&table, device) {
             let command = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
-            let (command, dir) = (command.trim().to_owned(), dir.to_owned());
-            return Some(Holder { pid, command, dir, here });
+            return Some(Holder { pid, command: command.trim().to_owned(), dir, here });
         }
     }
     None

@@ -98,8 +98,9 @@ fn mounted_on(dev: u64) -> Option<PathBuf> {
     mount_point(&table, &format!("{}:{}", major(dev), minor(dev)))
 }
 
-/// The mount point of `dev` ("8:1") in a mountinfo table: `id parent major:minor root point ...`.
-fn mount_point(table: &str, dev: &str) -> Option<PathBuf> {
+/// The mount point of `dev` ("8:1") in a mountinfo table (proc(5)): `id parent major:minor root point ...`.
+/// `None`: it is not mounted there.
+pub fn mount_point(table: &str, dev: &str) -> Option<PathBuf> {
     let fields = |line: &str| {
         let mut f = line.split(' ').skip(2);
         (f.next()? == dev).then(|| f.nth(1).map(unescape))?

@@ -46,7 +46,7 @@ pub use error::DeviceError;
 pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
 pub use file::{Direct, FileDevice, OpenOptions};
 pub use huge::{HugeBuf, HugePages, fit_memory, fitting};
-pub use in_use::{InUse, in_use};
+pub use in_use::{InUse, in_use, mount_point};
 pub use iscsi::{IscsiDevice, UnitName, redacted, without_secrets};
 pub use memory::MemoryDevice;
 pub use open::{exists, open};

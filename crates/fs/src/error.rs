@@ -131,9 +131,6 @@ pub enum Error {
     /// The store that the locks are in, where that is not the pool.
     #[error(transparent)]
     LockStore(#[from] braid_lock::etcd::EtcdError),
-    /// All node slots are taken.
-    #[error("all {0} node slots are in use; make the file system with --nodes larger")]
-    NoSlot(u16),
     /// A node has the file system mounted, or may have.
     #[error(
         "node {slot} on host {host} has the file system mounted; unmount it first{}",
@@ -347,7 +344,6 @@ impl Error {
             Self::Deadlock => E::DEADLK,
             Self::NoLocks => E::NOLCK,
             Self::TooManyOrphans => E::NFILE,
-            Self::NoSlot(_) => E::USERS,
             Self::Mounted { .. }
             | Self::SlotBusy(_)
             | Self::Replaced

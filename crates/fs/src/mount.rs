@@ -407,9 +407,7 @@ impl Mounted {
         let interrupt = Interrupt::of_steps();
         {
             let _scope = interrupt.scope();
-            interrupt.begin(LEAVE, 0);
-            let give_up = || interrupt.trip(LEAVE);
-            unless_done_in(patience, &give_up, || {
+            unless_done_in(patience, &|| interrupt.trip_current(), || {
                 let awaited = Error::is_out_of_reach;
                 for_later(crate::orphan::reap(core).map(drop), awaited)?;
                 for_later(core.alloc.close(), |e| awaited(e) || e.is_of_one_group())
@@ -497,9 +495,6 @@ impl Mounted {
     }
 }
 
-/// The one piece of work of an [`Interrupt`] here.
-const LEAVE: u64 = 1;
-
 /// Passes a result through; what fails with an error that `left` accepts is left to others.
 fn for_later(done: Result<()>, left: impl Fn(&Error) -> bool) -> Result<()> {
     match done {
@@ -515,11 +510,15 @@ fn for_later(done: Result<()>, left: impl Fn(&Error) -> bool) -> Result<()> {
 fn unless_done_in<T>(time: Duration, late: &(dyn Fn() + Sync), work: impl FnOnce() -> T) -> T {
     let (working, ended) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
-        scope.spawn(move || {
+        let timer = move || {
             if ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
                 late();
             }
-        });
+        };
+        let timer = std::thread::Builder::new().name("leave".into()).spawn_scoped(scope, timer);
+        if let Err(error) = timer {
+            tracing::warn!(%error, "cannot start a thread: leaving waits for other nodes without a bound");
+        }
         let done = work();
         drop(working);
         done

@@ -84,15 +84,13 @@ impl Recover for Recoverer {
         let leaving = self.leaving.read();
         let interrupt = Interrupt::of_steps();
         let _scope = interrupt.scope();
-        interrupt.begin(FINISH, 0);
         let mut finishing = self.finishing.lock();
         finishing.under_way.retain(|other| other.current() != 0);
         finishing.under_way.push(interrupt.clone());
         if finishing.given_up {
-            interrupt.trip(FINISH);
+            interrupt.trip_current();
         }
         drop(finishing);
-        let _ended = Ended(&interrupt);
         let late = |e| not_recovered(volume, dead.slot, true, e);
         // It may have been adding to the file system.
         volume.refresh().map_err(late)?;
@@ -145,9 +143,7 @@ impl Recoverer {
         finishing.given_up = true;
         let under_way = std::mem::take(&mut finishing.under_way);
         drop(finishing);
-        for interrupt in under_way {
-            interrupt.trip(FINISH);
-        }
+        under_way.iter().for_each(Interrupt::trip_current);
     }
 
     /// This node leaves: recoveries under way are waited for, and later ones leave what needs this
@@ -165,18 +161,6 @@ impl Recoverer {
             tracing::warn!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
         }
         Ok(())
-    }
-}
-
-/// The one piece of work of an [`Interrupt`] here.
-const FINISH: u64 = 1;
-
-/// Ends an interrupt's piece of work when it is dropped.
-struct Ended<'a>(&'a Interrupt);
-
-impl Drop for Ended<'_> {
-    fn drop(&mut self) {
-        self.0.end();
     }
 }
 

@@ -12,6 +12,7 @@
 //! just then. So every request that lasts longer than [`SLOW_LOOK`] is looked at, too.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -94,7 +95,7 @@ impl Killed {
         let this = Arc::clone(self);
         let thread = std::thread::Builder::new().name("fuse-killed".into());
         if let Err(error) = thread.spawn(move || this.watch()) {
-            tracing::warn!(%error, "Cannot start a thread: programs that wait cannot be killed");
+            tracing::warn!(%error, "cannot start a thread: programs that wait cannot be killed");
         }
     }
     /// A signal has come for the program of the request `unique`.
@@ -191,7 +192,11 @@ impl Drop for Place<'_> {
 /// Whether the thread of an interrupted request is about to end, or has ended. 0: one that this process
 /// cannot see.
 fn is_dying(thread: u32) -> bool {
-    thread != 0 && status_of(thread).map_or_else(|gone| gone, |status| has_fatal(&status))
+    thread != 0
+        && match status_of(thread) {
+            Ok(status) => has_fatal(&status),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
 }
 
 /// Whether a thread is about to end. One that has ended may have left a request for others, such as a
@@ -200,10 +205,9 @@ fn is_killed(thread: u32) -> bool {
     thread != 0 && status_of(thread).is_ok_and(|status| has_fatal(&status))
 }
 
-/// What the kernel says of a thread; if it says nothing, whether that is because the thread is gone.
-fn status_of(thread: u32) -> Result<String, bool> {
+/// What the kernel says of a thread (proc(5), *status*).
+fn status_of(thread: u32) -> io::Result<String> {
     std::fs::read_to_string(format!("/proc/{thread}/status"))
-        .map_err(|e| e.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Whether what the kernel says of a thread shows a signal that ends it.

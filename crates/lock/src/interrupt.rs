@@ -46,9 +46,12 @@ impl Interrupt {
     pub fn of_requests() -> Self {
         Self::new(true)
     }
-    /// For work in many steps that may end between any two of them.
+    /// For one piece of work in many steps, which may end between any two of them. It begins now, and ends
+    /// with its scope.
     pub fn of_steps() -> Self {
-        Self::new(false)
+        let interrupt = Self::new(false);
+        interrupt.begin(1, 0);
+        interrupt
     }
     fn new(strict: bool) -> Self {
         Self(Arc::new(Shared {
@@ -59,7 +62,7 @@ impl Interrupt {
             strict,
         }))
     }
-    /// This thread's waits are under it until the scope is dropped.
+    /// This thread's waits are under it until the scope is dropped, which ends the piece of work under way.
     pub fn scope(&self) -> Scope {
         Scope { before: CURRENT.replace(Some(self.clone())) }
     }
@@ -92,6 +95,10 @@ impl Interrupt {
             waker();
         }
     }
+    /// Ends the waits of the piece of work under way.
+    pub fn trip_current(&self) {
+        self.trip(self.current());
+    }
     fn is_tripped(&self) -> bool {
         let current = self.current();
         current != 0 && self.0.tripped.load(Ordering::SeqCst) == current
@@ -105,7 +112,9 @@ pub struct Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        CURRENT.set(self.before.take());
+        if let Some(over) = CURRENT.replace(self.before.take()) {
+            over.end();
+        }
     }
 }
 

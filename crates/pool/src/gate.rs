@@ -54,10 +54,7 @@ impl Gate {
                 return Ok(pass);
             }
             drop(pass);
-            let mut lapsed = self.lapsed.lock();
-            if !self.is_leased() {
-                self.extended.wait_for(&mut lapsed, LOOK);
-            }
+            self.wait_for_lease();
         }
     }
     /// For what extends the lease.
@@ -77,7 +74,7 @@ impl Gate {
         let open = !self.refuses.load(Ordering::Acquire) && self.is_leased();
         self.closed.try_read().filter(|closed| open && !**closed)
     }
-    /// Waits for the lease; false if it did not come before `vain` was true, which is asked now and then.
+    /// Waits for the lease; false if `vain`, which is asked every [`LOOK`], was true before.
     ///
     /// # Errors
     /// [`PoolError::Closed`].
@@ -87,12 +84,16 @@ impl Gate {
             if vain() {
                 return Ok(false);
             }
-            let mut lapsed = self.lapsed.lock();
-            if !self.is_leased() {
-                self.extended.wait_for(&mut lapsed, LOOK);
-            }
+            self.wait_for_lease();
         }
         Ok(true)
+    }
+    /// Waits until the lease is extended, for [`LOOK`] at most.
+    fn wait_for_lease(&self) {
+        let mut lapsed = self.lapsed.lock();
+        if !self.is_leased() {
+            self.extended.wait_for(&mut lapsed, LOOK);
+        }
     }
     /// Whether the lease lasts.
     pub fn is_leased(&self) -> bool {

@@ -327,8 +327,8 @@ impl Pool {
         self.0.aside().devices.iter().for_each(|device| device.answers_within(time));
     }
 
-    /// Waits while the time of [`Pool::lease`] is over; false if `vain`, which is asked now and then, was
-    /// true before.
+    /// Waits while the time of [`Pool::lease`] is over; false if `vain`, which is asked again and again,
+    /// was true before.
     ///
     /// # Errors
     /// [`PoolError::Closed`].

@@ -28,13 +28,19 @@ pub(super) struct Unreadable {
 }
 
 impl Unreadable {
-    pub fn say(&self) {
+    fn say(&self) {
         tracing::error!(
             "the slot of node {} cannot be read ({}): nobody joins by it, and what a node of it held locked stays so; run `braid check --repair` after unmounting all nodes",
             self.slot,
             self.why
         );
     }
+}
+
+/// Logs the slots that cannot be read, but for those that were `known` before.
+pub(super) fn say_new(unreadable: &[Unreadable], known: &[Unreadable]) {
+    let new = |u: &&Unreadable| known.iter().all(|k| k.slot != u.slot);
+    unreadable.iter().filter(new).for_each(Unreadable::say);
 }
 
 /// All slots at one look.
@@ -200,13 +206,13 @@ impl Claim<'_> {
     /// # Errors
     /// `SlotTaken` or `NoFreeSlot` if no slot comes free; else what the store or a recovery says.
     pub fn any(&self, recover: &dyn Recover) -> Result<Claimed, LockError> {
-        let (begun, mut said) = (Instant::now(), false);
+        let (begun, mut said, mut known) = (Instant::now(), false, Vec::new());
         loop {
-            let before = self.choice()?;
+            let before = self.choice(&mut known)?;
             if let Some(claimed) = self.one_of(&before, recover)? {
                 return Ok(claimed);
             }
-            let now = self.choice()?;
+            let now = self.choice(&mut known)?;
             let coming = now.iter().find(|r| comes_free(r, &before));
             let Some(coming) = coming.filter(|_| begun.elapsed() < self.options.timing.fenced())
             else {
@@ -228,8 +234,9 @@ impl Claim<'_> {
         }
     }
 
-    /// The slots that this node may take, as they are now.
-    fn choice(&self) -> Result<Vec<SlotRecord>, LockError> {
+    /// The slots that this node may take, as they are now. `known`: those that could not be read at the
+    /// last look; each is logged once.
+    fn choice(&self, known: &mut Vec<Unreadable>) -> Result<Vec<SlotRecord>, LockError> {
         let slots = self.store.slots();
         match self.options.slot {
             Some(slot) if slot.0 >= slots => Err(LockError::NoSuchSlot { slot, slots }),
@@ -238,8 +245,9 @@ impl Claim<'_> {
                 Ok(vec![decode_slot(self.store, slot, &bytes)?])
             }
             None => {
-                let Slots { records, unreadable } = read_slots(self.store, &[])?;
-                unreadable.iter().for_each(Unreadable::say);
+                let Slots { records, unreadable } = read_slots(self.store, known)?;
+                say_new(&unreadable, known);
+                *known = unreadable;
                 Ok(records)
             }
         }
@@ -377,8 +385,8 @@ impl Claim<'_> {
         quiet: &[NodeId],
         recover: &dyn Recover,
     ) -> Result<Option<Claimed>, LockError> {
-        // While another recovers it, it will be free soon; that one may be dead too, though.
         let proven = record.vouched || quiet.contains(&record.life.slot);
+        // While another node recovers it, it will be free soon, unless that node is dead too.
         let over = proven && !is_recovered_by_other(record);
         if !over {
             // Found by a node that may live yet, or has left since.

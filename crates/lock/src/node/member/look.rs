@@ -7,7 +7,7 @@ use std::time::Instant;
 use braid_format::node::{Heartbeat, LockPlace, SlotRecord, SlotState};
 
 use super::super::cached::Cached;
-use super::super::claim::{Slots, Unreadable, decode_slot, first_places, is_stranger, read_slots};
+use super::super::claim::{Slots, decode_slot, first_places, is_stranger, read_slots, say_new};
 use super::super::watch::SlotSight;
 use super::super::{FenceMethod, Timing};
 use super::{Inner, tag_of};
@@ -19,8 +19,7 @@ impl Inner {
     pub(super) fn read_slots(&self) -> Result<Vec<SlotRecord>, LockError> {
         let known = self.unreadable.lock().clone();
         let Slots { records, unreadable } = read_slots(&*self.store, &known)?;
-        let new = |u: &&Unreadable| known.iter().all(|k| k.slot != u.slot);
-        unreadable.iter().filter(new).for_each(Unreadable::say);
+        say_new(&unreadable, &known);
         *self.unreadable.lock() = unreadable;
         let mut slots = self.slots.write();
         for record in &records {
