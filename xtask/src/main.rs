@@ -2,6 +2,7 @@
 //! layering, file sizes, module documents, and that documents were looked at when what they
 //! describe changed. `xtask test` runs all tests.
 
+mod modules;
 mod suites;
 mod tidy;
 

@@ -15,7 +15,7 @@ const MAY_USE: &[(&str, Option<&[&str]>)] = &[
     ("braid-fs", Some(&["braid-lock", "braid-pool", "braid-device", "braid-format"])),
     ("braid-fuse", Some(&["braid-fs", "braid-device", "braid-format"])),
     ("braid-bench", Some(&["braid-fs", "braid-pool", "braid-device", "braid-format"])),
-    ("braid-target", Some(&["braid-device", "braid-format"])),
+    ("braid-iscsi-target", Some(&["braid-device", "braid-format"])),
     ("braid-testkit", Some(&[])),
     ("braid-sim", None),
     ("braid-cli", None),
@@ -38,6 +38,7 @@ pub fn check() -> Result<Vec<String>> {
     for file in sources(&root)? {
         source(&root, &file, &mut problems)?;
     }
+    super::modules::check(&root, &mut problems)?;
     architecture(&root, &mut problems)?;
     for (document, folder) in DESCRIBES {
         let text = read(&root.join(document))?;
@@ -171,13 +172,11 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+pub(crate) fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let path = entry?.path();
         if path.is_dir() {
-            if path.file_name().is_some_and(|n| n != "target") {
-                walk(&path, files)?;
-            }
+            walk(&path, files)?;
         } else if path.extension().is_some_and(|e| e == "rs") {
             files.push(path);
         }
@@ -185,7 +184,7 @@ fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-fn read(path: &Path) -> Result<String> {
+pub(crate) fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use braid_format::Bytes;
 use braid_pool::device::{ByteLockGuard, Device, FileDevice, MemoryDevice, OpenOptions};
-use braid_target::{Chap, LunOptions, Secret, Target, TargetOptions};
+use braid_iscsi_target::{Chap, LunOptions, Secret, Target, TargetOptions};
 
 use crate::size;
 
@@ -59,7 +59,7 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some((socket, words)) = args.tell.split_first() {
-        print!("{}", braid_target::tell(socket.as_ref(), &words.join(" "))?);
+        print!("{}", braid_iscsi_target::tell(socket.as_ref(), &words.join(" "))?);
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(dir) = &args.reservations {

@@ -1,4 +1,4 @@
-//! Units of targets as devices: against `braid-target` in this process, by libiscsi (Debian's
+//! Units of targets as devices: against `braid-iscsi-target` in this process, by libiscsi (Debian's
 //! `libiscsi7`, which `make test` installs).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
@@ -13,7 +13,7 @@ use braid_device::{
     MemoryDevice, Op, OpenOptions, OwnedOp, Part, Request, ReservationKind, run,
 };
 use braid_format::{ByteOffset, Bytes};
-use braid_target::{Chap, LunOptions, Secret, Target, TargetOptions};
+use braid_iscsi_target::{Chap, LunOptions, Secret, Target, TargetOptions};
 
 const NAME: &str = "iqn.2026-11.org.braid:device-test";
 const SIZE: Bytes = Bytes(64 << 20);

@@ -1,5 +1,5 @@
 //! Sessions that break: because the target is started anew, or because somebody cuts them. Against
-//! `braid-target` in this process, by libiscsi.
+//! `braid-iscsi-target` in this process, by libiscsi.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -13,7 +13,7 @@ use braid_device::{
     ReservationKind,
 };
 use braid_format::{ByteOffset, Bytes};
-use braid_target::{Chap, LunOptions, Secret, Target, TargetOptions};
+use braid_iscsi_target::{Chap, LunOptions, Secret, Target, TargetOptions};
 
 const NAME: &str = "iqn.2026-11.org.braid:again-test";
 const SIZE: Bytes = Bytes(16 << 20);

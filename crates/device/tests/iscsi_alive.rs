@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use braid_device::{Device, IscsiDevice, MemoryDevice, OpenOptions};
 use braid_format::{ByteOffset, Bytes};
-use braid_target::{Chap, LunOptions, Target, TargetOptions};
+use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 
 const NAME: &str = "iqn.2026-11.org.braid:alive-test";
 const TASK: &str = "BRAID_ISCSI_TEST_TASK";

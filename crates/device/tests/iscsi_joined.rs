@@ -1,5 +1,5 @@
 //! Requests side by side on a unit, which go to it together: what is moved, how often the unit is asked,
-//! and what each request is told when not all goes well. Against `braid-target` in this process, by
+//! and what each request is told when not all goes well. Against `braid-iscsi-target` in this process, by
 //! libiscsi.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
@@ -14,7 +14,7 @@ use braid_device::{
     OpenOptions, OwnedOp, Part, Request, ReservationKind, pass_on, run,
 };
 use braid_format::{ByteOffset, Bytes};
-use braid_target::{Chap, LunOptions, Target, TargetOptions};
+use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 use proptest::prelude::*;
 
 const NAME: &str = "iqn.2026-11.org.braid:joined-test";

@@ -14,7 +14,7 @@ use braid_device::{
     Reservations,
 };
 use braid_format::{ByteOffset, Bytes};
-use braid_target::{Chap, LunOptions, Target, TargetOptions};
+use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 
 const NAME: &str = "iqn.2026-11.org.braid:reservations";
 const KIND: ReservationKind = ReservationKind::WriteExclusiveAll;

@@ -13,7 +13,7 @@ use braid_device::{
 };
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::{AddOptions, CreateOptions, Destination, FenceHow, Pool, PoolError, Reservable};
-use braid_target::{Chap, LunOptions, Target, TargetOptions};
+use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 
 const PROVE: FenceHow = FenceHow { prove: true, reset: false };
 const NAME: &str = "iqn.2026-11.org.braid:fence-test";

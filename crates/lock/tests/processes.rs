@@ -19,7 +19,7 @@ use braid_lock::{
     Me, Membership, Mode, NodeAreas, NotRecovered, PoolNodes, Recover,
 };
 use braid_pool::{CreateOptions, Pool};
-use braid_target::{Chap, LunOptions, Target, TargetOptions};
+use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 
 const SECTOR: Bytes = Bytes(512);
 const LOCKS: std::ops::Range<u64> = 512..516;

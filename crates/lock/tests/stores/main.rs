@@ -19,7 +19,7 @@ use braid_lock::{
     CawOutcome, DeviceStore, Etcd, EtcdStore, LockError, LockStore, MemoryStore, StoreError,
 };
 use braid_pool::{CreateOptions, Pool};
-use braid_target::{Chap, LunOptions, Target, TargetOptions};
+use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 
 use suite::{FIRST, LOCKS, Subject, conforms, directory};
 

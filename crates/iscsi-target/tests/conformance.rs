@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use braid_device::{Device, FileDevice, MemoryDevice, OpenOptions};
 use braid_format::Bytes;
-use braid_target::{Chap, LunOptions, Target, TargetOptions};
+use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 
 const NAME: &str = "iqn.2026-11.org.braid:conformance";
 const SIZE: Bytes = Bytes(64 << 20);

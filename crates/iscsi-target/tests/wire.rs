@@ -13,7 +13,7 @@ use braid_device::scsi::{self, Data, ScsiError, Sense, Transport, Unit};
 use braid_device::{Device, MemoryDevice, ReservationKind};
 use braid_format::Bytes;
 use braid_format::crc::crc32c;
-use braid_target::{Chap, LunOptions, Target, TargetOptions};
+use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 
 const NAME: &str = "iqn.2026-11.org.braid:wire";
 const GOOD: u8 = 0;
@@ -391,7 +391,7 @@ fn what_takes_no_number_does_not_widen_the_window() {
 fn immediate_commands_are_bounded_and_tags_are_not_used_twice() {
     let target = serve(1, None);
     let mut i = Initiator::login(&target, "iqn.x:a", 1, &[]);
-    let most = u32::try_from(braid_target::COMMANDS_MAX).unwrap();
+    let most = u32::try_from(braid_iscsi_target::COMMANDS_MAX).unwrap();
     for tag in 0..most {
         i.send(waiting_write(1000 + tag, None), &[]);
         assert_eq!(i.receive().unwrap().0[0], 0x31, "asked for its data");
