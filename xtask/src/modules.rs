@@ -37,7 +37,8 @@ pub fn check(root: &Path, problems: &mut Vec<String>) -> Result<()> {
         let known = known(name);
         for (from, to) in up.keys().filter(|edge| !known.contains(edge)) {
             let file = &up[&(from.clone(), to.clone())];
-            problems.push(format!("crates/{name}: {from} uses {to}, which stands above it ({file})"));
+            problems
+                .push(format!("crates/{name}: {from} uses {to}, which stands above it ({file})"));
         }
         for (from, to) in known.iter().filter(|edge| !up.contains_key(edge)) {
             problems.push(format!(
@@ -114,7 +115,8 @@ impl Crate {
         if parts.last().is_some_and(|last| last == "mod") {
             parts.pop();
         }
-        let Some(from) = parts.first().filter(|first| self.modules.contains(*first)).cloned() else {
+        let Some(from) = parts.first().filter(|first| self.modules.contains(*first)).cloned()
+        else {
             return Ok(());
         };
         if parts.iter().any(|part| part.contains("tests")) {

@@ -1,59 +1,37 @@
 //! The `braid` command: one binary, one file per subcommand.
 //!
+//! Map, bottom up (a module uses only those above it):
+//! ```text
+//!  terminal   what the user sees: sizes, tables, progress
+//!  process    signals, secrets on the command line, notes of this host's mounts, the end of a node's process
+//!  pools      from a name, devices and options to a pool and its shape
+//!  control    orders to a mounted node, and who carries them out
+//!  commands   the subcommands
+//! ```
+//!
 //! Called as `mount.braid` (from mount(8) and /etc/fstab) it is `braid mount`, as `umount.braid`
 //! `braid unmount`; as `lmdd` or `xdd` it takes their command lines.
 
 #![forbid(unsafe_code)]
 
-mod add;
-mod advise;
-mod check;
+mod commands;
 mod control;
-mod create;
-mod dump_label;
-mod ending;
-mod evacuate;
-mod fail;
-mod fence;
-mod filling;
-mod grow;
-mod guard;
-mod helper;
-mod issued;
-mod label;
-mod leaving;
-mod locks;
-mod mount;
-mod nodes;
-mod rebalance;
-mod remove;
-mod replace;
-mod runtime;
-mod scan;
-mod scrub;
-mod secrets;
-mod session;
-mod shape;
-mod signals;
-mod size;
-mod sources;
-mod spare;
-mod status;
-mod subpools;
-mod target;
-mod topology;
-mod trim;
-mod ui;
-mod unmount;
-mod unread;
-mod version;
+mod pools;
+mod process;
+mod terminal;
 
 use std::io::IsTerminal;
 
 use braid_pool::device::redacted;
 use clap::{Parser, Subcommand};
 
-use self::helper::Helper;
+use commands::helper::{self, Helper};
+use commands::{
+    add, advise, check, create, dump_label, evacuate, fail, fence, grow, label, locks, mount,
+    nodes, rebalance, remove, replace, scan, scrub, spare, status, target, trim, unmount, version,
+};
+use process::{guard, secrets};
+use terminal::broken_pipe;
 
 /// One POSIX file system striped over many disks and shared, coherently, by many machines.
 #[derive(Debug, Parser)]
@@ -110,7 +88,7 @@ fn main() -> std::process::ExitCode {
         // It would say them where it could not write.
         .log_internal_errors(false)
         .init();
-    unread::ended_by(ended)
+    broken_pipe::ended_by(ended)
 }
 
 /// Does what the command line says.

@@ -12,8 +12,8 @@ use braid_device::{
     pass_on,
 };
 use braid_format::{ByteOffset, Bytes, MemberIndex};
-use braid_pool::{AddOptions, CreateOptions, Destination, FenceHow, Pool, PoolError, Reservable};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
+use braid_pool::{AddOptions, CreateOptions, Destination, FenceHow, Pool, PoolError, Reservable};
 
 const PROVE: FenceHow = FenceHow { prove: true, reset: false };
 const NAME: &str = "iqn.2026-11.org.braid:fence-test";

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use braid_device::{Device, MemoryDevice, OpenOptions};
 use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
+use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 use braid_lock::{
     DemoteFailed, Demoted, DeviceStore, GlockOps, JoinOptions, Local, LockManager, ManagerOptions,
     Me, Membership, Mode, NodeAreas, NotRecovered, PoolNodes, Recover,
 };
 use braid_pool::{CreateOptions, Pool};
-use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 
 const SECTOR: Bytes = Bytes(512);
 const LOCKS: std::ops::Range<u64> = 512..516;

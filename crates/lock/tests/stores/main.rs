@@ -14,12 +14,12 @@ use std::sync::Arc;
 use braid_device::{Device, MemoryDevice, OpenOptions};
 use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
+use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 use braid_lock::etcd::EtcdError;
 use braid_lock::{
     CawOutcome, DeviceStore, Etcd, EtcdStore, LockError, LockStore, MemoryStore, StoreError,
 };
 use braid_pool::{CreateOptions, Pool};
-use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 
 use suite::{FIRST, LOCKS, Subject, conforms, directory};
 

@@ -1,0 +1,67 @@
+//! `braid check`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use braid_fs::check::{CheckOptions, check};
+
+use crate::pools::sources;
+use crate::terminal::ui;
+
+/// Verify a file system that no node has mounted, and repair it when asked.
+///
+/// Exit status: 0 clean, 1 problems were found and repaired, 4 problems are left.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool's name, or all of its devices
+    #[arg(required = true, value_name = "NAME|DEVICE")]
+    sources: Vec<String>,
+    /// Mend what can be mended; cut off and name what cannot. Files that lost contents, and files
+    /// that lost their names, are put into /lost+found
+    #[arg(long)]
+    repair: bool,
+    /// Do without members that are missing, if the others hold everything; they count as failed
+    /// from then on
+    #[arg(long)]
+    degraded: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let pool = match (args.repair, args.degraded) {
+        (false, degraded) => sources::open_to_read(&args.sources, degraded)?,
+        (true, false) => sources::open(&args.sources, false)?,
+        (true, true) => sources::open_degraded(&args.sources, false)?,
+    };
+    let bar = ui::bar("checking");
+    let report = check(pool, CheckOptions { repair: args.repair }, &mut ui::progress(&bar))?;
+    bar.finish_and_clear();
+    for problem in &report.problems {
+        println!("{problem}");
+    }
+    for line in &report.cut {
+        println!("{line}");
+    }
+    for line in report.left.iter().filter(|_| args.repair) {
+        println!("NOT MENDED: {line}");
+    }
+    println!(
+        "{} inodes, {} directories, {} data blocks, {} journals replayed: {}",
+        report.inodes,
+        report.directories,
+        report.data_blocks,
+        report.replayed,
+        match (report.problems.len(), report.left.len()) {
+            (0, _) => "clean".to_owned(),
+            (n, _) if !args.repair =>
+                format!("{n} problems; --repair mends or cuts off what is damaged"),
+            (n, 0) => format!("{n} problems, all repaired"),
+            (n, left) => format!("{n} problems, {left} of them are left"),
+        }
+    );
+    Ok(match (report.problems.len(), report.left.len()) {
+        (0, _) => ExitCode::SUCCESS,
+        (_, 0) => ExitCode::from(1),
+        _ => ExitCode::from(4),
+    })
+}

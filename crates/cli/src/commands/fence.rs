@@ -1,0 +1,58 @@
+//! `braid fence`
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use braid_format::NodeId;
+
+use crate::control::{self, Order};
+
+/// Say that the host of a silent node is off, so that it is recovered.
+///
+/// Needed only where nothing else can tell: nodes of this host are known by its kernel, others are fenced by
+/// reservation or by the program of the mount option fence_command. If the host is not off, what it still
+/// writes damages the file system. A node of this host whose disk has another device node since (a loop
+/// device attached under another number) is not known by the kernel either: see that its process has ended.
+///
+/// Where no node of this host has the pool mounted, the word is written into the node's slot: every node takes
+/// it for a fence, `braid check` too, and the next to mount recovers it. That takes 5/4 of the node's
+/// io_timeout, during which it must show no heartbeat.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "braid fence --confirm <NAME|DIR|DEVICE>... <NODE>")]
+pub struct Args {
+    /// The pool's name, its directory, or all of its devices; then the node's number in `braid nodes`
+    #[arg(required = true, num_args = 2.., value_name = "NAME|DIR|DEVICE... NODE")]
+    words: Vec<String>,
+    /// You have seen to it that the host is off, or cut off from all devices
+    #[arg(long)]
+    confirm: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let (node, sources) = args.words.split_last().context("name a pool, then a node")?;
+    let node: u16 =
+        node.parse().with_context(|| format!("{node}: not a node's number (see `braid nodes`)"))?;
+    if !args.confirm {
+        bail!(
+            "turn the host of node {node} off, or cut it off from all devices, and say --confirm: what it writes later damages the file system"
+        );
+    }
+    let mount = match sources {
+        [one] => control::look(one)?,
+        _ => None,
+    };
+    if let Some(mount) = mount {
+        control::value(&mount, &Order::Fence { node })?;
+        println!(
+            "node {node} counts as dead and is recovered; `braid nodes` shows when it is done"
+        );
+    } else {
+        let pool = crate::pools::sources::open(sources, false)?;
+        braid_fs::vouch_dead(pool, NodeId(node))?;
+        println!(
+            "node {node} counts as dead from now on: the next mount recovers it, and `braid check` can run"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

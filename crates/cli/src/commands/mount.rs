@@ -1,0 +1,478 @@
+//! `braid mount`.
+//!
+//! The daemon is this program started once more: the parent waits until the child says on a pipe
+//! that the mount serves, or why not. So nothing is forked after threads exist.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use braid_format::superblock::RawSuperblock;
+use braid_format::{Bytes, NodeId};
+use braid_fs::lock::{HintsBy, Timing};
+use braid_fs::{Fs, MountOptions};
+use braid_fuse::{FuseOptions, Session};
+use braid_pool::Pool;
+
+use crate::control::Control;
+use crate::pools::sources;
+use crate::process::{ending::Ending, guard::Guard, mounts};
+use crate::terminal::size;
+
+/// Mount a pool's file system as one more node.
+///
+/// Goes into the background once the mount serves; -f stays. For /etc/fstab:
+///
+///     scratch  /scratch  braid  defaults,_netdev  0 0
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment, override_usage = "braid mount [OPTIONS] <NAME|DEVICE>... <DIR>")]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
+pub struct Args {
+    /// The pool's name (or all of its devices), then the directory
+    #[arg(required = true, value_name = "NAME|DEVICE... DIR")]
+    pub words: Vec<String>,
+    /// Options, comma separated: ro, slot=N, memory=SIZE (bound of this node's memory, 512M), or its
+    /// parts: cache=SIZE (metadata kept, 96M), dirty=SIZE (unwritten data kept, 96M), locks=N (idle
+    /// inodes kept, 104857); commit=SECONDS (1 to 300, usually 5), log=FILE,
+    /// discard (space that files give up goes back to the devices by itself, some seconds later),
+    /// degraded (do without members that are missing, if the others hold everything: they count as
+    /// failed from then on), devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
+    /// raise_page_limit (allow 4M on this machine), read_ahead=SIZE (8M), workers_max=N (512),
+    /// background_max=N (64), cachenames (the kernel finds paths without asking: faster, but a change of
+    /// any directory by another node takes away what is mounted inside; usual where the pool was made
+    /// for one node, which loses nothing), nocachenames, nocachedata (reads go
+    /// past the kernel's page cache: exact beside any others, slower again and again), noalert (idle
+    /// processors sleep as deep as ever while requests come fast: less power, longer waits),
+    /// uring (requests come by io_uring, Linux 6.14: where processors are busy small calls are
+    /// faster, where one is idle slower, reading ahead is slower;
+    /// root's mount sets /sys/module/fuse/parameters/enable_uring, which is for the whole host; where it
+    /// cannot be, the mount says why and goes on without),
+    /// noallow_other, io_timeout=SECONDS (10: a node of another host that shows no life for 5/4 of it is
+    /// fenced, one that cannot show its own stops after it), fence_command=PATH (a program that
+    /// turns a host off: called with its name, the node's slot and life; 0 means that it is dead),
+    /// fence_reset (members are reset after a fence by reservation), hints=WAYS (by which other nodes
+    /// say what they want: tcp:ADDRESS[:PORT] is an address of this host that the others reach; unix,
+    /// only those of this host; none. Usual: the address by which units of a target are reached).
+    /// Without log= messages go to the kernel's log (root) or nowhere; with -f to standard error
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Ready signal on standard output (used by the background start)
+    #[arg(long, hide = true)]
+    pub ready: bool,
+    /// The device shown in the mount table, if not the pool's name
+    #[arg(long, hide = true, value_name = "TEXT")]
+    pub shown_as: Option<String>,
+    /// Look at the options, then mount nothing
+    #[arg(skip)]
+    pub fake: bool,
+    /// Options that nobody knows are left out
+    #[arg(skip)]
+    pub sloppy: bool,
+}
+
+/// Everything the options say.
+#[derive(Debug)]
+struct Plan {
+    devices: Vec<String>,
+    fs: MountOptions,
+    fuse: FuseOptions,
+    log: Option<PathBuf>,
+    /// Members that are missing are lost, says the user.
+    degraded: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let (dir, devices) = args.words.split_last().context("name a directory")?;
+    if devices.is_empty() {
+        bail!(
+            "{dir}: name the pool, or its devices, and then the directory (`braid mount NAME DIR`)"
+        );
+    }
+    let dir = std::path::absolute(dir)?;
+    if !dir.is_dir() {
+        bail!("{}: not a directory to mount on", dir.display());
+    }
+    refuse_mounted(&dir)?;
+    let (plan, unknown) = parse(devices, dir, &args.options)?;
+    if let (Some(option), false) = (unknown.first(), args.sloppy) {
+        bail!("unknown mount option '{option}'; see `braid mount --help`");
+    }
+    if args.fake {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.foreground { serve(plan, args) } else { start_daemon(args, &unknown) }
+}
+
+/// A second node on top of the first, in the same directory, is nobody's wish.
+fn refuse_mounted(dir: &Path) -> Result<()> {
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let on = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        words.next().map(Path::new) == Some(dir) && words.next() == Some("fuse.braid")
+    };
+    if table.lines().any(on) {
+        bail!(
+            "{}: a pool is mounted there already; unmount it first, or take another directory",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// What the options ask for, and the options that nobody knows.
+fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, Vec<String>)> {
+    let mut plan = Plan {
+        devices: devices.to_vec(),
+        fs: MountOptions { mount_point: dir.clone(), ..MountOptions::default() },
+        fuse: FuseOptions::new(dir),
+        log: None,
+        degraded: false,
+    };
+    // First, wherever it stands: it sets what the others may set apart.
+    if let Some(total) = each(options).filter_map(|o| o.strip_prefix("memory=")).last() {
+        plan.fs.bound_memory(memory("memory", total, MountOptions::MEMORY_MIN)?);
+    }
+    let mut unknown = Vec::new();
+    for option in each(options) {
+        let (key, value) = option.split_once('=').map_or((option, None), |(k, v)| (k, Some(v)));
+        if !apply(&mut plan, option, key, value)? {
+            unknown.push(option.to_owned());
+        }
+    }
+    Ok((plan, unknown))
+}
+
+/// Comma-separated words of all `-o`.
+fn each(options: &[String]) -> impl Iterator<Item = &str> {
+    options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty())
+}
+
+/// Least metadata and unwritten data in memory with which a node works: some requests of the largest
+/// size.
+const PART_MIN: u64 = 8 << 20;
+/// Fewest idle inodes in memory: the path to a file, for each thread.
+const LOCKS_MIN: u64 = 1000;
+/// Longest time between commits, seconds.
+const COMMIT_MAX: u64 = 300;
+
+/// Takes one option in; false if nobody knows it.
+fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Result<bool> {
+    if value.is_none() && apply_switch(plan, key)? {
+        return Ok(true);
+    }
+    let need = || value.with_context(|| format!("option {key} needs a value: {key}=..."));
+    let number = |min: u64, max: u64| -> Result<u64> {
+        let n = need()?.parse().ok().filter(|n| (min..=max).contains(n));
+        n.with_context(|| format!("option {option}: not a number from {min} to {max}"))
+    };
+    match key {
+        "slot" => {
+            let n = number(0, u64::from(RawSuperblock::NODE_SLOTS_MAX) - 1)?;
+            plan.fs.slot = Some(NodeId(n.try_into()?));
+        }
+        "memory" => drop(need()?),
+        "cache" => plan.fs.metadata_cache = memory(key, need()?, Bytes(PART_MIN))?,
+        "dirty" => plan.fs.dirty_max = memory(key, need()?, Bytes(PART_MIN))?,
+        "locks" => {
+            let most = memory_here().get() / MountOptions::INODE_BYTES;
+            plan.fs.locks_max = usize::try_from(number(LOCKS_MIN, most.max(LOCKS_MIN))?)?;
+        }
+        "commit" => plan.fs.commit_interval = Duration::from_secs(number(1, COMMIT_MAX)?),
+        "io_timeout" => plan.fs.timing = io_timeout(need()?)?,
+        "fence_command" => plan.fs.fence.command = Some(fence_command(need()?)?),
+        "hints" => plan.fs.hints = Some(hints(need()?)?),
+        "log" => plan.log = Some(PathBuf::from(need()?)),
+        "devices" => plan.devices = sources::split(need()?),
+        _ => return Ok(plan.fuse.apply(option)?),
+    }
+    Ok(true)
+}
+
+/// Takes in an option that has no value; false if it is none of these. With a value it is nobody's:
+/// `degraded=no` must not mean `degraded`.
+fn apply_switch(plan: &mut Plan, key: &str) -> Result<bool> {
+    match key {
+        "ro" | "rw" => {
+            plan.fs.read_only = key == "ro";
+            plan.fuse.read_only = key == "ro";
+        }
+        "strictatime" => {
+            bail!(
+                "option strictatime: access times change when a program sets them, not by reading"
+            )
+        }
+        "remount" => bail!("a mounted pool cannot be remounted: unmount it and mount it again"),
+        "discard" => plan.fs.discard = true,
+        "nodiscard" => plan.fs.discard = false,
+        "degraded" => plan.degraded = true,
+        "fence_reset" => plan.fs.fence.reset = true,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// A size of something in memory: at least `least`, and no more than this machine has.
+fn memory(key: &str, text: &str, least: Bytes) -> Result<Bytes> {
+    let size = Bytes(size::parse(text).map_err(|e| anyhow::anyhow!("option {key}: {e}"))?);
+    let most = memory_here();
+    if size < least || size > most {
+        let (least, most) = (size::show(least.get()), size::show(most.get()));
+        bail!("option {key}={text}: not between {least} and the {most} that this machine has");
+    }
+    Ok(size)
+}
+
+/// Memory of this machine.
+fn memory_here() -> Bytes {
+    let info = rustix::system::sysinfo();
+    Bytes(info.totalram.saturating_mul(u64::from(info.mem_unit.max(1))))
+}
+
+/// Seconds; from them come all timers of membership.
+fn io_timeout(text: &str) -> Result<Timing> {
+    let bad = || {
+        let (min, max) = (Timing::MIN.as_secs(), Timing::MAX.as_secs());
+        format!("option io_timeout: {min} to {max} seconds")
+    };
+    let seconds = text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+    let time = seconds.filter(|t| (Timing::MIN..=Timing::MAX).contains(t)).with_context(bad)?;
+    Ok(Timing::of(time))
+}
+
+/// By which ways other nodes are heard.
+fn hints(text: &str) -> Result<HintsBy> {
+    let Some(at) = text.strip_prefix("tcp:") else {
+        return match text {
+            "unix" => Ok(HintsBy::Unix),
+            "none" => Ok(HintsBy::None),
+            _ => bail!("option hints: {text}: not tcp:ADDRESS[:PORT], unix or none"),
+        };
+    };
+    let bare = at.trim_start_matches('[').trim_end_matches(']').parse().ok();
+    let whole = || bare.map(|ip: IpAddr| SocketAddr::new(ip, 0));
+    let at: SocketAddr = at.parse().ok().or_else(whole).with_context(|| {
+        format!("option hints: {at}: not ADDRESS[:PORT] (an IPv6 address with a port in [])")
+    })?;
+    if at.ip().is_unspecified() || at.ip().is_multicast() {
+        bail!("option hints: {}: give the address by which other hosts reach this one", at.ip());
+    }
+    Ok(HintsBy::Tcp(at))
+}
+
+/// It will be needed when there is no time to find out that it is not there.
+fn fence_command(text: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(text);
+    let found =
+        std::fs::metadata(&path).with_context(|| format!("option fence_command: {text}"))?;
+    let may_run = found.is_file() && found.permissions().mode() & 0o111 != 0;
+    if !path.is_absolute() || !may_run {
+        bail!("option fence_command: {text}: not the absolute path of a program");
+    }
+    Ok(path)
+}
+
+/// Mounts and serves until unmounted.
+fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
+    let append = |path: &PathBuf| {
+        let opened = File::options().create(true).append(true).open(path);
+        opened.with_context(|| format!("option log: {}", path.display()))
+    };
+    let log = plan.log.as_ref().map(append).transpose()?;
+    // Locks and the heartbeat are on the devices: a node that changes no file writes all the same.
+    // Devices that grow, or come back, are opened anew by their names, from another directory.
+    let paths = sources::resolve(&plan.devices)?;
+    let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
+    let (devices, protected) = if plan.fs.read_only {
+        sources::open_as_can_be(&paths)?
+    } else {
+        (sources::open_devices(&paths, false)?, false)
+    };
+    let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
+    let pool = assemble(devices)?;
+    let name = pool.info().name.clone();
+    let plan_dir = plan.fs.mount_point.clone();
+    let ending = Ending::watch(&plan_dir, args.ready)?;
+    let session = Session::mount(args.shown_as.as_ref().unwrap_or(&name), plan.fuse)?;
+    ending.mounted();
+    let mount = if protected { Fs::mount_protected } else { Fs::mount };
+    let fs = match mount(pool, plan.fs, session.kernel_cache()) {
+        Ok(fs) => fs,
+        Err(e) => {
+            session.abort();
+            return Err(e.into());
+        }
+    };
+    let guard = Guard::start(&plan_dir);
+    let control = Control::serve(&fs);
+    let note = mounts::Note::write(&plan_dir, &name, &plan.devices);
+    if args.ready {
+        detach(log)?;
+    } else if let Some(log) = log {
+        rustix::stdio::dup2_stderr(log).ok();
+    }
+    ending.serves();
+    let served = session.serve(fs.clone());
+    ending.over();
+    drop(control);
+    let left = fs.unmount();
+    drop(note);
+    drop(guard);
+    served?;
+    left?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says that the mount serves, and lets go of the terminal: own session, messages to the log file.
+fn detach(log: Option<File>) -> Result<()> {
+    rustix::process::setsid().ok();
+    rustix::process::chdir("/")?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    // What a node says when it leaves must not be lost: the kernel's log takes it (root's only).
+    let messages = log.map_or_else(|| File::options().write(true).open(KERNEL_LOG), Ok);
+    // After this word nothing may fail: nobody would hear of it.
+    println!("ready");
+    std::io::stdout().flush()?;
+    rustix::stdio::dup2_stdout(&null).ok();
+    rustix::stdio::dup2_stderr(messages.unwrap_or(null)).ok();
+    Ok(())
+}
+
+/// Of the C library's allocator.
+const ARENAS_MAX: &str = "MALLOC_ARENA_MAX";
+
+/// One line written is one message.
+const KERNEL_LOG: &str = "/dev/kmsg";
+
+/// Starts this program again in the background and waits for its word.
+fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
+    let mut command = Command::new(std::env::current_exe()?);
+    // The allocator keeps what it once had for each of its arenas, and makes eight per processor:
+    // most of a node's memory would be nobody's.
+    if std::env::var_os(ARENAS_MAX).is_none() {
+        command.env(ARENAS_MAX, "2");
+    }
+    // Whatever the file is called: this is no helper's call.
+    command.arg0("braid").arg("mount").args(["--foreground", "--ready"]);
+    if let Some(text) = &args.shown_as {
+        command.arg("--shown-as").arg(text);
+    }
+    for option in each(&args.options).filter(|o| !leave_out.iter().any(|l| l == o)) {
+        command.arg("-o").arg(option);
+    }
+    // What a command line says everybody can read, as long as the node runs.
+    let (words, secrets) = braid_pool::device::without_secrets(&args.words);
+    command.envs(secrets).arg("--").args(words);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start the file system process")?;
+    let told = child.stderr.take().map(|err| std::thread::spawn(move || pass_on(err)));
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        BufReader::new(out).read_line(&mut line)?;
+    }
+    if line.trim() == "ready" {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let why = told.and_then(|told| told.join().ok()).unwrap_or_default();
+    child.wait()?;
+    bail!("{}", why.trim().trim_start_matches("braid: "))
+}
+
+/// Shows at once what a node says before it serves: it may wait, and says for what. Returns what is no
+/// message of that kind: why it failed.
+fn pass_on(err: std::process::ChildStderr) -> String {
+    let mut why = String::new();
+    for line in BufReader::new(err).lines().map_while(Result::ok) {
+        let is_message = [" WARN ", " INFO ", "ERROR "].iter().any(|level| line.contains(level));
+        if is_message && !line.starts_with("braid: ") {
+            eprintln!("{line}");
+        } else {
+            why.push_str(&line);
+            why.push('\n');
+        }
+    }
+    why
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(option: &str) -> Result<(Plan, Vec<String>)> {
+        parse(&["pool".to_owned()], PathBuf::from("/mnt"), &[option.to_owned()])
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_and_named() {
+        for option in [
+            "cache=1",
+            "cache=0",
+            "cache=4095K",
+            "cache=900T",
+            "cache",
+            "cache=",
+            "cache=-1",
+            "dirty=1",
+            "dirty=4K",
+            "dirty=900T",
+            "locks=0",
+            "locks=1",
+            "locks=18446744073709551615",
+            "locks=many",
+            "memory=1",
+            "memory=900T",
+            "memory=",
+            "commit=0",
+            "commit=301",
+            "commit=4294967296",
+            "commit=1s",
+            "slot=1024",
+            "slot=-1",
+            "slot=65536",
+            "io_timeout=0",
+            "io_timeout=inf",
+            "max_write=1",
+            "read_ahead=9G",
+            "workers_max=0",
+            "background_max=0",
+        ] {
+            let said = parsed(option).map(|(_, unknown)| unknown).unwrap_err().to_string();
+            let key = option.split('=').next().unwrap();
+            assert!(said.contains(key), "{option}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_switch_with_a_value_is_no_switch() {
+        for option in ["degraded=no", "ro=0", "rw=1", "discard=no", "fence_reset=0", "remount=1"] {
+            assert_eq!(parsed(option).unwrap().1, [option]);
+        }
+        assert!(parsed("degraded").unwrap().0.degraded);
+        assert!(parsed("ro").unwrap().0.fs.read_only);
+    }
+
+    #[test]
+    fn values_that_make_sense_are_taken() {
+        let fs = |option| parsed(option).unwrap().0.fs;
+        assert_eq!(fs("cache=8M").metadata_cache, Bytes(8 << 20));
+        assert_eq!(fs("dirty=64M").dirty_max, Bytes(64 << 20));
+        assert_eq!(fs("locks=1000").locks_max, 1000);
+        assert_eq!(fs("commit=300").commit_interval, Duration::from_secs(300));
+        assert_eq!(fs("slot=1023").slot, Some(NodeId(1023)));
+        // In any order: the whole first, then its parts.
+        assert_eq!(fs("cache=16M,memory=64M").metadata_cache, Bytes(16 << 20));
+    }
+}

@@ -1,0 +1,98 @@
+//! `braid nodes`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::control::{self, Order, nodes};
+use crate::pools::sources;
+use crate::terminal::ui;
+
+/// Show the nodes of a pool: who lives, who is silent, how each would be fenced, and how long that takes.
+///
+/// Asks a node of this host that has the pool mounted; where there is none, or with devices, only what the
+/// slots on the devices say is shown.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool's name, its directory, or all of its devices
+    #[arg(required = true, value_name = "NAME|DIR|DEVICE")]
+    sources: Vec<String>,
+    /// Machine-readable
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mount = match args.sources.as_slice() {
+        [one] => control::look(one)?,
+        _ => None,
+    };
+    let nodes = if let Some(mount) = mount {
+        control::value(&mount, &Order::Nodes)?
+    } else {
+        let cluster = braid_fs::inspect(sources::open_degraded(&args.sources, true)?)?;
+        json!({"nodes": cluster.nodes.iter().map(nodes::as_json).collect::<Vec<_>>()})
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&nodes)?);
+    } else {
+        show(&nodes);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(nodes: &Value) {
+    let text = |v: &Value| match v {
+        Value::Null => "-".to_owned(),
+        Value::String(s) => s.clone(),
+        v => v.to_string(),
+    };
+    let time = |v: &Value| v.as_f64().map_or_else(|| "-".to_owned(), |s| format!("{s:.1} s"));
+    let mut table = ui::table(&[
+        "node",
+        "state",
+        "host",
+        "life",
+        "last beat",
+        "epoch",
+        "fence by",
+        "fenced within",
+        "key",
+        "process",
+        "mounted on",
+    ]);
+    let all = nodes["nodes"].as_array().into_iter().flatten();
+    for n in all.clone() {
+        let own = n["slot"] == nodes["self"];
+        table.add_row([
+            format!("{}{}", n["slot"], if own { " (this)" } else { "" }),
+            text(&n["state"]),
+            text(&n["host"]),
+            text(&n["incarnation"]),
+            time(&n["last_beat_s"]),
+            text(&n["epoch"]),
+            text(&n["fence"]),
+            time(&n["fenced_after_s"]),
+            text(&n["key"]),
+            text(&n["pid"]),
+            text(&n["mount_point"]),
+        ]);
+    }
+    if all.clone().next().is_none() {
+        println!("no node has it mounted");
+        return;
+    }
+    println!("{table}");
+    for wait in nodes["waits"].as_array().into_iter().flatten() {
+        println!("{}", text(wait));
+    }
+    for n in all.filter(|n| n["state"] == "silent" && n["fence"] == "operator") {
+        println!(
+            "node {slot} on {host} is silent and nothing here can fence it: turn its host off, then `braid fence POOL {slot} --confirm`",
+            slot = n["slot"],
+            host = text(&n["host"]),
+        );
+    }
+}

@@ -1,0 +1,27 @@
+//! `braid rebalance`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::control::{Order, session::Session};
+
+/// Move file data until all parts of a pool are equally full.
+///
+/// After `braid add` or `braid grow`. Only as much moves as must, and half of the time is left to others; files may be
+/// in use. Metadata stays where it is. It goes on if this command is interrupted; `--stop` ends it, and what
+/// has moved stays moved.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool, its directory, or its devices, separated by colons
+    pool: String,
+    /// End the one that is under way
+    #[arg(long)]
+    stop: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let [run, stop] = [true, false].map(|run| Order::Rebalance { run });
+    Session::run_or_end(&args.pool, &run, &stop, args.stop)
+}

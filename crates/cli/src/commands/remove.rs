@@ -1,0 +1,114 @@
+//! `braid remove`
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use crate::commands::evacuate;
+use crate::control::{
+    self, Named, Order, View,
+    session::{Missing, Session},
+};
+use crate::terminal::ui;
+
+/// Take a member out of a pool, which becomes smaller if something stands on it.
+///
+/// What came with `braid add` or `braid grow` can leave again while the pool is in use: file data on it moves to the
+/// rest of the pool, which must have room for it (half of the time is left to others); then all that came together
+/// leaves the pool, and this member is taken out. The other members that came with it are spares then. Metadata does
+/// not move: if there is some, the command says of which files, and changes nothing. It goes on if this command is
+/// interrupted; `--cancel` ends it, and all of the pool is in use again.
+///
+/// What the pool was made with never leaves; another member takes the place of one that holds some of it: one on which
+/// nothing stands, or one that came with a part that can leave. It must be as large.
+///
+/// Members on which nothing stands are taken out at once: a spare, one that was evacuated, one that failed and was
+/// replaced. The labels are wiped, so that the device can be used for something else. The numbers of the members after
+/// it go down by one.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool, its directory, or its devices, separated by colons
+    pool: String,
+    /// The member: its number in `braid status`, or its device
+    #[arg(required_unless_present = "cancel", conflicts_with = "cancel")]
+    member: Option<String>,
+    /// Only say what would move, and where there is room for it
+    #[arg(long, conflicts_with = "cancel")]
+    dry_run: bool,
+    /// End a removal that is under way: what has moved stays where it is now
+    #[arg(long, visible_alias = "stop")]
+    cancel: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    Session::with(&args.pool, Missing::Refused, |session| carry_out(args, session))
+}
+
+fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
+    if args.cancel {
+        session.order(&Order::LeaveEnd)?;
+        println!("no part of the pool is emptied any more");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let before = session.view()?;
+    let member = args.member.as_deref().context("which member?")?;
+    let member = control::member(&before, member)?;
+    let seen = before.members.iter().find(|m| m.index == member.place);
+    let (path, used) = seen.map_or_else(Default::default, |m| (m.path.clone(), m.used));
+    if used > 0 || args.dry_run {
+        if before.moving.is_some_and(|m| m.0 == member.place) && !args.dry_run {
+            evacuate::follow(session, &member, true)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        not_twice(&before, &member)?;
+        let view = leave(session, &member, args.dry_run)?;
+        print!("{}", view.said.as_deref().unwrap_or_default());
+        if args.dry_run {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(heir) = view.heir {
+            evacuate::succeed(session, &member, heir, true)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let view = session.order(&Order::Remove { member })?;
+    println!("{path} is out of the pool; its members are now:");
+    control::show(&view);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whoever took another's place got its number: who removes that number again means the one that left.
+fn not_twice(view: &View, member: &Named) -> Result<()> {
+    let left = view.members.iter().find(|m| m.state == "leaving" && m.used == 0);
+    let Some(left) = left.filter(|m| m.index != member.place) else { return Ok(()) };
+    let now = view.members.iter().find(|m| m.index == member.place);
+    bail!(
+        "member {} ({}) has given its place to another and holds nothing any more: take it out first (`braid remove POOL {}`); member {member} is {} now; nothing was changed",
+        left.index,
+        left.path,
+        left.index,
+        now.map_or("", |m| &m.path),
+    )
+}
+
+/// Lets the rest of the pool have what stands on a member, and shows how far it is.
+///
+/// # Errors
+/// It cannot be, or was ended.
+pub fn leave(session: &Session, member: &Named, dry_run: bool) -> Result<View> {
+    let order = Order::Leave { member: member.clone(), dry_run };
+    let who = || format!("member {member} cannot leave");
+    if dry_run {
+        return session.order(&order).with_context(who);
+    }
+    let bar = ui::bar("moving");
+    let mut advance = ui::progress(&bar);
+    let done = session.long_order(&order, &Order::LeaveEnd, || {
+        if let Some((done, total)) = session.view().ok().and_then(|v| v.leaving) {
+            advance(done, total);
+        }
+    });
+    bar.finish_and_clear();
+    done.with_context(who)
+}

@@ -1,0 +1,92 @@
+//! `braid replace`
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use braid_pool::members::Found;
+
+use crate::commands::evacuate;
+use crate::control::{
+    self, Order, Target, filling,
+    session::{Missing, Session},
+};
+use crate::pools::sources;
+
+/// Put another device in the place of a member of a pool, and fill it.
+///
+/// Where there are mirrors or parity the member is taken out of use first, if it is not yet, and the new
+/// device is filled from the others (`braid evacuate` fills it from the old one, and the pool is as safe as
+/// before meanwhile). Where there are none, everything is moved off the old device, which must still be readable;
+/// then it is taken out of the pool. Everything that was on the new device is lost. The pool stays in use;
+/// where nobody has it mounted this command joins it until the new device is filled (Ctrl-C leaves it; the next node
+/// begins again).
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool, its directory, or its devices, separated by colons
+    pool: String,
+    /// The member: its number in `braid status`, or its device
+    member: String,
+    /// The new device
+    device: PathBuf,
+    /// Use the device although it carries a file system or belonged to a pool
+    #[arg(long)]
+    force: bool,
+    /// Do not wait until it is filled (where the pool is mounted)
+    #[arg(long)]
+    background: bool,
+    /// Where the pool is not mounted: do without members that are missing, if the others hold everything. They
+    /// count as failed from then on
+    #[arg(long)]
+    degraded: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.degraded && !args.force {
+        is_nobodys(&args.device)?;
+    }
+    Session::with(&args.pool, Missing::by(args.degraded), |session| carry_out(args, session))
+}
+
+/// Before members that are missing count as failed: the new device may be one of those, which is being
+/// filled.
+fn is_nobodys(device: &Path) -> Result<()> {
+    let opened = sources::open_devices(&[device.to_owned()], true)?;
+    let Some(label) = opened.into_iter().find_map(|d| Found::read(d).newest().cloned()) else {
+        return Ok(());
+    };
+    bail!(
+        "{} is member {} of pool {:?}: if it is of this pool, name it among its devices (`braid scrub` goes on filling it), else use --force; nothing was changed",
+        device.display(),
+        label.member,
+        label.name,
+    )
+}
+
+fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
+    let before = session.view()?;
+    let member = control::member(&before, &args.member)?;
+    let device = sources::absolute(&args.device)?;
+    let whole = filling::state(&before, member.place) == "active";
+    let moved = whole && !before.redundant;
+    let force = args.force;
+    let order = if moved {
+        let to = Some(Target::Device(device));
+        Order::Evacuate { member: member.clone(), to, force }
+    } else {
+        Order::Replace { member: member.clone(), device, force }
+    };
+    let view = session.order(&order)?;
+    println!("{} takes the place of member {member}", args.device.display());
+    if args.background && session.stays() {
+        control::show(&view);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if moved {
+        evacuate::follow(session, &member, true)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    filling::wait(session, member.place)?;
+    Ok(ExitCode::SUCCESS)
+}

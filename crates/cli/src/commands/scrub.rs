@@ -1,0 +1,113 @@
+//! `braid scrub`
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::control::{
+    self, Order, SHOWN_MAX, ScrubView,
+    session::{Missing, Session},
+};
+use crate::terminal::{size, ui};
+
+/// Read every copy and all parity of a pool, and heal what rotted.
+///
+/// The pool stays in use meanwhile; where nobody has it mounted this command joins it until all is read (Ctrl-C ends
+/// that). What cannot be read is written anew from the other members. Where
+/// copies disagree, what is right is known for metadata (by its checksum), for three copies or more
+/// (by majority) and for two parities; the rest is reported and left alone. The exit status is 1 if
+/// any was.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool, its directory, or its devices, separated by colons
+    pool: String,
+    /// Do not wait for its end (where the pool is mounted)
+    #[arg(long)]
+    background: bool,
+    /// End the scrub that is under way
+    #[arg(long, conflicts_with = "background")]
+    stop: bool,
+    /// Where the pool is not mounted: do without members that are missing, if the others hold everything. They
+    /// count as failed from then on
+    #[arg(long)]
+    degraded: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.stop {
+        let mount = control::find(&args.pool)?;
+        control::show(&control::order(&mount, &Order::Scrub { run: false })?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    Session::with(&args.pool, Missing::by(args.degraded), |session| carry_out(args, session))
+}
+
+fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
+    let before = session.order(&Order::Scrub { run: true })?;
+    if args.background && session.stays() {
+        control::show(&before);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let bar = ui::bar("scrubbing");
+    let mut advance = ui::progress(&bar);
+    loop {
+        std::thread::sleep(Duration::from_millis(200));
+        let interrupted = session.interrupted();
+        if interrupted {
+            session.order(&Order::Scrub { run: false })?;
+        }
+        let view = session.view()?;
+        if let Some((done, total)) = view.scrubbing {
+            advance(done, total);
+        }
+        // One that was ended before it began is not counted.
+        let begins = interrupted && view.scrubbing.is_none();
+        if view.scrubs == before.scrubs && !begins {
+            continue;
+        }
+        bar.finish_and_clear();
+        return match (view.scrubbed, view.error) {
+            (Some(found), _) if view.scrubs != before.scrubs => {
+                let told = report(&found);
+                Ok(if interrupted { ExitCode::FAILURE } else { told })
+            }
+            (_, Some(error)) => bail!("the scrub ended early: {error}"),
+            (_, None) => bail!("the scrub ended before it began"),
+        };
+    }
+}
+
+/// A place of the pool, and where it stands on devices.
+fn place_line(place: u64, homes: &[(String, u64)]) -> String {
+    let homes: Vec<String> = homes.iter().map(|(path, at)| format!("{path} byte {at}")).collect();
+    if homes.is_empty() {
+        return format!("pool byte {place}");
+    }
+    format!("pool byte {place}: {}", homes.join(", "))
+}
+
+fn report(found: &ScrubView) -> ExitCode {
+    println!(
+        "{} read, {} healed{}",
+        size::show(found.checked),
+        size::show(found.healed),
+        if found.finished { "" } else { "; ended before all was read" }
+    );
+    if found.undecided == 0 {
+        return ExitCode::SUCCESS;
+    }
+    println!(
+        "{} disagree with their copies or parity, and nothing says which is right:",
+        size::show(found.undecided)
+    );
+    let mut homes = found.homes.iter();
+    for place in found.places.iter().take(SHOWN_MAX) {
+        println!("  {}", place_line(*place, homes.next().map_or(&[], Vec::as_slice)));
+    }
+    if found.places.len() > SHOWN_MAX {
+        println!("  ... and {} more places", found.places.len() - SHOWN_MAX);
+    }
+    ExitCode::FAILURE
+}

@@ -1,0 +1,51 @@
+//! `braid spare`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::control::{
+    self, Order, filling,
+    session::{Missing, Session},
+};
+use crate::pools::sources;
+
+/// Give a pool devices that step in, by themselves, for members that fail.
+///
+/// Everything that was on them is lost. Where nobody has the pool mounted this command joins it, and stays
+/// until a spare that is needed at once is filled (Ctrl-C leaves it; the next node begins again).
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool, its directory, or its devices, separated by colons
+    pool: String,
+    /// Devices at least as large as the members they may replace
+    #[arg(required_unless_present = "list", value_name = "DEVICE")]
+    devices: Vec<PathBuf>,
+    /// Only list the members and what is done for them
+    #[arg(long)]
+    list: bool,
+    /// Use the devices although they carry a file system or belonged to a pool
+    #[arg(long)]
+    force: bool,
+    /// Where the pool is not mounted: do without members that are missing, if the others hold everything. They
+    /// count as failed from then on
+    #[arg(long)]
+    degraded: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    Session::with(&args.pool, Missing::by(args.degraded), |session| {
+        let before = session.view()?;
+        for device in &args.devices {
+            let device = sources::absolute(device)?;
+            session.order(&Order::Spare { device, force: args.force })?;
+        }
+        control::show(&session.view()?);
+        if !args.list {
+            filling::wait_for_spares(session, &before)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}

@@ -1,0 +1,316 @@
+//! `braid status`
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use braid_format::label::{Label, MemberState};
+use braid_format::node::SlotDamage;
+use braid_format::{Bytes, NodeId};
+use braid_fs::ClusterView;
+use braid_pool::layout::Facts;
+use braid_pool::{MemberInfo, PoolInfo, device};
+use serde_json::json;
+
+use crate::commands::status_io;
+use crate::control::{self, MemberView, Order, View, nodes::state};
+use crate::pools::{sources, topology};
+use crate::process::mounts::{self, Mount};
+use crate::terminal::{size, ui};
+
+/// Show mounts of this host, or a pool: members, space, nodes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool's name, the directory where it is mounted, or all of its devices (default: what is
+    /// mounted on this host)
+    #[arg(value_name = "NAME|DEVICE|DIR")]
+    sources: Vec<String>,
+    /// Show the pool's topology: how its members are put together
+    #[arg(long)]
+    topology: bool,
+    /// Show what nodes mounted on this host (of a pool, on a directory, or all) have asked of each
+    /// member: counts, bytes and sizes of requests as they were issued
+    #[arg(long, conflicts_with = "topology")]
+    io: bool,
+    /// Machine-readable
+    #[arg(long)]
+    json: bool,
+}
+
+/// What mends a dead node's private metadata.
+const ADVICE: &str = "run `braid check --repair` after unmounting all nodes";
+
+/// What there is to say of a pool.
+struct Seen {
+    info: Arc<PoolInfo>,
+    label: Label,
+    cluster: ClusterView,
+    /// What a node on this host says of it, where one was meant: newer than what stands on the members.
+    node: Option<View>,
+}
+
+/// Runs it. Looking changes nothing, and needs no mount.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.io {
+        status_io::show(&args.sources, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mounts = mounts::mounts();
+    let (sources, node) = meant(args, &mounts)?;
+    let seen = if sources.is_empty() {
+        None
+    } else {
+        let pool = sources::open_degraded(&sources, true)?;
+        let (info, label) = (pool.info().clone(), pool.label());
+        if args.topology && !args.json {
+            topology::print(&label, &paths(&info));
+            status_io::print_slow(&info.name, &mounts);
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut cluster = braid_fs::inspect(pool)?;
+        if let Some(space) = node.as_ref().and_then(|n| n.space) {
+            (cluster.size, cluster.free) = (Bytes(space.size), Bytes(space.free));
+            cluster.inodes = space.inodes;
+        }
+        Some(Seen { info, label, cluster, node })
+    };
+    if args.json {
+        let mounts: Vec<_> = mounts
+            .iter()
+            .map(|m| json!({"pid": m.pid, "pool": m.pool, "mount_point": m.mount_point}))
+            .collect();
+        let pool = seen.as_ref().map(as_json);
+        println!("{}", serde_json::to_string_pretty(&json!({"mounts": mounts, "pool": pool}))?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(seen) = &seen {
+        show(seen);
+    } else if mounts.is_empty() {
+        println!("nothing is mounted on this host; name a pool to see it");
+    } else {
+        let mut table = ui::table(&["pool", "mounted on", "process"]);
+        for m in &mounts {
+            table.add_row([m.pool.clone(), m.mount_point.display().to_string(), m.pid.to_string()]);
+        }
+        println!("{table}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What to open: a directory stands for what is mounted there, and nothing, where a topology is asked
+/// for, for the one pool that is mounted. With what its node says of it.
+fn meant(args: &Args, mounts: &[Mount]) -> Result<(Vec<String>, Option<View>)> {
+    match (args.sources.as_slice(), mounts) {
+        ([], [first, rest @ ..]) if args.topology => {
+            if let Some(other) = rest.iter().find(|m| m.pool != first.pool) {
+                bail!("pools {} and {} are mounted on this host: name one", first.pool, other.pool);
+            }
+            Ok(devices_of(first))
+        }
+        ([one], _) => {
+            let called = |m: &&Mount| m.pool == *one && !Path::new(one).exists();
+            let at = mounts.iter().find(|m| status_io::is_on(m, one));
+            let at = at.or_else(|| mounts.iter().find(called));
+            Ok(at.map_or_else(|| (args.sources.clone(), None), devices_of))
+        }
+        _ => Ok((args.sources.clone(), None)),
+    }
+}
+
+/// The pool's devices as its node has them now: members come and go. One that is silent: as it was
+/// mounted.
+fn devices_of(mount: &Mount) -> (Vec<String>, Option<View>) {
+    let Ok(view) = control::order_within(mount, &Order::Members, control::LOOK_TIME) else {
+        return (mount.sources.clone(), None);
+    };
+    // One that failed may answer nothing, and has nothing to say.
+    let failed = topology::state_name(MemberState::Failed);
+    let paths = view.members.iter().filter(|m| m.state != failed).map(|m| m.path.clone());
+    (paths.filter(|path| device::exists(path.as_ref())).collect(), Some(view))
+}
+
+fn paths(info: &PoolInfo) -> Vec<String> {
+    info.members.iter().map(|m| m.path.clone()).collect()
+}
+
+fn show(seen: &Seen) {
+    let Seen { info, label, cluster, .. } = seen;
+    println!(
+        "pool {} ({}), epoch {}: {}, stripe unit {}, block size {}",
+        info.name,
+        info.uuid,
+        info.epoch,
+        size::show(info.size.get() - info.holes.get()),
+        size::show(info.stripe_unit.get()),
+        size::show(cluster.block_size.get()),
+    );
+    println!(
+        "space: {} free of {}; {} inodes",
+        size::show(cluster.free.get()),
+        size::show(cluster.size.get()),
+        cluster.inodes
+    );
+    if info.redundant {
+        println!("redundancy: {}", topology::survives(Facts::of(label).tolerates));
+    }
+    if let Some(locks) = &cluster.locks {
+        println!("locks: {locks}");
+    }
+    show_members(seen);
+    show_nodes(cluster);
+    if let Some(node) = &seen.node {
+        node.waits.iter().for_each(|wait| println!("{wait}"));
+        show_damaged(node, &info.name);
+    }
+}
+
+impl Seen {
+    /// A member as the node that was meant tells of it.
+    fn told(&self, m: &MemberInfo) -> Option<(&View, &MemberView)> {
+        let node = self.node.as_ref()?;
+        let member = node.members.iter().find(|v| v.uuid == m.uuid.to_string())?;
+        Some((node, member))
+    }
+    /// Where a member is, as far as is known.
+    fn path<'a>(&'a self, m: &'a MemberInfo) -> &'a str {
+        self.told(m).map_or(&m.path, |(_, told)| &told.path)
+    }
+    /// What a member is.
+    fn state(&self, m: &MemberInfo) -> String {
+        if let Some((_, told)) = self.told(m) {
+            return told.state.clone();
+        }
+        let member = self.label.members.get(usize::from(m.index.get()));
+        member.map_or_else(String::new, |m| topology::state_name(m.state).to_owned())
+    }
+    /// The same, and what is done for it.
+    fn doing(&self, m: &MemberInfo) -> String {
+        self.told(m).map_or_else(|| self.state(m), |(node, told)| node.state_of(told))
+    }
+}
+
+fn show_members(seen: &Seen) {
+    let Seen { info, label, .. } = seen;
+    let mut members = ui::table(&["member", "device", "state", "size", "data area"]);
+    for m in &info.members {
+        members.add_row([
+            m.index.to_string(),
+            seen.path(m).to_owned(),
+            seen.doing(m),
+            size::show(m.size.get()),
+            size::show(m.data_len.get()),
+        ]);
+    }
+    println!("{members}");
+    for m in &info.members {
+        let (i, pool, path) = (m.index, &info.name, seen.path(m));
+        let state = label.members.get(usize::from(i.get())).map(|m| m.state);
+        let used = label.bytes_on(i).get() > 0;
+        match state {
+            Some(MemberState::Failed) if used => println!(
+                "member {i} ({path}) has failed: `braid replace {pool} {i} DEVICE` puts another device in its place"
+            ),
+            Some(MemberState::Failed) => println!(
+                "member {i} ({path}) has failed, and nothing stands on it: `braid remove {pool} {i}` ends with it"
+            ),
+            _ => {}
+        }
+        if m.size.get() >= m.known.get() + Label::ALIGN.get() {
+            println!(
+                "member {i} ({path}) has {} more than when it joined: `braid grow` lets the pool use it",
+                size::show(m.size.get() - m.known.get())
+            );
+        }
+    }
+}
+
+fn show_nodes(cluster: &ClusterView) {
+    if cluster.nodes.is_empty() {
+        println!("no node has it mounted ({} may at once)", cluster.node_slots);
+        return;
+    }
+    let mut nodes = ui::table(&["node", "state", "host", "process", "mounted on"]);
+    for n in &cluster.nodes {
+        nodes.add_row([
+            n.life.slot.to_string(),
+            state(n).to_owned(),
+            n.host.clone(),
+            n.pid.to_string(),
+            n.mount_point.clone(),
+        ]);
+    }
+    println!("{nodes}");
+    for n in &cluster.nodes {
+        if let Some(why) = &n.unreadable {
+            println!(
+                "the slot of node {} cannot be read ({why}): nobody joins by it, and what a node of it held locked stays so; {ADVICE}",
+                n.life.slot
+            );
+        }
+        if let Some(damage) = n.damage {
+            println!("{}", damaged(n.life.slot, damage));
+        }
+    }
+}
+
+fn show_damaged(view: &View, pool: &str) {
+    for (member, places) in &view.suspects {
+        println!(
+            "member {member} has returned garbage for {places} blocks of metadata that others have sound: it is suspected, file data on it may be garbage too; `braid fail {pool} {member}` takes it out"
+        );
+    }
+    if view.damaged.is_empty() {
+        return;
+    }
+    println!("damaged metadata was met; what needs it gives EIO; {ADVICE}:");
+    view.damaged.iter().for_each(|line| println!("  {line}"));
+}
+
+/// What keeps a dead node from being recovered, and what to do about it.
+fn damaged(slot: NodeId, damage: SlotDamage) -> String {
+    let lost = if damage.replayed {
+        "space that it was using is not given out"
+    } else {
+        "what it held locked gives EIO"
+    };
+    format!(
+        "node {slot} is dead and cannot be recovered: its {} is damaged (block {}); {lost}; {ADVICE}",
+        damage.part.name(),
+        damage.block
+    )
+}
+
+fn as_json(seen: &Seen) -> serde_json::Value {
+    let Seen { info, label, cluster, .. } = seen;
+    json!({
+        "name": info.name,
+        "uuid": info.uuid.to_string(),
+        "epoch": info.epoch.get(),
+        "size": info.size.get() - info.holes.get(),
+        "stripe_unit": info.stripe_unit.get(),
+        "stripe_width": info.stripe_width.get(),
+        "block_size": cluster.block_size.get(),
+        "fs_size": cluster.size.get(),
+        "fs_free": cluster.free.get(),
+        "inodes": cluster.inodes,
+        "node_slots": cluster.node_slots,
+        "locks": cluster.locks,
+        "members": info.members.iter().map(|m| json!({
+            "index": m.index.get(), "path": m.path, "size": m.size.get(), "data": m.data_len.get(),
+            "state": seen.state(m),
+        })).collect::<Vec<_>>(),
+        "nodes": cluster.nodes.iter().map(|n| json!({
+            "slot": n.life.slot.get(), "incarnation": n.life.incarnation.get(), "state": state(n),
+            "host": n.host, "pid": n.pid, "mount_point": n.mount_point, "since": n.since,
+            "unreadable": n.unreadable.as_ref().map(ToString::to_string),
+            "damage": n.damage.map(|d| json!({
+                "structure": d.part.name(), "block": d.block.get(), "replayed": d.replayed,
+                "advice": ADVICE,
+            })),
+        })).collect::<Vec<_>>(),
+        "waits": seen.node.as_ref().map_or(&[][..], |n| &n.waits),
+        "damaged": seen.node.as_ref().map_or(&[][..], |node| &node.damaged),
+        "topology": topology::as_json(label, &paths(info)),
+    })
+}

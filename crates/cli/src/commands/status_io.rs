@@ -1,0 +1,110 @@
+//! Requests that mounted nodes issued to each member: `braid status --io`.
+
+use anyhow::{Result, bail};
+use braid_format::Bytes;
+use serde_json::{Value, json};
+
+use crate::control::{self, Order};
+use crate::process::mounts::{self, Mount};
+use crate::terminal::{size, ui};
+
+/// Asks the mounted nodes that `sources` names: a pool, or a directory; all when it names none.
+///
+/// # Errors
+/// No such mount; a node that does not answer.
+pub fn show(sources: &[String], as_json: bool) -> Result<()> {
+    let mounts: Vec<Mount> = mounts::mounts().into_iter().filter(|m| named(m, sources)).collect();
+    if mounts.is_empty() {
+        bail!("nothing of that name is mounted on this host: `braid status` lists what is");
+    }
+    let mut all = Vec::new();
+    for mount in &mounts {
+        let mut io = control::value(mount, &Order::Io)?;
+        io["pid"] = json!(mount.pid);
+        io["mount_point"] = json!(mount.mount_point);
+        all.push(io);
+    }
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&json!({"io": all}))?);
+    } else {
+        all.iter().for_each(print);
+    }
+    Ok(())
+}
+
+fn named(mount: &Mount, sources: &[String]) -> bool {
+    let is = |source: &String| *source == mount.pool || is_on(mount, source);
+    sources.is_empty() || sources.iter().any(is)
+}
+
+/// Whether a mount's directory is meant.
+pub fn is_on(mount: &Mount, dir: &str) -> bool {
+    let same = |p: std::path::PathBuf| p == mount.mount_point;
+    std::path::absolute(dir).is_ok_and(same) || std::fs::canonicalize(dir).is_ok_and(same)
+}
+
+fn print(io: &Value) {
+    println!(
+        "pool {} on {} (process {}): requests issued since it was mounted",
+        io["pool"].as_str().unwrap_or_default(),
+        io["mount_point"].as_str().unwrap_or_default(),
+        io["pid"]
+    );
+    let mut table =
+        ui::table(&["member", "device", "", "requests", "bytes", "mean", "time", "sizes from"]);
+    for member in io["members"].as_array().into_iter().flatten() {
+        let who = [member["index"].to_string(), member["path"].as_str().unwrap_or("").to_owned()];
+        for (key, what) in [("reads", "read"), ("writes", "write")] {
+            let t = &member[key];
+            let number = |v: &Value| v.as_u64().unwrap_or(0);
+            let (requests, bytes) = (number(&t["requests"]), number(&t["bytes"]));
+            let sizes = t["sizes"].as_array().into_iter().flatten();
+            let sizes = sizes
+                .map(|s| format!("{}: {}", size::show(number(&s["from"])), s["requests"]))
+                .collect::<Vec<_>>();
+            table.add_row([
+                who[0].clone(),
+                who[1].clone(),
+                what.to_owned(),
+                requests.to_string(),
+                size::show(bytes),
+                size::show(Bytes(bytes.checked_div(requests).unwrap_or(0)).get()),
+                t["mean_ms"].as_f64().map_or_else(String::new, |ms| format!("{ms:.2} ms")),
+                sizes.join(", "),
+            ]);
+        }
+        let rest = [
+            ("flushes", "flush"),
+            ("compare_and_writes", "compare-and-write"),
+            ("discards", "discard"),
+            ("zeroes", "zero"),
+        ];
+        for (key, what) in rest {
+            if member[key] != 0 {
+                let count = member[key].to_string();
+                table.add_row([&who[0], &who[1], what, &count, "", "", "", ""]);
+            }
+        }
+    }
+    println!("{table}");
+    print_slow_members(io);
+}
+
+fn print_slow_members(io: &Value) {
+    for member in io["members"].as_array().into_iter().flatten() {
+        if member["slow"] == true {
+            let path = member["path"].as_str().unwrap_or_default();
+            println!("member {} ({path}) is slow beside its peers", member["index"]);
+        }
+    }
+}
+
+/// Names the members that this host's mounts of `pool` find slow; a mount that does not answer says
+/// nothing.
+pub fn print_slow(pool: &str, mounts: &[Mount]) {
+    for mount in mounts.iter().filter(|m| m.pool == pool) {
+        if let Ok(io) = control::value(mount, &Order::Io) {
+            print_slow_members(&io);
+        }
+    }
+}

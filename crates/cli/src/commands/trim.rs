@@ -1,0 +1,28 @@
+//! `braid trim`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::control::{Order, session::Session};
+
+/// Give the space of deleted files back to the devices.
+///
+/// What is free in the pool is discarded: thin units of a SAN, solid-state disks and sparse files take its space back.
+/// Copies and parity stay right; where one member of a mirror or parity group cannot, that group is left alone. Files
+/// may be in use. What other nodes have set aside for themselves is left. `fstrim DIR` does the same. Where the pool is mounted it goes on if
+/// this command is interrupted; `--stop` ends it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool, its directory, or its devices, separated by colons
+    pool: String,
+    /// End the one that is under way
+    #[arg(long)]
+    stop: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let [run, stop] = [true, false].map(|run| Order::Trim { run });
+    Session::run_or_end(&args.pool, &run, &stop, args.stop)
+}

@@ -1,0 +1,166 @@
+//! `braid unmount`
+
+use std::collections::HashSet;
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use braid_pool::device::mount_point;
+use nix::mount::{MntFlags, umount2};
+use rustix::fs::{Mode, OFlags};
+
+use crate::process::mounts;
+
+/// Unmount, and wait until this node has written everything and left the pool.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where it is mounted
+    pub dir: PathBuf,
+    /// Detach now even if files are open; the node leaves when the last is closed
+    #[arg(long)]
+    pub lazy: bool,
+    /// Programs that wait for an answer of the file system get an error first
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Longest wait for the node to leave.
+const LEAVE_MAX: Duration = Duration::from_mins(2);
+/// After each such time the command looks for another mount that keeps the node.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    // Not canonicalize(): that would ask the file system, which may be dead.
+    let dir = std::path::absolute(&args.dir)?;
+    let device = refuse_others(&dir)?;
+    let server = mounts::mounts().into_iter().find(|m| m.mount_point == dir);
+    let waiter = server.as_ref().and_then(|m| {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(m.pid).ok()?)?;
+        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+    });
+    detach(&dir, args)?;
+    if let (Some(pidfd), false) = (waiter, args.lazy) {
+        wait_until_left(&dir, &pidfd, device.as_deref())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the node's process has ended. `device`: the number of the mount, as in mountinfo.
+fn wait_until_left(dir: &Path, pidfd: &OwnedFd, device: Option<&str>) -> Result<()> {
+    let begun = Instant::now();
+    while begun.elapsed() < LEAVE_MAX {
+        let mut fds = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
+        let wait = rustix::time::Timespec { tv_sec: LOOK.as_secs().cast_signed(), tv_nsec: 0 };
+        if rustix::event::poll(&mut fds, Some(&wait))? != 0 {
+            return Ok(());
+        }
+        // A process that ends while its mount namespace is read may just have held it.
+        if let Some(holder) = device.and_then(holder)
+            && rustix::event::poll(&mut fds, Some(&wait))? == 0
+        {
+            bail!("{}: unmounted here, but the node goes on: {holder}", dir.display());
+        }
+    }
+    bail!("{}: unmounted, but its process still writes after {LEAVE_MAX:?}", dir.display());
+}
+
+/// What keeps a file system mounted: a directory, and a process in whose mount namespace that is.
+struct Holder {
+    pid: u32,
+    command: String,
+    dir: PathBuf,
+    /// This process's own mount namespace.
+    here: bool,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, command, dir, here } = self;
+        // Anybody may name a process as he likes.
+        let (command, dir) = (command.escape_debug(), dir.display());
+        if *here {
+            return write!(f, "it is mounted on {dir}, too; unmount that as well");
+        }
+        write!(
+            f,
+            "process {pid} ({command}) has it mounted on {dir} in a mount namespace of its own. End that process, or \
+             unmount there: nsenter -t {pid} -m umount {dir}"
+        )
+    }
+}
+
+/// A process that keeps the file system of `device` mounted, in whatever mount namespace.
+fn holder(device: &str) -> Option<Holder> {
+    let own = std::fs::read_link("/proc/self/ns/mnt").ok();
+    let mut seen = HashSet::new();
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
+            continue;
+        };
+        let proc = entry.path();
+        // One process of each namespace is enough.
+        let Ok(namespace) = std::fs::read_link(proc.join("ns/mnt")) else { continue };
+        let here = own.as_ref() == Some(&namespace);
+        if !seen.insert(namespace) {
+            continue;
+        }
+        let table = std::fs::read_to_string(proc.join("mountinfo")).unwrap_or_default();
+        if let Some(dir) = mount_point(&table, device) {
+            let command = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
+            return Some(Holder { pid, command: command.trim().to_owned(), dir, here });
+        }
+    }
+    None
+}
+
+/// Only mounts of pools are this command's, whatever else root may unmount. The kernel tells what a
+/// path leads to without asking the file system. Returns the mount's device number, if it is known.
+fn refuse_others(dir: &Path) -> Result<Option<String>> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    // Of a dead mount nothing may be said: unmounting is what it needs.
+    let Ok(fd) = rustix::fs::open(dir, flags, Mode::empty()) else { return Ok(None) };
+    let about = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+    let about = std::fs::read_to_string(about).unwrap_or_default();
+    let id = about.lines().find_map(|l| l.strip_prefix("mnt_id:")).map(str::trim);
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let line = table.lines().find(|l| l.split(' ').next() == id);
+    let kind = line.and_then(|l| {
+        let (_, after) = l.split_once(" - ")?;
+        after.split(' ').next()
+    });
+    match kind {
+        Some(kind) if kind != "fuse.braid" => bail!("{}: no pool is mounted there", dir.display()),
+        _ => Ok(line.and_then(|l| l.split(' ').nth(2)).map(str::to_owned)),
+    }
+}
+
+fn detach(dir: &Path, args: &Args) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let mut flags = MntFlags::empty();
+        flags.set(MntFlags::MNT_DETACH, args.lazy);
+        flags.set(MntFlags::MNT_FORCE, args.force);
+        return match umount2(dir, flags) {
+            Ok(()) => Ok(()),
+            Err(nix::errno::Errno::EBUSY) => bail!(
+                "{}: in use (a program has files open there or stands in it); --lazy detaches anyway",
+                dir.display()
+            ),
+            Err(nix::errno::Errno::EINVAL) => bail!("{}: nothing is mounted there", dir.display()),
+            Err(e) => Err(e).with_context(|| format!("cannot unmount {}", dir.display())),
+        };
+    }
+    let mut command = Command::new("fusermount3");
+    command.arg("-u");
+    if args.lazy {
+        command.arg("-z");
+    }
+    let status = command.arg("--").arg(dir).status().context("cannot run fusermount3")?;
+    if !status.success() {
+        bail!("cannot unmount {}", dir.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! What a node does, and says, of a pool that becomes smaller.
+
+use anyhow::{Result, bail};
+use braid_format::MemberIndex;
+use braid_fs::{Error, Fs, Heir};
+use braid_pool::Whom;
+
+use crate::control::Named;
+use crate::terminal::size;
+
+/// Makes the pool smaller by what stands on a member; what came of it, or would. Where that never
+/// leaves: who can take the member's place, on whom nothing stands then.
+///
+/// # Errors
+/// As [`Fs::leave`], [`Fs::plan_heir`]; it was told to stop.
+pub fn leave(fs: &Fs, member: Whom, dry_run: bool) -> Result<(String, Option<Named>)> {
+    let done = if dry_run { planned(fs, member) } else { left(fs, member) };
+    match done {
+        Err(Error::Founding { failed: false, .. }) if dry_run => {
+            let heir = fs.plan_heir(member)?;
+            Ok((would_succeed(fs, &heir), Some(named(&heir))))
+        }
+        Err(Error::Founding { failed: false, .. }) => {
+            let Some((heir, moved)) = fs.make_heir(member)? else { bail!(STOPPED) };
+            let text = match &heir.leaving {
+                None => String::new(),
+                Some(l) => gone(fs, moved, &l.members),
+            };
+            Ok((text, Some(named(&heir))))
+        }
+        done => {
+            let Some(text) = done? else { bail!(STOPPED) };
+            Ok((text, None))
+        }
+    }
+}
+
+const STOPPED: &str = "it was told to stop, and what has moved stays moved; if the node has ended, nothing is put into that part of the pool until `braid remove` goes on with it, or `braid remove POOL --cancel` ends it";
+
+fn named(heir: &Heir) -> Named {
+    Named { place: heir.member.get(), uuid: heir.uuid.to_string() }
+}
+
+fn list(members: &[MemberIndex]) -> String {
+    let all: Vec<String> = members.iter().map(ToString::to_string).collect();
+    all.join(", ")
+}
+
+/// Blocks as bytes, for people.
+fn bytes(fs: &Fs, blocks: u64) -> String {
+    let block = fs.statfs().map_or(4096, |s| u64::from(s.block_size));
+    size::show(blocks * block)
+}
+
+fn gone(fs: &Fs, moved: u64, members: &[MemberIndex]) -> String {
+    let moved = bytes(fs, moved);
+    format!("{moved} moved; nothing stands on member {} any more\n", list(members))
+}
+
+fn planned(fs: &Fs, member: Whom) -> Result<Option<String>, Error> {
+    let plan = fs.plan_leaving(member)?;
+    if plan.members.is_empty() {
+        let nothing = "nothing stands on it, and nothing would move; nothing was changed\n";
+        return Ok(Some(nothing.to_owned()));
+    }
+    Ok(Some(format!(
+        "{} would move, and the rest of the pool has room for {}; nothing would stand on member {} any more; nothing was changed\n",
+        bytes(fs, plan.blocks),
+        bytes(fs, plan.room),
+        list(&plan.members)
+    )))
+}
+
+fn would_succeed(fs: &Fs, heir: &Heir) -> String {
+    let Some(plan) = &heir.leaving else {
+        return format!(
+            "what the pool was made with stands on it, which never leaves: member {}, on which nothing stands, would take its place; nothing was changed\n",
+            heir.member
+        );
+    };
+    format!(
+        "what the pool was made with stands on it, which never leaves: what was added with member {} would leave, and member {} take its place; {} would move before, and the rest of the pool has room for {}; nothing was changed\n",
+        list(&plan.members),
+        heir.member,
+        bytes(fs, plan.blocks),
+        bytes(fs, plan.room),
+    )
+}
+
+/// `None`: it was told to stop.
+fn left(fs: &Fs, member: Whom) -> Result<Option<String>, Error> {
+    let left = fs.leave(member)?;
+    if !left.finished {
+        return Ok(None);
+    }
+    if left.members.is_empty() {
+        return Ok(Some("nothing stands on it any more\n".to_owned()));
+    }
+    Ok(Some(gone(fs, left.moved, &left.members)))
+}

@@ -1,0 +1,158 @@
+//! What may be asked of a mounted node, and how it answers: one line of JSON each way.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::views::View;
+use crate::pools::shape::ShapeArgs;
+
+/// What may be asked of a node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub enum Order {
+    /// What the pool's members are and what is being done for them.
+    Members,
+    /// What it has asked of each member.
+    Io,
+    /// The nodes, as it sees them.
+    Nodes,
+    /// Its locks.
+    Locks {
+        /// Those that other nodes took most often.
+        hot: bool,
+        /// Most that are told.
+        lines: usize,
+    },
+    /// The operator's word that a node's host is off.
+    Fence {
+        /// Its slot.
+        node: u16,
+    },
+    /// Take a member out.
+    Fail {
+        /// Which.
+        member: Named,
+    },
+    /// Put a device in a member's place and fill it.
+    Replace {
+        /// The member.
+        member: Named,
+        /// The device's absolute path.
+        device: PathBuf,
+        /// Whatever is on it.
+        force: bool,
+    },
+    /// Add a device that steps in for the next member that fails.
+    Spare {
+        /// The device's absolute path.
+        device: PathBuf,
+        /// Whatever is on it.
+        force: bool,
+    },
+    /// Move what stands on a member to another device.
+    Evacuate {
+        /// The member.
+        member: Named,
+        /// The device's absolute path, or an unused member; none: any that fits.
+        to: Option<Target>,
+        /// Whatever is on it.
+        force: bool,
+    },
+    /// End such a move.
+    Stay {
+        /// The member.
+        member: Named,
+    },
+    /// Add devices, and their space.
+    Add {
+        /// The devices' absolute paths; none: those that the layout names.
+        devices: Vec<PathBuf>,
+        /// How the space is made of them.
+        shape: Box<ShapeArgs>,
+        /// Whatever is on them.
+        force: bool,
+        /// Only say what would be.
+        dry_run: bool,
+    },
+    /// Use what devices have more than they had.
+    Grow {
+        /// Only say what would be.
+        dry_run: bool,
+    },
+    /// Move file data until all parts of the pool are equally full, or end that.
+    Rebalance {
+        /// Begin; it is answered when it is done.
+        run: bool,
+    },
+    /// Take a member on which nothing stands out of the pool.
+    Remove {
+        /// Which.
+        member: Named,
+    },
+    /// Move what stands on a member to the rest of the pool, which becomes smaller; it is answered when
+    /// it is done.
+    Leave {
+        /// The member.
+        member: Named,
+        /// Only say what would be.
+        dry_run: bool,
+    },
+    /// End that.
+    LeaveEnd,
+    /// Give free space back to the devices, or end that.
+    Trim {
+        /// Begin; it is answered when it is done.
+        run: bool,
+    },
+    /// Begin to read everything and heal what rotted, or end that.
+    Scrub {
+        /// Begin.
+        run: bool,
+    },
+}
+
+impl Order {
+    /// Whether it is answered at once: with what the node knows, or notes down.
+    pub(super) const fn is_quick(&self) -> bool {
+        matches!(
+            self,
+            Self::Members | Self::Io | Self::Nodes | Self::Locks { .. } | Self::Fence { .. }
+        )
+    }
+}
+
+/// Where the contents of a member go.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// A new device.
+    Device(PathBuf),
+    /// A member of the pool on which nothing stands.
+    Member(Named),
+}
+
+/// A member as it was named: places change when members come and go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// Its place in the pool.
+    pub place: u16,
+    /// Its identity.
+    pub uuid: String,
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place.fmt(f)
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Answer {
+    Done(Box<View>),
+    Value(serde_json::Value),
+    Refused(String),
+}

@@ -1,0 +1,342 @@
+//! Serves orders to this process's node, on a socket beside the mount's note.
+//!
+//! The socket stands in the user's private runtime directory: who may open it may do to the pool
+//! whatever the mount's owner may.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use braid_format::NodeId;
+use braid_format::label::MemberState;
+use braid_fs::{Canceller, Fill, Fs, Rebalanced, TrimRange};
+use braid_pool::device::{Device, OpenOptions};
+use braid_pool::{Destination, Whom};
+
+use crate::control::leaving::leave;
+use crate::control::orders::{Answer, Named, Order, Target};
+use crate::control::views::{View, view};
+use crate::control::{locks, nodes, requests};
+use crate::pools::shape::ShapeArgs;
+use crate::pools::topology;
+use crate::process::mounts;
+use crate::terminal::size;
+
+/// Longest line that is read.
+const LINE_MAX: u64 = 64 << 10;
+/// A caller that says nothing for so long is let go.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The socket of this process's mount; gone when it is dropped.
+#[derive(Debug)]
+pub struct Control {
+    path: Option<PathBuf>,
+}
+
+impl Control {
+    /// Begins to serve orders. Where no socket can be made the mount works all the same.
+    pub fn serve(fs: &Fs) -> Self {
+        let made = mounts::control_socket(std::process::id()).and_then(|path| {
+            std::fs::remove_file(&path).ok();
+            Ok((UnixListener::bind(&path)?, path))
+        });
+        match made {
+            Ok((listener, path)) => {
+                let fs = fs.clone();
+                std::thread::spawn(move || listen(&fs, &listener));
+                Self { path: Some(path) }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no control socket");
+                Self { path: None }
+            }
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+/// Serves callers as long as the process runs.
+fn listen(fs: &Fs, listener: &UnixListener) {
+    loop {
+        // A caller that says nothing keeps nobody else waiting: each has a thread of its own.
+        let taken = listener.accept().and_then(|(stream, _)| {
+            let fs = fs.clone();
+            std::thread::Builder::new().name("control".into()).spawn(move || {
+                if let Err(error) = answer(&fs, &stream) {
+                    tracing::debug!(%error, "a caller of the control socket");
+                }
+            })
+        });
+        match taken {
+            Err(e) if e.kind() != std::io::ErrorKind::Interrupted => {
+                tracing::warn!(error = %e, "a caller of the control socket is not served");
+                // Out of descriptors, as likely as not.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn answer(fs: &Fs, stream: &UnixStream) -> Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(std::io::Read::take(stream, LINE_MAX)).read_line(&mut line)?;
+    let done = match serde_json::from_str(&line).context("not an order") {
+        Ok(Order::Io) => Ok(Answer::Value(requests::answer(fs.pool()))),
+        Ok(Order::Nodes) => Ok(Answer::Value(nodes::answer(fs))),
+        Ok(Order::Locks { hot, lines }) => Ok(Answer::Value(locks::answer(fs, hot, lines))),
+        Ok(Order::Fence { node }) => {
+            let done = fs.vouch_dead(NodeId(node)).map_err(Into::into);
+            done.map(|()| Answer::Value(serde_json::Value::Null))
+        }
+        order => order.and_then(|o| obey(fs, o)).map(|view| Answer::Done(Box::new(view))),
+    };
+    let answer = done.unwrap_or_else(|e| Answer::Refused(format!("{e:#}")));
+    let mut stream = stream;
+    writeln!(stream, "{}", serde_json::to_string(&answer)?)?;
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<Arc<dyn Device>> {
+    if let Some(use_) = braid_pool::device::in_use(path)? {
+        bail!("{}: in use: {use_}", path.display());
+    }
+    Ok(braid_pool::device::open(path, OpenOptions::default())?)
+}
+
+/// Does what a node is asked for, and says how things are then.
+///
+/// # Errors
+/// It cannot be done.
+pub fn obey(fs: &Fs, order: Order) -> Result<View> {
+    let (mut said, mut heir) = (None, None);
+    match order {
+        // A place that is named next is one of the newest epoch, not of what this node last heard of.
+        Order::Members => fs.follow_pool()?,
+        Order::Io | Order::Nodes | Order::Locks { .. } | Order::Fence { .. } => {
+            bail!("only a node that has the pool mounted can be asked for that")
+        }
+        Order::Fail { member } => fs.fail_member(whom(fs, &member)?)?,
+        Order::Replace { member, device, force } => {
+            fs.replace_member(whom(fs, &member)?, open(&device)?, force)?;
+        }
+        Order::Spare { device, force } => drop(fs.add_spare(open(&device)?, force)?),
+        Order::Evacuate { member, to, force } => evacuate(fs, &member, to, force)?,
+        Order::Add { devices, shape, force, dry_run } => {
+            said = Some(add(fs, &devices, &shape, force, dry_run)?);
+        }
+        Order::Grow { dry_run } => said = Some(grow(fs, dry_run)?),
+        Order::Rebalance { run: true } => said = Some(rebalanced(fs, &fs.rebalance()?)),
+        Order::Rebalance { run: false } => fs.stop_rebalance(),
+        Order::Trim { run: true } => said = Some(trimmed(fs)?),
+        Order::Trim { run: false } => fs.stop_trim(),
+        Order::Stay { member } => fs.cancel_evacuation(whom(fs, &member)?)?,
+        Order::Remove { member } => {
+            let removed = fs.remove_member(whom(fs, &member)?)?;
+            if let Some(error) = removed.unwiped {
+                tracing::warn!(%error, path = removed.path, "its labels could not be wiped");
+            }
+        }
+        Order::Leave { member, dry_run } => {
+            let (text, taker) = leave(fs, whom(fs, &member)?, dry_run)?;
+            (said, heir) = (Some(text), taker);
+        }
+        Order::LeaveEnd => fs.stop_leaving()?,
+        Order::Scrub { run } => {
+            if !fs.pool().info().redundant {
+                bail!("nothing in this pool is mirrored or protected by parity");
+            }
+            fs.scrub(run);
+        }
+    }
+    Ok(View { said, heir, ..view(fs) })
+}
+
+/// The member that was named, if it is in that place still.
+fn whom(fs: &Fs, named: &Named) -> Result<Whom> {
+    let label = fs.pool().label();
+    let there = label.members.get(usize::from(named.place));
+    let Some(there) = there.filter(|m| m.uuid.to_string() == named.uuid) else {
+        bail!(
+            "member {named} is another device now than when it was named: look at the members (`braid status`) and name it again; nothing was changed"
+        );
+    };
+    // Another node may change places before it is done.
+    Ok(there.uuid.into())
+}
+
+/// Adds devices; the pool as it then is, or would be, as a drawing.
+fn add(
+    fs: &Fs,
+    devices: &[PathBuf],
+    shape: &ShapeArgs,
+    force: bool,
+    dry_run: bool,
+) -> Result<String> {
+    let read = shape.read(devices)?;
+    let opened = read.devices.iter().map(|p| open(p)).collect::<Result<Vec<_>>>()?;
+    let options = shape.add_options(&read, &opened, force)?;
+    let added =
+        if dry_run { fs.plan_add(&opened, &options)? } else { fs.add_devices(&opened, &options)? };
+    let paths: Vec<String> = added.info.members.iter().map(|m| m.path.clone()).collect();
+    let mut text = topology::text(&added.label, &paths);
+    if added.unused.get() > 0 {
+        let _ =
+            writeln!(text, "{} of the new devices cannot be used", size::show(added.unused.get()));
+    }
+    Ok(text)
+}
+
+/// How full the parts of the pool were, and are.
+fn rebalanced(fs: &Fs, done: &Rebalanced) -> String {
+    let block = fs.statfs().map_or(4096, |s| u64::from(s.block_size));
+    let percent = |f: &Fill| {
+        let mille = u128::from(f.used) * 1000 / u128::from(f.blocks.max(1));
+        format!("{}.{} %", mille / 10, mille % 10)
+    };
+    // Parts that have left hold nothing and have room for nothing.
+    let list = |fills: &[Fill]| {
+        let there = fills.iter().filter(|f| f.blocks > 0);
+        there.map(percent).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "{} moved{}; parts of the pool were full by {}, and are now by {}\n",
+        size::show(done.moved * block),
+        if done.finished { "" } else { ", then it was told to stop" },
+        list(&done.before),
+        list(&done.after)
+    )
+}
+
+/// What of the pool's free space went back to the devices.
+fn trimmed(fs: &Fs) -> Result<String> {
+    let done = fs.trim(TrimRange::ALL, &Canceller::new())?;
+    let stopped = if done.finished { "" } else { ", then it was told to stop" };
+    if done.given.get() > 0 || !done.finished {
+        let given = size::show(done.given.get());
+        return Ok(format!("{given} of free space given back to the devices{stopped}\n"));
+    }
+    Ok("nothing was given back: all that is free was before, or the devices do not take it\n"
+        .into())
+}
+
+/// As [`add`], over what devices have more.
+fn grow(fs: &Fs, dry_run: bool) -> Result<String> {
+    let reopen = |path: &str| {
+        let device = braid_pool::device::open(Path::new(path), OpenOptions::default());
+        device.map_err(braid_pool::PoolError::from)
+    };
+    // What an earlier call that was broken off has left to do.
+    let before = if dry_run { 0 } else { fs.grow()? };
+    let added = match if dry_run { fs.plan_grow(&reopen) } else { fs.grow_devices(&reopen) } {
+        Err(braid_fs::Error::Pool(e)) if before > 0 => return Ok(format!("{e}\n")),
+        added => added?,
+    };
+    let paths: Vec<String> = added.info.members.iter().map(|m| m.path.clone()).collect();
+    Ok(topology::text(&added.label, &paths))
+}
+
+fn evacuate(fs: &Fs, named: &Named, to: Option<Target>, force: bool) -> Result<()> {
+    let member = whom(fs, named)?;
+    let to = match to {
+        Some(Target::Device(path)) => Destination::Device { device: open(&path)?, force },
+        Some(Target::Member(to)) => Destination::Member(whom(fs, &to)?),
+        None => {
+            let members = fs.pool().label().members.into_iter();
+            let spares = members.filter(|m| m.state == MemberState::Spare).map(|m| m.uuid.into());
+            let mut why = String::new();
+            for spare in spares {
+                match fs.evacuate_member(member, Destination::Member(spare)) {
+                    Ok(_) => return Ok(()),
+                    Err(e) => why = format!(" ({e})"),
+                }
+            }
+            bail!(
+                "the pool has no spare to move member {named} to{why}: name a device with --to, or let the rest of the pool have what stands on it (`braid remove`)"
+            );
+        }
+    };
+    fs.evacuate_member(member, to)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::Bytes;
+    use braid_fs::make::{MakeOptions, make};
+    use braid_fs::{MountOptions, NoKernelCache};
+    use braid_pool::device::MemoryDevice;
+    use braid_pool::layout::Redundancy;
+    use braid_pool::{CreateOptions, Pool};
+
+    use super::*;
+    use crate::control::member;
+
+    /// Members have come and gone between a look at them and an order.
+    #[test]
+    fn an_order_that_names_another_member_than_is_there_is_refused() {
+        let disk = |i| MemoryDevice::new(&format!("m{i}"), Bytes(96 << 20), Bytes(512)) as _;
+        let devices: Vec<Arc<dyn Device>> = (0..4).map(disk).collect();
+        let redundancy = Redundancy::Mirror(2);
+        let options = CreateOptions { redundancy, ..CreateOptions::new("p") };
+        let pool = Pool::create(devices, &options).unwrap();
+        make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
+        let seen = view(&fs);
+        let mut other = member(&seen, "1").unwrap();
+        other.uuid = member(&seen, "2").unwrap().uuid;
+        let device = PathBuf::from("/nowhere");
+        let to = Some(Target::Member(other.clone()));
+        let orders = [
+            Order::Fail { member: other.clone() },
+            Order::Replace { member: other.clone(), device, force: false },
+            Order::Evacuate { member: other.clone(), to: None, force: false },
+            Order::Evacuate { member: member(&seen, "0").unwrap(), to, force: false },
+            Order::Stay { member: other.clone() },
+            Order::Remove { member: other.clone() },
+            Order::Leave { member: other.clone(), dry_run: false },
+        ];
+        for order in orders {
+            let refused = obey(&fs, order.clone()).unwrap_err().to_string();
+            assert!(refused.contains("another device now"), "{order:?}: {refused}");
+        }
+        for order in [Order::Io, Order::Fence { node: 0 }] {
+            assert!(obey(&fs, order.clone()).is_err(), "{order:?} did nothing");
+        }
+        assert_eq!(view(&fs).epoch, seen.epoch);
+        // Nor does it count as use, for which the filling of a member would give way.
+        let counted = || {
+            let before = fs.pool().requests();
+            std::thread::sleep(std::time::Duration::from_millis(600));
+            view(&fs);
+            fs.pool().requests() - before
+        };
+        assert!((0..10).any(|_| counted() == 0), "each look counts");
+        // On a spare nothing stands, whatever is asked.
+        let spare = MemoryDevice::new("spare", Bytes(96 << 20), Bytes(512));
+        fs.pool().add_spare(spare, false).unwrap();
+        let spare = member(&view(&fs), "spare").unwrap();
+        for (dry_run, wanted) in [(true, "stands on it, and"), (false, "stands on it any more")] {
+            let order = Order::Leave { member: spare.clone(), dry_run };
+            let said = obey(&fs, order).unwrap().said.unwrap();
+            assert!(said.contains(wanted), "{said}");
+        }
+        obey(&fs, Order::Remove { member: spare }).unwrap();
+        obey(&fs, Order::Fail { member: member(&seen, "1").unwrap() }).unwrap();
+        assert_eq!(view(&fs).members[1].state, "failed");
+        fs.unmount().unwrap();
+    }
+}

@@ -1,0 +1,171 @@
+//! Who carries out a change of a pool: the node of this host that has it mounted, or, if there is
+//! none, this process, which joins as a node while it works.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use braid_fs::{Fs, MountOptions, NoKernelCache};
+use braid_pool::PoolError;
+
+use crate::control::{self, Order, View};
+use crate::pools::sources;
+use crate::process::{mounts::Mount, signals};
+use crate::terminal::broken_pipe;
+
+/// How often a long order is looked after.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A node that takes orders.
+pub enum Session {
+    /// Of another process.
+    Mounted(Mount),
+    /// Of this one.
+    Own(Fs),
+}
+
+/// What becomes of members that are missing where this process joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// The pool is not joined.
+    Refused,
+    /// As before; the user may say otherwise.
+    MayBeSpared,
+    /// They are lost, says the user.
+    Spared,
+}
+
+impl Missing {
+    /// By `--degraded`.
+    pub const fn by(degraded: bool) -> Self {
+        if degraded { Self::Spared } else { Self::MayBeSpared }
+    }
+}
+
+impl Session {
+    /// The node for what a user names: a pool, the directory where it is mounted, its devices
+    /// (separated by colons), or one of them if it is mounted.
+    ///
+    /// # Errors
+    /// Nothing of that name, or it cannot be used.
+    fn find(name: &str, missing: Missing) -> Result<Self> {
+        if let Some(mount) = control::look(name)? {
+            return Ok(Self::Mounted(mount));
+        }
+        let open = match missing {
+            Missing::Spared => sources::open_degraded,
+            Missing::Refused | Missing::MayBeSpared => sources::open,
+        };
+        // A node that ends in the middle has to be recovered.
+        signals::heed()?;
+        let pool = open(&[name.to_owned()], false).map_err(|e| {
+            let lacks = matches!(e.downcast_ref(), Some(PoolError::Missing { .. }));
+            let hint = if lacks && missing == Missing::MayBeSpared {
+                " (`--degraded` does without members that are missing)"
+            } else {
+                ""
+            };
+            e.context(format!(
+                "{name} is not mounted on this host, and its devices cannot be used directly{hint}"
+            ))
+        })?;
+        let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
+        Ok(Self::Own(fs))
+    }
+
+    /// Lets `work` give orders to the node for what a user names; then a node of this process leaves, also
+    /// when it is asked to end by a signal: work that may take long looks at [`Session::interrupted`]. Members that
+    /// are missing and spared count as failed from then on.
+    ///
+    /// # Errors
+    /// Nothing of that name, or it cannot be used; those of `work`; a device failed.
+    pub fn with<T>(
+        name: &str,
+        missing: Missing,
+        work: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
+        let session = Self::find(name, missing)?;
+        let (done, ended) = broken_pipe::and_then(|| work(&session), || session.end());
+        // What went wrong first is said.
+        let done = done?;
+        ended.map(|()| done)
+    }
+
+    /// Gives an order.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn order(&self, order: &Order) -> Result<View> {
+        match self {
+            Self::Mounted(mount) => control::order(mount, order),
+            Self::Own(fs) => control::obey(fs, order.clone()),
+        }
+    }
+
+    /// Gives an order whose work takes long; `stop` is given when this process is asked to end, and
+    /// `meanwhile` is called now and then.
+    ///
+    /// # Errors
+    /// As [`Session::order`].
+    pub fn long_order(
+        &self,
+        order: &Order,
+        stop: &Order,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<View> {
+        std::thread::scope(|scope| {
+            let work = scope.spawn(|| self.order(order));
+            while !work.is_finished() {
+                if self.interrupted() {
+                    drop(self.order(stop));
+                }
+                meanwhile();
+                std::thread::sleep(LOOK);
+            }
+            work.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the node ended unexpectedly")))
+        })
+    }
+
+    /// Gives the node for what a user names a long order, or with `end` the one that `stop`s it, and prints
+    /// what came of it.
+    ///
+    /// # Errors
+    /// As [`Session::with`] and [`Session::order`].
+    pub fn run_or_end(name: &str, order: &Order, stop: &Order, end: bool) -> Result<ExitCode> {
+        let view = Self::with(name, Missing::Refused, |session| {
+            if end { session.order(stop) } else { session.long_order(order, stop, || ()) }
+        })?;
+        print!("{}", view.said.as_deref().unwrap_or_default());
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// What the pool's members are.
+    ///
+    /// # Errors
+    /// The node does not answer.
+    pub fn view(&self) -> Result<View> {
+        self.order(&Order::Members)
+    }
+
+    /// Whether the node goes on when this command has ended.
+    pub const fn stays(&self) -> bool {
+        matches!(self, Self::Mounted(_))
+    }
+
+    /// Whether this process was asked to end, and should leave the pool before.
+    pub fn interrupted(&self) -> bool {
+        !self.stays() && signals::asked_to_end()
+    }
+
+    /// Leaves the pool, if this process joined it.
+    ///
+    /// # Errors
+    /// A device failed.
+    fn end(&self) -> Result<()> {
+        if let Self::Own(fs) = self {
+            fs.unmount()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,254 @@
+//! What a node says of its pool: the answer to most orders.
+
+use braid_format::{ByteOffset, MemberIndex};
+use braid_fs::Fs;
+use braid_fs::lock::NodeView;
+use braid_pool::Pool;
+use serde::{Deserialize, Serialize};
+
+use crate::control::orders::Named;
+use crate::pools::topology::state_name;
+use crate::terminal::size;
+
+/// Places that a scrub could not decide, told one by one.
+pub const SHOWN_MAX: usize = 20;
+/// Damaged blocks that are told one by one.
+const DAMAGED_MAX: usize = 20;
+
+/// A member, as told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MemberView {
+    /// Its place.
+    pub index: u16,
+    /// Its identity.
+    #[serde(default)]
+    pub uuid: String,
+    /// Its device.
+    pub path: String,
+    /// What it is.
+    pub state: String,
+    /// Bytes of the pool's topology that stand on it.
+    #[serde(default)]
+    pub used: u64,
+}
+
+/// What a scrub found, as told.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ScrubView {
+    /// All was read.
+    pub finished: bool,
+    /// Bytes read.
+    pub checked: u64,
+    /// Bytes healed.
+    pub healed: u64,
+    /// Bytes that disagree, and nothing says which is right.
+    pub undecided: u64,
+    /// Where: the first places, in the pool's bytes.
+    pub places: Vec<u64>,
+    /// The devices on which the first of these stand, and where there: the copies, or the row of parity.
+    #[serde(default)]
+    pub homes: Vec<Vec<(String, u64)>>,
+}
+
+/// What a node says of its pool.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct View {
+    /// Whether members may be lost at all.
+    pub redundant: bool,
+    /// The pool's identity.
+    #[serde(default)]
+    pub uuid: String,
+    /// It is this node that fills members.
+    #[serde(default)]
+    pub keeper: bool,
+    /// The pool's epoch.
+    pub epoch: u64,
+    /// The members.
+    pub members: Vec<MemberView>,
+    /// The member that is being filled: place, bytes done, bytes in all.
+    pub rebuilding: Option<(u16, u64, u64)>,
+    /// The member that is being moved, to which, bytes copied (none yet: not known), bytes in all.
+    #[serde(default)]
+    pub moving: Option<(u16, u16, u64, u64)>,
+    /// What is moved so that the pool becomes smaller: bytes done, bytes in all.
+    #[serde(default)]
+    pub leaving: Option<(u64, u64)>,
+    /// The scrub under way: bytes done, bytes in all.
+    pub scrubbing: Option<(u64, u64)>,
+    /// Scrubs that have ended since the pool was mounted.
+    pub scrubs: u64,
+    /// What the last scrub found, or the one under way has so far.
+    pub scrubbed: Option<ScrubView>,
+    /// What went wrong last.
+    pub error: Option<String>,
+    /// What nobody could decide when a member was filled last.
+    #[serde(default)]
+    pub differed: Option<String>,
+    /// The member that other nodes could not fill or move, and for people, who.
+    #[serde(default)]
+    pub stuck: Vec<(u16, String)>,
+    /// Nodes that have kept programs here waiting for long, each for people.
+    #[serde(default)]
+    pub waits: Vec<String>,
+    /// Members that are suspected to return garbage: number, damaged places.
+    #[serde(default)]
+    pub suspects: Vec<(u16, usize)>,
+    /// Damaged metadata that the node has met: one line each.
+    #[serde(default)]
+    pub damaged: Vec<String>,
+    /// Bytes of the pool.
+    #[serde(default)]
+    pub size: u64,
+    /// How full the file system is.
+    #[serde(default)]
+    pub space: Option<Space>,
+    /// What else there is to say of what was asked for.
+    #[serde(default)]
+    pub said: Option<String>,
+    /// Who can take the place of a member that was to leave, and cannot leave without that.
+    #[serde(default)]
+    pub heir: Option<Named>,
+}
+
+/// How full a file system is, as told.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Space {
+    /// Bytes for file data.
+    pub size: u64,
+    /// Of those, free.
+    pub free: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+}
+
+/// The devices that a byte of the pool stands on, and where there.
+fn homes(pool: &Pool, at: ByteOffset) -> Vec<(String, u64)> {
+    let devices = pool.devices();
+    let name = |member: MemberIndex| devices.get(usize::from(member.0)).map(|d| &d.info().name);
+    let homes = pool.homes(at).into_iter();
+    homes.filter_map(|(member, at)| Some((name(member)?.clone(), at.get()))).collect()
+}
+
+/// What a node says of its pool.
+pub fn view(fs: &Fs) -> View {
+    let (pool, upkeep) = (fs.pool(), fs.upkeep());
+    let label = pool.label();
+    let devices = pool.devices();
+    let members = (0_u16..).zip(label.members.iter().zip(&devices)).map(|(index, (m, d))| {
+        let path = d.info().name.clone();
+        let used = label.bytes_on(MemberIndex(index)).get();
+        let uuid = m.uuid.to_string();
+        MemberView { index, uuid, path, state: state_name(m.state).to_owned(), used }
+    });
+    let found = upkeep.scrubbing.as_ref().map(|s| &s.1).or(upkeep.scrubbed.as_ref());
+    View {
+        redundant: pool.info().redundant,
+        uuid: pool.info().uuid.to_string(),
+        keeper: upkeep.turn,
+        epoch: label.epoch.get(),
+        members: members.collect(),
+        rebuilding: upkeep.rebuilding.map(|(m, p)| (m.0, p.done.get(), p.total.get())),
+        moving: pool.moving().map(|m| {
+            let how_far = upkeep.moving.filter(|(now, _)| *now == m).map(|(_, p)| p);
+            let (done, total) = how_far.map_or((0, 0), |p| (p.done.get(), p.total.get()));
+            (m.leaving.0, m.successor.0, done, total)
+        }),
+        leaving: fs.leaving(),
+        scrubbing: upkeep.scrubbing.as_ref().map(|(p, _)| (p.done.get(), p.total.get())),
+        scrubs: upkeep.scrubs,
+        scrubbed: found.map(|f| ScrubView {
+            finished: f.finished,
+            checked: f.checked.get(),
+            healed: f.healed.get(),
+            undecided: f.undecided.get(),
+            homes: f.places.iter().take(SHOWN_MAX).map(|p| homes(pool, *p)).collect(),
+            places: f.places.iter().map(|p| p.get()).collect(),
+        }),
+        error: upkeep.error,
+        differed: upkeep.differed,
+        stuck: fs.stuck().into_iter().filter_map(stuck).collect(),
+        waits: fs.waits().iter().map(ToString::to_string).collect(),
+        suspects: pool.suspects().into_iter().map(|(m, n)| (m.0, n)).collect(),
+        damaged: damaged_lines(fs),
+        size: pool.info().size.get() - pool.info().holes.get(),
+        space: space(fs),
+        said: None,
+        heir: None,
+    }
+}
+
+fn space(fs: &Fs) -> Option<Space> {
+    let s = fs.statfs().ok()?;
+    let block = u64::from(s.block_size);
+    let inodes = s.files.saturating_sub(s.files_free);
+    Some(Space { size: s.blocks * block, free: s.free * block, inodes })
+}
+
+fn stuck(node: NodeView) -> Option<(u16, String)> {
+    let member = node.stuck?.get();
+    let (slot, host, at) = (node.life.slot, node.host, node.mount_point);
+    let who = format!("node {slot}, on {host} at {at}, could not fill or move member {member}");
+    Some((member, format!("{who}: its log says why")))
+}
+
+/// What a mounted node says of damaged metadata that it has met.
+fn damaged_lines(fs: &braid_fs::Fs) -> Vec<String> {
+    let all = fs.status().damaged;
+    let line = |d: &braid_fs::DamagedBlock| match d.inode {
+        Some(inode) => format!("inode {inode}: {}", d.what),
+        None => d.what.clone(),
+    };
+    let mut lines: Vec<String> = all.iter().take(DAMAGED_MAX).map(line).collect();
+    if all.len() > DAMAGED_MAX {
+        lines.push(format!("and {} blocks more", all.len() - DAMAGED_MAX));
+    }
+    lines
+}
+
+/// Says how much larger a pool is than it was `before`, and what to do with it; then as [`show`].
+pub fn show_growth(before: &View, now: &View, advice: &str) {
+    println!(
+        "the pool has {} now, {} more{advice}",
+        size::show(now.size),
+        size::show(now.size.saturating_sub(before.size)),
+    );
+    show(now);
+}
+
+impl View {
+    /// What a member is, and what is done for it.
+    pub fn state_of(&self, m: &MemberView) -> String {
+        let doing = match self.rebuilding {
+            Some((member, done, total)) if member == m.index => {
+                format!(", {} % filled", done * 100 / total.max(1))
+            }
+            _ => match self.moving {
+                Some((leaving, to, done, total)) if leaving == m.index => {
+                    format!(", {} % moved to member {to}", done * 100 / total.max(1))
+                }
+                _ if m.used == 0 => ", holds nothing".to_owned(),
+                _ => String::new(),
+            },
+        };
+        format!("{}{doing}", m.state)
+    }
+}
+
+/// Prints the members, and what is done for them.
+pub fn show(view: &View) {
+    for m in &view.members {
+        println!("  member {}  {}  {}", m.index, m.path, view.state_of(m));
+    }
+    if let Some((done, total)) = view.scrubbing {
+        println!("  scrubbing: {} %", done * 100 / total.max(1));
+    }
+    for (_, who) in &view.stuck {
+        println!("  {who}");
+    }
+    if let Some(error) = &view.error {
+        println!("  last error: {error}");
+    }
+    if let Some(what) = &view.differed {
+        println!("  {what}");
+    }
+}

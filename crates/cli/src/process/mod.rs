@@ -1,0 +1,8 @@
+//! This process among others: signals, secrets on its command line, notes of the mounts of this host,
+//! and how a mounted node's process ends.
+
+pub mod ending;
+pub mod guard;
+pub mod mounts;
+pub mod secrets;
+pub mod signals;
