@@ -1,8 +1,6 @@
 //! `braid bench`
 
-use std::path::PathBuf;
-
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::modes;
 
@@ -33,96 +31,6 @@ enum Mode {
     Report(crate::report::write::Args),
 }
 
-/// What all modes have that make their own rig.
-#[derive(Debug, Clone, clap::Args, serde::Serialize)]
-pub struct Common {
-    /// Where the backing files are made (a RAM file system: the layers' own cost; a disk: the disk)
-    #[arg(long, default_value = "/dev/shm")]
-    pub dir: PathBuf,
-    /// Devices in the pool
-    #[arg(long, default_value_t = 4)]
-    pub members: usize,
-    /// Bytes moved per phase, over all streams
-    #[arg(long, default_value = "2G", value_parser = size)]
-    pub size: u64,
-    /// Streams (threads, each with its own file)
-    #[arg(long, default_value_t = 4)]
-    pub streams: usize,
-    /// Limit each device to this many bytes per second (loop devices, cgroup v1, root)
-    #[arg(long, value_name = "RATE", value_parser = size)]
-    pub throttle: Option<u64>,
-    /// Put a loop device over each file (`--throttle` does so anyway): what a block device costs
-    #[arg(long = "loop")]
-    pub loop_devices: bool,
-}
-
-impl Common {
-    /// Refuses what leaves a thread of the ladder without a request.
-    ///
-    /// # Errors
-    /// What is wrong.
-    pub fn check(&self) -> Result<()> {
-        ensure!((1..=MEMBERS_MAX).contains(&self.members), "--members: 1 to {MEMBERS_MAX}");
-        ensure!((1..=STREAMS_MAX).contains(&self.streams), "--streams: 1 to {STREAMS_MAX}");
-        ensure!(self.size <= SIZE_MAX, "--size: {SIZE_MAX} bytes at most");
-        let least = (self.members + self.streams) as u64;
-        ensure!(
-            self.size >> 20 >= least,
-            "--size: at least {least}M for these members and streams"
-        );
-        Ok(())
-    }
-}
-
-/// Of a pool.
-const MEMBERS_MAX: usize = 256;
-/// Of a phase: so much that sums of sizes are no concern.
-const SIZE_MAX: u64 = 1 << 56;
-/// More threads than any machine gains from.
-const STREAMS_MAX: usize = 1024;
-
-/// Sizes as on the rest of the command line: `4K`, `1MiB`, `2G`, bytes.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, suffix) = text.split_at(digits);
-    let shift = match suffix.trim_end_matches("iB").trim_end_matches('B') {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
-        _ => return Err(format!("'{text}' is not a size")),
-    };
-    let n = number.parse::<u64>().map_err(|e| format!("'{text}': {e}"))?;
-    n.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
-}
-
-/// A list of sizes: `64K,1M`, none of them 0.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Sizes(Vec<u64>);
-impl Sizes {
-    /// Those.
-    pub fn of(sizes: &[u64]) -> Self {
-        Self(sizes.to_vec())
-    }
-}
-impl std::str::FromStr for Sizes {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let all = text.split(',').map(size).collect::<Result<Vec<_>, _>>()?;
-        if all.contains(&0) {
-            return Err(format!("'{text}': a size of 0"));
-        }
-        Ok(Self(all))
-    }
-}
-impl std::ops::Deref for Sizes {
-    type Target = [u64];
-    fn deref(&self) -> &[u64] {
-        &self.0
-    }
-}
-
 /// Runs it.
 ///
 /// # Errors
@@ -145,23 +53,5 @@ pub fn run(args: &Args) -> Result<()> {
         Mode::Verify(a) => modes::verify::run(a),
         Mode::Seeds(a) => modes::seeds::run(a),
         Mode::Report(a) => crate::report::write::run(a),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Sizes, size};
-
-    #[test]
-    fn sizes_with_and_without_a_unit() {
-        for (text, bytes) in [("0", 0), ("4K", 4096), ("1MiB", 1 << 20), ("2G", 2 << 30), ("7", 7)]
-        {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        for bad in ["", "K", "-1", "1.5M", "4X", "99999999999999999999", "16777216T"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
-        assert_eq!(*"4K,1M".parse::<Sizes>().unwrap(), [4096, 1 << 20]);
-        assert!("4K,0".parse::<Sizes>().is_err() && "".parse::<Sizes>().is_err());
     }
 }

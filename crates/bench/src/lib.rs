@@ -5,18 +5,23 @@
 //! the first of them; the state of the cache is brought about and said; CPU time is the whole
 //! machine's, so that work done by kernel threads and servers is counted too.
 //!
-//! | folder | what it does | never |
-//! |---|---|---|
-//! | `engine` | issues requests and times them | knows what is compared |
-//! | `run` | rounds, intervals, caches, load of others, environment | issues a request |
-//! | `live` | what is shown meanwhile, and how a run is stopped | decides what is measured |
-//! | `modes` | one file for each thing that can be measured | draws |
-//! | `front` | command lines of lmbench's lmdd and of xdd | |
-//! | `report` | results as JSON, tables, gates, pages | measures |
-//! | `rig` | backing files, loop devices, mounts that a mode makes for itself | |
+//! Map, bottom up (a module uses only those above it):
+//! ```text
+//!  statistics  samples, intervals, and how numbers are written
+//!  live        what is shown while it runs, and how a run is stopped
+//!  run         rounds, caches, load of others, environment: issues no request
+//!  engine      issues requests and times them: knows nothing of what is compared
+//!  report      results as JSON, tables, gates, pages: measures nothing
+//!  arguments   what several modes take on the command line
+//!  rig         backing files, loop devices and mounts that a mode makes for itself
+//!  front       command lines of lmbench's lmdd and of xdd
+//!  modes       one file for each thing that can be measured
+//!  cli         the command line
+//! ```
 
 #![forbid(unsafe_code)]
 
+mod arguments;
 pub mod cli;
 mod engine;
 pub mod front;
@@ -25,3 +30,4 @@ mod modes;
 mod report;
 mod rig;
 mod run;
+mod statistics;

@@ -25,7 +25,7 @@ pub(crate) use data::{Content, Mismatch, PIECE, generation_of};
 pub(crate) use latency::{Latencies, Latency, Percentiles, Series};
 pub(crate) use layer::{Calls, Layer};
 pub(crate) use meeting::Meeting;
-pub(crate) use outcome::{Done, Outcome, float};
+pub(crate) use outcome::{Done, Outcome};
 pub(crate) use pattern::{Order, Pattern, mix};
 pub(crate) use target::{Opened, Refusal, Target, Use, capacity, may_write, room};
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Latency, Mismatch, Series};
 use crate::run::load::Metered;
+use crate::statistics::float;
 
 /// What one stream did.
 #[derive(Debug, Clone, Default)]
@@ -129,12 +130,6 @@ impl Outcome {
         }
         Ok(self)
     }
-}
-
-/// A count as a number to calculate with.
-#[expect(clippy::cast_precision_loss, reason = "counts of bytes and requests, far below 2^52")]
-pub(crate) fn float(n: u64) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

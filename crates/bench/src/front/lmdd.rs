@@ -559,8 +559,8 @@ fn finish(options: &Options, moved: &Moved, meter: crate::run::load::Meter) -> R
     if let Some(label) = options.texts.get("label") {
         write!(out, "{label}")?;
     }
-    let blocks = crate::engine::float(moved.blocks.max(1));
-    let (bytes, seconds) = (crate::engine::float(moved.bytes), moved.seconds.max(1e-9));
+    let blocks = crate::statistics::float(moved.blocks.max(1));
+    let (bytes, seconds) = (crate::statistics::float(moved.bytes), moved.seconds.max(1e-9));
     match options.number("print") {
         Some(0) => {}
         Some(1) => writeln!(

@@ -55,7 +55,7 @@ fn standings(now: &Now) -> Table<'_> {
         );
         let narrow = s.interval.is_some_and(|i| i.width() <= now.width);
         let style = if narrow { Style::new().green() } else { Style::new() };
-        let ratio = crate::report::rate(s.ratio);
+        let ratio = crate::statistics::rate(s.ratio);
         Row::new([s.what.clone(), ratio, interval, width]).style(style)
     });
     let widths = [
@@ -75,7 +75,7 @@ fn standings(now: &Now) -> Table<'_> {
 mod tests {
     use super::*;
     use crate::live::Standing;
-    use crate::run::interval::Interval;
+    use crate::statistics::Interval;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use std::time::{Duration, Instant};

@@ -68,9 +68,9 @@ pub(super) fn round(now: &Now) -> String {
 /// A rate in what the mode counts.
 pub(super) fn speed(now: &Now, rate: f64) -> String {
     if now.counted.is_empty() {
-        return format!("{} MB/s", crate::report::rate(rate / 1e6));
+        return format!("{} MB/s", crate::statistics::rate(rate / 1e6));
     }
-    format!("{} {}/s", crate::report::rate(rate), now.counted)
+    format!("{} {}/s", crate::statistics::rate(rate), now.counted)
 }
 
 /// `8 s`, `3 min 20 s`, `2 h 5 min`
@@ -86,7 +86,7 @@ pub(crate) fn duration(time: Duration) -> String {
 mod tests {
     use super::*;
     use crate::live::Standing;
-    use crate::run::interval::Interval;
+    use crate::statistics::Interval;
 
     #[test]
     fn a_line_says_where_it_is() {

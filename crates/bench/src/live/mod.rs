@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::run::interval::Interval;
+use crate::statistics::Interval;
 
 pub(crate) use lines::duration;
 
@@ -109,7 +109,7 @@ impl Now {
     }
     /// 0 to 1.
     pub fn part(&self) -> f64 {
-        let float = |n: usize| crate::engine::float(n as u64);
+        let float = |n: usize| crate::statistics::float(n as u64);
         if self.all() == 0 { 0.0 } else { (float(self.done) / float(self.all())).min(1.0) }
     }
     /// How long it will take at most, if rows take as long as those before. Narrow intervals may
@@ -160,7 +160,7 @@ impl Rates {
         let now = Instant::now();
         if let Some((when, before)) = self.last {
             let seconds = now.saturating_duration_since(when).as_secs_f64().max(1e-6);
-            let rate = crate::engine::float(moved.saturating_sub(before)) / seconds;
+            let rate = crate::statistics::float(moved.saturating_sub(before)) / seconds;
             self.looks.push(rate);
             if self.looks.len() > LOOKS {
                 self.looks.remove(0);
@@ -171,7 +171,7 @@ impl Rates {
     /// Over the last second.
     pub fn latest(&self) -> f64 {
         let last = self.looks.iter().rev().take(5);
-        let count = crate::engine::float(last.clone().count().max(1) as u64);
+        let count = crate::statistics::float(last.clone().count().max(1) as u64);
         last.sum::<f64>() / count
     }
 }

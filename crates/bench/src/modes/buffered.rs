@@ -13,12 +13,12 @@ use anyhow::{Context, Result, ensure};
 
 use super::ladder::SLACK;
 use super::{How, Measure, Turns};
-use crate::cli::Common;
+use crate::arguments::Common;
 use crate::engine::Direction;
+use crate::modes::streams::{self, Phase};
 use crate::report::Report;
 use crate::rig::kernel::{self, Beside, Kernel};
 use crate::rig::memory_limit::MemoryLimit;
-use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Loop, Mount};
 
 /// Less would not hold the windows.

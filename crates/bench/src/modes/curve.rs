@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
-use crate::cli::size;
-use crate::engine::{Direction, Limits, Order, Pace, Pattern, Stream, float, in_turns};
+use crate::arguments::size;
+use crate::engine::{Direction, Limits, Order, Pace, Pattern, Stream, in_turns};
 use crate::report::Report;
 use crate::run::cache::left;
+use crate::statistics::float;
 
 /// Latency (p50 to p99.99) over load
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]

@@ -5,10 +5,11 @@ use anyhow::{Result, ensure};
 
 use super::surface::word;
 use super::{Cell, How, Measure, Subject, System, Turns, at, base, distinct};
-use crate::cli::{Sizes, size};
-use crate::engine::{Limits, Pattern, Stream, float};
+use crate::arguments::{Sizes, size};
+use crate::engine::{Limits, Pattern, Stream};
 use crate::report::Report;
 use crate::run::cache::{Cache, label, prepare};
+use crate::statistics::float;
 
 /// First write, rewrite and read of a file
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]

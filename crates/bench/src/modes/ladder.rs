@@ -14,12 +14,12 @@ use braid_pool::device::AlignedBuf;
 use braid_pool::{CreateOptions, Pool};
 
 use super::{Cell, How, Measure, Turns, at};
-use crate::cli::{Common, size};
+use crate::arguments::{Common, size};
 use crate::engine::{Calls, Content, Direction, Layer, Limits, Pattern, Stream, Target, Use};
+use crate::modes::streams::{self, Phase};
 use crate::report::Report;
 use crate::rig::kernel::{self, Beside, Kernel};
 use crate::rig::members::Members;
-use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Loop, Mount};
 
 /// Of a request.

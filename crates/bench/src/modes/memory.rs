@@ -8,10 +8,10 @@ use anyhow::{Context, Result, ensure};
 
 use super::meta::FILES_MAX;
 use super::{How, Measure, Turns};
-use crate::cli::Common;
+use crate::arguments::Common;
 use crate::engine::Direction;
+use crate::modes::streams::{self, Phase};
 use crate::report::Report;
-use crate::rig::streams::{self, Phase};
 use crate::rig::{Backing, Mount};
 
 /// Room for journals, resource groups and dinodes beside the stream.

@@ -11,6 +11,7 @@ pub(crate) mod scale;
 pub(crate) mod seeds;
 pub(crate) mod share;
 pub(crate) mod stream;
+pub(crate) mod streams;
 pub(crate) mod stripe;
 mod subject;
 pub(crate) mod surface;

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{Cell, How, Measure, System, Turns, at};
-use crate::cli::size;
+use crate::arguments::size;
 use crate::engine::{Content, Latency, Limits, Pattern, Stream, Target, Use, run as go};
 use crate::report::Report;
 use crate::run::cache::left;

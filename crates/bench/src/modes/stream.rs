@@ -6,10 +6,11 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
-use crate::cli::size;
-use crate::engine::{Direction, Limits, Pace, Pattern, Stream, float, in_turns};
+use crate::arguments::size;
+use crate::engine::{Direction, Limits, Pace, Pattern, Stream, in_turns};
 use crate::report::{Report, Row};
 use crate::run::cache::left;
+use crate::statistics::float;
 
 /// Deadline playback: frames late, not MB/s
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]

@@ -4,12 +4,12 @@
 use anyhow::{Result, ensure};
 
 use super::{Cell, How, Measure, Room, Subject, System, Turns, at, subjects};
-use crate::cli::size;
+use crate::arguments::size;
 use crate::engine::{Direction, Limits, Pattern, Stream};
 use crate::report::gate::judge_by;
-use crate::report::stats::Samples;
 use crate::report::{Gate, Report, Verdict};
 use crate::run::cache::left;
+use crate::statistics::Samples;
 
 /// Speed-up on 1, 2 ... n files or devices side by side
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 
 use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
-use crate::cli::{Sizes, size};
-use crate::engine::{Direction, Limits, Pattern, Stream, Target, float};
-use crate::report::stats::Samples;
+use crate::arguments::{Sizes, size};
+use crate::engine::{Direction, Limits, Pattern, Stream, Target};
 use crate::report::{Report, Summary};
 use crate::run::cache::{Cache, label, prepare};
+use crate::statistics::{Samples, float};
 
 /// The request sizes of the original: 64 KB to 4 MB.
 pub(crate) const REQUESTS: &str = "64K,128K,256K,512K,1M,2M,4M";

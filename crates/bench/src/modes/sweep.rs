@@ -5,10 +5,11 @@ use anyhow::{Result, ensure};
 
 use super::surface::word;
 use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
-use crate::cli::{Sizes, size};
-use crate::engine::{Limits, Order, Pattern, Stream, float};
+use crate::arguments::{Sizes, size};
+use crate::engine::{Limits, Order, Pattern, Stream};
 use crate::report::Report;
 use crate::run::cache::{Cache, label, prepare};
+use crate::statistics::float;
 
 /// Bandwidth over request size, streams, direct and buffered
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use braid_pool::device::AlignedBuf;
 
-use crate::cli::size;
+use crate::arguments::size;
 use crate::engine::{Content, Limits, Order, PIECE, Pattern, Stream, Target, Use, generation_of};
 use crate::engine::{mix, room_for_buffers, run as go};
 use crate::run::names::sync_name;

@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::stats::Samples;
 use super::{Report, Row};
-use crate::run::interval::Interval;
+use crate::statistics::Interval;
+use crate::statistics::Samples;
 
 /// What rows must reach: all of them, or those whose name or phase has a word in it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::gate::{Verdict, short};
-use super::stats::Samples;
+use crate::statistics::Samples;
 
 /// An experiment with its cells.
 #[derive(Debug)]

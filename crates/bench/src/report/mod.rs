@@ -4,7 +4,6 @@ pub(crate) mod gate;
 mod lines;
 pub(crate) mod originals;
 mod page;
-pub(crate) mod stats;
 mod svg;
 pub(crate) mod table;
 pub(crate) mod write;
@@ -19,15 +18,13 @@ use serde::{Deserialize, Serialize};
 use crate::engine::{Latencies, Latency, Opened, Outcome, Percentiles, Series};
 use crate::live::Standing;
 use crate::run::environment::{Facts, facts};
-use crate::run::interval::Interval;
 use crate::run::repeat::Rounds;
-use stats::Samples;
+use crate::statistics::{Interval, Samples};
 
 pub(crate) use gate::{Gate, Goal, Verdict};
 #[cfg(test)]
 pub(crate) use lines::Line;
 pub(crate) use lines::{lines, numbers};
-pub(crate) use table::rate;
 
 /// Of the layout of result files.
 pub(crate) const VERSION: u32 = 1;

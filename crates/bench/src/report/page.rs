@@ -6,10 +6,11 @@ use std::fmt::Write as _;
 use super::lines::{HEADER, cells, lines};
 use super::originals;
 use super::svg::{Heat, Plot, escape};
-use super::table::{number, rate};
+use super::table::number;
 use super::{Report, Row};
-use crate::run::interval::Interval;
 use crate::run::repeat::Rounds;
+use crate::statistics::Interval;
+use crate::statistics::rate;
 
 const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:1180px;padding:0 1em;\
 color:#222}h1{font-size:1.5em}h2{font-size:1.2em;border-bottom:1px solid #ccc;margin-top:2em}\
@@ -409,7 +410,7 @@ fn side_by_side(report: &Report) -> Vec<String> {
             phases.push(phase);
             phases.len() - 1
         });
-        push(plot, &row.name, crate::engine::float(place as u64 + 1), row.rate.median());
+        push(plot, &row.name, crate::statistics::float(place as u64 + 1), row.rate.median());
     }
     let drawn = |(mode, plot, phases): (&str, Plot, Vec<&str>)| {
         let phases: Vec<_> = (1..).zip(phases).map(|(n, p): (u32, _)| format!("{n} {p}")).collect();
@@ -444,10 +445,10 @@ fn over_time(report: &Report) -> Option<String> {
     };
     for row in report.rows.iter().take(7) {
         let Some(series) = &row.series else { continue };
-        let interval = crate::engine::float(series.interval_ms) / 1e3;
+        let interval = crate::statistics::float(series.interval_ms) / 1e3;
         for (n, bytes) in (0..).zip(&series.bytes) {
-            let x = crate::engine::float(n) * interval;
-            let y = crate::engine::float(*bytes) / 1e6 / interval;
+            let x = crate::statistics::float(n) * interval;
+            let y = crate::statistics::float(*bytes) / 1e6 / interval;
             push(&mut plot, &format!("{} {} {}", row.name, row.phase, row.at()), x, y);
         }
     }

@@ -3,7 +3,8 @@
 
 use std::fmt::Write as _;
 
-use super::table::{number, rate};
+use super::table::number;
+use crate::statistics::rate;
 
 /// A line of a plot: name, points.
 pub(super) type Line = (String, Vec<(f64, f64)>);
@@ -207,11 +208,11 @@ impl Heat {
     /// As an SVG element.
     pub fn svg(&self) -> String {
         let mut out = head(&self.title);
-        let columns = crate::engine::float(self.columns.len().max(1) as u64);
-        let rows = crate::engine::float(self.rows.len().max(1) as u64);
+        let columns = crate::statistics::float(self.columns.len().max(1) as u64);
+        let rows = crate::statistics::float(self.rows.len().max(1) as u64);
         let (w, h) = ((WIDTH - LEFT - RIGHT) / columns, (HEIGHT - TOP - BOTTOM) / rows);
         for (r, (name, cells)) in self.rows.iter().zip(&self.cells).enumerate() {
-            let y = TOP + crate::engine::float(r as u64) * h;
+            let y = TOP + crate::statistics::float(r as u64) * h;
             let _ = write!(
                 out,
                 "<text x='{:.1}' y='{:.1}' text-anchor='end'>{}</text>",
@@ -221,7 +222,7 @@ impl Heat {
             );
             for (c, cell) in cells.iter().enumerate() {
                 let Some(value) = cell else { continue };
-                let x = LEFT + crate::engine::float(c as u64) * w;
+                let x = LEFT + crate::statistics::float(c as u64) * w;
                 let column = self.columns.get(c).map_or("", String::as_str);
                 let said = format!("{value:.3} at {name} by {column}");
                 let _ = write!(
@@ -239,7 +240,7 @@ impl Heat {
             }
         }
         for (c, name) in self.columns.iter().enumerate() {
-            let x = LEFT + (crate::engine::float(c as u64) + 0.5) * w;
+            let x = LEFT + (crate::statistics::float(c as u64) + 0.5) * w;
             let y = HEIGHT - BOTTOM + 14.0;
             let _ = write!(
                 out,

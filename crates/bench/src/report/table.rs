@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use super::Report;
 use super::gate::Verdict;
-use crate::run::interval::Interval;
 use crate::run::repeat::Rounds;
+use crate::statistics::Interval;
+use crate::statistics::rate;
 
 /// A parameter's or quantity's value: sizes by their unit.
 pub(crate) fn number(key: &str, value: f64) -> String {
@@ -25,17 +26,6 @@ pub(crate) fn size(bytes: f64) -> String {
         || format!("{bytes:.0} B"),
         |(u, name)| format!("{:.0} {name}", bytes / *u as f64),
     )
-}
-
-/// Three digits that matter.
-pub(crate) fn rate(value: f64) -> String {
-    if value.abs() >= 100.0 {
-        format!("{value:.0}")
-    } else if value.abs() >= 10.0 {
-        format!("{value:.1}")
-    } else {
-        format!("{value:.2}")
-    }
 }
 
 pub(super) fn text(report: &Report) -> String {

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{Loop, SYSTEM_PATH};
-use crate::cli::Common;
+use crate::arguments::Common;
 
 /// A file system of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]

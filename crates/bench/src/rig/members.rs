@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use braid_pool::device::{Device, FileDevice, OpenOptions};
 
 use super::{Backing, Loop};
-use crate::cli::Common;
+use crate::arguments::Common;
 
 /// Devices of one run.
 #[derive(Debug)]

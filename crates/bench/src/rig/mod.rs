@@ -4,7 +4,6 @@
 pub(crate) mod kernel;
 pub(crate) mod members;
 pub(crate) mod memory_limit;
-pub(crate) mod streams;
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -4,7 +4,6 @@
 pub(crate) mod cache;
 pub(crate) mod cpu;
 pub(crate) mod environment;
-pub(crate) mod interval;
 pub(crate) mod load;
 pub(crate) mod names;
 pub(crate) mod repeat;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::interval::Interval;
+use crate::statistics::Interval;
 
 /// How much may be spent.
 #[derive(Debug, Clone, Copy, serde::Serialize)]

@@ -131,7 +131,7 @@ fn streams(job: &Job, target: &Arc<Target>, pass: u64) -> Vec<Stream> {
         Pattern::Sequenced => Content::Verified { run: 0, generation: 0 },
     };
     let interval = job.throttle.map(|t| match t {
-        Throttle::Rate(mb) => crate::engine::float(pattern.request) / (mb * 1e6),
+        Throttle::Rate(mb) => crate::statistics::float(pattern.request) / (mb * 1e6),
         Throttle::Ops(n) => 1.0 / n,
         Throttle::Delay(s) => s,
     });
@@ -328,11 +328,11 @@ fn append(path: Option<&std::path::Path>, text: &str) -> Result<()> {
 
 /// How far a pass is.
 fn heartbeat(bytes: u64, all: u64, elapsed: f64) -> String {
-    let done = crate::engine::float(bytes);
+    let done = crate::statistics::float(bytes);
     let rate = done / 1e6 / elapsed.max(1e-9);
     let mut said = format!("+{elapsed:06.1} s, {:.1} MB, {rate:.2} MB/s", done / 1e6);
     if all < u64::MAX / 4 && all > 0 {
-        let part = done / crate::engine::float(all);
+        let part = done / crate::statistics::float(all);
         let left = elapsed * (1.0 - part) / part.max(1e-9);
         let _ = write!(said, ", {:.1} %, {left:.0} s to go", part * 100.0);
     }

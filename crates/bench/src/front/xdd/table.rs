@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::options::{Job, Options};
-use crate::engine::{Done, Outcome, float};
+use crate::engine::{Done, Outcome};
+use crate::statistics::float;
 
 /// A line of the table.
 #[derive(Debug, Clone, Default)]

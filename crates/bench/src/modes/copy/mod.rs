@@ -25,7 +25,7 @@ use braid_pool::device::{AlignedBuf, Device};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{How, Measure, at};
-use crate::cli::size;
+use crate::arguments::size;
 use crate::engine::{Refusal, Target, Use, room_for_buffers};
 use crate::live::{self, Now};
 use crate::report::{Figure, Report};

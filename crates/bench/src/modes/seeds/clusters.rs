@@ -14,11 +14,12 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Args;
 use super::devices::{Own, judge, rounds, take};
 use super::rigged::{braid, members};
-use crate::engine::{Content, Direction, Limits, Pattern, Stream, Target, Use, float};
+use crate::engine::{Content, Direction, Limits, Pattern, Stream, Target, Use};
 use crate::modes::{Cell, Turns, at, ladder};
-use crate::report::stats::Samples;
 use crate::report::{Goal, Report, Verdict};
 use crate::rig::{Mount, text};
+use crate::statistics::Samples;
+use crate::statistics::float;
 
 const MIB: u64 = 1 << 20;
 

@@ -11,10 +11,9 @@ use super::devices::{measured, short, take};
 use super::rigged::members;
 use crate::modes::ladder::SLACK;
 use crate::modes::{System, first_write, sweep};
-use crate::report::stats::Samples;
 use crate::report::{Goal, Report, Row, Verdict};
-use crate::rig::Mount;
-use crate::rig::members::Members;
+use crate::rig::{Mount, members::Members};
+use crate::statistics::Samples;
 
 /// Those that are a sweep, in the order of the original's figures, and those that are first writes.
 pub(super) const SWEEP: [&str; 20] = [

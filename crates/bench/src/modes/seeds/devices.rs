@@ -4,10 +4,10 @@
 use anyhow::Result;
 
 use super::Args;
-use crate::cli::Common;
+use crate::arguments::Common;
 use crate::modes::{How, Measure, Turns, ladder};
-use crate::report::stats::Samples;
 use crate::report::{Goal, Report, Verdict};
+use crate::statistics::Samples;
 
 /// What this command cannot measure, and why.
 pub(super) const CANNOT: [(&str, &str); 2] = [

@@ -15,10 +15,10 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::{How, System, configuration};
-use crate::cli::size;
+use crate::arguments::size;
 use crate::live::Whole;
-use crate::report::stats::Samples;
 use crate::report::{Goal, Report, Verdict, lines, numbers};
+use crate::statistics::Samples;
 use plan::{ALL, Plan};
 
 /// The founding documents' experiments, with a verdict for each (docs/BENCHMARKING.md lists them)

@@ -42,7 +42,7 @@ fn s0_5(report: &mut Report) -> Result<Vec<Verdict>> {
         .map(|n| Rig::equal(n, presets::NASA_SCSI_1992, unit))
         .collect::<std::result::Result<Vec<_>, _>>()?;
     let time = |rig: &Rig, mib: u64| -> Result<f64> {
-        let total = crate::engine::float(mib * MIB);
+        let total = crate::statistics::float(mib * MIB);
         let mut sum = 0.0;
         for job in [Job::write(MIB, 4, mib * MIB), Job::read(MIB, 4, mib * MIB)] {
             sum += total / rig.stream(job)?;
@@ -58,7 +58,7 @@ fn s0_5(report: &mut Report) -> Result<Vec<Verdict>> {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole")]
             let mib = megabytes as u64;
             let speedup = time(one, mib)? / time(rig, mib)?;
-            let place = at(&[("file", crate::engine::float(mib * MIB))]);
+            let place = at(&[("file", crate::statistics::float(mib * MIB))]);
             let phase = "S0.5 speed-up over one disk, written and read, modelled disks";
             let row = report.row(&format!("{n}-way"), phase, &place);
             "of one disk".clone_into(&mut row.unit);
@@ -99,7 +99,7 @@ fn s0_7() -> Result<Vec<Verdict>> {
     let rig = Rig::new(&members, &[], unit)?;
     let info = rig.pool.info();
     let sum: u64 = info.members.iter().map(|m| m.data_len.0).sum();
-    let used = crate::engine::float(info.size.0) / crate::engine::float(sum);
+    let used = crate::statistics::float(info.size.0) / crate::statistics::float(sum);
     let zone = info.zones.first().map_or(0, |z| z.len.0);
     let rate = rig.stream(Job::read(8 * 3 * unit, 4, zone))?;
     Ok(vec![

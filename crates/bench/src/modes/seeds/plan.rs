@@ -58,11 +58,11 @@ impl Planned {
         let most = super::devices::short(how).repeats.max(1);
         let least = how.least.clamp(1, most);
         let mut rounds = least;
-        while rounds < most && self.round * crate::engine::float(rounds as u64) < how.budget {
+        while rounds < most && self.round * crate::statistics::float(rounds as u64) < how.budget {
             rounds += 1;
         }
         let rounds = rounds.saturating_add(how.warm_up);
-        self.setup + self.round * crate::engine::float(rounds as u64)
+        self.setup + self.round * crate::statistics::float(rounds as u64)
     }
     /// `S0.3 to S3.10`
     pub fn name(&self) -> String {

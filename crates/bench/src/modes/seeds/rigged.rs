@@ -10,14 +10,15 @@ use braid_pool::device::OpenOptions;
 
 use super::Args;
 use super::devices::{Own, judge, measured, rounds, short, take};
-use crate::cli::Common;
-use crate::engine::{Direction, Layer, Limits, Order, Pattern, Stream, Target, Use, float};
+use crate::arguments::Common;
+use crate::engine::{Direction, Layer, Limits, Order, Pattern, Stream, Target, Use};
+use crate::modes::streams::{self, Phase};
 use crate::modes::{Cell, System, Turns, at, stream};
-use crate::report::stats::Samples;
 use crate::report::{Goal, Report, Verdict};
 use crate::rig::members::Members;
-use crate::rig::streams::{self, Phase};
 use crate::rig::{Mount, command, text};
+use crate::statistics::Samples;
+use crate::statistics::float;
 
 const MIB: u64 = 1 << 20;
 /// Bytes per second of a device that is to be the bottleneck.

@@ -11,16 +11,15 @@ use braid_fs::Fs;
 use super::Args;
 use super::devices::{Own, rounds, take};
 use super::rigged::members;
-use crate::cli::Sizes;
+use crate::arguments::Sizes;
 use crate::engine::{Direction, Layer, Limits, Pattern, Stream, Target, Use, run};
 use crate::modes::ladder::{NativeFile, RAW_FROM, SLACK, fresh, fresh_pool, over};
 use crate::modes::surface::{REQUESTS, Spot, TRANSFERS, cells, summaries};
 use crate::modes::{Subject, System, Turns};
-use crate::report::stats::Samples;
 use crate::report::{Goal, Report, Verdict};
-use crate::rig::Mount;
-use crate::rig::members::Members;
+use crate::rig::{Mount, members::Members};
 use crate::run::cache::Cache;
+use crate::statistics::Samples;
 
 /// Layers, the first of which the others are compared with.
 const LAYERS: [&str; 5] = ["raw", "pool", "native", "mount", "xfs"];
@@ -183,7 +182,7 @@ fn judged(rows: &Report, cells: usize, report: &mut Report) {
     };
     let all = cells * (2 * (LAYERS.len() + CACHED.len()));
     let there = rows.rows.iter().filter(|r| !r.rate.0.is_empty()).count();
-    let part = crate::engine::float(there as u64) / crate::engine::float(all.max(1) as u64);
+    let part = crate::statistics::float(there as u64) / crate::statistics::float(all.max(1) as u64);
     let what = "S4.1 request by transfer size on raw, pool, native, mount, XFS: part of the cells";
     said(what, "", "77 cells, 4 layers; lost", Goal::AtLeast(1.0), &Samples(vec![part]));
     let pool = efficiencies(rows, "pool", &DIRECT);

@@ -1,6 +1,6 @@
 //! How sure a median is.
 
-use crate::report::stats::Samples;
+use super::Samples;
 
 /// A median and the interval that holds the true one with a probability of 95 %.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
