@@ -1,5 +1,5 @@
 //! Development tasks. `cargo xtask tidy` (or `cargo run -p xtask -- tidy`) checks what no lint does:
-//! layering, file sizes, module documents, and that documents were looked at when what they
+//! layering of crates and of modules, file sizes, module documents, and that documents were looked at when what they
 //! describe changed. `xtask test` runs all tests.
 
 mod modules;

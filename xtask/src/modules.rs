@@ -19,7 +19,7 @@ const ORDERED: &[&str] =
 /// The crate root, as an edge's end.
 const ROOT: &str = "the root";
 
-/// Edges that run up today: `crate: from to, ...`. The list only shrinks: an edge that is gone must go
+/// Edges that run up today: one a line, `crate: from to`. The list only shrinks: an edge that is gone must go
 /// from here, too.
 const RUN_UP: &str = include_str!("modules_up.txt");
 
@@ -97,33 +97,40 @@ impl Crate {
         let mut krate = Self { document, modules, edges: BTreeMap::new() };
         let mut files = Vec::new();
         super::tidy::walk(&src, &mut files)?;
-        files.sort();
+        let mut parsed = Vec::new();
         for path in files.iter().filter(|path| **path != top) {
-            let inside = path.strip_prefix(&src)?;
-            krate.add(inside, &super::tidy::read(path)?, &exports)?;
+            let file = syn::parse_file(&super::tidy::read(path)?);
+            let inside = path.strip_prefix(&src)?.to_owned();
+            parsed.push((
+                place(&inside),
+                file.with_context(|| inside.display().to_string())?,
+                inside,
+            ));
+        }
+        parsed.sort_by(|a, b| a.0.cmp(&b.0));
+        let tests: BTreeSet<Vec<String>> =
+            parsed.iter().flat_map(|(place, file, _)| test_modules(place, file)).collect();
+        for (place, file, inside) in &parsed {
+            if !(1..=place.len()).any(|n| tests.contains(&place[..n])) {
+                krate.add(place, file, inside, &exports);
+            }
         }
         Ok(krate)
     }
 
     /// The edges of one file.
-    fn add(&mut self, inside: &Path, text: &str, exports: &BTreeMap<String, String>) -> Result<()> {
-        let mut parts: Vec<String> = inside
-            .with_extension("")
-            .components()
-            .map(|part| part.as_os_str().to_string_lossy().into_owned())
-            .collect();
-        if parts.last().is_some_and(|last| last == "mod") {
-            parts.pop();
-        }
-        let Some(from) = parts.first().filter(|first| self.modules.contains(*first)).cloned()
-        else {
-            return Ok(());
+    fn add(
+        &mut self,
+        place: &[String],
+        file: &syn::File,
+        inside: &Path,
+        exports: &BTreeMap<String, String>,
+    ) {
+        let Some(from) = place.first().filter(|first| self.modules.contains(*first)) else {
+            return;
         };
-        if parts.iter().any(|part| part.contains("tests")) {
-            return Ok(());
-        }
-        let mut found = Paths { supers: parts.len(), ends: BTreeSet::new() };
-        found.visit_file(&syn::parse_file(text).with_context(|| inside.display().to_string())?);
+        let mut found = Paths { supers: place.len(), ends: BTreeSet::new() };
+        found.visit_file(file);
         for end in found.ends {
             let to = match exports.get(&end) {
                 _ if self.modules.contains(&end) => end,
@@ -131,12 +138,11 @@ impl Crate {
                 Some(_) => continue,
                 None => ROOT.to_owned(),
             };
-            if to != from {
+            if to != *from {
                 let file = inside.display().to_string();
                 self.edges.entry((from.clone(), to)).or_insert(file);
             }
         }
-        Ok(())
     }
 
     /// Each module's place in the map, from the bottom.
@@ -159,6 +165,31 @@ impl Crate {
         let up = self.edges.iter().filter(|((from, to), _)| place(from) <= place(to));
         up.map(|(edge, file)| (edge.clone(), file.clone())).collect()
     }
+}
+
+/// A file's module path: `alloc/group.rs` is `alloc`, `group`.
+fn place(inside: &Path) -> Vec<String> {
+    let path = inside.with_extension("");
+    let mut parts: Vec<String> =
+        path.components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
+    if parts.last().is_some_and(|last| last == "mod") {
+        parts.pop();
+    }
+    parts
+}
+
+/// Module paths of the files that a file declares for tests only.
+fn test_modules(place: &[String], file: &syn::File) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    for item in &file.items {
+        if let syn::Item::Mod(m) = item
+            && m.content.is_none()
+            && for_tests(&m.attrs)
+        {
+            found.push([place, &[m.ident.to_string()]].concat());
+        }
+    }
+    found
 }
 
 /// Names that a `pub use` of the root exports, with the module that they come from.
@@ -280,7 +311,8 @@ mod tests {
         let modules = ["low", "high"].map(str::to_owned).into();
         let mut krate = Crate { document: document.to_owned(), modules, edges: BTreeMap::new() };
         let exports = [("High".to_owned(), "high".to_owned())].into();
-        krate.add(Path::new(file), text, &exports).unwrap();
+        let (inside, file) = (Path::new(file), syn::parse_file(text).unwrap());
+        krate.add(&place(inside), &file, inside, &exports);
         krate
     }
 
@@ -318,6 +350,8 @@ mod tests {
         assert!(up("high.rs", "use crate::low; use super::low::T;").is_empty());
         assert!(up("low/part.rs", "use super::high;").is_empty());
         assert!(up("low.rs", "#[cfg(test)] mod tests { use crate::high; }").is_empty());
-        assert!(up("low/tests.rs", "use crate::high;").is_empty());
+        let parent = syn::parse_file("#[cfg(test)] mod fixture; mod part;").unwrap();
+        let tests = test_modules(&place(Path::new("low/mod.rs")), &parent);
+        assert_eq!(tests, [["low", "fixture"].map(str::to_owned)]);
     }
 }

@@ -1,5 +1,7 @@
 //! Why a device operation failed.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use braid_format::{ByteOffset, Bytes};
@@ -86,7 +88,7 @@ pub enum DeviceError {
         /// Device.
         device: Arc<str>,
         /// By what.
-        by: crate::InUse,
+        by: InUse,
     },
     /// The operator said that it is not to be used any more.
     #[error("{device}: taken out of use")]
@@ -159,5 +161,32 @@ impl DeviceError {
     /// Whether the device answered, with an error, about one place.
     pub fn is_of_one_place(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Injected { .. })
+    }
+}
+
+/// What uses a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InUse {
+    /// Mounted here.
+    Mounted(PathBuf),
+    /// A loop device stands on it.
+    Loop(PathBuf),
+    /// Used as swap space.
+    Swap,
+    /// Another block device (RAID, logical volume, encryption) stands on it.
+    Holder(PathBuf),
+    /// Somebody (a mount of a part of it, a volume manager, a program) has claimed it exclusively.
+    Claimed,
+}
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mounted(at) => write!(f, "mounted on {}", at.display()),
+            Self::Loop(device) => write!(f, "backs {}", device.display()),
+            Self::Swap => f.write_str("used as swap space"),
+            Self::Holder(device) => write!(f, "part of {}", device.display()),
+            Self::Claimed => f.write_str("claimed exclusively"),
+        }
     }
 }

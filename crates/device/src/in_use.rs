@@ -1,6 +1,5 @@
 //! Whether somebody uses a device: a mount, a loop device, swap, a volume manager.
 
-use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -12,34 +11,8 @@ use braid_format::ByteOffset;
 use rustix::fs::{major, minor};
 
 use crate::DeviceError;
-use crate::file::{Claim, canonical_node, sysfs};
-
-/// What uses a device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum InUse {
-    /// Mounted here.
-    Mounted(PathBuf),
-    /// A loop device stands on it.
-    Loop(PathBuf),
-    /// Used as swap space.
-    Swap,
-    /// Another block device (RAID, logical volume, encryption) stands on it.
-    Holder(PathBuf),
-    /// Somebody (a mount of a part of it, a volume manager, a program) has claimed it exclusively.
-    Claimed,
-}
-impl fmt::Display for InUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mounted(at) => write!(f, "mounted on {}", at.display()),
-            Self::Loop(device) => write!(f, "backs {}", device.display()),
-            Self::Swap => f.write_str("used as swap space"),
-            Self::Holder(device) => write!(f, "part of {}", device.display()),
-            Self::Claimed => f.write_str("claimed exclusively"),
-        }
-    }
-}
+use crate::block::{Claim, canonical_node, sysfs};
+pub use crate::error::InUse;
 
 /// What uses the block device or file at `path`, if anything does; what this process itself has
 /// opened does not count. A path that names nothing is not in use.

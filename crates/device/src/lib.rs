@@ -12,7 +12,32 @@
 //! * a completed write is not durable before a later flush succeeds, and after a failed flush the
 //!   device takes no more writes;
 //! * this is the only crate with `unsafe` code: the buffers, the engines, a few ioctls.
+//!
+//! Map, bottom up (a module uses only those above it):
+//! ```text
+//!  random, processors  numbers from a seed; on which processors a thread runs
+//!  huge, buffer        memory for I/O
+//!  error               why a device operation failed
+//!  traffic             counts and sizes of requests
+//!  traits              what a device is
+//!  request             one request, and what is checked before and said after it
+//!  block, host_locks   block devices under this kernel; locks that all of this host see
+//!  in_use              whether somebody uses a device
+//!  signature           what else may be on a device: other people's file systems, volume managers, tables
+//!  memory, recording, faulty  devices for tests
+//!  model               what a request would take on disks and buses that are not there
+//!  command             commands by io_uring to a descriptor that the kernel keeps
+//!  engine              how transfers reach the kernel
+//!  scsi                commands and sense data; the kernel's way to a disk
+//!  file                files and block devices
+//!  iscsi               units of iSCSI targets
+//!  run                 many requests on many devices at once
+//!  queue               a sliding window of requests
+//!  counted, pass_on, scratch  devices over another one
+//!  open                from a name to a device
+//! ```
 
+mod block;
 mod buffer;
 mod command;
 mod counted;
@@ -20,6 +45,7 @@ mod engine;
 mod error;
 mod faulty;
 mod file;
+mod host_locks;
 mod huge;
 mod in_use;
 mod iscsi;
@@ -32,15 +58,17 @@ pub mod processors;
 mod queue;
 mod random;
 mod recording;
+mod request;
 mod run;
 mod scratch;
 pub mod scsi;
 mod signature;
+mod traffic;
 mod traits;
 
 pub use buffer::AlignedBuf;
 pub use command::CommandRing;
-pub use counted::{CountedDevice, IoCounters, Issued, SIZE_CLASSES, Traffic};
+pub use counted::CountedDevice;
 pub use engine::default_engine;
 pub use error::DeviceError;
 pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
@@ -52,10 +80,12 @@ pub use memory::MemoryDevice;
 pub use open::{exists, open};
 pub use queue::{IoQueue, OwnedOp, Part};
 pub use recording::{Event, RecordingDevice, Replay};
-pub use run::{Op, Request, run};
+pub use request::{Op, Request};
+pub use run::run;
 pub use scratch::ScratchDevice;
 pub use scsi::{Reservation, ReservationKind};
 pub use signature::{Foreign, probe};
+pub use traffic::{IoCounters, Issued, SIZE_CLASSES, Traffic};
 pub use traits::{
     ByteLockGuard, CAW_MAX, Capabilities, CawOutcome, Device, DeviceInfo, Reservations, RingTarget,
 };

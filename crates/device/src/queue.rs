@@ -9,7 +9,7 @@ use braid_format::{ByteOffset, Bytes};
 use crate::engine::{EngineKind, Flight, Transfer, Wait, engine_kind};
 use crate::iscsi::{Command, Gathered, ToUnit};
 use crate::model::Ticket;
-use crate::run::{check_write, io_error};
+use crate::request::{check_write, io_error};
 use crate::{AlignedBuf, Device, DeviceError, RingTarget};
 
 /// What an owned request does.

@@ -10,10 +10,10 @@ use braid_format::node::LockPlace;
 use braid_format::{ByteOffset, Bytes};
 
 use crate::DeviceError;
-use crate::counted::IoCounters;
 use crate::iscsi::IscsiDevice;
 use crate::model::ModelDevice;
 use crate::scsi::{Reservation, ReservationKind};
+use crate::traffic::IoCounters;
 
 /// Longest compare-and-write: the largest sector there is.
 pub const CAW_MAX: Bytes = Bytes(4096);

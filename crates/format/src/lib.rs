@@ -9,6 +9,21 @@
 //! * all integers are little-endian and have a fixed width;
 //! * no decoder panics, whatever the bytes are;
 //! * a metadata block carries its own address, so a misdirected write is noticed.
+//!
+//! Map, bottom up (a module uses only those above it):
+//! ```text
+//!  error        why bytes from a disk were refused
+//!  crc, units   checksums; quantities, each with its own type
+//!  meta         the one layout of every metadata block
+//!  dinode, dirent, tree, rgrp, plock  what metadata blocks hold: inodes, names, B+trees, resource groups, locks
+//!  journal      a node's journal
+//!  label        member labels
+//!  lock_record  the device lock's record
+//!  node         node slots, heartbeats, counters, orphan lists
+//!  redundancy   a node's redundancy log
+//!  xattr        extended attributes
+//!  superblock   what a file system is, and where its fixed parts are
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -17,7 +17,7 @@ use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeTable, Locked, load};
 use crate::meta::Meta;
-use crate::mount::MountOptions;
+use crate::options::MountOptions;
 use crate::volume::Volume;
 
 /// How long a page fill waits for a demotion to end before it is let in under the lock still held.
@@ -52,6 +52,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// Whether a program somewhere uses the inode, or this node's kernel refers to it. Exclusive lock
+    /// held.
+    pub fn is_in_use(&self, inode: &Locked) -> bool {
+        self.is_used_here(&inode.inode) || !inode.guard.openers().is_empty()
+    }
     /// Takes an inode's lock and loads its state.
     pub fn lock(&self, ino: InodeNo, mode: Mode, local: Local) -> Result<Locked> {
         self.check_ino(ino)?;

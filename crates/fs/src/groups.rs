@@ -26,7 +26,8 @@ use braid_format::superblock::{RawLeaving, RawRegion, RawRegions, RawSuperblock}
 use braid_format::{BlockNo, ByteOffset, Bytes};
 use zerocopy::FromZeros;
 
-use crate::alloc::bits::PER_BYTE;
+/// Blocks in one byte.
+pub(crate) const PER_BYTE: u64 = 4;
 
 /// Whether blocks of such a group may hold file data.
 pub(crate) fn takes_data(kind: SubpoolKind) -> bool {

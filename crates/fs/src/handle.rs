@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 use crate::attr::Fh;
-use crate::data::turns::Turns;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
+use crate::readahead::ReadaheadLimiter;
 
 /// An open file.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct OpenFile {
     /// As given to `open` (`O_*`).
     pub flags: i32,
     /// Of reads that fill pages.
-    pub turns: Turns,
+    pub readahead: ReadaheadLimiter,
 }
 
 impl OpenFile {
@@ -50,7 +50,7 @@ impl Default for Handles {
 impl Handles {
     /// Registers an open of `inode` and counts it there.
     pub fn insert(&self, inode: Arc<Inode>, flags: i32) -> Fh {
-        let file = OpenFile { inode, flags, turns: Turns::default() };
+        let file = OpenFile { inode, flags, readahead: ReadaheadLimiter::default() };
         file.inode.opens.fetch_add(1, Ordering::SeqCst);
         if file.writable() {
             file.inode.writers.fetch_add(1, Ordering::AcqRel);

@@ -24,7 +24,7 @@ use braid_pool::device::{AlignedBuf, HugeBuf};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
-use crate::meta::Body;
+use crate::volume::Body;
 use crate::volume::Volume;
 
 /// Header copies of a journal.

@@ -3,23 +3,37 @@
 //!
 //! Map, bottom up (a module uses only those above it):
 //! ```text
-//!  error, attr          what callers see
-//!  groups               where resource groups are
-//!  volume               geometry, superblock, raw metadata slots on the pool
-//!  meta, journal        metadata cache, transactions, group commit, checkpoint
-//!  replay               journal to disk, for a dead node or after a power cut
-//!  alloc                resource groups, windows, reservations, deferred frees
-//!  make                 mkfs
-//!  tree, map            index nodes; extents of a file
-//!  inode, core          inodes in memory under their cluster locks; the demotion pipeline
-//!  data                 dirty data, direct I/O, flush
-//!  dir, xattr           names; attributes
-//!  namei, orphan, plock operations on names; unlinked-but-open files; programs' locks
-//!  check                fsck
-//!  upkeep               filling, moving and scrubbing members of the pool
-//!  reshape              changes of the pool that a mounted node makes
-//!  trim, discard        free space goes back to the devices: when asked for, and by itself
-//!  api, mount           the facade; joining, leaving, recovering
+//!  error, attr      what callers see
+//!  damage           damaged metadata that this node has met, for the log and `status`
+//!  mode, options    file types and permission bits; what may be chosen when mounting
+//!  jobs             work on the whole pool, one piece at a time
+//!  readahead        reads that fill pages take turns at the devices
+//!  stop             how a thread that works now and then is told to end
+//!  groups           where resource groups are: pure functions of the superblock
+//!  stores           where lock records and node slots are
+//!  volume           geometry, superblock, raw metadata slots on the pool
+//!  cluster          what the pool must know of the other nodes
+//!  journal, meta    the ring of records; metadata cache, transactions, group commit, checkpoint
+//!  replay, judge    journal to disk, for a dead node or after a power cut; which bytes are good
+//!  alloc            resource groups, windows, reservations, deferred frees
+//!  inode            inodes in memory under their cluster locks
+//!  tree, map        index nodes; extents of a file
+//!  make             mkfs
+//!  handle           open files of this node
+//!  plock            locks of programs
+//!  core             what all operations share; the demotion pipeline
+//!  deferred_ops     what the lock manager asks while the core is being made
+//!  dir, xattr       names; attributes
+//!  data             dirty data, direct I/O, flush
+//!  orphan, namei    unlinked-but-open files; operations on names
+//!  recovery         of a dead node, after its fence
+//!  check            fsck
+//!  discard, upkeep  free space goes back to the devices; filling, moving, scrubbing members
+//!  mount            joining and leaving
+//!  inspect          a look from outside; nothing is joined, locked or changed
+//!  simulation       parts by themselves, for `crates/sim`
+//!  api              the facade
+//!  reshape, trim    changes of the pool that a mounted node makes; space given back when asked for
 //! ```
 //!
 //! Invariants of every operation, in order: (1) take cluster locks (named < inodes ascending <
@@ -38,6 +52,7 @@ mod cluster;
 mod core;
 mod damage;
 mod data;
+mod deferred_ops;
 mod dir;
 mod discard;
 pub mod error;
@@ -45,15 +60,19 @@ mod groups;
 mod handle;
 mod inode;
 mod inspect;
+mod jobs;
 mod journal;
 mod judge;
 pub mod make;
 mod map;
 mod meta;
+mod mode;
 mod mount;
 mod namei;
+mod options;
 mod orphan;
 mod plock;
+mod readahead;
 mod recovery;
 mod replay;
 mod reshape;
@@ -85,7 +104,8 @@ pub use damage::DamagedBlock;
 pub use data::ReadHold;
 pub use error::Error;
 pub use inspect::{ClusterView, inspect};
-pub use mount::{MountOptions, NamedLock, NodeStatus, vouch_dead};
+pub use mount::{NamedLock, NodeStatus, vouch_dead};
+pub use options::MountOptions;
 pub use plock::{Canceller, LockDone, Plock, PlockKind, WaitId};
 pub use reshape::{Fill, Heir, Leaving, Left, Rebalanced};
 pub use trim::{TrimRange, Trimmed};

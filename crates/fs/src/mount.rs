@@ -1,18 +1,16 @@
 //! Joining and leaving: slot, journal, lock manager, recovery of others.
 
-use std::path::PathBuf;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use braid_format::node::{SlotRecord, SlotState};
-use braid_format::{Bytes, FormatError, LockNo, MemberIndex, NodeId};
+use braid_format::{LockNo, MemberIndex, NodeId};
 use braid_lock::etcd::HintWatch;
 use braid_lock::interrupt::Interrupt;
 use braid_lock::{
-    DemoteFailed, Demoted, FenceOptions, GlockOps, GlockView, HintsBy, HostIdentity, JoinOptions,
-    LockError, LockManager, LockStats, ManagerOptions, Membership, Mode, NodeAreas, NodeView,
-    NodeWait, Timing,
+    GlockView, HintsBy, JoinOptions, LockError, LockManager, LockStats, ManagerOptions, Membership,
+    NodeView, NodeWait,
 };
 use braid_pool::device::UnitName;
 use braid_pool::{EpochTag, OwnWork, Pool};
@@ -23,93 +21,18 @@ use crate::attr::KernelCache;
 use crate::cluster::Cluster;
 use crate::core::Core;
 use crate::data;
+use crate::deferred_ops::DeferredOps;
 use crate::discard::Discarder;
 use crate::error::{Error, Result};
 use crate::handle::Handles;
 use crate::inode::InodeTable;
 use crate::judge::Judge;
 use crate::meta::Meta;
+use crate::options::MountOptions;
 use crate::recovery::Recoverer;
 use crate::stop::Stop;
 use crate::upkeep::{Fellows, Upkeep};
 use crate::volume::Volume;
-
-/// What may be chosen when mounting.
-#[derive(Debug, Clone)]
-pub struct MountOptions {
-    /// A fixed slot, or any free one.
-    pub slot: Option<NodeId>,
-    /// Nothing is changed.
-    pub read_only: bool,
-    /// Bound of the node's memory, of which the bounds that follow are parts.
-    pub memory: Bytes,
-    /// Bound of clean metadata in memory.
-    pub metadata_cache: Bytes,
-    /// Bound of metadata in memory that is in the journal and not yet in its place.
-    pub logged_max: Bytes,
-    /// Bound of dirty file data in memory.
-    pub dirty_max: Bytes,
-    /// Bound of cluster locks (and so of inodes) kept while idle.
-    pub locks_max: usize,
-    /// Dirty data and metadata become durable at the latest after this.
-    pub commit_interval: Duration,
-    /// What is freed goes back to the devices by itself, some time after that is durable.
-    pub discard: bool,
-    /// For people: where it is mounted.
-    pub mount_point: PathBuf,
-    /// All timers of its membership.
-    pub timing: Timing,
-    /// How it fences nodes of other hosts, besides by reservation.
-    pub fence: FenceOptions,
-    /// By which ways hints of other nodes come; `None`: what suits the pool's devices.
-    pub hints: Option<HintsBy>,
-    /// Who this host is; `None`: asked of the system.
-    pub identity: Option<HostIdentity>,
-}
-
-impl Default for MountOptions {
-    fn default() -> Self {
-        let mut options = Self {
-            slot: None,
-            read_only: false,
-            memory: Bytes(0),
-            metadata_cache: Bytes(0),
-            logged_max: Bytes(0),
-            dirty_max: Bytes(0),
-            locks_max: 0,
-            commit_interval: Duration::from_secs(5),
-            discard: false,
-            mount_point: PathBuf::new(),
-            timing: Timing::default(),
-            fence: FenceOptions::default(),
-            hints: None,
-            identity: None,
-        };
-        options.bound_memory(Self::MEMORY);
-        options
-    }
-}
-
-impl MountOptions {
-    /// Usual bound of a node's memory: it holds 100,000 inodes.
-    pub const MEMORY: Bytes = Bytes(512 << 20);
-    /// Least bound that makes sense: below, buffers and threads need more than what is bounded.
-    pub const MEMORY_MIN: Bytes = Bytes(64 << 20);
-    /// Memory of an idle inode and its cluster lock (measured, with the allocator's share).
-    pub const INODE_BYTES: u64 = 1280;
-
-    /// Shares out `total` bytes: three quarters over what can be bounded one by one, a quarter for
-    /// the rest (buffers, threads, what the allocator cannot give back).
-    pub fn bound_memory(&mut self, total: Bytes) {
-        self.memory = total;
-        let sixteenth = total.get() / 16;
-        self.metadata_cache = Bytes(3 * sixteenth);
-        self.dirty_max = Bytes(3 * sixteenth);
-        self.logged_max = Bytes(2 * sixteenth);
-        let locks = 4 * sixteenth / Self::INODE_BYTES;
-        self.locks_max = usize::try_from(locks).unwrap_or(usize::MAX);
-    }
-}
 
 /// What a mounted node says of itself.
 #[derive(Debug, Clone)]
@@ -148,58 +71,16 @@ pub(crate) struct Mounted {
     recoverer: Arc<Recoverer>,
     housekeeper: Mutex<Option<Housekeeper>>,
     pub upkeep: Upkeep,
-    pub rebalance: crate::reshape::rebalance::Switch,
-    pub trim: crate::reshape::rebalance::Switch,
+    pub rebalance: crate::jobs::JobSlot,
+    pub trim: crate::jobs::JobSlot,
     discarder: Discarder,
     /// How far a part that leaves is emptied.
-    pub leaving: crate::reshape::leave::Progress,
+    pub leaving: crate::jobs::LeaveProgress,
 }
 
 struct Housekeeper {
     stop: Arc<Stop>,
     thread: std::thread::JoinHandle<()>,
-}
-
-/// The lock manager and the membership are made before the core that serves them: they reach it
-/// through this.
-#[derive(Default)]
-pub(crate) struct ToCore {
-    core: OnceLock<Weak<Core>>,
-    /// Of the core; locks are taken before that is whole.
-    meta: OnceLock<Weak<Meta>>,
-    /// The same.
-    volume: OnceLock<Arc<Volume>>,
-}
-impl ToCore {
-    /// The core, once it is whole.
-    pub fn get(&self) -> Option<Arc<Core>> {
-        self.core.get()?.upgrade()
-    }
-}
-impl GlockOps for ToCore {
-    fn granted(&self, _: LockNo, mode: Mode) {
-        if mode == Mode::Exclusive
-            && let Some(meta) = self.meta.get().and_then(Weak::upgrade)
-        {
-            meta.note_granted();
-        }
-    }
-    fn demote(
-        &self,
-        lock: LockNo,
-        from: Mode,
-        to: Mode,
-    ) -> std::result::Result<Demoted, DemoteFailed> {
-        self.get().ok_or(DemoteFailed)?.demote(lock, from, to)
-    }
-    fn waits_for_devices_only(&self, lock: LockNo) -> bool {
-        self.volume.get().is_some_and(|volume| volume.is_group_lock(lock))
-    }
-    fn forget(&self, lock: LockNo) {
-        if let Some(core) = self.get() {
-            core.forget(lock);
-        }
-    }
 }
 
 /// Nodes of other hosts reach a unit of a target by the network, and this node by the address that
@@ -229,8 +110,8 @@ impl Mounted {
         let volume = Arc::new(Volume::open(pool.gated())?);
         // One that is mounted read-only too writes a slot, records of locks, and journals' contents.
         volume.may_change()?;
-        let areas = node_areas(&volume)?;
-        let to_core = Arc::new(ToCore::default());
+        let areas = volume.node_areas()?;
+        let deferred_ops = Arc::new(DeferredOps::default());
         let join = JoinOptions {
             slot: options.slot,
             mount_point: options.mount_point.clone(),
@@ -243,7 +124,7 @@ impl Mounted {
         let nodes = volume.node_store(areas);
         let recoverer = Arc::new(Recoverer {
             volume: volume.clone(),
-            core: to_core.clone(),
+            core: deferred_ops.clone(),
             nodes: nodes.clone(),
             join: join.clone(),
             cluster: Mutex::default(),
@@ -269,7 +150,7 @@ impl Mounted {
             if whole.records + whole.regions > 0 {
                 tracing::warn!(?whole, "made whole what was being written when this node ended");
             }
-            Self::start(volume, options, kernel, &to_core, &membership, cluster)
+            Self::start(volume, options, kernel, &deferred_ops, &membership, cluster)
         });
         match started {
             Ok(core) => Ok(Self::kept_up(core, membership, recoverer)),
@@ -289,10 +170,10 @@ impl Mounted {
             hints: Mutex::new(watch_hints(&core.volume, &membership)),
             housekeeper: Mutex::new(Some(Housekeeper::start(&core, &membership))),
             upkeep: Upkeep::start(&core.volume, fellows),
-            rebalance: crate::reshape::rebalance::Switch::default(),
-            trim: crate::reshape::rebalance::Switch::default(),
+            rebalance: crate::jobs::JobSlot::default(),
+            trim: crate::jobs::JobSlot::default(),
             discarder: Discarder::start(&core),
-            leaving: crate::reshape::leave::Progress::default(),
+            leaving: crate::jobs::LeaveProgress::default(),
             core,
             membership,
             recoverer,
@@ -303,7 +184,7 @@ impl Mounted {
         volume: Arc<Volume>,
         options: MountOptions,
         kernel: Arc<dyn KernelCache>,
-        to_core: &Arc<ToCore>,
+        deferred_ops: &Arc<DeferredOps>,
         membership: &Arc<Membership>,
         cluster: Option<Arc<Cluster>>,
     ) -> Result<Arc<Core>> {
@@ -312,13 +193,13 @@ impl Mounted {
         let mut meta = Meta::open(volume.clone(), me.slot, me.incarnation, cache)?;
         meta.bound_logged(options.logged_max.get());
         let meta = Arc::new(meta);
-        to_core.meta.set(Arc::downgrade(&meta)).ok();
-        to_core.volume.set(volume.clone()).ok();
+        deferred_ops.meta.set(Arc::downgrade(&meta)).ok();
+        deferred_ops.volume.set(volume.clone()).ok();
         let store = volume.lock_store(Some(me));
         let manager_options =
             ManagerOptions { locks_max: options.locks_max, ..volume.manager_options() };
         let locks =
-            LockManager::new(me, store, membership.clone(), to_core.clone(), manager_options)?;
+            LockManager::new(me, store, membership.clone(), deferred_ops.clone(), manager_options)?;
         let alloc = Arc::new(Alloc::open(
             volume.clone(),
             meta.clone(),
@@ -347,7 +228,7 @@ impl Mounted {
         });
         let others = membership.clone();
         core.alloc.set_others(Box::new(move || others.others_deltas()));
-        to_core.core.set(Arc::downgrade(&core)).ok();
+        deferred_ops.core.set(Arc::downgrade(&core)).ok();
         let for_space = Arc::downgrade(&core);
         core.alloc.set_leaving(Box::new(move || {
             let core = for_space.upgrade();
@@ -667,7 +548,7 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval:
 
 /// The nodes in the slot table, without joining.
 pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
-    let areas = node_areas(volume)?;
+    let areas = volume.node_areas()?;
     let store = volume.node_store(areas);
     let packed = store.read_slots().map_err(LockError::NodeStore)?;
     let (mut nodes, places) = (Vec::new(), store.lock_places());
@@ -696,15 +577,6 @@ pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
 /// The node shows signs of life, or is of this host; no file system on the pool; a device failed.
 pub fn vouch_dead(pool: Pool, slot: NodeId) -> Result<braid_lock::FenceMethod> {
     let volume = Volume::open(pool)?;
-    let store = volume.node_store(node_areas(&volume)?);
+    let store = volume.node_store(volume.node_areas()?);
     Ok(braid_lock::vouch(&*store, slot)?)
-}
-
-pub(crate) fn node_areas(volume: &Volume) -> Result<NodeAreas> {
-    NodeAreas::from_superblock(&volume.sb).ok_or(Error::Superblock(FormatError::BadField {
-        what: "superblock",
-        at: 0,
-        field: "node areas",
-        value: 0,
-    }))
 }

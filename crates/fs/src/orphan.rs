@@ -34,7 +34,6 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Locked, now};
 use crate::meta::Tx;
-use crate::namei::is_in_use;
 use crate::volume::Volume;
 use crate::xattr::place;
 
@@ -368,7 +367,7 @@ pub(crate) fn delete_locked(core: &Arc<Core>, locked: &Locked) -> Result<()> {
     if locked.st().raw.nlink.get() > 0 {
         return forget(core, ino);
     }
-    if is_in_use(core, locked) {
+    if core.is_in_use(locked) {
         return Ok(());
     }
     let mut attributes = place::held(core, locked)?.len();

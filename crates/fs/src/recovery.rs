@@ -15,10 +15,10 @@ use braid_lock::{JoinOptions, Me, Mode, NodeStore, NotRecovered, Recover};
 use parking_lot::{Mutex, RwLock};
 
 use crate::cluster::Cluster;
+use crate::deferred_ops::DeferredOps;
 use crate::error::{Error, Result};
 use crate::judge::Judge;
 use crate::make::area_kind;
-use crate::mount::ToCore;
 use crate::volume::Volume;
 
 /// Recovers dead nodes. While this node itself is still joining, or is leaving, there is no journal of
@@ -26,7 +26,7 @@ use crate::volume::Volume;
 /// the slot inherits windows, free log and orphans as they stand.
 pub(crate) struct Recoverer {
     pub volume: Arc<Volume>,
-    pub core: Arc<ToCore>,
+    pub core: Arc<DeferredOps>,
     pub nodes: Arc<dyn NodeStore>,
     pub join: JoinOptions,
     pub cluster: Mutex<Option<Arc<Cluster>>>,

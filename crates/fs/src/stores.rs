@@ -3,18 +3,13 @@
 
 use std::sync::Arc;
 
-use braid_format::lock_record::LockRecord;
 use braid_format::superblock::{RawLockStore, RawSuperblock};
-use braid_format::{BlockNo, FormatError, LockNo};
-use braid_lock::{
-    CawOutcome, DeviceStore, Etcd, EtcdAddress, EtcdNodes, EtcdStore, LockStore, ManagerOptions,
-    Me, NodeAreas, NodeStore, PoolNodes, Sector, StoreError,
-};
+use braid_format::{FormatError, NodeId};
+use braid_lock::{Etcd, EtcdAddress};
+use braid_pool::{Pool, PoolByteLock};
 use zerocopy::FromBytes;
 
 use crate::error::{Error, Result};
-use crate::groups::Groups;
-use crate::volume::Volume;
 
 /// A store that is not the pool.
 #[derive(Debug, Clone)]
@@ -60,66 +55,27 @@ impl Elsewhere {
     }
 }
 
-/// The locks of what is there. Those of parts that have left nobody takes; but who has one from
-/// before gives it up some time, and that comes to nothing.
-struct Present {
-    store: Arc<dyn LockStore>,
-    groups: Arc<Groups>,
+/// Byte lock of node slot 0 on the pool's first member; the next slot's is one higher.
+const LIFE_BYTE: u64 = 1;
+
+/// Takes the liveness locks of `slots` slots: those that are to be had, and the slots whose are not.
+///
+/// # Errors
+/// Those of the pool.
+pub(crate) fn lock_lives(pool: &Pool, slots: u16) -> Result<(Vec<PoolByteLock>, Vec<NodeId>)> {
+    let (mut taken, mut busy) = (Vec::new(), Vec::new());
+    for slot in 0..slots {
+        match pool.lock_byte(LIFE_BYTE + u64::from(slot))? {
+            Some(lock) => taken.push(lock),
+            None => busy.push(NodeId(slot)),
+        }
+    }
+    Ok((taken, busy))
 }
 
-impl LockStore for Present {
-    fn read(&self, lock: LockNo) -> std::result::Result<Sector, StoreError> {
-        if !self.groups.has_left(BlockNo(lock.get())) {
-            return self.store.read(lock);
-        }
-        let mut sector = vec![0; self.store.sector_len()];
-        LockRecord::unlocked(lock, 0).encode(&mut sector);
-        Ok(sector)
-    }
-    fn compare_and_write(
-        &self,
-        lock: LockNo,
-        expected: &[u8],
-        new: &[u8],
-    ) -> std::result::Result<CawOutcome, StoreError> {
-        if self.groups.has_left(BlockNo(lock.get())) {
-            return Ok(CawOutcome::Written);
-        }
-        self.store.compare_and_write(lock, expected, new)
-    }
-    fn sector_len(&self) -> usize {
-        self.store.sector_len()
-    }
-}
-
-impl Volume {
-    /// Whether lock records and slots are in etcd.
-    pub fn in_etcd(&self) -> bool {
-        self.elsewhere.is_some()
-    }
-    /// The lock records, as `me` sees them.
-    pub fn lock_store(&self, me: Option<Me>) -> Arc<dyn LockStore> {
-        let on_pool =
-            DeviceStore::new(self.pool.clone(), self.geo.block_size, self.geo.lock_sector);
-        let store: Arc<dyn LockStore> = match &self.elsewhere {
-            Some(store) => Arc::new(EtcdStore::new(store.etcd.clone(), on_pool, me)),
-            None => Arc::new(on_pool),
-        };
-        Arc::new(Present { store, groups: self.groups.clone() })
-    }
-
-    /// What all managers of its locks are told.
-    pub fn manager_options(&self) -> ManagerOptions {
-        let fresh = crate::make::fresh_nonce(uuid::Uuid::from_bytes(self.sb.fs_uuid));
-        ManagerOptions { fresh_nonce: Some(fresh), ..ManagerOptions::default() }
-    }
-
-    /// The node slots.
-    pub fn node_store(&self, areas: NodeAreas) -> Arc<dyn NodeStore> {
-        let on_pool = PoolNodes::new(self.pool.clone(), areas);
-        match &self.elsewhere {
-            Some(store) => Arc::new(EtcdNodes::new(store.etcd.clone(), on_pool)),
-            None => Arc::new(on_pool),
-        }
-    }
+/// The nonce of all lock records that a new file system is made with: another for each, so that what a
+/// node of an older one may still write here meets none of them; and known to all its nodes, who
+/// need not read a record that was never used (`ManagerOptions::fresh_nonce`).
+pub(crate) fn fresh_nonce(fs: uuid::Uuid) -> u64 {
+    fs.as_u64_pair().0
 }

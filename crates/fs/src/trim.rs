@@ -9,8 +9,8 @@ use crate::Fs;
 use crate::alloc::trim::{Span, Step};
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::jobs::Job;
 use crate::plock::Canceller;
-use crate::reshape::rebalance::Errand;
 
 /// Of what free space goes back: as `struct fstrim_range` of linux/fs.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,14 +53,14 @@ impl Fs {
         }
         let span = span(core, range)?;
         let switch = &self.mounted.trim;
-        let _running = switch.begin(Errand::Trim).map_err(|_| Error::Trimming)?;
+        let _running = switch.begin(Job::Trim).map_err(|_| Error::Trimming)?;
         let stop = || switch.stops() || canceller.is_cancelled() || core.withdrawn.get().is_some();
         core.watch(trim(core, span, &stop))
     }
 
     /// Ends a trim that is under way, soon.
     pub fn stop_trim(&self) {
-        self.mounted.trim.stop(Errand::Trim);
+        self.mounted.trim.stop(Job::Trim);
     }
 }
 

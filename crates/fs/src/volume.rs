@@ -1,5 +1,7 @@
 //! The pool as the file system sees it: geometry, superblock, metadata slots by number.
 
+mod stores;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,6 +23,9 @@ use crate::stores::Elsewhere;
 
 /// Slots on each side of a damaged one that tell whether its copy stands where it should.
 const AROUND: u64 = 4;
+
+/// A metadata body, shared and immutable.
+pub(crate) type Body = Arc<AlignedBuf>;
 
 /// A pool with the file system on it. Cheap to share; it only ever gets larger.
 #[derive(Debug)]

@@ -11,11 +11,13 @@
 //!  nodes, interrupts    what the kernel holds; waits that a signal may end
 //!  lockers, lockwaits   whose locks came through which file; requests that wait for a lock
 //!  notify               drops of what the kernel caches
+//!  terms, threads       what was agreed in the greeting; what all threads share
+//!  line                 requests that stand in line while all threads are busy
+//!  killed               requests of killed programs: their waits end
 //!  dispatch             one opcode, one call
 //!  options, connect     mount and unmount
 //!  intake, alert        waiting for requests: asking, and what processors do meanwhile
 //!  seat, seats          requests by io_uring, if that is asked for
-//!  line                 requests that stand in line while all threads are busy
 //!  workers, session     threads; a mount from greeting to end
 //! ```
 //!
@@ -54,6 +56,8 @@ mod request;
 mod seat;
 mod seats;
 pub mod session;
+mod terms;
+mod threads;
 mod wire;
 mod workers;
 
@@ -62,4 +66,5 @@ pub use error::{BadRequest, FuseError};
 pub use files::{Answer, Errno, Files};
 pub use notify::KernelLink;
 pub use options::{CacheNames, FuseOptions};
-pub use session::{Session, Terms};
+pub use session::Session;
+pub use terms::Terms;

@@ -21,7 +21,7 @@ use crate::options::FuseOptions;
 use crate::reply::{Device, Way};
 use crate::request::RequestBuf;
 use crate::seat::Place;
-use crate::workers::{AbortOnPanic, Note};
+use crate::threads::{AbortOnPanic, Note};
 
 /// Seats of each queue at the start.
 const FIRST: usize = 4;

@@ -20,6 +20,7 @@ use crate::options::{CacheNames, FuseOptions};
 use crate::reply::{Device, Reply, Way};
 use crate::request::{Request, RequestBuf};
 use crate::seats::Prepared;
+use crate::terms::Terms;
 use crate::workers;
 
 const PAGE: u64 = 4096;
@@ -50,24 +51,6 @@ const WANTED: u64 = init::ASYNC_READ
     | init::SETXATTR_EXT
     | init::EXT
     | init::DIRECT_IO_ALLOW_MMAP;
-
-/// What kernel and transport agreed on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
-    /// Minor version in use.
-    pub minor: u32,
-    /// `init::*` in use.
-    pub flags: u64,
-    /// Largest payload of a WRITE.
-    pub max_write: Bytes,
-    /// The kernel may cache attributes.
-    pub cache_attributes: bool,
-    /// The kernel may cache names: see [`CacheNames`]. [`Session::serve`] knows whether the file
-    /// system has a single node only.
-    pub cache_names: bool,
-    /// Contents are cached by the kernel.
-    pub cache_data: bool,
-}
 
 /// Something mounted and not yet served.
 #[derive(Debug)]

@@ -30,6 +30,7 @@ use crate::options::FuseOptions;
 use crate::reply::{Device, Way};
 use crate::request::{Request, RequestBuf};
 use crate::seats::Prepared;
+use crate::threads::{AbortOnPanic, Note};
 
 /// Threads that stay parked, beyond one per processor, however long nothing happens.
 const SPARE: usize = 2;
@@ -134,12 +135,6 @@ pub fn run<F: Files>(
         seats.wait();
     }
     Ok(())
-}
-
-/// Hears of requests that come by another way.
-pub trait Note: Send + Sync {
-    /// One has come.
-    fn note(&self);
 }
 
 impl<F: Files> Note for Pool<F> {
@@ -382,16 +377,4 @@ fn may_take_long(opcode: u32) -> bool {
             | op::LISTXATTR
             | op::INTERRUPT
     )
-}
-
-/// Ends the process when a thread panics; the message has been printed by then.
-pub struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            tracing::error!("a request met a broken invariant: this node stops");
-            std::process::abort();
-        }
-    }
 }

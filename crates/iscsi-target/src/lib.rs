@@ -16,6 +16,25 @@
 //!   answered; that there is a write cache is said where there is one;
 //! * nothing from the wire panics, and no memory is taken beyond [`TRANSFER_MAX`] a command and
 //!   [`WINDOW`] commands a session, with immediate ones [`COMMANDS_MAX`].
+//!
+//! Map, bottom up (a module uses only those above it):
+//! ```text
+//!  limits       bounds of what a connection may take
+//!  error        what ends a connection, a login, or a target
+//!  text, pdu    `key=value` texts; protocol data units
+//!  chap         who knows the secret
+//!  negotiate    what both sides agree on at login
+//!  strangers    connections that have not logged in
+//!  buffers, ranges, workers  memory for data; ranges of a unit in use; threads
+//!  faults       faults on purpose
+//!  lun          a logical unit: a device, and what initiators have agreed on about it
+//!  tasks        commands under way
+//!  scsi         SCSI commands on a logical unit
+//!  login        the login phase
+//!  server       a target: its name, units, sessions and threads
+//!  session      the full feature phase of one connection
+//!  control      the control socket of a running target
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +43,7 @@ mod chap;
 mod control;
 mod error;
 pub mod faults;
+mod limits;
 mod login;
 mod lun;
 mod negotiate;
@@ -40,12 +60,6 @@ mod workers;
 pub use chap::{Chap, Secret};
 pub use control::tell;
 pub use error::{Broken, Refused, TargetError};
+pub use limits::{COMMANDS_MAX, TRANSFER_MAX, WINDOW};
 pub use lun::LunOptions;
 pub use server::{SessionView, Target, TargetOptions};
-
-/// Most bytes that one command moves.
-pub const TRANSFER_MAX: usize = 4 << 20;
-/// Most commands of one session under way.
-pub const WINDOW: u32 = 64;
-/// Most of them, those outside the order of commands (immediate ones) counted.
-pub const COMMANDS_MAX: usize = 128;

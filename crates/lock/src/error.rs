@@ -18,7 +18,7 @@ pub enum StoreError {
     Member(Arc<braid_device::DeviceError>),
     /// etcd did not do it; whether a write landed is unknown.
     #[error(transparent)]
-    Etcd(Arc<crate::etcd::EtcdError>),
+    Etcd(Arc<EtcdError>),
     /// Another store failed.
     #[error("lock store: {0}")]
     Device(#[source] Arc<dyn std::error::Error + Send + Sync>),
@@ -201,4 +201,101 @@ fn stranger(node: Me, host: &str, here: bool) -> String {
             "node {slot} on {host} has the pool mounted, and some of its disks have no COMPARE AND WRITE: locks on them exclude only nodes of one host. Unmount it there first, or keep the locks in etcd (`braid create --locks`)"
         )
     }
+}
+
+/// What kept etcd from doing what was asked.
+#[derive(Debug, Clone, Error)]
+pub enum EtcdError {
+    /// Not an address.
+    #[error("{given}: {why} (etcd://HOST[:PORT][,HOST[:PORT]...]/PREFIX)")]
+    Address {
+        /// What was given.
+        given: Box<str>,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Nobody answered in time.
+    #[error(
+        "no answer from etcd ({members}): {why}; start etcd, or see that this host reaches it: nodes wait, and keep what they hold"
+    )]
+    Unreachable {
+        /// Who was asked.
+        members: String,
+        /// What the last one's connection said.
+        why: String,
+    },
+    /// etcd understood, and does not do it.
+    #[error("etcd refused: {why}")]
+    Refused {
+        /// Who, and what it said.
+        why: Box<str>,
+    },
+    /// Its database has reached its bound.
+    #[error(
+        "etcd is full: {why}; compact and defragment it, then disarm the alarm, and let it compact by itself (--auto-compaction-retention)"
+    )]
+    Full {
+        /// Who, and what it said.
+        why: Box<str>,
+    },
+    /// Not what etcd answers.
+    #[error("the answer of {members} has not {what}: is that etcd, version 3.4 or later?")]
+    Malformed {
+        /// Who was asked.
+        members: String,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// The keys of the file system are not there, or are another's.
+    #[error(
+        "{address} holds {found} instead of the locks of file system {expected}: its etcd was emptied or replaced; restore it, or, with no node mounted, run `braid check --repair`"
+    )]
+    NotThis {
+        /// Where.
+        address: String,
+        /// Whose they should be.
+        expected: uuid::Uuid,
+        /// What is there.
+        found: String,
+    },
+    /// etcd forgot what it had said.
+    #[error(
+        "etcd ({members}) went back from revision {from} to {to}: it was restored from an older copy; unmount all nodes, then run `braid check --repair`"
+    )]
+    WentBack {
+        /// Who was asked.
+        members: String,
+        /// What was seen.
+        from: u64,
+        /// What is said now.
+        to: u64,
+    },
+    /// Another file system's keys stand where a new one's shall.
+    #[error(
+        "{address} is in use by file system {found}: take another prefix, or --force if that file system is gone"
+    )]
+    Used {
+        /// Where.
+        address: String,
+        /// Whose.
+        found: String,
+    },
+    /// A node lives, on this host or another.
+    #[error("node {slot} has it mounted on host {host} (process {pid})")]
+    Mounted {
+        /// Its slot.
+        slot: NodeId,
+        /// Its host.
+        host: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// A check or create runs.
+    #[error("a check or create runs on it, on host {host} (process {pid})")]
+    Claimed {
+        /// Its host.
+        host: String,
+        /// Its process.
+        pid: u32,
+    },
 }

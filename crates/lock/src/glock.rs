@@ -29,7 +29,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::dlock::{Dlock, Hint};
 use crate::error::LockError;
-use crate::node::Peers;
+use crate::peers::Peers;
 use crate::runtime::join_all;
 use crate::store::LockStore;
 use crate::{Me, Mode};

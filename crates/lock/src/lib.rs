@@ -1,12 +1,18 @@
 //! Locks kept by the disks, and who is alive to hold them. docs/LOCKING.md.
 //!
-//! From the bottom up:
-//! * [`dlock`]: the protocol of one device lock at one node, a pure `step(now, event) -> actions`;
-//! * [`store`]: where lock records stand and how they are compared and written; [`etcd`]: there;
-//! * [`glock`]: the cluster lock, what this node holds and caches: blocking, sticky, demoted on
-//!   demand by a pipeline;
-//! * [`hints`]: messages that say "look at this lock", over Unix sockets and TCP: for speed only;
-//! * [`node`]: slots, heartbeats, the watcher, the liveness lock, recovery.
+//! Map, bottom up (a module uses only those above it):
+//! ```text
+//!  runtime    what a user's mounts keep on this host while they run
+//!  interrupt  waits of a thread are ended from outside
+//!  dlock      the protocol of one device lock at one node, a pure `step(now, event) -> actions`
+//!  error      why a lock operation failed
+//!  hints      messages that say "look at this lock", over Unix sockets and TCP: for speed only
+//!  peers      what a lock manager asks about other nodes
+//!  store      where lock records are, and how they are compared and written
+//!  glock      cluster locks: what this node holds and caches; demoted on demand by a pipeline
+//!  node       slots, heartbeats, the watcher, the liveness lock, recovery
+//!  etcd       lock records and node slots in etcd
+//! ```
 //!
 //! Invariants (the exhaustive search and the simulator check the first four at every step):
 //! 1. never an exclusive holder beside anything;
@@ -28,6 +34,7 @@ pub mod glock;
 pub mod hints;
 pub mod interrupt;
 pub mod node;
+pub mod peers;
 pub mod runtime;
 pub mod store;
 
@@ -41,8 +48,9 @@ pub use glock::{
 };
 pub use hints::HintsBy;
 pub use node::{
-    Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Liveness, Membership,
-    MemoryNodes, NodeAreas, NodeStore, NodeView, NodeWait, NotRecovered, Onlooker, Peers,
-    PoolNodes, PoolSide, Proofs, Recover, Timing, vouch,
+    Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Membership, MemoryNodes,
+    NodeAreas, NodeStore, NodeView, NodeWait, NotRecovered, Onlooker, PoolNodes, PoolSide, Proofs,
+    Recover, Timing, vouch,
 };
+pub use peers::{Liveness, Peers};
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector, Unsure};

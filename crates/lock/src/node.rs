@@ -42,8 +42,8 @@ use braid_format::{FormatError, LockNo, MemberIndex, NodeId};
 
 use thiserror::Error;
 
-use crate::dlock::Hint;
 use crate::hints::HintsBy;
+use crate::peers::{Liveness, Peers};
 use crate::{Me, Mode};
 
 pub use fence::{FenceMethod, FenceOptions, NotFenced, Proofs, key_of};
@@ -56,29 +56,6 @@ pub use timing::Timing;
 pub use vouch::vouch;
 pub use waits::NodeWait;
 pub use watch::HostIdentity;
-
-/// Whether a life may still act.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Liveness {
-    /// It lives, or may live, or is not yet recovered: what it holds stands.
-    Alive,
-    /// Its slot is free or another's: it was recovered or left; what it held may be broken.
-    Dead,
-}
-
-/// The other nodes, as the lock manager sees them.
-pub trait Peers: Send + Sync {
-    /// Whether `life`'s hold of `lock` may be broken. In doubt: alive.
-    fn liveness(&self, lock: LockNo, life: Me) -> Liveness;
-    /// What keeps `life`, which is dead and fenced, from being recovered for now: what it holds
-    /// stands until the damage is repaired, so nobody should wait for it.
-    fn lost(&self, life: Me) -> Option<SlotDamage> {
-        let _ = life;
-        None
-    }
-    /// Sends a hint; may be lost; never blocks.
-    fn hint(&self, to: Me, lock: LockNo, hint: Hint);
-}
 
 /// Said once of each node that is silent, and that nothing here can fence.
 fn say_suspect(life: Me) {

@@ -9,6 +9,38 @@
 //! * at every moment each member has one whole label ([`members`]);
 //! * a pool is opened only with exactly its current members: no missing, stale, foreign,
 //!   truncated or duplicated one.
+//!
+//! Map, bottom up (a module uses only those above it):
+//! ```text
+//!  clock, pace  what time it is; when maintenance goes on
+//!  error        why a pool cannot be made, put together or used
+//!  layout       from what a user asks for to the topology in a label
+//!  map          the pool's logical bytes to its members' bytes: a pure function
+//!  gate, liveness, records  whether handles may change anything; liveness bytes; sectors that others may change
+//!  own_work     what a node does by itself does not count as use of the pool
+//!  oracle       who knows good bytes from bad
+//!  simulation   what a simulation decides instead of chance
+//!  members      labels on devices: reading, judging, writing an epoch
+//!  topology     one epoch of a pool: its label, what it compiles to, its devices
+//!  shared       what a pool must know of other nodes that use it
+//!  fence        persistent reservations
+//!  log          a node's redundancy log
+//!  group        redundancy groups: mirrors and parity
+//!  redundancy   what keeps a redundant pool whole
+//!  io, beside   requests on a pool; writes of bytes that other nodes may be writing, too
+//!  queue        a sliding window of large requests
+//!  slow, suspect  members that are slow, or return garbage
+//!  absent, assemble  members that are not there; putting a pool together
+//!  create, discover, evidence  making a pool; finding pools; whether a device agrees with its member
+//!  whom         which member is meant
+//!  unseen, epoch, heal  one epoch for all nodes; damaged labels and broken-off changes
+//!  scrub, discard  reading everything to mend rot; space goes back to the devices
+//!  lose, upkeep  taking failed members out; replacing, filling, spares
+//!  restore      labels brought back from elsewhere
+//!  reshape      members that come, go and change places
+//!  modelled     pools of modelled disks
+//!  advise       advice on a pool's shape, from measurement
+//! ```
 
 #![forbid(unsafe_code)]
 

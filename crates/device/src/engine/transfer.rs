@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use super::{Call, Memory};
-use crate::counted::IoCounters;
 use crate::huge::is_huge;
+use crate::traffic::IoCounters;
 use crate::{AlignedBuf, RingTarget};
 
 /// Largest call: the kernel's own limit is just below 2 GiB.

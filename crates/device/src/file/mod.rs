@@ -4,8 +4,6 @@
 //! (the module `engine` has the figures that say so). Compare-and-write is made of an open-file-description lock on the sector's own bytes, so
 //! that all openers on this host exclude each other, whatever process they are in: see [`locks`].
 
-mod block;
-mod locks;
 mod scsi;
 
 use std::fs::File;
@@ -20,16 +18,14 @@ use braid_format::node::LockPlace;
 use braid_format::{ByteOffset, Bytes};
 use rustix::fs::{FallocateFlags, FlockOperation};
 
-use crate::run::{check_write, io_error};
+use crate::block;
+use crate::host_locks::{Locks, lock_place};
+use crate::request::{check_write, io_error};
 use crate::{
     AlignedBuf, ByteLockGuard, Capabilities, CawOutcome, Device, DeviceError, DeviceInfo, InUse,
     Reservations, RingTarget,
 };
 use scsi::ScsiDisk;
-
-pub(crate) use locks::{ByteHeld, Locks, Users, lock_place};
-
-pub(crate) use block::{Claim, canonical_node, sysfs};
 
 /// Largest piece of a copy through an aligned buffer, and of zeros written by hand.
 const PIECE: usize = 1 << 20;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use braid_format::{ByteOffset, Bytes};
 
 use super::FileDevice;
-use super::block::{has_volatile_cache, is_partition};
+use crate::block::{has_volatile_cache, is_partition};
 use crate::scsi::{PathReservations, ScsiError, SgIo, Unit, first_block, settle};
 use crate::{CAW_MAX, CawOutcome, Device, DeviceError, Reservations};
 

@@ -35,7 +35,7 @@ use super::carried::{is_unsettled, last_broken, let_go};
 use super::name::UnitName;
 use super::session::{Port, Session};
 use crate::ByteLockGuard;
-use crate::file::{Locks, lock_place};
+use crate::host_locks::{Locks, lock_place};
 
 /// Room for a note's name beside each byte.
 const NOTE_MAX: usize = 64;
@@ -276,7 +276,7 @@ impl Drop for Alive {
 
 /// A byte held.
 struct Taken {
-    _held: crate::file::ByteHeld,
+    _held: crate::host_locks::ByteHeld,
     file: Arc<File>,
     byte: u64,
     /// The last session that broke before it was taken: what that had under way is not of its time.

@@ -30,9 +30,9 @@ use std::time::{Duration, Instant};
 
 use braid_format::{ByteOffset, Bytes};
 
-use crate::counted::IoCounters;
 use crate::scsi::cdb::{self, sixteen as cdb16};
 use crate::scsi::{self, Data};
+use crate::traffic::IoCounters;
 use crate::{
     ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, OpenOptions, Reservations,
 };
@@ -318,14 +318,14 @@ impl Device for IscsiDevice {
         expected: &[u8],
         new: &[u8],
     ) -> Result<CawOutcome, DeviceError> {
-        crate::run::check_write(self, Some(&self.poisoned), at, Bytes::from(new.len()))?;
+        crate::request::check_write(self, Some(&self.poisoned), at, Bytes::from(new.len()))?;
         self.info.check_caw(at, expected, new)?;
         let settled = scsi::settle(self, at, expected, || self.compare(at, expected, new))?;
         let busy = || self.error(COMPARE_AND_WRITE, at, io::ErrorKind::ResourceBusy.into());
         settled.ok_or_else(busy)
     }
     fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        crate::run::check_write(self, Some(&self.poisoned), at, len)?;
+        crate::request::check_write(self, Some(&self.poisoned), at, len)?;
         if self.limits.unmap == 0 {
             return Ok(());
         }
@@ -344,7 +344,7 @@ impl Device for IscsiDevice {
         Ok(())
     }
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        crate::run::check_write(self, Some(&self.poisoned), at, len)?;
+        crate::request::check_write(self, Some(&self.poisoned), at, len)?;
         if self.limits.same != 0 {
             return self.same(at, len, self.limits.same_unmaps);
         }
@@ -359,7 +359,7 @@ impl Device for IscsiDevice {
     }
     /// WRITE SAME (16) of zeros with UNMAP, which lets go where unmapped blocks read as zeros.
     fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
-        crate::run::check_write(self, Some(&self.poisoned), at, len)?;
+        crate::request::check_write(self, Some(&self.poisoned), at, len)?;
         if !self.info.caps.deallocate {
             return Ok(false);
         }

@@ -24,8 +24,8 @@ use braid_format::{ByteOffset, Bytes};
 
 use super::session::{Direction, Memory, Ticket};
 use super::{IscsiDevice, TRIES_MAX};
-use crate::counted::IoCounters;
 use crate::scsi::cdb;
+use crate::traffic::IoCounters;
 use crate::{Device, DeviceError, Op};
 
 /// Requests of one command, at most: libiscsi gives them to the kernel together, which takes 1024.
@@ -123,7 +123,7 @@ impl<'u> Gathered<'u> {
     ) -> Result<usize, DeviceError> {
         let unit = to.unit;
         if write {
-            crate::run::check_write(unit, Some(&unit.poisoned), at, Bytes::from(len))?;
+            crate::request::check_write(unit, Some(&unit.poisoned), at, Bytes::from(len))?;
         } else {
             unit.info.check(at, Bytes::from(len))?;
         }

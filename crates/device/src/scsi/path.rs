@@ -33,7 +33,7 @@ use parking_lot::Mutex;
 
 use super::reserve::{self, Carrier};
 use super::{Data, ScsiError, Transport, Unit};
-use crate::file::Users;
+use crate::host_locks::Users;
 use crate::{DeviceError, Reservation, ReservationKind, Reservations};
 
 /// Persistent reservations of a unit, by a path that others on this host share (SPC-4, section 5.13).

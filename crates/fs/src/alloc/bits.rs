@@ -5,8 +5,7 @@
 
 use braid_format::rgrp::BlockState;
 
-/// Blocks in one byte.
-pub(crate) const PER_BYTE: u64 = 4;
+use crate::groups::PER_BYTE;
 
 fn place(i: u64) -> (usize, u32) {
     let shift = (i % PER_BYTE) * 2;

@@ -81,7 +81,7 @@ pub(crate) fn window_head(
 
 /// Blocks that a window block can speak of, a multiple of the metadata chunk.
 pub(crate) fn window_capacity(volume: &Volume) -> u64 {
-    let bits = volume.geo.body_len().saturating_sub(WINDOW_BITS) as u64 * bits::PER_BYTE;
+    let bits = volume.geo.body_len().saturating_sub(WINDOW_BITS) as u64 * crate::groups::PER_BYTE;
     bits / volume.geo.chunk_blocks() * volume.geo.chunk_blocks()
 }
 
@@ -161,7 +161,12 @@ impl Private<'_> {
                 raw.incarnation.set(incarnation.get());
                 bits.fill(0);
                 if len != 0 {
-                    bits::fill(bits, 0, bits.len() as u64 * bits::PER_BYTE, BlockState::Data);
+                    bits::fill(
+                        bits,
+                        0,
+                        bits.len() as u64 * crate::groups::PER_BYTE,
+                        BlockState::Data,
+                    );
                 }
                 for &(start, len, state) in runs {
                     bits::fill(bits, start, len, state);

@@ -13,7 +13,7 @@ use super::{CheckOptions, check};
 use crate::attr::{Cred, NoKernelCache, SetAttr, WriteFlags};
 use crate::error::Error;
 use crate::make::{MakeOptions, make};
-use crate::mount::MountOptions;
+use crate::options::MountOptions;
 use crate::volume::Volume;
 use crate::{Attr, Fs};
 

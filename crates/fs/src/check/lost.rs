@@ -10,7 +10,7 @@ use super::{Checker, Mendable};
 use crate::Fs;
 use crate::attr::{Cred, NoKernelCache};
 use crate::error::{Error, Result};
-use crate::mount::MountOptions;
+use crate::options::MountOptions;
 
 /// The directory, in the root.
 const DIRECTORY: &[u8] = b"lost+found";

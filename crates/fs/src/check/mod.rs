@@ -55,6 +55,7 @@ use self::space::Space;
 use crate::error::{Error, Result};
 use crate::judge::Judge;
 use crate::replay;
+use crate::stores::lock_lives;
 use crate::volume::Volume;
 
 /// Bodies read at once.
@@ -64,8 +65,6 @@ const BATCH: usize = 256;
 const PASSES_MAX: usize = 2 * crate::tree::HEIGHT_MAX as usize;
 /// Lines kept; more are only counted.
 const PROBLEMS_MAX: usize = 10_000;
-/// Byte lock of node slot 0 on the pool's first member; the next slot's is one higher.
-const LIFE_BYTE: u64 = 1;
 
 /// What to do.
 #[derive(Debug, Clone, Copy, Default)]
@@ -386,21 +385,6 @@ pub(crate) struct Claim {
     _away: Option<EtcdClaim>,
 }
 
-/// Takes the liveness locks of `slots` slots: those that are to be had, and the slots whose are not.
-///
-/// # Errors
-/// Those of the pool.
-pub(crate) fn lock_lives(pool: &Pool, slots: u16) -> Result<(Vec<PoolByteLock>, Vec<NodeId>)> {
-    let (mut taken, mut busy) = (Vec::new(), Vec::new());
-    for slot in 0..slots {
-        match pool.lock_byte(LIFE_BYTE + u64::from(slot))? {
-            Some(lock) => taken.push(lock),
-            None => busy.push(NodeId(slot)),
-        }
-    }
-    Ok((taken, busy))
-}
-
 /// Refuses while a node may have the file system mounted: checking beside it would see half of
 /// what it does, and replaying its journal would undo what it did. Takes the liveness locks of all
 /// slots, so that no node joins, and no second check begins, before the answer is dropped.
@@ -420,7 +404,7 @@ fn enter(volume: &Volume, repair: bool) -> Result<(Claim, bool)> {
 fn take_lives(volume: &Volume) -> Result<Vec<PoolByteLock>> {
     let (taken, busy) = lock_lives(&volume.pool, volume.sb.node_slots.get())?;
     let Some(&slot) = busy.first() else { return Ok(taken) };
-    let store = volume.node_store(crate::mount::node_areas(volume)?);
+    let store = volume.node_store(volume.node_areas()?);
     let record = store.read_slot(slot).ok().and_then(|b| SlotRecord::decode(&b, slot).ok());
     match record.filter(|r| r.state != SlotState::Free) {
         Some(record) => Err(Error::Mounted { slot, host: record.host.into(), away: false }),
@@ -433,7 +417,7 @@ fn take_lives(volume: &Volume) -> Result<Vec<PoolByteLock>> {
 /// nodes. One of an earlier boot of this machine must be silent for as long as it could write, and so
 /// must whoever may have a slot that cannot be read.
 fn claim_slots(volume: &Volume, lives: Vec<PoolByteLock>) -> Result<Claim> {
-    let store = volume.node_store(crate::mount::node_areas(volume)?);
+    let store = volume.node_store(volume.node_areas()?);
     let (this, places) = (braid_lock::node::watch::this_host(), store.lock_places());
     let domain = LockDomain::new(&this, &places);
     let away = volume.elsewhere.as_ref().map(|s| s.etcd.claim(domain)).transpose()?;
@@ -467,7 +451,7 @@ fn find_store(volume: &Volume, repair: bool) -> Result<bool> {
     let Some(store) = &volume.elsewhere else { return Ok(false) };
     match store.etcd.confirm() {
         Err(EtcdError::NotThis { .. }) if repair => {
-            let nodes = volume.node_store(crate::mount::node_areas(volume)?);
+            let nodes = volume.node_store(volume.node_areas()?);
             // Longer than between two beats of any node.
             let all = |n| (NodeId(n), "(unknown)".to_owned());
             let all: Vec<_> = (0..nodes.slots()).map(all).collect();

@@ -218,7 +218,7 @@ fn groups(checker: &mut Checker, lost: bool) -> Result<()> {
         let now = group.seen.clone();
         let owner = LockNo::from(shape.start);
         let per = blocks_per_bitmap(checker.volume.geo);
-        let per_bytes = usize::try_from(per / bits::PER_BYTE).unwrap_or(0);
+        let per_bytes = usize::try_from(per / crate::groups::PER_BYTE).unwrap_or(0);
         let mut images = Vec::new();
         for (n, part) in (0_u64..).zip(now.chunks(per_bytes.max(1))) {
             let block = BlockNo(shape.start.get() + (1 + n) * slot);
@@ -332,7 +332,7 @@ fn fixed(checker: &mut Checker, found: &Mendable) -> Result<()> {
 /// Dead nodes that damage kept from being recovered, and does no longer, are recovered by this.
 pub(super) fn slots(checker: &Checker) -> Result<()> {
     let volume = &checker.volume;
-    let store = volume.node_store(crate::mount::node_areas(volume)?);
+    let store = volume.node_store(volume.node_areas()?);
     let mut all_free = true;
     for slot in (0..volume.sb.node_slots.get()).map(NodeId) {
         let stands = store.read_slot(slot).map_err(LockError::NodeStore)?;

@@ -67,8 +67,9 @@ impl Space {
             .map_while(|i| volume.group_shape(i).map(|shape| there(i, shape)));
         let groups = shapes
             .map(|shape| {
-                let bytes =
-                    usize::try_from(shape.block_count.div_ceil(bits::PER_BYTE)).unwrap_or(0).max(1);
+                let bytes = usize::try_from(shape.block_count.div_ceil(crate::groups::PER_BYTE))
+                    .unwrap_or(0)
+                    .max(1);
                 let (bits, seen) = (Vec::new(), vec![0; bytes]);
                 GroupMap { shape, bits, seen, sound: true, raw: None }
             })
@@ -368,8 +369,8 @@ fn differences(group: &GroupMap) -> Vec<(u64, u64, BlockState, BlockState)> {
         if a == b {
             continue;
         }
-        let from = byte * bits::PER_BYTE;
-        for i in from..(from + bits::PER_BYTE).min(group.shape.block_count) {
+        let from = byte * crate::groups::PER_BYTE;
+        for i in from..(from + crate::groups::PER_BYTE).min(group.shape.block_count) {
             let (says, seen) = (bits::get(&group.bits, i), bits::get(&group.seen, i));
             let same = says == seen || says == BlockState::MetaFree && seen == BlockState::Free;
             if same {

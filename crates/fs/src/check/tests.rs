@@ -17,7 +17,7 @@ use super::*;
 use crate::alloc::bits;
 use crate::attr::{Cred, NoKernelCache, WriteFlags};
 use crate::make::{MakeOptions, make};
-use crate::mount::MountOptions;
+use crate::options::MountOptions;
 use crate::{Attr, Fs};
 
 const CRED: Cred = Cred { uid: 0, gid: 0, pid: 1, umask: 0o022 };
@@ -533,7 +533,7 @@ fn nodes_that_beat_are_seen_without_their_slots() {
     let pool = Pool::for_tests(1, Bytes(64 << 20));
     make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let volume = Volume::open(pool.clone()).unwrap();
-    let nodes = volume.node_store(crate::mount::node_areas(&volume).unwrap());
+    let nodes = volume.node_store(volume.node_areas().unwrap());
     let fs = mount(&pool);
     let slots: Vec<_> = (0..nodes.slots()).map(|n| (NodeId(n), "h".to_owned())).collect();
     let beating = refuse_beating(&*nodes, &slots, Timing::default().beat() * 12);

@@ -50,8 +50,7 @@ mod tests_demotion;
 #[cfg(test)]
 mod tests_interval;
 mod truncate;
-pub(crate) mod turns;
-mod write;
+pub(crate) mod write;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

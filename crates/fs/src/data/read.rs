@@ -10,12 +10,12 @@ use braid_pool::device::{AlignedBuf, HugeBuf, fitting};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
-use super::turns::Turns;
 use super::{Held, require_regular};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::OpenFile;
 use crate::inode::Locked;
+use crate::readahead::ReadaheadLimiter;
 
 /// Buffers up to this size are kept.
 const SCRATCH_MAX: usize = 8 << 20;
@@ -161,8 +161,8 @@ pub(crate) fn read_reply<R>(
     reply: impl FnOnce(&[u8]) -> R,
 ) -> Result<R> {
     let locked = lock_to_read(core, file, fill)?;
-    let turns = fill.then_some(&file.turns);
-    with_bytes(Held::of(core, &locked), offset, u64::from(len), turns, reply)
+    let readahead = fill.then_some(&file.readahead);
+    with_bytes(Held::of(core, &locked), offset, u64::from(len), readahead, reply)
 }
 
 /// Holds the lock of an inode that was read, until it is dropped.
@@ -190,14 +190,14 @@ pub(crate) fn read_into(
     memory: &mut [u8],
 ) -> Result<(usize, ReadHold)> {
     let locked = lock_to_read(core, file, fill)?;
-    let turns = fill.then_some(&file.turns);
+    let readahead = fill.then_some(&file.readahead);
     let held = Held::of(core, &locked);
     let blocks = bytes(held.blocks_for(u64::from(len)), held.shift());
     let aligned = offset & (held.block_size() - 1) == 0;
     let n = if aligned && blocks <= memory.len() {
-        in_memory(held, (offset, len), turns, memory)?
+        in_memory(held, (offset, len), readahead, memory)?
     } else {
-        with_bytes(held, offset, u64::from(len), turns, |bytes| copy_out(bytes, memory))?
+        with_bytes(held, offset, u64::from(len), readahead, |bytes| copy_out(bytes, memory))?
     };
     Ok((n, ReadHold { _locked: locked }))
 }
@@ -211,7 +211,7 @@ fn copy_out(bytes: &[u8], memory: &mut [u8]) -> usize {
 fn in_memory(
     held: Held<'_>,
     (offset, len): (u64, u32),
-    turns: Option<&Turns>,
+    readahead: Option<&ReadaheadLimiter>,
     memory: &mut [u8],
 ) -> Result<usize> {
     held.core.behind.wait_for(held.inode.ino, &(offset..offset.saturating_add(len.into())));
@@ -227,7 +227,7 @@ fn in_memory(
         return Ok(0);
     }
     let n = bytes(held.blocks_for(end - offset), held.shift());
-    let turn = turns.and_then(|t| t.wait(offset, n as u64));
+    let turn = readahead.and_then(|t| t.wait(offset, n as u64));
     held.read_blocks(offset >> held.shift(), &mut memory[..n])?;
     drop(turn);
     Ok(small(end - offset))
@@ -278,7 +278,7 @@ pub(super) fn with_bytes<R>(
     held: Held<'_>,
     offset: u64,
     len: u64,
-    turns: Option<&Turns>,
+    readahead: Option<&ReadaheadLimiter>,
     f: impl FnOnce(&[u8]) -> R,
 ) -> Result<R> {
     // First, then the size: a page that is filled beside a write to it is as long as the write makes
@@ -300,7 +300,7 @@ pub(super) fn with_bytes<R>(
     let start = first << shift;
     let n = bytes(held.blocks_for(end - start), shift);
     with_scratch(n, |memory| {
-        let turn = turns.and_then(|t| t.wait(start, n as u64));
+        let turn = readahead.and_then(|t| t.wait(start, n as u64));
         held.read_blocks(first, memory)?;
         drop(turn);
         Ok(f(memory.get(small(offset - start)..small(end - start)).unwrap_or_default()))

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::handle::OpenFile;
 use crate::inode::Locked;
 use crate::map::slots_bound;
-use crate::namei::unprivileged;
+use crate::mode::unprivileged;
 
 /// From this size on, aligned writes go past the cache: a copy and a second trip gain nothing.
 const DIRECT_MIN: usize = 256 << 10;

@@ -23,10 +23,10 @@ use zerocopy::{FromZeros, IntoBytes};
 use self::plan::{Plan, Space};
 use crate::alloc::bits;
 use crate::alloc::image::Fresh;
-use crate::check::lock_lives;
 use crate::error::{Error, Result};
 use crate::groups::{GroupShape, Part, blocks_per_bitmap, takes_data};
 use crate::stores::Elsewhere;
+use crate::stores::{fresh_nonce, lock_lives};
 
 /// Bytes in one write of fixed metadata.
 const PIECE: u64 = 1 << 20;
@@ -194,13 +194,6 @@ pub(crate) fn additions(
 pub(crate) fn claim(pool: &Pool) -> Result<Vec<PoolByteLock>> {
     let (taken, busy) = lock_lives(pool, RawSuperblock::NODE_SLOTS_MAX)?;
     busy.first().map_or(Ok(taken), |slot| Err(Error::SlotBusy(*slot)))
-}
-
-/// The nonce of all lock records that a new file system is made with: another for each, so that what a
-/// node of an older one may still write here meets none of them; and known to all its nodes, who
-/// need not read a record that was never used (`ManagerOptions::fresh_nonce`).
-pub(crate) fn fresh_nonce(fs: uuid::Uuid) -> u64 {
-    fs.as_u64_pair().0
 }
 
 /// Sixty-four random bits (a version 4 UUID has a few fixed ones in the other half too).

@@ -46,10 +46,8 @@ use self::writeback::Ledger;
 use crate::damage::Damages;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
+pub(crate) use crate::volume::Body;
 use crate::volume::Volume;
-
-/// A metadata body, shared and immutable.
-pub(crate) type Body = Arc<AlignedBuf>;
 
 /// Blocks that an open transaction is expected to change at most. So many transactions are open
 /// at once that their credits stay below a quarter of the ring, and a commit is forced when the

@@ -31,7 +31,7 @@ pub(crate) fn adopt(
         inode.update(&mut tx, |raw| {
             raw.nlink = nlink.into();
             raw.flags = (raw.flags.get() & !RawDinode::FLAG_TMPFILE).into();
-            if kind == kind_of(super::S_IFDIR) {
+            if kind == kind_of(crate::mode::S_IFDIR) {
                 raw.parent = dir.ino().get().into();
             }
             touch(raw);

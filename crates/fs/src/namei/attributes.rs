@@ -5,11 +5,13 @@ use std::sync::Arc;
 use braid_format::InodeNo;
 use braid_format::dinode::{RawDinode, RawTime};
 
-use super::{S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_IXGRP, mutable, sealed, writable};
+use super::{mutable, sealed, writable};
 use crate::attr::{Attr, SetAttr, TimeSet};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::{now, raw_time};
+use crate::mode::unprivileged;
+use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
 
 /// An inode's attributes.
 pub(crate) fn getattr(core: &Arc<Core>, ino: InodeNo) -> Result<Attr> {
@@ -49,16 +51,6 @@ pub(crate) fn setattr(core: &Arc<Core>, ino: InodeNo, set: &SetAttr) -> Result<A
     drop(tx);
     sealed(core, changed)?;
     Ok(locked.attr(core.volume.geo))
-}
-
-/// A mode without the set-user-ID bit, and without the set-group-ID bit where the group may
-/// execute. Directories keep theirs, which mean something else.
-pub(crate) fn unprivileged(mode: u32) -> u32 {
-    match mode {
-        dir if dir & S_IFMT == S_IFDIR => dir,
-        group if group & S_IXGRP != 0 => group & !(S_ISUID | S_ISGID),
-        other => other & !S_ISUID,
-    }
 }
 
 fn apply(raw: &mut RawDinode, set: &SetAttr, present: RawTime, at: &dyn Fn(TimeSet) -> RawTime) {

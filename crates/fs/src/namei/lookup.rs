@@ -10,12 +10,13 @@ use braid_lock::Mode;
 use braid_pool::device::AlignedBuf;
 use zerocopy::FromBytes;
 
-use super::{S_IFDIR, S_IFLNK, children, kind_of, lock_named, reader};
+use super::{children, kind_of, lock_named, reader};
 use crate::attr::{Attr, DirEntry};
 use crate::core::Core;
 use crate::dir::{self, Listed};
 use crate::error::{Error, Result};
 use crate::inode::Locked;
+use crate::mode::{S_IFDIR, S_IFLNK};
 
 /// Entries taken out of a directory at a time; with attributes, fewer: the kernel's buffer holds
 /// about twenty.

@@ -12,8 +12,8 @@ use braid_pool::device::AlignedBuf;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
-    LINKS_MAX, RETRIES, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, add_entry, hand_out,
-    kind_of, lock_named, mutable, probe, sealed, touch, unprivileged, vacant, writable,
+    LINKS_MAX, RETRIES, add_entry, hand_out, kind_of, lock_named, mutable, probe, sealed, touch,
+    vacant, writable,
 };
 use crate::alloc::{Reservation, Run};
 use crate::attr::{Attr, Cred};
@@ -22,6 +22,7 @@ use crate::dir::{self, Place, Probe};
 use crate::error::{Error, Result};
 use crate::inode::{InodeState, Locked, now, raw_time, write_fixed};
 use crate::meta::Tx;
+use crate::mode::{S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, unprivileged};
 use crate::orphan;
 use crate::xattr::Inherited;
 

@@ -31,34 +31,20 @@ use crate::dir::{self, Found, Place, Probe};
 use crate::error::{Error, Result};
 use crate::inode::{Locked, now, raw_time};
 use crate::meta::Tx;
+use crate::mode::{S_IFDIR, S_IFMT};
 use crate::tree::{Editor, Reader};
 
 pub(crate) use adopt::adopt;
-pub(crate) use attributes::{getattr, setattr, unprivileged};
+pub(crate) use attributes::{getattr, setattr};
 pub(crate) use lookup::{hand_out, lookup, readdir, readlink, revisit};
 pub(crate) use make::{create, link, mkdir, mknod, symlink, tmpfile};
-pub(crate) use remove::{is_in_use, rmdir, unlink};
+pub(crate) use remove::{rmdir, unlink};
 pub(crate) use rename::rename;
 
 /// How often an operation starts over because names changed before all its locks were held.
 const RETRIES: usize = 100;
 /// Most links to one inode.
 const LINKS_MAX: u32 = i32::MAX as u32;
-/// File type bits of a mode.
-pub(crate) const S_IFMT: u32 = 0o170_000;
-/// Directory.
-pub(crate) const S_IFDIR: u32 = 0o040_000;
-/// Regular file.
-pub(crate) const S_IFREG: u32 = 0o100_000;
-/// Symbolic link.
-const S_IFLNK: u32 = 0o120_000;
-const S_IFCHR: u32 = 0o020_000;
-/// Set-group-ID: on a directory, new inodes inherit its group.
-const S_ISGID: u32 = 0o2_000;
-/// Set-user-ID.
-const S_ISUID: u32 = 0o4_000;
-/// Execute permission of the group.
-const S_IXGRP: u32 = 0o010;
 
 /// `DT_*` of a mode.
 fn kind_of(mode: u32) -> u32 {

@@ -7,13 +7,14 @@ use braid_format::InodeNo;
 use braid_format::dinode::{Layout, RawDinode};
 use braid_lock::Mode;
 
-use super::{Named, S_IFDIR, lock_named, mutable, reader, remove_entry, sealed, touch, writable};
+use super::{Named, lock_named, mutable, reader, remove_entry, sealed, touch, writable};
 use crate::alloc::Reservation;
 use crate::core::Core;
 use crate::dir;
 use crate::error::{Error, Result};
 use crate::inode::Locked;
 use crate::meta::Tx;
+use crate::mode::S_IFDIR;
 use crate::orphan::{self, Room};
 use crate::xattr::place;
 
@@ -84,12 +85,6 @@ pub(crate) enum Fate {
     },
 }
 
-/// Whether a program somewhere uses the inode, or this node's kernel refers to it. Exclusive lock
-/// held.
-pub(crate) fn is_in_use(core: &Core, inode: &Locked) -> bool {
-    core.is_used_here(&inode.inode) || !inode.guard.openers().is_empty()
-}
-
 /// Whether nothing but the dinode (and an attribute block) is to be freed.
 fn is_small(inode: &Locked) -> Result<bool> {
     let layout = inode.layout()?;
@@ -112,7 +107,7 @@ impl Dropped {
         let links = inode.st().raw.nlink.get();
         let fate = if links > 1 && !inode.is_dir() {
             Fate::Stays
-        } else if is_in_use(core, inode) {
+        } else if core.is_in_use(inode) {
             Fate::InUse
         } else if is_small(inode)? && !inode.inode.data.is_dirty() {
             match place::held(core, inode)?.len() {

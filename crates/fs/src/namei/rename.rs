@@ -16,8 +16,8 @@ use super::lookup::parent_of;
 use super::make::Whiteout;
 use super::remove::{Dropped, Fate};
 use super::{
-    LINKS_MAX, RETRIES, S_IFDIR, add_entry, find, kind_of, mutable, reader, remove_entry,
-    replace_entry, sealed, touch, vacant, writable,
+    LINKS_MAX, RETRIES, add_entry, find, kind_of, mutable, reader, remove_entry, replace_entry,
+    sealed, touch, vacant, writable,
 };
 use crate::alloc::Reservation;
 use crate::core::Core;
@@ -25,6 +25,7 @@ use crate::dir::{self, Found, Place};
 use crate::error::{Error, Result};
 use crate::inode::Locked;
 use crate::meta::Tx;
+use crate::mode::S_IFDIR;
 use crate::orphan;
 
 /// Fail when the new name is taken.

@@ -10,7 +10,8 @@ use crate::attr::{KernelCache, NoKernelCache};
 use crate::check::{CheckOptions, check};
 use crate::core::Core;
 use crate::make::{MakeOptions, make};
-use crate::mount::{MountOptions, Mounted};
+use crate::mount::Mounted;
+use crate::options::MountOptions;
 
 /// A new file system for four nodes, in memory.
 pub(crate) fn pool() -> Pool {

@@ -16,7 +16,7 @@
 //! not moved: an inode's number is its address.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use braid_format::label::MemberState;
@@ -28,12 +28,13 @@ use braid_pool::Whom;
 use zerocopy::FromBytes;
 
 use super::grow::{HERE, LIVE, copy};
-use super::rebalance::{Errand, Mover, alone};
+use super::rebalance::{Mover, alone};
 use crate::Fs;
 use crate::alloc::{Use, is_empty};
 use crate::core::Core;
 use crate::data::relocate::Places;
 use crate::error::{Error, Result};
+use crate::jobs::Job;
 
 /// Inodes that are named in a refusal.
 const NAMED: usize = 10;
@@ -64,24 +65,6 @@ pub struct Left {
     pub members: Vec<MemberIndex>,
     /// `false`: it was told to stop; the space is in use again.
     pub finished: bool,
-}
-
-/// Blocks still to be moved, and all that had to be, for people.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    left: AtomicU64,
-    total: AtomicU64,
-}
-
-impl Progress {
-    fn set(&self, left: u64) {
-        self.left.store(left, Ordering::Relaxed);
-        self.total.fetch_max(left, Ordering::Relaxed);
-    }
-    fn end(&self) {
-        self.left.store(0, Ordering::Relaxed);
-        self.total.store(0, Ordering::Relaxed);
-    }
 }
 
 /// What leaves, as bytes of the pool: regions by their numbers.
@@ -178,7 +161,7 @@ impl Fs {
         if core.options.read_only {
             return Err(Error::ReadOnly);
         }
-        let _running = switch.begin(Errand::Leave)?;
+        let _running = switch.begin(Job::Leave)?;
         let _alone = alone(core)?;
         let mut members = finish(core);
         let whole = self.whole(member.into())?;
@@ -221,7 +204,7 @@ impl Fs {
     pub fn stop_leaving(&self) -> Result<()> {
         self.may_reshape()?;
         let core = self.core();
-        if self.mounted.rebalance.stop(Errand::Leave) {
+        if self.mounted.rebalance.stop(Job::Leave) {
             return Ok(());
         }
         let _alone = alone(core)?;

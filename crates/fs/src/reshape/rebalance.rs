@@ -4,19 +4,19 @@
 //! must; metadata stays where it is. Half of the time is left to others.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
 use braid_format::superblock::RawSuperblock;
 use braid_lock::{Guard, Local, Mode};
-use parking_lot::{Condvar, Mutex};
 
 use crate::core::Core;
 use crate::data::relocate::{Places, relocate};
 use crate::error::{Error, Result};
 use crate::groups::takes_data;
-use crate::namei::{S_IFDIR, S_IFMT, S_IFREG};
+use crate::jobs::{Job, JobSlot};
+use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::{DirEntry, Fs};
 
 /// A part that is fuller, or emptier, than all together by no more than this of its blocks (divisor) is left.
@@ -27,89 +27,6 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 const CHILDREN: usize = 256;
 /// So long it is waited for another node to let the lock go that it may still have of an earlier time.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// What goes through the whole pool: of a [`Switch`], one at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Errand {
-    /// [`Fs::rebalance`].
-    Rebalance,
-    /// [`Fs::leave`].
-    Leave,
-    /// [`Fs::trim`], with a switch of its own.
-    Trim,
-}
-
-/// One at a time, and how to end it.
-#[derive(Debug, Default)]
-pub(crate) struct Switch {
-    state: Mutex<State>,
-    ended: Condvar,
-    stop: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    running: Option<Errand>,
-    /// The node is leaving.
-    closed: bool,
-}
-
-/// One that is under way.
-pub(crate) struct Running<'a>(&'a Switch);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().running = None;
-        self.0.ended.notify_all();
-    }
-}
-
-impl Switch {
-    /// Ends `errand`, soon, if it is under way; whether it was.
-    pub fn stop(&self, errand: Errand) -> bool {
-        let state = self.state.lock();
-        let ours = state.running == Some(errand);
-        if ours {
-            self.stop.store(true, Ordering::Release);
-        }
-        ours
-    }
-
-    /// Ends what is under way, and waits for that; no other begins.
-    pub fn close(&self) {
-        let mut state = self.state.lock();
-        state.closed = true;
-        self.stop.store(true, Ordering::Release);
-        while state.running.is_some() {
-            self.ended.wait(&mut state);
-        }
-    }
-
-    /// Whether what is under way is to end.
-    pub fn stops(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
-    }
-
-    /// Whether the node is leaving.
-    pub fn is_closed(&self) -> bool {
-        self.state.lock().closed
-    }
-
-    #[cfg(test)]
-    pub fn is_running(&self) -> bool {
-        self.state.lock().running.is_some()
-    }
-
-    pub fn begin(&self, errand: Errand) -> Result<Running<'_>> {
-        let mut state = self.state.lock();
-        if state.running.is_some() || state.closed {
-            return Err(Error::UnderWay);
-        }
-        state.running = Some(errand);
-        self.stop.store(false, Ordering::Release);
-        Ok(Running(self))
-    }
-}
 
 /// How full a part of the pool is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -232,7 +149,7 @@ impl Fs {
         if core.options.read_only {
             return Err(Error::ReadOnly);
         }
-        let _running = switch.begin(Errand::Rebalance)?;
+        let _running = switch.begin(Job::Rebalance)?;
         let _alone = alone(core)?;
         let done = self.spread(core, switch);
         core.watch(done)
@@ -240,10 +157,10 @@ impl Fs {
 
     /// Ends a rebalancing that is under way, soon.
     pub fn stop_rebalance(&self) {
-        self.mounted.rebalance.stop(Errand::Rebalance);
+        self.mounted.rebalance.stop(Job::Rebalance);
     }
 
-    fn spread(&self, core: &Arc<Core>, switch: &Switch) -> Result<Rebalanced> {
+    fn spread(&self, core: &Arc<Core>, switch: &JobSlot) -> Result<Rebalanced> {
         self.sync()?;
         core.alloc.shrink()?;
         if core.volume.groups.any_closed() {

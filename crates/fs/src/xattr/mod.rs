@@ -20,6 +20,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::{Locked, now, raw_time};
 use crate::meta::Tx;
+use crate::mode::S_IFLNK;
 use acl::Acl;
 use pack::{Attribute, Value};
 
@@ -42,7 +43,6 @@ const REPLACE: i32 = 2;
 /// Of an access list: the program may not have the set-group-ID bit stay. Not of setxattr(2).
 pub const KILL_GROUP: i32 = 1 << 16;
 const S_ISGID: u32 = 0o2_000;
-const S_IFLNK: u32 = 0o120_000;
 /// What file capabilities are kept in.
 const CAPABILITY: &[u8] = b"security.capability";
 

@@ -26,7 +26,7 @@ use crate::nodes::{Keep, Nodes, Stamp};
 use crate::notify::{KernelLink, Late};
 use crate::reply::{Device, Reply, Way};
 use crate::request::{Body, Request};
-use crate::session::Terms;
+use crate::terms::Terms;
 use crate::wire;
 use braid_fs::lock::interrupt;
 use braid_fs::{Attr, Cred};

@@ -17,7 +17,7 @@ use crate::abi::{self, InHeader, LkIn, OutHeader, WriteIn, op};
 use crate::files::{Answer, Errno, Files, LockAnswer};
 use crate::notify::KernelLink;
 use crate::reply::{Device, Way};
-use crate::session::Terms;
+use crate::terms::Terms;
 
 /// Says yes and no in turn. Keeps what the last write was to make durable.
 #[derive(Debug, Default)]

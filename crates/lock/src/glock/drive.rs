@@ -12,7 +12,7 @@ use super::state::{Glock, State};
 use super::{Core, RUNNING, WITHDRAWN};
 use crate::dlock::{Action, Context, Event, Hint, Seen, Time};
 use crate::error::LockError;
-use crate::node::Liveness;
+use crate::peers::Liveness;
 use crate::store::{CawOutcome, change, read_record};
 use crate::{Me, Mode};
 

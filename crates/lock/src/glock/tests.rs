@@ -7,7 +7,7 @@ use braid_format::{Incarnation, NodeId};
 use parking_lot::RwLock;
 
 use super::*;
-use crate::node::Liveness;
+use crate::peers::Liveness;
 use crate::store::{MemoryStore, Unsure};
 
 const LOCK: LockNo = LockNo(64);

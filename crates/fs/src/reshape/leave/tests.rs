@@ -515,11 +515,10 @@ fn patience_ends_some_time_after_the_first_walk_in_vain() {
 /// Each order to end something ends only that.
 #[test]
 fn what_is_ended_is_what_was_meant() {
-    use crate::reshape::rebalance::Switch;
-    let switch = Switch::default();
-    assert!(!switch.stop(Errand::Leave), "none is under way");
-    for (errand, other) in [(Errand::Leave, Errand::Rebalance), (Errand::Rebalance, Errand::Leave)]
-    {
+    use crate::jobs::JobSlot;
+    let switch = JobSlot::default();
+    assert!(!switch.stop(Job::Leave), "none is under way");
+    for (errand, other) in [(Job::Leave, Job::Rebalance), (Job::Rebalance, Job::Leave)] {
         let running = switch.begin(errand).unwrap();
         assert!(switch.begin(other).is_err());
         assert!(!switch.stop(other) && !switch.stops());

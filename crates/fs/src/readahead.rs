@@ -1,4 +1,4 @@
-//! Reads that fill pages take turns at the devices.
+//! Reads that fill pages take limiter at the devices.
 //!
 //! The kernel reads ahead in windows: it asks for all of the next one, 8 MiB in requests of 1 MiB,
 //! once the program touches the first page of the one before. All at once on a disk, all of them end
@@ -20,9 +20,9 @@ const MOST: u64 = 4 << 20;
 /// Less than this waits for nobody, nor is it waited for: it is no read-ahead of a stream.
 const LARGE: u64 = 256 << 10;
 
-/// The turns of one open file.
+/// The limiter of one open file.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<State>);
+pub(crate) struct ReadaheadLimiter(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -41,22 +41,22 @@ struct Waiting {
 
 /// One turn, until dropped.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
+pub(crate) struct ReadTurn<'a> {
+    limiter: &'a ReadaheadLimiter,
     len: u64,
 }
 
-impl Turns {
+impl ReadaheadLimiter {
     /// Waits for this read's turn. Whoever has one waits for devices only, never for a lock of an
     /// inode: the wait may be under such locks.
-    pub(super) fn wait(&self, offset: u64, len: u64) -> Option<Turn<'_>> {
+    pub(crate) fn wait(&self, offset: u64, len: u64) -> Option<ReadTurn<'_>> {
         if len < LARGE {
             return None;
         }
         let mut state = self.0.lock();
         if state.waiting.is_empty() && state.fits(len) {
             state.under_way += len;
-            return Some(Turn { turns: self, len });
+            return Some(ReadTurn { limiter: self, len });
         }
         let called = Arc::new(AtomicBool::new(false));
         let key = (offset, state.next);
@@ -67,7 +67,7 @@ impl Turns {
         while !called.load(Ordering::Acquire) {
             std::thread::park();
         }
-        Some(Turn { turns: self, len })
+        Some(ReadTurn { limiter: self, len })
     }
 }
 
@@ -89,9 +89,9 @@ impl State {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ReadTurn<'_> {
     fn drop(&mut self) {
-        let mut state = self.turns.0.lock();
+        let mut state = self.limiter.0.lock();
         state.under_way -= self.len;
         state.call();
     }
@@ -114,20 +114,20 @@ mod tests {
 
     #[test]
     fn half_a_window_goes_first_then_the_lowest_offset() {
-        let turns = Turns::default();
-        let mut first: Vec<_> = (0..4).map(|n| turns.wait(n * MIB, MIB)).collect();
+        let limiter = ReadaheadLimiter::default();
+        let mut first: Vec<_> = (0..4).map(|n| limiter.wait(n * MIB, MIB)).collect();
         assert!(first.iter().all(Option::is_some));
         let (say, said) = mpsc::channel();
         std::thread::scope(|scope| {
             for (n, offset) in [6, 5, 7, 4].into_iter().enumerate() {
-                let (turns, say) = (&turns, say.clone());
+                let (limiter, say) = (&limiter, say.clone());
                 scope.spawn(move || {
-                    let turn = turns.wait(offset * MIB, MIB);
+                    let turn = limiter.wait(offset * MIB, MIB);
                     say.send(offset).unwrap();
                     drop(turn);
                 });
                 // Whoever comes earlier does not go first for that.
-                wait_until("it stands in line", || turns.0.lock().waiting.len() == n + 1);
+                wait_until("it stands in line", || limiter.0.lock().waiting.len() == n + 1);
             }
             assert!(said.try_recv().is_err());
             // One goes; those behind it follow one by one as each ends.
@@ -136,14 +136,14 @@ mod tests {
             assert_eq!(order, [4, 5, 6, 7]);
         });
         drop(first);
-        assert_eq!(turns.0.lock().under_way, 0);
+        assert_eq!(limiter.0.lock().under_way, 0);
     }
     #[test]
     fn small_reads_wait_for_nobody_and_huge_ones_not_for_ever() {
-        let turns = Turns::default();
-        let huge = turns.wait(0, 64 * MIB);
-        assert!(huge.is_some() && turns.wait(MIB, 4096).is_none());
+        let limiter = ReadaheadLimiter::default();
+        let huge = limiter.wait(0, 64 * MIB);
+        assert!(huge.is_some() && limiter.wait(MIB, 4096).is_none());
         drop(huge);
-        assert!(turns.wait(0, 64 * MIB).is_some());
+        assert!(limiter.wait(0, 64 * MIB).is_some());
     }
 }

@@ -26,7 +26,7 @@ mod numbers {
 }
 
 /// Size (`BLKGETSIZE64`).
-pub(super) fn size(file: &File) -> io::Result<Bytes> {
+pub(crate) fn size(file: &File) -> io::Result<Bytes> {
     let mut bytes = 0;
     // SAFETY: the kernel writes eight bytes to `bytes`.
     unsafe { numbers::get_size(file.as_raw_fd(), &raw mut bytes) }?;
@@ -34,17 +34,17 @@ pub(super) fn size(file: &File) -> io::Result<Bytes> {
 }
 
 /// Logical sector (`BLKSSZGET`).
-pub(super) fn logical_sector(file: &File) -> io::Result<Bytes> {
+pub(crate) fn logical_sector(file: &File) -> io::Result<Bytes> {
     Ok(Bytes(rustix::fs::ioctl_blksszget(file)?.into()))
 }
 
 /// Physical sector (`BLKPBSZGET`).
-pub(super) fn physical_sector(file: &File) -> io::Result<Bytes> {
+pub(crate) fn physical_sector(file: &File) -> io::Result<Bytes> {
     Ok(Bytes(rustix::fs::ioctl_blkpbszget(file)?.into()))
 }
 
 /// `BLKDISCARD`.
-pub(super) fn discard(file: &File, at: ByteOffset, len: Bytes) -> io::Result<()> {
+pub(crate) fn discard(file: &File, at: ByteOffset, len: Bytes) -> io::Result<()> {
     let range = [at.get(), len.get()];
     // SAFETY: the kernel reads two numbers from `range`.
     unsafe { numbers::discard(file.as_raw_fd(), &raw const range) }?;
@@ -52,7 +52,7 @@ pub(super) fn discard(file: &File, at: ByteOffset, len: Bytes) -> io::Result<()>
 }
 
 /// `BLKZEROOUT`: by the device's own command, or by zeros that the kernel sends.
-pub(super) fn zero(file: &File, at: ByteOffset, len: Bytes) -> io::Result<()> {
+pub(crate) fn zero(file: &File, at: ByteOffset, len: Bytes) -> io::Result<()> {
     let range = [at.get(), len.get()];
     // SAFETY: the kernel reads two numbers from `range`.
     unsafe { numbers::zero_out(file.as_raw_fd(), &raw const range) }?;
@@ -61,7 +61,7 @@ pub(super) fn zero(file: &File, at: ByteOffset, len: Bytes) -> io::Result<()> {
 
 /// Alignment of memory and of offsets for direct I/O, where the kernel (6.1) and the file system
 /// tell.
-pub(super) fn direct_alignment(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
+pub(crate) fn direct_alignment(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
     /// `STATX_DIOALIGN` of `linux/stat.h`.
     const DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
     let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, DIOALIGN).ok()?;
@@ -70,14 +70,14 @@ pub(super) fn direct_alignment(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
 }
 
 /// Whether a file lives in memory.
-pub(super) fn on_tmpfs(file: &File) -> bool {
+pub(crate) fn on_tmpfs(file: &File) -> bool {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     rustix::fs::fstatfs(file.as_fd()).is_ok_and(|s| s.f_type == TMPFS_MAGIC)
 }
 
 /// What sysfs says about a device's queue.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     pub rotational: Option<bool>,
     pub discard: bool,
     pub write_zeroes: bool,
@@ -123,13 +123,13 @@ pub(crate) fn sysfs(dev: u64) -> PathBuf {
 }
 
 /// Whether the kernel lets nobody write the block device there in sysfs, however it is opened.
-pub(super) fn is_read_only(sysfs: &Path) -> bool {
+pub(crate) fn is_read_only(sysfs: &Path) -> bool {
     std::fs::read_to_string(sysfs.join("ro")).is_ok_and(|ro| ro.trim() != "0")
 }
 
 /// Whether the disk may lose what it said was written, until it is flushed; for the disk of a partition
 /// too. As the administrator may have said otherwise (`queue/write_cache`).
-pub(super) fn has_volatile_cache(sysfs: &Path) -> bool {
+pub(crate) fn has_volatile_cache(sysfs: &Path) -> bool {
     let of = |dir: &Path| std::fs::read_to_string(dir.join("queue/write_cache")).ok();
     let told = of(sysfs).or_else(|| of(sysfs.parent()?));
     // Unknown: rather slow than wrong.
@@ -155,7 +155,7 @@ pub(crate) fn canonical_node(path: &Path, dev: u64) -> PathBuf {
 
 /// A device's node that is to be opened.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(crate) struct Node {
     pub path: PathBuf,
     /// It is the kernel's own: whoever locks it meets all others under this kernel who do so.
     pub is_kernels: bool,
@@ -199,12 +199,12 @@ fn devtmpfs() -> io::Result<OwnedFd> {
 }
 
 /// Whether the directory in sysfs is a partition's.
-pub(super) fn is_partition(sysfs: &Path) -> bool {
+pub(crate) fn is_partition(sysfs: &Path) -> bool {
     sysfs.join("partition").exists()
 }
 
 /// Whether it is that of a device-mapper device over several paths to one disk.
-pub(super) fn is_multipath(sysfs: &Path) -> bool {
+pub(crate) fn is_multipath(sysfs: &Path) -> bool {
     let uuid = std::fs::read_to_string(sysfs.join("dm/uuid"));
     uuid.is_ok_and(|uuid| uuid.starts_with("mpath-"))
 }

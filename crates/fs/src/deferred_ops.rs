@@ -1,0 +1,52 @@
+//! What the lock manager asks of a node while its core is being made.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use braid_format::LockNo;
+use braid_lock::{DemoteFailed, Demoted, GlockOps, Mode};
+
+use crate::core::Core;
+use crate::meta::Meta;
+use crate::volume::Volume;
+
+/// The lock manager and the membership are made before the core that serves them: they reach it
+/// through this.
+#[derive(Default)]
+pub(crate) struct DeferredOps {
+    pub core: OnceLock<Weak<Core>>,
+    /// Of the core; locks are taken before that is whole.
+    pub meta: OnceLock<Weak<Meta>>,
+    /// The same.
+    pub volume: OnceLock<Arc<Volume>>,
+}
+impl DeferredOps {
+    /// The core, once it is whole.
+    pub fn get(&self) -> Option<Arc<Core>> {
+        self.core.get()?.upgrade()
+    }
+}
+impl GlockOps for DeferredOps {
+    fn granted(&self, _: LockNo, mode: Mode) {
+        if mode == Mode::Exclusive
+            && let Some(meta) = self.meta.get().and_then(Weak::upgrade)
+        {
+            meta.note_granted();
+        }
+    }
+    fn demote(
+        &self,
+        lock: LockNo,
+        from: Mode,
+        to: Mode,
+    ) -> std::result::Result<Demoted, DemoteFailed> {
+        self.get().ok_or(DemoteFailed)?.demote(lock, from, to)
+    }
+    fn waits_for_devices_only(&self, lock: LockNo) -> bool {
+        self.volume.get().is_some_and(|volume| volume.is_group_lock(lock))
+    }
+    fn forget(&self, lock: LockNo) {
+        if let Some(core) = self.get() {
+            core.forget(lock);
+        }
+    }
+}

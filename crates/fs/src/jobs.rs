@@ -1,0 +1,108 @@
+//! Work on the whole pool, of which a node does one piece at a time: how it begins and is ended.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, Result};
+
+/// What goes through the whole pool: of a [`JobSlot`], one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// [`crate::Fs::rebalance`].
+    Rebalance,
+    /// [`crate::Fs::leave`].
+    Leave,
+    /// [`crate::Fs::trim`], with a switch of its own.
+    Trim,
+}
+
+/// One at a time, and how to end it.
+#[derive(Debug, Default)]
+pub(crate) struct JobSlot {
+    state: Mutex<State>,
+    ended: Condvar,
+    stop: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: Option<Job>,
+    /// The node is leaving.
+    closed: bool,
+}
+
+/// One that is under way.
+pub(crate) struct Running<'a>(&'a JobSlot);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().running = None;
+        self.0.ended.notify_all();
+    }
+}
+
+impl JobSlot {
+    /// Ends `job`, soon, if it is under way; whether it was.
+    pub fn stop(&self, job: Job) -> bool {
+        let state = self.state.lock();
+        let ours = state.running == Some(job);
+        if ours {
+            self.stop.store(true, Ordering::Release);
+        }
+        ours
+    }
+
+    /// Ends what is under way, and waits for that; no other begins.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        self.stop.store(true, Ordering::Release);
+        while state.running.is_some() {
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// Whether what is under way is to end.
+    pub fn stops(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Whether the node is leaving.
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
+    #[cfg(test)]
+    pub fn is_running(&self) -> bool {
+        self.state.lock().running.is_some()
+    }
+
+    pub fn begin(&self, job: Job) -> Result<Running<'_>> {
+        let mut state = self.state.lock();
+        if state.running.is_some() || state.closed {
+            return Err(Error::UnderWay);
+        }
+        state.running = Some(job);
+        self.stop.store(false, Ordering::Release);
+        Ok(Running(self))
+    }
+}
+
+/// Blocks still to be moved, and all that had to be, for people.
+#[derive(Debug, Default)]
+pub(crate) struct LeaveProgress {
+    pub left: AtomicU64,
+    pub total: AtomicU64,
+}
+
+impl LeaveProgress {
+    pub fn set(&self, left: u64) {
+        self.left.store(left, Ordering::Relaxed);
+        self.total.fetch_max(left, Ordering::Relaxed);
+    }
+    pub fn end(&self) {
+        self.left.store(0, Ordering::Relaxed);
+        self.total.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,27 @@
+//! Types of files and permission bits: `st_mode` as inode(7) has it.
+
+/// File type bits of a mode.
+pub(crate) const S_IFMT: u32 = 0o170_000;
+/// Directory.
+pub(crate) const S_IFDIR: u32 = 0o040_000;
+/// Regular file.
+pub(crate) const S_IFREG: u32 = 0o100_000;
+/// Symbolic link.
+pub(crate) const S_IFLNK: u32 = 0o120_000;
+pub(crate) const S_IFCHR: u32 = 0o020_000;
+/// Set-group-ID: on a directory, new inodes inherit its group.
+pub(crate) const S_ISGID: u32 = 0o2_000;
+/// Set-user-ID.
+pub(crate) const S_ISUID: u32 = 0o4_000;
+/// Execute permission of the group.
+pub(crate) const S_IXGRP: u32 = 0o010;
+
+/// A mode without the set-user-ID bit, and without the set-group-ID bit where the group may
+/// execute. Directories keep theirs, which mean something else.
+pub(crate) fn unprivileged(mode: u32) -> u32 {
+    match mode {
+        dir if dir & S_IFMT == S_IFDIR => dir,
+        group if group & S_IXGRP != 0 => group & !(S_ISUID | S_ISGID),
+        other => other & !S_ISUID,
+    }
+}

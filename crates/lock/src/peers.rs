@@ -1,0 +1,30 @@
+//! What a lock manager asks about other nodes.
+
+use braid_format::LockNo;
+use braid_format::lock_record::Life as Me;
+use braid_format::node::SlotDamage;
+
+use crate::dlock::Hint;
+
+/// Whether a life may still act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Liveness {
+    /// It lives, or may live, or is not yet recovered: what it holds stands.
+    Alive,
+    /// Its slot is free or another's: it was recovered or left; what it held may be broken.
+    Dead,
+}
+
+/// The other nodes, as the lock manager sees them.
+pub trait Peers: Send + Sync {
+    /// Whether `life`'s hold of `lock` may be broken. In doubt: alive.
+    fn liveness(&self, lock: LockNo, life: Me) -> Liveness;
+    /// What keeps `life`, which is dead and fenced, from being recovered for now: what it holds
+    /// stands until the damage is repaired, so nobody should wait for it.
+    fn lost(&self, life: Me) -> Option<SlotDamage> {
+        let _ = life;
+        None
+    }
+    /// Sends a hint; may be lost; never blocks.
+    fn hint(&self, to: Me, lock: LockNo, hint: Hint);
+}
