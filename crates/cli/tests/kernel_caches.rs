@@ -5,13 +5,16 @@
 mod common;
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::MetadataExt;
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Cluster, can_mount, sh};
+use common::san::San;
+use common::{Cluster, braid, can_mount, ok, sh, unmount_idle, wait_until};
 
 /// Something mounted inside a pool's mount; taken away when dropped.
 struct Inside(PathBuf);
@@ -161,4 +164,229 @@ fn a_storm_of_creations_on_two_nodes_waits_for_no_answer_to_be_taken() {
     });
     assert_eq!(listed[0], listed[1]);
     c.finish();
+}
+
+/// A program that has mapped a file and read it; when told, it reads it again.
+fn mapped(path: &Path) -> std::process::Child {
+    let program = "
+import mmap, sys
+f = open(sys.argv[1])
+m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+for line in sys.stdin:
+    print(m[:3].decode(), flush=True)";
+    let mut python = Command::new("python3");
+    python.args(["-c", program]).arg(path);
+    python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// What it reads now; `None`: it died of that.
+fn touch(child: &mut std::process::Child) -> Option<String> {
+    child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    let mut said = [0; 4];
+    let read = child.stdout.as_mut().unwrap().read_exact(&mut said);
+    read.ok().map(|()| String::from_utf8_lossy(&said[..3]).into_owned())
+}
+
+/// The ways by which a program on the first node of [`Watched`] reads the file.
+const WAYS: [&str; 4] = ["pread", "fstat", "open and read", "stat"];
+
+/// Two nodes as if on two hosts, and programs on the first that have read a file and mapped it.
+struct Watched {
+    san: San,
+    a: String,
+    b: String,
+    open: fs::File,
+    direct: fs::File,
+    program: std::process::Child,
+    /// Unmounts whatever is still mounted, after a test that failed.
+    _mounts: Mounts,
+}
+
+struct Mounts([String; 2]);
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for dir in self.0.iter().filter(|dir| common::is_mounted(Path::new(dir))) {
+            braid(&["unmount", "--lazy", dir]);
+        }
+    }
+}
+
+impl Watched {
+    fn new() -> Self {
+        let san = San::new(&["memory:256M"], &[]);
+        ok(&san.with(&["create", "san"], &[]));
+        let a = san.mount_as("host-a", "a", "io_timeout=3");
+        let mut mounts = Mounts([a.clone(), String::new()]);
+        let b = san.mount_as("host-b", "b", "io_timeout=3");
+        mounts.0[1].clone_from(&b);
+        let path = PathBuf::from(format!("{a}/f"));
+        fs::write(&path, "old").unwrap();
+        let open = fs::File::open(&path).unwrap();
+        open.sync_all().unwrap();
+        let mut direct = OpenOptions::new();
+        let direct = direct.read(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+        let mut program = mapped(&path);
+        assert_eq!(touch(&mut program).as_deref(), Some("old"));
+        let watched = Self { san, a, b, open, direct, program, _mounts: mounts };
+        for (way, name) in WAYS.iter().enumerate() {
+            assert_eq!(watched.read(way), Ok(true), "{name}");
+        }
+        watched
+    }
+    /// Whether the file is as it was at first, asked in one of [`WAYS`]; or the error's number.
+    fn read(&self, way: usize) -> Result<bool, i32> {
+        let (mut bytes, path) = ([0; 3], format!("{}/f", self.a));
+        let read = match way {
+            0 => self.open.read_exact_at(&mut bytes, 0).map(|()| &bytes == b"old"),
+            1 => self.open.metadata().map(|m| m.len() == 3),
+            2 => fs::read(path).map(|said| said == b"old"),
+            _ => fs::metadata(path).map(|m| m.len() == 3),
+        };
+        read.map_err(|e| e.raw_os_error().unwrap())
+    }
+    /// A fault of the target, for what the first node sends.
+    fn fault(&self, what: &[&str]) {
+        let add = ["add"].iter().chain(what).chain(&["from=iqn.2026-11.org.braid:host-a"]);
+        self.san.tell(&add.copied().collect::<Vec<_>>());
+    }
+    /// The other node writes, which it can once it has fenced the first and recovered it. Meanwhile,
+    /// and for a while after that, the first is asked in all ways: what it says after the write must
+    /// not be from before.
+    fn nothing_old_once_the_other_has_written(&self) {
+        let (begun, written) = (Instant::now(), OnceLock::new());
+        std::thread::scope(|s| {
+            let (written, watched) = (&written, self);
+            for (way, name) in WAYS.iter().enumerate() {
+                s.spawn(move || {
+                    let mut fails = None;
+                    loop {
+                        let (asked, may_be_old) = (Instant::now(), written.get().is_none());
+                        let said = watched.read(way);
+                        if said.is_err() {
+                            fails.get_or_insert(asked);
+                        }
+                        if may_be_old {
+                            std::thread::sleep(Duration::from_millis(1));
+                            continue;
+                        }
+                        println!(
+                            "{name}: fails from {:?} on; written after {:?}",
+                            fails.map(|at| at - begun),
+                            written.get().map(|at: &Instant| *at - begun)
+                        );
+                        assert_eq!(said, Err(libc::EIO), "{name}");
+                        return;
+                    }
+                });
+            }
+            let wrote = fs::write(format!("{}/f", self.b), "newer");
+            written.set(Instant::now()).unwrap();
+            wrote.unwrap();
+        });
+    }
+    /// The mapping is gone, and the nodes end.
+    fn end(mut self) {
+        assert_eq!(touch(&mut self.program), None, "a mapping");
+        let died = self.program.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&died), Some(libc::SIGBUS));
+        self.san.tell(&["clear"]);
+        let process = common::pid_of(&self.a);
+        drop((self.open, self.direct));
+        braid(&["unmount", "--lazy", &self.a]);
+        wait_until("its process has ended", || {
+            rustix::process::test_kill_process(process).is_err()
+        });
+        assert_eq!(fs::read(format!("{}/f", self.b)).unwrap(), b"newer");
+        unmount_idle(Path::new(&self.b));
+        let said = ok(&self.san.with(&["check"], &[]));
+        assert!(said.contains("clean"), "{said}");
+    }
+}
+
+#[test]
+fn a_node_that_withdrew_serves_nothing_that_others_have_changed_since() {
+    if !can_mount() {
+        return;
+    }
+    let watched = Watched::new();
+    watched.fault(&["write", "fail"]);
+    // Its journal cannot be written.
+    let wrote = fs::write(format!("{}/g", watched.a), "y");
+    let synced = wrote.and_then(|()| fs::File::open(format!("{}/g", watched.a))?.sync_all());
+    assert_eq!(synced.unwrap_err().raw_os_error(), Some(libc::EIO));
+    watched.nothing_old_once_the_other_has_written();
+    watched.end();
+}
+
+#[test]
+fn a_node_whose_heartbeat_hangs_serves_nothing_that_others_have_changed_since() {
+    if !can_mount() {
+        return;
+    }
+    let watched = Watched::new();
+    watched.fault(&["write", "late=600000"]);
+    watched.nothing_old_once_the_other_has_written();
+    watched.end();
+}
+
+/// While it is stopped its kernel has what it has; nothing that it answers itself is old.
+#[test]
+fn a_node_that_was_stopped_answers_nothing_old_and_drops_what_its_kernel_has_cached() {
+    if !can_mount() {
+        return;
+    }
+    let watched = Watched::new();
+    let stopped = Stopped::stop(common::pid_of(&watched.a));
+    fs::write(format!("{}/f", watched.b), "newer").unwrap();
+    std::thread::scope(|s| {
+        // In here, so that it goes on before the threads are waited for.
+        let stopped = stopped;
+        let (tell, told) = std::sync::mpsc::channel();
+        let asked: Vec<_> = (0..4)
+            .map(|_| {
+                let (tell, direct) = (tell.clone(), &watched.direct);
+                s.spawn(move || {
+                    let mut page = braid_pool::device::AlignedBuf::zeroed(4096);
+                    tell.send(rustix::thread::gettid()).unwrap();
+                    direct.read_at(&mut page, 0).map_err(|e| e.raw_os_error().unwrap())
+                })
+            })
+            .collect();
+        for thread in told.iter().take(asked.len()) {
+            wait_until("the request is sent", || sleeps(thread.as_raw_nonzero().get()));
+        }
+        let goes_on = Instant::now();
+        drop(stopped);
+        for (way, name) in WAYS.iter().enumerate() {
+            wait_until(name, || watched.read(way) == Err(libc::EIO));
+            println!("{name} fails {:?} after it goes on", goes_on.elapsed());
+        }
+        for one in asked {
+            assert_eq!(one.join().unwrap(), Err(libc::EIO));
+        }
+    });
+    watched.end();
+}
+
+/// A process that goes on when this is dropped.
+struct Stopped(rustix::process::Pid);
+
+impl Stopped {
+    fn stop(process: rustix::process::Pid) -> Self {
+        rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+        Self(process)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        rustix::process::kill_process(self.0, rustix::process::Signal::CONT).ok();
+    }
+}
+
+/// Whether a thread of this process waits in the kernel.
+fn sleeps(thread: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+    status.lines().any(|l| l.starts_with("State:\tS") || l.starts_with("State:\tD"))
 }

@@ -51,6 +51,7 @@ mod in_use;
 mod iscsi;
 mod memory;
 pub mod model;
+mod moment;
 mod open;
 #[doc(hidden)]
 pub mod pass_on;
@@ -77,6 +78,7 @@ pub use huge::{HugeBuf, HugePages, fit_memory, fitting};
 pub use in_use::{InUse, in_use, mount_point};
 pub use iscsi::{IscsiDevice, UnitName, redacted, without_secrets};
 pub use memory::MemoryDevice;
+pub use moment::Moment;
 pub use open::{exists, open};
 pub use queue::{IoQueue, OwnedOp, Part};
 pub use recording::{Event, RecordingDevice, Replay};

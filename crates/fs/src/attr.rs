@@ -227,6 +227,14 @@ pub trait KernelCache: Send + Sync {
     fn change_begins(&self, _ino: InodeNo) {}
     /// It ends. Never blocks.
     fn change_ends(&self, _ino: InodeNo) {}
+    /// This node may not act any more: its lease is over, or, `for_good`, it has withdrawn. Drops all
+    /// that is cached, in `within`; from then on requests fail, those too that are under way and
+    /// keep pages from being dropped. Returns after `within` at the latest.
+    fn shut(&self, for_good: bool, within: std::time::Duration) {
+        let _ = (for_good, within);
+    }
+    /// The lease lasts again: requests are answered.
+    fn reopen(&self) {}
 }
 
 /// For native callers: nothing is cached above.

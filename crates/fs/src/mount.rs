@@ -10,7 +10,7 @@ use braid_lock::etcd::HintWatch;
 use braid_lock::interrupt::Interrupt;
 use braid_lock::{
     GlockView, HintsBy, JoinOptions, LockError, LockManager, LockStats, ManagerOptions, Membership,
-    NodeView, NodeWait,
+    NodeView, NodeWait, OnLease,
 };
 use braid_pool::device::UnitName;
 use braid_pool::{EpochTag, OwnWork, Pool};
@@ -235,6 +235,7 @@ impl Mounted {
             core.is_some_and(|core| core.orphans.await_leaving(crate::orphan::LEAVE_PATIENCE))
         }));
         membership.attach(&locks)?;
+        membership.watch_lease(Arc::new(KernelLease(core.kernel.clone())))?;
         if let Some(cluster) = &core.cluster {
             let on = Arc::downgrade(&core);
             cluster.on_epoch(Box::new(move || {
@@ -268,7 +269,7 @@ impl Mounted {
         let core = &self.core;
         if let Err(e) = core.check_alive().and_then(|()| self.leave_cleanly()) {
             core.withdraw(&e);
-            abandon(&core.volume, &self.membership, core.cluster.as_deref());
+            withdraw_from(core, &self.membership);
             return Err(e);
         }
         Ok(())
@@ -406,6 +407,18 @@ fn unless_done_in<T>(time: Duration, late: &(dyn Fn() + Sync), work: impl FnOnce
     })
 }
 
+/// Has the kernel's caches dropped when the lease ends.
+struct KernelLease(Arc<dyn KernelCache>);
+
+impl OnLease for KernelLease {
+    fn over(&self, for_good: bool, within: Duration) {
+        self.0.shut(for_good, within);
+    }
+    fn regained(&self) {
+        self.0.reopen();
+    }
+}
+
 /// Hints by way of the store of the locks, where it brings any.
 fn watch_hints(volume: &Volume, membership: &Arc<Membership>) -> Option<HintWatch> {
     let store = volume.elsewhere.as_ref()?;
@@ -433,6 +446,13 @@ impl Fellows for Weak<Membership> {
             membership.say_stuck(stuck);
         }
     }
+}
+
+/// Dies for the others as [`abandon`] says, after programs here can read nothing any more that the
+/// others are about to change.
+fn withdraw_from(core: &Core, membership: &Membership) {
+    core.kernel.shut(true, membership.grace());
+    abandon(&core.volume, membership, core.cluster.as_deref());
 }
 
 /// Dies for the others: they take over as soon as the liveness lock is gone, and a write of this
@@ -507,7 +527,7 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval:
             core.withdraw(&LockError::Withdrawn.into());
         }
         if core.withdrawn.get().is_some() {
-            abandon(&core.volume, membership, core.cluster.as_deref());
+            withdraw_from(&core, membership);
             return;
         }
         if core.meta.is_filling()

@@ -10,6 +10,7 @@
 //!  wire                 its values in the kernel's form
 //!  nodes, interrupts    what the kernel holds; waits that a signal may end
 //!  lockers, lockwaits   whose locks came through which file; requests that wait for a lock
+//!  shut                 whether requests are answered: not without a lease
 //!  notify               drops of what the kernel caches
 //!  terms, threads       what was agreed in the greeting; what all threads share
 //!  line                 requests that stand in line while all threads are busy
@@ -56,6 +57,7 @@ mod request;
 mod seat;
 mod seats;
 pub mod session;
+mod shut;
 mod terms;
 mod threads;
 mod wire;

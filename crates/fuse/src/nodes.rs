@@ -262,6 +262,21 @@ impl Nodes {
     pub fn mixed(&self, node: u64) -> bool {
         self.with(node, |n| n.cached > 0 || n.mapped)
     }
+    /// All that the kernel may know, those that are open first. What was computed before is not cached
+    /// any more.
+    pub fn all(&self) -> Vec<u64> {
+        self.invalidations.fetch_add(1, Ordering::SeqCst);
+        let mut open = vec![crate::abi::ROOT_ID];
+        let mut others = Vec::new();
+        for shard in &self.shards {
+            for (number, node) in &*shard.lock() {
+                let list = if node.opens > 0 { &mut open } else { &mut others };
+                list.push(*number);
+            }
+        }
+        open.append(&mut others);
+        open
+    }
     /// Inodes known, for status displays.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.lock().len()).sum()

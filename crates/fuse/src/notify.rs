@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
@@ -19,6 +19,7 @@ use zerocopy::IntoBytes;
 use crate::abi::{InvalInodeOut, PruneOut, ROOT_ID, WriteOut, notify};
 use crate::nodes::Nodes;
 use crate::reply::{Device, Reply, Way, send};
+use crate::shut::{Rounds, Shut};
 use braid_fs::KernelCache;
 use braid_fs::pool::device::processors;
 
@@ -33,6 +34,10 @@ const PRUNE_WITHIN: Duration = Duration::from_secs(1);
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 /// Threads that answer writes after dropping pages.
 const LATE_THREADS_MAX: usize = 8;
+/// Threads that drop everything.
+const DROPPERS: usize = 4;
+/// Between two tries to end the requests that keep pages from being dropped.
+const FAIL_AGAIN: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 struct Connection {
@@ -46,6 +51,16 @@ impl Connection {
     /// The root is 1 to the kernel.
     fn node(&self, ino: InodeNo) -> u64 {
         if ino == self.root { ROOT_ID } else { ino.get() }
+    }
+    /// Drops all names, if any are cached that other nodes may change.
+    fn drop_all_names(&self) {
+        if !self.drop_names {
+            return;
+        }
+        match send(&self.device, 0, notify::INC_EPOCH, [&[], &[]]) {
+            Ok(()) | Err(Errno::NODEV | Errno::NOTCONN) => {}
+            Err(errno) => tracing::error!(%errno, "the kernel refused to drop names"),
+        }
     }
     /// Drops the attributes of a node, and nothing else: waits for nobody.
     ///
@@ -68,12 +83,16 @@ pub struct KernelLink {
     gone: AtomicBool,
     /// This kernel cannot be told to let go of an inode (before Linux 6.18).
     cannot_prune: AtomicBool,
+    shut: Shut,
+    /// Held while everything is dropped: whether that was done since the mount was shut for good.
+    dropping: Mutex<bool>,
+    me: Weak<Self>,
 }
 
 impl KernelLink {
     /// Not connected yet.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self::default())
+        Arc::new_cyclic(|me| Self { me: me.clone(), ..Self::default() })
     }
     /// From now on the kernel may cache. `drop_names`: names too, and other nodes may change them.
     pub(crate) fn connect(&self, device: Device, root: InodeNo, drop_names: bool) {
@@ -88,6 +107,10 @@ impl KernelLink {
     /// FORGET each.
     pub(crate) fn disconnect(&self) {
         self.gone.store(true, Ordering::Release);
+    }
+    /// Whether requests are answered.
+    pub(crate) fn gate(&self) -> &Shut {
+        &self.shut
     }
     pub(crate) fn nodes(&self) -> &Nodes {
         &self.nodes
@@ -143,7 +166,7 @@ impl KernelLink {
     /// kernel does not have the node, but an answer under way makes it with attributes that stay
     /// valid, waits until the program that asked has taken that answer: nothing but the processor is
     /// needed for that.
-    fn drop_node(&self, device: &Device, node: u64, range: Option<(u64, u64)>) {
+    fn drop_node(&self, device: &Device, node: u64, range: Option<(u64, u64)>, within: Duration) {
         let Some(promised) = self.nodes.invalidating(node) else { return };
         if self.gone.load(Ordering::Acquire) {
             return;
@@ -155,7 +178,7 @@ impl KernelLink {
             len: i64::try_from(len).unwrap_or(0),
         };
         let (start, mut pause) = (Instant::now(), RETRY_FIRST);
-        while start.elapsed() < TAKEN_WITHIN {
+        while start.elapsed() < within {
             match send(device, 0, notify::INVAL_INODE, [message.as_bytes(), &[]]) {
                 Ok(()) => return self.nodes.dropped(node, promised),
                 Err(Errno::NODEV | Errno::NOTCONN) => return,
@@ -175,18 +198,64 @@ impl KernelLink {
         }
         tracing::warn!(
             node,
-            "attributes sent to a program were not taken within {} seconds: they may be stale",
-            TAKEN_WITHIN.as_secs()
+            "attributes sent to a program were not taken within {within:?}: they may be stale"
         );
     }
 }
 
+impl KernelLink {
+    /// Drops everything that the kernel may have, by several threads: one that waits for a page does
+    /// not hold up the rest. After a quarter of `within` requests that hold pages are failed.
+    fn drop_all(&self, connection: &Connection, within: Duration) {
+        let (since, all) = (Instant::now(), self.nodes.all());
+        connection.drop_all_names();
+        let rounds = Rounds::new(all);
+        for _ in 0..DROPPERS {
+            let (rounds, me, device) =
+                (Arc::clone(&rounds), self.me.clone(), Arc::clone(&connection.device));
+            let work = move || {
+                let Some(me) = me.upgrade() else { return };
+                rounds.work(|node| me.drop_node(&device, node, Some((0, 0)), within));
+            };
+            let started = std::thread::Builder::new().name("fuse-drop".into()).spawn(work);
+            if let Err(error) = started {
+                tracing::error!(%error, "cannot start a thread");
+            }
+        }
+        let end = since + within;
+        let mut left = rounds.wait_until(since + within / 4);
+        while left > 0 && Instant::now() < end {
+            self.shut.fail_pages(&connection.device);
+            left = rounds.wait_until(Instant::now() + FAIL_AGAIN);
+        }
+        if left > 0 {
+            tracing::error!(
+                "{left} inodes are still in the kernel's caches after {within:?}: programs here may read what other nodes have changed since"
+            );
+        }
+    }
+}
+
 impl KernelCache for KernelLink {
+    fn shut(&self, for_good: bool, within: Duration) {
+        let new = self.shut.shut(for_good, within / 2);
+        let Some(connection) = self.connection.get() else { return };
+        // Who comes second waits until the first is done.
+        let mut dropped = self.dropping.lock();
+        if *dropped || !(new || for_good) || self.gone.load(Ordering::Acquire) {
+            return;
+        }
+        self.drop_all(connection, within);
+        *dropped = for_good;
+    }
+    fn reopen(&self) {
+        self.shut.reopen();
+    }
     fn invalidate_inode(&self, ino: InodeNo, data: bool) {
         let Some(connection) = self.connection.get() else { return };
         let node = connection.node(ino);
         self.nodes.pulled(node, Instant::now());
-        self.drop_node(&connection.device, node, data.then_some((0, 0)));
+        self.drop_node(&connection.device, node, data.then_some((0, 0)), TAKEN_WITHIN);
     }
     fn handed_out(&self, ino: InodeNo) {
         if let Some(connection) = self.connection.get() {
@@ -223,13 +292,7 @@ impl KernelCache for KernelLink {
     }
     fn invalidate_entries(&self, _dir: InodeNo) {
         let Some(connection) = self.connection.get() else { return };
-        if !connection.drop_names {
-            return;
-        }
-        match send(&connection.device, 0, notify::INC_EPOCH, [&[], &[]]) {
-            Ok(()) | Err(Errno::NODEV | Errno::NOTCONN) => {}
-            Err(errno) => tracing::error!(%errno, "the kernel refused to drop names"),
-        }
+        connection.drop_all_names();
     }
 }
 
@@ -310,7 +373,8 @@ impl Late {
             if let Some(write) = state.queue.pop_front() {
                 drop(state);
                 if let Some(connection) = self.link.connection.get() {
-                    self.link.drop_node(&connection.device, write.node, Some(write.range));
+                    let link = &self.link;
+                    link.drop_node(&connection.device, write.node, Some(write.range), TAKEN_WITHIN);
                 }
                 answer(&write);
                 state = self.state.lock();

@@ -396,6 +396,111 @@ fn a_drop_that_passes_its_answer_is_not_lost() {
     m.end().unwrap();
 }
 
+/// A program that has mapped a file, touches it when told, and says what it read.
+fn mapped(path: &std::path::Path) -> std::process::Child {
+    let program = "
+import mmap, sys
+f = open(sys.argv[1])
+m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+for line in sys.stdin:
+    print(m[:3].decode(), flush=True)";
+    let mut python = std::process::Command::new("python3");
+    python.args(["-c", program]).arg(path);
+    python.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    python.spawn().unwrap()
+}
+
+/// What it reads now; `None`: it died of that.
+fn touch(child: &mut std::process::Child) -> Option<String> {
+    child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    let mut said = [0; 4];
+    let read = child.stdout.as_mut().unwrap().read_exact(&mut said);
+    read.ok().map(|()| String::from_utf8_lossy(&said[..3]).into_owned())
+}
+
+#[test]
+fn without_a_lease_nothing_old_is_served_and_with_it_again_all_goes_on() {
+    const WITHIN: Duration = Duration::from_secs(2);
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    fs::write(m.path("f"), "old").unwrap();
+    for n in 0..3000 {
+        fs::write(m.path(&format!("other{n}")), "x").unwrap();
+    }
+    let open = File::open(m.path("f")).unwrap();
+    let (mut first, mut second) = (mapped(&m.path("f")), mapped(&m.path("f")));
+    assert_eq!(
+        (touch(&mut first).unwrap(), touch(&mut second).unwrap()),
+        ("old".into(), "old".into())
+    );
+    let read = |bytes: &mut [u8; 3]| open.read_exact_at(bytes, 0).map_err(|e| e.raw_os_error());
+    let mut bytes = [0; 3];
+    read(&mut bytes).unwrap();
+    m.link.shut(false, WITHIN);
+    m.fs.write_elsewhere(m.fs.ino_of("f"), b"new");
+    assert_eq!(read(&mut bytes), Err(Some(libc::EIO)), "{bytes:?}");
+    assert_eq!(open.metadata().unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(touch(&mut first), None);
+    let died = first.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&died), Some(libc::SIGBUS));
+    m.link.reopen();
+    read(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"new");
+    assert_eq!(open.metadata().unwrap().len(), 3);
+    assert_eq!(touch(&mut second).as_deref(), Some("new"));
+    assert_eq!(fs::read_to_string(m.path("f")).unwrap(), "new");
+    m.link.shut(true, WITHIN);
+    m.link.reopen();
+    assert_eq!(read(&mut bytes), Err(Some(libc::EIO)));
+    assert_eq!(fs::metadata(m.path("f")).unwrap_err().raw_os_error(), Some(libc::EIO));
+    second.kill().unwrap();
+    second.wait().unwrap();
+    drop(open);
+    m.end().unwrap();
+}
+
+#[test]
+fn a_page_that_is_filled_or_written_back_does_not_keep_old_ones_when_the_lease_ends() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new();
+    fs::write(m.path("f"), vec![b'o'; 1 << 20]).unwrap();
+    fs::write(m.path("dirty"), "old").unwrap();
+    let open = File::open(m.path("f")).unwrap();
+    open.read_exact_at(&mut [0; 4096], 0).unwrap();
+    let reads = |at: u64| open.read_at(&mut [0; 10], at).map_err(|e| e.raw_os_error());
+    m.fs.hold_reads.store(true, Ordering::Relaxed);
+    m.fs.hold_writes.store(true, Ordering::Relaxed);
+    std::thread::scope(|s| {
+        // Far behind what was read ahead.
+        m.link.invalidate_inode(InodeNo(m.fs.ino_of("f")), true);
+        let fills = m.fs.seen.fills.load(Ordering::Relaxed);
+        let waits = s.spawn(|| reads(900 << 10));
+        eventually("a fill waits", || m.fs.seen.fills.load(Ordering::Relaxed) > fills);
+        let start = Instant::now();
+        m.link.shut(false, Duration::from_secs(20));
+        let took = start.elapsed();
+        // What waits is let go before anything is said of it: else a failed test would hang.
+        let ended = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            waits.is_finished()
+        });
+        m.fs.hold_reads.store(false, Ordering::Relaxed);
+        m.fs.hold_writes.store(false, Ordering::Relaxed);
+        m.link.reopen();
+        let said = waits.join().unwrap();
+        assert!(ended, "the fill was not failed");
+        assert!(took < Duration::from_secs(19), "{took:?}");
+        assert_eq!(said, Err(Some(libc::EIO)));
+    });
+    assert_eq!(reads(0), Ok(10));
+    drop(open);
+    m.end().unwrap();
+}
+
 /// Changes a limit of the machine (and puts it back).
 #[test]
 #[ignore = "changes fs.fuse.max_pages_limit"]

@@ -47,7 +47,7 @@ use crate::peers::{Liveness, Peers};
 use crate::{Me, Mode};
 
 pub use fence::{FenceMethod, FenceOptions, NotFenced, Proofs, key_of};
-pub use member::Membership;
+pub use member::{Membership, OnLease};
 pub use memory::MemoryNodes;
 pub use onlooker::Onlooker;
 pub use pool_side::PoolSide;

@@ -8,9 +8,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use braid_device::Moment;
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
-use crate::clock::monotonic;
 use crate::error::PoolError;
 
 /// How often who waits for the lease looks whether the gate was closed.
@@ -24,7 +24,7 @@ pub(crate) struct Gate {
     closed: RwLock<bool>,
     /// As closed, but nobody has waited yet for the changes under way.
     refuses: AtomicBool,
-    /// End of the lease, nanoseconds of the clock that cannot be set.
+    /// End of the lease, nanoseconds of the clock of leases.
     until: AtomicU64,
     lapsed: Mutex<()>,
     extended: Condvar,
@@ -98,7 +98,7 @@ impl Gate {
     /// Whether the lease lasts.
     pub fn is_leased(&self) -> bool {
         let until = self.until.load(Ordering::Acquire);
-        until == FOR_EVER || monotonic() < until
+        until == FOR_EVER || Moment::now().nanoseconds() < until
     }
     /// From now on, until `until`.
     pub fn extend(&self, until: u64) {
@@ -131,7 +131,7 @@ mod tests {
     fn a_change_waits_for_the_lease_and_not_for_a_closed_gate() {
         let gate = Arc::new(Gate::default());
         drop(gate.pass().unwrap());
-        gate.extend(monotonic() + 3_600_000_000_000);
+        gate.extend(Moment::now().nanoseconds() + 3_600_000_000_000);
         drop(gate.pass().unwrap());
         gate.extend(0);
         assert!(!gate.is_leased());

@@ -345,10 +345,10 @@ impl Pool {
 
     /// This handle and its clones may change something until `until`, and then wait to be told so
     /// again. Never called: for ever.
-    pub fn lease(&self, until: std::time::Instant) {
-        self.1.extend(clock::nanoseconds(until));
+    pub fn lease(&self, until: braid_device::Moment) {
+        self.1.extend(until.nanoseconds());
         // Where others have what a member has, it is not waited for so long that the lease is over.
-        let until = if self.0.redundant { clock::part_of(until, PATIENCE_SHARE) } else { until };
+        let until = clock::part_of(until, if self.0.redundant { PATIENCE_SHARE } else { 1 });
         self.0.aside().devices.iter().for_each(|device| device.lease(until));
     }
 

@@ -14,7 +14,7 @@ use braid_format::InodeNo;
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::abi::{self, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InterruptIn, op};
+use crate::abi::{self, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InterruptIn, WriteIn, op};
 use crate::error::BadRequest;
 use crate::files::{Answer, Files};
 use crate::interrupts::Interrupts;
@@ -26,6 +26,7 @@ use crate::nodes::{Keep, Nodes, Stamp};
 use crate::notify::{KernelLink, Late};
 use crate::reply::{Device, Reply, Way};
 use crate::request::{Body, Request};
+use crate::shut::HoldsPages;
 use crate::terms::Terms;
 use crate::wire;
 use braid_fs::lock::interrupt;
@@ -158,11 +159,13 @@ impl<F: Files> Server<F> {
             reply,
             scratch,
         };
+        let _pages = call.holds_pages();
+        let admitted = self.link.gate().admit(header.opcode).map_err(Fault::from);
         if may_be_killed(header.opcode) {
             let any = header.opcode == op::SETLKW;
             interrupt::begin(header.unique, header.pid | if any { ANY_SIGNAL } else { 0 });
         }
-        let done = call.run();
+        let done = admitted.and_then(|()| call.run());
         interrupt::end();
         match done {
             Ok(()) => {}
@@ -227,7 +230,7 @@ impl<F: Files> Server<F> {
     }
 }
 
-impl<F: Files> Call<'_, F> {
+impl<'a, F: Files> Call<'a, F> {
     fn files(&self) -> &F {
         &self.server.files
     }
@@ -243,6 +246,21 @@ impl<F: Files> Call<'_, F> {
     fn value<T: IntoBytes + Immutable>(&self, value: &T) -> Outcome<()> {
         self.reply.value(value);
         Ok(())
+    }
+
+    /// Page fills and pages that the kernel writes back can be failed while they are under way, if
+    /// they came from the device.
+    fn holds_pages(&self) -> Option<HoldsPages<'a>> {
+        let mut body = self.body;
+        let holds = match self.opcode {
+            op::READ => true,
+            op::WRITE => {
+                body.take::<WriteIn>().is_ok_and(|what| what.write_flags & abi::write::CACHE != 0)
+            }
+            _ => false,
+        };
+        let from_device = matches!(self.reply.way, Way::Device(_));
+        (holds && from_device).then(|| self.server.link.gate().holds_pages(self.reply.unique))
     }
 
     /// One arm per opcode.

@@ -147,6 +147,8 @@ pub struct MemFs {
     pub lookup_delay: Mutex<Duration>,
     /// Between the arrival of a write and its being done.
     pub write_delay: Mutex<Duration>,
+    /// Reads wait while this is set.
+    pub hold_reads: AtomicBool,
     /// Writes wait while this is set.
     pub hold_writes: AtomicBool,
     /// Hears of inodes that are handed out.
@@ -171,6 +173,7 @@ impl MemFs {
             read_delay: Mutex::new(Duration::ZERO),
             lookup_delay: Mutex::new(Duration::ZERO),
             write_delay: Mutex::new(Duration::ZERO),
+            hold_reads: AtomicBool::new(false),
             hold_writes: AtomicBool::new(false),
             link: OnceLock::new(),
         };
@@ -583,6 +586,9 @@ impl Files for Shared {
         let delay = *self.read_delay.lock();
         if !delay.is_zero() {
             std::thread::sleep(delay);
+        }
+        while self.hold_reads.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
         }
         let handle = self.handle(fh)?;
         let mut state = handle.node.lock();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use braid_device::Moment;
 use braid_format::node::{Heartbeat, LockPlace, RawSlot, SlotDamage, SlotRecord, SlotState};
 use braid_format::{FormatError, Incarnation, NodeId};
 use braid_pool::Reservable;
@@ -164,7 +165,7 @@ pub(super) struct Claim<'a> {
     pub identity: &'a HostIdentity,
     /// When the write that made the slot this node's was issued: until then nobody can have found it
     /// silent.
-    pub begun: Mutex<Instant>,
+    pub begun: Mutex<Moment>,
 }
 
 /// Takes away the keys of lives that are over, and those of others who have no business here.
@@ -352,7 +353,7 @@ impl Claim<'_> {
         recover.confirm().map_err(|e| LockError::Replaced { source: e.into() })?;
         let (mut mine, hints) = self.active(record)?;
         self.register(&mut mine)?;
-        *self.begun.lock() = Instant::now();
+        *self.begun.lock() = Moment::now();
         let written = write_slot(self.store, record, &mine);
         if !matches!(written, Ok(true)) {
             self.store.pool().unregister();
@@ -470,7 +471,7 @@ impl Claim<'_> {
             }
         }
         mine.nonce = mine.nonce.wrapping_add(1);
-        *self.begun.lock() = Instant::now();
+        *self.begun.lock() = Moment::now();
         write_slot(self.store, &taking, mine)
     }
 
@@ -484,7 +485,7 @@ impl Claim<'_> {
         work: impl FnOnce() -> T,
     ) -> T {
         let done = AtomicBool::new(false);
-        let said = Mutex::new(Instant::now());
+        let said = Mutex::new(Moment::now());
         let Self { store, options, identity, .. } = *self;
         let lookout = Lookout { store, options, identity, mine, said: &said };
         std::thread::scope(|s| {
@@ -512,7 +513,7 @@ impl Claim<'_> {
                         wishes: recover.wishes(),
                     };
                     beat.encode(&mut sector);
-                    let issued = Instant::now();
+                    let issued = Moment::now();
                     match self.store.write_heartbeat(mine.life.slot, &sector) {
                         Ok(()) => *said.lock() = issued,
                         Err(e) => tracing::warn!("heartbeat: {e}"),

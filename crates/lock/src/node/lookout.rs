@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use braid_device::Moment;
 use braid_format::NodeId;
 use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use parking_lot::Mutex;
@@ -23,7 +24,7 @@ pub(super) struct Lookout<'a> {
     /// The slot that is being taken.
     pub mine: &'a SlotRecord,
     /// When the last heartbeat that was written was issued: who cannot say that it lives fences nobody.
-    pub said: &'a Mutex<Instant>,
+    pub said: &'a Mutex<Moment>,
 }
 
 impl Lookout<'_> {
@@ -70,7 +71,7 @@ impl Lookout<'_> {
     }
 
     fn fence(&self, record: &SlotRecord) -> bool {
-        let fit = || self.said.lock().elapsed() < self.options.timing.lease();
+        let fit = || Moment::now().since(*self.said.lock()) < self.options.timing.lease();
         if !fit() {
             return false;
         }

@@ -1,6 +1,7 @@
 //! This node's place in the cluster: joining, beating, watching, leaving.
 
 mod beat;
+mod lease;
 mod look;
 mod mail;
 mod view;
@@ -13,10 +14,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use braid_device::Moment;
 use braid_format::node::{Heartbeat, SlotDamage, SlotRecord, SlotState};
 use braid_format::{LockNo, MemberIndex, NodeId};
 use braid_pool::EpochTag;
 use parking_lot::{Condvar, Mutex, RwLock};
+
+pub use lease::OnLease;
 
 use super::cached::{Cached, is_over};
 use super::claim::{Claim, Unreadable, say_damage, sweep, write_slot};
@@ -79,7 +83,10 @@ pub(super) struct Inner {
     /// The watcher is at work on a dead node's slot.
     has_claimed: AtomicBool,
     /// Until when this node may act.
-    lease: Mutex<Instant>,
+    lease: Mutex<Moment>,
+    /// Its end was said.
+    lapsed: AtomicBool,
+    alarm: lease::Alarm,
     /// Slots that could not be read at the last look.
     unreadable: Mutex<Vec<Unreadable>>,
     /// Wakes the watcher: `None` to end.
@@ -104,7 +111,7 @@ impl Membership {
         recover: Arc<dyn Recover>,
     ) -> Result<Arc<Self>, LockError> {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
-        let begun = Mutex::new(Instant::now());
+        let begun = Mutex::new(Moment::now());
         let claim = Claim { store: &*store, options: &options, identity: &identity, begun };
         let (mine, hints, life) = claim.any(&*recover)?;
         let begun = claim.begun.into_inner();
@@ -116,6 +123,8 @@ impl Membership {
         let inner = Arc::new(Inner {
             me,
             lease: Mutex::new(begun + options.timing.lease()),
+            lapsed: AtomicBool::new(false),
+            alarm: lease::Alarm::new()?,
             options,
             identity,
             recover,
@@ -303,7 +312,7 @@ impl Membership {
         }
         // Nobody extends the lease any more, and what is left to change says by itself whether the
         // slot is still this node's.
-        self.inner.lease(Instant::now());
+        self.inner.lease(Moment::now());
         let mine = self.inner.mine.lock().clone();
         let new = freed(&mine, self.inner.nonce());
         let written = self.inner.write_slot(&mine, &new);
@@ -327,6 +336,7 @@ impl Membership {
         let (stopped, condition) = &self.inner.stop;
         *stopped.lock() = true;
         condition.notify_all();
+        self.inner.alarm.ring();
         if let Some(watcher) = &*self.inner.watcher.lock() {
             let _ = watcher.send(None);
         }
@@ -429,6 +439,7 @@ impl Inner {
             return;
         }
         tracing::error!(node = ?self.me, "this node withdraws: {why}");
+        self.alarm.ring();
         for manager in self.managers() {
             manager.withdraw();
         }
@@ -603,7 +614,7 @@ impl Inner {
     /// Fences the node of a slot, which is of another host and silent.
     fn fence(&self, record: &SlotRecord) -> bool {
         let (life, began) = (record.acting(), Instant::now());
-        let fit = || !self.withdrawn.load(Ordering::Acquire) && Instant::now() < *self.lease.lock();
+        let fit = || !self.withdrawn.load(Ordering::Acquire) && Moment::now() < *self.lease.lock();
         if !fit() {
             return false;
         }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use braid_device::DeviceError;
+use braid_device::{DeviceError, Moment};
 use braid_format::NodeId;
 use braid_format::node::{LockPlace, SlotRecord};
 use braid_pool::{EpochTag, FenceHow, PoolError, Reservable};
@@ -54,7 +54,7 @@ struct Process {
     /// It changes nothing any more.
     refuses: bool,
     /// Until when it may change slots, once that was said.
-    lease: Option<Instant>,
+    lease: Option<Moment>,
     /// Its heartbeats do not land.
     hushed: bool,
     epoch: EpochTag,
@@ -235,7 +235,7 @@ impl NodeStore for MemoryNodes {
         expected: &[u8],
         new: &[u8],
     ) -> Result<CawOutcome, StoreError> {
-        self.wait(|p| p.lease.is_some_and(|until| Instant::now() >= until))?;
+        self.wait(|p| p.lease.is_some_and(|until| Moment::now() >= until))?;
         self.change(slot, |s, at| match s.slots.get_mut(at) {
             _ if s.frozen => Err(other_error("no such command")),
             Some(stands) if stands.as_slice() == expected => {
@@ -338,7 +338,7 @@ impl PoolSide for MemoryNodes {
         self.shared.lock().keys().retain(|k| own(k) || !over.contains(&k.0));
         Ok(())
     }
-    fn lease(&self, until: Instant) {
+    fn lease(&self, until: Moment) {
         self.of_process(|p| p.lease = Some(until));
     }
     fn refuse(&self) {

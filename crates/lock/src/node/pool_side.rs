@@ -1,7 +1,8 @@
 //! What a node asks of the pool for itself: its epoch, its lease, its key and those of others.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use braid_device::Moment;
 use braid_pool::{EpochTag, FenceHow, Pool, Reservable};
 
 use crate::error::StoreError;
@@ -48,7 +49,7 @@ pub trait PoolSide: Send + Sync {
     /// The device's.
     fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), StoreError>;
     /// This node may issue changes until `until`.
-    fn lease(&self, until: Instant);
+    fn lease(&self, until: Moment);
     /// In which a member answers, from this node's timer: see [`Pool::answers_within`].
     fn answers_within(&self, _io_timeout: Duration) {}
     /// This node issues no changes any more.
@@ -85,7 +86,7 @@ impl PoolSide for Pool {
     fn sweep(&self, keep: &dyn Fn(u64) -> bool) -> Result<(), StoreError> {
         Ok(Self::sweep(self, keep)?)
     }
-    fn lease(&self, until: Instant) {
+    fn lease(&self, until: Moment) {
         Self::lease(self, until);
     }
     fn answers_within(&self, io_timeout: Duration) {

@@ -532,6 +532,35 @@ fn a_node_that_cannot_beat_withdraws() {
     });
 }
 
+/// What was said of a lease.
+#[derive(Default)]
+struct Heard(Mutex<Vec<&'static str>>);
+impl OnLease for Heard {
+    fn over(&self, for_good: bool, _: Duration) {
+        self.0.lock().push(if for_good { "withdrawn" } else { "over" });
+    }
+    fn regained(&self) {
+        self.0.lock().push("regained");
+    }
+}
+
+#[test]
+fn the_end_of_a_lease_is_said_while_the_heartbeat_hangs() {
+    let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
+    let a = node(&all, &locks);
+    let heard = Arc::<Heard>::default();
+    a.member.watch_lease(heard.clone()).unwrap();
+    for _ in 0..2 {
+        a.nodes.hush(true);
+        until("over", || heard.0.lock().last() == Some(&"over"));
+        a.nodes.hush(false);
+        until("regained", || heard.0.lock().last() == Some(&"regained"));
+    }
+    assert_eq!(*heard.0.lock(), ["over", "regained", "over", "regained"]);
+    a.manager.shutdown().unwrap();
+    a.member.leave().unwrap();
+}
+
 /// Its last heartbeat lands after the lease that it began is over, and there is no next one.
 #[test]
 fn a_node_whose_last_beat_was_slow_leaves() {

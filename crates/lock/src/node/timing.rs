@@ -8,10 +8,12 @@
 //!                               |                |                    fenced at the latest, if every
 //!                               |                |                    member answers within T
 //!                               |                suspect: others fence it
-//!                               its lease is over: it issues nothing any more
+//!                               its lease is over: it issues nothing any more, and drops what its
+//!                               kernel has cached
 //! ```
 //!
-//! The lease counts from before a beat was written, and silence from when it was seen: so a node stops
+//! The lease is counted by a clock that goes on while the machine is suspended ([`braid_device::Moment`]). It counts
+//! from before a beat was written, and silence from when it was seen: so a node stops
 //! before anybody else acts, however long a beat was on its way. Who watches uses the timers of the
 //! node that is watched, which stand in its slot.
 
@@ -69,6 +71,10 @@ impl Timing {
     /// A node that has written no beat for so long issues no change.
     pub fn lease(self) -> Duration {
         self.io_timeout
+    }
+    /// From the end of a node's lease until others may act.
+    pub fn grace(self) -> Duration {
+        self.suspect().saturating_sub(self.lease())
     }
     /// A node of another host that shows no beat for so long is fenced.
     pub fn suspect(self) -> Duration {

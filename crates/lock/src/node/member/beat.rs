@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use braid_device::Moment;
 use braid_format::LockNo;
 use braid_format::node::{Heartbeat, RawHeartbeat, SlotRecord, SlotState};
 use braid_pool::EpochTag;
@@ -19,22 +20,22 @@ use crate::glock::LockManager;
 struct Lease {
     timing: Timing,
     /// When the last heartbeat that was written was issued, or at first the slot's record.
-    begun: Instant,
+    begun: Moment,
     lost: bool,
 }
 
 impl Lease {
-    fn new(timing: Timing, begun: Instant) -> Self {
+    fn new(timing: Timing, begun: Moment) -> Self {
         Self { timing, begun, lost: false }
     }
-    fn is_over(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.begun) >= self.timing.lease()
+    fn is_over(&self, now: Moment) -> bool {
+        now.since(self.begun) >= self.timing.lease()
     }
 }
 
 impl Inner {
     /// The heartbeat's life. `begun`: when the slot's record was issued.
-    pub(super) fn beat(&self, begun: Instant) {
+    pub(super) fn beat(&self, begun: Moment) {
         let mut beat = Heartbeat {
             life: self.me,
             pool_epoch: 0,
@@ -98,7 +99,7 @@ impl Inner {
         if lease.lost {
             return;
         }
-        let issued = Instant::now();
+        let issued = Moment::now();
         match self.store.write_heartbeat(self.me.slot, sector) {
             Ok(()) => {
                 if lease.is_over(issued) && !self.is_still_ours() {
@@ -115,7 +116,7 @@ impl Inner {
             }
             Err(e) => {
                 tracing::warn!("heartbeat: {e}");
-                if lease.is_over(Instant::now()) {
+                if lease.is_over(Moment::now()) {
                     lease.lost = true;
                     self.withdraw("its heartbeat cannot be written");
                 }
@@ -124,11 +125,14 @@ impl Inner {
     }
 
     /// This node said at `since` that it lives, and may act for a while.
-    pub(super) fn lease(&self, since: Instant) {
+    pub(super) fn lease(&self, since: Moment) {
         let until = since + self.options.timing.lease();
         *self.lease.lock() = until;
         self.store.pool().lease(until);
         self.store.pool().answers_within(self.options.timing.io_timeout());
+        if self.lapsed.load(Ordering::SeqCst) {
+            self.alarm.ring();
+        }
     }
 
     /// Asked after a lease was over: whether the slot is this node's, and so are its keys.
