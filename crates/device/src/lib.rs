@@ -15,6 +15,7 @@
 //!
 //! Map, bottom up (a module uses only those above it):
 //! ```text
+//!  moment              a clock that goes on while the host is suspended
 //!  random, processors  numbers from a seed; on which processors a thread runs
 //!  huge, buffer        memory for I/O
 //!  error               why a device operation failed
