@@ -197,3 +197,26 @@ impl Issued {
         self.each(earlier, u64::saturating_sub)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_powers_of_two_and_said_in_order_of_number() {
+        let counter = Counter::default();
+        for len in [1, 512, 1023, 1024, 4096, 4096, 64 << 20, 1 << 40] {
+            counter.count(len);
+        }
+        let now = counter.now();
+        let classes: Vec<_> = now.classes().map(|(b, n)| (b.0, n)).collect();
+        assert_eq!(classes, [(512, 3), (1024, 1), (4096, 2), (64 << 20, 2)]);
+        let mut some = Traffic::default();
+        assert_eq!(some.to_string(), "none");
+        some.sizes[9] = 99;
+        some.sizes[3] = 1;
+        some.bytes = Bytes(99 * 262_144 + 4096);
+        let said = "100 requests, 253 KiB on average: 99 % from 256 KiB, 1 % from 4 KiB";
+        assert_eq!(some.to_string(), said);
+    }
+}

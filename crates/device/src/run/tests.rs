@@ -1,12 +1,15 @@
 #![expect(clippy::cast_possible_truncation, reason = "small numbers as test data")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use braid_format::ByteOffset;
 
 use super::*;
 use crate::engine::{DEPTH, EngineKind};
 use crate::{
-    AlignedBuf, ByteLockGuard, CawOutcome, CountedDevice, DeviceInfo, Direct, FileDevice, IoQueue,
-    MemoryDevice, OpenOptions, OwnedOp, Part,
+    AlignedBuf, ByteLockGuard, CawOutcome, CountedDevice, Device, DeviceInfo, Direct, FileDevice,
+    IoQueue, MemoryDevice, OpenOptions, OwnedOp, Part,
 };
 
 const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Pread];
