@@ -35,8 +35,7 @@ pub fn check(root: &Path, problems: &mut Vec<String>) -> Result<()> {
         }
         let up = krate.edges_up(&order);
         let known = known(name);
-        for (from, to) in up.keys().filter(|edge| !known.contains(edge)) {
-            let file = &up[&(from.clone(), to.clone())];
+        for ((from, to), file) in up.iter().filter(|(edge, _)| !known.contains(edge)) {
             problems
                 .push(format!("crates/{name}: {from} uses {to}, which stands above it ({file})"));
         }
@@ -49,17 +48,12 @@ pub fn check(root: &Path, problems: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
+/// What [`RUN_UP`] has of a crate.
 fn known(krate: &str) -> BTreeSet<(String, String)> {
-    let lines = RUN_UP.lines().filter_map(|line| line.split_once(':'));
-    let mut edges = BTreeSet::new();
-    for (_, rest) in lines.filter(|(name, _)| *name == krate) {
-        for edge in rest.split(',') {
-            if let Some((from, to)) = edge.trim().split_once(' ') {
-                edges.insert((from.to_owned(), to.to_owned()));
-            }
-        }
-    }
-    edges
+    let edges = RUN_UP.lines().filter_map(|line| line.split_once(": "));
+    let of_it =
+        edges.filter(|(name, _)| *name == krate).filter_map(|(_, edge)| edge.split_once(' '));
+    of_it.map(|(from, to)| (from.to_owned(), to.to_owned())).collect()
 }
 
 /// What one crate's sources say.

@@ -197,8 +197,10 @@ struct Program {
 
 impl Program {
     fn new(script: &str) -> Self {
-        let mut command = Command::new("bash");
-        let mut child = command.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        // A shell or nohup(1) may have had this process ignore signals, which a program inherits.
+        let mut command = Command::new("env");
+        command.args(["--default-signal", "bash", "-c", script]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         Self { child, out }
     }
@@ -259,8 +261,7 @@ fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
         assert!(program.lasts(), "it does not wait for the stopped node");
     }
     patient.signal(Signal::USR1);
-    // None that a shell or nohup(1) may have had this process ignore.
-    let signals = [Signal::KILL, Signal::TERM, Signal::ALARM, Signal::USR2, Signal::KILL];
+    let signals = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL];
     for (program, signal) in waiting.iter_mut().zip(signals) {
         program.signal(signal);
         assert!(!ends(&mut program.child, "a program that was killed").success());

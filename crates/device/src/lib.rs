@@ -1,9 +1,10 @@
 //! One storage device: read, write, flush, compare-and-write.
 //!
-//! [`Device`] is what the layers above see; [`FileDevice`] is the real one (a file or a block
-//! device), [`IscsiDevice`] a unit of a target in the network; [`open()`] takes either's name. [`MemoryDevice`], [`FaultyDevice`] and [`RecordingDevice`] are for tests,
-//! [`model::ModelDevice`] takes the time of a disk that is not there. [`run`] puts many requests on
-//! many devices in flight at once; [`IoQueue`] is a sliding window of them.
+//! [`Device`] is what the layers above see. [`FileDevice`] is the real one (a file or a block device),
+//! [`IscsiDevice`] a unit of a target in the network; [`open()`] takes either's name. [`MemoryDevice`],
+//! [`FaultyDevice`] and [`RecordingDevice`] are for tests, [`model::ModelDevice`] takes the time of a
+//! disk that is not there. [`run()`] puts many requests on many devices in flight at once; [`IoQueue`] is
+//! a sliding window of them.
 //!
 //! Invariants:
 //! * memory given to the kernel is neither freed nor reused before the kernel has given it back,

@@ -19,7 +19,7 @@ pub enum Op<'a> {
     Flush,
 }
 
-/// A request and, after [`run`], its result.
+/// A request and, after [`crate::run()`], its result.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// Where to.
@@ -43,6 +43,7 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Refuses a device that takes no more changes, because a flush of it failed.
 pub(crate) fn check_poison(
     device: &dyn Device,
     poisoned: Option<&AtomicBool>,

@@ -17,6 +17,7 @@ use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeTable, Locked, load};
 use crate::meta::Meta;
+use crate::mode::{S_IFDIR, S_IFMT};
 use crate::options::MountOptions;
 use crate::volume::Volume;
 
@@ -180,7 +181,7 @@ impl Core {
     /// that has a name is in use only if it is open.
     fn is_in_kernel(&self, inode: &Inode) -> bool {
         let of_directory = inode.state_ref().map(|st| {
-            let is_dir = st.raw.mode.get() & 0o170_000 == 0o040_000;
+            let is_dir = st.raw.mode.get() & S_IFMT == S_IFDIR;
             is_dir.then(|| st.raw.nlink.get())
         });
         match of_directory {
@@ -238,7 +239,7 @@ impl Core {
     /// Writes back everything under an inode's exclusive lock: contents, times, metadata.
     fn demote_inode(&self, inode: &Arc<Inode>, from: Mode, to: Mode) -> Result<()> {
         if let Some(st) = inode.peek() {
-            let is_dir = st.raw.mode.get() & 0o170_000 == 0o040_000;
+            let is_dir = st.raw.mode.get() & S_IFMT == S_IFDIR;
             let writable = inode.writers.load(std::sync::atomic::Ordering::Acquire) > 0;
             if to != Mode::Shared || writable {
                 // First the kernel's pages: dirty mapped ones come back to us as writes. Where there

@@ -26,7 +26,7 @@ use braid_format::superblock::{RawLeaving, RawRegion, RawRegions, RawSuperblock}
 use braid_format::{BlockNo, ByteOffset, Bytes};
 use zerocopy::FromZeros;
 
-/// Blocks in one byte.
+/// Blocks that one byte of a bitmap describes: two bits each.
 pub(crate) const PER_BYTE: u64 = 4;
 
 /// Whether blocks of such a group may hold file data.

@@ -17,6 +17,7 @@ use crate::attr::{Attr, Time};
 use crate::data::FileData;
 use crate::error::{Error, Result};
 use crate::meta::{Meta, Tx};
+use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
 
 /// What is known of an inode while its lock is held.
 #[derive(Debug, Clone)]
@@ -213,7 +214,7 @@ impl Inode {
 /// The fixed part as the disk may see it now.
 fn on_disk(st: &InodeState) -> RawDinode {
     let mut raw = st.raw;
-    if raw.mode.get() & 0o170_000 == 0o100_000 && st.disk_size < raw.size.get() {
+    if raw.mode.get() & S_IFMT == S_IFREG && st.disk_size < raw.size.get() {
         raw.size.set(st.disk_size);
     }
     raw
@@ -269,11 +270,11 @@ impl Locked {
     }
     /// `S_IFMT` bits.
     pub fn file_type(&self) -> u32 {
-        self.st().raw.mode.get() & 0o170_000
+        self.st().raw.mode.get() & S_IFMT
     }
     /// A directory?
     pub fn is_dir(&self) -> bool {
-        self.file_type() == 0o040_000
+        self.file_type() == S_IFDIR
     }
     /// Refuses anything but a directory that still exists.
     pub fn require_dir(&self) -> Result<()> {
@@ -317,7 +318,7 @@ fn blocks512(raw: &RawDinode, unlinked: u64, block: Bytes) -> u64 {
     let (size, block) = (raw.size.get(), block.get());
     let linked = raw.blocks.get().saturating_mul(block / UNIT);
     let whole = size.div_ceil(block).saturating_mul(block / UNIT);
-    if raw.mode.get() & 0o170_000 != 0o100_000 || linked >= whole {
+    if raw.mode.get() & S_IFMT != S_IFREG || linked >= whole {
         return linked;
     }
     // In the dinode itself.

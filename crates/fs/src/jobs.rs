@@ -6,18 +6,18 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
 
-/// What goes through the whole pool: of a [`JobSlot`], one at a time.
+/// Work that goes through the whole pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Job {
     /// [`crate::Fs::rebalance`].
     Rebalance,
     /// [`crate::Fs::leave`].
     Leave,
-    /// [`crate::Fs::trim`], with a switch of its own.
+    /// [`crate::Fs::trim`], in a slot of its own.
     Trim,
 }
 
-/// One at a time, and how to end it.
+/// Room for one job at a time.
 #[derive(Debug, Default)]
 pub(crate) struct JobSlot {
     state: Mutex<State>,
@@ -32,7 +32,7 @@ struct State {
     closed: bool,
 }
 
-/// One that is under way.
+/// A job under way; dropping it frees the slot.
 pub(crate) struct Running<'a>(&'a JobSlot);
 
 impl Drop for Running<'_> {
@@ -78,6 +78,10 @@ impl JobSlot {
         self.state.lock().running.is_some()
     }
 
+    /// Begins `job`.
+    ///
+    /// # Errors
+    /// [`Error::UnderWay`]: another one is under way, or the node is leaving.
     pub fn begin(&self, job: Job) -> Result<Running<'_>> {
         let mut state = self.state.lock();
         if state.running.is_some() || state.closed {
@@ -92,14 +96,19 @@ impl JobSlot {
 /// Blocks still to be moved, and all that had to be, for people.
 #[derive(Debug, Default)]
 pub(crate) struct LeaveProgress {
-    pub left: AtomicU64,
-    pub total: AtomicU64,
+    left: AtomicU64,
+    total: AtomicU64,
 }
 
 impl LeaveProgress {
     pub fn set(&self, left: u64) {
         self.left.store(left, Ordering::Relaxed);
         self.total.fetch_max(left, Ordering::Relaxed);
+    }
+    /// Blocks still to be moved, and all.
+    pub fn get(&self) -> (u64, u64) {
+        let total = self.total.load(Ordering::Relaxed);
+        (self.left.load(Ordering::Relaxed).min(total), total)
     }
     pub fn end(&self) {
         self.left.store(0, Ordering::Relaxed);

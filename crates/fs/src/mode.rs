@@ -8,7 +8,14 @@ pub(crate) const S_IFDIR: u32 = 0o040_000;
 pub(crate) const S_IFREG: u32 = 0o100_000;
 /// Symbolic link.
 pub(crate) const S_IFLNK: u32 = 0o120_000;
+/// Named pipe.
+pub(crate) const S_IFIFO: u32 = 0o010_000;
+/// Character device.
 pub(crate) const S_IFCHR: u32 = 0o020_000;
+/// Block device.
+pub(crate) const S_IFBLK: u32 = 0o060_000;
+/// Socket.
+pub(crate) const S_IFSOCK: u32 = 0o140_000;
 /// Set-group-ID: on a directory, new inodes inherit its group.
 pub(crate) const S_ISGID: u32 = 0o2_000;
 /// Set-user-ID.

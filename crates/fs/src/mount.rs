@@ -26,6 +26,7 @@ use crate::discard::Discarder;
 use crate::error::{Error, Result};
 use crate::handle::Handles;
 use crate::inode::InodeTable;
+use crate::jobs::{JobSlot, LeaveProgress};
 use crate::judge::Judge;
 use crate::meta::Meta;
 use crate::options::MountOptions;
@@ -71,11 +72,11 @@ pub(crate) struct Mounted {
     recoverer: Arc<Recoverer>,
     housekeeper: Mutex<Option<Housekeeper>>,
     pub upkeep: Upkeep,
-    pub rebalance: crate::jobs::JobSlot,
-    pub trim: crate::jobs::JobSlot,
+    pub rebalance: JobSlot,
+    pub trim: JobSlot,
     discarder: Discarder,
     /// How far a part that leaves is emptied.
-    pub leaving: crate::jobs::LeaveProgress,
+    pub leaving: LeaveProgress,
 }
 
 struct Housekeeper {
@@ -170,10 +171,10 @@ impl Mounted {
             hints: Mutex::new(watch_hints(&core.volume, &membership)),
             housekeeper: Mutex::new(Some(Housekeeper::start(&core, &membership))),
             upkeep: Upkeep::start(&core.volume, fellows),
-            rebalance: crate::jobs::JobSlot::default(),
-            trim: crate::jobs::JobSlot::default(),
+            rebalance: JobSlot::default(),
+            trim: JobSlot::default(),
             discarder: Discarder::start(&core),
-            leaving: crate::jobs::LeaveProgress::default(),
+            leaving: LeaveProgress::default(),
             core,
             membership,
             recoverer,

@@ -1,4 +1,4 @@
-//! Reads that fill pages take limiter at the devices.
+//! Reads that fill pages take turns at the devices.
 //!
 //! The kernel reads ahead in windows: it asks for all of the next one, 8 MiB in requests of 1 MiB,
 //! once the program touches the first page of the one before. All at once on a disk, all of them end
@@ -20,7 +20,7 @@ const MOST: u64 = 4 << 20;
 /// Less than this waits for nobody, nor is it waited for: it is no read-ahead of a stream.
 const LARGE: u64 = 256 << 10;
 
-/// The limiter of one open file.
+/// The reads of one open file that have a turn, and those that wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct ReadaheadLimiter(Mutex<State>);
 
@@ -39,7 +39,7 @@ struct Waiting {
     called: Arc<AtomicBool>,
 }
 
-/// One turn, until dropped.
+/// One turn; dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct ReadTurn<'a> {
     limiter: &'a ReadaheadLimiter,
@@ -49,7 +49,7 @@ pub(crate) struct ReadTurn<'a> {
 impl ReadaheadLimiter {
     /// Waits for this read's turn. Whoever has one waits for devices only, never for a lock of an
     /// inode: the wait may be under such locks.
-    pub(crate) fn wait(&self, offset: u64, len: u64) -> Option<ReadTurn<'_>> {
+    pub fn wait(&self, offset: u64, len: u64) -> Option<ReadTurn<'_>> {
         if len < LARGE {
             return None;
         }

@@ -1,5 +1,5 @@
-//! Where the file system's lock records and node slots are: on its pool, or in a store that the
-//! superblock names.
+//! What tells one store of lock records and node slots from another: the address in the superblock, if
+//! they are not on the pool; the liveness bytes on the pool; the nonce of new records.
 
 use std::sync::Arc;
 

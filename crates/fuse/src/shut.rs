@@ -152,37 +152,44 @@ fn only_gives_back(opcode: u32) -> bool {
 #[derive(Debug)]
 pub(crate) struct Rounds {
     list: Vec<u64>,
-    state: Mutex<(usize, usize)>,
-    done: Condvar,
+    progress: Mutex<Progress>,
+    advanced: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// Handed out, and one more for each thread that found nothing left.
+    taken: usize,
+    done: usize,
 }
 
 impl Rounds {
     pub fn new(list: Vec<u64>) -> Arc<Self> {
-        Arc::new(Self { list, state: Mutex::default(), done: Condvar::new() })
+        Arc::new(Self { list, progress: Mutex::default(), advanced: Condvar::new() })
     }
     /// Works until the list has been handed out.
     pub fn work(&self, each: impl Fn(u64)) {
         loop {
             let at = {
-                let mut state = self.state.lock();
-                state.0 += 1;
-                state.0 - 1
+                let mut progress = self.progress.lock();
+                progress.taken += 1;
+                progress.taken - 1
             };
             let Some(one) = self.list.get(at) else { return };
             each(*one);
-            self.state.lock().1 += 1;
-            self.done.notify_all();
+            self.progress.lock().done += 1;
+            self.advanced.notify_all();
         }
     }
     /// Waits until all are done, at most until then: how many are not.
     pub fn wait_until(&self, then: Instant) -> usize {
-        let mut state = self.state.lock();
-        while state.1 < self.list.len() {
-            if self.done.wait_until(&mut state, then).timed_out() {
+        let mut progress = self.progress.lock();
+        while progress.done < self.list.len() {
+            if self.advanced.wait_until(&mut progress, then).timed_out() {
                 break;
             }
         }
-        self.list.len() - state.1
+        self.list.len() - progress.done
     }
 }
 

@@ -1,6 +1,5 @@
-//! The one place in this crate that asks what time it is: labels say for people when they were
-//! written, regions that were not written for a while are no longer noted, and a node's lease ends.
-//! Nothing else depends on it.
+//! What time it is: labels say for people when they were written; requests are given up in time for a
+//! node's lease. (The lease's own end is in [`crate::gate`].)
 
 use std::time::Instant;
 

@@ -4,7 +4,7 @@ use braid_pool::Pool;
 use braid_pool::device::Traffic;
 use serde_json::{Value, json};
 
-/// The answer to [`control::Order::Io`].
+/// The answer, from the counts of `pool`.
 pub fn answer(pool: &Pool) -> Value {
     let traffic = |t: &Traffic| {
         json!({

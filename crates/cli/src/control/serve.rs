@@ -1,7 +1,4 @@
 //! Serves orders to this process's node, on a socket beside the mount's note.
-//!
-//! The socket stands in the user's private runtime directory: who may open it may do to the pool
-//! whatever the mount's owner may.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};

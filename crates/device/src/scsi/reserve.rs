@@ -7,7 +7,7 @@ use super::unit::Data;
 use super::{cdb, unit};
 use crate::DeviceError;
 
-/// What a reservation keeps from whom.
+/// What a reservation keeps from whom: its type, by the number that SPC-4 gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReservationKind {
     /// The holder writes, all read.
@@ -25,7 +25,8 @@ pub enum ReservationKind {
 }
 
 impl ReservationKind {
-    pub(crate) fn of(code: u8) -> Option<Self> {
+    /// By its number.
+    pub fn of(code: u8) -> Option<Self> {
         let all = [
             Self::WriteExclusive,
             Self::ExclusiveAccess,

@@ -19,6 +19,7 @@ use super::group::{Edits, Group};
 use super::log::{self, Freed, Place};
 use super::{bits, fits};
 use crate::error::{Error, Result};
+use crate::groups::PER_BYTE;
 use crate::meta::{Body, Meta, Tx};
 use crate::volume::Volume;
 
@@ -81,7 +82,7 @@ pub(crate) fn window_head(
 
 /// Blocks that a window block can speak of, a multiple of the metadata chunk.
 pub(crate) fn window_capacity(volume: &Volume) -> u64 {
-    let bits = volume.geo.body_len().saturating_sub(WINDOW_BITS) as u64 * crate::groups::PER_BYTE;
+    let bits = volume.geo.body_len().saturating_sub(WINDOW_BITS) as u64 * PER_BYTE;
     bits / volume.geo.chunk_blocks() * volume.geo.chunk_blocks()
 }
 
@@ -161,12 +162,7 @@ impl Private<'_> {
                 raw.incarnation.set(incarnation.get());
                 bits.fill(0);
                 if len != 0 {
-                    bits::fill(
-                        bits,
-                        0,
-                        bits.len() as u64 * crate::groups::PER_BYTE,
-                        BlockState::Data,
-                    );
+                    bits::fill(bits, 0, bits.len() as u64 * PER_BYTE, BlockState::Data);
                 }
                 for &(start, len, state) in runs {
                     bits::fill(bits, start, len, state);

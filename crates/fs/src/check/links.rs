@@ -8,6 +8,8 @@ use braid_format::{BlockNo, InodeNo};
 use super::walk::Name;
 use super::{Checker, Mendable};
 
+use crate::mode::{S_IFDIR, S_IFMT};
+
 /// What the walk learns of an inode.
 #[derive(Debug, Clone, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
@@ -42,7 +44,7 @@ pub(super) struct Info {
 impl Info {
     /// A directory?
     pub fn is_dir(&self) -> bool {
-        self.mode & 0o170_000 == 0o040_000
+        self.mode & S_IFMT == S_IFDIR
     }
     /// Takes over what the dinode says.
     pub fn load(&mut self, raw: &RawDinode) {

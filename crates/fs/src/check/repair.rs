@@ -21,7 +21,7 @@ use super::{BATCH, Checker, Mendable};
 use crate::alloc::bits;
 use crate::dir::page::Packed;
 use crate::error::Result;
-use crate::groups::{blocks_per_bitmap, takes_slots};
+use crate::groups::{PER_BYTE, blocks_per_bitmap, takes_slots};
 use crate::journal::{Header, Ring};
 use crate::make::random;
 
@@ -218,7 +218,7 @@ fn groups(checker: &mut Checker, lost: bool) -> Result<()> {
         let now = group.seen.clone();
         let owner = LockNo::from(shape.start);
         let per = blocks_per_bitmap(checker.volume.geo);
-        let per_bytes = usize::try_from(per / crate::groups::PER_BYTE).unwrap_or(0);
+        let per_bytes = usize::try_from(per / PER_BYTE).unwrap_or(0);
         let mut images = Vec::new();
         for (n, part) in (0_u64..).zip(now.chunks(per_bytes.max(1))) {
             let block = BlockNo(shape.start.get() + (1 + n) * slot);

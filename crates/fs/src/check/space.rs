@@ -10,7 +10,7 @@ use braid_format::{BlockNo, LockNo};
 use super::{BATCH, Checker, Mendable};
 use crate::alloc::{Counters, bits, check_group_header, fits};
 use crate::error::Result;
-use crate::groups::{GroupShape, Groups, takes_data, takes_slots};
+use crate::groups::{GroupShape, Groups, PER_BYTE, takes_data, takes_slots};
 use crate::volume::Volume;
 
 /// What a node's private blocks say beside the groups.
@@ -67,9 +67,8 @@ impl Space {
             .map_while(|i| volume.group_shape(i).map(|shape| there(i, shape)));
         let groups = shapes
             .map(|shape| {
-                let bytes = usize::try_from(shape.block_count.div_ceil(crate::groups::PER_BYTE))
-                    .unwrap_or(0)
-                    .max(1);
+                let bytes =
+                    usize::try_from(shape.block_count.div_ceil(PER_BYTE)).unwrap_or(0).max(1);
                 let (bits, seen) = (Vec::new(), vec![0; bytes]);
                 GroupMap { shape, bits, seen, sound: true, raw: None }
             })
@@ -369,8 +368,8 @@ fn differences(group: &GroupMap) -> Vec<(u64, u64, BlockState, BlockState)> {
         if a == b {
             continue;
         }
-        let from = byte * crate::groups::PER_BYTE;
-        for i in from..(from + crate::groups::PER_BYTE).min(group.shape.block_count) {
+        let from = byte * PER_BYTE;
+        for i in from..(from + PER_BYTE).min(group.shape.block_count) {
             let (says, seen) = (bits::get(&group.bits, i), bits::get(&group.seen, i));
             let same = says == seen || says == BlockState::MetaFree && seen == BlockState::Free;
             if same {

@@ -68,6 +68,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState, Locked, now, raw_time};
 use crate::map::{Bounds, Load, Part};
 use crate::meta::Body;
+use crate::mode::{S_IFDIR, S_IFREG};
 use crate::tree::{Reader, Root, root_of};
 
 pub(crate) use behind::Behind;
@@ -252,8 +253,8 @@ impl<'a> Held<'a> {
 /// Refuses what has no contents of its own.
 fn require_regular(locked: &Locked) -> Result<()> {
     match locked.file_type() {
-        0o100_000 => Ok(()),
-        0o040_000 => Err(Error::IsDirectory),
+        S_IFREG => Ok(()),
+        S_IFDIR => Err(Error::IsDirectory),
         _ => Err(Error::Invalid("not a regular file")),
     }
 }

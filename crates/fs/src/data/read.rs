@@ -227,7 +227,7 @@ fn in_memory(
         return Ok(0);
     }
     let n = bytes(held.blocks_for(end - offset), held.shift());
-    let turn = readahead.and_then(|t| t.wait(offset, n as u64));
+    let turn = readahead.and_then(|r| r.wait(offset, n as u64));
     held.read_blocks(offset >> held.shift(), &mut memory[..n])?;
     drop(turn);
     Ok(small(end - offset))
@@ -300,7 +300,7 @@ pub(super) fn with_bytes<R>(
     let start = first << shift;
     let n = bytes(held.blocks_for(end - start), shift);
     with_scratch(n, |memory| {
-        let turn = readahead.and_then(|t| t.wait(start, n as u64));
+        let turn = readahead.and_then(|r| r.wait(start, n as u64));
         held.read_blocks(first, memory)?;
         drop(turn);
         Ok(f(memory.get(small(offset - start)..small(end - start)).unwrap_or_default()))

@@ -8,6 +8,7 @@ use braid_format::dinode::RawDinode;
 use super::{add_entry, kind_of, sealed, touch, vacant, writable};
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::mode::S_IFDIR;
 
 /// Puts `ino` into `dir` as `name`, and makes its link count `nlink`. Nobody else uses the file
 /// system, and nothing leads to the inode: so a directory cannot come to be in itself.
@@ -31,7 +32,7 @@ pub(crate) fn adopt(
         inode.update(&mut tx, |raw| {
             raw.nlink = nlink.into();
             raw.flags = (raw.flags.get() & !RawDinode::FLAG_TMPFILE).into();
-            if kind == kind_of(crate::mode::S_IFDIR) {
+            if kind == kind_of(S_IFDIR) {
                 raw.parent = dir.ino().get().into();
             }
             touch(raw);

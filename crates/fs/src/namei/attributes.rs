@@ -10,8 +10,7 @@ use crate::attr::{Attr, SetAttr, TimeSet};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::{now, raw_time};
-use crate::mode::unprivileged;
-use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
+use crate::mode::{S_IFDIR, S_IFMT, S_IFREG, unprivileged};
 
 /// An inode's attributes.
 pub(crate) fn getattr(core: &Arc<Core>, ino: InodeNo) -> Result<Attr> {

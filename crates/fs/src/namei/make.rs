@@ -22,7 +22,9 @@ use crate::dir::{self, Place, Probe};
 use crate::error::{Error, Result};
 use crate::inode::{InodeState, Locked, now, raw_time, write_fixed};
 use crate::meta::Tx;
-use crate::mode::{S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, unprivileged};
+use crate::mode::{
+    S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, unprivileged,
+};
 use crate::orphan;
 use crate::xattr::Inherited;
 
@@ -50,8 +52,7 @@ pub(crate) fn mknod(
     cred: &Cred,
 ) -> Result<Attr> {
     let mode = if mode & S_IFMT == 0 { mode | S_IFREG } else { mode };
-    // FIFO, character device, block device, regular file, socket.
-    if !matches!(mode & S_IFMT, 0o010_000 | 0o020_000 | 0o060_000 | S_IFREG | 0o140_000) {
+    if !matches!(mode & S_IFMT, S_IFIFO | S_IFCHR | S_IFBLK | S_IFREG | S_IFSOCK) {
         return Err(Error::Invalid("type of a new inode"));
     }
     named(core, dir, name, &New { mode, rdev, target: &[], cred }).map(|l| hand_out(core, &l))

@@ -16,7 +16,6 @@
 //! not moved: an inode's number is its address.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use braid_format::label::MemberState;
@@ -218,8 +217,7 @@ impl Fs {
     /// How much of what has to move, in bytes, has moved, if this node empties a part of the pool.
     pub fn leaving(&self) -> Option<(u64, u64)> {
         let progress = &self.mounted.leaving;
-        let total = progress.total.load(Ordering::Relaxed);
-        let left = progress.left.load(Ordering::Relaxed).min(total);
+        let (left, total) = progress.get();
         let shift = self.core().volume.geo.block_size.shift();
         (total > 0).then_some(((total - left) << shift, total << shift))
     }

@@ -1,4 +1,5 @@
-//! The stores of a volume: lock records and node slots, on its pool or elsewhere.
+//! Where a volume's lock records and node slots are: on its pool, or in the store that its superblock
+//! names.
 
 use std::sync::Arc;
 

@@ -12,10 +12,10 @@
 //!                               kernel has cached
 //! ```
 //!
-//! The lease is counted by a clock that goes on while the machine is suspended ([`braid_device::Moment`]). It counts
-//! from before a beat was written, and silence from when it was seen: so a node stops
-//! before anybody else acts, however long a beat was on its way. Who watches uses the timers of the
-//! node that is watched, which stand in its slot.
+//! The lease is counted by a clock that goes on while the machine is suspended
+//! ([`braid_device::Moment`]). It counts from before a beat was written, and silence from when it was
+//! seen: so a node stops before anybody else acts, however long a beat was on its way. Who watches uses
+//! the timers of the node that is watched, which are in its slot.
 
 use std::time::Duration;
 

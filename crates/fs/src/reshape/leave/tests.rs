@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_format::{Bytes, MemberIndex};
 use braid_pool::device::{Device, DeviceError, FaultKind, FaultPlan, MemoryDevice, On, pass_on};
@@ -361,7 +362,7 @@ fn another_node_goes_on_meanwhile() {
     let wide = room / 5;
     assert_eq!(write(&other, "wide", wide), wide);
     one.unlink(one.root(), b"long").unwrap();
-    let end = std::sync::atomic::AtomicBool::new(false);
+    let end = AtomicBool::new(false);
     std::thread::scope(|s| {
         let busy = s.spawn(|| {
             let mut i = 0;
@@ -434,7 +435,7 @@ fn what_was_gone_is_taken_out_by_who_asks_for_it_again() {
 
 /// A device that fails to take a label once.
 #[derive(Debug)]
-struct NoLabel(Arc<dyn Device>, std::sync::atomic::AtomicBool);
+struct NoLabel(Arc<dyn Device>, AtomicBool);
 
 impl Device for NoLabel {
     fn write(&self, at: ByteOffset, buf: &[u8]) -> std::result::Result<(), DeviceError> {
@@ -516,15 +517,15 @@ fn patience_ends_some_time_after_the_first_walk_in_vain() {
 #[test]
 fn what_is_ended_is_what_was_meant() {
     use crate::jobs::JobSlot;
-    let switch = JobSlot::default();
-    assert!(!switch.stop(Job::Leave), "none is under way");
-    for (errand, other) in [(Job::Leave, Job::Rebalance), (Job::Rebalance, Job::Leave)] {
-        let running = switch.begin(errand).unwrap();
-        assert!(switch.begin(other).is_err());
-        assert!(!switch.stop(other) && !switch.stops());
-        assert!(switch.stop(errand) && switch.stops());
+    let slot = JobSlot::default();
+    assert!(!slot.stop(Job::Leave), "none is under way");
+    for (job, other) in [(Job::Leave, Job::Rebalance), (Job::Rebalance, Job::Leave)] {
+        let running = slot.begin(job).unwrap();
+        assert!(slot.begin(other).is_err());
+        assert!(!slot.stop(other) && !slot.stops());
+        assert!(slot.stop(job) && slot.stops());
         drop(running);
-        assert!(!switch.stop(errand));
+        assert!(!slot.stop(job));
     }
 }
 

@@ -5,9 +5,11 @@
 pub(crate) mod state;
 
 use super::{Command, Done, Outcome, Refusal, Sense, be16, be32, be64};
+use braid_device::ReservationKind as Kind;
+
 use crate::lun::{self, Attention, Nexus};
 use crate::tasks::Abort;
-use state::{Effects, Kind};
+use state::Effects;
 
 /// Bytes of the usual parameter list.
 const LIST: usize = 24;
@@ -38,7 +40,7 @@ pub(super) fn read_reservation(c: &Command<'_>) -> Outcome {
         Some((held, key)) => {
             bytes.extend(len32(16));
             bytes.extend(key.to_be_bytes());
-            bytes.extend([0, 0, 0, 0, 0, held.kind.code(), 0, 0]);
+            bytes.extend([0, 0, 0, 0, 0, held.kind as u8, 0, 0]);
         }
     }
     Ok(Done::small(bytes, limit(c)))
@@ -69,7 +71,7 @@ pub(super) fn full_status(c: &Command<'_>) -> Outcome {
     let mut list = Vec::new();
     for (nexus, key) in all.registered() {
         let holds = all.holds(nexus);
-        let kind = all.held().filter(|_| holds).map_or(0, |(h, _)| h.kind.code());
+        let kind = all.held().filter(|_| holds).map_or(0, |(h, _)| h.kind as u8);
         list.extend(key.to_be_bytes());
         list.extend([0, 0, 0, 0, u8::from(holds), kind, 0, 0, 0, 0, 0, 1]);
         let id = transport_id(nexus);

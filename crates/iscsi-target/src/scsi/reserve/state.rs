@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use braid_device::ReservationKind as Kind;
+
 use crate::TargetError;
 use crate::lun::{Attention, Nexus};
 use crate::scsi::{Access, Refusal, Sense};
@@ -15,52 +17,20 @@ use crate::scsi::{Access, Refusal, Sense};
 /// Most registrations of one unit.
 pub const REGISTRATIONS_MAX: usize = 1024;
 
-/// Types of reservations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// The holder writes, all read.
-    WriteExclusive = 1,
-    /// The holder alone.
-    ExclusiveAccess = 3,
-    /// Who is registered writes, all read; one holds it.
-    WriteExclusiveRegistrants = 5,
-    /// Who is registered, alone; one holds it.
-    ExclusiveAccessRegistrants = 6,
-    /// Who is registered writes, all read; all of them hold it.
-    WriteExclusiveAll = 7,
-    /// Who is registered, alone; all of them hold it.
-    ExclusiveAccessAll = 8,
+/// Whether everybody registered holds it.
+fn for_all(kind: Kind) -> bool {
+    matches!(kind, Kind::WriteExclusiveAll | Kind::ExclusiveAccessAll)
 }
-
-impl Kind {
-    /// By its number.
-    pub fn of(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => Self::WriteExclusive,
-            3 => Self::ExclusiveAccess,
-            5 => Self::WriteExclusiveRegistrants,
-            6 => Self::ExclusiveAccessRegistrants,
-            7 => Self::WriteExclusiveAll,
-            8 => Self::ExclusiveAccessAll,
-            _ => return None,
-        })
-    }
-    /// Its number.
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-    fn for_all(self) -> bool {
-        matches!(self, Self::WriteExclusiveAll | Self::ExclusiveAccessAll)
-    }
-    fn for_registrants(self) -> bool {
-        !matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
-    }
-    fn readers_too(self) -> bool {
-        matches!(
-            self,
-            Self::ExclusiveAccess | Self::ExclusiveAccessRegistrants | Self::ExclusiveAccessAll
-        )
-    }
+/// Whether it lets everybody registered do what it keeps from others.
+fn for_registrants(kind: Kind) -> bool {
+    !matches!(kind, Kind::WriteExclusive | Kind::ExclusiveAccess)
+}
+/// Whether it keeps others from reading, too.
+fn readers_too(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::ExclusiveAccess | Kind::ExclusiveAccessRegistrants | Kind::ExclusiveAccessAll
+    )
 }
 
 /// A reservation.
@@ -148,7 +118,7 @@ impl Reservations {
             }
             if let Some(Held { kind, holder }) = &self.held {
                 let (isid, name) = (isid(holder), holder.name());
-                let _ = writeln!(text, "reserved {} {isid:x} {name}", kind.code());
+                let _ = writeln!(text, "reserved {} {isid:x} {name}", *kind as u8);
             }
         }
         replace(path, &text).map_err(|error| {
@@ -167,7 +137,7 @@ impl Reservations {
     /// What is reserved, and the key that is shown for it.
     pub fn held(&self) -> Option<(&Held, u64)> {
         let held = self.held.as_ref()?;
-        let key = if held.kind.for_all() { 0 } else { self.key(&held.holder)? };
+        let key = if for_all(held.kind) { 0 } else { self.key(&held.holder)? };
         Some((held, key))
     }
     /// Whether things are kept over a restart, and could be.
@@ -180,17 +150,17 @@ impl Reservations {
     /// Whether a registrant holds the reservation.
     pub fn holds(&self, nexus: &Nexus) -> bool {
         let mine = |h: &Held| {
-            if h.kind.for_all() { self.key(nexus).is_some() } else { h.holder == *nexus }
+            if for_all(h.kind) { self.key(nexus).is_some() } else { h.holder == *nexus }
         };
         self.held.as_ref().is_some_and(mine)
     }
     /// Whether the reservation stands in somebody's way.
     pub fn conflicts(&self, nexus: &Nexus, access: Access) -> bool {
         let Some(held) = &self.held else { return false };
-        if self.holds(nexus) || held.kind.for_registrants() && self.key(nexus).is_some() {
+        if self.holds(nexus) || for_registrants(held.kind) && self.key(nexus).is_some() {
             return false;
         }
-        access == Access::Writes || access == Access::Reads && held.kind.readers_too()
+        access == Access::Writes || access == Access::Reads && readers_too(held.kind)
     }
     /// The registrant with that key, or a conflict.
     fn must_be(&self, nexus: &Nexus, key: u64) -> Result<(), Refusal> {
@@ -241,11 +211,11 @@ impl Reservations {
         let held = self.holds(nexus).then(|| self.held.clone()).flatten();
         self.registered.retain(|(n, _)| n != nexus);
         let Some(held) = held else { return Vec::new() };
-        if held.kind.for_all() && !self.registered.is_empty() {
+        if for_all(held.kind) && !self.registered.is_empty() {
             return Vec::new();
         }
         self.held = None;
-        if held.kind.for_registrants() {
+        if for_registrants(held.kind) {
             return self.tell(nexus, Attention::RESERVATIONS_RELEASED);
         }
         Vec::new()
@@ -273,7 +243,7 @@ impl Reservations {
         if held.kind != kind {
             return Err(Sense::INVALID_RELEASE.into());
         }
-        if kind.for_registrants() {
+        if for_registrants(kind) {
             effects.attentions = self.tell(nexus, Attention::RESERVATIONS_RELEASED);
         }
         self.held = None;
@@ -296,7 +266,7 @@ impl Reservations {
         kind: Option<Kind>,
     ) -> Change {
         self.must_be(nexus, key)?;
-        let all = self.held.as_ref().is_some_and(|h| h.kind.for_all());
+        let all = self.held.as_ref().is_some_and(|h| for_all(h.kind));
         // The key of a reservation for all is 0: everybody else is meant.
         let takes = match &self.held {
             Some(_) if all => victim == 0,
@@ -321,7 +291,7 @@ impl Reservations {
         let mut attentions: Vec<_> = preempted.iter().map(tell).collect();
         if let (true, Some(kind)) = (takes, kind) {
             let before = self.held.replace(Held { kind, holder: nexus.clone() });
-            if before.is_some_and(|h| h.kind != kind && h.kind.for_registrants()) {
+            if before.is_some_and(|h| h.kind != kind && for_registrants(h.kind)) {
                 attentions.extend(self.tell(nexus, Attention::RESERVATIONS_RELEASED));
             }
         }
@@ -342,7 +312,7 @@ impl Reservations {
             return Err(Sense::LIST_FIELD.into());
         }
         let Some(held) = &mut self.held else { return Err(Refusal::Conflict) };
-        if held.kind.for_all() || held.holder != *nexus {
+        if for_all(held.kind) || held.holder != *nexus {
             return Err(Refusal::Conflict);
         }
         // With whoever leaves there is one more for a moment only.
@@ -410,7 +380,7 @@ mod tests {
             assert_eq!(access(&all, &who), [yes; 3]);
             all.reserve(&who[0], 1, kind).unwrap();
             assert_eq!(access(&all, &who), expected, "{kind:?}");
-            assert_eq!(all.holds(&who[1]), kind.for_all(), "{kind:?}");
+            assert_eq!(all.holds(&who[1]), for_all(kind), "{kind:?}");
             assert_eq!(all.reserve(&who[2], 0, kind), Err(Refusal::Conflict), "{kind:?}");
             all.release(&who[0], 1, kind).unwrap();
             assert_eq!(access(&all, &who), [yes; 3], "{kind:?}");

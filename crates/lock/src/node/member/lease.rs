@@ -14,7 +14,6 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use super::super::Timing;
 use super::{Inner, Membership};
 use crate::error::LockError;
 
@@ -108,7 +107,7 @@ impl Inner {
             // Whoever extends the lease then rings.
             self.lapsed.store(now == Said::Over, Ordering::SeqCst);
             if now != said {
-                let grace = Timing::grace(self.options.timing);
+                let grace = self.options.timing.grace();
                 match now {
                     Said::Lasts => on.regained(),
                     Said::Over => {
