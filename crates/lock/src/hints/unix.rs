@@ -47,7 +47,16 @@ impl HintSocket {
         }
         let mut attempts = 0;
         let socket = loop {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            match std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir) {
+                // It was there, and a sweep took it away before the look whether it is a directory.
+                Err(e)
+                    if e.kind() == io::ErrorKind::AlreadyExists && attempts < BIND_ATTEMPTS_MAX =>
+                {
+                    attempts += 1;
+                    continue;
+                }
+                made => made?,
+            }
             // Until it is bound: a sweep must not take it for what was there before.
             let held = std::fs::File::open(dir);
             if let Ok(held) = &held {
