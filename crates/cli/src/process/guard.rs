@@ -7,6 +7,7 @@
 //! more if another thread then stays behind. (Without a guard the kernel learns it when the last
 //! descriptor of `/dev/fuse` is closed, which that thread holds.)
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub struct Args {
     node: i32,
     /// Number of its connection with the kernel
     connection: u32,
+    /// Inode number of that connection's directory in the kernel's list; 0: the list is not mounted
+    inode: u64,
 }
 
 /// Where the kernel shows connections.
@@ -45,12 +48,13 @@ impl Guard {
     /// called by the first thread. Without one a node works as well: it is only said.
     pub fn start(mount_point: &Path) -> Self {
         let started = connection(mount_point).and_then(|connection| {
-            let (node, connection) = (std::process::id().to_string(), connection.to_string());
+            let node = std::process::id().to_string();
+            let (inode, connection) = (inode(connection).to_string(), connection.to_string());
             let mut command = Command::new(std::env::current_exe()?);
             // A process of its own group, so that a terminal's ^C is for the node alone.
             std::os::unix::process::CommandExt::arg0(&mut command, "braid");
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
-            command.args(["guard", &node, &connection]).current_dir("/");
+            command.args(["guard", &node, &connection, &inode]).current_dir("/");
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             command.spawn().context("cannot start it")
         });
@@ -90,6 +94,13 @@ pub fn connection(mount_point: &Path) -> Result<u32> {
     table.lines().rev().find_map(of_line).context("the mount is not in the mount table")
 }
 
+/// The inode number of the connection's directory in the kernel's list; 0: it is not there. Unlike the
+/// connection's number it is not used again while the list is mounted.
+fn inode(connection: u32) -> u64 {
+    let dir = Path::new(CONNECTIONS).join(connection.to_string());
+    std::fs::metadata(dir).map_or(0, |directory| directory.ino())
+}
+
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut end = SigSet::empty();
@@ -108,7 +119,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             None | Some(0) => return Ok(ExitCode::SUCCESS),
             Some(_) => stuck += 1,
         }
-        if stuck == LOOKS_STUCK {
+        // A connection that has ended leaves its number to the next file system that is mounted.
+        if stuck == LOOKS_STUCK && (args.inode == 0 || inode(args.connection) == args.inode) {
             abort(args.connection)?;
         }
     }
