@@ -24,7 +24,7 @@ use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::process::guard;
+use crate::process::connection::{self, Connection};
 
 /// Programs that have files open when the mount is detached have so long to close them, before they
 /// get errors.
@@ -33,12 +33,12 @@ const GRACE: Duration = Duration::from_secs(1);
 const SYNC_MAX: Duration = Duration::from_secs(30);
 
 /// How far the node is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 enum Stage {
     /// Nothing is mounted yet.
     New,
-    /// Mounted, by this connection with the kernel, if that is known; served or not.
-    Mounted { connection: Option<u32>, served: bool },
+    /// Mounted, by this connection with the kernel, if it can be reached; served or not.
+    Mounted { connection: Option<Arc<Connection>>, served: bool },
     /// The kernel has let go of the mount.
     Over,
 }
@@ -84,7 +84,8 @@ impl Ending {
 
     /// It is mounted, and not served yet.
     pub fn mounted(&self) {
-        let connection = guard::connection(&self.dir).ok();
+        let connection = Connection::of(&self.dir).map(Arc::new);
+        let connection = connection.inspect_err(|why| tracing::debug!("not known: {why:#}")).ok();
         *self.stage() = Stage::Mounted { connection, served: false };
     }
     /// Requests are answered from now on.
@@ -105,14 +106,14 @@ impl Ending {
         matches!(*self.stage(), Stage::Over | Stage::Mounted { served: true, .. })
     }
     fn is_over(&self) -> bool {
-        *self.stage() == Stage::Over
+        matches!(*self.stage(), Stage::Over)
     }
     /// Whether it is still this node's mount that stands on the directory.
     fn in_place(&self) -> bool {
-        let stage = *self.stage();
+        let stage = self.stage().clone();
         match stage {
             Stage::Mounted { connection: Some(own), .. } => {
-                guard::connection(&self.dir).is_ok_and(|there| there == own)
+                connection::number(&self.dir).is_ok_and(|there| there == own.number)
             }
             Stage::Mounted { connection: None, .. } => true,
             Stage::New | Stage::Over => false,
@@ -146,12 +147,10 @@ impl Ending {
             }
         }
         std::thread::sleep(GRACE);
-        let connection = match *self.stage() {
-            Stage::Mounted { connection, .. } => connection,
-            Stage::New | Stage::Over => return,
-        };
+        let Stage::Mounted { connection, .. } = self.stage().clone() else { return };
         tracing::warn!("still in use: programs get errors from now on");
-        let aborted = connection.context("its connection is not known").and_then(guard::abort);
+        let aborted = connection.context("its connection with the kernel cannot be reached");
+        let aborted = aborted.and_then(|connection| Ok(connection.abort()?));
         if let Err(error) = aborted {
             tracing::error!("{error:#}; the node leaves when the last file is closed");
         }

@@ -7,30 +7,23 @@
 //! more if another thread then stays behind. (Without a guard the kernel learns it when the last
 //! descriptor of `/dev/fuse` is closed, which that thread holds.)
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use braid_lock::runtime::private_dir;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::process::{Signal as Death, getppid, set_parent_process_death_signal};
 
-/// Watch over a mounted node
+use crate::process::connection::{self, Connection};
+
+/// Watch over a mounted node; standard input is the file that ends its connection with the kernel
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Process of the node
     node: i32,
-    /// Number of its connection with the kernel
-    connection: u32,
-    /// Inode number of that connection's directory in the kernel's list; 0: the list is not mounted
-    inode: u64,
 }
 
-/// Where the kernel shows connections.
-const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// Between two looks at a node that ends.
 const LOOK: Duration = Duration::from_millis(50);
 /// Looks at which a thread was still there, before it is taken to be stuck: a thread that only ends
@@ -47,15 +40,14 @@ impl Guard {
     /// Starts one for the file system mounted at `mount_point`, which this process serves. To be
     /// called by the first thread. Without one a node works as well: it is only said.
     pub fn start(mount_point: &Path) -> Self {
-        let started = connection(mount_point).and_then(|connection| {
+        let started = Connection::of(mount_point).and_then(|connection| {
             let node = std::process::id().to_string();
-            let (inode, connection) = (inode(connection).to_string(), connection.to_string());
             let mut command = Command::new(std::env::current_exe()?);
             // A process of its own group, so that a terminal's ^C is for the node alone.
             std::os::unix::process::CommandExt::arg0(&mut command, "braid");
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
-            command.args(["guard", &node, &connection, &inode]).current_dir("/");
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command.args(["guard", &node]).current_dir("/");
+            command.stdin(connection.abort).stdout(Stdio::null()).stderr(Stdio::null());
             command.spawn().context("cannot start it")
         });
         Self(match started {
@@ -77,30 +69,6 @@ impl Drop for Guard {
     }
 }
 
-/// The number of the connection whose file system is mounted at `mount_point`.
-///
-/// # Errors
-/// The mount table cannot be read, or it is not in it.
-pub fn connection(mount_point: &Path) -> Result<u32> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let shown = mount_point.to_str().context("the mount point's name is not UTF-8")?;
-    // Blanks are written as octal numbers there.
-    let shown = shown.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
-    let of_line = |line: &str| {
-        let mut words = line.split(' ').skip(2);
-        let (device, mut rest) = (words.next()?, words.skip(1));
-        (rest.next()? == shown).then(|| device.split_once(':')?.1.parse().ok()).flatten()
-    };
-    table.lines().rev().find_map(of_line).context("the mount is not in the mount table")
-}
-
-/// The inode number of the connection's directory in the kernel's list; 0: it is not there. Unlike the
-/// connection's number it is not used again while the list is mounted.
-fn inode(connection: u32) -> u64 {
-    let dir = Path::new(CONNECTIONS).join(connection.to_string());
-    std::fs::metadata(dir).map_or(0, |directory| directory.ino())
-}
-
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut end = SigSet::empty();
@@ -119,9 +87,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             None | Some(0) => return Ok(ExitCode::SUCCESS),
             Some(_) => stuck += 1,
         }
-        // A connection that has ended leaves its number to the next file system that is mounted.
-        if stuck == LOOKS_STUCK && (args.inode == 0 || inode(args.connection) == args.inode) {
-            abort(args.connection)?;
+        if stuck == LOOKS_STUCK {
+            connection::abort(std::io::stdin()).context("cannot end the node's connection")?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -136,26 +103,4 @@ fn left_behind(pid: i32) -> Option<usize> {
     }
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.count();
     Some(tasks.saturating_sub(1))
-}
-
-/// Every request of the connection fails from now on.
-///
-/// # Errors
-/// The kernel's switch for that cannot be reached.
-pub fn abort(connection: u32) -> Result<()> {
-    let switch = |root: &Path| root.join(connection.to_string()).join("abort");
-    let usual = switch(Path::new(CONNECTIONS));
-    if usual.exists() {
-        return std::fs::write(&usual, "1").with_context(|| usual.display().to_string());
-    }
-    // Not mounted there, as in many containers.
-    let dir = private_dir()?.join(format!("connections-{}", std::process::id()));
-    std::fs::create_dir(&dir)?;
-    let none: Option<&str> = None;
-    let mounted = mount(Some("fusectl"), &dir, Some("fusectl"), MsFlags::empty(), none);
-    let done =
-        mounted.map_err(anyhow::Error::from).and_then(|()| Ok(std::fs::write(switch(&dir), "1")?));
-    umount2(&dir, MntFlags::MNT_DETACH).ok();
-    std::fs::remove_dir(&dir).ok();
-    done
 }
