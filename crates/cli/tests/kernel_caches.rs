@@ -390,3 +390,88 @@ fn sleeps(thread: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
     status.lines().any(|l| l.starts_with("State:\tS") || l.starts_with("State:\tD"))
 }
+
+/// A directory that the kernel of node B has at its old place, since node A has moved it from `one/NAME`
+/// to `two/NAME` and nobody has looked at that with B.
+fn moved_by_another(a: &Path, b: &Path, name: &str) {
+    let (one, two) = (Path::new("one").join(name), Path::new("two").join(name));
+    fs::create_dir_all(a.join(&one).join("below")).unwrap();
+    // Names of the kernel, of what is there and what is not.
+    assert!(b.join(&one).join("below").exists() && !b.join(&one).join("nothing").exists());
+    fs::rename(a.join(&one), a.join(&two)).unwrap();
+}
+
+#[test]
+fn what_another_node_moved_can_be_moved_on() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let (a, b) = (c.node(0), c.node(1));
+    for dir in ["one", "two", "three"] {
+        fs::create_dir(a.join(dir)).unwrap();
+    }
+    // To where the kernel still has it, and elsewhere; onto it; while a program stands in it.
+    for (n, to) in ["one", "three"].iter().enumerate() {
+        let name = format!("plain{n}");
+        moved_by_another(a, b, &name);
+        fs::rename(b.join("two").join(&name), b.join(to).join(&name)).unwrap();
+        assert!(a.join(to).join(&name).join("below").is_dir());
+    }
+    moved_by_another(a, b, "target");
+    fs::remove_dir(a.join("two/target/below")).unwrap();
+    fs::create_dir(a.join("one/source")).unwrap();
+    fs::rename(b.join("one/source"), b.join("two/target")).unwrap();
+
+    fs::create_dir_all(a.join("one/used/below")).unwrap();
+    let open = fs::File::open(b.join("one/used/below")).unwrap();
+    fs::create_dir_all(a.join("one/used/mount")).unwrap();
+    let tmp = Inside::mount(&b.join("one/used/mount"), "-t tmpfs caches-test");
+    fs::write(tmp.0.join("inside"), "tmpfs").unwrap();
+    fs::rename(a.join("one/used"), a.join("two/used")).unwrap();
+    fs::rename(b.join("two/used"), b.join("three/used")).unwrap();
+    let moved = Inside(b.join("three/used/mount"));
+    assert!(moved.is_there(), "what is mounted inside moves along");
+    assert_eq!(open.metadata().unwrap().nlink(), 2);
+    drop((open, moved));
+    std::mem::forget(tmp);
+    c.finish();
+}
+
+#[test]
+fn what_another_node_moved_is_found_while_its_old_directory_is_written_to() {
+    const MOVES: usize = 60;
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let (a, b) = (c.node(0), c.node(1));
+    fs::create_dir(a.join("one")).unwrap();
+    fs::create_dir(a.join("two")).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let over = &over;
+        // Programs of node B that lock the old directory, and that rename across directories.
+        for n in 0..3 {
+            scope.spawn(move || {
+                let (here, there) = (b.join(format!("one/f{n}")), b.join(format!("g{n}")));
+                while !over.load(Ordering::Relaxed) {
+                    fs::write(&here, "x").unwrap();
+                    fs::rename(&here, &there).unwrap();
+                }
+            });
+        }
+        let mut failed = Vec::new();
+        for n in 0..MOVES {
+            let name = format!("moved{n}");
+            moved_by_another(a, b, &name);
+            let made = b.join("two").join(&name).join("made");
+            failed.extend(fs::create_dir(&made).err().map(|e| (n, e)));
+            let (from, to) = (b.join("two").join(&name), b.join(&name));
+            failed.extend(fs::rename(from, to).err().map(|e| (n, e)));
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(failed.is_empty(), "{failed:?}");
+    });
+    c.finish();
+}

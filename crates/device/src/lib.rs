@@ -19,6 +19,7 @@
 //!  moment              a clock that goes on while the host is suspended
 //!  random, processors  numbers from a seed; on which processors a thread runs
 //!  huge, buffer        memory for I/O
+//!  own_mount           walks in a file system that this process serves
 //!  error               why a device operation failed
 //!  traffic             counts and sizes of requests
 //!  traits              what a device is
@@ -55,6 +56,7 @@ mod memory;
 pub mod model;
 mod moment;
 mod open;
+pub mod own_mount;
 #[doc(hidden)]
 pub mod pass_on;
 pub mod processors;

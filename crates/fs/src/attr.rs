@@ -202,6 +202,8 @@ pub trait KernelCache: Send + Sync {
     fn invalidate_inode(&self, ino: InodeNo, data: bool);
     /// Drops cached names of directory `dir`. Never blocks.
     fn invalidate_entries(&self, dir: InodeNo);
+    /// This node has moved directory `ino` into directory `dir`. Never blocks.
+    fn directory_moved(&self, _ino: InodeNo, _dir: InodeNo) {}
     /// The answer to a request hands `ino` and its attributes to the kernel: one more reference,
     /// until the kernel gives it back ([`crate::Fs::forgotten`]). Called under the inode's lock, so
     /// that whoever removes the inode sees the reference. Never blocks.

@@ -9,6 +9,7 @@
 //!  files, braid         the file system as a trait; the real one
 //!  wire                 its values in the kernel's form
 //!  nodes, interrupts    what the kernel holds; waits that a signal may end
+//!  moves                directories that the kernel has at their old places
 //!  lockers, lockwaits   whose locks came through which file; requests that wait for a lock
 //!  shut                 whether requests are answered: not without a lease
 //!  notify               drops of what the kernel caches
@@ -49,6 +50,7 @@ mod killed;
 mod line;
 mod lockers;
 mod lockwaits;
+mod moves;
 mod nodes;
 mod notify;
 pub mod options;

@@ -74,6 +74,8 @@ struct Node {
     pulls: u8,
     /// The last of them, in milliseconds since [`Nodes::origin`], wrapping.
     pulled: u32,
+    /// Of a directory: the one that the kernel has it in, if known; else 0.
+    dir: u64,
 }
 
 /// After so many drops in a row ...
@@ -161,6 +163,20 @@ impl Nodes {
             n.promised = n.promised.wrapping_add(u32::from(promised));
             promised
         })
+    }
+    /// An entry of directory `dir` leads to directory `node` and is about to be handed out. Returns
+    /// whether the kernel has `node` in another one.
+    pub fn place(&self, node: u64, dir: u64) -> bool {
+        self.with(node, |n| {
+            if n.dir == 0 {
+                n.dir = dir;
+            }
+            n.dir != dir
+        })
+    }
+    /// The kernel has directory `node` in directory `dir` now.
+    pub fn placed(&self, node: u64, dir: u64) {
+        self.with(node, |n| n.dir = dir);
     }
     /// The kernel gave back `count` entries, or never got them. Returns whether those were all.
     pub fn forgot(&self, node: u64, count: u64) -> bool {
@@ -375,6 +391,19 @@ mod tests {
         }
         assert_eq!(nodes.len(), 0);
         assert!(nodes.known(crate::abi::ROOT_ID));
+    }
+
+    #[test]
+    fn a_directory_is_where_the_kernel_first_heard_of_it_until_it_moves() {
+        let nodes = Nodes::default();
+        nodes.entered(5, nodes.origin);
+        assert!(!nodes.place(5, 2) && !nodes.place(5, 2));
+        assert!(nodes.place(5, 3) && nodes.place(5, 3), "not moved by being asked for");
+        nodes.placed(5, 3);
+        assert!(!nodes.place(5, 3) && nodes.place(5, 2));
+        nodes.forgot(5, 1);
+        nodes.entered(5, nodes.origin);
+        assert!(!nodes.place(5, 2), "forgotten");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::abi::{InvalInodeOut, PruneOut, ROOT_ID, WriteOut, notify};
+use crate::moves::Moves;
 use crate::nodes::Nodes;
 use crate::reply::{Device, Reply, Way, send};
 use crate::shut::{Rounds, Shut};
@@ -78,7 +79,8 @@ impl Connection {
 #[derive(Debug, Default)]
 pub struct KernelLink {
     connection: OnceLock<Connection>,
-    nodes: Nodes,
+    nodes: Arc<Nodes>,
+    moves: Arc<Moves>,
     /// The mount is gone, and the kernel's caches with it.
     gone: AtomicBool,
     /// This kernel cannot be told to let go of an inode (before Linux 6.18).
@@ -92,7 +94,9 @@ pub struct KernelLink {
 impl KernelLink {
     /// Not connected yet.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new_cyclic(|me| Self { me: me.clone(), ..Self::default() })
+        let nodes = Arc::<Nodes>::default();
+        let moves = Moves::new(Arc::clone(&nodes));
+        Arc::new_cyclic(|me| Self { me: me.clone(), nodes, moves, ..Self::default() })
     }
     /// From now on the kernel may cache. `drop_names`: names too, and other nodes may change them.
     pub(crate) fn connect(&self, device: Device, root: InodeNo, drop_names: bool) {
@@ -114,6 +118,9 @@ impl KernelLink {
     }
     pub(crate) fn nodes(&self) -> &Nodes {
         &self.nodes
+    }
+    pub(crate) fn moves(&self) -> &Arc<Moves> {
+        &self.moves
     }
     /// Inodes that the kernel holds, for status displays.
     pub fn inodes_in_kernel(&self) -> usize {
@@ -289,6 +296,11 @@ impl KernelCache for KernelLink {
     }
     fn change_ends(&self, ino: InodeNo) {
         self.outdate(ino, |node| self.nodes.change(node, false));
+    }
+    fn directory_moved(&self, ino: InodeNo, dir: InodeNo) {
+        if let Some(connection) = self.connection.get() {
+            self.nodes.placed(connection.node(ino), connection.node(dir));
+        }
     }
     fn invalidate_entries(&self, _dir: InodeNo) {
         let Some(connection) = self.connection.get() else { return };

@@ -117,6 +117,9 @@ impl Session {
             self.terms.cache_names |= files.is_single_node();
         }
         self.link.connect(Arc::clone(&self.device), files.root(), drop_names);
+        if !files.is_single_node() {
+            self.link.moves().connect(self.options.mount_point.clone());
+        }
         let threads = self.options.workers_max;
         let server = Arc::new(Server::new(files, Arc::clone(&self.link), self.terms, threads));
         let seats = self.seats.take().and_then(|seats| self.say(seats));

@@ -126,6 +126,12 @@ fn attempt(core: &Arc<Core>, from: Spot<'_>, to: Spot<'_>, flags: u32) -> Result
         Some(dst) if flags == EXCHANGE => exchange(core, &locks, src, dst)?,
         _ => displace(core, locks, (from, src, flags & WHITEOUT != 0), (to, dst))?,
     }
+    if from.dir != to.dir && is_dir(src) {
+        core.kernel.directory_moved(src.ino, to.dir);
+    }
+    if let Some(dst) = dst.filter(|_| exchanged_dir && from.dir != to.dir) {
+        core.kernel.directory_moved(dst.ino, from.dir);
+    }
     Ok(Some(()))
 }
 

@@ -129,6 +129,7 @@ impl<F: Files> Server<F> {
         self.waits.all().into_iter().for_each(|wait| self.files.end_lock_wait(wait));
         self.killed.close();
         self.late.close();
+        self.link.moves().close();
     }
     /// Requests that came by the device and that no thread answers yet.
     pub(crate) fn line(&self) -> &Line {

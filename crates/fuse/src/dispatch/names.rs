@@ -10,6 +10,7 @@ use crate::abi::{
     StatxIn, StatxOut,
 };
 use crate::files::{Answer, Files};
+use crate::moves::Moved;
 use crate::nodes::{Keep, Stamp};
 use crate::wire::{self, OpenMode};
 use braid_fs::{Attr, Cred, DirEntry, Fh, KILL_GROUP};
@@ -53,7 +54,10 @@ impl<F: Files> Call<'_, F> {
             self.files().lookup(self.ino(), name)
         };
         match found {
-            Ok(attr) => self.entry(&attr, stamp, self.keep()),
+            Ok(attr) => {
+                self.mind_moves(&attr, name);
+                self.entry(&attr, stamp, self.keep());
+            }
             Err(Errno::NOENT) if self.server.terms.cache_names && name != b"." => {
                 // That there is no such name may be cached too.
                 let nothing =
@@ -63,6 +67,21 @@ impl<F: Files> Call<'_, F> {
             Err(errno) => return Err(errno.into()),
         }
         Ok(())
+    }
+    /// Before the answer to a lookup: the kernel may have the directory it found elsewhere.
+    fn mind_moves(&self, attr: &Attr, name: &[u8]) {
+        if !is_dir(attr) || name == b"." || name == b".." {
+            return;
+        }
+        let (moves, node) = (self.server.link.moves(), self.server.node(attr.ino));
+        moves.settle(node, self.cred.pid);
+        if moves.is_elsewhere(node, self.nodeid)
+            && let Ok(dir) = self.files().getattr(self.ino())
+        {
+            let generation = u32::try_from(dir.generation & u64::from(u32::MAX)).unwrap_or(0);
+            let (dir, name, thread) = (self.nodeid, name.into(), self.cred.pid);
+            moves.found(Moved { node, dir, generation, name, thread });
+        }
     }
     pub(super) fn getattr(&mut self) -> Outcome<()> {
         let (attr, valid) = self.attributes_to_keep()?;
@@ -110,7 +129,9 @@ impl<F: Files> Call<'_, F> {
         let how: MkdirIn = self.body.take()?;
         let name = self.body.name()?;
         let (stamp, cred) = (self.stamp(), self.cred(how.umask));
-        self.made(stamp, self.files().mkdir(self.ino(), name, how.mode, &cred))
+        let made = self.files().mkdir(self.ino(), name, how.mode, &cred)?;
+        self.server.nodes().placed(self.server.node(made.ino), self.nodeid);
+        self.made(stamp, Ok(made))
     }
     pub(super) fn unlink(&mut self) -> Outcome<()> {
         let name = self.body.name()?;
@@ -190,7 +211,7 @@ impl<F: Files> Call<'_, F> {
         let stamp = self.stamp();
         let mut out = std::mem::take(self.scratch);
         out.clear();
-        let server = self.server;
+        let (server, dir) = (self.server, self.nodeid);
         let mut handed_out = Vec::new();
         let listed = server.files.readdir(self.ino(), from.offset, plus, &mut |entry| {
             if out.len() + record_len(plus, entry.name.len()) > room {
@@ -199,6 +220,10 @@ impl<F: Files> Call<'_, F> {
             if plus {
                 let head = entry.attr.map_or_else(EntryOut::default, |attr| {
                     let head = server.entry(&attr, stamp, server.keep_listed());
+                    if is_dir(&attr) {
+                        // The kernel may not take it: if it is elsewhere, that is left to a lookup.
+                        server.nodes().place(head.nodeid, dir);
+                    }
                     handed_out.push(head.nodeid);
                     head
                 });
@@ -257,6 +282,10 @@ impl<F: Files> Call<'_, F> {
         let name = self.body.name()?;
         self.done(self.files().removexattr(self.ino(), name))
     }
+}
+
+fn is_dir(attr: &Attr) -> bool {
+    attr.mode & libc::S_IFMT == libc::S_IFDIR
 }
 
 /// Bytes that an entry takes.
