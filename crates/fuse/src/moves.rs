@@ -11,8 +11,9 @@
 //! So when a lookup is answered with a directory that the kernel has elsewhere ([`Nodes::place`]), a
 //! thread looks the same name up, as a program does and outside of any rename, until the kernel has
 //! moved its entry. Meanwhile lookups that lead to the new parent, or that come from the same program,
-//! wait: the repetition of the failed call walks its path again, and so finds the entry moved. These
-//! waits are bounded ([`WAIT_MAX`]), since the thread may itself wait for a lock that the caller holds.
+//! wait: the repetition of the failed call walks its path again, and so finds the entry moved. So do lookups
+//! that lead to the old parent: programs that keep that busy leave the kernel a moment without its locks.
+//! These waits are bounded ([`WAIT_MAX`]), since the thread may itself wait for a lock that the caller holds.
 //!
 //! Nothing is ever invalidated for this: that would take away what is mounted below.
 
@@ -42,6 +43,8 @@ const WAIT_MAX: Duration = Duration::from_millis(500);
 pub(crate) struct Moved {
     /// The directory.
     pub node: u64,
+    /// The directory that the kernel has it in.
+    pub from: u64,
     /// The directory it is in now.
     pub dir: u64,
     /// Tells apart nodes that had the number `dir`.
@@ -84,9 +87,9 @@ impl Moves {
         // A session serves once.
         let _ = self.mount_point.set(mount_point);
     }
-    /// Whether a lookup in `dir` finds a directory that the kernel has elsewhere.
-    pub fn is_elsewhere(&self, node: u64, dir: u64) -> bool {
-        self.mount_point.get().is_some() && self.nodes.place(node, dir)
+    /// Where the kernel has a directory that a lookup finds in `dir`, if elsewhere.
+    pub fn elsewhere(&self, node: u64, dir: u64) -> Option<u64> {
+        self.mount_point.get().and_then(|_| self.nodes.place(node, dir))
     }
     /// Has the kernel move its entry, soon. The answer that says where goes out as usual: often the
     /// kernel moves the entry as it takes that.
@@ -117,7 +120,8 @@ impl Moves {
         {
             return;
         }
-        let on_the_way = |m: &Moved| m.node != node && (m.dir == node || m.thread == thread);
+        let on_the_way =
+            |m: &Moved| m.node != node && (m.dir == node || m.from == node || m.thread == thread);
         let mut state = self.state.lock();
         let mut left = WAIT_MAX;
         while state.moves.iter().any(|(m, _)| on_the_way(m)) && !left.is_zero() {

@@ -165,13 +165,13 @@ impl Nodes {
         })
     }
     /// An entry of directory `dir` leads to directory `node` and is about to be handed out. Returns
-    /// whether the kernel has `node` in another one.
-    pub fn place(&self, node: u64, dir: u64) -> bool {
+    /// the one that the kernel has `node` in, if that is another.
+    pub fn place(&self, node: u64, dir: u64) -> Option<u64> {
         self.with(node, |n| {
             if n.dir == 0 {
                 n.dir = dir;
             }
-            n.dir != dir
+            (n.dir != dir).then_some(n.dir)
         })
     }
     /// The kernel has directory `node` in directory `dir` now.
@@ -397,13 +397,14 @@ mod tests {
     fn a_directory_is_where_the_kernel_first_heard_of_it_until_it_moves() {
         let nodes = Nodes::default();
         nodes.entered(5, nodes.origin);
-        assert!(!nodes.place(5, 2) && !nodes.place(5, 2));
-        assert!(nodes.place(5, 3) && nodes.place(5, 3), "not moved by being asked for");
+        assert_eq!((nodes.place(5, 2), nodes.place(5, 2)), (None, None));
+        let asked = (nodes.place(5, 3), nodes.place(5, 3));
+        assert_eq!(asked, (Some(2), Some(2)), "not moved by being asked for");
         nodes.placed(5, 3);
-        assert!(!nodes.place(5, 3) && nodes.place(5, 2));
+        assert_eq!((nodes.place(5, 3), nodes.place(5, 2)), (None, Some(3)));
         nodes.forgot(5, 1);
         nodes.entered(5, nodes.origin);
-        assert!(!nodes.place(5, 2), "forgotten");
+        assert_eq!(nodes.place(5, 2), None, "forgotten");
     }
 
     #[test]

@@ -75,12 +75,12 @@ impl<F: Files> Call<'_, F> {
         }
         let (moves, node) = (self.server.link.moves(), self.server.node(attr.ino));
         moves.settle(node, self.cred.pid);
-        if moves.is_elsewhere(node, self.nodeid)
+        if let Some(from) = moves.elsewhere(node, self.nodeid)
             && let Ok(dir) = self.files().getattr(self.ino())
         {
             let generation = u32::try_from(dir.generation & u64::from(u32::MAX)).unwrap_or(0);
             let (dir, name, thread) = (self.nodeid, name.into(), self.cred.pid);
-            moves.found(Moved { node, dir, generation, name, thread });
+            moves.found(Moved { node, from, dir, generation, name, thread });
         }
     }
     pub(super) fn getattr(&mut self) -> Outcome<()> {
