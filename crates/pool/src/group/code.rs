@@ -2,7 +2,7 @@
 //! with polynomial 0x11d and generator g = 2. Source: H. P. Anvin, "The mathematics of RAID-6".
 //!
 //! Written so that the compiler makes vector code of every inner loop (measured: `cargo bench` of
-//! this crate; docs/BENCHMARKING.md). A library was not taken because a partial write needs the
+//! this crate; docs/results). A library was not taken because a partial write needs the
 //! *change* of a parity from the change of one column, which a code for whole sets of shards
 //! (Reed-Solomon by FFT) does not give.
 
