@@ -20,14 +20,15 @@ use crate::attr::{
     Attr, Cred, DirEntry, EarlyReply, Fh, KernelCache, SetAttr, StatFs, Write, WriteFlags,
 };
 use crate::core::Core;
-use crate::data::ReadHold;
+use crate::data::{ReadHold, ReadRange};
 use crate::error::{Error, Result};
 use crate::inode::Locked;
 use crate::mount::Mounted;
 use crate::options::MountOptions;
-use crate::plock::{Canceller, LockDone, Plock, WaitId};
+use crate::plock::Canceller;
+use crate::plock_table::{LockDone, Plock, WaitId};
 use crate::upkeep::UpkeepStatus;
-use crate::{data, namei, orphan, plock, xattr};
+use crate::{data, namei, orphan, plock, writeback, xattr};
 
 /// How long `statfs` waits for files that are about to be deleted.
 const STATFS_PATIENCE: Duration = Duration::from_millis(100);
@@ -62,7 +63,7 @@ impl Fs {
         kernel: Arc<dyn KernelCache>,
     ) -> Result<Self> {
         let pool = pool.on_scratch()?;
-        drop(crate::check::claim(&crate::volume::Volume::open(pool.clone())?)?);
+        drop(crate::exclusive_use::claim(&crate::volume::Volume::open(pool.clone())?)?);
         Self::mount(pool, MountOptions { read_only: true, ..options }, kernel)
     }
     /// Leaves the cluster: everything dirty becomes durable, the slot free. Other clones of this
@@ -338,7 +339,7 @@ impl Fs {
     }
     /// Contents (and all metadata, unless `data_only`) durable on return.
     pub fn fsync(&self, fh: Fh, data_only: bool) -> Result<()> {
-        self.run(|c| data::fsync(c, &c.handles.get(fh)?.inode, data_only))
+        self.run(|c| writeback::fsync(c, &c.handles.get(fh)?.inode, data_only))
     }
     /// A directory's changes durable on return.
     pub fn fsync_dir(&self, _ino: InodeNo) -> Result<()> {
@@ -347,43 +348,37 @@ impl Fs {
     /// Everything of this node durable on return.
     pub fn sync(&self) -> Result<()> {
         self.run(|c| {
-            c.behind.settle_all();
+            c.inflight.settle_all();
             let flushed = crate::mount::flush_all(c, true);
             c.meta.barrier().and(flushed)
         })
     }
-    /// Reads into `buf` (its length asked for); returns the bytes read.
+    /// Reads into `buf` (its length asked for); returns the bytes read. What begins with a block is not
+    /// copied.
     pub fn read(&self, fh: Fh, offset: u64, buf: &mut AlignedBuf) -> Result<usize> {
-        self.run(|c| data::read(c, &*c.handles.get(fh)?, offset, buf))
+        let len = u32::try_from(buf.len()).unwrap_or(u32::MAX);
+        self.read_into(fh, ReadRange { offset, len, fill: false }, buf).map(|(n, _)| n)
     }
-    /// Reads up to `len` bytes and hands them to `reply` while the inode's lock is still held, so
-    /// that what `reply` puts into the kernel's cache cannot outlive the lock. `fill`: the kernel
-    /// fills pages and holds their locks.
+    /// Reads a range and hands its bytes to `reply` while the inode's lock is still held, so that what
+    /// `reply` puts into the kernel's cache cannot outlive the lock.
     pub fn read_reply<R>(
         &self,
         fh: Fh,
-        offset: u64,
-        len: u32,
-        fill: bool,
+        range: ReadRange,
         reply: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
-        self.run(|c| data::read_reply(c, &*c.handles.get(fh)?, offset, len, fill, reply))
+        self.run(|c| data::read_reply(c, &*c.handles.get(fh)?, range, reply))
     }
     /// As [`Fs::read_reply`], into the caller's memory. The inode's lock is held until what is
     /// returned beside the number of bytes is dropped. Whole blocks are read straight into it, also
     /// behind those bytes.
-    ///
-    /// # Panics
-    /// If the memory is shorter than `len`.
     pub fn read_into(
         &self,
         fh: Fh,
-        offset: u64,
-        len: u32,
-        fill: bool,
+        range: ReadRange,
         memory: &mut [u8],
     ) -> Result<(usize, ReadHold)> {
-        self.run(|c| data::read_into(c, &*c.handles.get(fh)?, (offset, len), fill, memory))
+        self.run(|c| data::read_into(c, &*c.handles.get(fh)?, range, memory))
     }
     /// Writes; returns the bytes written.
     pub fn write(&self, fh: Fh, offset: u64, bytes: &[u8], flags: WriteFlags) -> Result<usize> {

@@ -136,9 +136,10 @@ impl Cluster {
         let alone = if self.pool.is_log_empty(slot.get())? {
             None
         } else {
-            let vain = || self.gives_up.load(Ordering::Acquire);
+            let cancelled = || self.gives_up.load(Ordering::Acquire);
             let (lock, mode, local) = (self.recovery, Mode::Exclusive, Local::Exclusive);
-            let alone = manager.acquire_unless(lock, mode, local, &vain).map_err(lock_error)?;
+            let alone =
+                manager.acquire_unless(lock, mode, local, &cancelled).map_err(lock_error)?;
             Some(alone.ok_or_else(|| lock_error(LockError::Interrupted))?)
         };
         self.note(slot, Some(Log::InUse));
@@ -370,9 +371,9 @@ impl Cluster {
             };
             if names()? {
                 let asked = Asked::default();
-                let vain = || asked.note(names().map(|named| !named));
+                let cancelled = || asked.note(names().map(|named| !named));
                 manager
-                    .acquire_unless(lock, Mode::Shared, Local::Shared, &vain)
+                    .acquire_unless(lock, Mode::Shared, Local::Shared, &cancelled)
                     .map_err(lock_error)?;
                 asked.answered()?;
             }

@@ -1,5 +1,4 @@
-//! What all operations share: the layers below, and the demotion pipeline that gives a cluster
-//! lock up.
+//! What all operations share: the layers below, and how locks of inodes are taken.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -7,18 +6,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use braid_format::{BlockNo, InodeNo, LockNo};
-use braid_lock::{
-    DemoteFailed, Demoted, GlockOps, Guard, Liveness, Local, LockManager, Me, Membership, Mode,
-};
+use braid_lock::{Guard, Liveness, Local, LockManager, Me, Membership, Mode};
 
 use crate::alloc::Alloc;
 use crate::attr::KernelCache;
 use crate::cluster::Cluster;
+use crate::dirty_files::DirtyFiles;
 use crate::error::{Error, Result};
+use crate::inflight_writes::InflightWrites;
 use crate::inode::{Inode, InodeTable, Locked, load};
 use crate::meta::Meta;
-use crate::mode::{S_IFDIR, S_IFMT};
 use crate::options::MountOptions;
+use crate::plock_table::bucket::Lives;
 use crate::volume::Volume;
 
 /// How long a page fill waits for a demotion to end before it is let in under the lock still held.
@@ -39,12 +38,12 @@ pub(crate) struct Core {
     pub handles: crate::handle::Handles,
     pub kernel: Arc<dyn KernelCache>,
     pub options: MountOptions,
-    /// Dirty file data of this node.
-    pub dirty: crate::data::DirtyBound,
+    /// Files of this node with contents that are not on the devices yet.
+    pub dirty: DirtyFiles,
     /// Its direct writes under way.
-    pub behind: crate::data::Behind,
-    pub orphans: crate::orphan::Orphans,
-    pub plocks: crate::plock::Plocks,
+    pub inflight: InflightWrites,
+    pub orphans: crate::orphan_list::Orphans,
+    pub plocks: crate::plock_table::Plocks,
     /// This node, in this life.
     pub me: Me,
     pub membership: Arc<Membership>,
@@ -149,12 +148,12 @@ impl Core {
     /// Puts times that only locks' records could tell (see [`Self::lock_beside`]) into the dinodes: a
     /// node that leaves writes no records. A time is not worth waiting long for others: those whose
     /// locks do not come soon are lost, and the file keeps the time before.
-    pub fn tell_late(&self) -> Result<()> {
+    pub fn write_deferred_mtimes(&self) -> Result<()> {
         let until = Instant::now() + TIMES_PATIENCE;
-        let vain = || Instant::now() >= until;
-        for inode in self.inodes.all().iter().filter(|inode| inode.has_late()) {
+        let cancelled = || Instant::now() >= until;
+        for inode in self.inodes.all().iter().filter(|inode| inode.has_deferred_mtime()) {
             let lock = inode.lock_no();
-            match self.locks.acquire_unless(lock, Mode::Exclusive, Local::Shared, &vain) {
+            match self.locks.acquire_unless(lock, Mode::Exclusive, Local::Shared, &cancelled) {
                 Ok(Some(guard)) => drop(self.loaded(inode.ino, guard)?),
                 Ok(None) => {
                     tracing::warn!(ino = %inode.ino, "its time of change is not kept");
@@ -175,20 +174,6 @@ impl Core {
     /// Whether a program of this node has the inode open, or this node's kernel refers to it.
     pub fn is_used_here(&self, inode: &Inode) -> bool {
         inode.opens.load(Ordering::Acquire) > 0 || self.kernel.refers(inode.ino)
-    }
-    /// Whether the kernel refers to an inode whose whole lock is being given up. The kernel drops what
-    /// it has merely cached. It cannot drop a directory of which it has cached names, so a directory
-    /// that has a name is in use only if it is open.
-    fn is_in_kernel(&self, inode: &Inode) -> bool {
-        let of_directory = inode.state_ref().map(|st| {
-            let is_dir = st.raw.mode.get() & S_IFMT == S_IFDIR;
-            is_dir.then(|| st.raw.nlink.get())
-        });
-        match of_directory {
-            None => false,
-            Some(Some(links)) => links == 0 && self.kernel.refers(inode.ino),
-            Some(None) => self.kernel.let_go(inode.ino),
-        }
     }
     /// Whoever holds the inode's lock exclusively changes attributes until this is dropped, success or
     /// not; then the kernel's copy goes.
@@ -235,38 +220,6 @@ impl Core {
         }
         result
     }
-
-    /// Writes back everything under an inode's exclusive lock: contents, times, metadata.
-    fn demote_inode(&self, inode: &Arc<Inode>, from: Mode, to: Mode) -> Result<()> {
-        if let Some(st) = inode.peek() {
-            let is_dir = st.raw.mode.get() & S_IFMT == S_IFDIR;
-            let writable = inode.writers.load(std::sync::atomic::Ordering::Acquire) > 0;
-            if to != Mode::Shared || writable {
-                // First the kernel's pages: dirty mapped ones come back to us as writes. Where there
-                // can be none (see `Inode::writers`), a page fill may be waiting for the exclusive
-                // lock, and nothing must wait for it. Beside other writers there are none.
-                let pages = match from {
-                    Mode::Exclusive => !is_dir,
-                    Mode::Shared => !is_dir && !writable,
-                    Mode::Concurrent | Mode::Unlocked => false,
-                };
-                if pages {
-                    inode.drops_pages();
-                }
-                self.kernel.invalidate_inode(inode.ino, pages);
-            }
-            if is_dir && to == Mode::Unlocked {
-                self.kernel.invalidate_entries(inode.ino);
-            }
-            if from == Mode::Exclusive {
-                crate::data::flush_for_demotion(self, inode)?;
-            }
-        }
-        if from == Mode::Exclusive {
-            self.meta.sync_owner(inode.lock_no())?;
-        }
-        Ok(())
-    }
 }
 
 /// See [`Core::changes`].
@@ -291,52 +244,11 @@ impl Drop for ChangesBeside<'_> {
     }
 }
 
-impl GlockOps for Core {
-    fn demote(
-        &self,
-        lock: LockNo,
-        from: Mode,
-        to: Mode,
-    ) -> std::result::Result<Demoted, DemoteFailed> {
-        let inode = self.inodes.find(InodeNo(lock.get()));
-        let done = match &inode {
-            Some(inode) => self.demote_inode(inode, from, to),
-            // Metadata without an inode (resource group, bucket, counters).
-            None if from == Mode::Exclusive => {
-                self.plocks.store(self, lock).and_then(|()| self.meta.sync_owner(lock))
-            }
-            None => Ok(()),
-        };
-        match self.watch(done) {
-            Ok(()) => {
-                let written = inode.as_ref().and_then(|inode| inode.leave_late(to));
-                let opened = to == Mode::Unlocked
-                    && inode.is_some_and(|i| i.leaves_opener(|| self.is_in_kernel(&i)));
-                Ok(Demoted { opened, written })
-            }
-            Err(e) => {
-                tracing::error!(lock = %lock, "cannot give the lock up: {e}");
-                // Whatever it was, even one file's contents: the lock stays held for ever, and those
-                // who wait for it get it only when this node counts as dead.
-                self.withdraw(&e);
-                Err(DemoteFailed)
-            }
-        }
+impl Lives for Core {
+    fn me(&self) -> Me {
+        self.me
     }
-    fn forget(&self, lock: LockNo) {
-        let ino = InodeNo(lock.get());
-        if let Some(inode) = self.inodes.find(ino) {
-            inode.unload();
-        }
-        self.plocks.forget(lock);
-        self.meta.drop_owner(lock);
-        self.inodes.evict(ino);
-    }
-}
-
-impl Core {
-    /// Whether a life of a slot may still act (its locks count).
-    pub fn is_live(&self, life: Me) -> bool {
+    fn is_live(&self, life: Me) -> bool {
         life == self.me || self.membership.liveness(life) == Liveness::Alive
     }
 }

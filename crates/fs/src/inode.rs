@@ -1,5 +1,5 @@
 //! Inodes in memory. An inode's state is good only while its cluster lock is held; the demotion
-//! pipeline (in [`crate::core`]) writes it back and forgets it.
+//! pipeline ([`crate::demote`]) writes it back and forgets it.
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -14,8 +14,8 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::attr::{Attr, Time};
-use crate::data::FileData;
 use crate::error::{Error, Result};
+use crate::file_data::FileData;
 use crate::meta::{Meta, Tx};
 use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
 
@@ -32,20 +32,20 @@ pub(crate) struct InodeState {
     pub dirty: bool,
     /// When contents were last changed under concurrent holds, as far as the dinode does not say so:
     /// nanoseconds since 1970; 0: it says all. The lock's record carries it between nodes.
-    pub late: u64,
-    /// The lock was concurrent since `late` was looked up: other nodes may know of later changes.
-    pub beside: bool,
+    pub deferred_mtime: u64,
+    /// The lock was concurrent since `deferred_mtime` was looked up: other nodes may know of later changes.
+    pub concurrent: bool,
 }
 
 impl InodeState {
     /// What a dinode says, as it was read or made.
     pub fn new(raw: RawDinode) -> Self {
-        Self { raw, disk_size: raw.size.get(), dirty: false, late: 0, beside: false }
+        Self { raw, disk_size: raw.size.get(), dirty: false, deferred_mtime: 0, concurrent: false }
     }
     /// Contents were changed at `at` (nanoseconds since 1970), under a concurrent hold.
-    pub fn changed_beside(&mut self, at: u64) {
-        self.late = self.late.max(at);
-        let Some(at) = NonZeroU64::new(self.late) else { return };
+    pub fn changed_concurrently(&mut self, at: u64) {
+        self.deferred_mtime = self.deferred_mtime.max(at);
+        let Some(at) = NonZeroU64::new(self.deferred_mtime) else { return };
         let time = time_from_nanos(at);
         for old in [&mut self.raw.mtime, &mut self.raw.ctime] {
             if time_of(*old) < time {
@@ -54,9 +54,9 @@ impl InodeState {
         }
     }
     /// Under the exclusive lock the dinode is to say what only the lock's record said.
-    fn settle_late(&mut self) {
-        self.beside = false;
-        self.dirty |= std::mem::take(&mut self.late) > 0;
+    fn settle_deferred_mtime(&mut self) {
+        self.concurrent = false;
+        self.dirty |= std::mem::take(&mut self.deferred_mtime) > 0;
     }
 }
 
@@ -183,14 +183,14 @@ impl Inode {
     }
     /// The lock is given up but for `to`, and all that is dirty stands in place: what the lock's record
     /// is to say of changes that the dinode does not tell. `None`: nothing is known of them here.
-    pub fn leave_late(&self, to: Mode) -> Option<u64> {
+    pub fn deferred_mtime_for(&self, to: Mode) -> Option<u64> {
         let mut st = self.state_mut()?;
-        st.beside |= to == Mode::Concurrent;
-        Some(st.late)
+        st.concurrent |= to == Mode::Concurrent;
+        Some(st.deferred_mtime)
     }
     /// A time of change is known here that the dinode does not tell.
-    pub fn has_late(&self) -> bool {
-        self.state_ref().is_some_and(|st| st.late > 0)
+    pub fn has_deferred_mtime(&self) -> bool {
+        self.state_ref().is_some_and(|st| st.deferred_mtime > 0)
     }
     /// Contents or fields that the disk does not have yet.
     pub fn is_dirty(&self) -> bool {
@@ -430,8 +430,8 @@ impl InodeTable {
 /// held by `guard`.
 pub(crate) fn load(meta: &Meta, inode: &Inode, guard: &Guard) -> Result<()> {
     let as_it_was = |st: &InodeState| match guard.mode() {
-        Mode::Exclusive => !st.beside && st.late == 0,
-        Mode::Concurrent => st.beside,
+        Mode::Exclusive => !st.concurrent && st.deferred_mtime == 0,
+        Mode::Concurrent => st.concurrent,
         Mode::Shared | Mode::Unlocked => true,
     };
     if inode.state_ref().is_some_and(|st| as_it_was(&st)) {
@@ -443,12 +443,12 @@ pub(crate) fn load(meta: &Meta, inode: &Inode, guard: &Guard) -> Result<()> {
     if let Some(mut st) = inode.state_mut() {
         match guard.mode() {
             Mode::Exclusive => {
-                if st.beside {
-                    st.changed_beside(guard.written());
+                if st.concurrent {
+                    st.changed_concurrently(guard.written());
                 }
-                st.settle_late();
+                st.settle_deferred_mtime();
             }
-            Mode::Concurrent => st.beside = true,
+            Mode::Concurrent => st.concurrent = true,
             Mode::Shared | Mode::Unlocked => {}
         }
     }
@@ -468,7 +468,7 @@ fn read_state(meta: &Meta, inode: &Inode, written: u64) -> Result<()> {
     let mut guard = inode.state.write();
     if guard.is_none() {
         let mut state = InodeState::new(raw);
-        state.changed_beside(written);
+        state.changed_concurrently(written);
         *guard = Some(state);
     }
     Ok(())

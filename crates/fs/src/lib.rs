@@ -16,23 +16,32 @@
 //!  journal, meta    the ring of records; metadata cache, transactions, group commit, checkpoint
 //!  replay, judge    journal to disk, for a dead node or after a power cut; which bytes are good
 //!  alloc            resource groups, windows, reservations, deferred frees
+//!  tree, map        index nodes of B+trees; extents of a file
+//!  file_data        dirty pages of a file, and the space reserved for them
 //!  inode            inodes in memory under their cluster locks
-//!  tree, map        index nodes; extents of a file
+//!  inode_tree       the tree of an inode, read or changed
+//!  dirty_files, inflight_writes  what of this node's files is not on the devices yet
 //!  make             mkfs
 //!  handle           open files of this node
-//!  plock            locks of programs
-//!  core             what all operations share; the demotion pipeline
+//!  orphan_list      lists of inodes without a name, on disk and in memory
+//!  plock_table      locks of programs in memory
+//!  core             what all operations share; locks of inodes
+//!  plock            locks of programs: granting, waiting, their blocks
 //!  deferred_ops     what the lock manager asks while the core is being made
+//!  writeback        dirty data gets its blocks and is written
 //!  dir, xattr       names; attributes
-//!  data             dirty data, direct I/O, flush
+//!  data             reads and writes, through the cache and past it; truncation, allocation
+//!  demote           what happens before a lock is given up
 //!  orphan, namei    unlinked-but-open files; operations on names
 //!  recovery         of a dead node, after its fence
-//!  check            fsck
 //!  discard, upkeep  free space goes back to the devices; filling, moving, scrubbing members
+//!  exclusive_use    nobody else has the file system mounted
+//!  growth           space that was added to the pool is used
 //!  mount            joining and leaving
 //!  inspect          a look from outside; nothing is joined, locked or changed
 //!  simulation       parts by themselves, for `crates/sim`
 //!  api              the facade
+//!  check            fsck
 //!  reshape, trim    changes of the pool that a mounted node makes; space given back when asked for
 //! ```
 //!
@@ -53,12 +62,19 @@ mod core;
 mod damage;
 mod data;
 mod deferred_ops;
+mod demote;
 mod dir;
+mod dirty_files;
 mod discard;
 pub mod error;
+mod exclusive_use;
+mod file_data;
 mod groups;
+mod growth;
 mod handle;
+mod inflight_writes;
 mod inode;
+mod inode_tree;
 mod inspect;
 mod jobs;
 mod journal;
@@ -71,7 +87,9 @@ mod mount;
 mod namei;
 mod options;
 mod orphan;
+mod orphan_list;
 mod plock;
+mod plock_table;
 mod readahead;
 mod recovery;
 mod replay;
@@ -90,6 +108,7 @@ mod tree;
 mod trim;
 mod upkeep;
 mod volume;
+mod writeback;
 mod xattr;
 
 pub use api::Fs;
@@ -101,12 +120,13 @@ pub use braid_format as format;
 pub use braid_lock as lock;
 pub use braid_pool as pool;
 pub use damage::DamagedBlock;
-pub use data::ReadHold;
+pub use data::{ReadHold, ReadRange};
 pub use error::Error;
 pub use inspect::{ClusterView, inspect};
 pub use mount::{NamedLock, NodeStatus, vouch_dead};
 pub use options::MountOptions;
-pub use plock::{Canceller, LockDone, Plock, PlockKind, WaitId};
+pub use plock::Canceller;
+pub use plock_table::{LockDone, Plock, PlockKind, WaitId};
 pub use reshape::{Fill, Heir, Leaving, Left, Rebalanced};
 pub use trim::{TrimRange, Trimmed};
 pub use upkeep::UpkeepStatus;

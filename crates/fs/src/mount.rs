@@ -20,11 +20,12 @@ use crate::alloc::Alloc;
 use crate::attr::KernelCache;
 use crate::cluster::Cluster;
 use crate::core::Core;
-use crate::data;
 use crate::deferred_ops::DeferredOps;
+use crate::dirty_files::DirtyFiles;
 use crate::discard::Discarder;
 use crate::error::{Error, Result};
 use crate::handle::Handles;
+use crate::inflight_writes::InflightWrites;
 use crate::inode::InodeTable;
 use crate::jobs::{JobSlot, LeaveProgress};
 use crate::judge::Judge;
@@ -104,7 +105,7 @@ impl Mounted {
             // No other node may use the pool with the members that count as lost from now on.
             let volume = Volume::open(pool.clone())?;
             volume.may_change()?;
-            let _claimed = crate::check::claim(&volume)?;
+            let _claimed = crate::exclusive_use::claim(&volume)?;
             let _seized = pool.seize()?;
             pool.commit_degraded()?;
         }
@@ -208,7 +209,7 @@ impl Mounted {
             me.slot,
             me.incarnation,
         )?);
-        let plocks = crate::plock::Plocks::new(&volume, options.metadata_cache);
+        let plocks = crate::plock_table::Plocks::new(&volume, options.metadata_cache);
         let core = Arc::new(Core {
             volume,
             meta,
@@ -217,12 +218,12 @@ impl Mounted {
             cluster,
             inodes: InodeTable::default(),
             handles: Handles::default(),
-            orphans: crate::orphan::Orphans::default(),
+            orphans: crate::orphan_list::Orphans::default(),
             plocks,
             kernel,
             options,
-            dirty: data::DirtyBound::default(),
-            behind: data::Behind::default(),
+            dirty: DirtyFiles::default(),
+            inflight: InflightWrites::default(),
             me,
             membership: membership.clone(),
             withdrawn: OnceLock::new(),
@@ -233,7 +234,7 @@ impl Mounted {
         let for_space = Arc::downgrade(&core);
         core.alloc.set_leaving(Box::new(move || {
             let core = for_space.upgrade();
-            core.is_some_and(|core| core.orphans.await_leaving(crate::orphan::LEAVE_PATIENCE))
+            core.is_some_and(|core| core.orphans.await_leaving(crate::orphan_list::LEAVE_PATIENCE))
         }));
         membership.attach(&locks)?;
         membership.watch_lease(Arc::new(KernelLease(core.kernel.clone())))?;
@@ -250,7 +251,7 @@ impl Mounted {
         }
         let me = core.me.slot;
         let other = |n: &NodeView| n.state != SlotState::Free && n.life.slot != me;
-        crate::reshape::catch_up(&core, !membership.nodes().iter().any(other))?;
+        crate::growth::catch_up(&core, !membership.nodes().iter().any(other))?;
         crate::orphan::reap(&core)?;
         Ok(core)
     }
@@ -281,7 +282,7 @@ impl Mounted {
         let core = &self.core;
         core.plocks.end_waits(&|| Err(Error::Interrupted));
         // They hold space that is about to go back.
-        core.behind.settle_all();
+        core.inflight.settle_all();
         flush_all(core, true)?;
         // What takes locks that others hold: of nodes that live it comes soon, of one that is silent once
         // that is fenced. For longer nobody waits. The slot's next owner inherits what is left.
@@ -296,7 +297,7 @@ impl Mounted {
                 for_later(core.alloc.close(), |e| awaited(e) || e.is_of_one_group())
             })?;
         }
-        core.tell_late()?;
+        core.write_deferred_mtimes()?;
         // Recoveries need locks, and then a log.
         unless_done_in(patience, &|| self.recoverer.give_up(), || {
             self.membership.end_recoveries();
@@ -480,7 +481,8 @@ pub(crate) fn flush_all(core: &Arc<Core>, all: bool) -> Result<()> {
         if !inode.is_dirty() || !all && inode.data.is_put_off() {
             continue;
         }
-        let done = core.lock_exclusive(inode.ino).and_then(|l| data::flush_inode(core, &l));
+        let done =
+            core.lock_exclusive(inode.ino).and_then(|l| crate::writeback::flush_inode(core, &l));
         match done {
             // Deleted meanwhile: nothing left to write.
             Ok(()) | Err(Error::Stale(_)) => {}

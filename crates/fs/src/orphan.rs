@@ -15,96 +15,30 @@
 //! Order: inode lock, then the table of this module (never held while waiting for a cluster lock
 //! or for a transaction to begin).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use braid_format::meta::MetaKind;
-use braid_format::node::RawOrphans;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, InodeNo, LockNo, NodeId};
 use braid_lock::{Local, Mode};
 use braid_pool::device::processors;
-use parking_lot::{Condvar, Mutex};
-use zerocopy::FromBytes;
 
 use crate::alloc::Reservation;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, Locked, now};
 use crate::meta::Tx;
+use crate::orphan_list::{ENTRY, HEAD, LEAVE_PATIENCE, Listed, Table, bad, decode, encode};
 use crate::volume::Volume;
 use crate::xattr::place;
-
-/// Where a list's entries begin.
-const HEAD: usize = size_of::<RawOrphans>();
-/// Bytes of an entry.
-const ENTRY: usize = size_of::<u64>();
-
-/// This node's orphan lists in memory: read from its blocks at first use.
-#[derive(Debug, Default)]
-pub(crate) struct Orphans {
-    table: Mutex<Option<Table>>,
-    /// Held by who makes room in full lists; taken only by who has no lock.
-    looking: Mutex<()>,
-    /// What this node does about inodes that its kernel refers to.
-    kernel: Mutex<InKernel>,
-    /// One of `InKernel::leaving` has gone.
-    gone: Condvar,
-}
-
-/// Inodes that this node keeps for its kernel's sake. Both sets are bounded by what the kernel refers
-/// to.
-#[derive(Debug, Default)]
-struct InKernel {
-    /// Unlinked here, not open: the kernel is about to give them back, unless a program uses them.
-    leaving: HashMap<InodeNo, Instant>,
-    /// Given back by the kernel; a thread without anything else to do looks whether they are to go.
-    later: HashSet<InodeNo>,
-    /// There is such a thread.
-    running: bool,
-}
-
-/// The kernel gives an inode back within this time of the removal of its last name, if it does so
-/// without waiting for a program.
-const LEAVES_WITHIN: Duration = Duration::from_secs(1);
-/// How long somebody who lacks space, or a place in the lists, waits for inodes that are leaving.
-pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
-
-/// A listed inode.
-#[derive(Debug, Clone, Copy)]
-struct Listed {
-    /// In which of this node's blocks.
-    block: usize,
-    /// Not to be looked at before (Unix seconds): another node has it open, and looking takes its
-    /// lock away from there.
-    retry_at: i64,
-}
 
 /// Seconds between two looks at an inode that another node has open. That node deletes it at its
 /// last close; the look is for nodes that died.
 const RETRY_SECONDS: i64 = 60;
 /// How many listed inodes are looked at before that, when the lists are full and room is wanted.
 const LOOKS_MAX: usize = 64;
-
-#[derive(Debug)]
-struct Table {
-    listed: HashMap<InodeNo, Listed>,
-    /// Entries in each block.
-    counts: Vec<usize>,
-    /// Entries that fit in one block.
-    capacity: usize,
-    /// Rooms given out and not used yet.
-    promised: usize,
-}
-
-impl Table {
-    fn free(&self) -> usize {
-        let all = self.counts.len() * self.capacity;
-        all.saturating_sub(self.listed.len() + self.promised)
-    }
-}
 
 /// A promise of room in the lists. Dropped unused, it goes back.
 pub(crate) struct Room {
@@ -122,41 +56,9 @@ impl Drop for Room {
     }
 }
 
-fn bad(block: BlockNo, what: &'static str) -> Error {
-    Error::Inconsistent { block, what }
-}
-
 /// The `n`-th list of `node`.
 fn block_of(core: &Core, node: NodeId, n: usize) -> BlockNo {
     core.volume.node_area(node, RawSuperblock::AREA_ORPHANS + n as u64)
-}
-
-/// The inodes in a list's body.
-pub(crate) fn decode(body: &[u8], block: BlockNo) -> Result<Vec<InodeNo>> {
-    let (head, rest) =
-        RawOrphans::read_from_prefix(body).map_err(|_| bad(block, "orphan list too short"))?;
-    let bytes = usize::try_from(head.count.get())
-        .ok()
-        .and_then(|n| n.checked_mul(ENTRY))
-        .and_then(|len| rest.get(..len))
-        .ok_or_else(|| bad(block, "count of orphans"))?;
-    Ok(bytes
-        .chunks_exact(ENTRY)
-        .filter_map(|c| c.try_into().ok())
-        .map(|c| InodeNo(u64::from_le_bytes(c)))
-        .collect())
-}
-
-/// Writes a list.
-fn encode(body: &mut [u8], inos: &[InodeNo]) {
-    let Some((head, rest)) = body.split_at_mut_checked(HEAD) else { return };
-    if let Some(count) = head.get_mut(HEAD - ENTRY..) {
-        count.copy_from_slice(&(inos.len() as u64).to_le_bytes());
-    }
-    rest.fill(0);
-    for (to, ino) in rest.chunks_exact_mut(ENTRY).zip(inos) {
-        to.copy_from_slice(&ino.get().to_le_bytes());
-    }
 }
 
 fn read(core: &Core, block: BlockNo) -> Result<Vec<InodeNo>> {
@@ -456,31 +358,6 @@ fn settle(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
     core.watch(last_close(core, &inode))
 }
 
-impl Orphans {
-    /// An inode that nobody has open lost its last name, and this node's kernel refers to it.
-    pub fn leaves(&self, ino: InodeNo) {
-        self.kernel.lock().leaving.insert(ino, Instant::now());
-    }
-    fn has_gone(&self, ino: InodeNo) {
-        if self.kernel.lock().leaving.remove(&ino).is_some() {
-            self.gone.notify_all();
-        }
-    }
-    /// Waits until what the kernel is about to give back is deleted, at most for `patience`. Returns
-    /// whether anything was. The caller holds nothing that a deletion needs.
-    pub fn await_leaving(&self, patience: Duration) -> bool {
-        let until = Instant::now() + patience;
-        let mut kernel = self.kernel.lock();
-        let before = kernel.leaving.len();
-        loop {
-            let waited_for = kernel.leaving.values().any(|since| since.elapsed() < LEAVES_WITHIN);
-            if !waited_for || self.gone.wait_until(&mut kernel, until).timed_out() {
-                return kernel.leaving.len() < before;
-            }
-        }
-    }
-}
-
 /// Takes a stale entry off this node's lists, in a transaction of its own.
 fn forget(core: &Core, ino: InodeNo) -> Result<()> {
     let listed =
@@ -623,23 +500,4 @@ pub(crate) fn recover(core: &Arc<Core>, node: NodeId) -> Result<()> {
         core.meta.drop_owner(LockNo::from(block));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_encode_and_decode_and_refuse_nonsense() {
-        let mut body = vec![0x5a_u8; 200];
-        let inos: Vec<InodeNo> = (1..=10).map(InodeNo).collect();
-        encode(&mut body, &inos);
-        assert_eq!(decode(&body, BlockNo(9)).unwrap(), inos);
-        assert!(body[HEAD + 80..].iter().all(|&b| b == 0));
-        encode(&mut body, &[]);
-        assert!(decode(&body, BlockNo(9)).unwrap().is_empty());
-        body[HEAD - ENTRY..HEAD].fill(0xff);
-        assert!(decode(&body, BlockNo(9)).is_err());
-        assert!(decode(&body[..10], BlockNo(9)).is_err());
-    }
 }

@@ -5,7 +5,6 @@
     reason = "every call fails with `Error`, whose variants say why and which errno that is"
 )]
 
-pub(crate) mod grow;
 mod heir;
 pub(crate) mod leave;
 pub(crate) mod rebalance;
@@ -16,12 +15,11 @@ use braid_pool::device::Device;
 use braid_pool::reshape::Reopen;
 use braid_pool::{AddOptions, Added, Destination, Moving, Removed, Whom};
 
-pub(crate) use self::grow::catch_up;
 pub use self::heir::Heir;
 pub use self::leave::{Leaving, Left};
 pub use self::rebalance::{Fill, Rebalanced};
-use crate::Fs;
 use crate::error::{Error, Result};
+use crate::{Fs, growth};
 
 impl Fs {
     /// Whether this node may change which devices the pool stands on: a node that does not hear of
@@ -59,7 +57,7 @@ impl Fs {
     /// What [`Fs::add_devices`] would make of these devices; nothing is changed.
     pub fn plan_add(&self, devices: &[Arc<dyn Device>], options: &AddOptions) -> Result<Added> {
         let planned = self.pool().plan_add(devices, options)?;
-        grow::may_grow(self.core(), &planned.info)?;
+        growth::may_grow(self.core(), &planned.info)?;
         Ok(planned)
     }
 
@@ -78,7 +76,7 @@ impl Fs {
     /// What [`Fs::grow_devices`] would make; nothing is changed.
     pub fn plan_grow(&self, reopen: &Reopen<'_>) -> Result<Added> {
         let planned = self.pool().plan_grow(reopen)?;
-        grow::may_grow(self.core(), &planned.info)?;
+        growth::may_grow(self.core(), &planned.info)?;
         Ok(planned)
     }
 
@@ -99,6 +97,6 @@ impl Fs {
     pub fn grow(&self) -> Result<u64> {
         self.may_reshape()?;
         let core = self.core();
-        core.watch(grow::grow(core))
+        core.watch(growth::grow(core))
     }
 }

@@ -2,8 +2,8 @@
 
 use braid_format::InodeNo;
 use braid_fs::{
-    Attr, Canceller, Cred, DirEntry, EarlyReply, Error, Fh, Fs, Plock, ReadHold, SetAttr, StatFs,
-    TrimRange, WaitId, Write,
+    Attr, Canceller, Cred, DirEntry, EarlyReply, Error, Fh, Fs, Plock, ReadHold, ReadRange,
+    SetAttr, StatFs, TrimRange, WaitId, Write,
 };
 
 use crate::files::{Answer, Errno, Files, LockAnswer};
@@ -116,7 +116,7 @@ impl Files for Fs {
         fill: bool,
         reply: impl FnOnce(&[u8]) -> R,
     ) -> Answer<R> {
-        seen(self.read_reply(fh, offset, len, fill, reply))
+        seen(self.read_reply(fh, ReadRange { offset, len, fill }, reply))
     }
     type Hold = ReadHold;
     fn read_into(
@@ -127,7 +127,7 @@ impl Files for Fs {
         fill: bool,
         memory: &mut [u8],
     ) -> Answer<(usize, ReadHold)> {
-        seen(self.read_into(fh, offset, len, fill, memory))
+        seen(self.read_into(fh, ReadRange { offset, len, fill }, memory))
     }
     fn write(&self, fh: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize> {
         seen(self.write_behind(fh, what, reply))

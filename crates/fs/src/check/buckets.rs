@@ -9,7 +9,7 @@ use braid_format::rgrp::BlockState;
 
 use super::{Checker, Mendable};
 use crate::error::Result;
-use crate::plock;
+use crate::plock_table;
 
 impl Checker {
     /// Follows the chains that begin in `heads`, which are sound blocks.
@@ -42,7 +42,7 @@ impl Checker {
             if header.owner.get() != head.get() {
                 return Ok(Err((at, format!("belongs to {}", header.owner))));
             }
-            let next = match plock::next_block(&body) {
+            let next = match plock_table::next_block(&body) {
                 Ok(Some(next)) => next,
                 Ok(None) => return Ok(Ok(blocks)),
                 Err(text) => return Ok(Err((at, text.to_owned()))),
@@ -50,7 +50,7 @@ impl Checker {
             if !self.space.may_hold_slot(next.get(), slot) || !next.get().is_multiple_of(slot) {
                 return Ok(Err((at, format!("goes on in {next}, which is no metadata block"))));
             }
-            if !blocks.insert(next) || blocks.len() > plock::BLOCKS_MAX {
+            if !blocks.insert(next) || blocks.len() > plock_table::BLOCKS_MAX {
                 return Ok(Err((at, "the chain has no end".to_owned())));
             }
             at = next;

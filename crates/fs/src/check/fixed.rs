@@ -168,7 +168,7 @@ impl Checker {
                 ),
                 Err(e) => return Some(e.to_string()),
             },
-            (MetaKind::Orphans, Some(_)) => match crate::orphan::decode(body, block) {
+            (MetaKind::Orphans, Some(_)) => match crate::orphan_list::decode(body, block) {
                 Ok(inos) => roots.extend(inos),
                 Err(e) => return Some(e.to_string()),
             },

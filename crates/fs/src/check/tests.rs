@@ -16,6 +16,7 @@ use zerocopy::FromBytes;
 use super::*;
 use crate::alloc::bits;
 use crate::attr::{Cred, NoKernelCache, WriteFlags};
+use crate::exclusive_use::{claim, refuse_beating};
 use crate::make::{MakeOptions, make};
 use crate::options::MountOptions;
 use crate::{Attr, Fs};
@@ -536,10 +537,10 @@ fn nodes_that_beat_are_seen_without_their_slots() {
     let nodes = volume.node_store(volume.node_areas().unwrap());
     let fs = mount(&pool);
     let slots: Vec<_> = (0..nodes.slots()).map(|n| (NodeId(n), "h".to_owned())).collect();
-    let beating = refuse_beating(&*nodes, &slots, Timing::default().beat() * 12);
+    let beating = refuse_beating(&*nodes, &slots, braid_lock::Timing::default().beat() * 12);
     assert!(matches!(beating, Err(Error::Mounted { .. })), "{beating:?}");
     fs.unmount().unwrap();
-    refuse_beating(&*nodes, &slots, Timing::default().beat() * 3).unwrap();
+    refuse_beating(&*nodes, &slots, braid_lock::Timing::default().beat() * 3).unwrap();
 }
 
 /// The store of the locks is not as much as asked while a node of this host lives.

@@ -63,7 +63,7 @@ fn copy_step(
     let n = {
         let locked = core.lock(source.inode.ino, Mode::Shared, Local::Shared)?;
         require_regular(&locked)?;
-        with_bytes(Held::of(core, &locked), from, len, None, |bytes| {
+        with_bytes(Held::of(core, &locked), from, len, |bytes| {
             if let Some(to) = memory.get_mut(..bytes.len()) {
                 to.copy_from_slice(bytes);
             }

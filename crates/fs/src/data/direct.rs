@@ -2,21 +2,22 @@
 //!
 //! They run beside one another and beside readers: data goes to blocks that are written already, or
 //! to new ones that nobody refers to; only the transaction that links new ones is serialised. No two
-//! of them are in one block at a time ([`super::behind`]).
+//! of them are in one block at a time ([`crate::inflight_writes`]).
 
 use braid_format::dinode::Layout;
 use braid_pool::PoolRequest;
 use smallvec::SmallVec;
 
-use super::extents::Pieces;
-use super::flush::{What, flush_locked, link_all};
-use super::link::Link;
 use super::read::bytes;
-use super::{Held, Promise, View, bound, touch};
+use super::{Held, View, limit, touch};
 use crate::attr::EarlyReply;
 use crate::error::{Error, Result};
+use crate::file_data::Delalloc;
 use crate::inode::{InodeState, now_nanos};
 use crate::map::{Load, slots_bound};
+use crate::writeback::extent_commit::ExtentCommit;
+use crate::writeback::extents::Pieces;
+use crate::writeback::flush::{What, flush_locked, link_all};
 
 /// Writes beside others (shared on this node). `false`: not possible so, nothing was changed that
 /// the same write done again would not overwrite.
@@ -31,21 +32,21 @@ pub(super) fn write_beside(
 ) -> Result<bool> {
     let len = data.len() as u64;
     let end = offset + len;
-    let mut promise = held.change_apart(offset, len);
+    let mut delalloc = held.change_apart(offset, len);
     if must_flush(held, offset, end, held.view()?) {
-        flush_locked(held, &mut promise, What::Contents)?;
+        flush_locked(held, &mut delalloc, What::Contents)?;
     }
     let view = held.view()?;
-    if view.layout != Layout::Extents || held.ragged_end(offset, view)?.is_some() {
+    if view.layout != Layout::Extents || held.partial_tail(offset, view)?.is_some() {
         return Ok(false);
     }
-    let mut ticket = held.core.behind.begin(held.inode.ino, offset..end);
-    drop(promise);
+    let mut ticket = held.core.inflight.begin(held.inode.ino, offset..end);
+    drop(delalloc);
     let mut answered = false;
     let _changes = held.core.changes_beside(held.inode.ino);
     let done = put(held, None, (offset, data), &mut |holes| {
         ticket.fill(held.data(), holes);
-        if reply.may() && ticket.may_answer(len, bound::room(held.core)) {
+        if reply.may() && ticket.may_answer(len, limit::room(held.core)) {
             held.change_state(|st| st.raw.size = st.raw.size.get().max(end).into())?;
             reply.send();
             answered = true;
@@ -70,7 +71,7 @@ pub(super) fn write_beside(
 /// `Contents`: the range may hold old or new bytes.
 pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool> {
     let (shift, end) = (held.shift(), offset + data.len() as u64);
-    let promise = held.change_apart(offset, data.len() as u64);
+    let delalloc = held.change_apart(offset, data.len() as u64);
     let view = held.view()?;
     // Dirty: the exclusive lock is just being given up, and older bytes are about to be written here.
     if held.data().is_dirty() || view.layout != Layout::Extents || end > view.size {
@@ -80,10 +81,10 @@ pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool
     if pieces.iter().any(|p| p.written().is_none()) {
         return Ok(false);
     }
-    let _ticket = held.core.behind.begin(held.inode.ino, offset..end);
-    drop(promise);
+    let _ticket = held.core.inflight.begin(held.inode.ino, offset..end);
+    drop(delalloc);
     // Who reads the time after this write must find it later than what was there before.
-    held.change_state(|st| st.changed_beside(now_nanos()))?;
+    held.change_state(|st| st.changed_concurrently(now_nanos()))?;
     // Other nodes may be writing these blocks now.
     held.run_beside(&mut requests(held, &pieces, &[], data))?;
     held.core.meta.note_data_written();
@@ -98,8 +99,8 @@ fn keep(held: Held<'_>, offset: u64, data: &[u8], error: Error) {
         return held.core.withdraw(&error);
     }
     tracing::warn!(%ino, offset, len = data.len(), %error, "not written yet");
-    let mut promise = held.data().change.lock();
-    if let Err(again) = held.write_cached(&mut promise, offset, data) {
+    let mut delalloc = held.data().change.lock();
+    if let Err(again) = held.write_cached(&mut delalloc, offset, data) {
         tracing::error!(%ino, offset, len = data.len(), %again, "lost what a program wrote");
         *held.data().lost.lock() = Some(error);
         if again.is_fatal() {
@@ -115,7 +116,7 @@ fn keep(held: Held<'_>, offset: u64, data: &[u8], error: Error) {
 /// Writes with no other user on this node; `change` held.
 pub(super) fn write_alone(
     held: Held<'_>,
-    promise: &mut Promise,
+    delalloc: &mut Delalloc,
     offset: u64,
     data: &[u8],
 ) -> Result<()> {
@@ -127,22 +128,22 @@ pub(super) fn write_alone(
     let fill = if view.layout == Layout::Stuffed {
         (view.size > 0 && kept && !held.data().is_dirty()).then_some(0)
     } else {
-        held.ragged_end(offset, view)?
+        held.partial_tail(offset, view)?
     };
     if let Some(block) = fill {
-        held.promise_for(promise, block..block + 1, &[])?;
+        held.reserve_for(delalloc, block..block + 1, &[])?;
         held.fill(block, view)?;
         held.recount();
     }
     if fill.is_some() || must_flush(held, offset, end, view) {
-        flush_locked(held, promise, What::Contents)?;
+        flush_locked(held, delalloc, What::Contents)?;
     }
     let mut go_on = |_| Ok(());
-    match put(held, Some(promise), (offset, data), &mut go_on) {
+    match put(held, Some(delalloc), (offset, data), &mut go_on) {
         Err(Error::NoSpace) => {
-            flush_locked(held, promise, What::Contents)?;
-            bound::write_out(held.core, 0)?;
-            put(held, Some(promise), (offset, data), &mut go_on)
+            flush_locked(held, delalloc, What::Contents)?;
+            limit::write_out(held.core, 0)?;
+            put(held, Some(delalloc), (offset, data), &mut go_on)
         }
         done => done,
     }
@@ -165,7 +166,7 @@ fn must_flush(held: Held<'_>, offset: u64, end: u64, view: View) -> bool {
 #[expect(clippy::needless_pass_by_value, reason = "a handle and a loan")]
 fn put(
     held: Held<'_>,
-    change: Option<&mut Promise>,
+    change: Option<&mut Delalloc>,
     (offset, data): (u64, &[u8]),
     claimed: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
@@ -173,7 +174,7 @@ fn put(
     let end = offset + data.len() as u64;
     let pieces = held.lookup(offset >> shift..end >> shift)?;
     let mut links = Vec::new();
-    let mut own = Promise::default();
+    let mut own = Delalloc::default();
     if pieces.iter().any(|p| p.written().is_none()) {
         claim(held, &mut own, &pieces, &mut links)?;
     }
@@ -194,7 +195,7 @@ fn put(
     };
     for link in &links {
         let now = held.lookup(link.logical..link.logical + link.len)?;
-        let same = |p: &super::extents::Piece| match link.run {
+        let same = |p: &crate::writeback::extents::Piece| match link.run {
             Some(_) => p.physical.is_none(),
             None => p.unwritten,
         };
@@ -210,7 +211,12 @@ fn put(
 }
 
 /// Promises and claims blocks for the holes; unwritten blocks will be marked written.
-fn claim(held: Held<'_>, own: &mut Promise, pieces: &Pieces, links: &mut Vec<Link>) -> Result<()> {
+fn claim(
+    held: Held<'_>,
+    own: &mut Delalloc,
+    pieces: &Pieces,
+    links: &mut Vec<ExtentCommit>,
+) -> Result<()> {
     let holes: u64 = pieces.iter().filter(|p| p.physical.is_none()).map(|p| p.len).sum();
     let places = pieces.iter().filter(|p| p.written().is_none()).count() as u64;
     let load = Load { blocks: holes, places };
@@ -222,7 +228,7 @@ fn claim(held: Held<'_>, own: &mut Promise, pieces: &Pieces, links: &mut Vec<Lin
                 let reservation = own.reservation.as_mut().ok_or(Error::NoSpace)?;
                 held.claim_hole(reservation, (p.logical, p.len), links)?;
             }
-            Some(physical) if p.unwritten => links.push(Link {
+            Some(physical) if p.unwritten => links.push(ExtentCommit {
                 logical: p.logical,
                 len: p.len,
                 physical,
@@ -239,7 +245,12 @@ fn claim(held: Held<'_>, own: &mut Promise, pieces: &Pieces, links: &mut Vec<Lin
 type Requests<'a> = SmallVec<[PoolRequest<'a>; 2]>;
 
 /// One submission for the whole range.
-fn requests<'a>(held: Held<'_>, pieces: &Pieces, links: &[Link], data: &'a [u8]) -> Requests<'a> {
+fn requests<'a>(
+    held: Held<'_>,
+    pieces: &Pieces,
+    links: &[ExtentCommit],
+    data: &'a [u8],
+) -> Requests<'a> {
     let (shift, block_size) = (held.shift(), held.core.volume.geo.block_size);
     let first = pieces.first().map_or(0, |p| p.logical);
     let slice = |logical: u64, len: u64| {

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-use super::{Held, Promise};
+use super::Held;
 use crate::error::Result;
+use crate::file_data::Delalloc;
 use crate::inode::InodeState;
+use crate::inode_tree::Editor;
 use crate::map::{self, Extent, LOGICAL_END};
-use crate::tree::{self, Editor};
+use crate::tree;
 
 /// Extents that one transaction takes away.
 const CUTS_PER_TX: usize = 64;
@@ -104,7 +106,7 @@ impl Held<'_> {
     }
 
     /// Forgets dirty blocks of `range`; with none left their promise goes back.
-    pub fn forget_pages(&self, promise: &mut Promise, range: Range<u64>) {
+    pub fn forget_pages(&self, delalloc: &mut Delalloc, range: Range<u64>) {
         let empty = {
             let mut pages = self.data().pages.write();
             pages.forget(self.shift(), range);
@@ -112,7 +114,7 @@ impl Held<'_> {
         };
         self.recount();
         if empty {
-            *promise = Promise::default();
+            *delalloc = Delalloc::default();
         }
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use braid_format::dinode::Layout;
 use braid_lock::Mode;
 use braid_pool::PoolRequest;
-use braid_pool::device::{AlignedBuf, HugeBuf, fitting};
+use braid_pool::device::{HugeBuf, fitting};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
-use super::{Held, require_regular};
+use super::{Held, View, require_regular};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::OpenFile;
@@ -110,21 +110,6 @@ impl Held<'_> {
         self.run(&mut requests)
     }
 
-    /// Issues requests for contents; the first that failed is the error.
-    pub fn run(&self, requests: &mut [PoolRequest<'_>]) -> Result<()> {
-        if requests.is_empty() {
-            return Ok(());
-        }
-        self.core.volume.pool.run(requests);
-        first_failed(requests)
-    }
-
-    /// As [`Held::run`], for writes of what other nodes may be writing too (concurrent lock).
-    pub fn run_beside(&self, requests: &mut [PoolRequest<'_>]) -> Result<()> {
-        self.core.volume.pool.run_beside(requests);
-        first_failed(requests)
-    }
-
     /// One block as it is now, zero past the end of the file: to be written in part.
     pub fn block_now(&self, block: u64, size: u64, memory: &mut [u8]) -> Result<()> {
         let start = block << self.shift();
@@ -147,22 +132,15 @@ pub(super) fn bytes(blocks: u64, shift: u32) -> usize {
     usize::try_from(blocks << shift).expect("length of a buffer")
 }
 
-/// Reads up to `len` bytes at `offset` and calls `reply` with them while the inode's lock is held.
-/// `fill`: the kernel fills pages, whose locks it holds meanwhile.
-///
-/// # Errors
-/// `BadHandle`, `IsDirectory`, `Contents` when a device cannot read.
-pub(crate) fn read_reply<R>(
-    core: &Arc<Core>,
-    file: &OpenFile,
-    offset: u64,
-    len: u32,
-    fill: bool,
-    reply: impl FnOnce(&[u8]) -> R,
-) -> Result<R> {
-    let locked = lock_to_read(core, file, fill)?;
-    let readahead = fill.then_some(&file.readahead);
-    with_bytes(Held::of(core, &locked), offset, u64::from(len), readahead, reply)
+/// Which bytes of a file are to be read, and for whom.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadRange {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes, at most: the read ends at the end of the file.
+    pub len: u32,
+    /// The kernel fills pages, and holds their locks meanwhile.
+    pub fill: bool,
 }
 
 /// Holds the lock of an inode that was read, until it is dropped.
@@ -175,62 +153,39 @@ impl std::fmt::Debug for ReadHold {
     }
 }
 
-/// As [`read_reply`], into the caller's memory: returns how many bytes, and the hold of the lock.
+/// Reads a range and calls `reply` with its bytes while the inode's lock is held.
+///
+/// # Errors
+/// `BadHandle`, `IsDirectory`, `Contents` when a device cannot read.
+pub(crate) fn read_reply<R>(
+    core: &Arc<Core>,
+    file: &OpenFile,
+    range: ReadRange,
+    reply: impl FnOnce(&[u8]) -> R,
+) -> Result<R> {
+    let locked = lock_to_read(core, file, range.fill)?;
+    let readahead = range.fill.then_some(&file.readahead);
+    let plan = ReadPlan::of(Held::of(core, &locked), range.offset, range.len.into())?;
+    plan.with_bytes(readahead, reply)
+}
+
+/// As [`read_reply`], into the caller's memory: returns how many bytes, and the hold of the lock. Whole
+/// blocks are read straight into it, those behind the last byte that was asked for too.
 ///
 /// # Errors
 /// As [`read_reply`].
-///
-/// # Panics
-/// If `memory` is shorter than `len`.
 pub(crate) fn read_into(
     core: &Arc<Core>,
     file: &OpenFile,
-    (offset, len): (u64, u32),
-    fill: bool,
+    range: ReadRange,
     memory: &mut [u8],
 ) -> Result<(usize, ReadHold)> {
-    let locked = lock_to_read(core, file, fill)?;
-    let readahead = fill.then_some(&file.readahead);
-    let held = Held::of(core, &locked);
-    let blocks = bytes(held.blocks_for(u64::from(len)), held.shift());
-    let aligned = offset & (held.block_size() - 1) == 0;
-    let n = if aligned && blocks <= memory.len() {
-        in_memory(held, (offset, len), readahead, memory)?
-    } else {
-        with_bytes(held, offset, u64::from(len), readahead, |bytes| copy_out(bytes, memory))?
-    };
+    let locked = lock_to_read(core, file, range.fill)?;
+    let readahead = range.fill.then_some(&file.readahead);
+    let len = u64::from(range.len).min(memory.len() as u64);
+    let plan = ReadPlan::of(Held::of(core, &locked), range.offset, len)?;
+    let n = plan.into_memory(readahead, memory)?;
     Ok((n, ReadHold { _locked: locked }))
-}
-
-fn copy_out(bytes: &[u8], memory: &mut [u8]) -> usize {
-    memory[..bytes.len()].copy_from_slice(bytes);
-    bytes.len()
-}
-
-/// [`with_bytes`] without memory of its own, from the beginning of a block.
-fn in_memory(
-    held: Held<'_>,
-    (offset, len): (u64, u32),
-    readahead: Option<&ReadaheadLimiter>,
-    memory: &mut [u8],
-) -> Result<usize> {
-    held.core.behind.wait_for(held.inode.ino, &(offset..offset.saturating_add(len.into())));
-    let (in_tail, view) = stuffed_now(held)?;
-    if in_tail {
-        let body = held.body()?;
-        let all = held.stuffed(&body, view.size)?;
-        let end = view.size.min(offset.saturating_add(len.into()));
-        return Ok(copy_out(all.get(small(offset)..small(end)).unwrap_or_default(), memory));
-    }
-    let end = view.size.min(offset.saturating_add(len.into()));
-    if offset >= end {
-        return Ok(0);
-    }
-    let n = bytes(held.blocks_for(end - offset), held.shift());
-    let turn = readahead.and_then(|r| r.wait(offset, n as u64));
-    held.read_blocks(offset >> held.shift(), &mut memory[..n])?;
-    drop(turn);
-    Ok(small(end - offset))
 }
 
 /// Locks an inode that is to be read.
@@ -272,98 +227,98 @@ fn lock_to_fill(core: &Arc<Core>, file: &OpenFile) -> Result<Locked> {
     }
 }
 
-/// Calls `f` with what stands in `len` bytes from `offset`, cut at the end of the file. What is not in
-/// memory is read in its turn, if there are such.
+/// What a read returns, decided once: the inode's lock is held until it is done.
+struct ReadPlan<'a> {
+    held: Held<'a>,
+    offset: u64,
+    /// One past the last byte; not below `offset`.
+    end: u64,
+    /// The bytes stand in the dinode's tail.
+    stuffed: Option<View>,
+}
+
+impl<'a> ReadPlan<'a> {
+    /// Of `len` bytes from `offset`, those that the file has. Waits for direct writes under way there.
+    fn of(held: Held<'a>, offset: u64, len: u64) -> Result<Self> {
+        let asked = offset..offset.saturating_add(len);
+        // First, then the size: a page that is filled beside a write to it is as long as the write makes
+        // the file, or the write is not answered early.
+        held.core.inflight.wait_for(held.inode.ino, &asked);
+        // Dirtiness is looked at first: a flush beside this reader first changes the layout, then drops
+        // the pages, and a stuffed file gets pages only when it has no readers.
+        let dirty = held.data().is_dirty();
+        let view = held.view()?;
+        let stuffed = (view.layout == Layout::Stuffed && !dirty).then_some(view);
+        Ok(Self { held, offset, end: view.size.min(asked.end).max(offset), stuffed })
+    }
+
+    /// First block, and bytes of whole blocks from there to the end.
+    fn blocks(&self) -> (u64, usize) {
+        let shift = self.held.shift();
+        let first = self.offset >> shift;
+        (first, bytes(self.held.blocks_for(self.end - (first << shift)), shift))
+    }
+
+    /// Reads whole blocks into memory of this length, in the file's turn if reading ahead.
+    fn read(&self, readahead: Option<&ReadaheadLimiter>, memory: &mut [u8]) -> Result<()> {
+        let (first, n) = self.blocks();
+        let turn = readahead.and_then(|r| r.wait(first << self.held.shift(), n as u64));
+        self.held.read_blocks(first, memory)?;
+        drop(turn);
+        Ok(())
+    }
+
+    /// Calls `f` with the bytes.
+    fn with_bytes<R>(
+        &self,
+        readahead: Option<&ReadaheadLimiter>,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        if self.offset >= self.end {
+            return Ok(f(&[]));
+        }
+        if let Some(view) = self.stuffed {
+            let body = self.held.body()?;
+            let all = self.held.stuffed(&body, view.size)?;
+            return Ok(f(all.get(small(self.offset)..small(self.end)).unwrap_or_default()));
+        }
+        let (first, n) = self.blocks();
+        let skipped = small(self.offset - (first << self.held.shift()));
+        with_scratch(n, |memory| {
+            self.read(readahead, memory)?;
+            let end = skipped + small(self.end - self.offset);
+            Ok(f(memory.get(skipped..end).unwrap_or_default()))
+        })
+    }
+
+    /// Puts the bytes into `memory`, without a copy if they begin with a block and whole blocks fit.
+    fn into_memory(self, readahead: Option<&ReadaheadLimiter>, memory: &mut [u8]) -> Result<usize> {
+        let (first, n) = self.blocks();
+        let aligned = first << self.held.shift() == self.offset;
+        if let Some(whole) = memory.get_mut(..n).filter(|_| aligned && self.stuffed.is_none()) {
+            if !whole.is_empty() {
+                self.read(readahead, whole)?;
+            }
+            return Ok(small(self.end - self.offset));
+        }
+        self.with_bytes(readahead, |bytes| {
+            memory[..bytes.len()].copy_from_slice(bytes);
+            bytes.len()
+        })
+    }
+}
+
+/// Calls `f` with what stands in `len` bytes from `offset`, cut at the end of the file.
 pub(super) fn with_bytes<R>(
     held: Held<'_>,
     offset: u64,
     len: u64,
-    readahead: Option<&ReadaheadLimiter>,
     f: impl FnOnce(&[u8]) -> R,
 ) -> Result<R> {
-    // First, then the size: a page that is filled beside a write to it is as long as the write makes
-    // the file, or the write is not answered early.
-    held.core.behind.wait_for(held.inode.ino, &(offset..offset.saturating_add(len)));
-    let (in_tail, view) = stuffed_now(held)?;
-    let end = view.size.min(offset.saturating_add(len));
-    if offset >= end {
-        return Ok(f(&[]));
-    }
-    if in_tail {
-        let body = held.body()?;
-        let all = held.stuffed(&body, view.size)?;
-        let (from, to) = (small(offset), small(end));
-        return Ok(f(all.get(from..to).unwrap_or_default()));
-    }
-    let shift = held.shift();
-    let first = offset >> shift;
-    let start = first << shift;
-    let n = bytes(held.blocks_for(end - start), shift);
-    with_scratch(n, |memory| {
-        let turn = readahead.and_then(|r| r.wait(start, n as u64));
-        held.read_blocks(first, memory)?;
-        drop(turn);
-        Ok(f(memory.get(small(offset - start)..small(end - start)).unwrap_or_default()))
-    })
-}
-
-/// Whether the bytes are in the tail. Dirtiness is looked at first: a flush beside this reader
-/// first
-/// changes the layout, then drops the pages, and a stuffed file gets pages only when it has no
-/// readers.
-fn stuffed_now(held: Held<'_>) -> Result<(bool, super::View)> {
-    let dirty = held.data().is_dirty();
-    let view = held.view()?;
-    Ok((view.layout == Layout::Stuffed && !dirty, view))
+    ReadPlan::of(held, offset, len)?.with_bytes(None, f)
 }
 
 /// An offset inside something that is in memory.
 fn small(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
-}
-
-/// Reads into the caller's memory; returns the bytes read. Aligned reads are not copied.
-///
-/// # Errors
-/// As [`read_reply`].
-pub(crate) fn read(
-    core: &Arc<Core>,
-    file: &OpenFile,
-    offset: u64,
-    buf: &mut AlignedBuf,
-) -> Result<usize> {
-    if !file.readable() {
-        return Err(Error::BadHandle);
-    }
-    let locked = core.lock_beside(file.inode.ino, Mode::Shared)?;
-    require_regular(&locked)?;
-    let held = Held::of(core, &locked);
-    let asked = offset..offset.saturating_add(buf.len() as u64);
-    core.behind.wait_for(file.inode.ino, &asked);
-    let (stuffed, view) = stuffed_now(held)?;
-    let end = view.size.min(asked.end);
-    if offset >= end {
-        return Ok(0);
-    }
-    let n = small(end - offset);
-    let shift = held.shift();
-    let whole = bytes(held.blocks_for(end - offset), shift);
-    let aligned = offset & (held.block_size() - 1) == 0;
-    match buf.get_mut(..whole) {
-        Some(memory) if aligned && !stuffed => held.read_blocks(offset >> shift, memory)?,
-        _ => with_bytes(held, offset, n as u64, None, |bytes| {
-            if let Some(to) = buf.get_mut(..bytes.len()) {
-                to.copy_from_slice(bytes);
-            }
-        })?,
-    }
-    Ok(n)
-}
-
-/// The first failure of requests for contents.
-fn first_failed(requests: &mut [PoolRequest<'_>]) -> Result<()> {
-    for r in requests {
-        std::mem::replace(&mut r.result, Ok(())).map_err(Error::Contents)?;
-    }
-    Ok(())
 }

@@ -17,10 +17,10 @@ use braid_pool::device::AlignedBuf;
 use braid_pool::{NoOracle, PoolError};
 
 use super::Held;
-use super::flush::{What, flush_locked};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::map::{self, Extent, LOGICAL_END, Load};
+use crate::writeback::flush::{What, flush_locked};
 
 /// Bytes copied in one transaction.
 const STEP: Bytes = Bytes(4 << 20);
@@ -55,8 +55,8 @@ pub(crate) fn relocate(
     }
     let locked = core.lock_exclusive(ino)?;
     let held = Held::of(core, &locked);
-    let mut promise = held.data().change.lock();
-    flush_locked(held, &mut promise, What::Contents)?;
+    let mut delalloc = held.data().change.lock();
+    flush_locked(held, &mut delalloc, What::Contents)?;
     if held.view()?.layout != Layout::Extents || locked.st().raw.nlink.get() == 0 {
         return Ok(None);
     }

@@ -28,7 +28,7 @@ pub(crate) fn lseek(core: &Arc<Core>, file: &OpenFile, offset: u64, whence: i32)
     let locked = core.lock(file.inode.ino, Mode::Shared, Local::Shared)?;
     require_regular(&locked)?;
     let held = Held::of(core, &locked);
-    core.behind.wait_for(file.inode.ino, &(offset..u64::MAX));
+    core.inflight.wait_for(file.inode.ino, &(offset..u64::MAX));
     let view = held.view()?;
     if offset >= view.size {
         return Err(Error::NoSuchOffset);
@@ -44,7 +44,7 @@ pub(crate) fn lseek(core: &Arc<Core>, file: &OpenFile, offset: u64, whence: i32)
     let (mut at, end) = (offset >> shift, held.blocks_for(view.size));
     while at < end {
         let pieces = held.lookup_some(at..end)?;
-        let to = pieces.last().map_or(end, super::extents::Piece::end);
+        let to = pieces.last().map_or(end, crate::writeback::extents::Piece::end);
         let dirty = held.data().pages.read().runs(shift, at..to);
         for piece in pieces {
             let mut here = piece.logical;

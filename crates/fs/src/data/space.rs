@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use braid_format::dinode::{Layout, RawDinode};
 
-use super::extents::Piece;
-use super::flush::{What, flush_locked, link_all};
-use super::link::{LINKS_PER_TX, Link};
-use super::{Held, Promise, SIZE_MAX, bound, require_regular, touch};
+use super::{Held, SIZE_MAX, limit, require_regular, touch};
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::file_data::Delalloc;
 use crate::handle::OpenFile;
 use crate::map::{Load, slots_bound};
+use crate::writeback::extent_commit::{ExtentCommit, LINKS_PER_TX};
+use crate::writeback::extents::Piece;
+use crate::writeback::flush::{What, flush_locked, link_all};
 
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
@@ -53,25 +54,25 @@ pub(crate) fn fallocate(
         return Err(Error::NotPermitted);
     }
     let held = Held::of(core, &locked);
-    let mut promise = held.data().change.lock();
+    let mut delalloc = held.data().change.lock();
     let keep_size = mode & KEEP_SIZE != 0;
     match mode & !KEEP_SIZE {
-        PUNCH_HOLE => held.punch(&mut promise, offset..end),
+        PUNCH_HOLE => held.punch(&mut delalloc, offset..end),
         ZERO_RANGE => {
-            held.punch(&mut promise, offset..end)?;
-            held.preallocate(&mut promise, offset..end, keep_size)
+            held.punch(&mut delalloc, offset..end)?;
+            held.preallocate(&mut delalloc, offset..end, keep_size)
         }
-        _ => held.preallocate(&mut promise, offset..end, keep_size),
+        _ => held.preallocate(&mut delalloc, offset..end, keep_size),
     }
 }
 
 impl Held<'_> {
     /// Zeros in place of bytes `range`; whole blocks of it become holes.
-    fn punch(&self, promise: &mut Promise, range: Range<u64>) -> Result<()> {
+    fn punch(&self, delalloc: &mut Delalloc, range: Range<u64>) -> Result<()> {
         let view = self.view()?;
         let in_tail = view.layout == Layout::Stuffed && !self.data().is_dirty();
         if view.layout == Layout::Stuffed && !in_tail {
-            flush_locked(*self, promise, What::Contents)?;
+            flush_locked(*self, delalloc, What::Contents)?;
         }
         let (shift, bs) = (self.shift(), self.block_size());
         let last = range.end.min(view.size);
@@ -89,12 +90,12 @@ impl Held<'_> {
         } else {
             range.end >> shift
         };
-        self.zero_bytes(promise, range.start..last.min(whole.start << shift))?;
+        self.zero_bytes(delalloc, range.start..last.min(whole.start << shift))?;
         if whole.start <= whole.end {
-            self.zero_bytes(promise, whole.end << shift..last)?;
+            self.zero_bytes(delalloc, whole.end << shift..last)?;
         }
         if whole.start < whole.end {
-            self.forget_pages(promise, whole.clone());
+            self.forget_pages(delalloc, whole.clone());
             self.cut_hole(whole, |_| {})?;
         }
         // Pages that the size on disk waited for may have become part of the hole.
@@ -103,7 +104,7 @@ impl Held<'_> {
     }
 
     /// Writes zeros inside one block, unless it reads as zero anyway.
-    fn zero_bytes(&self, promise: &mut Promise, range: Range<u64>) -> Result<()> {
+    fn zero_bytes(&self, delalloc: &mut Delalloc, range: Range<u64>) -> Result<()> {
         if range.start >= range.end {
             return Ok(());
         }
@@ -114,21 +115,26 @@ impl Held<'_> {
             return Ok(());
         }
         let n = usize::try_from(range.end - range.start).unwrap_or(0);
-        self.write_cached(promise, range.start, &vec![0; n])
+        self.write_cached(delalloc, range.start, &vec![0; n])
     }
 
     /// Gives every hole of `range` blocks that read as zero; makes the file longer unless told not
     /// to.
-    fn preallocate(&self, promise: &mut Promise, range: Range<u64>, keep_size: bool) -> Result<()> {
+    fn preallocate(
+        &self,
+        delalloc: &mut Delalloc,
+        range: Range<u64>,
+        keep_size: bool,
+    ) -> Result<()> {
         let view = self.view()?;
         let capacity = self.root()?.capacity as u64;
         if view.layout == Layout::Stuffed && !self.data().is_dirty() && range.end <= capacity {
             let size = if keep_size { view.size } else { view.size.max(range.end) };
             return self.write_tail(view.size, &[], size);
         }
-        self.unstuff(promise)?;
+        self.unstuff(delalloc)?;
         // Dirty blocks over holes get their blocks now: promised and allocated would be too much.
-        flush_locked(*self, promise, What::Contents)?;
+        flush_locked(*self, delalloc, What::Contents)?;
         let blocks = range.start >> self.shift()..self.blocks_for(range.end);
         if self.missing(&blocks)? > self.core.alloc.totals().free {
             return Err(Error::NoSpace);
@@ -137,14 +143,14 @@ impl Held<'_> {
         while at < blocks.end {
             at = match self.allocate(at..blocks.end) {
                 Err(Error::NoSpace) => {
-                    bound::write_out(self.core, 0)?;
+                    limit::write_out(self.core, 0)?;
                     self.allocate(at..blocks.end)?
                 }
                 done => done?,
             };
         }
         if !keep_size {
-            self.extend(promise, self.view()?, range.end)?;
+            self.extend(delalloc, self.view()?, range.end)?;
         }
         self.change_state(touch)
     }
@@ -169,10 +175,10 @@ impl Held<'_> {
         for batch in holes.chunks(LINKS_PER_TX) {
             let blocks = batch.iter().map(|h| h.1).sum();
             let load = Load { blocks: batch.len() as u64, places: batch.len() as u64 };
-            let mut own = Promise::default();
+            let mut own = Delalloc::default();
             let slots = slots_bound(&self.root()?, self.core.volume.geo.body_len(), load);
             self.top_up(&mut own, blocks, slots)?;
-            let mut links: Vec<Link> = Vec::new();
+            let mut links: Vec<ExtentCommit> = Vec::new();
             for hole in batch {
                 let reservation = own.reservation.as_mut().ok_or(Error::NoSpace)?;
                 self.claim_hole(reservation, *hole, &mut links)?;

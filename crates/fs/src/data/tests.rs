@@ -7,6 +7,7 @@ use braid_pool::device::{
 use braid_pool::{CreateOptions, Pool};
 use proptest::prelude::*;
 
+use crate::ReadRange;
 use crate::attr::{Cred, Fh, NoKernelCache, SetAttr, Write, WriteFlags};
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
@@ -74,7 +75,11 @@ impl Rig {
         let n = self.fs.read(fh, offset, &mut buf).unwrap();
         let other = self
             .fs
-            .read_reply(fh, offset, u32::try_from(len).unwrap(), false, <[u8]>::to_vec)
+            .read_reply(
+                fh,
+                ReadRange { offset, len: u32::try_from(len).unwrap(), fill: false },
+                <[u8]>::to_vec,
+            )
             .unwrap();
         assert!(buf[..n] == other[..], "both ways of reading agree");
         other
@@ -567,13 +572,21 @@ fn a_power_cut_loses_nothing_that_was_synced() {
             // What follows the cut may have been on its way.
             let last = points.iter().rposition(|p| p.events <= n).unwrap();
             let fh = fs.open(ino, O_RDWR).unwrap();
-            let found = fs.read_reply(fh, 0, 4 << 20, false, <[u8]>::to_vec).unwrap();
+            let found = fs
+                .read_reply(fh, ReadRange { offset: 0, len: 4 << 20, fill: false }, <[u8]>::to_vec)
+                .unwrap();
             judge(&found, &points[last].versions, &format!("seed {seed}, event {n}"));
             // It can be used: what follows its end is zero.
             let size = found.len() as u64;
             let set = SetAttr { size: Some(size + 10_000), ..SetAttr::default() };
             fs.setattr(ino, &set, Some(fh)).unwrap();
-            let more = fs.read_reply(fh, size, 10_000, false, <[u8]>::to_vec).unwrap();
+            let more = fs
+                .read_reply(
+                    fh,
+                    ReadRange { offset: size, len: 10_000, fill: false },
+                    <[u8]>::to_vec,
+                )
+                .unwrap();
             assert!(more.len() == 10_000 && more.iter().all(|b| *b == 0), "seed {seed}, event {n}");
             fs.release(fh).unwrap();
             fs.unmount().unwrap();
@@ -614,7 +627,12 @@ fn what_one_node_wrote_the_other_reads() {
     let (attr, fa) = a.create(a.root(), b"f", 0o644, O_RDWR, &Cred::default()).unwrap();
     let fb = b.open(attr.ino, O_RDWR).unwrap();
     let read = |fs: &Fs, fh, at: u64, len: usize| {
-        fs.read_reply(fh, at, u32::try_from(len).unwrap(), false, <[u8]>::to_vec).unwrap()
+        fs.read_reply(
+            fh,
+            ReadRange { offset: at, len: u32::try_from(len).unwrap(), fill: false },
+            <[u8]>::to_vec,
+        )
+        .unwrap()
     };
     let mut model = Model::default();
     let mut rng = crate::test_volume::Rng(5);
@@ -672,7 +690,9 @@ fn appends_of_two_nodes_never_overlap() {
             });
         }
     });
-    let all = a.read_reply(fa, 0, 1 << 20, false, <[u8]>::to_vec).unwrap();
+    let all = a
+        .read_reply(fa, ReadRange { offset: 0, len: 1 << 20, fill: false }, <[u8]>::to_vec)
+        .unwrap();
     assert_eq!(all.len() as u64, 2 * EACH * 200);
     let mut next = [0_u8; 3];
     for record in all.chunks(200) {
@@ -742,8 +762,13 @@ fn two_nodes_with_many_threads_agree() {
                         1 => fs.fsync(fh, i % 2 == 0).unwrap(),
                         2 => fs.fallocate(fh, 3, at, 40_960).unwrap(),
                         3 => {
-                            let found =
-                                fs.read_reply(fh, 0, 1 << 20, true, <[u8]>::to_vec).unwrap();
+                            let found = fs
+                                .read_reply(
+                                    fh,
+                                    ReadRange { offset: 0, len: 1 << 20, fill: true },
+                                    <[u8]>::to_vec,
+                                )
+                                .unwrap();
                             for block in found.chunks(4096) {
                                 assert!(block.iter().all(|b| *b == block[0]), "torn block");
                             }
@@ -761,8 +786,12 @@ fn two_nodes_with_many_threads_agree() {
     });
     let [a, b] = &pair.nodes;
     let fb = b.open(attr.ino, O_RDWR).unwrap();
-    let one = a.read_reply(first, 0, 1 << 20, false, <[u8]>::to_vec).unwrap();
-    let two = b.read_reply(fb, 0, 1 << 20, false, <[u8]>::to_vec).unwrap();
+    let one = a
+        .read_reply(first, ReadRange { offset: 0, len: 1 << 20, fill: false }, <[u8]>::to_vec)
+        .unwrap();
+    let two = b
+        .read_reply(fb, ReadRange { offset: 0, len: 1 << 20, fill: false }, <[u8]>::to_vec)
+        .unwrap();
     assert!(one == two && one.chunks(4096).all(|c| c.iter().all(|b| *b == c[0])));
     a.release(first).unwrap();
     b.release(fb).unwrap();

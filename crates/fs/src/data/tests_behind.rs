@@ -12,6 +12,7 @@ use braid_pool::device::{
 };
 use braid_pool::{CreateOptions, Pool};
 
+use crate::ReadRange;
 use crate::attr::{Cred, Durable, EarlyReply, Fh, NoKernelCache, SetAttr, Write, WriteFlags};
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
@@ -142,7 +143,9 @@ impl Rig {
     }
     fn read(&self, at: u64) -> Vec<u8> {
         let len = u32::try_from(LEN).unwrap();
-        self.fs.read_reply(self.fh, at, len, false, <[u8]>::to_vec).unwrap()
+        self.fs
+            .read_reply(self.fh, ReadRange { offset: at, len, fill: false }, <[u8]>::to_vec)
+            .unwrap()
     }
     /// Opens the pool anew; what the file holds at `at` then.
     fn after_remount(self, at: u64) -> Vec<u8> {
@@ -155,7 +158,8 @@ impl Rig {
         let fs = Fs::mount(pool(), MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
         let fh = fs.open(ino, O_RDWR).unwrap();
         let len = u32::try_from(LEN).unwrap();
-        let bytes = fs.read_reply(fh, at, len, false, <[u8]>::to_vec).unwrap();
+        let bytes =
+            fs.read_reply(fh, ReadRange { offset: at, len, fill: false }, <[u8]>::to_vec).unwrap();
         fs.release(fh).unwrap();
         fs.unmount().unwrap();
         bytes
@@ -403,7 +407,9 @@ fn another_node_gets_the_file_with_what_was_answered() {
         let read = beside(&rig, at, || {
             let fh = other.open(rig.ino, 0).unwrap();
             let len = u32::try_from(LEN).unwrap();
-            let bytes = other.read_reply(fh, at, len, false, <[u8]>::to_vec).unwrap();
+            let bytes = other
+                .read_reply(fh, ReadRange { offset: at, len, fill: false }, <[u8]>::to_vec)
+                .unwrap();
             other.release(fh).unwrap();
             bytes
         });
@@ -448,7 +454,10 @@ fn a_node_leaves_after_what_was_answered() {
     let fs = rig.other();
     let fh = fs.open(rig.ino, 0).unwrap();
     let len = u32::try_from(LEN).unwrap();
-    assert!(fs.read_reply(fh, END, len, false, <[u8]>::to_vec).unwrap() == filled(2)[..]);
+    assert!(
+        fs.read_reply(fh, ReadRange { offset: END, len, fill: false }, <[u8]>::to_vec).unwrap()
+            == filled(2)[..]
+    );
     fs.release(fh).unwrap();
     fs.unmount().unwrap();
     let pool = Pool::assemble(vec![rig.device.clone() as Arc<dyn Device>]).unwrap();
@@ -467,7 +476,9 @@ fn a_node_that_withdraws_says_so_of_what_was_answered() {
         // Whoever goes on has what was there, or what came.
         let fh = other.open(rig.ino, 0).unwrap();
         let len = u32::try_from(LEN).unwrap();
-        let read = other.read_reply(fh, at, len, false, <[u8]>::to_vec).unwrap();
+        let read = other
+            .read_reply(fh, ReadRange { offset: at, len, fill: false }, <[u8]>::to_vec)
+            .unwrap();
         let old = if at == 0 { filled(1)[..].to_vec() } else { Vec::new() };
         assert!(read == old || read == filled(2)[..], "{at}");
         other.release(fh).unwrap();
@@ -479,7 +490,7 @@ fn a_node_that_withdraws_says_so_of_what_was_answered() {
 #[test]
 fn who_waits_waits_for_no_later_write() {
     let rig = Rig::new();
-    let behind = &rig.fs.core().behind;
+    let behind = &rig.fs.core().inflight;
     let old = behind.begin(rig.ino, 0..1);
     std::thread::scope(|scope| {
         let waits = [scope.spawn(|| behind.wait_for(rig.ino, &(0..10)))];

@@ -9,6 +9,7 @@ use braid_lock::Mode;
 use braid_pool::device::{Device, MemoryDevice};
 use braid_pool::{CreateOptions, Pool};
 
+use crate::ReadRange;
 use crate::attr::{Cred, Fh, KernelCache, NoKernelCache, SetAttr, Time, TimeSet, WriteFlags};
 use crate::make::{MakeOptions, make};
 use crate::{Fs, MountOptions};
@@ -55,7 +56,12 @@ fn block(n: u64, by: u8) -> Vec<u8> {
 
 fn read(fs: &Fs, fh: Fh, n: u64) -> Vec<u8> {
     let at = n * BLOCK as u64;
-    fs.read_reply(fh, at, u32::try_from(BLOCK).unwrap(), false, <[u8]>::to_vec).unwrap()
+    fs.read_reply(
+        fh,
+        ReadRange { offset: at, len: u32::try_from(BLOCK).unwrap(), fill: false },
+        <[u8]>::to_vec,
+    )
+    .unwrap()
 }
 
 fn mode(fs: &Fs, ino: InodeNo) -> Mode {

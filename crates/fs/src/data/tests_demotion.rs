@@ -11,6 +11,7 @@ use braid_pool::device::{
 };
 use braid_pool::{CreateOptions, Pool};
 
+use crate::ReadRange;
 use crate::attr::{Cred, Fh, KernelCache, NoKernelCache, SetAttr, WriteFlags};
 use crate::make::{MakeOptions, make};
 use crate::{Error, Fs, MountOptions};
@@ -56,7 +57,8 @@ fn a_page_of_a_synchronous_file_that_comes_back_waits_for_no_lock() {
     a.write(fa, 0, &[1; 8192], WriteFlags::default()).unwrap();
     *kernel.file.lock().unwrap() = Some((a.clone(), fa));
     let fb = b.open(attr.ino, 0).unwrap();
-    let read = b.read_reply(fb, 0, 8192, false, <[u8]>::to_vec).unwrap();
+    let read =
+        b.read_reply(fb, ReadRange { offset: 0, len: 8192, fill: false }, <[u8]>::to_vec).unwrap();
     assert!(kernel.answered.load(Ordering::Acquire), "the page's write waited for the lock");
     assert!(read == [[7; 4096], [1; 4096]].concat());
     a.release(fa).unwrap();
@@ -81,7 +83,11 @@ fn a_node_that_cannot_write_what_another_waits_for_dies_for_it() {
         let b = b.clone();
         move || {
             let fb = b.open(attr.ino, 0).unwrap();
-            done.send(b.read_reply(fb, 0, 8192, false, <[u8]>::to_vec).unwrap()).unwrap();
+            done.send(
+                b.read_reply(fb, ReadRange { offset: 0, len: 8192, fill: false }, <[u8]>::to_vec)
+                    .unwrap(),
+            )
+            .unwrap();
         }
     };
     a.write(fa, 0, &[2; 8192], WriteFlags::default()).unwrap();
@@ -166,7 +172,9 @@ fn space_for_a_mapped_page_comes_though_all_demoters_of_the_other_node_wait() {
             let (a, ino) = (a.clone(), *ino);
             std::thread::spawn(move || {
                 let fh = a.open(ino, 0).unwrap();
-                let read = a.read_reply(fh, 0, 8192, false, <[u8]>::to_vec).unwrap();
+                let read = a
+                    .read_reply(fh, ReadRange { offset: 0, len: 8192, fill: false }, <[u8]>::to_vec)
+                    .unwrap();
                 a.release(fh).unwrap();
                 assert!(read == [1; 8192]);
             })
@@ -257,7 +265,13 @@ fn a_failed_write_that_lands_late_changes_nothing_that_came_after_it() {
             device.inner.write(at, &bytes).unwrap();
         }
         for at in (0..len).step_by(64 << 10) {
-            let read = fs.read_reply(fh, at, 64 << 10, false, <[u8]>::to_vec).unwrap();
+            let read = fs
+                .read_reply(
+                    fh,
+                    ReadRange { offset: at, len: 64 << 10, fill: false },
+                    <[u8]>::to_vec,
+                )
+                .unwrap();
             assert!(read.iter().all(|b| *b == 5), "direct {direct}: changed at {at}");
         }
         fs.release(fh).unwrap();

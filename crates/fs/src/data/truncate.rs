@@ -5,13 +5,15 @@ use std::sync::Arc;
 use braid_format::dinode::{Layout, RawDinode};
 use braid_format::meta::MetaKind;
 
-use super::flush::{What, flush_locked};
-use super::{Held, Promise, SIZE_MAX, View, require_regular, touch};
+use super::{Held, SIZE_MAX, View, require_regular, touch};
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::file_data::Delalloc;
 use crate::inode::Locked;
+use crate::inode_tree::Editor;
 use crate::map::LOGICAL_END;
-use crate::tree::{self, Editor};
+use crate::tree;
+use crate::writeback::flush::{What, flush_locked};
 
 /// Sets the size. Exclusive lock held.
 ///
@@ -27,19 +29,19 @@ pub(crate) fn truncate(core: &Arc<Core>, locked: &Locked, size: u64) -> Result<(
         return Err(Error::NotPermitted);
     }
     let held = Held::of(core, locked);
-    let mut promise = held.data().change.lock();
+    let mut delalloc = held.data().change.lock();
     let view = held.view()?;
     if size < view.size {
-        held.shrink(&mut promise, view, size)
+        held.shrink(&mut delalloc, view, size)
     } else {
-        held.extend(&mut promise, view, size)?;
+        held.extend(&mut delalloc, view, size)?;
         held.change_state(touch)
     }
 }
 
 impl Held<'_> {
     /// Makes the file longer by a hole. `change` held, alone on this node.
-    pub fn extend(&self, promise: &mut Promise, view: View, size: u64) -> Result<()> {
+    pub fn extend(&self, delalloc: &mut Delalloc, view: View, size: u64) -> Result<()> {
         if size <= view.size {
             return Ok(());
         }
@@ -51,10 +53,10 @@ impl Held<'_> {
             if view.size == 0 {
                 self.leave_tail()?;
             } else {
-                self.dirty_block(promise, 0, view)?;
+                self.dirty_block(delalloc, 0, view)?;
             }
-        } else if let Some(block) = self.ragged_end(size, view)? {
-            self.dirty_block(promise, block, view)?;
+        } else if let Some(block) = self.partial_tail(size, view)? {
+            self.dirty_block(delalloc, block, view)?;
         }
         self.change_state(|st| {
             st.raw.size = size.into();
@@ -80,8 +82,8 @@ impl Held<'_> {
     }
 
     /// Makes one block dirty as it is.
-    fn dirty_block(&self, promise: &mut Promise, block: u64, view: View) -> Result<()> {
-        self.promise_for(promise, block..block + 1, &[])?;
+    fn dirty_block(&self, delalloc: &mut Delalloc, block: u64, view: View) -> Result<()> {
+        self.reserve_for(delalloc, block..block + 1, &[])?;
         self.fill(block, view)?;
         self.recount();
         Ok(())
@@ -100,9 +102,9 @@ impl Held<'_> {
         self.fatal(done)
     }
 
-    fn shrink(&self, promise: &mut Promise, view: View, size: u64) -> Result<()> {
+    fn shrink(&self, delalloc: &mut Delalloc, view: View, size: u64) -> Result<()> {
         let keep = self.blocks_for(size);
-        self.forget_pages(promise, keep..u64::MAX >> self.shift());
+        self.forget_pages(delalloc, keep..u64::MAX >> self.shift());
         self.data().pages.write().zero_block_from(self.shift(), size);
         let clean = !self.data().is_dirty();
         if view.layout == Layout::Stuffed {
@@ -161,7 +163,7 @@ impl Held<'_> {
     }
 
     /// A stuffed file's bytes move to a block now.
-    pub fn unstuff(&self, promise: &mut Promise) -> Result<()> {
+    pub fn unstuff(&self, delalloc: &mut Delalloc) -> Result<()> {
         let view = self.view()?;
         if view.layout != Layout::Stuffed {
             return Ok(());
@@ -170,9 +172,9 @@ impl Held<'_> {
             return self.leave_tail();
         }
         if !self.data().is_dirty() {
-            self.dirty_block(promise, 0, view)?;
+            self.dirty_block(delalloc, 0, view)?;
         }
-        flush_locked(*self, promise, What::Contents)
+        flush_locked(*self, delalloc, What::Contents)
     }
 }
 
@@ -183,8 +185,8 @@ impl Held<'_> {
 /// What is on disk contradicts itself, or a device failed.
 pub(crate) fn free_contents(core: &Arc<Core>, locked: &Locked) -> Result<()> {
     let held = Held::of(core, locked);
-    let mut promise = held.data().change.lock();
-    held.forget_pages(&mut promise, 0..u64::MAX >> held.shift());
+    let mut delalloc = held.data().change.lock();
+    held.forget_pages(&mut delalloc, 0..u64::MAX >> held.shift());
     *held.data().lost.lock() = None;
     match locked.layout()? {
         Layout::Extents => held.cut_end(0, |st, nothing_from| {

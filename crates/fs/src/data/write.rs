@@ -7,16 +7,17 @@ use braid_format::dinode::{Layout, RawDinode};
 use braid_format::meta::MetaKind;
 use braid_lock::{Local, Mode};
 
-use super::flush::{What, flush_locked};
 use super::read::{bytes, with_scratch};
-use super::{Held, Promise, SIZE_MAX, View, bound, direct, fsync, require_regular, touch};
+use super::{Held, SIZE_MAX, View, direct, fsync, limit, require_regular, touch};
 use crate::attr::{Durable, EarlyReply, Write, WriteFlags};
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::file_data::Delalloc;
 use crate::handle::OpenFile;
 use crate::inode::Locked;
 use crate::map::slots_bound;
 use crate::mode::unprivileged;
+use crate::writeback::flush::{What, flush_locked};
 
 /// From this size on, aligned writes go past the cache: a copy and a second trip gain nothing.
 const DIRECT_MIN: usize = 256 << 10;
@@ -43,7 +44,7 @@ pub(crate) fn write(
     if what.bytes.is_empty() {
         return Ok(0);
     }
-    bound::make_room(core, what.bytes.len() as u64)?;
+    limit::make_room(core, what.bytes.len() as u64)?;
     if what.flags.from_page_cache {
         // Stores into a mapping are made durable by msync(2), which asks for it after this. Here the
         // lock may be on its way to another node, which waits for this very page.
@@ -116,15 +117,15 @@ fn from_program(
     check(&locked, offset, data.len(), flags.append)?;
     kill_privileges(core, &locked, flags.kill_privileges)?;
     let held = Held::of(core, &locked);
-    let mut promise = held.data().change.lock();
+    let mut delalloc = held.data().change.lock();
     if wants_direct(core, offset, data, flags) {
-        direct::write_alone(held, &mut promise, offset, data)?;
+        direct::write_alone(held, &mut delalloc, offset, data)?;
         return Ok(data.len());
     }
-    held.stay_below(&mut promise, data.len())?;
-    held.write_cached(&mut promise, offset, data)?;
+    held.stay_below(&mut delalloc, data.len())?;
+    held.write_cached(&mut delalloc, offset, data)?;
     if flags.direct {
-        flush_locked(held, &mut promise, What::Contents)?;
+        flush_locked(held, &mut delalloc, What::Contents)?;
     }
     Ok(data.len())
 }
@@ -140,14 +141,14 @@ fn from_page_cache(core: &Arc<Core>, file: &OpenFile, what: Write<'_>) -> Result
     }
     require_regular(&locked)?;
     let held = Held::of(core, &locked);
-    let mut promise = held.change_apart(offset, data.len() as u64);
+    let mut delalloc = held.change_apart(offset, data.len() as u64);
     // Never longer: what the page holds past the end is not part of the file.
     let size = held.view()?.size;
     let inside = size.saturating_sub(offset).min(data.len() as u64);
     let inside = usize::try_from(inside).unwrap_or(0);
     if let Some(now) = data.get(..inside).filter(|d| !d.is_empty()) {
-        held.stay_below(&mut promise, now.len())?;
-        held.write_cached(&mut promise, offset, now)?;
+        held.stay_below(&mut delalloc, now.len())?;
+        held.write_cached(&mut delalloc, offset, now)?;
     }
     Ok(data.len())
 }
@@ -178,10 +179,10 @@ impl Held<'_> {
     /// Writes this file out when it has much that is dirty, or when the node's bound would be
     /// passed
     /// and the other files could not be: the writer hears of a device that refuses.
-    fn stay_below(&self, promise: &mut Promise, len: usize) -> Result<()> {
+    fn stay_below(&self, delalloc: &mut Delalloc, len: usize) -> Result<()> {
         let much = self.data().pages.read().blocks() << self.shift() >= FILE_DIRTY_MAX;
-        if much || (self.data().is_dirty() && bound::would_pass(self.core, len as u64)) {
-            flush_locked(*self, promise, What::Contents)?;
+        if much || (self.data().is_dirty() && limit::would_pass(self.core, len as u64)) {
+            flush_locked(*self, delalloc, What::Contents)?;
         }
         Ok(())
     }
@@ -191,19 +192,19 @@ impl Held<'_> {
     ///
     /// # Errors
     /// `NoSpace` after everything that could be written out has been.
-    pub fn write_cached(&self, promise: &mut Promise, offset: u64, data: &[u8]) -> Result<()> {
-        match self.try_write_cached(promise, offset, data) {
+    pub fn write_cached(&self, delalloc: &mut Delalloc, offset: u64, data: &[u8]) -> Result<()> {
+        match self.try_write_cached(delalloc, offset, data) {
             Err(Error::NoSpace) => {
                 // Writing out turns promises for the worst case into what is really used.
-                flush_locked(*self, promise, What::Contents)?;
-                bound::write_out(self.core, 0)?;
-                self.try_write_cached(promise, offset, data)
+                flush_locked(*self, delalloc, What::Contents)?;
+                limit::write_out(self.core, 0)?;
+                self.try_write_cached(delalloc, offset, data)
             }
             done => done,
         }
     }
 
-    fn try_write_cached(&self, promise: &mut Promise, offset: u64, data: &[u8]) -> Result<()> {
+    fn try_write_cached(&self, delalloc: &mut Delalloc, offset: u64, data: &[u8]) -> Result<()> {
         let view = self.view()?;
         let end = offset + data.len() as u64;
         if view.layout == Layout::Stuffed
@@ -213,7 +214,7 @@ impl Held<'_> {
             return self.write_tail(offset, data, view.size.max(end));
         }
         let fills = self.fills(offset, end, view)?;
-        self.promise_for(promise, offset >> self.shift()..self.blocks_for(end), &fills)?;
+        self.reserve_for(delalloc, offset >> self.shift()..self.blocks_for(end), &fills)?;
         for block in fills {
             self.fill(block, view)?;
         }
@@ -267,7 +268,7 @@ impl Held<'_> {
         }
         add(offset >> shift);
         add((end - 1) >> shift);
-        if let Some(last) = self.ragged_end(offset, view)? {
+        if let Some(last) = self.partial_tail(offset, view)? {
             add(last);
         }
         let pages = self.data().pages.read();
@@ -277,7 +278,7 @@ impl Held<'_> {
 
     /// The last block of a file that will get longer by something at `offset` or beyond, if bytes
     /// past the end may stand in it on disk.
-    pub fn ragged_end(&self, offset: u64, view: View) -> Result<Option<u64>> {
+    pub fn partial_tail(&self, offset: u64, view: View) -> Result<Option<u64>> {
         let block = view.size >> self.shift();
         if offset <= view.size || view.size & (self.block_size() - 1) == 0 {
             return Ok(None);
@@ -287,13 +288,13 @@ impl Held<'_> {
     }
 
     /// Promises space for blocks that become dirty.
-    pub fn promise_for(
+    pub fn reserve_for(
         &self,
-        promise: &mut Promise,
+        delalloc: &mut Delalloc,
         blocks: Range<u64>,
         fills: &[u64],
     ) -> Result<()> {
-        let mut load = promise.load;
+        let mut load = delalloc.load;
         let mut new = 0;
         let extra = fills.iter().filter(|b| !blocks.contains(b)).map(|b| *b..*b + 1);
         let all: Vec<Range<u64>> = std::iter::once(blocks.clone()).chain(extra).collect();
@@ -309,8 +310,8 @@ impl Held<'_> {
         }
         load.blocks += new;
         let slots = slots_bound(&self.root()?, self.core.volume.geo.body_len(), load);
-        self.top_up(promise, new, slots)?;
-        promise.load = load;
+        self.top_up(delalloc, new, slots)?;
+        delalloc.load = load;
         Ok(())
     }
 

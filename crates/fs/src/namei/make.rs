@@ -145,15 +145,15 @@ pub(crate) fn tmpfile(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) ->
 fn nameless(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) -> Result<Locked> {
     writable(core)?;
     let new = New { mode: S_IFREG | mode & !S_IFMT, rdev: 0, target: &[], cred };
-    let heir = {
+    let inherited = {
         let dir = core.lock_shared(dir)?;
         dir.require_dir()?;
-        Heir::of(core, &dir, &new)?
+        InheritedAttrs::of(core, &dir, &new)?
     };
     let room = orphan::room(core)?;
-    let mut r = core.alloc.reserve(0, 1 + heir.attributes.slots(core), 0)?;
+    let mut r = core.alloc.reserve(0, 1 + inherited.attributes.slots(core), 0)?;
     let (slot, guard) = core.alloc.claim_dinode(&mut r)?;
-    let mut raw = raw_inode(slot, &new, &heir);
+    let mut raw = raw_inode(slot, &new, &inherited);
     raw.nlink = 0.into();
     raw.flags = RawDinode::FLAG_TMPFILE.into();
     let mut tx = match core.meta.begin() {
@@ -164,7 +164,7 @@ fn nameless(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) -> Result<Lo
         }
     };
     let ino = InodeNo::from(slot);
-    let done = inherit(core, (&mut tx, &mut r), &mut raw, (slot, &heir.attributes))
+    let done = inherit(core, (&mut tx, &mut r), &mut raw, (slot, &inherited.attributes))
         .and_then(|attributes| born(core, &mut tx, (slot, guard), raw, (&[], &attributes)))
         .and_then(|locked| orphan::list(core, &mut tx, room, ino).map(|()| locked));
     drop(tx);
@@ -247,11 +247,11 @@ impl Whiteout {
     pub fn new(core: &Arc<Core>, r: &mut Reservation, dir: &Locked) -> Result<Self> {
         let cred = Cred::default();
         let new = New { mode: S_IFCHR, rdev: 0, target: &[], cred: &cred };
-        let heir = Heir::of(core, dir, &new)?;
-        let beside = core.alloc.reserve(0, heir.attributes.slots(core), 0)?;
+        let inherited = InheritedAttrs::of(core, dir, &new)?;
+        let beside = core.alloc.reserve(0, inherited.attributes.slots(core), 0)?;
         let (slot, guard) = core.alloc.claim_dinode(r)?;
-        let raw = raw_inode(slot, &new, &heir);
-        let (core, attributes) = (Arc::clone(core), heir.attributes);
+        let raw = raw_inode(slot, &new, &inherited);
+        let (core, attributes) = (Arc::clone(core), inherited.attributes);
         Ok(Self { core, slot, guard: Some(guard), raw, attributes, beside })
     }
     /// Makes it. Its entry is the caller's business.
@@ -274,7 +274,7 @@ impl Drop for Whiteout {
 
 /// What a new inode takes from its directory.
 #[derive(Debug)]
-struct Heir {
+struct InheritedAttrs {
     parent: InodeNo,
     /// The group, when the directory passes it on.
     gid: Option<u32>,
@@ -284,7 +284,7 @@ struct Heir {
     attributes: Inherited,
 }
 
-impl Heir {
+impl InheritedAttrs {
     /// The umask counts only where the directory has no default ACL. A symbolic link has none.
     fn of(core: &Core, dir: &Locked, new: &New<'_>) -> Result<Self> {
         let is_link = new.mode & S_IFMT == S_IFLNK;
@@ -324,8 +324,8 @@ fn named(core: &Arc<Core>, dir: InodeNo, name: &[u8], new: &New<'_>) -> Result<L
     } else {
         0
     };
-    let heir = Heir::of(core, &dir, new)?;
-    let slots = place.slots + 1 + heir.attributes.slots(core);
+    let inherited = InheritedAttrs::of(core, &dir, new)?;
+    let slots = place.slots + 1 + inherited.attributes.slots(core);
     let mut r = core.alloc.reserve(blocks, slots, 0)?;
     let run = match blocks {
         0 => None,
@@ -339,7 +339,7 @@ fn named(core: &Arc<Core>, dir: InodeNo, name: &[u8], new: &New<'_>) -> Result<L
             return Err(e);
         }
     };
-    sealed(core, named_in(core, tx, r, (&dir, place, name), (slot, guard), (new, &heir), run))
+    sealed(core, named_in(core, tx, r, (&dir, place, name), (slot, guard), (new, &inherited), run))
 }
 
 /// The transaction of [`named`].
@@ -349,13 +349,14 @@ fn named_in(
     mut r: Reservation,
     (dir, place, name): (&Locked, Place, &[u8]),
     (slot, guard): (BlockNo, Guard),
-    (new, heir): (&New<'_>, &Heir),
+    (new, inherited): (&New<'_>, &InheritedAttrs),
     run: Option<Run>,
 ) -> Result<Locked> {
-    let mut raw = raw_inode(slot, new, heir);
+    let mut raw = raw_inode(slot, new, inherited);
     let locked = match run {
         None => {
-            let attributes = inherit(core, (&mut tx, &mut r), &mut raw, (slot, &heir.attributes))?;
+            let attributes =
+                inherit(core, (&mut tx, &mut r), &mut raw, (slot, &inherited.attributes))?;
             born(core, &mut tx, (slot, guard), raw, (new.target, &attributes))?
         }
         Some(run) => {
@@ -402,11 +403,11 @@ fn write_target(core: &Core, r: &mut Reservation, blocks: u64, target: &[u8]) ->
 }
 
 /// The fixed part of a new dinode.
-fn raw_inode(slot: BlockNo, new: &New<'_>, heir: &Heir) -> RawDinode {
+fn raw_inode(slot: BlockNo, new: &New<'_>, inherited: &InheritedAttrs) -> RawDinode {
     let kind = new.mode & S_IFMT;
     let is_dir = kind == S_IFDIR;
-    let mut mode = heir.mode;
-    if is_dir && heir.gid.is_some() {
+    let mut mode = inherited.mode;
+    if is_dir && inherited.gid.is_some() {
         mode |= S_ISGID;
     }
     let layout = match kind {
@@ -419,7 +420,7 @@ fn raw_inode(slot: BlockNo, new: &New<'_>, heir: &Heir) -> RawDinode {
     raw.header = MetaHeader::new(MetaKind::Dinode, slot, LockNo::from(slot));
     raw.mode = mode.into();
     raw.uid = new.cred.uid.into();
-    raw.gid = heir.gid.unwrap_or(new.cred.gid).into();
+    raw.gid = inherited.gid.unwrap_or(new.cred.gid).into();
     raw.nlink = if is_dir { 2 } else { 1 }.into();
     raw.size = (new.target.len() as u64).into();
     raw.atime = time;
@@ -429,7 +430,7 @@ fn raw_inode(slot: BlockNo, new: &New<'_>, heir: &Heir) -> RawDinode {
     raw.rdev = new.rdev.into();
     raw.layout = (layout as u16).into();
     raw.inode_generation = generation(slot).into();
-    raw.parent = heir.parent.get().into();
+    raw.parent = inherited.parent.get().into();
     raw
 }
 

@@ -30,9 +30,9 @@ use crate::core::Core;
 use crate::dir::{self, Found, Place, Probe};
 use crate::error::{Error, Result};
 use crate::inode::{Locked, now, raw_time};
+use crate::inode_tree::{Editor, Reader};
 use crate::meta::Tx;
 use crate::mode::{S_IFDIR, S_IFMT};
-use crate::tree::{Editor, Reader};
 
 pub(crate) use adopt::adopt;
 pub(crate) use attributes::{getattr, setattr};

@@ -1,84 +1,36 @@
 //! Locks of programs, fcntl and flock, across nodes. Buckets of them are metadata like any other,
-//! each under its own cluster lock ([`bucket`]).
+//! each under its own cluster lock ([`crate::plock_table`]).
 //!
-//! A wait is a record ([`waits`]): a lock that becomes free on this node is granted by whoever frees it;
+//! A wait is a record ([`crate::plock_table::waits`]): a lock that becomes free on this node is granted by whoever frees it;
 //! locks that other nodes hold are looked at by a thread of the bucket ([`poll`]). Requests that wait
-//! are served in the order in which they were made, on whatever node. A request that must not block may pass them, as fcntl(2) says. Locks of
-//! dead nodes count for nothing and are dropped on sight.
+//! are served in the order in which they were made, on whatever node. A request that must not block may
+//! pass them, as fcntl(2) says. Locks of dead nodes count for nothing and are dropped on sight.
 //!
 //! Waits are recorded in the bucket when other nodes look at it, so circles of them are
 //! found: those in one bucket at once, those through several when a wait has lasted a while, by a look
 //! at all buckets at the same time. Each of a circle is recorded before it looks, so the last one
 //! sees all of it.
 
-mod bucket;
-mod chain;
-mod circle;
+mod bucket_io;
 mod poll;
-mod table;
 #[cfg(test)]
 mod tests;
-mod users;
-mod waits;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use braid_format::{Bytes, InodeNo, LockNo};
+use braid_format::{InodeNo, LockNo};
 use braid_lock::Mode;
 use braid_lock::interrupt::Held;
-use parking_lot::Mutex;
 
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::volume::Volume;
-pub(crate) use bucket::BLOCKS_MAX;
-use bucket::{Bucket, Served};
-use table::{Growth, Lock, Owner};
-use users::Users;
-use waits::{Ended, Outcome, Wait, tell};
-pub use waits::{LockDone, WaitId};
-
-/// The block of a bucket that follows this one, for the checker.
-///
-/// # Errors
-/// What is wrong with the bytes.
-pub(crate) fn next_block(
-    body: &[u8],
-) -> std::result::Result<Option<braid_format::BlockNo>, &'static str> {
-    chain::Block::decode(body).map(|block| block.next)
-}
-
-/// What a program asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlockKind {
-    /// Beside other readers.
-    Shared,
-    /// Alone.
-    Exclusive,
-    /// Give up.
-    Unlock,
-}
-
-/// A byte-range lock of a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plock {
-    /// First byte.
-    pub start: u64,
-    /// Last byte, inclusive; `u64::MAX`: to the end of the file, wherever that will be.
-    pub end: u64,
-    /// What is asked for, or held.
-    pub kind: PlockKind,
-    /// The kernel's lock owner on this node.
-    pub owner: u64,
-    /// Process, for `F_GETLK` (0 when it lives on another node).
-    pub pid: u32,
-    /// User to whom the lock counts.
-    pub uid: u32,
-}
+use crate::plock_table::bucket::{Bucket, Served};
+use crate::plock_table::table::{Growth, Lock, Owner};
+use crate::plock_table::waits::{self, Ended, LockDone, Outcome, Wait, WaitId, tell};
+use crate::plock_table::{Plock, PlockKind, Plocks};
 
 /// Breaks off a wait from another thread. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -107,42 +59,13 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// How soon a thread that waits itself hears that it is cancelled.
 const CANCEL_LOOK: Duration = Duration::from_millis(50);
 
-/// Locks that programs of this node have, or wait for.
-#[derive(Debug)]
-pub(crate) struct Plocks {
-    buckets: BTreeMap<LockNo, Arc<Bucket>>,
-    users: Users,
-    circles: Mutex<poll::Circles>,
-}
-
 impl Plocks {
-    /// None. `metadata_cache` bounds their memory, see [`users`].
-    pub fn new(volume: &Volume, metadata_cache: Bytes) -> Self {
-        let buckets = volume.plock_buckets().map(|n| (n, Arc::new(Bucket::new(n)))).collect();
-        let users = Users::new(metadata_cache);
-        Self { buckets, users, circles: Mutex::default() }
-    }
-    fn in_order(&self) -> impl Iterator<Item = &Arc<Bucket>> {
-        self.buckets.values()
-    }
     /// A bucket's exclusive cluster lock is about to be given up.
     ///
     /// # Errors
     /// The node must withdraw.
     pub fn store(&self, core: &Core, lock: LockNo) -> Result<()> {
         self.buckets.get(&lock).map_or(Ok(()), |bucket| bucket.store(core))
-    }
-    /// A cluster lock, maybe a bucket's, was given up.
-    pub fn forget(&self, lock: LockNo) {
-        if let Some(bucket) = self.buckets.get(&lock) {
-            bucket.forget();
-        }
-    }
-    /// Ends all waits: the node leaves.
-    pub fn end_waits(&self, how: &dyn Fn() -> Result<()>) {
-        for bucket in self.in_order() {
-            end_waits(&self.users, bucket, how);
-        }
     }
 }
 
@@ -169,7 +92,7 @@ pub(crate) fn getlk(core: &Arc<Core>, ino: InodeNo, asked: &Plock) -> Result<Opt
     let bucket = bucket_of(core, ino)?;
     let _guard = bucket.open(core, Mode::Shared)?;
     let mut state = bucket.state();
-    state.judge(core);
+    state.forget_dead(core.as_ref());
     let far = state.seen.as_ref().and_then(|seen| seen.others.conflict(&lock));
     let first = state.mine.conflict(&lock).into_iter().chain(far).min_by_key(|l| l.start);
     Ok(first.map(|l| Plock {
@@ -311,7 +234,7 @@ fn attempt(
         let order = if done.is_some() { u64::MAX } else { 0 };
         let outcome = state.outcome(&lock, order);
         if outcome == Outcome::Far {
-            state.judge(core);
+            state.forget_dead(core.as_ref());
             state.outcome(&lock, order)
         } else {
             outcome
@@ -422,13 +345,4 @@ pub(crate) fn end_wait(core: &Arc<Core>, id: WaitId, how: Result<()>) {
     if stale || bucket.state().poll.far {
         poll::call(core, bucket);
     }
-}
-
-/// Ends all waits in a bucket.
-fn end_waits(users: &Users, bucket: &Bucket, how: &dyn Fn() -> Result<()>) {
-    let waits = bucket.state().take_waits();
-    for wait in &waits {
-        users.count(wait.uid, -1);
-    }
-    tell(waits.into_iter().map(|wait| wait.ends(how())).collect());
 }

@@ -2,21 +2,22 @@
 //!
 //! A bucket in which a program waits for locks of other nodes has a thread, which looks at it when
 //! another node takes the bucket's lock to change it ([`Bucket::forget`]) and, for what has no such sign
-//! (a node that died), with growing pauses. It ends when there is nothing more to look for: at most one thread for each bucket, however many
-//! wait. The look is shared, so that several nodes do not take the bucket from one another. One further thread looks for circles that go through several buckets.
+//! (a node that died), with growing pauses. It ends when there is nothing more to look for: at most one
+//! thread for each bucket, however many wait. The look is shared, so that several nodes do not take the
+//! bucket from one another. One further thread looks for circles that go through several buckets.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use braid_lock::Mode;
 
-use super::bucket::Bucket;
-use super::circle::{Waiting, would_close};
 use super::serve_these;
-use super::table::{Lock, Table};
-use super::waits::{Ended, WaitId, tell};
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::plock_table::bucket::Bucket;
+use crate::plock_table::circle::{Waiting, would_close};
+use crate::plock_table::table::{Lock, Table};
+use crate::plock_table::waits::{Ended, WaitId, tell};
 
 /// Pauses between two looks at a lock held on another node.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -28,23 +29,6 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(super) const CIRCLE_AFTER: Duration = Duration::from_millis(200);
 /// And again.
 const CIRCLE_AGAIN: Duration = Duration::from_secs(2);
-
-/// What there is to do for a bucket's thread.
-#[derive(Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "independent marks, not states of one thing")]
-pub(super) struct Need {
-    /// It is there.
-    running: bool,
-    /// Something is new: look at once.
-    pub called: bool,
-    /// Some wait can become free without anybody here noticing: when locks of other nodes go, or when it
-    /// has given way to earlier requests for long enough.
-    pub far: bool,
-    /// And the thread has not been called for it.
-    pub news: bool,
-    /// Waits that have ended still stand on the devices.
-    pub stale: bool,
-}
 
 /// Has a bucket's thread look, and starts it if need be.
 pub(super) fn call(core: &Arc<Core>, bucket: &Arc<Bucket>) {
@@ -82,7 +66,7 @@ fn poll(core: &Weak<Core>, bucket: &Arc<Bucket>) {
         drop(state);
         let Some(core) = core.upgrade() else { return };
         if let Err(error) = core.watch(look(&core, bucket)) {
-            super::end_waits(&core.plocks.users, bucket, &|| Err(again(&error)));
+            crate::plock_table::end_waits(&core.plocks.users, bucket, &|| Err(again(&error)));
         }
         pause = (pause * 2).min(PAUSE_MAX);
     }
@@ -102,7 +86,7 @@ fn look(core: &Arc<Core>, bucket: &Arc<Bucket>) -> Result<()> {
     if !stale {
         let _guard = bucket.open(core, Mode::Shared)?;
         let mut state = bucket.state();
-        state.judge(core);
+        state.forget_dead(core.as_ref());
         if !state.any_free() {
             return Ok(());
         }
@@ -117,7 +101,7 @@ fn grant_all(core: &Arc<Core>, bucket: &Arc<Bucket>, ended: &mut Vec<Ended>) -> 
     let _guard = bucket.open(core, Mode::Exclusive)?;
     let keys = {
         let mut state = bucket.state();
-        state.judge(core);
+        state.forget_dead(core.as_ref());
         // Whatever stood there of this node is looked at when the lock goes.
         state.changed = true;
         state.waits.keys()
@@ -125,13 +109,6 @@ fn grant_all(core: &Arc<Core>, bucket: &Arc<Bucket>, ended: &mut Vec<Ended>) -> 
     serve_these(core, bucket, keys, ended)?;
     bucket.state().any_free();
     Ok(())
-}
-
-/// The thread that looks for circles.
-#[derive(Debug, Default)]
-pub(super) struct Circles {
-    running: bool,
-    called: bool,
 }
 
 /// An fcntl lock is waited for.
@@ -188,7 +165,7 @@ fn everything(core: &Core) -> Everything {
     let mut all = Everything::default();
     for (_, bucket) in &guards {
         let mut state = bucket.state();
-        state.judge(core);
+        state.forget_dead(core);
         all.held.push(state.mine.clone());
         all.waiting.push(state.waits.waiting.clone());
         let waits = state.waits.iter().filter(|(_, w)| !w.lock.owner.flock);

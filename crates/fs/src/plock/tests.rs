@@ -25,7 +25,7 @@ use PlockKind::{Exclusive, Shared, Unlock};
 fn seen_by(node: &Node, ino: InodeNo) -> (usize, usize) {
     let bucket = bucket_of(node, ino).unwrap();
     let _guard = bucket.open(node, Mode::Shared).unwrap();
-    bucket.state().judge(node);
+    bucket.state().forget_dead(node.as_ref());
     bucket.state().all()
 }
 /// Blocks of a file's bucket.

@@ -20,19 +20,19 @@ use std::time::{Duration, Instant};
 
 use braid_format::label::MemberState;
 use braid_format::meta::MetaKind;
-use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
+use braid_format::superblock::{RawLeaving, RawSuperblock};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_lock::{Local, Mode};
 use braid_pool::Whom;
 use zerocopy::FromBytes;
 
-use super::grow::{HERE, LIVE, copy};
 use super::rebalance::{Mover, alone};
 use crate::Fs;
 use crate::alloc::{Use, is_empty};
 use crate::core::Core;
 use crate::data::relocate::Places;
 use crate::error::{Error, Result};
+use crate::growth::{HERE, LIVE, Region, bit, copy, finish_leaving, regions};
 use crate::jobs::Job;
 
 /// Inodes that are named in a refusal.
@@ -64,40 +64,6 @@ pub struct Left {
     pub members: Vec<MemberIndex>,
     /// `false`: it was told to stop; the space is in use again.
     pub finished: bool,
-}
-
-/// What leaves, as bytes of the pool: regions by their numbers.
-#[derive(Debug, Clone, Copy)]
-struct Region {
-    number: usize,
-    from: ByteOffset,
-    to: ByteOffset,
-}
-
-/// The superblock's regions, and which part of the pool each is, whatever of it is used.
-fn regions(core: &Core) -> Result<Vec<Region>> {
-    let volume = &core.volume;
-    let raw = volume.regions_now()?;
-    let shift = volume.geo.block_size.shift();
-    let count = usize::try_from(raw.count.get()).unwrap_or(0).min(RawRegions::MAX);
-    let segments = volume.pool.info().segments.clone();
-    let mut start = raw.base_blocks.get() << shift;
-    let mut all = Vec::new();
-    for (number, region) in raw.regions.iter().take(count).enumerate() {
-        let end = region.end.get() << shift;
-        let own = || segments.iter().filter(|s| (start..end).contains(&s.start.get()));
-        let from = own().map(|s| s.start).min();
-        let to = own().map(|s| s.start.get() + s.len.get()).max();
-        if let (Some(from), Some(to)) = (from, to) {
-            all.push(Region { number, from, to: ByteOffset(to) });
-        }
-        start = end;
-    }
-    Ok(all)
-}
-
-fn bit(number: usize) -> u32 {
-    u32::try_from(number).ok().and_then(|n| 1_u32.checked_shl(n)).unwrap_or(0)
 }
 
 /// Which bits a set of regions is.
@@ -162,7 +128,7 @@ impl Fs {
         }
         let _running = switch.begin(Job::Leave)?;
         let _alone = alone(core)?;
-        let mut members = finish(core);
+        let mut members = finish_leaving(core);
         let whole = self.whole(member.into())?;
         // What could not be taken out just now is gone all the same: it does not leave twice.
         let gone = core.volume.groups.leaving().gone.get();
@@ -338,7 +304,7 @@ struct Patience {
     /// Fewest blocks that were left when a walk began.
     least: Option<u64>,
     /// When the first of the walks ended that have moved nothing since.
-    vain: Option<Instant>,
+    no_progress_since: Option<Instant>,
 }
 
 impl Patience {
@@ -350,12 +316,12 @@ impl Patience {
             self.least = Some(left);
         }
         if moved > 0 {
-            self.vain = None;
+            self.no_progress_since = None;
             return false;
         }
         // Of fewer blocks it is the first.
-        self.vain = self.vain.filter(|_| !fewer);
-        now.saturating_duration_since(*self.vain.get_or_insert(now)) > PATIENCE
+        self.no_progress_since = self.no_progress_since.filter(|_| !fewer);
+        now.saturating_duration_since(*self.no_progress_since.get_or_insert(now)) > PATIENCE
     }
 }
 
@@ -461,26 +427,6 @@ fn write(core: &Arc<Core>, gone: Option<Use>, f: impl FnOnce(&mut Words)) -> Res
     volume.refresh()?;
     drop(guard);
     Ok(())
-}
-
-/// Takes out of the pool what is gone and still in it; members that hold nothing any more. Failures
-/// are for the log: the next who asks tries again.
-pub(super) fn finish(core: &Arc<Core>) -> Vec<MemberIndex> {
-    let gone = core.volume.groups.leaving();
-    if gone.gone.get() == 0 {
-        return Vec::new();
-    }
-    let all = regions(core).and_then(|all| {
-        let mut members = Vec::new();
-        for r in all.iter().filter(|r| gone.gone.get() & bit(r.number) != 0) {
-            members.extend(core.volume.pool.cut(r.from, r.to)?);
-        }
-        Ok(members)
-    });
-    all.unwrap_or_else(|error| {
-        tracing::warn!(%error, "what has left the file system is in the pool still");
-        Vec::new()
-    })
 }
 
 #[cfg(test)]

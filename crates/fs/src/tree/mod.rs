@@ -21,7 +21,6 @@
 
 #[cfg(test)]
 pub(crate) mod memory;
-mod store;
 #[cfg(test)]
 mod tests;
 
@@ -32,8 +31,6 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
 use crate::meta::Body;
-
-pub(crate) use store::{Editor, Reader, root_of};
 
 /// Highest tree there can be: with the smallest nodes this covers 2^64 keys many times over.
 pub(crate) const HEIGHT_MAX: u16 = 12;

@@ -9,11 +9,11 @@ use braid_pool::{AddOptions, CreateOptions, NoOracle, Pool};
 
 use super::{TrimRange, Trimmed};
 use crate::error::Error;
-use crate::make::{MakeOptions, make};
-use crate::plock::Canceller;
-use crate::reshape::grow::tests::{
+use crate::growth::tests::{
     Disk, MIB, after_power_cut, all, clean, disks, expect, made, mount, write,
 };
+use crate::make::{MakeOptions, make};
+use crate::plock::Canceller;
 use crate::test_volume::Rng;
 use crate::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
 

@@ -219,7 +219,7 @@ fn tail_used(core: &Core, inode: &Locked) -> Result<usize> {
         }
         Layout::Extents => count * size_of::<RawExtent>(),
         Layout::DirStuffed | Layout::DirHashed => {
-            let mut reader = crate::tree::Reader { meta: &core.meta, inode: &inode.inode };
+            let mut reader = crate::inode_tree::Reader { meta: &core.meta, inode: &inode.inode };
             crate::dir::tail_used(&mut reader)?
         }
     })
@@ -251,7 +251,7 @@ pub(super) fn put(
 ) -> Result<()> {
     // Dirty contents were promised the room they need in the tail: let them have it first.
     if inode.inode.data.is_dirty() {
-        crate::data::flush_inode(core, inode)?;
+        crate::writeback::flush_inode(core, inode)?;
     }
     let mut pages = load(core, inode)?;
     let mut old = None;

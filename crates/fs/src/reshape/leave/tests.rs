@@ -7,10 +7,10 @@ use braid_pool::layout::Redundancy;
 use braid_pool::{AddOptions, CreateOptions, Pool};
 
 use super::*;
-use crate::make::{MakeOptions, make};
-use crate::reshape::grow::tests::{
+use crate::growth::tests::{
     Disk, MIB, after_power_cut, all, clean, disks, expect, free, made, mount, write,
 };
+use crate::make::{MakeOptions, make};
 use crate::{Cred, MountOptions, NoKernelCache};
 
 const CLASSES: [Redundancy; 3] = [Redundancy::None, Redundancy::Mirror(2), Redundancy::Parity(1)];

@@ -21,9 +21,9 @@ struct Page {
 
 /// Buffers of full pages to be used again: fresh memory costs a page fault each 4 KiB.
 #[derive(Debug, Default)]
-pub(super) struct Spare(Mutex<Vec<AlignedBuf>>);
+pub(crate) struct SpareBuffers(Mutex<Vec<AlignedBuf>>);
 
-impl Spare {
+impl SpareBuffers {
     /// Most that are kept.
     const KEPT_MAX: usize = 256;
 
@@ -39,7 +39,7 @@ impl Spare {
 
 /// Dirty blocks by number.
 #[derive(Debug, Default)]
-pub(super) struct Pages {
+pub(crate) struct Pages {
     by_number: BTreeMap<u64, Page>,
     bytes: u64,
     blocks: u64,
@@ -133,7 +133,7 @@ impl Pages {
     }
     /// Writes `data` at byte `offset`; every block it touches is dirty from then on. The rest of a
     /// block that is touched in part and was not dirty is zero.
-    pub fn put(&mut self, spare: &Spare, shift: u32, offset: u64, data: &[u8]) {
+    pub fn put(&mut self, spare: &SpareBuffers, shift: u32, offset: u64, data: &[u8]) {
         let mut offset = offset;
         let mut rest = data;
         while !rest.is_empty() {
@@ -145,7 +145,7 @@ impl Pages {
             rest = later;
         }
     }
-    fn put_in_page(&mut self, spare: &Spare, shift: u32, page: u64, at: usize, data: &[u8]) {
+    fn put_in_page(&mut self, spare: &SpareBuffers, shift: u32, page: u64, at: usize, data: &[u8]) {
         let end = at + data.len();
         let least = end.next_multiple_of(1 << shift).next_power_of_two().min(PAGE);
         // Whoever writes on from the page before will fill this one.
@@ -220,7 +220,7 @@ impl Pages {
         }
     }
     /// Everything is forgotten.
-    pub fn clear(&mut self, spare: &Spare) {
+    pub fn clear(&mut self, spare: &SpareBuffers) {
         let pages = std::mem::take(&mut self.by_number);
         spare.give(pages.into_values().map(|p| p.buf));
         self.bytes = 0;
@@ -242,7 +242,7 @@ mod tests {
             ops in prop::collection::vec((0..40_u64, 1..12_u64, any::<u8>(), any::<bool>()), 1..40),
         ) {
             let bs = 1_u64 << shift;
-            let (mut pages, spare) = (Pages::default(), Spare::default());
+            let (mut pages, spare) = (Pages::default(), SpareBuffers::default());
             let mut model: BTreeMap<u64, u8> = BTreeMap::new();
             for (block, n, byte, put) in ops {
                 if put {
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn small_files_take_little_memory() {
         let mut pages = Pages::default();
-        pages.put(&Spare::default(), 12, 0, &[1; 5_000]);
+        pages.put(&SpareBuffers::default(), 12, 0, &[1; 5_000]);
         assert_eq!(pages.bytes(), 8_192);
         pages.zero_block_from(12, 100);
         let all: Vec<u8> = pages.slices(12, 0..2).flat_map(|s| s.1.to_vec()).collect();

@@ -2,10 +2,11 @@
 
 use braid_pool::PoolRequest;
 
-use super::link::{LINKS_PER_TX, Link};
-use super::pages::Pages;
-use super::{Held, Promise, View};
+use super::extent_commit::{ExtentCommit, LINKS_PER_TX};
+use super::{Held, View};
 use crate::error::{Error, Result};
+use crate::file_data::Delalloc;
+use crate::file_data::Pages;
 use crate::inode::InodeState;
 use braid_format::BlockNo;
 
@@ -14,7 +15,7 @@ const REQUESTS_MAX: usize = 512;
 
 /// How much of an inode is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(crate) enum What {
     /// Contents and the dinode.
     All,
     /// Contents, and what is needed to read them: times may stay behind.
@@ -29,41 +30,41 @@ struct Target {
 }
 
 /// Writes everything dirty and links it. Exclusive cluster lock held, at least shared on this node.
-pub(super) fn flush(held: Held<'_>, what: What) -> Result<()> {
-    let mut promise = held.data().change.lock();
-    flush_locked(held, &mut promise, what)
+pub(crate) fn flush(held: Held<'_>, what: What) -> Result<()> {
+    let mut delalloc = held.data().change.lock();
+    flush_locked(held, &mut delalloc, what)
 }
 
 /// As [`flush`], unless somebody is at it: for those who hold another file's `change`.
-pub(super) fn try_flush(held: Held<'_>) -> Result<()> {
+pub(crate) fn try_flush(held: Held<'_>) -> Result<()> {
     match held.data().change.try_lock() {
-        Some(mut promise) => flush_locked(held, &mut promise, What::Contents),
+        Some(mut delalloc) => flush_locked(held, &mut delalloc, What::Contents),
         None => Ok(()),
     }
 }
 
 /// As [`flush`], with `change` held.
-pub(super) fn flush_locked(held: Held<'_>, promise: &mut Promise, what: What) -> Result<()> {
+pub(crate) fn flush_locked(held: Held<'_>, delalloc: &mut Delalloc, what: What) -> Result<()> {
     if !held.inode.is_loaded() {
         return Ok(());
     }
     if !held.data().is_dirty() {
         return if what == What::All { encode(held) } else { Ok(()) };
     }
-    if promise.short > 0 {
+    if delalloc.short > 0 {
         // No demotion comes here: one that failed has ended the node.
-        let short = promise.short;
-        held.top_up(promise, short, 0)?;
-        promise.short = 0;
+        let short = delalloc.short;
+        held.top_up(delalloc, short, 0)?;
+        delalloc.short = 0;
     }
     let view = held.view()?;
-    let links = write_pages(held, promise, view).inspect_err(|e| held.data().put_off(e))?;
+    let links = write_pages(held, delalloc, view).inspect_err(|e| held.data().put_off(e))?;
     *held.data().put_off.lock() = None;
-    link_flushed(held, promise, links, view)?;
+    link_flushed(held, delalloc, links, view)?;
     held.data().pages.write().clear(&held.core.dirty.spare);
     held.recount();
     // What was promised and not used goes back.
-    *promise = Promise::default();
+    *delalloc = Delalloc::default();
     Ok(())
 }
 
@@ -77,14 +78,14 @@ fn encode(held: Held<'_>) -> Result<()> {
 }
 
 /// Claims, writes; what is to be linked.
-fn write_pages(held: Held<'_>, promise: &mut Promise, view: View) -> Result<Vec<Link>> {
+fn write_pages(held: Held<'_>, delalloc: &mut Delalloc, view: View) -> Result<Vec<ExtentCommit>> {
     let mut links = Vec::new();
     let mut targets = Vec::new();
     let pages = held.data().pages.read();
     let done = pages
         .runs(held.shift(), 0..held.blocks_for(view.size))
         .into_iter()
-        .try_for_each(|run| place(held, promise, run, &mut links, &mut targets))
+        .try_for_each(|run| place(held, delalloc, run, &mut links, &mut targets))
         .and_then(|()| write_targets(held, &pages, &targets));
     drop(pages);
     held.core.meta.note_data_written();
@@ -93,9 +94,9 @@ fn write_pages(held: Held<'_>, promise: &mut Promise, view: View) -> Result<Vec<
         let lost = links.iter().filter(|l| l.run.is_some()).map(|l| l.len).sum();
         held.keep_back(links, &e);
         // Not waiting: this may be a demotion, which then ends this node.
-        match (held.core.alloc.reserve_here(lost), &mut promise.reservation) {
+        match (held.core.alloc.reserve_here(lost), &mut delalloc.reservation) {
             (Some(fresh), Some(r)) => held.core.alloc.merge(r, fresh),
-            _ => promise.short += lost,
+            _ => delalloc.short += lost,
         }
         return Err(e);
     }
@@ -105,9 +106,9 @@ fn write_pages(held: Held<'_>, promise: &mut Promise, view: View) -> Result<Vec<
 /// Decides where a run of dirty blocks goes.
 fn place(
     held: Held<'_>,
-    promise: &mut Promise,
+    delalloc: &mut Delalloc,
     run: std::ops::Range<u64>,
-    links: &mut Vec<Link>,
+    links: &mut Vec<ExtentCommit>,
     targets: &mut Vec<Target>,
 ) -> Result<()> {
     for piece in held.lookup(run)? {
@@ -115,12 +116,12 @@ fn place(
         if let Some(physical) = piece.physical {
             targets.push(Target { logical, len, physical });
             if piece.unwritten {
-                links.push(Link { logical, len, physical, run: None, unwritten: false });
+                links.push(ExtentCommit { logical, len, physical, run: None, unwritten: false });
             }
             continue;
         }
         let from = links.len();
-        let reservation = promise.reservation.as_mut().ok_or(Error::NoSpace)?;
+        let reservation = delalloc.reservation.as_mut().ok_or(Error::NoSpace)?;
         held.claim_hole(reservation, (logical, len), links)?;
         targets.extend(links.iter().skip(from).map(|l| Target {
             logical: l.logical,
@@ -149,7 +150,12 @@ fn write_targets(held: Held<'_>, pages: &Pages, targets: &[Target]) -> Result<()
 }
 
 /// Links everything; the size on disk follows what is linked.
-fn link_flushed(held: Held<'_>, promise: &mut Promise, links: Vec<Link>, view: View) -> Result<()> {
+fn link_flushed(
+    held: Held<'_>,
+    delalloc: &mut Delalloc,
+    links: Vec<ExtentCommit>,
+    view: View,
+) -> Result<()> {
     if links.is_empty() {
         held.change_state(|st| {
             let size = st.raw.size.get();
@@ -158,17 +164,17 @@ fn link_flushed(held: Held<'_>, promise: &mut Promise, links: Vec<Link>, view: V
         })?;
         return encode(held);
     }
-    link_all(held, promise, links, view.size, |st, upto| {
+    link_all(held, delalloc, links, view.size, |st, upto| {
         st.disk_size = upto.max(st.disk_size).min(st.raw.size.get());
     })
 }
 
 /// Links `links` in as many transactions as it takes, `change` held. `finish` gets the byte up to
 /// which all is linked; in the last transaction that is `end`.
-pub(super) fn link_all(
+pub(crate) fn link_all(
     held: Held<'_>,
-    promise: &mut Promise,
-    links: Vec<Link>,
+    delalloc: &mut Delalloc,
+    links: Vec<ExtentCommit>,
     end: u64,
     finish: impl Fn(&mut InodeState, u64),
 ) -> Result<()> {
@@ -179,7 +185,7 @@ pub(super) fn link_all(
             Some(l) if !later.is_empty() => (l.logical + l.len) << held.shift(),
             _ => end,
         };
-        let reservation = held.slots_for(promise, &rest)?;
+        let reservation = held.slots_for(delalloc, &rest)?;
         held.link(reservation, rest, |st| finish(st, upto))?;
         if later.is_empty() {
             return Ok(());

@@ -16,9 +16,9 @@ pub type LockDone = Box<dyn FnOnce(Result<()>) + Send>;
 /// Names a wait of this node, to break it off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WaitId {
-    pub(super) bucket: LockNo,
-    pub(super) ino: InodeNo,
-    pub(super) order: u64,
+    pub(crate) bucket: LockNo,
+    pub(crate) ino: InodeNo,
+    pub(crate) order: u64,
 }
 
 /// Longest time that a request gives way to one recorded before it although no held lock blocks it.
@@ -28,7 +28,7 @@ const GIVES_WAY: Duration = Duration::from_millis(500);
 
 /// What stands in a request's way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// Nothing.
     Free,
     /// A lock that a program of this node holds.
@@ -40,7 +40,7 @@ pub(super) enum Outcome {
 }
 
 /// A wait.
-pub(super) struct Wait {
+pub(crate) struct Wait {
     pub lock: Lock,
     pub uid: u32,
     pub since: Instant,
@@ -60,21 +60,21 @@ impl std::fmt::Debug for Wait {
 }
 
 /// A wait that has ended, and how. Told without any lock.
-pub(super) type Ended = (LockDone, Result<()>);
+pub(crate) type Ended = (LockDone, Result<()>);
 
 /// Ends waits.
-pub(super) fn tell(ended: Vec<Ended>) {
+pub(crate) fn tell(ended: Vec<Ended>) {
     for (done, result) in ended {
         done(result);
     }
 }
 
-pub(super) type Key = (InodeNo, u64);
+pub(crate) type Key = (InodeNo, u64);
 
 /// The waits in a bucket, by file, in order.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_field_names, reason = "they are the waits; the others are indexes of them")]
-pub(super) struct Waits {
+pub(crate) struct Waits {
     waits: BTreeMap<Key, Wait>,
     /// Those for fcntl locks, by owner.
     pub waiting: Waiting,

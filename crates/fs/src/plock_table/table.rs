@@ -11,7 +11,7 @@ use braid_lock::Me;
 
 /// Whose a lock is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Owner {
+pub(crate) struct Owner {
     /// The node it lives on.
     pub node: Me,
     /// The kernel's lock owner there.
@@ -28,7 +28,7 @@ impl Owner {
 
 /// A lock held, or waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Lock {
+pub(crate) struct Lock {
     pub ino: InodeNo,
     /// First byte.
     pub start: u64,
@@ -64,13 +64,13 @@ type Spans = BTreeMap<u64, Span>;
 
 /// Locks held.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Table {
+pub(crate) struct Table {
     files: BTreeMap<InodeNo, BTreeMap<Owner, Spans>>,
     len: usize,
 }
 
 /// How many entries a change adds (or takes, negative).
-pub(super) type Growth = isize;
+pub(crate) type Growth = isize;
 
 impl Table {
     /// Locks in it.

@@ -3,7 +3,7 @@
 //! ```text
 //!             cluster lock held                            not held
 //!  mine       exact; goes to the devices when an           exact; the devices say what was so
-//!             exclusive hold ends ([`Bucket::store`])      when the hold ended
+//!             exclusive hold ends (`Bucket::store`)      when the hold ended
 //!  seen       as on the devices, other nodes' entries      unknown
 //!             among it
 //! ```
@@ -11,34 +11,37 @@
 //! the other nodes' entries stand where they stood.
 //!
 //! Invariants: what a node holds stands on the devices whenever another node can look; there is room
-//! for it before it is granted, so [`Bucket::store`] allocates nothing. If there is no space for what
+//! for it before it is granted, so `Bucket::store` allocates nothing. If there is no space for what
 //! an unlock splits, one entry stands for the pieces, until there is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::{Duration, Instant};
 
-use braid_format::meta::MetaKind;
 use braid_format::{BlockNo, InodeNo, LockNo};
-use braid_lock::{Guard, Local, Me, Mode};
+use braid_lock::Me;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::chain::{self, Block, Entry};
 use super::circle::{Waiting, waits_for, would_close};
 use super::table::{Growth, Lock, Owner, Table};
+use super::threads::PollNeed;
 use super::users::Users;
 use super::waits::{Ended, LockDone, Outcome, Wait, Waits};
-use crate::core::Core;
-use crate::error::{Error, Result};
-use crate::meta::Tx;
+use crate::error::Error;
 
 /// Most blocks in a bucket: longer means a circle.
 pub(crate) const BLOCKS_MAX: usize = 1 << 16;
-/// Blocks that one transaction changes.
-const TX_BLOCKS: usize = 16;
+
+/// Which nodes live: what the others left in a bucket counts for nothing.
+pub(crate) trait Lives {
+    /// This node, in this life.
+    fn me(&self) -> Me;
+    /// Whether a life may still act.
+    fn is_live(&self, life: Me) -> bool;
+}
 
 /// A bucket of this node.
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     pub lock: LockNo,
     state: Mutex<State>,
     /// The thread that looks at locks of other nodes is called.
@@ -48,7 +51,7 @@ pub(super) struct Bucket {
 /// What is known of a bucket. Grants and unlocks need the cluster lock, exclusive; the end of a
 /// wait, and of an owner, does not.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(crate) struct State {
     /// Locks held by programs of this node.
     pub mine: Table,
     /// Users to whom they count.
@@ -60,12 +63,12 @@ pub(super) struct State {
     pub seen: Option<Seen>,
     /// What stands on the devices may differ from what is here.
     pub changed: bool,
-    /// See [`super::poll`].
-    pub poll: super::poll::Need,
+    /// What there is to do for the bucket's thread.
+    pub poll: PollNeed,
 }
 
 /// What became of a wait.
-pub(super) enum Served {
+pub(crate) enum Served {
     /// Something is still in the way.
     Waits,
     /// It is over.
@@ -76,26 +79,26 @@ pub(super) enum Served {
 
 /// A bucket as it was read, or written.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    blocks: Vec<(BlockNo, Block)>,
+pub(crate) struct Seen {
+    pub blocks: Vec<(BlockNo, Block)>,
     /// Locks of other nodes that lived when this was last looked at.
     pub others: Table,
     /// And what these wait for: of fcntl locks, and all, in order.
     pub waiting: Waiting,
     queue: BTreeMap<(InodeNo, u64, Owner), Lock>,
-    others_len: usize,
+    pub others_len: usize,
 }
 
 impl Seen {
-    fn new(blocks: Vec<(BlockNo, Block)>) -> Self {
+    pub fn new(blocks: Vec<(BlockNo, Block)>) -> Self {
         Self { blocks, ..Self::default() }
     }
     /// Forgets other nodes that are dead.
-    fn judge(&mut self, core: &Core) {
-        let mut alive = Verdicts::new(core);
+    pub fn forget_dead(&mut self, lives: &dyn Lives) {
+        let mut alive = Verdicts::new(lives);
         (self.others, self.waiting, self.queue, self.others_len) = Default::default();
         for entry in self.blocks.iter().flat_map(|(_, block)| &block.entries) {
-            if entry.lock.owner.node == core.me || !alive.of(entry) {
+            if entry.lock.owner.node == lives.me() || !alive.of(entry) {
                 continue;
             }
             self.others_len += 1;
@@ -122,24 +125,24 @@ impl Seen {
 }
 
 /// Which nodes are alive, asked once each.
-struct Verdicts<'a> {
-    core: &'a Core,
+pub(crate) struct Verdicts<'a> {
+    lives: &'a dyn Lives,
     known: BTreeMap<Me, bool>,
 }
 
 impl<'a> Verdicts<'a> {
-    fn new(core: &'a Core) -> Self {
-        Self { core, known: BTreeMap::new() }
+    pub fn new(lives: &'a dyn Lives) -> Self {
+        Self { lives, known: BTreeMap::new() }
     }
-    fn of(&mut self, entry: &Entry) -> bool {
+    pub fn of(&mut self, entry: &Entry) -> bool {
         let node = entry.lock.owner.node;
-        *self.known.entry(node).or_insert_with(|| self.core.is_live(node))
+        *self.known.entry(node).or_insert_with(|| self.lives.is_live(node))
     }
 }
 
 impl State {
     /// Entries that this node needs on the devices.
-    fn needed(&self) -> usize {
+    pub fn needed(&self) -> usize {
         self.mine.len() + self.waits.len()
     }
     fn entries(&self) -> BTreeSet<Entry> {
@@ -148,7 +151,7 @@ impl State {
         held.chain(waits).collect()
     }
     /// Entries that find room on the devices beyond these.
-    fn room(&self, capacity: usize) -> Growth {
+    pub fn room(&self, capacity: usize) -> Growth {
         let Some(seen) = &self.seen else { return 0 };
         let free = (seen.blocks.len() * capacity).checked_sub(seen.others_len + self.needed());
         Growth::try_from(free.unwrap_or(0)).unwrap_or(Growth::MAX)
@@ -235,9 +238,9 @@ impl State {
         self.waits.take()
     }
     /// Forgets locks of other nodes that are dead.
-    pub fn judge(&mut self, core: &Core) {
+    pub fn forget_dead(&mut self, lives: &dyn Lives) {
         if let Some(seen) = &mut self.seen {
-            seen.judge(core);
+            seen.forget_dead(lives);
         }
     }
     /// Whether some wait can be granted. Finds out which nobody here would notice, too.
@@ -257,14 +260,14 @@ impl State {
         }
     }
     /// Where this node's entries go. `None`: what is there is what there is to be.
-    fn placed(&mut self, core: &Core, capacity: usize) -> Option<Vec<(BlockNo, Block)>> {
+    pub fn placed(&mut self, lives: &dyn Lives, capacity: usize) -> Option<Vec<(BlockNo, Block)>> {
         let seen = self.seen.as_ref()?;
         if !std::mem::take(&mut self.changed) {
             return None;
         }
         let blocks: Vec<Block> = seen.blocks.iter().map(|(_, b)| b.clone()).collect();
-        let alive = std::cell::RefCell::new(Verdicts::new(core));
-        let keep = |e: &Entry| e.lock.owner.node != core.me && alive.borrow_mut().of(e);
+        let alive = std::cell::RefCell::new(Verdicts::new(lives));
+        let keep = |e: &Entry| e.lock.owner.node != lives.me() && alive.borrow_mut().of(e);
         let (mut to, mut left) = chain::place(&blocks, &keep, self.entries(), capacity);
         let mut table = None;
         while left > 0 {
@@ -311,48 +314,6 @@ impl Bucket {
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
-    /// Takes the cluster lock; what stands on the devices is then known.
-    pub fn open(&self, core: &Core, mode: Mode) -> Result<Guard> {
-        let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
-        let guard = core.guard(self.lock, mode, local)?;
-        self.learn(core)?;
-        Ok(guard)
-    }
-    /// The same, exclusive. `None`: it did not come in this time.
-    pub fn open_within(&self, core: &Core, time: Duration) -> Result<Option<Guard>> {
-        let until = Instant::now() + time;
-        let vain = || Instant::now() >= until;
-        core.check_alive()?;
-        let (mode, local) = (Mode::Exclusive, Local::Exclusive);
-        let guard = core.locks.acquire_unless(self.lock, mode, local, &vain)?;
-        guard.map(|guard| self.learn(core).map(|()| guard)).transpose()
-    }
-    /// Reads what stands on the devices, unless that is known. The cluster lock is held.
-    fn learn(&self, core: &Core) -> Result<()> {
-        if self.state().seen.is_none() {
-            let mut seen = Seen::new(self.read(core)?);
-            seen.judge(core);
-            let mut state = self.state();
-            state.seen = Some(seen);
-            state.changed = true;
-        }
-        Ok(())
-    }
-    fn read(&self, core: &Core) -> Result<Vec<(BlockNo, Block)>> {
-        let mut blocks = Vec::new();
-        let mut next = Some(BlockNo::from(self.lock));
-        while let Some(at) = next {
-            let bad = |what| Error::Inconsistent { block: at, what };
-            if blocks.len() == BLOCKS_MAX {
-                return Err(bad("chain of program locks without an end"));
-            }
-            let body = core.meta.read(at, self.lock, MetaKind::Plock)?;
-            let block = Block::decode(&body).map_err(bad)?;
-            next = block.next;
-            blocks.push((at, block));
-        }
-        Ok(blocks)
-    }
     /// The cluster lock is gone: another node is about to change the bucket. Who waits here looks at it
     /// afterwards, since that look waits for that node.
     pub fn forget(&self) {
@@ -362,135 +323,5 @@ impl Bucket {
             state.poll.called = true;
             self.called.notify_all();
         }
-    }
-    /// Brings what this node's programs hold to the metadata cache. The exclusive hold is about to
-    /// end, and nobody uses it.
-    ///
-    /// # Errors
-    /// The node must withdraw.
-    pub fn store(&self, core: &Core) -> Result<()> {
-        let capacity = chain::capacity(core.volume.geo.body_len());
-        let Some(changes) = self.state().placed(core, capacity) else { return Ok(()) };
-        for part in changes.chunks(TX_BLOCKS) {
-            let mut tx = core.meta.begin()?;
-            for (at, block) in part {
-                tx.modify(*at, self.lock, MetaKind::Plock, |body| block.encode(body))?;
-            }
-        }
-        Ok(())
-    }
-    /// Entries for which there is room without another block.
-    pub fn room(&self, core: &Core) -> Growth {
-        self.state().room(chain::capacity(core.volume.geo.body_len()))
-    }
-    /// Allocates blocks until so many entries more find room. The exclusive lock is held.
-    ///
-    /// # Errors
-    /// `NoLocks`: the pool is full.
-    pub fn make_room(&self, core: &Core, more: usize) -> Result<()> {
-        let capacity = chain::capacity(core.volume.geo.body_len());
-        loop {
-            let last = {
-                let state = self.state();
-                let Some(seen) = &state.seen else { return Err(Error::NoLocks) };
-                let need = seen.others_len + state.needed() + more;
-                if need <= seen.blocks.len() * capacity {
-                    return Ok(());
-                }
-                if seen.blocks.len() == BLOCKS_MAX {
-                    return Err(Error::NoLocks);
-                }
-                seen.blocks.last().cloned()
-            };
-            let Some((at, mut block)) = last else { return Err(Error::NoLocks) };
-            let slot = match self.add(core, (at, &mut block)) {
-                Err(Error::NoSpace) => return Err(Error::NoLocks),
-                slot => slot?,
-            };
-            if let Some(seen) = &mut self.state().seen {
-                if let Some(last) = seen.blocks.last_mut() {
-                    last.1 = block;
-                }
-                seen.blocks.push((slot, Block::default()));
-            }
-        }
-    }
-    /// Adds a block behind the last one.
-    fn add(&self, core: &Core, (at, last): (BlockNo, &mut Block)) -> Result<BlockNo> {
-        let mut r = core.alloc.reserve(0, 1, 0)?;
-        let mut tx = core.meta.begin()?;
-        let mut change = |tx: &mut Tx<'_>| {
-            let slot = core.alloc.take_slot(tx, &mut r)?;
-            last.next = Some(slot);
-            tx.create(slot, self.lock, MetaKind::Plock, |body| Block::default().encode(body))?;
-            tx.modify(at, self.lock, MetaKind::Plock, |body| last.encode(body))?;
-            Ok(slot)
-        };
-        let done = change(&mut tx);
-        drop(tx);
-        if let Err(e) = &done {
-            core.withdraw(e);
-        }
-        done
-    }
-    /// Frees blocks that are no longer needed. The exclusive lock is held. Half a block is kept
-    /// spare, so that a program at the edge does not allocate and free in turns.
-    pub fn shrink(&self, core: &Core) -> Result<()> {
-        let capacity = chain::capacity(core.volume.geo.body_len());
-        loop {
-            let victim = {
-                let mut state = self.state();
-                let needed = state.needed();
-                let Some(seen) = &mut state.seen else { return Ok(()) };
-                let spare = seen.blocks.len().saturating_sub(1) * capacity;
-                if seen.blocks.len() < 2 || seen.others_len + needed + capacity / 2 > spare {
-                    return Ok(());
-                }
-                seen.judge(core);
-                let mut alive = Verdicts::new(core);
-                let mut foreign = |e: &Entry| e.lock.owner.node != core.me && alive.of(e);
-                let mut free = |(_, b): &(BlockNo, Block)| !b.entries.iter().any(&mut foreign);
-                match seen.blocks.iter().rposition(&mut free) {
-                    None | Some(0) => return Ok(()),
-                    Some(n) => n,
-                }
-            };
-            self.remove(core, victim)?;
-        }
-    }
-    /// Takes the `n`-th block out of the chain. Only entries of this node, and of dead ones, are in it.
-    fn remove(&self, core: &Core, n: usize) -> Result<()> {
-        let mut r = core.alloc.reserve(0, 0, 1)?;
-        let (before, (at, block)) = {
-            let state = self.state();
-            let Some(seen) = &state.seen else { return Ok(()) };
-            match (n.checked_sub(1).and_then(|n| seen.blocks.get(n)), seen.blocks.get(n)) {
-                (Some(before), Some(this)) => (before.clone(), this.clone()),
-                _ => return Ok(()),
-            }
-        };
-        let (before_at, mut before) = before;
-        before.next = block.next;
-        let mut tx = core.meta.begin()?;
-        let mut change = |tx: &mut Tx<'_>| {
-            tx.modify(before_at, self.lock, MetaKind::Plock, |body| before.encode(body))?;
-            tx.free(at, self.lock)?;
-            core.alloc.free_slot(tx, &mut r, at, false)
-        };
-        let done = change(&mut tx);
-        drop(tx);
-        if let Err(e) = done {
-            core.withdraw(&e);
-            return Err(e);
-        }
-        let mut state = self.state();
-        state.changed = true;
-        if let Some(seen) = &mut state.seen {
-            seen.blocks.remove(n);
-            if let Some(to) = seen.blocks.get_mut(n - 1) {
-                to.1 = before;
-            }
-        }
-        Ok(())
     }
 }

@@ -1,14 +1,15 @@
-//! Where the nodes of an inode's tree are: in the metadata cache, or in an open transaction.
+//! The tree of an inode: [`Reader`] reads its nodes from the metadata cache, [`Editor`] changes them in an
+//! open transaction.
 
 use braid_format::BlockNo;
 use braid_format::dinode::RawDinode;
 use braid_format::meta::MetaKind;
 
-use super::{Nodes, NodesMut, Root};
 use crate::alloc::{Alloc, Reservation};
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::meta::{Body, Meta, Tx};
+use crate::tree::{Nodes, NodesMut, Root};
 
 /// The root of an inode whose lock is held.
 pub(crate) fn root_of(inode: &Inode, body_len: usize) -> Result<Root> {

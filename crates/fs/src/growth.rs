@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
-use braid_format::{BlockNo, LockNo};
+use braid_format::{BlockNo, ByteOffset, LockNo, MemberIndex};
 use braid_lock::{Local, Mode};
 use braid_pool::PoolInfo;
 use braid_pool::device::AlignedBuf;
@@ -23,8 +23,8 @@ use crate::make::{Addition, additions};
 use crate::volume::Volume;
 
 /// Where the superblock is, and its lock.
-pub(super) const HERE: BlockNo = BlockNo(0);
-pub(super) const LIVE: LockNo = LockNo(0);
+pub(crate) const HERE: BlockNo = BlockNo(0);
+pub(crate) const LIVE: LockNo = LockNo(0);
 
 /// What of a pool is not used yet.
 fn pending(volume: &Volume, pool: &PoolInfo) -> Result<Vec<Addition>> {
@@ -37,12 +37,12 @@ fn pending(volume: &Volume, pool: &PoolInfo) -> Result<Vec<Addition>> {
 }
 
 /// Whether the file system could use a pool that is, or would be, like this.
-pub(super) fn may_grow(core: &Core, pool: &PoolInfo) -> Result<()> {
+pub(crate) fn may_grow(core: &Core, pool: &PoolInfo) -> Result<()> {
     pending(&core.volume, pool).map(drop)
 }
 
 /// Uses all of the pool; blocks that came with it.
-pub(super) fn grow(core: &Arc<Core>) -> Result<u64> {
+pub(crate) fn grow(core: &Arc<Core>) -> Result<u64> {
     let volume = &core.volume;
     let before = volume.total_blocks();
     let guard = core.guard(LIVE, Mode::Exclusive, Local::Exclusive)?;
@@ -77,7 +77,7 @@ pub(crate) fn catch_up(core: &Arc<Core>, alone: bool) -> Result<()> {
             "a part of the pool is being emptied: `braid remove POOL MEMBER` goes on with it, `braid remove POOL --cancel` ends it"
         );
     }
-    super::leave::finish(core);
+    finish_leaving(core);
     match pending(&core.volume, &core.volume.pool.info()) {
         Ok(all) if all.is_empty() => Ok(()),
         Ok(_) => {
@@ -149,7 +149,7 @@ fn same_copy(volume: &Volume) -> Result<bool> {
 }
 
 /// Makes the copy of the superblock say what the first does, if it does not.
-pub(super) fn copy(volume: &Volume) -> Result<()> {
+pub(crate) fn copy(volume: &Volume) -> Result<()> {
     if same_copy(volume)? {
         return Ok(());
     }
@@ -160,6 +160,60 @@ pub(super) fn copy(volume: &Volume) -> Result<()> {
     MetaHeader::seal(&mut body);
     volume.write_bodies(&[(place, &body)])?;
     Ok(volume.pool.flush()?)
+}
+
+/// What leaves, as bytes of the pool: regions by their numbers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Region {
+    pub number: usize,
+    pub from: ByteOffset,
+    pub to: ByteOffset,
+}
+
+/// The superblock's regions, and which part of the pool each is, whatever of it is used.
+pub(crate) fn regions(core: &Core) -> Result<Vec<Region>> {
+    let volume = &core.volume;
+    let raw = volume.regions_now()?;
+    let shift = volume.geo.block_size.shift();
+    let count = usize::try_from(raw.count.get()).unwrap_or(0).min(RawRegions::MAX);
+    let segments = volume.pool.info().segments.clone();
+    let mut start = raw.base_blocks.get() << shift;
+    let mut all = Vec::new();
+    for (number, region) in raw.regions.iter().take(count).enumerate() {
+        let end = region.end.get() << shift;
+        let own = || segments.iter().filter(|s| (start..end).contains(&s.start.get()));
+        let from = own().map(|s| s.start).min();
+        let to = own().map(|s| s.start.get() + s.len.get()).max();
+        if let (Some(from), Some(to)) = (from, to) {
+            all.push(Region { number, from, to: ByteOffset(to) });
+        }
+        start = end;
+    }
+    Ok(all)
+}
+
+pub(crate) fn bit(number: usize) -> u32 {
+    u32::try_from(number).ok().and_then(|n| 1_u32.checked_shl(n)).unwrap_or(0)
+}
+
+/// Takes out of the pool what is gone and still in it; members that hold nothing any more. Failures
+/// are for the log: the next who asks tries again.
+pub(crate) fn finish_leaving(core: &Arc<Core>) -> Vec<MemberIndex> {
+    let gone = core.volume.groups.leaving();
+    if gone.gone.get() == 0 {
+        return Vec::new();
+    }
+    let all = regions(core).and_then(|all| {
+        let mut members = Vec::new();
+        for r in all.iter().filter(|r| gone.gone.get() & bit(r.number) != 0) {
+            members.extend(core.volume.pool.cut(r.from, r.to)?);
+        }
+        Ok(members)
+    });
+    all.unwrap_or_else(|error| {
+        tracing::warn!(%error, "what has left the file system is in the pool still");
+        Vec::new()
+    })
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ const CACHED_MAX: usize = 64 << 10;
 
 /// Part of a range: blocks that stand together, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(crate) struct Piece {
     /// First file block.
     pub logical: u64,
     /// Blocks.
@@ -39,7 +39,7 @@ impl Piece {
 }
 
 /// Pieces of a range; few.
-pub(super) type Pieces = SmallVec<[Piece; 2]>;
+pub(crate) type Pieces = SmallVec<[Piece; 2]>;
 
 /// Adds the pieces of `range` that `part` covers; where it stopped.
 fn cover(part: &Part, range: &Range<u64>, out: &mut Pieces) -> u64 {

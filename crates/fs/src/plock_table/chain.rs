@@ -11,7 +11,7 @@ use super::table::{Lock, Owner};
 
 /// What stands in a bucket: a lock, held or waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// Of a wait, its place among the requests; 0: the lock is held.
     pub order: u64,
     pub lock: Lock,
@@ -19,7 +19,7 @@ pub(super) struct Entry {
 
 /// One block of a bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Block {
+pub(crate) struct Block {
     /// The next one, if there is one.
     pub next: Option<BlockNo>,
     pub entries: Vec<Entry>,
@@ -31,7 +31,7 @@ const HEAD: usize = size_of::<RawPlockBucket>();
 const ENTRY: usize = size_of::<RawPlock>();
 
 /// Entries that fit in a block whose body has `body_len` bytes.
-pub(super) fn capacity(body_len: usize) -> usize {
+pub(crate) fn capacity(body_len: usize) -> usize {
     body_len.saturating_sub(HEAD) / ENTRY
 }
 
@@ -103,7 +103,7 @@ fn raw(Entry { order, lock }: &Entry) -> RawPlock {
 /// that are alive (`keep`) and those of `mine` that stand there already stay where they are, the
 /// rest of `mine` goes where there is room. Returns the blocks' entries, and how many of `mine` found
 /// no room.
-pub(super) fn place(
+pub(crate) fn place(
     blocks: &[Block],
     keep: &dyn Fn(&Entry) -> bool,
     mut mine: BTreeSet<Entry>,

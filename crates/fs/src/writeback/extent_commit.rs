@@ -4,19 +4,21 @@
 use braid_format::BlockNo;
 use braid_format::dinode::Layout;
 
-use super::{Held, Promise};
+use super::Held;
 use crate::alloc::{Reservation, Run};
 use crate::error::{Error, Result};
+use crate::file_data::Delalloc;
 use crate::inode::InodeState;
+use crate::inode_tree::Editor;
 use crate::map::{self, Extent, Load};
-use crate::tree::{Editor, NodesMut};
+use crate::tree::NodesMut;
 
 /// Extents that one transaction links: each may change a leaf of its own.
-pub(super) const LINKS_PER_TX: usize = 64;
+pub(crate) const LINKS_PER_TX: usize = 64;
 
 /// Blocks to be linked.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(crate) struct ExtentCommit {
     /// First file block.
     pub logical: u64,
     /// Blocks.
@@ -29,7 +31,7 @@ pub(super) struct Link {
     pub unwritten: bool,
 }
 
-impl Link {
+impl ExtentCommit {
     fn extent(&self) -> Extent {
         Extent {
             logical: self.logical,
@@ -51,7 +53,7 @@ impl Held<'_> {
     pub fn link(
         &self,
         reservation: &mut Reservation,
-        links: Vec<Link>,
+        links: Vec<ExtentCommit>,
         finish: impl FnOnce(&mut InodeState),
     ) -> Result<()> {
         let layout = self.view()?.layout;
@@ -92,13 +94,13 @@ impl Held<'_> {
         &self,
         editor: &mut Editor<'_, '_>,
         layout: Layout,
-        links: Vec<Link>,
+        links: Vec<ExtentCommit>,
     ) -> Result<u64> {
         if layout == Layout::Stuffed && !links.is_empty() {
             editor.set_tail(0, 0, &[])?;
             self.change_state(|st| st.raw.layout = (Layout::Extents as u16).into())?;
         }
-        let range = |link: &Link| link.logical..link.logical + link.len;
+        let range = |link: &ExtentCommit| link.logical..link.logical + link.len;
         for link in links.iter().skip(1) {
             map::readable(editor, self.bounds(), range(link))?;
         }
@@ -118,7 +120,7 @@ impl Held<'_> {
 
     /// Keeps back what `links` claimed, if a device has failed to write it: the writes may land yet,
     /// long after, and would change whatever is in these blocks then.
-    pub fn keep_back(&self, links: Vec<Link>, error: &Error) {
+    pub fn keep_back(&self, links: Vec<ExtentCommit>, error: &Error) {
         if !matches!(error, Error::Contents(_)) {
             return;
         }
@@ -134,27 +136,27 @@ impl Held<'_> {
     /// The promise's reservation, with at least the slots that `links` extents may take now.
     pub fn slots_for<'p>(
         &self,
-        promise: &'p mut Promise,
-        links: &[Link],
+        delalloc: &'p mut Delalloc,
+        links: &[ExtentCommit],
     ) -> Result<&'p mut Reservation> {
         let load = Load { blocks: links.len() as u64, places: links.len() as u64 };
         let need = map::slots_bound(&self.root()?, self.core.volume.geo.body_len(), load);
-        self.top_up(promise, 0, need)?;
-        promise.reservation.as_mut().ok_or(Error::NoSpace)
+        self.top_up(delalloc, 0, need)?;
+        delalloc.reservation.as_mut().ok_or(Error::NoSpace)
     }
 
     /// Makes the promise hold `data` blocks more, and `slots` in all.
     ///
     /// # Errors
     /// `NoSpace`, with the promise as before.
-    pub fn top_up(&self, promise: &mut Promise, data: u64, slots: u64) -> Result<()> {
-        let have = promise.reservation.as_ref().map_or(0, |r| r.slots);
+    pub fn top_up(&self, delalloc: &mut Delalloc, data: u64, slots: u64) -> Result<()> {
+        let have = delalloc.reservation.as_ref().map_or(0, |r| r.slots);
         let more = slots.saturating_sub(have);
-        if data == 0 && more == 0 && promise.reservation.is_some() {
+        if data == 0 && more == 0 && delalloc.reservation.is_some() {
             return Ok(());
         }
         let fresh = self.core.alloc.reserve(data, more, 0)?;
-        match &mut promise.reservation {
+        match &mut delalloc.reservation {
             Some(r) => self.core.alloc.merge(r, fresh),
             none => *none = Some(fresh),
         }
@@ -166,7 +168,7 @@ impl Held<'_> {
         &self,
         reservation: &mut Reservation,
         (logical, len): (u64, u64),
-        sink: &mut Vec<Link>,
+        sink: &mut Vec<ExtentCommit>,
     ) -> Result<()> {
         let before = self.block_before(logical)?;
         let mut last_run = self.data().last_run.lock();
@@ -184,7 +186,13 @@ impl Held<'_> {
             }
             let run = self.core.alloc.claim(reservation, end - at, goal)?;
             let (physical, n) = (run.start, run.len);
-            sink.push(Link { logical: at, len: n, physical, run: Some(run), unwritten: false });
+            sink.push(ExtentCommit {
+                logical: at,
+                len: n,
+                physical,
+                run: Some(run),
+                unwritten: false,
+            });
             at += n;
             let next = BlockNo(physical.get() + n);
             goal = Some(next);

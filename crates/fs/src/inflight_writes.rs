@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use braid_format::InodeNo;
 use parking_lot::{Condvar, Mutex};
 
-use super::FileData;
 use crate::error::Error;
+use crate::file_data::FileData;
 use crate::inode::Inode;
 
 /// Bytes of answered writes under way on a node, at most: enough to keep devices busy that are a
@@ -26,7 +26,7 @@ const ANSWERED_MAX: u64 = 24 << 20;
 
 /// The direct writes of a node.
 #[derive(Debug, Default)]
-pub(crate) struct Behind {
+pub(crate) struct InflightWrites {
     /// How many: mostly none, and then nobody need look further.
     count: AtomicUsize,
     state: Mutex<State>,
@@ -57,33 +57,33 @@ impl UnderWay {
 
 /// A write under way, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Ticket<'a> {
-    behind: &'a Behind,
+pub(crate) struct Ticket<'a> {
+    all: &'a InflightWrites,
     number: u64,
     /// Whose holes it fills, and bytes of these.
     fills: Option<(&'a FileData, u64)>,
     answered: u64,
 }
 
-impl Behind {
+impl InflightWrites {
     /// Enters a range that nobody is in. The file's `change` is held.
-    pub(super) fn begin(&self, ino: InodeNo, range: Range<u64>) -> Ticket<'_> {
+    pub fn begin(&self, ino: InodeNo, range: Range<u64>) -> Ticket<'_> {
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
         state.under_way.push(UnderWay { number, ino, range });
         self.count.fetch_add(1, Ordering::SeqCst);
-        Ticket { behind: self, number, fills: None, answered: 0 }
+        Ticket { all: self, number, fills: None, answered: 0 }
     }
 
     /// Whether somebody writes in `range`.
-    pub(super) fn is_in(&self, ino: InodeNo, range: &Range<u64>) -> bool {
+    pub fn is_in(&self, ino: InodeNo, range: &Range<u64>) -> bool {
         self.count.load(Ordering::SeqCst) > 0
             && self.state.lock().under_way.iter().any(|w| w.is_in(ino, range))
     }
 
     /// Waits for all writes in `range` that have begun. No `change` is held.
-    pub(super) fn wait_for(&self, ino: InodeNo, range: &Range<u64>) {
+    pub fn wait_for(&self, ino: InodeNo, range: &Range<u64>) {
         self.settle(|w| w.is_in(ino, range));
     }
 
@@ -104,28 +104,28 @@ impl Behind {
     ///
     /// # Errors
     /// One that was answered is lost, and nobody has heard of it yet.
-    pub(super) fn settle_file(&self, inode: &Inode) -> Result<(), Error> {
+    pub fn settle_file(&self, inode: &Inode) -> Result<(), Error> {
         self.settle(|w| w.ino == inode.ino);
         inode.data.lost.lock().take().map_or(Ok(()), Err)
     }
 
     /// Waits for all writes that have begun.
-    pub(crate) fn settle_all(&self) {
+    pub fn settle_all(&self) {
         self.settle(|_| true);
     }
 }
 
 impl<'a> Ticket<'a> {
     /// So many bytes go to holes of the file: they count as its own until the ticket is dropped.
-    pub(super) fn fill(&mut self, file: &'a FileData, bytes: u64) {
+    pub fn fill(&mut self, file: &'a FileData, bytes: u64) {
         debug_assert!(self.fills.is_none(), "once");
-        file.behind.fetch_add(bytes, Ordering::AcqRel);
+        file.inflight.fetch_add(bytes, Ordering::AcqRel);
         self.fills = Some((file, bytes));
     }
     /// Whether the program may be told that `len` bytes are written. If so they count until the
     /// ticket is dropped. `room`: how much more may become dirty, as what a device refuses then does.
-    pub(super) fn may_answer(&mut self, len: u64, room: u64) -> bool {
-        let mut state = self.behind.state.lock();
+    pub fn may_answer(&mut self, len: u64, room: u64) -> bool {
+        let mut state = self.all.state.lock();
         if state.answered + len > ANSWERED_MAX.min(room) {
             return false;
         }
@@ -139,12 +139,12 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         // What is linked is in the state by now.
         if let Some((file, bytes)) = self.fills {
-            file.behind.fetch_sub(bytes, Ordering::AcqRel);
+            file.inflight.fetch_sub(bytes, Ordering::AcqRel);
         }
-        let mut state = self.behind.state.lock();
+        let mut state = self.all.state.lock();
         state.under_way.retain(|w| w.number != self.number);
         state.answered -= self.answered;
-        self.behind.count.fetch_sub(1, Ordering::SeqCst);
-        self.behind.ended.notify_all();
+        self.all.count.fetch_sub(1, Ordering::SeqCst);
+        self.all.ended.notify_all();
     }
 }

@@ -19,7 +19,7 @@ const LOCKS_MIN: usize = 4096;
 
 /// Locks by user.
 #[derive(Debug)]
-pub(super) struct Users {
+pub(crate) struct Users {
     /// Locks of this node.
     all_max: usize,
     /// Locks of one user, root excepted.

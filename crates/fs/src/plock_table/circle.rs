@@ -10,7 +10,7 @@ const OWNERS_MAX: usize = 4096;
 
 /// Who waits for what.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Waiting(HashMap<Owner, Vec<Lock>>);
+pub(crate) struct Waiting(HashMap<Owner, Vec<Lock>>);
 
 impl Waiting {
     pub fn add(&mut self, lock: Lock) {
@@ -31,12 +31,12 @@ impl Waiting {
 }
 
 /// Whether waiting for `want` would close a circle, as far as these tables and waits show.
-pub(super) fn would_close(held: &[&Table], waiting: &[&Waiting], want: &Lock) -> bool {
+pub(crate) fn would_close(held: &[&Table], waiting: &[&Waiting], want: &Lock) -> bool {
     waits_for(held, waiting, want, want.owner)
 }
 
 /// Whether who asks for `want` waits for `whom`: for a lock that it holds, or for another who does.
-pub(super) fn waits_for(held: &[&Table], waiting: &[&Waiting], want: &Lock, whom: Owner) -> bool {
+pub(crate) fn waits_for(held: &[&Table], waiting: &[&Waiting], want: &Lock, whom: Owner) -> bool {
     let blockers = |want: &Lock, todo: &mut Vec<Owner>| {
         for table in held {
             todo.extend(table.blockers(want).take(OWNERS_MAX));

@@ -1,0 +1,104 @@
+//! The demotion pipeline: what this node does before another node gets a lock of its. Contents are written,
+//! then the journal, then metadata in place; the kernel's caches are dropped; only then is the lock's
+//! record changed (by [`braid_lock`]).
+
+use std::sync::Arc;
+
+use braid_format::{InodeNo, LockNo};
+use braid_lock::{DemoteFailed, Demoted, GlockOps, Mode};
+
+use crate::core::Core;
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::mode::{S_IFDIR, S_IFMT};
+
+impl GlockOps for Core {
+    fn demote(
+        &self,
+        lock: LockNo,
+        from: Mode,
+        to: Mode,
+    ) -> std::result::Result<Demoted, DemoteFailed> {
+        let inode = self.inodes.find(InodeNo(lock.get()));
+        let done = match &inode {
+            Some(inode) => self.demote_inode(inode, from, to),
+            // Metadata without an inode (resource group, bucket, counters).
+            None if from == Mode::Exclusive => {
+                self.plocks.store(self, lock).and_then(|()| self.meta.sync_owner(lock))
+            }
+            None => Ok(()),
+        };
+        match self.watch(done) {
+            Ok(()) => {
+                let written = inode.as_ref().and_then(|inode| inode.deferred_mtime_for(to));
+                let opened = to == Mode::Unlocked
+                    && inode.is_some_and(|i| i.leaves_opener(|| self.is_in_kernel(&i)));
+                Ok(Demoted { opened, written })
+            }
+            Err(e) => {
+                tracing::error!(lock = %lock, "cannot give the lock up: {e}");
+                // Whatever it was, even one file's contents: the lock stays held for ever, and those
+                // who wait for it get it only when this node counts as dead.
+                self.withdraw(&e);
+                Err(DemoteFailed)
+            }
+        }
+    }
+    fn forget(&self, lock: LockNo) {
+        let ino = InodeNo(lock.get());
+        if let Some(inode) = self.inodes.find(ino) {
+            inode.unload();
+        }
+        self.plocks.forget(lock);
+        self.meta.drop_owner(lock);
+        self.inodes.evict(ino);
+    }
+}
+
+impl Core {
+    /// Writes back everything under an inode's exclusive lock: contents, times, metadata.
+    fn demote_inode(&self, inode: &Arc<Inode>, from: Mode, to: Mode) -> Result<()> {
+        if let Some(st) = inode.peek() {
+            let is_dir = st.raw.mode.get() & S_IFMT == S_IFDIR;
+            let writable = inode.writers.load(std::sync::atomic::Ordering::Acquire) > 0;
+            if to != Mode::Shared || writable {
+                // First the kernel's pages: dirty mapped ones come back to us as writes. Where there
+                // can be none (see `Inode::writers`), a page fill may be waiting for the exclusive
+                // lock, and nothing must wait for it. Beside other writers there are none.
+                let pages = match from {
+                    Mode::Exclusive => !is_dir,
+                    Mode::Shared => !is_dir && !writable,
+                    Mode::Concurrent | Mode::Unlocked => false,
+                };
+                if pages {
+                    inode.drops_pages();
+                }
+                self.kernel.invalidate_inode(inode.ino, pages);
+            }
+            if is_dir && to == Mode::Unlocked {
+                self.kernel.invalidate_entries(inode.ino);
+            }
+            if from == Mode::Exclusive {
+                crate::writeback::flush_for_demotion(self, inode)?;
+            }
+        }
+        if from == Mode::Exclusive {
+            self.meta.sync_owner(inode.lock_no())?;
+        }
+        Ok(())
+    }
+    /// Whether the kernel refers to an inode whose whole lock is being given up. The kernel drops what
+    /// it has merely cached. It cannot drop a directory of which it has cached names, so a directory
+    /// that has a name is in use only if it is open.
+    fn is_in_kernel(&self, inode: &Inode) -> bool {
+        let of_directory = inode.state_ref().map(|st| {
+            let is_dir = st.raw.mode.get() & S_IFMT == S_IFDIR;
+            is_dir.then(|| st.raw.nlink.get())
+        });
+        match of_directory {
+            None => false,
+            Some(Some(links)) => links == 0 && self.kernel.refers(inode.ino),
+            Some(None) => self.kernel.let_go(inode.ino),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Lists of inodes without a name: how they stand in a node's blocks, and this node's lists in memory.
+//! What becomes of the listed inodes is [`crate::orphan`]'s business.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use braid_format::node::RawOrphans;
+use braid_format::{BlockNo, InodeNo};
+use parking_lot::{Condvar, Mutex};
+use zerocopy::FromBytes;
+
+use crate::error::{Error, Result};
+
+/// Where a list's entries begin.
+pub(crate) const HEAD: usize = size_of::<RawOrphans>();
+/// Bytes of an entry.
+pub(crate) const ENTRY: usize = size_of::<u64>();
+
+/// This node's orphan lists in memory: read from its blocks at first use.
+#[derive(Debug, Default)]
+pub(crate) struct Orphans {
+    pub table: Mutex<Option<Table>>,
+    /// Held by who makes room in full lists; taken only by who has no lock.
+    pub looking: Mutex<()>,
+    /// What this node does about inodes that its kernel refers to.
+    pub kernel: Mutex<InKernel>,
+    /// One of `InKernel::leaving` has gone.
+    pub gone: Condvar,
+}
+
+/// Inodes that this node keeps for its kernel's sake. Both sets are bounded by what the kernel refers
+/// to.
+#[derive(Debug, Default)]
+pub(crate) struct InKernel {
+    /// Unlinked here, not open: the kernel is about to give them back, unless a program uses them.
+    pub leaving: HashMap<InodeNo, Instant>,
+    /// Given back by the kernel; a thread without anything else to do looks whether they are to go.
+    pub later: HashSet<InodeNo>,
+    /// There is such a thread.
+    pub running: bool,
+}
+
+/// The kernel gives an inode back within this time of the removal of its last name, if it does so
+/// without waiting for a program.
+const LEAVES_WITHIN: Duration = Duration::from_secs(1);
+/// How long somebody who lacks space, or a place in the lists, waits for inodes that are leaving.
+pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// A listed inode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Listed {
+    /// In which of this node's blocks.
+    pub block: usize,
+    /// Not to be looked at before (Unix seconds): another node has it open, and looking takes its
+    /// lock away from there.
+    pub retry_at: i64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub listed: HashMap<InodeNo, Listed>,
+    /// Entries in each block.
+    pub counts: Vec<usize>,
+    /// Entries that fit in one block.
+    pub capacity: usize,
+    /// Rooms given out and not used yet.
+    pub promised: usize,
+}
+
+impl Table {
+    /// Entries for which there is room, and none promised.
+    pub fn free(&self) -> usize {
+        let all = self.counts.len() * self.capacity;
+        all.saturating_sub(self.listed.len() + self.promised)
+    }
+}
+
+impl Orphans {
+    /// An inode that nobody has open lost its last name, and this node's kernel refers to it.
+    pub fn leaves(&self, ino: InodeNo) {
+        self.kernel.lock().leaving.insert(ino, Instant::now());
+    }
+    /// The inode is deleted: who waits for its space need not any longer.
+    pub fn has_gone(&self, ino: InodeNo) {
+        if self.kernel.lock().leaving.remove(&ino).is_some() {
+            self.gone.notify_all();
+        }
+    }
+    /// Waits until what the kernel is about to give back is deleted, at most for `patience`. Returns
+    /// whether anything was. The caller holds nothing that a deletion needs.
+    pub fn await_leaving(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let mut kernel = self.kernel.lock();
+        let before = kernel.leaving.len();
+        loop {
+            let waited_for = kernel.leaving.values().any(|since| since.elapsed() < LEAVES_WITHIN);
+            if !waited_for || self.gone.wait_until(&mut kernel, until).timed_out() {
+                return kernel.leaving.len() < before;
+            }
+        }
+    }
+}
+
+pub(crate) fn bad(block: BlockNo, what: &'static str) -> Error {
+    Error::Inconsistent { block, what }
+}
+
+/// The inodes in a list's body.
+pub(crate) fn decode(body: &[u8], block: BlockNo) -> Result<Vec<InodeNo>> {
+    let (head, rest) =
+        RawOrphans::read_from_prefix(body).map_err(|_| bad(block, "orphan list too short"))?;
+    let bytes = usize::try_from(head.count.get())
+        .ok()
+        .and_then(|n| n.checked_mul(ENTRY))
+        .and_then(|len| rest.get(..len))
+        .ok_or_else(|| bad(block, "count of orphans"))?;
+    Ok(bytes
+        .chunks_exact(ENTRY)
+        .filter_map(|c| c.try_into().ok())
+        .map(|c| InodeNo(u64::from_le_bytes(c)))
+        .collect())
+}
+
+/// Writes a list.
+pub(crate) fn encode(body: &mut [u8], inos: &[InodeNo]) {
+    let Some((head, rest)) = body.split_at_mut_checked(HEAD) else { return };
+    if let Some(count) = head.get_mut(HEAD - ENTRY..) {
+        count.copy_from_slice(&(inos.len() as u64).to_le_bytes());
+    }
+    rest.fill(0);
+    for (to, ino) in rest.chunks_exact_mut(ENTRY).zip(inos) {
+        to.copy_from_slice(&ino.get().to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_encode_and_decode_and_refuse_nonsense() {
+        let mut body = vec![0x5a_u8; 200];
+        let inos: Vec<InodeNo> = (1..=10).map(InodeNo).collect();
+        encode(&mut body, &inos);
+        assert_eq!(decode(&body, BlockNo(9)).unwrap(), inos);
+        assert!(body[HEAD + 80..].iter().all(|&b| b == 0));
+        encode(&mut body, &[]);
+        assert!(decode(&body, BlockNo(9)).unwrap().is_empty());
+        body[HEAD - ENTRY..HEAD].fill(0xff);
+        assert!(decode(&body, BlockNo(9)).is_err());
+        assert!(decode(&body[..10], BlockNo(9)).is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! Buckets of program locks on the devices: each is a chain of blocks under a cluster lock of its own, read
+//! when the lock is taken and written when an exclusive hold ends.
+
+use std::time::{Duration, Instant};
+
+use braid_format::BlockNo;
+use braid_format::meta::MetaKind;
+use braid_lock::{Guard, Local, Mode};
+
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::meta::Tx;
+use crate::plock_table::bucket::{BLOCKS_MAX, Bucket, Seen, Verdicts};
+use crate::plock_table::chain::{self, Block, Entry};
+use crate::plock_table::table::Growth;
+
+/// Blocks that one transaction changes.
+const TX_BLOCKS: usize = 16;
+
+impl Bucket {
+    /// Takes the cluster lock; what stands on the devices is then known.
+    pub fn open(&self, core: &Core, mode: Mode) -> Result<Guard> {
+        let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
+        let guard = core.guard(self.lock, mode, local)?;
+        self.learn(core)?;
+        Ok(guard)
+    }
+    /// The same, exclusive. `None`: it did not come in this time.
+    pub fn open_within(&self, core: &Core, time: Duration) -> Result<Option<Guard>> {
+        let until = Instant::now() + time;
+        let cancelled = || Instant::now() >= until;
+        core.check_alive()?;
+        let (mode, local) = (Mode::Exclusive, Local::Exclusive);
+        let guard = core.locks.acquire_unless(self.lock, mode, local, &cancelled)?;
+        guard.map(|guard| self.learn(core).map(|()| guard)).transpose()
+    }
+    /// Reads what stands on the devices, unless that is known. The cluster lock is held.
+    fn learn(&self, core: &Core) -> Result<()> {
+        if self.state().seen.is_none() {
+            let mut seen = Seen::new(self.read(core)?);
+            seen.forget_dead(core);
+            let mut state = self.state();
+            state.seen = Some(seen);
+            state.changed = true;
+        }
+        Ok(())
+    }
+    fn read(&self, core: &Core) -> Result<Vec<(BlockNo, Block)>> {
+        let mut blocks = Vec::new();
+        let mut next = Some(BlockNo::from(self.lock));
+        while let Some(at) = next {
+            let bad = |what| Error::Inconsistent { block: at, what };
+            if blocks.len() == BLOCKS_MAX {
+                return Err(bad("chain of program locks without an end"));
+            }
+            let body = core.meta.read(at, self.lock, MetaKind::Plock)?;
+            let block = Block::decode(&body).map_err(bad)?;
+            next = block.next;
+            blocks.push((at, block));
+        }
+        Ok(blocks)
+    }
+    /// Brings what this node's programs hold to the metadata cache. The exclusive hold is about to
+    /// end, and nobody uses it.
+    ///
+    /// # Errors
+    /// The node must withdraw.
+    pub fn store(&self, core: &Core) -> Result<()> {
+        let capacity = chain::capacity(core.volume.geo.body_len());
+        let Some(changes) = self.state().placed(core, capacity) else { return Ok(()) };
+        for part in changes.chunks(TX_BLOCKS) {
+            let mut tx = core.meta.begin()?;
+            for (at, block) in part {
+                tx.modify(*at, self.lock, MetaKind::Plock, |body| block.encode(body))?;
+            }
+        }
+        Ok(())
+    }
+    /// Entries for which there is room without another block.
+    pub fn room(&self, core: &Core) -> Growth {
+        self.state().room(chain::capacity(core.volume.geo.body_len()))
+    }
+    /// Allocates blocks until so many entries more find room. The exclusive lock is held.
+    ///
+    /// # Errors
+    /// `NoLocks`: the pool is full.
+    pub fn make_room(&self, core: &Core, more: usize) -> Result<()> {
+        let capacity = chain::capacity(core.volume.geo.body_len());
+        loop {
+            let last = {
+                let state = self.state();
+                let Some(seen) = &state.seen else { return Err(Error::NoLocks) };
+                let need = seen.others_len + state.needed() + more;
+                if need <= seen.blocks.len() * capacity {
+                    return Ok(());
+                }
+                if seen.blocks.len() == BLOCKS_MAX {
+                    return Err(Error::NoLocks);
+                }
+                seen.blocks.last().cloned()
+            };
+            let Some((at, mut block)) = last else { return Err(Error::NoLocks) };
+            let slot = match self.add(core, (at, &mut block)) {
+                Err(Error::NoSpace) => return Err(Error::NoLocks),
+                slot => slot?,
+            };
+            if let Some(seen) = &mut self.state().seen {
+                if let Some(last) = seen.blocks.last_mut() {
+                    last.1 = block;
+                }
+                seen.blocks.push((slot, Block::default()));
+            }
+        }
+    }
+    /// Adds a block behind the last one.
+    fn add(&self, core: &Core, (at, last): (BlockNo, &mut Block)) -> Result<BlockNo> {
+        let mut r = core.alloc.reserve(0, 1, 0)?;
+        let mut tx = core.meta.begin()?;
+        let mut change = |tx: &mut Tx<'_>| {
+            let slot = core.alloc.take_slot(tx, &mut r)?;
+            last.next = Some(slot);
+            tx.create(slot, self.lock, MetaKind::Plock, |body| Block::default().encode(body))?;
+            tx.modify(at, self.lock, MetaKind::Plock, |body| last.encode(body))?;
+            Ok(slot)
+        };
+        let done = change(&mut tx);
+        drop(tx);
+        if let Err(e) = &done {
+            core.withdraw(e);
+        }
+        done
+    }
+    /// Frees blocks that are no longer needed. The exclusive lock is held. Half a block is kept
+    /// spare, so that a program at the edge does not allocate and free in turns.
+    pub fn shrink(&self, core: &Core) -> Result<()> {
+        let capacity = chain::capacity(core.volume.geo.body_len());
+        loop {
+            let victim = {
+                let mut state = self.state();
+                let needed = state.needed();
+                let Some(seen) = &mut state.seen else { return Ok(()) };
+                let spare = seen.blocks.len().saturating_sub(1) * capacity;
+                if seen.blocks.len() < 2 || seen.others_len + needed + capacity / 2 > spare {
+                    return Ok(());
+                }
+                seen.forget_dead(core);
+                let mut alive = Verdicts::new(core);
+                let mut foreign = |e: &Entry| e.lock.owner.node != core.me && alive.of(e);
+                let mut free = |(_, b): &(BlockNo, Block)| !b.entries.iter().any(&mut foreign);
+                match seen.blocks.iter().rposition(&mut free) {
+                    None | Some(0) => return Ok(()),
+                    Some(n) => n,
+                }
+            };
+            self.remove(core, victim)?;
+        }
+    }
+    /// Takes the `n`-th block out of the chain. Only entries of this node, and of dead ones, are in it.
+    fn remove(&self, core: &Core, n: usize) -> Result<()> {
+        let mut r = core.alloc.reserve(0, 0, 1)?;
+        let (before, (at, block)) = {
+            let state = self.state();
+            let Some(seen) = &state.seen else { return Ok(()) };
+            match (n.checked_sub(1).and_then(|n| seen.blocks.get(n)), seen.blocks.get(n)) {
+                (Some(before), Some(this)) => (before.clone(), this.clone()),
+                _ => return Ok(()),
+            }
+        };
+        let (before_at, mut before) = before;
+        before.next = block.next;
+        let mut tx = core.meta.begin()?;
+        let mut change = |tx: &mut Tx<'_>| {
+            tx.modify(before_at, self.lock, MetaKind::Plock, |body| before.encode(body))?;
+            tx.free(at, self.lock)?;
+            core.alloc.free_slot(tx, &mut r, at, false)
+        };
+        let done = change(&mut tx);
+        drop(tx);
+        if let Err(e) = done {
+            core.withdraw(&e);
+            return Err(e);
+        }
+        let mut state = self.state();
+        state.changed = true;
+        if let Some(seen) = &mut state.seen {
+            seen.blocks.remove(n);
+            if let Some(to) = seen.blocks.get_mut(n - 1) {
+                to.1 = before;
+            }
+        }
+        Ok(())
+    }
+}
