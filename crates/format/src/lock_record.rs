@@ -333,6 +333,10 @@ impl LockRecord {
                 self.openers.push(life);
             }
         }
+        let waits = |raw: &RawLockLife| waiting.iter().any(|w| w.life().slot == raw.life().slot);
+        if others.iter().any(waits) {
+            return Err("lives");
+        }
         for raw in waiting {
             let mode = raw.wants().filter(|m| *m > Mode::Unlocked).ok_or("waiters")?;
             self.waiters.push(Waiter { life: raw.life(), mode });
@@ -610,7 +614,22 @@ mod tests {
         let mut bytes = good.clone();
         bytes[roles(0)..roles(0) + 2].copy_from_slice(&0x1004_u16.to_le_bytes());
         let found = LockRecord::decode(&sealed(&bytes), sample().lock);
-        assert!(matches!(found, Err(FormatError::BadField { field: "waiters", .. })), "{found:?}");
+        assert!(matches!(found, Err(FormatError::BadField { field: "lives", .. })), "{found:?}");
+    }
+
+    /// A life that waits and holds has one entry: what another encoding of a record says would never be
+    /// equal to its bytes.
+    #[test]
+    fn one_slot_in_two_entries_is_refused() {
+        let mut sector = vec![0; 512];
+        LockRecord::unlocked(LockNo(9), 5).encode(&mut sector);
+        let shared_two_lives_one_waiter = [(6, 1_u16), (40, 2), (42, 1)];
+        let slot_4_twice = [(48, 4 | 9 << 10), (50, 1), (54, 4 | 2 << 10), (56, 1)];
+        for (at, value) in shared_two_lives_one_waiter.into_iter().chain(slot_4_twice) {
+            sector[at..at + 2].copy_from_slice(&u16::to_le_bytes(value));
+        }
+        let found = LockRecord::decode(&sealed(&sector), LockNo(9));
+        assert!(matches!(found, Err(FormatError::BadField { field: "lives", .. })), "{found:?}");
     }
 
     proptest! {

@@ -79,7 +79,7 @@ pub struct RawSuperblock {
     pub rgrp_count: U64,
     /// The root directory.
     pub root_inode: U64,
-    /// Seed of the directory hash.
+    /// Secret key of the directory hash.
     pub hash_seed: U64,
     /// Stripe unit in bytes, for alignment of large files.
     pub stripe_unit: U64,
@@ -243,7 +243,7 @@ impl RawSuperblock {
     /// Identifies a Braid file system to a person with a hex editor.
     pub const FS_MAGIC: [u8; 8] = *b"BRAIDFS\0";
     /// Format version. A file system of any other version is refused: docs/FORMAT.md, *Versions*.
-    pub const VERSION: u32 = 2;
+    pub const VERSION: u32 = 3;
     /// Incompatible feature: metadata and file data stand in subpools of their own.
     pub const SUBPOOLS: u64 = 1;
     /// Largest number of node slots.

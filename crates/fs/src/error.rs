@@ -27,6 +27,12 @@ pub enum Error {
     /// A name longer than 255 bytes.
     #[error("name too long")]
     NameTooLong,
+    /// A directory with directories in it cannot be moved that far down.
+    #[error("the new place lies more than {levels} levels below the root")]
+    TooDeep {
+        /// The limit.
+        levels: usize,
+    },
     /// Too many links to one inode.
     #[error("too many links")]
     TooManyLinks,
@@ -314,7 +320,7 @@ impl Error {
             Self::NotDirectory => E::NOTDIR,
             Self::IsDirectory => E::ISDIR,
             Self::NotEmpty => E::NOTEMPTY,
-            Self::NameTooLong => E::NAMETOOLONG,
+            Self::NameTooLong | Self::TooDeep { .. } => E::NAMETOOLONG,
             Self::TooManyLinks => E::MLINK,
             Self::NoSpace
             | Self::AttributeSpace

@@ -43,6 +43,8 @@ const LOOKS_MAX: usize = 64;
 /// A promise of room in the lists. Dropped unused, it goes back.
 pub(crate) struct Room {
     core: Arc<Core>,
+    /// Whose file it is for.
+    uid: u32,
     used: bool,
 }
 
@@ -52,6 +54,7 @@ impl Drop for Room {
             && let Some(table) = self.core.orphans.table.lock().as_mut()
         {
             table.promised = table.promised.saturating_sub(1);
+            table.uncount(self.uid);
         }
     }
 }
@@ -78,26 +81,30 @@ pub(crate) fn load(core: &Core) -> Result<()> {
     for n in 0..blocks {
         let inos = read(core, block_of(core, core.me.slot, n))?;
         counts.push(inos.len());
-        listed.extend(inos.into_iter().map(|ino| (ino, Listed { block: n, retry_at: 0 })));
+        listed.extend(inos.into_iter().map(|ino| (ino, Listed { block: n, retry_at: 0, uid: 0 })));
     }
     let capacity = core.volume.geo.body_len().saturating_sub(HEAD) / ENTRY;
-    *table = Some(Table { listed, counts, capacity, promised: 0 });
+    *table = Some(Table { listed, counts, capacity, promised: 0, by_user: HashMap::new() });
     Ok(())
 }
 
-/// Promises room for one inode.
+/// Promises room for one inode, a file of user `uid`.
 ///
 /// # Errors
 /// `TooManyOrphans`.
-pub(crate) fn room(core: &Arc<Core>) -> Result<Room> {
+pub(crate) fn room(core: &Arc<Core>, uid: u32) -> Result<Room> {
     load(core)?;
     let promised = || {
         let mut table = core.orphans.table.lock();
-        let free = table.as_mut().filter(|table| table.free() > 0);
-        free.map(|table| table.promised += 1).is_some()
+        let Some(table) = table.as_mut().filter(|table| table.has_room_for(uid)) else {
+            return false;
+        };
+        table.promised += 1;
+        table.count(uid);
+        true
     };
     if promised() || (core.orphans.await_leaving(LEAVE_PATIENCE) && promised()) {
-        return Ok(Room { core: core.clone(), used: false });
+        return Ok(Room { core: core.clone(), uid, used: false });
     }
     Err(Error::TooManyOrphans)
 }
@@ -119,6 +126,7 @@ pub(crate) fn list(core: &Core, tx: &mut Tx<'_>, mut room: Room, ino: InodeNo) -
     table.promised = table.promised.saturating_sub(1);
     // A stale entry of the number's former inode does as well.
     if table.listed.contains_key(&ino) {
+        table.uncount(room.uid);
         return Ok(());
     }
     let n = table.counts.iter().position(|&c| c < table.capacity).ok_or(Error::TooManyOrphans)?;
@@ -126,7 +134,7 @@ pub(crate) fn list(core: &Core, tx: &mut Tx<'_>, mut room: Room, ino: InodeNo) -
     if let Some(count) = table.counts.get_mut(n) {
         *count += 1;
     }
-    table.listed.insert(ino, Listed { block: n, retry_at: 0 });
+    table.listed.insert(ino, Listed { block: n, retry_at: 0, uid: room.uid });
     Ok(())
 }
 
@@ -137,9 +145,10 @@ pub(crate) fn list(core: &Core, tx: &mut Tx<'_>, mut room: Room, ino: InodeNo) -
 pub(crate) fn unlist(core: &Core, tx: &mut Tx<'_>, ino: InodeNo) -> Result<()> {
     let mut table = core.orphans.table.lock();
     let Some(table) = table.as_mut() else { return Ok(()) };
-    let Some(&Listed { block: n, .. }) = table.listed.get(&ino) else { return Ok(()) };
+    let Some(&Listed { block: n, uid, .. }) = table.listed.get(&ino) else { return Ok(()) };
     change(core, tx, block_of(core, core.me.slot, n), |inos| inos.retain(|&i| i != ino))?;
     table.listed.remove(&ino);
+    table.uncount(uid);
     if let Some(count) = table.counts.get_mut(n) {
         *count = count.saturating_sub(1);
     }
@@ -481,7 +490,7 @@ pub(crate) fn recover(core: &Arc<Core>, node: NodeId) -> Result<()> {
         if !inos.is_empty() {
             let mut rooms: Vec<Room> = Vec::new();
             while rooms.len() < inos.len()
-                && let Ok(room) = room(core)
+                && let Ok(room) = room(core, 0)
             {
                 rooms.push(room);
             }

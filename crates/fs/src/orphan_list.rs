@@ -54,6 +54,8 @@ pub(crate) struct Listed {
     /// Not to be looked at before (Unix seconds): another node has it open, and looking takes its
     /// lock away from there.
     pub retry_at: i64,
+    /// Whose file it was when it was listed; root's if that is not known.
+    pub uid: u32,
 }
 
 #[derive(Debug)]
@@ -65,13 +67,43 @@ pub(crate) struct Table {
     pub capacity: usize,
     /// Rooms given out and not used yet.
     pub promised: usize,
+    /// Entries, and rooms given out, by user; not root's.
+    pub by_user: HashMap<u32, usize>,
 }
+
+/// The part (divisor) of all entries that files of one user other than root may take.
+const USER_PART: usize = 2;
+/// The part (divisor) that is kept for root's files.
+const ROOT_PART: usize = 8;
 
 impl Table {
     /// Entries for which there is room, and none promised.
     pub fn free(&self) -> usize {
-        let all = self.counts.len() * self.capacity;
-        all.saturating_sub(self.listed.len() + self.promised)
+        self.all().saturating_sub(self.listed.len() + self.promised)
+    }
+    fn all(&self) -> usize {
+        self.counts.len() * self.capacity
+    }
+    /// Whether a file of `uid` has room: one user's must not keep all others from removing theirs.
+    pub fn has_room_for(&self, uid: u32) -> bool {
+        let own = self.by_user.get(&uid).copied().unwrap_or(0);
+        let users = self.free() > self.all() / ROOT_PART && own < self.all().div_ceil(USER_PART);
+        self.free() > 0 && (uid == 0 || users)
+    }
+    /// A file of `uid` takes a place, or is promised one.
+    pub fn count(&mut self, uid: u32) {
+        if uid != 0 {
+            *self.by_user.entry(uid).or_default() += 1;
+        }
+    }
+    /// Its place is free again.
+    pub fn uncount(&mut self, uid: u32) {
+        if let Some(own) = self.by_user.get_mut(&uid) {
+            *own = own.saturating_sub(1);
+            if *own == 0 {
+                self.by_user.remove(&uid);
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Directories: entries keyed by cookie, in the dinode's tail while they fit (`tree_height` 0),
 //! then in a tree of leaves.
 //!
-//! The cookie of a name is its seeded 63-bit hash, or, when another name has that one, one of the
+//! The cookie of a name is its keyed 63-bit hash, or, when another name has that one, one of the
 //! next [`WINDOW`] values; it never changes while the entry exists. A search looks at the whole
 //! window, since an entry in its middle may have been removed. Values up to 2 stand for ".", ".."
 //! and the start, which are not stored.
@@ -12,12 +12,14 @@ pub(crate) mod page;
 #[cfg(test)]
 mod tests;
 
+use std::hash::Hasher;
 use std::ops::Range;
 
 use braid_format::dirent::RawDirent;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::tree::RawNode;
 use braid_format::{BlockNo, InodeNo};
+use siphasher::sip::SipHasher24;
 use zerocopy::FromBytes;
 
 use crate::error::{Error, Result};
@@ -32,9 +34,12 @@ pub(crate) const DOT_DOT: u64 = 2;
 /// One past the largest cookie: offsets in directories are signed 64-bit numbers.
 const COOKIE_END: u64 = 1 << 63;
 
-/// The first cookie that `name` may have.
+/// The first cookie that `name` may have. SipHash-2-4: every program sees cookies, and with a hash that can
+/// be inverted anybody could compute names that fill the [`WINDOW`] of a name which others need.
 pub(crate) fn hash(seed: u64, name: &[u8]) -> u64 {
-    let h = xxhash_rust::xxh3::xxh3_64_with_seed(name, seed) & (COOKIE_END - 1);
+    let mut hasher = SipHasher24::new_with_keys(seed, !seed);
+    hasher.write(name);
+    let h = hasher.finish() & (COOKIE_END - 1);
     h.clamp(DOT_DOT + 1, COOKIE_END - WINDOW)
 }
 

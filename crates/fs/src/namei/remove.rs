@@ -118,7 +118,7 @@ impl Dropped {
             Fate::Large
         };
         let room = match fate {
-            Fate::InUse | Fate::Large => Some(orphan::room(core)?),
+            Fate::InUse | Fate::Large => Some(orphan::room(core, inode.st().raw.uid.get())?),
             Fate::Stays | Fate::Freed { .. } => None,
         };
         Ok(Self { fate, room })

@@ -35,8 +35,10 @@ const EXCHANGE: u32 = 2;
 /// Leave a whiteout at the old name: a character device 0/0, which hides a lower layer's name from
 /// overlayfs. The kernel lets only those ask who may make devices.
 const WHITEOUT: u32 = 4;
-/// Longest way up to the root that is followed; longer means a circle.
-const DEPTH_MAX: usize = 1 << 20;
+/// Longest way up to the root that is followed. All nodes wait for the rename lock meanwhile, so a tree that
+/// no path can name (`PATH_MAX` allows 2,048 levels) must not make it long. A circle of parents, which
+/// `check` finds, ends here, too.
+const DEPTH_MAX: usize = 4_096;
 
 /// A name's place.
 #[derive(Debug, Clone, Copy)]
@@ -151,7 +153,14 @@ fn check_target(src: Found, dst: Option<Found>, flags: u32) -> Result<()> {
 }
 
 /// Refuses when `dir` is `above` or lies below it. The rename lock is held.
+///
+/// # Errors
+/// `Invalid`; `TooDeep`: `dir` lies more than [`DEPTH_MAX`] levels below the root, and `above` may be on
+/// the way.
 fn not_below(core: &Core, dir: InodeNo, above: InodeNo) -> Result<()> {
+    if dir != above && !has_subdirectories(core, above)? {
+        return Ok(());
+    }
     let root = core.volume.root();
     let mut at = dir;
     for _ in 0..DEPTH_MAX {
@@ -168,7 +177,16 @@ fn not_below(core: &Core, dir: InodeNo, above: InodeNo) -> Result<()> {
         locked.require_dir()?;
         at = parent_of(&locked);
     }
-    Err(Error::Inconsistent { block: dir.into(), what: "circle of parents" })
+    Err(Error::TooDeep { levels: DEPTH_MAX })
+}
+
+/// Whether a directory may hold directories. As long as the rename lock is held none is moved into it; one
+/// that is made there meanwhile holds nothing that is being moved.
+fn has_subdirectories(core: &Core, dir: InodeNo) -> Result<bool> {
+    match core.lock_shared(dir) {
+        Err(Error::Stale(_)) => Err(Error::NotFound),
+        locked => Ok(locked?.st().raw.nlink.get() > 2),
+    }
 }
 
 /// Everything a rename changes, locked exclusively.

@@ -17,6 +17,7 @@ use crate::attr::{Attr, Cred, SetAttr, Time, TimeSet};
 use crate::orphan;
 
 const CRED: Cred = Cred { uid: 1000, gid: 100, pid: 1, umask: 0o022 };
+const ROOT: Cred = Cred { uid: 0, ..CRED };
 
 fn touch_file(core: &Arc<Core>, dir: InodeNo, name: &str) -> Attr {
     create(core, dir, name.as_bytes(), 0o666, &CRED, true).unwrap().attr(core.volume.geo)

@@ -240,3 +240,23 @@ fn moves_in_large_directories_split_and_join_leaves() {
     assert_eq!(names(&t.node, t.a).len(), 4);
     t.node.unmount_clean();
 }
+
+/// The way up from a place deeper than any path is not walked under the lock for which all nodes wait, and is no
+/// damage.
+#[test]
+fn a_directory_with_directories_does_not_go_deeper_than_a_path_can_say() {
+    let t = tree();
+    let mut deep = t.root;
+    for _ in 0..4_200 {
+        deep = make_dir(&t.node, deep, "d");
+    }
+    let moved = t.mv((t.b, "full"), (deep, "full"), 0);
+    assert!(moved.is_ok(), "without directories in it: {moved:?}");
+    let refused = t.mv((t.root, "a"), (deep, "a"), 0);
+    assert!(matches!(refused, Err(Error::TooDeep { .. })), "{refused:?}");
+    // It can go up from there.
+    make_dir(&t.node, t.full, "in");
+    t.mv((deep, "full"), (t.root, "up"), 0).unwrap();
+    assert!(t.node.check_alive().is_ok());
+    assert!(t.node.meta.damages.all().is_empty(), "no damage");
+}

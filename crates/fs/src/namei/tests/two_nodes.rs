@@ -113,7 +113,9 @@ fn a_list_full_of_what_others_had_open_is_cleared_when_room_is_wanted() {
     let names: Vec<String> = (0..=room).map(|n| format!("f{n}")).collect();
     let mut open_files = Vec::new();
     for name in &names {
-        let ino = touch_file(&a, root, name).ino;
+        let made = create(&a, root, name.as_bytes(), 0o666, &ROOT, true).unwrap();
+        let ino = made.ino();
+        drop(made);
         open_files.push(open(&b, ino));
     }
     let last = names.last().unwrap();
@@ -171,11 +173,11 @@ fn lists_full_of_open_orphans_refuse_more_and_recover() {
     let entries = (node.volume.geo.body_len() - 48) / 8 * 4;
     let mut open_files = Vec::new();
     for _ in 0..entries {
-        let tmp = tmpfile(&node, root, 0o600, &CRED).unwrap();
+        let tmp = tmpfile(&node, root, 0o600, &ROOT).unwrap();
         open_files.push(node.handles.insert(tmp.inode.clone(), 2));
     }
-    assert!(matches!(tmpfile(&node, root, 0o600, &CRED), Err(Error::TooManyOrphans)));
-    touch_file(&node, root, "f");
+    assert!(matches!(tmpfile(&node, root, 0o600, &ROOT), Err(Error::TooManyOrphans)));
+    drop(create(&node, root, b"f", 0o666, &ROOT, true).unwrap());
     let fh = open(&node, lookup(&node, root, b"f").unwrap().ino);
     assert!(matches!(unlink(&node, root, b"f"), Err(Error::TooManyOrphans)));
     assert_eq!(lookup(&node, root, b"f").unwrap().nlink, 1);
@@ -186,6 +188,40 @@ fn lists_full_of_open_orphans_refuse_more_and_recover() {
         close(&node, fh);
     }
     assert_eq!(orphan::reap(&node).unwrap(), 0);
+    node.unmount();
+}
+
+/// One user's files without a name leave room for those of others, and all users' leave some for root.
+#[test]
+fn unnamed_files_of_one_user_leave_others_room_to_remove_theirs() {
+    let node = mount(&pool(), 0);
+    let root = node.volume.root();
+    let all = (node.volume.geo.body_len() - 48) / 8 * 4;
+    let mut open_files = Vec::new();
+    let mut fill = |uid: u32| {
+        let cred = Cred { uid, ..CRED };
+        let mut made = 0;
+        while let Ok(tmp) = tmpfile(&node, root, 0o600, &cred) {
+            open_files.push(node.handles.insert(tmp.inode.clone(), 2));
+            made += 1;
+        }
+        made
+    };
+    assert_eq!(fill(7), all / 2);
+    let others = fill(8);
+    assert_eq!(others, all - all / 8 - all / 2, "what is kept for root is kept");
+    assert_eq!(fill(9), 0);
+    drop(create(&node, root, b"f", 0o666, &ROOT, true).unwrap());
+    let fh = open(&node, lookup(&node, root, b"f").unwrap().ino);
+    unlink(&node, root, b"f").unwrap();
+    close(&node, fh);
+    // A place that becomes free is there again for who had it.
+    close(&node, open_files.remove(0));
+    assert!(tmpfile(&node, root, 0o600, &Cred { uid: 7, ..CRED }).is_ok());
+    for fh in open_files {
+        close(&node, fh);
+    }
+    orphan::reap(&node).unwrap();
     node.unmount();
 }
 
