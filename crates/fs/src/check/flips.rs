@@ -36,13 +36,18 @@ const GONE_AROUND: [MetaKind; 9] = [
 const DIR: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 
-fn mount(pool: &Pool) -> Fs {
+pub(super) fn mount(pool: &Pool) -> Fs {
     // Nothing happens in the background: what is damaged is met by what the test does.
     let commit_interval = std::time::Duration::from_secs(3600);
     let options = MountOptions { commit_interval, ..MountOptions::default() };
     Fs::mount(pool.clone(), options, Arc::new(NoKernelCache)).unwrap()
 }
-fn write(fs: &Fs, dir: InodeNo, name: &[u8], pieces: &[(u64, usize)]) -> Result<InodeNo, Error> {
+pub(super) fn write(
+    fs: &Fs,
+    dir: InodeNo,
+    name: &[u8],
+    pieces: &[(u64, usize)],
+) -> Result<InodeNo, Error> {
     let (attr, fh) = fs.create(dir, name, 0o644, RDWR, &CRED)?;
     let done = (|| {
         for &(at, len) in pieces {
@@ -58,7 +63,12 @@ fn write(fs: &Fs, dir: InodeNo, name: &[u8], pieces: &[(u64, usize)]) -> Result<
 fn populated() -> Pool {
     let pool = Pool::for_tests(2, Bytes(26 << 20));
     make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
-    let fs = mount(&pool);
+    populate(&pool, 1100);
+    pool
+}
+/// Of a directory with `names` names.
+pub(super) fn populate(pool: &Pool, names: u32) {
+    let fs = mount(pool);
     let root = fs.root();
     let sub = fs.mkdir(root, b"sub", 0o755, &CRED).unwrap().ino;
     // Extents in leaves: every other block.
@@ -76,25 +86,24 @@ fn populated() -> Pool {
     // A directory in two levels of index nodes: its attributes leave little room for the root.
     let wide = fs.mkdir(root, b"wide", 0o755, &CRED).unwrap().ino;
     fs.setxattr(wide, b"user.note", &[7; 1600], 0).unwrap();
-    for n in 0..1100 {
+    for n in 0..names {
         let name = format!("{n:0250}");
         let (_, fh) = fs.create(wide, name.as_bytes(), 0o644, RDWR, &CRED).unwrap();
         fs.release(fh).unwrap();
     }
     fs.unmount().unwrap();
-    pool
 }
 
 /// What a walk found.
 #[derive(Debug, Default)]
-struct Walked {
+pub(super) struct Walked {
     /// By path: inode, size, the sum of the bytes, the link, the attribute.
-    sound: BTreeMap<Vec<u8>, (InodeNo, u64, u64, usize)>,
+    pub sound: BTreeMap<Vec<u8>, (InodeNo, u64, u64, usize)>,
     /// Inodes that gave an error.
-    failed: BTreeSet<InodeNo>,
+    pub failed: BTreeSet<InodeNo>,
 }
 
-fn walk(fs: &Fs) -> Walked {
+pub(super) fn walk(fs: &Fs) -> Walked {
     let mut walked = Walked::default();
     let mut todo = vec![(Vec::new(), fs.root())];
     while let Some((path, dir)) = todo.pop() {
@@ -176,7 +185,7 @@ fn meddle(fs: &Fs, sound: &Walked) {
     }
 }
 
-fn flip(pool: &Pool, at: ByteOffset) {
+pub(super) fn flip(pool: &Pool, at: ByteOffset) {
     let place = ByteOffset(at.get() / 512 * 512);
     let mut sector = AlignedBuf::zeroed(512);
     pool.read(place, &mut sector).unwrap();

@@ -27,6 +27,8 @@ mod cut;
 mod fixed;
 #[cfg(test)]
 mod flips;
+#[cfg(test)]
+mod flips_together;
 mod links;
 mod lost;
 mod repair;

@@ -150,7 +150,7 @@ impl Made {
     }
 }
 
-fn image(pool: &Pool) -> Vec<Vec<u8>> {
+pub(super) fn image(pool: &Pool) -> Vec<Vec<u8>> {
     let read = |d: &Arc<dyn Device>| {
         let mut bytes = vec![0; d.info().size.to_usize()];
         d.read(ByteOffset(0), &mut bytes).unwrap();
@@ -159,7 +159,7 @@ fn image(pool: &Pool) -> Vec<Vec<u8>> {
     pool.devices().iter().map(read).collect()
 }
 /// What all nodes leave that die now.
-fn copy(pool: &Pool) -> Pool {
+pub(super) fn copy(pool: &Pool) -> Pool {
     let devices = pool.devices();
     let device = |(old, bytes): (&Arc<dyn Device>, Vec<u8>)| {
         let d = MemoryDevice::in_place_of(old.info());
