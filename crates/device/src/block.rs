@@ -11,6 +11,8 @@ use braid_format::{ByteOffset, Bytes};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, StatxFlags, major, minor};
 
+use crate::mount_table::MountTable;
+
 /// What a segment of a request holds at least, where memory lies anywhere.
 const PAGE: u64 = 4096;
 /// Bounds of what is believed of a disk's largest request.
@@ -213,17 +215,13 @@ pub(crate) fn is_multipath(sysfs: &Path) -> bool {
 /// mounted: then locks on it meet those of everybody under this kernel. A container with nodes of its
 /// own sees only its own locks.
 fn has_devtmpfs(meta: &Metadata) -> bool {
-    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
-    is_devtmpfs(&mounts, (major(meta.dev()), minor(meta.dev())))
+    let device = (major(meta.dev()), minor(meta.dev()));
+    MountTable::own().is_ok_and(|table| is_devtmpfs(&table, device))
 }
 
-/// Whether mountinfo (proc(5)) names the file system with this number as devtmpfs.
-fn is_devtmpfs(mounts: &str, (major, minor): (u32, u32)) -> bool {
-    let number = format!("{major}:{minor}");
-    mounts.lines().any(|line| {
-        let kind = line.split_once(" - ").and_then(|(_, after)| after.split(' ').next());
-        line.split(' ').nth(2) == Some(number.as_str()) && kind == Some("devtmpfs")
-    })
+/// Whether the file system with this number is devtmpfs.
+fn is_devtmpfs(mounts: &MountTable, device: (u32, u32)) -> bool {
+    mounts.iter().any(|m| m.device == device && m.kind == "devtmpfs")
 }
 
 /// Block devices that this process has opened exclusively: [`crate::in_use`] must not take our own
@@ -263,14 +261,17 @@ mod tests {
 
     #[test]
     fn a_node_is_the_kernels_own_or_of_somebodys_dev() {
-        let mounts = "22 28 0:5 / /dev rw,nosuid shared:2 - devtmpfs udev rw,size=1k\n\
-                      30 22 0:25 / /dev/shm rw - tmpfs tmpfs rw\n\
-                      31 22 0:26 /a - b /mnt rw - ext4 /dev/sda rw\n";
-        assert!(is_devtmpfs(mounts, (0, 5)));
+        let mounts = MountTable::parse(
+            b"22 28 0:5 / /dev rw,nosuid shared:2 - devtmpfs udev rw,size=1k\n\
+              30 22 0:25 / /dev/shm rw - tmpfs tmpfs rw\n\
+              31 22 0:26 /a - b /mnt rw - ext4 /dev/sda rw\n",
+        );
+        assert!(is_devtmpfs(&mounts, (0, 5)));
         for other in [(0, 25), (0, 26), (0, 50), (5, 0)] {
-            assert!(!is_devtmpfs(mounts, other), "{other:?}");
+            assert!(!is_devtmpfs(&mounts, other), "{other:?}");
         }
-        assert!(!is_devtmpfs("", (0, 5)) && !is_devtmpfs("1 2 0:5\n - devtmpfs", (0, 5)));
+        let lines = MountTable::parse(b"1 2 0:5\n - devtmpfs");
+        assert!(!is_devtmpfs(&MountTable::default(), (0, 5)) && !is_devtmpfs(&lines, (0, 5)));
     }
 
     #[test]

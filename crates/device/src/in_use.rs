@@ -13,6 +13,7 @@ use rustix::fs::{major, minor};
 use crate::DeviceError;
 use crate::block::{Claim, canonical_node, sysfs};
 pub use crate::error::InUse;
+use crate::mount_table::{MountTable, unescape};
 
 /// What uses the block device or file at `path`, if anything does; what this process itself has
 /// opened does not count. A path that names nothing is not in use.
@@ -67,33 +68,8 @@ fn first_entry(dir: &Path) -> Option<PathBuf> {
 
 /// Where block device `dev` is mounted in this mount namespace.
 fn mounted_on(dev: u64) -> Option<PathBuf> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    mount_point(&table, &format!("{}:{}", major(dev), minor(dev)))
-}
-
-/// The mount point of `dev` ("8:1") in a mountinfo table (proc(5)): `id parent major:minor root point ...`.
-/// `None`: it is not mounted there.
-pub fn mount_point(table: &str, dev: &str) -> Option<PathBuf> {
-    let fields = |line: &str| {
-        let mut f = line.split(' ').skip(2);
-        (f.next()? == dev).then(|| f.nth(1).map(unescape))?
-    };
-    table.lines().find_map(fields)
-}
-
-/// Undoes the kernel's octal escapes (`\040` is a space).
-fn unescape(text: &str) -> PathBuf {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let escape = tail.get(..3).filter(|_| first == b'\\');
-        let code = escape
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        out.push(code.unwrap_or(first));
-        rest = tail.get(if code.is_some() { 3 } else { 0 }..).unwrap_or_default();
-    }
-    std::ffi::OsString::from_vec(out).into()
+    let table = MountTable::own().ok()?;
+    table.of_device((major(dev), minor(dev))).map(|m| m.dir.clone())
 }
 
 fn same(a: &Metadata, b: &Metadata) -> bool {
@@ -107,7 +83,9 @@ fn same(a: &Metadata, b: &Metadata) -> bool {
 fn is_swap(meta: &Metadata) -> bool {
     let Ok(table) = std::fs::read_to_string("/proc/swaps") else { return false };
     let paths = table.lines().skip(1).filter_map(|l| l.split_ascii_whitespace().next());
-    paths.map(unescape).any(|p| std::fs::metadata(p).is_ok_and(|m| same(meta, &m)))
+    paths
+        .map(|p| unescape(p.as_bytes()))
+        .any(|p| std::fs::metadata(p).is_ok_and(|m| same(meta, &m)))
 }
 
 /// The loop device that stands on a file.
@@ -126,18 +104,6 @@ fn loop_on(meta: &Metadata) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    const TABLE: &str = "\
-        21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n\
-        30 21 0:24 / /proc rw - proc proc rw\n\
-        41 21 8:17 / /media/my\\040disk rw - xfs /dev/sdb1 rw\n";
-
-    #[test]
-    fn mount_points_are_found_by_device_number() {
-        assert_eq!(mount_point(TABLE, "8:1"), Some("/".into()));
-        assert_eq!(mount_point(TABLE, "8:17"), Some("/media/my disk".into()));
-        assert_eq!(mount_point(TABLE, "8:18"), None);
-        assert_eq!(unescape("a\\"), PathBuf::from("a\\"));
-    }
     #[test]
     fn a_plain_file_and_a_missing_one_are_free() {
         let file = tempfile::NamedTempFile::new().unwrap();

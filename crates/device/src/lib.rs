@@ -19,6 +19,7 @@
 //!  moment              a clock that goes on while the host is suspended
 //!  random, processors  numbers from a seed; on which processors a thread runs
 //!  huge, buffer        memory for I/O
+//!  mount_table         the mounts that a process sees
 //!  own_mount           walks in a file system that this process serves
 //!  error               why a device operation failed
 //!  traffic             counts and sizes of requests
@@ -55,6 +56,7 @@ mod iscsi;
 mod memory;
 pub mod model;
 mod moment;
+mod mount_table;
 mod open;
 pub mod own_mount;
 #[doc(hidden)]
@@ -79,10 +81,11 @@ pub use error::DeviceError;
 pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
 pub use file::{Direct, FileDevice, OpenOptions};
 pub use huge::{HugeBuf, HugePages, fit_memory, fitting};
-pub use in_use::{InUse, in_use, mount_point};
+pub use in_use::{InUse, in_use};
 pub use iscsi::{IscsiDevice, UnitName, redacted, without_secrets};
 pub use memory::MemoryDevice;
 pub use moment::Moment;
+pub use mount_table::{MountTable, TableEntry};
 pub use open::{exists, open};
 pub use queue::{IoQueue, OwnedOp, Part};
 pub use recording::{Event, RecordingDevice, Replay};

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use braid_pool::device::mount_point;
+use braid_pool::device::MountTable;
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{Mode, OFlags};
 
@@ -44,13 +44,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     });
     detach(&dir, args)?;
     if let (Some(pidfd), false) = (waiter, args.lazy) {
-        wait_until_left(&dir, &pidfd, device.as_deref())?;
+        wait_until_left(&dir, &pidfd, device)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until the node's process has ended. `device`: the number of the mount, as in mountinfo.
-fn wait_until_left(dir: &Path, pidfd: &OwnedFd, device: Option<&str>) -> Result<()> {
+/// Waits until the node's process has ended. `device`: the number of the file system's device.
+fn wait_until_left(dir: &Path, pidfd: &OwnedFd, device: Option<(u32, u32)>) -> Result<()> {
     let begun = Instant::now();
     while begun.elapsed() < LEAVE_MAX {
         let mut fds = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
@@ -94,7 +94,7 @@ impl fmt::Display for Holder {
 }
 
 /// A process that keeps the file system of `device` mounted, in whatever mount namespace.
-fn holder(device: &str) -> Option<Holder> {
+fn holder(device: (u32, u32)) -> Option<Holder> {
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
     let mut seen = HashSet::new();
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
@@ -108,8 +108,8 @@ fn holder(device: &str) -> Option<Holder> {
         if !seen.insert(namespace) {
             continue;
         }
-        let table = std::fs::read_to_string(proc.join("mountinfo")).unwrap_or_default();
-        if let Some(dir) = mount_point(&table, device) {
+        let table = MountTable::at(&proc).unwrap_or_default();
+        if let Some(dir) = table.of_device(device).map(|m| m.dir.clone()) {
             let command = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
             return Some(Holder { pid, command: command.trim().to_owned(), dir, here });
         }
@@ -119,22 +119,20 @@ fn holder(device: &str) -> Option<Holder> {
 
 /// Only mounts of pools are this command's, whatever else root may unmount. The kernel tells what a
 /// path leads to without asking the file system. Returns the mount's device number, if it is known.
-fn refuse_others(dir: &Path) -> Result<Option<String>> {
+fn refuse_others(dir: &Path) -> Result<Option<(u32, u32)>> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     // Of a dead mount nothing may be said: unmounting is what it needs.
     let Ok(fd) = rustix::fs::open(dir, flags, Mode::empty()) else { return Ok(None) };
     let about = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
     let about = std::fs::read_to_string(about).unwrap_or_default();
-    let id = about.lines().find_map(|l| l.strip_prefix("mnt_id:")).map(str::trim);
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let line = table.lines().find(|l| l.split(' ').next() == id);
-    let kind = line.and_then(|l| {
-        let (_, after) = l.split_once(" - ")?;
-        after.split(' ').next()
-    });
-    match kind {
-        Some(kind) if kind != "fuse.braid" => bail!("{}: no pool is mounted there", dir.display()),
-        _ => Ok(line.and_then(|l| l.split(' ').nth(2)).map(str::to_owned)),
+    let id = about.lines().find_map(|l| l.strip_prefix("mnt_id:"));
+    let id = id.and_then(|id| id.trim().parse().ok());
+    let table = MountTable::own().unwrap_or_default();
+    match table.iter().find(|m| Some(m.id) == id) {
+        Some(mount) if mount.kind != "fuse.braid" => {
+            bail!("{}: no pool is mounted there", dir.display())
+        }
+        mount => Ok(mount.map(|m| m.device)),
     }
 }
 

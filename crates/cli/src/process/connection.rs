@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use braid_pool::device::MountTable;
 use rustix::io::Errno;
 
 /// Where fusectl usually is.
@@ -59,16 +60,9 @@ pub fn abort(file: impl AsFd) -> io::Result<()> {
 /// # Errors
 /// The mount table cannot be read, or it is not in it.
 pub fn number(mount_point: &Path) -> Result<u32> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let shown = mount_point.to_str().context("the mount point's name is not UTF-8")?;
-    // Blanks are written as octal numbers there.
-    let shown = shown.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
-    let of_line = |line: &str| {
-        let mut words = line.split(' ').skip(2);
-        let (device, mut rest) = (words.next()?, words.skip(1));
-        (rest.next()? == shown).then(|| device.split_once(':')?.1.parse().ok()).flatten()
-    };
-    table.lines().rev().find_map(of_line).context("the mount is not in the mount table")
+    let table = MountTable::own()?;
+    let mount = table.on(mount_point).context("the mount is not in the mount table")?;
+    Ok(mount.device.1)
 }
 
 /// Opens a connection's file `abort`.

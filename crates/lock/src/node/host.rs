@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use braid_device::MountTable;
 use braid_format::node::{LockPlace, SlotRecord};
 
 /// Who a host is.
@@ -70,8 +71,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// would be that of every clone of its disk.
 fn machine_id() -> Option<[u8; 16]> {
     // Containers may be given a boot of their own: then two of them look like two boots of one host.
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    if mounts.lines().any(|l| l.split(' ').nth(4) == Some(BOOT_ID)) {
+    if MountTable::own().ok()?.on(Path::new(BOOT_ID)).is_some() {
         return None;
     }
     let installation = std::fs::read_to_string("/etc/machine-id").ok()?;
