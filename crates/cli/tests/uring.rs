@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Cluster, Disks, SWITCH, Switch, can_mount, is_mounted, sh};
+use common::{Cluster, Disks, SWITCH, Switch, can_mount, is_mounted, python};
 use std::sync::Mutex;
 
 /// The switch is the host's.
@@ -47,17 +47,10 @@ fn seats(pid: i32) -> (usize, u64) {
     (count, waits)
 }
 
-fn python(script: &str, a: &Path, b: &Path) {
-    let (a, b) = (a.display(), b.display());
-    sh(&format!(
-        "timeout 120 python3 - {a} {b} <<'END'\n\
-         import faulthandler, sys\nfaulthandler.dump_traceback_later(100, exit=True)\na, b = sys.argv[1:]\n{script}\nEND"
-    ));
-}
-
 /// Names, contents small and large, through both ends.
 const EVERYDAY: &str = r#"
-import mmap, os
+import mmap
+a, b = A, B
 def same(name, what):
     for d in (b, a, b):
         with open(f"{d}/{name}", "rb") as f: assert f.read() == what, (d, name, len(what))
@@ -106,7 +99,7 @@ os.sync(); os.fsync(w)
 /// More programs wait than there are threads at the start, all on one processor; a signal ends one
 /// wait; others go on meanwhile; then all get their turn.
 const WAITS: &str = r#"
-import fcntl, os, signal, time
+a, b = A, B
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 f = open(f"{a}/lock", "w"); fcntl.lockf(f, fcntl.LOCK_EX)
 def waiter(path, seconds, code):
@@ -153,9 +146,9 @@ fn everyday_use_of_two_mounts_by_io_uring() {
         // A kernel that refuses rings, for example.
         return braid_testkit::skip(&format!("no FUSE by io_uring here: {}", log(&a)));
     }
-    python(EVERYDAY, &a, &b);
+    python(&cluster, EVERYDAY);
     assert!(seats(pid).1 > before + 500, "the requests went another way");
-    python(WAITS, &a, &b);
+    python(&cluster, WAITS);
     assert!(seats(pid).0 > count, "threads were added");
 
     // A daemon dies: the other goes on, and takes over what it held. Its programs get an error.

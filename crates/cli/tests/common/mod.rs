@@ -65,8 +65,9 @@ pub fn sh(script: &str) -> String {
 
 /// What each Python program begins with. `A` and `B` are the directories of the first and the last node.
 const PYTHON: &str = r#"
-import ctypes, errno, fcntl, os, random, resource, signal, stat, struct, subprocess, sys, threading, time
+import ctypes, errno, faulthandler, fcntl, os, random, resource, signal, stat, struct, subprocess, sys, threading, time
 A, B = sys.argv[1:3]
+faulthandler.dump_traceback_later(110, exit=True)
 def refused(number, call, *args):
     try: call(*args)
     except OSError as e: assert e.errno == number, (call, args, e)
