@@ -95,7 +95,8 @@ for where, rounds in ((A, 600), (B, 40)):
     );
 }
 
-/// No reader sees a size after another has seen a larger one of a file that only grows.
+/// No reader sees a size after another has seen a larger one of a file that only grows, or a smaller one
+/// of a file that another process only truncates.
 #[test]
 fn a_growing_file_never_shrinks_for_anybody() {
     if !can_mount() {
@@ -106,11 +107,12 @@ fn a_growing_file_never_shrinks_for_anybody() {
         &c,
         r#"
 import mmap
-READERS = 3
-seen = mmap.mmap(-1, 4096)  # of each reader, the largest size
+READERS, LARGEST = 3, 1 << 40
+seen = mmap.mmap(-1, 4096)  # of each reader, the largest size, or how much less than LARGEST
 def size_of(k): return struct.unpack_from("Q", seen, 8 * k)[0]
-for how in ("append", "allocate"):
+for how in ("append", "allocate", "lengthen", "shorten"):
     path = f"{A}/{how}"; open(path, "w").close()
+    if how == "shorten": os.truncate(path, LARGEST)
     seen[:8 * READERS] = bytes(8 * READERS)
     until = time.monotonic() + 3; readers = []
     for k in range(READERS):
@@ -120,6 +122,7 @@ for how in ("append", "allocate"):
             while time.monotonic() < until:
                 before = max(map(size_of, range(READERS)))
                 size = (os.fstat(file) if n & 1 else os.stat(path)).st_size
+                if how == "shorten": size = LARGEST - size
                 if size < before: back += 1; print(how, before, size, file=sys.stderr)
                 struct.pack_into("Q", seen, 8 * k, max(size, size_of(k))); n += 1
             os._exit(back > 0)
@@ -127,7 +130,8 @@ for how in ("append", "allocate"):
     file = os.open(path, os.O_RDWR | (os.O_APPEND if how == "append" else 0)); size = 0
     while time.monotonic() < until and size < 64 << 20:
         if how == "append": size += os.write(file, b"x" * 77)
-        else: os.posix_fallocate(file, size, 100); size += 100
+        elif how == "allocate": os.posix_fallocate(file, size, 100); size += 100
+        else: size += 100; os.ftruncate(file, LARGEST - size if how == "shorten" else size)
     for pid in readers: assert os.waitpid(pid, 0)[1] == 0, how
 "#,
     );

@@ -17,6 +17,9 @@
 //! other so.) And where other nodes pull at a directory again and again, nothing is promised of the
 //! inodes that are new to the kernel in it: a storm of creations never waits.
 //!
+//! Where a program sets a file's size again and again, nothing is promised either ([`Nodes::resized`]):
+//! before the kernel takes the size from the answer, it counts what it had as valid for a moment.
+//!
 //! Once the kernel has the inode, its own version counters order answers and drops. They do so by
 //! throwing an answer away when a drop came after the question. The program that asked by `stat` has
 //! its attributes all the same; but a read through the page cache that asked for the size goes on
@@ -74,14 +77,26 @@ struct Node {
     pulls: u8,
     /// The last of them, in milliseconds since [`Nodes::origin`], wrapping.
     pulled: u32,
+    /// When a program here last set its size, as `pulled`; `None`: not for long.
+    resized: Option<u32>,
     /// Of a directory: the one that the kernel has it in, if known; else 0.
     dir: u64,
+}
+
+impl Node {
+    fn may_be_cached(&mut self, now: u32) -> bool {
+        self.resized = self.resized.filter(|at| within(*at, now, RESIZE_PAUSE));
+        self.changes == 0 && self.resized.is_none()
+    }
 }
 
 /// After so many drops in a row ...
 const PULLS_MANY: u8 = 4;
 /// ... with no longer pause than this between them, a node is contested.
 const PULL_PAUSE: Duration = Duration::from_secs(1);
+
+/// Attributes are not cached for so long after a program has set the size.
+const RESIZE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A program that waits for an answer has taken it in so long after it was sent.
 const SETTLED: Duration = Duration::from_millis(100);
@@ -152,6 +167,7 @@ impl Nodes {
     /// Attributes of an entry that was counted are about to go out, computed since `stamp`. Returns
     /// whether they may stay valid.
     pub fn promise(&self, node: u64, stamp: Stamp, keep: Keep) -> bool {
+        let now = self.millis(Instant::now());
         self.with(node, |n| {
             let may = match keep {
                 Keep::No => false,
@@ -159,7 +175,7 @@ impl Nodes {
                 Keep::Yes => true,
             };
             // Looked at under the shard's lock: a drop that comes between finds the promise.
-            let promised = may && n.changes == 0 && self.stamp() == stamp;
+            let promised = may && n.may_be_cached(now) && self.stamp() == stamp;
             n.promised = n.promised.wrapping_add(u32::from(promised));
             promised
         })
@@ -197,11 +213,25 @@ impl Nodes {
     }
     /// Attributes of `node` are about to be read for the kernel; returns whether it may keep them. The
     /// inode's lock is not held yet: who changes it later sees this mark.
-    pub fn caching(&self, node: u64) -> bool {
+    pub fn caching(&self, node: u64, now: Instant) -> bool {
+        let now = self.millis(now);
         self.with(node, |n| {
-            n.attributes = n.changes == 0;
-            n.attributes
+            let keep = n.may_be_cached(now);
+            // It may have others that were sent to be kept.
+            n.attributes |= keep;
+            keep
         })
+    }
+    /// A program here is about to set the size of `node`, or has just set it.
+    ///
+    /// The answer's attributes become valid before the size in it is there
+    /// (`fuse_change_attributes_common`, then `i_size_write` in `fuse_do_setattr`, fs/fuse): first
+    /// what was dropped counts as known again, then the answer's time replaces the older one. If that
+    /// one has no end, another program may read the former size in between, although a third has asked
+    /// for the new one before. So attributes that would stay valid are not sent beforehand.
+    pub fn resized(&self, node: u64, now: Instant) {
+        let now = self.millis(now);
+        self.with(node, |n| n.resized = Some(now));
     }
     /// A change begins (`true`) or ends. Returns whether the kernel may know attributes.
     pub fn change(&self, node: u64, begins: bool) -> bool {
@@ -300,7 +330,10 @@ impl Nodes {
 }
 
 fn soon(before: u32, now: u32) -> bool {
-    u128::from(now.wrapping_sub(before)) <= PULL_PAUSE.as_millis()
+    within(before, now, PULL_PAUSE)
+}
+fn within(before: u32, now: u32, time: Duration) -> bool {
+    u128::from(now.wrapping_sub(before)) <= time.as_millis()
 }
 
 #[cfg(test)]
@@ -360,18 +393,35 @@ mod tests {
     #[test]
     fn a_change_after_attributes_were_asked_for_is_told_once() {
         let nodes = Nodes::default();
-        nodes.caching(7);
+        nodes.caching(7, nodes.origin);
         assert!(!nodes.outdated(7), "the kernel does not have it");
         nodes.entered(7, nodes.origin);
         assert!(nodes.outdated(7) && !nodes.outdated(7));
-        nodes.caching(7);
+        nodes.caching(7, nodes.origin);
         assert!(nodes.outdated(7));
-        nodes.caching(7);
+        nodes.caching(7, nodes.origin);
         nodes.invalidating(7);
         assert!(!nodes.outdated(7), "dropped already");
-        assert!(nodes.caching(7) && nodes.change(7, true));
-        assert!(!nodes.caching(7), "not while they change");
-        assert!(!nodes.change(7, false) && nodes.caching(7));
+        assert!(nodes.caching(7, nodes.origin) && nodes.change(7, true));
+        assert!(!nodes.caching(7, nodes.origin), "not while they change");
+        assert!(!nodes.change(7, false) && nodes.caching(7, nodes.origin));
+    }
+
+    #[test]
+    fn attributes_are_not_kept_while_the_size_is_set_again_and_again() {
+        let nodes = Nodes::default();
+        nodes.entered(7, nodes.origin);
+        let at = |seconds: f64| nodes.origin + Duration::from_secs_f64(seconds);
+        assert!(nodes.caching(7, at(0.0)) && nodes.promise(7, nodes.stamp(), Keep::Yes));
+        nodes.resized(7, nodes.origin);
+        assert!(!nodes.caching(7, nodes.origin) && nodes.outdated(7), "what was sent before");
+        nodes.resized(7, Instant::now());
+        assert!(!nodes.promise(7, nodes.stamp(), Keep::Yes));
+        for n in 0..5 {
+            nodes.resized(7, at(f64::from(n) / 2.0));
+            assert!(!nodes.caching(7, at(f64::from(n) / 2.0 + 0.4)));
+        }
+        assert!(nodes.caching(7, at(3.1)), "over");
     }
 
     #[test]

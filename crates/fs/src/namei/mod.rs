@@ -17,6 +17,8 @@ mod rename;
 #[cfg(test)]
 pub(crate) mod rig;
 #[cfg(test)]
+mod sizes;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

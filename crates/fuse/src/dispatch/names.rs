@@ -1,5 +1,7 @@
 //! Requests about names, attributes and extended attributes.
 
+use std::time::Instant;
+
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -90,7 +92,8 @@ impl<F: Files> Call<'_, F> {
     /// Attributes, and for how long the kernel may keep them: until they change, since whoever changes
     /// them after this tells the kernel; not at all while they change.
     fn attributes_to_keep(&self) -> Answer<(Attr, u64)> {
-        let keep = self.server.terms.cache_attributes && self.server.nodes().caching(self.nodeid);
+        let keep = self.server.terms.cache_attributes
+            && self.server.nodes().caching(self.nodeid, Instant::now());
         let attr = self.files().getattr(self.ino())?;
         Ok((attr, if keep { wire::FOREVER } else { 0 }))
     }
@@ -105,7 +108,14 @@ impl<F: Files> Call<'_, F> {
     pub(super) fn setattr(&mut self) -> Outcome<()> {
         let set: SetattrIn = self.body.take()?;
         let fh = (set.valid & abi::setattr::FH != 0).then(|| OpenMode::split(set.fh).0);
+        let resized = || {
+            if set.valid & abi::setattr::SIZE != 0 {
+                self.server.nodes().resized(self.nodeid, Instant::now());
+            }
+        };
+        resized();
         let attr = self.files().setattr(self.ino(), &wire::set_attr(&set), fh)?;
+        resized();
         // The kernel takes these over whatever it has been told to drop meanwhile: not to be kept.
         self.attributes(&attr, 0)
     }
