@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use braid_format::{InodeNo, MemberIndex};
-use braid_lock::{Local, Mode, NodeView, NodeWait};
+use braid_lock::{Local, Me, Mode, NodeView, NodeWait};
 use braid_pool::device::{AlignedBuf, Device};
 use braid_pool::{Pool, Whom};
 
@@ -80,6 +80,10 @@ impl Fs {
     /// The pool below.
     pub fn pool(&self) -> &Pool {
         &self.core().volume.pool
+    }
+    /// Who this node is.
+    pub fn life(&self) -> Me {
+        self.core().me
     }
     /// The root directory's number.
     pub fn root(&self) -> InodeNo {

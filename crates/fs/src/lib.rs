@@ -123,7 +123,7 @@ pub use damage::DamagedBlock;
 pub use data::{ReadHold, ReadRange};
 pub use error::Error;
 pub use inspect::{ClusterView, inspect};
-pub use mount::{NamedLock, NodeStatus, vouch_dead};
+pub use mount::{NamedLock, NodeStatus, give_slot_back, vouch_dead};
 pub use options::MountOptions;
 pub use plock::Canceller;
 pub use plock_table::{LockDone, Plock, PlockKind, WaitId};

@@ -9,15 +9,15 @@ use braid_format::{LockNo, MemberIndex, NodeId};
 use braid_lock::etcd::HintWatch;
 use braid_lock::interrupt::Interrupt;
 use braid_lock::{
-    GlockView, HintsBy, JoinOptions, LockError, LockManager, LockStats, ManagerOptions, Membership,
-    NodeView, NodeWait, OnLease,
+    GlockView, HintsBy, JoinOptions, LockError, LockManager, LockStats, ManagerOptions, Me,
+    Membership, NodeView, NodeWait, OnLease,
 };
 use braid_pool::device::UnitName;
 use braid_pool::{EpochTag, OwnWork, Pool};
 use parking_lot::{Mutex, RwLock};
 
 use crate::alloc::Alloc;
-use crate::attr::KernelCache;
+use crate::attr::{KernelCache, NoKernelCache};
 use crate::cluster::Cluster;
 use crate::core::Core;
 use crate::deferred_ops::DeferredOps;
@@ -590,6 +590,22 @@ pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
         }
     }
     Ok(nodes)
+}
+
+/// Frees the slot of `life`, a node of this process that has withdrawn and is unmounted, by way of a new
+/// life in that slot: it recovers the old one as any other node would. `options`: of the old life. Whether
+/// the slot was still the old life's: else whoever has fenced it frees it.
+///
+/// # Errors
+/// As [`crate::Fs::mount`]; the slot then stays to be recovered by the next node.
+pub fn give_slot_back(pool: Pool, life: Me, options: MountOptions) -> Result<bool> {
+    let lives = nodes(&Volume::open(pool.clone())?)?;
+    if !lives.iter().any(|n| n.life == life && n.state == SlotState::Active) {
+        return Ok(false);
+    }
+    let options = MountOptions { slot: Some(life.slot), ..options };
+    Mounted::new(pool, options, Arc::new(NoKernelCache))?.unmount()?;
+    Ok(true)
 }
 
 /// Notes in a node's slot that its host is off, by a person's word: see [`braid_lock::vouch`]. The pool

@@ -71,6 +71,7 @@ impl Words {
             // `mount -a` knows by this that the line of fstab is mounted already.
             shown_as: Some(spec.clone()),
             fake: self.has('f'),
+            free_slot: None,
             sloppy: self.has('s'),
             options: self.options,
         })

@@ -9,16 +9,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use braid_format::superblock::RawSuperblock;
-use braid_format::{Bytes, NodeId};
-use braid_fs::lock::{HintsBy, Timing};
+use braid_format::{Bytes, Incarnation, NodeId};
+use braid_fs::lock::{HintsBy, Me, Timing};
 use braid_fs::{Fs, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 use braid_pool::Pool;
+use braid_pool::device::MountTable;
 
 use crate::control::Control;
 use crate::pools::sources;
@@ -71,6 +72,9 @@ pub struct Args {
     /// The device shown in the mount table, if not the pool's name
     #[arg(long, hide = true, value_name = "TEXT")]
     pub shown_as: Option<String>,
+    /// Mount nothing, but free the slot of this node, which has withdrawn (used by a node that ends)
+    #[arg(long, hide = true, value_name = "SLOT:LIFE")]
+    pub free_slot: Option<String>,
     /// Look at the options, then mount nothing
     #[arg(skip)]
     pub fake: bool,
@@ -99,6 +103,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let dir = std::path::absolute(dir)?;
+    if let Some(life) = &args.free_slot {
+        return free_slot(parse(devices, dir, &args.options)?.0, life);
+    }
     if !dir.is_dir() {
         bail!("{}: not a directory to mount on", dir.display());
     }
@@ -115,12 +122,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// A second node on top of the first, in the same directory, is nobody's wish.
 fn refuse_mounted(dir: &Path) -> Result<()> {
-    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let on = |line: &str| {
-        let mut words = line.split(' ').skip(1);
-        words.next().map(Path::new) == Some(dir) && words.next() == Some("fuse.braid")
-    };
-    if table.lines().any(on) {
+    let table = MountTable::own().unwrap_or_default();
+    if table.iter().any(|m| m.dir == dir && m.kind == "fuse.braid") {
         bail!(
             "{}: a pool is mounted there already; unmount it first, or take another directory",
             dir.display()
@@ -300,7 +303,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
     let pool = assemble(devices)?;
     let name = pool.info().name.clone();
-    let plan_dir = plan.fs.mount_point.clone();
+    let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fenced());
     let ending = Ending::watch(&plan_dir, args.ready)?;
     let session = Session::mount(args.shown_as.as_ref().unwrap_or(&name), plan.fuse)?;
     ending.mounted();
@@ -324,11 +327,67 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let served = session.serve(fs.clone());
     ending.over();
     drop(control);
-    let left = fs.unmount();
+    let (life, left) = (fs.life(), fs.unmount());
     drop(note);
     drop(guard);
+    drop(fs);
+    if left.is_err() && !protected {
+        give_slot_back(args, (&paths, &plan_dir), (life, patience));
+    }
     served?;
     left?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has the slot of this node freed, which has withdrawn: whatever made it do so may be over. By a process of
+/// its own, which can end what this one may still have under way at a target. Not for longer than others
+/// take to recover the node.
+fn give_slot_back(
+    args: &Args,
+    (devices, dir): (&[PathBuf], &Path),
+    (life, patience): (Me, Duration),
+) {
+    // By names that hold in any directory.
+    let named = each(&args.options).filter(|o| o.starts_with("devices=")).map(str::to_owned);
+    let freed = started_again(args, &named.collect::<Vec<_>>()).and_then(|mut command| {
+        command.args(["--free-slot", &format!("{}:{}", life.slot, life.incarnation.get())]);
+        let words = devices.iter().map(PathBuf::as_path).chain([dir]);
+        let words: Vec<String> = words.map(|word| word.display().to_string()).collect();
+        let (words, secrets) = braid_pool::device::without_secrets(&words);
+        command.envs(secrets).arg("--").args(words);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let ended = ends_within(&child, patience);
+        if !matches!(ended, Ok(true)) {
+            child.kill().ok();
+        }
+        Ok(child.wait()?.success() && ended?)
+    });
+    if !freed.unwrap_or_else(|error| {
+        tracing::warn!("{error:#}");
+        false
+    }) {
+        tracing::warn!(
+            "node slot {} stays taken until another node, or the next mount, recovers it",
+            life.slot
+        );
+    }
+}
+
+fn ends_within(child: &Child, time: Duration) -> Result<bool> {
+    let pid = rustix::process::Pid::from_child(child);
+    let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    Ok(rustix::event::poll(&mut fds, Some(&time.try_into()?))? != 0)
+}
+
+/// What [`give_slot_back`] starts.
+fn free_slot(plan: Plan, life: &str) -> Result<ExitCode> {
+    let (slot, incarnation) = life.split_once(':').context("SLOT:LIFE")?;
+    let life = Me { slot: NodeId(slot.parse()?), incarnation: Incarnation(incarnation.parse()?) };
+    let devices = sources::open_devices(&sources::resolve(&plan.devices)?, false)?;
+    if braid_fs::give_slot_back(Pool::assemble(devices)?, life, plan.fs)? {
+        tracing::warn!("what it had in its journal is in place, and its slot is free again");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -353,21 +412,28 @@ const ARENAS_MAX: &str = "MALLOC_ARENA_MAX";
 /// One line written is one message.
 const KERNEL_LOG: &str = "/dev/kmsg";
 
+/// This program once more, as `braid mount` with the options but for these; without the words.
+fn started_again(args: &Args, leave_out: &[String]) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    // Whatever the file is called: this is no helper's call.
+    command.arg0("braid").arg("mount");
+    for option in each(&args.options).filter(|o| !leave_out.iter().any(|l| l == o)) {
+        command.arg("-o").arg(option);
+    }
+    Ok(command)
+}
+
 /// Starts this program again in the background and waits for its word.
 fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = started_again(args, leave_out)?;
     // The allocator keeps what it once had for each of its arenas, and makes eight per processor:
     // most of a node's memory would be nobody's.
     if std::env::var_os(ARENAS_MAX).is_none() {
         command.env(ARENAS_MAX, "2");
     }
-    // Whatever the file is called: this is no helper's call.
-    command.arg0("braid").arg("mount").args(["--foreground", "--ready"]);
+    command.args(["--foreground", "--ready"]);
     if let Some(text) = &args.shown_as {
         command.arg("--shown-as").arg(text);
-    }
-    for option in each(&args.options).filter(|o| !leave_out.iter().any(|l| l == o)) {
-        command.arg("-o").arg(option);
     }
     // What a command line says everybody can read, as long as the node runs.
     let (words, secrets) = braid_pool::device::without_secrets(&args.words);
@@ -396,15 +462,20 @@ fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
 fn pass_on(err: std::process::ChildStderr) -> String {
     let mut why = String::new();
     for line in BufReader::new(err).lines().map_while(Result::ok) {
-        let is_message = [" WARN ", " INFO ", "ERROR "].iter().any(|level| line.contains(level));
-        if is_message && !line.starts_with("braid: ") {
-            eprintln!("{line}");
+        if let Some(text) = message(&line).filter(|_| !line.starts_with("braid: ")) {
+            eprintln!("braid: {text}");
         } else {
             why.push_str(&line);
             why.push('\n');
         }
     }
     why
+}
+
+/// What a line of a log says, without its time and its module.
+fn message(line: &str) -> Option<&str> {
+    let level = [" WARN ", " INFO ", "ERROR "].into_iter().find_map(|l| line.split_once(l));
+    level.map(|(_, rest)| rest.split_once(": ").map_or(rest, |(_, text)| text))
 }
 
 #[cfg(test)]
@@ -453,6 +524,13 @@ mod tests {
             let key = option.split('=').next().unwrap();
             assert!(said.contains(key), "{option}: {said}");
         }
+    }
+
+    #[test]
+    fn what_a_node_says_is_shown_without_its_time_and_module() {
+        let line = "2026-11-25T04:50:51.7Z  WARN braid_lock::node::claim: slot 1: taken by=2";
+        assert_eq!(message(line), Some("slot 1: taken by=2"));
+        assert_eq!(message("braid: no such device"), None);
     }
 
     #[test]

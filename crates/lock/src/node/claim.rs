@@ -224,15 +224,25 @@ impl Claim<'_> {
                     _ => LockError::NoFreeSlot { slots: self.store.slots() },
                 });
             };
-            if !std::mem::replace(&mut said, true) {
-                let (slot, by) = (coming.life.slot, coming.recoverer.map(|by| by.slot.0));
-                tracing::info!(
-                    by,
-                    "all node slots are taken: waiting for slot {slot}, whose dead node is being recovered"
-                );
+            if let Some(by) = coming.recoverer.filter(|_| !said) {
+                said = true;
+                self.say_waits(coming.life.slot, by);
             }
             std::thread::sleep(self.options.timing.beat());
         }
+    }
+
+    /// For who mounts: `braid mount` shows warnings.
+    fn say_waits(&self, slot: NodeId, by: Me) {
+        let taken = match self.options.slot {
+            Some(_) => format!("node slot {slot} is taken"),
+            None => format!("all {} node slots are taken", self.store.slots()),
+        };
+        tracing::warn!(
+            "{taken}; waiting for slot {slot}: it is free when node {} has recovered the dead node that had it; the mount gives up after {:?}",
+            by.slot,
+            self.options.timing.fenced()
+        );
     }
 
     /// The slots that this node may take, as they are now. `known`: those that could not be read at the
