@@ -171,3 +171,64 @@ fn a_mirror_goes_on_without_a_unit_that_answers_nothing() {
     let said = ok(&san.with(&["status"], &[]));
     assert!(said.contains("braid replace silent 1 DEVICE"), "{said}");
 }
+
+/// A program that appends numbers to a file, each durable, and notes those that are acknowledged.
+fn appender(dir: &str, acknowledged: &str) -> std::process::Child {
+    let program = "import os,sys
+f=os.open(sys.argv[1]+'/'+os.path.basename(sys.argv[1]),os.O_WRONLY|os.O_CREAT|os.O_APPEND)
+a=os.open(sys.argv[2],os.O_WRONLY|os.O_CREAT|os.O_APPEND)
+for n in range(10**9):
+    line=b'%d\\n'%n
+    os.write(f,line);os.fsync(f);os.write(a,line)";
+    Command::new("python3").args(["-c", program, dir, acknowledged]).spawn().unwrap()
+}
+
+/// Each of two hosts loses the path to the copy that the other one has left. One of them may fence the
+/// other and go on, the other acknowledges nothing more: whatever was acknowledged is on one copy.
+#[test]
+fn two_hosts_that_have_lost_each_others_copy_do_not_both_go_on() {
+    if !can_mount() {
+        return;
+    }
+    let san = San::new(&["memory:256M", "memory:256M"], &[]);
+    ok(&san.with(&["create", "split", "--mirror", "2"], &[]));
+    let a = san.mount_as("host-a", "a", "io_timeout=2");
+    let b = san.mount_as("host-b", "b", "io_timeout=2");
+    let logs = [san.path("acknowledged-a"), san.path("acknowledged-b")];
+    let mut programs = [appender(&a, &logs[0]), appender(&b, &logs[1])];
+    let count = |log: &str| std::fs::read_to_string(log).map_or(0, |text| text.lines().count());
+    wait_until("both write", || logs.iter().all(|log| count(log) > 5));
+    for (host, unit) in [("host-a", 1), ("host-b", 0)] {
+        let (unit, from) = (format!("lun={unit}"), format!("from=iqn.2026-11.org.braid:{host}"));
+        san.tell(&["add", "any", "fail", &unit, &from]);
+    }
+    // It goes on once it has fenced the other one.
+    let log_of = |dir: &str| std::fs::read_to_string(format!("{dir}.log")).unwrap_or_default();
+    wait_until("one has fenced the other", || log_of(&a).contains("method=\"reservation\""));
+    let before = count(&logs[0]);
+    wait_until("it goes on", || count(&logs[0]) > before + 5);
+    // The time in which the other one would have fenced it.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    assert!(!log_of(&b).contains("method=\"reservation\""), "{}", log_of(&b));
+    assert!(log_of(&b).contains("failed after that node was last heard"), "{}", log_of(&b));
+    for program in &mut programs {
+        program.kill().unwrap();
+    }
+    for dir in [&a, &b] {
+        common::pool::kill(dir);
+        braid(&["unmount", "--lazy", dir]);
+    }
+    for program in &mut programs {
+        program.wait().unwrap();
+    }
+    san.tell(&["clear"]);
+    let back =
+        san.mount_these_as("host-a", &[&san.units[0]], &san.path("back"), "io_timeout=2,degraded");
+    for (dir, log) in [&a, &b].into_iter().zip(&logs) {
+        let name = Path::new(dir).file_name().unwrap().to_str().unwrap();
+        let there = sh(&format!("timeout 60 cat {back}/{name}"));
+        let acknowledged = std::fs::read_to_string(log).unwrap();
+        assert!(there.starts_with(&acknowledged), "{name}: {} there", there.lines().count());
+    }
+    unmount_idle(Path::new(&back));
+}

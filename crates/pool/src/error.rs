@@ -82,6 +82,15 @@ pub enum PoolError {
         /// Its device.
         path: String,
     },
+    /// The node may go on with members that this node has lost.
+    #[error(
+        "members {members:?} failed after that node was last heard, and may be all that it has left: it could go on \
+         with them. Reach them again, or turn its host off and say so"
+    )]
+    Split {
+        /// Where those were.
+        members: Vec<String>,
+    },
     /// The key is that of this node's whole host.
     #[error("{path}: the key is this node's own, or its host's: who takes it fences this node too")]
     OwnKey {

@@ -22,13 +22,17 @@
 //! * a key is registered once with an open device, never again: what a fence took stays taken;
 //! * a fence is complete only when every member of the newest epoch was asked by this node, and no
 //!   epoch came between;
+//! * members that failed since the victim last said which epoch it uses cannot be asked. It may have
+//!   lost the others instead, and go on with those: so the members that were asked must be more than
+//!   the others, or as many and the first of all among them. That is never so for both sides;
 //! * a key that is gone already proves nothing: whoever took it may have died before what its node
 //!   had under way was ended. A reset of the unit ends that.
 
 use std::sync::Arc;
 
 use braid_device::{Device, DeviceError, ReservationKind, Reservations};
-use braid_format::label::{Member, MemberState};
+use braid_format::Epoch;
+use braid_format::label::{Label, Member, MemberState};
 use parking_lot::Mutex;
 
 use crate::error::PoolError;
@@ -66,6 +70,9 @@ pub struct FenceHow {
     pub prove: bool,
     /// Every member is reset besides: for those that do not end what they abort.
     pub reset: bool,
+    /// The newest epoch that the node has said it uses; 0: not known. Members that failed later may still
+    /// be members to it.
+    pub used: Epoch,
 }
 
 /// The key that this node has registered; 0: none.
@@ -89,6 +96,30 @@ fn used(topology: &Topology) -> Vec<Arc<dyn Device>> {
 /// Reservations of a device: by them this node, or its whole host, is told from the others.
 fn apart(device: &dyn Device) -> Option<&dyn Reservations> {
     device.reservations()
+}
+
+/// Whether a node that last used epoch `used` may go on with members that have failed here since.
+///
+/// # Errors
+/// [`PoolError::Split`].
+fn check_split(label: &Label, used: Epoch) -> Result<(), PoolError> {
+    let since = |m: &Member| m.state_epoch > used;
+    let lost = |m: &Member| m.state == MemberState::Failed && since(m);
+    if !label.members.iter().any(lost) {
+        return Ok(());
+    }
+    let holds = |m: &Member| {
+        matches!(m.state, MemberState::Active | MemberState::Leaving | MemberState::Rebuilding)
+            && !since(m)
+    };
+    let count = |which: &dyn Fn(&Member) -> bool| label.members.iter().filter(|m| which(m)).count();
+    let (here, there) = (count(&holds), count(&lost));
+    let first_is_here = label.members.iter().find(|m| holds(m) || lost(m)).is_some_and(holds);
+    if here > there || here == there && first_is_here {
+        return Ok(());
+    }
+    let all = label.members.iter().filter(|m| lost(m)).map(|m| m.path.clone());
+    Err(PoolError::Split { members: all.collect() })
 }
 
 fn fenced(device: &dyn Device) -> DeviceError {
@@ -391,6 +422,9 @@ impl Pool {
             // The victim may have changed the pool before.
             self.follow()?;
             let tag = self.epoch_tag();
+            if how.prove {
+                check_split(&self.0.topology.read().label, how.used)?;
+            }
             for device in self.0.used() {
                 self.fence_one(&*device, victim, how)?;
             }
@@ -546,6 +580,42 @@ mod tests {
     use braid_format::Bytes;
 
     use super::*;
+
+    /// A label of `n` members, of which `lost` failed in epoch 2.
+    fn label(n: usize, lost: &[usize]) -> Label {
+        let mut label = Pool::for_tests(n, Bytes(8 << 20)).0.topology.read().label.clone();
+        for m in lost {
+            let member = &mut label.members[*m];
+            (member.state, member.state_epoch) = (MemberState::Failed, Epoch(2));
+        }
+        label
+    }
+
+    /// Of two sides that have each lost what the other one has left, one may fence the other at most; one
+    /// of them may if nothing is lost for both.
+    #[test]
+    fn never_do_both_sides_of_a_split_count_as_those_who_fence() {
+        for n in 1..6_usize {
+            for here in 0..1 << n {
+                let side =
+                    |all: usize| -> Vec<usize> { (0..n).filter(|m| all >> m & 1 == 1).collect() };
+                let others = (1 << n) - 1 - here;
+                let may = |lost: &[usize]| check_split(&label(n, lost), Epoch(1)).is_ok();
+                assert_eq!((may(&side(others)), may(&side(here))), {
+                    let first = here.count_ones() * 2 > u32::try_from(n).unwrap()
+                        || here.count_ones() * 2 == u32::try_from(n).unwrap() && here & 1 == 1;
+                    (first, !first)
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn a_member_whose_failure_the_node_knew_of_is_no_place_to_go_on() {
+        assert!(check_split(&label(2, &[0]), Epoch(1)).is_err());
+        check_split(&label(2, &[0]), Epoch(2)).unwrap();
+        check_split(&label(2, &[]), Epoch(0)).unwrap();
+    }
 
     /// Those who watch the other nodes ask at each look, and an epoch may wait for what they see.
     #[test]

@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_format::NodeId;
-use braid_format::node::SlotRecord;
+use braid_format::node::{Heartbeat, SlotRecord};
+use braid_format::{Epoch, NodeId};
 use braid_pool::{FenceHow, Reservable};
 use parking_lot::RwLock;
 use thiserror::Error;
@@ -165,7 +165,8 @@ impl Fencer<'_> {
         let slot = record.life.slot;
         let mut failed = NotFenced::NoMethod { slot };
         if self.methods()(record) == FenceMethod::Reservation {
-            let how = FenceHow { prove: true, reset: self.options.reset };
+            let used = self.last_epoch(slot);
+            let how = FenceHow { prove: true, reset: self.options.reset, used };
             match self.store.pool().fence(record.fence_key, how) {
                 Ok(()) => return Ok(FenceMethod::Reservation),
                 // It is this node that is to be dead: not the other's host, by its word.
@@ -192,10 +193,17 @@ impl Fencer<'_> {
         if self.key == 0 || record.fence_key == 0 || record.fence_key == self.key {
             return;
         }
-        let how = FenceHow { prove: false, reset: false };
+        let how = FenceHow { prove: false, reset: false, used: Epoch(0) };
         if let Err(e) = self.store.pool().fence(record.fence_key, how) {
             tracing::warn!(slot = %record.life.slot, "a dead node's key stays: {e}");
         }
+    }
+    /// The epoch that the node of a slot last said it uses; 0: not known.
+    fn last_epoch(&self, slot: NodeId) -> Epoch {
+        let all = self.store.read_heartbeats().unwrap_or_default();
+        let sector = all.chunks(self.store.sector_len()).nth(usize::from(slot.0));
+        let beat = sector.and_then(|sector| Heartbeat::decode(sector, slot).ok());
+        Epoch(beat.map_or(0, |beat| beat.pool_epoch.into()))
     }
     fn call(&self, command: &PathBuf, record: &SlotRecord) -> Result<(), NotFenced> {
         let failed = |what: String| NotFenced::Command { command: command.clone(), what };
