@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
+pub(crate) use braid_pool::layout::size::parse as size;
+
 /// What all modes have that make their own rig.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub struct Common {
@@ -51,22 +53,6 @@ const MEMBERS_MAX: usize = 256;
 const SIZE_MAX: u64 = 1 << 56;
 /// More threads than any machine gains from.
 const STREAMS_MAX: usize = 1024;
-
-/// Sizes as on the rest of the command line: `4K`, `1MiB`, `2G`, bytes.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, suffix) = text.split_at(digits);
-    let shift = match suffix.trim_end_matches("iB").trim_end_matches('B') {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
-        _ => return Err(format!("'{text}' is not a size")),
-    };
-    let n = number.parse::<u64>().map_err(|e| format!("'{text}': {e}"))?;
-    n.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
-}
 
 /// A list of sizes: `64K,1M`, none of them 0.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

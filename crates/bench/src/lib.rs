@@ -8,13 +8,13 @@
 //! Map, bottom up (a module uses only those above it):
 //! ```text
 //!  statistics  samples, intervals, and how numbers are written
-//!  live        what is shown while it runs, and how a run is stopped
+//!  progress    what is shown while it runs, and how a run is stopped
 //!  run         rounds, caches, load of others, environment: issues no request
 //!  engine      issues requests and times them: knows nothing of what is compared
 //!  report      results as JSON, tables, gates, pages: measures nothing
 //!  arguments   what several modes take on the command line
-//!  rig         backing files, loop devices and mounts that a mode makes for itself
-//!  front       command lines of lmbench's lmdd and of xdd
+//!  testbed     backing files, loop devices and mounts that a mode makes for itself
+//!  compat      command lines of lmbench's lmdd and of xdd
 //!  modes       one file for each thing that can be measured
 //!  cli         the command line
 //! ```
@@ -23,11 +23,11 @@
 
 mod arguments;
 pub mod cli;
+pub mod compat;
 mod engine;
-pub mod front;
-mod live;
 mod modes;
+mod progress;
 mod report;
-mod rig;
 mod run;
 mod statistics;
+mod testbed;

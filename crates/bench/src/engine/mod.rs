@@ -6,10 +6,10 @@
 //!
 //! [`braid_device::IoQueue`]: braid_pool::device::IoQueue
 
+mod barrier;
 mod data;
 mod latency;
 mod layer;
-mod meeting;
 mod outcome;
 mod pattern;
 mod target;
@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) use barrier::StartBarrier;
 pub(crate) use data::{Content, Mismatch, PIECE, generation_of};
 pub(crate) use latency::{Latencies, Latency, Percentiles, Series};
 pub(crate) use layer::{Calls, Layer};
-pub(crate) use meeting::Meeting;
-pub(crate) use outcome::{Done, Outcome};
+pub(crate) use outcome::{Outcome, StreamResult};
 pub(crate) use pattern::{Order, Pattern, mix};
-pub(crate) use target::{Opened, Refusal, Target, Use, capacity, may_write, room};
+pub(crate) use target::{OpenMode, Opened, Refusal, Target, capacity, may_write, room};
 
 use anyhow::Context;
 
@@ -116,7 +116,7 @@ pub(crate) struct Limits {
 pub(crate) struct Shared<'a> {
     /// Held twice: when memory and rings are there, which are not the job's to pay for, and for the
     /// start.
-    meeting: Meeting,
+    barrier: StartBarrier,
     began: std::sync::OnceLock<Instant>,
     /// Streams, and how many of them have begun.
     many: usize,
@@ -170,9 +170,9 @@ pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome
     anyhow::ensure!(many <= STREAMS_MAX, "{many} threads are too many; {STREAMS_MAX} are the most");
     let each = |s: &Stream| u128::from(s.pattern.request) * s.depth.max(1) as u128;
     room_for_buffers(streams.iter().map(each).sum())?;
-    let (progress, stop) = crate::live::hooks();
+    let (progress, stop) = crate::progress::hooks();
     let shared = Shared {
-        meeting: Meeting::of(many + 1),
+        barrier: StartBarrier::of(many + 1),
         began: std::sync::OnceLock::new(),
         many,
         started: AtomicUsize::new(0),
@@ -182,37 +182,40 @@ pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome
         stop: limits.stop.clone().or(stop),
     };
     let issued = target::issued_of(streams);
-    let (meter, dones) = side_by_side(streams, &shared)?;
-    crate::live::go_on()?;
+    let (meter, results) = side_by_side(streams, &shared)?;
+    crate::progress::check_interrupted()?;
     let issued = target::issued_since(&issued, &target::issued_of(streams));
-    Ok(Outcome::new(dones, shared.first_end.load(Ordering::Relaxed), meter, issued))
+    Ok(Outcome::new(results, shared.first_end.load(Ordering::Relaxed), meter, issued))
 }
 
-fn side_by_side(streams: &[Stream], shared: &Shared<'_>) -> anyhow::Result<(Metered, Vec<Done>)> {
+fn side_by_side(
+    streams: &[Stream],
+    shared: &Shared<'_>,
+) -> anyhow::Result<(Metered, Vec<StreamResult>)> {
     std::thread::scope(|scope| {
         let begin = |stream| {
             let work = move || worker::work(stream, shared);
             let thread = std::thread::Builder::new().spawn_scoped(scope, work);
             // Those before it wait for nobody who does not come.
-            thread.inspect_err(|_| shared.meeting.call_off())
+            thread.inspect_err(|_| shared.barrier.cancel())
         };
         let workers = streams.iter().map(begin).collect::<std::io::Result<Vec<_>>>();
         let workers = workers.context("a thread for each stream")?;
-        let ready = shared.meeting.wait();
+        let ready = shared.barrier.wait();
         let meter = Meter::start();
-        let all = ready && shared.meeting.wait();
-        let mut dones = Vec::with_capacity(workers.len());
+        let all = ready && shared.barrier.wait();
+        let mut results = Vec::with_capacity(workers.len());
         let mut failed = None;
         for worker in workers {
             let ended = worker.join().map_err(|_| anyhow::anyhow!("a stream panicked"));
             match ended.and_then(|ended| ended) {
-                Ok(done) => dones.push(done),
+                Ok(done) => results.push(done),
                 Err(e) => failed = failed.or(Some(e)),
             }
         }
         match failed {
             Some(e) => Err(e),
-            None if all => Ok((meter.stop(), dones)),
+            None if all => Ok((meter.stop(), results)),
             None => anyhow::bail!("the streams did not begin"),
         }
     })

@@ -8,7 +8,7 @@ use crate::statistics::float;
 
 /// What one stream did.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Done {
+pub(crate) struct StreamResult {
     /// Bytes and requests that were through, and of these the reads.
     pub bytes: u64,
     pub ops: u64,
@@ -49,9 +49,9 @@ const TOGETHER: f64 = 0.1;
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     /// Sums.
-    pub all: Done,
+    pub all: StreamResult,
     /// By stream.
-    pub streams: Vec<Done>,
+    pub streams: Vec<StreamResult>,
     /// From the first request to the end of the last.
     pub seconds: f64,
     /// From when all streams had begun until the first was through; 0: not at any time.
@@ -63,8 +63,13 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     /// Of its streams.
-    pub fn new(streams: Vec<Done>, first_end: u64, meter: Metered, issued: Option<String>) -> Self {
-        let mut all = Done { from: Duration::MAX, ..Done::default() };
+    pub fn new(
+        streams: Vec<StreamResult>,
+        first_end: u64,
+        meter: Metered,
+        issued: Option<String>,
+    ) -> Self {
+        let mut all = StreamResult { from: Duration::MAX, ..StreamResult::default() };
         for s in &streams {
             all.bytes += s.bytes;
             all.ops += s.ops;
@@ -138,13 +143,13 @@ mod tests {
 
     #[test]
     fn streams_that_hardly_met_have_no_rate_together() {
-        let of = |(from, to): (u64, u64), bytes_together| Done {
+        let of = |(from, to): (u64, u64), bytes_together| StreamResult {
             bytes: 1_000_000,
             ops: 1,
             bytes_together,
             from: Duration::from_micros(from),
             to: Duration::from_micros(to),
-            ..Done::default()
+            ..StreamResult::default()
         };
         let together = |second: (u64, u64), bytes| {
             let end = 1_000_000_u64.min(second.1 * 1000);

@@ -19,7 +19,7 @@ use crate::run::cache::on_memory;
 /// What a target is opened for.
 #[derive(Debug, Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent choices, each by name")]
-pub(crate) struct Use {
+pub(crate) struct OpenMode {
     /// To be written.
     pub write: bool,
     /// Past the page cache.
@@ -111,7 +111,7 @@ impl Target {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn open(path: &Path, how: Use) -> Result<Arc<Self>, Refusal> {
+    pub fn open(path: &Path, how: OpenMode) -> Result<Arc<Self>, Refusal> {
         let name = || path.display().to_string();
         let io = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::NotFound => Refusal::Missing { path: name() },
@@ -146,7 +146,7 @@ impl Target {
     }
     fn open_there(
         path: &Path,
-        how: Use,
+        how: OpenMode,
         meta: &std::fs::Metadata,
         io: impl Fn(std::io::Error) -> Refusal,
     ) -> Result<Arc<FileDevice>, Refusal> {
@@ -170,7 +170,7 @@ impl Target {
         })
     }
     /// It stays when the target is dropped.
-    pub fn keep(path: &Path, how: Use) -> Result<Arc<Self>, Refusal> {
+    pub fn keep(path: &Path, how: OpenMode) -> Result<Arc<Self>, Refusal> {
         let target = Self::open(path, how)?;
         match Arc::try_unwrap(target) {
             Ok(mut own) => {
@@ -306,11 +306,11 @@ pub(crate) fn may_write(path: &Path) -> Result<(), Refusal> {
     if !kind.is_block_device() && !kind.is_file() {
         return Ok(());
     }
-    refuse(path, Use { write: true, overwrite: true, ..Use::default() }, &meta)
+    refuse(path, OpenMode { write: true, overwrite: true, ..OpenMode::default() }, &meta)
 }
 
 /// Refuses what must not be written over.
-fn refuse(path: &Path, how: Use, meta: &std::fs::Metadata) -> Result<(), Refusal> {
+fn refuse(path: &Path, how: OpenMode, meta: &std::fs::Metadata) -> Result<(), Refusal> {
     let name = || path.display().to_string();
     let is_block = meta.file_type().is_block_device();
     if let Some(by) = device::in_use(path)? {

@@ -12,14 +12,14 @@
 use anyhow::{Context, Result, ensure};
 
 use super::ladder::SLACK;
-use super::{How, Measure, Turns};
+use super::{Measure, RoundPlan, RunOptions};
 use crate::arguments::Common;
 use crate::engine::Direction;
 use crate::modes::streams::{self, Phase};
 use crate::report::Report;
-use crate::rig::kernel::{self, Beside, Kernel};
-use crate::rig::memory_limit::MemoryLimit;
-use crate::rig::{Backing, Loop, Mount};
+use crate::testbed::kernel::{self, Beside, Kernel};
+use crate::testbed::memory_limit::MemoryLimit;
+use crate::testbed::{Backing, Loop, Mount};
 
 /// Less would not hold the windows.
 const LEAST: u64 = 64 << 20;
@@ -44,11 +44,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -79,7 +79,7 @@ impl Measure for Args {
             let tried = Mount::kernel(*system, on, dir.clone());
             tried.with_context(|| format!("--beside {}", system.name()))?;
         }
-        self.how.rounds(report, Turns::new(systems.len() + 1, 3), |report, _, turn| {
+        self.how.rounds(report, RoundPlan::new(systems.len() + 1, 3), |report, _, turn| {
             let (mount, name) = match systems.get(turn) {
                 Some(system) => (Mount::kernel(*system, on, dir.clone())?, system.name()),
                 None => (Mount::braid(on, dir.clone())?, MOUNT),

@@ -13,14 +13,14 @@ use braid_fs::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
 use braid_pool::device::AlignedBuf;
 use braid_pool::{CreateOptions, Pool};
 
-use super::{Cell, How, Measure, Turns, at};
+use super::{Cell, Measure, RoundPlan, RunOptions, at};
 use crate::arguments::{Common, size};
-use crate::engine::{Calls, Content, Direction, Layer, Limits, Pattern, Stream, Target, Use};
+use crate::engine::{Calls, Content, Direction, Layer, Limits, OpenMode, Pattern, Stream, Target};
 use crate::modes::streams::{self, Phase};
 use crate::report::Report;
-use crate::rig::kernel::{self, Beside, Kernel};
-use crate::rig::members::Members;
-use crate::rig::{Backing, Loop, Mount};
+use crate::testbed::kernel::{self, Beside, Kernel};
+use crate::testbed::members::Members;
+use crate::testbed::{Backing, Loop, Mount};
 
 /// Of a request.
 const LEAST: u64 = 4 << 10;
@@ -80,12 +80,12 @@ pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Args {
     /// All layers, and beside them what is possible.
-    pub fn new(common: Common, how: How) -> Self {
+    pub fn new(common: Common, how: RunOptions) -> Self {
         let layers = vec![Rung::Raw, Rung::Pool, Rung::Native, Rung::Mount];
         Self { layers, beside: None, request: 1 << 20, common, how }
     }
@@ -149,15 +149,14 @@ enum Turn {
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
         let mut report = Report::new("ladder").against(self.base(), "MB/s");
         let c = &self.common;
         report.fact("backing", format!("{} ({} files)", c.dir.display(), c.members));
-        #[expect(clippy::cast_precision_loss, reason = "shown")]
-        let request = crate::report::table::size(self.request as f64);
+        let request = crate::report::table::size(crate::statistics::float(self.request));
         let (size, streams) = (c.size >> 20, c.streams);
         let job = format!("{size} MiB in requests of {request}, direct, {streams} streams");
         report.fact("job", job);
@@ -181,12 +180,12 @@ impl Measure for Args {
         let each = room / c.members as u64 / MOST * MOST + 2 * MOST;
         let single = if systems.is_empty() { 0 } else { room };
         crate::engine::room(&c.dir.join("backing"), each * c.members as u64 + single)?;
-        let rig = Members::new(c, "pool", (c.members, each))?;
+        let testbed = Members::new(c, "pool", (c.members, each))?;
         let one = (!systems.is_empty()).then(|| Single::new(c, room)).transpose()?;
         self.keep(report, &mut systems, |system| {
             one.as_ref().map_or(Ok(()), |one| one.mount(system).map(drop))?;
             if c.members > 1 && system.stripes() {
-                striped(&rig, system, |_| Ok(()))
+                striped(&testbed, system, |_| Ok(()))
             } else {
                 Ok(())
             }
@@ -201,17 +200,19 @@ impl Measure for Args {
                 report.note(CHECKSUMS);
             }
         }
-        self.how.rounds(report, Turns::new(turns.len(), PHASES.len()), |report, _, turn| {
-            match (turns.get(turn), &one) {
-                (Some(Turn::Layer(Rung::Raw)), _) => raw(self, &rig, report),
-                (Some(Turn::Layer(Rung::Pool)), _) => pool(self, &rig, report),
-                (Some(Turn::Layer(Rung::Native)), _) => native(self, &rig, report),
-                (Some(Turn::Layer(Rung::Mount)), _) => mounted(self, &rig, report),
+        self.how.rounds(
+            report,
+            RoundPlan::new(turns.len(), PHASES.len()),
+            |report, _, turn| match (turns.get(turn), &one) {
+                (Some(Turn::Layer(Rung::Raw)), _) => raw(self, &testbed, report),
+                (Some(Turn::Layer(Rung::Pool)), _) => pool(self, &testbed, report),
+                (Some(Turn::Layer(Rung::Native)), _) => native(self, &testbed, report),
+                (Some(Turn::Layer(Rung::Mount)), _) => mounted(self, &testbed, report),
                 (Some(Turn::One(system)), Some(one)) => one.measure(*system, self, report),
-                (Some(Turn::All(system)), _) => all(*system, self, &rig, report),
+                (Some(Turn::All(system)), _) => all(*system, self, &testbed, report),
                 _ => Ok(()),
-            }
-        })
+            },
+        )
     }
 }
 
@@ -248,11 +249,11 @@ fn threads(common: &Common) -> usize {
 /// All devices at once, each sequentially, through the same engine that the pool uses: at least as
 /// many threads as the layers above have streams, so that no layer has more of the processors. A
 /// thread keeps to one device, so that none waits behind another.
-fn raw(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+fn raw(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
     let Args { common, request, .. } = args;
-    let how = Use { write: true, direct: true, force: true, ..Use::default() };
+    let how = OpenMode { write: true, direct: true, force: true, ..OpenMode::default() };
     let open = |path: &PathBuf| Ok(Target::keep(path, how)?);
-    let devices = rig.paths.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let devices = testbed.paths.iter().map(open).collect::<Result<Vec<_>>>()?;
     let each = threads(common) / devices.len();
     let share = common.size / request / (each * devices.len()) as u64 * request;
     for (direction, name) in PHASES {
@@ -274,28 +275,28 @@ fn raw(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
 ///
 /// # Errors
 /// It cannot be made.
-pub(crate) fn fresh_pool(rig: &Members) -> Result<Pool> {
+pub(crate) fn fresh_pool(testbed: &Members) -> Result<Pool> {
     let stripe_unit = StripeUnit::new(Bytes(256 << 10)).context("stripe unit")?;
     let options = CreateOptions { stripe_unit, force: true, ..CreateOptions::new("bench") };
-    Ok(Pool::create(rig.devices()?, &options)?)
+    Ok(Pool::create(testbed.devices()?, &options)?)
 }
 
 /// A layer over the devices.
 ///
 /// # Errors
 /// They cannot be opened.
-pub(crate) fn over(rig: &Members, name: &str, layer: Layer) -> Result<Arc<Target>> {
-    let devices = rig.devices()?;
+pub(crate) fn over(testbed: &Members, name: &str, layer: Layer) -> Result<Arc<Target>> {
+    let devices = testbed.devices()?;
     let first = devices.first().context("no devices")?;
     Ok(Target::over(layer, name, first.info()))
 }
 
 /// As many threads as [`raw`] has, each with as many requests under way and so with buffers that
 /// take as much of the processors' caches.
-fn pool(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+fn pool(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
     let common = &args.common;
-    let pool = fresh_pool(rig)?;
-    let target = over(rig, "pool", Layer::Pool(pool.clone()))?;
+    let pool = fresh_pool(testbed)?;
+    let target = over(testbed, "pool", Layer::Pool(pool.clone()))?;
     let count = threads(common);
     for (direction, name) in PHASES {
         let one = |p| Stream { depth: DEPTH_PER_MEMBER, ..stream(&target, p, direction) };
@@ -354,9 +355,9 @@ pub(crate) fn fresh(pool: Pool) -> Result<Fs> {
 }
 
 /// The file system's own API in this process: one file per stream, one thread each.
-fn native(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+fn native(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
     let Args { common, request, .. } = args;
-    let pool = fresh_pool(rig)?;
+    let pool = fresh_pool(testbed)?;
     let asked = pool.clone();
     let fs = fresh(pool)?;
     let mut targets = Vec::new();
@@ -365,7 +366,7 @@ fn native(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
         let name = format!("stream{n}");
         let (file, handle) = NativeFile::create(&fs, &name)?;
         handles.push(handle);
-        targets.push(over(rig, &name, Layer::Calls(file))?);
+        targets.push(over(testbed, &name, Layer::Calls(file))?);
     }
     let bytes = common.size / common.streams as u64 / request * request;
     let pattern = Pattern::sequential(0, bytes, *request, true);
@@ -384,8 +385,8 @@ fn native(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
 }
 
 /// Ordinary programs on the mount.
-fn mounted(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
-    let mount = Mount::braid(&rig.paths, rig.work.join("mount"))?;
+fn mounted(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
+    let mount = Mount::braid(&testbed.paths, testbed.work.join("mount"))?;
     measure_streams(args, &mount, "mount", report)
 }
 
@@ -431,15 +432,19 @@ impl Single {
 }
 
 /// A file system of the kernel that stripes by itself, freshly made on all members.
-fn striped(rig: &Members, system: Kernel, with: impl FnOnce(&Mount) -> Result<()>) -> Result<()> {
-    let (_loops, paths) = rig.block_devices()?;
-    let mount = Mount::kernel(system, &paths, rig.work.join("mount"))?;
+fn striped(
+    testbed: &Members,
+    system: Kernel,
+    with: impl FnOnce(&Mount) -> Result<()>,
+) -> Result<()> {
+    let (_loops, paths) = testbed.block_devices()?;
+    let mount = Mount::kernel(system, &paths, testbed.work.join("mount"))?;
     with(&mount)
 }
 
-fn all(system: Kernel, args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+fn all(system: Kernel, args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
     let name = format!("{} ({} loops, raid0)", system.name(), args.common.members);
-    striped(rig, system, |mount| measure_streams(args, mount, &name, report))
+    striped(testbed, system, |mount| measure_streams(args, mount, &name, report))
 }
 
 #[cfg(test)]

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{How, Measure, System, Turns, at, distinct};
-use crate::engine::{Latency, Meeting, STREAMS_MAX};
+use super::{Measure, RoundPlan, RunOptions, System, at, distinct};
+use crate::engine::{Latency, STREAMS_MAX, StartBarrier};
 use crate::report::Report;
-use crate::rig::{Backing, Loop, Mount};
+use crate::statistics::float;
+use crate::testbed::{Backing, Loop, Mount};
 
 /// Creating, looking up, opening, listing, renaming and removing empty files
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -37,11 +38,11 @@ pub(crate) struct Args {
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -81,8 +82,8 @@ impl Measure for Args {
 pub(super) const FILES_MAX: usize = 10_000_000;
 
 /// One row for each operation, and one for listing.
-fn turns(systems: usize) -> Turns {
-    Turns { counted: "files", ..Turns::new(systems, OPERATIONS.len() + 1) }
+fn turns(systems: usize) -> RoundPlan {
+    RoundPlan { counted: "files", ..RoundPlan::new(systems, OPERATIONS.len() + 1) }
 }
 
 /// XFS and a Braid mount, freshly made in each round.
@@ -139,19 +140,18 @@ fn phases(
         shares.push(Share { dir, names });
     }
     // Whatever fails, nothing stays behind.
-    let _swept = Swept(roots.iter().map(|r| r.join(&top)).collect());
+    let _cleanup = RemoveOnDrop(roots.iter().map(|r| r.join(&top)).collect());
     for share in &shares {
         std::fs::create_dir_all(&share.dir).with_context(|| share.dir.display().to_string())?;
     }
     let place = if args.threads * roots.len() == 1 && !args.shared {
         at(&[])
     } else {
-        #[expect(clippy::cast_precision_loss, reason = "a count of threads")]
-        at(&[("threads", threads as f64)])
+        at(&[("threads", float(threads as u64))])
     };
-    let (progress, stop) = crate::live::hooks();
+    let (progress, stop) = crate::progress::hooks();
     for (what, operation) in OPERATIONS {
-        crate::live::row(format!("{name} {what}"));
+        crate::progress::row(format!("{name} {what}"));
         let (rate, latency) = together(&shares, |share, latency| {
             for pair in &share.names {
                 let began = Instant::now();
@@ -161,15 +161,13 @@ fn phases(
                     progress.fetch_add(1, Ordering::Relaxed);
                 }
                 if stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed)) {
-                    return Err(crate::live::Interrupted.into());
+                    return Err(crate::progress::Interrupted.into());
                 }
             }
             Ok(share.names.len())
         })?;
-        crate::live::row_done();
-        let row = report.row(name, what, &place);
-        row.rate.0.push(rate);
-        row.took(&latency);
+        crate::progress::row_done();
+        report.sample(name, what, &place, rate).took(&latency);
         if what == "open+close" {
             list(&shares, name, &place, report)?;
         }
@@ -184,8 +182,8 @@ fn list(
     report: &mut Report,
 ) -> Result<()> {
     let (rate, _) = together(shares, |share, _| count(&share.dir))?;
-    crate::live::row_done();
-    report.row(name, "readdir", place).rate.0.push(rate);
+    crate::progress::row_done();
+    report.sample(name, "readdir", place, rate);
     Ok(())
 }
 
@@ -199,11 +197,11 @@ fn count(dir: &Path) -> Result<usize> {
 }
 
 /// What a thread did: operations, how long each took, when it began and when it was through.
-type Did = (usize, Latency, Instant, Instant);
+type ThreadResult = (usize, Latency, Instant, Instant);
 
 /// Of all threads: operations, how long each took, and the seconds from the first one's start to the
 /// last one's end, by their own clocks: whoever waits for them may be woken much later.
-fn sum(all: Vec<Did>) -> Option<(usize, Latency, f64)> {
+fn sum(all: Vec<ThreadResult>) -> Option<(usize, Latency, f64)> {
     let (mut operations, mut latency) = (0, Latency::default());
     let began = all.iter().map(|d| d.2).min()?;
     let ended = all.iter().map(|d| d.3).max()?;
@@ -220,12 +218,12 @@ fn together(
     shares: &[Share],
     work: impl Fn(&Share, &mut Latency) -> Result<usize> + Sync,
 ) -> Result<(f64, Latency)> {
-    let start = Meeting::of(shares.len() + 1);
+    let start = StartBarrier::of(shares.len() + 1);
     std::thread::scope(|scope| {
         let (work, start) = (&work, &start);
         let begin = |share| {
             let one = move || {
-                let _attending = start.attend();
+                let _guard = start.cancel_on_panic();
                 let mut latency = Latency::default();
                 let all = start.wait();
                 let began = Instant::now();
@@ -233,7 +231,7 @@ fn together(
                 Ok((done, latency, began, Instant::now()))
             };
             let thread = std::thread::Builder::new().spawn_scoped(scope, one);
-            thread.inspect_err(|_| start.call_off())
+            thread.inspect_err(|_| start.cancel())
         };
         let workers = shares.iter().map(begin).collect::<std::io::Result<Vec<_>>>();
         let workers = workers.context("a thread for each share")?;
@@ -243,18 +241,17 @@ fn together(
             let ended = worker.join().map_err(|_| anyhow::anyhow!("a thread panicked"));
             results.push(ended);
         }
-        let results = results.into_iter().map(|r| r?).collect::<Result<Vec<Did>>>()?;
+        let results = results.into_iter().map(|r| r?).collect::<Result<Vec<ThreadResult>>>()?;
         ensure!(all, "the threads did not begin");
         let (operations, latency, seconds) = sum(results).context("no threads")?;
         ensure!(operations > 0, "there was nothing to do");
-        #[expect(clippy::cast_precision_loss, reason = "a count of files")]
-        Ok((operations as f64 / seconds, latency))
+        Ok((float(operations as u64) / seconds, latency))
     })
 }
 
 /// Directories that are removed with what is left in them.
-struct Swept(Vec<PathBuf>);
-impl Drop for Swept {
+struct RemoveOnDrop(Vec<PathBuf>);
+impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
         for dir in &self.0 {
             std::fs::remove_dir_all(dir).ok();

@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::stripe::{Job, Words, judge};
-use super::{How, Measure, System};
+use super::{Measure, RunOptions, System};
 use crate::report::{Report, Verdict};
 
 /// Speed-up on 1, 2 ... n mounts of one file system, begun together
@@ -18,7 +18,7 @@ pub(crate) struct Args {
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         self.job.how()
     }
     fn begin(&self) -> Report {

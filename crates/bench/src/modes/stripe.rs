@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, How, Measure, Room, Subject, System, Turns, at, subjects};
+use super::{Cell, Measure, Room, RoundPlan, RunOptions, System, TestArea, at, test_areas};
 use crate::arguments::size;
 use crate::engine::{Direction, Limits, Pattern, Stream};
 use crate::report::gate::judge_by;
@@ -40,11 +40,11 @@ pub(crate) struct Job {
     #[arg(long)]
     buffered: bool,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.job.how
     }
     fn begin(&self) -> Report {
@@ -85,7 +85,7 @@ pub(crate) fn judge(report: &Report, gates: &[Gate]) -> Vec<Verdict> {
 
 impl Job {
     /// How it is run.
-    pub fn how(&self) -> &How {
+    pub fn how(&self) -> &RunOptions {
         &self.how
     }
     /// The result without rows.
@@ -101,11 +101,11 @@ impl Job {
         ensure!(size >= request, "--size: {size} bytes are less than a request of {request}");
         let write = self.ops.contains(&Direction::Write);
         let room = Room { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
-        let subjects = subjects(ways, room, report)?;
-        let turns = Turns::new(subjects.len(), self.ops.len());
+        let areas = test_areas(ways, room, report)?;
+        let turns = RoundPlan::new(areas.len(), self.ops.len());
         self.how.rounds(report, turns, |report, _, system| {
             for op in &self.ops {
-                let streams = subjects.iter().take(system + 1).map(|s| self.stream(s, *op));
+                let streams = areas.iter().take(system + 1).map(|s| self.stream(s, *op));
                 let streams = streams.collect::<Result<Vec<_>>>()?;
                 let ways = u32::try_from(system + 1).unwrap_or(u32::MAX);
                 let many = format!("{ways} {}", words.many);
@@ -113,11 +113,11 @@ impl Job {
                 let cell = Cell { name, phase: op.word(), at: at(&[]) };
                 let (row, outcome) = cell.run(report, &streams, &Limits::default())?;
                 let together = outcome.mb_per_s_together().filter(|_| words.together);
-                if let (Some(together), Some(rate)) = (together, row.rate.0.last_mut()) {
-                    *rate = together;
+                if let Some(together) = together {
+                    row.replace_rate(together);
                 }
                 row.cache = Some(left(!self.buffered).to_owned());
-                row.more.entry("ways".to_owned()).or_default().0.push(f64::from(ways));
+                row.add("ways", f64::from(ways));
                 if words.together && together.is_none() {
                     report.note(HARDLY_MET);
                 }
@@ -125,9 +125,9 @@ impl Job {
             Ok(())
         })
     }
-    fn stream(&self, subject: &Subject, op: Direction) -> Result<Stream> {
+    fn stream(&self, area: &TestArea, op: Direction) -> Result<Stream> {
         let write = op == Direction::Write;
-        let target = subject.target(0, write, !self.buffered)?;
+        let target = area.target(0, write, !self.buffered)?;
         target.check(self.request, 0, self.size, !write)?;
         let pattern = Pattern::sequential(0, self.size, self.request, !write);
         Ok(Stream { depth: self.depth, flush: write, ..Stream::plain(target, pattern) })

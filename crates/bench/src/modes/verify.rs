@@ -18,7 +18,9 @@ use anyhow::{Context, Result, bail, ensure};
 use braid_pool::device::AlignedBuf;
 
 use crate::arguments::size;
-use crate::engine::{Content, Limits, Order, PIECE, Pattern, Stream, Target, Use, generation_of};
+use crate::engine::{
+    Content, Limits, OpenMode, Order, PIECE, Pattern, Stream, Target, generation_of,
+};
 use crate::engine::{mix, room_for_buffers, run as go};
 use crate::run::names::sync_name;
 
@@ -155,8 +157,12 @@ fn write(args: &WriteArgs) -> Result<()> {
     };
     head.check()?;
     room_for_buffers(u128::from(args.request) * args.depth as u128)?;
-    let how =
-        Use { write: true, direct: !args.buffered, force: args.force_destroy, ..Use::default() };
+    let how = OpenMode {
+        write: true,
+        direct: !args.buffered,
+        force: args.force_destroy,
+        ..OpenMode::default()
+    };
     let target = Target::keep(&args.path, how)?;
     target.check(head.request, 0, head.size, false)?;
     head.path = args.path.canonicalize()?;
@@ -315,13 +321,13 @@ fn look(path: &Path, head: &Head, last: u64) -> Result<Found> {
 
 /// What the disk has, not what the page cache has, if that is possible.
 fn reader(path: &Path, head: &Head) -> Result<Arc<Target>> {
-    let direct = Target::keep(path, Use { direct: true, ..Use::default() });
+    let direct = Target::keep(path, OpenMode { direct: true, ..OpenMode::default() });
     if let Ok(target) = direct
         && target.check(head.request, 0, 0, false).is_ok()
     {
         return Ok(target);
     }
-    Ok(Target::keep(path, Use::default())?)
+    Ok(Target::keep(path, OpenMode::default())?)
 }
 
 #[cfg(test)]

@@ -17,6 +17,11 @@ pub(crate) fn rate(value: f64) -> String {
     }
 }
 
+/// Ratios, as tables have them.
+pub(crate) fn three_digits(value: f64) -> String {
+    format!("{value:.3}")
+}
+
 /// A count as a number to calculate with.
 #[expect(clippy::cast_precision_loss, reason = "counts of bytes and requests, far below 2^52")]
 pub(crate) fn float(n: u64) -> f64 {

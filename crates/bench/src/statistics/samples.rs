@@ -15,6 +15,10 @@ impl Samples {
             n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
         }
     }
+    /// The middle value, if there are samples.
+    pub fn known_median(&self) -> Option<f64> {
+        (!self.0.is_empty()).then(|| self.median())
+    }
     /// Smallest and largest.
     pub fn spread(&self) -> (f64, f64) {
         let min = self.0.iter().copied().fold(f64::INFINITY, f64::min);

@@ -24,10 +24,10 @@ use braid_format::ByteOffset;
 use braid_pool::device::{AlignedBuf, Device};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{How, Measure, at};
+use super::{Measure, RunOptions, at};
 use crate::arguments::size;
-use crate::engine::{Refusal, Target, Use, room_for_buffers};
-use crate::live::{self, Now};
+use crate::engine::{OpenMode, Refusal, Target, room_for_buffers};
+use crate::progress::{self, Now};
 use crate::report::{Figure, Report};
 use crate::run::cache::{Cache, prepare};
 use crate::run::load::Meter;
@@ -60,11 +60,11 @@ pub(crate) struct Args {
     #[arg(long, hide = true)]
     stop_after: Option<u64>,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -82,7 +82,7 @@ const PIECE_MAX: u64 = 1 << 20;
 fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<()> {
     ensure!((1..=1024).contains(&args.depth), "--depth: 1 to 1024");
     ensure!((1..=PIECE_MAX).contains(&args.piece), "--piece: 1 to {PIECE_MAX} requests");
-    let source = open(&args.source, Use { direct: !args.buffered, ..Use::default() })?;
+    let source = open(&args.source, OpenMode { direct: !args.buffered, ..OpenMode::default() })?;
     source.check(args.request, 0, 0, true)?;
     room_for_buffers(u128::from(args.request) * args.depth as u128)?;
     let state = Source::of(&args.source, source.len())?;
@@ -106,7 +106,7 @@ fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<
         f.head.source.path == state.path && Some(&f.head.destination) == before.as_ref()
     });
     let direct = !args.buffered;
-    let how = Use { write: true, direct, force, begun, ..Use::default() };
+    let how = OpenMode { write: true, direct, force, begun, ..OpenMode::default() };
     let destination = open(&args.destination, how)?;
     destination.check(args.request, 0, state.size, false)?;
     let head = Head {
@@ -154,9 +154,9 @@ fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<
 }
 
 /// Direct where that is possible.
-fn open(path: &Path, how: Use) -> Result<std::sync::Arc<Target>, Refusal> {
+fn open(path: &Path, how: OpenMode) -> Result<std::sync::Arc<Target>, Refusal> {
     match Target::keep(path, how) {
-        Err(Refusal::NoDirect { .. }) => Target::keep(path, Use { direct: false, ..how }),
+        Err(Refusal::NoDirect { .. }) => Target::keep(path, OpenMode { direct: false, ..how }),
         other => other,
     }
 }
@@ -173,9 +173,9 @@ fn pieces(
     let (first, all) = (progress.hashes.len() as u64, size.div_ceil(piece));
     let rows = usize::try_from(all.saturating_sub(first)).unwrap_or(usize::MAX);
     let budget = std::time::Duration::MAX;
-    live::rounds(Now { mode: "copy".to_owned(), rounds: 1, rows, budget, ..Now::default() });
+    progress::rounds(Now { mode: "copy".to_owned(), rounds: 1, rows, budget, ..Now::default() });
     for n in first..all {
-        live::go_on()?;
+        progress::check_interrupted()?;
         if args.stop_after.is_some_and(|most| n - first >= most) {
             return Ok(());
         }
@@ -186,7 +186,7 @@ fn pieces(
         })?;
         destination.layer.flush().map_err(anyhow::Error::msg)?;
         progress.done(hash)?;
-        live::row_done();
+        progress::row_done();
         after(n, end - from);
     }
     if !destination.is_block() && args.stop_after.is_none() {
@@ -218,7 +218,7 @@ fn verify(
     let said = prepare(&copy.path, cache, (0, size));
     let (meter, began) = (Meter::start(), Instant::now());
     for (n, expected) in hashes.iter().enumerate() {
-        live::go_on()?;
+        progress::check_interrupted()?;
         let (from, end) = bounds(n as u64, piece, size);
         let place = || format!("{}: bytes {from} to {end}", copy.path.display());
         match in_parallel(args, from, end, |at, buf| read(copy, at, buf)) {

@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 
 use super::Args;
 use super::devices::{measured, short, take};
-use super::rigged::members;
+use super::loop_devices::members;
 use crate::modes::ladder::SLACK;
 use crate::modes::{System, first_write, sweep};
 use crate::report::{Goal, Report, Row, Verdict};
-use crate::rig::{Mount, members::Members};
 use crate::statistics::Samples;
+use crate::testbed::{Mount, members::Members};
 
 /// Those that are a sweep, in the order of the original's figures, and those that are first writes.
 pub(super) const SWEEP: [&str; 20] = [
@@ -38,7 +38,7 @@ const OTHER: &str = "other node";
 /// File systems for this alone; taken down before their devices.
 struct Made {
     mounts: Vec<(&'static str, Mount)>,
-    _rigs: [Members; 2],
+    _testbeds: [Members; 2],
 }
 
 impl Made {
@@ -55,7 +55,7 @@ impl Made {
             let other = Mount::braid_again(&two.paths, two.work.join("other"), None)?;
             mounts.push((OTHER, other));
         }
-        Ok(Self { mounts, _rigs: [one, two] })
+        Ok(Self { mounts, _testbeds: [one, two] })
     }
     fn systems(&self) -> Vec<System> {
         let of = |(name, mount): &(&str, Mount)| System {

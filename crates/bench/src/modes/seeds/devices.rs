@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use super::Args;
 use crate::arguments::Common;
-use crate::modes::{How, Measure, Turns, ladder};
+use crate::modes::{Measure, RoundPlan, RunOptions, ladder};
 use crate::report::{Goal, Report, Verdict};
 use crate::statistics::Samples;
 
@@ -68,7 +68,7 @@ pub(super) struct Own {
     pub id: &'static str,
     pub base: &'static str,
     pub unit: &'static str,
-    pub turns: Turns,
+    pub turns: RoundPlan,
 }
 
 /// The rows of what has succeeded; those of what has failed are kept.
@@ -83,8 +83,8 @@ fn or_keep(report: &mut Report, id: &str, rows: Report, result: Result<()>) -> R
 }
 
 /// Seven rounds at most, judged here.
-pub(super) fn short(how: &How) -> How {
-    How { repeats: how.repeats.min(7), accept: Vec::new(), ..how.clone() }
+pub(super) fn short(how: &RunOptions) -> RunOptions {
+    RunOptions { repeats: how.repeats.min(7), accept: Vec::new(), ..how.clone() }
 }
 
 /// The result of a mode.

@@ -1,12 +1,12 @@
 //! The founding documents' experiments, one command: on disk models what needs the disks of their
 //! time, on this machine's devices the rest; a verdict for each, beside what was measured then.
 
-mod clusters;
 mod compared;
 mod devices;
+mod file_systems;
+mod loop_devices;
 mod models;
 mod plan;
-mod rigged;
 mod surfaces;
 
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{How, System, configuration};
+use super::{RunOptions, System, configuration};
 use crate::arguments::size;
-use crate::live::Whole;
+use crate::progress::RunOfRuns;
 use crate::report::{Goal, Report, Verdict, lines, numbers};
 use crate::statistics::Samples;
 use plan::{ALL, Plan};
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[serde(skip)]
     verbose: bool,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Args {
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if args.models { Ok(Vec::new()) } else { on_devices(args, &mut plan, &mut report) };
     // An experiment may answer more numbers than were asked for.
     report.verdicts.retain(|v| args.wants(&v.what));
-    How::note_others(&mut report);
+    RunOptions::note_others(&mut report);
     let short = fell_short(&report).join(", ");
     let (failed, result) = result.map_or_else(|e| (Vec::new(), Err(e)), |f| (f, Ok(())));
     args.how.finish(report, result)?;
@@ -139,7 +139,7 @@ fn on_devices(args: &Args, plan: &mut Plan, report: &mut Report) -> Result<Vec<S
     for (n, planned) in experiments.iter().enumerate() {
         let (number, count) = (n + 1, experiments.len());
         let ends = plan.ends(n, &args.how);
-        crate::live::whole(Whole { number, count, name: planned.name(), ends });
+        crate::progress::whole(RunOfRuns { number, count, name: planned.name(), ends });
         // Directories that were given need no rights.
         let given = compared::in_directories(planned.numbers) && !args.systems.is_empty();
         let began = Instant::now();
@@ -151,7 +151,7 @@ fn on_devices(args: &Args, plan: &mut Plan, report: &mut Report) -> Result<Vec<S
                     took.push(format!("{} {:.1} s", planned.name(), began.elapsed().as_secs_f64()));
                     continue;
                 }
-                Err(e) if e.is::<crate::live::Interrupted>() => return Err(e),
+                Err(e) if e.is::<crate::progress::Interrupted>() => return Err(e),
                 Err(e) => {
                     failed.push(format!("{}: {e:#}", planned.name()));
                     format!("{e:#}")

@@ -11,14 +11,14 @@ use braid_pool::device::OpenOptions;
 use super::Args;
 use super::devices::{Own, judge, measured, rounds, short, take};
 use crate::arguments::Common;
-use crate::engine::{Direction, Layer, Limits, Order, Pattern, Stream, Target, Use};
+use crate::engine::{Direction, Layer, Limits, OpenMode, Order, Pattern, Stream, Target};
 use crate::modes::streams::{self, Phase};
-use crate::modes::{Cell, System, Turns, at, stream};
+use crate::modes::{Cell, RoundPlan, System, at, stream};
 use crate::report::{Goal, Report, Verdict};
-use crate::rig::members::Members;
-use crate::rig::{Mount, command, text};
 use crate::statistics::Samples;
 use crate::statistics::float;
+use crate::testbed::members::Members;
+use crate::testbed::{Mount, command, text};
 
 const MIB: u64 = 1 << 20;
 /// Bytes per second of a device that is to be the bottleneck.
@@ -42,25 +42,27 @@ pub(super) fn members(
 pub(super) fn s0_4(args: &Args, report: &mut Report) -> Result<()> {
     const SIZES: [u64; 4] = [1, 10, 40, 100];
     const PAST: &str = "past the cache";
-    let rigs = [
+    let testbeds = [
         ("1-way", members(args, "one", (1, 1024 * MIB), Some(SLOW))?),
         ("4-way", members(args, "four", (4, 320 * MIB), Some(SLOW))?),
     ];
-    let mounts = rigs
+    let mounts = testbeds
         .iter()
-        .map(|(name, rig)| Ok((*name, Mount::braid(&rig.paths, rig.work.join("mount"))?)))
+        .map(|(name, testbed)| {
+            Ok((*name, Mount::braid(&testbed.paths, testbed.work.join("mount"))?))
+        })
         .collect::<Result<Vec<_>>>()?;
-    let turns = Turns::new(mounts.len(), SIZES.len() * 2);
+    let turns = RoundPlan::new(mounts.len(), SIZES.len() * 2);
     let own = Own { id: "S0.4", base: "1-way", unit: "MB/s", turns };
     let rows = rounds(args, report, own, |report, _, system| {
         let Some((name, mount)) = mounts.get(system) else { return Ok(()) };
         for mib in SIZES {
             for (phase, past) in [("in the cache", false), (PAST, true)] {
-                crate::live::row(format!("{name} {phase} {mib} MiB"));
+                crate::progress::row(format!("{name} {phase} {mib} MiB"));
                 let rate = written_and_read(mount, mib * MIB, past)?;
                 let place = at(&[("file", float(mib * MIB))]);
                 report.row(name, phase, &place).rate.0.push(rate);
-                crate::live::row_done();
+                crate::progress::row_done();
             }
         }
         Ok(())
@@ -110,18 +112,18 @@ fn written_and_read(mount: &Mount, bytes: u64, past: bool) -> Result<f64> {
 
 /// The document's own commands, on a device as fast one way as the other.
 pub(super) fn s1_1(args: &Args, report: &mut Report) -> Result<()> {
-    let rig = members(args, "lmdd", (1, 512 * MIB), Some(4 * SLOW))?;
-    let device = rig.paths.first().context("no device")?;
-    let turns = Turns::new(2, 1);
+    let testbed = members(args, "lmdd", (1, 512 * MIB), Some(4 * SLOW))?;
+    let device = testbed.paths.first().context("no device")?;
+    let turns = RoundPlan::new(2, 1);
     let own = Own { id: "S1.2", base: "read", unit: "MB/s", turns };
     let rows = rounds(args, report, own, |report, _, system| {
         let (name, word) = if system == 0 { ("read", "if") } else { ("write", "of") };
-        crate::live::row(format!("lmdd {name}"));
+        crate::progress::row(format!("lmdd {name}"));
         let (moved, rate) = lmdd(&format!("{word}={}", text(device)?))?;
         let row = report.row(name, "lmdd, direct, 4 MiB", &at(&[]));
         row.rate.0.push(rate);
         row.more.entry("MB moved".to_owned()).or_default().0.push(moved);
-        crate::live::row_done();
+        crate::progress::row_done();
         Ok(())
     })?;
     let moved = rows.rows.iter().filter_map(|r| r.more.get("MB moved")).map(Samples::median);
@@ -149,10 +151,10 @@ fn lmdd(target: &str) -> Result<(f64, f64)> {
 
 /// Requests larger than what the device takes at a time are split, and what was issued is told.
 pub(super) fn s1_7(args: &Args, report: &mut Report) -> Result<()> {
-    let rig = members(args, "sizes", (1, 512 * MIB), None)?;
-    let device = rig.paths.first().context("no device")?;
+    let testbed = members(args, "sizes", (1, 512 * MIB), None)?;
+    let device = testbed.paths.first().context("no device")?;
     let sizes = [("1 MiB", MIB), ("4 MiB", 4 * MIB), ("16 MiB", 16 * MIB)];
-    let turns = Turns::new(sizes.len(), 2);
+    let turns = RoundPlan::new(sizes.len(), 2);
     let own = Own { id: "S1.7", base: "1 MiB", unit: "MB/s", turns };
     let rows = rounds(args, report, own, |report, _, system| {
         let Some((name, request)) = sizes.get(system) else { return Ok(()) };
@@ -179,7 +181,7 @@ pub(super) fn s1_7(args: &Args, report: &mut Report) -> Result<()> {
 }
 
 fn opened(path: &Path) -> Result<std::sync::Arc<Target>> {
-    let how = Use { write: true, direct: true, force: true, ..Use::default() };
+    let how = OpenMode { write: true, direct: true, force: true, ..OpenMode::default() };
     Ok(Target::keep(path, how)?)
 }
 
@@ -223,7 +225,7 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
     let (slow, fast) = (slow.paths.first(), fast.paths.first());
     let (Some(slow), Some(fast)) = (slow, fast) else { return Ok(()) };
     let (slow_unit, fast_unit) = (Served::new(slow)?, Served::new(fast)?);
-    let own = Own { id: "S3.3", base: "direct", unit: "MB/s", turns: Turns::new(2, 3) };
+    let own = Own { id: "S3.3", base: "direct", unit: "MB/s", turns: RoundPlan::new(2, 3) };
     let rows = rounds(args, report, own, |report, _, system| {
         let direct = system == 0;
         let name = if direct { "direct" } else { "unit" };
@@ -262,9 +264,9 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
 
 /// One stream of uncompressed film, 24 frames of 126 MiB a second, from devices in RAM.
 pub(super) fn s4_5(args: &Args, report: &mut Report) -> Result<()> {
-    let rig = members(args, "film", (4, 320 * MIB), None)?;
-    let mount = Mount::braid(&rig.paths, rig.work.join("mount"))?;
-    let plain = rig.work.join("plain");
+    let testbed = members(args, "film", (4, 320 * MIB), None)?;
+    let mount = Mount::braid(&testbed.paths, testbed.work.join("mount"))?;
+    let plain = testbed.work.join("plain");
     std::fs::create_dir(&plain)?;
     let systems = vec![
         System { name: "files in RAM".to_owned(), path: plain.clone() },

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Of so many parties; it is held as often as they like.
 #[derive(Debug)]
-pub(crate) struct Meeting {
+pub(crate) struct StartBarrier {
     parties: usize,
     state: Mutex<State>,
     changed: Condvar,
@@ -19,7 +19,7 @@ struct State {
     off: bool,
 }
 
-impl Meeting {
+impl StartBarrier {
     /// Of so many.
     pub fn of(parties: usize) -> Self {
         Self { parties, state: Mutex::default(), changed: Condvar::new() }
@@ -48,23 +48,23 @@ impl Meeting {
         state.held != before
     }
     /// Somebody cannot come.
-    pub fn call_off(&self) {
+    pub fn cancel(&self) {
         self.state().off = true;
         self.changed.notify_all();
     }
     /// Calls it off if this thread panics before that is dropped.
-    pub fn attend(&self) -> Attending<'_> {
-        Attending(self)
+    pub fn cancel_on_panic(&self) -> CancelOnPanic<'_> {
+        CancelOnPanic(self)
     }
 }
 
-/// See [`Meeting::attend`].
+/// See [`StartBarrier::attend`].
 #[must_use]
-pub(crate) struct Attending<'a>(&'a Meeting);
-impl Drop for Attending<'_> {
+pub(crate) struct CancelOnPanic<'a>(&'a StartBarrier);
+impl Drop for CancelOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.call_off();
+            self.0.cancel();
         }
     }
 }
@@ -75,25 +75,25 @@ mod tests {
 
     #[test]
     fn all_come_as_often_as_they_like() {
-        let meeting = Meeting::of(3);
+        let barrier = StartBarrier::of(3);
         std::thread::scope(|scope| {
             let threads: Vec<_> =
-                (0..3).map(|_| scope.spawn(|| (0..100).all(|_| meeting.wait()))).collect();
+                (0..3).map(|_| scope.spawn(|| (0..100).all(|_| barrier.wait()))).collect();
             assert!(threads.into_iter().all(|t| t.join().unwrap()));
         });
     }
     #[test]
     fn whoever_waits_for_a_thread_that_panics_is_told() {
-        let meeting = Meeting::of(3);
+        let barrier = StartBarrier::of(3);
         std::thread::scope(|scope| {
-            let waits: Vec<_> = (0..2).map(|_| scope.spawn(|| meeting.wait())).collect();
+            let waits: Vec<_> = (0..2).map(|_| scope.spawn(|| barrier.wait())).collect();
             let panics = scope.spawn(|| {
-                let _attending = meeting.attend();
+                let _guard = barrier.cancel_on_panic();
                 panic!("on purpose");
             });
             assert!(panics.join().is_err());
             assert!(waits.into_iter().all(|t| !t.join().unwrap()));
         });
-        assert!(!meeting.wait(), "nor does anybody wait later");
+        assert!(!barrier.wait(), "nor does anybody wait later");
     }
 }

@@ -31,23 +31,23 @@ impl Members {
         let backings = (0..members)
             .map(|n| Backing::new(work.join(format!("disk{n}")), bytes))
             .collect::<Result<Vec<_>>>()?;
-        let mut rig = Self {
+        let mut testbed = Self {
             loops: Vec::new(),
             paths: backings.iter().map(|b| b.path.clone()).collect(),
             _backings: backings,
             work,
         };
         if common.loop_devices || common.throttle.is_some() {
-            for path in &rig.paths {
+            for path in &testbed.paths {
                 let mut device = Loop::new(path)?;
                 if let Some(rate) = common.throttle {
                     device.throttle(rate)?;
                 }
-                rig.loops.push(device);
+                testbed.loops.push(device);
             }
-            rig.paths = rig.loops.iter().map(|l| l.path.clone()).collect();
+            testbed.paths = testbed.loops.iter().map(|l| l.path.clone()).collect();
         }
-        Ok(rig)
+        Ok(testbed)
     }
     /// All of them as block devices, for as long as the first is kept: loop devices over the files,
     /// if they are not loop devices already.

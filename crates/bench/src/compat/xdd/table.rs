@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::options::{Job, Options};
-use crate::engine::{Done, Outcome};
+use crate::engine::{Outcome, StreamResult};
 use crate::statistics::float;
 
 /// A line of the table.
@@ -95,7 +95,7 @@ fn word(reads: u8) -> &'static str {
 
 impl Line {
     /// Of a target's streams in a pass.
-    pub fn of(target: usize, job: &Job, streams: &[Done], outcome: &Outcome) -> Self {
+    pub fn of(target: usize, job: &Job, streams: &[StreamResult], outcome: &Outcome) -> Self {
         let from = streams.iter().map(|s| s.from).min().unwrap_or_default();
         let to = streams.iter().map(|s| s.to).max().unwrap_or_default();
         let (mut sum, mut ops) = (0.0, 0);

@@ -18,9 +18,10 @@ use braid_pool::device::AlignedBuf;
 
 use super::Ended;
 use crate::engine::{
-    Content, Latency, Limits, Order, Pattern, Stream, Target, Use, capacity, mix, room_for_buffers,
-    run as go,
+    Content, Latency, Limits, OpenMode, Order, Pattern, Stream, Target, capacity, mix,
+    room_for_buffers, run as go,
 };
+use crate::statistics::float;
 
 /// Options that are numbers, with their meaning.
 const NUMBERS: &[(&str, &str)] = &[
@@ -137,8 +138,7 @@ fn number(text: &str) -> Result<u64> {
 
 /// The line at the end.
 fn bandwidth(bytes: u64, seconds: f64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "bytes below 2^52")]
-    let mb = bytes as f64 / 1e6;
+    let mb = float(bytes) / 1e6;
     let rate = mb / seconds.max(1e-9);
     if mb < 1.0 {
         return format!("{mb:.6} MB in {seconds:.6} secs, {rate:.2} MB/sec");
@@ -233,7 +233,7 @@ fn by_queue(options: &Options, block: u64) -> Result<Moved> {
     }
     let direct = options.is("direct") || options.is(if read { "idirect" } else { "odirect" });
     let force = options.is("force-destroy");
-    let how = Use { write: !read, direct, force, overwrite: true, ..Use::default() };
+    let how = OpenMode { write: !read, direct, force, overwrite: true, ..OpenMode::default() };
     let from = place(options, &["skip", "seek"], block)?;
     let exists = Path::new(path).exists();
     ensure!(exists || !options.is("nocreate"), "{path}: not there, and nocreate=1");
@@ -535,8 +535,7 @@ fn told(options: &Options, what: &str, which: &str, took: Duration, at: u64) {
     let least = options.number(&format!("{which}min")).unwrap_or(0);
     let Some(most) = most else { return };
     let ms = took.as_secs_f64() * 1e3;
-    #[expect(clippy::cast_precision_loss, reason = "milliseconds")]
-    if ms > most.max(10) as f64 || ms < least as f64 {
+    if ms > float(most.max(10)) || ms < float(least) {
         eprintln!("{what}: {ms:.2} milliseconds offset {at}");
     }
 }
@@ -559,8 +558,8 @@ fn finish(options: &Options, moved: &Moved, meter: crate::run::load::Meter) -> R
     if let Some(label) = options.texts.get("label") {
         write!(out, "{label}")?;
     }
-    let blocks = crate::statistics::float(moved.blocks.max(1));
-    let (bytes, seconds) = (crate::statistics::float(moved.bytes), moved.seconds.max(1e-9));
+    let blocks = float(moved.blocks.max(1));
+    let (bytes, seconds) = (float(moved.bytes), moved.seconds.max(1e-9));
     match options.number("print") {
         Some(0) => {}
         Some(1) => writeln!(
@@ -626,7 +625,9 @@ mod tests {
         let f = file.display();
         // As written there but for the size; direct where the directory has it.
         let direct =
-            if Target::open(&file, Use { write: true, direct: true, ..Use::default() }).is_ok() {
+            if Target::open(&file, OpenMode { write: true, direct: true, ..OpenMode::default() })
+                .is_ok()
+            {
                 "direct=1"
             } else {
                 "direct=0"

@@ -69,7 +69,7 @@ fn fill(file: &File, bytes: u64) -> Result<()> {
     while at < bytes {
         let n = zeros.len().min(usize::try_from(bytes - at)?);
         file.write_all_at(&zeros[..n], at)?;
-        crate::live::go_on()?;
+        crate::progress::check_interrupted()?;
         at += n as u64;
     }
     file.sync_all()?;

@@ -59,7 +59,7 @@ pub(crate) struct Standing {
 
 /// Several runs, one after the other.
 #[derive(Debug, Clone)]
-pub(crate) struct Whole {
+pub(crate) struct RunOfRuns {
     /// Which one, from 1, and how many.
     pub number: usize,
     pub count: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Whole {
     /// When all of them will be over, about.
     pub ends: Instant,
 }
-impl Whole {
+impl RunOfRuns {
     /// How long all of them will take.
     pub fn left(&self) -> Duration {
         self.ends.saturating_duration_since(Instant::now())
@@ -79,7 +79,7 @@ impl Whole {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Now {
     /// What this is a part of.
-    pub whole: Option<Whole>,
+    pub whole: Option<RunOfRuns>,
     /// The mode.
     pub mode: String,
     /// What is counted, if not bytes.
@@ -240,7 +240,7 @@ fn tell(what: impl FnOnce(&mut Now)) {
 }
 
 /// One of several runs begins.
-pub(crate) fn whole(whole: Whole) {
+pub(crate) fn whole(whole: RunOfRuns) {
     tell(|n| *n = Now { whole: Some(whole), ..Now::default() });
 }
 /// Rounds begin.
@@ -273,7 +273,7 @@ pub(crate) fn hooks() -> (Option<Arc<AtomicU64>>, Option<Arc<AtomicBool>>) {
 ///
 /// # Errors
 /// [`Interrupted`].
-pub(crate) fn go_on() -> Result<(), Interrupted> {
+pub(crate) fn check_interrupted() -> Result<(), Interrupted> {
     let stopped = hooks().1.is_some_and(|s| s.load(Ordering::Relaxed));
     if stopped { Err(Interrupted) } else { Ok(()) }
 }
@@ -323,6 +323,6 @@ mod tests {
     #[test]
     fn a_thread_without_a_run_measures_all_the_same() {
         row("x".to_owned());
-        assert!(hooks().0.is_none() && go_on().is_ok());
+        assert!(hooks().0.is_none() && check_interrupted().is_ok());
     }
 }
