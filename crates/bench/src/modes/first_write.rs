@@ -121,11 +121,8 @@ impl Args {
 fn firsts(report: &Report) -> Vec<(String, String, f64)> {
     let first = |r: &crate::report::Row| {
         let cache = r.phase.strip_prefix("first write ")?;
-        let again = format!("rewrite {cache}");
-        let same = |b: &&crate::report::Row| {
-            b.name == r.name && b.phase == again && b.parameters == r.parameters
-        };
-        let ratio = r.rate.ratio_to(&report.rows.iter().find(same)?.rate).median();
+        let again = report.find(&r.name, &format!("rewrite {cache}"), &r.parameters)?;
+        let ratio = r.rate.ratio_to(&again.rate).median();
         Some((r.name.clone(), format!("{cache}, {}", r.at()), ratio))
     };
     report.rows.iter().filter_map(first).collect()

@@ -105,6 +105,9 @@ impl Row {
     pub fn ratio_to(&self, base: &Self) -> Samples {
         if self.less { base.rate.ratio_to(&self.rate) } else { self.rate.ratio_to(&base.rate) }
     }
+    fn is(&self, name: &str, phase: &str, at: &Parameters) -> bool {
+        self.name == name && self.phase == phase && self.parameters == *at
+    }
     /// Adds one repeat of another quantity.
     pub fn add(&mut self, quantity: &str, value: f64) {
         self.more.entry(quantity.to_owned()).or_default().0.push(value);
@@ -307,7 +310,7 @@ impl Report {
     }
     /// The row, made if it is not there.
     pub fn row(&mut self, name: &str, phase: &str, at: &Parameters) -> &mut Row {
-        let same = |r: &Row| r.name == name && r.phase == phase && r.parameters == *at;
+        let same = |r: &Row| r.is(name, phase, at);
         let index = self.rows.iter().position(same).unwrap_or_else(|| {
             let (name, phase) = (name.to_owned(), phase.to_owned());
             self.rows.push(Row { name, phase, parameters: at.clone(), ..Row::default() });
@@ -317,10 +320,11 @@ impl Report {
     }
     /// What a row is compared with.
     pub fn base_of(&self, row: &Row) -> Option<&Row> {
-        let base = self.base_name(row);
-        let same =
-            |b: &&Row| b.name == base && b.phase == row.phase && b.parameters == row.parameters;
-        self.rows.iter().find(same)
+        self.find(self.base_name(row), &row.phase, &row.parameters)
+    }
+    /// The row of a name, a phase and parameters.
+    pub fn find(&self, name: &str, phase: &str, at: &Parameters) -> Option<&Row> {
+        self.rows.iter().find(|r| r.is(name, phase, at))
     }
     /// The name of what a row is compared with.
     pub fn base_name<'r>(&'r self, row: &'r Row) -> &'r str {

@@ -16,7 +16,7 @@ use super::devices::{Own, judge, rounds, take};
 use super::loop_devices::{braid, members};
 use crate::engine::{Content, Direction, Limits, OpenMode, Pattern, Stream, Target};
 use crate::modes::{Cell, RoundPlan, at, ladder};
-use crate::report::{Goal, Report, Verdict};
+use crate::report::{Goal, Report};
 use crate::statistics::Samples;
 use crate::statistics::float;
 use crate::testbed::{Mount, text};
@@ -52,9 +52,7 @@ pub(super) fn s0_2(args: &Args, report: &mut Report) -> Result<()> {
             crate::progress::row(format!("{name} {phase}"));
             let began = Instant::now();
             crate::testbed::command("sh", &["-c", &script])?;
-            let row = report.row(name, phase, &at(&[]));
-            row.rate.0.push(began.elapsed().as_secs_f64());
-            row.less = true;
+            report.sample(name, phase, &at(&[]), began.elapsed().as_secs_f64()).less = true;
             crate::progress::row_done();
         }
         Ok(())
@@ -197,9 +195,8 @@ pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
                 let phase = format!("{}, {place}", direction.word());
                 let cell = Cell { name: &name, phase: &phase, at: at(&[]) };
                 let (row, outcome) = cell.run(report, &streams, &Limits::default())?;
-                let rate = (row.rate.0.last_mut(), outcome.mb_per_s_together());
-                if let (Some(rate), Some(together)) = rate {
-                    *rate = together;
+                if let Some(together) = outcome.mb_per_s_together() {
+                    row.replace_rate(together);
                 }
             }
             for path in &paths {
@@ -211,14 +208,12 @@ pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
     judge(report, &rows, "4 nodes", ("S4.3 speed-up, n nodes on n devices", "lost", 3.8));
     for word in ["write", "read"] {
         let of = |place: &str| {
-            let phase = format!("{word}, {place}");
-            let row = rows.rows.iter().find(|r| r.name == "4 nodes" && r.phase == phase);
+            let row = rows.find("4 nodes", &format!("{word}, {place}"), &at(&[]));
             row.map(|r| r.rate.clone()).unwrap_or_default()
         };
         let ratio = of("one directory").ratio_to(&of("a directory each"));
         let what = format!("S4.4 4 nodes, {word}, files in one directory over one each");
-        let judged = Verdict::of(what, Goal::AtLeast(0.98), &ratio);
-        report.verdicts.push(judged.original("below 1; lost"));
+        report.verdict((&what, "below 1; lost", ""), Goal::AtLeast(0.98), &ratio);
     }
     speed_ups(report, &rows);
     take(report, rows, "S4.3");
@@ -262,15 +257,15 @@ pub(super) fn s4_6(args: &Args, report: &mut Report) -> Result<()> {
         }
         let seconds = began.elapsed().as_secs_f64();
         std::fs::remove_dir_all(&dir)?;
-        report.row(name, "made", &at(&[])).rate.0.push(f64::from(FILES) / seconds.max(1e-9));
+        report.sample(name, "made", &at(&[]), f64::from(FILES) / seconds.max(1e-9));
         crate::progress::row_done();
         Ok(())
     })?;
     let empty = rows.rows.iter().find(|r| r.name == "empty");
     let cost = empty.and_then(|r| Some(r.rate.ratio_to(&rows.base_of(r)?.rate)));
     let what = "S4.6 time to make, write and close a file of 1 KiB over making an empty one";
-    let judged = Verdict::of(what, Goal::AtMost(1.3), &cost.unwrap_or_default());
-    report.verdicts.push(judged.original("saves a read; no figures"));
+    let original = "saves a read; no figures";
+    report.verdict((what, original, ""), Goal::AtMost(1.3), &cost.unwrap_or_default());
     take(report, rows, "S4.6");
     Ok(())
 }
@@ -280,17 +275,17 @@ pub(super) fn s4_7(args: &Args, report: &mut Report) -> Result<()> {
     let own = Own { id: "S4.7", base: "", unit: "per s", turns: RoundPlan::new(1, 1) };
     let rows = rounds(args, report, own, |report, _, _| {
         let rate = cached(args)?;
-        report.row("native", "attributes under a cached lock", &at(&[])).rate.0.push(rate);
+        report.sample("native", "attributes under a cached lock", &at(&[]), rate);
         Ok(())
     })?;
     let rates = rows.rows.first().map(|r| r.rate.0.iter().map(|r| r / 1e6).collect());
     let what = "S4.7 checks of a cached lock, millions a second (with the attributes it covers)";
-    let judged = Verdict::of(what, Goal::AtLeast(1.0), &Samples(rates.unwrap_or_default()));
-    report.verdicts.push(judged.original("not given"));
+    let rates = Samples(rates.unwrap_or_default());
+    report.verdict((what, "not given", ""), Goal::AtLeast(1.0), &rates);
     take(report, rows, "S4.7");
     let (handed, took) = died(args)?;
     let what = "S4.7 a write on one node, then a read on another (two hand-overs), us";
-    report.verdicts.push(Verdict::of(what, Goal::Told, &handed).original("not given"));
+    report.verdict((what, "not given", ""), Goal::Told, &handed);
     let what = "S4.7 a node that wrote a file is killed: seconds until another writes it";
     let (original, goal) = ("by clients, no time given", Goal::AtMost(LEASE));
     report.verdicts.push(super::verdict(what, original, goal, took));

@@ -14,7 +14,7 @@ use crate::arguments::Common;
 use crate::engine::{Direction, Layer, Limits, OpenMode, Order, Pattern, Stream, Target};
 use crate::modes::streams::{self, Phase};
 use crate::modes::{Cell, RoundPlan, System, at, stream};
-use crate::report::{Goal, Report, Verdict};
+use crate::report::{Goal, Report};
 use crate::statistics::Samples;
 use crate::statistics::float;
 use crate::testbed::members::Members;
@@ -61,7 +61,7 @@ pub(super) fn s0_4(args: &Args, report: &mut Report) -> Result<()> {
                 crate::progress::row(format!("{name} {phase} {mib} MiB"));
                 let rate = written_and_read(mount, mib * MIB, past)?;
                 let place = at(&[("file", float(mib * MIB))]);
-                report.row(name, phase, &place).rate.0.push(rate);
+                report.sample(name, phase, &place, rate);
                 crate::progress::row_done();
             }
         }
@@ -75,14 +75,11 @@ pub(super) fn s0_4(args: &Args, report: &mut Report) -> Result<()> {
         ratio.rate = row.ratio_to(base);
     }
     let last = |name: &str, mib: u64| {
-        let there = at(&[("file", float(mib * MIB))]);
-        let same =
-            |r: &&crate::report::Row| r.name == name && r.phase == PAST && r.parameters == there;
-        rows.rows.iter().find(same).map(|r| r.rate.clone()).unwrap_or_default()
+        let row = rows.find(name, PAST, &at(&[("file", float(mib * MIB))]));
+        row.map(|r| r.rate.clone()).unwrap_or_default()
     };
     let mut judged = |what: &str, original: &str, goal: f64, ratio: Samples| {
-        let judged = Verdict::of(what, Goal::AtLeast(goal), &ratio);
-        report.verdicts.push(judged.original(original));
+        report.verdict((what, original, ""), Goal::AtLeast(goal), &ratio);
     };
     let what = "S0.4 4 devices over 1, file of 100 MiB, past the cache";
     judged(what, "4.20; 5.23 at 40 MB", 3.8, last("4-way", 100).ratio_to(&last("1-way", 100)));
@@ -120,9 +117,7 @@ pub(super) fn s1_1(args: &Args, report: &mut Report) -> Result<()> {
         let (name, word) = if system == 0 { ("read", "if") } else { ("write", "of") };
         crate::progress::row(format!("lmdd {name}"));
         let (moved, rate) = lmdd(&format!("{word}={}", text(device)?))?;
-        let row = report.row(name, "lmdd, direct, 4 MiB", &at(&[]));
-        row.rate.0.push(rate);
-        row.more.entry("MB moved".to_owned()).or_default().0.push(moved);
+        report.sample(name, "lmdd, direct, 4 MiB", &at(&[]), rate).add("MB moved", moved);
         crate::progress::row_done();
         Ok(())
     })?;
@@ -244,9 +239,7 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
         let (row, outcome) =
             cell.run(report, &[Stream::plain(target, pattern)], &Limits::default())?;
         (row.less, row.unit) = (true, "us".to_owned());
-        if let Some(rate) = row.rate.0.last_mut() {
-            *rate = outcome.latency().percentiles().p50;
-        }
+        row.replace_rate(outcome.latency().percentiles().p50);
         Ok(())
     })?;
     let (latency, rates): (Vec<_>, Vec<_>) =
@@ -256,8 +249,7 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
     let [direct, unit] = latency.as_slice() else { return Ok(()) };
     let added: Vec<f64> = unit.rate.0.iter().zip(&direct.rate.0).map(|(u, d)| u - d).collect();
     let what = "S3.3 latency that the transport adds, us at p50, processes on the same processors";
-    let judged = Verdict::of(what, Goal::AtMost(15.0), &Samples(added));
-    report.verdicts.push(judged.original("not measurable"));
+    report.verdict((what, "not measurable", ""), Goal::AtMost(15.0), &Samples(added));
     take(report, rows, "S3.3");
     Ok(())
 }
@@ -281,8 +273,7 @@ pub(super) fn s4_5(args: &Args, report: &mut Report) -> Result<()> {
         let what = "S4.5 film, 3.17 GB/s: part of the frames on time";
         let original = "42 minutes for a second, on 10 Mbit/s";
         let parts = Samples(row.rate.0.iter().map(|percent| percent / 100.0).collect());
-        let judged = Verdict::of(what, Goal::AtLeast(0.99), &parts).cell(&row.name);
-        report.verdicts.push(judged.original(original));
+        report.verdict((what, original, &row.name), Goal::AtLeast(0.99), &parts);
     }
     take(report, rows, "S4.5");
     Ok(())

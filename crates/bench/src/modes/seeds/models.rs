@@ -60,9 +60,8 @@ fn s0_5(report: &mut Report) -> Result<Vec<Verdict>> {
             let speedup = time(one, mib)? / time(testbed, mib)?;
             let place = at(&[("file", crate::statistics::float(mib * MIB))]);
             let phase = "S0.5 speed-up over one disk, written and read, modelled disks";
-            let row = report.row(&format!("{n}-way"), phase, &place);
+            let row = report.sample(&format!("{n}-way"), phase, &place, speedup);
             "of one disk".clone_into(&mut row.unit);
-            row.rate.0.push(speedup);
             if mib >= 10 {
                 least = least.min(speedup);
             }

@@ -16,7 +16,7 @@ use crate::engine::{Direction, Layer, Limits, OpenMode, Pattern, Stream, Target,
 use crate::modes::ladder::{NativeFile, RAW_FROM, SLACK, fresh, fresh_pool, over};
 use crate::modes::surface::{REQUESTS, SurfaceCell, TRANSFERS, cells, summaries};
 use crate::modes::{RoundPlan, System, TestArea};
-use crate::report::{Goal, Report, Verdict};
+use crate::report::{Goal, Report};
 use crate::run::cache::Cache;
 use crate::statistics::Samples;
 use crate::testbed::{Mount, members::Members};
@@ -177,8 +177,7 @@ fn least(cells: &[Samples]) -> Samples {
 fn judged(rows: &Report, cells: usize, report: &mut Report) {
     const DIRECT: [&str; 2] = ["write direct", "read direct"];
     let mut said = |what: &str, cell: &str, original: &str, goal: Goal, samples: &Samples| {
-        let judged = Verdict::of(what, goal, samples).original(original);
-        report.verdicts.push(judged.cell(cell));
+        report.verdict((what, original, cell), goal, samples);
     };
     let all = cells * (2 * (LAYERS.len() + CACHED.len()));
     let there = rows.rows.iter().filter(|r| !r.rate.0.is_empty()).count();
