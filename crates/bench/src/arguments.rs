@@ -6,6 +6,17 @@ use anyhow::{Result, ensure};
 
 pub(crate) use braid_pool::layout::size::parse as size;
 
+/// What a device of a testbed is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DeviceKind {
+    /// The backing file itself.
+    File,
+    /// A loop device.
+    Loop,
+    /// A loop device of so many bytes per second.
+    Throttled(u64),
+}
+
 /// What all modes have that make their own rig.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub struct Common {
@@ -30,6 +41,14 @@ pub struct Common {
 }
 
 impl Common {
+    /// What its devices are.
+    pub(crate) fn device_kind(&self) -> DeviceKind {
+        match (self.throttle, self.loop_devices) {
+            (Some(rate), _) => DeviceKind::Throttled(rate),
+            (None, true) => DeviceKind::Loop,
+            (None, false) => DeviceKind::File,
+        }
+    }
     /// Refuses what leaves a thread of the ladder without a request.
     ///
     /// # Errors

@@ -3,6 +3,8 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use anyhow::{Context, Result, anyhow, ensure};
+
 /// Of so many parties; it is held as often as they like.
 #[derive(Debug)]
 pub(crate) struct StartBarrier {
@@ -58,7 +60,37 @@ impl StartBarrier {
     }
 }
 
-/// See [`StartBarrier::attend`].
+/// Runs each of `works` in a thread of its own; `start` runs in this one and says whether all began,
+/// and what else there is to know of that. If a thread cannot be started, the barrier is cancelled.
+///
+/// # Errors
+/// A thread could not be started, failed or panicked, or not all began.
+pub(crate) fn on_threads<T: Send, S>(
+    barrier: &StartBarrier,
+    works: impl Iterator<Item = impl FnOnce() -> Result<T> + Send>,
+    start: impl FnOnce() -> (bool, S),
+) -> Result<(S, Vec<T>)> {
+    std::thread::scope(|scope| {
+        let begin = |work| {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+            // Those before it wait for nobody who does not come.
+            thread.inspect_err(|_| barrier.cancel())
+        };
+        let workers = works.map(begin).collect::<std::io::Result<Vec<_>>>();
+        let workers = workers.context("cannot start another thread")?;
+        let (all, started) = start();
+        let join = |worker: std::thread::ScopedJoinHandle<'_, Result<T>>| {
+            worker.join().map_err(|_| anyhow!("a thread panicked"))?
+        };
+        // All of them end before the first error is told.
+        let ended: Vec<_> = workers.into_iter().map(join).collect();
+        let ended = ended.into_iter().collect::<Result<_>>()?;
+        ensure!(all, "the threads did not begin");
+        Ok((started, ended))
+    })
+}
+
+/// See [`StartBarrier::cancel_on_panic`].
 #[must_use]
 pub(crate) struct CancelOnPanic<'a>(&'a StartBarrier);
 impl Drop for CancelOnPanic<'_> {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-pub(crate) use barrier::StartBarrier;
+pub(crate) use barrier::{StartBarrier, on_threads};
 pub(crate) use data::{Content, Mismatch, PIECE, generation_of};
 pub(crate) use latency::{Latencies, Latency, Percentiles, Series};
 pub(crate) use layer::{Calls, Layer};
@@ -29,9 +29,7 @@ pub(crate) use outcome::{Outcome, StreamResult};
 pub(crate) use pattern::{Order, Pattern, mix};
 pub(crate) use target::{OpenMode, Opened, Refusal, Target, capacity, may_write, room};
 
-use anyhow::Context;
-
-use crate::run::load::{Meter, Metered};
+use crate::run::load::Meter;
 
 /// Direction of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, clap::ValueEnum)]
@@ -182,43 +180,17 @@ pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome
         stop: limits.stop.clone().or(stop),
     };
     let issued = target::issued_of(streams);
-    let (meter, results) = side_by_side(streams, &shared)?;
+    let shared = &shared;
+    let works = streams.iter().map(|stream| move || worker::work(stream, shared));
+    let (meter, results) = on_threads(&shared.barrier, works, || {
+        let ready = shared.barrier.wait();
+        let meter = Meter::start();
+        (ready && shared.barrier.wait(), meter)
+    })?;
+    let meter = meter.stop();
     crate::progress::check_interrupted()?;
     let issued = target::issued_since(&issued, &target::issued_of(streams));
     Ok(Outcome::new(results, shared.first_end.load(Ordering::Relaxed), meter, issued))
-}
-
-fn side_by_side(
-    streams: &[Stream],
-    shared: &Shared<'_>,
-) -> anyhow::Result<(Metered, Vec<StreamResult>)> {
-    std::thread::scope(|scope| {
-        let begin = |stream| {
-            let work = move || worker::work(stream, shared);
-            let thread = std::thread::Builder::new().spawn_scoped(scope, work);
-            // Those before it wait for nobody who does not come.
-            thread.inspect_err(|_| shared.barrier.cancel())
-        };
-        let workers = streams.iter().map(begin).collect::<std::io::Result<Vec<_>>>();
-        let workers = workers.context("a thread for each stream")?;
-        let ready = shared.barrier.wait();
-        let meter = Meter::start();
-        let all = ready && shared.barrier.wait();
-        let mut results = Vec::with_capacity(workers.len());
-        let mut failed = None;
-        for worker in workers {
-            let ended = worker.join().map_err(|_| anyhow::anyhow!("a stream panicked"));
-            match ended.and_then(|ended| ended) {
-                Ok(done) => results.push(done),
-                Err(e) => failed = failed.or(Some(e)),
-            }
-        }
-        match failed {
-            Some(e) => Err(e),
-            None if all => Ok((meter.stop(), results)),
-            None => anyhow::bail!("the streams did not begin"),
-        }
-    })
 }
 
 /// Splits `count` requests of `pattern` over `parts` streams of depth 1 that take turns, so that

@@ -239,7 +239,7 @@ fn where_one_stream_panics_the_others_end_with_its_error() {
     let bad = Target::over(Layer::Calls(Arc::new(Panics)), "panics", &info);
     let pattern = Pattern::sequential(0, 64 * KIB, 4 * KIB, false);
     let said = run(&[stream(&good, pattern, 1), stream(&bad, pattern, 1)], &Limits::default());
-    assert_eq!(said.unwrap_err().to_string(), "a stream panicked");
+    assert_eq!(said.unwrap_err().to_string(), "a thread panicked");
 }
 
 #[test]

@@ -13,13 +13,14 @@ use anyhow::{Context, Result, ensure};
 
 use super::ladder::SLACK;
 use super::{Measure, RoundPlan, RunOptions};
-use crate::arguments::Common;
+use crate::arguments::{Common, DeviceKind};
 use crate::engine::Direction;
 use crate::modes::streams::{self, Phase};
 use crate::report::Report;
 use crate::testbed::kernel::{self, Beside, Kernel};
+use crate::testbed::members::Members;
 use crate::testbed::memory_limit::MemoryLimit;
-use crate::testbed::{Backing, Loop, Mount};
+use crate::testbed::{Loop, Mount};
 
 /// Less would not hold the windows.
 const LEAST: u64 = 64 << 20;
@@ -70,21 +71,22 @@ impl Measure for Args {
             system.possible().with_context(|| format!("--beside {}", system.name()))?;
         }
         let room = systems.iter().map(|s| s.room(common.size)).max().unwrap_or(0);
-        let base = common.dir.join(format!("braid-bench-{}", std::process::id()));
-        let backing = Backing::new(base.clone(), common.size + room + SLACK)?;
-        let device = Loop::new(&backing.path)?;
-        let on = std::slice::from_ref(&device.path);
-        let dir = base.with_extension("dir");
+        let bytes = common.size + room + SLACK;
+        let testbed = Members::new(&common.dir, "buffered", (1, bytes), DeviceKind::Loop)?;
+        let device = testbed.loops.first().context("no device")?;
+        let mount_point = || testbed.work.join("mount");
         for system in &systems {
-            let tried = Mount::kernel(*system, on, dir.clone());
+            let tried = Mount::kernel(*system, &testbed.paths, mount_point());
             tried.with_context(|| format!("--beside {}", system.name()))?;
         }
         self.how.rounds(report, RoundPlan::new(systems.len() + 1, 3), |report, _, turn| {
             let (mount, name) = match systems.get(turn) {
-                Some(system) => (Mount::kernel(*system, on, dir.clone())?, system.name()),
-                None => (Mount::braid(on, dir.clone())?, MOUNT),
+                Some(system) => {
+                    (Mount::kernel(*system, &testbed.paths, mount_point())?, system.name())
+                }
+                None => (Mount::braid(&testbed.paths, mount_point())?, MOUNT),
             };
-            phases(common, &mount, (name, &device), report)
+            phases(common, &mount, (name, device), report)
         })
     }
 }

@@ -14,13 +14,13 @@ use braid_pool::device::AlignedBuf;
 use braid_pool::{CreateOptions, Pool};
 
 use super::{Cell, Measure, RoundPlan, RunOptions, at};
-use crate::arguments::{Common, size};
+use crate::arguments::{Common, DeviceKind, size};
 use crate::engine::{Calls, Content, Direction, Layer, Limits, OpenMode, Pattern, Stream, Target};
 use crate::modes::streams::{self, Phase};
 use crate::report::Report;
+use crate::testbed::Mount;
 use crate::testbed::kernel::{self, Beside, Kernel};
 use crate::testbed::members::Members;
-use crate::testbed::{Backing, Loop, Mount};
 
 /// Of a request.
 const LEAST: u64 = 4 << 10;
@@ -180,10 +180,13 @@ impl Measure for Args {
         let each = room / c.members as u64 / MOST * MOST + 2 * MOST;
         let single = if systems.is_empty() { 0 } else { room };
         crate::engine::room(&c.dir.join("backing"), each * c.members as u64 + single)?;
-        let testbed = Members::new(c, "pool", (c.members, each))?;
-        let one = (!systems.is_empty()).then(|| Single::new(c, room)).transpose()?;
+        let testbed = Members::new(&c.dir, "pool", (c.members, each), c.device_kind())?;
+        let kind =
+            if c.device_kind() == DeviceKind::File { DeviceKind::Loop } else { c.device_kind() };
+        let beside = || Members::new(&c.dir, "beside", (1, room), kind);
+        let one = (!systems.is_empty()).then(beside).transpose()?;
         self.keep(report, &mut systems, |system| {
-            one.as_ref().map_or(Ok(()), |one| one.mount(system).map(drop))?;
+            one.as_ref().map_or(Ok(()), |one| on_one(one, system).map(drop))?;
             if c.members > 1 && system.stripes() {
                 striped(&testbed, system, |_| Ok(()))
             } else {
@@ -208,7 +211,10 @@ impl Measure for Args {
                 (Some(Turn::Layer(Rung::Pool)), _) => pool(self, &testbed, report),
                 (Some(Turn::Layer(Rung::Native)), _) => native(self, &testbed, report),
                 (Some(Turn::Layer(Rung::Mount)), _) => mounted(self, &testbed, report),
-                (Some(Turn::One(system)), Some(one)) => one.measure(*system, self, report),
+                (Some(Turn::One(system)), Some(one)) => {
+                    let name = format!("{} (1 loop)", system.name());
+                    measure_streams(self, &on_one(one, *system)?, &name, report)
+                }
                 (Some(Turn::All(system)), _) => all(*system, self, &testbed, report),
                 _ => Ok(()),
             },
@@ -406,29 +412,9 @@ fn measure_streams(args: &Args, mount: &Mount, name: &str, report: &mut Report) 
     Ok(())
 }
 
-/// One loop device of the same backing, on which each file system of the kernel is made in its turn.
-struct Single {
-    device: Loop,
-    _backing: Backing,
-    dir: PathBuf,
-}
-impl Single {
-    fn new(common: &Common, bytes: u64) -> Result<Self> {
-        let path = common.dir.join(format!("braid-bench-{}-beside", std::process::id()));
-        let backing = Backing::new(path.clone(), bytes)?;
-        let mut device = Loop::new(&backing.path)?;
-        if let Some(rate) = common.throttle {
-            device.throttle(rate)?;
-        }
-        Ok(Self { device, _backing: backing, dir: path.with_extension("dir") })
-    }
-    fn mount(&self, system: Kernel) -> Result<Mount> {
-        Mount::kernel(system, std::slice::from_ref(&self.device.path), self.dir.clone())
-    }
-    fn measure(&self, system: Kernel, args: &Args, report: &mut Report) -> Result<()> {
-        let mount = self.mount(system)?;
-        measure_streams(args, &mount, &format!("{} (1 loop)", system.name()), report)
-    }
+/// A file system of the kernel on one loop device of the same backing.
+fn on_one(one: &Members, system: Kernel) -> Result<Mount> {
+    Mount::kernel(system, &one.paths, one.work.join("mount"))
 }
 
 /// A file system of the kernel that stripes by itself, freshly made on all members.

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::{Measure, RoundPlan, RunOptions, System, at, distinct};
-use crate::engine::{Latency, STREAMS_MAX, StartBarrier};
+use crate::arguments::DeviceKind;
+use crate::engine::{Latency, STREAMS_MAX, StartBarrier, on_threads};
 use crate::report::Report;
 use crate::statistics::float;
-use crate::testbed::{Backing, Loop, Mount};
+use crate::testbed::members::Members;
 
 /// Creating, looking up, opening, listing, renaming and removing empty files
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -88,16 +89,9 @@ fn turns(systems: usize) -> RoundPlan {
 
 /// XFS and a Braid mount, freshly made in each round.
 fn made(args: &Args, report: &mut Report) -> Result<()> {
-    let base = args.dir.join(format!("braid-bench-{}", std::process::id()));
-    let backing = Backing::new(base.clone(), 2 << 30)?;
-    let device = Loop::new(&backing.path)?;
-    let dir = base.with_extension("dir");
+    let testbed = Members::new(&args.dir, "meta", (1, 2 << 30), DeviceKind::Loop)?;
     args.how.rounds(report, turns(2), |report, round, system| {
-        let (mount, name) = if system == 0 {
-            (Mount::xfs(&device.path, dir.clone())?, "xfs")
-        } else {
-            (Mount::braid(std::slice::from_ref(&device.path), dir.clone())?, "mount")
-        };
+        let (mount, name) = testbed.xfs_or_braid(system)?;
         phases(args, std::slice::from_ref(&mount.dir), (name, round), report)
     })
 }
@@ -218,35 +212,22 @@ fn together(
     shares: &[Share],
     work: impl Fn(&Share, &mut Latency) -> Result<usize> + Sync,
 ) -> Result<(f64, Latency)> {
-    let start = StartBarrier::of(shares.len() + 1);
-    std::thread::scope(|scope| {
-        let (work, start) = (&work, &start);
-        let begin = |share| {
-            let one = move || {
-                let _guard = start.cancel_on_panic();
-                let mut latency = Latency::default();
-                let all = start.wait();
-                let began = Instant::now();
-                let done = if all { work(share, &mut latency)? } else { 0 };
-                Ok((done, latency, began, Instant::now()))
-            };
-            let thread = std::thread::Builder::new().spawn_scoped(scope, one);
-            thread.inspect_err(|_| start.cancel())
-        };
-        let workers = shares.iter().map(begin).collect::<std::io::Result<Vec<_>>>();
-        let workers = workers.context("a thread for each share")?;
-        let all = start.wait();
-        let mut results = Vec::with_capacity(workers.len());
-        for worker in workers {
-            let ended = worker.join().map_err(|_| anyhow::anyhow!("a thread panicked"));
-            results.push(ended);
+    let start = &StartBarrier::of(shares.len() + 1);
+    let work = &work;
+    let works = shares.iter().map(|share| {
+        move || {
+            let _guard = start.cancel_on_panic();
+            let mut latency = Latency::default();
+            let all = start.wait();
+            let began = Instant::now();
+            let done = if all { work(share, &mut latency)? } else { 0 };
+            Ok((done, latency, began, Instant::now()))
         }
-        let results = results.into_iter().map(|r| r?).collect::<Result<Vec<ThreadResult>>>()?;
-        ensure!(all, "the threads did not begin");
-        let (operations, latency, seconds) = sum(results).context("no threads")?;
-        ensure!(operations > 0, "there was nothing to do");
-        Ok((float(operations as u64) / seconds, latency))
-    })
+    });
+    let (_, results) = on_threads(start, works, || (start.wait(), ()))?;
+    let (operations, latency, seconds) = sum(results).context("no threads")?;
+    ensure!(operations > 0, "there was nothing to do");
+    Ok((float(operations as u64) / seconds, latency))
 }
 
 /// Directories that are removed with what is left in them.

@@ -26,7 +26,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{Measure, RunOptions, at};
 use crate::arguments::size;
-use crate::engine::{OpenMode, Refusal, Target, room_for_buffers};
+use crate::engine::{OpenMode, Refusal, StartBarrier, Target, on_threads, room_for_buffers};
 use crate::progress::{self, Now};
 use crate::report::{Figure, Report};
 use crate::run::cache::{Cache, prepare};
@@ -269,14 +269,8 @@ fn in_parallel(
             }
         }
     };
-    std::thread::scope(|scope| {
-        let start = |_| std::thread::Builder::new().spawn_scoped(scope, one);
-        let workers = (0..args.depth).map(start).collect::<std::io::Result<Vec<_>>>();
-        for worker in workers.context("a thread for each request under way")? {
-            worker.join().map_err(|_| anyhow::anyhow!("a copier panicked"))??;
-        }
-        anyhow::Ok(())
-    })?;
+    let barrier = StartBarrier::of(args.depth);
+    on_threads(&barrier, std::iter::repeat_n(one, args.depth), || (true, ()))?;
     let mut whole = Xxh3::new();
     for hash in hashes.into_inner().map_err(|_| anyhow::anyhow!("a copier panicked"))? {
         whole.write_u64(hash);

@@ -38,13 +38,7 @@ pub(super) fn s0_2(args: &Args, report: &mut Report) -> Result<()> {
     pack(&testbed.work.join("tree"), &archive)?;
     let own = Own { id: "S0.2", base: "xfs", unit: "s", turns: RoundPlan::new(2, 2) };
     let rows = rounds(args, report, own, |report, _, system| {
-        let device = testbed.paths.first().context("no device")?;
-        let dir = testbed.work.join("mount");
-        let (mount, name) = if system == 0 {
-            (Mount::xfs(device, dir)?, "xfs")
-        } else {
-            (Mount::braid(&testbed.paths, dir)?, "mount")
-        };
+        let (mount, name) = testbed.xfs_or_braid(system)?;
         let (archive, dir) = (text(&archive)?, text(&mount.dir)?);
         let unpack = format!("tar xf {archive} -C {dir}");
         let build = format!("make -s -j2 -C {dir}/tree");

@@ -10,7 +10,7 @@ use braid_pool::device::OpenOptions;
 
 use super::Args;
 use super::devices::{Own, judge, measured, rounds, short, take};
-use crate::arguments::Common;
+use crate::arguments::DeviceKind;
 use crate::engine::{Direction, Layer, Limits, OpenMode, Order, Pattern, Stream, Target};
 use crate::modes::streams::{self, Phase};
 use crate::modes::{Cell, RoundPlan, System, at, stream};
@@ -28,13 +28,10 @@ const SLOW: u64 = 100_000_000;
 pub(super) fn members(
     args: &Args,
     name: &str,
-    (count, bytes): (usize, u64),
+    size: (usize, u64),
     throttle: Option<u64>,
 ) -> Result<Members> {
-    let dir = args.dir.clone();
-    let common =
-        Common { dir, members: count, size: bytes, streams: 1, throttle, loop_devices: true };
-    Members::new(&common, name, (count, bytes))
+    Members::new(&args.dir, name, size, throttle.map_or(DeviceKind::Loop, DeviceKind::Throttled))
 }
 
 /// Written and read through the file system's caches, and past them, on one slow device and on
