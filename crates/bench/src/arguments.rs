@@ -17,25 +17,25 @@ pub(crate) enum DeviceKind {
     Throttled(u64),
 }
 
-/// What all modes have that make their own rig.
+/// Options of modes that make their own testbed.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub struct Common {
-    /// Where the backing files are made (a RAM file system: the layers' own cost; a disk: the disk)
+    /// Directory for backing files: a RAM file system shows the layers' own cost, a disk the disk's
     #[arg(long, default_value = "/dev/shm")]
     pub dir: PathBuf,
     /// Devices in the pool
     #[arg(long, default_value_t = 4)]
     pub members: usize,
-    /// Bytes moved per phase, over all streams
+    /// Bytes moved in each phase, by all streams together
     #[arg(long, default_value = "2G", value_parser = size)]
     pub size: u64,
-    /// Streams (threads, each with its own file)
+    /// Streams: threads, each with its own file
     #[arg(long, default_value_t = 4)]
     pub streams: usize,
     /// Limit each device to this many bytes per second (loop devices, cgroup v1, root)
     #[arg(long, value_name = "RATE", value_parser = size)]
     pub throttle: Option<u64>,
-    /// Put a loop device over each file (`--throttle` does so anyway): what a block device costs
+    /// Put a loop device over each backing file, as `--throttle` does: adds the cost of a block device
     #[arg(long = "loop")]
     pub loop_devices: bool,
 }

@@ -1,9 +1,9 @@
 //! lmbench's lmdd: `lmdd if=F of=G bs=4m move=500m direct=1`.
 //!
-//! One block after the other, as dd does, and one line at the end, in millions of bytes:
-//! `524.29 MB in 5.39 secs, 97.27 MB/sec`. A `k`, `m` or `g` behind a number is a power of 1024, a `K`, `M` or
-//! `G` one of 1000, as there. `awrite=1`, which the BDS client had, keeps two blocks under way. What this
-//! program adds: `depth=N` blocks under way, `force-destroy=1`.
+//! It moves one block after the other, as dd does, and prints one line at the end, in millions of bytes:
+//! `524.29 MB in 5.39 secs, 97.27 MB/sec`. As in lmbench, `k`, `m` and `g` behind a number are powers of
+//! 1024, `K`, `M` and `G` powers of 1000. `awrite=1` (from the BDS client) keeps two blocks in flight.
+//! `depth=N` (blocks in flight) and `force-destroy=1` are additions of this program.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

@@ -1,4 +1,4 @@
-//! Command lines that are older than this program: lmbench's lmdd and xdd, on the same engine.
+//! The command lines of lmbench's lmdd and of xdd, on this engine.
 
 pub(crate) mod lmdd;
 pub(crate) mod xdd;

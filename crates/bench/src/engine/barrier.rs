@@ -1,5 +1,5 @@
-//! Where threads wait for each other: a barrier that whoever cannot come calls off, so that nobody
-//! waits for a thread that has failed, panicked or never been started.
+//! A start barrier that can be cancelled: no thread waits for one that failed, panicked or could not be
+//! started. And how a set of threads is begun and joined.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Latencies to three digits, and what went through over time.
+//! Latency histograms (three digits), and bytes over time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

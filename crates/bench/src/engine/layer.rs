@@ -1,4 +1,4 @@
-//! What requests go to, and the window through which they go.
+//! The layers that serve requests, and the queue of requests in flight on each.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! Who issues the requests: streams, each a thread with a window of its own over one target.
+//! The engine issues requests and times them. A job has streams; each is a thread with its own queue on
+//! one target.
 //!
-//! A stream with one request at a time makes plain calls (`pread`, `pwrite`); a deeper one hands its
-//! window to a ring of its own, or to threads where `io_uring` is refused ([`braid_device::IoQueue`]).
-//! All streams of a job wait for each other before the first request.
+//! A stream of depth 1 calls `pread` and `pwrite`. A deeper stream has an `io_uring` of its own, or
+//! threads if `io_uring` is refused ([`braid_device::IoQueue`]). All streams wait for each other before
+//! the first request.
 //!
 //! [`braid_device::IoQueue`]: braid_pool::device::IoQueue
 

@@ -1,4 +1,4 @@
-//! What streams did.
+//! The result of one stream, and of all streams of a run.
 
 use std::time::Duration;
 

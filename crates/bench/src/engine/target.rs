@@ -1,7 +1,7 @@
-//! What is measured: a file or a block device, opened with care.
+//! A target: the file or block device that is measured.
 //!
-//! A benchmark that writes destroys. A device that somebody uses, that belongs to a pool or that
-//! holds something known is written only when the user has said so.
+//! A benchmark that writes destroys data. A device that is in use, belongs to a pool or holds something
+//! known is written only with `--force-destroy`.
 
 use std::fs::{File, OpenOptions as StdOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

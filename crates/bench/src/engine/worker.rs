@@ -1,4 +1,4 @@
-//! The thread of a stream.
+//! The thread of one stream.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;

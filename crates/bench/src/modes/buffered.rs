@@ -1,13 +1,14 @@
-//! Buffered streams, as most programs run them: written with an fsync inside the measured time,
-//! read cold. The mount and the kernel's file systems each stand on the same loop device.
+//! Buffered streams, as most programs have them: written with an fsync inside the measured time, and read cold.
+//! The mount and the kernel's file systems use the same loop device.
 //!
-//! What the page cache fills is memory, and memory is not all alike: in a virtual machine what was
-//! never touched, or what the host took back because it lay idle, costs several times what a read
-//! does, and more to who fills it by the processor than to who has a device fill it. So files are
-//! read cold in two ways. *In little memory* the reader may have a part of the file's size: after an
-//! unmeasured read each page goes into memory that was used a moment ago, as it does when files are
-//! larger than memory. *All caches dropped* is the other: it too is rehearsed, but how much of the
-//! memory given back the host has taken when the measurement comes to it is luck.
+//! The page cache fills memory, and the cost of memory differs: in a virtual machine, memory that was never
+//! touched, or that the host has taken back, costs several times as much as the read itself. It costs a
+//! processor that fills it more than a device that does. So files are read cold in two ways:
+//!
+//! * *Little memory*: the reader may use a part of the file's size (a memory cgroup). After an unmeasured read
+//!   each page goes into recently used memory, as with files larger than memory.
+//! * *All caches dropped*: also after an unmeasured read. How much of the freed memory the host has taken back
+//!   by then is left to chance.
 
 use anyhow::{Context, Result, ensure};
 
@@ -39,7 +40,7 @@ fn little(size: u64) -> Option<u64> {
 /// Buffered streams against XFS, or other file systems, on one loop device: cold read, write with fsync
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// File systems of the kernel to measure beside the mount, which is compared with the first
+    /// File systems of the kernel to measure too; the mount is compared with the first of them
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEMS", default_value = "xfs")]
     beside: Vec<Beside>,
     #[command(flatten)]

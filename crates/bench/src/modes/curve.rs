@@ -1,8 +1,9 @@
-//! Latency against load: requests are issued at fixed times, whatever happened to those before, at
-//! rising parts of what the first system can do. Latency counts from when a request was due, so
-//! that a stall is seen by all requests that it held up, those too that the end of the time has kept
-//! from being begun. It has in it how late the kernel wakes whoever waits for the next request to be
-//! due; how much that is on average is in the result.
+//! Latency over load (an open loop): requests are issued at fixed times, whatever happened to earlier ones,
+//! at rising percentages of what the first system can do.
+//!
+//! Latency counts from the time when a request was due. So a stall counts for all requests that it held
+//! up, even for those that were not issued before the time was up. Latency includes how late the kernel
+//! wakes a thread for its next request; the result says how much that is on average.
 
 use std::time::Duration;
 
@@ -21,31 +22,31 @@ pub(crate) struct Args {
     /// Files, devices or directories
     #[arg(value_name = "[NAME=]PATH", required = true)]
     systems: Vec<System>,
-    /// Parts of what the first system can do, percent
+    /// Loads, in percent of the highest rate of the first system
     #[arg(long, value_delimiter = ',', default_value = "10,25,50,70,80,90,95")]
     loads: Vec<f64>,
-    /// Requests per second instead
+    /// Loads in requests per second, instead of --loads
     #[arg(long, value_delimiter = ',', conflicts_with = "loads")]
     iops: Vec<f64>,
-    /// Bytes of a request
+    /// Request size
     #[arg(long, default_value = "4K", value_parser = size)]
     request: u64,
-    /// Bytes of the range
+    /// Size of the range
     #[arg(long, default_value = "256M", value_parser = size)]
     size: u64,
-    /// Which way
+    /// Read or write
     #[arg(long, value_enum, default_value = "read")]
     op: Direction,
-    /// One after the other rather than in any order
+    /// Sequential order, not random
     #[arg(long)]
     sequential: bool,
-    /// Requests at a time, at most
+    /// Queue depth, at most
     #[arg(long, default_value_t = 32)]
     depth: usize,
     /// Seconds for each load
     #[arg(long, default_value_t = 2.0)]
     time: f64,
-    /// Through the page cache
+    /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! The first write of a file, its rewrite, and reading it, as phases of their own (S3.6 to S3.9):
-//! what allocation costs. The flush stands inside the measured time of buffered writes.
+//! First write of a file, rewrite, and read, as separate phases: what allocation costs (S3.6 to S3.9).
+//! The measured time includes the flush.
 
 use anyhow::{Result, ensure};
 
@@ -20,13 +20,13 @@ pub(crate) struct Args {
     /// Request sizes
     #[arg(long, default_value = "64K,256K,1M,4M")]
     requests: Sizes,
-    /// Bytes of the file
+    /// File size
     #[arg(long, default_value = "256M", value_parser = size)]
     size: u64,
-    /// Past the page cache, or cold
+    /// Cache states to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "direct")]
     cache: Vec<Cache>,
-    /// Requests at a time
+    /// Queue depth
     #[arg(long, default_value_t = 1)]
     depth: usize,
     #[command(flatten)]

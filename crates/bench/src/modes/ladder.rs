@@ -1,7 +1,9 @@
-//! The ladder: the same sequential job on every layer, or on some of them, from the bare devices to
-//! the mount, with file systems of the kernel beside them: each on one loop device of the same backing,
-//! and on loop devices over all members if it stripes by itself. Devices are freshly written once
-//! before, so that no layer pays for first touch; all are measured in turn in every round.
+//! The ladder: the same sequential job on every layer, from the bare devices to the mount, and on file systems
+//! of the kernel for comparison. Each kernel file system has one loop device on the same kind of backing
+//! file; one that can stripe by itself is also measured over all members.
+//!
+//! Every device is written once beforehand, so that no layer pays for the first touch of its memory. All
+//! layers are measured in turn in every round.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,13 +44,13 @@ const PHASES: [(Direction, &str); 2] = [(Direction::Write, "write"), (Direction:
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Rung {
-    /// The devices, all at once.
+    /// All devices at once.
     Raw,
-    /// The pool over them.
+    /// The pool on them.
     Pool,
-    /// The file system's API, in this process.
+    /// The file system through its API, in this process.
     Native,
-    /// The mounted file system, as programs have it.
+    /// The mounted file system, as programs use it.
     Mount,
 }
 impl Rung {
@@ -63,18 +65,18 @@ impl Rung {
     }
 }
 
-/// Raw devices -> pool -> file system (native) -> mount, or some of them, and other file systems
-/// beside them: sequential, direct
+/// Raw devices, pool, file system (native API) and mount, and other file systems for comparison:
+/// sequential, direct
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// Layers to measure; ratios are to raw, or without it to the first that is named
+    /// Layers to measure. Ratios are to raw, or to the first layer if raw is not measured
     #[arg(long, value_enum, value_delimiter = ',', default_value = "raw,pool,native,mount")]
     layers: Vec<Rung>,
-    /// File systems of the kernel to measure beside them (root): each on one loop device of the same
-    /// backing, btrfs also striped over all members. Default: xfs, if it can be made here
+    /// File systems of the kernel to measure too (root): each on one loop device, btrfs also striped
+    /// over all members. Default: xfs, if it can be made here
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEMS")]
     beside: Option<Vec<Beside>>,
-    /// Bytes per request; a pool has 256 KiB on each member in turn
+    /// Request size. The pool has a stripe unit of 256 KiB
     #[arg(long, default_value = "1M", value_parser = size)]
     request: u64,
     #[command(flatten)]

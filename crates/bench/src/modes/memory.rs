@@ -1,5 +1,5 @@
-//! Memory of the process that serves a mount: many inodes held, then one large file streamed in
-//! and out, then the inodes looked at again. Peak and present resident size after each step.
+//! Resident memory of the process that serves a mount: many inodes are held, a large file is written and read,
+//! then all inodes are looked up again. Peak and present size are taken after each step.
 
 use std::fs::File;
 use std::path::Path;
@@ -19,13 +19,13 @@ const SLACK: u64 = 1 << 30;
 /// Bytes on the devices per empty file, at most.
 const FILE_BYTES: u64 = 8 << 10;
 
-/// Resident memory of a mount's process that holds many inodes and streams a large file
+/// Resident memory of a mount's process while it holds many inodes and streams a large file
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// Options of the mount, e.g. memory=256M
+    /// Mount options, such as memory=256M
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     mount_options: Option<String>,
-    /// Files
+    /// Number of files
     #[arg(long, default_value_t = 20_000)]
     files: usize,
     #[command(flatten)]

@@ -1,6 +1,6 @@
-//! Metadata operations on empty files: create and close, stat, open and close, readdir, rename,
-//! unlink. By any number of threads, in directories of their own or in one that all share, on any
-//! directories; without any, a mount and XFS on one loop device of the same backing.
+//! Metadata operations on empty files: create and close, stat, open and close, readdir, rename, unlink. Any
+//! number of threads work in private directories or in a shared one. Without directories the mode compares
+//! a Braid mount with XFS, each on the same loop device.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use crate::report::Report;
 use crate::statistics::float;
 use crate::testbed::members::Members;
 
-/// Creating, looking up, opening, listing, renaming and removing empty files
+/// Create, look up, open, list, rename and remove empty files
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// Directories; the others are compared with the first. None: a Braid mount and XFS, each made
-    /// on one loop device of the same backing
+    /// Directories; the others are compared with the first. Without any: a Braid mount and XFS, each
+    /// on the same loop device
     #[arg(value_name = "[NAME=]DIR")]
     systems: Vec<System>,
-    /// The directories are mounts of one file system on several nodes, at work side by side
+    /// The directories are mounts of one file system on several nodes; all work at the same time
     #[arg(long)]
     nodes: bool,
     /// Threads (on each node)
@@ -32,10 +32,10 @@ pub(crate) struct Args {
     /// All threads work in one directory
     #[arg(long)]
     shared: bool,
-    /// Files, of all threads together
+    /// Number of files, of all threads together
     #[arg(long, default_value_t = 20_000)]
     files: usize,
-    /// Where the backing is made, if no directories are given
+    /// Directory for the backing file, if no directories are given
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What can be measured: one file per mode.
+//! The modes: one file for each kind of measurement, and the rounds that all of them have.
 
 pub(crate) mod buffered;
 pub(crate) mod copy;
@@ -31,45 +31,45 @@ use crate::run::repeat::{Budget, Ended, Rounds, rounds};
 
 pub(crate) use test_area::{Room, System, TestArea, distinct, test_areas};
 
-/// How often, and what becomes of the result.
+/// Options of all modes: how often to measure, and what to do with the result.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct RunOptions {
-    /// Rounds at most; all systems are measured in turn in each
+    /// Most rounds; each measures all systems in turn
     #[arg(long, default_value_t = 15)]
     pub repeats: usize,
-    /// Rounds at least
+    /// Fewest rounds
     #[arg(long, default_value_t = 3)]
     pub least: usize,
-    /// Rounds before those, which warm up and do not count
+    /// Warm-up rounds before those; they do not count
     #[arg(long, value_name = "ROUNDS", default_value_t = 0)]
     pub warm_up: usize,
-    /// No round is begun after so many seconds
+    /// No round begins after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0)]
     pub budget: f64,
-    /// Enough when the 95 % interval of every ratio's median is no wider than this part of it
+    /// Stop if the 95 % interval of every median ratio is no wider than this part of the ratio
     #[arg(long, value_name = "PART", default_value_t = 0.03)]
     pub width: f64,
-    /// Look for other programs' load so long before each round, milliseconds
+    /// Measure the load of other programs for this many milliseconds before each round
     #[arg(long, value_name = "MS", default_value_t = 100)]
     pub look: u64,
-    /// Fail when a ratio's median is below this; WORD=RATIO for rows with that word in their name
+    /// Fail if a median ratio is below this; WORD=RATIO: only for rows with that word in their name
     #[arg(long, value_name = "[WORD=]RATIO")]
     pub accept: Vec<Gate>,
-    /// Print the result as JSON, all samples
+    /// Print the result as JSON, with all samples
     #[arg(long)]
     pub json: bool,
-    /// Write the result to this file, whatever happens
+    /// Write the result as JSON to this file, even after a failure
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Write on devices that are mounted or in a pool, and on files and devices that hold something
+    /// Overwrite devices that are mounted or in a pool, and files and devices that hold data
     #[arg(long)]
     pub force_destroy: bool,
-    /// A screen of its own while it runs: row, rates, ratios so far. Lines where there is no terminal
+    /// Show a full screen while it runs: row, rates, ratios so far. Lines if there is no terminal
     #[arg(long)]
     #[serde(skip)]
     pub tui: bool,
-    /// A line every so many seconds while it runs; 0: none. Otherwise one with a bar on a terminal,
-    /// every 10 seconds elsewhere
+    /// Seconds between two lines of progress; 0: none. Without this option: a bar on a terminal, a
+    /// line every 10 seconds elsewhere
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip)]
     pub heartbeat: Option<f64>,
@@ -102,7 +102,7 @@ impl RoundPlan {
 
 /// A mode: what it compares, and how it goes about a run.
 pub(crate) trait Measure: serde::Serialize {
-    /// How often, and what becomes of the result.
+    /// Options of all modes: how often to measure, and what to do with the result.
     fn how(&self) -> &RunOptions;
     /// The result without rows.
     fn begin(&self) -> Report;

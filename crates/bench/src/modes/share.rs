@@ -1,6 +1,6 @@
-//! Several mounts of one file system at one file: whether a write on one node is seen on another as
-//! soon as it has returned, how long it takes until it is, and what writing one file together,
-//! each node every n-th block, costs.
+//! Several mounts of one file system use one file. The mode checks that a completed write on one node is seen
+//! by a read on another, and measures how long that takes. It also measures what it costs if all nodes
+//! write one file, each every n-th block.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -15,19 +15,19 @@ use crate::engine::{Content, Latency, Limits, OpenMode, Pattern, Stream, Target,
 use crate::report::Report;
 use crate::run::cache::left;
 
-/// Read-after-write between mounts, ping-pong, one file written by all
+/// Several mounts use one file: read after write, ping-pong, all write
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// Directories: the same one, seen through the mount of each node
+    /// Directories: the same one, through the mount of each node
     #[arg(value_name = "[NAME=]DIR", required = true)]
     nodes: Vec<System>,
-    /// Writes that another node reads
+    /// Number of writes that another node reads
     #[arg(long, default_value_t = 1000)]
     turns: u64,
-    /// Bytes of a block
+    /// Block size
     #[arg(long, default_value = "64K", value_parser = size)]
     block: u64,
-    /// Bytes of the file that all write
+    /// Size of the file that all nodes write
     #[arg(long, default_value = "64M", value_parser = size)]
     size: u64,
     #[command(flatten)]

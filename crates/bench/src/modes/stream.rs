@@ -1,5 +1,5 @@
-//! Playback with deadlines: every stream needs a frame at fixed times, and a frame that is late is
-//! lost, however many megabytes per second went through (S4.5: film frames of 126 MiB).
+//! Playback with deadlines: each stream needs a frame at fixed times, and a late frame is lost, whatever the
+//! bandwidth (S4.5: film frames of 126 MiB).
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::report::{Report, Row};
 use crate::run::cache::left;
 use crate::statistics::float;
 
-/// Deadline playback: frames late, not MB/s
+/// Playback with deadlines: late frames rather than MB/s
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
     /// Files, devices or directories
     #[arg(value_name = "[NAME=]PATH", required = true)]
     systems: Vec<System>,
-    /// Bytes of a frame (the default: 4096 x 6144 pixels of 3 x 14 bits)
+    /// Frame size (the default: 4096 x 6144 pixels of 3 x 14 bits)
     #[arg(long, default_value = "126M", value_parser = size)]
     frame: u64,
     /// Frames per second of each stream
@@ -27,19 +27,19 @@ pub(crate) struct Args {
     /// Streams, each on a file (or a part) of its own
     #[arg(long, value_delimiter = ',', default_value = "1")]
     streams: Vec<usize>,
-    /// Frames that a player holds: a frame is asked for so many frame times before it is shown
+    /// Frames that a player buffers: a frame is requested this many frame times before it is shown
     #[arg(long, default_value_t = 2)]
     ahead: u32,
-    /// Frames of each stream's file; it is played round and round
+    /// Frames in each stream's file, which is played in a loop
     #[arg(long, default_value_t = 8)]
     frames: u64,
-    /// Seconds
+    /// Duration, seconds
     #[arg(long, default_value_t = 5.0)]
     time: f64,
     /// `read`: playback, `write`: recording
     #[arg(long, value_enum, default_value = "read")]
     op: Direction,
-    /// Through the page cache
+    /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Sequential streams over ordinary files, one thread each: what programs do.
+//! Sequential streams over ordinary files, one thread each.
 
 use std::path::{Path, PathBuf};
 

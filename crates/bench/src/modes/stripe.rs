@@ -1,5 +1,4 @@
-//! One to n ways: the same job on the first file or device, on the first two, and so on (S0.5,
-//! S3.2). The streams are one per way; the ratio is the speed-up over one way.
+//! Speed-up on 1, 2 ... n files or devices: one stream on each. The ratio is to one of them (S0.5, S3.2).
 
 use anyhow::{Result, ensure};
 
@@ -11,10 +10,10 @@ use crate::report::{Gate, Report, Verdict};
 use crate::run::cache::left;
 use crate::statistics::Samples;
 
-/// Speed-up on 1, 2 ... n files or devices side by side
+/// Speed-up on 1, 2 ... n files or devices at the same time
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// The ways, in order
+    /// Files, devices or directories, in order
     #[arg(value_name = "[NAME=]PATH", required = true)]
     ways: Vec<System>,
     #[command(flatten)]
@@ -24,19 +23,19 @@ pub(crate) struct Args {
 /// What each way does.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Job {
-    /// Bytes moved on each
+    /// Bytes moved on each of them
     #[arg(long, default_value = "256M", value_parser = size)]
     size: u64,
-    /// Bytes of a request
+    /// Request size
     #[arg(long, default_value = "1M", value_parser = size)]
     request: u64,
-    /// Requests at a time on each
+    /// Queue depth on each of them
     #[arg(long, default_value_t = 4)]
     depth: usize,
-    /// Which way
+    /// Read or write
     #[arg(long, value_enum, value_delimiter = ',', default_value = "write,read")]
     ops: Vec<Direction>,
-    /// Through the page cache
+    /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! The two-parameter surface: request size by transfer size, each system against the first one
-//! (GFS for IRIX, S4.1 and S4.2). The table gives mean, deviation, least and most of its cells.
+//! Bandwidth over request size and transfer size; each system is compared with the first (GFS for IRIX, S4.1
+//! and S4.2). A summary has mean, deviation, least and most of the cells.
 
 use std::sync::Arc;
 
@@ -26,19 +26,19 @@ pub(crate) struct Args {
     /// Request sizes
     #[arg(long, default_value = REQUESTS)]
     requests: Sizes,
-    /// Bytes moved; a transfer is never smaller than a request
+    /// Transfer sizes (bytes moved in a row); a transfer is never smaller than a request
     #[arg(long, default_value = TRANSFERS)]
     transfers: Sizes,
-    /// Small transfers are repeated until at least so much has moved
+    /// Small transfers repeat until at least this much has moved
     #[arg(long, default_value = "8M", value_parser = size)]
     at_least: u64,
-    /// Which way
+    /// Read or write
     #[arg(long, value_enum, value_delimiter = ',', default_value = "write,read")]
     ops: Vec<Direction>,
-    /// Past the page cache, through it, or both
+    /// Cache states to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "direct")]
     cache: Vec<Cache>,
-    /// Requests at a time
+    /// Queue depth
     #[arg(long, default_value_t = 1)]
     depth: usize,
     #[command(flatten)]

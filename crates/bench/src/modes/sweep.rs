@@ -1,5 +1,5 @@
-//! Request size by number of streams, direct and buffered, reading, writing and both (NCAR's CXFS
-//! tests, S2: their forty plots are rows of this one table).
+//! Bandwidth over request size and number of streams: direct and buffered; reads, writes and mixes. (NCAR's
+//! CXFS tests, S2: their forty plots are rows of this one table.)
 
 use anyhow::{Result, ensure};
 
@@ -23,22 +23,22 @@ pub(crate) struct Args {
     /// Streams, each on a file (or a part) of its own
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     streams: Vec<usize>,
-    /// Bytes of each stream's file
+    /// File size of each stream
     #[arg(long, default_value = "256M", value_parser = size)]
     size: u64,
-    /// Shares of reads, percent: 100 reads, 0 writes, 70 both
+    /// Percentages of reads: 100 reads only, 0 writes only, 70 a mix
     #[arg(long, value_delimiter = ',', default_value = "0,100")]
     reads: Vec<u8>,
-    /// Past the page cache, cold, or warm
+    /// Cache states to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "direct,cold")]
     cache: Vec<Cache>,
-    /// In any order rather than one after the other
+    /// Random order, not sequential
     #[arg(long)]
     random: bool,
-    /// Requests at a time of each stream
+    /// Queue depth of each stream
     #[arg(long, default_value_t = 1)]
     depth: usize,
-    /// Each cell ends after so many seconds, if its bytes have not moved before
+    /// Longest time of a cell, seconds
     #[arg(long, value_name = "SECONDS")]
     time: Option<f64>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What a mode is let loose on: a file, a device, or a directory in which it makes its files.
+//! A test area: a file, a device, or a directory in which the mode makes its files.
 
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! The screen of a run.
+//! The full-screen view of a run.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};

@@ -1,4 +1,4 @@
-//! One line: under a bar on a terminal, or printed now and then.
+//! One line of progress: below a bar on a terminal, or printed now and then.
 
 use std::fmt::Write as _;
 use std::time::Duration;

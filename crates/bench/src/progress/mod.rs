@@ -1,14 +1,14 @@
-//! What a run shows while it is under way: a line with a bar on a terminal, a line now and then
-//! elsewhere, or a screen of its own (`--tui`). And how it is stopped: the first Ctrl-C (or
-//! SIGTERM) ends what is measured, and the result so far is kept; the second ends the program.
+//! What a run shows while it is under way: a bar on a terminal, a line now and then elsewhere, or a
+//! full screen (`--tui`). Also how it is stopped: the first Ctrl-C (or SIGTERM) ends the measurement and
+//! keeps the result so far; the second one ends the program.
 //!
-//! The measuring thread says what it does through functions of this module, which find the run that
-//! this thread has begun; without one they do nothing, so that whatever measures can be used alone.
+//! The measuring thread reports through the functions of this module. They act on the run that this
+//! thread has begun, and do nothing if there is none.
 //!
 //! ```text
 //!  measuring thread --- row, round, standings ---> Now (under a lock, a few times a second)
-//!  stream threads ----- bytes that are through --> one counter
-//!  this module's thread: looks at both, draws; a key or a signal sets `stop`, which streams look at
+//!  stream threads ----- bytes moved -------------> one counter
+//!  this module's thread: reads both, draws; a key or a signal sets `stop`, which streams check
 //! ```
 
 mod draw;

@@ -1,4 +1,4 @@
-//! Acceptance: what every ratio must reach.
+//! Goals, and verdicts on them (`--accept`).
 
 use std::str::FromStr;
 

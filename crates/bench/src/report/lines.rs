@@ -1,4 +1,5 @@
-//! Verdicts of many cells, a line for each experiment: the middle one, the worst, how many fell short.
+//! Verdicts of an experiment with many cells, in one line: the median, the worst cell, and how many cells
+//! fell short.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! What was measured: one structure for all modes, written as JSON, printed as a table, drawn.
+//! A result: one structure for all modes. It is written as JSON, printed as a table, drawn as HTML.
 
 pub(crate) mod gate;
 mod lines;

@@ -1,5 +1,4 @@
-//! One page that needs nothing else: styles, plots and a few lines of script inside, no address that
-//! a browser would fetch.
+//! The HTML report: one page with its styles, plots and script inside. The browser fetches nothing.
 
 use std::fmt::Write as _;
 

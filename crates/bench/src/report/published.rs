@@ -1,5 +1,5 @@
-//! What the founding documents measured, as far as it survives: drawn beside what is measured now,
-//! or on its own where nothing here has the same shape. What is lost is said.
+//! Results that were published from 1992 to 2000, as far as they survive. They are drawn into the plot of
+//! the same quantity, or in a plot of their own. Lost figures are named.
 //!
 //! # Source
 //! * 1992: T. L. Lam, Improving File System Performance by Striping, NASA Ames, tables 2 and 3

@@ -1,5 +1,5 @@
-//! Plots as SVG, drawn here: lines over a numeric axis, and heat maps. Every mark carries its value,
-//! which the page shows under the pointer.
+//! SVG plots: lines over a numeric axis, and heat maps. Every mark carries its value, which the page
+//! shows under the pointer.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! A result on a terminal.
+//! A result as text for a terminal.
 
 use std::fmt::Write as _;
 

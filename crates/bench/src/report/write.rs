@@ -8,19 +8,19 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Report, page::page};
 
-/// One self-contained page of results; also JSON and CSV
+/// Write results as one self-contained HTML page; also as JSON and CSV
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// Files that `--out` or `--json` of the other modes wrote
+    /// Results that other modes wrote by `--out` or `--json`
     #[arg(required = true)]
     results: Vec<PathBuf>,
-    /// The page
+    /// The HTML page
     #[arg(long, value_name = "FILE", default_value = "braid-bench.html")]
     html: PathBuf,
-    /// All results in one file
+    /// A JSON file of all results
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Every sample of every row
+    /// A CSV file with every sample of every row
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 }

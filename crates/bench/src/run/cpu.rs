@@ -1,5 +1,5 @@
-//! CPU time of the whole machine, from /proc/stat: kernel threads (loop devices, FUSE servers in
-//! other processes) count, whoever did the work.
+//! CPU time of the whole machine, from /proc/stat. It includes kernel threads (loop devices) and other processes
+//! (FUSE servers).
 
 use anyhow::{Context, Result};
 

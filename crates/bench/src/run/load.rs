@@ -1,4 +1,4 @@
-//! Who used the processors: this process, the machine, and strangers.
+//! CPU time of this process, of the machine, and of other programs.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Names in directories.
+//! Directories of paths, and durable directory entries.
 
 use std::fs::File;
 use std::path::Path;

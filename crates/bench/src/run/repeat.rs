@@ -1,7 +1,7 @@
-//! How often: until it is known well enough, or the budget is used up.
+//! Rounds: they go on until the result is known well enough or the budget is used up.
 //!
-//! In every round all systems are measured once, in turn, each second round the other way round, so
-//! that what drifts meanwhile falls on all of them.
+//! Each round measures every system once, in turn. Every second round goes in reverse order, so that drift
+//! affects all systems alike.
 
 use std::time::{Duration, Instant};
 

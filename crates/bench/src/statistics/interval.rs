@@ -1,4 +1,4 @@
-//! How sure a median is.
+//! The 95 % confidence interval of a median.
 
 use super::Samples;
 

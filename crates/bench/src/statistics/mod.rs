@@ -1,4 +1,4 @@
-//! Numbers: samples, intervals, and how they are written.
+//! Samples, confidence intervals, and how numbers are printed.
 
 pub(crate) mod interval;
 mod samples;

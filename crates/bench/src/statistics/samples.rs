@@ -1,4 +1,4 @@
-//! Medians and spreads.
+//! Samples of one quantity: median, mean, spread.
 
 /// Samples of one quantity.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]

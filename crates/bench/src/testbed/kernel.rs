@@ -1,4 +1,4 @@
-//! File systems of the kernel, for comparison: which can be made here, and how.
+//! File systems of the kernel for comparison: which can be made here, and how.
 
 use std::path::Path;
 

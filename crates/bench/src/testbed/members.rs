@@ -1,4 +1,4 @@
-//! Devices of a pool that a mode makes for itself.
+//! Devices that a mode makes for a pool or a file system.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

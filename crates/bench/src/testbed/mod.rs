@@ -1,5 +1,4 @@
-//! What benchmarks stand on: backing files, loop devices, throttles, mounts. All of it is taken
-//! down again when dropped.
+//! The testbed: backing files, loop devices, throttles, mounts. Each is taken down when it is dropped.
 
 pub(crate) mod kernel;
 pub(crate) mod members;

@@ -1,5 +1,4 @@
-//! xdd's command line and its table: every pass of every target, the average of each target, and
-//! all of them combined.
+//! xdd: each pass of each target has a line, then each target's average, then all targets combined.
 
 mod options;
 mod table;

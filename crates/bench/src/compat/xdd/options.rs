@@ -1,6 +1,6 @@
-//! xdd's words: `-op read -targets 2 A B -reqsize 128 -op target 1 write ...`.
+//! xdd's options: `-op read -targets 2 A B -reqsize 128 -op target 1 write ...`.
 //!
-//! Most options may name one target by `target N` before their value; targets are numbered from 0 in
+//! `target N` before the value of most options limits it to that target. Targets are numbered from 0 in
 //! the order of their names.
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! xdd's lines.
+//! The lines and columns of xdd's output.
 
 use std::fmt::Write as _;
 

@@ -1,9 +1,7 @@
-//! What of a copy is on its disk, in a file beside the destination.
+//! The journal of a copy, in a file beside the destination.
 //!
-//! The head says which source was copied on which destination; a line for each piece that has been
-//! flushed follows, with a hash of it. A journal that is about anything else is not believed: what
-//! stands at the destination then is none of this copy's. A last line without its end was not written
-//! whole and does not count.
+//! The head names the source and the destination. One line with a hash follows for each flushed piece. A
+//! journal of another copy is ignored. An incomplete last line does not count.
 
 use std::fmt::Write as _;
 use std::fs::{File, Metadata};

@@ -1,11 +1,11 @@
-//! A file from one place to another, whole: several requests under way, resumable after it was
-//! interrupted, and verified by reading the copy again from its disk.
+//! Copies a file: several requests in flight, resumable after an interruption, verified by reading the copy again
+//! from its disk.
 //!
-//! `DST.braid-copy` says, piece by piece, what has been flushed, with a hash of each piece; it is removed
-//! when the copy is complete, and cut back to what is good when the copy is found not to be. A source that changed since then (inode, size or time) is begun again,
-//! one that changes meanwhile is an error. What stands at the destination is written over only if the
-//! journal says that this copy began it there, or if that is asked for. Changes of a source that is a
-//! block device cannot be noticed.
+//! The journal `DST.braid-copy` lists each flushed piece with its hash. It is removed when the copy is complete.
+//! If verification fails it is cut back to the good pieces. If the source has changed since the journal was
+//! written (inode, size or time), the copy begins anew; if it changes during the copy, that is an error.
+//! An existing destination is overwritten only if its journal says that this copy began it, or with
+//! `--force-destroy`. Changes of a source that is a block device cannot be noticed.
 
 mod journal;
 #[cfg(test)]
@@ -34,26 +34,26 @@ use crate::run::load::Meter;
 use crate::run::names::{parent, sync_name};
 use journal::{Head, Identity, Progress, Source};
 
-/// Copy a file end to end: resumable, verified
+/// Copy a file: resumable, verified
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
     /// File or device
     source: PathBuf,
     /// File or device
     destination: PathBuf,
-    /// Bytes of a request
+    /// Request size
     #[arg(long, default_value = "1M", value_parser = size)]
     request: u64,
-    /// Requests under way
+    /// Queue depth
     #[arg(long, default_value_t = 8)]
     depth: usize,
-    /// Requests between two flushes: what an interruption may cost
+    /// Requests of a piece, which ends with a flush: an interruption costs at most one piece
     #[arg(long, default_value_t = 256)]
     piece: u64,
-    /// Through the page cache
+    /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
-    /// The copy is not read again
+    /// Do not read the copy again
     #[arg(long)]
     no_verify: bool,
     /// End after so many pieces, as if interrupted

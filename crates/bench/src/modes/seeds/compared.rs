@@ -1,6 +1,6 @@
-//! File systems side by side: first write, rewrite and read of a file (S3.6 to S3.9), and request size by
-//! streams, past the cache and through it (S2). In the directories that are given; otherwise on XFS and
-//! on two nodes' mounts of one pool, each on a loop device of the same backing that is made for it.
+//! File systems compared: first write, rewrite and read (S3.6 to S3.9), and request size by streams, direct and
+//! buffered (S2). They run in the directories that are given. Without any they run on XFS and on two nodes'
+//! mounts of one pool, each on a loop device of its own.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,4 @@
-//! The experiment that is a ladder over files in RAM, and what all experiments on devices have in
-//! common.
+//! The ladder as an experiment, and helpers that all experiments on devices share.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! Experiments on file systems that are made for them: a build, a failure, several nodes, locks.
+//! Experiments on freshly made file systems: building a program, a failed member, several nodes, locks.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

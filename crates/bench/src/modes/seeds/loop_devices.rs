@@ -1,5 +1,4 @@
-//! Experiments on loop devices that are made for them: caches, lmdd, sizes of requests, a transport,
-//! film.
+//! Experiments on loop devices: caches, lmdd, request sizes, a block transport, film playback.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

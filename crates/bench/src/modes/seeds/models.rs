@@ -1,5 +1,5 @@
-//! Experiments on modelled disks, in virtual time, through the pool's real mapping: the same figures
-//! on every machine. The closed forms stand with the models.
+//! Experiments on modelled disks in virtual time, through the pool's real mapping. Their figures are the same
+//! on every machine.
 
 use anyhow::Result;
 use braid_format::Bytes;

@@ -1,5 +1,4 @@
-//! Which experiments there are on devices, how long they take, and how a time that is given for all of
-//! them is shared out.
+//! The list of experiments on devices, how long each takes, and how `--within` is shared among them.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Request size by transfer size on each layer beside the raw device (S4.1), and how much of the
-//! device each of them gives on average and at the least (S4.2).
+//! Request size by transfer size on each layer, compared with the raw device (S4.1), and the mean and the least
+//! of these ratios for each layer (S4.2).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
