@@ -38,15 +38,15 @@ pub(crate) struct OpenMode {
 pub(crate) enum Refusal {
     #[error("{path}: there is no such file or device")]
     Missing { path: String },
-    #[error("{path}: no right to {what} it")]
+    #[error("{path}: no permission to {what} it")]
     Rights { path: String, what: &'static str },
     #[error("{path}: a directory; name a file in it")]
     Directory { path: String },
-    #[error("{path}: {by}; --force-destroy writes on it all the same")]
+    #[error("{path}: {by}; --force-destroy overwrites it")]
     InUse { path: String, by: InUse },
-    #[error("{path}: a member of pool '{pool}'; --force-destroy writes on it all the same")]
+    #[error("{path}: a member of pool '{pool}'; --force-destroy overwrites it")]
     Member { path: String, pool: String },
-    #[error("{path}: holds {what}; --force-destroy writes on it all the same")]
+    #[error("{path}: holds {what}; --force-destroy overwrites it")]
     Holds { path: String, what: String },
     #[error("{path}: direct I/O is not possible here ({why})")]
     NoDirect { path: String, why: std::io::Error },
@@ -58,9 +58,9 @@ pub(crate) enum Refusal {
     Largest { path: String, end: u64 },
     #[error("{what}: {value} is not possible; {why}")]
     Size { what: &'static str, value: u64, why: &'static str },
-    #[error("{path}: only {free} bytes are free, {needed} are needed")]
+    #[error("{path}: only {free} bytes are free; {needed} are needed")]
     NoRoom { path: String, free: u64, needed: u64 },
-    #[error("{path}: {needed} bytes do not fit, the file system there has {size}")]
+    #[error("{path}: {needed} bytes do not fit; the file system has {size}")]
     Never { path: String, size: u64, needed: u64 },
     #[error(transparent)]
     Device(#[from] DeviceError),

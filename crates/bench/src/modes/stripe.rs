@@ -58,8 +58,8 @@ impl Measure for Args {
 }
 
 /// What is said of rounds in which there is no rate while all were at work.
-const HARDLY_MET: &str = "in some rounds the nodes were hardly at work at the same time: what counts there is the rate \
-                          over all of the time; with a larger --size they meet";
+const LITTLE_OVERLAP: &str = "in some rounds the nodes hardly worked at the same time: their rate is that over all of the \
+                              time; a larger --size gives more overlap";
 
 const WORDS: Words = Words { kind: "stripe", one: "1 way", many: "ways", together: false };
 
@@ -118,7 +118,7 @@ impl Job {
                 row.cache = Some(left(!self.buffered).to_owned());
                 row.add("ways", f64::from(ways));
                 if words.together && together.is_none() {
-                    report.note(HARDLY_MET);
+                    report.note(LITTLE_OVERLAP);
                 }
             }
             Ok(())

@@ -158,7 +158,7 @@ pub(crate) fn distinct(systems: &[System]) -> Result<()> {
     for (n, one) in systems.iter().enumerate() {
         let before = systems.get(..n).unwrap_or_default();
         let same = before.iter().any(|s| s.name == one.name);
-        ensure!(!same, "two are called '{0}': NAME={0} gives one another name", one.name);
+        ensure!(!same, "two systems are called '{0}'; give one another name: NAME=PATH", one.name);
     }
     Ok(())
 }
