@@ -73,6 +73,12 @@ const SIZE_MAX: u64 = 1 << 56;
 /// More threads than any machine gains from.
 const STREAMS_MAX: usize = 1024;
 
+/// The first that is there twice.
+pub(crate) fn repeated<T: PartialEq>(all: &[T]) -> Option<&T> {
+    let before = |n| all.get(..n).unwrap_or_default();
+    all.iter().enumerate().find(|(n, one)| before(*n).contains(one)).map(|(_, one)| one)
+}
+
 /// A list of sizes: `64K,1M`, none of them 0.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Sizes(Vec<u64>);

@@ -41,6 +41,43 @@ pub(crate) struct StreamResult {
     pub failed: Option<String>,
 }
 
+impl StreamResult {
+    /// Of several streams. Latencies and time series are merged, but not the list of every request.
+    pub fn sum(streams: &[Self]) -> Self {
+        let mut all = Self { from: Duration::MAX, ..Self::default() };
+        for s in streams {
+            all.bytes += s.bytes;
+            all.ops += s.ops;
+            all.bytes_read += s.bytes_read;
+            all.ops_read += s.ops_read;
+            all.bytes_together += s.bytes_together;
+            all.from = all.from.min(s.from);
+            all.to = all.to.max(s.to);
+            all.reads.merge(&s.reads);
+            all.writes.merge(&s.writes);
+            all.series.merge(&s.series);
+            all.late += s.late;
+            all.held += s.held;
+            all.waited += s.waited;
+            all.slack += s.slack;
+            all.mismatches += s.mismatches;
+            all.mismatch = all.mismatch.or(s.mismatch);
+            all.failed = all.failed.take().or_else(|| s.failed.clone());
+        }
+        all
+    }
+    /// Latencies of reads and writes together.
+    pub fn latency(&self) -> Latency {
+        let mut both = self.reads.clone();
+        both.merge(&self.writes);
+        both
+    }
+    /// From the first request to the end of the last.
+    pub fn seconds(&self) -> f64 {
+        self.to.saturating_sub(self.from).as_secs_f64().max(1e-9)
+    }
+}
+
 /// The part of the time that all streams must have been at work for a rate of that: in less there
 /// are requests that were begun before, and their bytes with them.
 const TOGETHER: f64 = 0.1;
@@ -69,27 +106,8 @@ impl Outcome {
         meter: Metered,
         issued: Option<String>,
     ) -> Self {
-        let mut all = StreamResult { from: Duration::MAX, ..StreamResult::default() };
-        for s in &streams {
-            all.bytes += s.bytes;
-            all.ops += s.ops;
-            all.bytes_read += s.bytes_read;
-            all.ops_read += s.ops_read;
-            all.bytes_together += s.bytes_together;
-            all.from = all.from.min(s.from);
-            all.to = all.to.max(s.to);
-            all.reads.merge(&s.reads);
-            all.writes.merge(&s.writes);
-            all.series.merge(&s.series);
-            all.late += s.late;
-            all.held += s.held;
-            all.waited += s.waited;
-            all.slack += s.slack;
-            all.mismatches += s.mismatches;
-            all.mismatch = all.mismatch.or(s.mismatch);
-            all.failed = all.failed.take().or_else(|| s.failed.clone());
-        }
-        let seconds = all.to.saturating_sub(all.from).as_secs_f64().max(1e-9);
+        let all = StreamResult::sum(&streams);
+        let seconds = all.seconds();
         let last_start = streams.iter().map(|s| s.from).max().unwrap_or_default();
         let together = Duration::from_nanos(first_end).min(all.to).saturating_sub(last_start);
         let seconds_together = together.as_secs_f64();
@@ -115,9 +133,7 @@ impl Outcome {
     }
     /// Latencies of reads and writes together.
     pub fn latency(&self) -> Latency {
-        let mut both = self.all.reads.clone();
-        both.merge(&self.all.writes);
-        both
+        self.all.latency()
     }
     /// Fails with what ended a stream early, or what was not as written.
     pub fn ok(self) -> anyhow::Result<Self> {

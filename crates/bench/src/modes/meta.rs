@@ -224,7 +224,7 @@ fn together(
             Ok((done, latency, began, Instant::now()))
         }
     });
-    let (_, results) = on_threads(start, works, || (start.wait(), ()))?;
+    let ((), results) = on_threads(start, works, || (start.wait(), ()))?;
     let (operations, latency, seconds) = sum(results).context("no threads")?;
     ensure!(operations > 0, "there was nothing to do");
     Ok((float(operations as u64) / seconds, latency))

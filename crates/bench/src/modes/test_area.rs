@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
+use crate::arguments::repeated;
 use crate::engine::{Limits, OpenMode, Pattern, Refusal, Stream, Target, room, run};
 use crate::report::Report;
 
@@ -155,10 +156,9 @@ pub(crate) struct Room {
 /// # Errors
 /// Two are the same.
 pub(crate) fn distinct(systems: &[System]) -> Result<()> {
-    for (n, one) in systems.iter().enumerate() {
-        let before = systems.get(..n).unwrap_or_default();
-        let same = before.iter().any(|s| s.name == one.name);
-        ensure!(!same, "two systems are called '{0}'; give one another name: NAME=PATH", one.name);
+    let names: Vec<_> = systems.iter().map(|s| &s.name).collect();
+    if let Some(name) = repeated(&names) {
+        bail!("two systems are called '{name}'; give one another name: NAME=PATH");
     }
     Ok(())
 }

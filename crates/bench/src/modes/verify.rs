@@ -9,7 +9,7 @@
 //! batch. An incomplete last line was not acknowledged. The journal belongs on another disk.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::engine::{
     Content, Limits, OpenMode, Order, PIECE, Pattern, Stream, Target, generation_of,
 };
 use crate::engine::{mix, room_for_buffers, run as go};
-use crate::run::names::sync_name;
+use crate::run::names::{sync_name, whole_lines};
 
 /// Write recognisable data and a journal of acknowledged writes; check the data after a crash
 #[derive(Debug, Clone, clap::Args)]
@@ -217,12 +217,9 @@ impl Journal {
     }
     /// Head, and the last batch that was acknowledged.
     fn read(path: &Path) -> Result<(Head, u64)> {
-        let mut text = String::new();
-        File::open(path)
-            .and_then(|mut f| f.read_to_string(&mut text))
-            .with_context(|| format!("journal {}", path.display()))?;
-        let whole = text.rfind('\n').map_or("", |end| text.get(..end).unwrap_or_default());
-        let mut lines = whole.lines();
+        let text = std::fs::read_to_string(path);
+        let text = text.with_context(|| format!("journal {}", path.display()))?;
+        let mut lines = whole_lines(&text);
         let head: Head = lines
             .next()
             .and_then(|l| serde_json::from_str(l).ok())
