@@ -581,7 +581,7 @@ fn a_mounted_device_is_written_only_by_force() {
 }
 
 #[test]
-fn modes_with_a_rig_of_their_own_have_rounds_and_percentiles() {
+fn modes_with_a_testbed_of_their_own_have_rounds_and_percentiles() {
     if !can_mount() {
         return;
     }

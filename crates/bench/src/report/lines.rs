@@ -61,7 +61,7 @@ impl Line<'_> {
         let all: Vec<f64> = self.cells.iter().filter_map(|v| v.measured).collect();
         Samples(all).known_median()
     }
-    /// What the originals measured, as far as it is told apart.
+    /// The published results, each once.
     pub fn original(&self) -> String {
         distinct(self.cells.iter().map(|v| v.original.clone()))
     }

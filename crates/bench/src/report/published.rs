@@ -162,7 +162,7 @@ fn efficiencies() -> Plot {
     Plot { published, ..plot(&title, "mode", "of the driver") }
 }
 
-/// What else there is to say of a mode's originals.
+/// Notes on the published results of a mode.
 pub(super) fn said(kind: &str) -> &'static [&'static str] {
     match kind {
         "sweep" => &[

@@ -156,7 +156,7 @@ impl Plot {
         let _ = write!(out, "<text x='4' y='{:.1}'>{}</text></svg>", TOP - 8.0, escape(&self.y));
         out + &self.legend()
     }
-    /// Lines and originals, each with its colour: the first of the one has that of the first of
+    /// Measured and published lines, each with its colour: the first of the one has that of the first of
     /// the other.
     fn coloured(&self) -> impl Iterator<Item = (&'static str, bool, &Line)> {
         let colour = |n: usize| COLOURS.get(n % COLOURS.len()).copied().unwrap_or("#000");
