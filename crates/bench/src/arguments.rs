@@ -4,30 +4,51 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-/// What all modes have that make their own rig.
+pub(crate) use braid_pool::layout::size::parse as size;
+
+/// What a device of a testbed is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DeviceKind {
+    /// The backing file itself.
+    File,
+    /// A loop device.
+    Loop,
+    /// A loop device of so many bytes per second.
+    Throttled(u64),
+}
+
+/// Options of modes that make their own testbed.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub struct Common {
-    /// Where the backing files are made (a RAM file system: the layers' own cost; a disk: the disk)
+    /// Directory for backing files: a RAM file system shows the layers' own cost, a disk the disk's
     #[arg(long, default_value = "/dev/shm")]
     pub dir: PathBuf,
     /// Devices in the pool
     #[arg(long, default_value_t = 4)]
     pub members: usize,
-    /// Bytes moved per phase, over all streams
+    /// Bytes moved in each phase, by all streams together
     #[arg(long, default_value = "2G", value_parser = size)]
     pub size: u64,
-    /// Streams (threads, each with its own file)
+    /// Streams: threads, each with its own file
     #[arg(long, default_value_t = 4)]
     pub streams: usize,
     /// Limit each device to this many bytes per second (loop devices, cgroup v1, root)
     #[arg(long, value_name = "RATE", value_parser = size)]
     pub throttle: Option<u64>,
-    /// Put a loop device over each file (`--throttle` does so anyway): what a block device costs
+    /// Put a loop device over each backing file, as `--throttle` does: adds the cost of a block device
     #[arg(long = "loop")]
     pub loop_devices: bool,
 }
 
 impl Common {
+    /// What its devices are.
+    pub(crate) fn device_kind(&self) -> DeviceKind {
+        match (self.throttle, self.loop_devices) {
+            (Some(rate), _) => DeviceKind::Throttled(rate),
+            (None, true) => DeviceKind::Loop,
+            (None, false) => DeviceKind::File,
+        }
+    }
     /// Refuses what leaves a thread of the ladder without a request.
     ///
     /// # Errors
@@ -52,20 +73,10 @@ const SIZE_MAX: u64 = 1 << 56;
 /// More threads than any machine gains from.
 const STREAMS_MAX: usize = 1024;
 
-/// Sizes as on the rest of the command line: `4K`, `1MiB`, `2G`, bytes.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, suffix) = text.split_at(digits);
-    let shift = match suffix.trim_end_matches("iB").trim_end_matches('B') {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
-        _ => return Err(format!("'{text}' is not a size")),
-    };
-    let n = number.parse::<u64>().map_err(|e| format!("'{text}': {e}"))?;
-    n.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
+/// The first that is there twice.
+pub(crate) fn repeated<T: PartialEq>(all: &[T]) -> Option<&T> {
+    let before = |n| all.get(..n).unwrap_or_default();
+    all.iter().enumerate().find(|(n, one)| before(*n).contains(one)).map(|(_, one)| one)
 }
 
 /// A list of sizes: `64K,1M`, none of them 0.

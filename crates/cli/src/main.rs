@@ -68,9 +68,9 @@ enum Command {
     Target(target::Args),
     Bench(braid_bench::cli::Args),
     /// lmbench's lmdd: `braid lmdd of=F bs=4m move=500m direct=1`
-    Lmdd(braid_bench::front::Words),
+    Lmdd(braid_bench::compat::Words),
     /// xdd: `braid xdd -op read -target F -mbytes 256 -queuedepth 4`
-    Xdd(braid_bench::front::Words),
+    Xdd(braid_bench::compat::Words),
     Version(version::Args),
     #[command(hide = true)]
     Guard(guard::Args),
@@ -94,7 +94,7 @@ fn main() -> std::process::ExitCode {
 /// Does what the command line says.
 fn ended() -> std::process::ExitCode {
     let args: Vec<std::ffi::OsString> = std::env::args_os().collect();
-    if let Some(ended) = braid_bench::front::from_name(&args) {
+    if let Some(ended) = braid_bench::compat::from_name(&args) {
         return ended.unwrap_or_else(|e| {
             eprintln!("{}", said(&e));
             std::process::ExitCode::FAILURE
@@ -165,8 +165,8 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Trim(a) => trim::run(&a),
         Command::Target(a) => target::run(&a),
         Command::Bench(a) => braid_bench::cli::run(&a).map(|()| std::process::ExitCode::SUCCESS),
-        Command::Lmdd(words) => braid_bench::front::lmdd(&words),
-        Command::Xdd(words) => braid_bench::front::xdd(&words),
+        Command::Lmdd(words) => braid_bench::compat::lmdd(&words),
+        Command::Xdd(words) => braid_bench::compat::xdd(&words),
         Command::Guard(args) => guard::run(&args),
         Command::Version(_) => {
             version::run();

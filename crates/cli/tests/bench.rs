@@ -244,12 +244,12 @@ fn impossible_sizes_and_what_is_not_there_are_refused() {
         ("share a a --turns 0", "--turns"),
         ("share a a --size 64K", "--size: at least one block for each node"),
         ("stream a --frame 0", "--frame"),
-        ("sweep x=a x=a --size 1M", "two are called 'x'"),
-        ("surface a a", "two are called 'a'"),
-        ("first-write a a", "two are called 'a'"),
-        ("curve a a", "two are called 'a'"),
-        ("stream a a", "two are called 'a'"),
-        ("meta a a", "two are called 'a'"),
+        ("sweep x=a x=a --size 1M", "two systems are called 'x'"),
+        ("surface a a", "two systems are called 'a'"),
+        ("first-write a a", "two systems are called 'a'"),
+        ("curve a a", "two systems are called 'a'"),
+        ("stream a a", "two systems are called 'a'"),
+        ("meta a a", "two systems are called 'a'"),
         ("copy full full", "the source itself"),
         ("copy nowhere x", "nowhere"),
         ("verify check --journal full", "not a journal"),
@@ -523,9 +523,12 @@ fn without_the_right_to_write_or_read_nothing_is_measured() {
     for (line, why) in [
         (
             "sweep unreadable --size 8K --requests 4K --reads 100 --cache warm",
-            "no right to read it",
+            "no permission to read it",
         ),
-        ("sweep unwritable --size 8K --requests 4K --reads 0 --cache warm", "no right to write it"),
+        (
+            "sweep unwritable --size 8K --requests 4K --reads 0 --cache warm",
+            "no permission to write it",
+        ),
         ("sweep . --size 8K --requests 4K --cache warm", "Permission denied"),
         ("ladder --size 64M --dir .", "Permission denied"),
         ("ladder --size 64M --dir open --layers pool --loop", "--loop: loop devices need root"),
@@ -578,7 +581,7 @@ fn a_mounted_device_is_written_only_by_force() {
 }
 
 #[test]
-fn modes_with_a_rig_of_their_own_have_rounds_and_percentiles() {
+fn modes_with_a_testbed_of_their_own_have_rounds_and_percentiles() {
     if !can_mount() {
         return;
     }

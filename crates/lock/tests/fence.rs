@@ -11,7 +11,7 @@ use braid_device::{
     Device, DeviceError, DeviceInfo, IscsiDevice, MemoryDevice, OpenOptions, ReservationKind,
     pass_on,
 };
-use braid_format::{ByteOffset, Bytes, MemberIndex};
+use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 use braid_pool::{AddOptions, CreateOptions, Destination, FenceHow, Pool, PoolError, Reservable};
 

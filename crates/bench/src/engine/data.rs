@@ -1,7 +1,7 @@
-//! What is written, and how it is recognised when it is read.
+//! What is written, and how it is verified when it is read.
 //!
-//! Every 512 bytes of verified data say which run wrote them, for which place, and in which
-//! generation; the rest follows from that. A byte that is elsewhere, older or torn is found.
+//! Every 512 bytes of verified data name the run, the address and the generation that they were written
+//! with; the other bytes follow from these. So misplaced, stale and torn data is found.
 
 use super::pattern::mix;
 

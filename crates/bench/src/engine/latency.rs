@@ -1,9 +1,11 @@
-//! Latencies to three digits, and what went through over time.
+//! Latency histograms (three digits), and bytes over time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+
+use crate::statistics::float;
 
 /// Latencies of requests, 1 ns to 18 minutes, to 0.1 %.
 #[derive(Debug, Clone)]
@@ -78,9 +80,8 @@ impl Latency {
         let _ = self.0.add(&other.0);
     }
     /// The figures.
-    #[expect(clippy::cast_precision_loss, reason = "below 2^40")]
     pub fn percentiles(&self) -> Percentiles {
-        let micros = |ns: u64| ns as f64 / 1e3;
+        let micros = |ns: u64| float(ns) / 1e3;
         let at = |q: f64| micros(self.0.value_at_quantile(q));
         Percentiles {
             count: self.0.len(),

@@ -1,4 +1,4 @@
-//! What requests go to, and the window through which they go.
+//! The layers that serve requests, and the queue of requests in flight on each.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -112,25 +112,17 @@ impl Window {
         buf: AlignedBuf,
     ) -> Result<(), String> {
         let at = ByteOffset(at);
-        match (self, direction) {
-            (Self::Device { queue, device }, Direction::Read) => {
-                queue
-                    .submit(token, device.clone(), at, OwnedOp::Read(buf))
-                    .map_err(|e| said(&e))?;
+        let reads = direction == Direction::Read;
+        match self {
+            Self::Device { queue, device } => {
+                let op = if reads { OwnedOp::Read(buf) } else { OwnedOp::Write(buf) };
+                queue.submit(token, device.clone(), at, op).map_err(|e| said(&e))
             }
-            (Self::Device { queue, device }, Direction::Write) => {
-                queue
-                    .submit(token, device.clone(), at, OwnedOp::Write(buf))
-                    .map_err(|e| said(&e))?;
-            }
-            (Self::Pool(queue), Direction::Read) => {
-                queue.submit(token, at, PoolOp::Read(buf)).map_err(|e| e.to_string())?;
-            }
-            (Self::Pool(queue), Direction::Write) => {
-                queue.submit(token, at, PoolOp::Write(buf)).map_err(|e| e.to_string())?;
+            Self::Pool(queue) => {
+                let op = if reads { PoolOp::Read(buf) } else { PoolOp::Write(buf) };
+                queue.submit(token, at, op).map_err(|e| e.to_string())
             }
         }
-        Ok(())
     }
     /// Requests that are not yet over.
     pub fn in_flight(&self) -> usize {

@@ -1,15 +1,16 @@
-//! Who issues the requests: streams, each a thread with a window of its own over one target.
+//! The engine issues requests and times them. A job has streams; each is a thread with its own queue on
+//! one target.
 //!
-//! A stream with one request at a time makes plain calls (`pread`, `pwrite`); a deeper one hands its
-//! window to a ring of its own, or to threads where `io_uring` is refused ([`braid_device::IoQueue`]).
-//! All streams of a job wait for each other before the first request.
+//! A stream of depth 1 calls `pread` and `pwrite`. A deeper stream has an `io_uring` of its own, or
+//! threads if `io_uring` is refused ([`braid_device::IoQueue`]). All streams wait for each other before
+//! the first request.
 //!
 //! [`braid_device::IoQueue`]: braid_pool::device::IoQueue
 
+mod barrier;
 mod data;
 mod latency;
 mod layer;
-mod meeting;
 mod outcome;
 mod pattern;
 mod target;
@@ -21,17 +22,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) use barrier::{StartBarrier, on_threads};
 pub(crate) use data::{Content, Mismatch, PIECE, generation_of};
 pub(crate) use latency::{Latencies, Latency, Percentiles, Series};
 pub(crate) use layer::{Calls, Layer};
-pub(crate) use meeting::Meeting;
-pub(crate) use outcome::{Done, Outcome};
+pub(crate) use outcome::{Outcome, StreamResult};
 pub(crate) use pattern::{Order, Pattern, mix};
-pub(crate) use target::{Opened, Refusal, Target, Use, capacity, may_write, room};
+pub(crate) use target::{OpenMode, Opened, Refusal, Target, capacity, may_write, room};
 
-use anyhow::Context;
-
-use crate::run::load::{Meter, Metered};
+use crate::run::load::Meter;
 
 /// Direction of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, clap::ValueEnum)]
@@ -116,7 +115,7 @@ pub(crate) struct Limits {
 pub(crate) struct Shared<'a> {
     /// Held twice: when memory and rings are there, which are not the job's to pay for, and for the
     /// start.
-    meeting: Meeting,
+    barrier: StartBarrier,
     began: std::sync::OnceLock<Instant>,
     /// Streams, and how many of them have begun.
     many: usize,
@@ -170,9 +169,9 @@ pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome
     anyhow::ensure!(many <= STREAMS_MAX, "{many} threads are too many; {STREAMS_MAX} are the most");
     let each = |s: &Stream| u128::from(s.pattern.request) * s.depth.max(1) as u128;
     room_for_buffers(streams.iter().map(each).sum())?;
-    let (progress, stop) = crate::live::hooks();
+    let (progress, stop) = crate::progress::hooks();
     let shared = Shared {
-        meeting: Meeting::of(many + 1),
+        barrier: StartBarrier::of(many + 1),
         began: std::sync::OnceLock::new(),
         many,
         started: AtomicUsize::new(0),
@@ -182,40 +181,17 @@ pub(crate) fn run(streams: &[Stream], limits: &Limits) -> anyhow::Result<Outcome
         stop: limits.stop.clone().or(stop),
     };
     let issued = target::issued_of(streams);
-    let (meter, dones) = side_by_side(streams, &shared)?;
-    crate::live::go_on()?;
-    let issued = target::issued_since(&issued, &target::issued_of(streams));
-    Ok(Outcome::new(dones, shared.first_end.load(Ordering::Relaxed), meter, issued))
-}
-
-fn side_by_side(streams: &[Stream], shared: &Shared<'_>) -> anyhow::Result<(Metered, Vec<Done>)> {
-    std::thread::scope(|scope| {
-        let begin = |stream| {
-            let work = move || worker::work(stream, shared);
-            let thread = std::thread::Builder::new().spawn_scoped(scope, work);
-            // Those before it wait for nobody who does not come.
-            thread.inspect_err(|_| shared.meeting.call_off())
-        };
-        let workers = streams.iter().map(begin).collect::<std::io::Result<Vec<_>>>();
-        let workers = workers.context("a thread for each stream")?;
-        let ready = shared.meeting.wait();
+    let shared = &shared;
+    let works = streams.iter().map(|stream| move || worker::work(stream, shared));
+    let (meter, results) = on_threads(&shared.barrier, works, || {
+        let ready = shared.barrier.wait();
         let meter = Meter::start();
-        let all = ready && shared.meeting.wait();
-        let mut dones = Vec::with_capacity(workers.len());
-        let mut failed = None;
-        for worker in workers {
-            let ended = worker.join().map_err(|_| anyhow::anyhow!("a stream panicked"));
-            match ended.and_then(|ended| ended) {
-                Ok(done) => dones.push(done),
-                Err(e) => failed = failed.or(Some(e)),
-            }
-        }
-        match failed {
-            Some(e) => Err(e),
-            None if all => Ok((meter.stop(), dones)),
-            None => anyhow::bail!("the streams did not begin"),
-        }
-    })
+        (ready && shared.barrier.wait(), meter)
+    })?;
+    let meter = meter.stop();
+    crate::progress::check_interrupted()?;
+    let issued = target::issued_since(&issued, &target::issued_of(streams));
+    Ok(Outcome::new(results, shared.first_end.load(Ordering::Relaxed), meter, issued))
 }
 
 /// Splits `count` requests of `pattern` over `parts` streams of depth 1 that take turns, so that

@@ -1,4 +1,4 @@
-//! What streams did.
+//! The result of one stream, and of all streams of a run.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::statistics::float;
 
 /// What one stream did.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Done {
+pub(crate) struct StreamResult {
     /// Bytes and requests that were through, and of these the reads.
     pub bytes: u64,
     pub ops: u64,
@@ -41,31 +41,11 @@ pub(crate) struct Done {
     pub failed: Option<String>,
 }
 
-/// The part of the time that all streams must have been at work for a rate of that: in less there
-/// are requests that were begun before, and their bytes with them.
-const TOGETHER: f64 = 0.1;
-
-/// What all streams of a run did.
-#[derive(Debug, Clone)]
-pub(crate) struct Outcome {
-    /// Sums.
-    pub all: Done,
-    /// By stream.
-    pub streams: Vec<Done>,
-    /// From the first request to the end of the last.
-    pub seconds: f64,
-    /// From when all streams had begun until the first was through; 0: not at any time.
-    pub seconds_together: f64,
-    pub meter: Metered,
-    /// What the devices were really asked for.
-    pub issued: Option<String>,
-}
-
-impl Outcome {
-    /// Of its streams.
-    pub fn new(streams: Vec<Done>, first_end: u64, meter: Metered, issued: Option<String>) -> Self {
-        let mut all = Done { from: Duration::MAX, ..Done::default() };
-        for s in &streams {
+impl StreamResult {
+    /// Of several streams. Latencies and time series are merged, but not the list of every request.
+    pub fn sum(streams: &[Self]) -> Self {
+        let mut all = Self { from: Duration::MAX, ..Self::default() };
+        for s in streams {
             all.bytes += s.bytes;
             all.ops += s.ops;
             all.bytes_read += s.bytes_read;
@@ -84,7 +64,50 @@ impl Outcome {
             all.mismatch = all.mismatch.or(s.mismatch);
             all.failed = all.failed.take().or_else(|| s.failed.clone());
         }
-        let seconds = all.to.saturating_sub(all.from).as_secs_f64().max(1e-9);
+        all
+    }
+    /// Latencies of reads and writes together.
+    pub fn latency(&self) -> Latency {
+        let mut both = self.reads.clone();
+        both.merge(&self.writes);
+        both
+    }
+    /// From the first request to the end of the last.
+    pub fn seconds(&self) -> f64 {
+        self.to.saturating_sub(self.from).as_secs_f64().max(1e-9)
+    }
+}
+
+/// The part of the time that all streams must have been at work for a rate of that: in less there
+/// are requests that were begun before, and their bytes with them.
+const TOGETHER: f64 = 0.1;
+
+/// What all streams of a run did.
+#[derive(Debug, Clone)]
+pub(crate) struct Outcome {
+    /// Sums.
+    pub all: StreamResult,
+    /// By stream.
+    pub streams: Vec<StreamResult>,
+    /// From the first request to the end of the last.
+    pub seconds: f64,
+    /// From when all streams had begun until the first was through; 0: not at any time.
+    pub seconds_together: f64,
+    pub meter: Metered,
+    /// What the devices were really asked for.
+    pub issued: Option<String>,
+}
+
+impl Outcome {
+    /// Of its streams.
+    pub fn new(
+        streams: Vec<StreamResult>,
+        first_end: u64,
+        meter: Metered,
+        issued: Option<String>,
+    ) -> Self {
+        let all = StreamResult::sum(&streams);
+        let seconds = all.seconds();
         let last_start = streams.iter().map(|s| s.from).max().unwrap_or_default();
         let together = Duration::from_nanos(first_end).min(all.to).saturating_sub(last_start);
         let seconds_together = together.as_secs_f64();
@@ -110,9 +133,7 @@ impl Outcome {
     }
     /// Latencies of reads and writes together.
     pub fn latency(&self) -> Latency {
-        let mut both = self.all.reads.clone();
-        both.merge(&self.all.writes);
-        both
+        self.all.latency()
     }
     /// Fails with what ended a stream early, or what was not as written.
     pub fn ok(self) -> anyhow::Result<Self> {
@@ -138,13 +159,13 @@ mod tests {
 
     #[test]
     fn streams_that_hardly_met_have_no_rate_together() {
-        let of = |(from, to): (u64, u64), bytes_together| Done {
+        let of = |(from, to): (u64, u64), bytes_together| StreamResult {
             bytes: 1_000_000,
             ops: 1,
             bytes_together,
             from: Duration::from_micros(from),
             to: Duration::from_micros(to),
-            ..Done::default()
+            ..StreamResult::default()
         };
         let together = |second: (u64, u64), bytes| {
             let end = 1_000_000_u64.min(second.1 * 1000);

@@ -1,5 +1,5 @@
-//! Where requests go: pure functions of their number, so that a run can be repeated, verified and
-//! split among streams.
+//! The addresses of requests. They are pure functions of the request's number: a run can be repeated,
+//! verified, and split among streams.
 
 /// In what order a range is gone through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]

@@ -1,7 +1,7 @@
-//! What is measured: a file or a block device, opened with care.
+//! A target: the file or block device that is measured.
 //!
-//! A benchmark that writes destroys. A device that somebody uses, that belongs to a pool or that
-//! holds something known is written only when the user has said so.
+//! A benchmark that writes destroys data. A device that is in use, belongs to a pool or holds something
+//! known is written only with `--force-destroy`.
 
 use std::fs::{File, OpenOptions as StdOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -19,7 +19,7 @@ use crate::run::cache::on_memory;
 /// What a target is opened for.
 #[derive(Debug, Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent choices, each by name")]
-pub(crate) struct Use {
+pub(crate) struct OpenMode {
     /// To be written.
     pub write: bool,
     /// Past the page cache.
@@ -38,15 +38,15 @@ pub(crate) struct Use {
 pub(crate) enum Refusal {
     #[error("{path}: there is no such file or device")]
     Missing { path: String },
-    #[error("{path}: no right to {what} it")]
+    #[error("{path}: no permission to {what} it")]
     Rights { path: String, what: &'static str },
     #[error("{path}: a directory; name a file in it")]
     Directory { path: String },
-    #[error("{path}: {by}; --force-destroy writes on it all the same")]
+    #[error("{path}: {by}; --force-destroy overwrites it")]
     InUse { path: String, by: InUse },
-    #[error("{path}: a member of pool '{pool}'; --force-destroy writes on it all the same")]
+    #[error("{path}: a member of pool '{pool}'; --force-destroy overwrites it")]
     Member { path: String, pool: String },
-    #[error("{path}: holds {what}; --force-destroy writes on it all the same")]
+    #[error("{path}: holds {what}; --force-destroy overwrites it")]
     Holds { path: String, what: String },
     #[error("{path}: direct I/O is not possible here ({why})")]
     NoDirect { path: String, why: std::io::Error },
@@ -58,9 +58,9 @@ pub(crate) enum Refusal {
     Largest { path: String, end: u64 },
     #[error("{what}: {value} is not possible; {why}")]
     Size { what: &'static str, value: u64, why: &'static str },
-    #[error("{path}: only {free} bytes are free, {needed} are needed")]
+    #[error("{path}: only {free} bytes are free; {needed} are needed")]
     NoRoom { path: String, free: u64, needed: u64 },
-    #[error("{path}: {needed} bytes do not fit, the file system there has {size}")]
+    #[error("{path}: {needed} bytes do not fit; the file system has {size}")]
     Never { path: String, size: u64, needed: u64 },
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -111,7 +111,7 @@ impl Target {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn open(path: &Path, how: Use) -> Result<Arc<Self>, Refusal> {
+    pub fn open(path: &Path, how: OpenMode) -> Result<Arc<Self>, Refusal> {
         let name = || path.display().to_string();
         let io = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::NotFound => Refusal::Missing { path: name() },
@@ -146,7 +146,7 @@ impl Target {
     }
     fn open_there(
         path: &Path,
-        how: Use,
+        how: OpenMode,
         meta: &std::fs::Metadata,
         io: impl Fn(std::io::Error) -> Refusal,
     ) -> Result<Arc<FileDevice>, Refusal> {
@@ -170,7 +170,7 @@ impl Target {
         })
     }
     /// It stays when the target is dropped.
-    pub fn keep(path: &Path, how: Use) -> Result<Arc<Self>, Refusal> {
+    pub fn keep(path: &Path, how: OpenMode) -> Result<Arc<Self>, Refusal> {
         let target = Self::open(path, how)?;
         match Arc::try_unwrap(target) {
             Ok(mut own) => {
@@ -306,11 +306,11 @@ pub(crate) fn may_write(path: &Path) -> Result<(), Refusal> {
     if !kind.is_block_device() && !kind.is_file() {
         return Ok(());
     }
-    refuse(path, Use { write: true, overwrite: true, ..Use::default() }, &meta)
+    refuse(path, OpenMode { write: true, overwrite: true, ..OpenMode::default() }, &meta)
 }
 
 /// Refuses what must not be written over.
-fn refuse(path: &Path, how: Use, meta: &std::fs::Metadata) -> Result<(), Refusal> {
+fn refuse(path: &Path, how: OpenMode, meta: &std::fs::Metadata) -> Result<(), Refusal> {
     let name = || path.display().to_string();
     let is_block = meta.file_type().is_block_device();
     if let Some(by) = device::in_use(path)? {

@@ -12,7 +12,7 @@ use super::*;
 const KIB: u64 = 1 << 10;
 
 fn open(path: &Path, write: bool) -> Arc<Target> {
-    Target::keep(path, Use { write, overwrite: true, ..Use::default() }).unwrap()
+    Target::keep(path, OpenMode { write, overwrite: true, ..OpenMode::default() }).unwrap()
 }
 
 fn stream(target: &Arc<Target>, pattern: Pattern, depth: usize) -> Stream {
@@ -99,7 +99,7 @@ fn what_came_through_before_all_had_begun_was_not_done_together() {
     let stream = stream(&target, Pattern::sequential(0, 64 * KIB, 4 * KIB, false), 2);
     for (many, together) in [(1, 64 * KIB), (2, 0)] {
         let shared = Shared {
-            meeting: Meeting::of(1),
+            barrier: StartBarrier::of(1),
             began: std::sync::OnceLock::new(),
             many,
             started: AtomicUsize::new(0),
@@ -239,7 +239,7 @@ fn where_one_stream_panics_the_others_end_with_its_error() {
     let bad = Target::over(Layer::Calls(Arc::new(Panics)), "panics", &info);
     let pattern = Pattern::sequential(0, 64 * KIB, 4 * KIB, false);
     let said = run(&[stream(&good, pattern, 1), stream(&bad, pattern, 1)], &Limits::default());
-    assert_eq!(said.unwrap_err().to_string(), "a stream panicked");
+    assert_eq!(said.unwrap_err().to_string(), "a thread panicked");
 }
 
 #[test]
@@ -262,14 +262,14 @@ fn what_cannot_be_measured_is_refused_with_its_reason() {
     let file = dir.path().join("f");
     std::fs::write(&file, vec![0; 8192]).unwrap();
     let said = |r: Result<Arc<Target>, Refusal>| r.unwrap_err().to_string();
-    let read = Use::default();
+    let read = OpenMode::default();
     assert!(said(Target::open(&dir.path().join("no"), read)).contains("no such file"));
     assert!(said(Target::open(dir.path(), read)).contains("a directory"));
     assert!(said(Target::open(Path::new("/dev/null"), read)).contains("neither a block device"));
-    let write = Use { write: true, ..Use::default() };
+    let write = OpenMode { write: true, ..OpenMode::default() };
     assert!(said(Target::open(&file, write)).contains("holds 8192 bytes"));
-    assert!(Target::keep(&file, Use { force: true, ..write }).is_ok());
-    assert!(Target::keep(&file, Use { overwrite: true, ..write }).is_ok());
+    assert!(Target::keep(&file, OpenMode { force: true, ..write }).is_ok());
+    assert!(Target::keep(&file, OpenMode { overwrite: true, ..write }).is_ok());
     let new = dir.path().join("new");
     drop(Target::open(&new, write).unwrap());
     assert!(!new.exists(), "what was made is removed");
@@ -287,7 +287,7 @@ fn direct_requests_are_whole_sectors() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
     std::fs::write(&path, vec![0; 1 << 16]).unwrap();
-    let how = Use { direct: true, ..Use::default() };
+    let how = OpenMode { direct: true, ..OpenMode::default() };
     let Ok(target) = Target::keep(&path, how) else { return };
     if target.sector() == 1 {
         return;

@@ -1,4 +1,4 @@
-//! The thread of a stream.
+//! The thread of one stream.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use anyhow::Result;
 use braid_pool::device::AlignedBuf;
 
 use super::layer::Window;
-use super::{Content, Direction, Done, Pace, Shared, Stream};
+use super::{Content, Direction, Pace, Shared, Stream, StreamResult};
 
 /// Requests from this size on have their buffers in huge pages.
 const HUGE_FROM: usize = 512 << 10;
@@ -35,7 +35,7 @@ struct Worker<'a> {
     /// When no request is begun any more.
     end: Option<Instant>,
     next: u64,
-    done: Done,
+    done: StreamResult,
     /// Whether all streams have been seen to have begun.
     accompanied: bool,
     /// Whether another stream has been seen to be through.
@@ -43,8 +43,8 @@ struct Worker<'a> {
 }
 
 /// Runs a stream; what went wrong with a request is in what it returns.
-pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<Done> {
-    let _attending = shared.meeting.attend();
+pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<StreamResult> {
+    let _guard = shared.barrier.cancel_on_panic();
     if stream.pace.is_some() {
         // The kernel may wake a thread 50 us late, to save wake-ups; here that is not wanted.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -62,12 +62,12 @@ pub(super) fn work(stream: &Stream, shared: &Shared<'_>) -> Result<Done> {
         Ok((buffers, stream.target.layer.window(stream.depth)?))
     });
     // Where one stream cannot begin, none does.
-    let (mut buffers, mut window) = window.inspect_err(|_| shared.meeting.call_off())?;
-    if !shared.meeting.wait() || !shared.meeting.wait() {
-        return Ok(Done::default());
+    let (mut buffers, mut window) = window.inspect_err(|_| shared.barrier.cancel())?;
+    if !shared.barrier.wait() || !shared.barrier.wait() {
+        return Ok(StreamResult::default());
     }
     let began = shared.began();
-    let (end, done) = (shared.end(), Done::default());
+    let (end, done) = (shared.end(), StreamResult::default());
     let mut w =
         Worker { stream, shared, began, end, next: 0, done, accompanied: false, alone: false };
     w.done.from = began.elapsed();

@@ -1,25 +1,27 @@
-//! Buffered streams, as most programs run them: written with an fsync inside the measured time,
-//! read cold. The mount and the kernel's file systems each stand on the same loop device.
+//! Buffered streams, as most programs have them: written with an fsync inside the measured time, and read cold.
+//! The mount and the kernel's file systems use the same loop device.
 //!
-//! What the page cache fills is memory, and memory is not all alike: in a virtual machine what was
-//! never touched, or what the host took back because it lay idle, costs several times what a read
-//! does, and more to who fills it by the processor than to who has a device fill it. So files are
-//! read cold in two ways. *In little memory* the reader may have a part of the file's size: after an
-//! unmeasured read each page goes into memory that was used a moment ago, as it does when files are
-//! larger than memory. *All caches dropped* is the other: it too is rehearsed, but how much of the
-//! memory given back the host has taken when the measurement comes to it is luck.
+//! The page cache fills memory, and the cost of memory differs: in a virtual machine, memory that was never
+//! touched, or that the host has taken back, costs several times as much as the read itself. It costs a
+//! processor that fills it more than a device that does. So files are read cold in two ways:
+//!
+//! * *Little memory*: the reader may use a part of the file's size (a memory cgroup). After an unmeasured read
+//!   each page goes into recently used memory, as with files larger than memory.
+//! * *All caches dropped*: also after an unmeasured read. How much of the freed memory the host has taken back
+//!   by then is left to chance.
 
 use anyhow::{Context, Result, ensure};
 
 use super::ladder::SLACK;
-use super::{How, Measure, Turns};
-use crate::arguments::Common;
+use super::{Measure, RoundPlan, RunOptions};
+use crate::arguments::{Common, DeviceKind};
 use crate::engine::Direction;
 use crate::modes::streams::{self, Phase};
 use crate::report::Report;
-use crate::rig::kernel::{self, Beside, Kernel};
-use crate::rig::memory_limit::MemoryLimit;
-use crate::rig::{Backing, Loop, Mount};
+use crate::testbed::kernel::{self, Beside, Kernel};
+use crate::testbed::members::Members;
+use crate::testbed::memory_limit::MemoryLimit;
+use crate::testbed::{Loop, Mount};
 
 /// Less would not hold the windows.
 const LEAST: u64 = 64 << 20;
@@ -38,17 +40,17 @@ fn little(size: u64) -> Option<u64> {
 /// Buffered streams against XFS, or other file systems, on one loop device: cold read, write with fsync
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// File systems of the kernel to measure beside the mount, which is compared with the first
+    /// File systems of the kernel to measure too; the mount is compared with the first of them
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEMS", default_value = "xfs")]
     beside: Vec<Beside>,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -70,21 +72,22 @@ impl Measure for Args {
             system.possible().with_context(|| format!("--beside {}", system.name()))?;
         }
         let room = systems.iter().map(|s| s.room(common.size)).max().unwrap_or(0);
-        let base = common.dir.join(format!("braid-bench-{}", std::process::id()));
-        let backing = Backing::new(base.clone(), common.size + room + SLACK)?;
-        let device = Loop::new(&backing.path)?;
-        let on = std::slice::from_ref(&device.path);
-        let dir = base.with_extension("dir");
+        let bytes = common.size + room + SLACK;
+        let testbed = Members::new(&common.dir, "buffered", (1, bytes), DeviceKind::Loop)?;
+        let device = testbed.loops.first().context("no device")?;
+        let mount_point = || testbed.work.join("mount");
         for system in &systems {
-            let tried = Mount::kernel(*system, on, dir.clone());
+            let tried = Mount::kernel(*system, &testbed.paths, mount_point());
             tried.with_context(|| format!("--beside {}", system.name()))?;
         }
-        self.how.rounds(report, Turns::new(systems.len() + 1, 3), |report, _, turn| {
+        self.how.rounds(report, RoundPlan::new(systems.len() + 1, 3), |report, _, turn| {
             let (mount, name) = match systems.get(turn) {
-                Some(system) => (Mount::kernel(*system, on, dir.clone())?, system.name()),
-                None => (Mount::braid(on, dir.clone())?, MOUNT),
+                Some(system) => {
+                    (Mount::kernel(*system, &testbed.paths, mount_point())?, system.name())
+                }
+                None => (Mount::braid(&testbed.paths, mount_point())?, MOUNT),
             };
-            phases(common, &mount, (name, &device), report)
+            phases(common, &mount, (name, device), report)
         })
     }
 }

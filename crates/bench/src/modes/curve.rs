@@ -1,14 +1,15 @@
-//! Latency against load: requests are issued at fixed times, whatever happened to those before, at
-//! rising parts of what the first system can do. Latency counts from when a request was due, so
-//! that a stall is seen by all requests that it held up, those too that the end of the time has kept
-//! from being begun. It has in it how late the kernel wakes whoever waits for the next request to be
-//! due; how much that is on average is in the result.
+//! Latency over load (an open loop): requests are issued at fixed times, whatever happened to earlier ones,
+//! at rising percentages of what the first system can do.
+//!
+//! Latency counts from the time when a request was due. So a stall counts for all requests that it held
+//! up, even for those that were not issued before the time was up. Latency includes how late the kernel
+//! wakes a thread for its next request; the result says how much that is on average.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
+use super::{Cell, Measure, Room, RunOptions, System, TestArea, at, base, distinct, test_areas};
 use crate::arguments::size;
 use crate::engine::{Direction, Limits, Order, Pace, Pattern, Stream, in_turns};
 use crate::report::Report;
@@ -21,39 +22,39 @@ pub(crate) struct Args {
     /// Files, devices or directories
     #[arg(value_name = "[NAME=]PATH", required = true)]
     systems: Vec<System>,
-    /// Parts of what the first system can do, percent
+    /// Loads, in percent of the highest rate of the first system
     #[arg(long, value_delimiter = ',', default_value = "10,25,50,70,80,90,95")]
     loads: Vec<f64>,
-    /// Requests per second instead
+    /// Loads in requests per second, instead of --loads
     #[arg(long, value_delimiter = ',', conflicts_with = "loads")]
     iops: Vec<f64>,
-    /// Bytes of a request
+    /// Request size
     #[arg(long, default_value = "4K", value_parser = size)]
     request: u64,
-    /// Bytes of the range
+    /// Size of the range
     #[arg(long, default_value = "256M", value_parser = size)]
     size: u64,
-    /// Which way
+    /// Read or write
     #[arg(long, value_enum, default_value = "read")]
     op: Direction,
-    /// One after the other rather than in any order
+    /// Sequential order, not random
     #[arg(long)]
     sequential: bool,
-    /// Requests at a time, at most
+    /// Queue depth, at most
     #[arg(long, default_value_t = 32)]
     depth: usize,
     /// Seconds for each load
     #[arg(long, default_value_t = 2.0)]
     time: f64,
-    /// Through the page cache
+    /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -72,8 +73,8 @@ impl Measure for Args {
         ensure!(size >= request, "--size: {size} bytes are less than a request of {request}");
         let write = self.op == Direction::Write;
         let room = Room { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
-        let subjects = subjects(&self.systems, room, report)?;
-        let Some(first) = subjects.first() else { return Ok(()) };
+        let areas = test_areas(&self.systems, room, report)?;
+        let Some(first) = areas.first() else { return Ok(()) };
         let time = Some(Duration::from_secs_f64(self.time));
         let limits = Limits { time, ..Limits::default() };
         let most = crate::engine::run(&[self.stream(first)?], &limits)?.ok()?.iops();
@@ -83,10 +84,8 @@ impl Measure for Args {
         } else {
             self.iops.clone()
         };
-        let turns = Turns::new(subjects.len(), rates.len());
-        self.how.rounds(report, turns, |report, _, system| {
-            let Some(subject) = subjects.get(system) else { return Ok(()) };
-            rates.iter().try_for_each(|iops| self.load(subject, *iops, &limits, report))
+        self.how.compare(report, &areas, rates.len(), |report, area| {
+            rates.iter().try_for_each(|iops| self.load(area, *iops, &limits, report))
         })
     }
     fn conclude(&self, report: &mut Report) {
@@ -119,27 +118,19 @@ const WOKEN: &str = "woken late, us on average";
 impl Args {
     /// One more repeat at one rate. The axis is the rate at which requests are due: the one asked for,
     /// in whole nanoseconds between two of them.
-    fn load(
-        &self,
-        subject: &Subject,
-        iops: f64,
-        limits: &Limits,
-        report: &mut Report,
-    ) -> Result<()> {
+    fn load(&self, area: &TestArea, iops: f64, limits: &Limits, report: &mut Report) -> Result<()> {
         let interval = Duration::from_secs_f64(1.0 / iops.max(1e-3)).max(Duration::from_nanos(1));
         let offered = 1.0 / interval.as_secs_f64();
         let at = at(&[("offered", offered.round().max(1.0))]);
-        let cell = Cell { name: &subject.name, phase: self.op.word(), at };
+        let cell = Cell { name: &area.name, phase: self.op.word(), at };
         let pace = Some(Pace { interval, first: Duration::ZERO });
-        let paced = Stream { pace, ..self.stream(subject)? };
+        let paced = Stream { pace, ..self.stream(area)? };
         let (row, outcome) = cell.run(report, &in_turns(&paced, self.depth), limits)?;
-        if let Some(rate) = row.rate.0.last_mut() {
-            *rate = outcome.iops();
-        }
+        row.replace_rate(outcome.iops());
         let all = &outcome.all;
         let late = all.slack.as_secs_f64() * 1e6 / float(all.waited.max(1));
         for (key, value) in [("offered", offered), (HELD, float(all.held)), (WOKEN, late)] {
-            row.more.entry(key.to_owned()).or_default().0.push(value);
+            row.add(key, value);
         }
         row.cache = Some(left(!self.buffered).to_owned());
         row.series = None;
@@ -148,9 +139,9 @@ impl Args {
 }
 
 impl Args {
-    fn stream(&self, subject: &Subject) -> Result<Stream> {
+    fn stream(&self, area: &TestArea) -> Result<Stream> {
         let read = self.op == Direction::Read;
-        let target = subject.target(0, !read, !self.buffered)?;
+        let target = area.target(0, !read, !self.buffered)?;
         target.check(self.request, 0, self.size, read)?;
         let order = if self.sequential { Order::Sequential } else { Order::Random };
         let mut pattern = Pattern::sequential(0, self.size, self.request, read).ordered(order);

@@ -1,10 +1,10 @@
-//! The first write of a file, its rewrite, and reading it, as phases of their own (S3.6 to S3.9):
-//! what allocation costs. The flush stands inside the measured time of buffered writes.
+//! First write of a file, rewrite, and read, as separate phases: what allocation costs (S3.6 to S3.9).
+//! The measured time includes the flush.
 
 use anyhow::{Result, ensure};
 
 use super::surface::word;
-use super::{Cell, How, Measure, Subject, System, Turns, at, base, distinct};
+use super::{Cell, Measure, RunOptions, System, TestArea, at, base, distinct};
 use crate::arguments::{Sizes, size};
 use crate::engine::{Limits, Pattern, Stream};
 use crate::report::Report;
@@ -20,35 +20,35 @@ pub(crate) struct Args {
     /// Request sizes
     #[arg(long, default_value = "64K,256K,1M,4M")]
     requests: Sizes,
-    /// Bytes of the file
+    /// File size
     #[arg(long, default_value = "256M", value_parser = size)]
     size: u64,
-    /// Past the page cache, or cold
+    /// Cache states to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "direct")]
     cache: Vec<Cache>,
-    /// Requests at a time
+    /// Queue depth
     #[arg(long, default_value_t = 1)]
     depth: usize,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Args {
     /// A short one, on these.
-    pub fn of(systems: &[System], size: u64, how: &How) -> Self {
+    pub fn of(systems: &[System], size: u64, how: &RunOptions) -> Self {
         Self {
             systems: systems.to_vec(),
             requests: Sizes::of(&[64 << 10, 1 << 20]),
             size,
             cache: vec![Cache::Direct],
             depth: 1,
-            how: How { accept: Vec::new(), ..how.clone() },
+            how: RunOptions { accept: Vec::new(), ..how.clone() },
         }
     }
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -62,13 +62,12 @@ impl Measure for Args {
         let most = self.requests.iter().copied().max().unwrap_or(0);
         ensure!(self.size >= most, "--size: {} bytes are less than a request of {most}", self.size);
         let rows = self.cache.len() * self.requests.len() * PHASES.len();
-        self.how.rounds(report, Turns::new(self.systems.len(), rows), |report, _, system| {
-            let Some(system) = self.systems.get(system) else { return Ok(()) };
+        self.how.compare(report, &self.systems, rows, |report, system| {
             for cache in &self.cache {
                 for request in self.requests.iter().copied() {
                     // A new file each time: it is removed with the subject.
-                    let subject = Subject::new(system, 1, self.size, self.how.force_destroy)?;
-                    self.phases(&subject, (*cache, request), report)?;
+                    let area = TestArea::new(system, 1, self.size, self.how.force_destroy)?;
+                    self.phases(&area, (*cache, request), report)?;
                 }
             }
             Ok(())
@@ -86,13 +85,13 @@ const PHASES: [(&str, bool); 3] = [("first write", false), ("rewrite", false), (
 impl Args {
     fn phases(
         &self,
-        subject: &Subject,
+        area: &TestArea,
         (cache, request): (Cache, u64),
         report: &mut Report,
     ) -> Result<()> {
         let direct = cache == Cache::Direct;
         for (phase, read) in PHASES {
-            let target = subject.target(0, !read, direct)?;
+            let target = area.target(0, !read, direct)?;
             ensure!(
                 phase != "first write" || target.len() == 0,
                 "{}: has been written before; name a new file",
@@ -109,7 +108,7 @@ impl Args {
             let stream = Stream { depth, flush, ..Stream::plain(target, pattern) };
             let phase = format!("{phase} {}", word(cache));
             let at = at(&[("request", float(request))]);
-            let cell = Cell { name: &subject.name, phase: &phase, at };
+            let cell = Cell { name: &area.name, phase: &phase, at };
             let (row, _) = cell.run(report, &[stream], &Limits::default())?;
             let memory = crate::run::environment::memory();
             row.cache = Some(label(&prepared, cache, self.size, memory));
@@ -122,11 +121,8 @@ impl Args {
 fn firsts(report: &Report) -> Vec<(String, String, f64)> {
     let first = |r: &crate::report::Row| {
         let cache = r.phase.strip_prefix("first write ")?;
-        let again = format!("rewrite {cache}");
-        let same = |b: &&crate::report::Row| {
-            b.name == r.name && b.phase == again && b.parameters == r.parameters
-        };
-        let ratio = r.rate.ratio_to(&report.rows.iter().find(same)?.rate).median();
+        let again = report.find(&r.name, &format!("rewrite {cache}"), &r.parameters)?;
+        let ratio = r.rate.ratio_to(&again.rate).median();
         Some((r.name.clone(), format!("{cache}, {}", r.at()), ratio))
     };
     report.rows.iter().filter_map(first).collect()

@@ -1,7 +1,9 @@
-//! The ladder: the same sequential job on every layer, or on some of them, from the bare devices to
-//! the mount, with file systems of the kernel beside them: each on one loop device of the same backing,
-//! and on loop devices over all members if it stripes by itself. Devices are freshly written once
-//! before, so that no layer pays for first touch; all are measured in turn in every round.
+//! The ladder: the same sequential job on every layer, from the bare devices to the mount, and on file systems
+//! of the kernel for comparison. Each kernel file system has one loop device on the same kind of backing
+//! file; one that can stripe by itself is also measured over all members.
+//!
+//! Every device is written once beforehand, so that no layer pays for the first touch of its memory. All
+//! layers are measured in turn in every round.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,14 +15,14 @@ use braid_fs::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
 use braid_pool::device::AlignedBuf;
 use braid_pool::{CreateOptions, Pool};
 
-use super::{Cell, How, Measure, Turns, at};
-use crate::arguments::{Common, size};
-use crate::engine::{Calls, Content, Direction, Layer, Limits, Pattern, Stream, Target, Use};
+use super::{Cell, Measure, RoundPlan, RunOptions, at};
+use crate::arguments::{Common, DeviceKind, size};
+use crate::engine::{Calls, Content, Direction, Layer, Limits, OpenMode, Pattern, Stream, Target};
 use crate::modes::streams::{self, Phase};
 use crate::report::Report;
-use crate::rig::kernel::{self, Beside, Kernel};
-use crate::rig::members::Members;
-use crate::rig::{Backing, Loop, Mount};
+use crate::testbed::Mount;
+use crate::testbed::kernel::{self, Beside, Kernel};
+use crate::testbed::members::Members;
 
 /// Of a request.
 const LEAST: u64 = 4 << 10;
@@ -42,13 +44,13 @@ const PHASES: [(Direction, &str); 2] = [(Direction::Write, "write"), (Direction:
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Rung {
-    /// The devices, all at once.
+    /// All devices at once.
     Raw,
-    /// The pool over them.
+    /// The pool on them.
     Pool,
-    /// The file system's API, in this process.
+    /// The file system through its API, in this process.
     Native,
-    /// The mounted file system, as programs have it.
+    /// The mounted file system, as programs use it.
     Mount,
 }
 impl Rung {
@@ -63,29 +65,29 @@ impl Rung {
     }
 }
 
-/// Raw devices -> pool -> file system (native) -> mount, or some of them, and other file systems
-/// beside them: sequential, direct
+/// Raw devices, pool, file system (native API) and mount, and other file systems for comparison:
+/// sequential, direct
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// Layers to measure; ratios are to raw, or without it to the first that is named
+    /// Layers to measure. Ratios are to raw, or to the first layer if raw is not measured
     #[arg(long, value_enum, value_delimiter = ',', default_value = "raw,pool,native,mount")]
     layers: Vec<Rung>,
-    /// File systems of the kernel to measure beside them (root): each on one loop device of the same
-    /// backing, btrfs also striped over all members. Default: xfs, if it can be made here
+    /// File systems of the kernel to measure too (root): each on one loop device, btrfs also striped
+    /// over all members. Default: xfs, if it can be made here
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEMS")]
     beside: Option<Vec<Beside>>,
-    /// Bytes per request; a pool has 256 KiB on each member in turn
+    /// Request size. The pool has a stripe unit of 256 KiB
     #[arg(long, default_value = "1M", value_parser = size)]
     request: u64,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Args {
     /// All layers, and beside them what is possible.
-    pub fn new(common: Common, how: How) -> Self {
+    pub fn new(common: Common, how: RunOptions) -> Self {
         let layers = vec![Rung::Raw, Rung::Pool, Rung::Native, Rung::Mount];
         Self { layers, beside: None, request: 1 << 20, common, how }
     }
@@ -149,15 +151,14 @@ enum Turn {
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
         let mut report = Report::new("ladder").against(self.base(), "MB/s");
         let c = &self.common;
         report.fact("backing", format!("{} ({} files)", c.dir.display(), c.members));
-        #[expect(clippy::cast_precision_loss, reason = "shown")]
-        let request = crate::report::table::size(self.request as f64);
+        let request = crate::report::table::size(crate::statistics::float(self.request));
         let (size, streams) = (c.size >> 20, c.streams);
         let job = format!("{size} MiB in requests of {request}, direct, {streams} streams");
         report.fact("job", job);
@@ -181,12 +182,15 @@ impl Measure for Args {
         let each = room / c.members as u64 / MOST * MOST + 2 * MOST;
         let single = if systems.is_empty() { 0 } else { room };
         crate::engine::room(&c.dir.join("backing"), each * c.members as u64 + single)?;
-        let rig = Members::new(c, "pool", (c.members, each))?;
-        let one = (!systems.is_empty()).then(|| Single::new(c, room)).transpose()?;
+        let testbed = Members::new(&c.dir, "pool", (c.members, each), c.device_kind())?;
+        let kind =
+            if c.device_kind() == DeviceKind::File { DeviceKind::Loop } else { c.device_kind() };
+        let beside = || Members::new(&c.dir, "beside", (1, room), kind);
+        let one = (!systems.is_empty()).then(beside).transpose()?;
         self.keep(report, &mut systems, |system| {
-            one.as_ref().map_or(Ok(()), |one| one.mount(system).map(drop))?;
+            one.as_ref().map_or(Ok(()), |one| on_one(one, system).map(drop))?;
             if c.members > 1 && system.stripes() {
-                striped(&rig, system, |_| Ok(()))
+                striped(&testbed, system, |_| Ok(()))
             } else {
                 Ok(())
             }
@@ -201,17 +205,22 @@ impl Measure for Args {
                 report.note(CHECKSUMS);
             }
         }
-        self.how.rounds(report, Turns::new(turns.len(), PHASES.len()), |report, _, turn| {
-            match (turns.get(turn), &one) {
-                (Some(Turn::Layer(Rung::Raw)), _) => raw(self, &rig, report),
-                (Some(Turn::Layer(Rung::Pool)), _) => pool(self, &rig, report),
-                (Some(Turn::Layer(Rung::Native)), _) => native(self, &rig, report),
-                (Some(Turn::Layer(Rung::Mount)), _) => mounted(self, &rig, report),
-                (Some(Turn::One(system)), Some(one)) => one.measure(*system, self, report),
-                (Some(Turn::All(system)), _) => all(*system, self, &rig, report),
+        self.how.rounds(
+            report,
+            RoundPlan::new(turns.len(), PHASES.len()),
+            |report, _, turn| match (turns.get(turn), &one) {
+                (Some(Turn::Layer(Rung::Raw)), _) => raw(self, &testbed, report),
+                (Some(Turn::Layer(Rung::Pool)), _) => pool(self, &testbed, report),
+                (Some(Turn::Layer(Rung::Native)), _) => native(self, &testbed, report),
+                (Some(Turn::Layer(Rung::Mount)), _) => mounted(self, &testbed, report),
+                (Some(Turn::One(system)), Some(one)) => {
+                    let name = format!("{} (1 loop)", system.name());
+                    measure_streams(self, &on_one(one, *system)?, &name, report)
+                }
+                (Some(Turn::All(system)), _) => all(*system, self, &testbed, report),
                 _ => Ok(()),
-            }
-        })
+            },
+        )
     }
 }
 
@@ -248,11 +257,11 @@ fn threads(common: &Common) -> usize {
 /// All devices at once, each sequentially, through the same engine that the pool uses: at least as
 /// many threads as the layers above have streams, so that no layer has more of the processors. A
 /// thread keeps to one device, so that none waits behind another.
-fn raw(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+fn raw(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
     let Args { common, request, .. } = args;
-    let how = Use { write: true, direct: true, force: true, ..Use::default() };
+    let how = OpenMode { write: true, direct: true, force: true, ..OpenMode::default() };
     let open = |path: &PathBuf| Ok(Target::keep(path, how)?);
-    let devices = rig.paths.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let devices = testbed.paths.iter().map(open).collect::<Result<Vec<_>>>()?;
     let each = threads(common) / devices.len();
     let share = common.size / request / (each * devices.len()) as u64 * request;
     for (direction, name) in PHASES {
@@ -274,28 +283,28 @@ fn raw(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
 ///
 /// # Errors
 /// It cannot be made.
-pub(crate) fn fresh_pool(rig: &Members) -> Result<Pool> {
+pub(crate) fn fresh_pool(testbed: &Members) -> Result<Pool> {
     let stripe_unit = StripeUnit::new(Bytes(256 << 10)).context("stripe unit")?;
     let options = CreateOptions { stripe_unit, force: true, ..CreateOptions::new("bench") };
-    Ok(Pool::create(rig.devices()?, &options)?)
+    Ok(Pool::create(testbed.devices()?, &options)?)
 }
 
 /// A layer over the devices.
 ///
 /// # Errors
 /// They cannot be opened.
-pub(crate) fn over(rig: &Members, name: &str, layer: Layer) -> Result<Arc<Target>> {
-    let devices = rig.devices()?;
+pub(crate) fn over(testbed: &Members, name: &str, layer: Layer) -> Result<Arc<Target>> {
+    let devices = testbed.devices()?;
     let first = devices.first().context("no devices")?;
     Ok(Target::over(layer, name, first.info()))
 }
 
 /// As many threads as [`raw`] has, each with as many requests under way and so with buffers that
 /// take as much of the processors' caches.
-fn pool(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+fn pool(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
     let common = &args.common;
-    let pool = fresh_pool(rig)?;
-    let target = over(rig, "pool", Layer::Pool(pool.clone()))?;
+    let pool = fresh_pool(testbed)?;
+    let target = over(testbed, "pool", Layer::Pool(pool.clone()))?;
     let count = threads(common);
     for (direction, name) in PHASES {
         let one = |p| Stream { depth: DEPTH_PER_MEMBER, ..stream(&target, p, direction) };
@@ -354,9 +363,9 @@ pub(crate) fn fresh(pool: Pool) -> Result<Fs> {
 }
 
 /// The file system's own API in this process: one file per stream, one thread each.
-fn native(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+fn native(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
     let Args { common, request, .. } = args;
-    let pool = fresh_pool(rig)?;
+    let pool = fresh_pool(testbed)?;
     let asked = pool.clone();
     let fs = fresh(pool)?;
     let mut targets = Vec::new();
@@ -365,7 +374,7 @@ fn native(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
         let name = format!("stream{n}");
         let (file, handle) = NativeFile::create(&fs, &name)?;
         handles.push(handle);
-        targets.push(over(rig, &name, Layer::Calls(file))?);
+        targets.push(over(testbed, &name, Layer::Calls(file))?);
     }
     let bytes = common.size / common.streams as u64 / request * request;
     let pattern = Pattern::sequential(0, bytes, *request, true);
@@ -384,8 +393,8 @@ fn native(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
 }
 
 /// Ordinary programs on the mount.
-fn mounted(args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
-    let mount = Mount::braid(&rig.paths, rig.work.join("mount"))?;
+fn mounted(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
+    let mount = Mount::braid(&testbed.paths, testbed.work.join("mount"))?;
     measure_streams(args, &mount, "mount", report)
 }
 
@@ -405,41 +414,25 @@ fn measure_streams(args: &Args, mount: &Mount, name: &str, report: &mut Report) 
     Ok(())
 }
 
-/// One loop device of the same backing, on which each file system of the kernel is made in its turn.
-struct Single {
-    device: Loop,
-    _backing: Backing,
-    dir: PathBuf,
-}
-impl Single {
-    fn new(common: &Common, bytes: u64) -> Result<Self> {
-        let path = common.dir.join(format!("braid-bench-{}-beside", std::process::id()));
-        let backing = Backing::new(path.clone(), bytes)?;
-        let mut device = Loop::new(&backing.path)?;
-        if let Some(rate) = common.throttle {
-            device.throttle(rate)?;
-        }
-        Ok(Self { device, _backing: backing, dir: path.with_extension("dir") })
-    }
-    fn mount(&self, system: Kernel) -> Result<Mount> {
-        Mount::kernel(system, std::slice::from_ref(&self.device.path), self.dir.clone())
-    }
-    fn measure(&self, system: Kernel, args: &Args, report: &mut Report) -> Result<()> {
-        let mount = self.mount(system)?;
-        measure_streams(args, &mount, &format!("{} (1 loop)", system.name()), report)
-    }
+/// A file system of the kernel on one loop device of the same backing.
+fn on_one(one: &Members, system: Kernel) -> Result<Mount> {
+    Mount::kernel(system, &one.paths, one.work.join("mount"))
 }
 
 /// A file system of the kernel that stripes by itself, freshly made on all members.
-fn striped(rig: &Members, system: Kernel, with: impl FnOnce(&Mount) -> Result<()>) -> Result<()> {
-    let (_loops, paths) = rig.block_devices()?;
-    let mount = Mount::kernel(system, &paths, rig.work.join("mount"))?;
+fn striped(
+    testbed: &Members,
+    system: Kernel,
+    with: impl FnOnce(&Mount) -> Result<()>,
+) -> Result<()> {
+    let (_loops, paths) = testbed.block_devices()?;
+    let mount = Mount::kernel(system, &paths, testbed.work.join("mount"))?;
     with(&mount)
 }
 
-fn all(system: Kernel, args: &Args, rig: &Members, report: &mut Report) -> Result<()> {
+fn all(system: Kernel, args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
     let name = format!("{} ({} loops, raid0)", system.name(), args.common.members);
-    striped(rig, system, |mount| measure_streams(args, mount, &name, report))
+    striped(testbed, system, |mount| measure_streams(args, mount, &name, report))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Memory of the process that serves a mount: many inodes held, then one large file streamed in
-//! and out, then the inodes looked at again. Peak and present resident size after each step.
+//! Resident memory of the process that serves a mount: many inodes are held, a large file is written and read,
+//! then all inodes are looked up again. Peak and present size are taken after each step.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,38 +7,38 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use super::meta::FILES_MAX;
-use super::{How, Measure, Turns};
+use super::{Measure, RoundPlan, RunOptions};
 use crate::arguments::Common;
 use crate::engine::Direction;
 use crate::modes::streams::{self, Phase};
 use crate::report::Report;
-use crate::rig::{Backing, Mount};
+use crate::testbed::{Backing, Mount};
 
 /// Room for journals, resource groups and dinodes beside the stream.
 const SLACK: u64 = 1 << 30;
 /// Bytes on the devices per empty file, at most.
 const FILE_BYTES: u64 = 8 << 10;
 
-/// Resident memory of a mount's process that holds many inodes and streams a large file
+/// Resident memory of a mount's process while it holds many inodes and streams a large file
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// Options of the mount, e.g. memory=256M
+    /// Mount options, such as memory=256M
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     mount_options: Option<String>,
-    /// Files
+    /// Number of files
     #[arg(long, default_value_t = 20_000)]
     files: usize,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 /// What is looked at, in order.
 const STEPS: [&str; 5] = ["mounted", "files made", "streamed in", "streamed out", "looked at all"];
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -64,7 +64,7 @@ impl Measure for Args {
             })
             .collect::<Result<Vec<_>>>()?;
         let paths: Vec<_> = backings.iter().map(|b| b.path.clone()).collect();
-        self.how.rounds(report, Turns::new(1, STEPS.len()), |report, _, _| {
+        self.how.rounds(report, RoundPlan::new(1, STEPS.len()), |report, _, _| {
             let options = self.mount_options.as_deref();
             let mount = Mount::braid_with(&paths, base.with_extension("dir"), options)?;
             self.steps(&mount, report)
@@ -85,7 +85,7 @@ impl Args {
             sync: true,
         };
         for (n, step) in STEPS.into_iter().enumerate() {
-            crate::live::row(step.to_owned());
+            crate::progress::row(step.to_owned());
             match n {
                 0 => {}
                 1 => make_files(&dir, self.files)?,
@@ -98,11 +98,9 @@ impl Args {
                 _ => look_at_all(&dir)?,
             }
             for (name, field) in [("peak", "VmHWM"), ("present", "VmRSS")] {
-                let row = report.row(name, step, &super::at(&[]));
-                row.rate.0.push(resident(server, field)?);
-                row.less = true;
+                report.sample(name, step, &super::at(&[]), resident(server, field)?).less = true;
             }
-            crate::live::row_done();
+            crate::progress::row_done();
         }
         Ok(())
     }
@@ -112,7 +110,7 @@ fn make_files(dir: &Path, files: usize) -> Result<()> {
     std::fs::create_dir(dir)?;
     for n in 0..files {
         File::create_new(dir.join(format!("file{n:06}")))?;
-        crate::live::go_on()?;
+        crate::progress::check_interrupted()?;
     }
     Ok(())
 }
@@ -125,10 +123,10 @@ fn look_at_all(dir: &Path) -> Result<()> {
 }
 
 /// A field of /proc/PID/status, in MiB.
-#[expect(clippy::cast_precision_loss, reason = "sizes far below 2^52")]
 fn resident(pid: u32, field: &str) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':'));
     let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    Ok(kib.with_context(|| format!("/proc/{pid}/status has no {field}"))? as f64 / 1024.0)
+    let kib = kib.with_context(|| format!("/proc/{pid}/status has no {field}"))?;
+    Ok(crate::statistics::float(kib) / 1024.0)
 }

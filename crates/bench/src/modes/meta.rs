@@ -1,6 +1,6 @@
-//! Metadata operations on empty files: create and close, stat, open and close, readdir, rename,
-//! unlink. By any number of threads, in directories of their own or in one that all share, on any
-//! directories; without any, a mount and XFS on one loop device of the same backing.
+//! Metadata operations on empty files: create and close, stat, open and close, readdir, rename, unlink. Any
+//! number of threads work in private directories or in a shared one. Without directories the mode compares
+//! a Braid mount with XFS, each on the same loop device.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{How, Measure, System, Turns, at, distinct};
-use crate::engine::{Latency, Meeting, STREAMS_MAX};
+use super::{Measure, RoundPlan, RunOptions, System, at, distinct};
+use crate::arguments::DeviceKind;
+use crate::engine::{Latency, STREAMS_MAX, StartBarrier, on_threads};
 use crate::report::Report;
-use crate::rig::{Backing, Loop, Mount};
+use crate::statistics::float;
+use crate::testbed::members::Members;
 
-/// Creating, looking up, opening, listing, renaming and removing empty files
+/// Create, look up, open, list, rename and remove empty files
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// Directories; the others are compared with the first. None: a Braid mount and XFS, each made
-    /// on one loop device of the same backing
+    /// Directories; the others are compared with the first. Without any: a Braid mount and XFS, each
+    /// on the same loop device
     #[arg(value_name = "[NAME=]DIR")]
     systems: Vec<System>,
-    /// The directories are mounts of one file system on several nodes, at work side by side
+    /// The directories are mounts of one file system on several nodes; all work at the same time
     #[arg(long)]
     nodes: bool,
     /// Threads (on each node)
@@ -30,18 +32,18 @@ pub(crate) struct Args {
     /// All threads work in one directory
     #[arg(long)]
     shared: bool,
-    /// Files, of all threads together
+    /// Number of files, of all threads together
     #[arg(long, default_value_t = 20_000)]
     files: usize,
-    /// Where the backing is made, if no directories are given
+    /// Directory for the backing file, if no directories are given
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -81,22 +83,15 @@ impl Measure for Args {
 pub(super) const FILES_MAX: usize = 10_000_000;
 
 /// One row for each operation, and one for listing.
-fn turns(systems: usize) -> Turns {
-    Turns { counted: "files", ..Turns::new(systems, OPERATIONS.len() + 1) }
+fn turns(systems: usize) -> RoundPlan {
+    RoundPlan { counted: "files", ..RoundPlan::new(systems, OPERATIONS.len() + 1) }
 }
 
 /// XFS and a Braid mount, freshly made in each round.
 fn made(args: &Args, report: &mut Report) -> Result<()> {
-    let base = args.dir.join(format!("braid-bench-{}", std::process::id()));
-    let backing = Backing::new(base.clone(), 2 << 30)?;
-    let device = Loop::new(&backing.path)?;
-    let dir = base.with_extension("dir");
+    let testbed = Members::new(&args.dir, "meta", (1, 2 << 30), DeviceKind::Loop)?;
     args.how.rounds(report, turns(2), |report, round, system| {
-        let (mount, name) = if system == 0 {
-            (Mount::xfs(&device.path, dir.clone())?, "xfs")
-        } else {
-            (Mount::braid(std::slice::from_ref(&device.path), dir.clone())?, "mount")
-        };
+        let (mount, name) = testbed.xfs_or_braid(system)?;
         phases(args, std::slice::from_ref(&mount.dir), (name, round), report)
     })
 }
@@ -139,19 +134,18 @@ fn phases(
         shares.push(Share { dir, names });
     }
     // Whatever fails, nothing stays behind.
-    let _swept = Swept(roots.iter().map(|r| r.join(&top)).collect());
+    let _cleanup = RemoveOnDrop(roots.iter().map(|r| r.join(&top)).collect());
     for share in &shares {
         std::fs::create_dir_all(&share.dir).with_context(|| share.dir.display().to_string())?;
     }
     let place = if args.threads * roots.len() == 1 && !args.shared {
         at(&[])
     } else {
-        #[expect(clippy::cast_precision_loss, reason = "a count of threads")]
-        at(&[("threads", threads as f64)])
+        at(&[("threads", float(threads as u64))])
     };
-    let (progress, stop) = crate::live::hooks();
+    let (progress, stop) = crate::progress::hooks();
     for (what, operation) in OPERATIONS {
-        crate::live::row(format!("{name} {what}"));
+        crate::progress::row(format!("{name} {what}"));
         let (rate, latency) = together(&shares, |share, latency| {
             for pair in &share.names {
                 let began = Instant::now();
@@ -161,15 +155,13 @@ fn phases(
                     progress.fetch_add(1, Ordering::Relaxed);
                 }
                 if stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed)) {
-                    return Err(crate::live::Interrupted.into());
+                    return Err(crate::progress::Interrupted.into());
                 }
             }
             Ok(share.names.len())
         })?;
-        crate::live::row_done();
-        let row = report.row(name, what, &place);
-        row.rate.0.push(rate);
-        row.took(&latency);
+        crate::progress::row_done();
+        report.sample(name, what, &place, rate).took(&latency);
         if what == "open+close" {
             list(&shares, name, &place, report)?;
         }
@@ -184,8 +176,8 @@ fn list(
     report: &mut Report,
 ) -> Result<()> {
     let (rate, _) = together(shares, |share, _| count(&share.dir))?;
-    crate::live::row_done();
-    report.row(name, "readdir", place).rate.0.push(rate);
+    crate::progress::row_done();
+    report.sample(name, "readdir", place, rate);
     Ok(())
 }
 
@@ -199,11 +191,11 @@ fn count(dir: &Path) -> Result<usize> {
 }
 
 /// What a thread did: operations, how long each took, when it began and when it was through.
-type Did = (usize, Latency, Instant, Instant);
+type ThreadResult = (usize, Latency, Instant, Instant);
 
 /// Of all threads: operations, how long each took, and the seconds from the first one's start to the
 /// last one's end, by their own clocks: whoever waits for them may be woken much later.
-fn sum(all: Vec<Did>) -> Option<(usize, Latency, f64)> {
+fn sum(all: Vec<ThreadResult>) -> Option<(usize, Latency, f64)> {
     let (mut operations, mut latency) = (0, Latency::default());
     let began = all.iter().map(|d| d.2).min()?;
     let ended = all.iter().map(|d| d.3).max()?;
@@ -220,41 +212,27 @@ fn together(
     shares: &[Share],
     work: impl Fn(&Share, &mut Latency) -> Result<usize> + Sync,
 ) -> Result<(f64, Latency)> {
-    let start = Meeting::of(shares.len() + 1);
-    std::thread::scope(|scope| {
-        let (work, start) = (&work, &start);
-        let begin = |share| {
-            let one = move || {
-                let _attending = start.attend();
-                let mut latency = Latency::default();
-                let all = start.wait();
-                let began = Instant::now();
-                let done = if all { work(share, &mut latency)? } else { 0 };
-                Ok((done, latency, began, Instant::now()))
-            };
-            let thread = std::thread::Builder::new().spawn_scoped(scope, one);
-            thread.inspect_err(|_| start.call_off())
-        };
-        let workers = shares.iter().map(begin).collect::<std::io::Result<Vec<_>>>();
-        let workers = workers.context("a thread for each share")?;
-        let all = start.wait();
-        let mut results = Vec::with_capacity(workers.len());
-        for worker in workers {
-            let ended = worker.join().map_err(|_| anyhow::anyhow!("a thread panicked"));
-            results.push(ended);
+    let start = &StartBarrier::of(shares.len() + 1);
+    let work = &work;
+    let works = shares.iter().map(|share| {
+        move || {
+            let _guard = start.cancel_on_panic();
+            let mut latency = Latency::default();
+            let all = start.wait();
+            let began = Instant::now();
+            let done = if all { work(share, &mut latency)? } else { 0 };
+            Ok((done, latency, began, Instant::now()))
         }
-        let results = results.into_iter().map(|r| r?).collect::<Result<Vec<Did>>>()?;
-        ensure!(all, "the threads did not begin");
-        let (operations, latency, seconds) = sum(results).context("no threads")?;
-        ensure!(operations > 0, "there was nothing to do");
-        #[expect(clippy::cast_precision_loss, reason = "a count of files")]
-        Ok((operations as f64 / seconds, latency))
-    })
+    });
+    let ((), results) = on_threads(start, works, || (start.wait(), ()))?;
+    let (operations, latency, seconds) = sum(results).context("no threads")?;
+    ensure!(operations > 0, "there was nothing to do");
+    Ok((float(operations as u64) / seconds, latency))
 }
 
 /// Directories that are removed with what is left in them.
-struct Swept(Vec<PathBuf>);
-impl Drop for Swept {
+struct RemoveOnDrop(Vec<PathBuf>);
+impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
         for dir in &self.0 {
             std::fs::remove_dir_all(dir).ok();

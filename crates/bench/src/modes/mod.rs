@@ -1,4 +1,4 @@
-//! What can be measured: one file per mode.
+//! The modes: one file for each kind of measurement, and the rounds that all of them have.
 
 pub(crate) mod buffered;
 pub(crate) mod copy;
@@ -13,9 +13,9 @@ pub(crate) mod share;
 pub(crate) mod stream;
 pub(crate) mod streams;
 pub(crate) mod stripe;
-mod subject;
 pub(crate) mod surface;
 pub(crate) mod sweep;
+mod test_area;
 pub(crate) mod verify;
 
 use std::cell::RefCell;
@@ -25,51 +25,51 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::engine::{Limits, Outcome, Stream};
-use crate::live::{Now, Show};
+use crate::progress::{Now, Show};
 use crate::report::{Gate, Report, Row, Verdict};
 use crate::run::repeat::{Budget, Ended, Rounds, rounds};
 
-pub(crate) use subject::{Room, Subject, System, distinct, subjects};
+pub(crate) use test_area::{Room, System, TestArea, distinct, test_areas};
 
-/// How often, and what becomes of the result.
+/// Options of all modes: how often to measure, and what to do with the result.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
-pub(crate) struct How {
-    /// Rounds at most; all systems are measured in turn in each
+pub(crate) struct RunOptions {
+    /// Most rounds; each measures all systems in turn
     #[arg(long, default_value_t = 15)]
     pub repeats: usize,
-    /// Rounds at least
+    /// Fewest rounds
     #[arg(long, default_value_t = 3)]
     pub least: usize,
-    /// Rounds before those, which warm up and do not count
+    /// Warm-up rounds before those; they do not count
     #[arg(long, value_name = "ROUNDS", default_value_t = 0)]
     pub warm_up: usize,
-    /// No round is begun after so many seconds
+    /// No round begins after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0)]
     pub budget: f64,
-    /// Enough when the 95 % interval of every ratio's median is no wider than this part of it
+    /// Stop if the 95 % interval of every median ratio is no wider than this part of the ratio
     #[arg(long, value_name = "PART", default_value_t = 0.03)]
     pub width: f64,
-    /// Look for other programs' load so long before each round, milliseconds
+    /// Measure the load of other programs for this many milliseconds before each round
     #[arg(long, value_name = "MS", default_value_t = 100)]
     pub look: u64,
-    /// Fail when a ratio's median is below this; WORD=RATIO for rows with that word in their name
+    /// Fail if a median ratio is below this; WORD=RATIO: only for rows with that word in their name
     #[arg(long, value_name = "[WORD=]RATIO")]
     pub accept: Vec<Gate>,
-    /// Print the result as JSON, all samples
+    /// Print the result as JSON, with all samples
     #[arg(long)]
     pub json: bool,
-    /// Write the result to this file, whatever happens
+    /// Write the result as JSON to this file, even after a failure
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Write on devices that are mounted or in a pool, and on files and devices that hold something
+    /// Overwrite devices that are mounted or in a pool, and files and devices that hold data
     #[arg(long)]
     pub force_destroy: bool,
-    /// A screen of its own while it runs: row, rates, ratios so far. Lines where there is no terminal
+    /// Show a full screen while it runs: row, rates, ratios so far. Lines if there is no terminal
     #[arg(long)]
     #[serde(skip)]
     pub tui: bool,
-    /// A line every so many seconds while it runs; 0: none. Otherwise one with a bar on a terminal,
-    /// every 10 seconds elsewhere
+    /// Seconds between two lines of progress; 0: none. Without this option: a bar on a terminal, a
+    /// line every 10 seconds elsewhere
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip)]
     pub heartbeat: Option<f64>,
@@ -85,7 +85,7 @@ const ROUNDS_MAX: usize = 1_000_000;
 
 /// What happens in one round.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Turns {
+pub(crate) struct RoundPlan {
     /// That take turns.
     pub systems: usize,
     /// That each of them adds to.
@@ -93,7 +93,7 @@ pub(crate) struct Turns {
     /// What is counted while it runs, if not bytes.
     pub counted: &'static str,
 }
-impl Turns {
+impl RoundPlan {
     /// Each adds to so many rows of bytes.
     pub fn new(systems: usize, rows: usize) -> Self {
         Self { systems, rows, counted: "" }
@@ -102,8 +102,8 @@ impl Turns {
 
 /// A mode: what it compares, and how it goes about a run.
 pub(crate) trait Measure: serde::Serialize {
-    /// How often, and what becomes of the result.
-    fn how(&self) -> &How;
+    /// Options of all modes: how often to measure, and what to do with the result.
+    fn how(&self) -> &RunOptions;
     /// The result without rows.
     fn begin(&self) -> Report;
     /// Fills it.
@@ -154,7 +154,7 @@ impl Cell<'_> {
         limits: &Limits,
     ) -> Result<(&'r mut Row, Outcome)> {
         let what = [self.name, self.phase, &crate::report::said(&self.at)].join(" ");
-        crate::live::row(what.trim_end().to_owned());
+        crate::progress::row(what.trim_end().to_owned());
         let outcome = crate::engine::run(streams, limits)?.ok()?;
         // Nothing in no time is no figure.
         anyhow::ensure!(
@@ -164,17 +164,17 @@ impl Cell<'_> {
             self.phase,
             crate::report::said(&self.at)
         );
-        crate::live::row_done();
+        crate::progress::row_done();
         Ok((report.add_outcome(self.name, self.phase, &self.at, &outcome), outcome))
     }
 }
 
-impl How {
+impl RunOptions {
     /// Shows what this thread measures, until that is dropped.
-    pub fn show(&self) -> Result<crate::live::Shown> {
+    pub fn show(&self) -> Result<crate::progress::Shown> {
         let sane = self.heartbeat.is_none_or(|h| h.is_finite() && h >= 0.0);
         anyhow::ensure!(sane, "--heartbeat: a number of seconds");
-        Ok(crate::live::begin(Show { tui: self.tui, heartbeat: self.heartbeat }))
+        Ok(crate::progress::begin(Show { tui: self.tui, heartbeat: self.heartbeat }))
     }
     fn budget(&self) -> Result<Budget> {
         anyhow::ensure!((1..=ROUNDS_MAX).contains(&self.repeats), "--repeats: 1 to {ROUNDS_MAX}");
@@ -198,7 +198,7 @@ impl How {
     pub fn rounds(
         &self,
         report: &mut Report,
-        turns: Turns,
+        turns: RoundPlan,
         measure: impl Fn(&mut Report, usize, usize) -> Result<()>,
     ) -> Result<()> {
         let budget = self.budget()?;
@@ -214,25 +214,34 @@ impl How {
         };
         let mut noted = Rounds::default();
         if let Err(e) = self.warm(report, &now, turns.systems, &measure) {
-            let interrupted = e.is::<crate::live::Interrupted>();
+            let interrupted = e.is::<crate::progress::Interrupted>();
             noted.ended = Some(if interrupted { Ended::Interrupted } else { Ended::Failed });
             report.rounds = Some(noted);
             return Err(e);
         }
-        crate::live::rounds(now);
+        crate::progress::rounds(now);
         let shared = RefCell::new(&mut *report);
         let one = |round, system| {
-            crate::live::round(round, || shared.borrow().standings());
+            crate::progress::round(round, || shared.borrow().standings());
             measure(&mut shared.borrow_mut(), round, system)
         };
         let result =
             rounds(&budget, turns.systems, &mut noted, one, || shared.borrow().intervals());
-        let others = noted.foreign.iter().copied().fold(0.0, f64::max);
         report.rounds = Some(noted);
-        if others > FOREIGN {
-            report.note(format!("{OTHERS} {others:.1} processors meanwhile"));
-        }
+        Self::note_others(report);
         result
+    }
+    /// Measures each of several systems in its turn.
+    pub fn compare<T>(
+        &self,
+        report: &mut Report,
+        systems: &[T],
+        rows: usize,
+        measure: impl Fn(&mut Report, &T) -> Result<()>,
+    ) -> Result<()> {
+        self.rounds(report, RoundPlan::new(systems.len(), rows), |report, _, system| {
+            systems.get(system).map_or(Ok(()), |system| measure(report, system))
+        })
     }
     /// Rounds that do not count.
     fn warm(
@@ -247,18 +256,18 @@ impl How {
         }
         let mode = format!("{}, warming up", now.mode);
         let budget = Duration::MAX;
-        crate::live::rounds(Now { mode, rounds: self.warm_up, budget, ..now.clone() });
+        crate::progress::rounds(Now { mode, rounds: self.warm_up, budget, ..now.clone() });
         let mut scratch = report.clone();
         for round in 0..self.warm_up {
-            crate::live::round(round, Vec::new);
+            crate::progress::round(round, Vec::new);
             for system in 0..systems {
-                crate::live::go_on()?;
+                crate::progress::check_interrupted()?;
                 measure(&mut scratch, round, system)?;
             }
         }
         Ok(())
     }
-    /// Others' load in rounds of several modes, which each of them has noted: said once.
+    /// Notes the load of other programs, once: each of several modes may have noted its own.
     pub fn note_others(report: &mut Report) {
         report.notes.retain(|n| !n.contains(OTHERS));
         let foreign = report.rounds.as_ref().map(|r| r.foreign.as_slice());
@@ -272,7 +281,7 @@ impl How {
     /// # Errors
     /// See above.
     pub fn finish(&self, mut report: Report, result: Result<()>) -> Result<()> {
-        crate::live::hide();
+        crate::progress::hide();
         report.failed = result.as_ref().err().map(|e| format!("{e:#}"));
         let saved = self.out.as_ref().map_or(Ok(()), |path| report.save(path));
         if self.json {
@@ -326,7 +335,7 @@ mod tests {
 
     #[test]
     fn rounds_that_warm_up_are_measured_and_do_not_count() {
-        let how: How = typed(&["--warm-up", "2", "--repeats", "3", "--look", "0"]);
+        let how: RunOptions = typed(&["--warm-up", "2", "--repeats", "3", "--look", "0"]);
         let seen = RefCell::new(Vec::new());
         let mut report = Report::new("mode").against("a", "MB/s");
         let measure = |report: &mut Report, round, system| {
@@ -336,7 +345,7 @@ mod tests {
             report.row(["a", "b"][system], "write", &at(&[])).rate.0.push(rate);
             Ok(())
         };
-        how.rounds(&mut report, Turns::new(2, 1), measure).unwrap();
+        how.rounds(&mut report, RoundPlan::new(2, 1), measure).unwrap();
         assert_eq!(seen.borrow().len(), (2 + 3) * 2);
         assert_eq!(seen.borrow()[..4], [(0, 0), (0, 1), (1, 0), (1, 1)]);
         assert_eq!(report.rounds.as_ref().unwrap().done, 3);
@@ -344,7 +353,7 @@ mod tests {
         // What fails while it warms up has no rows, and says that it failed.
         let mut report = Report::new("mode");
         let fails = |_: &mut Report, _, _| anyhow::bail!("full");
-        assert!(how.rounds(&mut report, Turns::new(1, 1), fails).is_err());
+        assert!(how.rounds(&mut report, RoundPlan::new(1, 1), fails).is_err());
         assert_eq!(report.rounds.unwrap().ended, Some(Ended::Failed));
     }
 }

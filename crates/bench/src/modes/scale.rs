@@ -1,13 +1,13 @@
-//! One to n nodes: each directory is a mount of the same file system on another node (or another
-//! process); all begin together, and what counts is the rate while all were at work (S4.3, S4.4).
+//! Speed-up on 1, 2 ... n nodes. Each directory is a mount of the same file system by another node (or another
+//! process). All begin together; the rate counts while all are at work (S4.3, S4.4).
 
 use anyhow::Result;
 
 use super::stripe::{Job, Words, judge};
-use super::{How, Measure, System};
+use super::{Measure, RunOptions, System};
 use crate::report::{Report, Verdict};
 
-/// Speed-up on 1, 2 ... n mounts of one file system, begun together
+/// Speed-up on 1, 2 ... n nodes: mounts of one file system
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
     /// Directories, one on each node's mount
@@ -18,7 +18,7 @@ pub(crate) struct Args {
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         self.job.how()
     }
     fn begin(&self) -> Report {

@@ -1,6 +1,6 @@
-//! Several mounts of one file system at one file: whether a write on one node is seen on another as
-//! soon as it has returned, how long it takes until it is, and what writing one file together,
-//! each node every n-th block, costs.
+//! Several mounts of one file system use one file. The mode checks that a completed write on one node is seen
+//! by a read on another, and measures how long that takes. It also measures what it costs if all nodes
+//! write one file, each every n-th block.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -9,33 +9,33 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Cell, How, Measure, System, Turns, at};
+use super::{Cell, Measure, RoundPlan, RunOptions, System, at};
 use crate::arguments::size;
-use crate::engine::{Content, Latency, Limits, Pattern, Stream, Target, Use, run as go};
+use crate::engine::{Content, Latency, Limits, OpenMode, Pattern, Stream, Target, run as go};
 use crate::report::Report;
 use crate::run::cache::left;
 
-/// Read-after-write between mounts, ping-pong, one file written by all
+/// Several mounts use one file: read after write, ping-pong, all write
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// Directories: the same one, seen through the mount of each node
+    /// Directories: the same one, through the mount of each node
     #[arg(value_name = "[NAME=]DIR", required = true)]
     nodes: Vec<System>,
-    /// Writes that another node reads
+    /// Number of writes that another node reads
     #[arg(long, default_value_t = 1000)]
     turns: u64,
-    /// Bytes of a block
+    /// Block size
     #[arg(long, default_value = "64K", value_parser = size)]
     block: u64,
-    /// Bytes of the file that all write
+    /// Size of the file that all nodes write
     #[arg(long, default_value = "64M", value_parser = size)]
     size: u64,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -49,18 +49,18 @@ impl Measure for Args {
         ensure!(self.turns > 0, "--turns: at least 1");
         ensure!((1..=1 << 26).contains(&self.block), "--block: 1 byte to 64 MiB");
         ensure!(self.size / self.block >= nodes, "--size: at least one block for each node");
-        self.how.rounds(report, Turns::new(1, 2), |report, round, _| {
-            crate::live::row("write here, read there".to_owned());
+        self.how.rounds(report, RoundPlan::new(1, 2), |report, round, _| {
+            crate::progress::row("write here, read there".to_owned());
             ping_pong(self, round, report)?;
-            crate::live::row_done();
+            crate::progress::row_done();
             together(self, round, report)
         })
     }
 }
 
 /// The file of a round, as each node sees it; removed at the end.
-struct Seen(Vec<PathBuf>);
-impl Seen {
+struct SharedFile(Vec<PathBuf>);
+impl SharedFile {
     fn new(args: &Args, what: &str, round: usize) -> Result<Self> {
         let name = format!("braid-bench-{}-{what}-{round}", std::process::id());
         let paths: Vec<_> = args.nodes.iter().map(|n| n.path.join(&name)).collect();
@@ -72,7 +72,7 @@ impl Seen {
         Ok(seen)
     }
 }
-impl Drop for Seen {
+impl Drop for SharedFile {
     fn drop(&mut self) {
         if let Some(path) = self.0.first() {
             std::fs::remove_file(path).ok();
@@ -82,7 +82,7 @@ impl Drop for Seen {
 
 /// Nodes take turns to write; the next one must read what was written.
 fn ping_pong(args: &Args, round: usize, report: &mut Report) -> Result<()> {
-    let seen = Seen::new(args, "turns", round)?;
+    let seen = SharedFile::new(args, "turns", round)?;
     let open = |p: &PathBuf| OpenOptions::new().read(true).write(true).open(p);
     let files = seen.0.iter().map(open).collect::<std::io::Result<Vec<_>>>()?;
     let len = usize::try_from(args.block)?;
@@ -99,29 +99,28 @@ fn ping_pong(args: &Args, round: usize, report: &mut Report) -> Result<()> {
         from.write_all_at(&out, 0)?;
         to.read_exact_at(&mut back, 0)?;
         latency.add(turned.elapsed());
-        crate::live::go_on()?;
+        crate::progress::check_interrupted()?;
         if back != out {
             bail!("turn {turn}: node {reader} does not see what node {writer} has written");
         }
     }
     let seconds = began.elapsed().as_secs_f64().max(1e-9);
-    let row = report.row("nodes", "write here, read there", &at(&[]));
-    #[expect(clippy::cast_precision_loss, reason = "a count of turns")]
-    row.rate.0.push(args.turns as f64 / seconds);
-    row.took(&latency);
+    let rate = crate::statistics::float(args.turns) / seconds;
+    report.sample("nodes", "write here, read there", &at(&[]), rate).took(&latency);
     Ok(())
 }
 
 /// Every node writes every n-th block of a new file, then all of them again, then one node alone does
 /// what they did together; after each, every node reads every block.
 fn together(args: &Args, round: usize, report: &mut Report) -> Result<()> {
-    let seen = Seen::new(args, "strided", round)?;
+    let seen = SharedFile::new(args, "strided", round)?;
     let nodes = seen.0.len() as u64;
     let each = args.size / args.block.max(1) / nodes;
     let all = |read| Pattern::sequential(0, each * nodes * args.block, args.block, read);
     let stream = |path: &PathBuf, pattern: Pattern, generation: u64| -> Result<Stream> {
         let read = pattern.reads > 0;
-        let target = Target::keep(path, Use { write: !read, overwrite: true, ..Use::default() })?;
+        let target =
+            Target::keep(path, OpenMode { write: !read, overwrite: true, ..OpenMode::default() })?;
         target.check(args.block, 0, each * nodes * args.block, read)?;
         let content = Content::Verified { run: 0x5eb, generation };
         Ok(Stream { content, flush: !read, ..Stream::plain(target, pattern) })

@@ -1,24 +1,24 @@
-//! Playback with deadlines: every stream needs a frame at fixed times, and a frame that is late is
-//! lost, however many megabytes per second went through (S4.5: film frames of 126 MiB).
+//! Playback with deadlines: each stream needs a frame at fixed times, and a late frame is lost, whatever the
+//! bandwidth (S4.5: film frames of 126 MiB).
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
+use super::{Cell, Measure, Room, RunOptions, System, TestArea, at, base, distinct, test_areas};
 use crate::arguments::size;
 use crate::engine::{Direction, Limits, Pace, Pattern, Stream, in_turns};
 use crate::report::{Report, Row};
 use crate::run::cache::left;
 use crate::statistics::float;
 
-/// Deadline playback: frames late, not MB/s
+/// Playback with deadlines: late frames rather than MB/s
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
     /// Files, devices or directories
     #[arg(value_name = "[NAME=]PATH", required = true)]
     systems: Vec<System>,
-    /// Bytes of a frame (the default: 4096 x 6144 pixels of 3 x 14 bits)
+    /// Frame size (the default: 4096 x 6144 pixels of 3 x 14 bits)
     #[arg(long, default_value = "126M", value_parser = size)]
     frame: u64,
     /// Frames per second of each stream
@@ -27,28 +27,28 @@ pub(crate) struct Args {
     /// Streams, each on a file (or a part) of its own
     #[arg(long, value_delimiter = ',', default_value = "1")]
     streams: Vec<usize>,
-    /// Frames that a player holds: a frame is asked for so many frame times before it is shown
+    /// Frames that a player buffers: a frame is requested this many frame times before it is shown
     #[arg(long, default_value_t = 2)]
     ahead: u32,
-    /// Frames of each stream's file; it is played round and round
+    /// Frames in each stream's file, which is played in a loop
     #[arg(long, default_value_t = 8)]
     frames: u64,
-    /// Seconds
+    /// Duration, seconds
     #[arg(long, default_value_t = 5.0)]
     time: f64,
     /// `read`: playback, `write`: recording
     #[arg(long, value_enum, default_value = "read")]
     op: Direction,
-    /// Through the page cache
+    /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Args {
     /// The film of the original, on these.
-    pub fn film(systems: Vec<System>, how: How) -> Self {
+    pub fn film(systems: Vec<System>, how: RunOptions) -> Self {
         Self {
             systems,
             frame: 126 << 20,
@@ -65,7 +65,7 @@ impl Args {
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -91,14 +91,9 @@ impl Measure for Args {
         let bytes = self.frame.saturating_mul(self.frames);
         let write = self.op == Direction::Write;
         let room = Room { streams, bytes, write, force: self.how.force_destroy };
-        let subjects = subjects(&self.systems, room, report)?;
-        let turns = Turns::new(subjects.len(), self.streams.len());
-        self.how.rounds(report, turns, |report, _, system| {
-            let Some(subject) = subjects.get(system) else { return Ok(()) };
-            for count in self.streams.iter().copied() {
-                self.play(subject, count, report)?;
-            }
-            Ok(())
+        let areas = test_areas(&self.systems, room, report)?;
+        self.how.compare(report, &areas, self.streams.len(), |report, area| {
+            self.streams.iter().try_for_each(|count| self.play(area, *count, report))
         })
     }
     fn conclude(&self, report: &mut Report) {
@@ -114,14 +109,14 @@ impl Measure for Args {
 }
 
 impl Args {
-    fn play(&self, subject: &Subject, count: usize, report: &mut Report) -> Result<()> {
+    fn play(&self, area: &TestArea, count: usize, report: &mut Report) -> Result<()> {
         let interval = Duration::from_secs_f64(1.0 / self.fps);
         let read = self.op == Direction::Read;
         let mut streams = Vec::new();
-        for (n, (_, from)) in subject.places.iter().enumerate().take(count) {
-            let target = subject.target(n, !read, !self.buffered)?;
-            target.check(self.frame, *from, from + subject.bytes, read)?;
-            let mut pattern = Pattern::sequential(*from, subject.bytes, self.frame, read);
+        for (n, (_, from)) in area.places.iter().enumerate().take(count) {
+            let target = area.target(n, !read, !self.buffered)?;
+            target.check(self.frame, *from, from + area.bytes, read)?;
+            let mut pattern = Pattern::sequential(*from, area.bytes, self.frame, read);
             // Whole frames that are due within the time.
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
             let frames = (self.time * self.fps).ceil() as u64;
@@ -135,16 +130,14 @@ impl Args {
         }
         let limits = Limits { deadline: Some(interval * self.ahead), ..Limits::default() };
         let at = at(&[("streams", float(count as u64))]);
-        let cell = Cell { name: &subject.name, phase: self.op.word(), at };
+        let cell = Cell { name: &area.name, phase: self.op.word(), at };
         let (row, outcome) = cell.run(report, &streams, &limits)?;
         let (frames, late) = (float(outcome.all.ops), float(outcome.all.late));
-        if let Some(rate) = row.rate.0.last_mut() {
-            *rate = 100.0 * (1.0 - late / frames.max(1.0));
-        }
+        row.replace_rate(100.0 * (1.0 - late / frames.max(1.0)));
         row.cache = Some(left(!self.buffered).to_owned());
-        row.more.entry("frames".to_owned()).or_default().0.push(frames);
-        row.more.entry("frames late".to_owned()).or_default().0.push(late);
-        row.more.entry("MB/s".to_owned()).or_default().0.push(outcome.mb_per_s());
+        row.add("frames", frames);
+        row.add("frames late", late);
+        row.add("MB/s", outcome.mb_per_s());
         Ok(())
     }
 }

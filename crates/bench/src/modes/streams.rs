@@ -1,10 +1,10 @@
-//! Sequential streams over ordinary files, one thread each: what programs do.
+//! Sequential streams over ordinary files, one thread each.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::engine::{Content, Direction, Limits, Outcome, Pattern, Stream, Target, Use};
+use crate::engine::{Content, Direction, Limits, OpenMode, Outcome, Pattern, Stream, Target};
 use crate::modes::{Cell, at};
 use crate::report::Report;
 
@@ -67,7 +67,7 @@ impl Phase {
     }
     fn streams(self, files: &[PathBuf]) -> Result<Vec<Stream>> {
         let write = self.direction == Direction::Write;
-        let how = Use { write, direct: self.direct, overwrite: true, ..Use::default() };
+        let how = OpenMode { write, direct: self.direct, overwrite: true, ..OpenMode::default() };
         let bytes = self.bytes / self.request * self.request;
         let pattern = Pattern::sequential(0, bytes, self.request, !write);
         let (content, flush) = (Content::Byte(0x5a), self.sync);

@@ -1,9 +1,8 @@
-//! One to n ways: the same job on the first file or device, on the first two, and so on (S0.5,
-//! S3.2). The streams are one per way; the ratio is the speed-up over one way.
+//! Speed-up on 1, 2 ... n files or devices: one stream on each. The ratio is to one of them (S0.5, S3.2).
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, How, Measure, Room, Subject, System, Turns, at, subjects};
+use super::{Cell, Measure, Room, RoundPlan, RunOptions, System, TestArea, at, test_areas};
 use crate::arguments::size;
 use crate::engine::{Direction, Limits, Pattern, Stream};
 use crate::report::gate::judge_by;
@@ -11,10 +10,10 @@ use crate::report::{Gate, Report, Verdict};
 use crate::run::cache::left;
 use crate::statistics::Samples;
 
-/// Speed-up on 1, 2 ... n files or devices side by side
+/// Speed-up on 1, 2 ... n files or devices at the same time
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// The ways, in order
+    /// Files, devices or directories, in order
     #[arg(value_name = "[NAME=]PATH", required = true)]
     ways: Vec<System>,
     #[command(flatten)]
@@ -24,27 +23,27 @@ pub(crate) struct Args {
 /// What each way does.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Job {
-    /// Bytes moved on each
+    /// Bytes moved on each of them
     #[arg(long, default_value = "256M", value_parser = size)]
     size: u64,
-    /// Bytes of a request
+    /// Request size
     #[arg(long, default_value = "1M", value_parser = size)]
     request: u64,
-    /// Requests at a time on each
+    /// Queue depth on each of them
     #[arg(long, default_value_t = 4)]
     depth: usize,
-    /// Which way
+    /// Read or write
     #[arg(long, value_enum, value_delimiter = ',', default_value = "write,read")]
     ops: Vec<Direction>,
-    /// Through the page cache
+    /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.job.how
     }
     fn begin(&self) -> Report {
@@ -59,8 +58,8 @@ impl Measure for Args {
 }
 
 /// What is said of rounds in which there is no rate while all were at work.
-const HARDLY_MET: &str = "in some rounds the nodes were hardly at work at the same time: what counts there is the rate \
-                          over all of the time; with a larger --size they meet";
+const LITTLE_OVERLAP: &str = "in some rounds the nodes hardly worked at the same time: their rate is that over all of the \
+                              time; a larger --size gives more overlap";
 
 const WORDS: Words = Words { kind: "stripe", one: "1 way", many: "ways", together: false };
 
@@ -85,7 +84,7 @@ pub(crate) fn judge(report: &Report, gates: &[Gate]) -> Vec<Verdict> {
 
 impl Job {
     /// How it is run.
-    pub fn how(&self) -> &How {
+    pub fn how(&self) -> &RunOptions {
         &self.how
     }
     /// The result without rows.
@@ -101,11 +100,11 @@ impl Job {
         ensure!(size >= request, "--size: {size} bytes are less than a request of {request}");
         let write = self.ops.contains(&Direction::Write);
         let room = Room { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
-        let subjects = subjects(ways, room, report)?;
-        let turns = Turns::new(subjects.len(), self.ops.len());
+        let areas = test_areas(ways, room, report)?;
+        let turns = RoundPlan::new(areas.len(), self.ops.len());
         self.how.rounds(report, turns, |report, _, system| {
             for op in &self.ops {
-                let streams = subjects.iter().take(system + 1).map(|s| self.stream(s, *op));
+                let streams = areas.iter().take(system + 1).map(|s| self.stream(s, *op));
                 let streams = streams.collect::<Result<Vec<_>>>()?;
                 let ways = u32::try_from(system + 1).unwrap_or(u32::MAX);
                 let many = format!("{ways} {}", words.many);
@@ -113,21 +112,21 @@ impl Job {
                 let cell = Cell { name, phase: op.word(), at: at(&[]) };
                 let (row, outcome) = cell.run(report, &streams, &Limits::default())?;
                 let together = outcome.mb_per_s_together().filter(|_| words.together);
-                if let (Some(together), Some(rate)) = (together, row.rate.0.last_mut()) {
-                    *rate = together;
+                if let Some(together) = together {
+                    row.replace_rate(together);
                 }
                 row.cache = Some(left(!self.buffered).to_owned());
-                row.more.entry("ways".to_owned()).or_default().0.push(f64::from(ways));
+                row.add("ways", f64::from(ways));
                 if words.together && together.is_none() {
-                    report.note(HARDLY_MET);
+                    report.note(LITTLE_OVERLAP);
                 }
             }
             Ok(())
         })
     }
-    fn stream(&self, subject: &Subject, op: Direction) -> Result<Stream> {
+    fn stream(&self, area: &TestArea, op: Direction) -> Result<Stream> {
         let write = op == Direction::Write;
-        let target = subject.target(0, write, !self.buffered)?;
+        let target = area.target(0, write, !self.buffered)?;
         target.check(self.request, 0, self.size, !write)?;
         let pattern = Pattern::sequential(0, self.size, self.request, !write);
         Ok(Stream { depth: self.depth, flush: write, ..Stream::plain(target, pattern) })

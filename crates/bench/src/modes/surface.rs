@@ -1,11 +1,11 @@
-//! The two-parameter surface: request size by transfer size, each system against the first one
-//! (GFS for IRIX, S4.1 and S4.2). The table gives mean, deviation, least and most of its cells.
+//! Bandwidth over request size and transfer size; each system is compared with the first (GFS for IRIX, S4.1
+//! and S4.2). A summary has mean, deviation, least and most of the cells.
 
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
+use super::{Cell, Measure, Room, RunOptions, System, TestArea, at, base, distinct, test_areas};
 use crate::arguments::{Sizes, size};
 use crate::engine::{Direction, Limits, Pattern, Stream, Target};
 use crate::report::{Report, Summary};
@@ -26,27 +26,27 @@ pub(crate) struct Args {
     /// Request sizes
     #[arg(long, default_value = REQUESTS)]
     requests: Sizes,
-    /// Bytes moved; a transfer is never smaller than a request
+    /// Transfer sizes (bytes moved in a row); a transfer is never smaller than a request
     #[arg(long, default_value = TRANSFERS)]
     transfers: Sizes,
-    /// Small transfers are repeated until at least so much has moved
+    /// Small transfers repeat until at least this much has moved
     #[arg(long, default_value = "8M", value_parser = size)]
     at_least: u64,
-    /// Which way
+    /// Read or write
     #[arg(long, value_enum, value_delimiter = ',', default_value = "write,read")]
     ops: Vec<Direction>,
-    /// Past the page cache, through it, or both
+    /// Cache states to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "direct")]
     cache: Vec<Cache>,
-    /// Requests at a time
+    /// Queue depth
     #[arg(long, default_value_t = 1)]
     depth: usize,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -62,15 +62,14 @@ impl Measure for Args {
         ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
         let write = self.ops.contains(&Direction::Write);
         let room = Room { streams: 1, bytes, write, force: self.how.force_destroy };
-        let subjects = subjects(&self.systems, room, report)?;
+        let areas = test_areas(&self.systems, room, report)?;
         let cells = cells(&self.requests, &self.transfers);
         let rows = cells.len() * self.cache.len() * self.ops.len();
-        self.how.rounds(report, Turns::new(subjects.len(), rows), |report, _, system| {
-            let Some(subject) = subjects.get(system) else { return Ok(()) };
+        self.how.compare(report, &areas, rows, |report, area| {
             for cache in &self.cache {
                 for op in &self.ops {
                     for size in &cells {
-                        self.cell(subject, (*cache, *op), *size, report)?;
+                        self.cell(area, (*cache, *op), *size, report)?;
                     }
                 }
             }
@@ -85,21 +84,21 @@ impl Measure for Args {
 impl Args {
     fn cell(
         &self,
-        subject: &Subject,
+        area: &TestArea,
         (cache, op): (Cache, Direction),
         (request, transfer): (u64, u64),
         report: &mut Report,
     ) -> Result<()> {
-        let target = subject.target(0, op == Direction::Write, cache == Cache::Direct)?;
+        let target = area.target(0, op == Direction::Write, cache == Cache::Direct)?;
         let (at_least, depth) = (self.at_least, self.depth);
-        let spot = Spot { from: 0, request, transfer, at_least, depth };
-        spot.measure(report, (&subject.name, target), (cache, op), &Limits::default())
+        let surface_cell = SurfaceCell { from: 0, request, transfer, at_least, depth };
+        surface_cell.measure(report, (&area.name, target), (cache, op), &Limits::default())
     }
 }
 
 /// A cell of a surface.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Spot {
+pub(crate) struct SurfaceCell {
     /// First byte.
     pub from: u64,
     pub request: u64,
@@ -108,7 +107,7 @@ pub(crate) struct Spot {
     pub at_least: u64,
     pub depth: usize,
 }
-impl Spot {
+impl SurfaceCell {
     /// One more repeat of it.
     ///
     /// # Errors

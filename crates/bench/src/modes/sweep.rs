@@ -1,10 +1,10 @@
-//! Request size by number of streams, direct and buffered, reading, writing and both (NCAR's CXFS
-//! tests, S2: their forty plots are rows of this one table).
+//! Bandwidth over request size and number of streams: direct and buffered; reads, writes and mixes. (NCAR's
+//! CXFS tests, S2: their forty plots are rows of this one table.)
 
 use anyhow::{Result, ensure};
 
 use super::surface::word;
-use super::{Cell, How, Measure, Room, Subject, System, Turns, at, base, distinct, subjects};
+use super::{Cell, Measure, Room, RunOptions, System, TestArea, at, base, distinct, test_areas};
 use crate::arguments::{Sizes, size};
 use crate::engine::{Limits, Order, Pattern, Stream};
 use crate::report::Report;
@@ -23,31 +23,31 @@ pub(crate) struct Args {
     /// Streams, each on a file (or a part) of its own
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     streams: Vec<usize>,
-    /// Bytes of each stream's file
+    /// File size of each stream
     #[arg(long, default_value = "256M", value_parser = size)]
     size: u64,
-    /// Shares of reads, percent: 100 reads, 0 writes, 70 both
+    /// Percentages of reads: 100 reads only, 0 writes only, 70 a mix
     #[arg(long, value_delimiter = ',', default_value = "0,100")]
     reads: Vec<u8>,
-    /// Past the page cache, cold, or warm
+    /// Cache states to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "direct,cold")]
     cache: Vec<Cache>,
-    /// In any order rather than one after the other
+    /// Random order, not sequential
     #[arg(long)]
     random: bool,
-    /// Requests at a time of each stream
+    /// Queue depth of each stream
     #[arg(long, default_value_t = 1)]
     depth: usize,
-    /// Each cell ends after so many seconds, if its bytes have not moved before
+    /// Longest time of a cell, seconds
     #[arg(long, value_name = "SECONDS")]
     time: Option<f64>,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Args {
     /// A short one, on these.
-    pub fn of(systems: &[System], size: u64, how: &How) -> Self {
+    pub fn of(systems: &[System], size: u64, how: &RunOptions) -> Self {
         Self {
             systems: systems.to_vec(),
             requests: Sizes::of(&[4 << 10, 64 << 10, 256 << 10, 1 << 20]),
@@ -59,18 +59,18 @@ impl Args {
             depth: 1,
             // Small requests need not see the whole file.
             time: Some(0.25),
-            how: How { accept: Vec::new(), ..how.clone() },
+            how: RunOptions { accept: Vec::new(), ..how.clone() },
         }
     }
     /// Reads of what is in the page cache.
-    pub fn cached(systems: &[System], size: u64, how: &How) -> Self {
+    pub fn cached(systems: &[System], size: u64, how: &RunOptions) -> Self {
         let (reads, cache) = (vec![100], vec![Cache::Warm]);
         Self { streams: vec![1], reads, cache, ..Self::of(systems, size, how) }
     }
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -91,15 +91,14 @@ impl Measure for Args {
         ensure!(self.size >= most, "--size: {} bytes are less than a request of {most}", self.size);
         let (bytes, write) = (self.size, self.reads.iter().any(|r| *r < 100));
         let room = Room { streams, bytes, write, force: self.how.force_destroy };
-        let subjects = subjects(&self.systems, room, report)?;
+        let areas = test_areas(&self.systems, room, report)?;
         let rows = self.cache.len() * self.reads.len() * self.streams.len() * self.requests.len();
-        self.how.rounds(report, Turns::new(subjects.len(), rows), |report, _, system| {
-            let Some(subject) = subjects.get(system) else { return Ok(()) };
+        self.how.compare(report, &areas, rows, |report, area| {
             for cache in &self.cache {
                 for reads in &self.reads {
                     for streams in &self.streams {
                         for request in self.requests.iter().copied() {
-                            self.cell(subject, (*cache, *reads), (*streams, request), report)?;
+                            self.cell(area, (*cache, *reads), (*streams, request), report)?;
                         }
                     }
                 }
@@ -112,7 +111,7 @@ impl Measure for Args {
 impl Args {
     fn cell(
         &self,
-        subject: &Subject,
+        area: &TestArea,
         (cache, reads): (Cache, u8),
         (count, request): (usize, u64),
         report: &mut Report,
@@ -120,8 +119,8 @@ impl Args {
         let direct = cache == Cache::Direct;
         let mut prepared: Vec<String> = Vec::new();
         let mut streams = Vec::with_capacity(count);
-        for (n, (_, from)) in subject.places.iter().enumerate().take(count) {
-            let target = subject.target(n, reads < 100, direct)?;
+        for (n, (_, from)) in area.places.iter().enumerate().take(count) {
+            let target = area.target(n, reads < 100, direct)?;
             target.check(request, *from, from + self.size, reads > 0)?;
             prepared.push(prepare(&target.path, cache, (*from, self.size)));
             let mut pattern = Pattern::sequential(*from, self.size, request, true);
@@ -140,7 +139,7 @@ impl Args {
         };
         let phase = format!("{what} {}", word(cache));
         let at = at(&[("request", float(request)), ("streams", float(count as u64))]);
-        let cell = Cell { name: &subject.name, phase: &phase, at };
+        let cell = Cell { name: &area.name, phase: &phase, at };
         let (row, _) = cell.run(report, &streams, &Limits { time, ..Limits::default() })?;
         let bytes = self.size.saturating_mul(count as u64);
         prepared.dedup();

@@ -1,15 +1,15 @@
-//! Whether what was acknowledged is there, after whatever happened meanwhile.
+//! Whether acknowledged data is there after a crash or a power cut.
 //!
-//! `write` writes batches of recognisable data, flushes each, and only then notes it in a journal,
-//! itself durable before the next batch; it may be killed, or lose power, at any moment. `check`
-//! reads everything that the journal says was acknowledged: each 512 bytes must be of the batch
-//! that was noted last for the place, or of a later one.
+//! `write` writes batches of recognisable data, flushes each, and then notes it in a journal. The note is
+//! durable before the next batch begins. The program may be killed, or lose power, at any moment. `check`
+//! reads all data that the journal lists: each 512 bytes must be of the last batch noted for that address,
+//! or of a later one.
 //!
-//! The journal is text: a head that says all that is needed to repeat the addresses, then a line
-//! for each batch. A last line without its end was not acknowledged. It belongs on another disk.
+//! The journal is text: a head with all that is needed to repeat the addresses, then one line for each
+//! batch. An incomplete last line was not acknowledged. The journal belongs on another disk.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,11 +18,13 @@ use anyhow::{Context, Result, bail, ensure};
 use braid_pool::device::AlignedBuf;
 
 use crate::arguments::size;
-use crate::engine::{Content, Limits, Order, PIECE, Pattern, Stream, Target, Use, generation_of};
+use crate::engine::{
+    Content, Limits, OpenMode, Order, PIECE, Pattern, Stream, Target, generation_of,
+};
 use crate::engine::{mix, room_for_buffers, run as go};
-use crate::run::names::sync_name;
+use crate::run::names::{sync_name, whole_lines};
 
-/// Write recognisable data with a journal of what was acknowledged; check it afterwards
+/// Write recognisable data and a journal of acknowledged writes; check the data after a crash
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -31,13 +33,13 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, clap::Subcommand)]
 enum What {
-    /// Write until the time is over, or the machine
+    /// Write until the time is up or the machine stops
     Write(WriteArgs),
-    /// Look for everything that was acknowledged
+    /// Check that all acknowledged data is there
     Check {
-        /// File or device; the journal knows it
+        /// File or device; without it, the one that the journal names
         path: Option<PathBuf>,
-        /// Where it was noted
+        /// The journal
         #[arg(long)]
         journal: PathBuf,
     },
@@ -48,37 +50,37 @@ enum What {
 struct WriteArgs {
     /// File or device
     path: PathBuf,
-    /// Where what is acknowledged is noted: on another disk, if this one is to fail
+    /// The journal of acknowledged batches: on another disk, if this one may fail
     #[arg(long)]
     journal: PathBuf,
-    /// Bytes that are written over and over
+    /// Size of the range that is overwritten again and again
     #[arg(long, default_value = "256M", value_parser = size)]
     size: u64,
-    /// Bytes of a request
+    /// Request size
     #[arg(long, default_value = "64K", value_parser = size)]
     request: u64,
-    /// Requests between two flushes
+    /// Requests of a batch, which ends with a flush
     #[arg(long, default_value_t = 64)]
     batch: u64,
-    /// Requests at a time
+    /// Queue depth
     #[arg(long, default_value_t = 8)]
     depth: usize,
-    /// Seconds
+    /// Duration, seconds
     #[arg(long, default_value_t = 10.0)]
     time: f64,
-    /// Batches at most; without it as many as there is time for
+    /// Most batches; without it as many as fit into the time
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     batches: u64,
-    /// One after the other rather than in any order
+    /// Sequential order, not random
     #[arg(long)]
     sequential: bool,
-    /// Through the page cache
+    /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
-    /// No flushes: what a killed program leaves, not what a power cut leaves
+    /// No flushes: tests a killed program, not a power cut
     #[arg(long)]
     no_flush: bool,
-    /// Write on devices that are mounted or in a pool, and on what holds something
+    /// Overwrite devices that are mounted or in a pool, and files and devices that hold data
     #[arg(long)]
     force_destroy: bool,
 }
@@ -155,8 +157,12 @@ fn write(args: &WriteArgs) -> Result<()> {
     };
     head.check()?;
     room_for_buffers(u128::from(args.request) * args.depth as u128)?;
-    let how =
-        Use { write: true, direct: !args.buffered, force: args.force_destroy, ..Use::default() };
+    let how = OpenMode {
+        write: true,
+        direct: !args.buffered,
+        force: args.force_destroy,
+        ..OpenMode::default()
+    };
     let target = Target::keep(&args.path, how)?;
     target.check(head.request, 0, head.size, false)?;
     head.path = args.path.canonicalize()?;
@@ -211,12 +217,9 @@ impl Journal {
     }
     /// Head, and the last batch that was acknowledged.
     fn read(path: &Path) -> Result<(Head, u64)> {
-        let mut text = String::new();
-        File::open(path)
-            .and_then(|mut f| f.read_to_string(&mut text))
-            .with_context(|| format!("journal {}", path.display()))?;
-        let whole = text.rfind('\n').map_or("", |end| text.get(..end).unwrap_or_default());
-        let mut lines = whole.lines();
+        let text = std::fs::read_to_string(path);
+        let text = text.with_context(|| format!("journal {}", path.display()))?;
+        let mut lines = whole_lines(&text);
         let head: Head = lines
             .next()
             .and_then(|l| serde_json::from_str(l).ok())
@@ -315,13 +318,13 @@ fn look(path: &Path, head: &Head, last: u64) -> Result<Found> {
 
 /// What the disk has, not what the page cache has, if that is possible.
 fn reader(path: &Path, head: &Head) -> Result<Arc<Target>> {
-    let direct = Target::keep(path, Use { direct: true, ..Use::default() });
+    let direct = Target::keep(path, OpenMode { direct: true, ..OpenMode::default() });
     if let Ok(target) = direct
         && target.check(head.request, 0, 0, false).is_ok()
     {
         return Ok(target);
     }
-    Ok(Target::keep(path, Use::default())?)
+    Ok(Target::keep(path, OpenMode::default())?)
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
-//! Acceptance: what every ratio must reach.
+//! Goals, and verdicts on them (`--accept`).
 
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Report, Row};
-use crate::statistics::Interval;
-use crate::statistics::Samples;
+use crate::statistics::{Interval, Samples, three_digits};
 
 /// What rows must reach: all of them, or those whose name or phase has a word in it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -81,7 +80,7 @@ pub(crate) struct Verdict {
 impl Verdict {
     /// Of what was measured, again and again or once; of nothing: it could not be.
     pub fn of(what: impl Into<String>, goal: Goal, samples: &Samples) -> Self {
-        let measured = (!samples.0.is_empty()).then(|| samples.median());
+        let measured = samples.known_median();
         let within = |m: f64| match goal {
             Goal::AtLeast(least) => m >= least,
             Goal::AtMost(most) => m <= most,
@@ -127,6 +126,16 @@ impl Verdict {
         } else {
             format!("{}: {}", self.what, self.cell)
         }
+    }
+    /// As tables have it: what, original, goal, median, interval.
+    pub fn cells(&self) -> [String; 5] {
+        [
+            self.title(),
+            self.original.clone(),
+            self.goal_said(),
+            self.measured.map(three_digits).unwrap_or_default(),
+            self.interval.map(|i| i.to_string()).unwrap_or_default(),
+        ]
     }
     /// How well the goal is met: 1 or more, and the more the better; less, if it is not.
     pub fn margin(&self) -> Option<f64> {
@@ -227,32 +236,32 @@ pub(crate) fn judge_by(
     verdicts
 }
 
-/// All verdicts; what fell short comes first.
-pub(crate) fn table(verdicts: &[Verdict]) -> comfy_table::Table {
+/// An empty table for a terminal.
+pub(super) fn ruled<T: Into<comfy_table::Row>>(header: T) -> comfy_table::Table {
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    let originals = verdicts.iter().any(|v| !v.original.is_empty());
-    let mut header = vec!["", "goal", "median", "95 % interval", "verdict"];
-    if originals {
-        header.insert(1, "original");
-    }
     table.set_header(header);
+    table
+}
+
+/// All verdicts; what fell short comes first.
+pub(crate) fn table(verdicts: &[Verdict]) -> comfy_table::Table {
+    let published = verdicts.iter().any(|v| !v.original.is_empty());
+    let mut header = vec!["", "original", "goal", "median", "95 % interval", "verdict"];
+    if !published {
+        header.remove(1);
+    }
+    let mut table = ruled(header);
     let mut sorted: Vec<_> = verdicts.iter().collect();
-    if !originals {
+    if !published {
         sorted.sort_by_key(|v| v.met);
     }
     for v in sorted {
-        let interval = v.interval.map(|i| format!("{:.3}..{:.3}", i.low, i.high));
         let note = if v.note.is_empty() { String::new() } else { format!(" ({})", v.note) };
-        let mut cells = vec![
-            v.title(),
-            v.goal_said(),
-            v.measured.map_or(String::new(), |m| format!("{m:.3}")),
-            interval.unwrap_or_default(),
-            format!("{}{note}", v.word()),
-        ];
-        if originals {
-            cells.insert(1, v.original.clone());
+        let mut cells: Vec<_> = v.cells().into();
+        cells.push(format!("{}{note}", v.word()));
+        if !published {
+            cells.remove(1);
         }
         table.add_row(cells);
     }

@@ -1,9 +1,10 @@
-//! Verdicts of many cells, a line for each experiment: the middle one, the worst, how many fell short.
+//! Verdicts of an experiment with many cells, in one line: the median, the worst cell, and how many cells
+//! fell short.
 
 use std::fmt::Write as _;
 
-use super::gate::{Verdict, short};
-use crate::statistics::Samples;
+use super::gate::{Verdict, ruled, short};
+use crate::statistics::{Samples, three_digits};
 
 /// An experiment with its cells.
 #[derive(Debug)]
@@ -58,9 +59,9 @@ impl Line<'_> {
     /// Of the cells' medians.
     pub fn median(&self) -> Option<f64> {
         let all: Vec<f64> = self.cells.iter().filter_map(|v| v.measured).collect();
-        (!all.is_empty()).then(|| Samples(all).median())
+        Samples(all).known_median()
     }
-    /// What the originals measured, as far as it is told apart.
+    /// The published results, each once.
     pub fn original(&self) -> String {
         distinct(self.cells.iter().map(|v| v.original.clone()))
     }
@@ -116,7 +117,6 @@ fn distinct(all: impl Iterator<Item = String>) -> String {
 /// What stands in the columns of [`HEADER`].
 pub(super) fn cells(line: &Line) -> [String; 8] {
     let several = line.cells.len() > 1;
-    let figure = |m: Option<f64>| m.map_or(String::new(), |m| format!("{m:.3}"));
     let worst = line.worst();
     let interval = worst.and_then(|v| v.interval);
     // Its own goal, if that is not everybody's.
@@ -133,8 +133,8 @@ pub(super) fn cells(line: &Line) -> [String; 8] {
         line.original(),
         goal,
         if several { line.cells.len().to_string() } else { String::new() },
-        figure(line.median()),
-        interval.map_or(String::new(), |i| format!("{:.3}..{:.3}", i.low, i.high)),
+        line.median().map(three_digits).unwrap_or_default(),
+        interval.map(|i| i.to_string()).unwrap_or_default(),
         at,
         line.word() + &note,
     ]
@@ -149,9 +149,7 @@ const WIDTH: u16 = 160;
 
 /// All experiments.
 pub(super) fn table(verdicts: &[Verdict]) -> comfy_table::Table {
-    let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(HEADER);
+    let mut table = ruled(HEADER);
     table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
     if !table.is_tty() {
         table.set_width(WIDTH);

@@ -1,9 +1,9 @@
-//! What was measured: one structure for all modes, written as JSON, printed as a table, drawn.
+//! A result: one structure for all modes. It is written as JSON, printed as a table, drawn as HTML.
 
 pub(crate) mod gate;
 mod lines;
-pub(crate) mod originals;
 mod page;
+pub(crate) mod published;
 mod svg;
 pub(crate) mod table;
 pub(crate) mod write;
@@ -16,10 +16,10 @@ use braid_pool::device::Issued;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Latencies, Latency, Opened, Outcome, Percentiles, Series};
-use crate::live::Standing;
+use crate::progress::Standing;
 use crate::run::environment::{Facts, facts};
 use crate::run::repeat::Rounds;
-use crate::statistics::{Interval, Samples};
+use crate::statistics::{Interval, Samples, float, rate};
 
 pub(crate) use gate::{Gate, Goal, Verdict};
 #[cfg(test)]
@@ -40,9 +40,8 @@ pub(crate) struct Figure {
 
 impl Figure {
     /// From bytes moved in `seconds` with `cpu` seconds of CPU.
-    #[expect(clippy::cast_precision_loss, reason = "byte counts far below 2^52")]
     pub fn new(bytes: u64, seconds: f64, cpu: f64) -> Self {
-        let bytes = bytes as f64;
+        let bytes = float(bytes);
         Self { mb_per_s: bytes / 1e6 / seconds, cpu_per_gib: cpu / (bytes / f64::from(1 << 30)) }
     }
 }
@@ -106,6 +105,29 @@ impl Row {
     pub fn ratio_to(&self, base: &Self) -> Samples {
         if self.less { base.rate.ratio_to(&self.rate) } else { self.rate.ratio_to(&base.rate) }
     }
+    fn is(&self, name: &str, phase: &str, at: &Parameters) -> bool {
+        self.name == name && self.phase == phase && self.parameters == *at
+    }
+    /// Adds one repeat of another quantity.
+    pub fn add(&mut self, quantity: &str, value: f64) {
+        self.more.entry(quantity.to_owned()).or_default().0.push(value);
+    }
+    /// Takes another figure for the rate of the last repeat.
+    pub fn replace_rate(&mut self, value: f64) {
+        if let Some(rate) = self.rate.0.last_mut() {
+            *rate = value;
+        }
+    }
+    /// Phase and parameters, as tables have them.
+    pub fn phase_and_place(&self) -> String {
+        let parts = [self.phase.clone(), self.at()];
+        parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(", ")
+    }
+    /// The least and the highest rate.
+    pub fn range(&self) -> String {
+        let (low, high) = self.rate.spread();
+        format!("{}..{}", rate(low), rate(high))
+    }
     /// Adds the latencies of one more repeat.
     pub fn took(&mut self, latency: &Latency) {
         self.latency.push(latency.percentiles());
@@ -146,6 +168,17 @@ pub(crate) struct Summary {
     pub deviation: f64,
     pub min: f64,
     pub max: f64,
+}
+
+impl Summary {
+    /// The name of what it is compared with.
+    pub fn base<'r>(&'r self, report: &'r Report) -> &'r str {
+        if self.base.is_empty() { &report.base } else { &self.base }
+    }
+    /// Mean, deviation, least, most.
+    pub fn parts(&self) -> [f64; 4] {
+        [self.mean, self.deviation, self.min, self.max]
+    }
 }
 
 /// Collects figures by (layer, phase, parameters), in order of first appearance.
@@ -240,19 +273,30 @@ impl Report {
         row.took(&outcome.latency());
         row.series = Some(outcome.all.series.clone());
         row.issued.clone_from(&outcome.issued);
-        let mut more = |key: &str, value: f64| {
-            row.more.entry(key.to_owned()).or_default().0.push(value);
-        };
-        more("seconds", outcome.seconds);
-        more("iops", outcome.iops());
+        row.add("seconds", outcome.seconds);
+        row.add("iops", outcome.iops());
         if let (true, Some(rate)) = (outcome.streams.len() > 1, outcome.mb_per_s_together()) {
-            more("MB/s while all streams worked", rate);
+            row.add("MB/s while all streams worked", rate);
         }
-        more("own CPU seconds", outcome.meter.cpu_own);
-        more("stolen CPU seconds", outcome.meter.steal);
-        #[expect(clippy::cast_precision_loss, reason = "a count of switches")]
-        more("context switches", outcome.meter.switches as f64);
+        row.add("own CPU seconds", outcome.meter.cpu_own);
+        row.add("stolen CPU seconds", outcome.meter.steal);
+        row.add("context switches", float(outcome.meter.switches));
         row
+    }
+    /// Adds one repeat of another rate than bandwidth.
+    pub fn sample(&mut self, name: &str, phase: &str, at: &Parameters, rate: f64) -> &mut Row {
+        let row = self.row(name, phase, at);
+        row.rate.0.push(rate);
+        row
+    }
+    /// Judges a figure: what, beside which original, in which cell.
+    pub fn verdict(
+        &mut self,
+        (what, original, cell): (&str, &str, &str),
+        goal: Goal,
+        of: &Samples,
+    ) {
+        self.verdicts.push(Verdict::of(what, goal, of).original(original).cell(cell));
     }
     /// What a layer issued to the members, in one repeat of a phase (the last one is kept).
     pub fn add_issued(&mut self, name: &str, phase: &str, before: &[Issued], after: &[Issued]) {
@@ -266,7 +310,7 @@ impl Report {
     }
     /// The row, made if it is not there.
     pub fn row(&mut self, name: &str, phase: &str, at: &Parameters) -> &mut Row {
-        let same = |r: &Row| r.name == name && r.phase == phase && r.parameters == *at;
+        let same = |r: &Row| r.is(name, phase, at);
         let index = self.rows.iter().position(same).unwrap_or_else(|| {
             let (name, phase) = (name.to_owned(), phase.to_owned());
             self.rows.push(Row { name, phase, parameters: at.clone(), ..Row::default() });
@@ -276,10 +320,11 @@ impl Report {
     }
     /// What a row is compared with.
     pub fn base_of(&self, row: &Row) -> Option<&Row> {
-        let base = self.base_name(row);
-        let same =
-            |b: &&Row| b.name == base && b.phase == row.phase && b.parameters == row.parameters;
-        self.rows.iter().find(same)
+        self.find(self.base_name(row), &row.phase, &row.parameters)
+    }
+    /// The row of a name, a phase and parameters.
+    pub fn find(&self, name: &str, phase: &str, at: &Parameters) -> Option<&Row> {
+        self.rows.iter().find(|r| r.is(name, phase, at))
     }
     /// The name of what a row is compared with.
     pub fn base_name<'r>(&'r self, row: &'r Row) -> &'r str {

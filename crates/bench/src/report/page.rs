@@ -1,16 +1,14 @@
-//! One page that needs nothing else: styles, plots and a few lines of script inside, no address that
-//! a browser would fetch.
+//! The HTML report: one page with its styles, plots and script inside. The browser fetches nothing.
 
 use std::fmt::Write as _;
 
 use super::lines::{HEADER, cells, lines};
-use super::originals;
+use super::published;
 use super::svg::{Heat, Plot, escape};
-use super::table::number;
+use super::table::{number, percent};
 use super::{Report, Row};
 use crate::run::repeat::Rounds;
-use crate::statistics::Interval;
-use crate::statistics::rate;
+use crate::statistics::{Interval, float, rate, three_digits};
 
 const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:1180px;padding:0 1em;\
 color:#222}h1{font-size:1.5em}h2{font-size:1.2em;border-bottom:1px solid #ccc;margin-top:2em}\
@@ -43,6 +41,24 @@ pub(super) fn page(reports: &[(String, Report)]) -> String {
     out
 }
 
+/// A cell of a table, its text to the right.
+fn right(text: &str) -> String {
+    format!("<td>{}</td>", escape(text))
+}
+
+/// A cell with its text to the left.
+fn left(text: &str) -> String {
+    classed("l", text)
+}
+
+fn classed(class: &str, text: &str) -> String {
+    format!("<td class='{class}'>{}</td>", escape(text))
+}
+
+fn table_row(cells: &[String]) -> String {
+    format!("<tr>{}</tr>", cells.concat())
+}
+
 fn section(out: &mut String, name: &str, report: &Report) {
     let kind = if report.kind.is_empty() { "result" } else { &report.kind };
     let _ = write!(out, "<h2>{} <small>{}</small></h2>", escape(kind), escape(name));
@@ -54,15 +70,15 @@ fn section(out: &mut String, name: &str, report: &Report) {
     }
     facts(out, report);
     verdicts(out, report);
-    let _ = write!(out, "<div class='plots'>");
+    *out += "<div class='plots'>";
     for plot in plots(report) {
         let _ = write!(out, "<div>{plot}</div>");
     }
-    for figure in originals::figures(&report.kind) {
+    for figure in published::figures(&report.kind) {
         let _ = write!(out, "<div class='original'>{}</div>", figure.svg());
     }
-    let _ = write!(out, "</div>");
-    for lost in originals::said(&report.kind) {
+    *out += "</div>";
+    for lost in published::said(&report.kind) {
         let _ = write!(out, "<p>{}</p>", escape(lost));
     }
     summaries(out, report);
@@ -70,30 +86,17 @@ fn section(out: &mut String, name: &str, report: &Report) {
 }
 
 fn facts(out: &mut String, report: &Report) {
-    let _ = write!(out, "<table>");
-    for (key, value) in &report.setup {
-        let _ =
-            write!(out, "<tr><td>{}</td><td class='l'>{}</td></tr>", escape(key), escape(value));
-    }
-    if let Some(said) = report.rounds.as_ref().and_then(Rounds::said) {
-        let _ = write!(out, "<tr><td>rounds</td><td class='l'>{said}</td></tr>");
-    }
-    let _ =
-        write!(out, "</table><details><summary>machine, targets, configuration</summary><table>");
-    for (key, value) in &report.environment {
-        let _ =
-            write!(out, "<tr><td>{}</td><td class='l'>{}</td></tr>", escape(key), escape(value));
-    }
+    let fact = |(key, value): (&String, &String)| table_row(&[right(key), left(value)]);
+    *out += "<table>";
+    out.extend(report.setup.iter().map(|(key, value)| fact((key, value))));
+    let rounds = report.rounds.as_ref().and_then(Rounds::said);
+    out.extend(rounds.map(|said| fact((&"rounds".to_owned(), &said))));
+    *out += "</table><details><summary>machine, targets, configuration</summary><table>";
+    out.extend(report.environment.iter().map(fact));
     for t in &report.targets {
-        let said = format!(
-            "{} of {} bytes, sectors of {}{}",
-            t.kind,
-            t.size,
-            t.sector,
-            t.file_system.as_ref().map_or(String::new(), |f| format!(", {f}"))
-        );
-        let path = escape(&t.path);
-        let _ = write!(out, "<tr><td>{path}</td><td class='l'>{}</td></tr>", escape(&said));
+        let system = t.file_system.as_ref().map_or(String::new(), |f| format!(", {f}"));
+        let said = format!("{} of {} bytes, sectors of {}{system}", t.kind, t.size, t.sector);
+        *out += &fact((&t.path, &said));
     }
     let configuration = report.configuration.to_string();
     let _ = write!(out, "</table><pre>{}</pre></details>", escape(&configuration));
@@ -111,20 +114,14 @@ fn verdicts(out: &mut String, report: &Report) {
         if grouped { "" } else { " open" }
     );
     for v in &report.verdicts {
-        let (class, word) = (if v.met { "met" } else { "short" }, v.word());
-        let interval = v.interval.map_or(String::new(), |i| format!("{:.3}..{:.3}", i.low, i.high));
-        let _ = write!(
-            out,
-            "<tr><td>{}</td><td class='l'>{}</td><td>{}</td><td>{}</td><td>{interval}</td>\
-             <td class='l {class}'>{word} {}</td></tr>",
-            escape(&v.title()),
-            escape(&v.original),
-            escape(&v.goal_said()),
-            v.measured.map_or(String::new(), |m| format!("{m:.3}")),
-            escape(&v.note)
-        );
+        let class = if v.met { "l met" } else { "l short" };
+        let [title, original, figures @ ..] = v.cells();
+        let mut cells = vec![right(&title), left(&original)];
+        cells.extend(figures.iter().map(|figure| right(figure)));
+        cells.push(classed(class, &format!("{} {}", v.word(), v.note)));
+        *out += &table_row(&cells);
     }
-    let _ = write!(out, "</table></details>");
+    *out += "</table></details>";
 }
 
 /// A line for each experiment, if some have several cells.
@@ -133,25 +130,20 @@ fn experiments(out: &mut String, report: &Report) -> bool {
     if lines.len() == report.verdicts.len() {
         return false;
     }
-    let _ = write!(out, "<table class='experiments'><tr>");
-    for name in HEADER {
-        let _ = write!(out, "<th class='l'>{}</th>", escape(name));
-    }
-    let _ = write!(out, "</tr>");
+    let heads = HEADER.map(|name| format!("<th class='l'>{}</th>", escape(name)));
+    let _ = write!(out, "<table class='experiments'>{}", table_row(&heads));
     for line in lines {
         let class = match (line.met(), line.short()) {
-            (true, _) => "met",
-            (false, 0) => "",
-            _ => "short",
+            (true, _) => "l met",
+            (false, 0) => "l ",
+            _ => "l short",
         };
-        let _ = write!(out, "<tr>");
-        for (n, cell) in cells(&line).iter().enumerate() {
-            let class = if n + 1 == HEADER.len() { class } else { "" };
-            let _ = write!(out, "<td class='l {class}'>{}</td>", escape(cell));
-        }
-        let _ = write!(out, "</tr>");
+        let [cells @ .., verdict] = &cells(&line);
+        let mut cells: Vec<_> = cells.iter().map(|cell| classed("l ", cell)).collect();
+        cells.push(classed(class, verdict));
+        *out += &table_row(&cells);
     }
-    let _ = write!(out, "</table>");
+    *out += "</table>";
     true
 }
 
@@ -159,34 +151,21 @@ fn summaries(out: &mut String, report: &Report) {
     if report.summaries.is_empty() {
         return;
     }
-    let _ = write!(
-        out,
-        "<table><tr><th>ratio over all cells</th><th>phase</th><th>cells</th><th>mean</th>\
-         <th>deviation</th><th>least</th><th>most</th></tr>"
-    );
+    *out += "<table><tr><th>ratio over all cells</th><th>phase</th><th>cells</th><th>mean</th>\
+             <th>deviation</th><th>least</th><th>most</th></tr>";
+    let mut line = |name: &str, phase: &str, count: &str, parts: [f64; 4]| {
+        let mut cells = vec![right(name), left(phase), right(count)];
+        cells.extend(parts.map(|part| right(&percent(part))));
+        *out += &table_row(&cells);
+    };
     for s in &report.summaries {
-        let _ = write!(
-            out,
-            "<tr><td>{} over {}</td><td class='l'>{}</td><td>{}</td>",
-            escape(&s.name),
-            escape(if s.base.is_empty() { &report.base } else { &s.base }),
-            escape(&s.phase),
-            s.cells
-        );
-        percents(out, [s.mean, s.deviation, s.min, s.max]);
+        let name = format!("{} over {}", s.name, s.base(report));
+        line(&name, &s.phase, &s.cells.to_string(), s.parts());
     }
-    for (layer, mode, figures) in originals::EFFICIENCIES {
-        let _ = write!(out, "<tr><td>{layer}, 1998</td><td class='l'>{mode}</td><td></td>");
-        percents(out, figures.map(|f| f / 100.0));
+    for (layer, mode, figures) in published::EFFICIENCIES {
+        line(&format!("{layer}, 1998"), mode, "", figures.map(|f| f / 100.0));
     }
-    let _ = write!(out, "</table>");
-}
-
-fn percents(out: &mut String, parts: [f64; 4]) {
-    for part in parts {
-        let _ = write!(out, "<td>{:.1} %</td>", part * 100.0);
-    }
-    let _ = write!(out, "</tr>");
+    *out += "</table>";
 }
 
 fn rows(out: &mut String, report: &Report) {
@@ -202,32 +181,26 @@ fn rows(out: &mut String, report: &Report) {
         escape(&report.base)
     );
     for row in &report.rows {
-        let at = row.at();
-        let phase = if at.is_empty() { row.phase.clone() } else { format!("{}, {at}", row.phase) };
-        let (low, high) = row.rate.spread();
         let ratio = report.base_of(row).map(|b| row.ratio_to(b));
         let sure = ratio.as_ref().and_then(Interval::of);
+        let mut cells = vec![right(&row.name), left(&row.phase_and_place())];
+        cells.extend([
+            right(&rate(row.rate.median())),
+            right(&row.range()),
+            right(&ratio.map(|r| three_digits(r.median())).unwrap_or_default()),
+            right(&sure.map(|i| i.to_string()).unwrap_or_default()),
+            right(&row.cpu.known_median().map(three_digits).unwrap_or_default()),
+        ]);
         let mut tail = vec![String::new(); 5];
         if let Some(l) = row.tail() {
             tail = l.known().map(|(_, v)| v.map_or("-".to_owned(), rate)).into();
             tail.push(l.count.to_string());
         }
-        let cells = [
-            rate(row.rate.median()),
-            format!("{}..{}", rate(low), rate(high)),
-            ratio.map_or(String::new(), |r| format!("{:.3}", r.median())),
-            sure.map_or(String::new(), |i| format!("{:.3}..{:.3}", i.low, i.high)),
-            if row.cpu.0.is_empty() { String::new() } else { format!("{:.3}", row.cpu.median()) },
-        ];
-        let _ =
-            write!(out, "<tr><td>{}</td><td class='l'>{}</td>", escape(&row.name), escape(&phase));
-        for cell in cells.iter().chain(&tail) {
-            let _ = write!(out, "<td>{cell}</td>");
-        }
-        let cache = row.cache.as_deref().unwrap_or_default();
-        let _ = write!(out, "<td class='l'>{}</td></tr>", escape(cache));
+        cells.extend(tail.iter().map(|text| right(text)));
+        cells.push(left(row.cache.as_deref().unwrap_or_default()));
+        *out += &table_row(&cells);
     }
-    let _ = write!(out, "</table></details>");
+    *out += "</table></details>";
 }
 
 /// What there is to draw.
@@ -241,14 +214,14 @@ fn plots(report: &Report) -> Vec<String> {
     let mut out = Vec::new();
     for phase in phases {
         let rows: Vec<&Row> = report.rows.iter().filter(|r| r.phase == phase).collect();
-        let of = |r: &&Row| r.parameters.len();
-        match rows.iter().map(of).max().unwrap_or(0) {
-            0 => {}
-            1 => out.extend(one_axis(report, phase, &rows)),
-            _ if rows.iter().any(|r| r.parameters.contains_key("transfer")) => {
+        let key = rows.iter().find_map(|r| r.parameters.keys().next());
+        match (rows.iter().map(|r| r.parameters.len()).max(), key) {
+            (Some(1), Some(key)) => out.extend(over(report, phase, &rows, key)),
+            (Some(2..), _) if rows.iter().any(|r| r.parameters.contains_key("transfer")) => {
                 out.extend(heats(report, phase, &rows));
             }
-            _ => out.extend(two_axes(report, phase, &rows)),
+            (Some(2..), _) => out.extend(over(report, phase, &rows, "request")),
+            _ => {}
         }
     }
     if report.rows.iter().all(|r| r.parameters.is_empty()) {
@@ -260,11 +233,11 @@ fn plots(report: &Report) -> Vec<String> {
     out
 }
 
-/// Rate, ratio and latency over the one parameter.
-fn one_axis(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
-    let Some(key) = rows.iter().find_map(|r| r.parameters.keys().next()) else { return Vec::new() };
+/// Rate and ratio over one parameter, a line for each system and each value of the others; over a
+/// parameter that is the only one the latency, too.
+fn over(report: &Report, phase: &str, rows: &[&Row], key: &str) -> Vec<String> {
     let (title, y) = (phase.to_owned(), unit(report, rows).to_owned());
-    let mut plot = Plot { title, x: key.clone(), y, ..Plot::default() };
+    let mut plot = Plot { title, x: key.to_owned(), y, ..Plot::default() };
     let mut ratio = Plot {
         title: format!("{phase}: ratio to {}", base_name(report, rows)),
         y: "of it".to_owned(),
@@ -276,19 +249,25 @@ fn one_axis(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
         log_y: true,
         ..plot.clone()
     };
+    let only = rows.iter().all(|r| r.parameters.len() < 2);
     for row in rows {
         let Some(x) = row.parameters.get(key) else { continue };
-        push(&mut plot, &row.name, *x, row.rate.median());
+        let others = row.parameters.iter().filter(|(k, _)| *k != key);
+        let others: Vec<_> = others.map(|(k, v)| format!("{} {k}", number(k, *v))).collect();
+        let name =
+            if only { row.name.clone() } else { format!("{}, {}", row.name, others.join(", ")) };
+        push(&mut plot, &name, *x, row.rate.median());
         if let (false, Some(base)) = (report.is_base(row), report.base_of(row)) {
-            push(&mut ratio, &row.name, *x, row.ratio_to(base).median());
+            push(&mut ratio, &name, *x, row.ratio_to(base).median());
         }
-        for (q, v) in row.tail().into_iter().flat_map(crate::engine::Percentiles::known) {
+        let known = row.tail().filter(|_| only).map(crate::engine::Percentiles::known);
+        for (q, v) in known.into_iter().flatten() {
             if let Some(v) = v {
-                push(&mut tail, &format!("{} {q}", row.name), *x, v);
+                push(&mut tail, &format!("{name} {q}"), *x, v);
             }
         }
     }
-    plot.originals = originals::curves(phase);
+    plot.published = published::curves(phase);
     let all = [plot, ratio, tail];
     all.into_iter().filter(|p| !p.lines.is_empty()).map(|p| p.svg()).collect()
 }
@@ -308,34 +287,6 @@ fn push(plot: &mut Plot, name: &str, x: f64, y: f64) {
         Some((_, points)) => points.push((x, y)),
         None => plot.lines.push((name.to_owned(), vec![(x, y)])),
     }
-}
-
-/// Over the request size, a line for each number of streams.
-fn two_axes(report: &Report, phase: &str, rows: &[&Row]) -> Vec<String> {
-    let key = "request";
-    let mut plot = Plot {
-        title: phase.to_owned(),
-        x: key.to_owned(),
-        y: unit(report, rows).to_owned(),
-        ..Plot::default()
-    };
-    let mut ratio = Plot {
-        title: format!("{phase}: ratio to {}", base_name(report, rows)),
-        y: "of it".to_owned(),
-        ..plot.clone()
-    };
-    for row in rows {
-        let Some(x) = row.parameters.get(key) else { continue };
-        let others = row.parameters.iter().filter(|(k, _)| *k != key);
-        let at: Vec<_> = others.map(|(k, v)| format!("{} {k}", number(k, *v))).collect();
-        let name = format!("{}, {}", row.name, at.join(", "));
-        push(&mut plot, &name, *x, row.rate.median());
-        if let (false, Some(base)) = (report.is_base(row), report.base_of(row)) {
-            push(&mut ratio, &name, *x, row.ratio_to(base).median());
-        }
-    }
-    let all = [plot, ratio];
-    all.into_iter().filter(|p| !p.lines.is_empty()).map(|p| p.svg()).collect()
 }
 
 /// A map for each system: ratio to the base, or rate over the largest.
@@ -410,7 +361,7 @@ fn side_by_side(report: &Report) -> Vec<String> {
             phases.push(phase);
             phases.len() - 1
         });
-        push(plot, &row.name, crate::statistics::float(place as u64 + 1), row.rate.median());
+        push(plot, &row.name, float(place as u64 + 1), row.rate.median());
     }
     let drawn = |(mode, plot, phases): (&str, Plot, Vec<&str>)| {
         let phases: Vec<_> = (1..).zip(phases).map(|(n, p): (u32, _)| format!("{n} {p}")).collect();
@@ -445,10 +396,10 @@ fn over_time(report: &Report) -> Option<String> {
     };
     for row in report.rows.iter().take(7) {
         let Some(series) = &row.series else { continue };
-        let interval = crate::statistics::float(series.interval_ms) / 1e3;
+        let interval = float(series.interval_ms) / 1e3;
         for (n, bytes) in (0..).zip(&series.bytes) {
-            let x = crate::statistics::float(n) * interval;
-            let y = crate::statistics::float(*bytes) / 1e6 / interval;
+            let x = float(n) * interval;
+            let y = float(*bytes) / 1e6 / interval;
             push(&mut plot, &format!("{} {} {}", row.name, row.phase, row.at()), x, y);
         }
     }

@@ -1,10 +1,10 @@
-//! Plots as SVG, drawn here: lines over a numeric axis, and heat maps. Every mark carries its value,
-//! which the page shows under the pointer.
+//! SVG plots: lines over a numeric axis, and heat maps. Every mark carries its value, which the page
+//! shows under the pointer.
 
 use std::fmt::Write as _;
 
 use super::table::number;
-use crate::statistics::rate;
+use crate::statistics::{float, rate};
 
 /// A line of a plot: name, points.
 pub(super) type Line = (String, Vec<(f64, f64)>);
@@ -20,7 +20,7 @@ pub(super) struct Plot {
     pub log_y: bool,
     pub lines: Vec<Line>,
     /// Of the founding documents: dashed.
-    pub originals: Vec<Line>,
+    pub published: Vec<Line>,
 }
 
 const WIDTH: f64 = 560.0;
@@ -107,7 +107,7 @@ impl Axis {
 impl Plot {
     /// As an SVG element.
     pub fn svg(&self) -> String {
-        let points = || self.lines.iter().chain(&self.originals).flat_map(|(_, p)| p);
+        let points = || self.lines.iter().chain(&self.published).flat_map(|(_, p)| p);
         let mut places: Vec<f64> = points().map(|p| p.0).collect();
         places.sort_by(f64::total_cmp);
         places.dedup();
@@ -123,26 +123,15 @@ impl Plot {
             let y = py(t);
             let _ = write!(
                 out,
-                "<line x1='{LEFT}' x2='{:.1}' y1='{y:.1}' y2='{y:.1}' class='grid'/>\
-                 <text x='{:.1}' y='{:.1}' text-anchor='end'>{}</text>",
+                "<line x1='{LEFT}' x2='{:.1}' y1='{y:.1}' y2='{y:.1}' class='grid'/>{}",
                 WIDTH - RIGHT,
-                LEFT - 6.0,
-                y + 4.0,
-                rate(t)
+                label(LEFT - 6.0, y + 4.0, END, &rate(t))
             );
         }
         let shown = places.len().div_ceil(10).max(1);
         let ticks = if places.len() > 30 { x_axis.ticks() } else { places };
         for t in ticks.iter().step_by(if ticks.len() > 20 { shown } else { 1 }) {
-            let _ = write!(
-                out,
-                "<text x='{:.1}' y='{:.1}' text-anchor='end' transform='rotate(-30 {:.1} {:.1})'>{}</text>",
-                px(*t) + 4.0,
-                HEIGHT - BOTTOM + 14.0,
-                px(*t) + 4.0,
-                HEIGHT - BOTTOM + 14.0,
-                escape(&number(&self.x, *t))
-            );
+            out += &slanted(px(*t) + 4.0, &number(&self.x, *t));
         }
         for (colour, original, (name, points)) in self.coloured() {
             let dashes = if original { " stroke-dasharray='5 4'" } else { "" };
@@ -157,23 +146,22 @@ impl Plot {
                 let said = format!("{name}: {} {} at {}", rate(*y), self.y, number(&self.x, *x));
                 let _ = write!(
                     out,
-                    "<circle class='mark' cx='{:.1}' cy='{:.1}' r='3' fill='{colour}' data-value='{}'><title>{}</title></circle>",
+                    "<circle class='mark' cx='{:.1}' cy='{:.1}' r='3' fill='{colour}'{}</circle>",
                     px(*x),
                     py(*y),
-                    escape(&said),
-                    escape(&said)
+                    value(&said)
                 );
             }
         }
         let _ = write!(out, "<text x='4' y='{:.1}'>{}</text></svg>", TOP - 8.0, escape(&self.y));
         out + &self.legend()
     }
-    /// Lines and originals, each with its colour: the first of the one has that of the first of
+    /// Measured and published lines, each with its colour: the first of the one has that of the first of
     /// the other.
     fn coloured(&self) -> impl Iterator<Item = (&'static str, bool, &Line)> {
         let colour = |n: usize| COLOURS.get(n % COLOURS.len()).copied().unwrap_or("#000");
         let lines = self.lines.iter().enumerate().map(move |(n, l)| (colour(n), false, l));
-        lines.chain(self.originals.iter().enumerate().map(move |(n, l)| (colour(n), true, l)))
+        lines.chain(self.published.iter().enumerate().map(move |(n, l)| (colour(n), true, l)))
     }
     fn legend(&self) -> String {
         let one = |(colour, original, (name, _)): (&str, bool, &Line)| {
@@ -183,6 +171,25 @@ impl Plot {
         let all: String = self.coloured().map(one).collect();
         format!("<div class='legend'>{all}</div>")
     }
+}
+
+/// Text that ends at its place.
+const END: &str = "text-anchor='end'";
+
+fn label(x: f64, y: f64, attributes: &str, text: &str) -> String {
+    format!("<text x='{x:.1}' y='{y:.1}' {attributes}>{}</text>", escape(text))
+}
+
+/// The name of a place on the lower axis.
+fn slanted(x: f64, text: &str) -> String {
+    let y = HEIGHT - BOTTOM + 14.0;
+    label(x, y, &format!("{END} transform='rotate(-30 {x:.1} {y:.1})'"), text)
+}
+
+/// The end of a mark's tag: what the page shows under the pointer.
+fn value(text: &str) -> String {
+    let text = escape(text);
+    format!(" data-value='{text}'><title>{text}</title>")
 }
 
 fn head(title: &str) -> String {
@@ -208,45 +215,31 @@ impl Heat {
     /// As an SVG element.
     pub fn svg(&self) -> String {
         let mut out = head(&self.title);
-        let columns = crate::statistics::float(self.columns.len().max(1) as u64);
-        let rows = crate::statistics::float(self.rows.len().max(1) as u64);
+        let columns = float(self.columns.len().max(1) as u64);
+        let rows = float(self.rows.len().max(1) as u64);
+        let middle = "text-anchor='middle' class='cell'";
         let (w, h) = ((WIDTH - LEFT - RIGHT) / columns, (HEIGHT - TOP - BOTTOM) / rows);
         for (r, (name, cells)) in self.rows.iter().zip(&self.cells).enumerate() {
-            let y = TOP + crate::statistics::float(r as u64) * h;
-            let _ = write!(
-                out,
-                "<text x='{:.1}' y='{:.1}' text-anchor='end'>{}</text>",
-                LEFT - 4.0,
-                y + h / 2.0 + 4.0,
-                escape(name)
-            );
+            let y = TOP + float(r as u64) * h;
+            out += &label(LEFT - 4.0, y + h / 2.0 + 4.0, END, name);
             for (c, cell) in cells.iter().enumerate() {
-                let Some(value) = cell else { continue };
-                let x = LEFT + crate::statistics::float(c as u64) * w;
+                let Some(part) = cell else { continue };
+                let x = LEFT + float(c as u64) * w;
                 let column = self.columns.get(c).map_or("", String::as_str);
-                let said = format!("{value:.3} at {name} by {column}");
+                let said = format!("{part:.3} at {name} by {column}");
                 let _ = write!(
                     out,
-                    "<rect class='mark' x='{x:.1}' y='{y:.1}' width='{:.1}' height='{:.1}' fill='{}' data-value='{}'><title>{}</title></rect>\
-                     <text x='{:.1}' y='{:.1}' text-anchor='middle' class='cell'>{value:.2}</text>",
+                    "<rect class='mark' x='{x:.1}' y='{y:.1}' width='{:.1}' height='{:.1}' fill='{}'{}</rect>{}",
                     w - 1.0,
                     h - 1.0,
-                    colour(*value),
-                    escape(&said),
-                    escape(&said),
-                    x + w / 2.0,
-                    y + h / 2.0 + 3.0
+                    colour(*part),
+                    value(&said),
+                    label(x + w / 2.0, y + h / 2.0 + 3.0, middle, &format!("{part:.2}"))
                 );
             }
         }
         for (c, name) in self.columns.iter().enumerate() {
-            let x = LEFT + (crate::statistics::float(c as u64) + 0.5) * w;
-            let y = HEIGHT - BOTTOM + 14.0;
-            let _ = write!(
-                out,
-                "<text x='{x:.1}' y='{y:.1}' text-anchor='end' transform='rotate(-30 {x:.1} {y:.1})'>{}</text>",
-                escape(name)
-            );
+            out += &slanted(LEFT + (float(c as u64) + 0.5) * w, name);
         }
         out + "</svg>"
     }

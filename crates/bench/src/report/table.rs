@@ -1,12 +1,11 @@
-//! A result on a terminal.
+//! A result as text for a terminal.
 
 use std::fmt::Write as _;
 
 use super::Report;
-use super::gate::Verdict;
+use super::gate::{Verdict, ruled};
 use crate::run::repeat::Rounds;
-use crate::statistics::Interval;
-use crate::statistics::rate;
+use crate::statistics::{Interval, float, rate};
 
 /// A parameter's or quantity's value: sizes by their unit.
 pub(crate) fn number(key: &str, value: f64) -> String {
@@ -18,14 +17,16 @@ pub(crate) fn number(key: &str, value: f64) -> String {
 
 /// Bytes in the largest unit that they are a whole number of.
 pub(crate) fn size(bytes: f64) -> String {
-    let units = [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    #[expect(clippy::cast_precision_loss, reason = "powers of two")]
-    let whole = |unit: u64| (bytes / unit as f64).fract() == 0.0 && bytes >= unit as f64;
-    #[expect(clippy::cast_precision_loss, reason = "powers of two")]
-    units.iter().find(|(u, _)| whole(*u)).map_or_else(
-        || format!("{bytes:.0} B"),
-        |(u, name)| format!("{:.0} {name}", bytes / *u as f64),
-    )
+    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")];
+    let parts = units.map(|(unit, name)| (bytes / float(unit), name));
+    let whole = parts.iter().find(|(n, _)| n.fract() == 0.0 && *n >= 1.0);
+    let (n, name) = whole.copied().unwrap_or((bytes, "B"));
+    format!("{n:.0} {name}")
+}
+
+/// A part of something.
+pub(super) fn percent(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
 }
 
 pub(super) fn text(report: &Report) -> String {
@@ -82,18 +83,13 @@ fn rest(out: &mut String, report: &Report, table: fn(&[Verdict]) -> comfy_table:
 }
 
 fn summaries(report: &Report) -> comfy_table::Table {
-    let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
     let header =
         ["over all cells, ratio to", "", "phase", "cells", "mean", "deviation", "least", "most"];
-    table.set_header(header);
+    let mut table = ruled(header);
     for s in &report.summaries {
-        let percent = |part: f64| format!("{:.1} %", part * 100.0);
-        let figures = [s.mean, s.deviation, s.min, s.max].map(percent);
-        let base = if s.base.is_empty() { &report.base } else { &s.base };
-        let mut cells = vec![base.clone(), s.name.clone(), s.phase.clone(), s.cells.to_string()];
-        cells.extend(figures);
-        table.add_row(cells);
+        let (base, cells) = (s.base(report).to_owned(), s.cells.to_string());
+        let cells = [base, s.name.clone(), s.phase.clone(), cells];
+        table.add_row(cells.into_iter().chain(s.parts().map(percent)));
     }
     table
 }
@@ -101,8 +97,6 @@ fn summaries(report: &Report) -> comfy_table::Table {
 fn rows(report: &Report) -> comfy_table::Table {
     let latency = report.rows.iter().any(|r| !r.latency.is_empty());
     let cache = report.rows.iter().any(|r| r.cache.is_some());
-    let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
     let mut header: Vec<String> = ["", "phase", &report.unit, "min..max"].map(str::to_owned).into();
     let compared = report.rows.iter().any(|r| report.base_of(r).is_some());
     if compared {
@@ -116,17 +110,14 @@ fn rows(report: &Report) -> comfy_table::Table {
     if cache {
         header.push("cache".to_owned());
     }
-    table.set_header(header);
+    let mut table = ruled(header);
     for row in &report.rows {
-        let (low, high) = row.rate.spread();
-        let at = row.at();
-        let phase = if at.is_empty() { row.phase.clone() } else { format!("{}, {at}", row.phase) };
         let unit = if row.unit.is_empty() { String::new() } else { format!(" {}", row.unit) };
         let mut cells = vec![
             row.name.clone(),
-            phase,
+            row.phase_and_place(),
             format!("{}{unit}", rate(row.rate.median())),
-            format!("{}..{}", rate(low), rate(high)),
+            row.range(),
         ];
         if compared {
             let ratio = report.base_of(row).map(|b| row.ratio_to(b));
@@ -137,8 +128,7 @@ fn rows(report: &Report) -> comfy_table::Table {
                 [format!("{:.2}{sure}", ratio.median()), format!("{low:.2}..{high:.2}")]
             }));
         }
-        let cpu = (!row.cpu.0.is_empty()).then(|| format!("{:.2}", row.cpu.median()));
-        cells.push(cpu.unwrap_or_default());
+        cells.push(row.cpu.known_median().map(|s| format!("{s:.2}")).unwrap_or_default());
         if latency {
             cells.push(row.tail().map_or(String::new(), |tail| {
                 let of = |(_, value): (_, Option<f64>)| value.map_or("-".to_owned(), rate);

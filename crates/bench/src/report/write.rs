@@ -8,19 +8,19 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Report, page::page};
 
-/// One self-contained page of results; also JSON and CSV
+/// Write results as one self-contained HTML page; also as JSON and CSV
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// Files that `--out` or `--json` of the other modes wrote
+    /// Results that other modes wrote by `--out` or `--json`
     #[arg(required = true)]
     results: Vec<PathBuf>,
-    /// The page
+    /// The HTML page
     #[arg(long, value_name = "FILE", default_value = "braid-bench.html")]
     html: PathBuf,
-    /// All results in one file
+    /// A JSON file of all results
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Every sample of every row
+    /// A CSV file with every sample of every row
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 }
@@ -82,22 +82,11 @@ pub(super) fn csv(reports: &[(String, Report)]) -> String {
                 let known = row.latency.get(n).map(crate::engine::Percentiles::known);
                 let l = |q: usize| known.and_then(|k| k.get(q).and_then(|(_, value)| *value));
                 let figure = |v: Option<f64>| v.map_or(String::new(), |v| format!("{v}"));
-                let _ = writeln!(
-                    out,
-                    "{},{},{},{},{},{},{value},{},{},{},{},{},{}",
-                    quote(file),
-                    quote(&report.kind),
-                    quote(&row.name),
-                    quote(&row.phase),
-                    quote(&row.at()),
-                    n + 1,
-                    quote(unit),
-                    figure(row.cpu.0.get(n).copied()),
-                    figure(ratio),
-                    figure(l(0)),
-                    figure(l(1)),
-                    figure(l(3))
-                );
+                let texts =
+                    [file, &report.kind, &row.name, &row.phase, &row.at()].map(|text| quote(text));
+                let figures = [row.cpu.0.get(n).copied(), ratio, l(0), l(1), l(3)].map(figure);
+                let (texts, figures) = (texts.join(","), figures.join(","));
+                let _ = writeln!(out, "{texts},{},{value},{},{figures}", n + 1, quote(unit));
             }
         }
     }

@@ -1,5 +1,5 @@
-//! What the kernel has of a file in memory when a phase begins: brought about, and said. What is said
-//! is what was done, nothing more.
+//! The state of the page cache when a phase begins: how it is brought about, and a label that says exactly
+//! what was done.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,11 +13,11 @@ use rustix::fs::Advice;
 )]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Cache {
-    /// Past it.
+    /// Direct I/O.
     Direct,
-    /// Written back, and its pages given back: the device gives the bytes.
+    /// Buffered; the pages are written back and dropped before, so that the device is read.
     Cold,
-    /// Read just before.
+    /// Buffered; read into the page cache just before.
     Warm,
 }
 

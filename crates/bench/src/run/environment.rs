@@ -1,4 +1,4 @@
-//! On what a result was measured.
+//! The machine on which a result was measured.
 
 use std::collections::BTreeMap;
 use std::path::Path;

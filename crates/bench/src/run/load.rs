@@ -1,9 +1,11 @@
-//! Who used the processors: this process, the machine, and strangers.
+//! CPU time of this process, of the machine, and of other programs.
 
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+
+use crate::statistics::float;
 
 /// Processor time at one moment.
 #[derive(Debug, Clone, Copy, Default)]
@@ -11,7 +13,7 @@ pub(crate) struct Meter {
     machine: f64,
     steal: f64,
     own: f64,
-    switches: i64,
+    switches: u64,
 }
 
 /// Between two moments.
@@ -24,7 +26,7 @@ pub(crate) struct Metered {
     /// CPU seconds that the hypervisor gave to others.
     pub steal: f64,
     /// Context switches of this process.
-    pub switches: i64,
+    pub switches: u64,
 }
 
 impl Meter {
@@ -34,9 +36,9 @@ impl Meter {
         let usage = getrusage(UsageWho::RUSAGE_SELF);
         let (own, switches) = usage.map_or((0.0, 0), |u| {
             let micros = u.user_time().num_microseconds() + u.system_time().num_microseconds();
-            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-            let seconds = micros as f64 / 1e6;
-            (seconds, u.voluntary_context_switches() + u.involuntary_context_switches())
+            let switches = u.voluntary_context_switches() + u.involuntary_context_switches();
+            let count = |n: i64| u64::try_from(n).unwrap_or(0);
+            (float(count(micros)) / 1e6, count(switches))
         });
         Self { machine, steal, own, switches }
     }
@@ -47,7 +49,7 @@ impl Meter {
             cpu_machine: (now.machine - self.machine).max(0.0),
             cpu_own: (now.own - self.own).max(0.0),
             steal: (now.steal - self.steal).max(0.0),
-            switches: now.switches - self.switches,
+            switches: now.switches.saturating_sub(self.switches),
         }
     }
 }

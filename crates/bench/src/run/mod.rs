@@ -1,5 +1,5 @@
-//! How it is run: rounds in turn until it is known well enough, caches in a known state, load of
-//! others noticed, the machine written down.
+//! How a mode is run: in rounds until the result is known well enough, with a known cache state, with the load
+//! of other programs noticed and the machine recorded.
 
 pub(crate) mod cache;
 pub(crate) mod cpu;

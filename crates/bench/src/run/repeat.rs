@@ -1,7 +1,7 @@
-//! How often: until it is known well enough, or the budget is used up.
+//! Rounds: they go on until the result is known well enough or the budget is used up.
 //!
-//! In every round all systems are measured once, in turn, each second round the other way round, so
-//! that what drifts meanwhile falls on all of them.
+//! Each round measures every system once, in turn. Every second round goes in reverse order, so that drift
+//! affects all systems alike.
 
 use std::time::{Duration, Instant};
 
@@ -103,9 +103,10 @@ pub(crate) fn rounds(
         }
         for place in 0..systems {
             let system = if round % 2 == 0 { place } else { systems - 1 - place };
-            let go_on = crate::live::go_on().map_err(anyhow::Error::from);
-            if let Err(e) = go_on.and_then(|()| measure(round, system)) {
-                let interrupted = e.is::<crate::live::Interrupted>();
+            let check_interrupted =
+                crate::progress::check_interrupted().map_err(anyhow::Error::from);
+            if let Err(e) = check_interrupted.and_then(|()| measure(round, system)) {
+                let interrupted = e.is::<crate::progress::Interrupted>();
                 let ended = if interrupted { Ended::Interrupted } else { Ended::Failed };
                 noted.ended = Some(ended);
                 noted.seconds = began.elapsed().as_secs_f64();

@@ -1,4 +1,4 @@
-//! How sure a median is.
+//! The 95 % confidence interval of a median.
 
 use super::Samples;
 
@@ -8,6 +8,12 @@ pub(crate) struct Interval {
     pub median: f64,
     pub low: f64,
     pub high: f64,
+}
+
+impl std::fmt::Display for Interval {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.3}..{:.3}", self.low, self.high)
+    }
 }
 
 impl Interval {
@@ -25,8 +31,7 @@ impl Interval {
         let n = sorted.len();
         // The probability that at most k - 1 of n lie below the median, twice, is the risk. By
         // logarithms: 2^-n itself is no number from n = 1075 on.
-        #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
-        let float = |n: usize| n as f64;
+        let float = |n: usize| super::float(n as u64);
         let mut term = float(n) * 0.5_f64.ln();
         let (mut risk, mut k) = (0.0, 0_usize);
         while 2.0 * (risk + term.exp()) <= 0.05 && k < n / 2 {

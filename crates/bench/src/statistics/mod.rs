@@ -1,4 +1,4 @@
-//! Numbers: samples, intervals, and how they are written.
+//! Samples, confidence intervals, and how numbers are printed.
 
 pub(crate) mod interval;
 mod samples;
@@ -15,6 +15,11 @@ pub(crate) fn rate(value: f64) -> String {
     } else {
         format!("{value:.2}")
     }
+}
+
+/// Ratios, as tables have them.
+pub(crate) fn three_digits(value: f64) -> String {
+    format!("{value:.3}")
 }
 
 /// A count as a number to calculate with.

@@ -1,4 +1,4 @@
-//! Medians and spreads.
+//! Samples of one quantity: median, mean, spread.
 
 /// Samples of one quantity.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -14,6 +14,10 @@ impl Samples {
             n if n % 2 == 1 => sorted[n / 2],
             n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
         }
+    }
+    /// The middle value, if there are samples.
+    pub fn known_median(&self) -> Option<f64> {
+        (!self.0.is_empty()).then(|| self.median())
     }
     /// Smallest and largest.
     pub fn spread(&self) -> (f64, f64) {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::control::{
-    self, Order,
+    Order,
     session::{Missing, Session},
 };
 use crate::pools::{shape, sources};
@@ -42,23 +42,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let devices = args.devices.iter().map(|d| sources::absolute(d)).collect::<Result<Vec<_>>>()?;
-    let before = session.view()?;
     let order = Order::Add {
         devices,
         shape: Box::new(args.shape.clone().absolute()?),
         force: args.force,
         dry_run: args.dry_run,
     };
-    let view = session.order(&order)?;
-    print!("{}", view.said.as_deref().unwrap_or_default());
-    if args.dry_run {
-        println!("these devices could be added; nothing was written");
-        return Ok(ExitCode::SUCCESS);
-    }
-    control::show_growth(
-        &before,
-        &view,
-        "; `braid rebalance POOL` moves file data onto the new devices",
-    );
-    Ok(ExitCode::SUCCESS)
+    let advice = "; `braid rebalance POOL` moves file data onto the new devices";
+    session.grow(&order, args.dry_run, ("these devices could be added", advice))
 }

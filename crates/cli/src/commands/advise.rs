@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let findings = pool.as_ref().map(|p| judge(&p.label(), &found, &advice));
     if args.json {
         let value = as_json(&names, &found, &advice, findings.as_deref());
-        println!("{}", serde_json::to_string_pretty(&value)?);
+        ui::print_json(&value)?;
         return Ok(ExitCode::SUCCESS);
     }
     show(&names, &found);

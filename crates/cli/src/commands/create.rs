@@ -148,7 +148,7 @@ fn planned(
     if args.json {
         let mut shown = topology::as_json(&plan.label, &paths);
         shown["subpools_chosen"] = chosen.into();
-        println!("{}", serde_json::to_string_pretty(&shown)?);
+        ui::print_json(&shown)?;
         return Ok(());
     }
     topology::print(&plan.label, &paths);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::control::{
-    self, Order, filling,
+    self, Order, resync,
     session::{Missing, Session},
 };
 
@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let view = session.order(&Order::Fail { member: member.clone() })?;
         println!("member {member} is out of use:");
         control::show(&view);
-        filling::wait_for_spares(session, &view)?;
+        resync::wait_for_spares(session, &view)?;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::control::{
-    self, Order,
+    Order,
     session::{Missing, Session},
 };
 
@@ -25,17 +25,8 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    Session::with(&args.pool, Missing::Refused, |session| carry_out(args, session))
-}
-
-fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
-    let before = session.view()?;
-    let view = session.order(&Order::Grow { dry_run: args.dry_run })?;
-    print!("{}", view.said.as_deref().unwrap_or_default());
-    if args.dry_run {
-        println!("the pool could grow so; nothing was written");
-        return Ok(ExitCode::SUCCESS);
-    }
-    control::show_growth(&before, &view, "");
-    Ok(ExitCode::SUCCESS)
+    let dry_run = args.dry_run;
+    Session::with(&args.pool, Missing::Refused, |session| {
+        session.grow(&Order::Grow { dry_run }, dry_run, ("the pool could grow so", ""))
+    })
 }

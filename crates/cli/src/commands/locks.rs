@@ -31,7 +31,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mount = control::find(&args.pool)?;
     let locks = control::value(&mount, &Order::Locks { hot: args.hot, lines: args.lines })?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&locks)?);
+        ui::print_json(&locks)?;
     } else {
         show(&locks);
     }

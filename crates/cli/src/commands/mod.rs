@@ -13,6 +13,7 @@ pub mod helper;
 pub mod label;
 pub mod locks;
 pub mod mount;
+mod mount_options;
 pub mod nodes;
 pub mod rebalance;
 pub mod remove;

@@ -21,6 +21,7 @@ use braid_fuse::{FuseOptions, Session};
 use braid_pool::Pool;
 use braid_pool::device::MountTable;
 
+use super::mount_options;
 use crate::control::Control;
 use crate::pools::sources;
 use crate::process::{ending::Ending, guard::Guard, mounts};
@@ -33,34 +34,13 @@ use crate::terminal::size;
 ///     scratch  /scratch  braid  defaults,_netdev  0 0
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, override_usage = "braid mount [OPTIONS] <NAME|DEVICE>... <DIR>")]
+#[command(after_long_help = mount_options::help())]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
     /// The pool's name (or all of its devices), then the directory
     #[arg(required = true, value_name = "NAME|DEVICE... DIR")]
     pub words: Vec<String>,
-    /// Options, comma separated: ro, slot=N, memory=SIZE (bound of this node's memory, 512M), or its
-    /// parts: cache=SIZE (metadata kept, 96M), dirty=SIZE (unwritten data kept, 96M), locks=N (idle
-    /// inodes kept, 104857); commit=SECONDS (1 to 300, usually 5), log=FILE,
-    /// discard (space that files give up goes back to the devices by itself, some seconds later),
-    /// degraded (do without members that are missing, if the others hold everything: they count as
-    /// failed from then on), devices=A:B:..., nosuid, nodev, noexec, max_write=SIZE (largest request, 1M),
-    /// raise_page_limit (allow 4M on this machine), read_ahead=SIZE (8M), workers_max=N (512),
-    /// background_max=N (64), cachenames (the kernel finds paths without asking: faster, but a change of
-    /// any directory by another node takes away what is mounted inside; usual where the pool was made
-    /// for one node, which loses nothing), nocachenames, nocachedata (reads go
-    /// past the kernel's page cache: exact beside any others, slower again and again), noalert (idle
-    /// processors sleep as deep as ever while requests come fast: less power, longer waits),
-    /// uring (requests come by io_uring, Linux 6.14: where processors are busy small calls are
-    /// faster, where one is idle slower, reading ahead is slower;
-    /// root's mount sets /sys/module/fuse/parameters/enable_uring, which is for the whole host; where it
-    /// cannot be, the mount says why and goes on without),
-    /// noallow_other, io_timeout=SECONDS (10: a node of another host that shows no life for 5/4 of it is
-    /// fenced, one that cannot show its own stops after it), fence_command=PATH (a program that
-    /// turns a host off: called with its name, the node's slot and life; 0 means that it is dead),
-    /// fence_reset (members are reset after a fence by reservation), hints=WAYS (by which other nodes
-    /// say what they want: tcp:ADDRESS[:PORT] is an address of this host that the others reach; unix,
-    /// only those of this host; none. Usual: the address by which units of a target are reached).
-    /// Without log= messages go to the kernel's log (root) or nowhere; with -f to standard error
+    /// Mount options, comma separated; `braid mount --help` has a table of them
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Stay in the foreground
@@ -476,6 +456,13 @@ fn pass_on(err: std::process::ChildStderr) -> String {
 fn message(line: &str) -> Option<&str> {
     let level = [" WARN ", " INFO ", "ERROR "].into_iter().find_map(|l| line.split_once(l));
     level.map(|(_, rest)| rest.split_once(": ").map_or(rest, |(_, text)| text))
+}
+
+/// Whether an option is one of `braid mount`.
+#[cfg(test)]
+pub(super) fn is_known(option: &str) -> bool {
+    let parsed = parse(&["pool".to_owned()], PathBuf::from("/mnt"), &[option.to_owned()]);
+    parsed.is_ok_and(|(_, unknown)| unknown.is_empty())
 }
 
 #[cfg(test)]

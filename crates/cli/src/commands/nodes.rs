@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         json!({"nodes": cluster.nodes.iter().map(nodes::as_json).collect::<Vec<_>>()})
     };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&nodes)?);
+        ui::print_json(&nodes)?;
     } else {
         show(&nodes);
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::control::{Order, session::Session};
+use crate::control::{Order, session::TaskArgs};
 
 /// Move file data until all parts of a pool are equally full.
 ///
@@ -13,15 +13,11 @@ use crate::control::{Order, session::Session};
 /// has moved stays moved.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The pool, its directory, or its devices, separated by colons
-    pool: String,
-    /// End the one that is under way
-    #[arg(long)]
-    stop: bool,
+    #[command(flatten)]
+    task: TaskArgs,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let [run, stop] = [true, false].map(|run| Order::Rebalance { run });
-    Session::run_or_end(&args.pool, &run, &stop, args.stop)
+    args.task.run(|run| Order::Rebalance { run })
 }

@@ -8,7 +8,7 @@ use braid_pool::members::Found;
 
 use crate::commands::evacuate;
 use crate::control::{
-    self, Order, Target, filling,
+    self, Order, Target, resync,
     session::{Missing, Session},
 };
 use crate::pools::sources;
@@ -68,7 +68,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let before = session.view()?;
     let member = control::member(&before, &args.member)?;
     let device = sources::absolute(&args.device)?;
-    let whole = filling::state(&before, member.place) == "active";
+    let whole = resync::state(&before, member.place) == "active";
     let moved = whole && !before.redundant;
     let force = args.force;
     let order = if moved {
@@ -87,6 +87,6 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         evacuate::follow(session, &member, true)?;
         return Ok(ExitCode::SUCCESS);
     }
-    filling::wait(session, member.place)?;
+    resync::wait(session, member.place)?;
     Ok(ExitCode::SUCCESS)
 }

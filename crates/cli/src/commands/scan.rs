@@ -9,6 +9,7 @@ use braid_pool::{FoundPool, MemberCondition, discover};
 use serde_json::json;
 
 use crate::pools::sources;
+use crate::terminal::ui;
 
 /// List the pools on this host's devices, found by their labels.
 #[derive(Debug, clap::Args)]
@@ -26,10 +27,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let pools = discover((!args.paths.is_empty()).then_some(args.paths.as_slice()));
     if args.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&pools.iter().map(as_json).collect::<Vec<_>>())?
-        );
+        ui::print_json(&pools.iter().map(as_json).collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
     }
     if pools.is_empty() {

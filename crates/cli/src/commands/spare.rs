@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::control::{
-    self, Order, filling,
+    self, Order, resync,
     session::{Missing, Session},
 };
 use crate::pools::sources;
@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         control::show(&session.view()?);
         if !args.list {
-            filling::wait_for_spares(session, &before)?;
+            resync::wait_for_spares(session, &before)?;
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -25,7 +25,7 @@ pub fn show(sources: &[String], as_json: bool) -> Result<()> {
         all.push(io);
     }
     if as_json {
-        println!("{}", serde_json::to_string_pretty(&json!({"io": all}))?);
+        ui::print_json(&json!({"io": all}))?;
     } else {
         all.iter().for_each(print);
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::control::{Order, session::Session};
+use crate::control::{Order, session::TaskArgs};
 
 /// Give the space of deleted files back to the devices.
 ///
@@ -14,15 +14,11 @@ use crate::control::{Order, session::Session};
 /// this command is interrupted; `--stop` ends it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The pool, its directory, or its devices, separated by colons
-    pool: String,
-    /// End the one that is under way
-    #[arg(long)]
-    stop: bool,
+    #[command(flatten)]
+    task: TaskArgs,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let [run, stop] = [true, false].map(|run| Order::Trim { run });
-    Session::run_or_end(&args.pool, &run, &stop, args.stop)
+    args.task.run(|run| Order::Trim { run })
 }

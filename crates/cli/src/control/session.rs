@@ -9,7 +9,7 @@ use anyhow::Result;
 use braid_fs::{Fs, MountOptions, NoKernelCache};
 use braid_pool::PoolError;
 
-use crate::control::{self, Order, View};
+use crate::control::{self, Order, View, views::show_growth};
 use crate::pools::sources;
 use crate::process::{mounts::Mount, signals};
 use crate::terminal::broken_pipe;
@@ -40,6 +40,31 @@ impl Missing {
     /// By `--degraded`.
     pub const fn by(degraded: bool) -> Self {
         if degraded { Self::Spared } else { Self::MayBeSpared }
+    }
+}
+
+/// A long task of a pool's node, which a command starts or ends.
+#[derive(Debug, clap::Args)]
+pub struct TaskArgs {
+    /// The pool, its directory, or its devices, separated by colons
+    pool: String,
+    /// End the one that is under way
+    #[arg(long)]
+    stop: bool,
+}
+
+impl TaskArgs {
+    /// Gives the order that runs the task or ends it, and prints what came of it.
+    ///
+    /// # Errors
+    /// As [`Session::with`] and [`Session::order`].
+    pub fn run(&self, order: impl Fn(bool) -> Order) -> Result<ExitCode> {
+        let (run, stop) = (order(true), order(false));
+        let view = Session::with(&self.pool, Missing::Refused, |session| {
+            if self.stop { session.order(&stop) } else { session.long_order(&run, &stop, || ()) }
+        })?;
+        print!("{}", view.said.as_deref().unwrap_or_default());
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -127,16 +152,24 @@ impl Session {
         })
     }
 
-    /// Gives the node for what a user names a long order, or with `end` the one that `stop`s it, and prints
-    /// what came of it.
+    /// Adds space to the pool, or with `dry_run` prints `possible`; `advice` follows what it has now.
     ///
     /// # Errors
-    /// As [`Session::with`] and [`Session::order`].
-    pub fn run_or_end(name: &str, order: &Order, stop: &Order, end: bool) -> Result<ExitCode> {
-        let view = Self::with(name, Missing::Refused, |session| {
-            if end { session.order(stop) } else { session.long_order(order, stop, || ()) }
-        })?;
+    /// As [`Session::order`].
+    pub fn grow(
+        &self,
+        order: &Order,
+        dry_run: bool,
+        (possible, advice): (&str, &str),
+    ) -> Result<ExitCode> {
+        let before = self.view()?;
+        let view = self.order(order)?;
         print!("{}", view.said.as_deref().unwrap_or_default());
+        if dry_run {
+            println!("{possible}; nothing was written");
+        } else {
+            show_growth(&before, &view, advice);
+        }
         Ok(ExitCode::SUCCESS)
     }
 

@@ -1,9 +1,7 @@
-//! What of a copy is on its disk, in a file beside the destination.
+//! The journal of a copy, in a file beside the destination.
 //!
-//! The head says which source was copied on which destination; a line for each piece that has been
-//! flushed follows, with a hash of it. A journal that is about anything else is not believed: what
-//! stands at the destination then is none of this copy's. A last line without its end was not written
-//! whole and does not count.
+//! The head names the source and the destination. One line with a hash follows for each flushed piece. A
+//! journal of another copy is ignored. An incomplete last line does not count.
 
 use std::fmt::Write as _;
 use std::fs::{File, Metadata};
@@ -14,7 +12,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::run::names::sync_name;
+use crate::run::names::{sync_name, whole_lines};
 
 /// A file or a device, told apart from whatever had its name before or has it later.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -114,8 +112,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Found>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e).with_context(|| path.display().to_string()),
     };
-    let whole = text.rfind('\n').and_then(|end| text.get(..end)).unwrap_or_default();
-    let mut lines = whole.lines();
+    let mut lines = whole_lines(&text);
     let head: Option<Head> = lines.next().and_then(|l| serde_json::from_str(l).ok());
     let head = head.filter(|h| h.mark == MARK).with_context(|| {
         format!("{}: not the journal of a copy; move it out of the way", path.display())

@@ -1,11 +1,11 @@
-//! A file from one place to another, whole: several requests under way, resumable after it was
-//! interrupted, and verified by reading the copy again from its disk.
+//! Copies a file: several requests in flight, resumable after an interruption, verified by reading the copy again
+//! from its disk.
 //!
-//! `DST.braid-copy` says, piece by piece, what has been flushed, with a hash of each piece; it is removed
-//! when the copy is complete, and cut back to what is good when the copy is found not to be. A source that changed since then (inode, size or time) is begun again,
-//! one that changes meanwhile is an error. What stands at the destination is written over only if the
-//! journal says that this copy began it there, or if that is asked for. Changes of a source that is a
-//! block device cannot be noticed.
+//! The journal `DST.braid-copy` lists each flushed piece with its hash. It is removed when the copy is complete.
+//! If verification fails it is cut back to the good pieces. If the source has changed since the journal was
+//! written (inode, size or time), the copy begins anew; if it changes during the copy, that is an error.
+//! An existing destination is overwritten only if its journal says that this copy began it, or with
+//! `--force-destroy`. Changes of a source that is a block device cannot be noticed.
 
 mod journal;
 #[cfg(test)]
@@ -24,47 +24,47 @@ use braid_format::ByteOffset;
 use braid_pool::device::{AlignedBuf, Device};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{How, Measure, at};
+use super::{Measure, RunOptions, at};
 use crate::arguments::size;
-use crate::engine::{Refusal, Target, Use, room_for_buffers};
-use crate::live::{self, Now};
+use crate::engine::{OpenMode, Refusal, StartBarrier, Target, on_threads, room_for_buffers};
+use crate::progress::{self, Now};
 use crate::report::{Figure, Report};
 use crate::run::cache::{Cache, prepare};
 use crate::run::load::Meter;
 use crate::run::names::{parent, sync_name};
 use journal::{Head, Identity, Progress, Source};
 
-/// Copy a file end to end: resumable, verified
+/// Copy a file: resumable, verified
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
     /// File or device
     source: PathBuf,
     /// File or device
     destination: PathBuf,
-    /// Bytes of a request
+    /// Request size
     #[arg(long, default_value = "1M", value_parser = size)]
     request: u64,
-    /// Requests under way
+    /// Queue depth
     #[arg(long, default_value_t = 8)]
     depth: usize,
-    /// Requests between two flushes: what an interruption may cost
+    /// Requests of a piece, which ends with a flush: an interruption costs at most one piece
     #[arg(long, default_value_t = 256)]
     piece: u64,
-    /// Through the page cache
+    /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
-    /// The copy is not read again
+    /// Do not read the copy again
     #[arg(long)]
     no_verify: bool,
     /// End after so many pieces, as if interrupted
     #[arg(long, hide = true)]
     stop_after: Option<u64>,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &How {
+    fn how(&self) -> &RunOptions {
         &self.how
     }
     fn begin(&self) -> Report {
@@ -82,7 +82,7 @@ const PIECE_MAX: u64 = 1 << 20;
 fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<()> {
     ensure!((1..=1024).contains(&args.depth), "--depth: 1 to 1024");
     ensure!((1..=PIECE_MAX).contains(&args.piece), "--piece: 1 to {PIECE_MAX} requests");
-    let source = open(&args.source, Use { direct: !args.buffered, ..Use::default() })?;
+    let source = open(&args.source, OpenMode { direct: !args.buffered, ..OpenMode::default() })?;
     source.check(args.request, 0, 0, true)?;
     room_for_buffers(u128::from(args.request) * args.depth as u128)?;
     let state = Source::of(&args.source, source.len())?;
@@ -106,7 +106,7 @@ fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<
         f.head.source.path == state.path && Some(&f.head.destination) == before.as_ref()
     });
     let direct = !args.buffered;
-    let how = Use { write: true, direct, force, begun, ..Use::default() };
+    let how = OpenMode { write: true, direct, force, begun, ..OpenMode::default() };
     let destination = open(&args.destination, how)?;
     destination.check(args.request, 0, state.size, false)?;
     let head = Head {
@@ -154,9 +154,9 @@ fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<
 }
 
 /// Direct where that is possible.
-fn open(path: &Path, how: Use) -> Result<std::sync::Arc<Target>, Refusal> {
+fn open(path: &Path, how: OpenMode) -> Result<std::sync::Arc<Target>, Refusal> {
     match Target::keep(path, how) {
-        Err(Refusal::NoDirect { .. }) => Target::keep(path, Use { direct: false, ..how }),
+        Err(Refusal::NoDirect { .. }) => Target::keep(path, OpenMode { direct: false, ..how }),
         other => other,
     }
 }
@@ -173,9 +173,9 @@ fn pieces(
     let (first, all) = (progress.hashes.len() as u64, size.div_ceil(piece));
     let rows = usize::try_from(all.saturating_sub(first)).unwrap_or(usize::MAX);
     let budget = std::time::Duration::MAX;
-    live::rounds(Now { mode: "copy".to_owned(), rounds: 1, rows, budget, ..Now::default() });
+    progress::rounds(Now { mode: "copy".to_owned(), rounds: 1, rows, budget, ..Now::default() });
     for n in first..all {
-        live::go_on()?;
+        progress::check_interrupted()?;
         if args.stop_after.is_some_and(|most| n - first >= most) {
             return Ok(());
         }
@@ -186,7 +186,7 @@ fn pieces(
         })?;
         destination.layer.flush().map_err(anyhow::Error::msg)?;
         progress.done(hash)?;
-        live::row_done();
+        progress::row_done();
         after(n, end - from);
     }
     if !destination.is_block() && args.stop_after.is_none() {
@@ -218,7 +218,7 @@ fn verify(
     let said = prepare(&copy.path, cache, (0, size));
     let (meter, began) = (Meter::start(), Instant::now());
     for (n, expected) in hashes.iter().enumerate() {
-        live::go_on()?;
+        progress::check_interrupted()?;
         let (from, end) = bounds(n as u64, piece, size);
         let place = || format!("{}: bytes {from} to {end}", copy.path.display());
         match in_parallel(args, from, end, |at, buf| read(copy, at, buf)) {
@@ -269,14 +269,8 @@ fn in_parallel(
             }
         }
     };
-    std::thread::scope(|scope| {
-        let start = |_| std::thread::Builder::new().spawn_scoped(scope, one);
-        let workers = (0..args.depth).map(start).collect::<std::io::Result<Vec<_>>>();
-        for worker in workers.context("a thread for each request under way")? {
-            worker.join().map_err(|_| anyhow::anyhow!("a copier panicked"))??;
-        }
-        anyhow::Ok(())
-    })?;
+    let barrier = StartBarrier::of(args.depth);
+    on_threads(&barrier, std::iter::repeat_n(one, args.depth), || (true, ()))?;
     let mut whole = Xxh3::new();
     for hash in hashes.into_inner().map_err(|_| anyhow::anyhow!("a copier panicked"))? {
         whole.write_u64(hash);

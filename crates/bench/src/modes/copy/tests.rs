@@ -1,4 +1,4 @@
-//! Copies on small files: what is believed, what is noticed.
+//! Copies of small files: which journals are accepted, which changes are noticed.
 
 use super::*;
 use crate::modes::Measure as _;

@@ -1,6 +1,6 @@
-//! File systems side by side: first write, rewrite and read of a file (S3.6 to S3.9), and request size by
-//! streams, past the cache and through it (S2). In the directories that are given; otherwise on XFS and
-//! on two nodes' mounts of one pool, each on a loop device of the same backing that is made for it.
+//! File systems compared: first write, rewrite and read (S3.6 to S3.9), and request size by streams, direct and
+//! buffered (S2). They run in the directories that are given. Without any they run on XFS and on two nodes'
+//! mounts of one pool, each on a loop device of its own.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 
 use super::Args;
 use super::devices::{measured, short, take};
-use super::rigged::members;
+use super::loop_devices::members;
 use crate::modes::ladder::SLACK;
 use crate::modes::{System, first_write, sweep};
 use crate::report::{Goal, Report, Row, Verdict};
-use crate::rig::{Mount, members::Members};
 use crate::statistics::Samples;
+use crate::testbed::{Mount, members::Members};
 
 /// Those that are a sweep, in the order of the original's figures, and those that are first writes.
 pub(super) const SWEEP: [&str; 20] = [
@@ -38,7 +38,7 @@ const OTHER: &str = "other node";
 /// File systems for this alone; taken down before their devices.
 struct Made {
     mounts: Vec<(&'static str, Mount)>,
-    _rigs: [Members; 2],
+    _testbeds: [Members; 2],
 }
 
 impl Made {
@@ -55,7 +55,7 @@ impl Made {
             let other = Mount::braid_again(&two.paths, two.work.join("other"), None)?;
             mounts.push((OTHER, other));
         }
-        Ok(Self { mounts, _rigs: [one, two] })
+        Ok(Self { mounts, _testbeds: [one, two] })
     }
     fn systems(&self) -> Vec<System> {
         let of = |(name, mount): &(&str, Mount)| System {
@@ -91,11 +91,17 @@ fn written(args: &Args, systems: &[System], report: &mut Report) -> Result<()> {
         let large = parameter(row, "request") >= MIB;
         let cell = format!("{}, {}, {}", row.name, row.phase, row.at());
         let again = row.phase.replace("first write", "rewrite");
-        if let Some(base) = same(&rows, row, &row.name, &again).filter(|_| again != row.phase) {
+        if let Some(base) =
+            rows.find(&row.name, &again, &row.parameters).filter(|_| again != row.phase)
+        {
             let goal = if large { 0.95 } else { 0.80 };
             let original = "below 1, but for very large requests";
             let ratio = row.rate.ratio_to(&base.rate);
-            said(report, "S3.6 first write over rewrite", &cell, (original, goal), &ratio);
+            report.verdict(
+                ("S3.6 first write over rewrite", original, &cell),
+                Goal::AtLeast(goal),
+                &ratio,
+            );
         }
         let Some(base) = rows.base_of(row).filter(|_| !rows.is_base(row)) else { continue };
         let (what, original, goal) = match row.phase.split(' ').next() {
@@ -105,7 +111,7 @@ fn written(args: &Args, systems: &[System], report: &mut Report) -> Result<()> {
         };
         let goal = if large { goal } else { 0.85 };
         let what = format!("{what} {}", rows.base);
-        said(report, &what, &cell, (original, goal), &row.ratio_to(base));
+        report.verdict((&what, original, &cell), Goal::AtLeast(goal), &row.ratio_to(base));
     }
     // Its notes are the cells of S3.6.
     take(report, Report { notes: Vec::new(), ..rows }, "first-write");
@@ -127,7 +133,7 @@ fn swept(args: &Args, systems: &[System], report: &mut Report) -> Result<()> {
         let Some(base) = rows.base_of(row) else { continue };
         let what = format!("S2.13 the same over {}, from the page cache", rows.base);
         let original = "memory's rate, as it says";
-        said(report, &what, &cell(row), (original, 0.95), &row.ratio_to(base));
+        report.verdict((&what, original, &cell(row)), Goal::AtLeast(0.95), &row.ratio_to(base));
     }
     take(report, rows, "sweep");
     Ok(())
@@ -140,7 +146,7 @@ fn judged(rows: &Report, report: &mut Report) {
         let Some(f) = Factors::of(row) else { continue };
         let (cell, ratio) = (cell(row), |base: &Row| row.rate.ratio_to(&base.rate));
         if let Some(one) = single(rows, row).filter(|_| f.streams > 1) {
-            said(report, &f.two_over_one(), &cell, ("lost", 1.0), &ratio(one));
+            report.verdict((&f.two_over_one(), "lost", &cell), Goal::AtLeast(1.0), &ratio(one));
         }
         if let Some(cold) = f.buffered(rows, row) {
             let told = Verdict::of(f.direct_over_buffered(), Goal::Told, &ratio(cold));
@@ -149,11 +155,15 @@ fn judged(rows: &Report, report: &mut Report) {
             report.verdicts.push(Verdict { note, ..told.original("lost").cell(&cell) });
         }
         if row.name == OTHER {
-            let Some(first) = same(rows, row, MOUNT, &row.phase) else { continue };
-            said(report, &f.node_over_node(), &cell, ("lost", 0.97), &ratio(first));
+            let Some(first) = rows.find(MOUNT, &row.phase, &row.parameters) else { continue };
+            report.verdict(
+                (&f.node_over_node(), "lost", &cell),
+                Goal::AtLeast(0.97),
+                &ratio(first),
+            );
         } else if let Some(base) = rows.base_of(row).filter(|_| !rows.is_base(row)) {
             let what = f.over_base(&rows.base);
-            said(report, &what, &cell, ("lost", goal(row)), &row.ratio_to(base));
+            report.verdict((&what, "lost", &cell), Goal::AtLeast(goal(row)), &row.ratio_to(base));
         }
         if let Some(tail) = row.tail().filter(|_| f.direct && f.streams == 1)
             && let [p50, p99, ..] = tail.known().map(|(_, value)| value)
@@ -161,8 +171,7 @@ fn judged(rows: &Report, report: &mut Report) {
         {
             let what = "S2.14, S2.18 latency of direct requests, one at a time: p99 over p50";
             let ratio = Samples(vec![p99 / p50.max(f64::MIN_POSITIVE)]);
-            let judged = Verdict::of(what, Goal::AtMost(5.0), &ratio);
-            report.verdicts.push(judged.original("lost").cell(&cell));
+            report.verdict((what, "lost", &cell), Goal::AtMost(5.0), &ratio);
         }
     }
 }
@@ -218,7 +227,7 @@ impl Factors {
     /// The buffered row of a direct one.
     fn buffered<'r>(self, rows: &'r Report, row: &Row) -> Option<&'r Row> {
         let phase = format!("{} cold", self.what());
-        same(rows, row, &row.name, &phase).filter(|_| self.direct)
+        rows.find(&row.name, &phase, &row.parameters).filter(|_| self.direct)
     }
 }
 
@@ -226,8 +235,7 @@ impl Factors {
 fn single<'r>(rows: &'r Report, row: &Row) -> Option<&'r Row> {
     let mut place = row.parameters.clone();
     place.insert("streams".to_owned(), 1.0);
-    let one = |r: &&Row| r.name == row.name && r.phase == row.phase && r.parameters == place;
-    rows.rows.iter().find(one)
+    rows.find(&row.name, &row.phase, &place)
 }
 
 /// Which of a figure's points.
@@ -249,23 +257,6 @@ fn goal(row: &Row) -> f64 {
 
 fn parameter(row: &Row, key: &str) -> f64 {
     row.parameters.get(key).copied().unwrap_or(0.0)
-}
-
-/// The row of another system or phase at the same parameters.
-fn same<'r>(rows: &'r Report, row: &Row, name: &str, phase: &str) -> Option<&'r Row> {
-    let same = |r: &&Row| r.name == name && r.phase == phase && r.parameters == row.parameters;
-    rows.rows.iter().find(same)
-}
-
-fn said(
-    report: &mut Report,
-    what: &str,
-    cell: &str,
-    (original, goal): (&str, f64),
-    ratio: &Samples,
-) {
-    let judged = Verdict::of(what, Goal::AtLeast(goal), ratio);
-    report.verdicts.push(judged.original(original).cell(cell));
 }
 
 /// Of each figure, from which request size on going past the cache is as fast as going through it, by

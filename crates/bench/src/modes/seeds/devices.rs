@@ -1,12 +1,11 @@
-//! The experiment that is a ladder over files in RAM, and what all experiments on devices have in
-//! common.
+//! The ladder as an experiment, and helpers that all experiments on devices share.
 
 use anyhow::Result;
 
 use super::Args;
 use crate::arguments::Common;
-use crate::modes::{How, Measure, Turns, ladder};
-use crate::report::{Goal, Report, Verdict};
+use crate::modes::{Measure, RoundPlan, RunOptions, ladder};
+use crate::report::{Goal, Report};
 use crate::statistics::Samples;
 
 /// What this command cannot measure, and why.
@@ -34,17 +33,16 @@ pub(super) fn layers(args: &Args, report: &mut Report) -> Result<()> {
         judge(report, &rows, name, (what, original, goal));
     }
     for row in rows.rows.iter().filter(|r| r.name == "native") {
-        let volume = rows.rows.iter().find(|r| r.name == "pool" && r.phase == row.phase);
+        let volume = rows.find("pool", &row.phase, &row.parameters);
         let ratio = volume.map_or_else(Samples::default, |v| row.rate.ratio_to(&v.rate));
-        let judged = Verdict::of("S3.10 file system over volume", Goal::AtLeast(0.98), &ratio);
-        let original = "slightly above 1, by alignment";
-        report.verdicts.push(judged.original(original).cell(row.title()));
+        let (what, original) = ("S3.10 file system over volume", "slightly above 1, by alignment");
+        report.verdict((what, original, &row.title()), Goal::AtLeast(0.98), &ratio);
     }
     for row in rows.rows.iter().filter(|r| r.name == "mount") {
         let per_gb = Samples(row.cpu.0.iter().map(|c| c / 1.073_741_824).collect());
         let what = "S0.8 instead of money: CPU seconds of the machine per GB";
-        let judged = Verdict::of(what, Goal::AtMost(0.3), &per_gb).cell(row.title());
-        report.verdicts.push(judged.original("61 % saved at 83 % of the speed"));
+        let original = "61 % saved at 83 % of the speed";
+        report.verdict((what, original, &row.title()), Goal::AtMost(0.3), &per_gb);
     }
     take(report, rows, "ladder");
     Ok(())
@@ -68,7 +66,7 @@ pub(super) struct Own {
     pub id: &'static str,
     pub base: &'static str,
     pub unit: &'static str,
-    pub turns: Turns,
+    pub turns: RoundPlan,
 }
 
 /// The rows of what has succeeded; those of what has failed are kept.
@@ -83,8 +81,8 @@ fn or_keep(report: &mut Report, id: &str, rows: Report, result: Result<()>) -> R
 }
 
 /// Seven rounds at most, judged here.
-pub(super) fn short(how: &How) -> How {
-    How { repeats: how.repeats.min(7), accept: Vec::new(), ..how.clone() }
+pub(super) fn short(how: &RunOptions) -> RunOptions {
+    RunOptions { repeats: how.repeats.min(7), accept: Vec::new(), ..how.clone() }
 }
 
 /// The result of a mode.
@@ -104,8 +102,7 @@ pub(super) fn judge(
         let Some(base) = from.base_of(row) else { continue };
         let ratio = row.ratio_to(base);
         let cell = format!("{name} over {}, {} {}", from.base, row.phase, row.at());
-        let judged = Verdict::of(what, Goal::AtLeast(goal), &ratio).cell(cell.trim_end());
-        report.verdicts.push(judged.original(original));
+        report.verdict((what, original, cell.trim_end()), Goal::AtLeast(goal), &ratio);
     }
 }
 

@@ -1,12 +1,13 @@
-//! The founding documents' experiments, one command: on disk models what needs the disks of their
-//! time, on this machine's devices the rest; a verdict for each, beside what was measured then.
+//! The experiments of the founding documents (1992 to 2000) in one command. Those that need the disks of their
+//! time run on disk models, the others on this machine's devices. Each gets a verdict beside the result
+//! that was published then.
 
-mod clusters;
 mod compared;
 mod devices;
+mod file_systems;
+mod loop_devices;
 mod models;
 mod plan;
-mod rigged;
 mod surfaces;
 
 use std::path::PathBuf;
@@ -14,41 +15,41 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{How, System, configuration};
+use super::{RunOptions, System, configuration};
 use crate::arguments::size;
-use crate::live::Whole;
+use crate::progress::RunOfRuns;
 use crate::report::{Goal, Report, Verdict, lines, numbers};
 use crate::statistics::Samples;
 use plan::{ALL, Plan};
 
-/// The founding documents' experiments, with a verdict for each (docs/BENCHMARKING.md lists them)
+/// The experiments of the founding documents, each with a verdict (listed in docs/BENCHMARKING.md)
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct Args {
-    /// Directories on mounted file systems to compare, the first with the others. Without any: XFS and
-    /// two nodes' mounts of a pool, each on a loop device that is made for it
+    /// Directories on mounted file systems; the others are compared with the first. Without any: XFS
+    /// and two nodes' mounts of a pool, each on a loop device of its own
     #[arg(value_name = "[NAME=]DIR")]
     systems: Vec<System>,
-    /// Where backing files are made: a RAM file system
+    /// Directory for backing files: a RAM file system
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
     /// Bytes of each phase
     #[arg(long, default_value = "256M", value_parser = size)]
     size: u64,
-    /// Only the disk models: no root, no devices, the same figures on every machine
+    /// Only the disk models. They need no root and no devices; figures are the same everywhere
     #[arg(long)]
     models: bool,
-    /// Only experiments with these numbers: S0.4, or S4 for all of that document
+    /// Only these experiments: S0.4, or S4 for all of that document
     #[arg(long, value_delimiter = ',', value_name = "S...")]
     only: Vec<String>,
-    /// Seconds for all of them together, about: rounds become fewer (`--budget` is that of each)
+    /// About how many seconds all experiments may take: they get fewer rounds (`--budget` is for each)
     #[arg(long, value_name = "SECONDS")]
     within: Option<f64>,
-    /// Print every cell and every row, not a line for each experiment
+    /// Print every cell and every row, not one line for each experiment
     #[arg(long)]
     #[serde(skip)]
     verbose: bool,
     #[command(flatten)]
-    how: How,
+    how: RunOptions,
 }
 
 impl Args {
@@ -103,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if args.models { Ok(Vec::new()) } else { on_devices(args, &mut plan, &mut report) };
     // An experiment may answer more numbers than were asked for.
     report.verdicts.retain(|v| args.wants(&v.what));
-    How::note_others(&mut report);
+    RunOptions::note_others(&mut report);
     let short = fell_short(&report).join(", ");
     let (failed, result) = result.map_or_else(|e| (Vec::new(), Err(e)), |f| (f, Ok(())));
     args.how.finish(report, result)?;
@@ -139,7 +140,7 @@ fn on_devices(args: &Args, plan: &mut Plan, report: &mut Report) -> Result<Vec<S
     for (n, planned) in experiments.iter().enumerate() {
         let (number, count) = (n + 1, experiments.len());
         let ends = plan.ends(n, &args.how);
-        crate::live::whole(Whole { number, count, name: planned.name(), ends });
+        crate::progress::whole(RunOfRuns { number, count, name: planned.name(), ends });
         // Directories that were given need no rights.
         let given = compared::in_directories(planned.numbers) && !args.systems.is_empty();
         let began = Instant::now();
@@ -151,7 +152,7 @@ fn on_devices(args: &Args, plan: &mut Plan, report: &mut Report) -> Result<Vec<S
                     took.push(format!("{} {:.1} s", planned.name(), began.elapsed().as_secs_f64()));
                     continue;
                 }
-                Err(e) if e.is::<crate::live::Interrupted>() => return Err(e),
+                Err(e) if e.is::<crate::progress::Interrupted>() => return Err(e),
                 Err(e) => {
                     failed.push(format!("{}: {e:#}", planned.name()));
                     format!("{e:#}")

@@ -1,5 +1,5 @@
-//! Experiments on modelled disks, in virtual time, through the pool's real mapping: the same figures
-//! on every machine. The closed forms stand with the models.
+//! Experiments on modelled disks in virtual time, through the pool's real mapping. Their figures are the same
+//! on every machine.
 
 use anyhow::Result;
 use braid_format::Bytes;
@@ -8,7 +8,7 @@ use braid_pool::modelled::{Job, Rig};
 
 use super::verdict;
 use crate::modes::at;
-use crate::report::originals::FILES_3;
+use crate::report::published::FILES_3;
 use crate::report::{Goal, Report, Verdict};
 
 const KIB: u64 = 1 << 10;
@@ -38,31 +38,30 @@ pub(super) fn all(report: &mut Report) -> Result<()> {
 /// A stripe of n over one disk, files written and read: the least of all file sizes.
 fn s0_5(report: &mut Report) -> Result<Vec<Verdict>> {
     let unit = 128 * KIB;
-    let rigs = (1..=4)
+    let testbeds = (1..=4)
         .map(|n| Rig::equal(n, presets::NASA_SCSI_1992, unit))
         .collect::<std::result::Result<Vec<_>, _>>()?;
-    let time = |rig: &Rig, mib: u64| -> Result<f64> {
+    let time = |testbed: &Rig, mib: u64| -> Result<f64> {
         let total = crate::statistics::float(mib * MIB);
         let mut sum = 0.0;
         for job in [Job::write(MIB, 4, mib * MIB), Job::read(MIB, 4, mib * MIB)] {
-            sum += total / rig.stream(job)?;
+            sum += total / testbed.stream(job)?;
         }
         Ok(sum)
     };
     let mut out = Vec::new();
-    let Some((one, more)) = rigs.split_first() else { return Ok(out) };
+    let Some((one, more)) = testbeds.split_first() else { return Ok(out) };
     let goals = [("2", "1.22 on average", 1.95), ("3", "1.21", 2.90), ("4", "1.56", 3.85)];
-    for (rig, (n, original, goal)) in more.iter().zip(goals) {
+    for (testbed, (n, original, goal)) in more.iter().zip(goals) {
         let mut least = f64::INFINITY;
         for megabytes in FILES_3 {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole")]
             let mib = megabytes as u64;
-            let speedup = time(one, mib)? / time(rig, mib)?;
+            let speedup = time(one, mib)? / time(testbed, mib)?;
             let place = at(&[("file", crate::statistics::float(mib * MIB))]);
             let phase = "S0.5 speed-up over one disk, written and read, modelled disks";
-            let row = report.row(&format!("{n}-way"), phase, &place);
+            let row = report.sample(&format!("{n}-way"), phase, &place, speedup);
             "of one disk".clone_into(&mut row.unit);
-            row.rate.0.push(speedup);
             if mib >= 10 {
                 least = least.min(speedup);
             }
@@ -96,12 +95,12 @@ fn s0_7() -> Result<Vec<Verdict>> {
     let (slow, unit) = (presets::BDSPRO_5MB, 64 * KIB);
     let fast = DiskModel { track: Bytes(2 * slow.track.0), ..slow };
     let members = [(slow, 34 * MIB, None), (slow, 34 * MIB, None), (fast, 66 * MIB, None)];
-    let rig = Rig::new(&members, &[], unit)?;
-    let info = rig.pool.info();
+    let testbed = Rig::new(&members, &[], unit)?;
+    let info = testbed.pool.info();
     let sum: u64 = info.members.iter().map(|m| m.data_len.0).sum();
     let used = crate::statistics::float(info.size.0) / crate::statistics::float(sum);
     let zone = info.zones.first().map_or(0, |z| z.len.0);
-    let rate = rig.stream(Job::read(8 * 3 * unit, 4, zone))?;
+    let rate = testbed.stream(Job::read(8 * 3 * unit, 4, zone))?;
     Ok(vec![
         at_least(
             "S0.7 part of unequal members' space that is used",
@@ -122,13 +121,13 @@ fn s1_3() -> Result<Vec<Verdict>> {
         for n in 1..=8_u32 {
             let members: Vec<_> =
                 (0..n as usize).map(|i| (disk, Rig::SIZE, Some(i % buses))).collect();
-            let rig = Rig::new(&members, &vec![presets::FAST_WIDE_SCSI; buses], unit)?;
+            let testbed = Rig::new(&members, &vec![presets::FAST_WIDE_SCSI; buses], unit)?;
             let width = u64::from(n) * unit;
             let full = if buses == 1 { 20.0 } else { 40.0 };
             let expected = (5.0 * f64::from(n)).min(full);
             for job in [Job::read(2 * width, 4, 100 * width), Job::write(2 * width, 4, 100 * width)]
             {
-                let part = rig.stream(job)? / expected;
+                let part = testbed.stream(job)? / expected;
                 (least, most) = (least.min(part), most.max(part));
             }
         }

@@ -1,11 +1,10 @@
-//! Which experiments there are on devices, how long they take, and how a time that is given for all of
-//! them is shared out.
+//! The list of experiments on devices, how long each takes, and how `--within` is shared among them.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use super::{Args, clusters, compared, devices, rigged, surfaces};
-use crate::modes::How;
+use super::{Args, compared, devices, file_systems, loop_devices, surfaces};
+use crate::modes::RunOptions;
 use crate::report::Report;
 
 /// An experiment adds verdicts, rows and notes.
@@ -36,25 +35,25 @@ const fn planned(
 
 /// All of them.
 pub(super) const ALL: [Planned; 14] = [
-    planned(&["S0.2"], clusters::s0_2, (2.0, 6.0)),
+    planned(&["S0.2"], file_systems::s0_2, (2.0, 6.0)),
     planned(&["S0.3", "S0.8", "S3.4", "S3.10"], devices::layers, (2.0, 3.0)),
-    planned(&["S0.4"], rigged::s0_4, (4.0, 9.0)),
-    planned(&["S0.9"], clusters::s0_9, (2.0, 0.0)),
-    planned(&["S1.1", "S1.2"], rigged::s1_1, (1.0, 3.0)),
-    planned(&["S1.7"], rigged::s1_7, (1.0, 0.5)),
+    planned(&["S0.4"], loop_devices::s0_4, (4.0, 9.0)),
+    planned(&["S0.9"], file_systems::s0_9, (2.0, 0.0)),
+    planned(&["S1.1", "S1.2"], loop_devices::s1_1, (1.0, 3.0)),
+    planned(&["S1.7"], loop_devices::s1_7, (1.0, 0.5)),
     planned(&compared::SWEEP, compared::factors, (5.0, 27.0)),
-    planned(&["S3.3"], rigged::s3_3, (1.0, 7.0)),
+    planned(&["S3.3"], loop_devices::s3_3, (1.0, 7.0)),
     planned(&compared::WRITES, compared::writes, (4.0, 4.0)),
     planned(&["S4.1", "S4.2"], surfaces::s4_1, (2.0, 35.0)),
-    planned(&["S4.3", "S4.4"], clusters::s4_3, (9.0, 7.0)),
-    planned(&["S4.5"], rigged::s4_5, (5.0, 5.5)),
-    planned(&["S4.6"], clusters::s4_6, (2.0, 0.5)),
-    planned(&["S4.7"], clusters::s4_7, (4.0, 0.5)),
+    planned(&["S4.3", "S4.4"], file_systems::s4_3, (9.0, 7.0)),
+    planned(&["S4.5"], loop_devices::s4_5, (5.0, 5.5)),
+    planned(&["S4.6"], file_systems::s4_6, (2.0, 0.5)),
+    planned(&["S4.7"], file_systems::s4_7, (4.0, 0.5)),
 ];
 
 impl Planned {
     /// Seconds that it takes, about.
-    fn expected(&self, how: &How) -> f64 {
+    fn expected(&self, how: &RunOptions) -> f64 {
         let most = super::devices::short(how).repeats.max(1);
         let least = how.least.clamp(1, most);
         let mut rounds = least;
@@ -92,11 +91,11 @@ impl Plan {
         Self { experiments, began: Instant::now(), within: args.within, due: 0.0 }
     }
     /// What it takes, before it begins.
-    pub fn said(&self, how: &How) -> String {
+    pub fn said(&self, how: &RunOptions) -> String {
         let times: Vec<f64> = self.experiments.iter().map(|p| p.expected(how)).collect();
         let all: f64 = times.iter().sum();
         let count = times.len();
-        let time = |t: f64| crate::live::duration(seconds(t));
+        let time = |t: f64| crate::progress::duration(seconds(t));
         let mut said = format!("{count} experiments on devices, about {}", time(all));
         if let Some(within) = self.within.filter(|w| *w < all) {
             let _ = write!(said, ", made shorter to take about {}", time(within));
@@ -111,7 +110,7 @@ impl Plan {
         said
     }
     /// Seconds that those from number `n` on take, as far as those before tell, which took `taken`.
-    fn rest(&self, n: usize, how: &How, taken: f64) -> f64 {
+    fn rest(&self, n: usize, how: &RunOptions, taken: f64) -> f64 {
         let all: f64 = self.experiments.iter().skip(n).map(|p| p.expected(how)).sum();
         // Another machine may be much faster or slower; a build without optimisation is.
         // A few short experiments tell little of that.
@@ -119,7 +118,7 @@ impl Plan {
         all * pace.clamp(0.1, 10.0)
     }
     /// When all will be over, about.
-    pub fn ends(&self, n: usize, how: &How) -> Instant {
+    pub fn ends(&self, n: usize, how: &RunOptions) -> Instant {
         let taken = self.began.elapsed().as_secs_f64();
         let left = self.within.map_or(f64::INFINITY, |w| (w - taken).max(0.0));
         let rest = seconds(self.rest(n, how, taken).min(left));
@@ -128,10 +127,10 @@ impl Plan {
     }
     /// How experiment `n` is run so that those after it have their share of the time; `None`: there is
     /// none left.
-    pub fn how(&mut self, n: usize, how: &How) -> Option<How> {
+    pub fn how(&mut self, n: usize, how: &RunOptions) -> Option<RunOptions> {
         self.how_after(self.began.elapsed().as_secs_f64(), n, how)
     }
-    fn how_after(&mut self, taken: f64, n: usize, how: &How) -> Option<How> {
+    fn how_after(&mut self, taken: f64, n: usize, how: &RunOptions) -> Option<RunOptions> {
         let mut own = how.clone();
         let left = self.within.map_or(f64::INFINITY, |w| w - taken);
         if left <= 0.0 {

@@ -1,5 +1,5 @@
-//! Request size by transfer size on each layer beside the raw device (S4.1), and how much of the
-//! device each of them gives on average and at the least (S4.2).
+//! Request size by transfer size on each layer, compared with the raw device (S4.1), and the mean and the least
+//! of these ratios for each layer (S4.2).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use braid_fs::Fs;
 
 use super::Args;
 use super::devices::{Own, rounds, take};
-use super::rigged::members;
+use super::loop_devices::members;
 use crate::arguments::Sizes;
-use crate::engine::{Direction, Layer, Limits, Pattern, Stream, Target, Use, run};
+use crate::engine::{Direction, Layer, Limits, OpenMode, Pattern, Stream, Target, run};
 use crate::modes::ladder::{NativeFile, RAW_FROM, SLACK, fresh, fresh_pool, over};
-use crate::modes::surface::{REQUESTS, Spot, TRANSFERS, cells, summaries};
-use crate::modes::{Subject, System, Turns};
-use crate::report::{Goal, Report, Verdict};
-use crate::rig::{Mount, members::Members};
+use crate::modes::surface::{REQUESTS, SurfaceCell, TRANSFERS, cells, summaries};
+use crate::modes::{RoundPlan, System, TestArea};
+use crate::report::{Goal, Report};
 use crate::run::cache::Cache;
 use crate::statistics::Samples;
+use crate::testbed::{Mount, members::Members};
 
 /// Layers, the first of which the others are compared with.
 const LAYERS: [&str; 5] = ["raw", "pool", "native", "mount", "xfs"];
@@ -39,28 +39,28 @@ pub(super) fn s4_1(args: &Args, report: &mut Report) -> Result<()> {
         sizes(TRANSFERS)?.iter().copied().filter(|t| *t <= args.size).collect();
     let cells = cells(&sizes(REQUESTS)?, &transfers);
     anyhow::ensure!(!cells.is_empty(), "--size: less than the smallest transfer");
-    let rig = members(args, "surface", (1, args.size.saturating_add(SLACK)), None)?;
+    let testbed = members(args, "surface", (1, args.size.saturating_add(SLACK)), None)?;
     let phases = 2 * (LAYERS.len() + CACHED.len());
-    let turns = Turns::new(LAYERS.len(), cells.len() * phases / LAYERS.len());
+    let turns = RoundPlan::new(LAYERS.len(), cells.len() * phases / LAYERS.len());
     let own = Own { id: "S4.1", base: "raw", unit: "MB/s", turns };
     let mut rows = rounds(args, report, own, |report, _, layer| {
         let Some(name) = LAYERS.get(layer) else { return Ok(()) };
-        let ground = Ground::new(name, &rig, args.size)?;
+        let under_test = LayerUnderTest::new(name, &testbed, args.size)?;
         let caches = [Cache::Direct, Cache::Cold];
         for cache in caches.into_iter().filter(|c| *c == Cache::Direct || CACHED.contains(name)) {
             for way in WAYS {
                 for (request, transfer) in cells.iter().copied() {
-                    let target = ground.open(way, cache)?;
-                    let (from, at_least) = (ground.from, AT_LEAST);
-                    let spot = Spot { from, request, transfer, at_least, depth: 1 };
+                    let target = under_test.open(way, cache)?;
+                    let (from, at_least) = (under_test.from, AT_LEAST);
+                    let surface_cell = SurfaceCell { from, request, transfer, at_least, depth: 1 };
                     // Ordinary pages, as programs have them.
                     let limits =
                         Limits { time: Some(CELL), ordinary_pages: true, ..Limits::default() };
-                    spot.measure(report, (name, target), (cache, way), &limits)?;
+                    surface_cell.measure(report, (name, target), (cache, way), &limits)?;
                 }
             }
         }
-        ground.end()
+        under_test.end()
     })?;
     rows.summaries = summaries(&rows);
     judged(&rows, cells.len(), report);
@@ -69,7 +69,7 @@ pub(super) fn s4_1(args: &Args, report: &mut Report) -> Result<()> {
 }
 
 /// A layer on the one device, made anew, with as many bytes as the largest transfer.
-struct Ground {
+struct LayerUnderTest {
     what: What,
     /// First byte of the transfers.
     from: u64,
@@ -85,27 +85,27 @@ enum What {
     },
     /// The file is removed before the file system is unmounted.
     Mounted {
-        subject: Subject,
+        area: TestArea,
         mount: Mount,
     },
 }
 
-impl Ground {
-    fn new(name: &str, rig: &Members, bytes: u64) -> Result<Self> {
-        let device = rig.paths.first().context("no device")?;
-        let dir = rig.work.join("mount");
+impl LayerUnderTest {
+    fn new(name: &str, testbed: &Members, bytes: u64) -> Result<Self> {
+        let device = testbed.paths.first().context("no device")?;
+        let dir = testbed.work.join("mount");
         let what = match name {
             "raw" => return Ok(Self { what: What::Raw(device.clone()), from: RAW_FROM }),
-            "pool" => What::Pool(over(rig, name, Layer::Pool(fresh_pool(rig)?))?),
+            "pool" => What::Pool(over(testbed, name, Layer::Pool(fresh_pool(testbed)?))?),
             "native" => {
-                let fs = fresh(fresh_pool(rig)?)?;
+                let fs = fresh(fresh_pool(testbed)?)?;
                 let (file, handle) = NativeFile::create(&fs, "surface")?;
-                let target = over(rig, name, Layer::Calls(file))?;
+                let target = over(testbed, name, Layer::Calls(file))?;
                 fill(&target, bytes)?;
                 What::Native { fs, handle, target }
             }
             "xfs" => mounted(Mount::xfs(device, dir)?, name, bytes)?,
-            _ => mounted(Mount::braid(&rig.paths, dir)?, name, bytes)?,
+            _ => mounted(Mount::braid(&testbed.paths, dir)?, name, bytes)?,
         };
         Ok(Self { what, from: 0 })
     }
@@ -114,7 +114,7 @@ impl Ground {
         Ok(match &self.what {
             What::Raw(path) => device(path, write, direct)?,
             What::Pool(target) | What::Native { target, .. } => target.clone(),
-            What::Mounted { subject, .. } => subject.target(0, write, direct)?,
+            What::Mounted { area, .. } => area.target(0, write, direct)?,
         })
     }
     /// Takes it down.
@@ -125,8 +125,8 @@ impl Ground {
                 fs.release(handle)?;
                 fs.unmount()?;
             }
-            What::Mounted { subject, mount } => {
-                drop(subject);
+            What::Mounted { area, mount } => {
+                drop(area);
                 drop(mount);
             }
             What::Raw(_) | What::Pool(_) => {}
@@ -136,14 +136,14 @@ impl Ground {
 }
 
 fn device(path: &Path, write: bool, direct: bool) -> Result<Arc<Target>> {
-    Ok(Target::keep(path, Use { write, direct, force: true, ..Use::default() })?)
+    Ok(Target::keep(path, OpenMode { write, direct, force: true, ..OpenMode::default() })?)
 }
 
 fn mounted(mount: Mount, name: &str, bytes: u64) -> Result<What> {
     let system = System { name: name.to_owned(), path: mount.dir.clone() };
-    let subject = Subject::new(&system, 1, bytes, false)?;
-    subject.fill()?;
-    Ok(What::Mounted { subject, mount })
+    let area = TestArea::new(&system, 1, bytes, false)?;
+    area.fill()?;
+    Ok(What::Mounted { area, mount })
 }
 
 /// Every byte written once.
@@ -177,8 +177,7 @@ fn least(cells: &[Samples]) -> Samples {
 fn judged(rows: &Report, cells: usize, report: &mut Report) {
     const DIRECT: [&str; 2] = ["write direct", "read direct"];
     let mut said = |what: &str, cell: &str, original: &str, goal: Goal, samples: &Samples| {
-        let judged = Verdict::of(what, goal, samples).original(original);
-        report.verdicts.push(judged.cell(cell));
+        report.verdict((what, original, cell), goal, samples);
     };
     let all = cells * (2 * (LAYERS.len() + CACHED.len()));
     let there = rows.rows.iter().filter(|r| !r.rate.0.is_empty()).count();
@@ -203,11 +202,11 @@ fn judged(rows: &Report, cells: usize, report: &mut Report) {
         Goal::Told,
         &mean(&efficiencies(rows, "mount", &DIRECT)),
     );
-    for (number, word, cache, originals) in [
+    for (number, word, cache, published) in [
         ("S4.2a", "buffered", "cold", ["GFS -0.629", "GFS -0.388"]),
         ("S4.2b", "direct", "direct", ["GFS -0.827", "GFS -0.840"]),
     ] {
-        for (way, original) in WAYS.iter().zip(originals) {
+        for (way, original) in WAYS.iter().zip(published) {
             let phase = format!("{} {cache}", way.word());
             let of = |name| mean(&efficiencies(rows, name, &[&phase]));
             let (mount, xfs) = (of("mount"), of("xfs"));

@@ -1,5 +1,4 @@
-//! What benchmarks stand on: backing files, loop devices, throttles, mounts. All of it is taken
-//! down again when dropped.
+//! The testbed: backing files, loop devices, throttles, mounts. Each is taken down when it is dropped.
 
 pub(crate) mod kernel;
 pub(crate) mod members;
@@ -69,7 +68,7 @@ fn fill(file: &File, bytes: u64) -> Result<()> {
     while at < bytes {
         let n = zeros.len().min(usize::try_from(bytes - at)?);
         file.write_all_at(&zeros[..n], at)?;
-        crate::live::go_on()?;
+        crate::progress::check_interrupted()?;
         at += n as u64;
     }
     file.sync_all()?;

@@ -1,5 +1,5 @@
-//! What the founding documents measured, as far as it survives: drawn beside what is measured now,
-//! or on its own where nothing here has the same shape. What is lost is said.
+//! Results that were published from 1992 to 2000, as far as they survive. They are drawn into the plot of
+//! the same quantity, or in a plot of their own. Lost figures are named.
 //!
 //! # Source
 //! * 1992: T. L. Lam, Improving File System Performance by Striping, NASA Ames, tables 2 and 3
@@ -102,8 +102,8 @@ fn plot(title: &str, x: &str, y: &str) -> Plot {
 
 fn figure_1() -> Plot {
     let all = [("1 SCSI disk", ONE_DISK), ("4-way", FOUR_WAY), ("IPI disk", IPI)];
-    let originals = all.iter().map(|(name, y)| line(name, &FILES_2, y)).collect();
-    Plot { originals, ..plot("S0.4 original figure 1 (1992), through the cache", "file", "MB/s") }
+    let published = all.iter().map(|(name, y)| line(name, &FILES_2, y)).collect();
+    Plot { published, ..plot("S0.4 original figure 1 (1992), through the cache", "file", "MB/s") }
 }
 
 /// The file of 1 MB is all cache: every stripe has 1.00.
@@ -115,11 +115,11 @@ fn ways() -> Plot {
     let mut points = vec![(1.0, 1.0)];
     points.extend((2_u32..).map(f64::from).zip(WAYS.iter().map(|(_, y)| mean_beyond_1_mb(y))));
     let arrays = vec![(1.0, 1.0), (2.0, 191.0 / 96.0)];
-    let originals = vec![
+    let published = vec![
         ("S0.5 disks of 1992, mean of files from 5 MB".to_owned(), points),
         ("S3.2 arrays of 2000".to_owned(), arrays),
     ];
-    Plot { originals, ..plot("originals: speed-up over one", "ways", "of one") }
+    Plot { published, ..plot("originals: speed-up over one", "ways", "of one") }
 }
 
 /// Its rows, told apart by their place; the marks say what they are.
@@ -129,22 +129,22 @@ fn bds() -> Plot {
         (name.to_owned(), points.collect())
     };
     let rows: Vec<_> = BDS.iter().map(|(name, _)| *name).collect();
-    let originals = vec![
+    let published = vec![
         of("reads", |r| r[2] / r[0]),
         of("writes", |r| r[3] / r[1]),
         of("buffered writes", |r| r[4] / r[1]),
     ];
     let title = format!("S1.6 original: BDS over XFS; {}", rows.join(", "));
-    Plot { originals, ..plot(&title, "row", "of XFS") }
+    Plot { published, ..plot(&title, "row", "of XFS") }
 }
 
 fn arrays() -> Plot {
     let points = |y: &[f64]| (1_u32..).map(f64::from).zip(y.iter().copied()).collect();
-    let originals = vec![
+    let published = vec![
         ("raw: 1 array, 2 arrays".to_owned(), points(&[96.0, 191.0])),
         ("striped volume: write, read".to_owned(), points(&[162.0, 166.0])),
     ];
-    Plot { originals, ..plot("S3.1 to S3.4 original (2000)", "bar", "MB/s") }
+    Plot { published, ..plot("S3.1 to S3.4 original (2000)", "bar", "MB/s") }
 }
 
 fn efficiencies() -> Plot {
@@ -158,11 +158,11 @@ fn efficiencies() -> Plot {
         (layer.to_owned(), points.collect())
     };
     let title = format!("S4.2 original (1998), means: {}", modes.join(", "));
-    let originals = ["pool", "GFS", "XFS"].map(of).into();
-    Plot { originals, ..plot(&title, "mode", "of the driver") }
+    let published = ["pool", "GFS", "XFS"].map(of).into();
+    Plot { published, ..plot(&title, "mode", "of the driver") }
 }
 
-/// What else there is to say of a mode's originals.
+/// Notes on the published results of a mode.
 pub(super) fn said(kind: &str) -> &'static [&'static str] {
     match kind {
         "sweep" => &[

@@ -1,11 +1,11 @@
-//! One line: under a bar on a terminal, or printed now and then.
+//! One line of progress: below a bar on a terminal, or printed now and then.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{Now, Rates, Whole};
+use super::{Now, Rates, RunOfRuns};
 
 /// The line of a terminal, drawn again and again.
 pub(super) struct Bar(ProgressBar);
@@ -50,7 +50,7 @@ pub(super) fn heartbeat(now: &Now, rates: &Rates) -> String {
 }
 
 /// `S0.4 (3 of 14)`
-pub(super) fn part(whole: &Whole) -> String {
+pub(super) fn part(whole: &RunOfRuns) -> String {
     format!("{} ({} of {})", whole.name, whole.number, whole.count)
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn duration(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::Standing;
+    use crate::progress::Standing;
     use crate::statistics::Interval;
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
         }
         assert_eq!(heartbeat(&Now::default(), &rates), "getting ready");
         let ends = std::time::Instant::now() + Duration::from_secs(1000);
-        let whole = Some(Whole { number: 3, count: 14, name: "S0.4".to_owned(), ends });
+        let whole = Some(RunOfRuns { number: 3, count: 14, name: "S0.4".to_owned(), ends });
         let waiting = heartbeat(&Now { whole: whole.clone(), ..Now::default() }, &rates);
         assert!(
             waiting.starts_with("S0.4 (3 of 14): getting ready; all of it: about 16 min"),

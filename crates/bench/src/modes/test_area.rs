@@ -1,12 +1,13 @@
-//! What a mode is let loose on: a file, a device, or a directory in which it makes its files.
+//! A test area: a file, a device, or a directory in which the mode makes its files.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::engine::{Limits, Pattern, Refusal, Stream, Target, Use, room, run};
+use crate::arguments::repeated;
+use crate::engine::{Limits, OpenMode, Pattern, Refusal, Stream, Target, room, run};
 use crate::report::Report;
 
 /// A path with a name: `NAME=PATH`, or a path alone, which is then its own name.
@@ -31,7 +32,7 @@ impl FromStr for System {
 
 /// Places for streams on one system; files made here are removed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Subject {
+pub(crate) struct TestArea {
     pub name: String,
     /// File or device, and the first byte, of each stream.
     pub places: Vec<(PathBuf, u64)>,
@@ -41,7 +42,7 @@ pub(crate) struct Subject {
     pub bytes: u64,
 }
 
-impl Drop for Subject {
+impl Drop for TestArea {
     fn drop(&mut self) {
         for path in &self.ours {
             std::fs::remove_file(path).ok();
@@ -49,14 +50,14 @@ impl Drop for Subject {
     }
 }
 
-impl Subject {
+impl TestArea {
     /// Room for `streams` of `bytes` each. In a directory every stream has a file of its own; on a
     /// file or device they have parts of it.
     ///
     /// # Errors
     /// There is no room, or no right.
     pub fn new(system: &System, streams: usize, bytes: u64, force: bool) -> Result<Self> {
-        let mut subject =
+        let mut area =
             Self { name: system.name.clone(), places: Vec::new(), ours: Vec::new(), force, bytes };
         let total = bytes.saturating_mul(streams as u64);
         let meta = std::fs::metadata(&system.path);
@@ -81,23 +82,23 @@ impl Subject {
                     .create_new(true)
                     .open(&path)
                     .with_context(|| path.display().to_string())?;
-                subject.ours.push(path.clone());
-                subject.places.push((path, 0));
+                area.ours.push(path.clone());
+                area.places.push((path, 0));
             }
-            return Ok(subject);
+            return Ok(area);
         }
         if missing {
             std::fs::File::create_new(&system.path)
                 .with_context(|| system.path.display().to_string())?;
-            subject.ours.push(system.path.clone());
+            area.ours.push(system.path.clone());
         }
-        subject.places = (0..streams as u64).map(|n| (system.path.clone(), n * bytes)).collect();
-        Ok(subject)
+        area.places = (0..streams as u64).map(|n| (system.path.clone(), n * bytes)).collect();
+        Ok(area)
     }
     /// How its targets are opened.
-    pub fn how(&self, write: bool, direct: bool) -> Use {
+    pub fn how(&self, write: bool, direct: bool) -> OpenMode {
         let overwrite = !self.ours.is_empty();
-        Use { write, direct, force: self.force, overwrite, ..Use::default() }
+        OpenMode { write, direct, force: self.force, overwrite, ..OpenMode::default() }
     }
     /// Opens the target of a stream.
     ///
@@ -155,10 +156,9 @@ pub(crate) struct Room {
 /// # Errors
 /// Two are the same.
 pub(crate) fn distinct(systems: &[System]) -> Result<()> {
-    for (n, one) in systems.iter().enumerate() {
-        let before = systems.get(..n).unwrap_or_default();
-        let same = before.iter().any(|s| s.name == one.name);
-        ensure!(!same, "two are called '{0}': NAME={0} gives one another name", one.name);
+    let names: Vec<_> = systems.iter().map(|s| &s.name).collect();
+    if let Some(name) = repeated(&names) {
+        bail!("two systems are called '{name}'; give one another name: NAME=PATH");
     }
     Ok(())
 }
@@ -167,19 +167,19 @@ pub(crate) fn distinct(systems: &[System]) -> Result<()> {
 ///
 /// # Errors
 /// See [`Refusal`].
-pub(crate) fn subjects(
+pub(crate) fn test_areas(
     systems: &[System],
     room: Room,
     report: &mut Report,
-) -> Result<Vec<Subject>> {
-    let new = |s: &System| Subject::new(s, room.streams, room.bytes, room.force);
+) -> Result<Vec<TestArea>> {
+    let new = |s: &System| TestArea::new(s, room.streams, room.bytes, room.force);
     let all = systems.iter().map(new).collect::<Result<Vec<_>>>()?;
-    for subject in &all {
+    for area in &all {
         if room.write {
-            subject.target(0, true, false)?;
+            area.target(0, true, false)?;
         }
-        subject.fill()?;
-        report.targets.push(subject.target(0, false, false)?.describe());
+        area.fill()?;
+        report.targets.push(area.target(0, false, false)?.describe());
     }
     Ok(all)
 }
@@ -198,9 +198,9 @@ mod tests {
     fn a_file_of_odd_length_is_filled() {
         let dir = tempfile::tempdir().unwrap();
         let system = System { name: "x".to_owned(), path: dir.path().to_owned() };
-        let subject = Subject::new(&system, 1, 6001, false).unwrap();
-        subject.fill().unwrap();
-        assert_eq!(std::fs::metadata(&subject.places[0].0).unwrap().len(), 6001);
+        let area = TestArea::new(&system, 1, 6001, false).unwrap();
+        area.fill().unwrap();
+        assert_eq!(std::fs::metadata(&area.places[0].0).unwrap().len(), 6001);
     }
     #[test]
     fn names_and_paths() {

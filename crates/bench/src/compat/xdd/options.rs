@@ -1,6 +1,6 @@
-//! xdd's words: `-op read -targets 2 A B -reqsize 128 -op target 1 write ...`.
+//! xdd's options: `-op read -targets 2 A B -reqsize 128 -op target 1 write ...`.
 //!
-//! Most options may name one target by `target N` before their value; targets are numbered from 0 in
+//! `target N` before the value of most options limits it to that target. Targets are numbered from 0 in
 //! the order of their names.
 
 use std::path::PathBuf;
@@ -122,7 +122,9 @@ pub(super) struct Stamps {
 }
 
 /// What is set for one target or for all, once all are known.
-type Setting = (Option<usize>, Box<dyn Fn(&mut Job)>);
+type Setting = (Option<usize>, Change);
+/// What an option changes of a target's job.
+type Change = Box<dyn Fn(&mut Job)>;
 
 struct Parser<'a> {
     words: std::iter::Peekable<std::slice::Iter<'a, String>>,
@@ -177,50 +179,27 @@ impl Parser<'_> {
         }
         Ok(None)
     }
-    fn set(&mut self, whose: Option<usize>, how: impl Fn(&mut Job) + 'static) {
-        self.settings.push((whose, Box::new(how)));
-    }
-    fn count(&mut self, how: impl Fn(&mut Job, u64) + 'static) -> Result<()> {
+    /// An option of one target or of all: its value, and what it changes.
+    fn each<T: 'static>(
+        &mut self,
+        value: impl FnOnce(&mut Self) -> Result<T>,
+        change: impl Fn(&mut Job, &T) + 'static,
+    ) -> Result<()> {
         let whose = self.whose()?;
-        let n: u64 = self.number()?;
-        self.set(whose, move |j| how(j, n));
+        let value = value(self)?;
+        self.settings.push((whose, Box::new(move |job| change(job, &value))));
         Ok(())
     }
-    fn flag(&mut self, how: impl Fn(&mut Job) + 'static) -> Result<()> {
-        let whose = self.whose()?;
-        self.set(whose, how);
-        Ok(())
+    fn count(&mut self, change: impl Fn(&mut Job, u64) + 'static) -> Result<()> {
+        self.each(Self::number, move |job, n| change(job, *n))
+    }
+    fn flag(&mut self, change: impl Fn(&mut Job) + 'static) -> Result<()> {
+        self.each(|_| Ok(()), move |job, ()| change(job))
     }
     fn option(&mut self, name: &str) -> Result<()> {
         match name {
-            "targets" => self.targets(),
-            "target" => {
-                let path = self.word()?;
-                self.targets.push(path.into());
-                Ok(())
-            }
-            "targetdir" | "td" => {
-                self.dir = self.word()?.into();
-                Ok(())
-            }
-            "targetoffset" | "to" => {
-                self.target_offset = self.number()?;
-                Ok(())
-            }
-            "operation" | "op" => self.operation(),
-            "rwratio" | "rw" => {
-                let whose = self.whose()?;
-                let part: f64 = self.number()?;
-                ensure!((0.0..=100.0).contains(&part), "{part}: 0 to 100 percent");
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "0..100"
-                )]
-                let reads = part.round() as u8;
-                self.set(whose, move |j| j.reads = reads);
-                Ok(())
-            }
+            "operation" | "op" => self.each(Self::direction, |j, reads| j.reads = *reads),
+            "rwratio" | "rw" => self.each(Self::percent, |j, reads| j.reads = *reads),
             "blocksize" | "bs" => self.count(|j, n| j.block = n),
             "reqsize" | "rs" => self.count(|j, n| j.request_blocks = n),
             "mbytes" | "mb" => self.count(|j, n| j.bytes = Some(n.saturating_mul(1 << 20))),
@@ -235,27 +214,25 @@ impl Parser<'_> {
             "directio" | "dio" => self.flag(|j| j.direct = true),
             "syncwrite" | "sw" => self.flag(|j| j.sync = true),
             "deletefile" | "del" => self.flag(|j| j.delete = true),
-            "startdelay" | "sd" => {
-                let whose = self.whose()?;
-                let s = self.seconds()?;
-                self.set(whose, move |j| j.start_delay = s);
-                Ok(())
-            }
-            "seek" | "s" => self.seek(),
-            "throttle" | "thr" => self.throttle(),
-            "datapattern" | "dp" => self.pattern(),
-            "verify" | "v" => {
-                let whose = self.whose()?;
-                let what = self.word()?;
-                ensure!(matches!(what.as_str(), "contents" | "location"), "contents or location");
-                self.set(whose, |j| (j.verify, j.pattern) = (true, Pattern::Sequenced));
-                Ok(())
-            }
+            "startdelay" | "sd" => self.each(Self::seconds, |j, s| j.start_delay = *s),
+            "seek" | "s" => self.each(Self::seek, |j, change| change(j)),
+            "throttle" | "thr" => self.each(Self::throttle, |j, t| j.throttle = Some(*t)),
+            "datapattern" | "dp" => self.each(Self::pattern, |j, p| j.pattern = *p),
+            "verify" | "v" => self.each(Self::verified, |j, ()| {
+                (j.verify, j.pattern) = (true, Pattern::Sequenced);
+            }),
             _ => self.global(name),
         }
     }
     fn global(&mut self, name: &str) -> Result<()> {
         match name {
+            "targets" => self.targets()?,
+            "target" => {
+                let path = self.word()?.into();
+                self.targets.push(path);
+            }
+            "targetdir" | "td" => self.dir = self.word()?.into(),
+            "targetoffset" | "to" => self.target_offset = self.number()?,
             "passes" | "p" => self.options.passes = self.number()?,
             "passdelay" | "pdelay" => self.options.pass_delay = self.seconds()?,
             "runtime" | "rt" | "timelimit" | "tl" => self.options.runtime = Some(self.seconds()?),
@@ -265,14 +242,10 @@ impl Parser<'_> {
             "combinedout" | "combo" => self.options.combined = Some(self.word()?.into()),
             "output" | "o" => self.options.output = Some(self.word()?.into()),
             "identifier" | "id" => {
-                let id = self.word()?;
-                let said = if id == "commandline" {
-                    let words: Vec<_> = std::env::args().collect();
-                    words.join(" ")
-                } else {
-                    id
+                self.options.id = match self.word()? {
+                    id if id == "commandline" => std::env::args().collect::<Vec<_>>().join(" "),
+                    id => id,
                 };
-                self.options.id = said;
             }
             "timestamp" | "ts" => self.stamps()?,
             "stoponerror" | "soe" => self.options.stop_on_error = true,
@@ -312,47 +285,52 @@ impl Parser<'_> {
         }
         Ok(())
     }
-    fn operation(&mut self) -> Result<()> {
-        let whose = self.whose()?;
-        let reads = match self.word()?.as_str() {
-            "read" => 100,
-            "write" => 0,
+    fn direction(&mut self) -> Result<u8> {
+        match self.word()?.as_str() {
+            "read" => Ok(100),
+            "write" => Ok(0),
             other => bail!("'{other}': read or write"),
-        };
-        self.set(whose, move |j| j.reads = reads);
+        }
+    }
+    fn percent(&mut self) -> Result<u8> {
+        let part: f64 = self.number()?;
+        ensure!((0.0..=100.0).contains(&part), "{part}: 0 to 100 percent");
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0..100")]
+        Ok(part.round() as u8)
+    }
+    fn verified(&mut self) -> Result<()> {
+        let what = self.word()?;
+        ensure!(matches!(what.as_str(), "contents" | "location"), "contents or location");
         Ok(())
     }
-    fn seek(&mut self) -> Result<()> {
-        let whose = self.whose()?;
-        match self.word()?.as_str() {
-            "sequential" => self.set(whose, |j| j.seek = Seek::Sequential),
-            "random" => self.set(whose, |j| j.seek = Seek::Random),
-            "none" => self.set(whose, |j| j.seek = Seek::None),
+    fn seek(&mut self) -> Result<Change> {
+        Ok(match self.word()?.as_str() {
+            "sequential" => Box::new(|j| j.seek = Seek::Sequential),
+            "random" => Box::new(|j| j.seek = Seek::Random),
+            "none" => Box::new(|j| j.seek = Seek::None),
             "stagger" => {
                 let step = self.words.peek().and_then(|w| w.parse().ok());
                 if step.is_some() {
                     self.words.next();
                 }
-                self.set(whose, move |j| j.seek = Seek::Stagger(step));
+                Box::new(move |j| j.seek = Seek::Stagger(step))
             }
             "interleave" => {
                 let step: u64 = self.number()?;
-                self.set(whose, move |j| j.seek = Seek::Stagger(Some(j.request_blocks.max(step))));
+                Box::new(move |j| j.seek = Seek::Stagger(Some(j.request_blocks.max(step))))
             }
             "range" => {
-                let n: u64 = self.number()?;
-                self.set(whose, move |j| j.range = Some(n));
+                let n = self.number()?;
+                Box::new(move |j| j.range = Some(n))
             }
             "seed" => {
-                let n: u64 = self.number()?;
-                self.set(whose, move |j| j.seed = n);
+                let n = self.number()?;
+                Box::new(move |j| j.seed = n)
             }
             other => bail!("'{other}': sequential, random, stagger, interleave, range, seed, none"),
-        }
-        Ok(())
+        })
     }
-    fn throttle(&mut self) -> Result<()> {
-        let whose = self.whose()?;
+    fn throttle(&mut self) -> Result<Throttle> {
         let word = self.word()?;
         let (kind, value) = match word.as_str() {
             "bw" | "bandwidth" | "ops" | "delay" => (word.clone(), self.word()?),
@@ -360,18 +338,15 @@ impl Parser<'_> {
         };
         let value: f64 = value.parse().with_context(|| format!("'{value}'"))?;
         ensure!(value.is_finite() && value > 0.0, "{value}: above 0");
-        let throttle = match kind.as_str() {
+        Ok(match kind.as_str() {
             "ops" => Throttle::Ops(value),
             "delay" => Throttle::Delay(value),
             _ => Throttle::Rate(value),
-        };
-        self.set(whose, move |j| j.throttle = Some(throttle));
-        Ok(())
+        })
     }
-    fn pattern(&mut self) -> Result<()> {
-        let whose = self.whose()?;
+    fn pattern(&mut self) -> Result<Pattern> {
         let word = self.word()?;
-        let pattern = match (word.as_str(), word.as_bytes()) {
+        Ok(match (word.as_str(), word.as_bytes()) {
             ("random", _) => Pattern::Random,
             ("sequenced", _) => Pattern::Sequenced,
             ("hex", _) => {
@@ -381,9 +356,7 @@ impl Parser<'_> {
             }
             (_, [byte]) => Pattern::Byte(*byte),
             _ => bail!("'{word}': one character, hex, random or sequenced"),
-        };
-        self.set(whose, move |j| j.pattern = pattern);
-        Ok(())
+        })
     }
     /// Seconds; words that say what is shown are taken, all is shown.
     fn heartbeat(&mut self) -> Result<()> {

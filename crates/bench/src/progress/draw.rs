@@ -1,4 +1,4 @@
-//! The screen of a run.
+//! The full-screen view of a run.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
@@ -74,7 +74,7 @@ fn standings(now: &Now) -> Table<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::Standing;
+    use crate::progress::Standing;
     use crate::statistics::Interval;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;

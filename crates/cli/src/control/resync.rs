@@ -1,4 +1,4 @@
-//! Waiting until members are filled.
+//! Waits until members that were replaced or came back have all their data again.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! lmbench's lmdd: `lmdd if=F of=G bs=4m move=500m direct=1`.
 //!
-//! One block after the other, as dd does, and one line at the end, in millions of bytes:
-//! `524.29 MB in 5.39 secs, 97.27 MB/sec`. A `k`, `m` or `g` behind a number is a power of 1024, a `K`, `M` or
-//! `G` one of 1000, as there. `awrite=1`, which the BDS client had, keeps two blocks under way. What this
-//! program adds: `depth=N` blocks under way, `force-destroy=1`.
+//! It moves one block after the other, as dd does, and prints one line at the end, in millions of bytes:
+//! `524.29 MB in 5.39 secs, 97.27 MB/sec`. As in lmbench, `k`, `m` and `g` behind a number are powers of
+//! 1024, `K`, `M` and `G` powers of 1000. `awrite=1` (from the BDS client) keeps two blocks in flight.
+//! `depth=N` (blocks in flight) and `force-destroy=1` are additions of this program.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -18,55 +18,56 @@ use braid_pool::device::AlignedBuf;
 
 use super::Ended;
 use crate::engine::{
-    Content, Latency, Limits, Order, Pattern, Stream, Target, Use, capacity, mix, room_for_buffers,
-    run as go,
+    Content, Latency, Limits, OpenMode, Order, Pattern, Stream, Target, capacity, mix,
+    room_for_buffers, run as go,
 };
+use crate::statistics::float;
 
 /// Options that are numbers, with their meaning.
 const NUMBERS: &[(&str, &str)] = &[
     ("bs", "bytes of a block"),
     ("bufs", "buffers, used in turn"),
-    ("count", "blocks"),
-    ("move", "bytes, instead of count"),
-    ("skip", "blocks left out at the beginning of both"),
-    ("seek", "blocks left out at the beginning of the output"),
+    ("count", "blocks to move"),
+    ("move", "bytes to move, instead of count"),
+    ("skip", "blocks skipped at the beginning of both"),
+    ("seek", "blocks skipped at the beginning of the output"),
     ("direct", "direct I/O on both"),
     ("idirect", "direct I/O on the input"),
     ("odirect", "direct I/O on the output"),
     ("sync", "sync(2) at the end"),
     ("fsync", "fsync(2) of the output at the end"),
     ("osync", "every write is durable when it returns"),
-    ("rand", "blocks anywhere in so many bytes"),
+    ("rand", "random blocks in a range of N bytes"),
     ("start", "first byte of that range"),
-    ("end", "only so near to the ends of that range"),
+    ("end", "only within N bytes of the ends of that range"),
     ("norepeat", "no random block twice"),
     ("srand", "another random order"),
-    ("ipat", "the input has the pattern: look for it"),
-    ("opat", "the output gets the pattern"),
-    ("mismatch", "stop at so many places that differ"),
+    ("ipat", "verify the pattern of the input"),
+    ("opat", "write the pattern to the output"),
+    ("mismatch", "stop after N mismatches"),
     ("print", "0 nothing, 1 latency, 2 us per block, 3 KB/sec, 4 MB/sec, 5 two columns"),
-    ("time", "seconds, at most"),
+    ("time", "stop after N seconds"),
     ("touch", "write to each page of the buffer after each block"),
     ("usleep", "microseconds between two blocks"),
     ("hash", "a # for each block"),
     ("poff", "print each place"),
     ("append", "at the end of the output"),
     ("notrunc", "the output keeps its length"),
-    ("nocreate", "the output is there already"),
-    ("timeopen", "opening counts"),
-    ("padin", "one block more, not timed"),
-    ("rusage", "what it cost"),
-    ("flush", "drop the file from memory at the end"),
-    ("rtmax", "milliseconds: slower reads are told"),
-    ("rtmin", "milliseconds: faster reads are told"),
-    ("wtmax", "milliseconds: slower writes are told"),
-    ("wtmin", "milliseconds: faster writes are told"),
+    ("nocreate", "the output must exist"),
+    ("timeopen", "the time includes opening"),
+    ("padin", "read one more block first, not timed"),
+    ("rusage", "print CPU time and context switches"),
+    ("flush", "drop the file from the page cache at the end"),
+    ("rtmax", "reports reads slower than N milliseconds"),
+    ("rtmin", "reports reads faster than N milliseconds"),
+    ("wtmax", "reports writes slower than N milliseconds"),
+    ("wtmin", "reports writes faster than N milliseconds"),
     ("fork", "accepted, without effect"),
     ("realtime", "accepted, without effect"),
     ("mpin", "accepted, without effect"),
-    ("awrite", "two blocks under way"),
-    ("depth", "so many blocks under way (not in lmbench)"),
-    ("force-destroy", "write on devices in use (not in lmbench)"),
+    ("awrite", "two blocks in flight"),
+    ("depth", "N blocks in flight (not in lmbench)"),
+    ("force-destroy", "overwrite devices in use (not in lmbench)"),
 ];
 /// Options that mean nothing where several blocks are under way.
 const ONE_AT_A_TIME: [&str; 13] = [
@@ -137,8 +138,7 @@ fn number(text: &str) -> Result<u64> {
 
 /// The line at the end.
 fn bandwidth(bytes: u64, seconds: f64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "bytes below 2^52")]
-    let mb = bytes as f64 / 1e6;
+    let mb = float(bytes) / 1e6;
     let rate = mb / seconds.max(1e-9);
     if mb < 1.0 {
         return format!("{mb:.6} MB in {seconds:.6} secs, {rate:.2} MB/sec");
@@ -233,7 +233,7 @@ fn by_queue(options: &Options, block: u64) -> Result<Moved> {
     }
     let direct = options.is("direct") || options.is(if read { "idirect" } else { "odirect" });
     let force = options.is("force-destroy");
-    let how = Use { write: !read, direct, force, overwrite: true, ..Use::default() };
+    let how = OpenMode { write: !read, direct, force, overwrite: true, ..OpenMode::default() };
     let from = place(options, &["skip", "seek"], block)?;
     let exists = Path::new(path).exists();
     ensure!(exists || !options.is("nocreate"), "{path}: not there, and nocreate=1");
@@ -535,8 +535,7 @@ fn told(options: &Options, what: &str, which: &str, took: Duration, at: u64) {
     let least = options.number(&format!("{which}min")).unwrap_or(0);
     let Some(most) = most else { return };
     let ms = took.as_secs_f64() * 1e3;
-    #[expect(clippy::cast_precision_loss, reason = "milliseconds")]
-    if ms > most.max(10) as f64 || ms < least as f64 {
+    if ms > float(most.max(10)) || ms < float(least) {
         eprintln!("{what}: {ms:.2} milliseconds offset {at}");
     }
 }
@@ -559,8 +558,8 @@ fn finish(options: &Options, moved: &Moved, meter: crate::run::load::Meter) -> R
     if let Some(label) = options.texts.get("label") {
         write!(out, "{label}")?;
     }
-    let blocks = crate::statistics::float(moved.blocks.max(1));
-    let (bytes, seconds) = (crate::statistics::float(moved.bytes), moved.seconds.max(1e-9));
+    let blocks = float(moved.blocks.max(1));
+    let (bytes, seconds) = (float(moved.bytes), moved.seconds.max(1e-9));
     match options.number("print") {
         Some(0) => {}
         Some(1) => writeln!(
@@ -626,7 +625,9 @@ mod tests {
         let f = file.display();
         // As written there but for the size; direct where the directory has it.
         let direct =
-            if Target::open(&file, Use { write: true, direct: true, ..Use::default() }).is_ok() {
+            if Target::open(&file, OpenMode { write: true, direct: true, ..OpenMode::default() })
+                .is_ok()
+            {
                 "direct=1"
             } else {
                 "direct=0"

@@ -1,5 +1,4 @@
-//! xdd's command line and its table: every pass of every target, the average of each target, and
-//! all of them combined.
+//! xdd: each pass of each target has a line, then each target's average, then all targets combined.
 
 mod options;
 mod table;
@@ -17,7 +16,7 @@ use anyhow::{Context, Result};
 
 use super::Ended;
 use crate::engine::{
-    Content, Limits, Order, Outcome, Pace, Pattern as Places, Stream, Target, Use, capacity,
+    Content, Limits, OpenMode, Order, Outcome, Pace, Pattern as Places, Stream, Target, capacity,
     in_turns, run as go,
 };
 use options::{Job, Options, Pattern, Seek, Throttle};
@@ -64,7 +63,7 @@ pub(super) fn run(words: &[String]) -> Ended {
 
 fn open(job: &Job, force: bool) -> Result<Arc<Target>> {
     let (write, direct) = (job.reads < 100, job.direct);
-    let how = Use { write, direct, force, overwrite: true, ..Use::default() };
+    let how = OpenMode { write, direct, force, overwrite: true, ..OpenMode::default() };
     Ok(Target::keep(&job.path, how)?)
 }
 
@@ -240,10 +239,10 @@ impl Session<'_> {
     }
     /// The lines of a pass.
     fn take(&mut self, pass: u64, outcome: &Outcome, shares: &[usize]) -> Result<()> {
-        let mut dones = outcome.streams.iter();
+        let mut results = outcome.streams.iter();
         let mut text = String::new();
         for (n, share) in shares.iter().enumerate() {
-            let mine: Vec<_> = dones.by_ref().take(*share).cloned().collect();
+            let mine: Vec<_> = results.by_ref().take(*share).cloned().collect();
             let Some(job) = self.options.jobs.get(n) else { continue };
             for done in &mine {
                 if let Some(why) = &done.failed {
@@ -266,12 +265,17 @@ impl Session<'_> {
         self.table.passed(outcome);
         self.say(&text)
     }
-    fn stamp(&self, pass: u64, target: usize, dones: &[crate::engine::Done]) -> Result<()> {
+    fn stamp(
+        &self,
+        pass: u64,
+        target: usize,
+        results: &[crate::engine::StreamResult],
+    ) -> Result<()> {
         let Some(stamps) = &self.options.stamps else { return Ok(()) };
         let mut text = String::new();
-        let mut every: Vec<_> = dones.iter().flat_map(|d| &d.every).collect();
+        let mut every: Vec<_> = results.iter().flat_map(|d| &d.every).collect();
         every.sort();
-        let (ops, kept) = (dones.iter().map(|d| d.ops).sum::<u64>(), every.len());
+        let (ops, kept) = (results.iter().map(|d| d.ops).sum::<u64>(), every.len());
         if ops > kept as u64 {
             eprintln!("xdd: time stamps of {kept} of {ops} requests");
         }

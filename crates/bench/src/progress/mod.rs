@@ -1,14 +1,14 @@
-//! What a run shows while it is under way: a line with a bar on a terminal, a line now and then
-//! elsewhere, or a screen of its own (`--tui`). And how it is stopped: the first Ctrl-C (or
-//! SIGTERM) ends what is measured, and the result so far is kept; the second ends the program.
+//! What a run shows while it is under way: a bar on a terminal, a line now and then elsewhere, or a
+//! full screen (`--tui`). Also how it is stopped: the first Ctrl-C (or SIGTERM) ends the measurement and
+//! keeps the result so far; the second one ends the program.
 //!
-//! The measuring thread says what it does through functions of this module, which find the run that
-//! this thread has begun; without one they do nothing, so that whatever measures can be used alone.
+//! The measuring thread reports through the functions of this module. They act on the run that this
+//! thread has begun, and do nothing if there is none.
 //!
 //! ```text
 //!  measuring thread --- row, round, standings ---> Now (under a lock, a few times a second)
-//!  stream threads ----- bytes that are through --> one counter
-//!  this module's thread: looks at both, draws; a key or a signal sets `stop`, which streams look at
+//!  stream threads ----- bytes moved -------------> one counter
+//!  this module's thread: reads both, draws; a key or a signal sets `stop`, which streams check
 //! ```
 
 mod draw;
@@ -59,7 +59,7 @@ pub(crate) struct Standing {
 
 /// Several runs, one after the other.
 #[derive(Debug, Clone)]
-pub(crate) struct Whole {
+pub(crate) struct RunOfRuns {
     /// Which one, from 1, and how many.
     pub number: usize,
     pub count: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Whole {
     /// When all of them will be over, about.
     pub ends: Instant,
 }
-impl Whole {
+impl RunOfRuns {
     /// How long all of them will take.
     pub fn left(&self) -> Duration {
         self.ends.saturating_duration_since(Instant::now())
@@ -79,7 +79,7 @@ impl Whole {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Now {
     /// What this is a part of.
-    pub whole: Option<Whole>,
+    pub whole: Option<RunOfRuns>,
     /// The mode.
     pub mode: String,
     /// What is counted, if not bytes.
@@ -240,7 +240,7 @@ fn tell(what: impl FnOnce(&mut Now)) {
 }
 
 /// One of several runs begins.
-pub(crate) fn whole(whole: Whole) {
+pub(crate) fn whole(whole: RunOfRuns) {
     tell(|n| *n = Now { whole: Some(whole), ..Now::default() });
 }
 /// Rounds begin.
@@ -273,7 +273,7 @@ pub(crate) fn hooks() -> (Option<Arc<AtomicU64>>, Option<Arc<AtomicBool>>) {
 ///
 /// # Errors
 /// [`Interrupted`].
-pub(crate) fn go_on() -> Result<(), Interrupted> {
+pub(crate) fn check_interrupted() -> Result<(), Interrupted> {
     let stopped = hooks().1.is_some_and(|s| s.load(Ordering::Relaxed));
     if stopped { Err(Interrupted) } else { Ok(()) }
 }
@@ -323,6 +323,6 @@ mod tests {
     #[test]
     fn a_thread_without_a_run_measures_all_the_same() {
         row("x".to_owned());
-        assert!(hooks().0.is_none() && go_on().is_ok());
+        assert!(hooks().0.is_none() && check_interrupted().is_ok());
     }
 }

@@ -1,5 +1,5 @@
-//! A screen of its own, and the terminal as it was, whatever happens: at the end, on an error, on
-//! a panic, on a second Ctrl-C.
+//! A full-screen view (`--tui`). The terminal is restored at the end, on an error, on a panic and on a
+//! second Ctrl-C.
 
 use std::io::{Stderr, stderr};
 use std::sync::Once;

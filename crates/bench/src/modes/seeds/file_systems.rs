@@ -1,4 +1,4 @@
-//! Experiments on file systems that are made for them: a build, a failure, several nodes, locks.
+//! Experiments on freshly made file systems: building a program, a failed member, several nodes, locks.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,13 +13,13 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Args;
 use super::devices::{Own, judge, rounds, take};
-use super::rigged::{braid, members};
-use crate::engine::{Content, Direction, Limits, Pattern, Stream, Target, Use};
-use crate::modes::{Cell, Turns, at, ladder};
-use crate::report::{Goal, Report, Verdict};
-use crate::rig::{Mount, text};
+use super::loop_devices::{braid, members};
+use crate::engine::{Content, Direction, Limits, OpenMode, Pattern, Stream, Target};
+use crate::modes::{Cell, RoundPlan, at, ladder};
+use crate::report::{Goal, Report};
 use crate::statistics::Samples;
 use crate::statistics::float;
+use crate::testbed::{Mount, text};
 
 const MIB: u64 = 1 << 20;
 
@@ -33,29 +33,21 @@ pub(super) fn s0_2(args: &Args, report: &mut Report) -> Result<()> {
         there.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
         ensure!(there.status().is_ok(), "no {tool} here");
     }
-    let rig = members(args, "build", (1, 1024 * MIB), None)?;
-    let archive = rig.work.join("tree.tar");
-    pack(&rig.work.join("tree"), &archive)?;
-    let own = Own { id: "S0.2", base: "xfs", unit: "s", turns: Turns::new(2, 2) };
+    let testbed = members(args, "build", (1, 1024 * MIB), None)?;
+    let archive = testbed.work.join("tree.tar");
+    pack(&testbed.work.join("tree"), &archive)?;
+    let own = Own { id: "S0.2", base: "xfs", unit: "s", turns: RoundPlan::new(2, 2) };
     let rows = rounds(args, report, own, |report, _, system| {
-        let device = rig.paths.first().context("no device")?;
-        let dir = rig.work.join("mount");
-        let (mount, name) = if system == 0 {
-            (Mount::xfs(device, dir)?, "xfs")
-        } else {
-            (Mount::braid(&rig.paths, dir)?, "mount")
-        };
+        let (mount, name) = testbed.xfs_or_braid(system)?;
         let (archive, dir) = (text(&archive)?, text(&mount.dir)?);
         let unpack = format!("tar xf {archive} -C {dir}");
         let build = format!("make -s -j2 -C {dir}/tree");
         for (phase, script) in [("untar", unpack), ("build", build)] {
-            crate::live::row(format!("{name} {phase}"));
+            crate::progress::row(format!("{name} {phase}"));
             let began = Instant::now();
-            crate::rig::command("sh", &["-c", &script])?;
-            let row = report.row(name, phase, &at(&[]));
-            row.rate.0.push(began.elapsed().as_secs_f64());
-            row.less = true;
-            crate::live::row_done();
+            crate::testbed::command("sh", &["-c", &script])?;
+            report.sample(name, phase, &at(&[]), began.elapsed().as_secs_f64()).less = true;
+            crate::progress::row_done();
         }
         Ok(())
     })?;
@@ -89,7 +81,7 @@ fn pack(tree: &Path, archive: &Path) -> Result<()> {
         " main.o\nprogram: $(OBJECTS)\n\tcc -o $@ $(OBJECTS)\n%.o: %.c\n\tcc -c -O1 -o $@ $<\n";
     std::fs::write(tree.join("Makefile"), makefile)?;
     let parent = tree.parent().context("no parent")?;
-    crate::rig::command("tar", &["cf", text(archive)?, "-C", text(parent)?, "tree"])?;
+    crate::testbed::command("tar", &["cf", text(archive)?, "-C", text(parent)?, "tree"])?;
     std::fs::remove_dir_all(tree)?;
     Ok(())
 }
@@ -105,11 +97,11 @@ fn declared() -> String {
 /// A member fails: what is still there, mounted, and mounted again without it.
 pub(super) fn s0_9(args: &Args, report: &mut Report) -> Result<()> {
     const FILES: usize = 50;
-    let rig = members(args, "failure", (2, 320 * MIB), None)?;
-    let names = rig.paths.iter().map(|p| text(p)).collect::<Result<Vec<_>>>()?;
+    let testbed = members(args, "failure", (2, 320 * MIB), None)?;
+    let names = testbed.paths.iter().map(|p| text(p)).collect::<Result<Vec<_>>>()?;
     let [first, second] = names.as_slice() else { return Ok(()) };
     braid(&["create", "bench", "--force", "--mirror", "2", first, second])?;
-    let mount = Mount::braid_again(&rig.paths, rig.work.join("mount"), None)?;
+    let mount = Mount::braid_again(&testbed.paths, testbed.work.join("mount"), None)?;
     let mut sums = Vec::new();
     for n in 0..FILES {
         let mut bytes = vec![0; 4096 * (n + 1)];
@@ -127,7 +119,7 @@ pub(super) fn s0_9(args: &Args, report: &mut Report) -> Result<()> {
     mount.drop_caches()?;
     let degraded = whole(&mount.dir);
     // Written out and back in, as a backup is.
-    let out = rig.work.join("copy");
+    let out = testbed.work.join("copy");
     std::fs::create_dir(&out)?;
     for n in 0..FILES {
         std::fs::copy(mount.dir.join(format!("f{n}")), out.join(format!("f{n}")))?;
@@ -136,7 +128,7 @@ pub(super) fn s0_9(args: &Args, report: &mut Report) -> Result<()> {
     std::fs::remove_dir_all(&out)?;
     drop(mount);
     let left = [PathBuf::from(first)];
-    let mount = Mount::braid_again(&left, rig.work.join("mount"), None)?;
+    let mount = Mount::braid_again(&left, testbed.work.join("mount"), None)?;
     let again = whole(&mount.dir);
     let original = "the whole volume is lost";
     for (what, count) in [
@@ -159,20 +151,21 @@ pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
     const EACH: u64 = 48 * MIB;
     let mut sets = Vec::new();
     for count in NODES {
-        let rig = members(args, &format!("nodes{count}"), (count, 320 * MIB), Some(60_000_000))?;
+        let testbed =
+            members(args, &format!("nodes{count}"), (count, 320 * MIB), Some(60_000_000))?;
         let mut mounts = Vec::new();
         for n in 0..count {
-            let dir = rig.work.join(format!("node{n}"));
+            let dir = testbed.work.join(format!("node{n}"));
             mounts.push(if n == 0 {
-                Mount::braid(&rig.paths, dir)?
+                Mount::braid(&testbed.paths, dir)?
             } else {
-                Mount::braid_again(&rig.paths, dir, None)?
+                Mount::braid_again(&testbed.paths, dir, None)?
             });
         }
         // Mounts go before their devices.
-        sets.push((mounts, rig));
+        sets.push((mounts, testbed));
     }
-    let own = Own { id: "S4.3", base: "1 node", unit: "MB/s", turns: Turns::new(3, 4) };
+    let own = Own { id: "S4.3", base: "1 node", unit: "MB/s", turns: RoundPlan::new(3, 4) };
     let rows = rounds(args, report, own, |report, _, system| {
         let Some((mounts, _)) = sets.get(system) else { return Ok(()) };
         let name = match mounts.len() {
@@ -196,9 +189,8 @@ pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
                 let phase = format!("{}, {place}", direction.word());
                 let cell = Cell { name: &name, phase: &phase, at: at(&[]) };
                 let (row, outcome) = cell.run(report, &streams, &Limits::default())?;
-                let rate = (row.rate.0.last_mut(), outcome.mb_per_s_together());
-                if let (Some(rate), Some(together)) = rate {
-                    *rate = together;
+                if let Some(together) = outcome.mb_per_s_together() {
+                    row.replace_rate(together);
                 }
             }
             for path in &paths {
@@ -210,14 +202,12 @@ pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
     judge(report, &rows, "4 nodes", ("S4.3 speed-up, n nodes on n devices", "lost", 3.8));
     for word in ["write", "read"] {
         let of = |place: &str| {
-            let phase = format!("{word}, {place}");
-            let row = rows.rows.iter().find(|r| r.name == "4 nodes" && r.phase == phase);
+            let row = rows.find("4 nodes", &format!("{word}, {place}"), &at(&[]));
             row.map(|r| r.rate.clone()).unwrap_or_default()
         };
         let ratio = of("one directory").ratio_to(&of("a directory each"));
         let what = format!("S4.4 4 nodes, {word}, files in one directory over one each");
-        let judged = Verdict::of(what, Goal::AtLeast(0.98), &ratio);
-        report.verdicts.push(judged.original("below 1; lost"));
+        report.verdict((&what, "below 1; lost", ""), Goal::AtLeast(0.98), &ratio);
     }
     speed_ups(report, &rows);
     take(report, rows, "S4.3");
@@ -237,7 +227,7 @@ fn speed_ups(report: &mut Report, rows: &Report) {
 
 fn slowly(path: &Path, direction: Direction, bytes: u64) -> Result<Stream> {
     let write = direction == Direction::Write;
-    let how = Use { write, direct: true, overwrite: true, ..Use::default() };
+    let how = OpenMode { write, direct: true, overwrite: true, ..OpenMode::default() };
     let pattern = Pattern::sequential(0, bytes, MIB, !write);
     Ok(Stream { depth: 4, ..Stream::plain(Target::keep(path, how)?, pattern) })
 }
@@ -245,13 +235,13 @@ fn slowly(path: &Path, direction: Direction, bytes: u64) -> Result<Stream> {
 /// Small files stand in their inodes: what writing one costs beside making it.
 pub(super) fn s4_6(args: &Args, report: &mut Report) -> Result<()> {
     const FILES: u32 = 1000;
-    let rig = members(args, "small", (1, 512 * MIB), None)?;
-    let mount = Mount::braid(&rig.paths, rig.work.join("mount"))?;
+    let testbed = members(args, "small", (1, 512 * MIB), None)?;
+    let mount = Mount::braid(&testbed.paths, testbed.work.join("mount"))?;
     let kinds: [(&str, &[u8]); 2] = [("empty", &[]), ("1 KiB", &[7; 1024])];
-    let own = Own { id: "S4.6", base: "1 KiB", unit: "files/s", turns: Turns::new(2, 1) };
+    let own = Own { id: "S4.6", base: "1 KiB", unit: "files/s", turns: RoundPlan::new(2, 1) };
     let rows = rounds(args, report, own, |report, _, system| {
         let Some((name, bytes)) = kinds.get(system) else { return Ok(()) };
-        crate::live::row(format!("{name} files"));
+        crate::progress::row(format!("{name} files"));
         let dir = mount.dir.join("files");
         std::fs::create_dir(&dir)?;
         let began = Instant::now();
@@ -261,35 +251,35 @@ pub(super) fn s4_6(args: &Args, report: &mut Report) -> Result<()> {
         }
         let seconds = began.elapsed().as_secs_f64();
         std::fs::remove_dir_all(&dir)?;
-        report.row(name, "made", &at(&[])).rate.0.push(f64::from(FILES) / seconds.max(1e-9));
-        crate::live::row_done();
+        report.sample(name, "made", &at(&[]), f64::from(FILES) / seconds.max(1e-9));
+        crate::progress::row_done();
         Ok(())
     })?;
     let empty = rows.rows.iter().find(|r| r.name == "empty");
     let cost = empty.and_then(|r| Some(r.rate.ratio_to(&rows.base_of(r)?.rate)));
     let what = "S4.6 time to make, write and close a file of 1 KiB over making an empty one";
-    let judged = Verdict::of(what, Goal::AtMost(1.3), &cost.unwrap_or_default());
-    report.verdicts.push(judged.original("saves a read; no figures"));
+    let original = "saves a read; no figures";
+    report.verdict((what, original, ""), Goal::AtMost(1.3), &cost.unwrap_or_default());
     take(report, rows, "S4.6");
     Ok(())
 }
 
 /// Locks: checked while they are cached, handed over, taken from a node that died.
 pub(super) fn s4_7(args: &Args, report: &mut Report) -> Result<()> {
-    let own = Own { id: "S4.7", base: "", unit: "per s", turns: Turns::new(1, 1) };
+    let own = Own { id: "S4.7", base: "", unit: "per s", turns: RoundPlan::new(1, 1) };
     let rows = rounds(args, report, own, |report, _, _| {
         let rate = cached(args)?;
-        report.row("native", "attributes under a cached lock", &at(&[])).rate.0.push(rate);
+        report.sample("native", "attributes under a cached lock", &at(&[]), rate);
         Ok(())
     })?;
     let rates = rows.rows.first().map(|r| r.rate.0.iter().map(|r| r / 1e6).collect());
     let what = "S4.7 checks of a cached lock, millions a second (with the attributes it covers)";
-    let judged = Verdict::of(what, Goal::AtLeast(1.0), &Samples(rates.unwrap_or_default()));
-    report.verdicts.push(judged.original("not given"));
+    let rates = Samples(rates.unwrap_or_default());
+    report.verdict((what, "not given", ""), Goal::AtLeast(1.0), &rates);
     take(report, rows, "S4.7");
     let (handed, took) = died(args)?;
     let what = "S4.7 a write on one node, then a read on another (two hand-overs), us";
-    report.verdicts.push(Verdict::of(what, Goal::Told, &handed).original("not given"));
+    report.verdict((what, "not given", ""), Goal::Told, &handed);
     let what = "S4.7 a node that wrote a file is killed: seconds until another writes it";
     let (original, goal) = ("by clients, no time given", Goal::AtMost(LEASE));
     report.verdicts.push(super::verdict(what, original, goal, took));
@@ -301,8 +291,8 @@ const LEASE: f64 = 10.0;
 
 fn cached(args: &Args) -> Result<f64> {
     const CALLS: u32 = 300_000;
-    let rig = members(args, "locks", (1, 320 * MIB), None)?;
-    let fs = ladder::fresh(ladder::fresh_pool(&rig)?)?;
+    let testbed = members(args, "locks", (1, 320 * MIB), None)?;
+    let fs = ladder::fresh(ladder::fresh_pool(&testbed)?)?;
     let (attr, handle) = fs.create(fs.root(), b"f", 0o644, 2, &Cred::default())?;
     let began = Instant::now();
     for _ in 0..CALLS {
@@ -334,9 +324,9 @@ fn handed_over(one: &Mount, two: &Mount) -> Result<Samples> {
 
 /// Two nodes: what hand-overs take, and seconds until one writes what the other had when it died.
 fn died(args: &Args) -> Result<(Samples, f64)> {
-    let rig = members(args, "died", (2, 320 * MIB), None)?;
-    let one = Mount::braid(&rig.paths, rig.work.join("one"))?;
-    let two = Mount::braid_again(&rig.paths, rig.work.join("two"), None)?;
+    let testbed = members(args, "died", (2, 320 * MIB), None)?;
+    let one = Mount::braid(&testbed.paths, testbed.work.join("one"))?;
+    let two = Mount::braid_again(&testbed.paths, testbed.work.join("two"), None)?;
     let handed = handed_over(&one, &two)?;
     std::fs::write(one.dir.join("f"), vec![1; 1 << 20])?;
     let server = i32::try_from(one.server()?)?;
@@ -345,7 +335,7 @@ fn died(args: &Args) -> Result<(Samples, f64)> {
     // What is gone is not asked to unmount.
     let gone = one.dir.clone();
     std::mem::forget(one);
-    crate::rig::command("umount", &["-l", text(&gone)?])?;
+    crate::testbed::command("umount", &["-l", text(&gone)?])?;
     std::fs::remove_dir(&gone).ok();
     std::fs::write(two.dir.join("f"), vec![2; 1 << 20])?;
     let took = began.elapsed().as_secs_f64();

@@ -1,9 +1,9 @@
-//! xdd's lines.
+//! The lines and columns of xdd's output.
 
 use std::fmt::Write as _;
 
 use super::options::{Job, Options};
-use crate::engine::{Done, Outcome};
+use crate::engine::{Outcome, StreamResult};
 use crate::statistics::float;
 
 /// A line of the table.
@@ -95,24 +95,15 @@ fn word(reads: u8) -> &'static str {
 
 impl Line {
     /// Of a target's streams in a pass.
-    pub fn of(target: usize, job: &Job, streams: &[Done], outcome: &Outcome) -> Self {
-        let from = streams.iter().map(|s| s.from).min().unwrap_or_default();
-        let to = streams.iter().map(|s| s.to).max().unwrap_or_default();
-        let (mut sum, mut ops) = (0.0, 0);
-        for s in streams {
-            for l in [&s.reads, &s.writes] {
-                let p = l.percentiles();
-                sum += p.mean * float(p.count);
-                ops += p.count;
-            }
-        }
+    pub fn of(target: usize, job: &Job, streams: &[StreamResult], outcome: &Outcome) -> Self {
+        let all = StreamResult::sum(streams);
         Self {
             target,
             depth: job.depth,
-            bytes: streams.iter().map(|s| s.bytes).sum(),
-            ops: streams.iter().map(|s| s.ops).sum(),
-            seconds: to.saturating_sub(from).as_secs_f64().max(1e-9),
-            latency: sum / float(ops.max(1)) / 1e3,
+            bytes: all.bytes,
+            ops: all.ops,
+            seconds: all.seconds(),
+            latency: all.latency().percentiles().mean / 1e3,
             cpu: 100.0 * outcome.meter.cpu_own / outcome.seconds,
             op: word(job.reads),
             request: super::request(job),

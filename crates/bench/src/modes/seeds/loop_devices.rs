@@ -1,5 +1,4 @@
-//! Experiments on loop devices that are made for them: caches, lmdd, sizes of requests, a transport,
-//! film.
+//! Experiments on loop devices: caches, lmdd, request sizes, a block transport, film playback.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,15 +9,15 @@ use braid_pool::device::OpenOptions;
 
 use super::Args;
 use super::devices::{Own, judge, measured, rounds, short, take};
-use crate::arguments::Common;
-use crate::engine::{Direction, Layer, Limits, Order, Pattern, Stream, Target, Use};
+use crate::arguments::DeviceKind;
+use crate::engine::{Direction, Layer, Limits, OpenMode, Order, Pattern, Stream, Target};
 use crate::modes::streams::{self, Phase};
-use crate::modes::{Cell, System, Turns, at, stream};
-use crate::report::{Goal, Report, Verdict};
-use crate::rig::members::Members;
-use crate::rig::{Mount, command, text};
+use crate::modes::{Cell, RoundPlan, System, at, stream};
+use crate::report::{Goal, Report};
 use crate::statistics::Samples;
 use crate::statistics::float;
+use crate::testbed::members::Members;
+use crate::testbed::{Mount, command, text};
 
 const MIB: u64 = 1 << 20;
 /// Bytes per second of a device that is to be the bottleneck.
@@ -28,13 +27,10 @@ const SLOW: u64 = 100_000_000;
 pub(super) fn members(
     args: &Args,
     name: &str,
-    (count, bytes): (usize, u64),
+    size: (usize, u64),
     throttle: Option<u64>,
 ) -> Result<Members> {
-    let dir = args.dir.clone();
-    let common =
-        Common { dir, members: count, size: bytes, streams: 1, throttle, loop_devices: true };
-    Members::new(&common, name, (count, bytes))
+    Members::new(&args.dir, name, size, throttle.map_or(DeviceKind::Loop, DeviceKind::Throttled))
 }
 
 /// Written and read through the file system's caches, and past them, on one slow device and on
@@ -42,25 +38,27 @@ pub(super) fn members(
 pub(super) fn s0_4(args: &Args, report: &mut Report) -> Result<()> {
     const SIZES: [u64; 4] = [1, 10, 40, 100];
     const PAST: &str = "past the cache";
-    let rigs = [
+    let testbeds = [
         ("1-way", members(args, "one", (1, 1024 * MIB), Some(SLOW))?),
         ("4-way", members(args, "four", (4, 320 * MIB), Some(SLOW))?),
     ];
-    let mounts = rigs
+    let mounts = testbeds
         .iter()
-        .map(|(name, rig)| Ok((*name, Mount::braid(&rig.paths, rig.work.join("mount"))?)))
+        .map(|(name, testbed)| {
+            Ok((*name, Mount::braid(&testbed.paths, testbed.work.join("mount"))?))
+        })
         .collect::<Result<Vec<_>>>()?;
-    let turns = Turns::new(mounts.len(), SIZES.len() * 2);
+    let turns = RoundPlan::new(mounts.len(), SIZES.len() * 2);
     let own = Own { id: "S0.4", base: "1-way", unit: "MB/s", turns };
     let rows = rounds(args, report, own, |report, _, system| {
         let Some((name, mount)) = mounts.get(system) else { return Ok(()) };
         for mib in SIZES {
             for (phase, past) in [("in the cache", false), (PAST, true)] {
-                crate::live::row(format!("{name} {phase} {mib} MiB"));
+                crate::progress::row(format!("{name} {phase} {mib} MiB"));
                 let rate = written_and_read(mount, mib * MIB, past)?;
                 let place = at(&[("file", float(mib * MIB))]);
-                report.row(name, phase, &place).rate.0.push(rate);
-                crate::live::row_done();
+                report.sample(name, phase, &place, rate);
+                crate::progress::row_done();
             }
         }
         Ok(())
@@ -73,14 +71,11 @@ pub(super) fn s0_4(args: &Args, report: &mut Report) -> Result<()> {
         ratio.rate = row.ratio_to(base);
     }
     let last = |name: &str, mib: u64| {
-        let there = at(&[("file", float(mib * MIB))]);
-        let same =
-            |r: &&crate::report::Row| r.name == name && r.phase == PAST && r.parameters == there;
-        rows.rows.iter().find(same).map(|r| r.rate.clone()).unwrap_or_default()
+        let row = rows.find(name, PAST, &at(&[("file", float(mib * MIB))]));
+        row.map(|r| r.rate.clone()).unwrap_or_default()
     };
     let mut judged = |what: &str, original: &str, goal: f64, ratio: Samples| {
-        let judged = Verdict::of(what, Goal::AtLeast(goal), &ratio);
-        report.verdicts.push(judged.original(original));
+        report.verdict((what, original, ""), Goal::AtLeast(goal), &ratio);
     };
     let what = "S0.4 4 devices over 1, file of 100 MiB, past the cache";
     judged(what, "4.20; 5.23 at 40 MB", 3.8, last("4-way", 100).ratio_to(&last("1-way", 100)));
@@ -110,18 +105,16 @@ fn written_and_read(mount: &Mount, bytes: u64, past: bool) -> Result<f64> {
 
 /// The document's own commands, on a device as fast one way as the other.
 pub(super) fn s1_1(args: &Args, report: &mut Report) -> Result<()> {
-    let rig = members(args, "lmdd", (1, 512 * MIB), Some(4 * SLOW))?;
-    let device = rig.paths.first().context("no device")?;
-    let turns = Turns::new(2, 1);
+    let testbed = members(args, "lmdd", (1, 512 * MIB), Some(4 * SLOW))?;
+    let device = testbed.paths.first().context("no device")?;
+    let turns = RoundPlan::new(2, 1);
     let own = Own { id: "S1.2", base: "read", unit: "MB/s", turns };
     let rows = rounds(args, report, own, |report, _, system| {
         let (name, word) = if system == 0 { ("read", "if") } else { ("write", "of") };
-        crate::live::row(format!("lmdd {name}"));
+        crate::progress::row(format!("lmdd {name}"));
         let (moved, rate) = lmdd(&format!("{word}={}", text(device)?))?;
-        let row = report.row(name, "lmdd, direct, 4 MiB", &at(&[]));
-        row.rate.0.push(rate);
-        row.more.entry("MB moved".to_owned()).or_default().0.push(moved);
-        crate::live::row_done();
+        report.sample(name, "lmdd, direct, 4 MiB", &at(&[]), rate).add("MB moved", moved);
+        crate::progress::row_done();
         Ok(())
     })?;
     let moved = rows.rows.iter().filter_map(|r| r.more.get("MB moved")).map(Samples::median);
@@ -149,10 +142,10 @@ fn lmdd(target: &str) -> Result<(f64, f64)> {
 
 /// Requests larger than what the device takes at a time are split, and what was issued is told.
 pub(super) fn s1_7(args: &Args, report: &mut Report) -> Result<()> {
-    let rig = members(args, "sizes", (1, 512 * MIB), None)?;
-    let device = rig.paths.first().context("no device")?;
+    let testbed = members(args, "sizes", (1, 512 * MIB), None)?;
+    let device = testbed.paths.first().context("no device")?;
     let sizes = [("1 MiB", MIB), ("4 MiB", 4 * MIB), ("16 MiB", 16 * MIB)];
-    let turns = Turns::new(sizes.len(), 2);
+    let turns = RoundPlan::new(sizes.len(), 2);
     let own = Own { id: "S1.7", base: "1 MiB", unit: "MB/s", turns };
     let rows = rounds(args, report, own, |report, _, system| {
         let Some((name, request)) = sizes.get(system) else { return Ok(()) };
@@ -179,7 +172,7 @@ pub(super) fn s1_7(args: &Args, report: &mut Report) -> Result<()> {
 }
 
 fn opened(path: &Path) -> Result<std::sync::Arc<Target>> {
-    let how = Use { write: true, direct: true, force: true, ..Use::default() };
+    let how = OpenMode { write: true, direct: true, force: true, ..OpenMode::default() };
     Ok(Target::keep(path, how)?)
 }
 
@@ -223,7 +216,7 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
     let (slow, fast) = (slow.paths.first(), fast.paths.first());
     let (Some(slow), Some(fast)) = (slow, fast) else { return Ok(()) };
     let (slow_unit, fast_unit) = (Served::new(slow)?, Served::new(fast)?);
-    let own = Own { id: "S3.3", base: "direct", unit: "MB/s", turns: Turns::new(2, 3) };
+    let own = Own { id: "S3.3", base: "direct", unit: "MB/s", turns: RoundPlan::new(2, 3) };
     let rows = rounds(args, report, own, |report, _, system| {
         let direct = system == 0;
         let name = if direct { "direct" } else { "unit" };
@@ -242,9 +235,7 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
         let (row, outcome) =
             cell.run(report, &[Stream::plain(target, pattern)], &Limits::default())?;
         (row.less, row.unit) = (true, "us".to_owned());
-        if let Some(rate) = row.rate.0.last_mut() {
-            *rate = outcome.latency().percentiles().p50;
-        }
+        row.replace_rate(outcome.latency().percentiles().p50);
         Ok(())
     })?;
     let (latency, rates): (Vec<_>, Vec<_>) =
@@ -254,17 +245,16 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
     let [direct, unit] = latency.as_slice() else { return Ok(()) };
     let added: Vec<f64> = unit.rate.0.iter().zip(&direct.rate.0).map(|(u, d)| u - d).collect();
     let what = "S3.3 latency that the transport adds, us at p50, processes on the same processors";
-    let judged = Verdict::of(what, Goal::AtMost(15.0), &Samples(added));
-    report.verdicts.push(judged.original("not measurable"));
+    report.verdict((what, "not measurable", ""), Goal::AtMost(15.0), &Samples(added));
     take(report, rows, "S3.3");
     Ok(())
 }
 
 /// One stream of uncompressed film, 24 frames of 126 MiB a second, from devices in RAM.
 pub(super) fn s4_5(args: &Args, report: &mut Report) -> Result<()> {
-    let rig = members(args, "film", (4, 320 * MIB), None)?;
-    let mount = Mount::braid(&rig.paths, rig.work.join("mount"))?;
-    let plain = rig.work.join("plain");
+    let testbed = members(args, "film", (4, 320 * MIB), None)?;
+    let mount = Mount::braid(&testbed.paths, testbed.work.join("mount"))?;
+    let plain = testbed.work.join("plain");
     std::fs::create_dir(&plain)?;
     let systems = vec![
         System { name: "files in RAM".to_owned(), path: plain.clone() },
@@ -279,8 +269,7 @@ pub(super) fn s4_5(args: &Args, report: &mut Report) -> Result<()> {
         let what = "S4.5 film, 3.17 GB/s: part of the frames on time";
         let original = "42 minutes for a second, on 10 Mbit/s";
         let parts = Samples(row.rate.0.iter().map(|percent| percent / 100.0).collect());
-        let judged = Verdict::of(what, Goal::AtLeast(0.99), &parts).cell(&row.name);
-        report.verdicts.push(judged.original(original));
+        report.verdict((what, original, &row.name), Goal::AtLeast(0.99), &parts);
     }
     take(report, rows, "S4.5");
     Ok(())

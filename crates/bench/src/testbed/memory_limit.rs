@@ -1,6 +1,6 @@
-//! A bound on the memory that this process's page cache may take: a control group of its own, for as
-//! long as a phase lasts. A file larger than that is read the way files larger than memory are: each
-//! page goes into memory that was given back a moment ago, not into memory that lay idle.
+//! A limit for the memory of this process and its page cache: a control group for as long as a phase lasts. A
+//! file larger than the limit is read as files larger than memory are: each page goes into recently used
+//! memory, not into idle memory.
 
 use std::path::{Path, PathBuf};
 

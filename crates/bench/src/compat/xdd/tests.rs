@@ -1,4 +1,4 @@
-//! xdd's words and what comes of them.
+//! xdd's options and output.
 
 use super::*;
 

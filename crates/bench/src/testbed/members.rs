@@ -1,19 +1,20 @@
-//! Devices of a pool that a mode makes for itself.
+//! Devices that a mode makes for a pool or a file system.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use braid_pool::device::{Device, FileDevice, OpenOptions};
 
-use super::{Backing, Loop};
-use crate::arguments::Common;
+use super::kernel::Kernel;
+use super::{Backing, Loop, Mount};
+use crate::arguments::DeviceKind;
 
 /// Devices of one run.
 #[derive(Debug)]
 pub(crate) struct Members {
     /// Declared before the backings: loops go first.
-    loops: Vec<Loop>,
+    pub loops: Vec<Loop>,
     _backings: Vec<Backing>,
     pub paths: Vec<PathBuf>,
     /// A directory of its own, removed with what is in it.
@@ -21,33 +22,49 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// So many, each of so many bytes.
+    /// So many over files in a new directory in `dir`, each of so many bytes.
     ///
     /// # Errors
     /// There is no room, or no right.
-    pub fn new(common: &Common, name: &str, (members, bytes): (usize, u64)) -> Result<Self> {
-        let work = common.dir.join(format!("braid-bench-{}-{name}", std::process::id()));
+    pub fn new(
+        dir: &Path,
+        name: &str,
+        (members, bytes): (usize, u64),
+        kind: DeviceKind,
+    ) -> Result<Self> {
+        let work = dir.join(format!("braid-bench-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&work)?;
         let backings = (0..members)
             .map(|n| Backing::new(work.join(format!("disk{n}")), bytes))
             .collect::<Result<Vec<_>>>()?;
-        let mut rig = Self {
+        let mut testbed = Self {
             loops: Vec::new(),
             paths: backings.iter().map(|b| b.path.clone()).collect(),
             _backings: backings,
             work,
         };
-        if common.loop_devices || common.throttle.is_some() {
-            for path in &rig.paths {
+        if kind != DeviceKind::File {
+            for path in &testbed.paths {
                 let mut device = Loop::new(path)?;
-                if let Some(rate) = common.throttle {
+                if let DeviceKind::Throttled(rate) = kind {
                     device.throttle(rate)?;
                 }
-                rig.loops.push(device);
+                testbed.loops.push(device);
             }
-            rig.paths = rig.loops.iter().map(|l| l.path.clone()).collect();
+            testbed.paths = testbed.loops.iter().map(|l| l.path.clone()).collect();
         }
-        Ok(rig)
+        Ok(testbed)
+    }
+    /// A fresh XFS on one device, as system 0, or a fresh Braid mount; with the name of its rows.
+    ///
+    /// # Errors
+    /// It cannot be made or mounted.
+    pub fn xfs_or_braid(&self, system: usize) -> Result<(Mount, &'static str)> {
+        let dir = self.work.join("mount");
+        if system > 0 {
+            return Ok((Mount::braid(&self.paths, dir)?, "mount"));
+        }
+        Ok((Mount::kernel(Kernel::Xfs, &self.paths, dir)?, "xfs"))
     }
     /// All of them as block devices, for as long as the first is kept: loop devices over the files,
     /// if they are not loop devices already.

@@ -1,11 +1,11 @@
-//! File systems of the kernel, for comparison: which can be made here, and how.
+//! File systems of the kernel for comparison: which can be made here, and how.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{Loop, SYSTEM_PATH};
-use crate::arguments::Common;
+use crate::arguments::{Common, repeated};
 
 /// A file system of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
@@ -195,10 +195,9 @@ pub(crate) fn beside(named: &[Beside]) -> Result<Vec<Kernel>> {
 /// # Errors
 /// One is named twice.
 pub(crate) fn once<T: clap::ValueEnum + PartialEq>(option: &str, named: &[T]) -> Result<()> {
-    for (n, one) in named.iter().enumerate() {
-        let before = named.get(..n).unwrap_or_default();
+    if let Some(one) = repeated(named) {
         let word = one.to_possible_value().map_or(String::new(), |v| v.get_name().to_owned());
-        ensure!(!before.contains(one), "{option}: '{word}' is named twice");
+        bail!("{option}: '{word}' is named twice");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Command lines that are older than this program: lmbench's lmdd and xdd, on the same engine.
+//! The command lines of lmbench's lmdd and of xdd, on this engine.
 
 pub(crate) mod lmdd;
 pub(crate) mod xdd;
@@ -6,10 +6,10 @@ pub(crate) mod xdd;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// What a front end leaves: the exit status, or why there is none.
+/// How one of these commands ends: its exit status, or an error.
 pub type Ended = anyhow::Result<std::process::ExitCode>;
 
-/// Runs the front end by whose name the program was called, if it was one: `lmdd`, `xdd`.
+/// Runs the command by whose name the program was called, if that is `lmdd` or `xdd`.
 pub fn from_name(args: &[OsString]) -> Option<Ended> {
     let name = args.first().map(Path::new)?.file_name()?.to_str()?;
     let words = || {

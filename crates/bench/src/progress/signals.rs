@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first asks the run to end, the second ends the program.
+//! Ctrl-C and SIGTERM: the first one asks the run to end, the second one ends the program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
