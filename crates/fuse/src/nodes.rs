@@ -262,6 +262,13 @@ impl Nodes {
     pub fn promises(&self, node: u64) -> bool {
         self.with(node, |n| n.lookups > 0 && n.promised != n.dropped)
     }
+    /// Whether such attributes may still be under way: the last entry went out less than `patience` ago.
+    /// An older one that the kernel does not know it has forgotten, and will say so.
+    pub fn promises_under_way(&self, node: u64, now: Instant, patience: Duration) -> bool {
+        let now = self.millis(now);
+        let age = self.with(node, |n| u128::from(now.wrapping_sub(n.entered)));
+        self.promises(node) && age <= patience.as_millis()
+    }
     fn millis(&self, now: Instant) -> u32 {
         let all = now.saturating_duration_since(self.origin).as_millis();
         u32::try_from(all & u128::from(u32::MAX)).unwrap_or(0)
@@ -388,6 +395,19 @@ mod tests {
         nodes.opened(8, false);
         nodes.forgot(8, 4);
         assert!(nodes.known(8) && !nodes.promises(8), "given back, and not closed yet");
+    }
+
+    /// What the kernel has forgotten, and not said so yet, keeps nobody who drops it waiting.
+    #[test]
+    fn attributes_that_were_sent_long_ago_are_under_way_no_more() {
+        let (nodes, patience) = (Nodes::default(), Duration::from_secs(10));
+        let at = |seconds: u64| nodes.origin + Duration::from_secs(seconds);
+        nodes.entered(7, at(5));
+        assert!(nodes.promise(7, nodes.stamp(), Keep::Yes));
+        assert!(nodes.promises_under_way(7, at(6), patience));
+        assert!(nodes.promises(7) && !nodes.promises_under_way(7, at(16), patience));
+        nodes.entered(7, at(17));
+        assert!(nodes.promises_under_way(7, at(18), patience), "sent again");
     }
 
     #[test]

@@ -191,7 +191,8 @@ impl KernelLink {
                 Err(Errno::NODEV | Errno::NOTCONN) => return,
                 Err(Errno::NOENT) => {
                     let gone = self.gone.load(Ordering::Acquire);
-                    if gone || !self.nodes.promises(node) || node == ROOT_ID {
+                    let awaited = self.nodes.promises_under_way(node, Instant::now(), TAKEN_WITHIN);
+                    if gone || !awaited || node == ROOT_ID {
                         return;
                     }
                 }
