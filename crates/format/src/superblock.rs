@@ -252,6 +252,8 @@ impl RawSuperblock {
     pub const NAMED_RENAME: u64 = 0;
     /// Named lock: cluster-wide counters (kind `Counters`).
     pub const NAMED_COUNTERS: u64 = 1;
+    /// Named lock: who holds it may have free space that no resource group knows of.
+    pub const NAMED_SPACE: u64 = 2;
     /// Named lock: rebalancing, one node at a time.
     pub const NAMED_REBALANCE: u64 = 14;
     /// Named lock: recovery of a dead node's redundancy log, one at a time.

@@ -443,6 +443,7 @@ impl Fs {
                 block_size: u32::try_from(c.volume.geo.block_size.bytes().get()).unwrap_or(4096),
                 blocks: t.blocks,
                 free: t.free,
+                available: t.available,
                 files: t.inodes.saturating_add(t.files_free),
                 files_free: t.files_free,
                 name_max: 255,

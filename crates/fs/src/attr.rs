@@ -186,6 +186,8 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks.
     pub free: u64,
+    /// Of those, what is left when files have taken it and the metadata that leads to them.
+    pub available: u64,
     /// Inodes that could exist.
     pub files: u64,
     /// Of those, not in use.

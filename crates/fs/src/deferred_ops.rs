@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use braid_format::LockNo;
-use braid_lock::{DemoteFailed, Demoted, GlockOps, Mode};
+use braid_lock::{DemoteFailed, Demoted, DemotionWaits, GlockOps, Mode};
 
 use crate::core::Core;
 use crate::meta::Meta;
@@ -41,8 +41,12 @@ impl GlockOps for DeferredOps {
     ) -> std::result::Result<Demoted, DemoteFailed> {
         self.get().ok_or(DemoteFailed)?.demote(lock, from, to)
     }
-    fn waits_for_devices_only(&self, lock: LockNo) -> bool {
-        self.volume.get().is_some_and(|volume| volume.is_group_lock(lock))
+    fn demotion_waits(&self, lock: LockNo) -> DemotionWaits {
+        match self.volume.get() {
+            Some(volume) if volume.is_group_lock(lock) => DemotionWaits::Devices,
+            Some(volume) if volume.space_lock() == lock => DemotionWaits::Locks,
+            _ => DemotionWaits::Anything,
+        }
     }
     fn forget(&self, lock: LockNo) {
         if let Some(core) = self.get() {

@@ -19,6 +19,9 @@ impl GlockOps for Core {
         from: Mode,
         to: Mode,
     ) -> std::result::Result<Demoted, DemoteFailed> {
+        if lock == self.volume.space_lock() {
+            return self.hand_space_out(to);
+        }
         let inode = self.inodes.find(InodeNo(lock.get()));
         let done = match &inode {
             Some(inode) => self.demote_inode(inode, from, to),
@@ -56,6 +59,18 @@ impl GlockOps for Core {
 }
 
 impl Core {
+    /// Another node has found no space. What is left here after an error that ends nothing is no harm.
+    fn hand_space_out(&self, to: Mode) -> std::result::Result<Demoted, DemoteFailed> {
+        if to == Mode::Unlocked
+            && let Err(e) = self.watch(self.alloc.hand_out())
+        {
+            tracing::warn!("not all free space is given to the others: {e}");
+            if self.withdrawn.get().is_some() {
+                return Err(DemoteFailed);
+            }
+        }
+        Ok(Demoted::default())
+    }
     /// Writes back everything under an inode's exclusive lock: contents, times, metadata.
     fn demote_inode(&self, inode: &Arc<Inode>, from: Mode, to: Mode) -> Result<()> {
         if let Some(st) = inode.peek() {

@@ -103,6 +103,8 @@ mod test_volume;
 #[cfg(test)]
 mod tests_features;
 #[cfg(test)]
+mod tests_space;
+#[cfg(test)]
 mod tests_subpools;
 mod tree;
 mod trim;

@@ -545,6 +545,9 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval:
         membership.publish(core.alloc.deltas());
         crate::orphan::look_later(&core);
         core.locks.drop_idle(core.options.locks_max);
+        if let Err(e) = core.watch(core.alloc.keep_share()) {
+            tracing::error!("telling others of free space: {e}");
+        }
         if let Err(e) = core.watch(core.alloc.leave().map(drop)) {
             tracing::error!("giving windows back: {e}");
         }

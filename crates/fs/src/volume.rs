@@ -607,6 +607,10 @@ impl Volume {
             format!("inode {lock}")
         }
     }
+    /// The lock of who may have free space that no resource group knows of.
+    pub fn space_lock(&self) -> LockNo {
+        self.named(RawSuperblock::NAMED_SPACE)
+    }
     /// Whether it is the lock of a resource group.
     pub fn is_group_lock(&self, lock: LockNo) -> bool {
         let block = BlockNo(lock.get());

@@ -68,7 +68,7 @@ pub fn statfs(s: &StatFs) -> StatfsOut {
     StatfsOut {
         blocks: s.blocks,
         bfree: s.free,
-        bavail: s.free,
+        bavail: s.available,
         files: s.files,
         ffree: s.files_free,
         bsize: s.block_size,

@@ -60,6 +60,19 @@ pub struct Demoted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DemoteFailed;
 
+/// What giving a lock up may wait for. Each kind has demoters of its own: what another lock's demotion
+/// waits for (the kernel's pages, which may need space) may in turn need one of a later kind from a
+/// node whose demoters of the earlier kinds all wait likewise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DemotionWaits {
+    /// The kernel, and through it any lock of the kinds below.
+    Anything,
+    /// Locks of which giving up waits for devices only.
+    Locks,
+    /// Nothing but devices.
+    Devices,
+}
+
 /// What the file system does when a lock is given up.
 pub trait GlockOps: Send + Sync {
     /// Called when a record was read, or written, that gives this node more of the lock than it
@@ -76,12 +89,10 @@ pub trait GlockOps: Send + Sync {
     /// # Errors
     /// The lock is then kept and the manager withdraws.
     fn demote(&self, lock: LockNo, from: Mode, to: Mode) -> Result<Demoted, DemoteFailed>;
-    /// Whether giving this lock up waits for nothing but devices. A demoter of their own serves such
-    /// locks: what another lock's demotion waits for (the kernel's pages, which may need space) may
-    /// in turn need one of these from a node whose other demoters all wait likewise.
-    fn waits_for_devices_only(&self, lock: LockNo) -> bool {
+    /// What giving this lock up may wait for.
+    fn demotion_waits(&self, lock: LockNo) -> DemotionWaits {
         let _ = lock;
-        false
+        DemotionWaits::Anything
     }
     /// Called after the last [`Self::demote`] to [`Mode::Unlocked`], when nobody uses the lock and
     /// nobody, fills included, is let in any more: forgets what was cached under it. Does not block.
@@ -93,7 +104,7 @@ pub trait GlockOps: Send + Sync {
 /// Bounds and times of a manager.
 #[derive(Debug, Clone)]
 pub struct ManagerOptions {
-    /// Demotion threads, besides the one for locks that wait for devices only.
+    /// Demotion threads, besides those for locks whose demotion waits for less than anything.
     pub demoters: usize,
     /// Most cluster locks kept while idle; beyond it the least recently used are released.
     pub locks_max: usize,
@@ -206,6 +217,8 @@ pub(crate) struct Core {
     work: demote::Work,
     /// Locks whose demotion waits for devices only, and their demoter's.
     apart: demote::Work,
+    /// Locks whose demotion waits for such locks.
+    above: demote::Work,
     stop: AtomicU8,
     /// Coarse time for "least recently used".
     tick: AtomicU32,
@@ -286,6 +299,7 @@ impl LockManager {
             table: table::Table::new(),
             work: demote::Work::default(),
             apart: demote::Work::default(),
+            above: demote::Work::default(),
             stop: AtomicU8::new(RUNNING),
             tick: AtomicU32::new(0),
             ticker: (Mutex::new(()), Condvar::new()),
@@ -303,6 +317,8 @@ impl LockManager {
         }
         let apart = core.clone();
         manager.spawn("demote-apart", move || apart.demoter(&apart.apart))?;
+        let above = core.clone();
+        manager.spawn("demote-above", move || above.demoter(&above.above))?;
         manager.spawn("lock-tick", move || core.ticker())?;
         Ok(manager)
     }

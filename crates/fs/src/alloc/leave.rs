@@ -73,7 +73,7 @@ impl Inner {
             // The others go when what is claimed of them is used.
             let Some((data, slots)) = left else { return Ok(false) };
             // What is in it is promised: it has to come from elsewhere.
-            let need = Need { data: data.max(1), slots: slots > 0, home: false };
+            let need = Need { data: data.max(1), slots: slots > 0, home: false, old: false };
             let more = match slots {
                 0 => self.extend(refill, need, &mut 0)?,
                 n => self.more_slots(refill, data, n, &mut 0)?,
@@ -144,6 +144,7 @@ impl Alloc {
         }
         // Blocks whose free is not durable yet keep their window.
         inner.meta.commit()?;
+        let _share = inner.share(Mode::Shared)?;
         let mut refill = inner.refill.lock();
         inner.drain(&mut refill)?;
         inner.leave_closed(&mut refill)

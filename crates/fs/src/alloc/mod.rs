@@ -23,7 +23,7 @@
 //!   says `MetaFree` where another node may look;
 //! * promises never exceed what is takeable.
 //!
-//! Lock order: [`Refill`] (held across I/O and group locks), then [`State`] (short, never across
+//! Lock order: the space lock ([`share`]), then [`Refill`] (held across I/O and group locks), then [`State`] (short, never across
 //! a call into the cache or the locks).
 
 pub(crate) mod bits;
@@ -36,6 +36,7 @@ mod log;
 mod private;
 mod refill;
 mod set;
+mod share;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -65,6 +66,7 @@ use self::log::{FreeLog, Freed};
 use self::private::Private;
 pub(crate) use self::private::window_head;
 use self::refill::Refill;
+use self::share::Share;
 use self::state::State;
 use self::window::Extent;
 use crate::error::{Error, Result};
@@ -101,6 +103,8 @@ pub(crate) struct Totals {
     pub blocks: u64,
     /// Of those, free.
     pub free: u64,
+    /// Of those, what files may have beside their metadata.
+    pub available: u64,
     /// Inodes in use.
     pub inodes: u64,
     /// Inodes that there is room for.
@@ -121,6 +125,8 @@ struct Inner {
     incarnation: Incarnation,
     state: Mutex<State>,
     refill: Mutex<Refill>,
+    /// Whether other nodes ask this one for space.
+    share: Share,
     /// A reservation was dropped.
     released: Condvar,
     /// Which groups there are, blocks that may hold file data, and blocks of groups for metadata alone.
@@ -256,6 +262,7 @@ impl Alloc {
         let total = Mutex::new((volume.groups.version(), volume.groups.totals()));
         let counters = read_counters(&volume)?;
         let refill = Refill::new(&volume, node);
+        let share = Share::new(&volume);
         let inner = Inner {
             volume,
             meta,
@@ -264,6 +271,7 @@ impl Alloc {
             incarnation,
             state: Mutex::new(state),
             refill: Mutex::new(refill),
+            share,
             released: Condvar::new(),
             total,
             kept_back: AtomicU64::new(0),
@@ -294,6 +302,9 @@ impl Alloc {
     /// promised; then write out what is dirty (which turns promises into used space) and ask again.
     pub fn reserve(&self, data: u64, slots: u64, frees: u64) -> Result<Reservation> {
         let home = &self.inner;
+        if frees > 0 {
+            home.share_frees()?;
+        }
         let promised = home.state.lock().promise(data, slots, frees);
         if !promised {
             match home.refill_for(data, slots, frees) {
@@ -355,6 +366,7 @@ impl Alloc {
     ) -> Result<Option<Run>> {
         assert!(r.data > 0, "claim without a promise");
         let want = want.clamp(1, r.data);
+        let _share = self.inner.share(Mode::Shared)?;
         loop {
             {
                 let mut state = self.inner.state.lock();
@@ -522,9 +534,10 @@ impl Alloc {
         let state = self.inner.state.lock();
         (state.data_promised, state.slots_promised, state.frees_promised)
     }
-    /// This node's change of the cluster's counters since these were last updated.
+    /// This node's change of the cluster's counters since these were last updated, with what dirty data
+    /// was promised.
     pub fn deltas(&self) -> Deltas {
-        self.inner.state.lock().deltas
+        self.inner.state.lock().shown_deltas()
     }
     /// Totals of the resource groups, closed ones left out. What is in windows counts as free.
     pub fn totals(&self) -> Totals {
@@ -534,9 +547,10 @@ impl Alloc {
         let total = total.saturating_sub(shut.blocks);
         let free = counted.free.saturating_sub(shut.free).min(total);
         let meta = counted.meta.saturating_sub(shut.meta);
-        let room = if inner.volume.groups.split() { meta } else { free };
-        let files_free = room / inner.slot_blocks();
-        Totals { blocks: total, free, inodes: counted.inodes, files_free }
+        let split = inner.volume.groups.split();
+        let files_free = if split { meta } else { free } / inner.slot_blocks();
+        let available = self.available(free, split.then_some(files_free));
+        Totals { blocks: total, free, available, inodes: counted.inodes, files_free }
     }
     /// Counts what groups that are being added have, in the transaction that adds them.
     pub fn count_added(&self, tx: &mut Tx<'_>, data: u64, meta: u64) -> Result<()> {
@@ -567,6 +581,7 @@ impl Alloc {
     /// is reserved or claimed any more, nobody uses the allocator afterwards.
     pub fn close(&self) -> Result<()> {
         let inner = &self.inner;
+        inner.share.close();
         let mut refill = inner.refill.lock();
         // Frees become takeable, so that no window is busy.
         inner.meta.commit()?;
@@ -595,7 +610,7 @@ impl Inner {
             counters.1
         };
         let others = self.others.lock().as_ref().map_or_else(Deltas::default, |f| f());
-        let change = self.state.lock().deltas + others;
+        let change = self.state.lock().shown_deltas() + others;
         Counters {
             free: read.free.saturating_add_signed(change.free),
             inodes: read.inodes.saturating_add_signed(change.inodes),

@@ -201,7 +201,7 @@ impl Private<'_> {
         Ok(())
     }
     /// Other nodes may use these slots from now on: nothing of them stays cached.
-    fn forget(&self, slots: &[BlockNo]) {
+    pub fn forget(&self, slots: &[BlockNo]) {
         for slot in slots {
             self.meta.forget_free(*slot);
         }
@@ -399,22 +399,28 @@ fn plan_return(group: &Group, w: &WindowBlock, edits: &mut Edits) -> Result<()> 
     let base = group.local_run(w.start, w.len)?;
     for state in [BlockState::Free, BlockState::MetaFree, BlockState::MetaUsed] {
         for (start, len) in bits::runs(w.bits(), 0, w.len, state) {
-            for i in base + start..base + start + len {
-                let old = bits::get(&group.bits, i);
-                match (state, old) {
-                    (
-                        BlockState::MetaUsed | BlockState::Free | BlockState::MetaFree,
-                        BlockState::Data,
-                    )
-                    | (BlockState::MetaFree, BlockState::MetaUsed) => {
-                        edits.push(i, 1, old, state);
-                    }
-                    (BlockState::MetaUsed, _) => {}
-                    _ => {
-                        let block = BlockNo(group.block(i));
-                        return Err(Error::Inconsistent { block, what: "free in two places" });
-                    }
-                }
+            plan_runs(group, base + start..base + start + len, state, edits)?;
+        }
+    }
+    Ok(())
+}
+
+/// What changes in a group when a window calls `range` of its blocks `state`.
+pub(super) fn plan_runs(
+    group: &Group,
+    range: std::ops::Range<u64>,
+    state: BlockState,
+    edits: &mut Edits,
+) -> Result<()> {
+    for i in range {
+        let old = bits::get(&group.bits, i);
+        match (state, old) {
+            (BlockState::MetaUsed | BlockState::Free | BlockState::MetaFree, BlockState::Data)
+            | (BlockState::MetaFree, BlockState::MetaUsed) => edits.push(i, 1, old, state),
+            (BlockState::MetaUsed, _) => {}
+            _ => {
+                let block = BlockNo(group.block(i));
+                return Err(Error::Inconsistent { block, what: "free in two places" });
             }
         }
     }

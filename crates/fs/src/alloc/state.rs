@@ -7,7 +7,9 @@ use braid_format::rgrp::BlockState;
 use braid_lock::Deltas;
 
 use super::log::FreeLog;
+use super::share::Spare;
 use super::window::{Extent, Window};
+use crate::groups::takes_data;
 
 /// From this many blocks a claim is a stream's: it gets a long run to itself.
 const STREAM_BLOCKS: u64 = 64;
@@ -46,6 +48,11 @@ impl State {
             claims: 0,
             deltas: Deltas::default(),
         }
+    }
+    /// The change of the counters with what dirty data was promised: space that nobody else can have.
+    pub fn shown_deltas(&self) -> Deltas {
+        let promised = i64::try_from(self.data_promised).unwrap_or(i64::MAX);
+        Deltas { free: self.deltas.free.saturating_sub(promised), ..self.deltas }
     }
     fn slots(&self) -> u64 {
         self.windows.iter().filter(|w| w.gives_slots()).map(|w| w.slots.count()).sum()
@@ -199,6 +206,59 @@ impl State {
     /// Closes idle windows as long as the promises can do without.
     pub fn close_spare(&mut self) -> Vec<u64> {
         std::iter::from_fn(|| self.close_poorest(|_| true)).collect()
+    }
+
+    /// Whether something is takeable that nobody was promised, or stands in the free log.
+    pub fn has_spare(&self) -> bool {
+        let apart = |w: &Window| w.is_open() && !w.gives_data() && w.data.count() > 0;
+        self.data_free() > 0
+            || self.slots_free() > 0
+            || self.log.room() < self.log.capacity()
+            || self.windows.iter().any(apart)
+    }
+    /// Takes out of all windows what nobody was promised. [`State::end_spare`] follows.
+    pub fn take_spare(&mut self, slot_blocks: u64) -> Vec<Spare> {
+        let (mut data, mut slots) = (self.data_free(), self.slots_free());
+        let mut out = Vec::new();
+        for (place, w) in (0..).zip(&mut self.windows).filter(|(_, w)| w.is_open()) {
+            let (group, first) = (w.group, w.start);
+            let spare = |at, len, state| Spare { group, place, at, start: first + at, len, state };
+            let mut free = if takes_data(w.kind) { data } else { u64::MAX };
+            let runs: Vec<(u64, u64)> = w.data.runs().collect();
+            for (at, n) in runs {
+                let n = n.min(free);
+                if n > 0 {
+                    w.data.remove(at, n);
+                    w.busy += n;
+                    out.push(spare(at, n, BlockState::Free));
+                }
+                free -= n;
+            }
+            if takes_data(w.kind) {
+                data = free;
+            }
+            let ready: Vec<u64> = w.slots.runs().flat_map(|(at, n)| at..at + n).collect();
+            for at in ready.into_iter().take(usize::try_from(slots).unwrap_or(usize::MAX)) {
+                w.slots.remove(at, 1);
+                w.busy += 1;
+                slots -= 1;
+                out.push(spare(at, slot_blocks, BlockState::MetaFree));
+            }
+        }
+        out
+    }
+    /// What was taken out is with its group now, or else takeable again.
+    pub fn end_spare(&mut self, parts: &[Spare], given: bool) {
+        for part in parts {
+            let Some(w) = self.window(part.place) else { continue };
+            let slot = part.state == BlockState::MetaFree;
+            w.busy -= if slot { 1 } else { part.len };
+            if !given && slot {
+                w.slots.add(part.at, 1);
+            } else if !given {
+                w.data.add(part.at, part.len);
+            }
+        }
     }
 
     /// Takes up to `want` blocks in one run: (start, length). `None` only when nothing at all is

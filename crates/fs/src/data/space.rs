@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use braid_format::dinode::{Layout, RawDinode};
+use braid_lock::interrupt::is_interrupted;
 
 use super::{Held, SIZE_MAX, limit, require_regular, touch};
 use crate::core::Core;
@@ -21,6 +23,12 @@ const ZERO_RANGE: i32 = 16;
 
 /// Blocks that one step allocates: bounds what is promised at a time.
 const STEP: u64 = 64 << 10;
+/// One for which there is no space is cut into so many.
+const STEP_CUT: u64 = 8;
+/// What every node has freed is known everywhere after this.
+const NEWS_PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is looked for.
+const NEWS_LOOK: Duration = Duration::from_millis(50);
 
 /// fallocate(2). Modes 0, `KEEP_SIZE`, `PUNCH_HOLE | KEEP_SIZE`, `ZERO_RANGE` with or without
 /// `KEEP_SIZE`.
@@ -136,15 +144,19 @@ impl Held<'_> {
         // Dirty blocks over holes get their blocks now: promised and allocated would be too much.
         flush_locked(*self, delalloc, What::Contents)?;
         let blocks = range.start >> self.shift()..self.blocks_for(range.end);
-        if self.missing(&blocks)? > self.core.alloc.totals().free {
-            return Err(Error::NoSpace);
-        }
-        let mut at = blocks.start;
+        self.hopes_for(self.missing(&blocks)?)?;
+        let (mut at, mut step) = (blocks.start, STEP);
         while at < blocks.end {
-            at = match self.allocate(at..blocks.end) {
-                Err(Error::NoSpace) => {
+            at = match self.allocate(at..blocks.end.min(at + step)) {
+                Err(Error::NoSpace) if step == STEP => {
                     limit::write_out(self.core, 0)?;
-                    self.allocate(at..blocks.end)?
+                    step /= STEP_CUT;
+                    at
+                }
+                // In small pieces windows need not hold so much at a time.
+                Err(Error::NoSpace) if step > 1 => {
+                    step = (step / STEP_CUT).max(1);
+                    at
                 }
                 done => done?,
             };
@@ -153,6 +165,23 @@ impl Held<'_> {
             self.extend(delalloc, self.view()?, range.end)?;
         }
         self.change_state(touch)
+    }
+
+    /// Refuses what is out of reach, before anything is allocated for it. What another node has freed is
+    /// known here a little later.
+    fn hopes_for(&self, blocks: u64) -> Result<()> {
+        let until = Instant::now() + NEWS_PATIENCE;
+        loop {
+            let totals = self.core.alloc.totals();
+            if blocks <= totals.free {
+                return Ok(());
+            }
+            let alone = self.core.volume.sb.node_slots.get() < 2;
+            if alone || blocks > totals.blocks || Instant::now() >= until || is_interrupted() {
+                return Err(Error::NoSpace);
+            }
+            std::thread::sleep(NEWS_LOOK);
+        }
     }
 
     /// Blocks of `range` that are holes.

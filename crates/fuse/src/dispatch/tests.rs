@@ -201,6 +201,7 @@ impl Files for Moody {
             block_size: 1,
             blocks: u64::MAX,
             free: 0,
+            available: 0,
             files: 0,
             files_free: 0,
             name_max: 255,

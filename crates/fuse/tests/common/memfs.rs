@@ -702,6 +702,7 @@ impl Files for Shared {
             block_size: 4096,
             blocks: 1 << 20,
             free: 1 << 19,
+            available: 1 << 19,
             files: 1 << 16,
             files_free: 1 << 15,
             name_max: 255,

@@ -13,7 +13,7 @@ use braid_format::LockNo;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::state::{Demotion, Glock, Phase, State};
-use super::{Core, Demoted, Local};
+use super::{Core, Demoted, DemotionWaits, Local};
 use crate::Mode;
 use crate::dlock::Event;
 
@@ -114,7 +114,11 @@ impl Core {
 
     /// The queue of the demoters that serve a lock.
     pub(super) fn work_for(&self, lock: LockNo) -> &Work {
-        if self.ops.waits_for_devices_only(lock) { &self.apart } else { &self.work }
+        match self.ops.demotion_waits(lock) {
+            DemotionWaits::Anything => &self.work,
+            DemotionWaits::Locks => &self.above,
+            DemotionWaits::Devices => &self.apart,
+        }
     }
 
     fn visit(&self, glock: &Arc<Glock>) {

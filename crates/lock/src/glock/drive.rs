@@ -277,6 +277,7 @@ impl Core {
         let before = self.stop.fetch_max(how, Ordering::AcqRel);
         self.work.stop();
         self.apart.stop();
+        self.above.stop();
         let (mutex, condition) = &self.ticker;
         drop(mutex.lock());
         condition.notify_all();
