@@ -434,6 +434,58 @@ fn a_full_pool_says_so_and_keeps_what_was_there() {
     c.finish();
 }
 
+/// Blocks that `df` calls available, and their size.
+fn available(mount: &Path) -> (u64, u64) {
+    let out = std::process::Command::new("stat").args(["-f", "-c", "%a %S"]).arg(mount).output();
+    let text = String::from_utf8(out.unwrap().stdout).unwrap();
+    let mut numbers = text.split_whitespace().map(|n| n.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+#[test]
+fn what_df_calls_available_is_allocated_though_the_other_node_writes() {
+    const BUSY: u64 = 8 << 20;
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 128, 2);
+    let (a, b) = (c.node(0), c.node(1));
+    fs::write(b.join("early"), vec![1; 1 << 20]).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // It allocates all the time, and has no more than that in all.
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                fs::write(b.join("busy"), vec![2; BUSY as usize / 2]).unwrap();
+                fs::remove_file(b.join("busy")).unwrap();
+            }
+        });
+        std::thread::sleep(Duration::from_secs(2));
+        let (blocks, size) = available(a);
+        let len = blocks * size - BUSY;
+        let file = a.join("all");
+        let done = std::process::Command::new("fallocate")
+            .args(["-l", &len.to_string()])
+            .arg(&file)
+            .status();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(done.unwrap().success(), "{len} bytes of {}", blocks * size);
+        assert_eq!(fs::metadata(&file).unwrap().blocks() * 512, len);
+    });
+    // Both say the same soon, and what is left can be had, too, on the other node.
+    std::thread::sleep(Duration::from_secs(1));
+    let began = Instant::now();
+    while available(a) != available(b) {
+        assert!(began.elapsed() < LONG, "{:?} and {:?}", available(a), available(b));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (blocks, size) = available(b);
+    sh(&format!("fallocate -l {} {}/rest", blocks * size, b.display()));
+    fs::remove_file(b.join("all")).unwrap();
+    fs::write(a.join("again"), vec![3; 16 << 20]).unwrap();
+    c.finish();
+}
+
 #[test]
 fn direct_and_buffered_agree() {
     if !can_mount() {

@@ -229,7 +229,10 @@ impl Mounted {
             withdrawn: OnceLock::new(),
         });
         let others = membership.clone();
-        core.alloc.set_others(Box::new(move || others.others_deltas()));
+        core.alloc.set_others(Box::new(move || {
+            let alone = others.is_alone();
+            (!alone).then(|| others.others_deltas())
+        }));
         deferred_ops.core.set(Arc::downgrade(&core)).ok();
         let for_space = Arc::downgrade(&core);
         core.alloc.set_leaving(Box::new(move || {

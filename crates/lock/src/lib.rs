@@ -43,8 +43,8 @@ pub use dlock::Hint;
 pub use error::{LockError, StoreError};
 pub use etcd::{Etcd, EtcdAddress, EtcdNodes, EtcdStore};
 pub use glock::{
-    DemoteFailed, Demoted, DemotionWaits, GlockOps, GlockView, Guard, Local, LockManager, LockStats,
-    ManagerOptions, Times,
+    DemoteFailed, Demoted, DemotionWaits, GlockOps, GlockView, Guard, Local, LockManager,
+    LockStats, ManagerOptions, Times,
 };
 pub use hints::HintsBy;
 pub use node::{

@@ -82,8 +82,8 @@ const COUNTERS_AGE_MAX: Duration = Duration::from_millis(500);
 /// Space is short when less than this part (divisor) of the pool is free.
 const SHORT: u64 = 8;
 
-/// What the other nodes have not yet told the cluster's counters.
-pub(crate) type OthersDeltas = Box<dyn Fn() -> Deltas + Send + Sync>;
+/// What the other nodes have not yet told the cluster's counters; `None`: there is none.
+pub(crate) type OthersDeltas = Box<dyn Fn() -> Option<Deltas> + Send + Sync>;
 
 /// The cluster's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -287,6 +287,10 @@ impl Alloc {
     /// Says how to learn what the other nodes have not yet told the cluster's counters.
     pub fn set_others(&self, others: OthersDeltas) {
         *self.inner.others.lock() = Some(others);
+    }
+    /// Whether no other node uses the pool.
+    pub fn is_alone(&self) -> bool {
+        self.inner.others.lock().as_ref().is_none_or(|f| f().is_none())
     }
     /// Says how to wait a moment for inodes that are about to be deleted; returns whether any was.
     pub fn set_leaving(&self, wait: Box<dyn Fn() -> bool + Send + Sync>) {
@@ -609,7 +613,7 @@ impl Inner {
             }
             counters.1
         };
-        let others = self.others.lock().as_ref().map_or_else(Deltas::default, |f| f());
+        let others = self.others.lock().as_ref().and_then(|f| f()).unwrap_or_default();
         let change = self.state.lock().shown_deltas() + others;
         Counters {
             free: read.free.saturating_add_signed(change.free),

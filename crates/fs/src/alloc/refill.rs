@@ -251,7 +251,12 @@ impl Inner {
             let progress = if slots_free < slots {
                 self.more_slots(&mut refill, data, slots - slots_free, &mut trades)?
             } else {
-                let need = Need { data: data - data_free.min(data), slots: false, home: false, old: false };
+                let need = Need {
+                    data: data - data_free.min(data),
+                    slots: false,
+                    home: false,
+                    old: false,
+                };
                 self.extend(&mut refill, need, &mut trades)?
             };
             if progress {

@@ -357,7 +357,7 @@ fn idle_windows_go_back_when_space_is_short() {
     // `a` now knows that it is short (both count in one closure here).
     let all = a.alloc.totals().free;
     let others = Deltas { free: -i64::try_from(b_has).unwrap(), ..Deltas::default() };
-    a.alloc.set_others(Box::new(move || others));
+    a.alloc.set_others(Box::new(move || Some(others)));
     a.alloc.tend().unwrap();
     let more = b.alloc.reserve(all - b_has, 0, 0);
     assert!(more.is_ok(), "{:?}", more.err());

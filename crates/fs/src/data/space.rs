@@ -176,7 +176,7 @@ impl Held<'_> {
             if blocks <= totals.free {
                 return Ok(());
             }
-            let alone = self.core.volume.sb.node_slots.get() < 2;
+            let alone = self.core.alloc.is_alone();
             if alone || blocks > totals.blocks || Instant::now() >= until || is_interrupted() {
                 return Err(Error::NoSpace);
             }

@@ -250,6 +250,12 @@ impl Membership {
             sum + Deltas { free: b.free_delta, inodes: b.inode_delta, meta: b.meta_delta }
         })
     }
+    /// Whether no other slot is in use.
+    pub fn is_alone(&self) -> bool {
+        let me = self.inner.me.slot;
+        let slots = self.inner.slots.read();
+        !slots.iter().any(|s| s.record.state != SlotState::Free && s.record.life.slot != me)
+    }
     /// All slots that are not free.
     pub fn nodes(&self) -> Vec<NodeView> {
         self.inner.nodes()
