@@ -129,13 +129,11 @@ impl Alloc {
         // Nodes are at least half full.
         let room = volume.geo.body_len().saturating_sub(size_of::<RawNode>());
         let extents = (room / size_of::<RawExtent>() / 2).max(1) as u64;
-        match slots {
-            Some(slots) => free.min(slots.saturating_sub(SLOTS_KEPT).saturating_mul(extents)),
-            None => {
-                let slot = self.inner.slot_blocks();
-                free.saturating_sub((free * slot).div_ceil(extents) + SLOTS_KEPT * slot)
-            }
+        if let Some(slots) = slots {
+            return free.min(slots.saturating_sub(SLOTS_KEPT).saturating_mul(extents));
         }
+        let slot = self.inner.slot_blocks();
+        free.saturating_sub((free * slot).div_ceil(extents) + SLOTS_KEPT * slot)
     }
 }
 
