@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use braid_format::LockNo;
+use braid_format::{InodeNo, LockNo};
 use braid_lock::{DemoteFailed, Demoted, DemotionWaits, GlockOps, Mode};
 
 use crate::core::Core;
@@ -23,6 +23,11 @@ impl DeferredOps {
     /// The core, once it is whole.
     pub fn get(&self) -> Option<Arc<Core>> {
         self.core.get()?.upgrade()
+    }
+    /// Whether programs here may have stored what the kernel has not written back.
+    fn has_mapped_pages(&self, lock: LockNo) -> bool {
+        let inode = self.get().and_then(|core| core.inodes.find(InodeNo(lock.get())));
+        inode.is_some_and(|inode| inode.may_have_unseen_stores())
     }
 }
 impl GlockOps for DeferredOps {
@@ -45,6 +50,7 @@ impl GlockOps for DeferredOps {
         match self.volume.get() {
             Some(volume) if volume.is_group_lock(lock) => DemotionWaits::Devices,
             Some(volume) if volume.space_lock() == lock => DemotionWaits::Locks,
+            _ if self.has_mapped_pages(lock) => DemotionWaits::MappedPages,
             _ => DemotionWaits::Anything,
         }
     }

@@ -65,6 +65,9 @@ pub struct DemoteFailed;
 /// node whose demoters of the earlier kinds all wait likewise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DemotionWaits {
+    /// Pages that a program has stored to through a mapping, and that the kernel must write back: as long as
+    /// the kernel, and programs that go on storing, take. One program's many files do not hold up the rest.
+    MappedPages,
     /// The kernel, and through it any lock of the kinds below.
     Anything,
     /// Locks of which giving up waits for devices only.
@@ -104,7 +107,8 @@ pub trait GlockOps: Send + Sync {
 /// Bounds and times of a manager.
 #[derive(Debug, Clone)]
 pub struct ManagerOptions {
-    /// Demotion threads, besides those for locks whose demotion waits for less than anything.
+    /// Demotion threads for locks whose demotion waits for mapped pages, and as many for those whose waits for
+    /// anything else; besides one for each of the other kinds.
     pub demoters: usize,
     /// Most cluster locks kept while idle; beyond it the least recently used are released.
     pub locks_max: usize,
@@ -215,6 +219,8 @@ pub(crate) struct Core {
     origin: Instant,
     table: table::Table,
     work: demote::Work,
+    /// Locks whose demotion waits for mapped pages.
+    mapped: demote::Work,
     /// Locks whose demotion waits for devices only, and their demoter's.
     apart: demote::Work,
     /// Locks whose demotion waits for such locks.
@@ -298,6 +304,7 @@ impl LockManager {
             origin: Instant::now(),
             table: table::Table::new(),
             work: demote::Work::default(),
+            mapped: demote::Work::default(),
             apart: demote::Work::default(),
             above: demote::Work::default(),
             stop: AtomicU8::new(RUNNING),
@@ -314,6 +321,8 @@ impl LockManager {
         for n in 0..demoters {
             let core = core.clone();
             manager.spawn(&format!("demote-{n}"), move || core.demoter(&core.work))?;
+            let core = manager.core.clone();
+            manager.spawn(&format!("demote-map-{n}"), move || core.demoter(&core.mapped))?;
         }
         let apart = core.clone();
         manager.spawn("demote-apart", move || apart.demoter(&apart.apart))?;

@@ -132,6 +132,63 @@ impl KernelCache for Busy {
 /// For what never happens if it does not happen soon.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// One program's mapped files, however many the other node asks for, do not hold up other files.
+#[test]
+fn demotions_that_wait_for_mapped_pages_hold_up_no_others() {
+    const FILES: usize = 12;
+    let pool = made(MemoryDevice::new("disk", Bytes(96 << 20), Bytes(512)));
+    let kernel = Arc::new(Busy {
+        files: Mutex::default(),
+        begun: Mutex::new(0),
+        over: Mutex::new(false),
+        changed: Condvar::new(),
+    });
+    let a = Fs::mount(pool.clone(), MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
+    let b = Fs::mount(pool, MountOptions::default(), kernel.clone()).unwrap();
+    let file = |name: &str| {
+        let made = b.create(b.root(), name.as_bytes(), 0o644, O_RDWR, &Cred::default());
+        let (attr, fh) = made.unwrap();
+        b.write(fh, 0, &[1; 8192], WriteFlags::default()).unwrap();
+        (attr.ino, fh)
+    };
+    let mapped: Vec<InodeNo> = (0..FILES)
+        .map(|n| {
+            let (ino, fh) = file(&format!("mapped{n}"));
+            let page = ReadRange { offset: 0, len: 4096, fill: true };
+            b.read_reply(fh, page, |_| ()).unwrap();
+            ino
+        })
+        .collect();
+    let (other, _) = file("other");
+    *kernel.files.lock().unwrap() = mapped.clone();
+    let size_of = |ino: InodeNo| {
+        let (a, (done, size)) = (a.clone(), mpsc::channel());
+        let reader = std::thread::spawn(move || {
+            done.send(a.getattr(ino).unwrap().size).ok();
+        });
+        (reader, size)
+    };
+    let readers: Vec<_> = mapped.into_iter().map(size_of).collect();
+    let begun = kernel.begun.lock().unwrap();
+    let demoters = ManagerOptions::default().demoters;
+    let (begun, late) =
+        kernel.changed.wait_timeout_while(begun, PATIENCE, |n| *n < demoters).unwrap();
+    assert!(!late.timed_out(), "only {} demoters wait", *begun);
+    drop(begun);
+    let (reader, size) = size_of(other);
+    let answer = size.recv_timeout(PATIENCE / 2);
+    *kernel.over.lock().unwrap() = true;
+    kernel.changed.notify_all();
+    reader.join().unwrap();
+    assert_eq!(answer, Ok(8192), "it waits for demoters that wait for mapped pages");
+    for (reader, size) in readers {
+        assert_eq!(size.recv_timeout(PATIENCE), Ok(8192));
+        reader.join().unwrap();
+    }
+    a.unmount().unwrap();
+    b.unmount().unwrap();
+}
+
 #[test]
 fn space_for_a_mapped_page_comes_though_all_demoters_of_the_other_node_wait() {
     const FILES: usize = 8;

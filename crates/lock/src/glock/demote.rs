@@ -115,6 +115,7 @@ impl Core {
     /// The queue of the demoters that serve a lock.
     pub(super) fn work_for(&self, lock: LockNo) -> &Work {
         match self.ops.demotion_waits(lock) {
+            DemotionWaits::MappedPages => &self.mapped,
             DemotionWaits::Anything => &self.work,
             DemotionWaits::Locks => &self.above,
             DemotionWaits::Devices => &self.apart,

@@ -276,6 +276,7 @@ impl Core {
     pub(super) fn halt(&self, how: u8) -> bool {
         let before = self.stop.fetch_max(how, Ordering::AcqRel);
         self.work.stop();
+        self.mapped.stop();
         self.apart.stop();
         self.above.stop();
         let (mutex, condition) = &self.ticker;
