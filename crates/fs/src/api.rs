@@ -14,7 +14,7 @@ use std::time::Duration;
 use braid_format::{InodeNo, MemberIndex};
 use braid_lock::{Local, Me, Mode, NodeView, NodeWait};
 use braid_pool::device::{AlignedBuf, Device};
-use braid_pool::{Pool, Whom};
+use braid_pool::{MemberSelector, Pool};
 
 use crate::attr::{
     Attr, Cred, DirEntry, EarlyReply, Fh, KernelCache, SetAttr, StatFs, Write, WriteFlags,
@@ -23,11 +23,11 @@ use crate::core::Core;
 use crate::data::{ReadHold, ReadRange};
 use crate::error::{Error, Result};
 use crate::inode::Locked;
+use crate::maintenance::MaintenanceStatus;
 use crate::mount::Mounted;
 use crate::options::MountOptions;
 use crate::plock::Canceller;
 use crate::plock_table::{LockDone, Plock, WaitId};
-use crate::upkeep::UpkeepStatus;
 use crate::{data, namei, orphan, plock, writeback, xattr};
 
 /// How long `statfs` waits for files that are about to be deleted.
@@ -102,8 +102,8 @@ impl Fs {
         self.run(|core| Ok(core.volume.pool.follow().map(drop)?))
     }
     /// What this node does for the pool's redundancy.
-    pub fn upkeep(&self) -> UpkeepStatus {
-        self.mounted.upkeep.status()
+    pub fn maintenance(&self) -> MaintenanceStatus {
+        self.mounted.maintenance.status()
     }
     /// Other nodes that could not fill or move a member of the pool as it is now, and say so
     /// ([`NodeView::stuck`]); why is in their logs. They try again now and then.
@@ -112,32 +112,32 @@ impl Fs {
     }
     /// Begins to read everything and heal what rotted (`run`), or ends that.
     pub fn scrub(&self, run: bool) {
-        self.mounted.upkeep.scrub(run);
+        self.mounted.maintenance.scrub(run);
     }
     /// Takes a member out of the pool.
-    pub fn fail_member(&self, member: impl Into<Whom>) -> Result<()> {
+    pub fn fail_member(&self, member: impl Into<MemberSelector>) -> Result<()> {
         self.core().check_alive()?;
         self.pool().fail_member(member)?;
-        self.mounted.upkeep.wake();
+        self.mounted.maintenance.wake();
         Ok(())
     }
     /// Puts a device in the place of a member and begins to fill it.
     pub fn replace_member(
         &self,
-        member: impl Into<Whom>,
+        member: impl Into<MemberSelector>,
         device: Arc<dyn Device>,
         force: bool,
     ) -> Result<()> {
         self.core().check_alive()?;
         self.pool().replace(member, device, force)?;
-        self.mounted.upkeep.begin();
+        self.mounted.maintenance.begin();
         Ok(())
     }
     /// Adds a device that steps in for the next member that fails.
     pub fn add_spare(&self, device: Arc<dyn Device>, force: bool) -> Result<MemberIndex> {
         self.core().check_alive()?;
         let member = self.pool().add_spare(device, force)?;
-        self.mounted.upkeep.wake();
+        self.mounted.maintenance.wake();
         Ok(member)
     }
     /// The operator's word that the host of the node in `slot` is off: it is recovered.

@@ -68,11 +68,11 @@ impl Core {
         self.lock(ino, Mode::Shared, Local::Shared)
     }
     /// To read or overwrite contents where they stand: as [`Self::lock`], but concurrent where other
-    /// nodes do the same, see [`LockManager::acquire_beside`].
-    pub fn lock_beside(&self, ino: InodeNo, alone: Mode) -> Result<Locked> {
+    /// nodes do the same, see [`LockManager::acquire_concurrent`].
+    pub fn lock_concurrent(&self, ino: InodeNo, alone: Mode) -> Result<Locked> {
         self.check_ino(ino)?;
         self.check_alive()?;
-        let guard = self.locks.acquire_beside(LockNo::from(ino), alone, Local::Shared)?;
+        let guard = self.locks.acquire_concurrent(LockNo::from(ino), alone, Local::Shared)?;
         self.loaded(ino, guard)
     }
     /// Exclusive: to change.
@@ -145,7 +145,7 @@ impl Core {
             Err(Error::Stale(ino))
         }
     }
-    /// Puts times that only locks' records could tell (see [`Self::lock_beside`]) into the dinodes: a
+    /// Puts times that only locks' records could tell (see [`Self::lock_concurrent`]) into the dinodes: a
     /// node that leaves writes no records. A time is not worth waiting long for others: those whose
     /// locks do not come soon are lost, and the file keeps the time before.
     pub fn write_deferred_mtimes(&self) -> Result<()> {
@@ -181,9 +181,9 @@ impl Core {
         Changes { core: self, ino }
     }
     /// The same beside others on this node that read the attributes meanwhile.
-    pub fn changes_beside(&self, ino: InodeNo) -> ChangesBeside<'_> {
+    pub fn changes_concurrent(&self, ino: InodeNo) -> ConcurrentChanges<'_> {
         self.kernel.change_begins(ino);
-        ChangesBeside { core: self, ino }
+        ConcurrentChanges { core: self, ino }
     }
     /// Leaves the cluster after a failure: nothing more is written, every call fails; other nodes
     /// see a dead node and replay its journal.
@@ -233,12 +233,12 @@ impl Drop for Changes<'_> {
     }
 }
 
-/// See [`Core::changes_beside`].
-pub(crate) struct ChangesBeside<'a> {
+/// See [`Core::changes_concurrent`].
+pub(crate) struct ConcurrentChanges<'a> {
     core: &'a Core,
     ino: InodeNo,
 }
-impl Drop for ChangesBeside<'_> {
+impl Drop for ConcurrentChanges<'_> {
     fn drop(&mut self) {
         self.core.kernel.change_ends(self.ino);
     }

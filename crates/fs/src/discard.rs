@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use braid_pool::OwnWork;
+use braid_pool::BackgroundIo;
 use parking_lot::Mutex;
 
 use crate::core::Core;
@@ -50,7 +50,7 @@ fn run(core: &Weak<Core>, stop: &Stop) {
         }
         let over = || stop.is_said() || core.withdrawn.get().is_some();
         // Nobody waits for it.
-        let _own = OwnWork::begin();
+        let _own = BackgroundIo::begin();
         if let Err(e) = core.watch(core.alloc.discard_freed(&over)) {
             tracing::error!("giving space back: {e}");
         }

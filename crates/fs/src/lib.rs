@@ -10,11 +10,11 @@
 //!  readahead        reads that fill pages take turns at the devices
 //!  stop             how a thread that works now and then is told to end
 //!  groups           where resource groups are: pure functions of the superblock
-//!  stores           where lock records and node slots are
+//!  lock_stores      where lock records and node slots are
 //!  volume           geometry, superblock, raw metadata slots on the pool
 //!  cluster          what the pool must know of the other nodes
 //!  journal, meta    the ring of records; metadata cache, transactions, group commit, checkpoint
-//!  replay, judge    journal to disk, for a dead node or after a power cut; which bytes are good
+//!  replay, verifier  journal to disk, for a dead node or after a power cut; which bytes are good
 //!  alloc            resource groups, windows, reservations, deferred frees
 //!  tree, map        index nodes of B+trees; extents of a file
 //!  file_data        dirty pages of a file, and the space reserved for them
@@ -34,7 +34,7 @@
 //!  demote           what happens before a lock is given up
 //!  orphan, namei    unlinked-but-open files; operations on names
 //!  recovery         of a dead node, after its fence
-//!  discard, upkeep  free space goes back to the devices; filling, moving, scrubbing members
+//!  discard, maintenance  free space goes back to the devices; filling, moving, scrubbing members
 //!  exclusive_use    nobody else has the file system mounted
 //!  growth           space that was added to the pool is used
 //!  mount            joining and leaving
@@ -78,7 +78,8 @@ mod inode_tree;
 mod inspect;
 mod jobs;
 mod journal;
-mod judge;
+mod lock_stores;
+mod maintenance;
 pub mod make;
 mod map;
 mod meta;
@@ -97,7 +98,6 @@ mod reshape;
 #[doc(hidden)]
 pub mod simulation;
 mod stop;
-mod stores;
 #[cfg(test)]
 mod test_volume;
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests_space;
 mod tests_subpools;
 mod tree;
 mod trim;
-mod upkeep;
+mod verifier;
 mod volume;
 mod writeback;
 mod xattr;
@@ -131,5 +131,4 @@ pub use plock::Canceller;
 pub use plock_table::{LockDone, Plock, PlockKind, WaitId};
 pub use reshape::{Fill, Heir, Leaving, Left, Rebalanced};
 pub use trim::{TrimRange, Trimmed};
-pub use upkeep::UpkeepStatus;
 pub use xattr::KILL_GROUP;

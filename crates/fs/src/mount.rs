@@ -13,7 +13,7 @@ use braid_lock::{
     Membership, NodeView, NodeWait, OnLease,
 };
 use braid_pool::device::UnitName;
-use braid_pool::{EpochTag, OwnWork, Pool};
+use braid_pool::{BackgroundIo, EpochTag, Pool};
 use parking_lot::{Mutex, RwLock};
 
 use crate::alloc::Alloc;
@@ -28,12 +28,12 @@ use crate::handle::Handles;
 use crate::inflight_writes::InflightWrites;
 use crate::inode::InodeTable;
 use crate::jobs::{JobSlot, LeaveProgress};
-use crate::judge::Judge;
+use crate::maintenance::{Maintenance, MaintenancePeers};
 use crate::meta::Meta;
 use crate::options::MountOptions;
 use crate::recovery::Recoverer;
 use crate::stop::Stop;
-use crate::upkeep::{Fellows, Upkeep};
+use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
 
 /// What a mounted node says of itself.
@@ -72,7 +72,7 @@ pub(crate) struct Mounted {
     hints: Mutex<Option<HintWatch>>,
     recoverer: Arc<Recoverer>,
     housekeeper: Mutex<Option<Housekeeper>>,
-    pub upkeep: Upkeep,
+    pub maintenance: Maintenance,
     pub rebalance: JobSlot,
     pub trim: JobSlot,
     discarder: Discarder,
@@ -148,7 +148,9 @@ impl Mounted {
                 volume.pool.follow()?;
             }
             volume.pool.heal_labels()?;
-            let whole = volume.pool.attach_with(membership.me().slot.get(), &Judge::of(&volume))?;
+            let whole = volume
+                .pool
+                .attach_with(membership.me().slot.get(), &VolumeVerifier::of(&volume))?;
             if whole.records + whole.regions > 0 {
                 tracing::warn!(?whole, "made whole what was being written when this node ended");
             }
@@ -167,11 +169,11 @@ impl Mounted {
 
     /// With the threads that see to a node.
     fn kept_up(core: Arc<Core>, membership: Arc<Membership>, recoverer: Arc<Recoverer>) -> Self {
-        let fellows = Box::new(Arc::downgrade(&membership));
+        let peers = Box::new(Arc::downgrade(&membership));
         Self {
             hints: Mutex::new(watch_hints(&core.volume, &membership)),
             housekeeper: Mutex::new(Some(Housekeeper::start(&core, &membership))),
-            upkeep: Upkeep::start(&core.volume, fellows),
+            maintenance: Maintenance::start(&core.volume, peers),
             rebalance: JobSlot::default(),
             trim: JobSlot::default(),
             discarder: Discarder::start(&core),
@@ -264,7 +266,7 @@ impl Mounted {
         self.rebalance.close();
         self.trim.close();
         self.discarder.stop();
-        self.upkeep.stop();
+        self.maintenance.stop();
         drop(self.hints.lock().take());
         if let Some(housekeeper) = self.housekeeper.lock().take() {
             housekeeper.stop();
@@ -437,9 +439,9 @@ fn watch_hints(volume: &Volume, membership: &Arc<Membership>) -> Option<HintWatc
     watch.inspect_err(|e| tracing::error!("cannot start a thread, locks are polled: {e}")).ok()
 }
 
-/// Upkeep is done by the node in the lowest slot. Two may think so for a moment when nodes come and go:
+/// Maintenance is done by the node in the lowest slot. Two may think so for a moment when nodes come and go:
 /// work is then done twice, and nothing else.
-impl Fellows for Weak<Membership> {
+impl MaintenancePeers for Weak<Membership> {
     fn turn(&self) -> bool {
         let Some(membership) = self.upgrade() else { return false };
         let lives = membership.nodes().into_iter();
@@ -562,7 +564,7 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval:
             since_commit = Duration::ZERO;
             let flushed = flush_all(&core, false);
             // Nobody has asked for the rest: filling members goes on beside it.
-            let _own = OwnWork::begin();
+            let _own = BackgroundIo::begin();
             // Contents overwritten in place may be in no transaction: without one it only flushes.
             let done = core.meta.barrier().and_then(|()| {
                 let tended = core.alloc.tend();

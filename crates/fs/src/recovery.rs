@@ -17,8 +17,8 @@ use parking_lot::{Mutex, RwLock};
 use crate::cluster::Cluster;
 use crate::deferred_ops::DeferredOps;
 use crate::error::{Error, Result};
-use crate::judge::Judge;
 use crate::make::area_kind;
+use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
 
 /// Recovers dead nodes. While this node itself is still joining, or is leaving, there is no journal of
@@ -52,12 +52,12 @@ impl Recover for Recoverer {
         // What follows writes: if this node has no redundancy log yet, the dead node's serves.
         let attached = volume.pool.is_attached();
         let make_whole = || {
-            let judge = Judge::of(volume);
+            let verifier = VolumeVerifier::of(volume);
             if attached {
-                return volume.pool.recover_log_with(dead.slot.get(), &judge);
+                return volume.pool.recover_log_with(dead.slot.get(), &verifier);
             }
-            volume.pool.copy_anew()?;
-            volume.pool.attach_with(dead.slot.get(), &judge)
+            volume.pool.restart_migration()?;
+            volume.pool.attach_with(dead.slot.get(), &verifier)
         };
         let whole = match &cluster {
             Some(cluster) => {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use braid_pool::device::Device;
 use braid_pool::reshape::Reopen;
-use braid_pool::{AddOptions, Added, Destination, Moving, Removed, Whom};
+use braid_pool::{AddOptions, Added, Destination, MemberSelector, Moving, Removed};
 
 pub use self::heir::Heir;
 pub use self::leave::{Leaving, Left};
@@ -34,22 +34,26 @@ impl Fs {
         }
     }
 
-    /// Begins to move all that stands on a member to another device; the upkeep thread does it.
-    pub fn evacuate_member(&self, member: impl Into<Whom>, to: Destination) -> Result<Moving> {
+    /// Begins to move all that stands on a member to another device; the maintenance thread does it.
+    pub fn evacuate_member(
+        &self,
+        member: impl Into<MemberSelector>,
+        to: Destination,
+    ) -> Result<Moving> {
         self.may_reshape()?;
         let moving = self.pool().begin_evacuation(member, to)?;
-        self.mounted.upkeep.begin();
+        self.mounted.maintenance.begin();
         Ok(moving)
     }
 
     /// Ends the move of a member.
-    pub fn cancel_evacuation(&self, member: impl Into<Whom>) -> Result<()> {
+    pub fn cancel_evacuation(&self, member: impl Into<MemberSelector>) -> Result<()> {
         self.may_reshape()?;
         Ok(self.pool().cancel_evacuation(member)?)
     }
 
     /// Takes a member on which nothing stands out of the pool.
-    pub fn remove_member(&self, member: impl Into<Whom>) -> Result<Removed> {
+    pub fn remove_member(&self, member: impl Into<MemberSelector>) -> Result<Removed> {
         self.may_reshape()?;
         Ok(self.pool().remove_member(member)?)
     }

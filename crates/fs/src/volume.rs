@@ -1,6 +1,6 @@
 //! The pool as the file system sees it: geometry, superblock, metadata slots by number.
 
-mod stores;
+mod lock_stores;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::groups::{
     GroupShape, Groups, Part, Span, blocks_per_bitmap, copy_block, copy_offset, takes_data,
 };
-use crate::stores::Elsewhere;
+use crate::lock_stores::Elsewhere;
 
 /// Slots on each side of a damaged one that tell whether its copy stands where it should.
 const AROUND: u64 = 4;

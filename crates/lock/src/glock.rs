@@ -363,7 +363,7 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`Self::acquire`].
-    pub fn acquire_beside(
+    pub fn acquire_concurrent(
         self: &Arc<Self>,
         lock: LockNo,
         alone: Mode,

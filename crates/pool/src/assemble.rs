@@ -10,7 +10,7 @@ use braid_format::label::{Label, Member, MemberState};
 use crate::Pool;
 use crate::absent::AbsentDevice;
 use crate::error::PoolError;
-use crate::members::{Found, Judgement, Verdict, judge};
+use crate::members::{Found, LabelAssessment, Verdict, assess_labels};
 use crate::redundancy::next_epoch;
 use crate::reshape::evacuate::settle;
 
@@ -40,12 +40,12 @@ impl Pool {
     fn assemble_from(devices: Vec<Arc<dyn Device>>, degraded: bool) -> Result<Self, PoolError> {
         let found: Vec<Found> = devices.into_iter().map(Found::read).collect();
         one_pool(&found)?;
-        let judgement = judge(&found, degraded)?;
-        for (f, verdict) in found.iter().zip(&judgement.verdicts) {
-            refuse(f, verdict, &judgement.label)?;
+        let assessment = assess_labels(&found, degraded)?;
+        for (f, verdict) in found.iter().zip(&assessment.verdicts) {
+            refuse(f, verdict, &assessment.label)?;
         }
         let highest = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max().unwrap_or(0);
-        let Judgement { mut label, verdicts, missing } = judgement;
+        let LabelAssessment { mut label, verdicts, missing } = assessment;
         let name = label.name.clone();
         if !missing.is_empty() && !degraded {
             return Err(PoolError::Missing { name, missing });
@@ -78,7 +78,7 @@ impl Pool {
         {
             let mut topology = pool.0.topology.write();
             topology.provisional = !missing.is_empty();
-            pool.0.set_aside(&topology);
+            pool.0.replace_snapshot(&topology);
         }
         Ok(pool)
     }
@@ -99,7 +99,7 @@ impl Pool {
         {
             let mut topology = pool.0.topology.write();
             topology.provisional = provisional;
-            pool.0.set_aside(&topology);
+            pool.0.replace_snapshot(&topology);
         }
         Ok(pool)
     }

@@ -19,12 +19,12 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::Pool;
+use crate::background_io::is_foreground;
 use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::group::repair::Span;
 use crate::group::{Group, Shape};
 use crate::map::Place;
-use crate::own_work::is_use;
 use crate::shared::{EpochTag, Locks, add_locks, hold_of};
 use crate::topology::Topology;
 
@@ -114,7 +114,7 @@ impl Pool {
         if !self.all_give_back(&topology, group) {
             return Ok(Some(0));
         }
-        if is_use() {
+        if is_foreground() {
             self.0.requests.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
         let held = topology.lock(index, vec![(from, to)]);
@@ -138,9 +138,9 @@ impl Pool {
         let lost = topology.named(&lost);
         drop(topology);
         if !lost.is_empty() {
-            self.0.lose(&lost)?;
+            self.0.fail_members(&lost)?;
         }
-        self.0.heed_successor()?;
+        self.0.check_migration()?;
         Ok(Some(if all { to - from } else { 0 }))
     }
 

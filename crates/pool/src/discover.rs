@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::create::same_device;
 use crate::error::MissingMember;
-use crate::members::{Found, Verdict, judge, own_uuid};
+use crate::members::{Found, Verdict, assess_labels, own_uuid};
 
 /// Names devices, files and directories to look at besides the machine's block devices, separated
 /// by colons.
@@ -152,7 +152,7 @@ pub(crate) fn open_member(member: &Member) -> Option<Arc<dyn Device>> {
 fn describe(found: &[Found]) -> Option<FoundPool> {
     let newest = found.iter().filter_map(Found::newest).max_by_key(|l| l.epoch)?;
     let path = |f: &Found| PathBuf::from(f.path());
-    let (label, mut members, missing) = match judge(found, false) {
+    let (label, mut members, missing) = match assess_labels(found, false) {
         Ok(j) => {
             let members = found.iter().zip(j.verdicts).map(|(f, v)| FoundMember {
                 path: path(f),

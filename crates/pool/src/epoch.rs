@@ -15,9 +15,9 @@
 //! on different copies of one lock. A node that dies on the way is waited for until it is fenced.
 //!
 //! Who follows sees labels, and not whether they are durable: their writer may have died before he
-//! flushed them. So before its first change a follower makes the epoch *firm* (see [`crate::heal`]):
+//! flushed them. So before its first change a follower makes the epoch *durable* (see [`crate::heal`]):
 //! else a power cut would bring members back without which it has written. And until then that epoch
-//! may come to nothing: the follower goes back then (see [`crate::unseen`]).
+//! may come to nothing: the follower goes back then (see [`crate::epoch_rollback`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,16 +35,16 @@ use crate::Inner;
 use crate::absent::{AbsentDevice, ShortDevice};
 use crate::assemble::LABEL_LOCK_BYTE;
 use crate::create::wipe;
+use crate::epoch_rollback::{self, Open, take_back};
 use crate::error::PoolError;
 use crate::fence::seize;
-use crate::group::engine::{Lost, Named};
-use crate::members::{Found, id, judge, own_uuid, try_copies, write_second};
-use crate::redundancy::{carriers, rehome};
+use crate::group::engine::{FailedMembers, Lost};
+use crate::members::{Found, assess_labels, id, own_uuid, try_copies, write_second};
+use crate::redundancy::{carriers, relocate_log};
 use crate::reshape::grow::Larger;
 use crate::shared::Shared;
 use crate::simulation::{Pause, fresh};
 use crate::topology::Topology;
-use crate::unseen::{self, Open, take_back};
 
 /// First and longest pause between two looks at the other nodes.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -60,7 +60,7 @@ const RELEASES: u32 = 3;
 pub(crate) type Refused = (Option<Uuid>, PoolError);
 
 impl Inner {
-    /// The epoch in use, settled and firm: for everything that changes the pool.
+    /// The epoch in use, settled and durable: for everything that changes the pool.
     ///
     /// # Errors
     /// This node has withdrawn while it waited for the others; or the epoch cannot be made to stay.
@@ -87,13 +87,13 @@ impl Inner {
         }
     }
 
-    /// Waits until the epoch in use is settled, and makes it firm.
+    /// Waits until the epoch in use is settled, and makes it durable.
     ///
     /// # Errors
     /// As [`Inner::enter`].
     pub fn await_ready(&self) -> Result<(), PoolError> {
         self.await_settled()?;
-        self.make_firm()
+        self.make_durable()
     }
 
     /// The epoch in use, settled: for changing it.
@@ -137,10 +137,10 @@ impl Inner {
             }
             drop(turn);
             pauses += 1;
-            if pauses % PAUSES == 0 && !self.topology.read().firm.load(Ordering::Acquire) {
+            if pauses % PAUSES == 0 && !self.topology.read().durable.load(Ordering::Acquire) {
                 // It may stand on labels that only who opened the pool anew could see, and that
                 // could not be healed then: with new members, by a writer who died.
-                match self.try_heal_labels(&Named::new()) {
+                match self.try_heal_labels(&FailedMembers::new()) {
                     Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
                     Err(error) => tracing::warn!(%error, "labels are not healed"),
                     Ok(failed) if failed.is_empty() => {}
@@ -167,7 +167,7 @@ impl Inner {
         }
         loop {
             self.await_ready()?;
-            drop(self.mend_labels(&Named::new())?);
+            drop(self.mend_labels(&FailedMembers::new())?);
             match once() {
                 Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
                 done => {
@@ -202,7 +202,7 @@ impl Inner {
     }
 
     /// Puts `next` in force on all its carriers, with `devices`, and moves the redundancy log to
-    /// its homes there.
+    /// its replicas there.
     ///
     /// # Errors
     /// A member fails while its label is written, or [`PoolError::EpochMoved`]: nothing has
@@ -229,7 +229,7 @@ impl Inner {
         joining: &Joining<'_>,
     ) -> Result<(), PoolError> {
         let lost = self.install(topology, (next, devices), joining).map_err(|e| e.1)?;
-        if lost.is_empty() { Ok(()) } else { self.lose(&lost) }
+        if lost.is_empty() { Ok(()) } else { self.fail_members(&lost) }
     }
 
     /// As [`Inner::change_with`]; says which member failed, and which failed after the change.
@@ -238,7 +238,7 @@ impl Inner {
         mut topology: RwLockWriteGuard<'_, Topology>,
         (next, devices): (Label, Vec<Arc<dyn Device>>),
         joining: &Joining<'_>,
-    ) -> Result<Named, Refused> {
+    ) -> Result<FailedMembers, Refused> {
         let whole = |e| (None, e);
         let shared = self.shared();
         if !topology.settled.load(Ordering::Acquire) {
@@ -265,16 +265,16 @@ impl Inner {
                 take_back(&topology, &next);
                 self.let_go(&topology, &next);
                 // What stands of it now goes before anything is changed.
-                topology.firm.store(false, Ordering::Release);
+                topology.durable.store(false, Ordering::Release);
                 return Err(refused);
             }
         };
         next.settled.store(shared.is_none(), Ordering::Release);
-        next.firm.store(unwritten.is_empty(), Ordering::Release);
+        next.durable.store(unwritten.is_empty(), Ordering::Release);
         let before = self.use_epoch(&mut topology, next);
         drop(claims);
         let mut lost = Lost::new();
-        let moved = rehome(&topology, &mut lost);
+        let moved = relocate_log(&topology, &mut lost);
         let mut lost = topology.named(&lost);
         let (more, short) = topology.to_lose(unwritten);
         lost.extend(more);
@@ -354,7 +354,7 @@ impl Inner {
         let found: Vec<Found> = used.map(Found::read).collect();
         let ours = |f: &Found| f.newest().is_some_and(|l| l.pool == before.pool);
         let found: Vec<Found> = found.into_iter().filter(ours).collect();
-        let label = judge(&found, true)?.label;
+        let label = assess_labels(&found, true)?.label;
         let older = label.epoch < before.epoch;
         if id(&label) == id(&before) || older && !self.topology.read().is_only_seen(&before) {
             return Ok(false);
@@ -396,17 +396,17 @@ impl Inner {
         let next = next.after(&topology);
         let shared = self.shared();
         next.settled.store(shared.is_none(), Ordering::Release);
-        next.firm.store(false, Ordering::Release);
+        next.durable.store(false, Ordering::Release);
         self.held.join(&next);
         if let Err(refused) = self.key.extend(&topology, &next) {
             self.let_go(&topology, &next);
             return Err(refused);
         }
-        // The log is about to leave its homes of before, for good.
-        next.flush_labels(&mut Named::new());
+        // The log is about to leave its former replicas, for good.
+        next.flush_labels(&mut FailedMembers::new());
         let before = self.use_epoch(&mut topology, next);
         let mut lost = Lost::new();
-        let moved = rehome(&topology, &mut lost);
+        let moved = relocate_log(&topology, &mut lost);
         drop(topology);
         self.say_epoch(&before);
         moved?;
@@ -421,23 +421,23 @@ impl Inner {
 impl Inner {
     /// From now on `next` is the epoch in use; what heartbeats went by.
     fn use_epoch(&self, topology: &mut Topology, next: Topology) -> Arc<Topology> {
-        if let Some(twin) = topology.missed() {
-            self.ended.lock().push(twin);
+        if let Some(migration) = topology.missed() {
+            self.ended.lock().push(migration);
         }
         *topology = next;
-        let before = self.set_aside(topology);
+        let before = self.replace_snapshot(topology);
         self.held.part(topology);
         before
     }
 
     /// Heartbeats go by `topology` from now on; what they went by.
-    pub fn set_aside(&self, topology: &Topology) -> Arc<Topology> {
-        std::mem::replace(&mut *self.aside.write(), Arc::new(topology.aside()))
+    pub fn replace_snapshot(&self, topology: &Topology) -> Arc<Topology> {
+        std::mem::replace(&mut *self.snapshot.write(), Arc::new(topology.snapshot()))
     }
 
     /// The epoch in use, or the one before it while that is exchanged: waits for nothing.
-    pub fn aside(&self) -> Arc<Topology> {
-        self.aside.read().clone()
+    pub fn snapshot(&self) -> Arc<Topology> {
+        self.snapshot.read().clone()
     }
 
     /// Says to the other nodes that this one uses the epoch in use, when what is above is ready for
@@ -449,11 +449,11 @@ impl Inner {
         }
         // Requests of windows may still be under way by them.
         if self.windows.load(Ordering::Acquire) == 0 {
-            self.key.part(before, &self.aside());
+            self.key.part(before, &self.snapshot());
         }
         // Of two epochs the later one is said last.
         let _turn = self.saying.lock();
-        let tag = self.aside().tag();
+        let tag = self.snapshot().tag();
         if let Some(shared) = &shared {
             shared.others.adopt();
         }
@@ -610,20 +610,20 @@ impl Claims {
                 Err(error) => return Err((topology.uuid(MemberIndex(i)), error.into())),
             }
         }
-        let now = judge(&found, true).map_err(|e| (None, e))?.label;
+        let now = assess_labels(&found, true).map_err(|e| (None, e))?.label;
         let ours = id(&topology.label);
-        // Of one that was never firm, those alone who stay may not tell that it is in force; or its labels
+        // Of one that was never durable, those alone who stay may not tell that it is in force; or its labels
         // are gone, because the power of all members was cut before they were durable. All who live use
         // it, so nobody goes on in the one before, and nothing was changed in it: they are written anew.
         let is_lost =
-            topology.settled.load(Ordering::Acquire) && !topology.firm.load(Ordering::Acquire);
+            topology.settled.load(Ordering::Acquire) && !topology.durable.load(Ordering::Acquire);
         let unsaid =
             now.epoch < topology.label.epoch && (is_lost || found.iter().all(|f| f.carries(ours)));
         if id(&now) != ours && !unsaid {
             return Err((None, moved(topology)));
         }
-        if let Some(begun) = unseen::in_force(topology, &found, open) {
-            unseen::complete(topology, &begun)?;
+        if let Some(begun) = epoch_rollback::in_force(topology, &found, open) {
+            epoch_rollback::complete(topology, &begun)?;
             return Err((None, moved(topology)));
         }
         let seen = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max();

@@ -202,7 +202,7 @@ impl OwnKey {
                 && has(d, *key)
                 && !kept.iter().chain(&now.devices).any(|k| Arc::ptr_eq(k, d))
         });
-        give_back_aside(left.map(|(_, d)| d.clone()).collect(), *key);
+        give_back_in_background(left.map(|(_, d)| d.clone()).collect(), *key);
         let anew = |(m, d): &(&Member, &Arc<dyn Device>)| {
             let now = now.index_of(m.uuid).and_then(|i| now.devices.get(usize::from(i.0)));
             now.is_some_and(|now| !Arc::ptr_eq(now, d) && has(now, *key))
@@ -222,13 +222,13 @@ impl OwnKey {
         let key = self.0.lock();
         self.1.lock().retain(|k| !Arc::ptr_eq(k, device));
         if left && has(device, *key) {
-            give_back_aside(vec![device.clone()], *key);
+            give_back_in_background(vec![device.clone()], *key);
         }
     }
 }
 
 /// Ends registrations of this process's with devices that may have failed: nobody waits for them.
-fn give_back_aside(devices: Vec<Arc<dyn Device>>, key: u64) {
+fn give_back_in_background(devices: Vec<Arc<dyn Device>>, key: u64) {
     if devices.is_empty() {
         return;
     }
@@ -327,15 +327,15 @@ impl Inner {
         used(&self.topology.read())
     }
     /// For those who must not wait for requests under way, nor for an epoch.
-    fn used_aside(&self) -> Vec<Arc<dyn Device>> {
-        used(&self.aside())
+    fn used_in_snapshot(&self) -> Vec<Arc<dyn Device>> {
+        used(&self.snapshot())
     }
 }
 
 impl Pool {
     /// Which members have persistent reservations. Waits for nothing.
     pub fn reservable(&self) -> Reservable {
-        let used = self.0.used_aside();
+        let used = self.0.used_in_snapshot();
         let cannot = used.iter().filter(|d| apart(&***d).is_none());
         let cannot: Vec<String> = cannot.map(|d| d.info().name.clone()).collect();
         match cannot.len() {
@@ -397,7 +397,7 @@ impl Pool {
         if key == 0 {
             return Ok(());
         }
-        for device in self.0.used_aside() {
+        for device in self.0.used_in_snapshot() {
             let Some(reservations) = apart(&*device) else { continue };
             if reservations.registered() != key {
                 continue;

@@ -5,7 +5,7 @@
 //! same claim.
 //!
 //! And what looks whole may not be durable: its writer may have died before he flushed it. Until all
-//! of it is, an epoch is not *firm*, and nothing is changed in it: power cut then could bring the
+//! of it is, an epoch is not *durable*, and nothing is changed in it: power cut then could bring the
 //! epoch before back, with members that have missed what was written in this one.
 
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use braid_format::label::Label;
 
 use crate::assemble::LABEL_LOCK_BYTE;
 use crate::epoch::{Claims, Refused};
+use crate::epoch_rollback::Open;
 use crate::error::PoolError;
-use crate::group::engine::Named;
+use crate::group::engine::FailedMembers;
 use crate::members::{Found, id, own_uuid, write_copies};
 use crate::redundancy::carriers;
 use crate::simulation::Pause;
 use crate::topology::Topology;
-use crate::unseen::Open;
 use crate::{Inner, Pool};
 
 /// Between two looks whether another process still writes labels, and how many there are at most.
@@ -91,7 +91,7 @@ impl Topology {
     }
 
     /// Flushes every member that has a label; `failed`: those that could not be.
-    pub(crate) fn flush_labels(&self, failed: &mut Named) {
+    pub(crate) fn flush_labels(&self, failed: &mut FailedMembers) {
         let all: Vec<_> = carriers(&self.label)
             .into_iter()
             .filter_map(|i| Some((self.label.members.get(i)?.uuid, self.devices.get(i)?)))
@@ -105,7 +105,7 @@ impl Topology {
 
     /// Writes label `copy` of the members in `which`; those that have no label of this epoch then
     /// are `failed`, as `also`, their other copies, says.
-    fn write_labels(&self, copy: u32, which: &[usize], also: &[usize], failed: &mut Named) {
+    fn write_labels(&self, copy: u32, which: &[usize], also: &[usize], failed: &mut FailedMembers) {
         for i in which {
             let Some(device) = self.devices.get(*i) else { continue };
             let path = &device.info().name;
@@ -139,18 +139,18 @@ fn lock_labels(topology: &Topology) -> Result<ByteLockGuard, PoolError> {
 impl Inner {
     /// Makes both labels of all members those of the epoch in use, durably: copy 0 everywhere before
     /// the first copy 1, as when an epoch is written. What could not be flushed, or written at all,
-    /// is returned; the epoch is firm if nothing is, and `but` is empty.
+    /// is returned; the epoch is durable if nothing is, and `but` is empty.
     ///
     /// `but`: members that are known to have failed.
     ///
     /// # Errors
     /// [`PoolError::EpochMoved`]; [`PoolError::InUse`]: another process on this host writes labels;
     /// [`PoolError::Device`].
-    pub fn try_heal_labels(&self, but: &Named) -> Result<Named, PoolError> {
-        let mut failed = Named::new();
+    pub fn try_heal_labels(&self, but: &FailedMembers) -> Result<FailedMembers, PoolError> {
+        let mut failed = FailedMembers::new();
         let topology = self.topology.write();
         if topology.is_frozen() {
-            topology.firm.store(true, Ordering::Release);
+            topology.durable.store(true, Ordering::Release);
             return Ok(failed);
         }
         let claims = match self.claim(&topology, but) {
@@ -178,7 +178,7 @@ impl Inner {
             }
         }
         if failed.is_empty() && but.is_empty() {
-            topology.firm.store(true, Ordering::Release);
+            topology.durable.store(true, Ordering::Release);
         }
         Ok(failed)
     }
@@ -190,12 +190,12 @@ impl Inner {
     /// # Errors
     /// A member fails that cannot be spared; this node has withdrawn; another process on this host
     /// writes labels all the time.
-    pub fn make_firm(&self) -> Result<(), PoolError> {
+    pub fn make_durable(&self) -> Result<(), PoolError> {
         let mut waits = 0;
-        while !self.topology.read().firm.load(Ordering::Acquire) {
-            match self.try_heal_labels(&Named::new()) {
+        while !self.topology.read().durable.load(Ordering::Acquire) {
+            match self.try_heal_labels(&FailedMembers::new()) {
                 Ok(failed) if failed.is_empty() => {}
-                Ok(failed) => self.lose(&failed)?,
+                Ok(failed) => self.fail_members(&failed)?,
                 // Mostly for a moment.
                 Err(PoolError::InUse { .. }) if waits < WAITS => {
                     waits += 1;
@@ -215,38 +215,38 @@ impl Inner {
     /// the second must be there, and durable. It may have rotted, or failed to be written, or its writer
     /// have died before he flushed it. `but`: members that have failed.
     ///
-    /// Other members that fail are returned where the epoch is not firm: it cannot be changed with them.
+    /// Other members that fail are returned where the epoch is not durable: it cannot be changed with them.
     /// Where it is, what still cannot be healed is no reason not to change anything.
     ///
     /// # Errors
     /// This node has withdrawn.
-    pub fn mend_labels(&self, but: &Named) -> Result<Named, PoolError> {
-        let firm = {
+    pub fn mend_labels(&self, but: &FailedMembers) -> Result<FailedMembers, PoolError> {
+        let durable = {
             let topology = self.topology.read();
             if topology.is_frozen() || !topology.settled.load(Ordering::Acquire) {
-                return Ok(Named::new());
+                return Ok(FailedMembers::new());
             }
             let failed = |i: &usize| {
                 let member = topology.label.members.get(*i).map(|m| m.uuid);
                 but.iter().any(|b| Some(b.0) == member)
             };
-            let firm = topology.firm.load(Ordering::Acquire);
-            if firm && Wrong::of(&topology).copies.iter().flatten().all(failed) {
-                return Ok(Named::new());
+            let durable = topology.durable.load(Ordering::Acquire);
+            if durable && Wrong::of(&topology).copies.iter().flatten().all(failed) {
+                return Ok(FailedMembers::new());
             }
-            firm
+            durable
         };
         match self.try_heal_labels(but) {
             Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
             Err(error) => tracing::warn!(%error, "labels are not healed"),
-            Ok(failed) if !firm => return Ok(failed),
+            Ok(failed) if !durable => return Ok(failed),
             Ok(_) => {}
         }
-        Ok(Named::new())
+        Ok(FailedMembers::new())
     }
 
     /// Claims the labels as they are, of all members `but` some, where other nodes may change them.
-    fn claim(&self, topology: &Topology, but: &Named) -> Result<Option<Claims>, Refused> {
+    fn claim(&self, topology: &Topology, but: &FailedMembers) -> Result<Option<Claims>, Refused> {
         let Some(shared) = self.shared() else { return Ok(None) };
         let gone = self.gone.lock().clone();
         let open: Open<'_> = &|m| self.open_member(m);
@@ -273,18 +273,18 @@ impl Pool {
             if topology.is_frozen() {
                 return Ok(());
             }
-            let mut failed = Named::new();
+            let mut failed = FailedMembers::new();
             topology.flush_labels(&mut failed);
             // Until they are looked at again, before the first change.
-            topology.firm.store(false, Ordering::Release);
+            topology.durable.store(false, Ordering::Release);
             if failed.is_empty() && Wrong::of(&topology).is_nothing() {
-                topology.firm.store(true, Ordering::Release);
+                topology.durable.store(true, Ordering::Release);
                 return Ok(());
             }
         }
         // Not when the epoch is settled: others may wait for these very labels, to use it too.
         loop {
-            match self.0.try_heal_labels(&Named::new()) {
+            match self.0.try_heal_labels(&FailedMembers::new()) {
                 Err(PoolError::EpochMoved { by, .. }) => self.0.give_way(by)?,
                 Err(error) => {
                     tracing::warn!(%error, "labels are not healed");

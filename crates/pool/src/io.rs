@@ -15,16 +15,16 @@ use braid_device::{AlignedBuf, CawOutcome, Device, DeviceError, Op, Request};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
-use crate::beside::{Uneven, hold_beside, settle_beside};
+use crate::background_io::is_foreground;
 use crate::clock::unix_seconds;
+use crate::concurrent::{DivergentWrite, hold_concurrent, settle_concurrent};
 use crate::error::PoolError;
-use crate::group::engine::{Named, Read, Work, Write, execute};
+use crate::group::engine::{FailedMembers, Read, Work, Write, execute};
 use crate::group::{Group, Shape};
 use crate::map::Place;
-use crate::own_work::is_use;
 use crate::shared::{EpochTag, HeldRegions, Locks, add_locks, hold_of};
 use crate::topology::Topology;
-use crate::{Gate, Inner, Pool};
+use crate::{Inner, Pool, WriteGate};
 
 /// Device requests of one submission that are kept on the stack.
 const INLINE: usize = 16;
@@ -158,7 +158,12 @@ impl Inner {
     ///
     /// Where other nodes use the pool, the regions of groups that are written are held against
     /// them; so are those of reads that must go around a column, which run by themselves then.
-    fn issue(&self, requests: &mut [PoolRequest<'_>], gate: &Gate, whose: Whose) -> Failures {
+    fn issue(
+        &self,
+        requests: &mut [PoolRequest<'_>],
+        write_gate: &WriteGate,
+        whose: Whose,
+    ) -> Failures {
         let shared = self.shared().is_some();
         let tried = loop {
             let held = match self.hold_writes(requests, whose) {
@@ -166,16 +171,16 @@ impl Inner {
                 Err(error) => return all(requests, &error),
             };
             let tag = held.as_ref().map(|h| h.1);
-            match self.attempt(requests, (!shared).then_some(gate), (tag, whose)) {
-                Ok(Some(tried)) => break self.see_through(requests, tried, gate),
+            match self.attempt(requests, (!shared).then_some(write_gate), (tag, whose)) {
+                Ok(Some(tried)) => break self.see_through(requests, tried, write_gate),
                 Ok(None) => {}
                 Err(error) => return all(requests, &error),
             }
         };
-        let Tried { mut failures, again, uneven, .. } = tried;
-        if let Some(uneven) = uneven {
-            let even = self.make_even(requests);
-            drop(uneven);
+        let Tried { mut failures, again, divergent, .. } = tried;
+        if let Some(divergent) = divergent {
+            let even = self.make_copies_equal(requests);
+            drop(divergent);
             if let Err(error) = even {
                 failures.extend(all_changes(requests, &error));
             }
@@ -183,7 +188,7 @@ impl Inner {
         for owner in again {
             let index = usize::try_from(owner).unwrap_or(usize::MAX);
             let Some(one) = requests.get_mut(index..=index) else { continue };
-            if let Err(error) = self.issue_alone(one, gate) {
+            if let Err(error) = self.issue_alone(one, write_gate) {
                 failures.push((owner, error));
             }
         }
@@ -191,14 +196,20 @@ impl Inner {
     }
 
     /// Runs one read with its regions held against everybody.
-    fn issue_alone(&self, one: &mut [PoolRequest<'_>], gate: &Gate) -> Result<(), PoolError> {
+    fn issue_alone(
+        &self,
+        one: &mut [PoolRequest<'_>],
+        write_gate: &WriteGate,
+    ) -> Result<(), PoolError> {
         let range = match one {
             [PoolRequest { at, op: Op::Read(buf), .. }] => (*at, Bytes::from(buf.len())),
             _ => return Ok(()),
         };
         let _held = self.hold_bytes(range.0, range.1)?;
-        let Some(tried) = self.attempt(one, Some(gate), (None, Whose::Own))? else { return Ok(()) };
-        let tried = self.see_through(one, tried, gate);
+        let Some(tried) = self.attempt(one, Some(write_gate), (None, Whose::Own))? else {
+            return Ok(());
+        };
+        let tried = self.see_through(one, tried, write_gate);
         tried.failures.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
@@ -208,19 +219,19 @@ impl Inner {
         &self,
         requests: &[PoolRequest<'_>],
         mut tried: Tried<'t>,
-        gate: &Gate,
+        write_gate: &WriteGate,
     ) -> Tried<'t> {
         if tried.lost.is_empty() && !tried.moving {
             return tried;
         }
         let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
         // Who changes something has a pass; who reads may change something all the same.
-        let pass = if changes { None } else { gate.try_pass() };
+        let pass = if changes { None } else { write_gate.try_pass() };
         if !changes && pass.is_none() {
             return tried;
         }
-        let seen = if tried.lost.is_empty() { Ok(()) } else { self.lose(&tried.lost) };
-        if let Err(error) = seen.and_then(|()| self.heed_successor()) {
+        let seen = if tried.lost.is_empty() { Ok(()) } else { self.fail_members(&tried.lost) };
+        if let Err(error) = seen.and_then(|()| self.check_migration()) {
             // Which of the writes are whole is not known: none counts.
             tried.failures.extend(all_changes(requests, &error));
         }
@@ -245,7 +256,7 @@ impl Inner {
                     let range = group.affected(p.at.0, p.len.0);
                     let hold = match whose {
                         Whose::Own => hold_of(group),
-                        Whose::Anyones => hold_beside(topology, group),
+                        Whose::Anyones => hold_concurrent(topology, group),
                     };
                     add_locks(&mut locks, (index, group), range, hold, count);
                 }
@@ -255,7 +266,7 @@ impl Inner {
         Ok(held.map(|h| (h, tag.get())))
     }
 
-    /// Once, in the epoch in use; `None`: that is not `tag`'s any more. `around`: reads of lost
+    /// Once, in the epoch in use; `None`: that is not `tag`'s any more. `reconstruct`: reads of lost
     /// columns are computed from the others, and mended while the gate is open.
     ///
     /// # Errors
@@ -263,11 +274,11 @@ impl Inner {
     fn attempt(
         &self,
         requests: &mut [PoolRequest<'_>],
-        around: Option<&Gate>,
+        reconstruct: Option<&WriteGate>,
         (tag, whose): (Option<EpochTag>, Whose),
     ) -> Result<Option<Tried<'_>>, PoolError> {
         let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
-        let topology = match around {
+        let topology = match reconstruct {
             _ if changes => self.enter()?,
             // What could not be read may be written anew; reads are good in any epoch.
             Some(_) => match self.enter() {
@@ -280,18 +291,18 @@ impl Inner {
         if tag.is_some_and(|t| t != topology.tag()) {
             return Ok(None);
         }
-        let mut tried = Tried { moving: topology.twin.is_some(), ..Tried::default() };
+        let mut tried = Tried { moving: topology.migration.is_some(), ..Tried::default() };
         if topology.provisional && changes {
             let error = PoolError::Provisional { name: topology.label.name.clone() };
             tried.failures.extend(all_changes(requests, &error));
             return Ok(Some(tried));
         }
-        self.submit(&topology, requests, around, &mut tried);
+        self.submit(&topology, requests, reconstruct, &mut tried);
         if whose == Whose::Anyones && changes {
             // In the same epoch: nobody ends a move, or begins to fill a member, in between.
-            match settle_beside(&topology, requests) {
+            match settle_concurrent(&topology, requests) {
                 Ok(true) => {}
-                Ok(false) => tried.uneven = Some(self.uneven.enter()),
+                Ok(false) => tried.divergent = Some(self.divergent.enter()),
                 Err(error) => tried.failures.extend(all_changes(requests, &error)),
             }
         }
@@ -303,7 +314,7 @@ impl Inner {
         &self,
         topology: &Topology,
         requests: &mut [PoolRequest<'_>],
-        around: Option<&Gate>,
+        reconstruct: Option<&WriteGate>,
         tried: &mut Tried<'_>,
     ) {
         let mut parts = Parts::default();
@@ -315,11 +326,11 @@ impl Inner {
         }
         let Parts { mut requests, owners, work } = parts;
         if !work.is_empty() {
-            if is_use() {
+            if is_foreground() {
                 self.requests.fetch_add(1, Ordering::Relaxed);
             }
             let bare = owners.into_iter().zip(requests).collect();
-            let outcome = execute(topology, bare, work, around);
+            let outcome = execute(topology, bare, work, reconstruct);
             tried.failures.extend(outcome.failures);
             tried.lost = topology.named(&outcome.lost);
             tried.again = outcome.again;
@@ -339,13 +350,13 @@ impl Inner {
 struct Tried<'a> {
     failures: Failures,
     /// Members that failed a write.
-    lost: Named,
+    lost: FailedMembers,
     /// A member was being moved meanwhile.
     moving: bool,
     /// Reads that must go around a column, and have not.
     again: SmallVec<[u32; 1]>,
     /// Copies differ: other nodes have written the same bytes meanwhile.
-    uneven: Option<Uneven<'a>>,
+    divergent: Option<DivergentWrite<'a>>,
 }
 
 /// Whose bytes are written.
@@ -452,7 +463,7 @@ impl Pool {
     /// As [`Pool::run`], for writes of bytes that other nodes may be writing at the same time: all
     /// copies of each byte are what one of the writers wrote when the last of them returns. Where
     /// bytes have copies this costs a read of each copy more; nothing otherwise.
-    pub fn run_beside(&self, requests: &mut [PoolRequest<'_>]) {
+    pub fn run_concurrent(&self, requests: &mut [PoolRequest<'_>]) {
         self.run_on(requests, Whose::Anyones);
     }
 
@@ -535,11 +546,11 @@ impl Pool {
         let pass = self.1.pass()?;
         let topology = self.0.enter()?;
         let done = self.on_one(&topology, at, len, |device, at| device.write(at, buf))?;
-        let twin = topology.twin.is_some();
+        let migration = topology.migration.is_some();
         drop(topology);
         if let Some(done) = done {
             done?;
-            return if twin { self.0.heed_successor() } else { Ok(()) };
+            return if migration { self.0.check_migration() } else { Ok(()) };
         }
         drop(pass);
         self.run_one(PoolRequest::write(at, buf))
@@ -562,7 +573,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::read`].
     pub fn look(&self, at: ByteOffset, buf: &mut [u8], nth: usize) -> Result<(), PoolError> {
-        let topology = self.0.aside();
+        let topology = self.0.snapshot();
         if nth >= mirrored(&topology) && self.look_at_successor(&topology, at, buf).is_ok() {
             return Ok(());
         }
@@ -571,8 +582,8 @@ impl Pool {
 
     /// How many copies [`Pool::look`] can tell apart, at most.
     pub fn copies(&self) -> usize {
-        let topology = self.0.aside();
-        mirrored(&topology) + usize::from(topology.twin.is_some())
+        let topology = self.0.snapshot();
+        mirrored(&topology) + usize::from(topology.migration.is_some())
     }
 
     /// As [`Pool::look`], on the device that a member is moved to, as far as it has the bytes.
@@ -583,7 +594,7 @@ impl Pool {
         buf: &mut [u8],
     ) -> Result<(), PoolError> {
         self.read_copies(topology, at, buf, 0)?;
-        let Some(pair) = &topology.twin else { return Ok(()) };
+        let Some(pair) = &topology.migration else { return Ok(()) };
         let mut rest = buf;
         for piece in topology.map.pieces(at, Bytes::from(rest.len())) {
             let (now, later) = rest.split_at_mut(piece.len.to_usize());
@@ -597,7 +608,7 @@ impl Pool {
                 }
             };
             if let Some(place) = place {
-                pair.twin.read_successor(place, now)?;
+                pair.migration.read_successor(place, now)?;
             }
         }
         Ok(())
@@ -639,7 +650,7 @@ impl Pool {
     /// As [`Pool::write`].
     pub fn say(&self, at: ByteOffset, buf: &[u8]) -> Result<(), PoolError> {
         let _pass = self.1.pass_unleased()?;
-        let topology = self.0.aside();
+        let topology = self.0.snapshot();
         let len = Bytes::from(buf.len());
         self.0.check(&topology, at, len)?;
         if topology.provisional {
@@ -702,14 +713,14 @@ impl Pool {
         let topology = self.0.enter()?;
         let change = |device: &dyn Device, at| device.compare_and_write(at, expected, new);
         let done = self.on_one(&topology, at, len, change)?;
-        let twin = topology.twin.is_some();
+        let migration = topology.migration.is_some();
         drop(topology);
         let outcome = match done {
             Some(done) => done?,
             None => self.0.compare_and_write_mirrored(at, expected, new)?,
         };
-        if twin {
-            self.0.heed_successor()?;
+        if migration {
+            self.0.check_migration()?;
         }
         Ok(outcome)
     }
@@ -770,10 +781,10 @@ impl Pool {
                 }
             }
             open.into_iter().try_for_each(call)?;
-            let moving = topology.twin.is_some();
+            let moving = topology.migration.is_some();
             drop(topology);
             if moving {
-                self.0.heed_successor()?;
+                self.0.check_migration()?;
             }
         }
         on_groups.into_iter().try_for_each(|(at, len)| grouped(at, len))

@@ -16,9 +16,9 @@
 //!  error        why a pool cannot be made, put together or used
 //!  layout       from what a user asks for to the topology in a label
 //!  map          the pool's logical bytes to its members' bytes: a pure function
-//!  gate, liveness, records  whether handles may change anything; liveness bytes; sectors that others may change
-//!  own_work     what a node does by itself does not count as use of the pool
-//!  oracle       who knows good bytes from bad
+//!  write_gate, liveness, atomic_records  whether handles may change anything; liveness bytes; sectors that others may change
+//!  background_io  what a node does by itself does not count as use of the pool
+//!  verifier     who knows good bytes from bad
 //!  simulation   what a simulation decides instead of chance
 //!  members      labels on devices: reading, judging, writing an epoch
 //!  topology     one epoch of a pool: its label, what it compiles to, its devices
@@ -27,15 +27,15 @@
 //!  log          a node's redundancy log
 //!  group        redundancy groups: mirrors and parity
 //!  redundancy   what keeps a redundant pool whole
-//!  io, beside   requests on a pool; writes of bytes that other nodes may be writing, too
+//!  io, concurrent   requests on a pool; writes of bytes that other nodes may be writing, too
 //!  queue        a sliding window of large requests
 //!  slow, suspect  members that are slow, or return garbage
 //!  absent, assemble  members that are not there; putting a pool together
-//!  create, discover, evidence  making a pool; finding pools; whether a device agrees with its member
-//!  whom         which member is meant
-//!  unseen, epoch, heal  one epoch for all nodes; damaged labels and broken-off changes
+//!  create, discover, member_verify  making a pool; finding pools; whether a device agrees with its member
+//!  selector     which member is meant
+//!  epoch_rollback, epoch, heal  one epoch for all nodes; damaged labels and broken-off changes
 //!  scrub, discard  reading everything to mend rot; space goes back to the devices
-//!  lose, upkeep  taking failed members out; replacing, filling, spares
+//!  fail_members, maintenance  taking failed members out; replacing, filling, spares
 //!  restore      labels brought back from elsewhere
 //!  reshape      members that come, go and change places
 //!  modelled     pools of modelled disks
@@ -49,44 +49,44 @@ pub use braid_device as device;
 mod absent;
 pub mod advise;
 pub mod assemble;
-mod beside;
+mod atomic_records;
+mod background_io;
 mod clock;
+mod concurrent;
 pub mod create;
 mod discard;
 pub mod discover;
 mod epoch;
+mod epoch_rollback;
 pub mod error;
-pub mod evidence;
+mod fail_members;
 mod fence;
-mod gate;
 pub mod group;
 mod heal;
 pub mod io;
 pub mod layout;
 mod liveness;
 mod log;
-mod lose;
+mod maintenance;
 pub mod map;
+pub mod member_verify;
 pub mod members;
 pub mod modelled;
-mod oracle;
-mod own_work;
 mod pace;
 pub mod queue;
-mod records;
 mod redundancy;
 pub mod reshape;
 pub mod restore;
 mod scrub;
+mod selector;
 mod shared;
 #[doc(hidden)]
 pub mod simulation;
 mod slow;
 mod suspect;
 mod topology;
-mod unseen;
-mod upkeep;
-mod whom;
+mod verifier;
+mod write_gate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -99,6 +99,7 @@ use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
+pub use background_io::BackgroundIo;
 pub use create::{CreateOptions, Hint, Plan};
 pub use discover::{FoundMember, FoundPool, MemberCondition, discover};
 pub use error::{MissingMember, PoolError};
@@ -107,23 +108,22 @@ pub use io::PoolRequest;
 pub use liveness::PoolByteLock;
 pub use log::recover::Recovered;
 pub use map::{Map, Piece, Place, ZoneInfo};
-pub use oracle::{Judging, NoOracle, Oracle};
-pub use own_work::OwnWork;
 pub use pace::Pace;
 pub use queue::{PoolOp, PoolQueue};
+pub use verifier::{ChecksumVerifier, NoChecksums, Verification};
 
+pub use maintenance::Progress;
 pub use reshape::{AddOptions, Added, ChangeError, Destination, Moving, Removed};
 pub use scrub::{Instead, Scrubbed};
+pub use selector::MemberSelector;
 pub use shared::{EpochTag, HeldRegions, Hold, Others, RegionLocks};
 pub use slow::Noticed;
-pub use upkeep::Progress;
-pub use whom::Whom;
 
 use fence::OwnKey;
-use gate::Gate;
 use liveness::HeldBytes;
 use shared::Shared;
 use topology::Topology;
+use write_gate::WriteGate;
 
 /// Of a lease, the part for which a session with a member is tried to be begun anew that the pool can
 /// do without.
@@ -252,7 +252,7 @@ pub(crate) struct Inner {
     topology: RwLock<Topology>,
     /// The same, without a log, for those who must not wait for requests under way: heartbeats and
     /// what they are read by.
-    aside: RwLock<Arc<Topology>>,
+    snapshot: RwLock<Arc<Topology>>,
     /// The epoch that this node says that it uses.
     said: RwLock<EpochTag>,
     /// Held by who says it.
@@ -265,10 +265,10 @@ pub(crate) struct Inner {
     key: OwnKey,
     /// Requests in flight past the topology's guard: those of [`PoolQueue`]'s rings.
     windows: AtomicU64,
-    /// Batches of requests on groups so far, those of upkeep and of [`OwnWork`] not counted.
+    /// Batches of requests on groups so far, those of maintenance and of [`BackgroundIo`] not counted.
     requests: AtomicU64,
     /// Writes whose copies differ, and are about to be made the same.
-    uneven: beside::Unevens,
+    divergent: concurrent::DivergentWrites,
     /// The other nodes, where there can be any.
     shared: RwLock<Option<Arc<Shared>>>,
     /// Held by who asks whether the epoch is settled.
@@ -284,7 +284,7 @@ pub(crate) struct Inner {
     /// The highest epoch that stands, or may, on any member that this node knows.
     attempted: AtomicU64,
     /// Moves of epochs before, whose successors have missed what this node wrote.
-    ended: Mutex<Vec<Arc<reshape::twin::Twin>>>,
+    ended: Mutex<Vec<Arc<reshape::migration::MemberMigration>>>,
     /// In a simulation only.
     simulated: simulation::Simulated,
 }
@@ -292,7 +292,7 @@ pub(crate) struct Inner {
 /// An open pool. A clone is another handle on the same pool; all methods take `&self` and may be
 /// called from any thread.
 #[derive(Debug, Clone)]
-pub struct Pool(Arc<Inner>, Arc<Gate>);
+pub struct Pool(Arc<Inner>, Arc<WriteGate>);
 
 impl Pool {
     /// Opens a pool on `devices` in member order, with a verified label.
@@ -302,7 +302,7 @@ impl Pool {
             sector: topology.info.sector,
             redundant: topology.info.redundant,
             lock_sector: topology.info.lock_sector,
-            aside: RwLock::new(Arc::new(topology.aside())),
+            snapshot: RwLock::new(Arc::new(topology.snapshot())),
             said: RwLock::new(topology.tag()),
             saying: Mutex::default(),
             topology: RwLock::new(topology),
@@ -317,7 +317,7 @@ impl Pool {
             slow: Mutex::default(),
             suspicion: Mutex::default(),
             unable: discard::Unable::default(),
-            uneven: beside::Unevens::default(),
+            divergent: concurrent::DivergentWrites::default(),
             attempted: AtomicU64::new(0),
             ended: Mutex::default(),
             simulated: simulation::Simulated::default(),
@@ -349,23 +349,23 @@ impl Pool {
         self.1.extend(until.nanoseconds());
         // Where others have what a member has, it is not waited for so long that the lease is over.
         let until = clock::part_of(until, if self.0.redundant { PATIENCE_SHARE } else { 1 });
-        self.0.aside().devices.iter().for_each(|device| device.lease(until));
+        self.0.snapshot().devices.iter().for_each(|device| device.lease(until));
     }
 
     /// Bounds how long a command of a member may be unanswered, where it can be ended at all, from the
     /// node's `io_timeout`: where others have what the member has, it is given up sooner.
     pub fn answers_within(&self, io_timeout: std::time::Duration) {
         let time = if self.0.redundant { io_timeout } else { io_timeout * 2 };
-        self.0.aside().devices.iter().for_each(|device| device.answers_within(time));
+        self.0.snapshot().devices.iter().for_each(|device| device.answers_within(time));
     }
 
-    /// Waits while the time of [`Pool::lease`] is over; false if `vain`, which is asked again and again,
+    /// Waits while the time of [`Pool::lease`] is over; false if `cancelled`, which is asked again and again,
     /// was true before.
     ///
     /// # Errors
     /// [`PoolError::Closed`].
-    pub fn await_lease_unless(&self, vain: &dyn Fn() -> bool) -> Result<bool, PoolError> {
-        self.1.await_lease_unless(vain)
+    pub fn await_lease_unless(&self, cancelled: &dyn Fn() -> bool) -> Result<bool, PoolError> {
+        self.1.await_lease_unless(cancelled)
     }
 
     /// As [`Pool::close`], but waits for nothing that is under way.
@@ -414,10 +414,15 @@ impl Pool {
 
     /// Batches of requests so far on what is mirrored or protected by parity, and requests on a
     /// member that is being moved: whether the pool is in use, for work that gives way. Those of
-    /// [`OwnWork`] are not counted.
+    /// [`BackgroundIo`] are not counted.
     pub fn requests(&self) -> u64 {
-        let moved =
-            self.0.topology.read().twin.as_ref().map(|p| p.twin.used.load(Ordering::Relaxed));
+        let moved = self
+            .0
+            .topology
+            .read()
+            .migration
+            .as_ref()
+            .map(|p| p.migration.used.load(Ordering::Relaxed));
         self.0.requests.load(Ordering::Relaxed) + moved.unwrap_or(0)
     }
 

@@ -95,7 +95,7 @@ impl Pool {
 
     /// Where this process looks for liveness bytes, each place once.
     pub fn lock_places(&self) -> Vec<LockPlace> {
-        let topology = self.0.aside();
+        let topology = self.0.snapshot();
         let bearers = bearers(&topology, self.0.redundant);
         let mut places: Vec<_> =
             bearers.iter().filter_map(|m| topology.device(*m).info().lock_place).collect();
@@ -105,7 +105,7 @@ impl Pool {
 
     /// Where this process holds liveness byte `byte`, each place once.
     pub fn held_places(&self, byte: u64) -> Vec<LockPlace> {
-        let topology = self.0.aside();
+        let topology = self.0.snapshot();
         let held = self.0.held.0.lock();
         let guards = held.get(&byte).map_or(&[][..], Vec::as_slice);
         let members = topology.label.members.iter().zip(topology.members());
@@ -119,7 +119,7 @@ impl Pool {
     /// Whether compare-and-write on this pool excludes only those who lock the same places: some member
     /// has no such command.
     pub fn compares_by_lock(&self) -> bool {
-        let topology = self.0.aside();
+        let topology = self.0.snapshot();
         let mut members = topology.members();
         members.any(|m| topology.device(m).info().compares_by_lock)
     }
@@ -129,7 +129,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Device`].
     pub fn byte_locked(&self, byte: u64) -> Result<bool, PoolError> {
-        let topology = self.0.aside();
+        let topology = self.0.snapshot();
         for member in bearers(&topology, self.0.redundant) {
             if topology.device(member).byte_locked(byte)? {
                 return Ok(true);

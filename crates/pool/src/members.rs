@@ -167,7 +167,7 @@ pub enum Verdict {
 
 /// What the labels of one pool's devices say together.
 #[derive(Debug, Clone)]
-pub struct Judgement {
+pub struct LabelAssessment {
     /// The label in force (of whichever member it was read from).
     pub label: Label,
     /// For each device, in the order given.
@@ -182,7 +182,7 @@ pub struct Judgement {
 /// # Errors
 /// [`PoolError::Missing`] when so many members are missing that no epoch has a majority,
 /// [`PoolError::NoMajority`] when the members contradict each other.
-pub fn judge(found: &[Found], minority: bool) -> Result<Judgement, PoolError> {
+pub fn assess_labels(found: &[Found], minority: bool) -> Result<LabelAssessment, PoolError> {
     let mut first_with: BTreeMap<Uuid, usize> = BTreeMap::new();
     for (i, f) in found.iter().enumerate() {
         if let Some(uuid) = f.newest().and_then(own_uuid) {
@@ -209,7 +209,7 @@ pub fn judge(found: &[Found], minority: bool) -> Result<Judgement, PoolError> {
     let verdicts =
         found.iter().enumerate().map(|(i, f)| verdict(i, f, label, found, &first_with)).collect();
     let missing = missing_of(label, &first_with);
-    Ok(Judgement { label: label.clone(), verdicts, missing })
+    Ok(LabelAssessment { label: label.clone(), verdicts, missing })
 }
 
 /// The label of the highest committed epoch that stands on a majority.

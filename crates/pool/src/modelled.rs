@@ -67,7 +67,7 @@ impl Job {
 
 /// A pool of modelled disks, a plain stripe. Nothing is stored but its labels.
 #[derive(Debug)]
-pub struct Rig {
+pub struct ModelledPool {
     /// Of all disks.
     pub clock: ModelClock,
     /// By member.
@@ -76,7 +76,7 @@ pub struct Rig {
     pub pool: Pool,
 }
 
-impl Rig {
+impl ModelledPool {
     /// Bytes of a disk where all are equal.
     pub const SIZE: u64 = 400 << 20;
 

@@ -1,9 +1,9 @@
-//! When upkeep (filling, moving, scrubbing) goes on after each piece of its work.
+//! When maintenance (filling, moving, scrubbing) goes on after each piece of its work.
 //!
 //! While nobody else uses the pool: at once, with as many pieces under way as there are threads.
 //! While others do: one piece at a time, each begun four times as long after the one before as
 //! it took. What a piece takes grows with the queues it stands in, so that on disks that are busy
-//! upkeep takes less than a quarter of the time, whatever the number of its threads; and on disks
+//! maintenance takes less than a quarter of the time, whatever the number of its threads; and on disks
 //! that turn, the seeks between its place and the others' are paid for as well.
 //!
 //! Pure: times go in, a time comes out.

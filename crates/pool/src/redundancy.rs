@@ -7,18 +7,18 @@ use braid_format::label::{Label, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 
 use crate::Inner;
+use crate::atomic_records::is_record;
 use crate::clock::unix_seconds;
 use crate::error::PoolError;
-use crate::group::engine::{Lost, Named};
+use crate::group::engine::{FailedMembers, Lost};
 use crate::group::{Group, Shape};
 use crate::log::Reach;
 use crate::log::recover::{Found, Recovered};
 use crate::log::redo::flush_all;
 use crate::map::Place;
-use crate::oracle::{NoOracle, Oracle};
-use crate::records::is_record;
 use crate::simulation::fresh;
 use crate::topology::Topology;
+use crate::verifier::{ChecksumVerifier, NoChecksums};
 
 /// Most times in a row that a compare-and-write whose answer was lost is looked at again: a device
 /// that always loses them has failed.
@@ -55,7 +55,7 @@ impl Inner {
     fn recover(
         &self,
         slot: u16,
-        oracle: &dyn Oracle,
+        verifier: &dyn ChecksumVerifier,
         attach: bool,
     ) -> Result<Recovered, PoolError> {
         loop {
@@ -67,15 +67,15 @@ impl Inner {
                 }
                 None => None,
             };
-            let mut lost = Named::new();
-            let recovered = found.make_whole(|| self.enter(), oracle, &mut lost)?;
+            let mut lost = FailedMembers::new();
+            let recovered = found.make_whole(|| self.enter(), verifier, &mut lost)?;
             if let Some((recovered, log)) = recovered.filter(|_| lost.is_empty()) {
                 if attach {
                     self.topology.write().log = Some(Arc::new(log));
                 }
                 return Ok(recovered);
             }
-            self.lose(&lost)?;
+            self.fail_members(&lost)?;
         }
     }
 
@@ -84,13 +84,13 @@ impl Inner {
         let Ok(topology) = self.enter_alone() else { return };
         let mut lost = Lost::new();
         // Copies that differ must be compared if this node dies now.
-        if let Some(log) = topology.log.as_ref().filter(|_| self.uneven.is_none()) {
+        if let Some(log) = topology.log.as_ref().filter(|_| self.divergent.is_none()) {
             log.intents.clean(&topology, log.slot, &mut lost);
         }
         let lost = topology.named(&lost);
         drop(topology);
         if !lost.is_empty()
-            && let Err(error) = self.lose(&lost)
+            && let Err(error) = self.fail_members(&lost)
         {
             tracing::error!(%error, "a member failed while the redundancy log was cleaned");
         }
@@ -106,7 +106,7 @@ impl Inner {
         }
         let lost = topology.named(&lost);
         drop(topology);
-        if lost.is_empty() { Ok(()) } else { self.lose(&lost) }
+        if lost.is_empty() { Ok(()) } else { self.fail_members(&lost) }
     }
 
     /// Empties the log: all members hold the same, durably.
@@ -126,7 +126,7 @@ impl Inner {
             }
             let lost = topology.named(&lost);
             drop(topology);
-            self.lose(&lost)?;
+            self.fail_members(&lost)?;
         }
     }
 
@@ -179,9 +179,9 @@ impl Inner {
             let lost = topology.named(&lost);
             drop(topology);
             if !lost.is_empty() {
-                self.lose(&lost)?;
+                self.fail_members(&lost)?;
             }
-            self.heed_successor()?;
+            self.check_migration()?;
             match outcome {
                 Some(outcome) => return Ok(outcome),
                 None => again = true,
@@ -190,12 +190,12 @@ impl Inner {
     }
 }
 
-/// Makes everything in place durable and writes the log to its homes of this epoch.
-pub(crate) fn rehome(topology: &Topology, lost: &mut Lost) -> Result<(), PoolError> {
+/// Makes everything in place durable and writes the log to its replicas of this epoch.
+pub(crate) fn relocate_log(topology: &Topology, lost: &mut Lost) -> Result<(), PoolError> {
     let Some(log) = &topology.log else { return Ok(()) };
     flush_all(topology, lost)?;
-    log.intents.rewrite(topology, log.slot, Reach::Homes, lost)?;
-    log.redo.rehome(topology, log.slot, lost)
+    log.intents.rewrite(topology, log.slot, Reach::Replicas, lost)?;
+    log.redo.relocate(topology, log.slot, lost)
 }
 
 impl Exchange<'_> {
@@ -290,46 +290,54 @@ impl crate::Pool {
     /// [`PoolError::NoLog`] when the pool was made for fewer slots; [`PoolError::Device`];
     /// [`PoolError::Closed`]: this node has withdrawn.
     pub fn attach(&self, slot: u16) -> Result<Recovered, PoolError> {
-        self.attach_with(slot, &NoOracle)
+        self.attach_with(slot, &NoChecksums)
     }
 
-    /// As [`Pool::attach`](crate::Pool::attach); `oracle` is asked which copy is good where copies differ that
+    /// As [`Pool::attach`](crate::Pool::attach); `verifier` is asked which copy is good where copies differ that
     /// have to be made equal. Without one the first of two counts, though it may have rotted.
     ///
     /// # Errors
     /// As [`Pool::attach`](crate::Pool::attach).
-    pub fn attach_with(&self, slot: u16, oracle: &dyn Oracle) -> Result<Recovered, PoolError> {
+    pub fn attach_with(
+        &self,
+        slot: u16,
+        verifier: &dyn ChecksumVerifier,
+    ) -> Result<Recovered, PoolError> {
         self.check_log(slot)?;
         if !self.0.redundant {
             // It may stand on labels that this node alone can see, and has to show to the others.
             self.0.await_settled()?;
             return Ok(Recovered::default());
         }
-        self.0.recover(slot, oracle, true)
+        self.0.recover(slot, verifier, true)
     }
 
     /// Makes whole what the node of slot `slot` left unequal when it died, and lets a move begin again
-    /// ([`crate::Pool::copy_anew`]). The slot's node is known to be dead or fenced, and nobody else
+    /// ([`crate::Pool::restart_migration`]). The slot's node is known to be dead or fenced, and nobody else
     /// recovers it. It may be repeated.
     ///
     /// # Errors
     /// As [`crate::Pool::attach`].
     pub fn recover_log(&self, slot: u16) -> Result<Recovered, PoolError> {
-        self.recover_log_with(slot, &NoOracle)
+        self.recover_log_with(slot, &NoChecksums)
     }
 
-    /// As [`Pool::recover_log`](crate::Pool::recover_log), with an oracle as in
+    /// As [`Pool::recover_log`](crate::Pool::recover_log), with a verifier as in
     /// [`Pool::attach_with`](crate::Pool::attach_with).
     ///
     /// # Errors
     /// As [`Pool::attach`](crate::Pool::attach).
-    pub fn recover_log_with(&self, slot: u16, oracle: &dyn Oracle) -> Result<Recovered, PoolError> {
+    pub fn recover_log_with(
+        &self,
+        slot: u16,
+        verifier: &dyn ChecksumVerifier,
+    ) -> Result<Recovered, PoolError> {
         self.check_log(slot)?;
-        self.copy_anew()?;
+        self.restart_migration()?;
         if !self.0.redundant {
             return Ok(Recovered::default());
         }
-        self.0.recover(slot, oracle, false)
+        self.0.recover(slot, verifier, false)
     }
 
     /// Whether [`Pool::recover_log`](crate::Pool::recover_log) of a slot would write nothing but the

@@ -4,7 +4,7 @@
 //! No label on it says whose such a device was, so the operator says which member each device is, and
 //! [`Restore::plan`] refuses what contradicts that: a size that does not fit, something else on the
 //! device, a label of another member, a member that another device carries, contents that are another
-//! member's or do not fit the others' ([`crate::evidence`]).
+//! member's or do not fit the others' ([`crate::member_verify`]).
 //!
 //! What is written is the label in force, byte for byte what stood there: no new epoch.
 
@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::assemble::LABEL_LOCK_BYTE;
 use crate::create::same_device;
 use crate::error::PoolError;
-use crate::evidence::{Evidence, judge};
+use crate::member_verify::{SampleReport, verify_members};
 use crate::members::{Found, counts, id, on_all, own_uuid, second, write_copies};
 
 /// Which member of a pool, as the operator says it.
@@ -210,7 +210,7 @@ pub struct Step {
     /// What is on the device now and will be overwritten (by force).
     pub overwrites: Option<String>,
     /// What its contents say.
-    pub evidence: Evidence,
+    pub samples: SampleReport,
 }
 
 /// What would be written: look at it, then [`Restore::write`].
@@ -347,7 +347,7 @@ fn in_force(others: &[Found], targets: &[Target]) -> Result<Label, RestoreError>
     let newest = labels.first().map_or(first, |l| *l);
     label.ok_or_else(|| {
         // Who is named wrongly is missing in the count: that is what should be said.
-        if let Some(wrong) = targets.iter().find_map(|t| meant(newest, t, others).err()) {
+        if let Some(wrong) = targets.iter().find_map(|t| resolve_member(newest, t, others).err()) {
             return wrong;
         }
         let (name, highest) = (newest.name.clone(), newest.epoch);
@@ -375,7 +375,7 @@ fn of_kept(kept: &Label, others: Vec<Found>) -> Result<Vec<Found>, RestoreError>
 }
 
 /// The member that is meant, if there is one, and it is missing.
-fn meant<'a>(
+fn resolve_member<'a>(
     label: &'a Label,
     target: &Target,
     others: &[Found],
@@ -401,7 +401,7 @@ fn step(
     others: &[Found],
     force: bool,
 ) -> Result<Step, RestoreError> {
-    let (index, member) = meant(label, target, others)?;
+    let (index, member) = resolve_member(label, target, others)?;
     let found = Found::read(target.device.clone());
     let path = found.path().to_owned();
     check_device(&target.device, label, index, member, force)?;
@@ -413,8 +413,8 @@ fn step(
     };
     let second = Label::copy1_at(member.device_size).ok_or_else(too_small)?;
     let at = [Label::COPY0_AT, second];
-    let evidence = Evidence::default();
-    Ok(Step { index, member: member.clone(), found, at, overwrites, evidence })
+    let samples = SampleReport::default();
+    Ok(Step { index, member: member.clone(), found, at, overwrites, samples })
 }
 
 /// Looks at what stands on the devices. Force goes over what contradicts, but where it is known
@@ -432,16 +432,15 @@ fn compare_contents(
     });
     let known: Vec<_> = known.collect();
     let claims: Vec<_> = steps.iter().map(|s| (s.index, s.found.device.clone())).collect();
-    for (step, evidence) in steps.iter_mut().zip(judge(label, &known, &claims)) {
-        step.evidence = evidence;
+    for (step, samples) in steps.iter_mut().zip(verify_members(label, &known, &claims)) {
+        step.samples = samples;
     }
-    let wrong =
-        |s: &&Step| s.evidence.contradicts() && !(force && s.evidence.looks_like.is_empty());
+    let wrong = |s: &&Step| s.samples.contradicts() && !(force && s.samples.looks_like.is_empty());
     // Who it is said of may be right, and another one wrong: what looks like another is named first.
     let mut wrongs: Vec<&Step> = steps.iter().filter(wrong).collect();
-    wrongs.sort_by_key(|s| s.evidence.looks_like.is_empty());
+    wrongs.sort_by_key(|s| s.samples.looks_like.is_empty());
     let Some(step) = wrongs.first() else { return Ok(()) };
-    let e = &step.evidence;
+    let e = &step.samples;
     let advice = if e.looks_like.is_empty() {
         "A device that never was a member is for `braid replace`; --force writes the label nevertheless"
     } else {

@@ -3,7 +3,7 @@
 //! Redundancy says *that* copies or parity disagree. Which of them is wrong is known
 //! * for a parity row with two parities that are all there, by its syndromes, if one column is wrong;
 //! * for a mirror of three or more, by majority;
-//! * for anything that an [`Oracle`] knows by its checksum: the file system's metadata.
+//! * for anything that an [`ChecksumVerifier`] knows by its checksum: the file system's metadata.
 //!
 //! What remains is reported and left alone: a guess could make the good copy like the bad one. So are
 //! records that differ on the first copy, where other nodes compare and write: what is new there the
@@ -16,18 +16,18 @@ use braid_device::{AlignedBuf, CawOutcome, DeviceError, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use crate::Pool;
+use crate::atomic_records::is_record;
 use crate::error::PoolError;
-use crate::group::around::{read_sectors, still_a_member};
 use crate::group::engine::Lost;
+use crate::group::reconstruct::{read_sectors, still_a_member};
 use crate::group::repair::bring_after;
 use crate::group::stretch::{Stretch, stretches};
 use crate::group::{Group, Shape};
+use crate::maintenance::Progress;
 use crate::map::Place;
-use crate::oracle::{NoOracle, Oracle};
-use crate::records::is_record;
 use crate::simulation::Pause;
 use crate::topology::Topology;
-use crate::upkeep::Progress;
+use crate::verifier::{ChecksumVerifier, NoChecksums};
 
 use rows::{Row, check_row};
 
@@ -84,11 +84,11 @@ impl Pool {
     /// [`PoolError::Device`] of a member that cannot be spared.
     pub fn scrub(
         &self,
-        oracle: &dyn Oracle,
+        verifier: &dyn ChecksumVerifier,
         pace: &mut dyn FnMut(Progress, &Scrubbed) -> bool,
     ) -> Result<Scrubbed, PoolError> {
         let total = self.0.topology.read().map.size();
-        let found = self.scrub_bytes((0, total.0), oracle, pace)?;
+        let found = self.scrub_bytes((0, total.0), verifier, pace)?;
         if found.healed > Bytes(0) {
             self.flush()?;
         }
@@ -105,7 +105,7 @@ impl Pool {
         &self,
         at: ByteOffset,
         len: Bytes,
-        oracle: &dyn Oracle,
+        verifier: &dyn ChecksumVerifier,
     ) -> Result<Scrubbed, PoolError> {
         let range = {
             let topology = self.0.topology.read();
@@ -120,13 +120,13 @@ impl Pool {
             }
             (from, to.min(topology.map.size().0))
         };
-        self.scrub_bytes(range, oracle, &mut |_, _| true)
+        self.scrub_bytes(range, verifier, &mut |_, _| true)
     }
 
     fn scrub_bytes(
         &self,
         (from, total): (u64, u64),
-        oracle: &dyn Oracle,
+        verifier: &dyn ChecksumVerifier,
         pace: &mut dyn FnMut(Progress, &Scrubbed) -> bool,
     ) -> Result<Scrubbed, PoolError> {
         let mut report = Scrubbed::default();
@@ -145,13 +145,13 @@ impl Pool {
                 let topology = self.0.enter()?;
                 let rest = || self.0.pause(LOOK_PAUSE, Pause::Inside);
                 for stretch in stretches(&topology, at, to) {
-                    let beside: Beside<'_> = self.is_shared().then_some(&rest as &dyn Fn());
-                    check(&topology, stretch, (oracle, beside), &mut report, &mut lost)?;
+                    let concurrent: Concurrent<'_> = self.is_shared().then_some(&rest as &dyn Fn());
+                    check(&topology, stretch, (verifier, concurrent), &mut report, &mut lost)?;
                 }
                 let lost = topology.named(&lost);
                 drop(topology);
                 if !lost.is_empty() {
-                    self.0.lose(&lost)?;
+                    self.0.fail_members(&lost)?;
                 }
             }
             for (member, place) in report.blamed.drain(..) {
@@ -169,7 +169,7 @@ impl Pool {
 
     /// Where a byte of the pool stands on devices: on each copy of a mirror. Of parity, where it and what is
     /// related to it stand: on each column. Nowhere, in a hole.
-    pub fn homes(&self, at: ByteOffset) -> Vec<(MemberIndex, ByteOffset)> {
+    pub fn placements(&self, at: ByteOffset) -> Vec<(MemberIndex, ByteOffset)> {
         let topology = self.0.topology.read();
         let map = &topology.map;
         let piece =
@@ -285,7 +285,7 @@ impl Pool {
         let lost = topology.named(&lost);
         drop(topology);
         if !lost.is_empty() {
-            self.0.lose(&lost)?;
+            self.0.fail_members(&lost)?;
         }
         Ok(true)
     }
@@ -347,12 +347,12 @@ fn pieces<'b>(group: &Group, offset: u64, bytes: &'b [u8]) -> Vec<(usize, u64, &
 }
 
 /// A pause, where other nodes may compare-and-write meanwhile, and say that they live.
-pub(crate) type Beside<'a> = Option<&'a dyn Fn()>;
+pub(crate) type Concurrent<'a> = Option<&'a dyn Fn()>;
 
 fn check(
     topology: &Topology,
     stretch: Stretch,
-    (oracle, beside): (&dyn Oracle, Beside<'_>),
+    (verifier, concurrent): (&dyn ChecksumVerifier, Concurrent<'_>),
     report: &mut Scrubbed,
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
@@ -366,12 +366,12 @@ fn check(
         match group.shape {
             Shape::Mirror => {
                 let run = (at, end, logical);
-                check_mirror(topology, group, run, (oracle, beside), report, lost)?;
+                check_mirror(topology, group, run, (verifier, concurrent), report, lost)?;
             }
             Shape::Parity { .. } => {
                 let Shape::Parity { unit, .. } = group.shape else { continue };
                 let row = Row { index: at / step, range: (0, unit), logical };
-                check_row(topology, group, &row, oracle, report, lost)?;
+                check_row(topology, group, &row, verifier, report, lost)?;
             }
         }
         at = end;
@@ -485,7 +485,7 @@ struct Compared<'a> {
     from: u64,
     logical: u64,
     copies: Vec<Copied>,
-    beside: bool,
+    concurrent: bool,
 }
 
 /// Compares the copies of a mirror's bytes from the first to the second, of which the first is the pool's byte
@@ -494,14 +494,14 @@ pub(crate) fn check_mirror(
     topology: &Topology,
     group: &Group,
     (from, to, logical): (u64, u64, u64),
-    (oracle, beside): (&dyn Oracle, Beside<'_>),
+    (verifier, concurrent): (&dyn ChecksumVerifier, Concurrent<'_>),
     report: &mut Scrubbed,
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
     let len = Bytes(to - from).to_usize();
     let sector = topology.label.lock_sector.to_usize();
     let mut copies = read_all(topology, group, from, len, lost)?;
-    if let Some(rest) = beside {
+    if let Some(rest) = concurrent {
         for _ in 0..LOOKS {
             if !differ(&copies, sector) {
                 break;
@@ -514,11 +514,11 @@ pub(crate) fn check_mirror(
     if whole && !differ(&copies, sector) {
         return Ok(());
     }
-    let run = Compared { topology, group, from, logical, copies, beside: beside.is_some() };
+    let run = Compared { topology, group, from, logical, copies, concurrent: concurrent.is_some() };
     let stretch = Stretch { group: 0, from: 0, to: len as u64, logical };
-    for piece in stretch.cut(oracle.grain() as u64) {
+    for piece in stretch.cut(verifier.grain() as u64) {
         let piece = Bytes(piece.from).to_usize()..Bytes(piece.to).to_usize();
-        run.decide(piece, oracle, report, lost)?;
+        run.decide(piece, verifier, report, lost)?;
     }
     Ok(())
 }
@@ -539,7 +539,7 @@ impl Compared<'_> {
     fn decide(
         &self,
         range: Range<usize>,
-        oracle: &dyn Oracle,
+        verifier: &dyn ChecksumVerifier,
         report: &mut Scrubbed,
         lost: &mut Lost,
     ) -> Result<(), PoolError> {
@@ -550,19 +550,19 @@ impl Compared<'_> {
             return Ok(());
         }
         let at = ByteOffset(self.logical + range.start as u64);
-        let known = read.iter().find(|b| oracle.good(at, b) == Some(true));
+        let known = read.iter().find(|b| verifier.verify(at, b) == Some(true));
         if known.is_none() && !whole && range.len() > sector {
             // Each may have other sectors that cannot be read.
             for start in range.clone().step_by(sector) {
                 let one = start..(start + sector).min(range.end);
-                self.decide(one, &NoOracle, report, lost)?;
+                self.decide(one, &NoChecksums, report, lost)?;
             }
             return Ok(());
         }
         let many = |b: &&&[u8]| read.iter().filter(|o| o == b).count() * 2 > self.copies.len();
         let truth = if differ { known.or_else(|| read.iter().find(many)) } else { read.first() };
         let Some(truth) = truth else {
-            return self.decide_records(range, oracle, report, lost);
+            return self.decide_records(range, verifier, report, lost);
         };
         if differ && known.is_some() {
             let unlike = |c: &&Copied| c.part(&range).is_some_and(|part| part != *truth);
@@ -573,7 +573,7 @@ impl Compared<'_> {
             }
         }
         for (start, new) in range.step_by(sector).zip(truth.chunks(sector)) {
-            if self.beside && self.is_in_doubt(start, new, oracle) {
+            if self.concurrent && self.is_in_doubt(start, new, verifier) {
                 undecided(report, self.logical + start as u64, new.len());
                 continue;
             }
@@ -587,7 +587,7 @@ impl Compared<'_> {
     fn decide_records(
         &self,
         range: Range<usize>,
-        oracle: &dyn Oracle,
+        verifier: &dyn ChecksumVerifier,
         report: &mut Scrubbed,
         lost: &mut Lost,
     ) -> Result<(), PoolError> {
@@ -600,7 +600,7 @@ impl Compared<'_> {
             if read.len() == self.copies.len() && !differs(&read) {
                 continue;
             }
-            let mut whole = read.iter().filter(|b| oracle.is_whole(at, b));
+            let mut whole = read.iter().filter(|b| verifier.verify_sector(at, b));
             match whole.next().filter(|truth| whole.all(|other| other == *truth)) {
                 Some(truth) => {
                     decided = true;
@@ -622,12 +622,12 @@ impl Compared<'_> {
     /// Whether a sector may be another than `new` on the first copy because a compare-and-write of
     /// another node, which is acknowledged when the others have it too, has landed there. (What is
     /// damaged nobody has written so.)
-    fn is_in_doubt(&self, start: usize, new: &[u8], oracle: &dyn Oracle) -> bool {
+    fn is_in_doubt(&self, start: usize, new: &[u8], verifier: &dyn ChecksumVerifier) -> bool {
         let first = self.copies.first().and_then(|f| f.part(&(start..start + new.len())));
         let at = ByteOffset(self.logical + start as u64);
         first.is_some_and(|first| {
             let record = is_record(first) || is_record(new);
-            first != new && record && !oracle.has_damaged_record(at, first)
+            first != new && record && !verifier.has_damaged_record(at, first)
         })
     }
 
@@ -656,7 +656,7 @@ impl Compared<'_> {
         let (member, place) = group.at(copy.column, from);
         match copy.part(&(start..start + new.len())) {
             Some(old) if old == new => return Ok(()),
-            Some(old) if self.beside => {
+            Some(old) if self.concurrent => {
                 return exchange(topology, (member, place), (old, new), report, lost);
             }
             Some(_) => return put(topology, member, place, new, report, lost),
@@ -668,7 +668,7 @@ impl Compared<'_> {
         }
         put(topology, member, place, new, report, lost)?;
         let first = self.copies.first().is_some_and(|f| f.column == copy.column);
-        if self.beside && !first {
+        if self.concurrent && !first {
             after(topology, group, copy.column, (from, new), lost)?;
         }
         Ok(())

@@ -189,7 +189,7 @@ impl Pool {
         // Others may still use the epoch before, or take this one back: it was only seen.
         let topology = self.0.topology.read();
         topology.settled.store(false, Ordering::Release);
-        topology.firm.store(false, Ordering::Release);
+        topology.durable.store(false, Ordering::Release);
     }
 
     /// The end of [`Pool::share`]: this node has left, or withdrawn. Nothing is under way.

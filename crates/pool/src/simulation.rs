@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use uuid::{Builder, Uuid};
 
 use crate::error::PoolError;
-use crate::upkeep::Progress;
+use crate::maintenance::Progress;
 use crate::{Inner, Pool, discover};
 
 /// Chunks that a filler or mover has in flight.

@@ -12,12 +12,12 @@ use uuid::Uuid;
 use crate::PoolInfo;
 use crate::error::PoolError;
 use crate::group::Group;
-use crate::group::engine::{Lost, Named};
+use crate::group::engine::{FailedMembers, Lost};
 use crate::group::locks::{Held, Range, RangeLocks};
 use crate::log::Log;
 use crate::map::Map;
 use crate::reshape::evacuate::moving;
-use crate::reshape::twin::{Pair, Twin};
+use crate::reshape::migration::{MemberMigration, MigratingMember};
 use crate::shared::EpochTag;
 
 /// An epoch in use.
@@ -30,7 +30,7 @@ pub(crate) struct Topology {
     /// In member order; what is asked of them is counted.
     pub devices: Vec<Arc<dyn Device>>,
     /// What a member that is being moved, and its successor, are together.
-    pub(crate) twin: Option<Pair>,
+    pub(crate) migration: Option<MigratingMember>,
     /// Members of which some zone uses bytes that no group protects.
     pub bare: Vec<MemberIndex>,
     /// Of each group of the map.
@@ -43,7 +43,7 @@ pub(crate) struct Topology {
     /// Every other node that lives uses this epoch too.
     pub settled: AtomicBool,
     /// Both labels of every carrier say so, durably: no power cut takes this epoch back.
-    pub firm: AtomicBool,
+    pub durable: AtomicBool,
 }
 
 impl Topology {
@@ -58,25 +58,28 @@ impl Topology {
         let info = Arc::new(PoolInfo::of(&label, &map, &devices));
         let locks = map.groups().iter().map(|_| RangeLocks::default()).collect();
         let bare = map.bare_members();
-        let twin = moving(&label).and_then(|m| {
+        let migration = moving(&label).and_then(|m| {
             let side = |i: MemberIndex| {
                 let place = usize::from(i.0);
                 Some((label.members.get(place)?, devices.get(place)?.clone()))
             };
-            Some(Pair::new(m.leaving, Twin::new(side(m.leaving)?, side(m.successor)?)))
+            Some(MigratingMember::new(
+                m.leaving,
+                MemberMigration::new(side(m.leaving)?, side(m.successor)?),
+            ))
         });
         let topology = Self {
             label,
             map,
             info,
             devices,
-            twin,
+            migration,
             bare,
             locks,
             log: None,
             provisional: false,
             settled: AtomicBool::new(true),
-            firm: AtomicBool::new(true),
+            durable: AtomicBool::new(true),
         };
         topology.enough()?;
         Ok(topology)
@@ -93,36 +96,36 @@ impl Topology {
         // What the successor has, and whether it failed, is known there, if it is the same move.
         let since =
             |t: &Self, m: MemberIndex| t.label.members.get(usize::from(m.0)).map(|m| m.state_epoch);
-        let began = self.twin.as_ref().map(|now| since(&self, now.leaving));
-        if let (Some(now), Some(pair)) = (&mut self.twin, &before.twin)
-            && now.twin.pair == pair.twin.pair
+        let began = self.migration.as_ref().map(|now| since(&self, now.leaving));
+        if let (Some(now), Some(pair)) = (&mut self.migration, &before.migration)
+            && now.migration.pair == pair.migration.pair
             && began == Some(since(before, pair.leaving))
         {
-            *now = Pair { leaving: now.leaving, ..pair.clone() };
+            *now = MigratingMember { leaving: now.leaving, ..pair.clone() };
         }
         self
     }
 
     /// The same, for those who say that they live and look at who does: they change nothing else.
-    pub fn aside(&self) -> Self {
+    pub fn snapshot(&self) -> Self {
         Self {
             label: self.label.clone(),
             map: self.map.clone(),
             info: self.info.clone(),
             devices: self.devices.clone(),
-            twin: self.twin.clone(),
+            migration: self.migration.clone(),
             bare: self.bare.clone(),
             locks: Vec::new(),
             log: None,
             provisional: self.provisional,
             settled: AtomicBool::new(false),
-            firm: AtomicBool::new(false),
+            durable: AtomicBool::new(false),
         }
     }
 
     /// Whether what is changed now is changed in an epoch that all use, and that stays.
     pub fn ready(&self) -> bool {
-        self.settled.load(Ordering::Acquire) && self.firm.load(Ordering::Acquire)
+        self.settled.load(Ordering::Acquire) && self.durable.load(Ordering::Acquire)
     }
 
     /// The same epoch under another number.
@@ -176,7 +179,7 @@ impl Topology {
     }
 
     /// Members by identity, which outlives the epoch.
-    pub fn named(&self, lost: &Lost) -> Named {
+    pub fn named(&self, lost: &Lost) -> FailedMembers {
         let named = lost.iter().filter_map(|(m, e)| Some((self.uuid(*m)?, e.clone())));
         named.collect()
     }
@@ -216,7 +219,7 @@ impl Topology {
 
     /// What a member's bytes are read from and written to. The map names only members that exist.
     pub fn device(&self, member: MemberIndex) -> &Arc<dyn Device> {
-        if let Some(pair) = &self.twin
+        if let Some(pair) = &self.migration
             && pair.leaving == member
         {
             return &pair.device;

@@ -20,23 +20,23 @@ use uuid::Uuid;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-const SIZE: u64 = modelled::Rig::SIZE;
+const SIZE: u64 = modelled::ModelledPool::SIZE;
 
-/// A [`modelled::Rig`] whose every step succeeds.
-struct Rig(modelled::Rig);
+/// A [`modelled::ModelledPool`] whose every step succeeds.
+struct Rig(modelled::ModelledPool);
 impl std::ops::Deref for Rig {
-    type Target = modelled::Rig;
-    fn deref(&self) -> &modelled::Rig {
+    type Target = modelled::ModelledPool;
+    fn deref(&self) -> &modelled::ModelledPool {
         &self.0
     }
 }
 
 impl Rig {
     fn new(members: &[(DiskModel, u64, Option<usize>)], buses: &[Bus], unit: u64) -> Self {
-        Self(modelled::Rig::new(members, buses, unit).unwrap())
+        Self(modelled::ModelledPool::new(members, buses, unit).unwrap())
     }
     fn equal(n: usize, model: DiskModel, unit: u64) -> Self {
-        Self(modelled::Rig::equal(n, model, unit).unwrap())
+        Self(modelled::ModelledPool::equal(n, model, unit).unwrap())
     }
     fn stream(&self, job: Job) -> f64 {
         self.0.stream(job).unwrap()
@@ -219,7 +219,7 @@ fn weigh(rig: Rig, weights: &[u16]) -> Rig {
     let devices: Vec<_> = rig.disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
     write_epoch(&devices, &label).unwrap();
     let pool = Pool::assemble(devices).unwrap();
-    Rig(modelled::Rig { pool, ..rig.0 })
+    Rig(modelled::ModelledPool { pool, ..rig.0 })
 }
 
 #[test]

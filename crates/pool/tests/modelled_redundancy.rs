@@ -346,12 +346,12 @@ fn a_mirror_reads_as_fast_as_its_copies_together() {
             rate(&all, TOTAL)
         };
         let alone = two(1, &single[..single.len() / 2], &other, 4);
-        let beside = two(2, &left, &right, 4);
-        show(&format!("{name}: two streams, 4 under way each"), 2.0, beside / alone, 1.8);
+        let concurrent = two(2, &left, &right, 4);
+        show(&format!("{name}: two streams, 4 under way each"), 2.0, concurrent / alone, 1.8);
         let alone = two(1, &single[..single.len() / 2], &other, 1);
         for (from, second) in [("in step", &right), ("in turns", &turned)] {
-            let beside = two(2, &left, second, 1);
-            show(&format!("{name}: two streams, 1 each, {from}"), 2.0, beside / alone, 0.95);
+            let concurrent = two(2, &left, second, 1);
+            show(&format!("{name}: two streams, 1 each, {from}"), 2.0, concurrent / alone, 0.95);
         }
     }
 }
@@ -391,10 +391,10 @@ fn rebuild(what: &str, rig: &Rig, members: usize, member: u16) {
                 let undisturbed = Stage::rate(members, model, job, 16 * TOTAL);
                 let filling = Play { gives_way: true, ..play(&pieces, 4) };
                 let ran = Stage::new(members, model).run(&[job, filling]);
-                let beside = rate(&ran[0], 16 * TOTAL);
+                let concurrent = rate(&ran[0], 16 * TOTAL);
                 let row = format!("{what}, {name}: {verb}, {depth} at a time, beside filling");
                 println!("   filled beside it: {:.3}", rate(&ran[1], bytes) / one);
-                show(&row, 1.0, beside / undisturbed, 0.7);
+                show(&row, 1.0, concurrent / undisturbed, 0.7);
             }
         }
     }

@@ -80,12 +80,13 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
 }
 
 /// A place of the pool, and where it stands on devices.
-fn place_line(place: u64, homes: &[(String, u64)]) -> String {
-    let homes: Vec<String> = homes.iter().map(|(path, at)| format!("{path} byte {at}")).collect();
-    if homes.is_empty() {
+fn place_line(place: u64, placements: &[(String, u64)]) -> String {
+    let placements: Vec<String> =
+        placements.iter().map(|(path, at)| format!("{path} byte {at}")).collect();
+    if placements.is_empty() {
         return format!("pool byte {place}");
     }
-    format!("pool byte {place}: {}", homes.join(", "))
+    format!("pool byte {place}: {}", placements.join(", "))
 }
 
 fn report(found: &ScrubView) -> ExitCode {
@@ -102,9 +103,9 @@ fn report(found: &ScrubView) -> ExitCode {
         "{} disagree with their copies or parity, and nothing says which is right:",
         size::show(found.undecided)
     );
-    let mut homes = found.homes.iter();
+    let mut placements = found.placements.iter();
     for place in found.places.iter().take(SHOWN_MAX) {
-        println!("  {}", place_line(*place, homes.next().map_or(&[], Vec::as_slice)));
+        println!("  {}", place_line(*place, placements.next().map_or(&[], Vec::as_slice)));
     }
     if found.places.len() > SHOWN_MAX {
         println!("  ... and {} more places", found.places.len() - SHOWN_MAX);

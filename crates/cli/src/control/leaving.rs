@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use braid_format::MemberIndex;
 use braid_fs::{Error, Fs, Heir};
-use braid_pool::Whom;
+use braid_pool::MemberSelector;
 
 use crate::control::Named;
 use crate::terminal::size;
@@ -13,7 +13,7 @@ use crate::terminal::size;
 ///
 /// # Errors
 /// As [`Fs::leave`], [`Fs::plan_heir`]; it was told to stop.
-pub fn leave(fs: &Fs, member: Whom, dry_run: bool) -> Result<(String, Option<Named>)> {
+pub fn leave(fs: &Fs, member: MemberSelector, dry_run: bool) -> Result<(String, Option<Named>)> {
     let done = if dry_run { planned(fs, member) } else { left(fs, member) };
     match done {
         Err(Error::Founding { failed: false, .. }) if dry_run => {
@@ -57,7 +57,7 @@ fn gone(fs: &Fs, moved: u64, members: &[MemberIndex]) -> String {
     format!("{moved} moved; nothing stands on member {} any more\n", list(members))
 }
 
-fn planned(fs: &Fs, member: Whom) -> Result<Option<String>, Error> {
+fn planned(fs: &Fs, member: MemberSelector) -> Result<Option<String>, Error> {
     let plan = fs.plan_leaving(member)?;
     if plan.members.is_empty() {
         let nothing = "nothing stands on it, and nothing would move; nothing was changed\n";
@@ -88,7 +88,7 @@ fn would_succeed(fs: &Fs, heir: &Heir) -> String {
 }
 
 /// `None`: it was told to stop.
-fn left(fs: &Fs, member: Whom) -> Result<Option<String>, Error> {
+fn left(fs: &Fs, member: MemberSelector) -> Result<Option<String>, Error> {
     let left = fs.leave(member)?;
     if !left.finished {
         return Ok(None);

@@ -12,7 +12,7 @@ use braid_format::NodeId;
 use braid_format::label::MemberState;
 use braid_fs::{Canceller, Fill, Fs, Rebalanced, TrimRange};
 use braid_pool::device::{Device, OpenOptions};
-use braid_pool::{Destination, Whom};
+use braid_pool::{Destination, MemberSelector};
 
 use crate::control::leaving::leave;
 use crate::control::orders::{Answer, Named, Order, Target};
@@ -163,7 +163,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
 }
 
 /// The member that was named, if it is in that place still.
-fn whom(fs: &Fs, named: &Named) -> Result<Whom> {
+fn whom(fs: &Fs, named: &Named) -> Result<MemberSelector> {
     let label = fs.pool().label();
     let there = label.members.get(usize::from(named.place));
     let Some(there) = there.filter(|m| m.uuid.to_string() == named.uuid) else {

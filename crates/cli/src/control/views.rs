@@ -46,8 +46,8 @@ pub struct ScrubView {
     /// Where: the first places, in the pool's bytes.
     pub places: Vec<u64>,
     /// The devices on which the first of these stand, and where there: the copies, or the row of parity.
-    #[serde(default)]
-    pub homes: Vec<Vec<(String, u64)>>,
+    #[serde(default, rename = "homes")]
+    pub placements: Vec<Vec<(String, u64)>>,
 }
 
 /// What a node says of its pool.
@@ -122,16 +122,16 @@ pub struct Space {
 }
 
 /// The devices that a byte of the pool stands on, and where there.
-fn homes(pool: &Pool, at: ByteOffset) -> Vec<(String, u64)> {
+fn placements(pool: &Pool, at: ByteOffset) -> Vec<(String, u64)> {
     let devices = pool.devices();
     let name = |member: MemberIndex| devices.get(usize::from(member.0)).map(|d| &d.info().name);
-    let homes = pool.homes(at).into_iter();
-    homes.filter_map(|(member, at)| Some((name(member)?.clone(), at.get()))).collect()
+    let placements = pool.placements(at).into_iter();
+    placements.filter_map(|(member, at)| Some((name(member)?.clone(), at.get()))).collect()
 }
 
 /// What a node says of its pool.
 pub fn view(fs: &Fs) -> View {
-    let (pool, upkeep) = (fs.pool(), fs.upkeep());
+    let (pool, maintenance) = (fs.pool(), fs.maintenance());
     let label = pool.label();
     let devices = pool.devices();
     let members = (0_u16..).zip(label.members.iter().zip(&devices)).map(|(index, (m, d))| {
@@ -140,32 +140,32 @@ pub fn view(fs: &Fs) -> View {
         let uuid = m.uuid.to_string();
         MemberView { index, uuid, path, state: state_name(m.state).to_owned(), used }
     });
-    let found = upkeep.scrubbing.as_ref().map(|s| &s.1).or(upkeep.scrubbed.as_ref());
+    let found = maintenance.scrubbing.as_ref().map(|s| &s.1).or(maintenance.scrubbed.as_ref());
     View {
         redundant: pool.info().redundant,
         uuid: pool.info().uuid.to_string(),
-        keeper: upkeep.turn,
+        keeper: maintenance.turn,
         epoch: label.epoch.get(),
         members: members.collect(),
-        rebuilding: upkeep.rebuilding.map(|(m, p)| (m.0, p.done.get(), p.total.get())),
+        rebuilding: maintenance.rebuilding.map(|(m, p)| (m.0, p.done.get(), p.total.get())),
         moving: pool.moving().map(|m| {
-            let how_far = upkeep.moving.filter(|(now, _)| *now == m).map(|(_, p)| p);
+            let how_far = maintenance.moving.filter(|(now, _)| *now == m).map(|(_, p)| p);
             let (done, total) = how_far.map_or((0, 0), |p| (p.done.get(), p.total.get()));
             (m.leaving.0, m.successor.0, done, total)
         }),
         leaving: fs.leaving(),
-        scrubbing: upkeep.scrubbing.as_ref().map(|(p, _)| (p.done.get(), p.total.get())),
-        scrubs: upkeep.scrubs,
+        scrubbing: maintenance.scrubbing.as_ref().map(|(p, _)| (p.done.get(), p.total.get())),
+        scrubs: maintenance.scrubs,
         scrubbed: found.map(|f| ScrubView {
             finished: f.finished,
             checked: f.checked.get(),
             healed: f.healed.get(),
             undecided: f.undecided.get(),
-            homes: f.places.iter().take(SHOWN_MAX).map(|p| homes(pool, *p)).collect(),
+            placements: f.places.iter().take(SHOWN_MAX).map(|p| placements(pool, *p)).collect(),
             places: f.places.iter().map(|p| p.get()).collect(),
         }),
-        error: upkeep.error,
-        differed: upkeep.differed,
+        error: maintenance.error,
+        differed: maintenance.differed,
         stuck: fs.stuck().into_iter().filter_map(stuck).collect(),
         waits: fs.waits().iter().map(ToString::to_string).collect(),
         suspects: pool.suspects().into_iter().map(|(m, n)| (m.0, n)).collect(),

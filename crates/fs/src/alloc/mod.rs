@@ -56,7 +56,7 @@ use braid_format::rgrp::BlockState;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, Incarnation, LockNo, NodeId};
 use braid_lock::{Deltas, Guard, Local, LockManager, Mode};
-use braid_pool::OwnWork;
+use braid_pool::BackgroundIo;
 use parking_lot::{Condvar, Mutex};
 use zerocopy::FromBytes;
 
@@ -605,7 +605,7 @@ impl Inner {
             let mut counters = self.counters.lock();
             if counters.0.elapsed() >= COUNTERS_AGE_MAX {
                 // Who only looks on while a member is filled (`df`, `braid status`) is nobody to give way to.
-                let _own = OwnWork::begin();
+                let _own = BackgroundIo::begin();
                 // A read beside a write may be torn: then the old values stay.
                 if let Ok(now) = read_counters(&self.volume) {
                     *counters = (Instant::now(), now);

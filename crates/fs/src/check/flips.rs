@@ -327,7 +327,7 @@ fn a_mirrors_member_of_garbage_is_failed() {
         let states = fs.pool().member_states();
         states[sick].1 == braid_format::label::MemberState::Failed
     };
-    // By the node's own upkeep, which looks every second or so.
+    // By the node's own maintenance, which looks every second or so.
     let ends = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !failed() {
         assert!(std::time::Instant::now() < ends, "{:?}", fs.pool().suspects());

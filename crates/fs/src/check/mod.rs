@@ -52,8 +52,8 @@ use self::links::Inodes;
 use self::space::Space;
 use crate::error::{Error, Result};
 use crate::exclusive_use::enter;
-use crate::judge::Judge;
 use crate::replay;
+use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
 
 /// Bodies read at once.
@@ -298,12 +298,12 @@ impl Checker {
     }
     /// Replays all journals. What is damaged in one is dropped by a repair; else all of it stays.
     fn journals(&mut self, repair: bool) -> Result<()> {
-        let judge = Judge::of(&self.volume);
+        let verifier = VolumeVerifier::of(&self.volume);
         for slot in (0..self.volume.sb.node_slots.get()).map(NodeId) {
-            self.volume.pool.recover_log_with(slot.get(), &judge)?;
+            self.volume.pool.recover_log_with(slot.get(), &verifier)?;
         }
         // No node is alive: the log of any slot may serve what is written from here on.
-        self.volume.pool.attach_with(0, &judge)?;
+        self.volume.pool.attach_with(0, &verifier)?;
         for slot in (0..self.volume.sb.node_slots.get()).map(NodeId) {
             let done = if repair {
                 replay::salvage(&self.volume, slot)

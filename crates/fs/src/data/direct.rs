@@ -24,7 +24,7 @@ use crate::writeback::flush::{What, flush_locked, link_all};
 ///
 /// # Errors
 /// `Contents`: the range may hold old or new bytes. None once the program was answered.
-pub(super) fn write_beside(
+pub(super) fn write_concurrent(
     held: Held<'_>,
     offset: u64,
     data: &[u8],
@@ -43,7 +43,7 @@ pub(super) fn write_beside(
     let mut ticket = held.core.inflight.begin(held.inode.ino, offset..end);
     drop(delalloc);
     let mut answered = false;
-    let _changes = held.core.changes_beside(held.inode.ino);
+    let _changes = held.core.changes_concurrent(held.inode.ino);
     let done = put(held, None, (offset, data), &mut |holes| {
         ticket.fill(held.data(), holes);
         if reply.may() && ticket.may_answer(len, limit::room(held.core)) {
@@ -86,7 +86,7 @@ pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool
     // Who reads the time after this write must find it later than what was there before.
     held.change_state(|st| st.changed_concurrently(now_nanos()))?;
     // Other nodes may be writing these blocks now.
-    held.run_beside(&mut requests(held, &pieces, &[], data))?;
+    held.run_concurrent(&mut requests(held, &pieces, &[], data))?;
     held.core.meta.note_data_written();
     Ok(true)
 }

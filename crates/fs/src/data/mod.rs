@@ -36,7 +36,7 @@ mod tests;
 #[cfg(test)]
 mod tests_behind;
 #[cfg(test)]
-mod tests_beside;
+mod tests_concurrent;
 #[cfg(test)]
 mod tests_copies;
 #[cfg(test)]

@@ -201,7 +201,7 @@ fn lock_to_read(core: &Arc<Core>, file: &OpenFile, fill: bool) -> Result<Locked>
         }
         locked
     } else {
-        core.lock_beside(file.inode.ino, Mode::Shared)?
+        core.lock_concurrent(file.inode.ino, Mode::Shared)?
     };
     require_regular(&locked)?;
     Ok(locked)

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use braid_format::dinode::Layout;
 use braid_format::{BlockNo, Bytes, InodeNo};
 use braid_pool::device::AlignedBuf;
-use braid_pool::{NoOracle, PoolError};
+use braid_pool::{NoChecksums, PoolError};
 
 use super::Held;
 use crate::core::Core;
@@ -134,7 +134,7 @@ impl Held<'_> {
         let mut bytes = AlignedBuf::zeroed(whole.to_usize());
         // What fails concerns this file alone.
         let found =
-            pool.scrub_range(bs.offset_of(from), whole, &NoOracle).map_err(Failed::reading)?;
+            pool.scrub_range(bs.offset_of(from), whole, &NoChecksums).map_err(Failed::reading)?;
         if found.undecided.0 > 0 {
             let (bytes, ino) = (found.undecided.0, self.inode.ino);
             let first = found.places.first().copied().unwrap_or_default();

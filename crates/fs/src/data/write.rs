@@ -95,14 +95,14 @@ fn from_program(
 ) -> Result<usize> {
     let ino = file.inode.ino;
     if !flags.append && is_aligned(core, offset, data) {
-        let locked = core.lock_beside(ino, Mode::Exclusive)?;
+        let locked = core.lock_concurrent(ino, Mode::Exclusive)?;
         check(&locked, offset, data.len(), false)?;
         let held = Held::of(core, &locked);
         let reply: &mut dyn EarlyReply = if flags.direct { &mut () } else { reply };
         let plain = || privileged(core, &locked, flags.kill_privileges).map(|p| !p);
         let done = match locked.guard.mode() {
             Mode::Exclusive if wants_direct(core, offset, data, flags) => {
-                plain()? && direct::write_beside(held, offset, data, reply)?
+                plain()? && direct::write_concurrent(held, offset, data, reply)?
             }
             Mode::Concurrent => plain()? && direct::overwrite(held, offset, data)?,
             _ => false,

@@ -284,7 +284,7 @@ fn rot_is_healed_before_a_file_moves() {
         }
         assert!(spoiled > 10 * 256, "{spoiled}");
         assert!(fs.rebalance().unwrap().moved > 5 * 256);
-        let left = fs.pool().scrub(&braid_pool::NoOracle, &mut |_, _| true).unwrap();
+        let left = fs.pool().scrub(&braid_pool::NoChecksums, &mut |_, _| true).unwrap();
         assert!(left.undecided == Bytes(0), "{left:?}");
         expect(&fs, "file", 20);
         fs.unmount().unwrap();

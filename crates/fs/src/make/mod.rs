@@ -25,8 +25,8 @@ use crate::alloc::bits;
 use crate::alloc::image::Fresh;
 use crate::error::{Error, Result};
 use crate::groups::{GroupShape, Part, blocks_per_bitmap, takes_data};
-use crate::stores::Elsewhere;
-use crate::stores::{fresh_nonce, lock_lives};
+use crate::lock_stores::Elsewhere;
+use crate::lock_stores::{fresh_nonce, lock_lives};
 
 /// Bytes in one write of fixed metadata.
 const PIECE: u64 = 1 << 20;

@@ -4,7 +4,7 @@
 //! that came with a part of the pool which can leave.
 
 use braid_format::MemberIndex;
-use braid_pool::Whom;
+use braid_pool::MemberSelector;
 use uuid::Uuid;
 
 use super::leave::Leaving;
@@ -28,7 +28,7 @@ impl Fs {
     ///
     /// # Errors
     /// [`Error::NoHeir`]; the pool's, where the member cannot be moved.
-    pub fn plan_heir(&self, member: impl Into<Whom>) -> Result<Heir> {
+    pub fn plan_heir(&self, member: impl Into<MemberSelector>) -> Result<Heir> {
         self.core().check_alive()?;
         let (pool, member) = (self.pool(), member.into());
         if let Some((member, uuid)) = pool.heirs(member, &[])?.into_iter().next() {
@@ -64,7 +64,7 @@ impl Fs {
     ///
     /// # Errors
     /// As [`Fs::plan_heir`], [`Fs::leave`].
-    pub fn make_heir(&self, member: impl Into<Whom>) -> Result<Option<(Heir, u64)>> {
+    pub fn make_heir(&self, member: impl Into<MemberSelector>) -> Result<Option<(Heir, u64)>> {
         let heir = self.plan_heir(member)?;
         if heir.leaving.is_none() {
             return Ok(Some((heir, 0)));

@@ -23,7 +23,7 @@ use braid_format::meta::MetaKind;
 use braid_format::superblock::{RawLeaving, RawSuperblock};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_lock::{Local, Mode};
-use braid_pool::Whom;
+use braid_pool::MemberSelector;
 use zerocopy::FromBytes;
 
 use super::rebalance::{Mover, alone};
@@ -106,7 +106,7 @@ impl Fs {
     ///
     /// # Errors
     /// [`Error::Founding`], [`Error::NoRoomElsewhere`], [`Error::Immovable`].
-    pub fn plan_leaving(&self, member: impl Into<Whom>) -> Result<Leaving> {
+    pub fn plan_leaving(&self, member: impl Into<MemberSelector>) -> Result<Leaving> {
         let core = self.core();
         core.check_alive()?;
         let whole = self.whole(member.into())?;
@@ -120,7 +120,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::plan_leaving`], before anything is changed; [`Error::NotEmptied`]: the space is in
     /// use again; another is under way, here or on another node ([`Error::UnderWay`]).
-    pub fn leave(&self, member: impl Into<Whom>) -> Result<Left> {
+    pub fn leave(&self, member: impl Into<MemberSelector>) -> Result<Left> {
         self.may_reshape()?;
         let (core, switch) = (self.core(), &self.mounted.rebalance);
         if core.options.read_only {
@@ -189,13 +189,13 @@ impl Fs {
     }
 
     /// The regions that a member holds something of; all of what it holds must be of them.
-    fn whole(&self, member: Whom) -> Result<Vec<Region>> {
+    fn whole(&self, member: MemberSelector) -> Result<Vec<Region>> {
         let core = self.core();
         core.volume.refresh()?;
         let pool = &core.volume.pool;
         let place = match &member {
-            Whom::Place(place) => *place,
-            Whom::Named(uuid) => {
+            MemberSelector::Index(place) => *place,
+            MemberSelector::Uuid(uuid) => {
                 let info = pool.info();
                 let found = info.members.iter().find(|m| m.uuid == *uuid).map(|m| m.index);
                 found.unwrap_or(MemberIndex(u16::MAX))
@@ -226,7 +226,7 @@ impl Fs {
         let members = self.pool().label().members;
         let (mut seen, mut plans) = (Vec::new(), Vec::new());
         for uuid in members.iter().map(|m| m.uuid) {
-            let whole = match self.whole(Whom::Named(uuid)) {
+            let whole = match self.whole(MemberSelector::Uuid(uuid)) {
                 Err(Error::Founding { .. }) => continue,
                 whole => whole?,
             };

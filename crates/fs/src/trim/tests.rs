@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::device::{AlignedBuf, Device, FaultKind, FaultPlan, MemoryDevice, On};
 use braid_pool::layout::Redundancy;
-use braid_pool::{AddOptions, CreateOptions, NoOracle, Pool};
+use braid_pool::{AddOptions, CreateOptions, NoChecksums, Pool};
 
 use super::{TrimRange, Trimmed};
 use crate::error::Error;
@@ -75,7 +75,7 @@ fn what_was_deleted_goes_back_and_all_else_stays() {
         expect(&fs, "again", 30);
         let pool = fs.pool().clone();
         if redundancy != Redundancy::None {
-            let scrubbed = pool.scrub(&NoOracle, &mut |_, _| true).unwrap();
+            let scrubbed = pool.scrub(&NoChecksums, &mut |_, _| true).unwrap();
             assert_eq!((scrubbed.healed, scrubbed.undecided), (Bytes(0), Bytes(0)));
         }
         fs.unmount().unwrap();
@@ -216,7 +216,7 @@ fn power_may_be_cut_at_any_write_around_a_trim() {
             trim(&fs);
             expect(&fs, "keep", 3);
             if redundancy != Redundancy::None {
-                let scrubbed = fs.pool().scrub(&NoOracle, &mut |_, _| true).unwrap();
+                let scrubbed = fs.pool().scrub(&NoChecksums, &mut |_, _| true).unwrap();
                 assert_eq!((scrubbed.healed, scrubbed.undecided), (Bytes(0), Bytes(0)));
             }
             fs.unmount().unwrap();
@@ -297,7 +297,7 @@ fn random_schedules_of_two_nodes_lose_nothing() {
         let pool = Pool::assemble(devices.clone()).unwrap();
         clean(pool.clone());
         if redundancy != Redundancy::None {
-            let scrubbed = pool.scrub(&NoOracle, &mut |_, _| true).unwrap();
+            let scrubbed = pool.scrub(&NoChecksums, &mut |_, _| true).unwrap();
             assert_eq!((scrubbed.healed, scrubbed.undecided), (Bytes(0), Bytes(0)));
         }
     }
@@ -470,7 +470,7 @@ fn discards_beside_writers_of_two_nodes_lose_nothing() {
         let pool = Pool::assemble(devices).unwrap();
         clean(pool.clone());
         if redundancy != Redundancy::None {
-            let scrubbed = pool.scrub(&NoOracle, &mut |_, _| true).unwrap();
+            let scrubbed = pool.scrub(&NoChecksums, &mut |_, _| true).unwrap();
             assert_eq!((scrubbed.healed, scrubbed.undecided), (Bytes(0), Bytes(0)));
         }
     }

@@ -8,7 +8,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use crate::group::tests::{Layout, consistent, devices, dynamic, failed, pool};
 use crate::log::tests::Powered;
-use crate::{Destination, NoOracle, Pool};
+use crate::{Destination, NoChecksums, Pool};
 
 const ALL: [(usize, Layout); 6] = [
     (2, Layout::Mirror),
@@ -63,7 +63,7 @@ fn all_copies_and_all_of_whole_rows_are_zeros_and_nothing_else_changes() {
             assert_eq!(given.0, len);
         }
         consistent(&pool, &all);
-        let scrubbed = pool.scrub(&NoOracle, &mut |_, _| true).unwrap();
+        let scrubbed = pool.scrub(&NoChecksums, &mut |_, _| true).unwrap();
         assert_eq!((scrubbed.healed, scrubbed.undecided), (Bytes(0), Bytes(0)), "{layout:?}");
         // Less than a row is left alone, and so is nothing at all.
         assert_eq!(pool.discard(ByteOffset(at), Bytes(0)).unwrap(), Bytes(0));
@@ -261,9 +261,9 @@ fn a_member_that_is_being_moved_and_its_successor_are_zeroed_both() {
         let pool = pool(&all, Layout::Mirror);
         pool.attach(0).unwrap();
         let before = filled(&pool);
-        let heir = devices(1, |_| FaultPlan::default()).remove(0);
+        let target = devices(1, |_| FaultPlan::default()).remove(0);
         let device: Arc<dyn Device> =
-            if unable { Unable::over(heir.clone(), true) } else { heir.clone() };
+            if unable { Unable::over(target.clone(), true) } else { target.clone() };
         pool.begin_evacuation(MemberIndex(1), Destination::Device { device, force: false })
             .unwrap();
         // Half is copied, then both halves lose something.
@@ -277,7 +277,7 @@ fn a_member_that_is_being_moved_and_its_successor_are_zeroed_both() {
         let back = contents(&pool);
         assert_eq!(zeros(&back[..2 << 20], &before[..2 << 20], 0, 1 << 20), 1 << 20);
         assert!(back[3 << 20..].iter().all(|b| *b == 0));
-        let scrubbed = pool.scrub(&NoOracle, &mut |_, _| true).unwrap();
+        let scrubbed = pool.scrub(&NoChecksums, &mut |_, _| true).unwrap();
         assert_eq!((scrubbed.healed, scrubbed.undecided), (Bytes(0), Bytes(0)));
     }
 }

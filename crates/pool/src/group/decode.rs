@@ -3,8 +3,8 @@
 use braid_device::{AlignedBuf, DeviceError, Op, Request, run};
 use braid_format::{Bytes, MemberIndex};
 
-use super::around::sectors;
 use super::locks::Range;
+use super::reconstruct::sectors;
 use super::{Group, Shape, Unit, code};
 use crate::error::PoolError;
 use crate::topology::Topology;

@@ -15,11 +15,11 @@ use braid_format::{Bytes, MemberIndex};
 use smallvec::SmallVec;
 use uuid::Uuid;
 
-use super::around::{mend_copy, read_around, still_a_member};
 use super::locks::{Held, Range};
+use super::reconstruct::{mend_copy, read_reconstructed, still_a_member};
 use super::rows::Rows;
 use super::{Group, Shape};
-use crate::Gate;
+use crate::WriteGate;
 use crate::error::PoolError;
 use crate::topology::Topology;
 
@@ -63,7 +63,7 @@ impl Work<'_> {
 pub(crate) type Lost = Vec<(MemberIndex, DeviceError)>;
 
 /// The same by identity: places change with the epoch.
-pub(crate) type Named = Vec<(Uuid, DeviceError)>;
+pub(crate) type FailedMembers = Vec<(Uuid, DeviceError)>;
 
 /// How a batch ended.
 #[derive(Debug, Default)]
@@ -87,14 +87,14 @@ enum Tag {
     Read { owner: u32, group: u16, at: u64, member: MemberIndex },
 }
 
-/// Runs a batch: `bare` requests as they are, with their owners, and `work` on groups. `around`:
+/// Runs a batch: `bare` requests as they are, with their owners, and `work` on groups. `reconstruct`:
 /// reads that a column does not serve are served by the others, and what could not be read is
 /// written anew, while the gate is open; else they are only named.
 pub(crate) fn execute<'a>(
     topology: &'a Topology,
     bare: Vec<(u32, Request<'a>)>,
     work: Work<'a>,
-    around: Option<&Gate>,
+    reconstruct: Option<&WriteGate>,
 ) -> Outcome {
     let mut outcome = Outcome::default();
     let mut work = work;
@@ -127,13 +127,13 @@ pub(crate) fn execute<'a>(
     }
     stage.run(&mut outcome, &mut again);
     drop(held);
-    let Some(gate) = around else {
+    let Some(write_gate) = reconstruct else {
         outcome.again.extend(again.iter().map(|a| a.owner));
         outcome.again.dedup();
         return outcome;
     };
     for failed in again {
-        failed.recover(topology, gate, &mut outcome);
+        failed.recover(topology, write_gate, &mut outcome);
     }
     outcome
 }
@@ -259,12 +259,12 @@ struct Again<'a> {
 
 impl Again<'_> {
     /// Reads the other columns, and writes what is found where it could not be read.
-    fn recover(self, topology: &Topology, gate: &Gate, outcome: &mut Outcome) {
+    fn recover(self, topology: &Topology, write_gate: &WriteGate, outcome: &mut Outcome) {
         let group = topology.map.group(self.group);
         let range = group.affected(self.at, self.buf.len() as u64);
         let _held = topology.lock(self.group, vec![range]);
         let bad = self.bad.as_ref().map(|(m, _)| *m);
-        if let Err(error) = read_around(topology, group, self.at, self.buf, bad) {
+        if let Err(error) = read_reconstructed(topology, group, self.at, self.buf, bad) {
             let error = self.bad.map_or(error, |(_, e)| e.into());
             outcome.failures.push((self.owner, error));
             return;
@@ -273,7 +273,7 @@ impl Again<'_> {
         // Who keeps no log only looks, and so does who has withdrawn: others have the pool in use.
         // And in an epoch that may not stay nothing is changed.
         let may = topology.log.is_some() && topology.ready();
-        let Some(_pass) = gate.try_pass().filter(|_| may) else { return };
+        let Some(_pass) = write_gate.try_pass().filter(|_| may) else { return };
         if !still_a_member(topology, member) {
             outcome.lost.push((member, error));
             return;

@@ -5,7 +5,7 @@
 //! copies in sync are read at once, each from its own device, and compared in memory: that takes no longer
 //! than to read one, for what is waited for is the device that is filled; the price is paid by who reads
 //! from the other copies meanwhile. Where they differ they are judged, and healed, as by a scrub; where
-//! nobody knows, the member gets what the first copy has, and that is counted ([`Judging`]). A mirror with
+//! nobody knows, the member gets what the first copy has, and that is counted ([`Verification`]). A mirror with
 //! one copy left has nothing to be compared with, and what a checksum says of it changes nothing.
 //!
 //! Of rows of two parities of which nothing else is lost, the parity that is not needed is compared with the
@@ -20,25 +20,25 @@ use std::ops::Range;
 use braid_device::{AlignedBuf, DeviceError, Op, Request, run};
 use braid_format::{Bytes, MemberIndex};
 
-use super::around::{mend_unit, read_mending};
 use super::decode::decode_row;
 use super::engine::Lost;
+use super::reconstruct::{mend_unit, read_mending};
 use super::repair::{Span, catch_up};
 use super::stretch::{Stretch, stretches_of};
 use super::{Group, Shape, code};
+use crate::atomic_records::record_span;
 use crate::error::PoolError;
-use crate::oracle::Judging;
-use crate::records::records;
 use crate::redundancy::Side;
-use crate::scrub::{Beside, Scrubbed, check_mirror, undecided};
+use crate::scrub::{Concurrent, Scrubbed, check_mirror, undecided};
 use crate::topology::Topology;
+use crate::verifier::Verification;
 
 /// By what a member is filled.
 #[derive(Clone, Copy)]
 pub(crate) struct Filling<'a> {
-    pub judging: &'a Judging<'a>,
+    pub verification: &'a Verification<'a>,
     /// Other nodes may compare-and-write meanwhile.
-    pub beside: Beside<'a>,
+    pub concurrent: Concurrent<'a>,
 }
 
 /// Fills what `member` holds of a group's bytes `from..to` (whole rows where there is parity) from
@@ -85,7 +85,7 @@ pub(crate) fn fill(
         }
     };
     if lost.is_empty() && filled.is_ok() {
-        filling.judging.add(&found);
+        filling.verification.add(&found);
     }
     Ok(filled)
 }
@@ -125,14 +125,14 @@ impl Copy<'_> {
             }
             agreed = false;
             let written = topology.device(member).write(at, &bytes);
-            if self.filling.beside.is_none() || written.is_err() {
+            if self.filling.concurrent.is_none() || written.is_err() {
                 return Ok(written);
             }
             // Compare-and-writes keep to records only while somebody is being filled, and what they
             // compare with stands on the first copy.
             let sector = topology.label.lock_sector.to_usize();
             let all = || Some(0..bytes.len());
-            let again = if topology.is_filled(group) { records(&bytes, sector) } else { all() };
+            let again = if topology.is_filled(group) { record_span(&bytes, sector) } else { all() };
             let Some((start, copied)) = again.and_then(|r| Some((r.start, bytes.get(r)?))) else {
                 return Ok(Ok(()));
             };
@@ -182,11 +182,11 @@ impl Copy<'_> {
             let range = Bytes(s.from - from).to_usize()..Bytes(s.to - from).to_usize();
             !whole || copies.iter().any(|copy| copy.get(range.clone()) != bytes.get(range.clone()))
         };
-        let grain = self.filling.judging.oracle.grain() as u64;
+        let grain = self.filling.verification.verifier.grain() as u64;
         let pieces = stretches_of(topology, index, from, to);
         let pieces = pieces.into_iter().flat_map(|s| if whole { s.cut(grain) } else { vec![s] });
         for piece in pieces.filter(differs) {
-            let how = (self.filling.judging.oracle, self.filling.beside);
+            let how = (self.filling.verification.verifier, self.filling.concurrent);
             check_mirror(topology, group, (piece.from, piece.to, piece.logical), how, found, lost)?;
         }
         Ok(false)

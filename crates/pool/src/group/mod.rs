@@ -14,17 +14,17 @@
 //!
 //! Layers, from pure to I/O: this module (geometry), [`code`] (arithmetic), `locks` (ranges
 //! under change), `row` (what a partial write of a parity row must read), `decode` and `rows`
-//! (reading and writing parity rows), `fill` (onto a new member), `around` (bad places of columns), and `engine` (requests on
+//! (reading and writing parity rows), `fill` (onto a new member), `reconstruct` (bad places of columns), and `engine` (requests on
 //! groups, going around lost columns).
 
-pub(crate) mod around;
 pub mod code;
 pub(crate) mod decode;
 pub(crate) mod engine;
-mod equal;
 pub(crate) mod fill;
 pub(crate) mod locks;
+pub(crate) mod reconstruct;
 pub(crate) mod repair;
+mod resync;
 pub(crate) mod row;
 pub(crate) mod rows;
 pub(crate) mod stretch;

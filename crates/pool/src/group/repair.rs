@@ -3,17 +3,17 @@
 use braid_device::{AlignedBuf, DeviceError};
 use braid_format::{ByteOffset, Bytes};
 
-use super::around::{say_mended, sectors, still_a_member};
 use super::decode::read_places;
 use super::engine::Lost;
-use super::equal::Mirror;
+use super::reconstruct::{say_mended, sectors, still_a_member};
+use super::resync::Mirror;
 use super::stretch::{Stretch, stretches};
 use super::{Group, Shape, code};
 use crate::error::PoolError;
 use crate::map::Place;
-use crate::oracle::Oracle;
 use crate::redundancy::{Side, follow};
 use crate::topology::Topology;
+use crate::verifier::ChecksumVerifier;
 
 /// Bytes of a mirror compared at a time.
 const CHUNK: u64 = 1 << 20;
@@ -38,7 +38,7 @@ pub(crate) fn spans(topology: &Topology, from: u64, to: u64) -> Vec<Span> {
 }
 
 /// Makes all columns in use agree on the pool's bytes `from..to`: the copies of a mirror on what is
-/// right, as far as the oracle or most of them know, else on what the first holds; and parity is
+/// right, as far as the verifier or most of them know, else on what the first holds; and parity is
 /// computed from the data. How many bytes had to change.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub(crate) fn spans(topology: &Topology, from: u64, to: u64) -> Vec<Span> {
 pub(crate) fn resync(
     topology: &Topology,
     (from, to): (u64, u64),
-    oracle: &dyn Oracle,
+    verifier: &dyn ChecksumVerifier,
     lost: &mut Lost,
 ) -> Result<Bytes, PoolError> {
     let mut changed = 0;
@@ -54,7 +54,7 @@ pub(crate) fn resync(
     for (index, from, to) in spans(topology, from, to) {
         let group = topology.map.group(index);
         let own: Vec<Stretch> = all.iter().copied().filter(|s| s.group == index).collect();
-        let mirror = Mirror { topology, group, stretches: &own, oracle };
+        let mirror = Mirror { topology, group, stretches: &own, verifier };
         let step = group.row_len().unwrap_or(CHUNK);
         let mut at = from;
         while at < to {
@@ -65,7 +65,7 @@ pub(crate) fn resync(
             let end = to.min(at / step * step + step);
             let _held = topology.lock(index, vec![(at, end)]);
             changed += match group.shape {
-                Shape::Mirror => mirror.equalize((at, end), lost)?,
+                Shape::Mirror => mirror.resync((at, end), lost)?,
                 Shape::Parity { .. } => recompute(topology, group, at / step, lost)?,
             };
             at = end;

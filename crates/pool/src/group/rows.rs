@@ -6,10 +6,10 @@ use braid_device::{AlignedBuf, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
-use super::around::still_a_member;
 use super::decode::{Places, decode_row, read_places};
 use super::engine::{Lost, Write};
 use super::locks::Range;
+use super::reconstruct::still_a_member;
 use super::row::{Cover, Plan, Way, plan};
 use super::{Group, Shape, Unit, code};
 use crate::error::PoolError;

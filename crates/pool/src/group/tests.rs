@@ -498,7 +498,7 @@ fn what_is_written_survives_on_devices_that_were_not_blank() {
                 let device = topology.name(MemberIndex(m)).into();
                 topology.named(&vec![(MemberIndex(m), DeviceError::ReadOnly { device })])
             };
-            pool.0.lose(&lost).unwrap();
+            pool.0.fail_members(&lost).unwrap();
             expect(&held, "without one more");
             write(&mut held, 40 * (turn + 1)..40 * (turn + 2));
             expect(&held, "written without it");

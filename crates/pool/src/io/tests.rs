@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::group::tests::devices;
 use crate::layout::Redundancy;
-use crate::{CreateOptions, OwnWork, PoolOp, PoolQueue};
+use crate::{BackgroundIo, CreateOptions, PoolOp, PoolQueue};
 
 fn pool(sizes_mib: &[u64], unit: u64) -> Pool {
     let devices = sizes_mib
@@ -307,7 +307,7 @@ fn reads_do_not_depend_on_labels_that_cannot_be_written() {
     let page = pattern(1 << 20, 8192);
     pool.write(ByteOffset(1 << 20), &page).unwrap();
     pool.fail_member(MemberIndex(1)).unwrap();
-    pool.0.topology.read().firm.store(false, Ordering::Release);
+    pool.0.topology.read().durable.store(false, Ordering::Release);
     (0..100).for_each(|n| all[0].arm(On::Flush, n, FaultKind::Fails));
     let mut back = vec![0; page.len()];
     pool.read(ByteOffset(1 << 20), &mut back).unwrap();
@@ -316,7 +316,7 @@ fn reads_do_not_depend_on_labels_that_cannot_be_written() {
     let mut batch = [PoolRequest::read(ByteOffset(1 << 20), &mut back)];
     pool.run(&mut batch);
     assert!(batch[0].result.is_ok());
-    assert!(!pool.0.topology.read().firm.load(Ordering::Acquire), "it was not before either");
+    assert!(!pool.0.topology.read().durable.load(Ordering::Acquire), "it was not before either");
 }
 
 #[test]
@@ -334,9 +334,9 @@ fn own_work_is_no_use() {
     };
     assert_eq!(work(), 3);
     {
-        let _outer = OwnWork::begin();
+        let _outer = BackgroundIo::begin();
         {
-            let _inner = OwnWork::begin();
+            let _inner = BackgroundIo::begin();
             assert_eq!(work(), 0);
         }
         assert_eq!(work(), 0);
@@ -346,6 +346,6 @@ fn own_work_is_no_use() {
     let to = crate::Destination::Device { device: device(2), force: false };
     pool.begin_evacuation(MemberIndex(0), to).unwrap();
     assert!(work() > 3);
-    let _own = OwnWork::begin();
+    let _own = BackgroundIo::begin();
     assert_eq!(work(), 0, "on a member that is being moved");
 }

@@ -55,7 +55,7 @@ pub(super) fn split(layout: Layout, members: &[Member]) -> Result<Layout, Layout
 ///
 /// # Errors
 /// Too few members for the copies.
-pub(crate) fn beside(
+pub(crate) fn mirrored_for(
     layout: &Layout,
     members: &[Member],
     copies: u16,

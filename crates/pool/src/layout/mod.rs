@@ -62,7 +62,7 @@ impl Layout {
     /// The devices that it names by path, each once, in the order of the text.
     pub fn names(&self) -> Vec<String> {
         fn visit(tree: &Tree, names: &mut Vec<String>) {
-            if let Part::Devices { which: Which::Named(name), .. } = &tree.part
+            if let Part::Devices { which: Which::FailedMembers(name), .. } = &tree.part
                 && !names.contains(name)
             {
                 names.push(name.clone());
@@ -180,7 +180,7 @@ pub enum Which {
     /// From one place to another, both included.
     Range(u16, u16),
     /// By path, or by the path's last part.
-    Named(String),
+    FailedMembers(String),
 }
 
 /// The word for a kind of subpool.
@@ -248,8 +248,8 @@ impl fmt::Display for Which {
             Self::Rest => f.write_str("rest"),
             Self::One(n) => write!(f, "{n}"),
             Self::Range(a, b) => write!(f, "{a}-{b}"),
-            Self::Named(name) if parse::is_plain(name) => f.write_str(name),
-            Self::Named(name) => {
+            Self::FailedMembers(name) if parse::is_plain(name) => f.write_str(name),
+            Self::FailedMembers(name) => {
                 write!(f, "\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
             }
         }

@@ -76,7 +76,7 @@ pub(super) fn classes(text: &str) -> Result<Vec<Subpool>, LayoutError> {
 pub(super) fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && !name.contains(|c: char| c.is_whitespace() || c.is_control() || MARKS.contains(c))
-        && matches!(which(name), Which::Named(_))
+        && matches!(which(name), Which::FailedMembers(_))
 }
 
 /// What a word without quotes means.
@@ -95,7 +95,7 @@ fn which(word: &str) -> Which {
     }
     match word.split_once('-').map(|(a, b)| (number(a), number(b))) {
         Some((Some(a), Some(b))) => Which::Range(a, b),
-        _ => Which::Named(word.to_owned()),
+        _ => Which::FailedMembers(word.to_owned()),
     }
 }
 
@@ -238,7 +238,7 @@ impl<'a> Parser<'a> {
             return Self::fault(&place, LayoutFault::TooDeep { max: DEPTH_MAX });
         }
         let mut tree = if self.eat('"') {
-            let which = Which::Named(self.quoted(&place)?);
+            let which = Which::FailedMembers(self.quoted(&place)?);
             Tree { part: self.devices(which)?, weight: None, place }
         } else {
             let word = self.word();

@@ -117,7 +117,7 @@ impl Names<'_> {
                 within(*to)?;
                 Ok((*from..=*to).collect())
             }
-            Which::Named(name) => self.find(name, at).map(|i| vec![i]),
+            Which::FailedMembers(name) => self.find(name, at).map(|i| vec![i]),
         }
     }
 

@@ -588,7 +588,7 @@ fn any_tree() -> impl Strategy<Value = Tree> {
         Just(Which::Rest),
         any::<u16>().prop_map(Which::One),
         any::<(u16, u16)>().prop_map(|(a, b)| Which::Range(a, b)),
-        any_name().prop_map(Which::Named),
+        any_name().prop_map(Which::FailedMembers),
     ];
     let size = proptest::option::weighted(0.3, 1..=u64::MAX);
     let leaf = (which, size).prop_map(|(which, size)| Part::Devices { which, size });

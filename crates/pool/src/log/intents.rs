@@ -111,7 +111,7 @@ impl Intents {
         let new: Vec<u64> = regions().filter(|r| !self.noted.get(*r)).collect();
         let mut sectors: Vec<u64> = new.iter().map(|r| r / RawIntents::BITS).collect();
         sectors.dedup();
-        self.write(topology, slot, &mut sequences, &sectors, &new, Reach::Homes, lost)?;
+        self.write(topology, slot, &mut sequences, &sectors, &new, Reach::Replicas, lost)?;
         for region in new {
             self.noted.set(region);
         }
@@ -142,7 +142,7 @@ impl Intents {
         self.rewrite(topology, slot, Reach::Everywhere, lost)
     }
 
-    /// Writes every sector anew: the log has new homes, or less to say.
+    /// Writes every sector anew: the log has new replicas, or less to say.
     ///
     /// Where regions have new numbers, these become durable one sector after the other: what a sector
     /// said before stands, by its new number, in one before it, or in itself. So at every moment each noted

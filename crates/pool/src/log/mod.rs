@@ -39,7 +39,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The same log where the pool has `size` bytes. It must be written to its homes before the new
+    /// The same log where the pool has `size` bytes. It must be written to its replicas before the new
     /// bytes are.
     pub fn resized(&self, size: Bytes) -> Self {
         let (slot, redo) = (self.slot, self.redo.clone());
@@ -65,11 +65,11 @@ pub(crate) fn candidates(topology: &Topology, slot: u16) -> Vec<(MemberIndex, Lo
 }
 
 /// The members that a slot's log is written to: one more than any group can spare.
-fn homes(topology: &Topology, slot: u16) -> Vec<(MemberIndex, LogPlace)> {
+fn replicas(topology: &Topology, slot: u16) -> Vec<(MemberIndex, LogPlace)> {
     let spare = topology.map.groups().iter().map(crate::group::Group::spare_columns).max();
-    let mut homes = candidates(topology, slot);
-    homes.truncate(spare.unwrap_or(0) + 1);
-    homes
+    let mut replicas = candidates(topology, slot);
+    replicas.truncate(spare.unwrap_or(0) + 1);
+    replicas
 }
 
 /// Bytes of a log, and where they go in it.
@@ -86,7 +86,7 @@ pub(crate) enum Reach {
     /// On every home, some time.
     Lazy,
     /// On every home, durably.
-    Homes,
+    Replicas,
     /// Durably on every member that may have been a home once: nothing older is left anywhere.
     Everywhere,
 }
@@ -95,7 +95,7 @@ impl Reach {
     /// At least durable.
     pub const fn durable(self) -> Self {
         match self {
-            Self::Lazy => Self::Homes,
+            Self::Lazy => Self::Replicas,
             reach => reach,
         }
     }
@@ -114,14 +114,14 @@ pub(crate) fn store(
     reach: Reach,
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
-    let homes = match reach {
+    let replicas = match reach {
         Reach::Everywhere => candidates(topology, slot),
-        Reach::Homes | Reach::Lazy => homes(topology, slot),
+        Reach::Replicas | Reach::Lazy => replicas(topology, slot),
     };
     let mut failed: Lost = Vec::new();
     let mut writes: Vec<Request<'_>> = Vec::new();
     let mut owners = Vec::new();
-    for (member, place) in &homes {
+    for (member, place) in &replicas {
         for s in sectors {
             let device = &**topology.device(*member);
             writes.push(Request::new(device, (s.at)(place, s.index), Op::Write(s.bytes)));
@@ -131,7 +131,7 @@ pub(crate) fn store(
     run(&mut writes);
     failed.extend(owners.iter().zip(writes).filter_map(|(m, r)| Some((*m, r.result.err()?))));
     if reach != Reach::Lazy {
-        let good = homes.iter().filter(|(m, _)| !failed.iter().any(|(f, _)| f == m));
+        let good = replicas.iter().filter(|(m, _)| !failed.iter().any(|(f, _)| f == m));
         let good: Vec<MemberIndex> = good.map(|(m, _)| *m).collect();
         let flush = |m: &MemberIndex| Request::flush(&**topology.device(*m));
         let mut flushes: Vec<Request<'_>> = good.iter().map(flush).collect();
@@ -139,7 +139,7 @@ pub(crate) fn store(
         failed.extend(good.iter().zip(flushes).filter_map(|(m, r)| Some((*m, r.result.err()?))));
     }
     failed.dedup_by_key(|(m, _)| *m);
-    let stored = homes.iter().any(|(m, _)| !failed.iter().any(|(f, _)| f == m));
+    let stored = replicas.iter().any(|(m, _)| !failed.iter().any(|(f, _)| f == m));
     let error = failed.first().map(|(_, e)| e.clone());
     lost.extend(failed);
     match error {

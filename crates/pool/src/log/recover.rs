@@ -14,11 +14,11 @@ use super::intents::{self, Intents};
 use super::redo::{self, Redo, flush_all};
 use super::{Log, candidates};
 use crate::error::PoolError;
-use crate::group::engine::{Lost, Named};
+use crate::group::engine::{FailedMembers, Lost};
 use crate::group::{Shape, repair};
-use crate::oracle::Oracle;
 use crate::shared::{Hold, Locks, add_locks};
 use crate::topology::Topology;
+use crate::verifier::ChecksumVerifier;
 
 /// What a recovery has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,8 +57,8 @@ impl Found {
         let shift = RawIntents::region_shift(topology.map.size());
         let noted = BTreeSet::new();
         let mut found = Self { slot, header: None, sequence: 0, sectors: 0, shift, noted };
-        let homes = candidates(topology, slot);
-        for (member, place) in &homes {
+        let replicas = candidates(topology, slot);
+        for (member, place) in &replicas {
             for copy in 0..2 {
                 let at = place.redo_header(copy);
                 let sector = read(topology, *member, at, LogPlace::SECTOR as u64);
@@ -68,8 +68,10 @@ impl Found {
         }
         let regions = (topology.map.size().0 >> shift) + 1;
         // All of them: a pool that was smaller may have had more regions.
-        let copies: Vec<_> =
-            homes.iter().map(|(m, place)| (*m, *place, intents_of(topology, *m, *place))).collect();
+        let copies: Vec<_> = replicas
+            .iter()
+            .map(|(m, place)| (*m, *place, intents_of(topology, *m, *place)))
+            .collect();
         for n in 0..RawIntents::SECTORS {
             let said = copies.iter().filter_map(|(member, place, all)| {
                 let from = usize::from(n) * LogPlace::SECTOR;
@@ -180,8 +182,8 @@ impl Found {
     pub fn make_whole<'a>(
         &self,
         enter: impl Fn() -> Result<RwLockReadGuard<'a, Topology>, PoolError>,
-        oracle: &dyn Oracle,
-        named: &mut Named,
+        verifier: &dyn ChecksumVerifier,
+        named: &mut FailedMembers,
     ) -> Result<Option<(Recovered, Log)>, PoolError> {
         let slot = self.slot;
         let mut recovered = Recovered::default();
@@ -199,7 +201,7 @@ impl Found {
             let region = self.region(*region, &topology);
             recovered.regions += 1;
             let mut lost = Lost::new();
-            recovered.repaired.0 += repair::resync(&topology, region, oracle, &mut lost)?.0;
+            recovered.repaired.0 += repair::resync(&topology, region, verifier, &mut lost)?.0;
             named.extend(topology.named(&lost));
             if !named.is_empty() {
                 return Ok(None);
@@ -236,10 +238,10 @@ fn each_record(
     each: &mut dyn FnMut(&redo::Part<'_>) -> Result<(), PoolError>,
 ) -> Result<(u64, u64), PoolError> {
     let pool = topology.label.pool.into_bytes();
-    let homes = candidates(topology, slot);
+    let replicas = candidates(topology, slot);
     let mut records = 0;
     while offset < LogPlace::RING {
-        let copies = homes.iter().filter_map(|(m, place)| {
+        let copies = replicas.iter().filter_map(|(m, place)| {
             let head = read(topology, *m, place.ring(offset), LogPlace::SECTOR as u64)?;
             // Most places hold no record: the rest is read only where the head is one's.
             let len = redo::claims(&head, &pool, slot, sequence)?;

@@ -220,7 +220,7 @@ pub(crate) fn store_header(
 ) -> Result<(), PoolError> {
     let bytes = &header(topology, slot, generation, tail);
     let at = LogPlace::redo_header;
-    store(topology, slot, &[Sector { at, index: generation, bytes }], Reach::Homes, lost)
+    store(topology, slot, &[Sector { at, index: generation, bytes }], Reach::Replicas, lost)
 }
 
 impl Redo {
@@ -318,7 +318,7 @@ impl Redo {
                 .iter()
                 .map(|(offset, bytes)| Sector { at: LogPlace::ring, index: *offset, bytes })
                 .collect();
-            store(topology, slot, &sectors, Reach::Homes, lost)
+            store(topology, slot, &sectors, Reach::Replicas, lost)
         });
         if stored.is_ok() {
             ring.rows.extend(rows);
@@ -378,9 +378,14 @@ impl Redo {
         made
     }
 
-    /// Writes a header to the log's new homes: its records stay behind on the old ones, so nothing
+    /// Writes a header to the log's new replicas: its records stay behind on the old ones, so nothing
     /// may be unfinished, and everything in place durable.
-    pub fn rehome(&self, topology: &Topology, slot: u16, lost: &mut Lost) -> Result<(), PoolError> {
+    pub fn relocate(
+        &self,
+        topology: &Topology,
+        slot: u16,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
         let mut ring = self.ring.lock();
         ring.generation += 1;
         ring.tail = ring.head;

@@ -101,7 +101,7 @@ pub(super) fn shape(
             Redundancy::Mirror(copies) => copies,
             _ => 1,
         };
-        let tree = metadata::beside(&layout, members, copies)?;
+        let tree = metadata::mirrored_for(&layout, members, copies)?;
         layout.subpools.push(Subpool { kind: Metadata, tree });
     }
     let how = BuildOptions {

@@ -12,8 +12,8 @@ use super::ChangeError;
 use super::evacuate::moving;
 use crate::error::PoolError;
 use crate::redundancy::next_epoch;
+use crate::selector::MemberSelector;
 use crate::topology::Topology;
-use crate::whom::Whom;
 use crate::{Pool, SubpoolInfo};
 
 /// Whether a node, or one below it, stands on `member`.
@@ -149,10 +149,13 @@ impl Pool {
     ///
     /// # Errors
     /// There is no such member.
-    pub fn segments_of(&self, member: impl Into<Whom>) -> Result<Vec<SubpoolInfo>, PoolError> {
-        let meant = self.0.meant(member.into())?;
+    pub fn segments_of(
+        &self,
+        member: impl Into<MemberSelector>,
+    ) -> Result<Vec<SubpoolInfo>, PoolError> {
+        let resolved = self.0.resolve_member(member.into())?;
         let topology = self.0.topology.read();
-        let member = topology.place_of(&meant)?;
+        let member = topology.place_of(&resolved)?;
         let label = &topology.label;
         let on =
             |(s, _): &(&Segment, &SubpoolInfo)| !s.is_hole() && stands_on(label, s.node, member);

@@ -5,11 +5,11 @@
 //!      ^                |                                 and the old one, Leaving, holds nothing
 //!      +---cancelled----+
 //! ```
-//! Each arrow is an epoch. In between every write goes to both ([`Twin`]), and reads are of the old
+//! Each arrow is an epoch. In between every write goes to both ([`MemberMigration`]), and reads are of the old
 //! one; so redundancy is never less, and a pool without any can do it too. What was copied is not
 //! noted: after a crash the copying begins again. So it does when another node dies, which may have
 //! written to the old one and not to the new: whoever recovers it says so in an epoch, before anybody
-//! gets what the dead node held ([`Pool::copy_anew`]).
+//! gets what the dead node held ([`Pool::restart_migration`]).
 //!
 //! What has rotted on the old device moves as it is, and other members are not asked: each other column
 //! is what it was, so nothing is outvoted that was not before, and a scrub decides as it would have. (Who
@@ -25,26 +25,26 @@ use parking_lot::RwLockWriteGuard;
 use uuid::Uuid;
 
 use super::ChangeError;
-use super::twin::{Pair, Twin};
+use super::migration::{MemberMigration, MigratingMember};
 use crate::epoch::{Joining, Refused, moved};
 use crate::error::PoolError;
 use crate::group::Shape;
-use crate::group::around::{mend_copy, read_around, sectors};
 use crate::group::decode::decode_row;
-use crate::group::engine::{Lost, Named};
+use crate::group::engine::{FailedMembers, Lost};
+use crate::group::reconstruct::{mend_copy, read_reconstructed, sectors};
 use crate::group::repair::Span;
+use crate::maintenance::{Progress, fits};
 use crate::redundancy::next_epoch;
+use crate::selector::{MemberSelector, ResolvedMember};
 use crate::shared::Hold;
 use crate::topology::Topology;
-use crate::upkeep::{Progress, fits};
-use crate::whom::{Meant, Whom};
 use crate::{Inner, Pool};
 
 /// Bytes copied at a time.
 const CHUNK: u64 = 1 << 20;
 
 /// A move, its two devices, and the runs of bytes to be copied.
-type Work = (Moving, Arc<Twin>, Vec<(ByteOffset, Bytes)>);
+type Work = (Moving, Arc<MemberMigration>, Vec<(ByteOffset, Bytes)>);
 
 /// Where the contents of a member go.
 #[derive(Debug, Clone)]
@@ -57,13 +57,13 @@ pub enum Destination {
         force: bool,
     },
     /// A spare, or another member on which nothing stands.
-    Member(Whom),
+    Member(MemberSelector),
 }
 
 /// A [`Destination`], whatever other nodes do meanwhile.
 enum Goal {
     Device { device: Arc<dyn Device>, force: bool },
-    Member(Meant),
+    Member(ResolvedMember),
 }
 
 /// A member whose contents are being moved, and where.
@@ -113,16 +113,16 @@ pub(crate) const fn word(state: MemberState) -> &'static str {
 
 impl Topology {
     /// The member that is being moved, and its two devices.
-    pub fn twin(&self) -> Option<(Moving, &Arc<Twin>)> {
-        Some((moving(&self.label)?, &self.twin.as_ref()?.twin))
+    pub fn migration(&self) -> Option<(Moving, &Arc<MemberMigration>)> {
+        Some((moving(&self.label)?, &self.migration.as_ref()?.migration))
     }
 
     /// The move under way, if its successor has missed something here.
-    pub fn missed(&self) -> Option<Arc<Twin>> {
-        let Pair { leaving, twin, .. } = self.twin.as_ref()?;
+    pub fn missed(&self) -> Option<Arc<MemberMigration>> {
+        let MigratingMember { leaving, migration, .. } = self.migration.as_ref()?;
         // What a member without redundancy fails does not count anyway.
-        let behind = twin.missed().is_some() && !self.bare.contains(leaving);
-        (behind || twin.broken().is_some()).then(|| twin.clone())
+        let behind = migration.missed().is_some() && !self.bare.contains(leaving);
+        (behind || migration.broken().is_some()).then(|| migration.clone())
     }
 
     /// Whether the member stands somewhere in the layout, and is read.
@@ -161,7 +161,7 @@ impl Inner {
         failed: Option<MemberIndex>,
     ) -> Result<(), PoolError> {
         let lost = self.try_end_move(topology, failed).map_err(|e| e.1)?;
-        if lost.is_empty() { Ok(()) } else { self.lose(&lost) }
+        if lost.is_empty() { Ok(()) } else { self.fail_members(&lost) }
     }
 
     /// As [`Inner::end_move`]; says which member failed, and which failed after the change.
@@ -169,7 +169,7 @@ impl Inner {
         &self,
         topology: RwLockWriteGuard<'_, Topology>,
         failed: Option<MemberIndex>,
-    ) -> Result<Named, Refused> {
+    ) -> Result<FailedMembers, Refused> {
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
         if let Some(m) = moving(&next).and_then(|m| next.members.get_mut(usize::from(m.leaving.0)))
@@ -184,33 +184,33 @@ impl Inner {
         self.install(topology, (next, devices), &Joining::NONE)
     }
 
-    /// Ends the move of `twin`, whichever of its devices has failed. Others that fail meanwhile are
+    /// Ends the move of `migration`, whichever of its devices has failed. Others that fail meanwhile are
     /// lost: a write waits for this.
-    fn give_up_successor(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
+    fn give_up_successor(&self, migration: &Arc<MemberMigration>) -> Result<(), PoolError> {
         loop {
             let mut refused = None;
             let ended = self.changing(|| {
                 let topology = self.topology.write();
-                match topology.twin() {
-                    Some((moving, t)) if t.pair == twin.pair => {
+                match topology.migration() {
+                    Some((moving, t)) if t.pair == migration.pair => {
                         // Or was it the old one?
-                        let broken = twin.broken().is_some() || twin.missed().is_none();
+                        let broken = migration.broken().is_some() || migration.missed().is_none();
                         let failed = broken.then_some(moving.successor);
                         self.try_end_move(topology, failed).map_err(|(member, error)| {
                             refused = member;
                             error
                         })
                     }
-                    _ => Ok(Named::new()),
+                    _ => Ok(FailedMembers::new()),
                 }
             });
             let lost = match (ended, refused) {
                 (Ok(lost), _) if lost.is_empty() => return Ok(()),
-                (Ok(lost), _) => return self.lose(&lost),
+                (Ok(lost), _) => return self.fail_members(&lost),
                 (Err(PoolError::Device { source }), Some(member)) => vec![(member, *source)],
                 (Err(error), _) => return Err(error),
             };
-            self.lose(&lost)?;
+            self.fail_members(&lost)?;
         }
     }
 
@@ -220,24 +220,24 @@ impl Inner {
     ///
     /// # Errors
     /// The labels cannot be written, or the successor cannot be spared: the change does not count.
-    pub fn heed_successor(&self) -> Result<(), PoolError> {
+    pub fn check_migration(&self) -> Result<(), PoolError> {
         if self.shared().is_none() {
             return Ok(());
         }
-        let twin = self.topology.read().missed();
-        if let Some(twin) = twin {
-            self.give_up_successor(&twin)?;
+        let migration = self.topology.read().missed();
+        if let Some(migration) = migration {
+            self.give_up_successor(&migration)?;
         }
         let ended = self.ended.lock().clone();
-        for twin in ended {
-            let heir = twin.pair.1;
-            if let Some(error) = twin.missed()
-                && self.topology.read().uses(heir)
+        for migration in ended {
+            let target = migration.pair.1;
+            if let Some(error) = migration.missed()
+                && self.topology.read().uses(target)
             {
-                self.lose(&vec![(heir, error.clone())])?;
+                self.fail_members(&vec![(target, error.clone())])?;
             }
             // Not before: others wait for the same.
-            self.ended.lock().retain(|t| !Arc::ptr_eq(t, &twin));
+            self.ended.lock().retain(|t| !Arc::ptr_eq(t, &migration));
         }
         Ok(())
     }
@@ -251,21 +251,21 @@ impl Pool {
     /// [`ChangeError`]; what [`Pool::create`] says of devices; [`PoolError::TooSmall`].
     pub fn begin_evacuation(
         &self,
-        member: impl Into<Whom>,
+        member: impl Into<MemberSelector>,
         to: Destination,
     ) -> Result<Moving, PoolError> {
         let _pass = self.1.pass()?;
-        let meant = self.0.meant(member.into())?;
+        let resolved = self.0.resolve_member(member.into())?;
         let to = match to {
             Destination::Device { device, force } => Goal::Device { device, force },
-            Destination::Member(whom) => Goal::Member(self.0.meant(whom)?),
+            Destination::Member(selector) => Goal::Member(self.0.resolve_member(selector)?),
         };
-        self.0.changing(move || self.try_begin(&meant, &to))
+        self.0.changing(move || self.try_begin(&resolved, &to))
     }
 
-    fn try_begin(&self, meant: &Meant, to: &Goal) -> Result<Moving, PoolError> {
+    fn try_begin(&self, resolved: &ResolvedMember, to: &Goal) -> Result<Moving, PoolError> {
         let topology = self.0.topology.write();
-        let member = topology.place_of(meant)?;
+        let member = topology.place_of(resolved)?;
         if topology.provisional {
             return Err(PoolError::Provisional { name: topology.label.name.clone() });
         }
@@ -275,23 +275,23 @@ impl Pool {
         let old = topology.may_leave(member)?;
         let mut next = next_epoch(&topology.label);
         let mut devices = topology.devices.clone();
-        let heir = match to {
+        let target = match to {
             Goal::Device { device, force } => {
-                let heir = fits(device, &old)?;
+                let target = fits(device, &old)?;
                 self.0.check_joins(&topology, device, *force)?;
                 let count = next.members.len() + 1;
                 if count > Label::MEMBERS_MAX {
                     return Err(PoolError::TooManyMembers { count });
                 }
-                next.members.push(heir);
+                next.members.push(target);
                 devices.push(device.clone());
                 count - 1
             }
             Goal::Member(to) => free_member(&topology, &mut next, member, topology.place_of(to)?)?,
         };
         let epoch = next.epoch;
-        let successor = MemberIndex(u16::try_from(heir).unwrap_or(u16::MAX));
-        if let Some(m) = next.members.get_mut(heir) {
+        let successor = MemberIndex(u16::try_from(target).unwrap_or(u16::MAX));
+        if let Some(m) = next.members.get_mut(target) {
             (m.state, m.state_epoch) = (MemberState::Spare, epoch);
         }
         if let Some(m) = next.members.get_mut(usize::from(member.0)) {
@@ -314,12 +314,12 @@ impl Pool {
     /// As [`Pool::begin_evacuation`] of `member`.
     pub fn heirs(
         &self,
-        member: impl Into<Whom>,
+        member: impl Into<MemberSelector>,
         idle: &[MemberIndex],
     ) -> Result<Vec<(MemberIndex, Uuid)>, PoolError> {
-        let meant = self.0.meant(member.into())?;
+        let resolved = self.0.resolve_member(member.into())?;
         let topology = self.0.topology.read();
-        let old = topology.may_leave(topology.place_of(&meant)?)?;
+        let old = topology.may_leave(topology.place_of(&resolved)?)?;
         let used = topology.map.members();
         let mut heirs: Vec<_> = (0..)
             .map(MemberIndex)
@@ -341,12 +341,12 @@ impl Pool {
     ///
     /// # Errors
     /// [`ChangeError::NotMoving`]; [`PoolError::Device`].
-    pub fn cancel_evacuation(&self, member: impl Into<Whom>) -> Result<(), PoolError> {
+    pub fn cancel_evacuation(&self, member: impl Into<MemberSelector>) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        let meant = self.0.meant(member.into())?;
+        let resolved = self.0.resolve_member(member.into())?;
         self.0.changing(|| {
             let topology = self.0.topology.write();
-            let member = topology.place_of(&meant)?;
+            let member = topology.place_of(&resolved)?;
             if moving(&topology.label).is_none_or(|m| m.leaving != member) {
                 return Err(ChangeError::NotMoving { member: topology.name(member) }.into());
             }
@@ -364,19 +364,21 @@ impl Pool {
     pub fn evacuate(&self, pace: &(dyn Fn(Progress) -> bool + Sync)) -> Result<bool, PoolError> {
         loop {
             let Some(work) = self.chunks() else { return Ok(true) };
-            let twin = work.1.clone();
+            let migration = work.1.clone();
             match self.copy_all(work, pace) {
                 // A node has died meanwhile.
-                Err(_) if self.begins_again(&twin) => {}
+                Err(_) if self.begins_again(&migration) => {}
                 done => return done,
             }
         }
     }
 
-    /// Whether the move of `twin` is under way, but is no longer that one.
-    fn begins_again(&self, twin: &Arc<Twin>) -> bool {
+    /// Whether the move of `migration` is under way, but is no longer that one.
+    fn begins_again(&self, migration: &Arc<MemberMigration>) -> bool {
         let topology = self.0.topology.read();
-        topology.twin().is_some_and(|(_, now)| now.pair == twin.pair && !Arc::ptr_eq(now, twin))
+        topology
+            .migration()
+            .is_some_and(|(_, now)| now.pair == migration.pair && !Arc::ptr_eq(now, migration))
     }
 
     /// Called when a node has died, before what it had locked is anybody's: a move that is under way
@@ -385,7 +387,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Device`]: it is to be tried again.
-    pub fn copy_anew(&self) -> Result<(), PoolError> {
+    pub fn restart_migration(&self) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
         if !self.is_shared() || self.moving().is_none() {
             return Ok(());
@@ -397,24 +399,24 @@ impl Pool {
             let mut next = next_epoch(&topology.label);
             let epoch = next.epoch;
             let Some(moving) = moving(&next) else { return Ok(()) };
-            let heir = topology.uuid(moving.successor);
-            let twin = topology.twin().map(|(_, twin)| twin.clone());
+            let target = topology.uuid(moving.successor);
+            let migration = topology.migration().map(|(_, migration)| migration.clone());
             if let Some(m) = next.members.get_mut(usize::from(moving.leaving.0)) {
                 m.state_epoch = epoch;
             }
             let devices = topology.devices.clone();
             match self.0.install(topology, (next, devices), &Joining::NONE) {
                 Ok(lost) if lost.is_empty() => return self.0.await_settled(),
-                Ok(lost) => return self.0.lose(&lost),
+                Ok(lost) => return self.0.fail_members(&lost),
                 Err((_, PoolError::EpochMoved { by, .. })) => self.0.give_way(by)?,
                 // Then nothing is moved any more.
-                Err((Some(failed), PoolError::Device { .. })) if Some(failed) == heir => {
-                    if let Some(twin) = &twin {
-                        self.0.give_up_successor(twin)?;
+                Err((Some(failed), PoolError::Device { .. })) if Some(failed) == target => {
+                    if let Some(migration) = &migration {
+                        self.0.give_up_successor(migration)?;
                     }
                 }
                 Err((Some(failed), PoolError::Device { source })) => {
-                    self.0.lose(&vec![(failed, *source)])?;
+                    self.0.fail_members(&vec![(failed, *source)])?;
                 }
                 Err((_, error)) => return Err(error),
             }
@@ -424,26 +426,26 @@ impl Pool {
     /// Copies everything, once.
     fn copy_all(
         &self,
-        (moving, twin, chunks): Work,
+        (moving, migration, chunks): Work,
         pace: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<bool, PoolError> {
-        let copy = |chunk: &(ByteOffset, Bytes)| self.copy_chunk(moving, &twin, *chunk);
+        let copy = |chunk: &(ByteOffset, Bytes)| self.copy_chunk(moving, &migration, *chunk);
         let copied = self.0.by_crew(&chunks, |c| c.1, copy, pace);
-        if let Some(failure) = twin.broken() {
-            self.give_up(&twin)?;
+        if let Some(failure) = migration.broken() {
+            self.give_up(&migration)?;
             return Err(failure.clone().into());
         }
         if !copied? {
             return Ok(false);
         }
-        self.succeed(&twin)?;
+        self.succeed(&migration)?;
         Ok(true)
     }
 
     /// What is to be copied: the logs before the data area, and every slice.
     fn chunks(&self) -> Option<Work> {
         let topology = self.0.topology.read();
-        let (moving, twin) = topology.twin()?;
+        let (moving, migration) = topology.migration()?;
         let member = topology.label.members.get(usize::from(moving.leaving.0))?;
         let base = member.data_start.0;
         let mut runs = vec![(Label::DATA_AT.0, base)];
@@ -458,26 +460,27 @@ impl Pool {
                 at = end;
             }
         }
-        Some((moving, twin.clone(), chunks))
+        Some((moving, migration.clone(), chunks))
     }
 
     fn copy_chunk(
         &self,
         moving: Moving,
-        twin: &Arc<Twin>,
+        migration: &Arc<MemberMigration>,
         (at, len): (ByteOffset, Bytes),
     ) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
         let topology = self.0.enter()?;
         // Its place may have changed since the move began.
-        let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {
+        let Some((moving, _)) = topology.migration().filter(|(_, t)| Arc::ptr_eq(t, migration))
+        else {
             return Err(ChangeError::NotMoving { member: topology.name(moving.leaving) }.into());
         };
-        if let Some(error) = twin.broken() {
+        if let Some(error) = migration.broken() {
             return Err(error.clone().into());
         }
-        let beside = self.0.shared().is_some();
-        let Err(error) = twin.copy(at, len, beside) else { return Ok(()) };
+        let concurrent = self.0.shared().is_some();
+        let Err(error) = migration.copy(at, len, concurrent) else { return Ok(()) };
         let start = topology.label.members.get(usize::from(moving.leaving.0)).map(|m| m.data_start);
         if start.is_some_and(|start| at < start) {
             // A log: the other members that keep it have it too.
@@ -489,14 +492,14 @@ impl Pool {
         }
         tracing::warn!(%error, "cannot be read while its contents are moved; the other members have it");
         drop(topology);
-        self.copy_around(twin, (at, len), &spans)
+        self.copy_reconstructed(migration, (at, len), &spans)
     }
 
     /// Copies what the leaving device can read, sector by sector, and the rest, on `spans`, from the
     /// other members.
-    fn copy_around(
+    fn copy_reconstructed(
         &self,
-        twin: &Arc<Twin>,
+        migration: &Arc<MemberMigration>,
         run: (ByteOffset, Bytes),
         spans: &[Span],
     ) -> Result<(), PoolError> {
@@ -504,19 +507,21 @@ impl Pool {
         loop {
             let topology = self.0.enter()?;
             // Places may have changed meanwhile.
-            let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {
-                return Err(ChangeError::NotMoving { member: twin.name() }.into());
+            let Some((moving, _)) = topology.migration().filter(|(_, t)| Arc::ptr_eq(t, migration))
+            else {
+                return Err(ChangeError::NotMoving { member: migration.name() }.into());
             };
             let mut lost = Lost::new();
-            let beside = self.0.shared().is_some();
-            let copied = copy_sectors(&topology, (moving.leaving, twin), run, beside, &mut lost);
+            let concurrent = self.0.shared().is_some();
+            let copied =
+                copy_sectors(&topology, (moving.leaving, migration), run, concurrent, &mut lost);
             let old = lost.iter().find(|l| l.0 == moving.leaving).map(|l| l.1.clone());
             let lost = topology.named(&lost);
             drop(topology);
             if lost.is_empty() {
                 return copied;
             }
-            self.0.lose(&lost)?;
+            self.0.fail_members(&lost)?;
             if let Some(error) = old {
                 return Err(error.into());
             }
@@ -524,36 +529,37 @@ impl Pool {
     }
 
     /// The successor failed.
-    fn give_up(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
+    fn give_up(&self, migration: &Arc<MemberMigration>) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        self.0.give_up_successor(twin)
+        self.0.give_up_successor(migration)
     }
 
     /// Puts the successor, which has everything, in its place.
-    fn succeed(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
+    fn succeed(&self, migration: &Arc<MemberMigration>) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        self.0.changing(|| self.try_succeed(twin))
+        self.0.changing(|| self.try_succeed(migration))
     }
 
-    fn try_succeed(&self, twin: &Arc<Twin>) -> Result<(), PoolError> {
+    fn try_succeed(&self, migration: &Arc<MemberMigration>) -> Result<(), PoolError> {
         let topology = self.0.topology.write();
-        let Some((moving, _)) = topology.twin().filter(|(_, t)| Arc::ptr_eq(t, twin)) else {
-            return Err(ChangeError::NotMoving { member: twin.name() }.into());
+        let Some((moving, _)) = topology.migration().filter(|(_, t)| Arc::ptr_eq(t, migration))
+        else {
+            return Err(ChangeError::NotMoving { member: migration.name() }.into());
         };
-        twin.flush()?;
-        if let Some(error) = twin.broken().cloned() {
+        migration.flush()?;
+        if let Some(error) = migration.broken().cloned() {
             self.0.end_move(topology, Some(moving.successor))?;
             return Err(error.into());
         }
-        let (old, heir) = twin.pair;
+        let (old, target) = migration.pair;
         let next = exchanged(&topology, moving, MemberState::Leaving);
         let (member, error) = match self.0.install(topology, next, &Joining::NONE) {
             Ok(lost) if lost.is_empty() => return Ok(()),
-            Ok(lost) => return self.0.lose(&lost),
+            Ok(lost) => return self.0.fail_members(&lost),
             Err(refused) => refused,
         };
         let topology = self.0.topology.write();
-        if !topology.twin().is_some_and(|(m, t)| m == moving && Arc::ptr_eq(t, twin)) {
+        if !topology.migration().is_some_and(|(m, t)| m == moving && Arc::ptr_eq(t, migration)) {
             return Err(error);
         }
         match (member, error) {
@@ -563,13 +569,13 @@ impl Pool {
                 let (next, devices) = exchanged(&topology, moving, MemberState::Failed);
                 self.0.change(topology, next, devices)
             }
-            (Some(member), error @ PoolError::Device { .. }) if member == heir => {
+            (Some(member), error @ PoolError::Device { .. }) if member == target => {
                 self.0.end_move(topology, Some(moving.successor))?;
                 Err(error)
             }
             (Some(member), PoolError::Device { source }) => {
                 drop(topology);
-                self.0.lose(&vec![(member, (*source).clone())])?;
+                self.0.fail_members(&vec![(member, (*source).clone())])?;
                 Err(moved(&self.0.topology.read()))
             }
             (_, error) => Err(error),
@@ -586,17 +592,17 @@ fn exchanged(
 ) -> (Label, Vec<Arc<dyn Device>>) {
     let mut next = next_epoch(&topology.label);
     let epoch = next.epoch;
-    let (leaving, heir) = (usize::from(moving.leaving.0), usize::from(moving.successor.0));
-    next.members.swap(leaving, heir);
+    let (leaving, target) = (usize::from(moving.leaving.0), usize::from(moving.successor.0));
+    next.members.swap(leaving, target);
     if let Some(m) = next.members.get_mut(leaving) {
         (m.state, m.state_epoch) = (MemberState::Active, epoch);
     }
-    if let Some(m) = next.members.get_mut(heir) {
+    if let Some(m) = next.members.get_mut(target) {
         (m.state, m.state_epoch) = (state, epoch);
         m.successor = None;
     }
     let mut devices = topology.devices.clone();
-    devices.swap(leaving, heir);
+    devices.swap(leaving, target);
     (next, devices)
 }
 
@@ -617,8 +623,8 @@ fn free_member(
         return Err(ChangeError::ToItself { member: name() }.into());
     }
     let place = usize::from(to.0);
-    let heir = next.members.get(place).ok_or(PoolError::NoSuchMember { member: to })?;
-    let (uuid, state) = (heir.uuid, heir.state);
+    let target = next.members.get(place).ok_or(PoolError::NoSuchMember { member: to })?;
+    let (uuid, state) = (target.uuid, target.state);
     if !can_succeed(state) || topology.map.members().contains(&to) {
         return Err(ChangeError::NotFree { member: name(), state: word(state) }.into());
     }
@@ -635,15 +641,15 @@ fn free_member(
 /// the other members. A member that fails that is `lost`.
 fn copy_sectors(
     topology: &Topology,
-    (leaving, twin): (MemberIndex, &Twin),
+    (leaving, migration): (MemberIndex, &MemberMigration),
     (at, len): (ByteOffset, Bytes),
-    beside: bool,
+    concurrent: bool,
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
     let sector = topology.label.lock_sector;
     for (here, len) in sectors(at.0, len.to_usize(), sector.to_usize()) {
         let (here, len) = (ByteOffset(here), Bytes::from(len));
-        let Err(error) = twin.copy(here, len, beside) else { continue };
+        let Err(error) = migration.copy(here, len, concurrent) else { continue };
         let spans = spans_at(topology, leaving, here, len);
         let mut written = Bytes(0);
         for span in &spans {
@@ -652,7 +658,7 @@ fn copy_sectors(
                 Err((failed, error)) => return topology.spare(failed, error, lost),
             }
         }
-        match twin.copy(here, len, beside) {
+        match migration.copy(here, len, concurrent) {
             // The successor has it, whatever the old device does with what it is given.
             Err(error) if written == len => {
                 tracing::warn!(%error, "cannot be read where it was just written");
@@ -680,7 +686,7 @@ fn mend_old(
     let none = |_| PoolError::from(unread.clone());
     let Shape::Parity { unit, .. } = group.shape else {
         let mut bytes = AlignedBuf::zeroed(Bytes(to - from).to_usize());
-        read_around(topology, group, from, &mut bytes, Some(leaving)).map_err(none)?;
+        read_reconstructed(topology, group, from, &mut bytes, Some(leaving)).map_err(none)?;
         return Ok(mend_copy(topology, group, column, (from, &bytes)));
     };
     let offset = at.0 - group.at(column, 0).1.0;

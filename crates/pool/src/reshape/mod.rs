@@ -7,10 +7,10 @@ mod add;
 mod cut;
 pub(crate) mod evacuate;
 pub(crate) mod grow;
+pub(crate) mod migration;
 mod remove;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(crate) mod twin;
 
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use thiserror::Error;

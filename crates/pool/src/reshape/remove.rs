@@ -9,7 +9,7 @@ use super::evacuate::{moving, word};
 use crate::Pool;
 use crate::error::PoolError;
 use crate::redundancy::next_epoch;
-use crate::whom::{Meant, Whom};
+use crate::selector::{MemberSelector, ResolvedMember};
 
 /// How a member was removed.
 #[derive(Debug, Clone)]
@@ -44,15 +44,15 @@ impl Pool {
     /// # Errors
     /// [`ChangeError::HoldsData`], [`ChangeError::Moving`]; [`PoolError::Device`] of a member that
     /// stays.
-    pub fn remove_member(&self, member: impl Into<Whom>) -> Result<Removed, PoolError> {
+    pub fn remove_member(&self, member: impl Into<MemberSelector>) -> Result<Removed, PoolError> {
         let _pass = self.1.pass()?;
-        let meant = self.0.meant(member.into())?;
-        self.0.changing(|| self.try_remove(&meant))
+        let resolved = self.0.resolve_member(member.into())?;
+        self.0.changing(|| self.try_remove(&resolved))
     }
 
-    fn try_remove(&self, meant: &Meant) -> Result<Removed, PoolError> {
+    fn try_remove(&self, resolved: &ResolvedMember) -> Result<Removed, PoolError> {
         let topology = self.0.topology.write();
-        let member = topology.place_of(meant)?;
+        let member = topology.place_of(resolved)?;
         let place = usize::from(member.0);
         let old = topology.label.members.get(place).cloned();
         let old = old.ok_or(PoolError::NoSuchMember { member })?;

@@ -4,12 +4,12 @@ use braid_format::{ByteOffset, Bytes};
 
 use super::{Scrubbed, put, undecided};
 use crate::error::PoolError;
-use crate::group::around::sectors;
 use crate::group::decode::read_places;
 use crate::group::engine::Lost;
+use crate::group::reconstruct::sectors;
 use crate::group::{Group, Shape, code};
-use crate::oracle::{NoOracle, Oracle};
 use crate::topology::Topology;
+use crate::verifier::{ChecksumVerifier, NoChecksums};
 
 /// Bytes of each unit of a parity row that are compared.
 pub(super) struct Row {
@@ -25,7 +25,7 @@ pub(super) fn check_row(
     topology: &Topology,
     group: &Group,
     row: &Row,
-    oracle: &dyn Oracle,
+    verifier: &dyn ChecksumVerifier,
     report: &mut Scrubbed,
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
@@ -50,7 +50,7 @@ pub(super) fn check_row(
         // Each may have other sectors that cannot be read.
         for (from, len) in sectors(row.range.0, len, sector) {
             let part = Row { range: (from, from + len as u64), ..*row };
-            check_row(topology, group, &part, &NoOracle, report, lost)?;
+            check_row(topology, group, &part, &NoChecksums, report, lost)?;
         }
         return Ok(());
     }
@@ -68,7 +68,7 @@ pub(super) fn check_row(
             return Ok(());
         }
     } else {
-        match suspect(data, &columns, &away, (at, unit), oracle) {
+        match suspect(data, &columns, &away, (at, unit), verifier) {
             Ok(None) => {}
             Ok(Some(place)) => wrong.push(place),
             Err(code::Damaged) => {
@@ -100,7 +100,7 @@ fn suspect(
     columns: &[Vec<u8>],
     away: &[usize],
     (logical, unit): (u64, u64),
-    oracle: &dyn Oracle,
+    verifier: &dyn ChecksumVerifier,
 ) -> Result<Option<usize>, code::Damaged> {
     let whole = |lost: &[usize]| {
         let mut again = columns.to_vec();
@@ -129,11 +129,11 @@ fn suspect(
         lost.push(place);
         let (can, again) = whole(&lost);
         let (Some(old), Some(new)) = (columns.get(place), again.get(place)) else { continue };
-        let differing = old.chunks(oracle.grain()).zip(new.chunks(oracle.grain())).enumerate();
+        let differing = old.chunks(verifier.grain()).zip(new.chunks(verifier.grain())).enumerate();
         let mut differing = differing.filter(|(_, (a, b))| a != b);
         let known = |(i, (old, new)): (usize, (&[u8], &[u8]))| {
-            let at = ByteOffset(logical + place as u64 * unit + (i * oracle.grain()) as u64);
-            oracle.good(at, old) == Some(false) && oracle.good(at, new) == Some(true)
+            let at = ByteOffset(logical + place as u64 * unit + (i * verifier.grain()) as u64);
+            verifier.verify(at, old) == Some(false) && verifier.verify(at, new) == Some(true)
         };
         if can && differing.any(known) {
             return Ok(Some(place));

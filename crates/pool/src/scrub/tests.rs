@@ -20,14 +20,14 @@ fn known(n: usize, layout: Layout) -> (Vec<Arc<FaultyDevice>>, Pool, Vec<u8>) {
     (all, pool, bytes)
 }
 
-fn scrub(pool: &Pool, oracle: &dyn Oracle) -> Scrubbed {
-    pool.scrub(oracle, &mut |_, _| true).unwrap()
+fn scrub(pool: &Pool, verifier: &dyn ChecksumVerifier) -> Scrubbed {
+    pool.scrub(verifier, &mut |_, _| true).unwrap()
 }
 
 /// Knows the bytes that [`known`] wrote.
 struct Knows(Vec<u8>);
-impl Oracle for Knows {
-    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
+impl ChecksumVerifier for Knows {
+    fn verify(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
         let at = usize::try_from(at.0).unwrap();
         Some(self.0.get(at..at + bytes.len())? == bytes)
     }
@@ -48,7 +48,7 @@ fn rot(all: &[Arc<FaultyDevice>], pool: &Pool, member: usize, at: u64) {
 fn a_whole_pool_has_nothing_to_heal() {
     for layout in [Layout::Mirror, Layout::StripedMirrors, Layout::Parity(1), Layout::Parity(2)] {
         let (_, pool, _) = known(4, layout);
-        let report = scrub(&pool, &NoOracle);
+        let report = scrub(&pool, &NoChecksums);
         assert_eq!((report.healed, report.undecided), (Bytes(0), Bytes(0)), "{layout:?}");
         assert!(report.finished && report.checked == pool.info().size);
     }
@@ -62,7 +62,7 @@ fn rot_on_any_member_is_found_and_healed_where_redundancy_says_which() {
             for at in [0, 70_000, 4096 * 31] {
                 rot(&all, &pool, member, at);
             }
-            let report = scrub(&pool, &NoOracle);
+            let report = scrub(&pool, &NoChecksums);
             assert!(report.healed.0 >= 3 * 512, "{layout:?} {member}: {report:?}");
             assert_eq!(report.undecided, Bytes(0));
             consistent(&pool, &all);
@@ -84,9 +84,9 @@ fn what_a_scrub_has_healed_is_durable() {
         pool.write(ByteOffset(0), &bytes).unwrap();
         pool.flush().unwrap();
         rot(&all, &pool, 1, 70_000);
-        assert_eq!(scrub(&pool, &NoOracle).healed, Bytes(512));
+        assert_eq!(scrub(&pool, &NoChecksums).healed, Bytes(512));
         all.iter().for_each(|d| d.crash(seed).unwrap());
-        assert_eq!(scrub(&pool, &NoOracle).healed, Bytes(0), "{seed}");
+        assert_eq!(scrub(&pool, &NoChecksums).healed, Bytes(0), "{seed}");
     }
 }
 
@@ -98,7 +98,7 @@ fn rot_that_redundancy_cannot_place_is_healed_by_checksum_or_left_alone() {
         let member = usize::from(member.0);
         let start = pool.label().members[member].data_start.0;
         rot(&all, &pool, member, place.0 - start);
-        let report = scrub(&pool, &NoOracle);
+        let report = scrub(&pool, &NoChecksums);
         assert_eq!(report.healed, Bytes(0), "{layout:?}");
         assert!(report.undecided.0 > 0 && !report.places.is_empty());
         let report = scrub(&pool, &Knows(bytes.clone()));
@@ -117,7 +117,7 @@ fn sectors_that_cannot_be_read_are_written_anew() {
         let (all, pool, bytes) = known(n, layout);
         let start = pool.label().members[1].data_start.0;
         all[1].spoil(ByteOffset(start + 8192), Bytes(1024));
-        let report = scrub(&pool, &NoOracle);
+        let report = scrub(&pool, &NoChecksums);
         assert!(report.healed.0 > 0, "{layout:?}: {report:?}");
         assert_eq!(report.undecided, Bytes(0));
         consistent(&pool, &all);
@@ -160,16 +160,16 @@ fn a_place_of_the_pool_is_known_by_device() {
     ] {
         let (all, pool, bytes) = known(n, layout);
         for at in [0, 512, 4096, 70_144, 1 << 20] {
-            let homes = pool.homes(ByteOffset(at));
+            let replicas = pool.placements(ByteOffset(at));
             let columns = if copies == 1 { n } else { copies };
-            assert_eq!(homes.len(), columns, "{layout:?} at {at}");
+            assert_eq!(replicas.len(), columns, "{layout:?} at {at}");
             let there = |home: &&(MemberIndex, ByteOffset)| {
                 let mut sector = vec![0; 512];
                 all[usize::from(home.0.0)].read(home.1, &mut sector).unwrap();
                 bytes[usize::try_from(at).unwrap()..].starts_with(&sector)
             };
-            assert_eq!(homes.iter().filter(there).count(), copies, "{layout:?} at {at}");
+            assert_eq!(replicas.iter().filter(there).count(), copies, "{layout:?} at {at}");
         }
-        assert!(pool.homes(ByteOffset(pool.info().size.0)).is_empty());
+        assert!(pool.placements(ByteOffset(pool.info().size.0)).is_empty());
     }
 }

@@ -19,12 +19,12 @@ use crate::CreateOptions;
 use crate::layout::Redundancy;
 use crate::reshape::tests::fresh;
 
-mod beside;
 mod claims;
+mod concurrent;
+mod durable;
 mod filled;
-mod firm;
-mod meant;
 mod moved;
+mod resolved;
 
 /// What the nodes know of each other, and their region locks.
 #[derive(Default)]
@@ -74,12 +74,12 @@ impl RegionLocks for Node {
         let mut held = Held { me: self.me, locks: Vec::new(), world: self.world.clone() };
         for (lock, hold) in locks {
             let mut regions = self.world.regions.lock();
-            let beside = |other: &(Life, Hold)| {
+            let concurrent = |other: &(Life, Hold)| {
                 *hold != Hold::Alone
                     && other.1 != Hold::Alone
                     && (other.0 == self.me || (*hold, other.1) == (Hold::Shared, Hold::Shared))
             };
-            while !regions.entry(*lock).or_default().iter().all(beside) {
+            while !regions.entry(*lock).or_default().iter().all(concurrent) {
                 self.world.freed.wait(&mut regions);
             }
             regions.entry(*lock).or_default().push((self.me, *hold));
@@ -236,7 +236,7 @@ fn nobody_writes_in_an_epoch_that_another_does_not_use() {
     for redundancy in [Redundancy::Mirror(2), Redundancy::Parity(1)] {
         let (nodes, all) = nodes(3, redundancy);
         let (a, b, c) = (&nodes[0], &nodes[1], &nodes[2]);
-        let lose = std::thread::spawn({
+        let fail_members = std::thread::spawn({
             let a = a.clone();
             move || a.pool.fail_member(MemberIndex(2))
         });
@@ -248,7 +248,7 @@ fn nobody_writes_in_an_epoch_that_another_does_not_use() {
         let at = ByteOffset(a.pool.info().size.0 - (1 << 20));
         let write = || b.pool.write(at, &[1; 4096]);
         waits_for(write, || c.dies()).unwrap();
-        lose.join().unwrap().unwrap();
+        fail_members.join().unwrap().unwrap();
         // One that has withdrawn waits for nobody.
         c.say();
         a.pool.fail_member(MemberIndex(2)).unwrap();
@@ -286,8 +286,8 @@ fn a_claim_stands_until_its_life_is_gone() {
     let sector = a.pool.info().lock_sector.to_usize();
     let claim = RawClaim::sector(*label.pool.as_bytes(), 1, Some(b.me), 5, sector);
     all[3].write(RawClaim::AT, &claim).unwrap();
-    let lose = || a.pool.fail_member(MemberIndex(0));
-    waits_for(lose, || {
+    let fail_members = || a.pool.fail_member(MemberIndex(0));
+    waits_for(fail_members, || {
         assert_eq!(a.state(0), MemberState::Active);
         b.dies();
     })
@@ -356,7 +356,7 @@ fn a_filled_copy_has_every_compare_and_write() {
             assert_eq!(there, value(*n), "{i} on {}", device.info().name);
         }
     }
-    let found = a.pool.scrub(&crate::NoOracle, &mut |_, _| true).unwrap();
+    let found = a.pool.scrub(&crate::NoChecksums, &mut |_, _| true).unwrap();
     assert_eq!((found.healed, found.undecided), (Bytes(0), Bytes(0)));
 }
 
@@ -402,7 +402,7 @@ fn regions_are_held_as_the_shape_asks_for() {
         }
         // A scrub waits for both.
         let held = b.hold(&locks).unwrap();
-        let scrub = || a.pool.scrub(&crate::NoOracle, &mut |_, _| true);
+        let scrub = || a.pool.scrub(&crate::NoChecksums, &mut |_, _| true);
         let found = waits_for(scrub, || drop(held)).unwrap();
         assert_eq!((found.finished, found.healed, found.undecided), (true, Bytes(0), Bytes(0)));
     }
@@ -700,8 +700,8 @@ fn an_epoch_is_said_when_what_is_above_is_ready() {
         }
     };
     *a.world.adopt.lock() = Some(Box::new(note));
-    let lose = || a.pool.fail_member(MemberIndex(1));
-    waits_for(lose, || assert!(b.pool.follow().unwrap())).unwrap();
+    let fail_members = || a.pool.fail_member(MemberIndex(1));
+    waits_for(fail_members, || assert!(b.pool.follow().unwrap())).unwrap();
     assert_eq!(*seen.lock(), [(1, 2)]);
     assert_eq!(b.pool.epoch_tag().epoch, 2);
     *a.world.adopt.lock() = None;
@@ -864,7 +864,7 @@ fn what_is_mended_over_a_compare_and_write_is_brought_after_it() {
         *all[1].bad.lock() = Some(at);
         *all[1].written.lock() = Some(Box::new(change));
         if scrubbed {
-            assert!(node.pool.scrub(&crate::NoOracle, &mut |_, _| true).unwrap().finished);
+            assert!(node.pool.scrub(&crate::NoChecksums, &mut |_, _| true).unwrap().finished);
         } else {
             let mut back = vec![0; 4096];
             node.pool.read(ByteOffset(place), &mut back).unwrap();
@@ -1029,7 +1029,7 @@ fn an_epoch_whose_labels_are_gone_is_written_anew_by_who_uses_it() {
     assert_eq!(b.pool.label().epoch, epoch);
     a.dies();
     b.pool.0.await_settled().unwrap();
-    b.pool.0.topology.read().firm.store(false, Ordering::Release);
+    b.pool.0.topology.read().durable.store(false, Ordering::Release);
     for (device, labels) in all.iter().zip(before.chunks(2)) {
         for (at, bytes) in places.iter().zip(labels) {
             device.write(*at, bytes).unwrap();

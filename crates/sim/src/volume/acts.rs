@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::device::{CawOutcome, Device, FaultKind, On};
-use braid_pool::{AddOptions, Destination, NoOracle, Pool, PoolError, PoolRequest, Progress};
+use braid_pool::{AddOptions, Destination, NoChecksums, Pool, PoolError, PoolRequest, Progress};
 
 use super::model::{SECTOR, content, is_lock, lock_content, value_of};
 use super::node::{Port, Wire};
@@ -562,7 +562,7 @@ impl Node {
             (state.contended && state.exchanging == 0).then_some(state.values)
         };
         let Some(before) = quiet else { return };
-        let Ok(found) = self.pool.scrub(&NoOracle, &mut |_, _| true) else { return };
+        let Ok(found) = self.pool.scrub(&NoChecksums, &mut |_, _| true) else { return };
         let mut state = self.world.state();
         // Nobody has begun to change anything meanwhile.
         if state.values == before && (found.healed.0 != 0 || found.undecided.0 != 0) {

@@ -4,7 +4,7 @@
 use braid_format::label::Label;
 use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, MemberIndex};
-use braid_pool::{Destination, Judging};
+use braid_pool::{Destination, Verification};
 
 use super::acts::Node;
 use super::model::SECTOR;
@@ -35,8 +35,8 @@ impl Node {
         self.world.state().rotten = true;
         match self.below(4) {
             0 | 1 => self.cut(0),
-            2 if rotten.copies.len() > 2 => self.fill_beside(&rotten),
-            _ => self.move_beside(&rotten),
+            2 if rotten.copies.len() > 2 => self.fill_concurrent(&rotten),
+            _ => self.move_concurrent(&rotten),
         }
         if self.world.state().has_ended(self.me) {
             return;
@@ -52,15 +52,15 @@ impl Node {
         let nth = self.below(1 << 20);
         let sector = self.world.state().model.nth(nth)?;
         let at = sector * SECTOR_BYTES;
-        let homes = self.pool.homes(ByteOffset(at));
+        let placements = self.pool.placements(ByteOffset(at));
         let map = self.pool.map();
-        let copies: Vec<MemberIndex> = homes.iter().map(|h| h.0).collect();
+        let copies: Vec<MemberIndex> = placements.iter().map(|h| h.0).collect();
         let is_mirror = |g: &&braid_pool::group::Group| {
             g.row_len().is_none() && g.members().eq(copies.iter().copied())
         };
         map.groups().iter().find(is_mirror)?;
-        let which = usize::try_from(self.below(homes.len() as u64)).ok()?;
-        let (member, place) = *homes.get(which)?;
+        let which = usize::try_from(self.below(placements.len() as u64)).ok()?;
+        let (member, place) = *placements.get(which)?;
         let disk = self.members().get(usize::from(member.0)).copied().flatten()?;
         if !self.flip(disk, place) {
             return None;
@@ -100,7 +100,7 @@ impl Node {
     }
 
     /// Another member that has the same is filled with it.
-    fn fill_beside(&self, rotten: &Rotten) {
+    fn fill_concurrent(&self, rotten: &Rotten) {
         let others: Vec<MemberIndex> =
             rotten.copies.iter().copied().filter(|m| *m != rotten.member).collect();
         let which = usize::try_from(self.below(others.len() as u64)).unwrap_or(0);
@@ -112,10 +112,10 @@ impl Node {
         }
         let replaced = self.pool.replace(*member, wire, false);
         self.changed(&format!("replace {member} by d{disk} beside rot"), replaced);
-        let judging = Judging::by(&Seals);
+        let verification = Verification::by(&Seals);
         let mut filled = false;
         while let Some(member) = self.pool.rebuilding() {
-            let done = self.filling(|| self.pool.rebuild_with(member, &judging, &|_| true));
+            let done = self.filling(|| self.pool.rebuild_with(member, &verification, &|_| true));
             if self.changed(&format!("fill {member} beside rot"), done) != Some(true) {
                 break;
             }
@@ -125,7 +125,7 @@ impl Node {
         if state.has_ended(self.me) || !filled {
             return;
         }
-        let found = judging.found();
+        let found = verification.found();
         if found.healed.0 == 0 || found.undecided.0 != 0 {
             state.fail(format!("rot was not healed by who filled a member: {found:?}"));
         }
@@ -133,7 +133,7 @@ impl Node {
     }
 
     /// A member that has it, rotten or not, is moved.
-    fn move_beside(&self, rotten: &Rotten) {
+    fn move_concurrent(&self, rotten: &Rotten) {
         let which = usize::try_from(self.below(rotten.copies.len() as u64)).unwrap_or(0);
         let (Some(member), Some((disk, device))) = (rotten.copies.get(which), self.new_disk())
         else {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes};
-use braid_pool::{NoOracle, Oracle, Place, Pool};
+use braid_pool::{ChecksumVerifier, NoChecksums, Place, Pool};
 
 use super::model::{SECTOR, is_unknown, value_of};
 use super::world::{State, World};
@@ -134,8 +134,8 @@ pub(super) fn verify(world: &Arc<World>, me: usize, pool: &Pool, crash: bool) {
 /// Knows every sector by the reference.
 struct Knows<'a>(&'a World);
 
-impl Oracle for Knows<'_> {
-    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
+impl ChecksumVerifier for Knows<'_> {
+    fn verify(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
         let mut state = self.0.state();
         let from = state.model.now();
         let first = at.0 / SECTOR_BYTES;
@@ -150,11 +150,11 @@ impl Oracle for Knows<'_> {
 /// Knows what a sector is by itself, as a checksum would.
 pub(super) struct Seals;
 
-impl Oracle for Seals {
-    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
-        Some(self.is_whole(at, bytes))
+impl ChecksumVerifier for Seals {
+    fn verify(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
+        Some(self.verify_sector(at, bytes))
     }
-    fn is_whole(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+    fn verify_sector(&self, at: ByteOffset, bytes: &[u8]) -> bool {
         let sectors = (at.0 / SECTOR_BYTES..).zip(bytes.chunks(SECTOR));
         sectors.into_iter().all(|(s, b)| !is_unknown(value_of(s, b)))
     }
@@ -186,7 +186,7 @@ pub(super) fn scrub(world: &Arc<World>, me: usize, pool: &Pool, rotten: bool) {
     let before = world.state().suspects().is_empty();
     let pace = &mut |_, _: &_| true;
     let scrubbed =
-        if rotten { pool.scrub(&Knows(world), pace) } else { pool.scrub(&NoOracle, pace) };
+        if rotten { pool.scrub(&Knows(world), pace) } else { pool.scrub(&NoChecksums, pace) };
     let mut state = world.state();
     if state.has_ended(me) {
         return;

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use braid_format::Bytes;
 use braid_pool::device::model::{DiskModel, Rate, presets};
-use braid_pool::modelled::{Job, Rig};
+use braid_pool::modelled::{Job, ModelledPool};
 
 use super::verdict;
 use crate::modes::at;
@@ -39,9 +39,9 @@ pub(super) fn all(report: &mut Report) -> Result<()> {
 fn s0_5(report: &mut Report) -> Result<Vec<Verdict>> {
     let unit = 128 * KIB;
     let testbeds = (1..=4)
-        .map(|n| Rig::equal(n, presets::NASA_SCSI_1992, unit))
+        .map(|n| ModelledPool::equal(n, presets::NASA_SCSI_1992, unit))
         .collect::<std::result::Result<Vec<_>, _>>()?;
-    let time = |testbed: &Rig, mib: u64| -> Result<f64> {
+    let time = |testbed: &ModelledPool, mib: u64| -> Result<f64> {
         let total = crate::statistics::float(mib * MIB);
         let mut sum = 0.0;
         for job in [Job::write(MIB, 4, mib * MIB), Job::read(MIB, 4, mib * MIB)] {
@@ -77,8 +77,8 @@ fn s0_6() -> Result<Vec<Verdict>> {
     let (model, unit, total) = (presets::NASA_SCSI_1992, 128 * KIB, 32 * MIB);
     let bus = presets::NASA_SCSI_BUS_1992;
     let rate = |buses: &[usize], job| {
-        let members: Vec<_> = buses.iter().map(|b| (model, Rig::SIZE, Some(*b))).collect();
-        Rig::new(&members, &[bus, bus], unit)?.stream(job)
+        let members: Vec<_> = buses.iter().map(|b| (model, ModelledPool::SIZE, Some(*b))).collect();
+        ModelledPool::new(&members, &[bus, bus], unit)?.stream(job)
     };
     let shallow = Job::read(2 * unit, 1, total);
     let grouped = rate(&[0, 0, 1, 1], shallow)? / rate(&[0, 1, 0, 1], shallow)?;
@@ -95,7 +95,7 @@ fn s0_7() -> Result<Vec<Verdict>> {
     let (slow, unit) = (presets::BDSPRO_5MB, 64 * KIB);
     let fast = DiskModel { track: Bytes(2 * slow.track.0), ..slow };
     let members = [(slow, 34 * MIB, None), (slow, 34 * MIB, None), (fast, 66 * MIB, None)];
-    let testbed = Rig::new(&members, &[], unit)?;
+    let testbed = ModelledPool::new(&members, &[], unit)?;
     let info = testbed.pool.info();
     let sum: u64 = info.members.iter().map(|m| m.data_len.0).sum();
     let used = crate::statistics::float(info.size.0) / crate::statistics::float(sum);
@@ -120,8 +120,8 @@ fn s1_3() -> Result<Vec<Verdict>> {
     for buses in [1_usize, 2] {
         for n in 1..=8_u32 {
             let members: Vec<_> =
-                (0..n as usize).map(|i| (disk, Rig::SIZE, Some(i % buses))).collect();
-            let testbed = Rig::new(&members, &vec![presets::FAST_WIDE_SCSI; buses], unit)?;
+                (0..n as usize).map(|i| (disk, ModelledPool::SIZE, Some(i % buses))).collect();
+            let testbed = ModelledPool::new(&members, &vec![presets::FAST_WIDE_SCSI; buses], unit)?;
             let width = u64::from(n) * unit;
             let full = if buses == 1 { 20.0 } else { 40.0 };
             let expected = (5.0 * f64::from(n)).min(full);
@@ -144,8 +144,9 @@ fn s1_4() -> Result<Vec<Verdict>> {
         overhead: presets::BDSPRO_5MB.overhead,
         ..DiskModel::flat(presets::BDSPRO_5MB.media_rate())
     };
-    let rate =
-        |request, depth| Rig::equal(10, model, unit)?.stream(Job::read(request, depth, total));
+    let rate = |request, depth| {
+        ModelledPool::equal(10, model, unit)?.stream(Job::read(request, depth, total))
+    };
     let whole = rate(10 * unit, 1)?;
     let half = rate(5 * unit, 1)? / whole;
     let what = "S1.4 320 KB over 640 KB on 10 disks, one at a time";
@@ -163,14 +164,14 @@ fn s1_5() -> Result<Vec<Verdict>> {
     for (n, original) in [(1_u32, "1/2"), (2, "2/3"), (3, "3/4"), (4, "4/5")] {
         let unit = u64::from(n) * track;
         let (row, total) = (4 * unit, 240 * 4 * track);
-        let read = Rig::equal(4, ahead, unit)?.stream(Job::read(row, 1, total))?;
-        let naive = Rig::equal(4, model, unit)?.stream(Job::write(row, 1, total))? / read;
+        let read = ModelledPool::equal(4, ahead, unit)?.stream(Job::read(row, 1, total))?;
+        let naive = ModelledPool::equal(4, model, unit)?.stream(Job::write(row, 1, total))? / read;
         let expected = f64::from(n) / (f64::from(n) + 1.0);
         let what = "S1.5 write over read, a row at a time";
         let goal = Goal::Between(expected * 0.98, expected * 1.02);
         let cell = format!("unit of {n} tracks");
         out.push(verdict(what, original, goal, naive).cell(cell.clone()));
-        let queued = Rig::equal(4, model, unit)?.stream(Job::write(row, 2, total))? / read;
+        let queued = ModelledPool::equal(4, model, unit)?.stream(Job::write(row, 2, total))? / read;
         out.push(at_least("S1.5 the same, two rows under way", "", 0.95, queued).cell(cell));
     }
     Ok(out)
@@ -181,7 +182,7 @@ fn s3() -> Result<Vec<Verdict>> {
     // The port's time for a command passes while the last one's bytes move.
     let array = presets::CIPRICO_RF7000;
     let total = 256 * MIB;
-    let rate = |n: usize, job: Job| Rig::equal(n, array, MIB)?.stream(job);
+    let rate = |n: usize, job: Job| ModelledPool::equal(n, array, MIB)?.stream(job);
     let one = rate(1, Job::read(8 * MIB, 2, total))?;
     let written = rate(1, Job::write(8 * MIB, 2, total))?;
     let mut out = vec![at_least("S3.1 one array, write over read", "1.00", 0.95, written / one)];

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use braid_pool::device::Device;
 use braid_pool::discover;
-use braid_pool::evidence::Evidence;
+use braid_pool::member_verify::SampleReport;
 use braid_pool::members::Found;
 use braid_pool::restore::{Restore, Source, Step, Target, Which};
 use uuid::Uuid;
@@ -101,11 +101,11 @@ fn show(step: &Step) {
     if let Some(what) = &step.overwrites {
         println!("    --force: {what} is overwritten");
     }
-    println!("    {}", contents(&step.evidence));
+    println!("    {}", contents(&step.samples));
 }
 
 /// What a device's contents say, in a line.
-fn contents(e: &Evidence) -> String {
+fn contents(e: &SampleReport) -> String {
     let looked = e.agree + e.against;
     if e.unused {
         return "its contents were not compared: the pool does not use this member".to_owned();

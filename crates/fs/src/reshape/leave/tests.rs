@@ -476,7 +476,7 @@ fn a_part_stays_open_while_a_member_of_it_is_being_moved() {
     // The pool's call, which wakes no thread that would end the move at once.
     let spare = all(&disks("spare", &[64], &none)).remove(0);
     let to = braid_pool::Destination::Device { device: spare, force: false };
-    fs.mounted.upkeep.stop();
+    fs.mounted.maintenance.stop();
     fs.pool().begin_evacuation(MemberIndex(1), to).unwrap();
     let moving = |e: &Error| e.to_string().contains("being moved");
     for refused in [

@@ -5,7 +5,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use crate::group::tests::{Layout, consistent, devices, pool};
 use crate::reshape::tests::{Content, fresh};
-use crate::{Judging, NoOracle, Oracle, Pool, Progress, Scrubbed};
+use crate::{ChecksumVerifier, NoChecksums, Pool, Progress, Scrubbed, Verification};
 
 const GO: &(dyn Fn(Progress) -> bool + Sync) = &|_| true;
 /// Where rot is, in each member's data: in two chunks of what is filled, in the first and last sectors of
@@ -14,8 +14,8 @@ const ROTTEN: [u64; 3] = [0, (1 << 20) + 4096 * 5 + 3584, (1 << 20) + 4096 * 9];
 
 /// Knows what has not been flipped by [`rot`].
 struct Checksums;
-impl Oracle for Checksums {
-    fn good(&self, _: ByteOffset, bytes: &[u8]) -> Option<bool> {
+impl ChecksumVerifier for Checksums {
+    fn verify(&self, _: ByteOffset, bytes: &[u8]) -> Option<bool> {
         Some(!bytes.chunks(512).any(|s| s[7] != s[8]))
     }
 }
@@ -36,7 +36,7 @@ fn filled(
     n: usize,
     layout: Layout,
     rotten: &[usize],
-    oracle: &dyn Oracle,
+    verifier: &dyn ChecksumVerifier,
 ) -> (Vec<Arc<FaultyDevice>>, Pool, Content, Scrubbed) {
     let mut all = devices(n, |_| FaultPlan::default());
     let pool = pool(&all, layout);
@@ -47,15 +47,15 @@ fn filled(
     pool.replace(last, new.clone(), false).unwrap();
     all[n - 1] = new;
     rotten.iter().for_each(|member| rot(&all, &pool, *member));
-    let judging = Judging::by(oracle);
-    assert!(pool.rebuild_with(last, &judging, GO).unwrap());
-    (all, pool, content, judging.found())
+    let verification = Verification::by(verifier);
+    assert!(pool.rebuild_with(last, &verification, GO).unwrap());
+    (all, pool, content, verification.found())
 }
 
 #[test]
 fn rot_on_a_source_is_healed_by_the_majority_and_not_copied() {
     for rotten in 0..3 {
-        let (all, pool, content, found) = filled(4, Layout::Mirror, &[rotten], &NoOracle);
+        let (all, pool, content, found) = filled(4, Layout::Mirror, &[rotten], &NoChecksums);
         assert!(found.healed.0 >= 3 * 512 && found.undecided == Bytes(0), "{found:?}");
         content.check(&pool);
         consistent(&pool, &all);
@@ -75,7 +75,7 @@ fn what_a_checksum_knows_decides_between_two_sources() {
 #[test]
 fn what_nobody_can_decide_is_counted_and_named() {
     for rotten in 0..2 {
-        let (_, pool, _, found) = filled(3, Layout::Mirror, &[rotten], &NoOracle);
+        let (_, pool, _, found) = filled(3, Layout::Mirror, &[rotten], &NoChecksums);
         assert_eq!((found.healed, found.undecided), (Bytes(0), Bytes(3 * 4096)), "{rotten}");
         let places: Vec<u64> = found.places.iter().map(|p| p.0 / 4096 * 4096).collect();
         let mut wanted: Vec<u64> = ROTTEN.iter().map(|at| at / 4096 * 4096).collect();
@@ -98,13 +98,13 @@ fn the_last_copy_is_believed() {
 #[test]
 fn rot_in_a_row_of_two_parities_is_counted_whatever_column_is_filled() {
     for rotten in 0..4 {
-        let (_, pool, content, found) = filled(5, Layout::Parity(2), &[rotten], &NoOracle);
+        let (_, pool, content, found) = filled(5, Layout::Parity(2), &[rotten], &NoChecksums);
         // Each row by itself; three units of one column have rotted.
         assert_eq!((found.healed, found.places.len()), (Bytes(0), 3), "{rotten}: {found:?}");
         assert!(found.places.iter().all(|at| at.0.is_multiple_of(3 * 4096)));
         drop((pool, content));
     }
-    let (all, pool, content, found) = filled(5, Layout::Parity(2), &[], &NoOracle);
+    let (all, pool, content, found) = filled(5, Layout::Parity(2), &[], &NoChecksums);
     assert_eq!(found, Scrubbed::default());
     content.check(&pool);
     consistent(&pool, &all);

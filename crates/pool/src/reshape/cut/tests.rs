@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use braid_device::{Device, FaultPlan, FaultyDevice};
 
 use super::*;
-use crate::NoOracle;
+use crate::NoChecksums;
 use crate::layout::Redundancy;
 use crate::log::tests::Powered;
 use crate::map::Place;
@@ -73,7 +73,7 @@ fn what_came_first_or_last_leaves_and_the_rest_stays_where_it_is() {
         let again = Pool::assemble(pool.devices()).unwrap();
         check(&again);
         if redundancy != Redundancy::None {
-            let found = again.scrub(&NoOracle, &mut |_, _| true).unwrap();
+            let found = again.scrub(&NoChecksums, &mut |_, _| true).unwrap();
             assert!(found.finished && found.healed.0 + found.undecided.0 == 0, "{found:?}");
             again.recover_log(0).unwrap();
             check(&again);

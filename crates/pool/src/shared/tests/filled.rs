@@ -76,7 +76,7 @@ fn what_holds_no_record_is_read_once() {
     assert!(pool.rebuild(MemberIndex(1), &|_| true).unwrap());
     let read = first.read.load(Ordering::Relaxed);
     assert_eq!(read, pool.info().size.0 + 3 * 4096 + 512 + 512);
-    let found = pool.scrub(&crate::NoOracle, &mut |_, _| true).unwrap();
+    let found = pool.scrub(&crate::NoChecksums, &mut |_, _| true).unwrap();
     assert_eq!((found.healed, found.undecided), (Bytes(0), Bytes(0)));
 }
 
@@ -190,7 +190,7 @@ fn what_the_first_copy_cannot_read_comes_from_another_beside_other_nodes() {
             }
             _ => {}
         }
-        let found = pool.scrub(&crate::NoOracle, &mut |_, _| true).unwrap();
+        let found = pool.scrub(&crate::NoChecksums, &mut |_, _| true).unwrap();
         assert_eq!(found.undecided, Bytes(0), "{how}");
         assert!(pool.member_states().iter().take(3).all(|s| s.1 == MemberState::Active), "{how}");
         for device in &now {
@@ -252,13 +252,13 @@ fn what_lands_beside_a_bad_place_is_not_written_over() {
         pool.write(ByteOffset(0), &vec![9; 1 << 20]).unwrap();
         let (old, new) = (record(1, 512), record(2, 512));
         pool.write(ByteOffset(8192), &old).unwrap();
-        let heir = fresh("new", &third);
+        let target = fresh("new", &third);
         match how {
             "moved" => {
-                let to = crate::Destination::Device { device: heir.clone(), force: false };
+                let to = crate::Destination::Device { device: target.clone(), force: false };
                 pool.begin_evacuation(MemberIndex(0), to).map(drop).unwrap();
             }
-            "filled" => pool.replace(MemberIndex(2), heir.clone(), false).unwrap(),
+            "filled" => pool.replace(MemberIndex(2), target.clone(), false).unwrap(),
             _ => {}
         }
         first.spoil(ByteOffset(start + 4096), Bytes(512));
@@ -274,11 +274,11 @@ fn what_lands_beside_a_bad_place_is_not_written_over() {
         match how {
             "moved" => assert!(pool.evacuate(&|_| true).unwrap()),
             "filled" => assert!(pool.rebuild(MemberIndex(2), &|_| true).unwrap()),
-            _ => drop(pool.scrub(&crate::NoOracle, &mut |_, _| true).unwrap()),
+            _ => drop(pool.scrub(&crate::NoChecksums, &mut |_, _| true).unwrap()),
         }
         assert!(second.after.lock().is_none(), "{how}: it came to it");
         let mut there = vec![0; 512];
-        for device in [&first, &heir].iter().take(if how == "scrubbed" { 1 } else { 2 }) {
+        for device in [&first, &target].iter().take(if how == "scrubbed" { 1 } else { 2 }) {
             device.read(ByteOffset(start + 8192), &mut there).unwrap();
             assert!(there == new, "{how}: {}", device.info().name);
         }
@@ -289,8 +289,8 @@ fn what_lands_beside_a_bad_place_is_not_written_over() {
 #[test]
 fn a_scrub_takes_back_no_compare_and_write_that_is_under_way() {
     struct Damaged(bool);
-    impl crate::Oracle for Damaged {
-        fn good(&self, _: ByteOffset, _: &[u8]) -> Option<bool> {
+    impl crate::ChecksumVerifier for Damaged {
+        fn verify(&self, _: ByteOffset, _: &[u8]) -> Option<bool> {
             None
         }
         fn has_damaged_record(&self, _: ByteOffset, _: &[u8]) -> bool {

@@ -49,9 +49,9 @@ fn a_successor_that_has_missed_a_write_is_not_read() {
         while_all_follow(&nodes[..1], || assert!(b.pool.evacuate(&|_| true).unwrap()));
         while_all_follow(&nodes[1..], || {
             if let Some(lost) = &lost {
-                a.pool.0.lose(lost).unwrap();
+                a.pool.0.fail_members(lost).unwrap();
             } else {
-                a.pool.0.heed_successor().unwrap();
+                a.pool.0.check_migration().unwrap();
             }
         });
         assert_eq!([a.state(1), b.state(1)], [MemberState::Failed; 2], "{on_old}");

@@ -13,34 +13,34 @@ use crate::topology::Topology;
 
 /// Which member is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whom {
+pub enum MemberSelector {
     /// Who is in this place just now, as this node knows the pool.
-    Place(MemberIndex),
+    Index(MemberIndex),
     /// Who is this one, in whatever place.
-    Named(Uuid),
+    Uuid(Uuid),
 }
 
-impl From<MemberIndex> for Whom {
+impl From<MemberIndex> for MemberSelector {
     fn from(place: MemberIndex) -> Self {
-        Self::Place(place)
+        Self::Index(place)
     }
 }
 
-impl From<Uuid> for Whom {
+impl From<Uuid> for MemberSelector {
     fn from(uuid: Uuid) -> Self {
-        Self::Named(uuid)
+        Self::Uuid(uuid)
     }
 }
 
 /// A member that something is to be done to.
 #[derive(Debug, Clone)]
-pub(crate) struct Meant {
+pub(crate) struct ResolvedMember {
     uuid: Uuid,
     /// For people.
     name: String,
 }
 
-impl Meant {
+impl ResolvedMember {
     /// It is no longer what it was when it was named.
     pub fn overtaken(&self) -> PoolError {
         ChangeError::Overtaken { member: self.name.clone() }.into()
@@ -52,8 +52,8 @@ impl Topology {
     ///
     /// # Errors
     /// [`ChangeError::Overtaken`]: it is none any more.
-    pub fn place_of(&self, meant: &Meant) -> Result<MemberIndex, PoolError> {
-        self.index_of(meant.uuid).ok_or_else(|| meant.overtaken())
+    pub fn place_of(&self, resolved: &ResolvedMember) -> Result<MemberIndex, PoolError> {
+        self.index_of(resolved.uuid).ok_or_else(|| resolved.overtaken())
     }
 }
 
@@ -62,16 +62,16 @@ impl Inner {
     ///
     /// # Errors
     /// [`PoolError::NoSuchMember`], [`ChangeError::Overtaken`].
-    pub fn meant(&self, whom: Whom) -> Result<Meant, PoolError> {
+    pub fn resolve_member(&self, selector: MemberSelector) -> Result<ResolvedMember, PoolError> {
         let topology = self.topology.read();
-        match whom {
-            Whom::Place(member) => {
+        match selector {
+            MemberSelector::Index(member) => {
                 let uuid = topology.uuid(member).ok_or(PoolError::NoSuchMember { member })?;
-                Ok(Meant { uuid, name: topology.name(member) })
+                Ok(ResolvedMember { uuid, name: topology.name(member) })
             }
-            Whom::Named(uuid) => {
+            MemberSelector::Uuid(uuid) => {
                 let name = topology.index_of(uuid).map(|m| topology.name(m));
-                Ok(Meant { uuid, name: name.unwrap_or_else(|| format!("member {uuid}")) })
+                Ok(ResolvedMember { uuid, name: name.unwrap_or_else(|| format!("member {uuid}")) })
             }
         }
     }

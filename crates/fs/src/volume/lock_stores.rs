@@ -13,7 +13,7 @@ use braid_lock::{
 use super::Volume;
 use crate::error::{Error, Result};
 use crate::groups::Groups;
-use crate::stores::fresh_nonce;
+use crate::lock_stores::fresh_nonce;
 
 /// The locks of what is there. Those of parts that have left nobody takes; but who has one from
 /// before gives it up some time, and that comes to nothing.

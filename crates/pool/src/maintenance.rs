@@ -22,13 +22,13 @@ use crate::error::PoolError;
 use crate::group::engine::Lost;
 use crate::group::fill::{Filling, fill};
 use crate::group::repair::Span;
-use crate::oracle::{Judging, NoOracle};
 use crate::redundancy::next_epoch;
-use crate::scrub::{Beside, LOOK_PAUSE};
+use crate::scrub::{Concurrent, LOOK_PAUSE};
+use crate::selector::{MemberSelector, ResolvedMember};
 use crate::shared::Hold;
 use crate::simulation::Pause;
 use crate::topology::Topology;
-use crate::whom::{Meant, Whom};
+use crate::verifier::{NoChecksums, Verification};
 
 /// Bytes of a column filled at a time, about.
 const CHUNK: u64 = 1 << 20;
@@ -81,14 +81,14 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::TooManyLost`] when the pool cannot spare it.
-    pub fn fail_member(&self, member: impl Into<Whom>) -> Result<(), PoolError> {
+    pub fn fail_member(&self, member: impl Into<MemberSelector>) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        self.take_out(&self.0.meant(member.into())?)
+        self.take_out(&self.0.resolve_member(member.into())?)
     }
 
-    fn take_out(&self, meant: &Meant) -> Result<(), PoolError> {
+    fn take_out(&self, resolved: &ResolvedMember) -> Result<(), PoolError> {
         let topology = self.0.topology.read();
-        let member = topology.place_of(meant)?;
+        let member = topology.place_of(resolved)?;
         if topology.state(member) == MemberState::Failed {
             return Ok(());
         }
@@ -96,7 +96,7 @@ impl Pool {
         let device = topology.device(member).info().name.as_str().into();
         let lost = topology.named(&vec![(member, DeviceError::TakenOut { device })]);
         drop(topology);
-        self.0.lose(&lost)
+        self.0.fail_members(&lost)
     }
 
     /// Adds a device that will step in for the next member that fails.
@@ -157,8 +157,8 @@ impl Pool {
         let needs = |(i, _): &(usize, &Member)| used.iter().any(|m| usize::from(m.0) == *i);
         let pair = with(MemberState::Failed).filter(needs).find_map(|(failed, old)| {
             let free = |(i, _): &(usize, &Member)| {
-                let heir = |m: &Member| m.successor.is_some_and(|s| usize::from(s.0) == *i);
-                !label.members.iter().any(heir)
+                let target = |m: &Member| m.successor.is_some_and(|s| usize::from(s.0) == *i);
+                !label.members.iter().any(target)
             };
             let (spare, new) = with(MemberState::Spare).filter(free).find_map(|(spare, _)| {
                 Some((spare, fits(topology.devices.get(spare)?, old).ok()?))
@@ -184,38 +184,38 @@ impl Pool {
     /// What [`Pool::create`] says of devices; [`PoolError::TooSmall`]; [`PoolError::TooManyLost`].
     pub fn replace(
         &self,
-        member: impl Into<Whom>,
+        member: impl Into<MemberSelector>,
         device: Arc<dyn Device>,
         force: bool,
     ) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        let meant = self.0.meant(member.into())?;
+        let resolved = self.0.resolve_member(member.into())?;
         // What others did to it is known before it is looked at.
         self.0.follow()?;
         {
             let topology = self.0.topology.read();
-            let member = topology.place_of(&meant)?;
+            let member = topology.place_of(&resolved)?;
             let old = topology.label.members.get(usize::from(member.0));
             let old = old.ok_or(PoolError::NoSuchMember { member })?;
             fits(&device, old)?;
             topology.sparable(member)?;
             self.0.check_joins(&topology, &device, force)?;
         }
-        self.take_out(&meant)?;
-        self.0.changing(move || self.try_replace(&meant, &device, force))
+        self.take_out(&resolved)?;
+        self.0.changing(move || self.try_replace(&resolved, &device, force))
     }
 
     fn try_replace(
         &self,
-        meant: &Meant,
+        resolved: &ResolvedMember,
         device: &Arc<dyn Device>,
         force: bool,
     ) -> Result<(), PoolError> {
         let topology = self.0.topology.write();
-        let member = topology.place_of(meant)?;
+        let member = topology.place_of(resolved)?;
         // Another may have put it in use again.
         if topology.state(member) != MemberState::Failed {
-            return Err(meant.overtaken());
+            return Err(resolved.overtaken());
         }
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
@@ -249,7 +249,7 @@ impl Pool {
         member: MemberIndex,
         pace: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<bool, PoolError> {
-        self.rebuild_with(member, &Judging::by(&NoOracle), pace)
+        self.rebuild_with(member, &Verification::by(&NoChecksums), pace)
     }
 
     /// Fills `member` from the others, while the pool is in use, and puts it in use. Where these do not
@@ -262,11 +262,11 @@ impl Pool {
     pub fn rebuild_with(
         &self,
         member: MemberIndex,
-        judging: &Judging<'_>,
+        verification: &Verification<'_>,
         pace: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<bool, PoolError> {
         let (who, spans) = self.spans_of(member)?;
-        let fill = |span: &Span| self.fill_span(*span, (member, who), judging);
+        let fill = |span: &Span| self.fill_span(*span, (member, who), verification);
         if !self.0.by_crew(&spans, |s| Bytes(s.2 - s.1), fill, pace)? {
             return Ok(false);
         }
@@ -303,7 +303,7 @@ impl Pool {
         &self,
         span: Span,
         (member, who): (MemberIndex, Filled),
-        judging: &Judging<'_>,
+        verification: &Verification<'_>,
     ) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
         // Who writes here holds the bytes that he changes, as the filler does; so several chunks of
@@ -314,26 +314,27 @@ impl Pool {
             still_filled(&topology, member, who)?;
             let mut lost = Lost::new();
             let rest = || self.0.pause(LOOK_PAUSE, Pause::Inside);
-            let beside: Beside<'_> = self.is_shared().then_some(&rest as &dyn Fn());
-            let filled = fill(&topology, span, member, Filling { judging, beside }, &mut lost);
+            let concurrent: Concurrent<'_> = self.is_shared().then_some(&rest as &dyn Fn());
+            let filled =
+                fill(&topology, span, member, Filling { verification, concurrent }, &mut lost);
             let lost = topology.named(&lost);
             drop(topology);
             let filled = if lost.is_empty() { filled? } else { Ok(()) };
             if let Err(error) = filled {
-                self.0.lose(&vec![(who.0, error.clone())])?;
+                self.0.fail_members(&vec![(who.0, error.clone())])?;
                 return Err(error.into());
             }
             if lost.is_empty() {
                 return Ok(());
             }
             // Members that it was to come from: it comes from the others then.
-            self.0.lose(&lost)?;
+            self.0.fail_members(&lost)?;
         }
     }
 
-    fn finish_rebuild(&self, whom: (MemberIndex, Filled)) -> Result<(), PoolError> {
+    fn finish_rebuild(&self, selector: (MemberIndex, Filled)) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        self.0.changing(|| self.try_finish_rebuild(whom))
+        self.0.changing(|| self.try_finish_rebuild(selector))
     }
 
     fn try_finish_rebuild(&self, (member, who): (MemberIndex, Filled)) -> Result<(), PoolError> {

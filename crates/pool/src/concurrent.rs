@@ -27,41 +27,41 @@ use crate::group::repair::{resync, spans};
 use crate::group::{Group, Shape};
 use crate::io::PoolRequest;
 use crate::map::Place;
-use crate::oracle::NoOracle;
 use crate::shared::{EpochTag, Hold, Locks, add_locks, hold_of};
 use crate::topology::Topology;
+use crate::verifier::NoChecksums;
 
 /// Bytes of each copy compared at a time.
 const COMPARED: u64 = 1 << 20;
 
 /// How many writes have left copies that differ, and not yet made them the same.
 #[derive(Debug, Default)]
-pub(crate) struct Unevens(AtomicU64);
+pub(crate) struct DivergentWrites(AtomicU64);
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Uneven<'a>(&'a Unevens);
+pub(crate) struct DivergentWrite<'a>(&'a DivergentWrites);
 
-impl Unevens {
+impl DivergentWrites {
     /// One more. The epoch is held: who cleans the redundancy log does not look at this moment.
-    pub fn enter(&self) -> Uneven<'_> {
+    pub fn enter(&self) -> DivergentWrite<'_> {
         self.0.fetch_add(1, Ordering::AcqRel);
-        Uneven(self)
+        DivergentWrite(self)
     }
     pub fn is_none(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 }
 
-impl Drop for Uneven<'_> {
+impl Drop for DivergentWrite<'_> {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// As [`hold_of`], where other nodes may write the same bytes.
-pub(crate) fn hold_beside(topology: &Topology, group: &Group) -> Hold {
-    let moved = topology.twin.as_ref().map(|pair| pair.leaving);
+pub(crate) fn hold_concurrent(topology: &Topology, group: &Group) -> Hold {
+    let moved = topology.migration.as_ref().map(|pair| pair.leaving);
     let moved = moved.is_some_and(|leaving| group.members().any(|m| m == leaving));
     if moved || topology.is_filled(group) { Hold::Write } else { hold_of(group) }
 }
@@ -71,7 +71,7 @@ pub(crate) fn hold_beside(topology: &Topology, group: &Group) -> Hold {
 ///
 /// # Errors
 /// A device without redundancy cannot be read.
-pub(crate) fn settle_beside(
+pub(crate) fn settle_concurrent(
     topology: &Topology,
     requests: &[PoolRequest<'_>],
 ) -> Result<bool, PoolError> {
@@ -91,10 +91,10 @@ pub(crate) fn settle_beside(
 
 /// The part that stands on a member without copies that is being moved.
 fn follow(topology: &Topology, at: ByteOffset, len: Bytes) -> Result<(), PoolError> {
-    let Some(pair) = &topology.twin else { return Ok(()) };
+    let Some(pair) = &topology.migration else { return Ok(()) };
     for p in topology.map.pieces(at, len) {
         if matches!(p.place, Place::Member(member) if member == pair.leaving) {
-            pair.twin.copy(p.at, p.len, true)?;
+            pair.migration.copy(p.at, p.len, true)?;
         }
     }
     Ok(())
@@ -114,7 +114,7 @@ fn is_same(topology: &Topology, at: ByteOffset, len: Bytes) -> bool {
     for (piece, p) in topology.map.pieces(at, len).enumerate() {
         let Place::Group(index) = p.place else { continue };
         let group = topology.map.group(index);
-        if group.shape != Shape::Mirror || hold_beside(topology, group) != Hold::Shared {
+        if group.shape != Shape::Mirror || hold_concurrent(topology, group) != Hold::Shared {
             continue;
         }
         copies.extend(topology.copies(group).map(|column| {
@@ -141,16 +141,16 @@ impl Inner {
     ///
     /// # Errors
     /// This node has withdrawn, or a member cannot be spared.
-    pub(crate) fn make_even(&self, requests: &[PoolRequest<'_>]) -> Result<(), PoolError> {
+    pub(crate) fn make_copies_equal(&self, requests: &[PoolRequest<'_>]) -> Result<(), PoolError> {
         for r in requests {
             if let Op::Write(data) = &r.op {
-                self.make_range_even(r.at.0, r.at.0 + data.len() as u64)?;
+                self.make_range_equal(r.at.0, r.at.0 + data.len() as u64)?;
             }
         }
         Ok(())
     }
 
-    fn make_range_even(&self, from: u64, to: u64) -> Result<(), PoolError> {
+    fn make_range_equal(&self, from: u64, to: u64) -> Result<(), PoolError> {
         loop {
             let tag = Cell::new(EpochTag::default());
             let _held = self.hold_regions(|topology, count| {
@@ -170,13 +170,13 @@ impl Inner {
             if let Some(log) = &topology.log {
                 log.intents.note(&topology, log.slot, &[(from, to)], &mut lost)?;
             }
-            resync(&topology, (from, to), &NoOracle, &mut lost)?;
+            resync(&topology, (from, to), &NoChecksums, &mut lost)?;
             let lost = topology.named(&lost);
             drop(topology);
             if lost.is_empty() {
                 return Ok(());
             }
-            self.lose(&lost)?;
+            self.fail_members(&lost)?;
         }
     }
 }

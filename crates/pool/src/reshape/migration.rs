@@ -24,14 +24,14 @@ use braid_format::label::{Label, Member};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use uuid::Uuid;
 
+use crate::background_io::is_foreground;
 use crate::discard::is_refusal;
 use crate::group::locks::{Held, RangeLocks};
-use crate::own_work::is_use;
 use crate::redundancy::{Side, follow};
 
 /// A member whose contents are being moved, as a device.
 #[derive(Debug)]
-pub(crate) struct Twin {
+pub(crate) struct MemberMigration {
     old: Arc<dyn Device>,
     new: Arc<dyn Device>,
     /// Who it is: identities of the one and the other.
@@ -48,32 +48,32 @@ pub(crate) struct Twin {
     behind: OnceLock<DeviceError>,
 }
 
-/// A twin, and which member it is the device of.
+/// A migration, and the member whose device it stands for.
 #[derive(Debug, Clone)]
-pub(crate) struct Pair {
+pub(crate) struct MigratingMember {
     pub leaving: MemberIndex,
-    pub twin: Arc<Twin>,
+    pub migration: Arc<MemberMigration>,
     /// The same.
     pub device: Arc<dyn Device>,
 }
 
-impl Pair {
-    pub fn new(leaving: MemberIndex, twin: Twin) -> Self {
-        let twin = Arc::new(twin);
-        Self { leaving, device: twin.clone(), twin }
+impl MigratingMember {
+    pub fn new(leaving: MemberIndex, migration: MemberMigration) -> Self {
+        let migration = Arc::new(migration);
+        Self { leaving, device: migration.clone(), migration }
     }
 }
 
-impl Twin {
-    /// `heir`, on `new`, succeeds `leaving`, on `old`.
+impl MemberMigration {
+    /// `target`, on `new`, succeeds `leaving`, on `old`.
     pub fn new(
         (leaving, old): (&Member, Arc<dyn Device>),
-        (heir, new): (&Member, Arc<dyn Device>),
+        (target, new): (&Member, Arc<dyn Device>),
     ) -> Self {
         Self {
             old,
             new,
-            pair: (leaving.uuid, heir.uuid),
+            pair: (leaving.uuid, target.uuid),
             from: Label::DATA_AT.0,
             to: leaving.data_start.0 + leaving.data_len.0,
             locks: RangeLocks::default(),
@@ -111,7 +111,7 @@ impl Twin {
     }
 
     fn note_use(&self) {
-        if is_use() {
+        if is_foreground() {
             self.used.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -151,31 +151,31 @@ impl Twin {
         self.new.read(at, buf)
     }
 
-    /// Copies a range of the data area while nobody here changes it. `beside`: other nodes may. They
+    /// Copies a range of the data area while nobody here changes it. `concurrent`: other nodes may. They
     /// write to the old device first, as all do: if that still holds what was copied once the copy
     /// stands, then what they write now will come to the new one after it.
     ///
     /// All of it is read again, and not only what holds records, as where a member is filled
-    /// ([`crate::records`]): a filler holds the regions of what it copies, so nothing but a
+    /// ([`crate::atomic_records`]): a filler holds the regions of what it copies, so nothing but a
     /// compare-and-write comes between. Who moves a member holds none, for bytes on no group have none, and
     /// writes of other nodes do not wait for a move: any byte may change beside it.
     ///
     /// # Errors
-    /// The old device cannot read it. A successor that cannot be written is [`Twin::broken`].
-    pub fn copy(&self, at: ByteOffset, len: Bytes, beside: bool) -> Result<(), DeviceError> {
+    /// The old device cannot read it. A successor that cannot be written is [`MemberMigration::broken`].
+    pub fn copy(&self, at: ByteOffset, len: Bytes, concurrent: bool) -> Result<(), DeviceError> {
         let mut bytes = AlignedBuf::zeroed(len.to_usize());
         let _held = self.hold(at, len);
         if !self.shared(at, len) {
             return Ok(());
         }
         self.old.read(at, &mut bytes)?;
-        let mut now = AlignedBuf::zeroed(if beside { len.to_usize() } else { 0 });
+        let mut now = AlignedBuf::zeroed(if concurrent { len.to_usize() } else { 0 });
         loop {
             if let Err(error) = self.new.write(at, &bytes) {
                 self.give_up(error);
                 return Ok(());
             }
-            if !beside {
+            if !concurrent {
                 return Ok(());
             }
             self.old.read(at, &mut now)?;
@@ -187,7 +187,7 @@ impl Twin {
     }
 }
 
-impl Device for Twin {
+impl Device for MemberMigration {
     fn info(&self) -> &DeviceInfo {
         self.old.info()
     }

@@ -5,7 +5,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use crate::group::tests::{Layout, consistent, devices, dynamic, failed, pool};
 use crate::reshape::tests::{Content, fresh};
-use crate::{Destination, NoOracle, Pool, Progress};
+use crate::{Destination, NoChecksums, Pool, Progress};
 
 const GO: &(dyn Fn(Progress) -> bool + Sync) = &|_| true;
 const SECTOR: u64 = 512;
@@ -62,7 +62,7 @@ fn a_member_is_filled_around_bad_places_of_the_others() {
             assert_eq!(failed(&pool), [0; 0]);
             // What the filler needed is good again, and the rest is named by nobody but a scrub.
             assert!(is_whole(&all[0]), "{layout:?}");
-            pool.scrub(&NoOracle, &mut |_, _| true).unwrap();
+            pool.scrub(&NoChecksums, &mut |_, _| true).unwrap();
             assert!(is_whole(&all[1]), "{layout:?}");
             content.check(&pool);
             consistent(&pool, &all);
@@ -114,7 +114,7 @@ fn a_scrub_mends_bad_places_of_several_members() {
             let (all, pool, content) = known(n, layout);
             spoil(&all, &pool, 0, one, 1);
             spoil(&all, &pool, 1, other, 1);
-            let found = pool.scrub(&NoOracle, &mut |_, _| true).unwrap();
+            let found = pool.scrub(&NoChecksums, &mut |_, _| true).unwrap();
             assert_eq!(found.undecided, Bytes(0), "{layout:?}");
             assert!(found.healed.0 >= 2 * SECTOR && is_whole(&all[0]) && is_whole(&all[1]));
             assert!(layout != Layout::Mirror || found.healed.0 == 2 * SECTOR, "{found:?}");
@@ -128,7 +128,7 @@ fn a_scrub_mends_bad_places_of_several_members() {
             spoil(&all, &pool, member, 8192, 1);
         }
         spoil(&all, &pool, 0, 16384, 1);
-        let found = pool.scrub(&NoOracle, &mut |_, _| true).unwrap();
+        let found = pool.scrub(&NoChecksums, &mut |_, _| true).unwrap();
         assert!(found.undecided.0 > 0 && found.undecided.0 <= away as u64 * SECTOR, "{found:?}");
         assert!(found.healed.0 > 0 && !found.places.is_empty());
         content.rewrite(&pool);
@@ -157,7 +157,7 @@ fn a_member_is_moved_around_its_bad_places_and_those_of_others() {
                 assert_eq!((failed(&pool), pool.moving()), (vec![], None), "{layout:?}");
                 assert!(is_whole(&all[leaving]), "mended before it left");
                 all[leaving] = new;
-                pool.scrub(&NoOracle, &mut |_, _| true).unwrap();
+                pool.scrub(&NoChecksums, &mut |_, _| true).unwrap();
                 content.check(&pool);
                 consistent(&pool, &all);
             }

@@ -7,7 +7,7 @@ use braid_format::label::{Label, MemberState};
 use crate::Inner;
 use crate::epoch::{Joining, Refused};
 use crate::error::PoolError;
-use crate::group::engine::Named;
+use crate::group::engine::FailedMembers;
 use crate::redundancy::next_epoch;
 use crate::reshape::evacuate::settle;
 use crate::topology::Topology;
@@ -19,7 +19,7 @@ impl Inner {
     /// # Errors
     /// The failure of the member that cannot be spared, or what kept the labels from being
     /// written; the pool then goes on as it was.
-    pub fn lose(&self, lost: &Named) -> Result<(), PoolError> {
+    pub fn fail_members(&self, lost: &FailedMembers) -> Result<(), PoolError> {
         let mut lost = lost.clone();
         loop {
             // It is this node that does not see all of a device.
@@ -30,7 +30,7 @@ impl Inner {
             // Until the epoch that all use is one without them: it may be another node's.
             if without(&self.topology.read(), &lost)?.is_none() {
                 // It may have come between with a successor in place that has missed something.
-                return self.heed_successor();
+                return self.check_migration();
             }
             let mut more = self.mend_labels(&lost)?;
             more.retain(|m| !lost.iter().any(|l| l.0 == m.0));
@@ -73,7 +73,7 @@ fn is_short(error: &DeviceError) -> bool {
 
 impl Topology {
     /// For the log: which members are failed in `next`, and were not.
-    fn say_failed(&self, next: &Label, lost: &Named) {
+    fn say_failed(&self, next: &Label, lost: &FailedMembers) {
         for (uuid, error) in lost {
             let Some(member) = self.index_of(*uuid) else { continue };
             let then = next.members.get(usize::from(member.0)).map(|m| m.state);
@@ -86,8 +86,11 @@ impl Topology {
     /// Of members that did not take their second label those that are to be taken out. What cannot be
     /// spared is in use with one label, until that can be healed; whether the epoch outlasts a power
     /// cut until then is open, and the error says so.
-    pub fn to_lose(&self, unwritten: Vec<(MemberIndex, PoolError)>) -> (Named, Option<Refused>) {
-        let (mut lost, mut kept) = (Named::new(), None);
+    pub fn to_lose(
+        &self,
+        unwritten: Vec<(MemberIndex, PoolError)>,
+    ) -> (FailedMembers, Option<Refused>) {
+        let (mut lost, mut kept) = (FailedMembers::new(), None);
         for (member, error) in unwritten {
             tracing::warn!(%error, member = self.name(member), "the second label was not written");
             let uuid = self.uuid(member);
@@ -105,7 +108,7 @@ impl Topology {
 }
 
 /// The label of an epoch without the members in `lost`; `None`: they are out already.
-fn without(topology: &Topology, lost: &Named) -> Result<Option<Label>, PoolError> {
+fn without(topology: &Topology, lost: &FailedMembers) -> Result<Option<Label>, PoolError> {
     let mut next = next_epoch(&topology.label);
     for (uuid, error) in lost {
         // Removed meanwhile.

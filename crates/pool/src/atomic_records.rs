@@ -27,7 +27,7 @@ pub(crate) fn is_record(bytes: &[u8]) -> bool {
 
 /// The least run of whole sectors of `bytes` that has all records in it; each stands in a sector of
 /// `sector` bytes.
-pub(crate) fn records(bytes: &[u8], sector: usize) -> Option<Range<usize>> {
+pub(crate) fn record_span(bytes: &[u8], sector: usize) -> Option<Range<usize>> {
     let mut found = bytes.chunks(sector).enumerate().filter(|(_, s)| is_record(s)).map(|(i, _)| i);
     let first = found.next()?;
     let last = found.next_back().unwrap_or(first);
@@ -42,19 +42,19 @@ mod tests {
     fn records_are_found_at_sectors_and_nowhere_else() {
         for magic in MAGICS {
             let mut bytes = vec![0; 8 * 512];
-            assert_eq!(records(&bytes, 512), None);
+            assert_eq!(record_span(&bytes, 512), None);
             bytes[100..104].copy_from_slice(&magic.to_le_bytes());
-            assert_eq!(records(&bytes, 512), None);
+            assert_eq!(record_span(&bytes, 512), None);
             bytes[1024..1028].copy_from_slice(&magic.to_le_bytes());
-            assert_eq!(records(&bytes, 512), Some(1024..1536));
-            assert_eq!(records(&bytes, 4096), None);
+            assert_eq!(record_span(&bytes, 512), Some(1024..1536));
+            assert_eq!(record_span(&bytes, 4096), None);
             bytes[2560..2564].copy_from_slice(&magic.to_le_bytes());
-            assert_eq!(records(&bytes, 512), Some(1024..3072));
+            assert_eq!(record_span(&bytes, 512), Some(1024..3072));
             bytes[..4].copy_from_slice(&magic.to_le_bytes());
-            assert_eq!(records(&bytes, 512), Some(0..3072));
-            assert_eq!(records(&bytes, 4096), Some(0..4096));
+            assert_eq!(record_span(&bytes, 512), Some(0..3072));
+            assert_eq!(record_span(&bytes, 4096), Some(0..4096));
         }
-        assert_eq!(records(&[], 512), None);
+        assert_eq!(record_span(&[], 512), None);
         assert!(!is_record(b"BRL"));
     }
 }

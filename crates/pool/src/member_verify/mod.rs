@@ -2,7 +2,7 @@
 //! samples, for a second or two in all.
 //!
 //! Three things speak:
-//! * metadata slots name the block they stand on, and so the member ([`survey`] knows where they are);
+//! * metadata slots name the block they stand on, and so the member ([`sample_plan`] knows where they are);
 //! * copies of a mirror are alike, and rows of parity add up, but for a few places that a crash or
 //!   rot left otherwise;
 //! * lock records that nobody has used yet begin with the file system's identity.
@@ -12,7 +12,7 @@
 //! group with one parity that have changed places (its sum is the same), unless metadata stands on
 //! them in different places.
 
-mod survey;
+mod sample_plan;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use braid_format::meta::MetaHeader;
 use braid_format::{ByteOffset, LockNo, MemberIndex};
 use zerocopy::FromBytes;
 
-use self::survey::{Known, LOOK, Stands, Survey, Table, look, stands, thin};
+use self::sample_plan::{Known, LOOK, Placement, SamplePlan, Table, look, placement, thin};
 use crate::group::{Shape, code};
 use crate::map::Map;
 use crate::members::counts;
@@ -43,7 +43,7 @@ const ALIKE: usize = 3;
 
 /// What samples of a device's contents say of the member that it is said to be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Evidence {
+pub struct SampleReport {
     /// Places that agree with it.
     pub agree: u32,
     /// Places that contradict it.
@@ -58,7 +58,7 @@ pub struct Evidence {
     pub unused: bool,
 }
 
-impl Evidence {
+impl SampleReport {
     /// Whether most of what was found contradicts it.
     pub const fn contradicts(&self) -> bool {
         self.foreign || self.against > self.agree
@@ -80,12 +80,12 @@ impl Evidence {
 
 /// Judges devices, each said to be a member, beside `others`, of which that is known. In the order of
 /// `claims`.
-pub(crate) fn judge(
+pub(crate) fn verify_members(
     label: &Label,
     others: &[(MemberIndex, Arc<dyn Device>)],
     claims: &[(MemberIndex, Arc<dyn Device>)],
-) -> Vec<Evidence> {
-    let Ok(map) = Map::new(label) else { return vec![Evidence::default(); claims.len()] };
+) -> Vec<SampleReport> {
+    let Ok(map) = Map::new(label) else { return vec![SampleReport::default(); claims.len()] };
     let used = |m: MemberIndex| label.members.get(usize::from(m.0)).is_some_and(counts);
     let table = |of: &mut dyn Iterator<Item = &(MemberIndex, Arc<dyn Device>)>| {
         let mut table: Table = vec![None; label.members.len()];
@@ -100,37 +100,37 @@ pub(crate) fn judge(
     let all = table(&mut others.iter().chain(claims));
     let more: Vec<Arc<dyn Device>> = claims.iter().map(|(_, d)| d.clone()).collect();
     let until = Instant::now() + TIME / 2;
-    let survey = Survey::new(label, &map, &all, &more, until);
+    let plan = SamplePlan::new(label, &map, &all, &more, until);
     let parts = u32::try_from(claims.len() * 2).unwrap_or(u32::MAX).max(1);
-    let judged = |table: &Table| -> Vec<Evidence> {
+    let verified = |table: &Table| -> Vec<SampleReport> {
         let one = |(member, device): &(MemberIndex, Arc<dyn Device>)| {
             if !used(*member) {
-                return Evidence { unused: true, ..Evidence::default() };
+                return SampleReport { unused: true, ..SampleReport::default() };
             }
             let until = Instant::now() + TIME / 2 / parts;
-            let survey = survey.as_ref();
-            Judge { map: &map, table, survey, device, member: *member }.run(until)
+            let plan = plan.as_ref();
+            MemberCheck { map: &map, table, plan, device, member: *member }.run(until)
         };
         claims.iter().map(one).collect()
     };
     // First beside what is known; what was only said may be as wrong as this.
-    let first = judged(&known);
-    if claims.len() == 1 || first.iter().any(Evidence::contradicts) {
+    let first = verified(&known);
+    if claims.len() == 1 || first.iter().any(SampleReport::contradicts) {
         return first;
     }
     let foreign = first.iter().map(|f| f.foreign);
-    judged(&all)
+    verified(&all)
         .into_iter()
         .zip(foreign)
-        .map(|(e, f)| Evidence { foreign: e.foreign || f, ..e })
+        .map(|(e, f)| SampleReport { foreign: e.foreign || f, ..e })
         .collect()
 }
 
 /// One device, and who it is said to be.
-struct Judge<'a> {
+struct MemberCheck<'a> {
     map: &'a Map,
     table: &'a Table,
-    survey: Option<&'a Survey>,
+    plan: Option<&'a SamplePlan>,
     device: &'a Arc<dyn Device>,
     member: MemberIndex,
 }
@@ -143,13 +143,14 @@ enum Says {
     Against,
 }
 
-impl Judge<'_> {
-    fn run(&self, until: Instant) -> Evidence {
-        let mut found = Evidence::default();
-        let Some(survey) = self.survey else { return found };
+impl MemberCheck<'_> {
+    fn run(&self, until: Instant) -> SampleReport {
+        let mut found = SampleReport::default();
+        let Some(plan) = self.plan else { return found };
         let mine = |kind: fn(&Known) -> bool, most| {
-            let here = |at: &ByteOffset| stands(self.map, *at).is_some_and(|s| self.concerns(&s));
-            let all = survey.known.iter().filter(|(_, k)| kind(k)).filter(|(at, _)| here(at));
+            let here =
+                |at: &ByteOffset| placement(self.map, *at).is_some_and(|s| self.concerns(&s));
+            let all = plan.known.iter().filter(|(_, k)| kind(k)).filter(|(at, _)| here(at));
             let all: Vec<(ByteOffset, Known)> = all.copied().collect();
             thin(&all, most).collect::<Vec<_>>()
         };
@@ -165,7 +166,7 @@ impl Judge<'_> {
                 break;
             }
             let said = match kind {
-                Known::Slot(fixed) => self.slot(survey, at, fixed, &mut likes, &mut nonces),
+                Known::Slot(fixed) => self.slot(plan, at, fixed, &mut likes, &mut nonces),
                 Known::Data => self.data(at),
             };
             match said {
@@ -175,7 +176,7 @@ impl Judge<'_> {
                 Says::Against => found.against += 1,
             }
         }
-        let own = nonces.remove(&survey.nonce).unwrap_or(0);
+        let own = nonces.remove(&plan.nonce).unwrap_or(0);
         found.foreign = nonces.values().any(|n| *n >= ALIKE && *n > own);
         if found.foreign {
             // In their places, but somebody else's.
@@ -189,38 +190,38 @@ impl Judge<'_> {
     }
 
     /// Whether a place has something to do with the member.
-    fn concerns(&self, stands: &Stands) -> bool {
-        match stands.parity {
+    fn concerns(&self, placement: &Placement) -> bool {
+        match placement.parity {
             Some((group, _)) => self.map.group(group).members().any(|m| m == self.member),
-            None => stands.copies.iter().any(|(m, _)| *m == self.member),
+            None => placement.copies.iter().any(|(m, _)| *m == self.member),
         }
     }
 
     /// A metadata slot.
     fn slot(
         &self,
-        survey: &Survey,
+        plan: &SamplePlan,
         at: ByteOffset,
         fixed: bool,
         likes: &mut BTreeMap<MemberIndex, usize>,
         nonces: &mut BTreeMap<u64, usize>,
     ) -> Says {
-        let Some(Stands { copies, parity: None }) = stands(self.map, at) else {
+        let Some(Placement { copies, parity: None }) = placement(self.map, at) else {
             return Says::Nothing;
         };
         let mine = copies.iter().find(|(m, _)| *m == self.member);
         let Some(bytes) = mine.and_then(|(_, place)| look(&**self.device, *place, LOOK)) else {
             return Says::Nothing;
         };
-        let block_size = survey.geo.block_size.bytes().0;
-        let sign = sign(&bytes, survey);
+        let block_size = plan.geo.block_size.bytes().0;
+        let sign = sign(&bytes, plan);
         if let Some((block, nonce)) = sign {
             if block != at.0 / block_size {
                 let place = mine.map(|(_, place)| *place);
-                let meant = block.checked_mul(block_size).map(ByteOffset);
-                let meant = meant.and_then(|at| stands(self.map, at)).map(|s| s.copies);
+                let resolved = block.checked_mul(block_size).map(ByteOffset);
+                let resolved = resolved.and_then(|at| placement(self.map, at)).map(|s| s.copies);
                 for (member, _) in
-                    meant.unwrap_or_default().iter().filter(|(_, p)| Some(*p) == place)
+                    resolved.unwrap_or_default().iter().filter(|(_, p)| Some(*p) == place)
                 {
                     *likes.entry(*member).or_default() += 1;
                 }
@@ -230,7 +231,7 @@ impl Judge<'_> {
                 *nonces.entry(nonce).or_default() += 1;
             }
         }
-        match self.beside(&bytes, &copies) {
+        match self.compare_copies(&bytes, &copies) {
             Says::Nothing if sign.is_some() => Says::Agrees,
             Says::Nothing if is_zero(&bytes) => Says::Blank,
             Says::Nothing => Says::Against,
@@ -239,7 +240,7 @@ impl Judge<'_> {
     }
 
     /// The same bytes on the other copies.
-    fn beside(&self, bytes: &[u8], copies: &[(MemberIndex, ByteOffset)]) -> Says {
+    fn compare_copies(&self, bytes: &[u8], copies: &[(MemberIndex, ByteOffset)]) -> Says {
         let others = copies.iter().filter(|(m, _)| *m != self.member);
         let others: Vec<AlignedBuf> = others
             .filter_map(|(m, place)| {
@@ -255,13 +256,15 @@ impl Judge<'_> {
 
     /// A place of file data.
     fn data(&self, at: ByteOffset) -> Says {
-        let Some(Stands { copies, parity }) = stands(self.map, at) else { return Says::Nothing };
+        let Some(Placement { copies, parity }) = placement(self.map, at) else {
+            return Says::Nothing;
+        };
         if let Some((group, offset)) = parity {
             return self.row(group, offset).unwrap_or(Says::Nothing);
         }
         let mine = copies.iter().find(|(m, _)| *m == self.member);
         let bytes = mine.and_then(|(_, place)| look(&**self.device, *place, LOOK));
-        bytes.map_or(Says::Nothing, |bytes| self.beside(&bytes, &copies))
+        bytes.map_or(Says::Nothing, |bytes| self.compare_copies(&bytes, &copies))
     }
 
     /// A piece of a row of parity, of which all columns are at hand.
@@ -294,8 +297,8 @@ impl Judge<'_> {
 
 /// The block that a metadata slot says it stands on, and the nonce of its lock record if that was
 /// never changed since the slot was made.
-fn sign(slot: &[u8], survey: &Survey) -> Option<(u64, Option<u64>)> {
-    let sector = survey.geo.lock_sector.to_usize();
+fn sign(slot: &[u8], plan: &SamplePlan) -> Option<(u64, Option<u64>)> {
+    let sector = plan.geo.lock_sector.to_usize();
     let (raw, _) = RawLockRecord::read_from_prefix(slot).ok()?;
     let record = LockRecord::decode(slot.get(..sector)?, LockNo(raw.lock.get()));
     if let Ok(record) = record {

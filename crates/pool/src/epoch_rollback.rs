@@ -107,7 +107,7 @@ impl Topology {
     /// Whether this is the epoch `label`, in which this node cannot have changed anything.
     pub(crate) fn is_only_seen(&self, label: &Label) -> bool {
         let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
-        id(&self.label) == id(label) && !is(&self.settled) && !is(&self.firm)
+        id(&self.label) == id(label) && !is(&self.settled) && !is(&self.durable)
     }
 }
 

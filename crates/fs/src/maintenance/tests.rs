@@ -14,11 +14,11 @@ use braid_pool::layout::Redundancy;
 use braid_pool::{CreateOptions, Destination, EpochTag, Instead, Pool};
 use parking_lot::Mutex;
 
-use super::{Fellows, Upkeep};
+use super::{Maintenance, MaintenancePeers};
 use crate::check::{CheckOptions, check};
 use crate::journal::{Header, Ring};
-use crate::judge::Judge;
 use crate::make::{MakeOptions, make};
+use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
 use crate::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
 
@@ -158,8 +158,8 @@ fn a_member_is_replaced_by_order_and_metadata_that_rotted_is_healed() {
     let fs = mount(&pool);
     (0..20).for_each(|n| expect(&fs, n));
     fs.scrub(true);
-    wait("the scrub ends", || fs.upkeep().scrubbed.is_some());
-    let found = fs.upkeep().scrubbed.unwrap();
+    wait("the scrub ends", || fs.maintenance().scrubbed.is_some());
+    let found = fs.maintenance().scrubbed.unwrap();
     // Old images in the journal know no address to be checked against, and matter to nobody.
     let journal = |p: &braid_format::ByteOffset| (1 << 20..(1 << 20) + JOURNAL).contains(&p.0);
     assert!(found.healed.0 > 0 && found.places.iter().all(journal), "{found:?}");
@@ -277,8 +277,8 @@ fn a_scrub_mends_records_of_nodes() {
         assert!(!problems(pool.clone()).is_empty());
         let fs = mount(&pool);
         fs.scrub(true);
-        wait("the scrub ends", || fs.upkeep().scrubbed.is_some());
-        let found = fs.upkeep().scrubbed.unwrap();
+        wait("the scrub ends", || fs.maintenance().scrubbed.is_some());
+        let found = fs.maintenance().scrubbed.unwrap();
         assert!(found.healed.0 >= 1024 && found.undecided.0 == 0, "copy {rotten}: {found:?}");
         fs.unmount().unwrap();
         assert_eq!(problems(pool), Vec::<String>::new(), "copy {rotten}");
@@ -311,8 +311,8 @@ fn a_scrub_takes_back_no_record_of_a_node_that_is_being_written() {
     let scrub = || {
         let fs = mount(&pool);
         fs.scrub(true);
-        wait("the scrub ends", || fs.upkeep().scrubbed.is_some());
-        let found = fs.upkeep().scrubbed.unwrap();
+        wait("the scrub ends", || fs.maintenance().scrubbed.is_some());
+        let found = fs.maintenance().scrubbed.unwrap();
         fs.unmount().unwrap();
         found
     };
@@ -354,8 +354,8 @@ fn a_scrub_mends_the_journal_of_a_node_that_writes_it() {
             disks[rotten].write(place, &sector).unwrap();
         }
         fs.scrub(true);
-        wait("the scrub ends", || fs.upkeep().scrubbed.is_some());
-        let found = fs.upkeep().scrubbed.unwrap();
+        wait("the scrub ends", || fs.maintenance().scrubbed.is_some());
+        let found = fs.maintenance().scrubbed.unwrap();
         assert!(found.healed.0 > 0 && found.undecided.0 == 0, "copy {rotten}: {found:?}");
         assert_eq!(crate::replay::sectors(&volume, NodeId(0), &header), sectors);
         for at in &places {
@@ -392,10 +392,10 @@ fn metadata_that_rotted_is_not_what_a_member_is_filled_with() {
         disks[rotten].write(start, &bytes).unwrap();
         pool.replace(MemberIndex(2), disk("new"), false).unwrap();
         let volume = Volume::open(pool.clone()).unwrap();
-        let judge = Judge::beside(&volume);
-        let judging = braid_pool::Judging::by(&judge);
-        assert!(pool.rebuild_with(MemberIndex(2), &judging, &|_| true).unwrap());
-        let found = judging.found();
+        let verifier = VolumeVerifier::of_mounted(&volume);
+        let verification = braid_pool::Verification::by(&verifier);
+        assert!(pool.rebuild_with(MemberIndex(2), &verification, &|_| true).unwrap());
+        let found = verification.found();
         assert!(found.healed.0 > 0 && found.undecided.0 == 0, "{found:?}");
         for device in pool.devices() {
             let mut now = vec![0; good.len() - from];
@@ -422,8 +422,8 @@ fn file_data_that_differs_while_a_member_is_filled_is_told() {
     for (n, differs) in [true, false].into_iter().enumerate() {
         fs.replace_member(MemberIndex(2), disk(&format!("new{n}")), false).unwrap();
         wait("the new member is filled", || pool.rebuilding().is_none());
-        wait("that is said", || fs.upkeep().rebuilding.is_none());
-        wait("as it is", || fs.upkeep().differed.is_some() == differs);
+        wait("that is said", || fs.maintenance().rebuilding.is_none());
+        wait("as it is", || fs.maintenance().differed.is_some() == differs);
         disks[1]
             .write(start + Bytes(sector as u64), &{
                 let mut good = bytes[sector..sector + 512].to_vec();
@@ -486,7 +486,7 @@ struct Alone {
     stuck: Mutex<Option<MemberIndex>>,
 }
 
-impl Fellows for Arc<Alone> {
+impl MaintenancePeers for Arc<Alone> {
     fn turn(&self) -> bool {
         self.turn.load(Ordering::Acquire)
     }
@@ -507,19 +507,19 @@ fn who_loses_the_turn_takes_back_that_it_could_not_do_it() {
     pool.begin_evacuation(MemberIndex(0), to).unwrap();
     let alone = Arc::new(Alone::default());
     let volume = Arc::new(Volume::open(pool).unwrap());
-    let upkeep = Upkeep::start(&volume, Box::new(alone.clone()));
+    let maintenance = Maintenance::start(&volume, Box::new(alone.clone()));
     let turns = |turn, said| {
         alone.turn.store(turn, Ordering::Release);
-        upkeep.wake();
+        maintenance.wake();
         wait("it is said", || *alone.stuck.lock() == said);
-        wait("of itself too", || upkeep.status().error.is_some() == said.is_some());
-        assert_eq!(upkeep.status().turn, turn);
+        wait("of itself too", || maintenance.status().error.is_some() == said.is_some());
+        assert_eq!(maintenance.status().turn, turn);
     };
     turns(true, Some(MemberIndex(0)));
     turns(false, None);
     // At once, not when the time has come to try what failed.
     turns(true, Some(MemberIndex(0)));
-    upkeep.stop();
+    maintenance.stop();
 }
 
 #[test]
@@ -542,7 +542,7 @@ fn who_asks_for_a_move_hears_that_another_node_cannot_do_it() {
     let to = Destination::Device { device: file(2), force: false };
     asked.evacuate_member(MemberIndex(0), to).unwrap();
     wait("it hears so", || stuck(&asked) == [(0, Some(MemberIndex(0)))]);
-    assert!(keeper.upkeep().error.unwrap().contains("disk0"));
+    assert!(keeper.maintenance().error.unwrap().contains("disk0"));
     assert_eq!(stuck(&keeper), [], "it is said to the others");
     // Of a move that is over nothing is said.
     asked.cancel_evacuation(MemberIndex(0)).unwrap();

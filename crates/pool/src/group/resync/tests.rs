@@ -5,21 +5,21 @@ use braid_format::lock_record::RawLockRecord;
 use braid_format::{ByteOffset, Bytes};
 
 use crate::group::tests::{Layout, consistent, devices, failed, pool};
-use crate::{NoOracle, Oracle, Pool};
+use crate::{ChecksumVerifier, NoChecksums, Pool};
 
 const SECTOR: usize = 512;
 
 /// Knows pieces by a word: a record that ends with it, a body that ends with it.
 struct Words;
 const GOOD: &[u8] = b"good";
-impl Oracle for Words {
-    fn good(&self, _: ByteOffset, _: &[u8]) -> Option<bool> {
+impl ChecksumVerifier for Words {
+    fn verify(&self, _: ByteOffset, _: &[u8]) -> Option<bool> {
         None
     }
-    fn has_good_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+    fn verify_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
         at.0.is_multiple_of(4096) && bytes.len() == 4096 && bytes.ends_with(GOOD)
     }
-    fn is_whole(&self, at: ByteOffset, sector: &[u8]) -> bool {
+    fn verify_sector(&self, at: ByteOffset, sector: &[u8]) -> bool {
         at.0.is_multiple_of(4096) && sector.ends_with(GOOD)
     }
 }
@@ -50,13 +50,13 @@ fn crashed(copies: &[Vec<u8>], at: u64) -> (Vec<Arc<FaultyDevice>>, Pool) {
     (all, pool)
 }
 
-fn recovered(copies: &[Vec<u8>], oracle: &dyn Oracle) -> Vec<u8> {
+fn recovered(copies: &[Vec<u8>], verifier: &dyn ChecksumVerifier) -> Vec<u8> {
     // In the last piece of one chunk and in the first of another.
     let found = [(1 << 20) - 4096, 1 << 20].map(|at| {
         let (all, pool) = crashed(copies, at);
-        pool.recover_log_with(0, oracle).unwrap();
+        pool.recover_log_with(0, verifier).unwrap();
         consistent(&pool, &all);
-        assert_eq!(pool.recover_log_with(0, oracle).unwrap().repaired, Bytes(0));
+        assert_eq!(pool.recover_log_with(0, verifier).unwrap().repaired, Bytes(0));
         let mut back = vec![0; copies[0].len()];
         pool.read(ByteOffset(at), &mut back).unwrap();
         back
@@ -91,7 +91,7 @@ fn where_both_or_none_is_good_the_first_counts() {
     for good in [true, false] {
         let copies = [piece((9, good), (1, good)), piece((8, good), (2, good))];
         assert!(recovered(&copies, &Words) == copies[0]);
-        assert!(recovered(&copies, &NoOracle) == copies[0]);
+        assert!(recovered(&copies, &NoChecksums) == copies[0]);
     }
 }
 
@@ -102,10 +102,10 @@ fn of_three_copies_two_count_but_not_for_records() {
         let copies = [odd[first].clone(), odd[1 - first].clone(), odd[1 - first].clone()];
         let mut right = odd[1 - first].clone();
         right[..SECTOR].copy_from_slice(&odd[first][..SECTOR]);
-        assert!(recovered(&copies, &NoOracle) == right);
+        assert!(recovered(&copies, &NoChecksums) == right);
     }
     let copies = [odd[0].clone(), odd[0].clone(), odd[1].clone()];
-    assert!(recovered(&copies, &NoOracle) == odd[0]);
+    assert!(recovered(&copies, &NoChecksums) == odd[0]);
 }
 
 /// Who could not read a sector of a copy took the first one's for all of the chunk.

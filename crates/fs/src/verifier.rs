@@ -9,7 +9,7 @@ use braid_format::meta::{Geometry, MetaHeader};
 use braid_format::node::{Heartbeat, SlotRecord};
 use braid_format::{BlockNo, ByteOffset, Bytes, LockNo, NodeId};
 use braid_lock::NodeAreas;
-use braid_pool::Oracle;
+use braid_pool::ChecksumVerifier;
 use parking_lot::Mutex;
 
 use crate::journal::{Header, Ring};
@@ -40,27 +40,27 @@ impl Metadata {
     }
 }
 
-impl Oracle for Metadata {
+impl ChecksumVerifier for Metadata {
     fn grain(&self) -> usize {
         Bytes(self.geo.slot_bytes()).to_usize()
     }
-    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
+    fn verify(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
         // The lock record before it is part of what is copied: a damaged one must not win.
         let whole = !self.has_damaged_record(at, bytes);
-        (whole && self.has_good_body(at, bytes)).then_some(true)
+        (whole && self.verify_body(at, bytes)).then_some(true)
     }
     fn has_damaged_record(&self, at: ByteOffset, bytes: &[u8]) -> bool {
         let record = bytes.get(..self.geo.body_at().to_usize()).unwrap_or_default();
-        record.iter().any(|b| *b != 0) && !self.is_whole(at, record)
+        record.iter().any(|b| *b != 0) && !self.verify_sector(at, record)
     }
-    fn has_good_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+    fn verify_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
         let start = self.geo.body_at().to_usize();
         let block = self.geo.block_size.block_of(at);
         let aligned = self.geo.block_size.offset_of(block) == at;
         let body = bytes.get(start..start + self.geo.body_len()).filter(|_| aligned);
         body.is_some_and(|body| MetaHeader::decode(body, block).is_ok())
     }
-    fn is_whole(&self, at: ByteOffset, sector: &[u8]) -> bool {
+    fn verify_sector(&self, at: ByteOffset, sector: &[u8]) -> bool {
         if let Some(areas) = self.areas {
             if let Some(slot) = self.node_at(areas.slot_area, at) {
                 return SlotRecord::decode(sector, slot).is_ok();
@@ -90,21 +90,21 @@ struct Known {
 /// were: the ring's space is used again only after a header that is durable ([`crate::journal`]). What
 /// has been replayed, or is not durable yet, it does not know: a copy of that may differ, and nobody
 /// decides.
-pub(crate) struct Judge<'a> {
+pub(crate) struct VolumeVerifier<'a> {
     volume: &'a Volume,
     metadata: Metadata,
     rings: Mutex<BTreeMap<NodeId, Known>>,
     living: bool,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> VolumeVerifier<'a> {
     /// Of this file system, as it is now. Nobody writes the journals that it is asked about: for who recovers.
     pub fn of(volume: &'a Volume) -> Self {
         let (metadata, rings) = (Metadata::of(volume), Mutex::default());
         Self { volume, metadata, rings, living: false }
     }
     /// The same while nodes use it: for who scrubs, fills and moves.
-    pub fn beside(volume: &'a Volume) -> Self {
+    pub fn of_mounted(volume: &'a Volume) -> Self {
         Self { living: true, ..Self::of(volume) }
     }
     fn is_in_ring(&self, at: ByteOffset, sector: &[u8]) -> bool {
@@ -129,20 +129,20 @@ impl<'a> Judge<'a> {
     }
 }
 
-impl Oracle for Judge<'_> {
+impl ChecksumVerifier for VolumeVerifier<'_> {
     fn grain(&self) -> usize {
         self.metadata.grain()
     }
-    fn good(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
-        self.metadata.good(at, bytes)
+    fn verify(&self, at: ByteOffset, bytes: &[u8]) -> Option<bool> {
+        self.metadata.verify(at, bytes)
     }
     fn has_damaged_record(&self, at: ByteOffset, bytes: &[u8]) -> bool {
         self.metadata.has_damaged_record(at, bytes)
     }
-    fn has_good_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
-        self.metadata.has_good_body(at, bytes)
+    fn verify_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+        self.metadata.verify_body(at, bytes)
     }
-    fn is_whole(&self, at: ByteOffset, sector: &[u8]) -> bool {
-        self.metadata.is_whole(at, sector) || self.is_in_ring(at, sector)
+    fn verify_sector(&self, at: ByteOffset, sector: &[u8]) -> bool {
+        self.metadata.verify_sector(at, sector) || self.is_in_ring(at, sector)
     }
 }

@@ -44,7 +44,7 @@ pub(super) enum Known {
 
 /// What is known of the pool's file system.
 #[derive(Debug)]
-pub(super) struct Survey {
+pub(super) struct SamplePlan {
     pub geo: Geometry,
     /// What lock records begin with that nobody has used yet.
     pub nonce: u64,
@@ -53,7 +53,7 @@ pub(super) struct Survey {
     blocks: u64,
 }
 
-impl Survey {
+impl SamplePlan {
     /// Looks on the members at hand, and for the superblock on `more` too: one of them may stand in a
     /// wrong place. `None`: no file system of this pool is found.
     pub fn new(
@@ -191,24 +191,24 @@ pub(super) fn thin<T: Copy>(all: &[T], most: usize) -> impl Iterator<Item = T> +
 
 /// Where the bytes of a place stand: on one member, on all copies of a mirror, or as data of a parity
 /// group (then with the group's number).
-pub(super) struct Stands {
+pub(super) struct Placement {
     pub copies: Vec<(MemberIndex, ByteOffset)>,
     pub parity: Option<(u16, u64)>,
 }
 
-pub(super) fn stands(map: &Map, at: ByteOffset) -> Option<Stands> {
+pub(super) fn placement(map: &Map, at: ByteOffset) -> Option<Placement> {
     let piece = map.pieces(at, Bytes(1)).next().filter(|_| !map.is_holed(at, Bytes(1)))?;
     let index = match piece.place {
-        Place::Member(m) => return Some(Stands { copies: vec![(m, piece.at)], parity: None }),
+        Place::Member(m) => return Some(Placement { copies: vec![(m, piece.at)], parity: None }),
         Place::Group(index) => index,
     };
     let group = map.group(index);
     Some(match group.shape {
         Shape::Mirror => {
             let all = (0..group.columns.len()).map(|c| group.at(c, piece.at.0));
-            Stands { copies: all.collect(), parity: None }
+            Placement { copies: all.collect(), parity: None }
         }
-        Shape::Parity { .. } => Stands {
+        Shape::Parity { .. } => Placement {
             copies: group.locate(piece.at).into_iter().collect(),
             parity: Some((index, piece.at.0)),
         },
@@ -230,7 +230,7 @@ fn read(map: &Map, table: &Table, at: ByteOffset, len: Bytes) -> Option<Vec<u8>>
     let mut bytes = Vec::with_capacity(len.to_usize());
     for piece in map.pieces(at, len) {
         let from = ByteOffset(at.0 + bytes.len() as u64);
-        let places = stands(map, from).filter(|s| s.parity.is_none())?.copies;
+        let places = placement(map, from).filter(|s| s.parity.is_none())?.copies;
         let device = |m: MemberIndex| table.get(usize::from(m.0))?.as_deref();
         let found = places.iter().find_map(|(m, place)| look(device(*m)?, *place, piece.len))?;
         bytes.extend_from_slice(&found);
@@ -254,7 +254,7 @@ fn superblock(label: &Label, map: &Map, table: &Table, more: &[Arc<dyn Device>])
         if let Some(found) = read.and_then(|bytes| superblock_in(&bytes, label, at)) {
             return Some(found);
         }
-        for (_, place) in stands(map, at).map(|s| s.copies).unwrap_or_default() {
+        for (_, place) in placement(map, at).map(|s| s.copies).unwrap_or_default() {
             let looked = more.iter().filter_map(|d| look(&**d, place, len.min(label.stripe_unit)));
             if let Some(found) = looked.into_iter().find_map(|b| superblock_in(&b, label, at)) {
                 return Some(found);

@@ -3,7 +3,7 @@
 use super::moved::Shelf;
 use super::*;
 use crate::PoolRequest;
-use crate::beside::settle_beside;
+use crate::concurrent::settle_concurrent;
 use crate::reshape::evacuate::Destination;
 use crate::simulation::simulate;
 
@@ -22,10 +22,10 @@ fn a_successor_without_copies_is_brought_after_the_device_that_leaves() {
     let (nodes, mut all) = nodes(2, Redundancy::None);
     let (a, b) = (&nodes[0], &nodes[1]);
     all.push(fresh("heir", &all[0]));
-    let heir = all.last().unwrap().clone();
+    let target = all.last().unwrap().clone();
     let shelf = Arc::new(Shelf(all.clone()));
     nodes.iter().for_each(|n| simulate(&n.pool, shelf.clone()));
-    let to = Destination::Device { device: heir.clone(), force: false };
+    let to = Destination::Device { device: target.clone(), force: false };
     while_all_follow(&nodes[..1], || b.pool.begin_evacuation(MemberIndex(1), to).unwrap());
     let topology = a.pool.0.topology.read();
     // A page of the pool on the member that leaves.
@@ -36,10 +36,10 @@ fn a_successor_without_copies_is_brought_after_the_device_that_leaves() {
     };
     let (at, place) = pages.filter_map(|at| Some((at, on(&at)?))).next().unwrap();
     all[1].write(place, &[2; PAGE]).unwrap();
-    heir.write(place, &[1; PAGE]).unwrap();
+    target.write(place, &[1; PAGE]).unwrap();
     let requests = [PoolRequest::write(at, &[1; PAGE])];
-    assert!(settle_beside(&topology, &requests).unwrap());
-    assert_eq!((page(&all[1], place), page(&heir, place)), (2, 2));
+    assert!(settle_concurrent(&topology, &requests).unwrap());
+    assert_eq!((page(&all[1], place), page(&target, place)), (2, 2));
 }
 
 /// Each copy of a mirror got another node's bytes last.
@@ -48,7 +48,7 @@ fn copies_that_two_writers_left_different_are_made_the_same() {
     let (nodes, all) = nodes(2, Redundancy::Mirror(2));
     let (a, b) = (&nodes[0], &nodes[1]);
     let at = ByteOffset(8 << 20);
-    a.pool.run_beside(&mut [PoolRequest::write(at, &[1; PAGE])]);
+    a.pool.run_concurrent(&mut [PoolRequest::write(at, &[1; PAGE])]);
     let places: Vec<(MemberIndex, ByteOffset)> = {
         let topology = a.pool.0.topology.read();
         let piece = topology.map.pieces(at, Bytes::from(PAGE)).next().unwrap();
@@ -64,10 +64,10 @@ fn copies_that_two_writers_left_different_are_made_the_same() {
     let requests = [PoolRequest::write(at, &[1; PAGE])];
     {
         let topology = b.pool.0.topology.read();
-        assert!(!settle_beside(&topology, &requests).unwrap());
+        assert!(!settle_concurrent(&topology, &requests).unwrap());
     }
-    b.pool.0.make_even(&requests).unwrap();
+    b.pool.0.make_copies_equal(&requests).unwrap();
     assert_eq!([0, 1].map(|n| page(on(n).0, on(n).1)), [1, 1]);
     let topology = b.pool.0.topology.read();
-    assert!(settle_beside(&topology, &requests).unwrap());
+    assert!(settle_concurrent(&topology, &requests).unwrap());
 }

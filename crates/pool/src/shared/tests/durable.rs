@@ -127,7 +127,7 @@ fn a_member_whose_label_does_not_stay_is_taken_out() {
     }
 }
 
-/// A member is taken out of an epoch that is not firm: its second labels come before the first labels
+/// A member is taken out of an epoch that is not durable: its second labels come before the first labels
 /// of the next one.
 #[test]
 fn who_fails_while_an_epoch_is_made_firm_leaves_every_member_a_label_that_counts() {
@@ -167,7 +167,7 @@ fn the_number_of_a_change_that_came_to_nothing_is_not_given_again() {
     rig.a.dies();
     rig.disks[4].arm(On::Read, 0, FaultKind::Gone);
     let error = rig.disks[4].read(ByteOffset(0), &mut [0; 512]).unwrap_err();
-    rig.b.pool.0.lose(&vec![(rig.b.pool.label().members[4].uuid, error)]).unwrap();
+    rig.b.pool.0.fail_members(&vec![(rig.b.pool.label().members[4].uuid, error)]).unwrap();
     assert_eq!(rig.b.state(4), MemberState::Failed);
     assert!(rig.b.pool.label().epoch > tried, "{}", rig.b.pool.label().epoch);
     rig.disks[4].heal();

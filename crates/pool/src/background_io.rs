@@ -1,4 +1,4 @@
-//! What a node does by itself does not count as use of the pool: upkeep need not give way to it.
+//! What a node does by itself does not count as use of the pool: maintenance need not give way to it.
 //!
 //! By the clock a node makes durable what there is, if anything, and looks after its own; when nobody
 //! asks for anything, that is a few requests every few seconds. Who asks is known by the thread.
@@ -13,9 +13,9 @@ thread_local! {
 /// While it is held, requests of this thread do not count in [`Pool::requests`](crate::Pool::requests).
 #[derive(Debug)]
 #[must_use]
-pub struct OwnWork(PhantomData<*const ()>);
+pub struct BackgroundIo(PhantomData<*const ()>);
 
-impl OwnWork {
+impl BackgroundIo {
     /// Begins.
     pub fn begin() -> Self {
         UNDER_WAY.set(UNDER_WAY.get() + 1);
@@ -23,13 +23,13 @@ impl OwnWork {
     }
 }
 
-impl Drop for OwnWork {
+impl Drop for BackgroundIo {
     fn drop(&mut self) {
         UNDER_WAY.set(UNDER_WAY.get().saturating_sub(1));
     }
 }
 
 /// Whether what this thread asks for is use of the pool.
-pub(crate) fn is_use() -> bool {
+pub(crate) fn is_foreground() -> bool {
     UNDER_WAY.get() == 0
 }

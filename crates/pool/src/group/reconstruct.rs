@@ -52,7 +52,7 @@ pub(crate) fn read_sectors(
 ///
 /// # Errors
 /// A sector that no column has.
-pub(crate) fn read_around(
+pub(crate) fn read_reconstructed(
     topology: &Topology,
     group: &Group,
     at: u64,
@@ -145,7 +145,7 @@ pub(crate) fn read_mending(
             return Ok(false);
         }
         mends += 1;
-        read_around(topology, group, at, buf, Some(member))?;
+        read_reconstructed(topology, group, at, buf, Some(member))?;
         match mend_copy(topology, group, column, (at, buf)) {
             Ok(_) => say_mended(topology, member, &error),
             Err((failed, error)) => {

@@ -12,10 +12,10 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use braid_format::MemberIndex;
-use braid_pool::{EpochTag, Judging, Moving, Pace, Pool, Progress, Scrubbed};
+use braid_pool::{EpochTag, Moving, Pace, Pool, Progress, Scrubbed, Verification};
 use parking_lot::{Condvar, Mutex};
 
-use crate::judge::Judge;
+use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
 
 /// How often it is looked whether there is something to do.
@@ -27,7 +27,7 @@ const NAP: Duration = Duration::from_millis(50);
 
 /// What the thread is doing, and what it has done.
 #[derive(Debug, Clone, Default)]
-pub struct UpkeepStatus {
+pub struct MaintenanceStatus {
     /// This node, of all that have the pool mounted, fills members.
     pub turn: bool,
     /// The member that is being filled, and how far.
@@ -48,7 +48,7 @@ pub struct UpkeepStatus {
 
 #[derive(Debug, Default)]
 struct Shared {
-    status: Mutex<UpkeepStatus>,
+    status: Mutex<MaintenanceStatus>,
     /// A scrub was asked for.
     scrub: AtomicBool,
     /// What could not be done is to be tried again at once.
@@ -59,26 +59,26 @@ struct Shared {
 }
 
 /// The thread.
-pub(crate) struct Upkeep {
+pub(crate) struct Maintenance {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Upkeep {
+impl Maintenance {
     /// Begins.
-    pub fn start(volume: &Arc<Volume>, fellows: Box<dyn Fellows>) -> Self {
+    pub fn start(volume: &Arc<Volume>, peers: Box<dyn MaintenancePeers>) -> Self {
         let shared = Arc::new(Shared::default());
         let (pool, volume) = (volume.pool.clone(), volume.clone());
-        let worker = Worker { pool, volume, fellows, shared: shared.clone() };
+        let worker = Worker { pool, volume, peers, shared: shared.clone() };
         let thread = std::thread::Builder::new()
-            .name("braid-upkeep".into())
+            .name("braid-maint".into())
             .spawn(move || worker.run())
             .expect("a thread at mount time");
         Self { shared, thread: Mutex::new(Some(thread)) }
     }
 
     /// What is being done.
-    pub fn status(&self) -> UpkeepStatus {
+    pub fn status(&self) -> MaintenanceStatus {
         self.shared.status.lock().clone()
     }
 
@@ -112,7 +112,7 @@ impl Upkeep {
 }
 
 /// All that have the pool mounted.
-pub(crate) trait Fellows: Send + Sync {
+pub(crate) trait MaintenancePeers: Send + Sync {
     /// Whether it is this node, of all, that fills members.
     fn turn(&self) -> bool;
     /// Says to the others which member this node could not fill or move, in which epoch.
@@ -121,7 +121,7 @@ pub(crate) trait Fellows: Send + Sync {
 
 struct Worker {
     pool: Pool,
-    fellows: Box<dyn Fellows>,
+    peers: Box<dyn MaintenancePeers>,
     volume: Arc<Volume>,
     shared: Arc<Shared>,
 }
@@ -137,7 +137,7 @@ impl Worker {
         let mut retry: Option<Instant> = None;
         while !self.stopped() {
             self.watch(begun.elapsed());
-            let turn = self.fellows.turn();
+            let turn = self.peers.turn();
             self.shared.status.lock().turn = turn;
             let anew = self.shared.anew.swap(false, Ordering::AcqRel);
             let wait = retry.is_some_and(|at| Instant::now() < at);
@@ -145,7 +145,7 @@ impl Worker {
                 retry = (!self.work()).then(|| Instant::now() + RETRY);
             } else if !turn && retry.take().is_some() {
                 // Another does it now: perhaps he can.
-                self.fellows.say_stuck(None);
+                self.peers.say_stuck(None);
                 self.shared.status.lock().error = None;
             }
             if self.shared.scrub.load(Ordering::Acquire) && !self.stopped() {
@@ -162,14 +162,14 @@ impl Worker {
     fn work(&self) -> bool {
         let done = self.refill().and_then(|()| self.move_on());
         let Err(error) = done else {
-            self.fellows.say_stuck(None);
+            self.peers.say_stuck(None);
             return true;
         };
         tracing::error!(%error, "a member could not be filled, or moved");
         self.shared.status.lock().error = Some(error.to_string());
         let moving = || self.pool.moving().map(|m| m.leaving);
         let member = self.pool.rebuilding().or_else(moving);
-        self.fellows.say_stuck(member.map(|m| (m, self.pool.epoch_tag())));
+        self.peers.say_stuck(member.map(|m| (m, self.pool.epoch_tag())));
         false
     }
 
@@ -200,15 +200,15 @@ impl Worker {
         let Some(member) = member else { return Ok(()) };
         tracing::warn!(%member, "filling a member");
         let pacer = Pacer::new(&self.pool);
-        let judge = Judge::beside(&self.volume);
-        let judging = Judging::by(&judge);
-        let done = self.pool.rebuild_with(member, &judging, &|progress| {
+        let verifier = VolumeVerifier::of_mounted(&self.volume);
+        let verification = Verification::by(&verifier);
+        let done = self.pool.rebuild_with(member, &verification, &|progress| {
             self.shared.status.lock().rebuilding = Some((member, progress));
             pacer.pace(&|| self.stopped())
         });
         self.shared.status.lock().rebuilding = None;
         if done? {
-            let found = judging.found();
+            let found = verification.found();
             let (healed, undecided) = (found.healed.get(), found.undecided.get());
             let mut status = self.shared.status.lock();
             status.error = None;
@@ -239,8 +239,8 @@ impl Worker {
     fn scrub(&self) {
         let pacer = Pacer::new(&self.pool);
         let over = || self.stopped() || !self.shared.scrub.load(Ordering::Acquire);
-        let judge = Judge::beside(&self.volume);
-        let result = self.pool.scrub(&judge, &mut |progress, found| {
+        let verifier = VolumeVerifier::of_mounted(&self.volume);
+        let result = self.pool.scrub(&verifier, &mut |progress, found| {
             self.shared.status.lock().scrubbing = Some((progress, found.clone()));
             pacer.pace(&over)
         });

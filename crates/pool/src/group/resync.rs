@@ -13,14 +13,14 @@ use braid_device::{AlignedBuf, CawOutcome, DeviceError};
 use braid_format::{ByteOffset, Bytes};
 
 use super::Group;
-use super::around::{read_mending, read_sectors, still_a_member};
 use super::engine::Lost;
+use super::reconstruct::{read_mending, read_sectors, still_a_member};
 use super::repair::{bring_after, differing};
 use super::stretch::Stretch;
+use crate::atomic_records::is_record;
 use crate::error::PoolError;
-use crate::oracle::Oracle;
-use crate::records::is_record;
 use crate::topology::Topology;
+use crate::verifier::ChecksumVerifier;
 
 /// A mirror whose copies are made equal.
 pub(super) struct Mirror<'a> {
@@ -28,7 +28,7 @@ pub(super) struct Mirror<'a> {
     pub group: &'a Group,
     /// All runs of the pool's bytes on it that are made equal.
     pub stretches: &'a [Stretch],
-    pub oracle: &'a dyn Oracle,
+    pub verifier: &'a dyn ChecksumVerifier,
 }
 
 /// A run of bytes as a copy that is not the first has it.
@@ -55,13 +55,13 @@ impl Mirror<'_> {
     ///
     /// # Errors
     /// A member that cannot be spared.
-    pub fn equalize(&self, (from, to): (u64, u64), lost: &mut Lost) -> Result<u64, PoolError> {
+    pub fn resync(&self, (from, to): (u64, u64), lost: &mut Lost) -> Result<u64, PoolError> {
         let (topology, group) = (self.topology, self.group);
         let Some(source) = topology.copies(group).next() else { return Ok(0) };
         let mut first = AlignedBuf::zeroed(Bytes(to - from).to_usize());
         let (member, at) = group.at(source, from);
         if topology.device(member).read(at, &mut first).is_ok() {
-            return self.equalize_to(source, from, &first, lost);
+            return self.resync_to(source, from, &first, lost);
         }
         let (mut changed, mut at) = (0, from);
         for gap in self.gaps(from, to).into_iter().chain([to]) {
@@ -70,7 +70,7 @@ impl Mirror<'_> {
                 if !read_mending(topology, group, source, (at, &mut first), lost)? {
                     return Ok(changed);
                 }
-                changed += self.equalize_to(source, at, &first, lost)?;
+                changed += self.resync_to(source, at, &first, lost)?;
             }
             at = gap + self.sector() as u64;
         }
@@ -103,8 +103,8 @@ impl Mirror<'_> {
         gaps
     }
 
-    /// [`Mirror::equalize`] of the run from `from` that reads as `first` on the first copy, `source`.
-    fn equalize_to(
+    /// [`Mirror::resync`] of the run from `from` that reads as `first` on the first copy, `source`.
+    fn resync_to(
         &self,
         source: usize,
         from: u64,
@@ -185,7 +185,7 @@ impl Mirror<'_> {
             Stretch { from: first, to: s.to.min(to), logical: s.logical + (first - s.from), ..*s }
         };
         let here = self.stretches.iter().filter(|s| s.from < to && from < s.to).map(inside);
-        let pieces = here.flat_map(|s| s.cut(self.oracle.grain() as u64));
+        let pieces = here.flat_map(|s| s.cut(self.verifier.grain() as u64));
         let place = |p: Stretch| Bytes(p.from - from).to_usize()..Bytes(p.to - from).to_usize();
         pieces.map(|p| (place(p), ByteOffset(p.logical))).collect()
     }
@@ -200,10 +200,10 @@ impl Mirror<'_> {
             let here = at + Bytes::from(start - range.start);
             let Some(now) = truth.get_mut(one.clone()) else { continue };
             let unlike = || others.iter().filter_map(|o| o.part(&one)).filter(|b| **b != *now);
-            if unlike().next().is_none() || self.oracle.is_whole(here, now) {
+            if unlike().next().is_none() || self.verifier.verify_sector(here, now) {
                 continue;
             }
-            match unlike().find(|b| self.oracle.is_whole(here, b)) {
+            match unlike().find(|b| self.verifier.verify_sector(here, b)) {
                 Some(whole) => now.copy_from_slice(whole),
                 None => differs.push(one),
             }
@@ -226,7 +226,7 @@ impl Mirror<'_> {
     }
 
     fn is_good(&self, at: ByteOffset, piece: &[u8]) -> bool {
-        self.oracle.has_good_body(at, piece)
+        self.verifier.verify_body(at, piece)
     }
 
     /// Takes for a sector what more than half of all copies have, if that is no record's place.

@@ -3,7 +3,7 @@
 //!
 //! A node that could not say for so long that it lives stops by itself, before others take it for
 //! dead. Its changes then wait: what it had issued may still land, but nothing new is issued until it
-//! has said that it lives and found that nobody minds ([`Gate::extend`]), or the gate is closed.
+//! has said that it lives and found that nobody minds ([`WriteGate::extend`]), or the gate is closed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const FOR_EVER: u64 = u64::MAX;
 
 /// Each change holds it for reading.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct WriteGate {
     closed: RwLock<bool>,
     /// As closed, but nobody has waited yet for the changes under way.
     refuses: AtomicBool,
@@ -30,7 +30,7 @@ pub(crate) struct Gate {
     extended: Condvar,
 }
 
-impl Default for Gate {
+impl Default for WriteGate {
     fn default() -> Self {
         Self {
             closed: RwLock::default(),
@@ -42,7 +42,7 @@ impl Default for Gate {
     }
 }
 
-impl Gate {
+impl WriteGate {
     /// For a change: waits for the lease.
     ///
     /// # Errors
@@ -69,19 +69,19 @@ impl Gate {
             Ok(closed)
         }
     }
-    /// As [`Gate::pass`], for who may hold what others wait for: waits for nobody.
+    /// As [`WriteGate::pass`], for who may hold what others wait for: waits for nobody.
     pub fn try_pass(&self) -> Option<RwLockReadGuard<'_, bool>> {
         let open = !self.refuses.load(Ordering::Acquire) && self.is_leased();
         self.closed.try_read().filter(|closed| open && !**closed)
     }
-    /// Waits for the lease; false if `vain`, which is asked every [`LOOK`], was true before.
+    /// Waits for the lease; false if `cancelled`, which is asked every [`LOOK`], was true before.
     ///
     /// # Errors
     /// [`PoolError::Closed`].
-    pub fn await_lease_unless(&self, vain: &dyn Fn() -> bool) -> Result<bool, PoolError> {
+    pub fn await_lease_unless(&self, cancelled: &dyn Fn() -> bool) -> Result<bool, PoolError> {
         while !self.is_leased() {
             drop(self.pass_unleased()?);
-            if vain() {
+            if cancelled() {
                 return Ok(false);
             }
             self.wait_for_lease();
@@ -129,32 +129,32 @@ mod tests {
 
     #[test]
     fn a_change_waits_for_the_lease_and_not_for_a_closed_gate() {
-        let gate = Arc::new(Gate::default());
-        drop(gate.pass().unwrap());
-        gate.extend(Moment::now().nanoseconds() + 3_600_000_000_000);
-        drop(gate.pass().unwrap());
-        gate.extend(0);
-        assert!(!gate.is_leased());
-        drop(gate.pass_unleased().unwrap());
-        let waiting = |gate: &Arc<Gate>| {
-            let gate = gate.clone();
-            std::thread::spawn(move || gate.pass().map(drop))
+        let write_gate = Arc::new(WriteGate::default());
+        drop(write_gate.pass().unwrap());
+        write_gate.extend(Moment::now().nanoseconds() + 3_600_000_000_000);
+        drop(write_gate.pass().unwrap());
+        write_gate.extend(0);
+        assert!(!write_gate.is_leased());
+        drop(write_gate.pass_unleased().unwrap());
+        let waiting = |write_gate: &Arc<WriteGate>| {
+            let write_gate = write_gate.clone();
+            std::thread::spawn(move || write_gate.pass().map(drop))
         };
-        let first = waiting(&gate);
+        let first = waiting(&write_gate);
         std::thread::sleep(LOOK * 3);
         assert!(!first.is_finished());
-        gate.extend(FOR_EVER);
+        write_gate.extend(FOR_EVER);
         first.join().unwrap().unwrap();
-        gate.extend(0);
-        let second = waiting(&gate);
-        gate.close();
+        write_gate.extend(0);
+        let second = waiting(&write_gate);
+        write_gate.close();
         assert!(matches!(second.join().unwrap(), Err(PoolError::Closed)));
-        let gate = Arc::new(Gate::default());
-        gate.extend(0);
-        let third = waiting(&gate);
-        gate.refuse();
+        let write_gate = Arc::new(WriteGate::default());
+        write_gate.extend(0);
+        let third = waiting(&write_gate);
+        write_gate.refuse();
         assert!(matches!(third.join().unwrap(), Err(PoolError::Closed)));
-        gate.extend(FOR_EVER);
-        assert!(gate.pass_unleased().is_err() && !gate.is_closed());
+        write_gate.extend(FOR_EVER);
+        assert!(write_gate.pass_unleased().is_err() && !write_gate.is_closed());
     }
 }
