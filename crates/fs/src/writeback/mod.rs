@@ -127,8 +127,8 @@ impl<'a> Held<'a> {
     }
 
     /// As [`Held::run`], for writes of what other nodes may be writing too (concurrent lock).
-    pub fn run_beside(&self, requests: &mut [PoolRequest<'_>]) -> Result<()> {
-        self.core.volume.pool.run_beside(requests);
+    pub fn run_concurrent(&self, requests: &mut [PoolRequest<'_>]) -> Result<()> {
+        self.core.volume.pool.run_concurrent(requests);
         first_failed(requests)
     }
 }
