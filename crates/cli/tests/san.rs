@@ -232,3 +232,47 @@ fn two_hosts_that_have_lost_each_others_copy_do_not_both_go_on() {
     }
     unmount_idle(Path::new(&back));
 }
+
+/// A copy of a member, as `cp` or a snapshot makes it, is not taken for the member while a node lives on
+/// the original: on its host, or on another one.
+#[test]
+fn a_copy_of_a_member_is_refused_while_a_node_uses_the_original() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for name in ["d0", "d1"] {
+        let file = std::fs::File::create(path(name)).unwrap();
+        file.set_len(256 << 20).unwrap();
+    }
+    // On one host.
+    ok(&["create", "copied", "--mirror", "2", &path("d0"), &path("d1")]);
+    let node = path("node");
+    std::fs::create_dir_all(&node).unwrap();
+    ok(&["mount", &path("d0"), &path("d1"), &node]);
+    sh(&format!("echo one > {node}/f; sync {node}/f; cp --sparse=always {0} {0}-copy", path("d1")));
+    let other = path("other");
+    std::fs::create_dir_all(&other).unwrap();
+    let said = fails(&["mount", &path("d0"), &path("d1-copy"), &other]);
+    assert!(said.contains("copy of a member"), "{said}");
+    ok(&["mount", &path("d0"), &path("d1"), &other]);
+    unmount_idle(Path::new(&other));
+    unmount_idle(Path::new(&node));
+    // On two.
+    let original = San::new(&[&path("d0"), &path("d1")], &[]);
+    let node = original.mount_as("host-a", "a", "io_timeout=2");
+    sh(&format!(
+        "echo two > {node}/f; sync {node}/f; cp --sparse=always {0} {0}-later",
+        path("d1")
+    ));
+    let copy = San::new(&[&path("d1-later")], &["--name", "iqn.2026-11.org.braid:copy"]);
+    let mut mount = Command::new(env!("CARGO_BIN_EXE_braid"));
+    mount.args(["mount", &original.units[0], &copy.units[0], &other, "-o", "io_timeout=2"]);
+    mount.env("BRAID_PRETENDED_HOST", "host-b");
+    let out = mount.env("BRAID_INITIATOR", "iqn.2026-11.org.braid:host-b").output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && said.contains("copy of a member"), "{said}");
+    assert_eq!(sh(&format!("cat {node}/f")), "two\n");
+    unmount_idle(Path::new(&node));
+}

@@ -130,6 +130,17 @@ pub enum LockError {
         /// It is of the same boot of the same host.
         here: bool,
     },
+    /// A member that was named is not the one that a living node uses.
+    #[error(
+        "one of the devices is a copy of a member: it does not show that node {} ({host}) lives, as the others do. Name the devices which that node uses (`braid status` lists them), and take the copy away",
+        node.slot
+    )]
+    CopiedMember {
+        /// Who.
+        node: Me,
+        /// Its host.
+        host: Arc<str>,
+    },
     /// The slot asked for is taken.
     #[error("node slot {slot} is taken by a node on host {host}: take another, or leave slot= out")]
     SlotTaken {

@@ -137,4 +137,20 @@ impl Pool {
         }
         Ok(false)
     }
+
+    /// Whether others hold it on some members and not on others: where members may come and go, a node
+    /// holds it on all that it uses, so one of these is not a member to that node.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`].
+    pub fn byte_partly_locked(&self, byte: u64) -> Result<bool, PoolError> {
+        let topology = self.0.snapshot();
+        let (mut held, mut free) = (false, false);
+        for member in bearers(&topology, self.0.redundant) {
+            let locked = topology.device(member).byte_locked(byte)?;
+            held |= locked;
+            free |= !locked;
+        }
+        Ok(held && free)
+    }
 }

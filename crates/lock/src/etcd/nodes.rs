@@ -147,6 +147,12 @@ impl NodeStore for EtcdNodes {
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         Ok(self.pool.life_locked(slot)? || self.lives_elsewhere(slot)?)
     }
+    fn life_partly_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
+        self.pool.life_partly_locked(slot)
+    }
+    fn heartbeat_copies(&self) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.pool.heartbeat_copies()
+    }
     fn lock_places(&self) -> Vec<LockPlace> {
         self.pool.lock_places()
     }

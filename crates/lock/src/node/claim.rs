@@ -131,6 +131,9 @@ pub(super) fn say_damage(record: &SlotRecord) {
 /// Beats for which a node is looked at that could not live beside this one.
 const STRANGER_BEATS: u32 = 8;
 
+/// Beats after which a node whose heartbeats stand still in all copies counts as one that does not beat.
+const COPY_BEATS: u32 = 4;
+
 /// As many as a slot has room for.
 pub(super) fn first_places(mut places: Vec<LockPlace>) -> Vec<LockPlace> {
     places.truncate(RawSlot::PLACES);
@@ -271,6 +274,7 @@ impl Claim<'_> {
         recover: &dyn Recover,
     ) -> Result<Option<Claimed>, LockError> {
         self.refuse_strangers()?;
+        self.refuse_copies()?;
         for record in records.iter().filter(|r| r.state == SlotState::Free) {
             if let Some(claimed) = self.free(record, recover)? {
                 return Ok(Some(claimed));
@@ -348,6 +352,75 @@ impl Claim<'_> {
                 here: self.identity.is_boot_of(r),
             }),
         }
+    }
+
+    /// Refuses a device that is a copy of a member (`cp`, a snapshot, a clone) while a node lives on the
+    /// original: what the two nodes write would stand on different devices. A living node's liveness lock
+    /// is on each member that it uses, and its heartbeats are in each copy of them.
+    fn refuse_copies(&self) -> Result<(), LockError> {
+        let places = self.store.lock_places();
+        let records = read_slots(self.store, &[])?.records;
+        let mut others = Vec::new();
+        for record in records.into_iter().filter(|r| r.state == SlotState::Active) {
+            let slot = record.life.slot;
+            let here = self.identity.sees_lock_of(&record, &places);
+            if !here || self.store.life_locked(slot).map_err(LockError::NodeStore)? {
+                others.push(record);
+            }
+        }
+        let copied = |r: &SlotRecord| {
+            Err(LockError::CopiedMember { node: r.life, host: r.host.as_str().into() })
+        };
+        let partly = |r: &SlotRecord| {
+            self.store.life_partly_locked(r.life.slot).map_err(LockError::NodeStore)
+        };
+        for record in &others {
+            // A member that joins or leaves just now is told from a copy by a second look.
+            let mut looks = COPY_BEATS;
+            while partly(record)? {
+                looks -= 1;
+                if looks == 0 {
+                    return copied(record);
+                }
+                std::thread::sleep(self.options.timing.beat());
+            }
+        }
+        let silent = self.silent_copy(&others)?;
+        silent.map_or(Ok(()), |slot| {
+            others.iter().find(|r| r.life.slot == slot).map_or(Ok(()), copied)
+        })
+    }
+
+    /// A node whose heartbeats go on in one copy of them and in another do not.
+    fn silent_copy(&self, others: &[SlotRecord]) -> Result<Option<NodeId>, LockError> {
+        let read = || self.store.heartbeat_copies().map_err(LockError::NodeStore);
+        let before = read()?;
+        if before.len() < 2 || others.is_empty() {
+            return Ok(None);
+        }
+        let sector = |copy: &[u8], slot: NodeId| {
+            copy.chunks(self.store.sector_len()).nth(usize::from(slot.0)).map(<[u8]>::to_vec)
+        };
+        let mut beating = None;
+        for beat in 1..=STRANGER_BEATS {
+            std::thread::sleep(self.options.timing.beat());
+            let now = read()?;
+            let goes_on = |slot: NodeId| {
+                let pairs = before.iter().zip(&now);
+                let changed = pairs.filter(|(old, new)| sector(old, slot) != sector(new, slot));
+                changed.count()
+            };
+            let most = others.iter().map(|r| r.life.slot).max_by_key(|slot| goes_on(*slot));
+            let Some(slot) = most else { return Ok(None) };
+            match goes_on(slot) {
+                // Nobody lives.
+                0 if beat >= COPY_BEATS => return Ok(None),
+                0 => {}
+                copies if copies >= before.len().min(now.len()) => return Ok(None),
+                _ => beating = Some(slot),
+            }
+        }
+        Ok(beating)
     }
 
     /// Takes a free slot, unless another is faster.

@@ -63,6 +63,21 @@ pub trait NodeStore: Send + Sync {
     /// # Errors
     /// The device's.
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError>;
+    /// Whether another process of this host holds it on some members of this pool and not on others.
+    ///
+    /// # Errors
+    /// The device's.
+    fn life_partly_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
+        let _ = slot;
+        Ok(false)
+    }
+    /// All heartbeats, packed, as each copy of them says.
+    ///
+    /// # Errors
+    /// The device's.
+    fn heartbeat_copies(&self) -> Result<Vec<Vec<u8>>, StoreError> {
+        Ok(vec![self.read_heartbeats()?])
+    }
     /// Where this process looks for liveness locks.
     fn lock_places(&self) -> Vec<LockPlace>;
     /// Where this process holds the liveness lock of `slot`.
@@ -272,6 +287,13 @@ impl NodeStore for PoolNodes {
     }
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         Ok(self.pool.byte_locked(Self::byte(slot))?)
+    }
+    fn life_partly_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
+        Ok(self.pool.byte_partly_locked(Self::byte(slot))?)
+    }
+    fn heartbeat_copies(&self) -> Result<Vec<Vec<u8>>, StoreError> {
+        let copies = 0..self.pool.copies();
+        copies.map(|copy| self.read_area(self.areas.heartbeat_area, copy)).collect()
     }
     fn lock_places(&self) -> Vec<LockPlace> {
         self.pool.lock_places()
