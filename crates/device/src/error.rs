@@ -176,6 +176,8 @@ pub enum InUse {
     Swap,
     /// Another block device (RAID, logical volume, encryption) stands on it.
     Holder(PathBuf),
+    /// The file on which this loop device stands is used.
+    File(PathBuf),
     /// Somebody (a mount of a part of it, a volume manager, a program) has claimed it exclusively.
     Claimed,
 }
@@ -186,6 +188,9 @@ impl fmt::Display for InUse {
             Self::Loop(device) => write!(f, "backs {}", device.display()),
             Self::Swap => f.write_str("used as swap space"),
             Self::Holder(device) => write!(f, "part of {}", device.display()),
+            Self::File(file) => {
+                write!(f, "its file {} is used, for example by a pool's node", file.display())
+            }
             Self::Claimed => f.write_str("claimed exclusively"),
         }
     }

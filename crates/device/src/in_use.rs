@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_format::ByteOffset;
+use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::{major, minor};
 
 use crate::DeviceError;
@@ -41,6 +42,9 @@ pub fn in_use(path: &Path) -> Result<Option<InUse>, DeviceError> {
     }
     if Claim::is_ours(dev) {
         return Ok(None);
+    }
+    if let Some(file) = loop_backing_file(dev).filter(|file| is_locked(file)) {
+        return Ok(Some(InUse::File(file)));
     }
     let claimed = File::options()
         .read(true)
@@ -86,6 +90,27 @@ fn is_swap(meta: &Metadata) -> bool {
     paths
         .map(|p| unescape(p.as_bytes()))
         .any(|p| std::fs::metadata(p).is_ok_and(|m| same(meta, &m)))
+}
+
+/// The file on which loop device `dev` stands, if it is one.
+pub fn loop_backing_file(dev: u64) -> Option<PathBuf> {
+    let file = std::fs::read(sysfs(dev).join("loop/backing_file")).ok()?;
+    Some(PathBuf::from(std::ffi::OsString::from_vec(file.trim_ascii_end().to_vec())))
+}
+
+/// Whether another process holds a lock on some byte of a file, as nodes do on their members.
+fn is_locked(file: &Path) -> bool {
+    let Ok(file) = File::open(file) else { return false };
+    let all = libc::flock {
+        l_type: i16::try_from(libc::F_WRLCK).unwrap_or(1),
+        l_whence: i16::try_from(libc::SEEK_SET).unwrap_or(0),
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    let mut asked = all;
+    let done = fcntl(&file, FcntlArg::F_OFD_GETLK(&mut asked));
+    done.is_ok() && i32::from(asked.l_type) != libc::F_UNLCK
 }
 
 /// The loop device that stands on a file.

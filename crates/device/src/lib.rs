@@ -81,7 +81,7 @@ pub use error::DeviceError;
 pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
 pub use file::{Direct, FileDevice, OpenOptions};
 pub use huge::{HugeBuf, HugePages, fit_memory, fitting};
-pub use in_use::{InUse, in_use};
+pub use in_use::{InUse, in_use, loop_backing_file};
 pub use iscsi::{IscsiDevice, UnitName, redacted, without_secrets};
 pub use memory::MemoryDevice;
 pub use moment::Moment;

@@ -226,11 +226,17 @@ pub(crate) fn same_device(a: &Arc<dyn Device>, b: &Arc<dyn Device>) -> bool {
     if let (Some(a), Some(b)) = (a.initiator(), b.initiator()) {
         return a.is_same_unit(b);
     }
+    // A loop device is the file that it stands on.
     let identity = |d: &Arc<dyn Device>| {
         let m = std::fs::metadata(&d.info().name).ok()?;
-        Some(if d.info().is_block { (0, m.rdev()) } else { (m.dev(), m.ino()) })
+        if !d.info().is_block {
+            return Some((m.dev(), m.ino()));
+        }
+        let file =
+            braid_device::loop_backing_file(m.rdev()).and_then(|f| std::fs::metadata(f).ok());
+        Some(file.map_or((u64::MAX, m.rdev()), |f| (f.dev(), f.ino())))
     };
-    a.info().is_block == b.info().is_block && identity(a).is_some_and(|x| Some(x) == identity(b))
+    identity(a).is_some_and(|x| Some(x) == identity(b))
 }
 
 /// What a pool needs of a member.
