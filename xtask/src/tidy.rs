@@ -30,6 +30,9 @@ const DESCRIBES: &[(&str, &str)] =
 /// Longest file, tests not counted.
 const LINES_MAX: usize = 800;
 
+/// Longest line of a document; tables and examples are as long as they are.
+const COLUMNS_MAX: usize = 120;
+
 /// All problems found.
 pub fn check() -> Result<Vec<String>> {
     let root = root()?;
@@ -40,6 +43,9 @@ pub fn check() -> Result<Vec<String>> {
     }
     super::modules::check(&root, &mut problems)?;
     architecture(&root, &mut problems)?;
+    for file in documents(&root)? {
+        long_lines(&root, &file, &mut problems)?;
+    }
     for (document, folder) in DESCRIBES {
         let text = read(&root.join(document))?;
         let line = stamp_line(folder, fingerprint(&root, folder)?);
@@ -148,6 +154,38 @@ fn source(root: &Path, file: &Path, problems: &mut Vec<String>) -> Result<()> {
         && !file.starts_with(root.join("xtask"))
     {
         problems.push(format!("{name}: lacks #![forbid(unsafe_code)]"));
+    }
+    Ok(())
+}
+
+/// Documents: those beside the workspace, and all below docs.
+fn documents(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut folders = vec![root.join("docs")];
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(root)? {
+        files.push(entry?.path());
+    }
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files.retain(|path| path.extension().is_some_and(|e| e == "md"));
+    files.sort();
+    Ok(files)
+}
+
+/// Lines of prose that are too long to be read beside code.
+fn long_lines(root: &Path, file: &Path, problems: &mut Vec<String>) -> Result<()> {
+    let (text, name) = (read(file)?, file.strip_prefix(root)?.display());
+    let mut example = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        example ^= line.trim_start().starts_with("```");
+        let prose = !example && !line.starts_with('|') && !line.starts_with("<!--");
+        if prose && line.chars().count() > COLUMNS_MAX {
+            problems.push(format!("{name}:{number}: longer than {COLUMNS_MAX} columns"));
+        }
     }
     Ok(())
 }
