@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::device::{AlignedBuf, Device, FileDevice, OpenOptions};
-use braid_pool::group::code;
 use braid_pool::layout::{Redundancy, parse};
+use braid_pool::redundancy::parity;
 use braid_pool::{CreateOptions, Pool, PoolOp, PoolQueue};
 
 const MEMBER: u64 = 512 << 20;
@@ -95,7 +95,7 @@ fn arithmetic() {
                 let begun = Instant::now();
                 let mut rounds = 0_u32;
                 while begun.elapsed() < Duration::from_millis(200) {
-                    code::encode(&columns, &mut p, two.then_some(&mut q[..]));
+                    parity::encode(&columns, &mut p, two.then_some(&mut q[..]));
                     rounds += 1;
                 }
                 f64::from(rounds) * f64::from(1 << 20) / begun.elapsed().as_secs_f64()

@@ -10,7 +10,7 @@ thread_local! {
     static UNDER_WAY: Cell<u32> = const { Cell::new(0) };
 }
 
-/// While it is held, requests of this thread do not count in [`Pool::requests`](crate::Pool::requests).
+/// While it is held, requests of this thread do not count in [`Pool::requests`](crate::pool::Pool::requests).
 #[derive(Debug)]
 #[must_use]
 pub struct BackgroundIo(PhantomData<*const ()>);

@@ -1,5 +1,5 @@
 //! What time it is: labels say for people when they were written; requests are given up in time for a
-//! node's lease. (The lease's own end is in [`crate::write_gate`].)
+//! node's lease. (The lease's own end is in [`crate::cluster::write_gate`].)
 
 use std::time::Instant;
 

@@ -11,8 +11,11 @@ use braid_device::{Device, DeviceError, MemoryDevice};
 use braid_format::{ByteOffset, Bytes};
 use thiserror::Error;
 
-use crate::map::Place;
-use crate::{CreateOptions, Piece, Pool, PoolError};
+use crate::assembly::create::CreateOptions;
+use crate::error::PoolError;
+use crate::layout::map::Piece;
+use crate::layout::map::Place;
+use crate::pool::Pool;
 
 /// Why nothing can be modelled.
 #[derive(Debug, Error)]

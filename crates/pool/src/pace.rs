@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use braid_format::Bytes;
+
 /// While others use the pool, a piece is begun so many times its own length after the one before.
 const SHARE: u32 = 4;
 /// But not later than this.
@@ -48,6 +50,15 @@ impl Pace {
         self.begun = now.max(self.begun.min(now + LONGEST) + pause);
         self.begun
     }
+}
+
+/// How far a rebuild or scrub has come, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Done.
+    pub done: Bytes,
+    /// To do in all.
+    pub total: Bytes,
 }
 
 #[cfg(test)]

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use braid_format::label::{Label, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
-use braid_pool::assemble::LABEL_LOCK_BYTE;
+use braid_pool::LABEL_LOCK_BYTE;
 use braid_pool::device::{
     ByteLockGuard, Device, DeviceError, FileDevice, MemoryDevice, OpenOptions, pass_on, probe,
 };
+use braid_pool::labels::{write_copies, write_epoch};
 use braid_pool::layout::Redundancy;
-use braid_pool::members::{write_copies, write_epoch};
 use braid_pool::{CreateOptions, MemberCondition, Pool, PoolError, discover};
 use tempfile::TempDir;
 use uuid::Uuid;

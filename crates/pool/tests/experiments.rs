@@ -13,7 +13,7 @@ use braid_format::label::NodeKind;
 use braid_format::{ByteOffset, Bytes, Epoch};
 use braid_pool::device::model::{Bus, Client, DiskModel, presets};
 use braid_pool::device::{AlignedBuf, Device};
-use braid_pool::members::write_epoch;
+use braid_pool::labels::write_epoch;
 use braid_pool::modelled::{self, Job};
 use braid_pool::{Pool, PoolOp, PoolQueue};
 use uuid::Uuid;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use braid_format::{Bytes, Epoch};
 use braid_pool::device::{Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
-use braid_pool::members::write_epoch;
+use braid_pool::labels::write_epoch;
 use braid_pool::{CreateOptions, Pool, PoolError};
 use uuid::Uuid;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use braid_format::label::Label;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_pool::device::{Device, MemoryDevice};
-use braid_pool::members::{Found, write_epoch};
+use braid_pool::labels::{Found, write_epoch};
 use braid_pool::restore::{Restore, RestoreError, Source, Target, Which};
 use braid_pool::{CreateOptions, Pool, PoolError};
 use uuid::Uuid;
@@ -190,7 +190,7 @@ fn a_stale_member_is_not_made_current() {
     (next.epoch, next.change_id) = (Epoch(next.epoch.0 + 1), Uuid::new_v4());
     for i in [0, 1] {
         for copy in [0, 1] {
-            braid_pool::members::write_copies(&devices, &next, copy, &[i]).unwrap();
+            braid_pool::labels::write_copies(&devices, &next, copy, &[i]).unwrap();
         }
     }
     // Its data has missed what the others saw: its label must go on saying so.
@@ -217,7 +217,7 @@ fn nothing_is_written_when_something_has_changed_since() {
     (next.epoch, next.change_id) = (Epoch(next.epoch.0 + 1), Uuid::new_v4());
     for i in [0, 2] {
         for copy in [0, 1] {
-            braid_pool::members::write_copies(&devices, &next, copy, &[i]).unwrap();
+            braid_pool::labels::write_copies(&devices, &next, copy, &[i]).unwrap();
         }
     }
     assert!(matches!(plan.write(), Err(RestoreError::Changed { .. })));

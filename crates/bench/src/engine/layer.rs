@@ -151,7 +151,7 @@ fn in_words((token, buf, result): (u64, AlignedBuf, Result<(), DeviceError>)) ->
     (token, buf, result.map_err(|e| said(&e)))
 }
 
-fn of_pool((token, buf, result): braid_pool::queue::Completion) -> Over {
+fn of_pool((token, buf, result): braid_pool::Completion) -> Over {
     (token, buf, result.map_err(|e| e.to_string()))
 }
 

@@ -319,7 +319,7 @@ fn refuse(path: &Path, how: OpenMode, meta: &std::fs::Metadata) -> Result<(), Re
     if how.begun || !is_block && meta.len() == 0 {
         return Ok(());
     }
-    let found = braid_pool::discover::discover(Some(&[path.to_owned()]));
+    let found = braid_pool::discover(Some(&[path.to_owned()]));
     if let Some(pool) = found.first() {
         return Err(Refusal::Member { path: name(), pool: pool.name.clone() });
     }

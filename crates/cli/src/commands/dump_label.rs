@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use braid_pool::members::Found;
+use braid_pool::labels::Found;
 
 use crate::pools::sources;
 

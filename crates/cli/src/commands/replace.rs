@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use braid_pool::members::Found;
+use braid_pool::labels::Found;
 
 use crate::commands::evacuate;
 use crate::control::{

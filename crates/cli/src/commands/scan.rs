@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use braid_pool::members::Found;
+use braid_pool::labels::Found;
 use braid_pool::{FoundPool, MemberCondition, discover};
 use serde_json::json;
 

@@ -144,7 +144,7 @@ fn names_a_device(word: &str) -> bool {
 /// that the others separate is there, and the whole is not.
 pub fn split(list: &str) -> Vec<String> {
     if list.contains(UnitName::SCHEME) {
-        let names = discover::split_names(list.as_ref());
+        let names = braid_pool::split_names(list.as_ref());
         return names.into_iter().map(|n| n.display().to_string()).collect();
     }
     if !list.starts_with('/') {

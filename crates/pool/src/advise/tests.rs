@@ -11,9 +11,10 @@ use super::classes::{Answers, Choice, LEAST, Why, answers, choose};
 use super::measure::{DEEP, REQUESTS};
 use super::rules::{CONTROLLER, ORDER, SLOWEST, UNIT, cost_of_request, half_rows, loss};
 use super::*;
+use crate::assembly::create::CreateOptions;
 use crate::layout::measure::small_read;
 use crate::layout::{Classes, Redundancy};
-use crate::{CreateOptions, Pool};
+use crate::pool::Pool;
 
 const SIZE: u64 = 400 << 20;
 

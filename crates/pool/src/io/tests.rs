@@ -4,9 +4,10 @@ use braid_format::label::{Child, NodeKind, Segment, TreeNode};
 use proptest::prelude::*;
 
 use super::*;
-use crate::group::tests::devices;
+use crate::assembly::create::CreateOptions;
 use crate::layout::Redundancy;
-use crate::{BackgroundIo, CreateOptions, PoolOp, PoolQueue};
+use crate::redundancy::tests::devices;
+use crate::{BackgroundIo, PoolOp, PoolQueue};
 
 fn pool(sizes_mib: &[u64], unit: u64) -> Pool {
     let devices = sizes_mib
@@ -307,7 +308,7 @@ fn reads_do_not_depend_on_labels_that_cannot_be_written() {
     let page = pattern(1 << 20, 8192);
     pool.write(ByteOffset(1 << 20), &page).unwrap();
     pool.fail_member(MemberIndex(1)).unwrap();
-    pool.0.topology.read().durable.store(false, Ordering::Release);
+    pool.0.epochs.read().durable.store(false, Ordering::Release);
     (0..100).for_each(|n| all[0].arm(On::Flush, n, FaultKind::Fails));
     let mut back = vec![0; page.len()];
     pool.read(ByteOffset(1 << 20), &mut back).unwrap();
@@ -316,7 +317,7 @@ fn reads_do_not_depend_on_labels_that_cannot_be_written() {
     let mut batch = [PoolRequest::read(ByteOffset(1 << 20), &mut back)];
     pool.run(&mut batch);
     assert!(batch[0].result.is_ok());
-    assert!(!pool.0.topology.read().durable.load(Ordering::Acquire), "it was not before either");
+    assert!(!pool.0.epochs.read().durable.load(Ordering::Acquire), "it was not before either");
 }
 
 #[test]

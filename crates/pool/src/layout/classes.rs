@@ -99,7 +99,8 @@ impl Classes {
 mod tests {
     use braid_format::StripeUnit;
 
-    use super::super::build::{BuildOptions, build};
+    use super::super::build::BuildOptions;
+    use super::super::build::build;
     use super::super::tests::members;
     use super::super::weights::Weights;
     use super::*;

@@ -17,7 +17,8 @@
 use braid_format::{Bytes, StripeUnit};
 use toml::{Table, Value};
 
-use super::parse::{self, Groups};
+use super::parse;
+use super::parse::Groups;
 use super::{Layout, LayoutError, LayoutFault, Subpool, size};
 
 /// What a file says.

@@ -27,13 +27,16 @@ pub mod classes;
 pub mod facts;
 pub mod fault;
 pub mod file;
+pub mod group;
 mod groups;
+pub mod map;
 pub mod measure;
 pub(crate) mod metadata;
 pub mod parse;
 mod resolve;
 mod shape;
 pub mod size;
+pub(crate) mod stretch;
 pub mod usual;
 pub mod weights;
 

@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use super::build::BuildOptions;
 use super::bus::{Sysfs, interleave};
+use super::map::Map;
 use super::weights::by_speed;
 use super::*;
-use crate::map::Map;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

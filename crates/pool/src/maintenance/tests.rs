@@ -6,8 +6,8 @@ use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::*;
-use crate::Pool;
-use crate::group::tests::{Layout, consistent, devices, failed, pool};
+use crate::pool::Pool;
+use crate::redundancy::tests::{Layout, consistent, devices, failed, pool};
 
 const SECTOR: u64 = 512;
 

@@ -11,16 +11,17 @@ use braid_device::Device;
 use braid_format::label::{Label, Member, NodeKind, Segment, SubpoolKind};
 use braid_format::{Bytes, MemberIndex, StripeUnit};
 
-use super::ChangeError;
-use crate::create::{Hint, member_of, same_device};
-use crate::epoch::Joining;
+use crate::error::ChangeError;
 use crate::error::PoolError;
+use crate::labels::next_epoch;
+use crate::labels::{Hint, member_of, same_device};
 use crate::layout::build::{BuildOptions, Built, build};
+use crate::layout::map::Map;
 use crate::layout::{Layout, Redundancy, Subpool, Weights, metadata, usual};
-use crate::map::Map;
-use crate::redundancy::next_epoch;
+use crate::membership::joining::Joining;
+use crate::pool::Pool;
+use crate::topology::PoolInfo;
 use crate::topology::Topology;
-use crate::{Pool, PoolInfo};
 
 /// How new space is made.
 #[derive(Debug, Clone, Default)]
@@ -243,7 +244,7 @@ impl Pool {
         devices: &[Arc<dyn Device>],
         options: &AddOptions,
     ) -> Result<Added, PoolError> {
-        let topology = self.0.topology.read();
+        let topology = self.0.epochs.read();
         self.examine(&topology, devices, options)?;
         Ok(plan(&topology, devices, options)?.0)
     }
@@ -276,7 +277,7 @@ impl Pool {
     }
 
     fn try_add(&self, new: &[Arc<dyn Device>], options: &AddOptions) -> Result<Added, PoolError> {
-        let topology = self.0.topology.write();
+        let topology = self.0.epochs.write();
         self.examine(&topology, new, options)?;
         let (added, devices) = plan(&topology, new, options)?;
         let joining = Joining::new(new, options.force);

@@ -8,13 +8,14 @@
 use braid_format::label::{Label, MemberState, NodeKind, Segment, SubpoolKind};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
-use super::ChangeError;
-use super::evacuate::moving;
+use crate::error::ChangeError;
 use crate::error::PoolError;
-use crate::redundancy::next_epoch;
-use crate::selector::MemberSelector;
+use crate::labels::moving;
+use crate::labels::next_epoch;
+use crate::membership::selector::MemberSelector;
+use crate::pool::Pool;
+use crate::topology::SubpoolInfo;
 use crate::topology::Topology;
-use crate::{Pool, SubpoolInfo};
 
 /// Whether a node, or one below it, stands on `member`.
 fn stands_on(label: &Label, node: u16, member: MemberIndex) -> bool {
@@ -154,7 +155,7 @@ impl Pool {
         member: impl Into<MemberSelector>,
     ) -> Result<Vec<SubpoolInfo>, PoolError> {
         let resolved = self.0.resolve_member(member.into())?;
-        let topology = self.0.topology.read();
+        let topology = self.0.epochs.read();
         let member = topology.place_of(&resolved)?;
         let label = &topology.label;
         let on =
@@ -172,7 +173,7 @@ impl Pool {
         &self,
         parts: &[(ByteOffset, ByteOffset)],
     ) -> Result<Vec<MemberIndex>, PoolError> {
-        let topology = self.0.topology.read();
+        let topology = self.0.epochs.read();
         let (mut label, mut idle) = (topology.label.clone(), Vec::new());
         for part in parts {
             if let Some((next, more)) = with_hole(&label, *part)? {
@@ -197,7 +198,7 @@ impl Pool {
     }
 
     fn try_cut(&self, from: ByteOffset, to: ByteOffset) -> Result<Vec<MemberIndex>, PoolError> {
-        let topology = self.0.topology.write();
+        let topology = self.0.epochs.write();
         let Some((next, idle)) = with_hole(&topology.label, (from, to))? else {
             return Ok(Vec::new());
         };

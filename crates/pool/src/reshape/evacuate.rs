@@ -15,30 +15,35 @@
 //! is what it was, so nothing is outvoted that was not before, and a scrub decides as it would have. (Who
 //! fills a member, or moves file data, makes more of what it reads: there it is judged.)
 
+use crate::labels::Moving;
+use crate::labels::moving;
+use crate::labels::state_word;
+use crate::redundancy::EpochInUse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_device::{AlignedBuf, Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
-use parking_lot::RwLockWriteGuard;
 use uuid::Uuid;
 
-use super::ChangeError;
-use super::migration::{MemberMigration, MigratingMember};
-use crate::epoch::{Joining, Refused, moved};
+use crate::cluster::Hold;
+use crate::devices::migration::MemberMigration;
+use crate::error::ChangeError;
 use crate::error::PoolError;
-use crate::group::Shape;
-use crate::group::decode::decode_row;
-use crate::group::engine::{FailedMembers, Lost};
-use crate::group::reconstruct::{mend_copy, read_reconstructed, sectors};
-use crate::group::repair::Span;
-use crate::maintenance::{Progress, fits};
-use crate::redundancy::next_epoch;
-use crate::selector::{MemberSelector, ResolvedMember};
-use crate::shared::Hold;
+use crate::labels::fits;
+use crate::labels::next_epoch;
+use crate::layout::group::Shape;
+use crate::layout::stretch::Span;
+use crate::membership::claims::moved;
+use crate::membership::joining::Joining;
+use crate::membership::selector::{MemberSelector, ResolvedMember};
+use crate::pace::Progress;
+use crate::pool::Pool;
+use crate::redundancy::decode::decode_row;
+use crate::redundancy::reconstruct::{mend_copy, read_reconstructed, sectors};
+use crate::topology::Lost;
 use crate::topology::Topology;
-use crate::{Inner, Pool};
 
 /// Bytes copied at a time.
 const CHUNK: u64 = 1 << 20;
@@ -66,71 +71,7 @@ enum Goal {
     Member(ResolvedMember),
 }
 
-/// A member whose contents are being moved, and where.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moving {
-    /// The member that leaves.
-    pub leaving: MemberIndex,
-    /// Who gets its contents.
-    pub successor: MemberIndex,
-}
-
-/// The move that a label says is under way.
-pub(crate) fn moving(label: &Label) -> Option<Moving> {
-    let mut members = (0_u16..).map(MemberIndex).zip(&label.members);
-    members.find_map(|(leaving, m)| Some(Moving { leaving, successor: m.successor? }))
-}
-
-/// Ends moves whose one side or the other has failed: what is left of the other is a member as it
-/// was.
-pub(crate) fn settle(label: &mut Label) {
-    let Some(Moving { leaving, successor }) = moving(label) else { return };
-    let epoch = label.epoch;
-    let state =
-        |label: &Label, m: MemberIndex| label.members.get(usize::from(m.0)).map(|m| m.state);
-    let failed = |m| state(label, m) == Some(MemberState::Failed);
-    if !failed(leaving) && !failed(successor) {
-        return;
-    }
-    if let Some(m) = label.members.get_mut(usize::from(leaving.0)) {
-        m.successor = None;
-        if m.state == MemberState::Leaving {
-            (m.state, m.state_epoch) = (MemberState::Active, epoch);
-        }
-    }
-}
-
-/// The word for a member's state.
-pub(crate) const fn word(state: MemberState) -> &'static str {
-    match state {
-        MemberState::Active => "active",
-        MemberState::Failed => "failed",
-        MemberState::Rebuilding => "being filled",
-        MemberState::Spare => "a spare",
-        MemberState::Leaving => "leaving",
-    }
-}
-
 impl Topology {
-    /// The member that is being moved, and its two devices.
-    pub fn migration(&self) -> Option<(Moving, &Arc<MemberMigration>)> {
-        Some((moving(&self.label)?, &self.migration.as_ref()?.migration))
-    }
-
-    /// The move under way, if its successor has missed something here.
-    pub fn missed(&self) -> Option<Arc<MemberMigration>> {
-        let MigratingMember { leaving, migration, .. } = self.migration.as_ref()?;
-        // What a member without redundancy fails does not count anyway.
-        let behind = migration.missed().is_some() && !self.bare.contains(leaving);
-        (behind || migration.broken().is_some()).then(|| migration.clone())
-    }
-
-    /// Whether the member stands somewhere in the layout, and is read.
-    pub fn uses(&self, member: Uuid) -> bool {
-        let place = self.index_of(member);
-        place.is_some_and(|m| self.map.members().contains(&m) && self.readable(m))
-    }
-
     fn no_move(&self) -> Result<(), PoolError> {
         let Some(Moving { leaving, successor }) = moving(&self.label) else { return Ok(()) };
         let (leaving, successor) = (self.name(leaving), self.name(successor));
@@ -147,99 +88,9 @@ impl Topology {
             return Err(ChangeError::HoldsNothing { member: name }.into());
         }
         if !self.readable(member) {
-            return Err(ChangeError::NotWhole { member: name, state: word(old.state) }.into());
+            return Err(ChangeError::NotWhole { member: name, state: state_word(old.state) }.into());
         }
         Ok(old.clone())
-    }
-}
-
-impl Inner {
-    /// Ends the move under way; a successor that `failed` is out of use.
-    fn end_move(
-        &self,
-        topology: RwLockWriteGuard<'_, Topology>,
-        failed: Option<MemberIndex>,
-    ) -> Result<(), PoolError> {
-        let lost = self.try_end_move(topology, failed).map_err(|e| e.1)?;
-        if lost.is_empty() { Ok(()) } else { self.fail_members(&lost) }
-    }
-
-    /// As [`Inner::end_move`]; says which member failed, and which failed after the change.
-    fn try_end_move(
-        &self,
-        topology: RwLockWriteGuard<'_, Topology>,
-        failed: Option<MemberIndex>,
-    ) -> Result<FailedMembers, Refused> {
-        let mut next = next_epoch(&topology.label);
-        let epoch = next.epoch;
-        if let Some(m) = moving(&next).and_then(|m| next.members.get_mut(usize::from(m.leaving.0)))
-        {
-            m.successor = None;
-            (m.state, m.state_epoch) = (MemberState::Active, epoch);
-        }
-        if let Some(m) = failed.and_then(|m| next.members.get_mut(usize::from(m.0))) {
-            (m.state, m.state_epoch) = (MemberState::Failed, epoch);
-        }
-        let devices = topology.devices.clone();
-        self.install(topology, (next, devices), &Joining::NONE)
-    }
-
-    /// Ends the move of `migration`, whichever of its devices has failed. Others that fail meanwhile are
-    /// lost: a write waits for this.
-    fn give_up_successor(&self, migration: &Arc<MemberMigration>) -> Result<(), PoolError> {
-        loop {
-            let mut refused = None;
-            let ended = self.changing(|| {
-                let topology = self.topology.write();
-                match topology.migration() {
-                    Some((moving, t)) if t.pair == migration.pair => {
-                        // Or was it the old one?
-                        let broken = migration.broken().is_some() || migration.missed().is_none();
-                        let failed = broken.then_some(moving.successor);
-                        self.try_end_move(topology, failed).map_err(|(member, error)| {
-                            refused = member;
-                            error
-                        })
-                    }
-                    _ => Ok(FailedMembers::new()),
-                }
-            });
-            let lost = match (ended, refused) {
-                (Ok(lost), _) if lost.is_empty() => return Ok(()),
-                (Ok(lost), _) => return self.fail_members(&lost),
-                (Err(PoolError::Device { source }), Some(member)) => vec![(member, *source)],
-                (Err(error), _) => return Err(error),
-            };
-            self.fail_members(&lost)?;
-        }
-    }
-
-    /// Called before a change counts as done. What a successor has missed here another node, which
-    /// copies to it, does not know: the move ends, for all, in an epoch; and if that other node has
-    /// been faster, the successor is taken out of the place that it has got.
-    ///
-    /// # Errors
-    /// The labels cannot be written, or the successor cannot be spared: the change does not count.
-    pub fn check_migration(&self) -> Result<(), PoolError> {
-        if self.shared().is_none() {
-            return Ok(());
-        }
-        let migration = self.topology.read().missed();
-        if let Some(migration) = migration {
-            self.give_up_successor(&migration)?;
-        }
-        let ended = self.ended.lock().clone();
-        for migration in ended {
-            let target = migration.pair.1;
-            if let Some(error) = migration.missed()
-                && self.topology.read().uses(target)
-            {
-                self.fail_members(&vec![(target, error.clone())])?;
-            }
-            // Not before: others wait for the same.
-            self.ended.lock().retain(|t| !Arc::ptr_eq(t, &migration));
-        }
-        Ok(())
     }
 }
 
@@ -264,12 +115,12 @@ impl Pool {
     }
 
     fn try_begin(&self, resolved: &ResolvedMember, to: &Goal) -> Result<Moving, PoolError> {
-        let topology = self.0.topology.write();
+        let topology = self.0.epochs.write();
         let member = topology.place_of(resolved)?;
         if topology.provisional {
             return Err(PoolError::Provisional { name: topology.label.name.clone() });
         }
-        if self.0.windows.load(Ordering::Acquire) > 0 {
+        if self.0.io.queued.load(Ordering::Acquire) > 0 {
             return Err(ChangeError::Busy.into());
         }
         let old = topology.may_leave(member)?;
@@ -318,7 +169,7 @@ impl Pool {
         idle: &[MemberIndex],
     ) -> Result<Vec<(MemberIndex, Uuid)>, PoolError> {
         let resolved = self.0.resolve_member(member.into())?;
-        let topology = self.0.topology.read();
+        let topology = self.0.epochs.read();
         let old = topology.may_leave(topology.place_of(&resolved)?)?;
         let used = topology.map.members();
         let mut heirs: Vec<_> = (0..)
@@ -334,7 +185,7 @@ impl Pool {
 
     /// The move under way.
     pub fn moving(&self) -> Option<Moving> {
-        moving(&self.0.topology.read().label)
+        moving(&self.0.epochs.read().label)
     }
 
     /// Ends the move under way: the member is what it was, and its successor a spare.
@@ -345,7 +196,7 @@ impl Pool {
         let _pass = self.1.pass()?;
         let resolved = self.0.resolve_member(member.into())?;
         self.0.changing(|| {
-            let topology = self.0.topology.write();
+            let topology = self.0.epochs.write();
             let member = topology.place_of(&resolved)?;
             if moving(&topology.label).is_none_or(|m| m.leaving != member) {
                 return Err(ChangeError::NotMoving { member: topology.name(member) }.into());
@@ -375,7 +226,7 @@ impl Pool {
 
     /// Whether the move of `migration` is under way, but is no longer that one.
     fn begins_again(&self, migration: &Arc<MemberMigration>) -> bool {
-        let topology = self.0.topology.read();
+        let topology = self.0.epochs.read();
         topology
             .migration()
             .is_some_and(|(_, now)| now.pair == migration.pair && !Arc::ptr_eq(now, migration))
@@ -395,7 +246,7 @@ impl Pool {
         self.0.follow()?;
         loop {
             self.0.await_ready()?;
-            let topology = self.0.topology.write();
+            let topology = self.0.epochs.write();
             let mut next = next_epoch(&topology.label);
             let epoch = next.epoch;
             let Some(moving) = moving(&next) else { return Ok(()) };
@@ -444,7 +295,7 @@ impl Pool {
 
     /// What is to be copied: the logs before the data area, and every slice.
     fn chunks(&self) -> Option<Work> {
-        let topology = self.0.topology.read();
+        let topology = self.0.epochs.read();
         let (moving, migration) = topology.migration()?;
         let member = topology.label.members.get(usize::from(moving.leaving.0))?;
         let base = member.data_start.0;
@@ -479,7 +330,7 @@ impl Pool {
         if let Some(error) = migration.broken() {
             return Err(error.clone().into());
         }
-        let concurrent = self.0.shared().is_some();
+        let concurrent = self.0.cluster.shared().is_some();
         let Err(error) = migration.copy(at, len, concurrent) else { return Ok(()) };
         let start = topology.label.members.get(usize::from(moving.leaving.0)).map(|m| m.data_start);
         if start.is_some_and(|start| at < start) {
@@ -512,7 +363,7 @@ impl Pool {
                 return Err(ChangeError::NotMoving { member: migration.name() }.into());
             };
             let mut lost = Lost::new();
-            let concurrent = self.0.shared().is_some();
+            let concurrent = self.0.cluster.shared().is_some();
             let copied =
                 copy_sectors(&topology, (moving.leaving, migration), run, concurrent, &mut lost);
             let old = lost.iter().find(|l| l.0 == moving.leaving).map(|l| l.1.clone());
@@ -541,7 +392,7 @@ impl Pool {
     }
 
     fn try_succeed(&self, migration: &Arc<MemberMigration>) -> Result<(), PoolError> {
-        let topology = self.0.topology.write();
+        let topology = self.0.epochs.write();
         let Some((moving, _)) = topology.migration().filter(|(_, t)| Arc::ptr_eq(t, migration))
         else {
             return Err(ChangeError::NotMoving { member: migration.name() }.into());
@@ -558,7 +409,7 @@ impl Pool {
             Ok(lost) => return self.0.fail_members(&lost),
             Err(refused) => refused,
         };
-        let topology = self.0.topology.write();
+        let topology = self.0.epochs.write();
         if !topology.migration().is_some_and(|(m, t)| m == moving && Arc::ptr_eq(t, migration)) {
             return Err(error);
         }
@@ -576,7 +427,7 @@ impl Pool {
             (Some(member), PoolError::Device { source }) => {
                 drop(topology);
                 self.0.fail_members(&vec![(member, (*source).clone())])?;
-                Err(moved(&self.0.topology.read()))
+                Err(moved(&self.0.epochs.read()))
             }
             (_, error) => Err(error),
         }
@@ -626,7 +477,7 @@ fn free_member(
     let target = next.members.get(place).ok_or(PoolError::NoSuchMember { member: to })?;
     let (uuid, state) = (target.uuid, target.state);
     if !can_succeed(state) || topology.map.members().contains(&to) {
-        return Err(ChangeError::NotFree { member: name(), state: word(state) }.into());
+        return Err(ChangeError::NotFree { member: name(), state: state_word(state) }.into());
     }
     let old = next.members.get(usize::from(member.0));
     let old = old.ok_or(PoolError::NoSuchMember { member })?;
@@ -640,7 +491,7 @@ fn free_member(
 /// Copies a run of the leaving member's bytes; what its device cannot read is written to both from
 /// the other members. A member that fails that is `lost`.
 fn copy_sectors(
-    topology: &Topology,
+    topology: &EpochInUse,
     (leaving, migration): (MemberIndex, &MemberMigration),
     (at, len): (ByteOffset, Bytes),
     concurrent: bool,
@@ -674,7 +525,7 @@ fn copy_sectors(
 /// Writes a sector that `leaving` cannot read as the other columns of the group have it. How writing
 /// ended, and how much it was, is the inner result.
 fn mend_old(
-    topology: &Topology,
+    topology: &EpochInUse,
     leaving: MemberIndex,
     (index, from, to): Span,
     (at, len): (ByteOffset, Bytes),

@@ -6,34 +6,28 @@
 //! epoch, which says the new size, is written like any other: copy 0, then copy 1 at the new end. A reader
 //! finds copy 1 by the size that copy 0 says, and where copy 0 is damaged at the device's end.
 
+use crate::membership::joining::Larger;
 use std::sync::Arc;
 
-use braid_device::{AlignedBuf, Device};
+use braid_device::Device;
+use braid_format::Bytes;
 use braid_format::label::{Label, Member, MemberState};
-use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::add::{append, limits, shape};
-use super::{AddOptions, Added, ChangeError};
-use crate::create::{Hint, member_of};
-use crate::epoch::Joining;
+use super::{AddOptions, Added};
+use crate::error::ChangeError;
 use crate::error::PoolError;
-use crate::heal::wipe_behind;
-use crate::map::Map;
-use crate::members::{Found, id, own_uuid};
-use crate::redundancy::next_epoch;
+use crate::labels::next_epoch;
+use crate::labels::{Found, own_uuid};
+use crate::labels::{Hint, member_of};
+use crate::layout::map::Map;
+use crate::membership::joining::Joining;
+use crate::pool::Pool;
+use crate::topology::PoolInfo;
 use crate::topology::Topology;
-use crate::{Pool, PoolInfo};
 
 /// Opens a member's device anew, by its path.
 pub type Reopen<'a> = dyn Fn(&str) -> Result<Arc<dyn Device>, PoolError> + 'a;
-
-/// A member that has more than it had: who, as it is now, and its device.
-pub(crate) struct Larger {
-    index: MemberIndex,
-    before: Member,
-    now: Member,
-    device: Arc<dyn Device>,
-}
 
 /// Members in use whose devices are larger by at least what labels are aligned to.
 fn larger(topology: &Topology, reopen: &Reopen<'_>) -> Result<Vec<Larger>, PoolError> {
@@ -90,54 +84,13 @@ fn plan(
     Ok((Added { members, info, label, unused }, devices))
 }
 
-impl Larger {
-    /// Writes the label in force at the new end.
-    ///
-    /// # Errors
-    /// [`PoolError::Label`], [`PoolError::Device`].
-    pub fn keep(&self, label: &Label) -> Result<(), PoolError> {
-        let Some(at) = Label::copy1_at(self.now.device_size) else { return Ok(()) };
-        self.write(label, 1, at)
-    }
-
-    fn write(&self, label: &Label, copy: u32, at: ByteOffset) -> Result<(), PoolError> {
-        let path = || self.device.info().name.clone();
-        let mut own = label.clone();
-        own.member = self.index;
-        let mut image = AlignedBuf::zeroed(own.encoded_len());
-        own.encode(copy, at, &mut image)
-            .map_err(|source| PoolError::Label { path: path(), source: Box::new(source) })?;
-        self.device.write(at, &image)?;
-        Ok(self.device.flush()?)
-    }
-
-    /// The growth has failed: what [`Larger::keep`] wrote would be old when it is next found. It goes
-    /// once the other copy is whole, and says again where the old end is.
-    pub fn forget(&self, label: &Label) {
-        let Some(at) = Label::copy1_at(self.now.device_size) else { return };
-        let mut room = AlignedBuf::zeroed(Label::LEN_MAX);
-        let there = self.device.read(at, &mut room).is_ok();
-        if !there || !Label::decode(&room, at).is_ok_and(|(found, _)| id(&found) == id(label)) {
-            return;
-        }
-        let [first, _] = Found::read(self.device.clone()).copies;
-        if !first.is_ok_and(|l| id(&l) == id(label))
-            && let Err(error) = self.write(label, 0, Label::COPY0_AT)
-        {
-            tracing::warn!(%error, "the label of a growth that failed stays");
-            return;
-        }
-        wipe_behind(&*self.device, at);
-    }
-}
-
 impl Pool {
     /// What [`Pool::grow`] would make; nothing is written.
     ///
     /// # Errors
     /// As there.
     pub fn plan_grow(&self, reopen: &Reopen<'_>) -> Result<Added, PoolError> {
-        let topology = self.0.topology.read();
+        let topology = self.0.epochs.read();
         topology.may_change()?;
         Ok(plan(&topology, &larger(&topology, reopen)?)?.0)
     }
@@ -154,9 +107,9 @@ impl Pool {
     }
 
     fn try_grow(&self, reopen: &Reopen<'_>) -> Result<Added, PoolError> {
-        let topology = self.0.topology.write();
+        let topology = self.0.epochs.write();
         topology.may_change()?;
-        if self.0.windows.load(std::sync::atomic::Ordering::Acquire) > 0 {
+        if self.0.io.queued.load(std::sync::atomic::Ordering::Acquire) > 0 {
             return Err(ChangeError::Busy.into());
         }
         let larger = larger(&topology, reopen)?;

@@ -1,15 +1,16 @@
 //! Taking members on which nothing stands out of the table.
 
-use braid_device::{AlignedBuf, Device, DeviceError};
+use crate::labels::wipe_labels;
+use braid_device::DeviceError;
 use braid_format::label::{Label, MemberState, NodeKind};
 use braid_format::{Bytes, MemberIndex};
 
-use super::ChangeError;
-use super::evacuate::{moving, word};
-use crate::Pool;
+use crate::error::ChangeError;
 use crate::error::PoolError;
-use crate::redundancy::next_epoch;
-use crate::selector::{MemberSelector, ResolvedMember};
+use crate::labels::next_epoch;
+use crate::labels::{moving, state_word};
+use crate::membership::selector::{MemberSelector, ResolvedMember};
+use crate::pool::Pool;
 
 /// How a member was removed.
 #[derive(Debug, Clone)]
@@ -51,7 +52,7 @@ impl Pool {
     }
 
     fn try_remove(&self, resolved: &ResolvedMember) -> Result<Removed, PoolError> {
-        let topology = self.0.topology.write();
+        let topology = self.0.epochs.write();
         let member = topology.place_of(resolved)?;
         let place = usize::from(member.0);
         let old = topology.label.members.get(place).cloned();
@@ -69,7 +70,9 @@ impl Pool {
         if bytes != Bytes(0) {
             let name = topology.name(member);
             if !topology.readable(member) {
-                return Err(ChangeError::NotWhole { member: name, state: word(old.state) }.into());
+                return Err(
+                    ChangeError::NotWhole { member: name, state: state_word(old.state) }.into()
+                );
             }
             return Err(ChangeError::HoldsData { member: name, index: member, bytes }.into());
         }
@@ -83,24 +86,15 @@ impl Pool {
             self.0.change(topology, next, devices)?;
             return Ok(Removed { path, unwiped: None });
         }
-        self.0.key.keep(&device);
+        self.0.cluster.key.keep(&device);
         let changed = self.0.change(topology, next, devices);
         let unwiped = match &changed {
             Ok(()) => wipe_labels(&*device, old.device_size).err(),
             Err(_) => None,
         };
-        self.0.key.let_go(&device, changed.is_ok());
+        self.0.cluster.key.let_go(&device, changed.is_ok());
         changed.map(|()| Removed { path, unwiped })
     }
-}
-
-/// Zeroes both labels of a device that had `size` bytes when it joined.
-pub(crate) fn wipe_labels(device: &dyn Device, size: Bytes) -> Result<(), DeviceError> {
-    let zeros = AlignedBuf::zeroed(Label::LEN_MAX);
-    for at in [Some(Label::COPY0_AT), Label::copy1_at(size)].into_iter().flatten() {
-        device.write(at, &zeros)?;
-    }
-    device.flush()
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use braid_device::{Device, FaultPlan, FaultyDevice, MemoryDevice};
 use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes};
 
+use crate::assembly::create::CreateOptions;
 use crate::layout::Redundancy;
-use crate::{CreateOptions, Pool};
+use crate::pool::Pool;
 
 pub(crate) const MIB: u64 = 1 << 20;
 

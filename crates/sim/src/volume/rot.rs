@@ -55,7 +55,7 @@ impl Node {
         let placements = self.pool.placements(ByteOffset(at));
         let map = self.pool.map();
         let copies: Vec<MemberIndex> = placements.iter().map(|h| h.0).collect();
-        let is_mirror = |g: &&braid_pool::group::Group| {
+        let is_mirror = |g: &&braid_pool::layout::group::Group| {
             g.row_len().is_none() && g.members().eq(copies.iter().copied())
         };
         map.groups().iter().find(is_mirror)?;

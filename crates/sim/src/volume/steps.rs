@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use braid_format::ByteOffset;
 use braid_pool::device::Device;
-use braid_pool::simulation::simulate;
 use braid_pool::{Pool, PoolError};
 
 use super::acts::{Node, step};
@@ -146,7 +145,7 @@ fn boot(world: &Arc<World>, crashed: bool) -> bool {
 fn recover(world: &Arc<World>, crashed: bool) -> Result<(), PoolError> {
     let pool = Arc::new(assemble(world, 0, true)?);
     let port = Port::new(world, 0);
-    simulate(&pool, port.clone());
+    pool.simulate(port.clone());
     port.serve(&pool);
     pool.heal_labels()?;
     for slot in (0..SLOTS).filter_map(|s| u16::try_from(s).ok()) {
@@ -292,7 +291,7 @@ fn join(world: &Arc<World>, me: usize, shape: &Shape) -> Option<Node> {
             return None;
         }
     };
-    simulate(&pool, port.clone());
+    pool.simulate(port.clone());
     port.serve(&pool);
     if !free(world) {
         return None;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use braid_format::label::Label;
 use braid_pool::Pool;
-use braid_pool::members::Found;
+use braid_pool::labels::Found;
 
 use super::file;
 use crate::pools::sources;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use braid_pool::device::Device;
 use braid_pool::discover;
+use braid_pool::labels::Found;
 use braid_pool::member_verify::SampleReport;
-use braid_pool::members::Found;
 use braid_pool::restore::{Restore, Source, Step, Target, Which};
 use uuid::Uuid;
 

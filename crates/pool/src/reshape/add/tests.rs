@@ -4,9 +4,9 @@ use braid_device::{FaultKind, FaultPlan, FaultyDevice, On};
 use braid_format::{ByteOffset, Epoch};
 
 use super::*;
-use crate::CreateOptions;
+use crate::assembly::create::CreateOptions;
 use crate::layout::parse;
-use crate::log::tests::Powered;
+use crate::redundancy::log::tests::Powered;
 use crate::reshape::tests::{Content, MIB, disks, made};
 
 const CLASSES: [Redundancy; 4] =

@@ -5,9 +5,9 @@ use braid_device::{FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
 use braid_format::label::MemberState;
 
 use super::*;
-use crate::CreateOptions;
-use crate::group::tests::{Layout, consistent, devices, failed, pool};
-use crate::log::tests::Powered;
+use crate::assembly::create::CreateOptions;
+use crate::redundancy::log::tests::Powered;
+use crate::redundancy::tests::{Layout, consistent, devices, failed, pool};
 use crate::reshape::tests::{Content, fresh, states};
 
 const GO: &(dyn Fn(Progress) -> bool + Sync) = &|_| true;

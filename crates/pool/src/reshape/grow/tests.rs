@@ -2,11 +2,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_device::{FaultPlan, FaultyDevice, MemoryDevice};
 use braid_format::ByteOffset;
+use braid_format::MemberIndex;
 
 use super::*;
-use crate::CreateOptions;
+use crate::assembly::create::CreateOptions;
 use crate::layout::Redundancy;
-use crate::log::tests::Powered;
+use crate::redundancy::log::tests::Powered;
 use crate::reshape::tests::Content;
 
 const MIB: u64 = 1 << 20;
@@ -152,7 +153,7 @@ fn a_growth_that_failed_leaves_no_label_behind() {
     assert!(!devices.iter().any(behind));
     content.check(&pool);
     // So it is where the node died in between.
-    let larger = larger(&pool.0.topology.read(), &among(&devices)).unwrap();
+    let larger = larger(&pool.0.epochs.read(), &among(&devices)).unwrap();
     larger.iter().for_each(|l| l.keep(&pool.label()).unwrap());
     assert!(devices.iter().all(behind));
     Pool::assemble(devices.clone()).unwrap().heal_labels().unwrap();

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use braid_device::FaultPlan;
+use braid_device::{Device, FaultPlan};
 
 use super::*;
-use crate::CreateOptions;
-use crate::group::tests::devices;
+use crate::assembly::create::CreateOptions;
+use crate::redundancy::tests::devices;
 use crate::reshape::tests::{Content, fresh};
 
 #[test]
@@ -68,7 +68,7 @@ fn indices_move_up_together() {
     label.epoch.0 += 1;
     let mut devices = pool.devices();
     devices.swap(0, 3);
-    crate::members::write_epoch(&devices, &label).unwrap();
+    crate::labels::write_epoch(&devices, &label).unwrap();
     let pool = Pool::assemble(devices).unwrap();
     content.check(&pool);
     let held = pool.lock_byte(5).unwrap().unwrap();

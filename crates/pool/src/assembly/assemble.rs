@@ -1,0 +1,176 @@
+//! Putting a pool together from its members, in whatever order and under whatever names.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use braid_device::{Device, ScratchDevice};
+use braid_format::Epoch;
+use braid_format::label::{Label, Member, MemberState};
+
+use crate::devices::absent::AbsentDevice;
+use crate::error::PoolError;
+use crate::labels::next_epoch;
+use crate::labels::settle_move;
+use crate::labels::{Found, LabelAssessment, Verdict, assess_labels};
+use crate::pool::Pool;
+
+impl Pool {
+    /// Opens the pool whose members are `devices`: all of them, in any order. Nothing is written:
+    /// see [`Pool::heal_labels`].
+    ///
+    /// # Errors
+    /// One of [`PoolError`]'s variants for each thing that can be wrong with a member: not one,
+    /// both labels damaged, another pool's, a copy of another, removed, truncated, stale, missing.
+    pub fn assemble(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
+        Self::assemble_from(devices, false)
+    }
+
+    /// Opens the pool although members are missing, if the others hold every byte: the operator
+    /// says that those are lost. Nothing may be written before [`Pool::commit_degraded`].
+    ///
+    /// # Errors
+    /// As [`Pool::assemble`]; [`PoolError::TooManyLost`].
+    pub fn assemble_degraded(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
+        Self::assemble_from(devices, true)
+    }
+
+    fn assemble_from(devices: Vec<Arc<dyn Device>>, degraded: bool) -> Result<Self, PoolError> {
+        let found: Vec<Found> = devices.into_iter().map(Found::read).collect();
+        one_pool(&found)?;
+        let assessment = assess_labels(&found, degraded)?;
+        for (f, verdict) in found.iter().zip(&assessment.verdicts) {
+            refuse(f, verdict, &assessment.label)?;
+        }
+        let highest = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max().unwrap_or(0);
+        let LabelAssessment { mut label, verdicts, missing } = assessment;
+        let name = label.name.clone();
+        if !missing.is_empty() && !degraded {
+            return Err(PoolError::Missing { name, missing });
+        }
+        let mut members: Vec<Option<Found>> = vec![None; label.members.len()];
+        for (f, verdict) in found.into_iter().zip(verdicts) {
+            if let Verdict::Current(index) = verdict
+                && let Some(place) = members.get_mut(usize::from(index.0))
+            {
+                *place = Some(f);
+            }
+        }
+        sectors_fit(&label, &members)?;
+        for lost in &missing {
+            if let Some(m) = label.members.get_mut(usize::from(lost.index.0)) {
+                m.state = MemberState::Failed;
+                // That of the change that will say so.
+                m.state_epoch = Epoch(label.epoch.0.saturating_add(1));
+            }
+        }
+        // A move that has lost one side has ended, as it would have with the pool in use.
+        settle_move(&mut label);
+        let device = |(found, member): (&Option<Found>, &Member)| {
+            found.as_ref().map_or_else(|| AbsentDevice::of(member), |f| f.device.clone())
+        };
+        let devices: Vec<Arc<dyn Device>> =
+            members.iter().zip(&label.members).map(device).collect();
+        let pool = Self::open(devices, label)?;
+        pool.0.epochs.attempted.store(highest, Ordering::Release);
+        {
+            let mut topology = pool.0.epochs.write();
+            topology.provisional = !missing.is_empty();
+            pool.0.epochs.replace_snapshot(&topology);
+        }
+        Ok(pool)
+    }
+
+    /// The same pool apart from this one: nothing that is changed there reaches a device, and it ends
+    /// with the last handle. What is said of members that fail there holds there only.
+    ///
+    /// # Errors
+    /// As [`Pool::assemble`], of the label in force.
+    pub fn on_scratch(&self) -> Result<Self, PoolError> {
+        let (label, devices, provisional) = {
+            let topology = self.0.epochs.read();
+            (topology.label.clone(), topology.devices.clone(), topology.provisional)
+        };
+        let pool = Self::open(devices.into_iter().map(ScratchDevice::over).collect(), label)?;
+        let attempted = self.0.epochs.attempted.load(Ordering::Acquire);
+        pool.0.epochs.attempted.store(attempted, Ordering::Release);
+        {
+            let mut topology = pool.0.epochs.write();
+            topology.provisional = provisional;
+            pool.0.epochs.replace_snapshot(&topology);
+        }
+        Ok(pool)
+    }
+
+    /// Whether members are missing of which no label says so yet.
+    pub fn is_provisional(&self) -> bool {
+        self.0.epochs.read().provisional
+    }
+
+    /// Takes the members that [`Pool::assemble_degraded`] did not find out of the pool, durably.
+    /// The caller knows that nobody else uses the pool with them.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`], [`PoolError::Label`]: nothing has changed.
+    pub fn commit_degraded(&self) -> Result<(), PoolError> {
+        self.0.changing(|| {
+            let topology = self.0.epochs.write();
+            if !topology.provisional {
+                return Ok(());
+            }
+            let next = next_epoch(&topology.label);
+            let devices = topology.devices.clone();
+            self.0.change(topology, next, devices)
+        })
+    }
+}
+
+/// All devices carry labels of one pool.
+fn one_pool(found: &[Found]) -> Result<(), PoolError> {
+    let mut first: Option<(&Label, &str)> = None;
+    for f in found {
+        let label = f.newest().ok_or_else(|| f.refusal())?;
+        let (expected, other) = *first.get_or_insert((label, f.path()));
+        if label.pool != expected.pool {
+            return Err(PoolError::OtherPool {
+                path: f.path().to_owned(),
+                found: Box::new(label.into()),
+                other: other.to_owned(),
+                expected: Box::new(expected.into()),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn refuse(found: &Found, verdict: &Verdict, label: &Label) -> Result<(), PoolError> {
+    let (path, name, current) = (found.path().to_owned(), label.name.clone(), label.epoch);
+    Err(match verdict {
+        Verdict::Current(_) => return Ok(()),
+        // Whoever has failed is not used, and its label is of before: if not, it was used alone.
+        Verdict::Stale(_) if found.has_failed(label) => return Ok(()),
+        Verdict::Stale(epoch) if found.failed_at(label).is_some() => {
+            PoolError::Diverged { path, name, epoch: *epoch, current }
+        }
+        Verdict::Stale(epoch) => PoolError::Stale { path, name, epoch: *epoch, current },
+        Verdict::Ahead(epoch) => PoolError::Ahead { path, name, epoch: *epoch, current },
+        Verdict::Removed => PoolError::Removed { path, name, current },
+        Verdict::Truncated(expected) => {
+            PoolError::Truncated { path, name, size: found.device.info().size, expected: *expected }
+        }
+        Verdict::Duplicate(other, index) => {
+            PoolError::Duplicate { path, other: other.clone(), name, index: *index }
+        }
+    })
+}
+
+/// No device's sectors are larger than what locks are changed by.
+fn sectors_fit(label: &Label, members: &[Option<Found>]) -> Result<(), PoolError> {
+    for found in members.iter().flatten() {
+        let info = found.device.info();
+        if info.sector > label.lock_sector {
+            let (path, lock_sector) = (info.name.clone(), label.lock_sector);
+            return Err(PoolError::BadLockSector { path, sector: info.sector, lock_sector });
+        }
+    }
+    Ok(())
+}

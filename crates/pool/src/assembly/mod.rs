@@ -1,0 +1,6 @@
+//! Making a pool, putting one together from its members, and bringing back labels that are lost.
+
+pub mod assemble;
+pub mod create;
+pub mod member_verify;
+pub mod restore;

@@ -1,0 +1,60 @@
+//! Liveness bytes: locks that the kernel drops when their process ends.
+//!
+//! In a pool without redundancy they stand on member 0, without which it cannot be used. Where
+//! members may come and go, a byte is held on every member in use, and on each that joins: whoever
+//! opens the pool with any of them sees it.
+
+use std::collections::{BTreeMap, HashSet};
+
+use braid_device::ByteLockGuard;
+use braid_format::MemberIndex;
+use braid_format::label::MemberState;
+use braid_format::node::LockPlace;
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::topology::Topology;
+
+/// The bytes that this process holds: on which members.
+#[derive(Debug, Default)]
+pub(crate) struct HeldBytes(pub Mutex<BTreeMap<u64, Vec<(Uuid, ByteLockGuard)>>>);
+
+/// Members whose bytes count.
+pub(crate) fn bearers(topology: &Topology, redundant: bool) -> Vec<MemberIndex> {
+    let count = if redundant { usize::MAX } else { 1 };
+    let members = topology.members().take(count);
+    members.filter(|m| topology.state(*m) != MemberState::Failed).collect()
+}
+
+pub(crate) fn distinct(places: &mut Vec<LockPlace>) {
+    let mut seen = HashSet::new();
+    places.retain(|p| seen.insert(*p));
+}
+
+impl HeldBytes {
+    /// Lets go of those that stand on devices which are no members, any more or after all.
+    pub fn part(&self, topology: &Topology) {
+        let member = |uuid: &Uuid| topology.label.members.iter().any(|m| m.uuid == *uuid);
+        for guards in self.0.lock().values_mut() {
+            guards.retain(|(uuid, _)| member(uuid));
+        }
+    }
+
+    /// Takes every held byte on members that have joined.
+    pub fn join(&self, topology: &Topology) {
+        for (byte, guards) in self.0.lock().iter_mut() {
+            for member in bearers(topology, true) {
+                let Some(m) = topology.label.members.get(usize::from(member.0)) else { continue };
+                if guards.iter().any(|(uuid, _)| *uuid == m.uuid) {
+                    continue;
+                }
+                match topology.device(member).lock_byte(*byte) {
+                    Ok(guard) => guards.extend(guard.map(|g| (m.uuid, g))),
+                    Err(error) => {
+                        tracing::warn!(%error, "liveness is not shown on a new member");
+                    }
+                }
+            }
+        }
+    }
+}

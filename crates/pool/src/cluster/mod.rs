@@ -1,0 +1,73 @@
+//! The other nodes, as the pool sees them: who they are, which regions are held against them, whether
+//! this node may write, and how the devices tell nodes apart.
+//!
+//! The layers above know who lives and what is locked; they say it through two traits, [`Others`] and
+//! [`RegionLocks`]. A pool that one node uses alone has neither.
+
+pub(crate) mod liveness;
+pub(crate) mod regions;
+pub(crate) mod reservations;
+pub(crate) mod write_gate;
+
+use std::sync::Arc;
+
+use braid_format::lock_record::Life;
+use parking_lot::{Mutex, RwLock};
+
+pub use regions::{HeldRegions, Hold, RegionLocks};
+pub(crate) use regions::{Locks, add_locks, hold_of};
+
+use self::liveness::HeldBytes;
+use self::reservations::OwnKey;
+use crate::topology::EpochTag;
+
+/// The other nodes.
+pub trait Others: Send + Sync {
+    /// Who this node is.
+    fn me(&self) -> Life;
+    /// Whether `life` issues nothing any more, and nothing of it is in flight.
+    fn is_gone(&self, life: Life) -> bool;
+    /// Whether every other node that lives, or may live, has said that it uses the epoch. In doubt
+    /// not. It is asked again after a while.
+    fn all_use(&self, tag: EpochTag) -> bool;
+    /// This node uses another epoch, and has not said so: what must be done before it does. It waits
+    /// for no lock and for no epoch.
+    fn adopt(&self);
+    /// This node uses another epoch, and says so from now on ([`Pool::epoch_tag`]): the others should
+    /// hear of it soon.
+    fn announce(&self);
+    /// This node has withdrawn: it waits for nobody any more.
+    fn has_ended(&self) -> bool;
+}
+
+/// Both.
+pub(crate) struct Shared {
+    pub others: Arc<dyn Others>,
+    pub regions: Arc<dyn RegionLocks>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("me", &self.others.me()).finish_non_exhaustive()
+    }
+}
+
+/// What an open pool knows of the other nodes, and what it has that they can see.
+#[derive(Debug, Default)]
+pub(crate) struct ClusterView {
+    /// The other nodes, where there can be any.
+    pub shared: RwLock<Option<Arc<Shared>>>,
+    /// Lives that claimed a change of the pool and are fenced.
+    pub gone: Mutex<Vec<Life>>,
+    /// Liveness bytes that this process holds.
+    pub liveness: HeldBytes,
+    /// The key that this node has registered with the members.
+    pub key: OwnKey,
+}
+
+impl ClusterView {
+    /// The other nodes and the locks among them, if there can be any.
+    pub fn shared(&self) -> Option<Arc<Shared>> {
+        self.shared.read().clone()
+    }
+}

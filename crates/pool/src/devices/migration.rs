@@ -1,0 +1,274 @@
+//! Two devices below one member: the one that leaves, and its successor.
+//!
+//! ```text
+//!   reads ---------------> old
+//!   writes --------------> old, then new
+//!   compare-and-write ---> old decides, new follows
+//!   the filler:            holds a range, reads old, writes new
+//! ```
+//! Every change of the data area holds its range here while it is under way, so that the filler
+//! copies nothing that is being changed. What stands outside (the labels) goes to the old one only.
+//!
+//! A successor that fails a write is given up at once: the old one has everything, and the labels
+//! still say that it counts. So no write waits for an epoch.
+//!
+//! Where several nodes use the pool one of them copies, and puts the successor in place when it has
+//! all: all but what another node's change *missed* there, because one of the two devices failed. Such
+//! a change counts only when the move has ended, or the successor is out of use.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use braid_device::{AlignedBuf, ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo};
+use braid_format::label::{Label, Member};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+use uuid::Uuid;
+
+use super::copy_sector::{Side, follow};
+use super::is_refusal;
+use super::range_locks::{Held, RangeLocks};
+use crate::background_io::is_foreground;
+
+/// A member whose contents are being moved, as a device.
+#[derive(Debug)]
+pub(crate) struct MemberMigration {
+    old: Arc<dyn Device>,
+    new: Arc<dyn Device>,
+    /// Who it is: identities of the one and the other.
+    pub pair: (Uuid, Uuid),
+    /// The bytes that both have.
+    from: u64,
+    to: u64,
+    locks: RangeLocks,
+    /// Requests so far, those of the filler not counted.
+    pub used: AtomicU64,
+    /// Why the successor is given up.
+    broken: OnceLock<DeviceError>,
+    /// How the old one failed a change, which the successor then has not got either.
+    behind: OnceLock<DeviceError>,
+}
+
+/// A migration, and the member whose device it stands for.
+#[derive(Debug, Clone)]
+pub(crate) struct MigratingMember {
+    pub leaving: MemberIndex,
+    pub migration: Arc<MemberMigration>,
+    /// The same.
+    pub device: Arc<dyn Device>,
+}
+
+impl MigratingMember {
+    pub fn new(leaving: MemberIndex, migration: MemberMigration) -> Self {
+        let migration = Arc::new(migration);
+        Self { leaving, device: migration.clone(), migration }
+    }
+}
+
+impl MemberMigration {
+    /// `target`, on `new`, succeeds `leaving`, on `old`.
+    pub fn new(
+        (leaving, old): (&Member, Arc<dyn Device>),
+        (target, new): (&Member, Arc<dyn Device>),
+    ) -> Self {
+        Self {
+            old,
+            new,
+            pair: (leaving.uuid, target.uuid),
+            from: Label::DATA_AT.0,
+            to: leaving.data_start.0 + leaving.data_len.0,
+            locks: RangeLocks::default(),
+            used: AtomicU64::new(0),
+            broken: OnceLock::new(),
+            behind: OnceLock::new(),
+        }
+    }
+
+    /// The member that is being moved, for people: by its device.
+    pub fn name(&self) -> String {
+        self.old.info().name.clone()
+    }
+
+    /// Why the successor cannot be one, if it cannot.
+    pub fn broken(&self) -> Option<&DeviceError> {
+        self.broken.get()
+    }
+
+    /// Why the successor may lack what this node has changed, if it may.
+    pub fn missed(&self) -> Option<&DeviceError> {
+        self.broken.get().or(self.behind.get())
+    }
+
+    /// `changed`, the result of a change of the old one.
+    fn heed<T>(&self, changed: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        changed.inspect_err(|error| {
+            self.behind.get_or_init(|| error.clone());
+        })
+    }
+
+    fn give_up(&self, error: DeviceError) {
+        tracing::error!(%error, "the device that a member is moved to failed");
+        self.broken.get_or_init(|| error);
+    }
+
+    fn note_use(&self) {
+        if is_foreground() {
+            self.used.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn hold(&self, at: ByteOffset, len: Bytes) -> Held<'_> {
+        self.locks.lock(vec![(at.0, at.0.saturating_add(len.0))])
+    }
+
+    /// The part of a range that the successor has too: whole, or nothing of it.
+    fn shared(&self, at: ByteOffset, len: Bytes) -> bool {
+        at.0 >= self.from && at.0.saturating_add(len.0) <= self.to && self.broken.get().is_none()
+    }
+
+    /// Does the same on both.
+    fn both(
+        &self,
+        at: ByteOffset,
+        len: Bytes,
+        each: impl Fn(&dyn Device) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        self.note_use();
+        let _held = self.hold(at, len);
+        self.heed(each(&*self.old))?;
+        if self.shared(at, len)
+            && let Err(error) = each(&*self.new)
+        {
+            self.give_up(error);
+        }
+        Ok(())
+    }
+
+    /// Reads what the successor holds, current or not.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read_successor(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.new.read(at, buf)
+    }
+
+    /// Copies a range of the data area while nobody here changes it. `concurrent`: other nodes may. They
+    /// write to the old device first, as all do: if that still holds what was copied once the copy
+    /// stands, then what they write now will come to the new one after it.
+    ///
+    /// All of it is read again, and not only what holds records, as where a member is filled
+    /// ([`crate::redundancy::atomic_records`]): a filler holds the regions of what it copies, so nothing but a
+    /// compare-and-write comes between. Who moves a member holds none, for bytes on no group have none, and
+    /// writes of other nodes do not wait for a move: any byte may change beside it.
+    ///
+    /// # Errors
+    /// The old device cannot read it. A successor that cannot be written is [`MemberMigration::broken`].
+    pub fn copy(&self, at: ByteOffset, len: Bytes, concurrent: bool) -> Result<(), DeviceError> {
+        let mut bytes = AlignedBuf::zeroed(len.to_usize());
+        let _held = self.hold(at, len);
+        if !self.shared(at, len) {
+            return Ok(());
+        }
+        self.old.read(at, &mut bytes)?;
+        let mut now = AlignedBuf::zeroed(if concurrent { len.to_usize() } else { 0 });
+        loop {
+            if let Err(error) = self.new.write(at, &bytes) {
+                self.give_up(error);
+                return Ok(());
+            }
+            if !concurrent {
+                return Ok(());
+            }
+            self.old.read(at, &mut now)?;
+            if now[..] == bytes[..] {
+                return Ok(());
+            }
+            std::mem::swap(&mut now, &mut bytes);
+        }
+    }
+}
+
+impl Device for MemberMigration {
+    fn info(&self) -> &DeviceInfo {
+        self.old.info()
+    }
+    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.note_use();
+        self.old.read(at, buf)
+    }
+    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        self.both(at, Bytes::from(buf.len()), |d| d.write(at, buf))
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.heed(self.old.flush())?;
+        if self.broken.get().is_none()
+            && let Err(error) = self.new.flush()
+        {
+            self.give_up(error);
+        }
+        Ok(())
+    }
+    fn intact(&self) -> Result<(), DeviceError> {
+        self.old.intact()
+    }
+    fn compare_and_write(
+        &self,
+        at: ByteOffset,
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<CawOutcome, DeviceError> {
+        let len = Bytes::from(new.len());
+        let _held = self.hold(at, len);
+        let outcome = self.heed(self.old.compare_and_write(at, expected, new))?;
+        if matches!(outcome, CawOutcome::Written) && self.shared(at, len) {
+            match follow(&*self.old, at, &*self.new, at, new.len()) {
+                Ok(()) => {}
+                Err(Side::Arbiter(error)) => return self.heed(Err(error)),
+                Err(Side::Follower(error)) => self.give_up(error),
+            }
+        }
+        Ok(outcome)
+    }
+    /// Advice: a successor that is sound may refuse it.
+    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.note_use();
+        let _held = self.hold(at, len);
+        match self.old.discard(at, len) {
+            Err(refused) if is_refusal(&refused) => return Err(refused),
+            done => self.heed(done)?,
+        }
+        if self.shared(at, len)
+            && let Err(error) = self.new.discard(at, len)
+            && !is_refusal(&error)
+        {
+            self.give_up(error);
+        }
+        Ok(())
+    }
+    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+        self.both(at, len, |d| d.write_zeroes(at, len))
+    }
+    /// A failure here is none of a change: whoever asked writes zeros then.
+    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+        self.note_use();
+        let _held = self.hold(at, len);
+        if !self.old.deallocate(at, len)? {
+            return Ok(false);
+        }
+        if self.shared(at, len) {
+            let done = match self.new.deallocate(at, len) {
+                Ok(true) => Ok(()),
+                _ => self.new.write_zeroes(at, len),
+            };
+            if let Err(error) = done {
+                self.give_up(error);
+            }
+        }
+        Ok(true)
+    }
+    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
+        self.old.lock_byte(byte)
+    }
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.old.byte_locked(byte)
+    }
+}

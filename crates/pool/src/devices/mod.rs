@@ -1,0 +1,19 @@
+//! What stands in for a member's device: one that is not there, one that this host does not see in
+//! full, and one whose contents are being moved to another.
+
+pub(crate) mod absent;
+pub(crate) mod copy_sector;
+pub(crate) mod migration;
+pub(crate) mod range_locks;
+
+use std::io::ErrorKind;
+
+use braid_device::DeviceError;
+
+/// Whether a discard has ended, without success. Of one whose session broke that is not known: it may
+/// still land, when somebody else has written there. Then it counts as a write that failed.
+pub(crate) fn is_refusal(error: &DeviceError) -> bool {
+    let DeviceError::Io { source, .. } = error else { return false };
+    let answered = matches!(source.kind(), ErrorKind::Other | ErrorKind::ResourceBusy);
+    source.raw_os_error().is_some() || answered
+}

@@ -1,0 +1,127 @@
+//! Why members of a pool, or its shape, cannot be changed.
+
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+use thiserror::Error;
+
+/// Why a pool cannot be changed so.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// There is one already.
+    #[error(
+        "{leaving} is being moved to {successor}: wait until that is done, or end it (`braid evacuate POOL MEMBER --cancel`)"
+    )]
+    Moving {
+        /// The member that leaves.
+        leaving: String,
+        /// Who gets its contents.
+        successor: String,
+    },
+    /// There is none.
+    #[error("{member} is not being moved")]
+    NotMoving {
+        /// The member.
+        member: String,
+    },
+    /// The contents of a member that is not whole cannot be moved.
+    #[error(
+        "{member} is {state}: it cannot be moved or removed; `braid replace` puts a device in its place"
+    )]
+    NotWhole {
+        /// The member.
+        member: String,
+        /// What it is.
+        state: &'static str,
+    },
+    /// There is nothing to move.
+    #[error("no byte of the pool stands on {member}: `braid remove` takes it out of the pool")]
+    HoldsNothing {
+        /// The member.
+        member: String,
+    },
+    /// Something stands on it.
+    #[error(
+        "{bytes} bytes of the pool stand on {member}: move them to another device first (`braid evacuate POOL {index} --to DEVICE`), or make the pool smaller (`braid remove POOL {index}` where it is mounted); nothing was changed"
+    )]
+    HoldsData {
+        /// The member.
+        member: String,
+        /// Its place.
+        index: MemberIndex,
+        /// How many.
+        bytes: Bytes,
+    },
+    /// A member that has contents of its own, or none that count.
+    #[error("{member} cannot take the contents of another: it is {state}, not an unused member")]
+    NotFree {
+        /// The member.
+        member: String,
+        /// What it is.
+        state: &'static str,
+    },
+    /// Onto itself.
+    #[error("{member} cannot be moved to itself: name another device")]
+    ToItself {
+        /// The member.
+        member: String,
+    },
+    /// Journals stay where they are.
+    #[error("journals stay where they are: add a layout for metadata and data, or for data only")]
+    NoJournals,
+    /// A pool of one subpool gets no other kinds.
+    #[error(
+        "this pool has one subpool for everything: what is added must be for everything too, and without parity (a stripe or mirrors)"
+    )]
+    OneSubpool,
+    /// There is nowhere to keep the logs.
+    #[error(
+        "this pool was made without mirrors or parity and keeps no logs for them: what is added cannot have any; make another pool"
+    )]
+    NoLogs,
+    /// A table of the label is full.
+    #[error(
+        "the pool's label would have {count} {what}, and has room for {max}: nothing was changed"
+    )]
+    LabelFull {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many there would be.
+        count: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// Bytes that are no part of their own.
+    #[error(
+        "bytes {from} to {to} of the pool are no part that came by itself: nothing was changed"
+    )]
+    NotAPart {
+        /// First byte.
+        from: ByteOffset,
+        /// One past the last.
+        to: ByteOffset,
+    },
+    /// No device is larger than it was.
+    #[error(
+        "no device of the pool is larger than when it joined (by a whole MiB at least): nothing to grow by"
+    )]
+    NotLarger,
+    /// Another device stands there.
+    #[error("{path} is another device now, not {member}: nothing was changed")]
+    Another {
+        /// Where it was looked for.
+        path: String,
+        /// Who should be there.
+        member: String,
+    },
+    /// Another node was first.
+    #[error(
+        "{member} is not what it was when it was named: another node has changed the pool; look at the members (`braid status`) and name it again"
+    )]
+    Overtaken {
+        /// The member.
+        member: String,
+    },
+    /// Requests that went past the mapping are in flight.
+    #[error("a window of requests is open on the pool: try again when it is empty")]
+    Busy,
+}

@@ -1,0 +1,15 @@
+//! What is noticed of members that still work: how long their transfers take, and what they return.
+
+pub(crate) mod slow;
+pub(crate) mod suspect;
+
+use parking_lot::Mutex;
+
+/// What was noticed of the members of an open pool.
+#[derive(Debug, Default)]
+pub(crate) struct MemberHealth {
+    /// The members' times.
+    pub slow: Mutex<slow::Watch>,
+    /// Members that return garbage.
+    pub suspicion: Mutex<suspect::Suspicion>,
+}

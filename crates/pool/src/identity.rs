@@ -1,0 +1,42 @@
+//! New identities: of pools, members, changes of epoch, and nonces.
+//!
+//! They are random. In a simulation they come from a [`Source`], so that a run from a seed is the same
+//! each time.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+
+use uuid::{Builder, Uuid};
+
+/// What gives bits in place of chance.
+pub type Source = Box<dyn Fn() -> u128>;
+
+thread_local! {
+    static SOURCE: RefCell<Option<Source>> = const { RefCell::new(None) };
+}
+
+/// An identity, a change's or a nonce's bits: of two changes of one epoch it decides which counts.
+pub(crate) fn fresh() -> Uuid {
+    let drawn = SOURCE.try_with(|s| s.borrow().as_ref().map(|source| source())).ok().flatten();
+    let of = |bits: u128| Builder::from_random_bytes(bits.to_le_bytes()).into_uuid();
+    drawn.map_or_else(Uuid::new_v4, of)
+}
+
+/// While it is held, this thread's identities come from a [`Source`].
+#[derive(Debug)]
+#[must_use]
+pub struct Drawn(PhantomData<*const ()>);
+
+impl Drawn {
+    /// From `source`.
+    pub fn from(source: Source) -> Self {
+        SOURCE.with(|s| *s.borrow_mut() = Some(source));
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Drawn {
+    fn drop(&mut self) {
+        SOURCE.try_with(|s| s.borrow_mut().take()).ok();
+    }
+}

@@ -1,0 +1,158 @@
+//! Writes of bytes that other nodes may be writing at the same time.
+//!
+//! Two nodes that write the same bytes of a mirror reach its copies in whatever order the devices
+//! take: one copy may end with the bytes of the one, another with those of the other. No region
+//! lock keeps the nodes apart: writers of different blocks would then take turns. Instead each
+//! compares the copies once its own write is complete on all of them. Of all who have written, the
+//! one whose write ends last sees what the others have left, so one of them at least sees a
+//! difference that stays. It takes the region for itself, waits in this way for all writes there,
+//! and gives every copy what the first one holds.
+//!
+//! What the first copy holds then is newer than every write that had ended before the writes that
+//! met: these have all come after it on each copy.
+//!
+//! Where a member is being filled or moved its copy cannot be compared: then writers do take turns
+//! (a mirror), or bring the successor after the device that leaves, as the filler does (no copies).
+
+use std::cell::Cell;
+
+use braid_device::{AlignedBuf, Op, Request};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+
+use super::PoolRequest;
+use crate::cluster::{Hold, Locks, add_locks, hold_of};
+use crate::error::PoolError;
+use crate::layout::group::{Group, Shape};
+use crate::layout::map::Place;
+use crate::layout::stretch::spans;
+use crate::pool::Inner;
+use crate::redundancy::repair::resync;
+use crate::redundancy::verifier::NoChecksums;
+use crate::topology::EpochTag;
+use crate::topology::Lost;
+use crate::topology::Topology;
+
+/// Bytes of each copy compared at a time.
+const COMPARED: u64 = 1 << 20;
+
+/// As [`hold_of`], where other nodes may write the same bytes.
+pub(crate) fn hold_concurrent(topology: &Topology, group: &Group) -> Hold {
+    let moved = topology.migration.as_ref().map(|pair| pair.leaving);
+    let moved = moved.is_some_and(|leaving| group.members().any(|m| m == leaving));
+    if moved || topology.is_filled(group) { Hold::Write } else { hold_of(group) }
+}
+
+/// After the writes of `requests`: brings the successor of a member without copies after it, and
+/// compares the copies of mirrors. Whether these are the same.
+///
+/// # Errors
+/// A device without redundancy cannot be read.
+pub(crate) fn settle_concurrent(
+    topology: &Topology,
+    requests: &[PoolRequest<'_>],
+) -> Result<bool, PoolError> {
+    let mut same = true;
+    for r in requests {
+        let Op::Write(data) = &r.op else { continue };
+        let (mut at, end) = (r.at.0, r.at.0 + data.len() as u64);
+        while at < end {
+            let len = COMPARED.min(end - at);
+            follow(topology, ByteOffset(at), Bytes(len))?;
+            same &= is_same(topology, ByteOffset(at), Bytes(len));
+            at += len;
+        }
+    }
+    Ok(same)
+}
+
+/// The part that stands on a member without copies that is being moved.
+fn follow(topology: &Topology, at: ByteOffset, len: Bytes) -> Result<(), PoolError> {
+    let Some(pair) = &topology.migration else { return Ok(()) };
+    for p in topology.map.pieces(at, len) {
+        if matches!(p.place, Place::Member(member) if member == pair.leaving) {
+            pair.migration.copy(p.at, p.len, true)?;
+        }
+    }
+    Ok(())
+}
+
+/// A run of bytes as one copy of a mirror has it.
+struct Copy {
+    piece: usize,
+    member: MemberIndex,
+    at: ByteOffset,
+    bytes: AlignedBuf,
+}
+
+/// Whether all copies in use of the mirrors' bytes could be read, and are the same.
+fn is_same(topology: &Topology, at: ByteOffset, len: Bytes) -> bool {
+    let mut copies: Vec<Copy> = Vec::new();
+    for (piece, p) in topology.map.pieces(at, len).enumerate() {
+        let Place::Group(index) = p.place else { continue };
+        let group = topology.map.group(index);
+        if group.shape != Shape::Mirror || hold_concurrent(topology, group) != Hold::Shared {
+            continue;
+        }
+        copies.extend(topology.copies(group).map(|column| {
+            let (member, at) = group.at(column, p.at.0);
+            Copy { piece, member, at, bytes: AlignedBuf::zeroed(p.len.to_usize()) }
+        }));
+    }
+    let mut reads: Vec<Request<'_>> = copies
+        .iter_mut()
+        .map(|c| Request::new(&**topology.device(c.member), c.at, Op::Read(&mut c.bytes)))
+        .collect();
+    braid_device::run(&mut reads);
+    let whole = reads.iter().all(|r| r.result.is_ok());
+    drop(reads);
+    let same = |pair: &[Copy]| match pair {
+        [a, b] => a.piece != b.piece || a.bytes[..] == b.bytes[..],
+        _ => true,
+    };
+    whole && copies.windows(2).all(same)
+}
+
+impl Inner {
+    /// Gives all copies of what `requests` have written the same bytes.
+    ///
+    /// # Errors
+    /// This node has withdrawn, or a member cannot be spared.
+    pub(crate) fn make_copies_equal(&self, requests: &[PoolRequest<'_>]) -> Result<(), PoolError> {
+        for r in requests {
+            if let Op::Write(data) = &r.op {
+                self.make_range_equal(r.at.0, r.at.0 + data.len() as u64)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn make_range_equal(&self, from: u64, to: u64) -> Result<(), PoolError> {
+        loop {
+            let tag = Cell::new(EpochTag::default());
+            let _held = self.hold_regions(|topology, count| {
+                tag.set(topology.tag());
+                let mut locks = Locks::new();
+                for (index, from, to) in spans(&topology.map, from, to) {
+                    let group = topology.map.group(index);
+                    add_locks(&mut locks, (index, group), (from, to), Hold::Alone, count);
+                }
+                locks
+            })?;
+            let topology = self.enter()?;
+            if topology.tag() != tag.get() {
+                continue;
+            }
+            let mut lost = Lost::new();
+            if let Some(log) = &topology.log {
+                log.intents.note(&topology, log.slot, &[(from, to)], &mut lost)?;
+            }
+            resync(&topology, (from, to), &NoChecksums, &mut lost)?;
+            let lost = topology.named(&lost);
+            drop(topology);
+            if lost.is_empty() {
+                return Ok(());
+            }
+            self.fail_members(&lost)?;
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Reading and writing what nodes say of themselves: heartbeats and node slots, which stand on bare
+//! members or on mirrors. These requests wait for no epoch, no region and no lease.
+
+use braid_device::DeviceError;
+use braid_format::{ByteOffset, Bytes};
+use smallvec::SmallVec;
+
+use crate::error::PoolError;
+use crate::layout::group::{Group, Shape};
+use crate::layout::map::Place;
+use crate::pool::Pool;
+use crate::topology::Topology;
+
+/// Copies of a byte, at most.
+fn mirrored(topology: &Topology) -> usize {
+    let mirrors = topology.map.groups().iter().filter(|g| g.shape == Shape::Mirror);
+    mirrors.map(|g| g.columns.len()).max().unwrap_or(1)
+}
+
+/// Reads the `nth` copy of a mirror in sync, or one after it, in a circle.
+fn nth_copy(
+    topology: &Topology,
+    group: &Group,
+    at: u64,
+    buf: &mut [u8],
+    nth: usize,
+) -> Result<(), PoolError> {
+    let copies: SmallVec<[usize; 4]> = topology.copies(group).collect();
+    let mut last = topology.too_many_lost(group);
+    for column in copies.iter().cycle().skip(nth).take(copies.len()) {
+        let (member, place) = group.at(*column, at);
+        match topology.device(member).read(place, buf) {
+            Ok(()) => return Ok(()),
+            Err(error) => last = error.into(),
+        }
+    }
+    Err(last)
+}
+
+/// Writes to the copies of a mirror that are in use; one is enough.
+fn say_on(topology: &Topology, index: u16, at: u64, bytes: &[u8]) -> Result<(), PoolError> {
+    let group = topology.map.group(index);
+    if group.shape != Shape::Mirror {
+        return Err(PoolError::LockOnParity { at: ByteOffset(at) });
+    }
+    let mut result = Err(topology.too_many_lost(group));
+    for column in 0..group.columns.len() {
+        let (member, place) = group.at(column, at);
+        if topology.writable(member) {
+            let written = topology.device(member).write(place, bytes);
+            if let Err(error @ DeviceError::Fenced { .. }) = written {
+                return Err(error.into());
+            }
+            // One that is being filled is not read yet.
+            if topology.readable(member) && result.is_err() {
+                result = written.map_err(PoolError::from);
+            }
+        }
+    }
+    result
+}
+
+impl Pool {
+    /// As [`Pool::read`], for what is changed by compare-and-write: where there are copies, the one
+    /// that decides is read.
+    ///
+    /// # Errors
+    /// As [`Pool::read`].
+    pub fn read_lock(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), PoolError> {
+        self.read_copies(&*self.0.enter()?, at, buf, 0)
+    }
+
+    /// As [`Pool::read`], for what nodes say of themselves: waits for no epoch and no region, and
+    /// mends nothing. Where there are copies, the `nth` is read; after all of them, the successor of
+    /// a member that is being moved. A node that uses another epoch may not write all that are read
+    /// in this one: to hear of that all must be looked at.
+    ///
+    /// # Errors
+    /// As [`Pool::read`].
+    pub fn look(&self, at: ByteOffset, buf: &mut [u8], nth: usize) -> Result<(), PoolError> {
+        let topology = self.0.epochs.snapshot();
+        if nth >= mirrored(&topology) && self.look_at_successor(&topology, at, buf).is_ok() {
+            return Ok(());
+        }
+        self.read_copies(&topology, at, buf, nth)
+    }
+
+    /// How many copies [`Pool::look`] can tell apart, at most.
+    pub fn copies(&self) -> usize {
+        let topology = self.0.epochs.snapshot();
+        mirrored(&topology) + usize::from(topology.migration.is_some())
+    }
+
+    /// As [`Pool::look`], on the device that a member is moved to, as far as it has the bytes.
+    fn look_at_successor(
+        &self,
+        topology: &Topology,
+        at: ByteOffset,
+        buf: &mut [u8],
+    ) -> Result<(), PoolError> {
+        self.read_copies(topology, at, buf, 0)?;
+        let Some(pair) = &topology.migration else { return Ok(()) };
+        let mut rest = buf;
+        for piece in topology.map.pieces(at, Bytes::from(rest.len())) {
+            let (now, later) = rest.split_at_mut(piece.len.to_usize());
+            rest = later;
+            let place = match piece.place {
+                Place::Member(member) => (member == pair.leaving).then_some(piece.at),
+                Place::Group(index) => {
+                    let group = topology.map.group(index);
+                    let column = group.members().position(|m| m == pair.leaving);
+                    column.map(|c| group.at(c, piece.at.0).1)
+                }
+            };
+            if let Some(place) = place {
+                pair.migration.read_successor(place, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a run of bare members or of mirrors, of each its `nth` copy, or the first one after it
+    /// that can be read.
+    fn read_copies(
+        &self,
+        topology: &Topology,
+        at: ByteOffset,
+        buf: &mut [u8],
+        nth: usize,
+    ) -> Result<(), PoolError> {
+        let len = Bytes::from(buf.len());
+        self.0.check(topology, at, len)?;
+        let mut rest = buf;
+        for piece in topology.map.pieces(at, len) {
+            let (now, later) = rest.split_at_mut(piece.len.to_usize());
+            rest = later;
+            match piece.place {
+                Place::Member(member) => topology.device(member).read(piece.at, now)?,
+                Place::Group(index) => {
+                    let group = topology.map.group(index);
+                    if group.shape != Shape::Mirror {
+                        return Err(PoolError::LockOnParity { at });
+                    }
+                    nth_copy(topology, group, piece.at.0, now, nth)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Pool::write`], for what a node says of itself: waits for no epoch, no region and no
+    /// lease, and is content if one copy has it and none refuses this node.
+    ///
+    /// # Errors
+    /// As [`Pool::write`].
+    pub fn say(&self, at: ByteOffset, buf: &[u8]) -> Result<(), PoolError> {
+        let _pass = self.1.pass_unleased()?;
+        let topology = self.0.epochs.snapshot();
+        let len = Bytes::from(buf.len());
+        self.0.check(&topology, at, len)?;
+        if topology.provisional {
+            return Err(PoolError::Provisional { name: topology.label.name.clone() });
+        }
+        let mut rest = buf;
+        for piece in topology.map.pieces(at, len) {
+            let (now, later) = rest.split_at(piece.len.to_usize());
+            rest = later;
+            match piece.place {
+                Place::Member(member) => topology.device(member).write(piece.at, now)?,
+                Place::Group(index) => say_on(&topology, index, piece.at.0, now)?,
+            }
+        }
+        Ok(())
+    }
+}

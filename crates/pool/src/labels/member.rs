@@ -1,0 +1,102 @@
+//! The entry of a member in a label: made from a device, and the words for its state.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use braid_device::Device;
+use braid_format::label::{DeviceClass, Label, Member, MemberState};
+use braid_format::{Bytes, Epoch};
+
+use crate::error::PoolError;
+use crate::identity::fresh;
+
+/// What is known of a device before it joins.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// Bus or controller, from 1; 0 unknown.
+    pub bus: u16,
+    /// Bandwidth; 0 unknown.
+    pub bytes_per_second: Bytes,
+    /// Serial number or world-wide name.
+    pub serial: String,
+}
+
+/// Two names of one device: links, or the same node twice.
+pub(crate) fn same_device(a: &Arc<dyn Device>, b: &Arc<dyn Device>) -> bool {
+    if Arc::ptr_eq(a, b) {
+        return true;
+    }
+    if let (Some(a), Some(b)) = (a.initiator(), b.initiator()) {
+        return a.is_same_unit(b);
+    }
+    // A loop device is the file that it stands on.
+    let identity = |d: &Arc<dyn Device>| {
+        let m = std::fs::metadata(&d.info().name).ok()?;
+        if !d.info().is_block {
+            return Some((m.dev(), m.ino()));
+        }
+        let file =
+            braid_device::loop_backing_file(m.rdev()).and_then(|f| std::fs::metadata(f).ok());
+        Some(file.map_or((u64::MAX, m.rdev()), |f| (f.dev(), f.ino())))
+    };
+    identity(a).is_some_and(|x| Some(x) == identity(b))
+}
+
+pub(crate) fn member_of(device: &Arc<dyn Device>, hint: &Hint) -> Result<Member, PoolError> {
+    let info = device.info();
+    let copy1 = Label::copy1_at(info.size).ok_or_else(|| PoolError::TooSmall {
+        path: info.name.clone(),
+        size: info.size,
+        needed: Bytes(Label::DATA_AT.0 + Label::ALIGN.0 + Label::TAIL.0),
+    })?;
+    let class = match (info.engine, info.rotational) {
+        ("memory", _) => DeviceClass::Memory,
+        (_, Some(true)) => DeviceClass::Rotational,
+        (_, Some(false)) => DeviceClass::SolidState,
+        (_, None) => DeviceClass::Unknown,
+    };
+    Ok(Member {
+        uuid: fresh(),
+        data_start: Label::DATA_AT,
+        data_len: copy1 - Label::DATA_AT,
+        // Whole sectors of the largest kind: the same file may be seen with other sectors later.
+        device_size: Bytes(info.size.0 / Label::GRAIN as u64 * Label::GRAIN as u64),
+        state: MemberState::Active,
+        state_epoch: Epoch(1),
+        class,
+        bytes_per_second: hint.bytes_per_second,
+        bus: hint.bus,
+        successor: None,
+        path: info.name.clone(),
+        serial: hint.serial.clone(),
+    })
+}
+
+/// The bytes of `device` that a member in place of `old` must have.
+pub(crate) fn fits(device: &Arc<dyn Device>, old: &Member) -> Result<Member, PoolError> {
+    let mut new = member_of(device, &Hint::default())?;
+    let end = old.data_start.0 + old.data_len.0;
+    let available = new.data_start.0 + new.data_len.0;
+    if available < end {
+        return Err(PoolError::TooSmall {
+            path: device.info().name.clone(),
+            size: device.info().size,
+            needed: Bytes(end + Label::TAIL.0),
+        });
+    }
+    new.data_start = old.data_start;
+    new.data_len = old.data_len;
+    new.bus = old.bus;
+    Ok(new)
+}
+
+/// The word for a member's state.
+pub(crate) const fn state_word(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Active => "active",
+        MemberState::Failed => "failed",
+        MemberState::Rebuilding => "being filled",
+        MemberState::Spare => "a spare",
+        MemberState::Leaving => "leaving",
+    }
+}

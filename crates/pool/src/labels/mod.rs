@@ -1,0 +1,31 @@
+//! Labels on devices: reading both copies, judging many members together, writing an epoch.
+//!
+//! An epoch is written in two phases: copy 0 on every member, flush, then copy 1 on every member,
+//! flush. So each member always has one whole label, and:
+//! * copy 1 of any member carries the epoch => copy 0 of every member does: it is *committed*;
+//! * no copy 1 carries it, and some member's copy 0 does not: it was never in use, and every
+//!   member's copy 1 still carries the one before: the pool goes back to that.
+//!
+//! The highest committed epoch that stands on a majority of its own members is in force.
+
+mod assess;
+pub(crate) mod discover;
+mod member;
+mod next;
+mod read;
+mod write;
+
+pub use assess::{LabelAssessment, Verdict, assess_labels};
+pub use member::Hint;
+pub use next::Moving;
+pub use read::{Copy, Found};
+pub use write::{write_copies, write_epoch};
+
+pub(crate) use assess::{counts, on_all, second};
+pub(crate) use member::{fits, member_of, same_device, state_word};
+pub(crate) use next::{carriers, moving, next_epoch, settle_move};
+pub(crate) use read::{id, own_uuid};
+pub(crate) use write::{try_copies, wipe, wipe_behind, wipe_labels, write_second};
+
+/// Byte of liveness locks that a writer of labels holds where no claim tells others of it.
+pub const LABEL_LOCK_BYTE: u64 = 0;

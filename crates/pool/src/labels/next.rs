@@ -1,0 +1,56 @@
+//! The label of the next epoch, which members carry it, and the move that a label says is under way.
+
+use braid_format::label::{Label, MemberState};
+use braid_format::{Epoch, MemberIndex};
+
+use crate::clock::unix_seconds;
+use crate::identity::fresh;
+
+/// A label for the epoch after `label`'s, with nothing else changed.
+pub(crate) fn next_epoch(label: &Label) -> Label {
+    let mut next = label.clone();
+    next.epoch = Epoch(label.epoch.0.saturating_add(1));
+    next.change_id = fresh();
+    next.changed = unix_seconds();
+    next
+}
+
+/// Members whose labels carry an epoch: all but those that failed.
+pub(crate) fn carriers(label: &Label) -> Vec<usize> {
+    let carries = |(_, m): &(usize, &braid_format::label::Member)| m.state != MemberState::Failed;
+    label.members.iter().enumerate().filter(carries).map(|(i, _)| i).collect()
+}
+
+/// A member whose contents are being moved, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moving {
+    /// The member that leaves.
+    pub leaving: MemberIndex,
+    /// Who gets its contents.
+    pub successor: MemberIndex,
+}
+
+/// The move that a label says is under way.
+pub(crate) fn moving(label: &Label) -> Option<Moving> {
+    let mut members = (0_u16..).map(MemberIndex).zip(&label.members);
+    members.find_map(|(leaving, m)| Some(Moving { leaving, successor: m.successor? }))
+}
+
+/// Ends moves whose one side or the other has failed: what is left of the other is a member as it
+/// was.
+pub(crate) fn settle_move(label: &mut Label) {
+    let Some(Moving { leaving, successor }) = moving(label) else { return };
+    let epoch = label.epoch;
+    let state =
+        |label: &Label, m: MemberIndex| label.members.get(usize::from(m.0)).map(|m| m.state);
+    let failed = |m| state(label, m) == Some(MemberState::Failed);
+    if !failed(leaving) && !failed(successor) {
+        return;
+    }
+    if let Some(m) = label.members.get_mut(usize::from(leaving.0)) {
+        m.successor = None;
+        if m.state == MemberState::Leaving {
+            (m.state, m.state_epoch) = (MemberState::Active, epoch);
+        }
+    }
+}

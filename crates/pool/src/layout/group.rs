@@ -1,0 +1,234 @@
+//! Redundancy groups: columns of equal length on different members that hold the same bytes
+//! (mirror), or data and parity (parity), so that lost columns can be had from the rest.
+//!
+//! A group has bytes of its own, from 0 to its length. Where they lie:
+//! ```text
+//!  mirror of 2        parity 3+1, columns A B C D: row r has its parity on column 3 - r mod 4,
+//!                     the data follows it cyclically
+//!    A: 0 1 2           row 0    d0 d1 d2 P
+//!    B: 0 1 2           row 1    d1 d2 P  d0
+//!                       row 2    d2 P  d0 d1
+//! ```
+//! With two parities, Q stands on the column after P. Rotation spreads the parity's load; data in
+//! cyclic order lets a long read use all columns.
+
+use braid_format::label::{Label, NodeKind, TreeNode};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+
+use super::map::MapError;
+
+/// Reads of a mirror change from copy to copy at multiples of this, so that a long read, or
+/// several, use all copies. The choice depends on nothing but the address and who is in sync: what
+/// was read once is read again, even where the copies of an unfinished write differ. A disk that
+/// turns passes over what the other copy reads faster than it would read it, from about this size
+/// on.
+const TURN: u64 = 4 << 20;
+
+/// Where a column of a group lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Column {
+    /// The member.
+    pub member: MemberIndex,
+    /// Device offset of its first byte.
+    pub base: u64,
+}
+
+/// How the columns hang together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// All hold the same.
+    Mirror,
+    /// Data and parity in rows.
+    Parity {
+        /// Bytes on one column before the next.
+        unit: u64,
+        /// Parity columns of a row, 1 or 2.
+        parity: usize,
+    },
+}
+
+/// A redundancy group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    pub(crate) shape: Shape,
+    pub(crate) columns: Box<[Column]>,
+    /// Its own bytes.
+    pub(crate) len: u64,
+}
+
+impl Group {
+    /// Compiles a mirror or parity node of a verified label.
+    pub(crate) fn new(label: &Label, node: &TreeNode) -> Result<Self, MapError> {
+        let shape = match node.kind {
+            NodeKind::Parity { unit, parity, .. } => {
+                Shape::Parity { unit: unit.0, parity: parity.into() }
+            }
+            _ => Shape::Mirror,
+        };
+        let mut columns = Vec::with_capacity(node.kind.children().len());
+        for child in node.kind.children() {
+            let no_such = MapError::NoSuchNode { node: child.node };
+            let slice = label.nodes.get(usize::from(child.node)).ok_or(no_such.clone())?;
+            let NodeKind::Slice { member, start } = slice.kind else {
+                let what = "mirror or parity group of anything but slices";
+                return Err(MapError::Unsupported { what });
+            };
+            let owner = label.members.get(usize::from(member.0)).ok_or(no_such)?;
+            let base = owner.data_start.0 + start.0;
+            if columns.iter().any(|c: &Column| c.member == member) {
+                let what = "redundancy group with two columns on one member";
+                return Err(MapError::Unsupported { what });
+            }
+            columns.push(Column { member, base });
+        }
+        Ok(Self { shape, columns: columns.into(), len: node.len.0 })
+    }
+
+    /// What is left of one that has left the pool: its number.
+    pub(crate) fn gone() -> Self {
+        Self { shape: Shape::Mirror, columns: Box::new([]), len: 0 }
+    }
+
+    /// Its own bytes.
+    pub const fn len(&self) -> Bytes {
+        Bytes(self.len)
+    }
+
+    /// Whether it has none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The members its columns stand on, in column order.
+    pub fn members(&self) -> impl Iterator<Item = MemberIndex> {
+        self.columns.iter().map(|c| c.member)
+    }
+
+    /// Columns that may be lost with nothing lost.
+    pub fn spare_columns(&self) -> usize {
+        match self.shape {
+            Shape::Mirror => self.columns.len().saturating_sub(1),
+            Shape::Parity { parity, .. } => parity,
+        }
+    }
+
+    /// Data bytes of a parity row; `None` for a mirror, where no write needs more than itself.
+    pub fn row_len(&self) -> Option<u64> {
+        match self.shape {
+            Shape::Mirror => None,
+            Shape::Parity { unit, parity } => Some(unit * (self.columns.len() - parity) as u64),
+        }
+    }
+
+    /// The group's bytes that a change of `len` bytes at `at` concerns: whole rows where there is
+    /// parity.
+    pub(crate) fn affected(&self, at: u64, len: u64) -> (u64, u64) {
+        match self.row_len() {
+            None => (at, at + len),
+            Some(row) => (at / row * row, (at + len).next_multiple_of(row)),
+        }
+    }
+
+    /// Bytes used on each column.
+    pub(crate) fn column_len(&self) -> u64 {
+        match (self.shape, self.row_len()) {
+            (Shape::Parity { unit, .. }, Some(row)) => self.len / row * unit,
+            _ => self.len,
+        }
+    }
+
+    /// The column that holds place `i` of row `row` of a parity group, where places count data
+    /// first, then P, then Q.
+    pub(crate) fn column_of(&self, row: u64, place: usize) -> usize {
+        let n = self.columns.len();
+        let Shape::Parity { parity, .. } = self.shape else { return place };
+        let data = n - parity;
+        let p = n - 1 - usize::try_from(row % n as u64).unwrap_or(0);
+        let after_p = if place < data { parity + place } else { place - data };
+        (p + after_p) % n
+    }
+
+    /// The inverse of [`Group::column_of`].
+    pub(crate) fn place_of(&self, row: u64, column: usize) -> usize {
+        let n = self.columns.len();
+        let Shape::Parity { parity, .. } = self.shape else { return column };
+        let p = n - 1 - usize::try_from(row % n as u64).unwrap_or(0);
+        let after_p = (column + n - p) % n;
+        if after_p < parity { n - parity + after_p } else { after_p - parity }
+    }
+
+    /// The copy of a mirror that serves reads of byte `at`, among `live` columns.
+    pub(crate) fn turn(at: u64, live: usize) -> usize {
+        usize::try_from(at / TURN % live.max(1) as u64).unwrap_or(0)
+    }
+
+    /// Bytes from `at` to the next place where reads of a mirror turn to another copy.
+    pub(crate) const fn turn_left(at: u64) -> u64 {
+        TURN - at % TURN
+    }
+
+    /// Where a byte of the group stands, on its first column that has it.
+    pub fn locate(&self, at: ByteOffset) -> Option<(MemberIndex, ByteOffset)> {
+        if at.0 >= self.len {
+            return None;
+        }
+        let Shape::Parity { unit, .. } = self.shape else { return Some(self.at(0, at.0)) };
+        let u = self.units(at.0, 1).next()?;
+        Some(self.at(self.column_of(u.row, u.place), u.row * unit + u.within))
+    }
+
+    /// The group's byte that stands at byte `at` of `member`'s device, if data does.
+    pub fn inverse(&self, member: MemberIndex, at: ByteOffset) -> Option<ByteOffset> {
+        let column = self.columns.iter().position(|c| c.member == member)?;
+        let offset = at.0.checked_sub(self.columns.get(column)?.base)?;
+        if offset >= self.column_len() {
+            return None;
+        }
+        let Shape::Parity { unit, parity } = self.shape else { return Some(ByteOffset(offset)) };
+        let (row, within) = (offset / unit, offset % unit);
+        let place = self.place_of(row, column);
+        let data = self.columns.len() - parity;
+        (place < data).then(|| ByteOffset(row * unit * data as u64 + place as u64 * unit + within))
+    }
+
+    /// The device offset of byte `offset` of `column`.
+    pub(crate) fn at(&self, column: usize, offset: u64) -> (MemberIndex, ByteOffset) {
+        let c = self.columns.get(column).expect("a column of this group");
+        (c.member, ByteOffset(c.base + offset))
+    }
+
+    /// Cuts the group's bytes from `at` to `at + len` at unit and row bounds: `(row, place, offset
+    /// in the column, length)`, in order. Parity groups only.
+    pub(crate) fn units(&self, at: u64, len: u64) -> impl Iterator<Item = Unit> + '_ {
+        let (unit, data) = match self.shape {
+            Shape::Parity { unit, parity } => (unit, (self.columns.len() - parity) as u64),
+            Shape::Mirror => (u64::MAX, 1),
+        };
+        let end = at + len;
+        let mut at = at;
+        core::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let (index, within) = (at / unit, at % unit);
+            let (row, place) = (index / data, index % data);
+            let len = (unit - within).min(end - at);
+            at += len;
+            let place = usize::try_from(place).unwrap_or(0);
+            Some(Unit { row, place, within, len })
+        })
+    }
+}
+
+/// A run of one unit of a parity row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unit {
+    /// The row.
+    pub row: u64,
+    /// Its data place.
+    pub place: usize,
+    /// First byte in the unit.
+    pub within: u64,
+    /// Bytes.
+    pub len: u64,
+}

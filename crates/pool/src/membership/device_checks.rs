@@ -1,0 +1,150 @@
+//! Whether a device may become a member: of a new pool, or of one that is in use.
+
+use std::sync::Arc;
+
+use braid_device::{Device, DeviceError};
+use braid_format::label::Label;
+use braid_format::{Bytes, StripeUnit};
+
+use crate::cluster::reservations::has_registrants;
+use crate::error::PoolError;
+use crate::labels::{Found, own_uuid, same_device};
+use crate::pool::Inner;
+use crate::topology::Topology;
+
+/// Slots of nodes whose liveness bytes are looked at before a pool is overwritten.
+pub(crate) const NODE_SLOTS_MAX: u64 = 1024;
+
+pub(crate) fn lives(device: &Arc<dyn Device>, pool: &str) -> PoolError {
+    let how = format!("a node has pool {pool:?} mounted");
+    PoolError::InUse { path: path_of(device), how }
+}
+
+pub(crate) fn path_of(device: &Arc<dyn Device>) -> String {
+    device.info().name.clone()
+}
+
+/// What a pool needs of a member.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needs {
+    /// Its sectors are no larger.
+    pub sector_max: Bytes,
+    /// It compares and writes so many bytes at once.
+    pub compares: Bytes,
+    /// It has room for one of these.
+    pub unit: StripeUnit,
+    /// Other pools and file systems on it may be overwritten.
+    pub force: bool,
+}
+
+/// Whether the device may become a member; says whether something on it must be wiped first.
+pub(crate) fn check_device(device: &Arc<dyn Device>, needs: Needs) -> Result<bool, PoolError> {
+    let info = device.info();
+    let path = || info.name.clone();
+    if info.read_only {
+        return Err(PoolError::ReadOnly { path: path() });
+    }
+    let lock_sector = needs.sector_max;
+    if !matches!(lock_sector.0, 512 | 4096) || lock_sector < info.sector {
+        return Err(PoolError::BadLockSector { path: path(), sector: info.sector, lock_sector });
+    }
+    compares_enough(&info.name, device.compare_max(), needs.compares)?;
+    if let Some(unit) = device.initiator() {
+        if !has_registrants(unit)? {
+            unit.try_compare_and_write()?;
+        } else if !needs.force {
+            return Err(PoolError::Registered { path: path() });
+        }
+    }
+    let ends = Label::DATA_AT.0 + Label::TAIL.0;
+    let unit = needs.unit.bytes().0;
+    let data = Label::copy1_at(info.size).map_or(0, |at| at.0 - Label::DATA_AT.0);
+    if data < unit.max(Label::ALIGN.0) {
+        let needed = Bytes(ends + unit.next_multiple_of(Label::ALIGN.0));
+        return Err(PoolError::TooSmall { path: path(), size: info.size, needed });
+    }
+    // A device without a descriptor has no path that somebody else could use.
+    if device.as_raw_fd().is_some()
+        && let Some(how) = braid_device::in_use(std::path::Path::new(&info.name))?
+    {
+        return Err(PoolError::InUse { path: path(), how: how.to_string() });
+    }
+    let found = Found::read(device.clone());
+    if let Some(label) = found.newest() {
+        if !needs.force {
+            let (name, pool) = (label.name.clone(), label.pool);
+            return Err(PoolError::BelongsToPool { path: path(), name, pool });
+        }
+        return Ok(true);
+    }
+    let damaged = found.copies.iter().any(|c| c.as_ref().is_err_and(|e| !e.absent()));
+    let what = if damaged {
+        Some("a damaged label of a pool".to_owned())
+    } else {
+        braid_device::probe(&**device).map(|f| f.to_string())
+    };
+    match what {
+        Some(what) if !needs.force => Err(PoolError::Foreign { path: path(), what }),
+        what => Ok(what.is_some()),
+    }
+}
+
+/// Whether a unit that can compare `most` bytes at once does for locks of `len`.
+fn compares_enough(name: &str, most: Bytes, len: Bytes) -> Result<(), PoolError> {
+    if most < len {
+        return Err(DeviceError::NoCompareAndWrite { device: name.into(), most, len }.into());
+    }
+    Ok(())
+}
+
+impl Inner {
+    /// Whether a device may join a pool that is in use, as [`Pool::create`] checks those it is
+    /// given; nothing is written.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn check_joins(
+        &self,
+        topology: &Topology,
+        device: &Arc<dyn Device>,
+        force: bool,
+    ) -> Result<(), PoolError> {
+        // Requests are whole sectors of the largest kind that was there when the pool was opened.
+        let compares = topology.label.lock_sector;
+        let unit = StripeUnit::DEFAULT;
+        let needs = Needs { sector_max: compares.min(self.io.sector), compares, unit, force };
+        check_new(device, (&topology.label, &topology.devices), needs)
+    }
+}
+
+fn check_new(
+    device: &Arc<dyn Device>,
+    (label, members): (&Label, &[Arc<dyn Device>]),
+    needs: Needs,
+) -> Result<(), PoolError> {
+    if let Some(other) = members.iter().find(|m| same_device(m, device)) {
+        return Err(PoolError::GivenTwice { path: path_of(device), other: path_of(other) });
+    }
+    let found = Found::read(device.clone());
+    // What is left of a change of this pool that was broken off is nobody's.
+    let known = |uuid| label.members.iter().any(|m| Some(m.uuid) == uuid);
+    let ours = |l: &Label| l.pool == label.pool && !known(own_uuid(l));
+    let left = found.newest().is_some_and(ours);
+    if let Some(other) = found.newest().filter(|_| !left)
+        && node_lives(device)?
+    {
+        return Err(lives(device, &other.name));
+    }
+    let needs = Needs { force: needs.force || left, ..needs };
+    check_device(device, needs).map(drop)
+}
+
+/// Whether a node on this host lives on the pool that begins with this device.
+pub(crate) fn node_lives(device: &Arc<dyn Device>) -> Result<bool, PoolError> {
+    for slot in 0..NODE_SLOTS_MAX {
+        if device.byte_locked(1 + slot)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,489 @@
+//! One epoch for all nodes: how a change of the pool is agreed while several use it.
+//!
+//! ```text
+//!  changer                                        every other node
+//!  claim on every member that stays (compare-     (its own changes meet the claim, and wait)
+//!    and-write); is the epoch still ours?
+//!  new labels, in two phases
+//!  uses the new epoch, says so in its heartbeat   sees another epoch in a heartbeat: ends its
+//!  lets the claims go                               requests, reads the labels, uses the new epoch
+//!                                                   and says so
+//!  ------------- the epoch is *settled* once everybody who lives says that he uses it -------------
+//! ```
+//! Between its change of epoch and the settlement a node changes nothing (reads are good in both
+//! epochs): so nobody skips a member that another still reads, and no two nodes compare-and-write
+//! on different copies of one lock. A node that dies on the way is waited for until it is fenced.
+//!
+//! Who follows sees labels, and not whether they are durable: their writer may have died before he
+//! flushed them. So before its first change a follower makes the epoch *durable* (see [`crate::membership::heal`]):
+//! else a power cut would bring members back without which it has written. And until then that epoch
+//! may come to nothing: the follower goes back then (see [`crate::membership::epoch_rollback`]).
+
+use crate::membership::claims::Claims;
+use crate::membership::claims::Refused;
+use crate::membership::claims::moved;
+use crate::membership::joining::Joining;
+use crate::redundancy::EpochInUse;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use braid_device::Device;
+use braid_format::label::{Label, Member, MemberState};
+use braid_format::lock_record::Life;
+use braid_format::{Epoch, MemberIndex};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use uuid::Uuid;
+
+use super::claims::Open;
+use super::epoch_rollback::take_back;
+use super::log_replicas::relocate_log;
+use crate::devices::absent::{AbsentDevice, ShortDevice};
+use crate::error::PoolError;
+use crate::labels::carriers;
+use crate::labels::{Found, assess_labels, id, own_uuid, try_copies, write_second};
+use crate::pool::Inner;
+use crate::simulation::Pause;
+use crate::topology::Topology;
+use crate::topology::{FailedMembers, Lost};
+
+/// First and longest pause between two looks at the other nodes.
+const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// After so many the labels of the epoch are looked at once more.
+const PAUSES: u32 = 64;
+
+impl Inner {
+    /// The epoch in use, settled and durable: for everything that changes the pool.
+    ///
+    /// # Errors
+    /// This node has withdrawn while it waited for the others; or the epoch cannot be made to stay.
+    pub fn enter(&self) -> Result<RwLockReadGuard<'_, EpochInUse>, PoolError> {
+        loop {
+            let topology = self.epochs.read();
+            if topology.ready() {
+                return Ok(topology);
+            }
+            drop(topology);
+            self.await_ready()?;
+        }
+    }
+
+    /// As [`Inner::enter`], while nobody else uses it.
+    pub fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, EpochInUse>, PoolError> {
+        loop {
+            let topology = self.epochs.write();
+            if topology.ready() {
+                return Ok(topology);
+            }
+            drop(topology);
+            self.await_ready()?;
+        }
+    }
+
+    /// Waits until the epoch in use is settled, and makes it durable.
+    ///
+    /// # Errors
+    /// As [`Inner::enter`].
+    pub fn await_ready(&self) -> Result<(), PoolError> {
+        self.await_settled()?;
+        self.make_durable()
+    }
+
+    /// The epoch in use, settled: for changing it.
+    pub fn enter_to_change(&self) -> Result<RwLockWriteGuard<'_, EpochInUse>, PoolError> {
+        loop {
+            let topology = self.epochs.write();
+            if topology.settled.load(Ordering::Acquire) {
+                return Ok(topology);
+            }
+            drop(topology);
+            self.await_settled()?;
+        }
+    }
+
+    /// Waits until every other node uses the epoch that this one uses.
+    ///
+    /// # Errors
+    /// This node has withdrawn.
+    pub fn await_settled(&self) -> Result<(), PoolError> {
+        let (mut pause, mut pauses) = (PAUSE, 0_u32);
+        loop {
+            // One asks, for all who wait.
+            let turn = self.epochs.settling.lock();
+            let tag = {
+                let topology = self.epochs.read();
+                if topology.settled.load(Ordering::Acquire) {
+                    return Ok(());
+                }
+                topology.tag()
+            };
+            let shared = self.cluster.shared();
+            if shared.as_ref().is_some_and(|s| s.others.has_ended()) {
+                return Err(PoolError::Closed);
+            }
+            if shared.is_none_or(|s| s.others.all_use(tag)) {
+                let topology = self.epochs.read();
+                if topology.tag() == tag {
+                    topology.settled.store(true, Ordering::Release);
+                }
+                continue;
+            }
+            drop(turn);
+            pauses += 1;
+            if pauses % PAUSES == 0 && !self.epochs.read().durable.load(Ordering::Acquire) {
+                // It may stand on labels that only who opened the pool anew could see, and that
+                // could not be healed then: with new members, by a writer who died.
+                match self.try_heal_labels(&FailedMembers::new()) {
+                    Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
+                    Err(error) => tracing::warn!(%error, "labels are not healed"),
+                    Ok(failed) if failed.is_empty() => {}
+                    // It may be that of a change which has come to nothing with this member.
+                    Ok(_) => drop(self.follow()?),
+                }
+            }
+            self.pause(pause, Pause::Free);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Calls `once`, which ends in [`Inner::change`], until no other node's change comes between.
+    ///
+    /// # Errors
+    /// Those of `once`.
+    pub fn changing<T>(
+        &self,
+        mut once: impl FnMut() -> Result<T, PoolError>,
+    ) -> Result<T, PoolError> {
+        // What is asked for is judged by the newest epoch there is.
+        if self.cluster.shared().is_some() {
+            self.follow()?;
+        }
+        loop {
+            self.await_ready()?;
+            drop(self.mend_labels(&FailedMembers::new())?);
+            match once() {
+                Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
+                done => {
+                    let done = done?;
+                    self.await_settled()?;
+                    return Ok(done);
+                }
+            }
+        }
+    }
+
+    /// Another node changes the pool just now, or has done so, or died over it: `by`.
+    pub fn give_way(&self, by: Option<Life>) -> Result<(), PoolError> {
+        if !self.is_known_gone(by) && !self.follow()? {
+            self.pause(PAUSE_MAX, Pause::Free);
+        }
+        Ok(())
+    }
+
+    /// Whether a claim is of a life that is gone: it counts for nothing from now on. No topology is
+    /// held.
+    pub fn is_known_gone(&self, by: Option<Life>) -> bool {
+        let (Some(by), Some(shared)) = (by, self.cluster.shared()) else { return false };
+        let is_gone = shared.others.is_gone(by);
+        if is_gone {
+            let mut gone = self.cluster.gone.lock();
+            if !gone.contains(&by) {
+                gone.push(by);
+            }
+        }
+        is_gone
+    }
+
+    /// Puts `next` in force on all its carriers, with `devices`, and moves the redundancy log to
+    /// its replicas there.
+    ///
+    /// # Errors
+    /// A member fails while its label is written, or [`PoolError::EpochMoved`]: nothing has
+    /// changed.
+    pub fn change(
+        &self,
+        topology: RwLockWriteGuard<'_, EpochInUse>,
+        next: Label,
+        devices: Vec<Arc<dyn Device>>,
+    ) -> Result<(), PoolError> {
+        self.change_with(topology, next, devices, &Joining::NONE)
+    }
+
+    /// As [`Inner::change`], where devices join that are nobody's: that is looked at, and what is on
+    /// them is wiped, when no other node can change the pool.
+    ///
+    /// # Errors
+    /// As there, and those of [`check_new`].
+    pub fn change_with(
+        &self,
+        topology: RwLockWriteGuard<'_, EpochInUse>,
+        next: Label,
+        devices: Vec<Arc<dyn Device>>,
+        joining: &Joining<'_>,
+    ) -> Result<(), PoolError> {
+        let lost = self.install(topology, (next, devices), joining).map_err(|e| e.1)?;
+        if lost.is_empty() { Ok(()) } else { self.fail_members(&lost) }
+    }
+
+    /// As [`Inner::change_with`]; says which member failed, and which failed after the change.
+    pub fn install(
+        &self,
+        mut topology: RwLockWriteGuard<'_, EpochInUse>,
+        (next, devices): (Label, Vec<Arc<dyn Device>>),
+        joining: &Joining<'_>,
+    ) -> Result<FailedMembers, Refused> {
+        let whole = |e| (None, e);
+        let shared = self.cluster.shared();
+        if !topology.settled.load(Ordering::Acquire) {
+            return Err(whole(moved(&topology)));
+        }
+        let next = EpochInUse::new(next, devices).map_err(whole)?.after(&topology);
+        let gone = self.cluster.gone.lock().clone();
+        let open: Open<'_> = &|m| self.open_member(m);
+        let kept = next.carrying();
+        let claims = shared.as_ref().map(|s| Claims::take(s, (&topology, &kept), &gone, open));
+        let mut claims = claims.transpose()?;
+        let seen = claims.as_ref().map_or(0, |c| c.seen);
+        let next = self.above_attempts(next, seen);
+        if let Some(claims) = &mut claims {
+            claims.tries(next.label.epoch.0);
+        }
+        let _taken = joining.take(self, &topology).map_err(whole)?;
+        self.epochs.attempted.store(next.label.epoch.0, Ordering::Release);
+        // Before anybody can find the pool by its new members.
+        self.cluster.liveness.join(&next);
+        let unwritten = match self.write_labels(&topology, &next, joining) {
+            Ok(unwritten) => unwritten,
+            Err(refused) => {
+                take_back(&topology, &next);
+                self.let_go(&topology, &next);
+                // What stands of it now goes before anything is changed.
+                topology.durable.store(false, Ordering::Release);
+                return Err(refused);
+            }
+        };
+        next.settled.store(shared.is_none(), Ordering::Release);
+        next.durable.store(unwritten.is_empty(), Ordering::Release);
+        let before = self.use_epoch(&mut topology, next);
+        drop(claims);
+        let mut lost = Lost::new();
+        let moved = relocate_log(&topology, &mut lost);
+        let mut lost = topology.named(&lost);
+        let (more, short) = topology.to_lose(unwritten);
+        lost.extend(more);
+        drop(topology);
+        // The epoch is in use, whatever became of the log.
+        self.say_epoch(&before);
+        moved.map_err(whole)?;
+        short.map_or(Ok(lost), Err)
+    }
+
+    /// The labels of `next`, on all its carriers, by who is registered with each of them; which members
+    /// did not get the second one.
+    ///
+    /// Once the first of each member is durable, and some have the second, the epoch will be in force
+    /// after a power cut: members without the second are no reason to go on in the epoch before. But
+    /// who is put in use by it must have taken both, and is asked first.
+    fn write_labels(
+        &self,
+        topology: &Topology,
+        next: &Topology,
+        joining: &Joining<'_>,
+    ) -> Result<Vec<(MemberIndex, PoolError)>, Refused> {
+        let which = carriers(&next.label);
+        let refused = |(member, error)| (next.uuid(member), error);
+        let kept =
+            self.cluster.key.extend(topology, next).and_then(|()| joining.keep(&topology.label));
+        let first = kept
+            .map_err(|e| (None, e))
+            .and_then(|()| try_copies(&next.devices, &next.label, 0, &which).map_err(refused));
+        if first.is_err() {
+            joining.forget(&topology.label);
+        }
+        first?;
+        let begins = |i: &usize| {
+            let member = next.label.members.get(*i).map(|m| m.uuid);
+            member.is_some_and(|m| next.uses(m) && !topology.uses(m))
+        };
+        let (new, others): (Vec<usize>, Vec<usize>) = which.into_iter().partition(begins);
+        try_copies(&next.devices, &next.label, 1, &new).map_err(refused)?;
+        let mut unwritten = write_second(&next.devices, &next.label, &others);
+        if new.is_empty() && unwritten.len() == others.len() && !others.is_empty() {
+            return Err(refused(unwritten.swap_remove(0)));
+        }
+        Ok(unwritten)
+    }
+
+    /// The change to `next` has come to nothing: what was taken on its new devices is theirs again.
+    fn let_go(&self, topology: &Topology, next: &Topology) {
+        self.cluster.liveness.part(topology);
+        self.cluster.key.retract(topology, next);
+    }
+
+    /// `next`, with a number above those of changes that were broken off: a member that failed on
+    /// the way may carry such a label, and would look as if it had been used since it failed.
+    fn above_attempts(&self, mut next: EpochInUse, seen: u64) -> EpochInUse {
+        let highest = self.epochs.attempted.load(Ordering::Acquire).max(seen);
+        let planned = next.label.epoch;
+        if planned.0 > highest {
+            return next;
+        }
+        let mut label = next.label.clone();
+        label.epoch = Epoch(highest.saturating_add(1));
+        for m in label.members.iter_mut().filter(|m| m.state_epoch == planned) {
+            m.state_epoch = label.epoch;
+        }
+        next.relabel(label);
+        next
+    }
+
+    /// See [`crate::pool::Pool::follow`].
+    pub fn follow(&self) -> Result<bool, PoolError> {
+        let (devices, before) = {
+            let topology = self.epochs.read();
+            (topology.devices.clone(), topology.label.clone())
+        };
+        // One that has failed may hang, and says nothing that counts.
+        let used = carriers(&before).into_iter().filter_map(|i| devices.get(i).cloned());
+        let found: Vec<Found> = used.map(Found::read).collect();
+        let ours = |f: &Found| f.newest().is_some_and(|l| l.pool == before.pool);
+        let found: Vec<Found> = found.into_iter().filter(ours).collect();
+        let label = assess_labels(&found, true)?.label;
+        let older = label.epoch < before.epoch;
+        if id(&label) == id(&before) || older && !self.epochs.read().is_only_seen(&before) {
+            return Ok(false);
+        }
+        let devices = label.members.iter().map(|m| {
+            let place = before.members.iter().position(|b| b.uuid == m.uuid);
+            match place.and_then(|i| devices.get(i)) {
+                Some(known) if m.state == MemberState::Failed => known.clone(),
+                _ => self.device_of(m, &found),
+            }
+        });
+        let devices = devices.collect();
+        let next = EpochInUse::new(label, devices)?;
+        if older {
+            return self.go_back(&before, next);
+        }
+        let topology = self.epochs.write();
+        if id(&topology.label) != id(&before) {
+            return Ok(true);
+        }
+        tracing::warn!(
+            pool = next.label.name,
+            epoch = next.label.epoch.0,
+            "another node has changed the pool"
+        );
+        self.use_seen(topology, next)?;
+        Ok(true)
+    }
+
+    /// Uses `next`, which others have put in force, and says so.
+    ///
+    /// # Errors
+    /// As [`crate::pool::Pool::follow`].
+    pub fn use_seen(
+        &self,
+        mut topology: RwLockWriteGuard<'_, EpochInUse>,
+        next: EpochInUse,
+    ) -> Result<(), PoolError> {
+        let next = next.after(&topology);
+        let shared = self.cluster.shared();
+        next.settled.store(shared.is_none(), Ordering::Release);
+        next.durable.store(false, Ordering::Release);
+        self.cluster.liveness.join(&next);
+        if let Err(refused) = self.cluster.key.extend(&topology, &next) {
+            self.let_go(&topology, &next);
+            return Err(refused);
+        }
+        // The log is about to leave its former replicas, for good.
+        next.flush_labels(&mut FailedMembers::new());
+        let before = self.use_epoch(&mut topology, next);
+        let mut lost = Lost::new();
+        let moved = relocate_log(&topology, &mut lost);
+        drop(topology);
+        self.say_epoch(&before);
+        moved?;
+        if !lost.is_empty() {
+            // By whoever next changes something: the caller may be needed for the settlement.
+            tracing::error!(?lost, "members failed while the log moved");
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// From now on `next` is the epoch in use; what heartbeats went by.
+    fn use_epoch(&self, topology: &mut EpochInUse, next: EpochInUse) -> Arc<Topology> {
+        if let Some(migration) = topology.missed() {
+            self.epochs.ended_migrations.lock().push(migration);
+        }
+        *topology = next;
+        let before = self.epochs.replace_snapshot(topology);
+        self.cluster.liveness.part(topology);
+        before
+    }
+
+    /// Says to the other nodes that this one uses the epoch in use, when what is above is ready for
+    /// it: not before, for then they go on. No heartbeat goes to the devices of the one `before` then.
+    fn say_epoch(&self, before: &Arc<Topology>) {
+        let shared = self.cluster.shared();
+        while Arc::strong_count(before) > 1 {
+            self.pause(PAUSE, Pause::Free);
+        }
+        // Requests of windows may still be under way by them.
+        if self.io.queued.load(Ordering::Acquire) == 0 {
+            self.cluster.key.part(before, &self.epochs.snapshot());
+        }
+        // Of two epochs the later one is said last.
+        let _turn = self.epochs.announcing.lock();
+        let tag = self.epochs.snapshot().tag();
+        if let Some(shared) = &shared {
+            shared.others.adopt();
+        }
+        *self.epochs.announced.write() = tag;
+        if let Some(shared) = &shared {
+            shared.others.announce();
+        }
+    }
+
+    /// The device of a member of a new epoch: one that is open, or found by its label.
+    fn device_of(&self, member: &Member, open: &[Found]) -> Arc<dyn Device> {
+        let carries = |f: &&Found| f.newest().and_then(own_uuid) == Some(member.uuid);
+        let whole = |d: &Arc<dyn Device>| d.info().size >= member.device_size;
+        let known = open.iter().find(carries).map(|f| f.device.clone());
+        if let Some(known) = known.as_ref().filter(|d| whole(d)) {
+            return known.clone();
+        }
+        // One that has grown is opened anew.
+        let found = self.open_member(member);
+        if let Some(found) = found.as_ref().filter(|d| whole(d)) {
+            return found.clone();
+        }
+        let Some(small) = found.or(known) else {
+            // What is written to it will fail, and take it out again.
+            tracing::error!(
+                path = member.path,
+                "this node does not reach a new member of the pool"
+            );
+            return AbsentDevice::of(member);
+        };
+        tracing::error!(
+            path = small.info().name,
+            seen = %small.info().size,
+            has = %member.device_size,
+            "this node does not see that a device has grown: let the host look at it again"
+        );
+        ShortDevice::over(small, member, self.opener())
+    }
+}
+
+impl Topology {
+    /// The members that have labels.
+    pub fn carrying(&self) -> Vec<Uuid> {
+        let label = &self.label;
+        carriers(label).into_iter().filter_map(|i| Some(label.members.get(i)?.uuid)).collect()
+    }
+}

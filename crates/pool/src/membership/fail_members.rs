@@ -1,0 +1,138 @@
+//! Taking members that failed out of the pool, for all nodes.
+
+use braid_device::DeviceError;
+use braid_format::MemberIndex;
+use braid_format::label::{Label, MemberState};
+
+use super::claims::Refused;
+use super::joining::Joining;
+use crate::error::PoolError;
+use crate::labels::next_epoch;
+use crate::labels::settle_move;
+use crate::pool::Inner;
+use crate::topology::FailedMembers;
+use crate::topology::Topology;
+
+impl Inner {
+    /// Takes members that failed out of the pool: on return the labels of all others say so,
+    /// durably, and no request of any node uses them any more.
+    ///
+    /// # Errors
+    /// The failure of the member that cannot be spared, or what kept the labels from being
+    /// written; the pool then goes on as it was.
+    pub fn fail_members(&self, lost: &FailedMembers) -> Result<(), PoolError> {
+        let mut lost = lost.clone();
+        loop {
+            // It is this node that does not see all of a device.
+            if let Some((_, short)) = lost.iter().find(|(_, e)| is_short(e)) {
+                return Err(short.clone().into());
+            }
+            self.await_settled()?;
+            // Until the epoch that all use is one without them: it may be another node's.
+            if without(&self.epochs.read(), &lost)?.is_none() {
+                // It may have come between with a successor in place that has missed something.
+                return self.check_migration();
+            }
+            let mut more = self.mend_labels(&lost)?;
+            more.retain(|m| !lost.iter().any(|l| l.0 == m.0));
+            if !more.is_empty() {
+                lost.extend(more);
+                continue;
+            }
+            let topology = self.enter_to_change()?;
+            let Some(next) = without(&topology, &lost)? else { continue };
+            topology.say_failed(&next, &lost);
+            let name = next.name.clone();
+            let devices = topology.devices.clone();
+            match self.install(topology, (next, devices), &Joining::NONE) {
+                Ok(more) => {
+                    tracing::error!(
+                        pool = name,
+                        epoch = self.epochs.read().label.epoch.0,
+                        "the pool goes on without the failed member; replace it soon"
+                    );
+                    lost.extend(more);
+                    self.await_settled()?;
+                }
+                // One more that fails, now with its label.
+                Err((Some(member), PoolError::Device { source }))
+                    if !is_short(&source) && !lost.iter().any(|(m, _)| *m == member) =>
+                {
+                    lost.push((member, *source));
+                }
+                Err((_, PoolError::EpochMoved { by, .. })) => self.give_way(by)?,
+                Err((_, error)) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Whether a member failed only because this node does not see all of its device.
+fn is_short(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::OutOfRange { .. })
+}
+
+impl Topology {
+    /// For the log: which members are failed in `next`, and were not.
+    fn say_failed(&self, next: &Label, lost: &FailedMembers) {
+        for (uuid, error) in lost {
+            let Some(member) = self.index_of(*uuid) else { continue };
+            let then = next.members.get(usize::from(member.0)).map(|m| m.state);
+            if then == Some(MemberState::Failed) && self.state(member) != MemberState::Failed {
+                tracing::error!(%error, member = self.name(member), "member failed");
+            }
+        }
+    }
+
+    /// Of members that did not take their second label those that are to be taken out. What cannot be
+    /// spared is in use with one label, until that can be healed; whether the epoch outlasts a power
+    /// cut until then is open, and the error says so.
+    pub fn to_lose(
+        &self,
+        unwritten: Vec<(MemberIndex, PoolError)>,
+    ) -> (FailedMembers, Option<Refused>) {
+        let (mut lost, mut kept) = (FailedMembers::new(), None);
+        for (member, error) in unwritten {
+            tracing::warn!(%error, member = self.name(member), "the second label was not written");
+            let uuid = self.uuid(member);
+            match (error, uuid) {
+                (PoolError::Device { source }, Some(uuid))
+                    if !is_short(&source) && !source.is_fenced() && self.can_lose(member) =>
+                {
+                    lost.push((uuid, *source));
+                }
+                (error, _) => kept = kept.or(Some((uuid, error))),
+            }
+        }
+        (lost, kept)
+    }
+}
+
+/// The label of an epoch without the members in `lost`; `None`: they are out already.
+fn without(topology: &Topology, lost: &FailedMembers) -> Result<Option<Label>, PoolError> {
+    let mut next = next_epoch(&topology.label);
+    for (uuid, error) in lost {
+        // Removed meanwhile.
+        let Some(member) = topology.index_of(*uuid) else { continue };
+        // Nothing is wrong with the member.
+        if error.is_fenced() {
+            return Err(error.clone().into());
+        }
+        // Another request, or node, may have been first.
+        if topology.state(member) == MemberState::Failed {
+            continue;
+        }
+        if !topology.can_lose(member) {
+            return Err(error.clone().into());
+        }
+        if let Some(m) = next.members.get_mut(usize::from(member.0)) {
+            m.state = MemberState::Failed;
+            m.state_epoch = next.epoch;
+        }
+    }
+    if next.members == topology.label.members {
+        return Ok(None);
+    }
+    settle_move(&mut next);
+    Ok(Some(next))
+}

@@ -1,0 +1,114 @@
+//! Devices that join the pool in a change of epoch, and members whose devices have grown.
+
+use std::sync::Arc;
+
+use braid_device::{AlignedBuf, ByteLockGuard, Device};
+use braid_format::label::{Label, Member};
+use braid_format::{ByteOffset, MemberIndex};
+
+use crate::cluster::reservations::seize;
+use crate::error::PoolError;
+use crate::labels::{Found, LABEL_LOCK_BYTE, id, wipe, wipe_behind};
+use crate::pool::Inner;
+use crate::topology::Topology;
+
+/// Devices that join in a change, and members that have more than they had.
+pub(crate) struct Joining<'a> {
+    devices: &'a [Arc<dyn Device>],
+    force: bool,
+    grown: &'a [Larger],
+}
+
+impl<'a> Joining<'a> {
+    pub const NONE: Self = Self { devices: &[], force: false, grown: &[] };
+
+    /// `devices`, whatever is on them if `force` says so.
+    pub fn new(devices: &'a [Arc<dyn Device>], force: bool) -> Self {
+        Self { devices, force, grown: &[] }
+    }
+
+    /// None, but these have more.
+    pub fn grown(grown: &'a [Larger]) -> Self {
+        Self { grown, ..Self::NONE }
+    }
+
+    /// Writes the label in force at the new ends.
+    pub fn keep(&self, label: &Label) -> Result<(), PoolError> {
+        self.grown.iter().try_for_each(|l| l.keep(label))
+    }
+
+    /// The change has failed before it can have been seen.
+    pub fn forget(&self, label: &Label) {
+        self.grown.iter().for_each(|l| l.forget(label));
+    }
+
+    /// Makes them empty; on this host nobody else takes them while the result is held.
+    pub fn take(
+        &self,
+        inner: &Inner,
+        topology: &Topology,
+    ) -> Result<Vec<ByteLockGuard>, PoolError> {
+        let mut taken = Vec::new();
+        for device in self.devices {
+            let path = device.info().name.clone();
+            let how = "it is about to become a member of a pool".to_owned();
+            let guard = device.lock_byte(LABEL_LOCK_BYTE)?;
+            taken.push(guard.ok_or(PoolError::InUse { path, how })?);
+            inner.check_joins(topology, device, self.force)?;
+        }
+        if self.force {
+            drop(seize(self.devices)?);
+        }
+        self.devices.iter().try_for_each(wipe)?;
+        Ok(taken)
+    }
+}
+
+/// A member that has more than it had: who, as it is now, and its device.
+pub(crate) struct Larger {
+    pub index: MemberIndex,
+    pub before: Member,
+    pub now: Member,
+    pub device: Arc<dyn Device>,
+}
+
+impl Larger {
+    /// Writes the label in force at the new end.
+    ///
+    /// # Errors
+    /// [`PoolError::Label`], [`PoolError::Device`].
+    pub fn keep(&self, label: &Label) -> Result<(), PoolError> {
+        let Some(at) = Label::copy1_at(self.now.device_size) else { return Ok(()) };
+        self.write(label, 1, at)
+    }
+
+    fn write(&self, label: &Label, copy: u32, at: ByteOffset) -> Result<(), PoolError> {
+        let path = || self.device.info().name.clone();
+        let mut own = label.clone();
+        own.member = self.index;
+        let mut image = AlignedBuf::zeroed(own.encoded_len());
+        own.encode(copy, at, &mut image)
+            .map_err(|source| PoolError::Label { path: path(), source: Box::new(source) })?;
+        self.device.write(at, &image)?;
+        Ok(self.device.flush()?)
+    }
+
+    /// The growth has failed: what [`Larger::keep`] wrote would be old when it is next found. It goes
+    /// once the other copy is whole, and says again where the old end is.
+    pub fn forget(&self, label: &Label) {
+        let Some(at) = Label::copy1_at(self.now.device_size) else { return };
+        let mut room = AlignedBuf::zeroed(Label::LEN_MAX);
+        let there = self.device.read(at, &mut room).is_ok();
+        if !there || !Label::decode(&room, at).is_ok_and(|(found, _)| id(&found) == id(label)) {
+            return;
+        }
+        let [first, _] = Found::read(self.device.clone()).copies;
+        if !first.is_ok_and(|l| id(&l) == id(label))
+            && let Err(error) = self.write(label, 0, Label::COPY0_AT)
+        {
+            tracing::warn!(%error, "the label of a growth that failed stays");
+            return;
+        }
+        wipe_behind(&*self.device, at);
+    }
+}

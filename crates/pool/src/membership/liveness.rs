@@ -1,0 +1,103 @@
+//! Liveness bytes that this process holds, or sees held, on the members: see
+//! [`crate::cluster::liveness`].
+
+use std::sync::Arc;
+
+use braid_format::node::LockPlace;
+
+use crate::cluster::liveness::{bearers, distinct};
+use crate::error::PoolError;
+use crate::pool::{Inner, Pool};
+
+/// Holds a liveness byte of a pool until it is dropped or the process ends.
+#[derive(Debug)]
+pub struct PoolByteLock {
+    inner: Arc<Inner>,
+    byte: u64,
+}
+
+impl Drop for PoolByteLock {
+    fn drop(&mut self) {
+        self.inner.cluster.liveness.0.lock().remove(&self.byte);
+    }
+}
+
+impl Pool {
+    /// Takes liveness byte `byte`, or `None` if anybody on this host, this process included, holds
+    /// it.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`].
+    pub fn lock_byte(&self, byte: u64) -> Result<Option<PoolByteLock>, PoolError> {
+        let topology = self.0.epochs.read();
+        let mut guards = Vec::new();
+        for member in bearers(&topology, self.0.redundancy.present) {
+            let uuid = topology.label.members.get(usize::from(member.0)).map(|m| m.uuid);
+            let Some(guard) = topology.device(member).lock_byte(byte)? else { return Ok(None) };
+            guards.extend(uuid.map(|u| (u, guard)));
+        }
+        self.0.cluster.liveness.0.lock().insert(byte, guards);
+        Ok(Some(PoolByteLock { inner: self.0.clone(), byte }))
+    }
+
+    /// Where this process looks for liveness bytes, each place once.
+    pub fn lock_places(&self) -> Vec<LockPlace> {
+        let topology = self.0.epochs.snapshot();
+        let bearers = bearers(&topology, self.0.redundancy.present);
+        let mut places: Vec<_> =
+            bearers.iter().filter_map(|m| topology.device(*m).info().lock_place).collect();
+        distinct(&mut places);
+        places
+    }
+
+    /// Where this process holds liveness byte `byte`, each place once.
+    pub fn held_places(&self, byte: u64) -> Vec<LockPlace> {
+        let topology = self.0.epochs.snapshot();
+        let held = self.0.cluster.liveness.0.lock();
+        let guards = held.get(&byte).map_or(&[][..], Vec::as_slice);
+        let members = topology.label.members.iter().zip(topology.members());
+        let held = members.filter(|(m, _)| guards.iter().any(|(uuid, _)| *uuid == m.uuid));
+        let places = held.filter_map(|(_, m)| topology.device(m).info().lock_place);
+        let mut places: Vec<_> = places.collect();
+        distinct(&mut places);
+        places
+    }
+
+    /// Whether compare-and-write on this pool excludes only those who lock the same places: some member
+    /// has no such command.
+    pub fn compares_by_lock(&self) -> bool {
+        let topology = self.0.epochs.snapshot();
+        let mut members = topology.members();
+        members.any(|m| topology.device(m).info().compares_by_lock)
+    }
+
+    /// Whether anybody on this host, this process included, holds liveness byte `byte`.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`].
+    pub fn byte_locked(&self, byte: u64) -> Result<bool, PoolError> {
+        let topology = self.0.epochs.snapshot();
+        for member in bearers(&topology, self.0.redundancy.present) {
+            if topology.device(member).byte_locked(byte)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether others hold it on some members and not on others: where members may come and go, a node
+    /// holds it on all that it uses, so one of these is not a member to that node.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`].
+    pub fn byte_partly_locked(&self, byte: u64) -> Result<bool, PoolError> {
+        let topology = self.0.epochs.snapshot();
+        let (mut held, mut free) = (false, false);
+        for member in bearers(&topology, self.0.redundancy.present) {
+            let locked = topology.device(member).byte_locked(byte)?;
+            held |= locked;
+            free |= !locked;
+        }
+        Ok(held && free)
+    }
+}

@@ -1,0 +1,78 @@
+//! Which member is meant, whatever other nodes do to the pool before that is done to it.
+//!
+//! A place in the table is another's when one before it is removed, or two are exchanged. So who is
+//! meant is settled first, and looked for anew in every epoch.
+
+use braid_format::MemberIndex;
+use uuid::Uuid;
+
+use crate::error::ChangeError;
+use crate::error::PoolError;
+use crate::pool::Inner;
+use crate::topology::Topology;
+
+/// Which member is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberSelector {
+    /// Who is in this place just now, as this node knows the pool.
+    Index(MemberIndex),
+    /// Who is this one, in whatever place.
+    Uuid(Uuid),
+}
+
+impl From<MemberIndex> for MemberSelector {
+    fn from(place: MemberIndex) -> Self {
+        Self::Index(place)
+    }
+}
+
+impl From<Uuid> for MemberSelector {
+    fn from(uuid: Uuid) -> Self {
+        Self::Uuid(uuid)
+    }
+}
+
+/// A member that something is to be done to.
+#[derive(Debug, Clone)]
+pub(crate) struct ResolvedMember {
+    uuid: Uuid,
+    /// For people.
+    name: String,
+}
+
+impl ResolvedMember {
+    /// It is no longer what it was when it was named.
+    pub fn overtaken(&self) -> PoolError {
+        ChangeError::Overtaken { member: self.name.clone() }.into()
+    }
+}
+
+impl Topology {
+    /// Where a member is now.
+    ///
+    /// # Errors
+    /// [`ChangeError::Overtaken`]: it is none any more.
+    pub fn place_of(&self, resolved: &ResolvedMember) -> Result<MemberIndex, PoolError> {
+        self.index_of(resolved.uuid).ok_or_else(|| resolved.overtaken())
+    }
+}
+
+impl Inner {
+    /// Who is meant, before anything is followed.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSuchMember`], [`ChangeError::Overtaken`].
+    pub fn resolve_member(&self, selector: MemberSelector) -> Result<ResolvedMember, PoolError> {
+        let topology = self.epochs.read();
+        match selector {
+            MemberSelector::Index(member) => {
+                let uuid = topology.uuid(member).ok_or(PoolError::NoSuchMember { member })?;
+                Ok(ResolvedMember { uuid, name: topology.name(member) })
+            }
+            MemberSelector::Uuid(uuid) => {
+                let name = topology.index_of(uuid).map(|m| topology.name(m));
+                Ok(ResolvedMember { uuid, name: name.unwrap_or_else(|| format!("member {uuid}")) })
+            }
+        }
+    }
+}

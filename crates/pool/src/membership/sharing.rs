@@ -1,0 +1,131 @@
+//! What a pool must know of the other nodes that use it at the same time.
+//!
+//! The layers above know who lives and what is locked; they say it through these two traits. A
+//! pool that one node uses alone has neither.
+
+use crate::cluster::HeldRegions;
+use crate::cluster::Hold;
+use crate::cluster::Locks;
+use crate::cluster::RegionLocks;
+use crate::cluster::add_locks;
+use crate::cluster::{Others, Shared};
+use crate::topology::EpochTag;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use braid_format::{ByteOffset, Bytes};
+
+use crate::error::PoolError;
+use crate::layout::stretch::{Span, spans};
+use crate::pool::{Inner, Pool};
+use crate::topology::Topology;
+
+impl Inner {
+    /// Holds what [`Inner::locks`] says of the epoch in use; `wanted` is asked again when the
+    /// epoch changes meanwhile. Nothing is held where no other node can be.
+    pub(crate) fn hold_regions(
+        &self,
+        wanted: impl Fn(&Topology, u64) -> Locks,
+    ) -> Result<Option<HeldRegions>, PoolError> {
+        let Some(shared) = self.cluster.shared() else { return Ok(None) };
+        let locks = wanted(&self.epochs.read(), shared.regions.count());
+        if locks.is_empty() {
+            return Ok(None);
+        }
+        shared.regions.hold(&locks).map(Some)
+    }
+}
+
+impl Inner {
+    /// Holds runs of groups against the other nodes, or (`Hold::Alone`) everybody.
+    pub(crate) fn hold_spans(
+        &self,
+        spans: &[Span],
+        hold: Hold,
+    ) -> Result<Option<HeldRegions>, PoolError> {
+        self.hold_regions(|topology, count| {
+            let mut locks = Locks::new();
+            for (index, from, to) in spans {
+                if let Some(group) = topology.map.groups().get(usize::from(*index)) {
+                    add_locks(&mut locks, (*index, group), (*from, *to), hold, count);
+                }
+            }
+            locks
+        })
+    }
+
+    /// Holds the pool's bytes of `len` at `at`, as far as they stand on groups, in whole rows.
+    pub(crate) fn hold_bytes(
+        &self,
+        at: ByteOffset,
+        len: Bytes,
+    ) -> Result<Option<HeldRegions>, PoolError> {
+        self.hold_regions(|topology, count| {
+            let mut locks = Locks::new();
+            for (index, from, to) in spans(&topology.map, at.0, at.0 + len.0) {
+                let group = topology.map.group(index);
+                add_locks(&mut locks, (index, group), (from, to), Hold::Alone, count);
+            }
+            locks
+        })
+    }
+}
+
+impl Pool {
+    /// From now on other nodes may use the pool too: epochs are agreed with them, and regions are
+    /// held while they change.
+    pub fn share(&self, others: Arc<dyn Others>, regions: Arc<dyn RegionLocks>) {
+        *self.0.cluster.shared.write() = Some(Arc::new(Shared { others, regions }));
+        // Others may still use the epoch before, or take this one back: it was only seen.
+        let topology = self.0.epochs.read();
+        topology.settled.store(false, Ordering::Release);
+        topology.durable.store(false, Ordering::Release);
+    }
+
+    /// The end of [`Pool::share`]: this node has left, or withdrawn. Nothing is under way.
+    pub fn unshare(&self) {
+        *self.0.cluster.shared.write() = None;
+    }
+
+    /// The epoch that this node says in its heartbeat that it uses.
+    pub fn epoch_tag(&self) -> EpochTag {
+        *self.0.epochs.announced.read()
+    }
+
+    /// Another node may have changed the pool: its labels are read, and a newer epoch is used from
+    /// now on; or the one before, if the change that this node saw has come to nothing. Waits for the
+    /// requests under way. Whether there was one.
+    ///
+    /// # Errors
+    /// What this node reaches does not hold every byte in the new epoch, or a device failed: this
+    /// node must not go on.
+    pub fn follow(&self) -> Result<bool, PoolError> {
+        self.0.follow()
+    }
+
+    /// Whether other nodes may use the pool, and agree with this one on each change of it.
+    pub fn is_shared(&self) -> bool {
+        self.0.cluster.shared().is_some()
+    }
+
+    /// An epoch that changes nothing: on return every other node has taken notice of it. Nothing
+    /// happens where there can be none.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`].
+    pub fn renew_epoch(&self) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        if !self.is_shared() {
+            return Ok(());
+        }
+        self.0.changing(|| {
+            let topology = self.0.epochs.write();
+            let next = crate::labels::next_epoch(&topology.label);
+            let devices = topology.devices.clone();
+            self.0.change(topology, next, devices)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,429 @@
+//! Reading everything, to find and mend what rotted while nobody looked.
+//!
+//! Redundancy says *that* copies or parity disagree. Which of them is wrong is known
+//! * for a parity row with two parities that are all there, by its syndromes, if one column is wrong;
+//! * for a mirror of three or more, by majority;
+//! * for anything that an [`ChecksumVerifier`] knows by its checksum: the file system's metadata.
+//!
+//! What remains is reported and left alone: a guess could make the good copy like the bad one. So are
+//! records that differ on the first copy, where other nodes compare and write: what is new there the
+//! others have a moment later, and only then does it count.
+
+use crate::redundancy::EpochInUse;
+use std::ops::Range;
+use std::time::Duration;
+
+use braid_device::{AlignedBuf, CawOutcome, DeviceError, Op, Request, run};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+
+use super::atomic_records::is_record;
+use super::reconstruct::{read_sectors, still_a_member};
+use super::repair::bring_after;
+use super::verifier::{ChecksumVerifier, NoChecksums};
+use crate::error::PoolError;
+use crate::layout::group::{Group, Shape};
+use crate::layout::stretch::Stretch;
+use crate::topology::Lost;
+use crate::topology::Topology;
+
+mod rows;
+
+use rows::{Row, check_row};
+
+/// Bytes of a mirror compared at a time.
+pub(crate) const CHUNK: u64 = 1 << 20;
+/// Places reported one by one.
+const REPORTED_MAX: usize = 1000;
+
+/// What a scrub found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Bytes read of the pool, copies and parity not counted.
+    pub checked: Bytes,
+    /// Bytes that were wrong or could not be read, and are right now.
+    pub healed: Bytes,
+    /// Bytes of copies or parity that disagree, and nothing says which is right.
+    pub undecided: Bytes,
+    /// Where the undecided ones are, in the pool's bytes: the first of them.
+    pub places: Vec<ByteOffset>,
+    /// All was read; `false`: it was told to stop.
+    pub finished: bool,
+    /// Members that have something else in a place than what a checksum says is right, for
+    /// [`Pool::accuse`].
+    pub(crate) blamed: Vec<(MemberIndex, ByteOffset)>,
+}
+
+impl Scrubbed {
+    /// More of the same.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.healed.0 += other.healed.0;
+        self.undecided.0 += other.undecided.0;
+        let room = REPORTED_MAX.saturating_sub(self.places.len());
+        self.places.extend(other.places.iter().take(room));
+    }
+}
+
+/// A pause, where other nodes may compare-and-write meanwhile, and say that they live.
+pub(crate) type Concurrent<'a> = Option<&'a dyn Fn()>;
+
+pub(crate) fn check(
+    topology: &EpochInUse,
+    stretch: Stretch,
+    (verifier, concurrent): (&dyn ChecksumVerifier, Concurrent<'_>),
+    report: &mut Scrubbed,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let group = topology.map.group(stretch.group);
+    let step = group.row_len().unwrap_or(CHUNK);
+    let mut at = stretch.from;
+    while at < stretch.to {
+        let end = (at + step).min(stretch.to);
+        let logical = stretch.logical + (at - stretch.from);
+        let _held = topology.lock(stretch.group, vec![(at, end)]);
+        match group.shape {
+            Shape::Mirror => {
+                let run = (at, end, logical);
+                check_mirror(topology, group, run, (verifier, concurrent), report, lost)?;
+            }
+            Shape::Parity { .. } => {
+                let Shape::Parity { unit, .. } = group.shape else { continue };
+                let row = Row { index: at / step, range: (0, unit), logical };
+                check_row(topology, group, &row, verifier, report, lost)?;
+            }
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+/// Nothing says what is right of `len` of the pool's bytes from `at`.
+pub(crate) fn undecided(report: &mut Scrubbed, at: u64, len: usize) {
+    report.undecided.0 += len as u64;
+    if report.places.len() < REPORTED_MAX {
+        report.places.push(ByteOffset(at));
+    }
+}
+
+fn put(
+    topology: &Topology,
+    member: MemberIndex,
+    at: ByteOffset,
+    bytes: &[u8],
+    report: &mut Scrubbed,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    match topology.device(member).write(at, bytes) {
+        Ok(()) => report.healed.0 += bytes.len() as u64,
+        Err(DeviceError::ReadOnly { .. }) => {}
+        Err(error) => topology.spare(member, error, lost)?,
+    }
+    Ok(())
+}
+
+/// Times that copies which differ are read again, and pauses in between, before they do: others
+/// may just be changing them.
+const LOOKS: u32 = 12;
+pub(crate) const LOOK_PAUSE: Duration = Duration::from_millis(2);
+
+/// A run of a mirror's bytes as one copy has it.
+struct Copied {
+    column: usize,
+    bytes: AlignedBuf,
+    /// Where in it sectors begin that cannot be read.
+    unread: Vec<usize>,
+}
+
+impl Copied {
+    /// A part of it, if all of that can be read.
+    fn part(&self, range: &Range<usize>) -> Option<&[u8]> {
+        let bad = self.unread.iter().any(|at| range.contains(at));
+        self.bytes.get(range.clone()).filter(|_| !bad)
+    }
+}
+
+/// A run of a mirror's bytes as each copy in sync has it. One that is no member any more is `lost`.
+fn read_all(
+    topology: &Topology,
+    group: &Group,
+    from: u64,
+    len: usize,
+    lost: &mut Lost,
+) -> Result<Vec<Copied>, PoolError> {
+    let here = |column: &usize| !lost.iter().any(|l| l.0 == group.at(*column, from).0);
+    let columns: Vec<usize> = topology.copies(group).filter(here).collect();
+    let mut buffers: Vec<AlignedBuf> = columns.iter().map(|_| AlignedBuf::zeroed(len)).collect();
+    let mut requests: Vec<Request<'_>> = Vec::with_capacity(columns.len());
+    for (column, buf) in columns.iter().zip(&mut buffers) {
+        let (member, at) = group.at(*column, from);
+        requests.push(Request::new(&**topology.device(member), at, Op::Read(buf)));
+    }
+    run(&mut requests);
+    let results: Vec<_> = requests.into_iter().map(|r| r.result).collect();
+    let mut copies = Vec::new();
+    for ((column, bytes), result) in columns.into_iter().zip(buffers).zip(results) {
+        let (member, at) = group.at(column, from);
+        let mut copied = Copied { column, bytes, unread: Vec::new() };
+        if let Err(error) = result {
+            if !still_a_member(topology, member) {
+                topology.spare(member, error, lost)?;
+                continue;
+            }
+            let sector = topology.label.lock_sector.to_usize();
+            let device = &**topology.device(member);
+            copied.unread = read_sectors(device, at, &mut copied.bytes, sector);
+        }
+        copies.push(copied);
+    }
+    Ok(copies)
+}
+
+/// Whether copies that can be read differ in a sector.
+fn differ(copies: &[Copied], sector: usize) -> bool {
+    let differs = |a: &Copied, b: &Copied| {
+        let both = a.bytes.chunks(sector).zip(b.bytes.chunks(sector)).enumerate();
+        let mut unlike = both.filter(|(_, (a, b))| a != b).map(|(i, _)| i * sector);
+        unlike.any(|at| !a.unread.contains(&at) && !b.unread.contains(&at))
+    };
+    let mut rest = copies;
+    while let [first, others @ ..] = rest {
+        if others.iter().any(|o| differs(first, o)) {
+            return true;
+        }
+        rest = others;
+    }
+    false
+}
+
+/// A run of a mirror that is compared.
+struct Compared<'a> {
+    topology: &'a Topology,
+    group: &'a Group,
+    /// Where it begins, in the group's bytes and in the pool's.
+    from: u64,
+    logical: u64,
+    copies: Vec<Copied>,
+    concurrent: bool,
+}
+
+/// Compares the copies of a mirror's bytes from the first to the second, of which the first is the pool's byte
+/// the third, and heals what can be decided.
+pub(crate) fn check_mirror(
+    topology: &Topology,
+    group: &Group,
+    (from, to, logical): (u64, u64, u64),
+    (verifier, concurrent): (&dyn ChecksumVerifier, Concurrent<'_>),
+    report: &mut Scrubbed,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let len = Bytes(to - from).to_usize();
+    let sector = topology.label.lock_sector.to_usize();
+    let mut copies = read_all(topology, group, from, len, lost)?;
+    if let Some(rest) = concurrent {
+        for _ in 0..LOOKS {
+            if !differ(&copies, sector) {
+                break;
+            }
+            rest();
+            copies = read_all(topology, group, from, len, lost)?;
+        }
+    }
+    let whole = copies.iter().all(|c| c.unread.is_empty());
+    if whole && !differ(&copies, sector) {
+        return Ok(());
+    }
+    let run = Compared { topology, group, from, logical, copies, concurrent: concurrent.is_some() };
+    let stretch = Stretch { group: 0, from: 0, to: len as u64, logical };
+    for piece in stretch.cut(verifier.grain() as u64) {
+        let piece = Bytes(piece.from).to_usize()..Bytes(piece.to).to_usize();
+        run.decide(piece, verifier, report, lost)?;
+    }
+    Ok(())
+}
+
+/// Whether a part reads differently on some of the copies that have it.
+fn differs(read: &[&[u8]]) -> bool {
+    read.windows(2).any(|w| w[0] != w[1])
+}
+
+impl Compared<'_> {
+    /// A part as the copies have it of which it can be read.
+    fn read(&self, range: &Range<usize>) -> Vec<&[u8]> {
+        self.copies.iter().filter_map(|c| c.part(range)).collect()
+    }
+
+    /// Finds out what is right in a part of it, and writes that where something else stands, or
+    /// nothing that can be read.
+    fn decide(
+        &self,
+        range: Range<usize>,
+        verifier: &dyn ChecksumVerifier,
+        report: &mut Scrubbed,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        let sector = self.topology.label.lock_sector.to_usize();
+        let read = self.read(&range);
+        let (differ, whole) = (differs(&read), read.len() == self.copies.len());
+        if !differ && whole {
+            return Ok(());
+        }
+        let at = ByteOffset(self.logical + range.start as u64);
+        let known = read.iter().find(|b| verifier.verify(at, b) == Some(true));
+        if known.is_none() && !whole && range.len() > sector {
+            // Each may have other sectors that cannot be read.
+            for start in range.clone().step_by(sector) {
+                let one = start..(start + sector).min(range.end);
+                self.decide(one, &NoChecksums, report, lost)?;
+            }
+            return Ok(());
+        }
+        let many = |b: &&&[u8]| read.iter().filter(|o| o == b).count() * 2 > self.copies.len();
+        let truth = if differ { known.or_else(|| read.iter().find(many)) } else { read.first() };
+        let Some(truth) = truth else {
+            return self.decide_records(range, verifier, report, lost);
+        };
+        if differ && known.is_some() {
+            let unlike = |c: &&Copied| c.part(&range).is_some_and(|part| part != *truth);
+            for copy in self.copies.iter().filter(unlike) {
+                if report.blamed.len() < REPORTED_MAX {
+                    report.blamed.push((self.group.at(copy.column, self.from).0, at));
+                }
+            }
+        }
+        for (start, new) in range.step_by(sector).zip(truth.chunks(sector)) {
+            if self.concurrent && self.is_in_doubt(start, new, verifier) {
+                undecided(report, self.logical + start as u64, new.len());
+                continue;
+            }
+            self.write_all(start, new, report, lost)?;
+        }
+        Ok(())
+    }
+
+    /// Of a piece of which nothing says what is right, the sectors that do so by themselves: one that is
+    /// whole on some copies, and the same on these. Two that are whole and differ: one is being written.
+    fn decide_records(
+        &self,
+        range: Range<usize>,
+        verifier: &dyn ChecksumVerifier,
+        report: &mut Scrubbed,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        let sector = self.topology.label.lock_sector.to_usize();
+        let (mut left, mut decided) = (Vec::new(), false);
+        for start in range.clone().step_by(sector) {
+            let one = start..(start + sector).min(range.end);
+            let at = ByteOffset(self.logical + start as u64);
+            let read = self.read(&one);
+            if read.len() == self.copies.len() && !differs(&read) {
+                continue;
+            }
+            let mut whole = read.iter().filter(|b| verifier.verify_sector(at, b));
+            match whole.next().filter(|truth| whole.all(|other| other == *truth)) {
+                Some(truth) => {
+                    decided = true;
+                    self.write_all(start, truth, report, lost)?;
+                }
+                None => left.push(one),
+            }
+        }
+        if decided {
+            for one in left {
+                undecided(report, self.logical + one.start as u64, one.len());
+            }
+        } else {
+            undecided(report, self.logical + range.start as u64, range.len());
+        }
+        Ok(())
+    }
+
+    /// Whether a sector may be another than `new` on the first copy because a compare-and-write of
+    /// another node, which is acknowledged when the others have it too, has landed there. (What is
+    /// damaged nobody has written so.)
+    fn is_in_doubt(&self, start: usize, new: &[u8], verifier: &dyn ChecksumVerifier) -> bool {
+        let first = self.copies.first().and_then(|f| f.part(&(start..start + new.len())));
+        let at = ByteOffset(self.logical + start as u64);
+        first.is_some_and(|first| {
+            let record = is_record(first) || is_record(new);
+            first != new && record && !verifier.has_damaged_record(at, first)
+        })
+    }
+
+    /// Writes what is right on all copies that have something else.
+    fn write_all(
+        &self,
+        start: usize,
+        new: &[u8],
+        report: &mut Scrubbed,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        self.copies.iter().try_for_each(|copy| self.write(copy, start, new, report, lost))
+    }
+
+    /// Writes what is right where something else stands, or nothing that can be read.
+    fn write(
+        &self,
+        copy: &Copied,
+        start: usize,
+        new: &[u8],
+        report: &mut Scrubbed,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        let (topology, group) = (self.topology, self.group);
+        let from = self.from + start as u64;
+        let (member, place) = group.at(copy.column, from);
+        match copy.part(&(start..start + new.len())) {
+            Some(old) if old == new => return Ok(()),
+            Some(old) if self.concurrent => {
+                return exchange(topology, (member, place), (old, new), report, lost);
+            }
+            Some(_) => return put(topology, member, place, new, report, lost),
+            None => {}
+        }
+        // It may be another's by now.
+        if topology.device(member).read(place, &mut vec![0; new.len()]).is_ok() {
+            return Ok(());
+        }
+        put(topology, member, place, new, report, lost)?;
+        let first = self.copies.first().is_some_and(|f| f.column == copy.column);
+        if self.concurrent && !first {
+            after(topology, group, copy.column, (from, new), lost)?;
+        }
+        Ok(())
+    }
+}
+
+/// What others have compared and written on the first copy, while a copy that could not be read was
+/// written anew, is brought after it.
+pub(crate) fn after(
+    topology: &Topology,
+    group: &Group,
+    column: usize,
+    (from, written): (u64, &[u8]),
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let Some(first) = topology.copies(group).next() else { return Ok(()) };
+    bring_after(topology, group, (first, column), (from, written), lost)
+}
+
+/// As [`put`], where others may compare-and-write: what is no longer `old` is left alone.
+fn exchange(
+    topology: &Topology,
+    (member, at): (MemberIndex, ByteOffset),
+    (old, new): (&[u8], &[u8]),
+    report: &mut Scrubbed,
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let sector = topology.label.lock_sector.to_usize();
+    let sectors = old.chunks(sector).zip(new.chunks(sector)).enumerate();
+    for (i, (old, new)) in sectors.filter(|(_, (old, new))| old != new) {
+        let at = at + Bytes::from(i * sector);
+        match topology.device(member).compare_and_write(at, old, new) {
+            Ok(CawOutcome::Written) => report.healed.0 += new.len() as u64,
+            // What came of it, if its answer was lost, the next scrub sees.
+            Ok(CawOutcome::Mismatch(_))
+            | Err(DeviceError::ReadOnly { .. } | DeviceError::Unknown { .. }) => {}
+            Err(error) => topology.spare(member, error, lost)?,
+        }
+    }
+    Ok(())
+}

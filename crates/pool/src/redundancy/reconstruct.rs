@@ -1,0 +1,248 @@
+//! Going around what a column cannot read, and writing it anew.
+//!
+//! Whoever meets a place that cannot be read comes here: reads, who fills a member, who moves one,
+//! who makes copies equal. What one column does not give is had from the others; where these have bad
+//! places of their own, sector by sector, from whichever gives it. So only what no column has is lost,
+//! and the error of that names the member and the place.
+
+use braid_device::{Device, DeviceError};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+
+use super::decode::decode_run;
+use super::repair::catch_up;
+use crate::devices::copy_sector::Side;
+use crate::error::PoolError;
+use crate::labels::{Found, id};
+use crate::layout::group::{Group, Shape};
+use crate::topology::Lost;
+use crate::topology::Topology;
+
+/// Times that a copy is read again after what it could not read was written anew.
+const MENDS: u32 = 3;
+
+/// Cuts `len` bytes from `at` at multiples of `sector`: from where, and how many.
+pub(crate) fn sectors(at: u64, len: usize, sector: usize) -> impl Iterator<Item = (u64, usize)> {
+    let end = at + len as u64;
+    let mut here = at;
+    std::iter::from_fn(move || {
+        let left = Bytes(end - here).to_usize();
+        let len = (sector - Bytes(here % sector as u64).to_usize()).min(left);
+        let now = here;
+        here += len as u64;
+        (len > 0).then_some((now, len))
+    })
+}
+
+/// Reads from `at` what can be read, sector by sector: where in `buf` those begin that cannot.
+pub(crate) fn read_sectors(
+    device: &dyn Device,
+    at: ByteOffset,
+    buf: &mut [u8],
+    sector: usize,
+) -> Vec<usize> {
+    let parts = buf.chunks_mut(sector).enumerate().map(|(i, part)| (i * sector, part));
+    let unread = |(i, part): (usize, &mut [u8])| {
+        device.read(at + Bytes::from(i), part).is_err().then_some(i)
+    };
+    parts.filter_map(unread).collect()
+}
+
+/// Fills `buf`, a run of a group's bytes that the column on `bad` should have given, or no column of
+/// a mirror, from the other columns. Sectors that these cannot read either may still come from `bad`.
+///
+/// # Errors
+/// A sector that no column has.
+pub(crate) fn read_reconstructed(
+    topology: &Topology,
+    group: &Group,
+    at: u64,
+    buf: &mut [u8],
+    bad: Option<MemberIndex>,
+) -> Result<(), PoolError> {
+    let others = |at: u64, buf: &mut [u8]| match group.shape {
+        Shape::Mirror => other_copy(topology, group, at, buf, bad),
+        Shape::Parity { .. } => decode_run(topology, group, at, buf, bad),
+    };
+    let Err(error) = others(at, buf) else { return Ok(()) };
+    // What stands on an exchanged device is not what was written.
+    if bad.is_some_and(|bad| !still_a_member(topology, bad)) {
+        return Err(error);
+    }
+    let mut rest = buf;
+    for (at, len) in sectors(at, rest.len(), topology.label.lock_sector.to_usize()) {
+        let (now, later) = rest.split_at_mut(len);
+        rest = later;
+        match own(topology, group, at, now, bad) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => others(at, now).map_err(|_| error)?,
+            None => others(at, now)?,
+        }
+    }
+    Ok(())
+}
+
+/// Reads one sector of a group's bytes from the column that has it: of a mirror, the one on `bad`.
+/// `None`: that is out.
+fn own(
+    topology: &Topology,
+    group: &Group,
+    at: u64,
+    buf: &mut [u8],
+    bad: Option<MemberIndex>,
+) -> Option<Result<(), DeviceError>> {
+    let (column, offset) = match group.shape {
+        Shape::Mirror => (group.members().position(|m| Some(m) == bad)?, at),
+        Shape::Parity { unit, .. } => {
+            let u = group.units(at, buf.len() as u64).next()?;
+            (group.column_of(u.row, u.place), u.row * unit + u.within)
+        }
+    };
+    let (member, place) = group.at(column, offset);
+    topology.readable(member).then(|| topology.device(member).read(place, buf))
+}
+
+/// Reads a mirror's bytes from the first copy in sync, `bad` left out, that gives them.
+fn other_copy(
+    topology: &Topology,
+    group: &Group,
+    at: u64,
+    buf: &mut [u8],
+    bad: Option<MemberIndex>,
+) -> Result<(), PoolError> {
+    let mut last = topology.too_many_lost(group);
+    for column in topology.copies(group) {
+        let (member, place) = group.at(column, at);
+        if Some(member) == bad {
+            continue;
+        }
+        match topology.device(member).read(place, buf) {
+            Ok(()) => return Ok(()),
+            Err(e) => last = e.into(),
+        }
+    }
+    Err(last)
+}
+
+/// Reads what `column` of a mirror holds of the group's bytes from `at`; what it cannot read is
+/// written anew from the other copies. The caller holds these bytes, and their region, alone. A
+/// member that fails over it is `lost`, and nothing is read then: `false`.
+///
+/// # Errors
+/// A sector that no copy has, or a member that cannot be spared.
+pub(crate) fn read_mending(
+    topology: &Topology,
+    group: &Group,
+    column: usize,
+    (at, buf): (u64, &mut [u8]),
+    lost: &mut Lost,
+) -> Result<bool, PoolError> {
+    let (member, place) = group.at(column, at);
+    let mut mends = 0;
+    loop {
+        let Err(error) = topology.device(member).read(place, buf) else { return Ok(true) };
+        if mends == MENDS || !still_a_member(topology, member) {
+            topology.spare(member, error, lost)?;
+            return Ok(false);
+        }
+        mends += 1;
+        read_reconstructed(topology, group, at, buf, Some(member))?;
+        match mend_copy(topology, group, column, (at, buf)) {
+            Ok(_) => say_mended(topology, member, &error),
+            Err((failed, error)) => {
+                topology.spare(failed, error, lost)?;
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// Says that bytes that could not be read are good again.
+pub(crate) fn say_mended(topology: &Topology, member: MemberIndex, error: &DeviceError) {
+    let member = topology.name(member);
+    tracing::warn!(member, %error, "could not be read; written anew from the other members");
+}
+
+/// Writes what of a copy of a mirror cannot be read, the group's bytes from `at`. Other nodes compare
+/// and write there meanwhile: what can be read is theirs, and what they have changed on the first
+/// copy is brought after it. Bytes that were written.
+pub(crate) fn mend_copy(
+    topology: &Topology,
+    group: &Group,
+    column: usize,
+    (at, bytes): (u64, &[u8]),
+) -> Result<Bytes, (MemberIndex, DeviceError)> {
+    let sector = topology.label.lock_sector.to_usize();
+    let mut mended = 0;
+    let (member, _) = group.at(column, at);
+    let device = topology.device(member);
+    let first = topology.copies(group).next().filter(|first| *first != column);
+    let mut rest = bytes;
+    for (here, len) in sectors(at, bytes.len(), sector) {
+        let (now, later) = rest.split_at(len);
+        rest = later;
+        let (_, place) = group.at(column, here);
+        let mut found = vec![0; now.len()];
+        if device.read(place, &mut found).is_ok() {
+            continue;
+        }
+        if let Some(first) = first {
+            // It decides what the others hold, so it is mended before them.
+            let (first, place) = group.at(first, here);
+            let device = topology.device(first);
+            if device.read(place, &mut found).is_err() {
+                device.write(place, now).map_err(|e| (first, e))?;
+            }
+        }
+        device.write(place, now).map_err(|e| (member, e))?;
+        mended += now.len() as u64;
+        if let Some(first) = first {
+            catch_up(topology, group, (first, column), here, now).map_err(|e| match e {
+                Side::Arbiter(e) => (group.at(first, here).0, e),
+                Side::Follower(e) => (member, e),
+            })?;
+        }
+    }
+    Ok(Bytes(mended))
+}
+
+/// Writes what of a unit of a parity row cannot be read, all of whose `bytes` are known. A member that
+/// fails over it is `lost`.
+///
+/// # Errors
+/// It cannot be spared.
+pub(crate) fn mend_unit(
+    topology: &Topology,
+    (member, at): (MemberIndex, ByteOffset),
+    bytes: &[u8],
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    let device = topology.device(member);
+    let mut rest = bytes;
+    let sector = topology.label.lock_sector.to_usize();
+    for (here, len) in sectors(at.0, bytes.len(), sector) {
+        let (now, later) = rest.split_at(len);
+        rest = later;
+        let place = ByteOffset(here);
+        let Err(error) = device.read(place, &mut vec![0; len]) else { continue };
+        let written = if still_a_member(topology, member) {
+            device.write(place, now)
+        } else {
+            Err(error.clone())
+        };
+        match written {
+            Ok(()) => say_mended(topology, member, &error),
+            Err(error) => return topology.spare(member, error, lost),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a member that failed a read is what it was but for that. One that has lost its labels
+/// too was emptied or exchanged: mending single places would make the rest of it look whole.
+pub(crate) fn still_a_member(topology: &Topology, member: MemberIndex) -> bool {
+    let device = topology.device(member);
+    device.info().read_only || Found::read(device.clone()).carries(id(&topology.label))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! Making a group's columns agree again after a crash.
+
+use crate::layout::stretch::spans;
+use crate::redundancy::EpochInUse;
+use braid_device::{AlignedBuf, DeviceError};
+use braid_format::Bytes;
+
+use super::decode::read_places;
+use super::parity;
+use super::reconstruct::{say_mended, sectors, still_a_member};
+use super::resync::Mirror;
+use super::verifier::ChecksumVerifier;
+use crate::devices::copy_sector::{Side, follow};
+use crate::error::PoolError;
+use crate::layout::group::{Group, Shape};
+use crate::layout::stretch::{Stretch, stretches};
+use crate::topology::Lost;
+use crate::topology::Topology;
+
+/// Bytes of a mirror compared at a time.
+const CHUNK: u64 = 1 << 20;
+
+/// Makes all columns in use agree on the pool's bytes `from..to`: the copies of a mirror on what is
+/// right, as far as the verifier or most of them know, else on what the first holds; and parity is
+/// computed from the data. How many bytes had to change.
+///
+/// # Errors
+/// A member that cannot be spared fails; others that fail are added to `lost`.
+pub(crate) fn resync(
+    topology: &EpochInUse,
+    (from, to): (u64, u64),
+    verifier: &dyn ChecksumVerifier,
+    lost: &mut Lost,
+) -> Result<Bytes, PoolError> {
+    let mut changed = 0;
+    let all = stretches(&topology.map, from, to);
+    for (index, from, to) in spans(&topology.map, from, to) {
+        let group = topology.map.group(index);
+        let own: Vec<Stretch> = all.iter().copied().filter(|s| s.group == index).collect();
+        let mirror = Mirror { topology, group, stretches: &own, verifier };
+        let step = group.row_len().unwrap_or(CHUNK);
+        let mut at = from;
+        while at < to {
+            if group.members().any(|m| lost.iter().any(|l| l.0 == m)) {
+                // All of it is done again without that one.
+                break;
+            }
+            let end = to.min(at / step * step + step);
+            let _held = topology.lock(index, vec![(at, end)]);
+            changed += match group.shape {
+                Shape::Mirror => mirror.resync((at, end), lost)?,
+                Shape::Parity { .. } => recompute(topology, group, at / step, lost)?,
+            };
+            at = end;
+        }
+    }
+    Ok(Bytes(changed))
+}
+
+/// As [`catch_up`]; a member that fails over it is `lost`.
+///
+/// # Errors
+/// The pool cannot spare it.
+pub(crate) fn bring_after(
+    topology: &Topology,
+    group: &Group,
+    (source, target): (usize, usize),
+    (from, copied): (u64, &[u8]),
+    lost: &mut Lost,
+) -> Result<(), PoolError> {
+    match catch_up(topology, group, (source, target), from, copied) {
+        Ok(()) => Ok(()),
+        Err(Side::Arbiter(error)) => topology.spare(group.at(source, from).0, error, lost),
+        Err(Side::Follower(error)) => topology.spare(group.at(target, from).0, error, lost),
+    }
+}
+
+/// Compare-and-writes wait for no region: what they changed on the copy `source` of a mirror while
+/// `copied` went from there to the copy `target` is brought after it, sector by sector.
+pub(crate) fn catch_up(
+    topology: &Topology,
+    group: &Group,
+    (source, target): (usize, usize),
+    from: u64,
+    copied: &[u8],
+) -> Result<(), Side> {
+    let sector = topology.label.lock_sector.to_usize();
+    let (arbiter, at) = group.at(source, from);
+    let (follower, there) = group.at(target, from);
+    let (arbiter, follower) = (topology.device(arbiter), topology.device(follower));
+    let mut before = AlignedBuf::zeroed(copied.len());
+    before.copy_from_slice(copied);
+    let mut now = AlignedBuf::zeroed(copied.len());
+    loop {
+        arbiter.read(at, &mut now).map_err(Side::Arbiter)?;
+        if now[..] == before[..] {
+            return Ok(());
+        }
+        let sectors = now.chunks(sector).zip(before.chunks(sector)).enumerate();
+        for (i, _) in sectors.filter(|(_, (now, before))| now != before) {
+            let within = Bytes::from(i * sector);
+            follow(&**arbiter, at + within, &**follower, there + within, sector)?;
+        }
+        std::mem::swap(&mut now, &mut before);
+    }
+}
+
+/// Bytes in sectors that differ.
+pub(super) fn differing(a: &[u8], b: &[u8]) -> u64 {
+    let sectors = a.chunks(512).zip(b.chunks(512));
+    sectors.filter(|(a, b)| a != b).map(|(a, _)| a.len() as u64).sum()
+}
+
+/// Computes a row's parity from its data; bytes that differed. Where a data column is lost it is
+/// what P says (or Q, where P is lost too), and what is left of the parity must agree with that. What
+/// cannot be read of a column is lost too, and written anew if the rest of the row says what it was.
+///
+/// Where there are two parities and all columns, [`parity::locate`] is not asked which column has rotted: here a
+/// whole row may have been in the middle of being written, and only its region is known, not the row. Such
+/// a row is old in some columns and new in others, and what it says of one column may be wrong: with
+/// changes c0, c1 of the first two data columns (the third is written with what it had) and 5 c0 = 6 c1 over the field,
+/// data new and both parities old, it names the third, and would put there what nobody ever wrote. No
+/// checksum tells these rows apart, since only file data has parity. A scrub asks it, where nothing is being
+/// written.
+fn recompute(
+    topology: &Topology,
+    group: &Group,
+    row: u64,
+    lost: &mut Lost,
+) -> Result<u64, PoolError> {
+    let Shape::Parity { unit, .. } = group.shape else { return Ok(0) };
+    let read = Row::read(topology, group, row, (0, unit));
+    if read.unread.is_empty() {
+        return read.recompute(topology, group, lost);
+    }
+    for (place, error) in read.unread {
+        let member = group.at(group.column_of(row, place), 0).0;
+        if !still_a_member(topology, member) {
+            topology.spare(member, error, lost)?;
+            return Ok(0);
+        }
+    }
+    // Each may have other sectors that cannot be read.
+    let mut changed = 0;
+    let sector = topology.label.lock_sector.to_usize();
+    for (from, len) in sectors(0, Bytes(unit).to_usize(), sector) {
+        let part = Row::read(topology, group, row, (from, from + len as u64));
+        changed += part.recompute(topology, group, lost)?;
+    }
+    Ok(changed)
+}
+
+/// Bytes of each unit of a parity row, by place: data, then P, then Q.
+struct Row {
+    index: u64,
+    /// Where they begin in a unit.
+    from: u64,
+    places: Vec<AlignedBuf>,
+    /// Places on members that are not in sync.
+    away: Vec<usize>,
+    /// Others that could not be read, and why.
+    unread: Vec<(usize, DeviceError)>,
+}
+
+impl Row {
+    fn read(topology: &Topology, group: &Group, index: u64, range: (u64, u64)) -> Self {
+        let n = group.columns.len();
+        let there =
+            |place: &usize| topology.readable(group.at(group.column_of(index, *place), 0).0);
+        let (wanted, away): (Vec<usize>, Vec<usize>) = (0..n).partition(there);
+        let len = Bytes(range.1 - range.0).to_usize();
+        let mut places: Vec<AlignedBuf> = (0..n).map(|_| AlignedBuf::zeroed(len)).collect();
+        let mut unread = Vec::new();
+        let read = read_places(topology, group, &[(index, range, wanted)]).pop();
+        for (place, bytes) in read.into_iter().flatten() {
+            match (bytes, places.get_mut(place)) {
+                (Ok(bytes), Some(to)) => *to = bytes,
+                (Err(error), _) => unread.push((place, error)),
+                _ => {}
+            }
+        }
+        Self { index, from: range.0, places, away, unread }
+    }
+
+    /// [`recompute`] of these bytes.
+    fn recompute(
+        &self,
+        topology: &Topology,
+        group: &Group,
+        lost: &mut Lost,
+    ) -> Result<u64, PoolError> {
+        let Shape::Parity { unit, parity } = group.shape else { return Ok(0) };
+        let (n, data) = (group.columns.len(), group.columns.len() - parity);
+        let is_unread = |place: usize| self.unread.iter().any(|u| u.0 == place);
+        let missing = |p: &usize| self.away.contains(p) || is_unread(*p);
+        let gone = (0..n).filter(missing).count();
+        let data_gone = (0..data).any(|p| missing(&p));
+        // The last parity that is there is computed anew if data is gone, all of them otherwise. Where
+        // every parity that is left is needed for the data, none is.
+        let first = match (data_gone, gone < parity) {
+            (true, true) => n - 1,
+            (true, false) => n,
+            (false, _) => data,
+        };
+        if first == n && self.unread.is_empty() {
+            return Ok(0);
+        }
+        let anew: Vec<usize> = (0..n).filter(|p| *p >= first || missing(p)).collect();
+        let mut new: Vec<Vec<u8>> = self.places.iter().map(|b| b.to_vec()).collect();
+        let mut slices: Vec<&mut [u8]> = new.iter_mut().map(|b| &mut b[..]).collect();
+        if !parity::recover(data, &mut slices, &anew) {
+            self.say_left(topology, group);
+            return Ok(0);
+        }
+        let mut changed = 0;
+        for (place, (old, new)) in self.places.iter().zip(&new).enumerate() {
+            let (member, at) =
+                group.at(group.column_of(self.index, place), self.index * unit + self.from);
+            let same = !missing(&place) && old[..] == new[..];
+            let data_away = place < data && !is_unread(place);
+            if same || data_away || !topology.writable(member) {
+                continue;
+            }
+            changed += if is_unread(place) { new.len() as u64 } else { differing(old, new) };
+            match topology.device(member).write(at, new) {
+                Ok(()) => {
+                    let unread = self.unread.iter().find(|u| u.0 == place);
+                    unread.inspect(|u| say_mended(topology, member, &u.1));
+                }
+                Err(error) => topology.spare(member, error, lost)?,
+            }
+        }
+        Ok(changed)
+    }
+
+    /// More cannot be read than may be lost: a read says so too, until the place is written.
+    fn say_left(&self, topology: &Topology, group: &Group) {
+        for (place, error) in &self.unread {
+            let member = topology.name(group.at(group.column_of(self.index, *place), 0).0);
+            tracing::error!(member, %error, "cannot be read, nor had from the other members");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a write to a parity row must read first: a pure function.
+//!
+//! A write touches bytes `lo..hi` of some units of the row; the parity of exactly those bytes
+//! changes. There are four ways to the new parity:
+//! * *covered*: the write gives `lo..hi` of every data unit: nothing is read;
+//! * *delta*: read the old bytes of the touched units and the old parity, add the change. Needs
+//!   every touched unit; units that are lost and not touched do not matter. Only where as much is lost
+//!   as may be: see below;
+//! * *rest*: read the data that the write does not give, compute the parity anew;
+//! * *decode*: read everything that can be read, compute what is lost, then as *rest*.
+//!
+//! A parity column that is being filled has no old bytes to change, and must get new ones: no delta.
+//!
+//! The cheapest possible one is taken. Where no parity column is left nothing is read at all.
+//!
+//! Parity of bytes that nobody has written is that of whatever stood on the devices before: nothing makes
+//! them agree when a pool is made or grows. Every write makes parity right, whatever it was, because it comes
+//! from all data; a change added to a wrong parity would leave it wrong, and what was written would be lost
+//! with its device. Where as much is lost as may be, nothing is left to disagree: what is lost *is* what
+//! the rest says. There a change keeps all that can be recovered as it is.
+
+/// How much of `lo..hi` of a data unit a write gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cover {
+    /// Nothing.
+    None,
+    /// Some of it.
+    Part,
+    /// All of it.
+    Whole,
+}
+
+/// The way to the new parity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// No parity to write.
+    Plain,
+    /// From the write alone.
+    Covered,
+    /// From the change.
+    Delta,
+    /// From the write and the rest of the data.
+    Rest,
+    /// From the write and what is recovered of the rest.
+    Decode,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The way.
+    pub way: Way,
+    /// Places to read `lo..hi` of, first.
+    pub reads: Vec<usize>,
+}
+
+/// Plans a write of a row whose places are data (as many as `cover`), then parity. `readable` says
+/// of each place whether its old bytes can be had, `writable` whether it gets new ones. `None`: too
+/// much is lost.
+pub(crate) fn plan(cover: &[Cover], readable: &[bool], writable: &[bool]) -> Option<Plan> {
+    let data = cover.len();
+    let can = |place: usize| readable.get(place).copied().unwrap_or(false);
+    let parities: Vec<usize> = (data..readable.len()).filter(|p| can(*p)).collect();
+    let filling = (data..readable.len()).any(|p| !can(p) && writable.get(p) == Some(&true));
+    let lost = readable.iter().filter(|r| !**r).count();
+    if lost > readable.len() - data {
+        return None;
+    }
+    let places = |wanted: fn(Cover) -> bool| {
+        let wanted = cover.iter().enumerate().filter(move |(_, c)| wanted(**c));
+        wanted.map(|(place, _)| place).collect::<Vec<_>>()
+    };
+    let missing = places(|c| c != Cover::Whole);
+    let touched = places(|c| c != Cover::None);
+    if missing.is_empty() {
+        return Some(Plan { way: Way::Covered, reads: Vec::new() });
+    }
+    let agrees = lost == readable.len() - data;
+    let delta = (agrees && !filling && touched.iter().all(|p| can(*p))).then(|| {
+        if parities.is_empty() {
+            return Plan { way: Way::Plain, reads: Vec::new() };
+        }
+        let reads = touched.iter().copied().chain(parities).collect();
+        Plan { way: Way::Delta, reads }
+    });
+    let rest =
+        missing.iter().all(|p| can(*p)).then(|| Plan { way: Way::Rest, reads: missing.clone() });
+    rest.into_iter().chain(delta).min_by_key(|p| p.reads.len()).or_else(|| {
+        let reads = (0..readable.len()).filter(|p| can(*p)).collect();
+        Some(Plan { way: Way::Decode, reads })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cover::None as No;
+    use super::Cover::Part;
+    use super::Cover::Whole;
+    use super::*;
+
+    fn way(cover: &[Cover], lost: &[usize], parity: usize) -> Option<(Way, Vec<usize>)> {
+        let readable: Vec<bool> = (0..cover.len() + parity).map(|p| !lost.contains(&p)).collect();
+        plan(cover, &readable, &readable).map(|p| (p.way, p.reads))
+    }
+
+    #[test]
+    fn parity_that_is_being_filled_is_computed_whole() {
+        let plan = |cover: &[Cover], lost: usize| {
+            let readable: Vec<bool> = (0..cover.len() + 1).map(|p| p != lost).collect();
+            plan(cover, &readable, &vec![true; cover.len() + 1]).map(|p| p.way)
+        };
+        assert_eq!(plan(&[Part, No, No], 3), Some(Way::Rest));
+        assert_eq!(plan(&[Part, No, No], 2), Some(Way::Delta));
+        assert_eq!(plan(&[Part, No, No], 0), Some(Way::Decode));
+    }
+
+    #[test]
+    fn the_cheapest_way_is_taken() {
+        assert_eq!(way(&[Whole; 4], &[], 1), Some((Way::Covered, vec![])));
+        assert_eq!(way(&[Part, No, No, No], &[1], 1), Some((Way::Delta, vec![0, 4])));
+        assert_eq!(way(&[Whole, Whole, Whole, No], &[], 1), Some((Way::Rest, vec![3])));
+        assert_eq!(way(&[No, Whole, No, No], &[], 2), Some((Way::Rest, vec![0, 2, 3])));
+        assert_eq!(way(&[No, Part, No, No, No, No], &[0, 7], 2), Some((Way::Delta, vec![1, 6])));
+    }
+
+    #[test]
+    fn parity_that_may_be_wrong_is_not_changed_but_computed() {
+        assert_eq!(way(&[Part, No, No, No], &[], 1), Some((Way::Rest, vec![0, 1, 2, 3])));
+        // Of two parities beside a lost unit, one says what that is, and the other may say otherwise.
+        assert_eq!(way(&[Part, No, No], &[2], 2), Some((Way::Decode, vec![0, 1, 3, 4])));
+        assert_eq!(way(&[Part, No, No], &[3], 2), Some((Way::Rest, vec![0, 1, 2])));
+    }
+
+    #[test]
+    fn lost_columns_are_gone_around() {
+        // Untouched and lost: the change is enough.
+        assert_eq!(way(&[Part, No, No, No], &[2], 1), Some((Way::Delta, vec![0, 4])));
+        // Touched whole and lost: the rest is read.
+        assert_eq!(way(&[Whole, No, No], &[0], 1), Some((Way::Rest, vec![1, 2])));
+        // Touched in part and lost: everything is read.
+        assert_eq!(way(&[Part, No, No], &[0], 1), Some((Way::Decode, vec![1, 2, 3])));
+        // No parity left: only the data is written.
+        assert_eq!(way(&[Part, No, No], &[3], 1), Some((Way::Plain, vec![])));
+        assert_eq!(way(&[Part, No, No], &[0, 1], 1), None);
+        assert_eq!(way(&[Part, No, No], &[0, 1], 2), Some((Way::Decode, vec![2, 3, 4])));
+        assert_eq!(way(&[Part, No, No], &[0, 4], 2), Some((Way::Decode, vec![1, 2, 3])));
+    }
+}

@@ -1,0 +1,252 @@
+//! One epoch of a pool: its label, what it compiles to, and the devices. Replaced as a whole,
+//! while no request is under way.
+
+mod info;
+
+use std::sync::Arc;
+
+use braid_device::{CountedDevice, Device, DeviceError};
+use braid_format::MemberIndex;
+use braid_format::label::{Label, Member, MemberState};
+use uuid::Uuid;
+
+pub use info::{MemberInfo, PoolInfo, SubpoolInfo};
+
+use crate::devices::migration::{MemberMigration, MigratingMember};
+use crate::error::PoolError;
+use crate::labels::moving;
+use crate::layout::group::Group;
+use crate::layout::map::Map;
+
+/// A member that failed a write, by its place in the epoch in which it did, and how.
+pub(crate) type Lost = Vec<(MemberIndex, DeviceError)>;
+
+/// The same by identity: places change with the epoch.
+pub(crate) type FailedMembers = Vec<(Uuid, DeviceError)>;
+
+/// An epoch as a heartbeat names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EpochTag {
+    /// Low bits of its number.
+    pub epoch: u32,
+    /// First half of its `change_id`.
+    pub change: u64,
+}
+
+/// An epoch, and the devices of its members.
+#[derive(Debug, Clone)]
+pub(crate) struct Topology {
+    pub label: Label,
+    pub map: Map,
+    /// The same, for those outside.
+    pub info: Arc<PoolInfo>,
+    /// In member order; what is asked of them is counted.
+    pub devices: Vec<Arc<dyn Device>>,
+    /// What a member that is being moved, and its successor, are together.
+    pub(crate) migration: Option<MigratingMember>,
+    /// Members of which some zone uses bytes that no group protects.
+    pub bare: Vec<MemberIndex>,
+    /// Members that were not found count as failed, but no label says so yet: nothing may be
+    /// written.
+    pub provisional: bool,
+}
+
+impl Topology {
+    /// Compiles a verified label over its members' devices.
+    ///
+    /// # Errors
+    /// [`PoolError::Map`]; [`PoolError::TooManyLost`] when the members that are not in sync are
+    /// more than a group can spare.
+    pub fn new(label: Label, devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
+        let map = Map::new(&label)?;
+        let devices: Vec<_> = devices.into_iter().map(CountedDevice::over).collect();
+        let info = Arc::new(PoolInfo::of(&label, &map, &devices));
+        let bare = map.bare_members();
+        let migration = moving(&label).and_then(|m| {
+            let side = |i: MemberIndex| {
+                let place = usize::from(i.0);
+                Some((label.members.get(place)?, devices.get(place)?.clone()))
+            };
+            Some(MigratingMember::new(
+                m.leaving,
+                MemberMigration::new(side(m.leaving)?, side(m.successor)?),
+            ))
+        });
+        let topology = Self { label, map, info, devices, migration, bare, provisional: false };
+        topology.enough()?;
+        Ok(topology)
+    }
+
+    /// What is known of the move under way goes on from `before`, if it is the same move.
+    pub fn continue_migration(&mut self, before: &Self) {
+        // What the successor has, and whether it failed, is known there, if it is the same move.
+        let since =
+            |t: &Self, m: MemberIndex| t.label.members.get(usize::from(m.0)).map(|m| m.state_epoch);
+        let began = self.migration.as_ref().map(|now| since(self, now.leaving));
+        if let (Some(now), Some(pair)) = (&mut self.migration, &before.migration)
+            && now.migration.pair == pair.migration.pair
+            && began == Some(since(before, pair.leaving))
+        {
+            *now = MigratingMember { leaving: now.leaving, ..pair.clone() };
+        }
+    }
+
+    /// The epoch, as heartbeats name it.
+    pub fn tag(&self) -> EpochTag {
+        let epoch = u32::try_from(self.label.epoch.0 & u64::from(u32::MAX)).unwrap_or(0);
+        EpochTag { epoch, change: self.label.change_id.as_u64_pair().0 }
+    }
+
+    /// The same epoch under another number.
+    pub fn relabel(&mut self, label: Label) {
+        self.info = Arc::new(PoolInfo { epoch: label.epoch, ..PoolInfo::clone(&self.info) });
+        self.label = label;
+    }
+
+    /// Whether what is in sync holds every byte of the pool.
+    fn enough(&self) -> Result<(), PoolError> {
+        for group in self.map.groups() {
+            if group.members().filter(|m| !self.readable(*m)).count() > group.spare_columns() {
+                return Err(self.too_many_lost(group));
+            }
+        }
+        let lost: Vec<String> =
+            self.bare.iter().filter(|m| !self.readable(**m)).map(|m| self.name(*m)).collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let name = self.label.name.clone();
+        Err(PoolError::TooManyLost { name, can_lose: 0, lost, refused: false })
+    }
+
+    /// More of a group's columns are lost than it can spare.
+    pub fn too_many_lost(&self, group: &Group) -> PoolError {
+        let lost = group.members().filter(|m| !self.readable(*m)).map(|m| self.name(m));
+        PoolError::TooManyLost {
+            name: self.label.name.clone(),
+            can_lose: group.spare_columns(),
+            lost: lost.collect(),
+            refused: false,
+        }
+    }
+
+    /// All members, in use or not.
+    pub fn members(&self) -> impl Iterator<Item = MemberIndex> + use<> {
+        // A label holds at most 256.
+        (0..u16::try_from(self.label.members.len()).unwrap_or(u16::MAX)).map(MemberIndex)
+    }
+
+    /// Members by identity, which outlives the epoch.
+    pub fn named(&self, lost: &Lost) -> FailedMembers {
+        let named = lost.iter().filter_map(|(m, e)| Some((self.uuid(*m)?, e.clone())));
+        named.collect()
+    }
+
+    /// A member's identity.
+    pub fn uuid(&self, member: MemberIndex) -> Option<Uuid> {
+        self.label.members.get(usize::from(member.0)).map(|m| m.uuid)
+    }
+
+    /// The place of a member, if it is one still.
+    pub fn index_of(&self, uuid: Uuid) -> Option<MemberIndex> {
+        self.members().find(|m| self.uuid(*m) == Some(uuid))
+    }
+
+    /// A member failed: it is added to `lost`.
+    ///
+    /// # Errors
+    /// `error`, if the pool cannot spare it.
+    pub fn spare(
+        &self,
+        member: MemberIndex,
+        error: DeviceError,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        if !self.can_lose(member) {
+            return Err(error.into());
+        }
+        lost.push((member, error));
+        Ok(())
+    }
+
+    /// A member, for people.
+    pub fn name(&self, member: MemberIndex) -> String {
+        let path = self.devices.get(usize::from(member.0)).map(|d| d.info().name.clone());
+        format!("member {member} ({})", path.unwrap_or_default())
+    }
+
+    /// What a member's bytes are read from and written to. The map names only members that exist.
+    pub fn device(&self, member: MemberIndex) -> &Arc<dyn Device> {
+        if let Some(pair) = &self.migration
+            && pair.leaving == member
+        {
+            return &pair.device;
+        }
+        self.devices
+            .get(usize::from(member.0))
+            .expect("the map names only members that were opened")
+    }
+
+    /// What a member is just now.
+    pub fn state(&self, member: MemberIndex) -> MemberState {
+        let member: Option<&Member> = self.label.members.get(usize::from(member.0));
+        member.map_or(MemberState::Failed, |m| m.state)
+    }
+
+    /// Whether all bytes of a member are current.
+    pub fn readable(&self, member: MemberIndex) -> bool {
+        matches!(self.state(member), MemberState::Active | MemberState::Leaving)
+    }
+
+    /// Members that some byte stands on and that are not in sync.
+    pub fn lost(&self) -> impl Iterator<Item = MemberIndex> + '_ {
+        self.map.members().into_iter().filter(|m| !self.readable(*m))
+    }
+
+    /// Whether a member must get every write.
+    pub fn writable(&self, member: MemberIndex) -> bool {
+        self.readable(member) || self.state(member) == MemberState::Rebuilding
+    }
+
+    /// Whether a column of the group is being filled: all nodes know it, by the epoch.
+    pub fn is_filled(&self, group: &Group) -> bool {
+        group.members().any(|m| self.state(m) == MemberState::Rebuilding)
+    }
+
+    /// Whether a member may fail with nothing lost: it stands in groups only, and each of these
+    /// can spare it.
+    pub fn can_lose(&self, member: MemberIndex) -> bool {
+        self.can_lose_all(&[member])
+    }
+
+    /// The same, of several members together.
+    pub fn can_lose_all(&self, members: &[MemberIndex]) -> bool {
+        let spared = |g: &Group| {
+            let gone = |m: &MemberIndex| members.contains(m) || !self.readable(*m);
+            g.members().all(|m| !members.contains(&m))
+                || g.members().filter(gone).count() <= g.spare_columns()
+        };
+        !members.iter().any(|m| self.bare.contains(m)) && self.map.groups().iter().all(spared)
+    }
+
+    /// Whether a member may be taken out, or is out already.
+    ///
+    /// # Errors
+    /// [`PoolError::TooManyLost`].
+    pub fn sparable(&self, member: MemberIndex) -> Result<(), PoolError> {
+        if self.state(member) == MemberState::Failed || self.can_lose(member) {
+            return Ok(());
+        }
+        let mut lost: Vec<String> = self.lost().map(|m| self.name(m)).collect();
+        lost.push(self.name(member));
+        let can_lose = lost.len() - 1;
+        let name = self.label.name.clone();
+        Err(PoolError::TooManyLost { name, can_lose, lost, refused: true })
+    }
+
+    /// The columns of a mirror that hold current bytes.
+    pub fn copies<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = usize> + 'a {
+        let current = |(_, m): &(usize, MemberIndex)| self.readable(*m);
+        group.members().enumerate().filter(current).map(|(i, _)| i)
+    }
+}
