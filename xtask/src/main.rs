@@ -1,10 +1,11 @@
 //! Development tasks. `cargo xtask tidy` (or `cargo run -p xtask -- tidy`) checks what no lint does:
-//! layering of crates and of modules, file sizes, module documents, and that documents were looked at when what they
-//! describe changed. `xtask test` runs all tests.
+//! layering of crates and of modules, retired names, file sizes, module documents, and that documents
+//! were looked at when what they describe changed. `xtask test` runs all tests.
 
 mod modules;
 mod suites;
 mod tidy;
+mod words;
 
 use std::process::ExitCode;
 

@@ -30,9 +30,6 @@ const DESCRIBES: &[(&str, &str)] =
 /// Longest file, tests not counted.
 const LINES_MAX: usize = 800;
 
-/// Names that have been given up, each with what is said now: they do not come back.
-const RETIRED: &str = include_str!("retired_words.txt");
-
 /// Longest line of a document; tables and examples are as long as they are.
 const COLUMNS_MAX: usize = 120;
 
@@ -45,6 +42,7 @@ pub fn check() -> Result<Vec<String>> {
         source(&root, &file, &mut problems)?;
     }
     super::modules::check(&root, &mut problems)?;
+    super::words::check(&root, &mut problems)?;
     architecture(&root, &mut problems)?;
     for file in documents(&root)? {
         long_lines(&root, &file, &mut problems)?;
@@ -148,15 +146,6 @@ fn source(root: &Path, file: &Path, problems: &mut Vec<String>) -> Result<()> {
     let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or(&text).lines().count();
     if code > LINES_MAX && !is_test {
         problems.push(format!("{name}: {code} lines, {LINES_MAX} are the limit"));
-    }
-    for (number, line) in (1..).zip(text.lines()) {
-        let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
-        let retired = RETIRED.lines().filter_map(|l| l.split_once(": "));
-        if let Some((word, now)) =
-            retired.into_iter().find(|(old, _)| words.clone().any(|w| w == *old))
-        {
-            problems.push(format!("{name}:{number}: '{word}' is retired, say {now}"));
-        }
     }
     let crate_root = file.ends_with("src/lib.rs") || file.ends_with("src/main.rs");
     let may_be_unsafe = file.starts_with(root.join("crates/device"));

@@ -2,8 +2,8 @@
 //! doubled, late or forged; the receiver looks at the record, nothing more.
 //!
 //! They travel by datagrams over Unix sockets among the nodes of one host ([`unix`]), and by TCP,
-//! sealed, between hosts ([`tcp`]). Whom neither reaches hears of what is wanted by the heartbeats
-//! (`node/member/mail.rs`). A slot says where its node hears them: `unix:PATH`, `tcp:ADDRESS:PORT`, or
+//! sealed, between hosts ([`tcp`]). If neither reaches a node, it hears of wanted locks by the
+//! heartbeats (`node/member/mail.rs`). A slot says where its node hears them: `unix:PATH`, `tcp:ADDRESS:PORT`, or
 //! both with a space between.
 //!
 //! A message is 32 bytes: "BRHT", version (`u16`), kind (`u16`: 1 wanted shared, 2 wanted

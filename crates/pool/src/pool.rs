@@ -105,7 +105,7 @@ pub(crate) struct IoState {
 
 /// What an open pool is made of.
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct PoolState {
     pub epochs: Epochs,
     pub io: IoState,
     pub redundancy: RedundancyState,
@@ -115,7 +115,7 @@ pub(crate) struct Inner {
     pub simulated: Simulated,
 }
 
-impl Inner {
+impl PoolState {
     /// Waits a little.
     pub(crate) fn pause(&self, length: Duration, pause: Pause) {
         match self.simulated.get() {
@@ -132,7 +132,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::open_member`], for later.
+    /// As [`PoolState::open_member`], for later.
     pub(crate) fn opener(&self) -> Opener {
         match self.simulated.get().cloned() {
             Some(simulation) => Box::new(move |member| simulation.open(member)),
@@ -144,7 +144,7 @@ impl Inner {
 /// An open pool. A clone is another handle on the same pool; all methods take `&self` and may be
 /// called from any thread.
 #[derive(Debug, Clone)]
-pub struct Pool(pub(crate) Arc<Inner>, pub(crate) Arc<WriteGate>);
+pub struct Pool(pub(crate) Arc<PoolState>, pub(crate) Arc<WriteGate>);
 
 impl Pool {
     /// Opens a pool on `devices` in member order, with a verified label.
@@ -152,7 +152,7 @@ impl Pool {
         let epoch = EpochInUse::new(label, devices)?;
         let (sector, lock_sector) = (epoch.info.sector, epoch.info.lock_sector);
         let present = epoch.info.redundant;
-        let inner = Inner {
+        let inner = PoolState {
             epochs: Epochs::new(epoch),
             io: IoState { sector, lock_sector, ..IoState::default() },
             redundancy: RedundancyState { present, ..RedundancyState::default() },

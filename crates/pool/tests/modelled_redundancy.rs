@@ -214,7 +214,7 @@ struct Play<'a> {
     clients: usize,
     /// How often it is played.
     times: usize,
-    /// Gives way to the others, as upkeep does.
+    /// Gives way to the others, as maintenance does.
     gives_way: bool,
 }
 

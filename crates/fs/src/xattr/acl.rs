@@ -20,9 +20,9 @@ const ENTRY: usize = 8;
 const NOBODY: u32 = u32::MAX;
 const PERMISSIONS: u16 = 7;
 
-/// Whom an entry is about, in the order in which they stand.
+/// The tag of an entry: which users it is about. Entries stand in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Whom {
+enum AclTag {
     Owner = 0x01,
     User = 0x02,
     OwningGroup = 0x04,
@@ -32,9 +32,9 @@ enum Whom {
     Others = 0x20,
 }
 
-impl Whom {
-    fn of(tag: u16) -> Option<Self> {
-        Some(match tag {
+impl AclTag {
+    fn of(bits: u16) -> Option<Self> {
+        Some(match bits {
             0x01 => Self::Owner,
             0x02 => Self::User,
             0x04 => Self::OwningGroup,
@@ -51,7 +51,7 @@ impl Whom {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
-    whom: Whom,
+    tag: AclTag,
     permissions: u16,
     /// Of the user or group, if it is a named one.
     id: u32,
@@ -79,13 +79,13 @@ impl Acl {
             return Ok(None);
         }
         let entry = |&[t0, t1, p0, p1, i0, i1, i2, i3]: &[u8; ENTRY]| {
-            let whom = Whom::of(u16::from_le_bytes([t0, t1])).ok_or("kind of an ACL's entry")?;
+            let tag = AclTag::of(u16::from_le_bytes([t0, t1])).ok_or("kind of an ACL's entry")?;
             let permissions = u16::from_le_bytes([p0, p1]);
             let id = u32::from_le_bytes([i0, i1, i2, i3]);
-            if permissions & !PERMISSIONS != 0 || whom.is_named() && id == NOBODY {
+            if permissions & !PERMISSIONS != 0 || tag.is_named() && id == NOBODY {
                 return Err("an ACL's entry");
             }
-            Ok(Entry { whom, permissions, id: if whom.is_named() { id } else { NOBODY } })
+            Ok(Entry { tag, permissions, id: if tag.is_named() { id } else { NOBODY } })
         };
         let acl = Self(entries.iter().map(entry).collect::<Result<_, _>>()?);
         acl.check().map(|()| Some(acl))
@@ -93,13 +93,13 @@ impl Acl {
     /// In order, each of the three that a mode has once, and a mask if anybody is named.
     fn check(&self) -> Result<(), &'static str> {
         let ordered = self.0.windows(2).all(|pair| match pair {
-            [a, b] => a.whom < b.whom || a.whom == b.whom && a.whom.is_named(),
+            [a, b] => a.tag < b.tag || a.tag == b.tag && a.tag.is_named(),
             _ => true,
         });
-        let has = |whom| self.0.iter().any(|e| e.whom == whom);
-        let named = self.0.iter().any(|e| e.whom.is_named());
-        let whole = has(Whom::Owner) && has(Whom::OwningGroup) && has(Whom::Others);
-        if !ordered || !whole || named && !has(Whom::Mask) {
+        let has = |tag| self.0.iter().any(|e| e.tag == tag);
+        let named = self.0.iter().any(|e| e.tag.is_named());
+        let whole = has(AclTag::Owner) && has(AclTag::OwningGroup) && has(AclTag::Others);
+        if !ordered || !whole || named && !has(AclTag::Mask) {
             return Err("entries of an ACL");
         }
         Ok(())
@@ -109,7 +109,7 @@ impl Acl {
         let mut out = Vec::with_capacity(HEAD + self.0.len() * ENTRY);
         out.extend_from_slice(&VERSION.to_le_bytes());
         for entry in &self.0 {
-            out.extend_from_slice(&(entry.whom as u16).to_le_bytes());
+            out.extend_from_slice(&(entry.tag as u16).to_le_bytes());
             out.extend_from_slice(&entry.permissions.to_le_bytes());
             out.extend_from_slice(&entry.id.to_le_bytes());
         }
@@ -117,23 +117,27 @@ impl Acl {
     }
     /// Whether a mode says as much.
     pub fn is_minimal(&self) -> bool {
-        !self.0.iter().any(|e| e.whom.is_named() || e.whom == Whom::Mask)
+        !self.0.iter().any(|e| e.tag.is_named() || e.tag == AclTag::Mask)
     }
     /// Whose permissions stand in the group's bits of the mode.
-    fn in_group_bits(&self) -> Whom {
-        if self.0.iter().any(|e| e.whom == Whom::Mask) { Whom::Mask } else { Whom::OwningGroup }
+    fn in_group_bits(&self) -> AclTag {
+        if self.0.iter().any(|e| e.tag == AclTag::Mask) {
+            AclTag::Mask
+        } else {
+            AclTag::OwningGroup
+        }
     }
     /// How far up in a mode an entry's permissions stand, if they do.
-    fn shift(&self, whom: Whom) -> Option<u32> {
-        match whom {
-            Whom::Owner => Some(6),
-            Whom::Others => Some(0),
+    fn shift(&self, tag: AclTag) -> Option<u32> {
+        match tag {
+            AclTag::Owner => Some(6),
+            AclTag::Others => Some(0),
             other => (other == self.in_group_bits()).then_some(3),
         }
     }
     /// `mode` with the permissions that the list gives.
     pub fn to_mode(&self, mode: u32) -> u32 {
-        self.0.iter().fold(mode & !0o777, |mode, e| match self.shift(e.whom) {
+        self.0.iter().fold(mode & !0o777, |mode, e| match self.shift(e.tag) {
             Some(shift) => mode | u32::from(e.permissions) << shift,
             None => mode,
         })
@@ -141,7 +145,7 @@ impl Acl {
     /// The list with the permissions that `mode` gives.
     pub fn with_mode(mut self, mode: u32) -> Self {
         for n in 0..self.0.len() {
-            let shift = self.0.get(n).and_then(|e| self.shift(e.whom));
+            let shift = self.0.get(n).and_then(|e| self.shift(e.tag));
             if let (Some(shift), Some(entry)) = (shift, self.0.get_mut(n)) {
                 entry.permissions = low_bits(mode >> shift);
             }
@@ -153,7 +157,7 @@ impl Acl {
     pub fn inherited(&self, mode: u32) -> (u32, Option<Self>) {
         let mut own = self.clone();
         for n in 0..own.0.len() {
-            let shift = own.0.get(n).and_then(|e| self.shift(e.whom));
+            let shift = own.0.get(n).and_then(|e| self.shift(e.tag));
             if let (Some(shift), Some(entry)) = (shift, own.0.get_mut(n)) {
                 entry.permissions &= low_bits(mode >> shift);
             }
@@ -172,25 +176,26 @@ fn low_bits(mode: u32) -> u16 {
 mod tests {
     use super::*;
 
-    fn acl(entries: &[(Whom, u16, u32)]) -> Acl {
-        Acl(entries
-            .iter()
-            .map(|&(whom, permissions, id)| Entry { whom, permissions, id })
-            .collect())
+    fn acl(entries: &[(AclTag, u16, u32)]) -> Acl {
+        Acl(entries.iter().map(|&(tag, permissions, id)| Entry { tag, permissions, id }).collect())
     }
     fn full() -> Acl {
         acl(&[
-            (Whom::Owner, 7, NOBODY),
-            (Whom::User, 6, 1000),
-            (Whom::User, 4, 1001),
-            (Whom::OwningGroup, 5, NOBODY),
-            (Whom::Group, 7, 1000),
-            (Whom::Mask, 6, NOBODY),
-            (Whom::Others, 1, NOBODY),
+            (AclTag::Owner, 7, NOBODY),
+            (AclTag::User, 6, 1000),
+            (AclTag::User, 4, 1001),
+            (AclTag::OwningGroup, 5, NOBODY),
+            (AclTag::Group, 7, 1000),
+            (AclTag::Mask, 6, NOBODY),
+            (AclTag::Others, 1, NOBODY),
         ])
     }
     fn minimal() -> Acl {
-        acl(&[(Whom::Owner, 6, NOBODY), (Whom::OwningGroup, 4, NOBODY), (Whom::Others, 0, NOBODY)])
+        acl(&[
+            (AclTag::Owner, 6, NOBODY),
+            (AclTag::OwningGroup, 4, NOBODY),
+            (AclTag::Others, 0, NOBODY),
+        ])
     }
 
     #[test]
@@ -227,17 +232,17 @@ mod tests {
                 }
             }
         }
-        let owner = (Whom::Owner, 7, NOBODY);
-        let (group, others) = ((Whom::OwningGroup, 5, NOBODY), (Whom::Others, 1, NOBODY));
+        let owner = (AclTag::Owner, 7, NOBODY);
+        let (group, others) = ((AclTag::OwningGroup, 5, NOBODY), (AclTag::Others, 1, NOBODY));
         for bad in [
             &[owner, group][..],
             &[owner, others],
             &[group, owner, others],
             &[owner, owner, group, others],
-            &[owner, (Whom::User, 7, 5), group, others],
-            &[owner, (Whom::User, 7, NOBODY), group, (Whom::Mask, 7, NOBODY), others],
-            &[owner, group, (Whom::Mask, 7, NOBODY), (Whom::Mask, 7, NOBODY), others],
-            &[owner, group, (Whom::Others, 8, NOBODY)],
+            &[owner, (AclTag::User, 7, 5), group, others],
+            &[owner, (AclTag::User, 7, NOBODY), group, (AclTag::Mask, 7, NOBODY), others],
+            &[owner, group, (AclTag::Mask, 7, NOBODY), (AclTag::Mask, 7, NOBODY), others],
+            &[owner, group, (AclTag::Others, 8, NOBODY)],
         ] {
             assert!(Acl::decode(&acl(bad).encode()).is_err(), "{bad:?}");
         }
@@ -251,7 +256,7 @@ mod tests {
         assert_eq!(full().to_mode(0o100_000), 0o100_761);
         let changed = full().with_mode(0o100_640);
         assert_eq!(changed.to_mode(0o100_000), 0o100_640);
-        let group = changed.0.iter().find(|e| e.whom == Whom::OwningGroup).unwrap();
+        let group = changed.0.iter().find(|e| e.tag == AclTag::OwningGroup).unwrap();
         assert_eq!(group.permissions, 5, "only the mask changes");
         assert_eq!(minimal().with_mode(0o751).to_mode(0), 0o751);
     }

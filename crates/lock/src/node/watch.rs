@@ -251,8 +251,8 @@ impl Watch {
         }
         self.begin_fences(now, slots, &mut out);
         out.extend(self.end_finishing(now, nonce));
-        // Whom another was finishing, too, is recovered from the beginning: that one may have been
-        // writing by the dead one's redundancy log, to take its slot.
+        // If another node was finishing a dead node, too, that is recovered from the beginning: the other
+        // may have been writing by the dead node's redundancy log, to take its slot.
         let (replayed, left): (Vec<_>, Vec<_>) = slots
             .iter()
             .filter(|s| self.is_due(now, s, slots))

@@ -25,7 +25,7 @@ use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
 use crate::layout::stretch::spans;
-use crate::pool::Inner;
+use crate::pool::PoolState;
 use crate::redundancy::repair::resync;
 use crate::redundancy::verifier::NoChecksums;
 use crate::topology::EpochTag;
@@ -112,7 +112,7 @@ fn is_same(topology: &Topology, at: ByteOffset, len: Bytes) -> bool {
     whole && copies.windows(2).all(same)
 }
 
-impl Inner {
+impl PoolState {
     /// Gives all copies of what `requests` have written the same bytes.
     ///
     /// # Errors

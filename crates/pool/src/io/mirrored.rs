@@ -7,7 +7,7 @@ use crate::devices::copy_sector::{Side, UNKNOWN_MAX, follow};
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
-use crate::pool::Inner;
+use crate::pool::PoolState;
 use crate::redundancy::atomic_records::is_record;
 use crate::topology::{Lost, Topology};
 
@@ -20,7 +20,7 @@ struct Exchange<'a> {
     new: &'a [u8],
 }
 
-impl Inner {
+impl PoolState {
     /// [`crate::pool::Pool::compare_and_write`] where the sector stands on a mirror. The first copy in
     /// sync decides; the others follow before the call returns, each brought to what stands on the
     /// first, by compare-and-write, so that a slower follower never takes a newer one back. (Each

@@ -28,7 +28,7 @@ use crate::cluster::{HeldRegions, Locks, add_locks, hold_of};
 use crate::error::PoolError;
 use crate::io::concurrent::{hold_concurrent, settle_concurrent};
 use crate::layout::map::Place;
-use crate::pool::{Inner, Pool};
+use crate::pool::{Pool, PoolState};
 use crate::redundancy::EpochInUse;
 use crate::redundancy::batch::{Read, Work, Write, execute};
 use crate::redundancy::divergent::DivergentWrite;
@@ -83,7 +83,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl Inner {
+impl PoolState {
     /// Checks a range: whole sectors, inside the pool.
     pub(crate) fn check(
         &self,
@@ -319,7 +319,7 @@ impl Inner {
         Ok(Some(tried))
     }
 
-    /// The requests of [`Inner::attempt`], in the epoch that it has entered.
+    /// The requests of [`PoolState::attempt`], in the epoch that it has entered.
     fn submit(
         &self,
         topology: &EpochInUse,

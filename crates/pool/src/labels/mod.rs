@@ -1,4 +1,4 @@
-//! Labels on devices: reading both copies, judging many members together, writing an epoch.
+//! Labels on devices: reading both copies, finding the label in force, writing an epoch.
 //!
 //! An epoch is written in two phases: copy 0 on every member, flush, then copy 1 on every member,
 //! flush. So each member always has one whole label, and:

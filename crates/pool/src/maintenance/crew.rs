@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 
 use crate::error::PoolError;
 use crate::pace::Progress;
-use crate::pool::Inner;
+use crate::pool::PoolState;
 
 /// Chunks that a filler or mover has in flight.
 const CREW: usize = 4;
 
-impl Inner {
+impl PoolState {
     /// Does `each` of `all`, several at a time, and says after each how far that is, by its `len`;
     /// `false`: `pace` has ended it, or a panic, which has been reported in its thread.
     ///

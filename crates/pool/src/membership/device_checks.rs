@@ -9,7 +9,7 @@ use braid_format::{Bytes, StripeUnit};
 use crate::cluster::reservations::has_registrants;
 use crate::error::PoolError;
 use crate::labels::{Found, own_uuid, same_device};
-use crate::pool::Inner;
+use crate::pool::PoolState;
 use crate::topology::Topology;
 
 /// Slots of nodes whose liveness bytes are looked at before a pool is overwritten.
@@ -97,7 +97,7 @@ fn compares_enough(name: &str, most: Bytes, len: Bytes) -> Result<(), PoolError>
     Ok(())
 }
 
-impl Inner {
+impl PoolState {
     /// Whether a device may join a pool that is in use, as [`Pool::create`] checks those it is
     /// given; nothing is written.
     ///

@@ -42,7 +42,7 @@ use crate::devices::absent::{AbsentDevice, ShortDevice};
 use crate::error::PoolError;
 use crate::labels::carriers;
 use crate::labels::{Found, assess_labels, id, own_uuid, try_copies, write_second};
-use crate::pool::Inner;
+use crate::pool::PoolState;
 use crate::simulation::Pause;
 use crate::topology::Topology;
 use crate::topology::{FailedMembers, Lost};
@@ -54,7 +54,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// After so many the labels of the epoch are looked at once more.
 const PAUSES: u32 = 64;
 
-impl Inner {
+impl PoolState {
     /// The epoch in use, settled and durable: for everything that changes the pool.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::enter`], while nobody else uses it.
+    /// As [`PoolState::enter`], while nobody else uses it.
     pub fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, EpochInUse>, PoolError> {
         loop {
             let topology = self.epochs.write();
@@ -85,7 +85,7 @@ impl Inner {
     /// Waits until the epoch in use is settled, and makes it durable.
     ///
     /// # Errors
-    /// As [`Inner::enter`].
+    /// As [`PoolState::enter`].
     pub fn await_ready(&self) -> Result<(), PoolError> {
         self.await_settled()?;
         self.make_durable()
@@ -148,7 +148,7 @@ impl Inner {
         }
     }
 
-    /// Calls `once`, which ends in [`Inner::change`], until no other node's change comes between.
+    /// Calls `once`, which ends in [`PoolState::change`], until no other node's change comes between.
     ///
     /// # Errors
     /// Those of `once`.
@@ -211,7 +211,7 @@ impl Inner {
         self.change_with(topology, next, devices, &Joining::NONE)
     }
 
-    /// As [`Inner::change`], where devices join that are nobody's: that is looked at, and what is on
+    /// As [`PoolState::change`], where devices join that are nobody's: that is looked at, and what is on
     /// them is wiped, when no other node can change the pool.
     ///
     /// # Errors
@@ -227,7 +227,7 @@ impl Inner {
         if lost.is_empty() { Ok(()) } else { self.fail_members(&lost) }
     }
 
-    /// As [`Inner::change_with`]; says which member failed, and which failed after the change.
+    /// As [`PoolState::change_with`]; says which member failed, and which failed after the change.
     pub fn install(
         &self,
         mut topology: RwLockWriteGuard<'_, EpochInUse>,
@@ -414,7 +414,7 @@ impl Inner {
     }
 }
 
-impl Inner {
+impl PoolState {
     /// From now on `next` is the epoch in use; what heartbeats went by.
     fn use_epoch(&self, topology: &mut EpochInUse, next: EpochInUse) -> Arc<Topology> {
         if let Some(migration) = topology.missed() {

@@ -25,7 +25,7 @@ use crate::devices::absent::AbsentDevice;
 use crate::error::PoolError;
 use crate::labels::carriers;
 use crate::labels::{Found, id, own_uuid, second, write_copies, write_second};
-use crate::pool::Inner;
+use crate::pool::PoolState;
 use crate::topology::Topology;
 
 /// An epoch above that of `topology`, begun on the members `found`, that is in force by the labels of
@@ -110,7 +110,7 @@ impl EpochInUse {
     }
 }
 
-impl Inner {
+impl PoolState {
     /// The labels do not say any more that `before`, which this node uses, is in force: who wrote it has
     /// taken it back, or it was overwritten. If this node has changed nothing in it yet, it uses `now`,
     /// which is, as one who opens the pool anew. Whether it does.

@@ -9,11 +9,11 @@ use super::joining::Joining;
 use crate::error::PoolError;
 use crate::labels::next_epoch;
 use crate::labels::settle_move;
-use crate::pool::Inner;
+use crate::pool::PoolState;
 use crate::topology::FailedMembers;
 use crate::topology::Topology;
 
-impl Inner {
+impl PoolState {
     /// Takes members that failed out of the pool: on return the labels of all others say so,
     /// durably, and no request of any node uses them any more.
     ///

@@ -10,7 +10,7 @@ use crate::cluster::reservations::{
     Seized, fenced, give_back, is_fenced, register_all, reservations_of, reserve, seize, used,
 };
 use crate::error::PoolError;
-use crate::pool::{Inner, Pool};
+use crate::pool::{Pool, PoolState};
 
 /// Most keys of this host's that are tried: another node of it may register, or leave, meanwhile, and
 /// what died here has left its own.
@@ -64,7 +64,7 @@ fn check_split(label: &Label, used: Epoch) -> Result<(), PoolError> {
     Err(PoolError::Split { members: all.collect() })
 }
 
-impl Inner {
+impl PoolState {
     fn used(&self) -> Vec<Arc<dyn Device>> {
         used(&self.epochs.read())
     }

@@ -23,7 +23,7 @@ use crate::error::PoolError;
 use crate::labels::LABEL_LOCK_BYTE;
 use crate::labels::carriers;
 use crate::labels::{Found, id, own_uuid, write_copies};
-use crate::pool::{Inner, Pool};
+use crate::pool::{Pool, PoolState};
 use crate::simulation::Pause;
 use crate::topology::FailedMembers;
 use crate::topology::Topology;
@@ -128,7 +128,7 @@ fn lock_labels(topology: &Topology) -> Result<ByteLockGuard, PoolError> {
     })
 }
 
-impl Inner {
+impl PoolState {
     /// Makes both labels of all members those of the epoch in use, durably: copy 0 everywhere before
     /// the first copy 1, as when an epoch is written. What could not be flushed, or written at all,
     /// is returned; the epoch is durable if nothing is, and `but` is empty.

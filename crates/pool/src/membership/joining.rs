@@ -9,7 +9,7 @@ use braid_format::{ByteOffset, MemberIndex};
 use crate::cluster::reservations::seize;
 use crate::error::PoolError;
 use crate::labels::{Found, LABEL_LOCK_BYTE, id, wipe, wipe_behind};
-use crate::pool::Inner;
+use crate::pool::PoolState;
 use crate::topology::Topology;
 
 /// Devices that join in a change, and members that have more than they had.
@@ -45,7 +45,7 @@ impl<'a> Joining<'a> {
     /// Makes them empty; on this host nobody else takes them while the result is held.
     pub fn take(
         &self,
-        inner: &Inner,
+        inner: &PoolState,
         topology: &Topology,
     ) -> Result<Vec<ByteLockGuard>, PoolError> {
         let mut taken = Vec::new();

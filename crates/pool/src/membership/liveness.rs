@@ -7,12 +7,12 @@ use braid_format::node::LockPlace;
 
 use crate::cluster::liveness::{bearers, distinct};
 use crate::error::PoolError;
-use crate::pool::{Inner, Pool};
+use crate::pool::{Pool, PoolState};
 
 /// Holds a liveness byte of a pool until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct PoolByteLock {
-    inner: Arc<Inner>,
+    inner: Arc<PoolState>,
     byte: u64,
 }
 

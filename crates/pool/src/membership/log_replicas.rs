@@ -4,14 +4,14 @@ use crate::redundancy::EpochInUse;
 use std::sync::Arc;
 
 use crate::error::PoolError;
-use crate::pool::Inner;
+use crate::pool::PoolState;
 use crate::redundancy::log::Reach;
 use crate::redundancy::log::recover::{Found, Recovered};
 use crate::redundancy::log::redo::flush_all;
 use crate::redundancy::verifier::{ChecksumVerifier, NoChecksums};
 use crate::topology::{FailedMembers, Lost};
 
-impl Inner {
+impl PoolState {
     /// Recovers slot `slot`'s log; for its own node, keeps it to be written.
     ///
     /// What it may change is held against other nodes, by this node or still by the dead life.

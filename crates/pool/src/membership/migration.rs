@@ -13,7 +13,7 @@ use super::joining::Joining;
 use crate::devices::migration::{MemberMigration, MigratingMember};
 use crate::error::PoolError;
 use crate::labels::{Moving, moving, next_epoch};
-use crate::pool::Inner;
+use crate::pool::PoolState;
 use crate::topology::{FailedMembers, Topology};
 
 impl Topology {
@@ -37,7 +37,7 @@ impl Topology {
     }
 }
 
-impl Inner {
+impl PoolState {
     /// Ends the move under way; a successor that `failed` is out of use.
     pub fn end_move(
         &self,
@@ -48,7 +48,7 @@ impl Inner {
         if lost.is_empty() { Ok(()) } else { self.fail_members(&lost) }
     }
 
-    /// As [`Inner::end_move`]; says which member failed, and which failed after the change.
+    /// As [`PoolState::end_move`]; says which member failed, and which failed after the change.
     fn try_end_move(
         &self,
         topology: RwLockWriteGuard<'_, EpochInUse>,

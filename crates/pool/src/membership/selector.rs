@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::error::ChangeError;
 use crate::error::PoolError;
-use crate::pool::Inner;
+use crate::pool::PoolState;
 use crate::topology::Topology;
 
 /// Which member is meant.
@@ -57,7 +57,7 @@ impl Topology {
     }
 }
 
-impl Inner {
+impl PoolState {
     /// Who is meant, before anything is followed.
     ///
     /// # Errors

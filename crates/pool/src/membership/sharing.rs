@@ -17,11 +17,11 @@ use braid_format::{ByteOffset, Bytes};
 
 use crate::error::PoolError;
 use crate::layout::stretch::{Span, spans};
-use crate::pool::{Inner, Pool};
+use crate::pool::{Pool, PoolState};
 use crate::topology::Topology;
 
-impl Inner {
-    /// Holds what [`Inner::locks`] says of the epoch in use; `wanted` is asked again when the
+impl PoolState {
+    /// Holds what [`PoolState::locks`] says of the epoch in use; `wanted` is asked again when the
     /// epoch changes meanwhile. Nothing is held where no other node can be.
     pub(crate) fn hold_regions(
         &self,
@@ -36,7 +36,7 @@ impl Inner {
     }
 }
 
-impl Inner {
+impl PoolState {
     /// Holds runs of groups against the other nodes, or (`Hold::Alone`) everybody.
     pub(crate) fn hold_spans(
         &self,

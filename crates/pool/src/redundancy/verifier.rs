@@ -75,6 +75,6 @@ impl<'a> Verification<'a> {
 
 impl std::fmt::Debug for Verification<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Judging").field("found", &self.found).finish_non_exhaustive()
+        f.debug_struct("Verification").field("found", &self.found).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! Changing a pool while it is in use: members that come, go and change places.
 //!
-//! Every step is one epoch, put in force by [`crate::pool::Inner::change`]: a crash at any moment leaves
+//! Every step is one epoch, put in force by [`crate::pool::PoolState::change`]: a crash at any moment leaves
 //! the topology before it or the one after it.
 
 mod add;
