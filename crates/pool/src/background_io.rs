@@ -1,7 +1,8 @@
-//! What a node does by itself does not count as use of the pool: maintenance need not give way to it.
+//! I/O that a node does by itself does not count as use of the pool, so maintenance need not give
+//! way to it.
 //!
-//! By the clock a node makes durable what there is, if anything, and looks after its own; when nobody
-//! asks for anything, that is a few requests every few seconds. Who asks is known by the thread.
+//! At intervals a node flushes what there is, and does its housekeeping: a few requests every few
+//! seconds if no program asks for anything. Such requests are recognised by their thread.
 
 use std::cell::Cell;
 use std::marker::PhantomData;

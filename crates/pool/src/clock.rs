@@ -1,5 +1,5 @@
-//! What time it is: labels say for people when they were written; requests are given up in time for a
-//! node's lease. (The lease's own end is in [`crate::cluster::write_gate`].)
+//! The time: wall-clock seconds for labels, and deadlines for requests of a node with a lease. (The
+//! end of the lease itself is in [`crate::cluster::write_gate`].)
 
 use std::time::Instant;
 

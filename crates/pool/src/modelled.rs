@@ -13,8 +13,7 @@ use thiserror::Error;
 
 use crate::assembly::create::CreateOptions;
 use crate::error::PoolError;
-use crate::layout::map::Piece;
-use crate::layout::map::Place;
+use crate::layout::map::{Piece, Place};
 use crate::pool::Pool;
 
 /// Why nothing can be modelled.

@@ -1,10 +1,11 @@
-//! When maintenance (filling, moving, scrubbing) goes on after each piece of its work.
+//! The pace of maintenance (filling, moving, scrubbing): when a thread begins its next piece of
+//! work.
 //!
-//! While nobody else uses the pool: at once, with as many pieces under way as there are threads.
-//! While others do: one piece at a time, each begun four times as long after the one before as
-//! it took. What a piece takes grows with the queues it stands in, so that on disks that are busy
-//! maintenance takes less than a quarter of the time, whatever the number of its threads; and on disks
-//! that turn, the seeks between its place and the others' are paid for as well.
+//! If nobody else uses the pool: at once, with as many pieces under way as there are threads. If
+//! others use it: one piece at a time, and each begins four times as long after the one before as
+//! that one took. A piece takes longer if its requests wait in queues; so on busy disks maintenance
+//! takes less than a quarter of the time, whatever the number of its threads. On disks that turn,
+//! this also pays for the seeks between maintenance and the other requests.
 //!
 //! Pure: times go in, a time comes out.
 

@@ -1,7 +1,7 @@
-//! What a simulation decides instead of chance: for `braid-sim`, nobody else.
+//! What `braid-sim`, and nothing else, decides for a pool: pauses, and where members' devices are.
 //!
-//! A run from a seed must be the same each time. So nothing of a pool may depend on threads of its
-//! own or on how long a pause is, and devices are found where the simulation has them.
+//! A run from a seed must be the same each time. So in a simulation a pool starts no threads,
+//! nothing depends on the length of a pause, and the simulation says where devices are.
 
 use std::sync::{Arc, OnceLock};
 

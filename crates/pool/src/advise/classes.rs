@@ -10,13 +10,13 @@
 use core::fmt;
 use core::time::Duration;
 
+use braid_device::DeviceError;
 use braid_format::label::Member;
 
 use super::measure::Bench;
 use crate::layout::metadata::wanted;
 use crate::layout::usual::least_for_parity;
 use crate::layout::{Classes, Redundancy};
-use braid_device::DeviceError;
 
 /// Times that the one class must answer sooner than the other.
 pub const CLEARLY: u32 = 4;

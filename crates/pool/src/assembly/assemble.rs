@@ -1,4 +1,5 @@
-//! Putting a pool together from its members, in whatever order and under whatever names.
+//! Putting a pool together from its members, in whatever order and under whatever names they are
+//! found.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,9 +10,7 @@ use braid_format::label::{Label, Member, MemberState};
 
 use crate::devices::absent::AbsentDevice;
 use crate::error::PoolError;
-use crate::labels::next_epoch;
-use crate::labels::settle_move;
-use crate::labels::{Found, LabelAssessment, Verdict, assess_labels};
+use crate::labels::{Found, LabelAssessment, Verdict, assess_labels, next_epoch, settle_move};
 use crate::pool::Pool;
 
 impl Pool {

@@ -1,17 +1,8 @@
-//! Making a pool: checks first, all of them; then the labels; nothing is written before every
-//! device has passed.
+//! Making a pool. All checks come first: nothing is written before every device has passed.
 
-use crate::labels::Hint;
-use crate::labels::member_of;
-use crate::labels::same_device;
-use crate::labels::wipe;
-use crate::membership::device_checks::{
-    NODE_SLOTS_MAX, Needs, check_device, lives, node_lives, path_of,
-};
-use braid_device::MemoryDevice;
 use std::sync::Arc;
 
-use braid_device::{ByteLockGuard, Device};
+use braid_device::{ByteLockGuard, Device, MemoryDevice};
 use braid_format::label::{Label, Member, NodeKind, TreeNode};
 use braid_format::redundancy::LogPlace;
 use braid_format::{Bytes, Epoch, MemberIndex, StripeUnit};
@@ -20,11 +11,13 @@ use crate::clock::unix_seconds;
 use crate::cluster::reservations::seize;
 use crate::error::PoolError;
 use crate::identity::fresh;
-use crate::labels::LABEL_LOCK_BYTE;
-use crate::labels::{Found, write_epoch};
+use crate::labels::{Found, Hint, LABEL_LOCK_BYTE, member_of, same_device, wipe, write_epoch};
 use crate::layout::build::BuildOptions;
 use crate::layout::map::Map;
 use crate::layout::{Layout, Redundancy, Weights, build, usual};
+use crate::membership::device_checks::{
+    NODE_SLOTS_MAX, Needs, check_device, lives, node_lives, path_of,
+};
 use crate::pool::Pool;
 use crate::topology::PoolInfo;
 

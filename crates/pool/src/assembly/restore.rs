@@ -1,12 +1,12 @@
-//! Labels brought back: a member whose two labels are destroyed gets them from the label in force
-//! on the other members, or from one that was kept elsewhere.
+//! Restoring the labels of a member: both labels are destroyed, and are written again from the
+//! label in force on the other members, or from a dump.
 //!
-//! No label on it says whose such a device was, so the operator says which member each device is, and
-//! [`Restore::plan`] refuses what contradicts that: a size that does not fit, something else on the
-//! device, a label of another member, a member that another device carries, contents that are another
-//! member's or do not fit the others' ([`crate::assembly::member_verify`]).
+//! Without a label nothing on the device says which member it was, so the operator says it, and
+//! [`Restore::plan`] refuses what contradicts that: a wrong size, something else on the device, a
+//! label of another member, a member that another device carries, or contents that belong to
+//! another member ([`crate::assembly::member_verify`]).
 //!
-//! What is written is the label in force, byte for byte what stood there: no new epoch.
+//! The label in force is written, byte for byte as it was: there is no new epoch.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use uuid::Uuid;
 
 use super::member_verify::{SampleReport, verify_members};
 use crate::error::PoolError;
-use crate::labels::LABEL_LOCK_BYTE;
-use crate::labels::same_device;
-use crate::labels::{Found, counts, id, on_all, own_uuid, second, write_copies};
+use crate::labels::{
+    Found, LABEL_LOCK_BYTE, counts, id, on_all, own_uuid, same_device, second, write_copies,
+};
 
 /// Which member of a pool, as the operator says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,9 @@
-//! Liveness bytes: locks that the kernel drops when their process ends.
+//! Liveness bytes: byte locks on the members, which the kernel drops if the process that holds them
+//! ends.
 //!
-//! In a pool without redundancy they stand on member 0, without which it cannot be used. Where
-//! members may come and go, a byte is held on every member in use, and on each that joins: whoever
-//! opens the pool with any of them sees it.
+//! A pool without redundancy has them on member 0, without which the pool cannot be used. In a
+//! redundant pool members may come and go, so a node holds its byte on every member in use, and on
+//! each member that joins. A host that opens the pool with any one of these members sees the lock.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,9 +1,10 @@
-//! Whether a node's handles on a pool may change anything: until they are closed for good, and while
-//! the node's lease lasts.
+//! Whether a node's handles on a pool may change anything: while the node's lease lasts, and until
+//! they are closed for good.
 //!
-//! A node that could not say for so long that it lives stops by itself, before others take it for
-//! dead. Its changes then wait: what it had issued may still land, but nothing new is issued until it
-//! has said that it lives and found that nobody minds ([`WriteGate::extend`]), or the gate is closed.
+//! A node that could not write a heartbeat for too long stops by itself, before the others take it
+//! for dead. Its new changes then wait at the gate; what it has issued before may still reach the
+//! devices. The gate opens again when the node has written a heartbeat and has seen that nobody
+//! fenced it ([`WriteGate::extend`]). If the gate is closed, the waiting changes fail.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

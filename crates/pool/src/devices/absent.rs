@@ -1,4 +1,4 @@
-//! A member that is not there, or not all of it.
+//! A member whose device was not found, and a member whose device this host does not see in full.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Bringing one sector of a device after the same sector of another, where nodes compare and write.
+//! Making one sector of a device equal to the same sector of another device, while nodes compare
+//! and write on both.
 
 use braid_device::{CawOutcome, Device, DeviceError};
 use braid_format::ByteOffset;

@@ -1,20 +1,22 @@
-//! Two devices below one member: the one that leaves, and its successor.
+//! A member whose contents are being moved: the old device and its successor, as one device.
 //!
 //! ```text
 //!   reads ---------------> old
 //!   writes --------------> old, then new
 //!   compare-and-write ---> old decides, new follows
-//!   the filler:            holds a range, reads old, writes new
+//!   the copying node:      holds a range, reads old, writes new
 //! ```
-//! Every change of the data area holds its range here while it is under way, so that the filler
-//! copies nothing that is being changed. What stands outside (the labels) goes to the old one only.
+//! Every change of the data area holds its range here while it is under way. So the copying node
+//! copies nothing that this node is changing. What lies outside of the data area (the labels) is
+//! written to the old device only.
 //!
-//! A successor that fails a write is given up at once: the old one has everything, and the labels
-//! still say that it counts. So no write waits for an epoch.
+//! If the successor fails a write, it is given up at once: the old device has everything, and the
+//! labels say that the old device counts. So no write waits for a change of epoch.
 //!
-//! Where several nodes use the pool one of them copies, and puts the successor in place when it has
-//! all: all but what another node's change *missed* there, because one of the two devices failed. Such
-//! a change counts only when the move has ended, or the successor is out of use.
+//! If several nodes use the pool, one of them copies. It puts the successor in place when the
+//! successor has everything, except what another node's change *missed* because one of the two
+//! devices failed there. Such a change counts only when the move has ended, or the successor is
+//! failed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

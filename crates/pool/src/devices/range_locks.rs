@@ -1,10 +1,11 @@
-//! Ranges of a group under change.
+//! Locks on ranges of a redundancy group's bytes, within this process.
 //!
-//! Two writes of the same bytes of a mirror must reach all copies in one order; two partial writes
-//! of one parity row must not both start from the same old parity; a rebuild must not copy bytes
-//! while they change. So each of them holds its ranges here, all at once, first come first served:
-//! a later request waits for every earlier one that it overlaps, whether that one is served or
-//! still waits. Nobody waits for a later one: no deadlock, no starvation.
+//! Three things must not happen: two writes of the same bytes reach the copies of a mirror in
+//! different orders; two partial writes of one parity row start from the same old parity; a rebuild
+//! copies bytes while they change. So each request takes its ranges here, all at once, first come
+//! first served. A request waits for every earlier request whose ranges overlap its own, whether
+//! that one is served or still waits, and never for a later one. So there is no deadlock and no
+//! starvation.
 
 use parking_lot::{Condvar, Mutex};
 

@@ -1,9 +1,10 @@
-//! Members that are slow, not dead: told from the time that transfers took.
+//! Members that are slow but work: found by the time that their transfers take.
 //!
-//! Every ten seconds or so each member is compared with its peers: the other members of its
-//! redundancy groups, or, for one outside of groups, the others outside. It is *slow* when its
-//! reads or its writes took more than four times the median of the peers', under similar load. It
-//! is slow no more when they take less than twice as long. Nothing is done about it here.
+//! About every ten seconds each member is compared with its peers: the other members of its
+//! redundancy groups, or, if it is in no group, the other members outside of groups. A member is
+//! *slow* if its reads or its writes take more than four times the median of its peers, under
+//! similar load. It is slow until they take less than twice the median. Slow members are reported
+//! only.
 
 use std::time::Duration;
 

@@ -1,13 +1,13 @@
-//! Members that return garbage: told from bytes whose checksum is wrong on one member and right on
+//! Members that return garbage: found by bytes whose checksum is wrong on one member and right on
 //! others.
 //!
 //! ```text
 //!  sound --8 places--> suspected (named in the log and in `status`) --32 places--> failed by rule
 //! ```
-//! Places are counted once, and only if the member returns garbage there when it is asked again: a
-//! block that is read while it is written may look damaged. A member that others cannot do without
-//! stays in use. File data has no checksums: a member that returns garbage for metadata returns it for
-//! file data too, so it is better done without.
+//! A place counts once, and only if the member returns garbage there when it is asked again: a
+//! block that is read while it is written may look damaged. A member that the pool cannot spare
+//! stays in use. File data has no checksums: a member that returns garbage for metadata returns it
+//! for file data too, so the pool is better without it.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,18 +1,18 @@
 //! Writes of bytes that other nodes may be writing at the same time.
 //!
-//! Two nodes that write the same bytes of a mirror reach its copies in whatever order the devices
-//! take: one copy may end with the bytes of the one, another with those of the other. No region
-//! lock keeps the nodes apart: writers of different blocks would then take turns. Instead each
-//! compares the copies once its own write is complete on all of them. Of all who have written, the
-//! one whose write ends last sees what the others have left, so one of them at least sees a
-//! difference that stays. It takes the region for itself, waits in this way for all writes there,
-//! and gives every copy what the first one holds.
+//! The writes of two nodes reach the copies of a mirror in whatever order the devices take. One
+//! copy may end with the bytes of one node, another copy with those of the other. Region locks do
+//! not keep these nodes apart: writers of different blocks would then have to take turns. Instead,
+//! each node compares the copies when its own write is complete on all of them. The write that ends
+//! last sees what the others have left, so at least one node sees a difference that stays. That
+//! node takes the region exclusively, which waits for all writes there, and writes what the first
+//! copy holds to every other copy.
 //!
-//! What the first copy holds then is newer than every write that had ended before the writes that
-//! met: these have all come after it on each copy.
+//! What the first copy holds then is newer than every write that had ended before these writes
+//! began: each of them reached every copy after it.
 //!
-//! Where a member is being filled or moved its copy cannot be compared: then writers do take turns
-//! (a mirror), or bring the successor after the device that leaves, as the filler does (no copies).
+//! The copy of a member that is being filled or moved cannot be compared. On a mirror, writers then
+//! do take turns; on a member without copies, the writer copies its range to the successor again.
 
 use std::cell::Cell;
 
@@ -28,9 +28,7 @@ use crate::layout::stretch::spans;
 use crate::pool::PoolState;
 use crate::redundancy::repair::resync;
 use crate::redundancy::verifier::NoChecksums;
-use crate::topology::EpochTag;
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::topology::{EpochTag, Lost, Topology};
 
 /// Bytes of each copy compared at a time.
 const COMPARED: u64 = 1 << 20;

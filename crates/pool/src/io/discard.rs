@@ -1,16 +1,15 @@
-//! Bytes that hold nothing: their space goes back to the devices.
+//! Giving the space of unused bytes back to the devices.
 //!
-//! A bare member is told so, and may then hold anything there. Copies must not differ, and parity must
-//! be right, whatever becomes of the bytes: there they become zeros on all members at once, by
-//! [`Device::deallocate`], under the same protection as a write. The regions are held and noted first,
-//! so that a crash in the middle is made whole; and a member that fails is taken out. Of rows of
-//! parity, only whole ones: the parities of zeros are zeros. The edges stay as they are.
+//! A member without copies is told to discard, and may hold anything there afterwards. Copies must
+//! not differ, and parity must stay right: so on a group the bytes become zeros on all members at
+//! once ([`Device::deallocate`]), under the same protection as a write. The regions are held and
+//! noted first, so a crash in the middle is repaired; a member that fails is failed for all nodes.
+//! Of parity only whole rows are given back, because the parities of zeros are zeros; partial rows
+//! at the ends stay as they are.
 //!
-//! A group of which one member cannot do that is left alone. Where that is found out too late, by
-//! trying, the zeros are written: to that member once, which is not asked again.
+//! If one member of a group cannot do that, the group is left alone. If that shows only in the
+//! attempt, the zeros are written to that member, and it is not asked again.
 
-use crate::devices::is_refusal;
-use crate::redundancy::EpochInUse;
 use std::cell::Cell;
 
 use braid_device::{AlignedBuf, Device, DeviceError};
@@ -18,14 +17,14 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use crate::background_io::is_foreground;
 use crate::cluster::{Locks, add_locks, hold_of};
+use crate::devices::is_refusal;
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
 use crate::layout::stretch::Span;
 use crate::pool::Pool;
-use crate::topology::EpochTag;
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::redundancy::EpochInUse;
+use crate::topology::{EpochTag, Lost, Topology};
 
 /// Bytes of a group that are held at a time, about: whoever writes there waits.
 const PIECE: u64 = 64 << 20;

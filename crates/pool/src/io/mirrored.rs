@@ -1,4 +1,5 @@
-//! Compare-and-write where the sector stands on a mirror.
+//! Compare-and-write of a sector that stands on a mirror: the first copy decides, the others
+//! follow.
 
 use braid_device::{CawOutcome, DeviceError};
 use braid_format::{ByteOffset, Bytes};

@@ -21,20 +21,18 @@ use braid_device::{AlignedBuf, CawOutcome, Device, DeviceError, Op, Request};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
+use self::concurrent::{hold_concurrent, settle_concurrent};
 use crate::background_io::is_foreground;
 use crate::clock::unix_seconds;
 use crate::cluster::write_gate::WriteGate;
 use crate::cluster::{HeldRegions, Locks, add_locks, hold_of};
 use crate::error::PoolError;
-use crate::io::concurrent::{hold_concurrent, settle_concurrent};
 use crate::layout::map::Place;
 use crate::pool::{Pool, PoolState};
 use crate::redundancy::EpochInUse;
 use crate::redundancy::batch::{Read, Work, Write, execute};
 use crate::redundancy::divergent::DivergentWrite;
-use crate::topology::EpochTag;
-use crate::topology::FailedMembers;
-use crate::topology::Topology;
+use crate::topology::{EpochTag, FailedMembers, Topology};
 
 /// Device requests of one submission that are kept on the stack.
 const INLINE: usize = 16;

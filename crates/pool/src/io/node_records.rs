@@ -1,5 +1,6 @@
-//! Reading and writing what nodes say of themselves: heartbeats and node slots, which stand on bare
-//! members or on mirrors. These requests wait for no epoch, no region and no lease.
+//! Reading and writing records that stand on members without copies, or on mirrors: heartbeats,
+//! node slots, lock records, journal headers. A heartbeat waits for no epoch, no region and no
+//! lease.
 
 use braid_device::DeviceError;
 use braid_format::{ByteOffset, Bytes};

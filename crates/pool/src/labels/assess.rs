@@ -1,4 +1,4 @@
-//! Which label is in force, and what each device is to the pool that it describes.
+//! Which label is in force, and what each device is to the pool that this label describes.
 
 use std::collections::BTreeMap;
 

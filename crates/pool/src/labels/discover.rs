@@ -10,8 +10,7 @@ use braid_format::label::Member;
 use braid_format::{Bytes, Epoch, MemberIndex};
 use uuid::Uuid;
 
-use super::same_device;
-use super::{Found, Verdict, assess_labels, own_uuid};
+use super::{Found, Verdict, assess_labels, own_uuid, same_device};
 use crate::error::MissingMember;
 
 /// Names devices, files and directories to look at besides the machine's block devices, separated

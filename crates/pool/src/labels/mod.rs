@@ -1,12 +1,13 @@
-//! Labels on devices: reading both copies, finding the label in force, writing an epoch.
+//! Labels on devices: reading both copies, finding the label in force, and writing an epoch.
 //!
 //! An epoch is written in two phases: copy 0 on every member, flush, then copy 1 on every member,
 //! flush. So each member always has one whole label, and:
-//! * copy 1 of any member carries the epoch => copy 0 of every member does: it is *committed*;
-//! * no copy 1 carries it, and some member's copy 0 does not: it was never in use, and every
-//!   member's copy 1 still carries the one before: the pool goes back to that.
+//! * if copy 1 of any member carries the epoch, copy 0 of every member does: the epoch is
+//!   *committed*;
+//! * if no copy 1 carries the epoch, and copy 0 of some member does not, the epoch was never in
+//!   use. Copy 1 of every member still carries the epoch before, and the pool goes back to that.
 //!
-//! The highest committed epoch that stands on a majority of its own members is in force.
+//! The highest committed epoch that a majority of its own members carries is in force.
 
 mod assess;
 pub(crate) mod discover;

@@ -1,4 +1,4 @@
-//! The label of the next epoch, which members carry it, and the move that a label says is under way.
+//! The label of the next epoch; which members carry it; the move that a label says is under way.
 
 use braid_format::label::{Label, MemberState};
 use braid_format::{Epoch, MemberIndex};

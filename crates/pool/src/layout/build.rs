@@ -8,12 +8,12 @@ use braid_format::label::{Label, Member, NodeKind, Segment, SubpoolKind, TreeNod
 use braid_format::{ByteOffset, Bytes, StripeUnit};
 
 use super::bus::interleave;
-use super::groups;
 use super::groups::{mirrors, parity_zones};
 use super::shape::{Extent, Shape, Space, gcd};
-use super::weights;
 use super::weights::Weights;
-use super::{Layout, LayoutError, LayoutFault, Part, Place, Tree, Which, metadata, resolve};
+use super::{
+    Layout, LayoutError, LayoutFault, Part, Place, Tree, Which, groups, metadata, resolve, weights,
+};
 
 /// What a layout became.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,9 +17,8 @@
 use braid_format::{Bytes, StripeUnit};
 use toml::{Table, Value};
 
-use super::parse;
 use super::parse::Groups;
-use super::{Layout, LayoutError, LayoutFault, Subpool, size};
+use super::{Layout, LayoutError, LayoutFault, Subpool, parse, size};
 
 /// What a file says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! What shape a pool shall have: from what a user asks for to the topology in a label.
+//! What shape a pool has: from what a user asks for to the topology in a label, and from a label to the
+//! places of the pool's bytes on its members ([`map`], [`group`]).
 //!
 //! ```text
 //!  text or file --parse--> Layout --build--> nodes, segments --> Label

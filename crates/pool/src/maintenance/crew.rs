@@ -1,4 +1,4 @@
-//! Long work on a pool, done by several threads.
+//! Long work on a pool, done by several threads at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

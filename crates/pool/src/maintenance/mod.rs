@@ -12,8 +12,6 @@ mod crew;
 mod health;
 pub(crate) mod scrub;
 
-use crate::labels::fits;
-use crate::pace::Progress;
 use std::sync::Arc;
 
 use braid_device::{Device, DeviceError};
@@ -23,18 +21,17 @@ use uuid::Uuid;
 
 use crate::cluster::Hold;
 use crate::error::PoolError;
-use crate::labels::next_epoch;
-use crate::labels::{Hint, member_of};
+use crate::labels::{Hint, fits, member_of, next_epoch};
 use crate::layout::stretch::Span;
 use crate::membership::joining::Joining;
 use crate::membership::selector::{MemberSelector, ResolvedMember};
+use crate::pace::Progress;
 use crate::pool::Pool;
 use crate::redundancy::compare::{Concurrent, LOOK_PAUSE};
 use crate::redundancy::fill::{Filling, fill};
 use crate::redundancy::verifier::{NoChecksums, Verification};
 use crate::simulation::Pause;
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 /// Bytes of a column filled at a time, about.
 const CHUNK: u64 = 1 << 20;

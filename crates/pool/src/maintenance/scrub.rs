@@ -1,13 +1,6 @@
-//! Reading everything, to find and mend what rotted while nobody looked.
-//!
-//! Redundancy says *that* copies or parity disagree. Which of them is wrong is known
-//! * for a parity row with two parities that are all there, by its syndromes, if one column is wrong;
-//! * for a mirror of three or more, by majority;
-//! * for anything that an [`ChecksumVerifier`] knows by its checksum: the file system's metadata.
-//!
-//! What remains is reported and left alone: a guess could make the good copy like the bad one. So are
-//! records that differ on the first copy, where other nodes compare and write: what is new there the
-//! others have a moment later, and only then does it count.
+//! Scrubbing: reading everything while the pool is in use, to find and heal what has rotted; and
+//! healing single places whose checksum is wrong. What can be decided is said in
+//! [`crate::redundancy::compare`].
 
 use braid_device::AlignedBuf;
 use braid_format::{ByteOffset, Bytes, MemberIndex};

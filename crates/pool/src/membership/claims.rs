@@ -1,6 +1,9 @@
-//! The claim of a change: of all nodes that want to change the pool one is first.
+//! The claim of a change: if several nodes want to change the pool, one of them is first.
+//!
+//! A claim is written on every member that stays, by compare-and-write, in the order of the
+//! members. It is removed when [`Claims`] is dropped. A node that meets the claim of another waits
+//! for it, unless that node is dead.
 
-use crate::redundancy::EpochInUse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,6 +19,7 @@ use crate::cluster::Shared;
 use crate::error::PoolError;
 use crate::identity::fresh;
 use crate::labels::{Found, assess_labels, carriers, id};
+use crate::redundancy::EpochInUse;
 use crate::topology::Topology;
 
 /// Times that a claim is let go, if that fails.

@@ -1,4 +1,5 @@
-//! Whether a device may become a member: of a new pool, or of one that is in use.
+//! Whether a device may become a member of a new pool, or of a pool that is in use. Nothing is
+//! written.
 
 use std::sync::Arc;
 

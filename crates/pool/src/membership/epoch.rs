@@ -1,29 +1,26 @@
-//! One epoch for all nodes: how a change of the pool is agreed while several use it.
+//! How all nodes that use a pool agree on each change of it: one epoch for all.
 //!
 //! ```text
-//!  changer                                        every other node
-//!  claim on every member that stays (compare-     (its own changes meet the claim, and wait)
-//!    and-write); is the epoch still ours?
-//!  new labels, in two phases
-//!  uses the new epoch, says so in its heartbeat   sees another epoch in a heartbeat: ends its
-//!  lets the claims go                               requests, reads the labels, uses the new epoch
-//!                                                   and says so
-//!  ------------- the epoch is *settled* once everybody who lives says that he uses it -------------
+//!  the node that changes the pool                 every other node
+//!  claims the change on every member that stays   (its own changes meet the claim, and wait)
+//!    and checks that the epoch is still its own
+//!  writes the new labels, in two phases
+//!  uses the new epoch, and announces it in its    sees another epoch in a heartbeat: lets its requests
+//!    heartbeat; removes the claims                  end, reads the labels, uses the new epoch, and
+//!                                                   announces it
+//!  ------ the epoch is *settled* once every living node has announced that it uses it ------
 //! ```
-//! Between its change of epoch and the settlement a node changes nothing (reads are good in both
-//! epochs): so nobody skips a member that another still reads, and no two nodes compare-and-write
-//! on different copies of one lock. A node that dies on the way is waited for until it is fenced.
+//! From its change of epoch until the settlement a node changes nothing. Reads are right in both
+//! epochs. So no node skips a member that another node still reads, and no two nodes
+//! compare-and-write on different copies of one lock. If a node dies on the way, the others wait
+//! until it is fenced.
 //!
-//! Who follows sees labels, and not whether they are durable: their writer may have died before he
-//! flushed them. So before its first change a follower makes the epoch *durable* (see [`crate::membership::heal`]):
-//! else a power cut would bring members back without which it has written. And until then that epoch
-//! may come to nothing: the follower goes back then (see [`crate::membership::epoch_rollback`]).
+//! A node that follows a change sees labels, but not whether they are durable: the node that wrote
+//! them may have died before it flushed them. So before its first change the follower makes the
+//! epoch *durable* ([`crate::membership::heal`]). Without that, a power cut could bring back
+//! members that have missed what the follower wrote. Until the epoch is durable the change may
+//! still come to nothing; the follower then goes back ([`crate::membership::epoch_rollback`]).
 
-use crate::membership::claims::Claims;
-use crate::membership::claims::Refused;
-use crate::membership::claims::moved;
-use crate::membership::joining::Joining;
-use crate::redundancy::EpochInUse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,17 +32,17 @@ use braid_format::{Epoch, MemberIndex};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
-use super::claims::Open;
+use super::claims::{Claims, Open, Refused, moved};
 use super::epoch_rollback::take_back;
+use super::joining::Joining;
 use super::log_replicas::relocate_log;
 use crate::devices::absent::{AbsentDevice, ShortDevice};
 use crate::error::PoolError;
-use crate::labels::carriers;
-use crate::labels::{Found, assess_labels, id, own_uuid, try_copies, write_second};
+use crate::labels::{Found, assess_labels, carriers, id, own_uuid, try_copies, write_second};
 use crate::pool::PoolState;
+use crate::redundancy::EpochInUse;
 use crate::simulation::Pause;
-use crate::topology::Topology;
-use crate::topology::{FailedMembers, Lost};
+use crate::topology::{FailedMembers, Lost, Topology};
 
 /// First and longest pause between two looks at the other nodes.
 const PAUSE: Duration = Duration::from_millis(1);

@@ -1,17 +1,16 @@
-//! Changes that let devices join, and came to nothing or were broken off.
+//! Changes in which devices join, and which came to nothing or were broken off.
 //!
-//! Who joins gets his second label first, so for a while an epoch is in force by labels that stand on
-//! new members alone: who opens the pool anew sees them, who uses it does not know of these devices.
-//! Both would go on, each in an epoch of its own. So:
-//! * who made the change, lives and has failed takes those labels away, under his claim: that epoch
+//! A joining device's second label is written first. So for a while an epoch is in force by labels
+//! that stand on joining devices alone. A node that opens the pool then sees these labels; a node
+//! that already uses the pool does not know of these devices. Each would go on in an epoch of its
+//! own. Therefore:
+//! * a node whose change fails takes those labels away while it still holds the claim: that epoch
 //!   never was;
-//! * who claims the next change after one who died looks at the new devices too. If one of them has
-//!   its second label, he brings that change to its end, and follows it;
-//! * who has opened the pool in such an epoch, and has changed nothing in it, goes back to the one that
-//!   is in force when it is none any more.
+//! * a node that claims the next change after another node died looks at the joining devices too.
+//!   If one of them has its second label, the node completes that change, and follows it;
+//! * a node that has opened the pool in such an epoch, and has changed nothing in it, goes back to
+//!   the epoch in force if its own is in force no more.
 
-use crate::membership::claims::Open;
-use crate::redundancy::EpochInUse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,13 +18,13 @@ use braid_device::{AlignedBuf, Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::lock_record::Life;
 
-use super::claims::{Claims, Refused};
+use super::claims::{Claims, Open, Refused};
 use crate::cluster::Shared;
 use crate::devices::absent::AbsentDevice;
 use crate::error::PoolError;
-use crate::labels::carriers;
-use crate::labels::{Found, id, own_uuid, second, write_copies, write_second};
+use crate::labels::{Found, carriers, id, own_uuid, second, write_copies, write_second};
 use crate::pool::PoolState;
+use crate::redundancy::EpochInUse;
 use crate::topology::Topology;
 
 /// An epoch above that of `topology`, begun on the members `found`, that is in force by the labels of

@@ -1,4 +1,8 @@
-//! Taking members that failed out of the pool, for all nodes.
+//! Failing members: a member that fails a write is taken out of the pool, for all nodes.
+//!
+//! [`PoolState::fail_members`] is called before the write that met the failure counts as done. It
+//! puts an epoch in force in which the member is `Failed`. Replacing and rebuilding are in
+//! `maintenance`.
 
 use braid_device::DeviceError;
 use braid_format::MemberIndex;
@@ -7,11 +11,9 @@ use braid_format::label::{Label, MemberState};
 use super::claims::Refused;
 use super::joining::Joining;
 use crate::error::PoolError;
-use crate::labels::next_epoch;
-use crate::labels::settle_move;
+use crate::labels::{next_epoch, settle_move};
 use crate::pool::PoolState;
-use crate::topology::FailedMembers;
-use crate::topology::Topology;
+use crate::topology::{FailedMembers, Topology};
 
 impl PoolState {
     /// Takes members that failed out of the pool: on return the labels of all others say so,

@@ -1,15 +1,14 @@
-//! Labels that are damaged, or of a change that was broken off, are written anew.
+//! Writing labels anew that are damaged, or that a broken-off change left behind.
 //!
-//! Not when a pool is opened: another node may just be changing it, and what looks like the rest of a
-//! broken change is the beginning of that one. So it is done by who may change the pool, under the
-//! same claim.
+//! This is not done when a pool is opened: another node may be changing the pool, and its
+//! half-written change would look like a broken one. It is done by a node that may change the pool,
+//! under the claim of a change.
 //!
-//! And what looks whole may not be durable: its writer may have died before he flushed it. Until all
-//! of it is, an epoch is not *durable*, and nothing is changed in it: power cut then could bring the
-//! epoch before back, with members that have missed what was written in this one.
+//! Labels that look whole may not be durable: the node that wrote them may have died before it
+//! flushed them. Until all labels of an epoch are durable, the epoch is not *durable*, and no node
+//! changes anything in it. Otherwise a power cut could bring back the epoch before, with members
+//! that have missed writes.
 
-use crate::labels::wipe_behind;
-use crate::redundancy::EpochInUse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,16 +16,13 @@ use std::time::Duration;
 use braid_device::{AlignedBuf, ByteLockGuard, Device, Request, run};
 use braid_format::label::Label;
 
-use super::claims::Open;
-use super::claims::{Claims, Refused};
+use super::claims::{Claims, Open, Refused};
 use crate::error::PoolError;
-use crate::labels::LABEL_LOCK_BYTE;
-use crate::labels::carriers;
-use crate::labels::{Found, id, own_uuid, write_copies};
+use crate::labels::{Found, LABEL_LOCK_BYTE, carriers, id, own_uuid, wipe_behind, write_copies};
 use crate::pool::{Pool, PoolState};
+use crate::redundancy::EpochInUse;
 use crate::simulation::Pause;
-use crate::topology::FailedMembers;
-use crate::topology::Topology;
+use crate::topology::{FailedMembers, Topology};
 
 /// Between two looks whether another process still writes labels, and how many there are at most.
 const WAIT: Duration = Duration::from_millis(20);

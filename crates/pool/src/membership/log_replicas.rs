@@ -1,10 +1,11 @@
-//! What keeps a redundant pool whole: taking failed members out, and locks on mirrors.
+//! The redundancy log of this node, and those of dead nodes: attaching, recovering, cleaning and
+//! emptying them, and writing them to their replicas when the epoch changes.
 
-use crate::redundancy::EpochInUse;
 use std::sync::Arc;
 
 use crate::error::PoolError;
 use crate::pool::PoolState;
+use crate::redundancy::EpochInUse;
 use crate::redundancy::log::Reach;
 use crate::redundancy::log::recover::{Found, Recovered};
 use crate::redundancy::log::redo::flush_all;

@@ -1,6 +1,10 @@
-//! The end of a move: what a successor has missed on this node is known to all before a change counts.
+//! Ending the move of a member's contents if its successor has missed a change on this node.
+//!
+//! One node copies; every node writes to both devices. If a change of this node did not reach the
+//! successor, the copying node does not know. So the change counts only when the move has ended in
+//! an epoch of all nodes, or, if the successor is in place already, when the successor is failed
+//! ([`PoolState::check_migration`]).
 
-use crate::redundancy::EpochInUse;
 use std::sync::Arc;
 
 use braid_format::MemberIndex;
@@ -14,6 +18,7 @@ use crate::devices::migration::{MemberMigration, MigratingMember};
 use crate::error::PoolError;
 use crate::labels::{Moving, moving, next_epoch};
 use crate::pool::PoolState;
+use crate::redundancy::EpochInUse;
 use crate::topology::{FailedMembers, Topology};
 
 impl Topology {

@@ -1,13 +1,12 @@
-//! Which member is meant, whatever other nodes do to the pool before that is done to it.
+//! Which member an operator means, whatever other nodes do to the pool meanwhile.
 //!
-//! A place in the table is another's when one before it is removed, or two are exchanged. So who is
-//! meant is settled first, and looked for anew in every epoch.
+//! A member's index changes if a member before it is removed, or if two members are exchanged. So a
+//! selector is resolved to an identity first, and the identity is looked up again in each epoch.
 
 use braid_format::MemberIndex;
 use uuid::Uuid;
 
-use crate::error::ChangeError;
-use crate::error::PoolError;
+use crate::error::{ChangeError, PoolError};
 use crate::pool::PoolState;
 use crate::topology::Topology;
 

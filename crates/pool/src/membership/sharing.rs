@@ -1,24 +1,16 @@
-//! What a pool must know of the other nodes that use it at the same time.
-//!
-//! The layers above know who lives and what is locked; they say it through these two traits. A
-//! pool that one node uses alone has neither.
+//! Sharing a pool with other nodes: regions that are held against them, and the epoch that they
+//! hear of.
 
-use crate::cluster::HeldRegions;
-use crate::cluster::Hold;
-use crate::cluster::Locks;
-use crate::cluster::RegionLocks;
-use crate::cluster::add_locks;
-use crate::cluster::{Others, Shared};
-use crate::topology::EpochTag;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_format::{ByteOffset, Bytes};
 
+use crate::cluster::{HeldRegions, Hold, Locks, Others, RegionLocks, Shared, add_locks};
 use crate::error::PoolError;
 use crate::layout::stretch::{Span, spans};
 use crate::pool::{Pool, PoolState};
-use crate::topology::Topology;
+use crate::topology::{EpochTag, Topology};
 
 impl PoolState {
     /// Holds what [`PoolState::locks`] says of the epoch in use; `wanted` is asked again when the

@@ -1,15 +1,16 @@
-//! Which sectors other nodes may change although a region is held against them.
+//! Sectors that other nodes may change although a region is held against them.
 //!
-//! Compare-and-writes and heartbeats take no region. Whoever copies under one must look once more at
-//! what they may have changed meanwhile; and to look at all of it would be to read every byte twice.
-//! So they keep to sectors that hold a *record*: of a lock, of a node's slot, a heartbeat.
+//! Compare-and-writes and heartbeats take no region. So a node that copies bytes under a region
+//! lock must look again at the sectors that they may have changed meanwhile. To read every byte
+//! twice would be too slow; so compare-and-writes and heartbeats keep to sectors that hold a
+//! *record*: of a lock, of a node's slot, or a heartbeat.
 //!
-//! Why that is enough while a copy is filled, with its region held: whatever else is written there
-//! waits for the region. So the first change of a sector after the filler has read it is a
-//! compare-and-write, or a heartbeat. A compare-and-write lands only on what it expects, which is
-//! what the filler has read; and it expects a record, or is refused
-//! ([`PoolError::NoRecord`](crate::error::PoolError::NoRecord)). A heartbeat on anything but the one before
-//! it is a node's first; it is written to all copies again at the next beat.
+//! This is enough while a copy is filled with its region held, because every other write waits for
+//! the region. The first change of a sector after the copying node has read it is a
+//! compare-and-write or a heartbeat. A compare-and-write succeeds only if the sector holds what it
+//! expects, which is what the copying node has read; and if it does not expect a record, it is
+//! refused ([`PoolError::NoRecord`](crate::PoolError::NoRecord)). A heartbeat on anything but an
+//! earlier heartbeat is a node's first; the next beat writes it to all copies again.
 
 use std::ops::Range;
 

@@ -1,28 +1,30 @@
-//! Requests on groups: split over the columns, going around columns that are lost.
+//! A batch of requests on redundancy groups: split over the columns, without the columns that are
+//! lost.
 //!
-//! A batch runs in two stages, each one submission over all members: what partial writes of parity
-//! rows and reads of lost columns must read first; then everything else, along with the requests
-//! on bare members. A write is done when every column that is in sync, or being filled, has it.
+//! A batch runs in two stages, and each stage is one submission over all members. The first reads
+//! what partial writes of parity rows need. The second does everything else, together with the
+//! requests on members without copies. A write is done when every column that is in sync, or being
+//! filled, has it.
 //!
-//! A column that fails a read is read around, and a node with a redundancy log writes what was to be
-//! read to it again: most disks then give the bad sector another place. A column that fails a write is *lost*: the caller
-//! must take its member out of the pool, for good and for everyone, before the write counts as done.
+//! If a column fails a read, the bytes are reconstructed from the other columns; a node with a
+//! redundancy log then writes them to the column again, because most disks then replace the bad
+//! sector. If a column fails a write, its member is *lost*: the caller must fail the member for all
+//! nodes before the write counts as done.
 
-use crate::redundancy::EpochInUse;
-use crate::topology::Lost;
 use std::collections::BTreeMap;
 
 use braid_device::{DeviceError, Op, Request, run};
 use braid_format::{Bytes, MemberIndex};
 use smallvec::SmallVec;
 
+use super::EpochInUse;
 use super::reconstruct::{mend_copy, read_reconstructed, still_a_member};
 use super::rows::Rows;
 use crate::cluster::write_gate::WriteGate;
 use crate::devices::range_locks::{Held, Range};
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 /// A part of a pool request that reads a run of a group's bytes.
 #[derive(Debug)]

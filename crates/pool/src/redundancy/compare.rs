@@ -1,21 +1,21 @@
-//! Reading everything, to find and mend what rotted while nobody looked.
+//! Comparing copies and parity, and healing what has rotted.
 //!
-//! Redundancy says *that* copies or parity disagree. Which of them is wrong is known
-//! * for a parity row with two parities that are all there, by its syndromes, if one column is wrong;
-//! * for a mirror of three or more, by majority;
-//! * for anything that an [`ChecksumVerifier`] knows by its checksum: the file system's metadata.
+//! Redundancy shows *that* copies or parity disagree. Which of them is wrong is known
+//! * for a parity row with two parities and all columns: by its syndromes, if one column is wrong;
+//! * for a mirror of three or more: by majority;
+//! * for anything whose checksum a [`ChecksumVerifier`] knows: the file system's metadata.
 //!
-//! What remains is reported and left alone: a guess could make the good copy like the bad one. So are
-//! records that differ on the first copy, where other nodes compare and write: what is new there the
-//! others have a moment later, and only then does it count.
+//! The rest is reported and left alone: a guess could make the good copy like the bad one. Records
+//! that differ on the first copy are left alone too, if other nodes compare and write there: a new
+//! record reaches the other copies a moment later, and counts only then.
 
-use crate::redundancy::EpochInUse;
 use std::ops::Range;
 use std::time::Duration;
 
 use braid_device::{AlignedBuf, CawOutcome, DeviceError, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
+use super::EpochInUse;
 use super::atomic_records::is_record;
 use super::reconstruct::{read_sectors, still_a_member};
 use super::repair::bring_after;
@@ -23,8 +23,7 @@ use super::verifier::{ChecksumVerifier, NoChecksums};
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
 use crate::layout::stretch::Stretch;
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 mod rows;
 

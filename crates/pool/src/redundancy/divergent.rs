@@ -1,4 +1,4 @@
-//! Writes after which the copies of a mirror differ, until they are made the same.
+//! How many writes have left copies of a mirror that differ, and have not yet made them the same.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

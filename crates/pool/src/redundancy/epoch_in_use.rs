@@ -1,4 +1,5 @@
-//! The epoch that requests run in: its topology, with what requests on redundancy groups need besides.
+//! The epoch that requests run in: its topology, this node's redundancy log, and locks on ranges of
+//! its groups.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

@@ -1,21 +1,22 @@
-//! Filling a member with what the other columns of its groups have.
+//! Filling a member with what the other columns of its groups hold.
 //!
-//! A copy that has rotted must not be what a member is filled with: of three copies two would have the rot
-//! then. File data has no checksum, so rot in it shows only where copies are compared, and only now. All
-//! copies in sync are read at once, each from its own device, and compared in memory: that takes no longer
-//! than to read one, for what is waited for is the device that is filled; the price is paid by who reads
-//! from the other copies meanwhile. Where they differ they are judged, and healed, as by a scrub; where
-//! nobody knows, the member gets what the first copy has, and that is counted ([`Verification`]). A mirror with
-//! one copy left has nothing to be compared with, and what a checksum says of it changes nothing.
+//! A member must not be filled from a copy that has rotted: of three copies two would then have the
+//! rot. File data has no checksums, so its rot shows only if copies are compared. So all copies in
+//! sync are read at once, each from its own device, and compared in memory. That takes no longer
+//! than to read one copy, because the device that is filled is the slowest part; reads of other
+//! requests on those copies become slower meanwhile. If copies differ, they are compared and healed
+//! as in a scrub. If nothing says which copy is right, the member gets what the first copy holds,
+//! and those bytes are counted ([`Verification`]). A mirror with one copy left has nothing to
+//! compare, and a checksum would change nothing.
 //!
-//! Of rows of two parities of which nothing else is lost, the parity that is not needed is compared with the
-//! rest: a difference is counted. Which column is wrong two parities cannot tell beside one that is
-//! away.
+//! In rows of two parities of which one column is away, the parity that is not needed is compared
+//! with the rest of the row: a difference is counted. Two parities cannot tell which column is
+//! wrong while another is away.
 //!
-//! Nothing that is filled is in the middle of a write: its regions are held, and what a dead node was writing
-//! has been made whole. So what differs has rotted, or is a record that is being changed.
+//! Nothing is in the middle of a write while it is filled: its regions are held, and what a dead
+//! node was writing has been repaired. So bytes that differ have rotted, or belong to a record that
+//! is being changed.
 
-use crate::redundancy::EpochInUse;
 use std::ops::Range;
 
 use braid_device::{AlignedBuf, DeviceError, Op, Request, run};
@@ -24,17 +25,15 @@ use braid_format::{Bytes, MemberIndex};
 use super::atomic_records::record_span;
 use super::compare::{Concurrent, Scrubbed, check_mirror, undecided};
 use super::decode::decode_row;
-use super::parity;
 use super::reconstruct::{mend_unit, read_mending};
 use super::repair::catch_up;
 use super::verifier::Verification;
+use super::{EpochInUse, parity};
 use crate::devices::copy_sector::Side;
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
-use crate::layout::stretch::Span;
-use crate::layout::stretch::{Stretch, stretches_of};
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::layout::stretch::{Span, Stretch, stretches_of};
+use crate::topology::{Lost, Topology};
 
 /// By what a member is filled.
 #[derive(Clone, Copy)]

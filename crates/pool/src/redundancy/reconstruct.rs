@@ -1,9 +1,9 @@
-//! Going around what a column cannot read, and writing it anew.
+//! Reconstructing bytes that a column cannot read from the other columns, and writing them to it
+//! again.
 //!
-//! Whoever meets a place that cannot be read comes here: reads, who fills a member, who moves one,
-//! who makes copies equal. What one column does not give is had from the others; where these have bad
-//! places of their own, sector by sector, from whichever gives it. So only what no column has is lost,
-//! and the error of that names the member and the place.
+//! Reads, filling, moving and resync all come here. If several columns have bad sectors, each
+//! sector is taken from whichever column has it. So only a sector that no column has is lost; its
+//! error names the member and the place.
 
 use braid_device::{Device, DeviceError};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
@@ -14,8 +14,7 @@ use crate::devices::copy_sector::Side;
 use crate::error::PoolError;
 use crate::labels::{Found, id};
 use crate::layout::group::{Group, Shape};
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 /// Times that a copy is read again after what it could not read was written anew.
 const MENDS: u32 = 3;

@@ -1,21 +1,19 @@
-//! Making a group's columns agree again after a crash.
+//! Making the columns of a group agree after a crash: mirrors by `resync`, parity by computing it
+//! again.
 
-use crate::layout::stretch::spans;
-use crate::redundancy::EpochInUse;
 use braid_device::{AlignedBuf, DeviceError};
 use braid_format::Bytes;
 
 use super::decode::read_places;
-use super::parity;
 use super::reconstruct::{say_mended, sectors, still_a_member};
 use super::resync::Mirror;
 use super::verifier::ChecksumVerifier;
+use super::{EpochInUse, parity};
 use crate::devices::copy_sector::{Side, follow};
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
-use crate::layout::stretch::{Stretch, stretches};
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::layout::stretch::{Stretch, spans, stretches};
+use crate::topology::{Lost, Topology};
 
 /// Bytes of a mirror compared at a time.
 const CHUNK: u64 = 1 << 20;

@@ -1,11 +1,12 @@
-//! Making the copies of a mirror equal, after a crash.
+//! Making the copies of a mirror equal after a crash.
 //!
-//! Where copies differ because they were being written, one is as good as the other, and the first
-//! counts: compare-and-writes go by it, and who reads a lock's record may have seen it there. But a
-//! region is mostly what nobody was writing, and there a copy that differs has rotted. So what a checksum knows to
-//! be good counts before the first copy: each record of a lock or of a node by itself, since the copies
-//! of that and of what stands behind it may be right in different places. Where nobody knows, and more
-//! than half of all copies agree, those count, but for records: the newest may be on the first alone.
+//! If copies differ because they were being written, each is as good as the other. Then the first
+//! copy counts, because compare-and-writes are decided there, and another node may have read a lock
+//! record there. But in most of a region nobody was writing, and a copy that differs there has
+//! rotted. So bytes whose checksum is right count before the first copy. Each record of a lock or a
+//! node is judged by itself, because the record and what stands behind it may be right on different
+//! copies. If no checksum is known, and more than half of all copies agree, their bytes count, but
+//! not for records: the newest may be on the first copy alone.
 
 use std::ops::Range;
 
@@ -19,8 +20,7 @@ use super::verifier::ChecksumVerifier;
 use crate::error::PoolError;
 use crate::layout::group::Group;
 use crate::layout::stretch::Stretch;
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 /// A mirror whose copies are made equal.
 pub(super) struct Mirror<'a> {

@@ -3,21 +3,23 @@
 //! A write touches bytes `lo..hi` of some units of the row; the parity of exactly those bytes
 //! changes. There are four ways to the new parity:
 //! * *covered*: the write gives `lo..hi` of every data unit: nothing is read;
-//! * *delta*: read the old bytes of the touched units and the old parity, add the change. Needs
-//!   every touched unit; units that are lost and not touched do not matter. Only where as much is lost
-//!   as may be: see below;
-//! * *rest*: read the data that the write does not give, compute the parity anew;
+//! * *delta*: read the old bytes of the touched units and the old parity, and add the change. Every
+//!   touched unit must be readable; lost units that are not touched do not matter. Used only if as
+//!   many columns are lost as the group can spare: see below;
+//! * *rest*: read the data that the write does not give, and compute the parity anew;
 //! * *decode*: read everything that can be read, compute what is lost, then as *rest*.
 //!
-//! A parity column that is being filled has no old bytes to change, and must get new ones: no delta.
+//! A parity column that is being filled has no old bytes to change, and must get new ones: no
+//! delta.
 //!
-//! The cheapest possible one is taken. Where no parity column is left nothing is read at all.
+//! The cheapest possible way is taken. If no parity column is left, nothing is read at all.
 //!
-//! Parity of bytes that nobody has written is that of whatever stood on the devices before: nothing makes
-//! them agree when a pool is made or grows. Every write makes parity right, whatever it was, because it comes
-//! from all data; a change added to a wrong parity would leave it wrong, and what was written would be lost
-//! with its device. Where as much is lost as may be, nothing is left to disagree: what is lost *is* what
-//! the rest says. There a change keeps all that can be recovered as it is.
+//! The parity of bytes that nobody has written is whatever was on the devices before: nothing makes
+//! data and parity agree when a pool is made or grows. Computing the parity from all data makes it
+//! right whatever it was. Adding a change to a wrong parity would leave it wrong, and the new data
+//! would be lost with its device. If as many columns are lost as the group can spare, nothing is
+//! left to disagree: the lost bytes *are* what the rest of the row says. Then a change keeps
+//! everything that can be recovered.
 
 /// How much of `lo..hi` of a data unit a write gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! The parity rows that a batch writes: what each needs to read, and its new parity.
 
-use crate::redundancy::EpochInUse;
 use std::collections::BTreeMap;
 
 use braid_device::{AlignedBuf, Op, Request, run};
@@ -11,14 +10,13 @@ use super::batch::Write;
 use super::decode::{Places, decode_row, read_places};
 use super::log::Log;
 use super::log::redo::{Part, RECORD_MAX, record_len};
-use super::parity;
 use super::reconstruct::still_a_member;
 use super::row::{Cover, Plan, Way, plan};
+use super::{EpochInUse, parity};
 use crate::devices::range_locks::Range;
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape, Unit};
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 /// Bytes that go to a column.
 pub(crate) struct ColumnWrite<'b> {

@@ -1,4 +1,4 @@
-//! Who knows good bytes from bad: what is said to those that find copies or parity that disagree.
+//! Telling good bytes from bad by checksums that a layer above knows.
 
 use braid_format::{ByteOffset, Bytes};
 use parking_lot::Mutex;

@@ -1,9 +1,9 @@
-//! New space: a tree of its own for new devices, or for what members have more than they had,
-//! shown at the end of the pool's bytes.
+//! Adding space at the end of the pool's bytes: a topology tree of its own for new devices, or for
+//! what members have gained.
 //!
-//! Nothing that stands in the pool moves, and no old node of the topology changes. Where metadata has a subpool,
-//! what is added has one too (mirrors of as many copies, over a slice of each new device): what
-//! describes new space stands beside it.
+//! No byte of the pool moves, and no node of the old topology changes. If metadata has a subpool,
+//! the new space has a metadata subpool too (mirrors of as many copies, over a slice of each new
+//! device), so that new space is described by metadata beside it.
 
 use std::sync::Arc;
 
@@ -11,17 +11,14 @@ use braid_device::Device;
 use braid_format::label::{Label, Member, NodeKind, Segment, SubpoolKind};
 use braid_format::{Bytes, MemberIndex, StripeUnit};
 
-use crate::error::ChangeError;
-use crate::error::PoolError;
-use crate::labels::next_epoch;
-use crate::labels::{Hint, member_of, same_device};
+use crate::error::{ChangeError, PoolError};
+use crate::labels::{Hint, member_of, next_epoch, same_device};
 use crate::layout::build::{BuildOptions, Built, build};
 use crate::layout::map::Map;
 use crate::layout::{Layout, Redundancy, Subpool, Weights, metadata, usual};
 use crate::membership::joining::Joining;
 use crate::pool::Pool;
-use crate::topology::PoolInfo;
-use crate::topology::Topology;
+use crate::topology::{PoolInfo, Topology};
 
 /// How new space is made.
 #[derive(Debug, Clone, Default)]

@@ -1,21 +1,18 @@
-//! A part of the pool's bytes leaves: a hole is where it was, and members on which nothing stands
-//! any more are spares.
+//! Removing a part of the pool's bytes: it becomes a hole, and members that hold nothing else
+//! become spares.
 //!
-//! Addresses behind it stay, and so do the numbers of redundancy groups, by which records of logs
-//! name them. Addresses of a hole are never used again: what is written to space that is added later
-//! cannot be taken for what was there before.
+//! Addresses behind the hole stay. The numbers of redundancy groups stay too, because log records
+//! name groups by number. The addresses of a hole are never used again: so what is written to space
+//! that is added later cannot be taken for what was there before.
 
 use braid_format::label::{Label, MemberState, NodeKind, Segment, SubpoolKind};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
-use crate::error::ChangeError;
-use crate::error::PoolError;
-use crate::labels::moving;
-use crate::labels::next_epoch;
+use crate::error::{ChangeError, PoolError};
+use crate::labels::{moving, next_epoch};
 use crate::membership::selector::MemberSelector;
 use crate::pool::Pool;
-use crate::topology::SubpoolInfo;
-use crate::topology::Topology;
+use crate::topology::{SubpoolInfo, Topology};
 
 /// Whether a node, or one below it, stands on `member`.
 fn stands_on(label: &Label, node: u16, member: MemberIndex) -> bool {

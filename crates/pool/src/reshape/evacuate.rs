@@ -1,24 +1,21 @@
-//! Moving all that stands on a member to another device, while the pool is in use.
+//! Moving the contents of a member to another device while the pool is in use.
 //!
 //! ```text
 //!   Active ---> Leaving, with a successor (a spare) ---> the successor, Active, in its place
 //!      ^                |                                 and the old one, Leaving, holds nothing
 //!      +---cancelled----+
 //! ```
-//! Each arrow is an epoch. In between every write goes to both ([`MemberMigration`]), and reads are of the old
-//! one; so redundancy is never less, and a pool without any can do it too. What was copied is not
-//! noted: after a crash the copying begins again. So it does when another node dies, which may have
-//! written to the old one and not to the new: whoever recovers it says so in an epoch, before anybody
-//! gets what the dead node held ([`Pool::restart_migration`]).
+//! Each arrow is an epoch. During the move every write goes to both devices ([`MemberMigration`]),
+//! and reads go to the old one. So redundancy is never less, and a pool without redundancy can move
+//! a member too. Which bytes were copied is not recorded: after a crash the copying begins again.
+//! It also begins again if another node dies, because that node may have written to the old device
+//! and not to the new one. The node that recovers the dead one starts it again in a new epoch,
+//! before any node gets the dead node's locks ([`Pool::restart_migration`]).
 //!
-//! What has rotted on the old device moves as it is, and other members are not asked: each other column
-//! is what it was, so nothing is outvoted that was not before, and a scrub decides as it would have. (Who
-//! fills a member, or moves file data, makes more of what it reads: there it is judged.)
+//! Rot on the old device is copied as it is, and the other members are not compared. The number of
+//! copies with that rot does not grow, so a later scrub decides as it would have before. (Filling a
+//! member, or moving file data, multiplies what it reads: there copies are compared.)
 
-use crate::labels::Moving;
-use crate::labels::moving;
-use crate::labels::state_word;
-use crate::redundancy::EpochInUse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -29,10 +26,8 @@ use uuid::Uuid;
 
 use crate::cluster::Hold;
 use crate::devices::migration::MemberMigration;
-use crate::error::ChangeError;
-use crate::error::PoolError;
-use crate::labels::fits;
-use crate::labels::next_epoch;
+use crate::error::{ChangeError, PoolError};
+use crate::labels::{Moving, fits, moving, next_epoch, state_word};
 use crate::layout::group::Shape;
 use crate::layout::stretch::Span;
 use crate::membership::claims::moved;
@@ -40,10 +35,10 @@ use crate::membership::joining::Joining;
 use crate::membership::selector::{MemberSelector, ResolvedMember};
 use crate::pace::Progress;
 use crate::pool::Pool;
+use crate::redundancy::EpochInUse;
 use crate::redundancy::decode::decode_row;
 use crate::redundancy::reconstruct::{mend_copy, read_reconstructed, sectors};
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 /// Bytes copied at a time.
 const CHUNK: u64 = 1 << 20;

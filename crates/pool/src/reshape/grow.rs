@@ -1,12 +1,12 @@
-//! Devices that have become larger: what they have more becomes space at the end of the pool.
+//! Growing: space that members' devices have gained becomes space at the end of the pool.
 //!
-//! The second label of a device stands at its end, which moves. So that each has one whole label of an
-//! epoch that counts at every moment: (1) the change is claimed, and this node registered with the
-//! devices as they were opened anew; (2) the label in force is written at the new end too; (3) the new
-//! epoch, which says the new size, is written like any other: copy 0, then copy 1 at the new end. A reader
-//! finds copy 1 by the size that copy 0 says, and where copy 0 is damaged at the device's end.
+//! A device's second label stands at its end, and the end moves. Each device must have one whole
+//! label of an epoch that counts at every moment. So: (1) the change is claimed, and this node
+//! registers with the devices as they were opened again; (2) the label in force is written at the
+//! new end too; (3) the new epoch, whose label has the new size, is written like any other: copy 0,
+//! then copy 1 at the new end. A reader finds copy 1 by the size that copy 0 names; if copy 0 is
+//! damaged, at the end of the device.
 
-use crate::membership::joining::Larger;
 use std::sync::Arc;
 
 use braid_device::Device;
@@ -15,16 +15,12 @@ use braid_format::label::{Label, Member, MemberState};
 
 use super::add::{append, limits, shape};
 use super::{AddOptions, Added};
-use crate::error::ChangeError;
-use crate::error::PoolError;
-use crate::labels::next_epoch;
-use crate::labels::{Found, own_uuid};
-use crate::labels::{Hint, member_of};
+use crate::error::{ChangeError, PoolError};
+use crate::labels::{Found, Hint, member_of, next_epoch, own_uuid};
 use crate::layout::map::Map;
-use crate::membership::joining::Joining;
+use crate::membership::joining::{Joining, Larger};
 use crate::pool::Pool;
-use crate::topology::PoolInfo;
-use crate::topology::Topology;
+use crate::topology::{PoolInfo, Topology};
 
 /// Opens a member's device anew, by its path.
 pub type Reopen<'a> = dyn Fn(&str) -> Result<Arc<dyn Device>, PoolError> + 'a;

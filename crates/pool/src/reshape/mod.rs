@@ -1,7 +1,7 @@
-//! Changing a pool while it is in use: members that come, go and change places.
+//! Changing the shape of a pool while it is in use: members join, leave and are moved.
 //!
-//! Every step is one epoch, put in force by [`crate::pool::PoolState::change`]: a crash at any moment leaves
-//! the topology before it or the one after it.
+//! Every step is one change of the epoch ([`PoolState::change`](crate::pool::PoolState::change)). A
+//! crash at any moment leaves the topology before the step or the one after it.
 
 mod add;
 mod cut;

@@ -1,14 +1,11 @@
-//! Taking members on which nothing stands out of the table.
+//! Removing members that hold nothing from the pool.
 
-use crate::labels::wipe_labels;
 use braid_device::DeviceError;
 use braid_format::label::{Label, MemberState, NodeKind};
 use braid_format::{Bytes, MemberIndex};
 
-use crate::error::ChangeError;
-use crate::error::PoolError;
-use crate::labels::next_epoch;
-use crate::labels::{moving, state_word};
+use crate::error::{ChangeError, PoolError};
+use crate::labels::{moving, next_epoch, state_word, wipe_labels};
 use crate::membership::selector::{MemberSelector, ResolvedMember};
 use crate::pool::Pool;
 

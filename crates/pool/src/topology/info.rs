@@ -1,4 +1,4 @@
-//! What a pool is in one epoch, for callers.
+//! What a pool is in one epoch, for callers outside of this crate.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! One epoch of a pool: its label, what it compiles to, and the devices. Replaced as a whole,
-//! while no request is under way.
+//! One epoch of a pool: its label, the map that the label compiles to, and the members' devices. It
+//! is replaced as a whole.
 
 mod info;
 

@@ -1,16 +1,17 @@
-//! Whether what stands on a device agrees with the member that it is said to be. Reads only, and only
-//! samples, for a second or two in all.
+//! Whether the contents of a device agree with the member that it is said to be. It reads samples
+//! only, for a second or two in all.
 //!
-//! Three things speak:
-//! * metadata slots name the block they stand on, and so the member ([`sample_plan`] knows where they are);
-//! * copies of a mirror are alike, and rows of parity add up, but for a few places that a crash or
-//!   rot left otherwise;
+//! Three things say something:
+//! * a metadata slot names the block that it stands on, and so the member ([`sample_plan`] knows
+//!   where slots are);
+//! * copies of a mirror are equal, and parity rows add up, except in a few places after a crash or
+//!   rot;
 //! * lock records that nobody has used yet begin with the file system's identity.
 //!
-//! The majority decides; places that hold nothing but zeros say nothing. What cannot be told this
-//! way: which of two copies of a mirror is which (it does not matter), and two data columns of a
-//! group with one parity that have changed places (its sum is the same), unless metadata stands on
-//! them in different places.
+//! The majority decides; places that hold only zeros say nothing. Two things cannot be told this
+//! way. One is which of two copies of a mirror a device is; that does not matter. The other is
+//! whether two data columns of a group with one parity have changed places, because the sum is the
+//! same, unless metadata stands on them in different places.
 
 mod sample_plan;
 

@@ -1,7 +1,6 @@
-//! What should stand where on the members of a pool, from its file system's superblock and bitmaps:
-//! metadata slots, each of which names its own place, and file data, which copies and parity agree
-//! on. Only what is known to be in use is looked at: in free space anything may stand, former pools
-//! too.
+//! What should stand where on the members, from the file system's superblock and bitmaps: metadata
+//! slots, each of which names its own place, and file data, on which copies and parity agree. Only
+//! space in use is sampled: free space may hold anything, also former pools.
 
 use std::sync::Arc;
 use std::time::Instant;

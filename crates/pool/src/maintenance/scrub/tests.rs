@@ -1,4 +1,3 @@
-use crate::redundancy::verifier::NoChecksums;
 use std::sync::Arc;
 
 use braid_device::{Device, FaultPlan, FaultyDevice};
@@ -7,6 +6,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 use super::*;
 use crate::pool::Pool;
 use crate::redundancy::tests::{Layout, consistent, devices, pool};
+use crate::redundancy::verifier::NoChecksums;
 
 fn content(len: usize) -> Vec<u8> {
     (0..len).map(|i| u8::try_from(i * 7 % 253).unwrap()).collect()

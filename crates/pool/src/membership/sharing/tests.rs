@@ -1,7 +1,5 @@
 //! Nodes of one process, each with the pool opened for itself over the same devices.
 
-use crate::layout::group::Group;
-use braid_format::lock_record::Life;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -12,6 +10,7 @@ use braid_device::{
     OpenOptions, pass_on,
 };
 use braid_format::label::MemberState;
+use braid_format::lock_record::Life;
 use braid_format::redundancy::RawClaim;
 use braid_format::{Incarnation, MemberIndex, NodeId};
 use parking_lot::{Condvar, Mutex};
@@ -19,6 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use super::*;
 use crate::assembly::create::CreateOptions;
 use crate::layout::Redundancy;
+use crate::layout::group::Group;
 use crate::reshape::tests::fresh;
 
 mod claims;

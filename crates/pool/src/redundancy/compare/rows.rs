@@ -9,8 +9,7 @@ use crate::redundancy::decode::read_places;
 use crate::redundancy::parity;
 use crate::redundancy::reconstruct::sectors;
 use crate::redundancy::verifier::{ChecksumVerifier, NoChecksums};
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 /// Bytes of each unit of a parity row that are compared.
 pub(super) struct Row {

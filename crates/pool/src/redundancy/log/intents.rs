@@ -11,8 +11,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::{NUMBERS, Reach, Sector, store};
 use crate::error::PoolError;
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 /// Bits, one for each region.
 #[derive(Debug)]

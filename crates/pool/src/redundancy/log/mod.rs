@@ -1,13 +1,13 @@
 //! A node's redundancy log: what makes copies equal and parity right again after a crash.
 //!
-//! Before the first write to a region of the pool (16 MiB or more) the region is noted, durably:
-//! after a crash only noted regions are compared ([`intents`]). Before a part of a parity row
-//! changes, its new bytes and new parity are logged, durably: after a crash they are written again,
-//! so that the row's other bytes can be had from its parity even if a member is lost in the same
-//! crash ([`redo`]): no write hole.
+//! Before the first write to a region of the pool (16 MiB or more) the region is noted, durably.
+//! After a crash only noted regions are compared ([`intents`]). Before a part of a parity row
+//! changes, its new bytes and new parity are logged, durably, and after a crash they are written
+//! again ([`redo`]). So the other bytes of the row can be computed from its parity even if a member
+//! is lost in the same crash: there is no write hole.
 //!
-//! A log is written alike to one member more than the pool can lose, and read from all
-//! ([`recover`]). Layout: [`braid_format::redundancy`].
+//! A log has one replica more than the number of members that the pool can lose. All replicas hold
+//! the same, and recovery reads all of them ([`recover`]). Layout: [`braid_format::redundancy`].
 
 pub(crate) mod intents;
 pub(crate) mod recover;
@@ -24,8 +24,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 use super::log::intents::Intents;
 use super::log::redo::Redo;
 use crate::error::PoolError;
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 /// Sequence numbers and generations are below this; a higher one is no log's.
 const NUMBERS: u64 = 1 << 62;

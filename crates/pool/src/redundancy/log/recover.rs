@@ -3,8 +3,6 @@
 //!
 //! Every step may be repeated: the log is emptied only when all of it is durable.
 
-use crate::layout::stretch::spans;
-use crate::redundancy::EpochInUse;
 use std::collections::BTreeSet;
 
 use braid_device::AlignedBuf;
@@ -12,18 +10,16 @@ use braid_format::redundancy::{LogPlace, RawIntents};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use parking_lot::RwLockReadGuard;
 
-use super::intents;
 use super::intents::Intents;
-use super::redo;
 use super::redo::{Redo, flush_all};
-use super::{Log, candidates};
+use super::{Log, candidates, intents, redo};
 use crate::cluster::{Hold, Locks, add_locks};
 use crate::error::PoolError;
 use crate::layout::group::Shape;
-use crate::redundancy::repair;
+use crate::layout::stretch::spans;
 use crate::redundancy::verifier::ChecksumVerifier;
-use crate::topology::Topology;
-use crate::topology::{FailedMembers, Lost};
+use crate::redundancy::{EpochInUse, repair};
+use crate::topology::{FailedMembers, Lost, Topology};
 
 /// What a recovery has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -19,8 +19,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::{NUMBERS, Reach, Sector, store};
 use crate::error::PoolError;
-use crate::topology::Lost;
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 /// Longest record: several fit in the ring.
 pub(crate) const RECORD_MAX: u64 = LogPlace::RING / 4;

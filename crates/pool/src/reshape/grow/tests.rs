@@ -1,8 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_device::{FaultPlan, FaultyDevice, MemoryDevice};
-use braid_format::ByteOffset;
-use braid_format::MemberIndex;
+use braid_format::{ByteOffset, MemberIndex};
 
 use super::*;
 use crate::assembly::create::CreateOptions;
