@@ -26,28 +26,28 @@ use crate::redundancy::{EpochInUse, RedundancyState};
 use crate::simulation::{Opener, Pause, Simulated, Simulation};
 use crate::topology::{EpochTag, MemberInfo, PoolInfo, Topology};
 
-/// Of a lease, the part for which a session with a member is tried to be begun anew that the pool can
-/// do without.
+/// If the pool can spare a member whose session is lost, reconnecting is tried for one part in this many
+/// of the lease.
 const PATIENCE_SHARE: u32 = 4;
 
 /// The epoch in use, and what other nodes and requests under way see of it.
 #[derive(Debug)]
 pub(crate) struct Epochs {
-    /// The epoch in use. Every request holds it for reading while it is under way, so whoever
-    /// changes it finds none.
+    /// The epoch in use. Every request holds it for reading while it is under way, so no request is under
+    /// way while it is changed.
     in_use: RwLock<EpochInUse>,
-    /// Its topology, for those who must not wait for requests under way: heartbeats, and what they are
-    /// read by.
+    /// Its topology, for readers that must not wait for requests under way: those that write and read
+    /// heartbeats.
     snapshot: RwLock<Arc<Topology>>,
-    /// The epoch that this node says in its heartbeat that it uses.
+    /// The epoch that this node announces in its heartbeat.
     pub announced: RwLock<EpochTag>,
     /// Held by the thread that announces an epoch: of two epochs the later one is announced last.
     pub announcing: Mutex<()>,
     /// Held by the thread that asks whether the epoch is settled.
     pub settling: Mutex<()>,
-    /// The highest epoch that stands, or may, on any member that this node knows.
+    /// The highest epoch that any known member carries, or may carry.
     pub attempted: AtomicU64,
-    /// Moves of epochs before, whose successors have missed what this node wrote.
+    /// Migrations of earlier epochs whose successors have missed what this node wrote.
     pub ended_migrations: Mutex<Vec<Arc<MemberMigration>>>,
 }
 

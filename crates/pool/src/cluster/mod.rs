@@ -23,7 +23,7 @@ use crate::topology::EpochTag;
 
 /// The other nodes.
 pub trait Others: Send + Sync {
-    /// Who this node is.
+    /// This node.
     fn me(&self) -> Life;
     /// Whether `life` issues nothing any more, and nothing of it is in flight.
     fn is_gone(&self, life: Life) -> bool;

@@ -10,7 +10,7 @@ use crate::layout::group::{Group, Shape};
 /// How a region is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hold {
-    /// Beside others who change their own bytes of copies.
+    /// Together with other nodes, each of which changes bytes of its own on mirrors.
     Shared,
     /// By this node alone, beside its other writers: rows of parity.
     Write,
@@ -21,7 +21,7 @@ pub enum Hold {
 /// Regions, held until it is dropped.
 pub type HeldRegions = Box<dyn Send>;
 
-/// Locks among nodes on regions of groups. They lie below all others: whoever holds one waits for
+/// Locks among nodes on regions of groups. They lie below all other locks: a holder waits for
 /// nothing but devices, not even for another of them.
 pub trait RegionLocks: Send + Sync {
     /// How many there are.

@@ -1,9 +1,9 @@
-//! Who may write the members, said by the members themselves: persistent reservations.
+//! Persistent reservations: the members themselves refuse the writes of nodes that are fenced.
 //!
-//! A node registers a key of its own with every member, and each member is reserved for who is
-//! registered (write exclusive, all registrants: the reservation lasts as long as anybody is
-//! registered, so nobody's leaving opens a gap). To fence a node is to take its key away from every
-//! member, with all that it has under way there.
+//! A node registers a key of its own with every member, and each member is reserved for registered nodes
+//! (write exclusive, all registrants: the reservation lasts as long as any node is registered, so no gap
+//! opens if one leaves). To fence a node is to take its key away from every member; that also aborts
+//! what the node has under way there.
 //!
 //! ```text
 //!  register      every member has the key, and a reservation      before the node's slot says so
@@ -14,9 +14,9 @@
 //!  unregister    after the slot is free
 //! ```
 //!
-//! By the kernel's disks the nodes of a host have one path, and so one key: the first node's, which the
-//! others find and take on (`braid_device::scsi::PathReservations`). It is theirs on every member; who
-//! takes it fences all of them, and the last that leaves gives it back.
+//! Nodes of one host share the kernel's path to a disk, and so one key: the first node's, which the
+//! others find and use too (`braid_device::scsi::PathReservations`). To take it away fences all nodes of
+//! the host; the last node that leaves gives it back.
 //!
 //! Invariants:
 //! * a key is registered once with an open device, never again: what a fence took stays taken;
@@ -25,8 +25,8 @@
 //! * members that failed since the victim last said which epoch it uses cannot be asked. It may have
 //!   lost the others instead, and go on with those: so the members that were asked must be more than
 //!   the others, or as many and the first of all among them. That is never so for both sides;
-//! * a key that is gone already proves nothing: whoever took it may have died before what its node
-//!   had under way was ended. A reset of the unit ends that.
+//! * a key that is gone already proves nothing: the node that took it may have died before the victim's
+//!   requests were aborted. A reset of the unit aborts them.
 
 use std::sync::Arc;
 
@@ -47,8 +47,8 @@ const LOOKS_MAX: u32 = 16;
 
 /// The key that this node has registered; 0: none.
 ///
-/// Who needs a topology too takes that first: epochs are exchanged with the topology held, and the
-/// key is registered with their devices then.
+/// Lock order: the epoch in use, then this. An epoch is exchanged with the epoch in use held, and the key
+/// is registered with its devices then.
 #[derive(Debug, Default)]
 pub(crate) struct OwnKey(
     pub Mutex<u64>,
@@ -76,7 +76,7 @@ pub(crate) fn is_fenced(error: &DeviceError) -> bool {
     matches!(error, DeviceError::Fenced { .. })
 }
 
-/// The reservation for who is registered that stands; makes one if there is none.
+/// The kind of the reservation for registered nodes on a device; makes one if there is none.
 pub(crate) fn reserve(
     device: &dyn Device,
     reservations: &dyn Reservations,

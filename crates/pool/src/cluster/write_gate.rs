@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use crate::error::PoolError;
 
-/// How often who waits for the lease looks whether the gate was closed.
+/// How often a thread that waits for the lease checks whether the gate was closed.
 const LOOK: Duration = Duration::from_millis(20);
 /// There is no lease.
 const FOR_EVER: u64 = u64::MAX;
@@ -70,7 +70,7 @@ impl WriteGate {
             Ok(closed)
         }
     }
-    /// As [`WriteGate::pass`], for who may hold what others wait for: waits for nobody.
+    /// As [`WriteGate::pass`], but never waits: for callers that hold what other threads wait for.
     pub fn try_pass(&self) -> Option<RwLockReadGuard<'_, bool>> {
         let open = !self.refuses.load(Ordering::Acquire) && self.is_leased();
         self.closed.try_read().filter(|closed| open && !**closed)

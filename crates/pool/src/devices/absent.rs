@@ -73,7 +73,7 @@ impl Device for AbsentDevice {
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         self.fail("lock byte", ByteOffset(byte))
     }
-    /// The other members say who lives.
+    /// The other members show which nodes live.
     fn byte_locked(&self, _: u64) -> Result<bool, DeviceError> {
         Ok(false)
     }

@@ -36,7 +36,7 @@ use crate::background_io::is_foreground;
 pub(crate) struct MemberMigration {
     old: Arc<dyn Device>,
     new: Arc<dyn Device>,
-    /// Who it is: identities of the one and the other.
+    /// Identities of the member that leaves and of its successor.
     pub pair: (Uuid, Uuid),
     /// The bytes that both have.
     from: u64,
@@ -153,14 +153,14 @@ impl MemberMigration {
         self.new.read(at, buf)
     }
 
-    /// Copies a range of the data area while nobody here changes it. `concurrent`: other nodes may. They
-    /// write to the old device first, as all do: if that still holds what was copied once the copy
-    /// stands, then what they write now will come to the new one after it.
+    /// Copies a range of the data area while no thread of this node changes it. `concurrent`: other
+    /// nodes may change it. Every node writes to the old device first. So if the old device still holds
+    /// what was copied when the copy is complete, a later write reaches the new device after the copy.
     ///
-    /// All of it is read again, and not only what holds records, as where a member is filled
-    /// ([`crate::redundancy::atomic_records`]): a filler holds the regions of what it copies, so nothing but a
-    /// compare-and-write comes between. Who moves a member holds none, for bytes on no group have none, and
-    /// writes of other nodes do not wait for a move: any byte may change beside it.
+    /// All of the range is read again, not only sectors that hold records
+    /// ([`crate::redundancy::atomic_records`]). A node that fills a member holds the regions of what it
+    /// copies, so only a compare-and-write can come between. A node that moves a member holds no
+    /// region: bytes on no group have none, and writes of other nodes do not wait for a move.
     ///
     /// # Errors
     /// The old device cannot read it. A successor that cannot be written is [`MemberMigration::broken`].
@@ -249,7 +249,7 @@ impl Device for MemberMigration {
     fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         self.both(at, len, |d| d.write_zeroes(at, len))
     }
-    /// A failure here is none of a change: whoever asked writes zeros then.
+    /// A failure here is not a failed change: the caller then writes zeros.
     fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
         self.note_use();
         let _held = self.hold(at, len);

@@ -61,7 +61,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let mut queue = self.locks.queue.lock();
         queue.entries.retain(|e| e.0 != self.ticket);
-        // Whoever waits stands in the queue behind somebody.
+        // A request waits only behind another one in the queue.
         let anybody = !queue.entries.is_empty();
         drop(queue);
         if anybody {

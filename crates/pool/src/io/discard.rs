@@ -26,7 +26,7 @@ use crate::pool::Pool;
 use crate::redundancy::EpochInUse;
 use crate::topology::{EpochTag, Lost, Topology};
 
-/// Bytes of a group that are held at a time, about: whoever writes there waits.
+/// Bytes of a group that are held at a time, about. Writes to them wait.
 const PIECE: u64 = 64 << 20;
 /// Zeros are written in pieces of this.
 const ZEROS: u64 = 1 << 20;

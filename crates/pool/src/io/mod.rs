@@ -233,7 +233,7 @@ impl PoolState {
             return tried;
         }
         let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
-        // Who changes something has a pass; who reads may change something all the same.
+        // A caller that changes something has a pass. A read may have to fail a member too.
         let pass = if changes { None } else { write_gate.try_pass() };
         if !changes && pass.is_none() {
             return tried;

@@ -26,7 +26,7 @@ pub(crate) fn carriers(label: &Label) -> Vec<usize> {
 pub struct Moving {
     /// The member that leaves.
     pub leaving: MemberIndex,
-    /// Who gets its contents.
+    /// The member that gets its contents.
     pub successor: MemberIndex,
 }
 

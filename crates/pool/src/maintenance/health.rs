@@ -15,7 +15,7 @@ use crate::pool::Pool;
 
 impl Pool {
     /// Compares the members' times, every ten seconds of those that `now` counts (from any
-    /// beginning): who has become slow since the call before, or is slow no more.
+    /// beginning): the members that have become slow since the call before, or are slow no more.
     pub fn watch(&self, now: Duration) -> Vec<Noticed> {
         if !self.0.health.slow.lock().due(now) {
             return Vec::new();

@@ -216,7 +216,7 @@ impl Pool {
         states.filter(|(_, s)| *s == MemberState::Rebuilding).map(|(m, _)| m).next()
     }
 
-    /// As [`Pool::rebuild_with`], without anybody who knows: where copies differ, the majority counts.
+    /// As [`Pool::rebuild_with`], without checksums: if copies differ, the majority counts.
     ///
     /// # Errors
     /// As there.
@@ -228,9 +228,9 @@ impl Pool {
         self.rebuild_with(member, &Verification::by(&NoChecksums), pace)
     }
 
-    /// Fills `member` from the others, while the pool is in use, and puts it in use. Where these do not
-    /// agree it is judged. `pace` is called after every chunk (by several threads): it may sleep to leave
-    /// the disks to others, and ends the work by returning `false`.
+    /// Fills `member` from the other members while the pool is in use, and puts it in use. If the others
+    /// do not agree, `verification` decides. `pace` is called after every chunk (by several threads): it
+    /// may sleep to leave the disks to others, and ends the work by returning `false`.
     ///
     /// # Errors
     /// The member fails a write ([`PoolError::Device`]; it is then out again), or its bytes can be
@@ -250,7 +250,7 @@ impl Pool {
         Ok(true)
     }
 
-    /// Who `member` is, and what it holds, in chunks.
+    /// The device that is in `member`'s place, and what it holds, in chunks.
     fn spans_of(&self, member: MemberIndex) -> Result<(Filled, Vec<Span>), PoolError> {
         let topology = self.0.epochs.read();
         let who = topology.label.members.get(usize::from(member.0));
@@ -282,8 +282,8 @@ impl Pool {
         verification: &Verification<'_>,
     ) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        // Who writes here holds the bytes that he changes, as the filler does; so several chunks of
-        // a region may be under way, the one being read while the other is written.
+        // A writer holds the bytes that it changes, as this thread does. So several chunks of a region
+        // may be under way: one is read while another is written.
         let _held = self.0.hold_spans(&[span], Hold::Write)?;
         loop {
             let topology = self.0.enter()?;

@@ -46,9 +46,9 @@ impl Pool {
         Ok(found)
     }
 
-    /// The same of the bytes that some of the pool's bytes are compared with: whole rows of parity. For
-    /// who takes these bytes from there, and what they are compared with is given up. Healing is complete,
-    /// not durable.
+    /// Scrubs a range of the pool's bytes, with all bytes that they are compared with (whole parity rows).
+    /// Called before the range is moved away, because its copies or parity are given up then. Healing is
+    /// complete, not durable.
     ///
     /// # Errors
     /// As [`Pool::scrub`].

@@ -49,9 +49,9 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Claims a change of `topology`, of whose members those in `kept` stay. In the order of the members:
-    /// of two who want to change the pool one is first. `open` finds devices that joined in a change
-    /// that was broken off.
+    /// Claims a change of `topology` in which the members in `kept` stay. The members are claimed in
+    /// their order, so of two nodes that want to change the pool one is first. `open` finds devices
+    /// that joined in a change that was broken off.
     pub fn take(
         shared: &Arc<Shared>,
         (topology, kept): (&EpochInUse, &[Uuid]),
@@ -93,9 +93,9 @@ impl Claims {
         }
         let now = assess_labels(&found, true).map_err(|e| (None, e))?.label;
         let ours = id(&topology.label);
-        // Of one that was never durable, those alone who stay may not tell that it is in force; or its labels
-        // are gone, because the power of all members was cut before they were durable. All who live use
-        // it, so nobody goes on in the one before, and nothing was changed in it: they are written anew.
+        // If the epoch was never durable, the members that stay may not show that it is in force. Or its
+        // labels are gone, because the power of all members was cut before they were durable. All living
+        // nodes use it, so no node goes on in the epoch before: the labels are written again.
         let is_lost =
             topology.settled.load(Ordering::Acquire) && !topology.durable.load(Ordering::Acquire);
         let unsaid =
@@ -117,7 +117,8 @@ impl Claims {
         self.seen
     }
 
-    /// An epoch gets this number: who claims next knows, whatever becomes of it.
+    /// An epoch gets this number. The node that claims the next change knows of it, even if this change
+    /// fails.
     pub fn tries(&mut self, epoch: u64) {
         self.seen = self.seen.max(epoch);
     }

@@ -107,7 +107,7 @@ impl PoolState {
     pub fn await_settled(&self) -> Result<(), PoolError> {
         let (mut pause, mut pauses) = (PAUSE, 0_u32);
         loop {
-            // One asks, for all who wait.
+            // One thread asks, for all that wait.
             let turn = self.epochs.settling.lock();
             let tag = {
                 let topology = self.epochs.read();
@@ -130,8 +130,8 @@ impl PoolState {
             drop(turn);
             pauses += 1;
             if pauses % PAUSES == 0 && !self.epochs.read().durable.load(Ordering::Acquire) {
-                // It may stand on labels that only who opened the pool anew could see, and that
-                // could not be healed then: with new members, by a writer who died.
+                // The epoch may stand on labels of joining devices, written by a node that died: only
+                // a node that opened the pool later sees them, and it could not heal them then.
                 match self.try_heal_labels(&FailedMembers::new()) {
                     Err(PoolError::EpochMoved { by, .. }) => self.give_way(by)?,
                     Err(error) => tracing::warn!(%error, "labels are not healed"),
@@ -277,12 +277,12 @@ impl PoolState {
         short.map_or(Ok(lost), Err)
     }
 
-    /// The labels of `next`, on all its carriers, by who is registered with each of them; which members
-    /// did not get the second one.
+    /// Writes the labels of `next` on all its carriers, after registering with those that are new; the
+    /// members that did not get their second label.
     ///
-    /// Once the first of each member is durable, and some have the second, the epoch will be in force
-    /// after a power cut: members without the second are no reason to go on in the epoch before. But
-    /// who is put in use by it must have taken both, and is asked first.
+    /// When the first label of each member is durable, and some members have the second, the epoch is
+    /// in force after a power cut: a member without its second label is no reason to go back. But a
+    /// member that this epoch puts in use must have both labels, and is written first.
     fn write_labels(
         &self,
         topology: &Topology,
@@ -404,7 +404,7 @@ impl PoolState {
         self.say_epoch(&before);
         moved?;
         if !lost.is_empty() {
-            // By whoever next changes something: the caller may be needed for the settlement.
+            // The next change fails them: the settlement may need the calling thread.
             tracing::error!(?lost, "members failed while the log moved");
         }
         Ok(())

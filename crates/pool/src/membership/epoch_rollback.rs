@@ -110,12 +110,12 @@ impl EpochInUse {
 }
 
 impl PoolState {
-    /// The labels do not say any more that `before`, which this node uses, is in force: who wrote it has
-    /// taken it back, or it was overwritten. If this node has changed nothing in it yet, it uses `now`,
-    /// which is, as one who opens the pool anew. Whether it does.
+    /// The labels no longer say that `before`, the epoch that this node uses, is in force: the node that
+    /// wrote it has taken it back, or it was overwritten. If this node has changed nothing in `before`,
+    /// it goes on with `now`, the epoch in force, like a node that opens the pool. Whether it does.
     ///
-    /// It holds the claim of a change in `now` until it has said so: no other node brings `before` to its
-    /// end meanwhile, and goes on in it because this one was heard to use it.
+    /// This node holds the claim of a change in `now` until it has announced `now`. Otherwise another
+    /// node could complete `before` meanwhile, and go on in it because it saw this node use it.
     ///
     /// # Errors
     /// As [`crate::pool::Pool::follow`].
@@ -153,8 +153,8 @@ impl PoolState {
     }
 }
 
-/// Claims a change of `topology`, on what is left of its members where some are gone that can be lost: so
-/// does who takes these out. Whoever changes something next finds that they are gone.
+/// Claims a change of `topology` on the members that answer, if the others can be spared. The next change
+/// finds that those have failed.
 fn claim_what_answers(
     shared: &Arc<Shared>,
     topology: &EpochInUse,

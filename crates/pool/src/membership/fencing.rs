@@ -21,7 +21,7 @@ const KEYS_MAX: u32 = 8;
 pub enum Reservable {
     /// All.
     All,
-    /// All but these, by name: who is kept from the others can still write here.
+    /// All but these, by name: a node that is fenced from the others can still write here.
     Some(Vec<String>),
     /// None.
     None,
@@ -68,7 +68,7 @@ impl PoolState {
     fn used(&self) -> Vec<Arc<dyn Device>> {
         used(&self.epochs.read())
     }
-    /// For those who must not wait for requests under way, nor for an epoch.
+    /// The same, without waiting for requests under way or for an epoch.
     fn used_in_snapshot(&self) -> Vec<Arc<dyn Device>> {
         used(&self.epochs.snapshot())
     }
@@ -92,9 +92,9 @@ impl Pool {
         *self.0.cluster.key.0.lock()
     }
 
-    /// Registers `key` with every member, and reserves each for who is registered; the key that is
-    /// registered now: where others of this host share its path to the members it is theirs. From then
-    /// on members that are new get it too.
+    /// Registers `key` with every member, and reserves each member for registered nodes. Returns the key
+    /// that is registered now: if other nodes of this host share its path to the members, it is theirs.
+    /// Members that join later get it too.
     ///
     /// # Errors
     /// [`PoolError::NotReservable`] if a member cannot; [`PoolError::Reserved`] if one is reserved
@@ -152,8 +152,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes the key `victim` from every member: on return who registered it can write nothing any
-    /// more, and if it is the proof, nothing of it is under way.
+    /// Takes the key `victim` from every member: on return the node that registered it can write nothing,
+    /// and if the fence is the proof, nothing of that node is under way.
     ///
     /// # Errors
     /// [`PoolError::NotReservable`]; [`PoolError::OwnKey`]: it is of this host too;

@@ -113,7 +113,7 @@ impl Topology {
     }
 }
 
-/// Keeps others out, on this host, who write labels of a pool that no node has.
+/// Keeps other processes of this host from writing the labels, if no node has the pool mounted.
 fn lock_labels(topology: &Topology) -> Result<ByteLockGuard, PoolError> {
     let lowest = carriers(&topology.label).into_iter().next();
     let lowest: Option<&Arc<dyn Device>> = lowest.and_then(|i| topology.devices.get(i));
@@ -199,12 +199,12 @@ impl PoolState {
         Ok(())
     }
 
-    /// Called before an epoch is changed: the first step of that is over each member's first label, so
-    /// the second must be there, and durable. It may have rotted, or failed to be written, or its writer
-    /// have died before he flushed it. `but`: members that have failed.
+    /// Called before an epoch is changed. The first step of a change overwrites each member's first
+    /// label, so the second label must be there, and durable. It may have rotted, its write may have
+    /// failed, or the node that wrote it may have died before the flush. `but`: members that have failed.
     ///
-    /// Other members that fail are returned where the epoch is not durable: it cannot be changed with them.
-    /// Where it is, what still cannot be healed is no reason not to change anything.
+    /// If the epoch is not durable, other members that fail are returned: it cannot be changed with
+    /// them. If it is durable, labels that cannot be healed do not prevent the change.
     ///
     /// # Errors
     /// This node has withdrawn.

@@ -64,7 +64,7 @@ impl<'a> Joining<'a> {
     }
 }
 
-/// A member that has more than it had: who, as it is now, and its device.
+/// A member whose device has grown: its entry before and now, and the device as it was opened again.
 pub(crate) struct Larger {
     pub index: MemberIndex,
     pub before: Member,

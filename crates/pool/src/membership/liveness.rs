@@ -63,8 +63,8 @@ impl Pool {
         places
     }
 
-    /// Whether compare-and-write on this pool excludes only those who lock the same places: some member
-    /// has no such command.
+    /// Whether some member has no compare-and-write command, so that it is done under a byte lock, which
+    /// excludes only processes that lock the same place.
     pub fn compares_by_lock(&self) -> bool {
         let topology = self.0.epochs.snapshot();
         let mut members = topology.members();

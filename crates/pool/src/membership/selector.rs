@@ -10,12 +10,12 @@ use crate::error::{ChangeError, PoolError};
 use crate::pool::PoolState;
 use crate::topology::Topology;
 
-/// Which member is meant.
+/// How an operator names a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberSelector {
-    /// Who is in this place just now, as this node knows the pool.
+    /// The member with this index now, as this node knows the pool.
     Index(MemberIndex),
-    /// Who is this one, in whatever place.
+    /// The member with this identity, whatever its index.
     Uuid(Uuid),
 }
 
@@ -57,7 +57,7 @@ impl Topology {
 }
 
 impl PoolState {
-    /// Who is meant, before anything is followed.
+    /// Which member a selector means now, before a change of another node is followed.
     ///
     /// # Errors
     /// [`PoolError::NoSuchMember`], [`ChangeError::Overtaken`].

@@ -267,8 +267,8 @@ impl Again<'_> {
             return;
         }
         let Some((member, error)) = self.bad else { return };
-        // Who keeps no log only looks, and so does who has withdrawn: others have the pool in use.
-        // And in an epoch that may not stay nothing is changed.
+        // A node without a log, or one that has withdrawn, only reads: other nodes use the pool. And
+        // nothing is changed in an epoch that may be taken back.
         let may = topology.log.is_some() && topology.ready();
         let Some(_pass) = write_gate.try_pass().filter(|_| may) else { return };
         if !still_a_member(topology, member) {

@@ -11,7 +11,7 @@ pub(crate) struct DivergentWrites(AtomicU64);
 pub(crate) struct DivergentWrite<'a>(&'a DivergentWrites);
 
 impl DivergentWrites {
-    /// One more. The epoch is held: who cleans the redundancy log does not look at this moment.
+    /// One more. The caller holds the epoch in use, so the redundancy log is not being cleaned.
     pub fn enter(&self) -> DivergentWrite<'_> {
         self.0.fetch_add(1, Ordering::AcqRel);
         DivergentWrite(self)

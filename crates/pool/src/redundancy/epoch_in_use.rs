@@ -64,7 +64,7 @@ impl EpochInUse {
         self
     }
 
-    /// The topology as it is now, for those who must not wait for requests under way.
+    /// The topology as it is now, for readers that must not wait for requests under way.
     pub fn snapshot(&self) -> Arc<Topology> {
         Arc::new(self.topology.clone())
     }
@@ -74,7 +74,7 @@ impl EpochInUse {
         self.settled.load(Ordering::Acquire) && self.durable.load(Ordering::Acquire)
     }
 
-    /// Holds ranges of a group's bytes; waits for whoever holds or awaits them already.
+    /// Holds ranges of a group's bytes; waits for every earlier request that overlaps them.
     pub fn lock(&self, group: u16, ranges: Vec<Range>) -> Held<'_> {
         self.range_locks.get(usize::from(group)).expect("every group has its locks").lock(ranges)
     }

@@ -5,9 +5,9 @@ use parking_lot::Mutex;
 
 use super::compare::Scrubbed;
 
-/// Knows good bytes from bad by what they are.
+/// Tells good bytes from bad by their checksums.
 pub trait ChecksumVerifier: Sync {
-    /// Differences are judged in pieces of this many bytes, a power of two, at multiples of it.
+    /// Bytes that differ are verified in pieces of this size, a power of two, at multiples of it.
     fn grain(&self) -> usize {
         4096
     }
@@ -25,14 +25,15 @@ pub trait ChecksumVerifier: Sync {
         false
     }
     /// Whether a sector by itself is what was written at `at`: the record of a lock or of a node, or
-    /// a part of something larger that is whole; `false`: it is not, or it cannot say. Asked by who holds locks of
-    /// the pool: what it wants to see of the pool it may only have by [`crate::pool::Pool::look`].
+    /// a part of something larger that is whole; `false`: it is not, or it cannot say. The caller holds
+    /// locks of the pool, so an implementation may read the pool only by
+    /// [`crate::pool::Pool::look`].
     fn verify_sector(&self, _at: ByteOffset, _sector: &[u8]) -> bool {
         false
     }
 }
 
-/// Knows nothing.
+/// Knows no checksum.
 #[derive(Debug, Clone, Copy)]
 pub struct NoChecksums;
 impl ChecksumVerifier for NoChecksums {
@@ -41,8 +42,7 @@ impl ChecksumVerifier for NoChecksums {
     }
 }
 
-/// Who judges where copies, or parity, disagree with what is filled or moved from them; and what came of
-/// it.
+/// What decides if copies or parity disagree while a member is filled from them, and what was found.
 pub struct Verification<'a> {
     pub(crate) verifier: &'a dyn ChecksumVerifier,
     found: Mutex<Scrubbed>,
@@ -54,8 +54,8 @@ impl<'a> Verification<'a> {
         Self { verifier, found: Mutex::default() }
     }
 
-    /// What was wrong so far: how much was healed, and of how much nobody knows which is right. (Of what
-    /// was compared nothing is said.)
+    /// What was wrong so far: how many bytes were healed, and of how many nothing says which copy is
+    /// right. The number of bytes compared is not counted.
     pub fn found(&self) -> Scrubbed {
         self.found.lock().clone()
     }

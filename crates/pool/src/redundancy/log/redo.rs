@@ -304,7 +304,7 @@ impl Redo {
         }
         if records.is_empty() {
             if let Err(error) = self.make_room(topology, slot, ring, lost) {
-                // Nobody gets room any more: say so to all who wait.
+                // No record gets room any more: all that wait fail.
                 let waiting = std::mem::take(&mut ring.waiting);
                 ring.done.extend(waiting.into_iter().map(|o| (o.ticket, Err(error.clone()))));
             }
