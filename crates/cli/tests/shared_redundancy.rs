@@ -7,7 +7,7 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::pool::sums;
 use common::{Cluster, Disks, can_mount, ok, sh, wait_until};
@@ -25,13 +25,41 @@ fn whole(dir: &Path) {
     assert!(said.contains(" 0 B healed") && !said.contains("disagree"), "{said}");
 }
 
+/// A writer's rounds, counted as it goes, and the word to stop.
+#[derive(Default)]
+struct Rounds {
+    done: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Rounds {
+    /// Waits until `more` further rounds are done: the writer is under way, however slow the disk.
+    fn wait_for(&self, who: &str, more: u64) {
+        let want = self.done.load(Ordering::Relaxed) + more;
+        wait_until(who, || self.done.load(Ordering::Relaxed) >= want);
+    }
+
+    /// Stops the writer when this goes, also where a test fails: a scope waits for its threads.
+    fn stop_at_end(&self) -> StopAtEnd<'_> {
+        StopAtEnd(self)
+    }
+}
+
+struct StopAtEnd<'a>(&'a Rounds);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Writes files of many sizes, and small pieces all over a large one, until told to stop; all of
 /// it is verified as it goes.
-fn load(dir: &Path, name: &str, stop: &AtomicBool) -> u32 {
+fn load(dir: &Path, name: &str, rounds: &Rounds) {
     let large = std::fs::File::create_new(dir.join(format!("{name}-large"))).unwrap();
     large.set_len(24 << 20).unwrap();
     let mut n = 0_u32;
-    while !stop.load(Ordering::Relaxed) {
+    while !rounds.stop.load(Ordering::Relaxed) {
         n += 1;
         let byte = u8::try_from(n % 251).unwrap();
         let at = u64::from(n) * 7_654_321 % (23 << 20);
@@ -44,9 +72,9 @@ fn load(dir: &Path, name: &str, stop: &AtomicBool) -> u32 {
         let mut back = vec![0; piece.len()];
         large.read_exact_at(&mut back, at).unwrap();
         assert_eq!(back, piece);
+        rounds.done.fetch_add(1, Ordering::Relaxed);
     }
     large.sync_all().unwrap();
-    n
 }
 
 #[test]
@@ -59,22 +87,19 @@ fn both_nodes_write_while_a_member_fails_and_another_takes_its_place() {
         let new = c.disks.path("new");
         std::fs::File::create(&new).unwrap().set_len(300 << 20).unwrap();
         let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
-        let stop = AtomicBool::new(false);
+        let rounds = [Rounds::default(), Rounds::default()];
         std::thread::scope(|s| {
-            let writers = [(&a, "a"), (&b, "b")].map(|(dir, name)| {
-                let stop = &stop;
-                s.spawn(move || load(dir, name, stop))
-            });
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            for (dir, name, rounds) in [(&a, "a", &rounds[0]), (&b, "b", &rounds[1])] {
+                s.spawn(move || load(dir, name, rounds));
+            }
+            let _stop = rounds.each_ref().map(Rounds::stop_at_end);
+            let both_go_on = || rounds.iter().for_each(|x| x.wait_for("both nodes write", 4));
+            both_go_on();
             // Told to the one, and done by both.
             ok(&["fail", b.to_str().unwrap(), "1"]);
             let said = ok(&["replace", a.to_str().unwrap(), "1", &new]);
             assert!(said.contains("filled and in use"), "{said}");
-            std::thread::sleep(std::time::Duration::from_millis(100));
-            stop.store(true, Ordering::Relaxed);
-            for writer in writers {
-                assert!(writer.join().unwrap() > 3);
-            }
+            both_go_on();
         });
         assert_eq!(sums(&a), sums(&b), "{layout:?}");
         whole(&b);
@@ -91,25 +116,26 @@ fn a_node_killed_while_it_writes_leaves_everything_whole() {
     for layout in LAYOUTS {
         let mut c = cluster(layout);
         let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
-        let stop = AtomicBool::new(false);
+        let (survivor, synced) = (Rounds::default(), AtomicU64::new(0));
         std::thread::scope(|s| {
-            let survivor = s.spawn(|| load(&b, "b", &stop));
+            let _stop = survivor.stop_at_end();
+            s.spawn(|| load(&b, "b", &survivor));
             let victim = s.spawn(|| {
                 let large = std::fs::File::create_new(a.join("a-large")).unwrap();
                 let piece = vec![7_u8; 50_000];
-                let mut synced = 0;
-                for n in 0.. {
+                for n in (0..).take_while(|_| !survivor.stop.load(Ordering::Relaxed)) {
                     let written = large.write_all_at(&piece, n * 60_000 % (24 << 20));
                     if written.and_then(|()| large.sync_data()).is_err() {
                         break;
                     }
-                    synced = n;
+                    synced.store(n, Ordering::Relaxed);
                 }
-                synced
             });
-            std::thread::sleep(std::time::Duration::from_millis(500));
+            wait_until("the victim writes", || synced.load(Ordering::Relaxed) > 8);
+            survivor.wait_for("the survivor writes", 8);
             c.kill(0);
-            let synced = victim.join().unwrap();
+            victim.join().unwrap();
+            let synced = synced.load(Ordering::Relaxed);
             c.detach(0);
             // What was synced is there, once the other has recovered it.
             let large = std::fs::File::open(b.join("a-large")).unwrap();
@@ -118,8 +144,7 @@ fn a_node_killed_while_it_writes_leaves_everything_whole() {
                 large.read_exact_at(&mut back, n * 60_000 % (24 << 20)).unwrap();
                 assert!(back.iter().all(|x| *x == 7), "piece {n} of {synced}");
             }
-            stop.store(true, Ordering::Relaxed);
-            assert!(survivor.join().unwrap() > 3);
+            survivor.wait_for("the survivor goes on", 8);
         });
         whole(&b);
         c.nodes.remove(0);
