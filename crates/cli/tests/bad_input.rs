@@ -453,6 +453,22 @@ fn unmount_names_what_keeps_the_mount() {
 
 /// A loop device over a file on which a node lives is that file.
 #[test]
+fn loop_devices_over_parts_of_a_file_are_devices_unless_they_overlap() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("disk");
+    fs::File::create(&file).unwrap().set_len(256 << 20).unwrap();
+    let half = 128 << 20;
+    let parts = [(0, half), (half, half), (half - 4096, half)];
+    let parts = parts.map(|(at, len)| Loop::part(&file, at, len));
+    let [Some(a), Some(b), Some(across)] = &parts else {
+        return braid_testkit::skip("no loop devices");
+    };
+    let said = fails(&["create", "halves", &a.0, &across.0]);
+    assert!(said.contains("same device"), "{said}");
+    ok(&["create", "halves", &a.0, &b.0]);
+}
+
+#[test]
 fn a_loop_device_over_a_file_that_a_node_uses_is_in_use() {
     if !can_mount() {
         return;

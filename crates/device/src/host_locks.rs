@@ -81,9 +81,7 @@ impl Users {
     }
     /// Whether there are others.
     pub fn others(&self) -> io::Result<bool> {
-        let mut asked = region(libc::F_WRLCK, USERS_AT, 1)?;
-        fcntl(&*self.file, FcntlArg::F_OFD_GETLK(&mut asked))?;
-        Ok(i32::from(asked.l_type) != libc::F_UNLCK)
+        is_locked(&self.file, USERS_AT, 1)
     }
 }
 
@@ -108,6 +106,14 @@ fn region(kind: i32, at: u64, len: u64) -> io::Result<libc::flock> {
         l_len: number(len)?,
         l_pid: 0,
     })
+}
+
+/// Whether somebody else than this open file holds a lock on some of `len` bytes at `at`; a length of 0
+/// is all that follow.
+pub(crate) fn is_locked(file: &File, at: u64, len: u64) -> io::Result<bool> {
+    let mut asked = region(libc::F_WRLCK, at, len)?;
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut asked))?;
+    Ok(i32::from(asked.l_type) != libc::F_UNLCK)
 }
 
 fn unlock(file: &File, at: u64, len: u64) {
@@ -201,9 +207,7 @@ impl Locks {
         if self.bytes.lock().contains(&byte) {
             return Ok(true);
         }
-        let mut asked = region(libc::F_WRLCK, place(byte)?, 1)?;
-        fcntl(&*self.file, FcntlArg::F_OFD_GETLK(&mut asked))?;
-        Ok(i32::from(asked.l_type) != libc::F_UNLCK)
+        is_locked(&self.file, place(byte)?, 1)
     }
 }
 

@@ -2,18 +2,18 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_format::ByteOffset;
-use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::{major, minor};
 
 use crate::DeviceError;
+use crate::backing::Loop;
 use crate::block::{Claim, canonical_node, sysfs};
 pub use crate::error::InUse;
+use crate::host_locks;
 use crate::mount_table::{MountTable, unescape};
 
 /// What uses the block device or file at `path`, if anything does; what this process itself has
@@ -43,8 +43,8 @@ pub fn in_use(path: &Path) -> Result<Option<InUse>, DeviceError> {
     if Claim::is_ours(dev) {
         return Ok(None);
     }
-    if let Some(file) = loop_backing_file(dev).filter(|file| is_locked(file)) {
-        return Ok(Some(InUse::File(file)));
+    if let Some(under) = Loop::of(&meta).filter(|under| is_locked(&under.file)) {
+        return Ok(Some(InUse::File(under.file)));
     }
     let claimed = File::options()
         .read(true)
@@ -92,33 +92,16 @@ fn is_swap(meta: &Metadata) -> bool {
         .any(|p| std::fs::metadata(p).is_ok_and(|m| same(meta, &m)))
 }
 
-/// The file on which loop device `dev` stands, if it is one.
-pub fn loop_backing_file(dev: u64) -> Option<PathBuf> {
-    let file = std::fs::read(sysfs(dev).join("loop/backing_file")).ok()?;
-    Some(PathBuf::from(std::ffi::OsString::from_vec(file.trim_ascii_end().to_vec())))
-}
-
-/// Whether another process holds a lock on some byte of a file, as nodes do on their members.
+/// Whether somebody holds a lock on some byte of a file, as nodes do on their members.
 fn is_locked(file: &Path) -> bool {
-    let Ok(file) = File::open(file) else { return false };
-    let all = libc::flock {
-        l_type: i16::try_from(libc::F_WRLCK).unwrap_or(1),
-        l_whence: i16::try_from(libc::SEEK_SET).unwrap_or(0),
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
-    let mut asked = all;
-    let done = fcntl(&file, FcntlArg::F_OFD_GETLK(&mut asked));
-    done.is_ok() && i32::from(asked.l_type) != libc::F_UNLCK
+    File::open(file).is_ok_and(|file| host_locks::is_locked(&file, 0, 0).unwrap_or(false))
 }
 
 /// The loop device that stands on a file.
 fn loop_on(meta: &Metadata) -> Option<PathBuf> {
     for entry in std::fs::read_dir("/sys/block").ok()?.flatten() {
-        let Ok(file) = std::fs::read(entry.path().join("loop/backing_file")) else { continue };
-        let file = PathBuf::from(std::ffi::OsString::from_vec(file.trim_ascii_end().to_vec()));
-        if std::fs::metadata(&file).is_ok_and(|m| same(meta, &m)) {
+        let Some(under) = Loop::described(&entry.path()) else { continue };
+        if std::fs::metadata(&under.file).is_ok_and(|m| same(meta, &m)) {
             return Some(Path::new("/dev").join(entry.file_name()));
         }
     }

@@ -26,6 +26,7 @@
 //!  traits              what a device is
 //!  request             one request, and what is checked before and said after it
 //!  block, host_locks   block devices under this kernel; locks that all of this host see
+//!  backing             the bytes that a name stands for: loop devices, and what is under them
 //!  in_use              whether somebody uses a device
 //!  signature           what else may be on a device: other people's file systems, volume managers, tables
 //!  memory, recording, faulty  devices for tests
@@ -41,6 +42,7 @@
 //!  open                from a name to a device
 //! ```
 
+mod backing;
 mod block;
 mod buffer;
 mod command;
@@ -73,6 +75,7 @@ mod signature;
 mod traffic;
 mod traits;
 
+pub use backing::Backing;
 pub use buffer::AlignedBuf;
 pub use command::CommandRing;
 pub use counted::CountedDevice;
@@ -81,7 +84,7 @@ pub use error::DeviceError;
 pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
 pub use file::{Direct, FileDevice, OpenOptions};
 pub use huge::{HugeBuf, HugePages, fit_memory, fitting};
-pub use in_use::{InUse, in_use, loop_backing_file};
+pub use in_use::{InUse, in_use};
 pub use iscsi::{IscsiDevice, UnitName, redacted, without_secrets};
 pub use memory::MemoryDevice;
 pub use moment::Moment;

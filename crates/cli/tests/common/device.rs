@@ -26,6 +26,10 @@ impl Loop {
     pub fn read_only(file: &Path) -> Option<Self> {
         Self::with(&["--read-only"], file)
     }
+    /// `len` bytes of the file from `at` on.
+    pub fn part(file: &Path, at: u64, len: u64) -> Option<Self> {
+        Self::with(&[&format!("--offset={at}"), &format!("--sizelimit={len}")], file)
+    }
     fn with(how: &[&str], file: &Path) -> Option<Self> {
         let mut command = Command::new("losetup");
         let made = command.args(["--find", "--show"]).args(how).arg(file).output().ok()?;

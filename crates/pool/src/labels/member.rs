@@ -1,9 +1,8 @@
 //! The entry of a member in a label: made from a device, and the words for its state.
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use braid_device::Device;
+use braid_device::{Backing, Device};
 use braid_format::label::{DeviceClass, Label, Member, MemberState};
 use braid_format::{Bytes, Epoch};
 
@@ -21,7 +20,8 @@ pub struct Hint {
     pub serial: String,
 }
 
-/// Two names of one device: links, or the same node twice.
+/// Two names of one device, or of devices that share bytes: links, the same node twice, a loop device and
+/// the file under it.
 pub(crate) fn same_device(a: &Arc<dyn Device>, b: &Arc<dyn Device>) -> bool {
     if Arc::ptr_eq(a, b) {
         return true;
@@ -29,17 +29,8 @@ pub(crate) fn same_device(a: &Arc<dyn Device>, b: &Arc<dyn Device>) -> bool {
     if let (Some(a), Some(b)) = (a.initiator(), b.initiator()) {
         return a.is_same_unit(b);
     }
-    // A loop device is the file that it stands on.
-    let identity = |d: &Arc<dyn Device>| {
-        let m = std::fs::metadata(&d.info().name).ok()?;
-        if !d.info().is_block {
-            return Some((m.dev(), m.ino()));
-        }
-        let file =
-            braid_device::loop_backing_file(m.rdev()).and_then(|f| std::fs::metadata(f).ok());
-        Some(file.map_or((u64::MAX, m.rdev()), |f| (f.dev(), f.ino())))
-    };
-    identity(a).is_some_and(|x| Some(x) == identity(b))
+    let backing = |d: &Arc<dyn Device>| Backing::of(d.info().name.as_ref());
+    backing(a).zip(backing(b)).is_some_and(|(a, b)| a.overlaps(&b))
 }
 
 pub(crate) fn member_of(device: &Arc<dyn Device>, hint: &Hint) -> Result<Member, PoolError> {
