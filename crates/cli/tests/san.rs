@@ -198,10 +198,10 @@ fn two_hosts_that_have_lost_each_others_copy_do_not_both_go_on() {
     let mut programs = [appender(&a, &logs[0]), appender(&b, &logs[1])];
     let count = |log: &str| std::fs::read_to_string(log).map_or(0, |text| text.lines().count());
     wait_until("both write", || logs.iter().all(|log| count(log) > 5));
-    for (host, unit) in [("host-a", 1), ("host-b", 0)] {
-        let (unit, from) = (format!("lun={unit}"), format!("from=iqn.2026-11.org.braid:{host}"));
-        san.tell(&["add", "any", "fail", &unit, &from]);
-    }
+    // At once: who still sees the other's copy follows it, and is left with none.
+    let fails = [("host-a", 1), ("host-b", 0)]
+        .map(|(host, unit)| format!("any fail lun={unit} from=iqn.2026-11.org.braid:{host}"));
+    san.tell(&["add", &fails.join(";")]);
     // It goes on once it has fenced the other one.
     let log_of = |dir: &str| std::fs::read_to_string(format!("{dir}.log")).unwrap_or_default();
     wait_until("one has fenced the other", || log_of(&a).contains("method=\"reservation\""));

@@ -159,17 +159,18 @@ fn parse(spec: &str) -> Result<Fault, TargetError> {
 }
 
 impl Faults {
-    /// One more fault, from now on.
+    /// One more fault, or several separated by `;`, from now on: all of them at once, or none.
     ///
     /// # Errors
     /// [`TargetError::BadFault`] for what is no fault, or one too many.
-    pub fn add(&self, spec: &str) -> Result<(), TargetError> {
-        let fault = parse(spec)?;
+    pub fn add(&self, specs: &str) -> Result<(), TargetError> {
+        let faults =
+            specs.split(';').map(|spec| parse(spec.trim())).collect::<Result<Vec<_>, _>>()?;
         let mut list = self.list.lock();
-        if list.len() >= FAULTS_MAX {
-            return Err(TargetError::BadFault { spec: spec.to_owned(), why: "too many of them" });
+        if list.len() + faults.len() > FAULTS_MAX {
+            return Err(TargetError::BadFault { spec: specs.to_owned(), why: "too many of them" });
         }
-        list.push(fault);
+        list.extend(faults);
         self.any.store(true, Ordering::Release);
         Ok(())
     }
@@ -251,5 +252,13 @@ mod tests {
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+    #[test]
+    fn several_faults_begin_together_or_not_at_all() {
+        let faults = Faults::default();
+        faults.add("write drop; read fail lun=1").unwrap();
+        assert_eq!(faults.list().len(), 2);
+        faults.add("flush drop; nonsense").unwrap_err();
+        assert_eq!(faults.list().len(), 2);
     }
 }

@@ -48,7 +48,7 @@ pub struct Args {
     /// fail, late=MS (is not answered, lands later), late-fail=MS, cut or cut-after
     #[arg(long = "fault", value_name = "FAULT")]
     faults: Vec<String>,
-    /// Socket that takes orders while it runs: add FAULT, clear, list, sessions, cut [NAME]
+    /// Socket that takes orders while it runs: add FAULT[;FAULT...] (at once), clear, list, sessions, cut [NAME]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Only give the target at this control socket an order
