@@ -76,6 +76,27 @@ pub enum DemotionWaits {
     Devices,
 }
 
+impl DemotionWaits {
+    const ALL: [Self; 4] = [Self::MappedPages, Self::Anything, Self::Locks, Self::Devices];
+
+    /// Threads for this kind, where there are `many` for those that wait for the kernel.
+    fn demoters(self, many: usize) -> usize {
+        match self {
+            Self::MappedPages | Self::Anything => many,
+            Self::Locks | Self::Devices => 1,
+        }
+    }
+    /// In its threads' names, which have 15 characters.
+    fn letter(self) -> char {
+        match self {
+            Self::MappedPages => 'm',
+            Self::Anything => 'a',
+            Self::Locks => 'l',
+            Self::Devices => 'd',
+        }
+    }
+}
+
 /// What the file system does when a lock is given up.
 pub trait GlockOps: Send + Sync {
     /// Called when a record was read, or written, that gives this node more of the lock than it
@@ -218,13 +239,8 @@ pub(crate) struct Core {
     options: ManagerOptions,
     origin: Instant,
     table: table::Table,
-    work: demote::Work,
-    /// Locks whose demotion waits for mapped pages.
-    mapped: demote::Work,
-    /// Locks whose demotion waits for devices only, and their demoter's.
-    apart: demote::Work,
-    /// Locks whose demotion waits for such locks.
-    above: demote::Work,
+    /// By what their demotion waits for: each kind has demoters of its own.
+    work: [demote::Work; DemotionWaits::ALL.len()],
     stop: AtomicU8,
     /// Coarse time for "least recently used".
     tick: AtomicU32,
@@ -303,10 +319,7 @@ impl LockManager {
             options,
             origin: Instant::now(),
             table: table::Table::new(),
-            work: demote::Work::default(),
-            mapped: demote::Work::default(),
-            apart: demote::Work::default(),
-            above: demote::Work::default(),
+            work: Default::default(),
             stop: AtomicU8::new(RUNNING),
             tick: AtomicU32::new(0),
             ticker: (Mutex::new(()), Condvar::new()),
@@ -318,16 +331,13 @@ impl LockManager {
             wishes: Mutex::new(HashMap::new()),
         });
         let manager = Arc::new(Self { core: core.clone(), threads: Mutex::new(Vec::new()) });
-        for n in 0..demoters {
-            let core = core.clone();
-            manager.spawn(&format!("demote-{n}"), move || core.demoter(&core.work))?;
-            let core = manager.core.clone();
-            manager.spawn(&format!("demote-map-{n}"), move || core.demoter(&core.mapped))?;
+        for kind in DemotionWaits::ALL {
+            for n in 0..kind.demoters(demoters) {
+                let core = core.clone();
+                let name = format!("demote-{}{n}", kind.letter());
+                manager.spawn(&name, move || core.demoter(core.work_of(kind)))?;
+            }
         }
-        let apart = core.clone();
-        manager.spawn("demote-apart", move || apart.demoter(&apart.apart))?;
-        let above = core.clone();
-        manager.spawn("demote-above", move || above.demoter(&above.above))?;
         manager.spawn("lock-tick", move || core.ticker())?;
         Ok(manager)
     }

@@ -114,11 +114,15 @@ impl Core {
 
     /// The queue of the demoters that serve a lock.
     pub(super) fn work_for(&self, lock: LockNo) -> &Work {
-        match self.ops.demotion_waits(lock) {
-            DemotionWaits::MappedPages => &self.mapped,
-            DemotionWaits::Anything => &self.work,
-            DemotionWaits::Locks => &self.above,
-            DemotionWaits::Devices => &self.apart,
+        self.work_of(self.ops.demotion_waits(lock))
+    }
+    pub(super) fn work_of(&self, kind: DemotionWaits) -> &Work {
+        let [mapped, anything, locks, devices] = &self.work;
+        match kind {
+            DemotionWaits::MappedPages => mapped,
+            DemotionWaits::Anything => anything,
+            DemotionWaits::Locks => locks,
+            DemotionWaits::Devices => devices,
         }
     }
 

@@ -8,6 +8,7 @@ use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
 use parking_lot::MutexGuard;
 
+use super::demote::Work;
 use super::state::{Glock, State};
 use super::{Core, RUNNING, WITHDRAWN};
 use crate::dlock::{Action, Context, Event, Hint, Seen, Time};
@@ -275,10 +276,7 @@ impl Core {
     /// Ends acquiring and the demoters; whether the manager had withdrawn before.
     pub(super) fn halt(&self, how: u8) -> bool {
         let before = self.stop.fetch_max(how, Ordering::AcqRel);
-        self.work.stop();
-        self.mapped.stop();
-        self.apart.stop();
-        self.above.stop();
+        self.work.iter().for_each(Work::stop);
         let (mutex, condition) = &self.ticker;
         drop(mutex.lock());
         condition.notify_all();

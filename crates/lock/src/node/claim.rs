@@ -132,7 +132,10 @@ pub(super) fn say_damage(record: &SlotRecord) {
 const STRANGER_BEATS: u32 = 8;
 
 /// Beats after which a node whose heartbeats stand still in all copies counts as one that does not beat.
-const COPY_BEATS: u32 = 4;
+const SILENT_BEATS: u32 = 4;
+
+/// Looks, a beat apart, after which a node's lock that only some members bear tells of a copy.
+const PARTLY_LOOKS: u32 = 4;
 
 /// As many as a slot has room for.
 pub(super) fn first_places(mut places: Vec<LockPlace>) -> Vec<LockPlace> {
@@ -368,34 +371,45 @@ impl Claim<'_> {
                 others.push(record);
             }
         }
-        let copied = |r: &SlotRecord| {
+        let copied = match self.partly_locked(&others)? {
+            None => self.silent_copy(&others)?,
+            found => found,
+        };
+        copied.map_or(Ok(()), |r| {
             Err(LockError::CopiedMember { node: r.life, host: r.host.as_str().into() })
-        };
-        let partly = |r: &SlotRecord| {
-            self.store.life_partly_locked(r.life.slot).map_err(LockError::NodeStore)
-        };
-        for record in &others {
-            // A member that joins or leaves just now is told from a copy by a second look.
-            let mut looks = COPY_BEATS;
-            while partly(record)? {
-                looks -= 1;
-                if looks == 0 {
-                    return copied(record);
+        })
+    }
+
+    /// A node whose lock is on some members and not on others, in several looks: one look alone may meet
+    /// a member that joins or leaves.
+    fn partly_locked<'a>(
+        &self,
+        others: &'a [SlotRecord],
+    ) -> Result<Option<&'a SlotRecord>, LockError> {
+        for record in others {
+            let mut looks = 0;
+            while self.store.life_partly_locked(record.life.slot).map_err(LockError::NodeStore)? {
+                looks += 1;
+                if looks == PARTLY_LOOKS {
+                    return Ok(Some(record));
                 }
                 std::thread::sleep(self.options.timing.beat());
             }
         }
-        let silent = self.silent_copy(&others)?;
-        silent.map_or(Ok(()), |slot| {
-            others.iter().find(|r| r.life.slot == slot).map_or(Ok(()), copied)
-        })
+        Ok(None)
     }
 
     /// A node whose heartbeats go on in one copy of them and in another do not.
-    fn silent_copy(&self, others: &[SlotRecord]) -> Result<Option<NodeId>, LockError> {
+    fn silent_copy<'a>(
+        &self,
+        others: &'a [SlotRecord],
+    ) -> Result<Option<&'a SlotRecord>, LockError> {
+        if others.is_empty() {
+            return Ok(None);
+        }
         let read = || self.store.heartbeat_copies().map_err(LockError::NodeStore);
         let before = read()?;
-        if before.len() < 2 || others.is_empty() {
+        if before.len() < 2 {
             return Ok(None);
         }
         let sector = |copy: &[u8], slot: NodeId| {
@@ -405,19 +419,18 @@ impl Claim<'_> {
         for beat in 1..=STRANGER_BEATS {
             std::thread::sleep(self.options.timing.beat());
             let now = read()?;
-            let goes_on = |slot: NodeId| {
+            let copies_with_beat = |record: &&SlotRecord| {
+                let slot = record.life.slot;
                 let pairs = before.iter().zip(&now);
-                let changed = pairs.filter(|(old, new)| sector(old, slot) != sector(new, slot));
-                changed.count()
+                pairs.filter(|(old, new)| sector(old, slot) != sector(new, slot)).count()
             };
-            let most = others.iter().map(|r| r.life.slot).max_by_key(|slot| goes_on(*slot));
-            let Some(slot) = most else { return Ok(None) };
-            match goes_on(slot) {
-                // Nobody lives.
-                0 if beat >= COPY_BEATS => return Ok(None),
+            // One node that beats in all copies shows that they are of one pool.
+            let Some(most) = others.iter().max_by_key(copies_with_beat) else { return Ok(None) };
+            match copies_with_beat(&most) {
+                0 if beat >= SILENT_BEATS => return Ok(None),
                 0 => {}
                 copies if copies >= before.len().min(now.len()) => return Ok(None),
-                _ => beating = Some(slot),
+                _ => beating = Some(most),
             }
         }
         Ok(beating)
