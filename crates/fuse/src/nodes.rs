@@ -166,8 +166,8 @@ impl Nodes {
     }
     /// Attributes of an entry that was counted are about to go out, computed since `stamp`. Returns
     /// whether they may stay valid.
-    pub fn promise(&self, node: u64, stamp: Stamp, keep: Keep) -> bool {
-        let now = self.millis(Instant::now());
+    pub fn promise(&self, node: u64, stamp: Stamp, keep: Keep, now: Instant) -> bool {
+        let now = self.millis(now);
         self.with(node, |n| {
             let may = match keep {
                 Keep::No => false,
@@ -369,8 +369,8 @@ mod tests {
         let stamp = nodes.stamp();
         assert_eq!(nodes.invalidating(7), None, "nothing handed out yet");
         nodes.entered(7, nodes.origin);
-        assert!(!nodes.promise(7, stamp, Keep::Yes));
-        assert!(nodes.promise(7, nodes.stamp(), Keep::Yes));
+        assert!(!nodes.promise(7, stamp, Keep::Yes, Instant::now()));
+        assert!(nodes.promise(7, nodes.stamp(), Keep::Yes, Instant::now()));
         assert!(nodes.invalidating(7).is_some());
     }
 
@@ -379,7 +379,7 @@ mod tests {
         let nodes = Nodes::default();
         let entered = |node, keep| {
             nodes.entered(node, nodes.origin);
-            nodes.promise(node, nodes.stamp(), keep)
+            nodes.promise(node, nodes.stamp(), keep, Instant::now())
         };
         assert!(!entered(7, Keep::No));
         assert!(nodes.known(7) && !nodes.promises(7), "of a listing");
@@ -403,7 +403,7 @@ mod tests {
         let (nodes, patience) = (Nodes::default(), Duration::from_secs(10));
         let at = |seconds: u64| nodes.origin + Duration::from_secs(seconds);
         nodes.entered(7, at(5));
-        assert!(nodes.promise(7, nodes.stamp(), Keep::Yes));
+        assert!(nodes.promise(7, nodes.stamp(), Keep::Yes, Instant::now()));
         assert!(nodes.promises_under_way(7, at(6), patience));
         assert!(nodes.promises(7) && !nodes.promises_under_way(7, at(16), patience));
         nodes.entered(7, at(17));
@@ -432,11 +432,11 @@ mod tests {
         let nodes = Nodes::default();
         nodes.entered(7, nodes.origin);
         let at = |seconds: f64| nodes.origin + Duration::from_secs_f64(seconds);
-        assert!(nodes.caching(7, at(0.0)) && nodes.promise(7, nodes.stamp(), Keep::Yes));
+        assert!(nodes.caching(7, at(0.0)) && nodes.promise(7, nodes.stamp(), Keep::Yes, at(0.0)));
         nodes.resized(7, nodes.origin);
         assert!(!nodes.caching(7, nodes.origin) && nodes.outdated(7), "what was sent before");
-        nodes.resized(7, Instant::now());
-        assert!(!nodes.promise(7, nodes.stamp(), Keep::Yes));
+        nodes.resized(7, at(0.0));
+        assert!(!nodes.promise(7, nodes.stamp(), Keep::Yes, at(0.0)));
         for n in 0..5 {
             nodes.resized(7, at(f64::from(n) / 2.0));
             assert!(!nodes.caching(7, at(f64::from(n) / 2.0 + 0.4)));

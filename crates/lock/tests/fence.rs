@@ -15,7 +15,7 @@ use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 use braid_pool::{AddOptions, CreateOptions, Destination, FenceHow, Pool, PoolError, Reservable};
 
-const PROVE: FenceHow = FenceHow { prove: true, reset: false, used: Epoch(u64::MAX) };
+const PROVE: FenceHow = FenceHow { prove: true, reset: false, epoch_seen: Epoch(u64::MAX) };
 const NAME: &str = "iqn.2026-11.org.braid:fence-test";
 
 fn target(units: usize) -> Target {
@@ -117,7 +117,7 @@ fn a_key_that_is_gone_is_no_proof() {
         a.unregister();
         assert_eq!((keys(&b), target.running()), (vec![vec![2], vec![2]], 1));
         // It is known to be dead: nothing needs to be ended.
-        b.fence(1, FenceHow { prove: false, reset: false, used: Epoch(u64::MAX) }).unwrap();
+        b.fence(1, FenceHow { prove: false, reset: false, epoch_seen: Epoch(u64::MAX) }).unwrap();
         assert_eq!(target.running(), 1);
         b.fence(1, PROVE).unwrap();
         assert_eq!((target.running(), stands(&b)), (0, 1));
@@ -136,7 +136,7 @@ fn a_reset_costs_the_living_nothing() {
         while target.running() == 0 {
             std::thread::yield_now();
         }
-        b.fence(99, FenceHow { prove: true, reset: true, used: Epoch(u64::MAX) }).unwrap();
+        b.fence(99, FenceHow { prove: true, reset: true, epoch_seen: Epoch(u64::MAX) }).unwrap();
         under_way.join().unwrap().unwrap();
     });
     assert_eq!(stands(&b), 3);

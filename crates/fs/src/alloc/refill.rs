@@ -39,7 +39,7 @@ const LOG_WAITS: u32 = 100;
 /// File data goes to what was added first when less than this part (divisor) of the rest is free.
 const HOME: u64 = 16;
 /// Slots are made only while those that are free are less than this part (divisor) of the free space.
-const OLD: u64 = 8;
+const FREE_SLOTS: u64 = 8;
 /// Hints are read again for metadata that has no room in what was there at first, at most so often.
 const HINT_AGE: Duration = Duration::from_secs(5);
 
@@ -191,8 +191,8 @@ pub(super) struct Need {
     pub slots: bool,
     /// In groups that were made with the file system, or nowhere.
     pub home: bool,
-    /// Slots that there are.
-    pub old: bool,
+    /// Only slots that groups have already; none are made.
+    pub existing: bool,
 }
 
 fn blocks(size: BlockSize, len: Bytes) -> u64 {
@@ -219,7 +219,7 @@ impl Inner {
     /// they have.
     pub(super) fn refill_for(&self, data: u64, slots: u64, frees: u64) -> Result<()> {
         let found = {
-            let _beside = self.share(Mode::Shared)?;
+            let _with_others = self.share(Mode::Shared)?;
             self.refill_from_groups(data, slots, frees)
         };
         if !matches!(found, Err(Error::NoSpace)) || !self.share.is_common() {
@@ -255,7 +255,7 @@ impl Inner {
                     data: data - data_free.min(data),
                     slots: false,
                     home: false,
-                    old: false,
+                    existing: false,
                 };
                 self.extend(&mut refill, need, &mut trades)?
             };
@@ -309,8 +309,8 @@ impl Inner {
         let data = if refill.data.is_some() { 0 } else { data };
         let want = chunk.max(slots * self.slot_blocks()) + data;
         let grown = self.volume.groups.added() > 0;
-        let need = Need { data: want, slots: true, home: grown, old: false };
-        if self.old_slots(refill, need, trades)? {
+        let need = Need { data: want, slots: true, home: grown, existing: false };
+        if self.existing_slots(refill, need, trades)? {
             return Ok(true);
         }
         if self.carve(refill, data, (true, grown))? || self.extend(refill, need, trades)? {
@@ -328,7 +328,7 @@ impl Inner {
 
     /// Slots that groups have, before others are made: what has become one never holds file data again.
     /// Making them anew is faster, so this is done where it matters.
-    fn old_slots(&self, refill: &mut Refill, need: Need, trades: &mut u32) -> Result<bool> {
+    fn existing_slots(&self, refill: &mut Refill, need: Need, trades: &mut u32) -> Result<bool> {
         let short = self.is_short();
         if short && refill.read.elapsed() > HINT_AGE {
             self.read_hints(refill)?;
@@ -336,14 +336,14 @@ impl Inner {
         let side = refill.side(need);
         let there: u64 = side.groups.iter().map(|g| refill.hint(*g).free_meta).sum();
         let free: u64 = side.groups.iter().map(|g| refill.hint(*g).free).sum();
-        if there == 0 || !short && there < free / OLD {
+        if there == 0 || !short && there < free / FREE_SLOTS {
             return Ok(false);
         }
         let near = |g: &u64| !(need.home && self.volume.groups.is_added(*g));
         let has = |g: &u64| near(g) && refill.hint(*g).free_meta > 0;
         let mut groups: Vec<u64> = side.groups.iter().copied().filter(has).collect();
         groups.sort_by_key(|g| std::cmp::Reverse(refill.hint(*g).free_meta));
-        let need = Need { data: 0, old: true, ..need };
+        let need = Need { data: 0, existing: true, ..need };
         let found = self.take_first(refill, groups.into_iter(), need, trades)?;
         Ok(found.is_some())
     }
@@ -502,7 +502,7 @@ impl Inner {
         let mut refill = self.refill.lock();
         refill.follow(&self.volume);
         self.read_hints(&mut refill)?;
-        let need = Need { data, slots: false, home: false, old: false };
+        let need = Need { data, slots: false, home: false, existing: false };
         let has_any = |g: &u64| wanted(*g) && refill.hint(*g).free > 0;
         let mut order: Vec<u64> =
             refill.side(need).groups.iter().copied().filter(has_any).collect();
@@ -556,7 +556,7 @@ impl Inner {
             });
         };
         note(refill, &group);
-        if need.old && group.raw.free_meta.get() == 0 {
+        if need.existing && group.raw.free_meta.get() == 0 {
             return Ok(false);
         }
         if group.raw.free_blocks.get() == 0 && !(need.slots && group.raw.free_meta.get() > 0) {
@@ -654,9 +654,9 @@ impl Inner {
             grain,
             state: BlockState::Free,
         };
-        let old = || choose(&group.bits, &Wish { state: BlockState::MetaFree, ..wish });
-        let first = if need.old { old() } else { None };
-        first.or_else(|| choose(&group.bits, &wish)).or_else(|| need.slots.then(old).flatten())
+        let of_slots = || choose(&group.bits, &Wish { state: BlockState::MetaFree, ..wish });
+        let first = if need.existing { of_slots() } else { None };
+        first.or_else(|| choose(&group.bits, &wish)).or_else(|| need.slots.then(of_slots).flatten())
     }
 
     /// Windows for file data are made of whole rows, where these are not too large.

@@ -195,7 +195,7 @@ impl<F: Files> Server<F> {
     fn entry(&self, attr: &Attr, stamp: Stamp, keep: Keep) -> EntryOut {
         let nodeid = self.node(attr.ino);
         let keep = if self.terms.cache_attributes { keep } else { Keep::No };
-        let cache = self.nodes().promise(nodeid, stamp, keep);
+        let cache = self.nodes().promise(nodeid, stamp, keep, Instant::now());
         EntryOut {
             nodeid,
             generation: attr.generation,

@@ -165,8 +165,8 @@ impl Fencer<'_> {
         let slot = record.life.slot;
         let mut failed = NotFenced::NoMethod { slot };
         if self.methods()(record) == FenceMethod::Reservation {
-            let used = self.last_epoch(slot);
-            let how = FenceHow { prove: true, reset: self.options.reset, used };
+            let epoch_seen = self.last_epoch(slot);
+            let how = FenceHow { prove: true, reset: self.options.reset, epoch_seen };
             match self.store.pool().fence(record.fence_key, how) {
                 Ok(()) => return Ok(FenceMethod::Reservation),
                 // It is this node that is to be dead: not the other's host, by its word.
@@ -193,7 +193,7 @@ impl Fencer<'_> {
         if self.key == 0 || record.fence_key == 0 || record.fence_key == self.key {
             return;
         }
-        let how = FenceHow { prove: false, reset: false, used: Epoch(0) };
+        let how = FenceHow { prove: false, reset: false, epoch_seen: Epoch(0) };
         if let Err(e) = self.store.pool().fence(record.fence_key, how) {
             tracing::warn!(slot = %record.life.slot, "a dead node's key stays: {e}");
         }

@@ -89,7 +89,7 @@ pub enum PoolError {
     /// The node may go on with members that this node has lost.
     #[error(
         "members {members:?} failed after that node was last heard, and may be all that it has left: it could go on \
-         with them. Reach them again, or turn its host off and say so"
+         with them. Reach them again, or turn its host off and say so: `braid fence POOL NODE --confirm`"
     )]
     Split {
         /// Where those were.

@@ -37,15 +37,15 @@ pub struct FenceHow {
     pub reset: bool,
     /// The newest epoch that the node has said it uses; 0: not known. Members that failed later may still
     /// be members to it.
-    pub used: Epoch,
+    pub epoch_seen: Epoch,
 }
 
-/// Whether a node that last used epoch `used` may go on with members that have failed here since.
+/// Whether a node that last used epoch `epoch_seen` may go on with members that have failed here since.
 ///
 /// # Errors
 /// [`PoolError::Split`].
-fn check_split(label: &Label, used: Epoch) -> Result<(), PoolError> {
-    let since = |m: &Member| m.state_epoch > used;
+fn check_split(label: &Label, epoch_seen: Epoch) -> Result<(), PoolError> {
+    let since = |m: &Member| m.state_epoch > epoch_seen;
     let lost = |m: &Member| m.state == MemberState::Failed && since(m);
     if !label.members.iter().any(lost) {
         return Ok(());
@@ -165,7 +165,7 @@ impl Pool {
             self.follow()?;
             let tag = self.epoch_tag();
             if how.prove {
-                check_split(&self.0.epochs.read().label, how.used)?;
+                check_split(&self.0.epochs.read().label, how.epoch_seen)?;
             }
             for device in self.0.used() {
                 self.fence_one(&*device, victim, how)?;

@@ -60,8 +60,11 @@ fn a_node_that_is_fenced_withdraws_at_once() {
     let a = on(1, &all, &locks, FenceOptions::default());
     let b = on(2, &all, &locks, FenceOptions::default());
     let key = view(&a, a.member.me()).unwrap().key;
-    let how =
-        braid_pool::FenceHow { prove: true, reset: false, used: braid_format::Epoch(u64::MAX) };
+    let how = braid_pool::FenceHow {
+        prove: true,
+        reset: false,
+        epoch_seen: braid_format::Epoch(u64::MAX),
+    };
     b.nodes.fence(key, how).unwrap();
     until("withdrawn", || a.manager.has_withdrawn());
     assert!(!b.manager.has_withdrawn());
@@ -108,8 +111,11 @@ fn who_is_fenced_itself_calls_no_program() {
         nodes.register(key_of(all.fs_uuid(), life)).unwrap();
         nodes
     });
-    let how =
-        braid_pool::FenceHow { prove: true, reset: false, used: braid_format::Epoch(u64::MAX) };
+    let how = braid_pool::FenceHow {
+        prove: true,
+        reset: false,
+        epoch_seen: braid_format::Epoch(u64::MAX),
+    };
     nodes[0].fence(key_of(all.fs_uuid(), two), how).unwrap();
     let program = Program::new(0);
     let options = program.options();
