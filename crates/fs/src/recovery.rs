@@ -18,6 +18,7 @@ use crate::cluster::Cluster;
 use crate::deferred_ops::DeferredOps;
 use crate::error::{Error, Result};
 use crate::make::area_kind;
+use crate::replay::Writer;
 use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
 
@@ -155,7 +156,7 @@ impl Recoverer {
     /// The dead node's journal.
     fn replay(&self, dead: Me) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
-        let replayed = crate::replay::replay(volume, dead.slot)
+        let replayed = crate::replay::replay(volume, dead.slot, Writer::Life(dead.incarnation))
             .map_err(|e| not_recovered(volume, dead.slot, false, e))?;
         if replayed.transactions > 0 {
             tracing::warn!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");

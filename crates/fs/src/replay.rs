@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use braid_format::journal::{RawTxBlock, RawTxHeader};
 use braid_format::lock_record::{Life, LockRecord, Mode};
 use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::{BlockNo, Bytes, Generation, LockNo, NodeId};
+use braid_format::node::{SlotRecord, SlotState};
+use braid_format::{BlockNo, Bytes, FormatError, Generation, Incarnation, LockNo, NodeId};
 use braid_lock::LockError;
 use braid_pool::PoolRequest;
 use braid_pool::device::AlignedBuf;
@@ -31,6 +32,54 @@ const BATCH: usize = 256;
 /// Reads of a lock record that is not sound before it is taken for damaged. One that is being
 /// written is sound again after one or two.
 const RECORD_READS: usize = 32;
+
+/// Whose records may have to be replayed. The slot says it: a life stands in it, durably, before its first
+/// record, and a slot is free only when all that was in its journal is in place. Records of earlier
+/// lives stay in the ring. A block of one of their images may have become file data since, so none of
+/// them may be put in place, whatever is lost of the headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writer {
+    /// Of this life.
+    Life(Incarnation),
+    /// Of none: the slot is free.
+    Nobody,
+    /// The slot cannot be read.
+    Unknown,
+    /// Slots are in a store that may have lost them, where metadata stays metadata.
+    Any,
+}
+
+impl Writer {
+    /// Who writes, or wrote last, by a slot, as its record says.
+    ///
+    /// # Errors
+    /// When a device fails.
+    pub fn of_slot(volume: &Volume, slot: NodeId) -> Result<Self> {
+        if volume.elsewhere.is_some() {
+            return Ok(Self::Any);
+        }
+        let store = volume.node_store(volume.node_areas()?);
+        let bytes = store.read_slot(slot).map_err(LockError::NodeStore)?;
+        Ok(match SlotRecord::decode(&bytes, slot) {
+            Ok(record) if record.state == SlotState::Free => Self::Nobody,
+            Ok(record) => Self::Life(record.life.incarnation),
+            Err(_) => Self::Unknown,
+        })
+    }
+    /// Whether records of this incarnation may have to be replayed.
+    fn may_be(self, incarnation: Incarnation) -> bool {
+        match self {
+            Self::Life(life) => life == incarnation,
+            Self::Nobody => false,
+            Self::Unknown | Self::Any => true,
+        }
+    }
+    /// Whether a block that does not verify for this reason may be one that the writer changed. If it does
+    /// not even look like metadata, it may be file data by now.
+    fn may_have_changed(self, damage: &FormatError) -> bool {
+        self != Self::Unknown || matches!(damage, FormatError::ChecksumMismatch { .. })
+    }
+}
 
 /// What a replay did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,7 +100,7 @@ pub(crate) struct Replayed {
 /// # Errors
 /// When a device fails, no header is readable, a sealed record names what cannot be, or a record
 /// is damaged that was durable once. Nothing has been written then, or it may be done again.
-pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
+pub(crate) fn replay(volume: &Volume, node: NodeId, writer: Writer) -> Result<Replayed> {
     let ring = Ring::of(volume, node)?;
     let header = proof::believed(volume, &ring, Header::read(volume, &ring)?)?;
     if header.clean {
@@ -60,10 +109,22 @@ pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
         volume.pool.flush()?;
         return Ok(Replayed::default());
     }
+    if !writer.may_be(header.incarnation) {
+        return finish_former(volume, &ring, header);
+    }
     let (scan, damage) = scan(volume, &ring, &header)?;
     damage.map_or(Ok(()), Err)?;
     let next = (scan.sequence, scan.offset);
-    finish(volume, &ring, header, scan, next)
+    finish(volume, &ring, header, (scan, writer), next)
+}
+
+/// The header is of a life whose journal is in place: the one that said so is lost. Nothing is replayed.
+fn finish_former(volume: &Volume, ring: &Ring, header: Header) -> Result<Replayed> {
+    let (node, incarnation) = (ring.node, header.incarnation);
+    tracing::warn!(%node, ?incarnation, "a journal's newest header is lost: it said that nothing is left of that life");
+    let next = header.tail_sequence.max(proof::highest(volume, ring)? + 1);
+    let none = (Scan::default(), Writer::Nobody);
+    finish(volume, ring, header, none, (next, header.tail_offset))
 }
 
 /// For a repair: replays what stands before the damage, drops the rest, and marks the journal clean.
@@ -72,7 +133,11 @@ pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
 ///
 /// # Errors
 /// When a device fails.
-pub(crate) fn salvage(volume: &Volume, node: NodeId) -> Result<(Replayed, Option<Error>)> {
+pub(crate) fn salvage(
+    volume: &Volume,
+    node: NodeId,
+    writer: Writer,
+) -> Result<(Replayed, Option<Error>)> {
     let ring = Ring::of(volume, node)?;
     let read = Header::read(volume, &ring).and_then(|h| proof::believed(volume, &ring, h));
     let header = match read {
@@ -83,8 +148,11 @@ pub(crate) fn salvage(volume: &Volume, node: NodeId) -> Result<(Replayed, Option
             volume.pool.flush()?;
             return Ok((Replayed::default(), None));
         }
+        Ok(header) if !writer.may_be(header.incarnation) => {
+            return Ok((finish_former(volume, &ring, header)?, None));
+        }
         Ok(header) => header,
-        Err(e) if e.is_damage() => return salvage_ring(volume, &ring, &e),
+        Err(e) if e.is_damage() => return salvage_ring(volume, &ring, writer, &e),
         Err(e) => return Err(e),
     };
     let (scan, damage) = scan(volume, &ring, &header)?;
@@ -92,19 +160,24 @@ pub(crate) fn salvage(volume: &Volume, node: NodeId) -> Result<(Replayed, Option
         None => (scan.sequence, None),
         // The ring was used again where this header says that it begins: a newer one is lost.
         Some(e) if scan.transactions == 0 && header.alone => {
-            return salvage_ring(volume, &ring, &e);
+            return salvage_ring(volume, &ring, writer, &e);
         }
         // What is dropped never comes back.
         Some(e) => (scan.sequence.max(proof::highest(volume, &ring)? + 1), Some(e)),
     };
     let next = (next, scan.offset);
-    Ok((finish(volume, &ring, header, scan, next)?, damage))
+    Ok((finish(volume, &ring, header, (scan, writer), next)?, damage))
 }
 
 /// [`salvage`] of a journal whose headers do not say where it begins, for this reason.
-fn salvage_ring(volume: &Volume, ring: &Ring, why: &Error) -> Result<(Replayed, Option<Error>)> {
+fn salvage_ring(
+    volume: &Volume,
+    ring: &Ring,
+    writer: Writer,
+    why: &Error,
+) -> Result<(Replayed, Option<Error>)> {
     let highest = proof::highest(volume, ring)?;
-    let found = proof::newest_chain(volume, ring)?;
+    let found = proof::newest_chain(volume, ring, &|of| writer.may_be(of))?;
     let header = found.unwrap_or_else(|| Header::anew(highest + 1));
     let (scan, _) = match found {
         Some(header) => scan(volume, ring, &header)?,
@@ -112,7 +185,7 @@ fn salvage_ring(volume: &Volume, ring: &Ring, why: &Error) -> Result<(Replayed, 
     };
     let records = scan.transactions;
     let next = (scan.sequence.max(highest + 1), scan.offset);
-    let done = finish(volume, ring, header, scan, next)?;
+    let done = finish(volume, ring, header, (scan, writer), next)?;
     // The other copy too.
     let mut header = Header::read(volume, ring)?;
     header.write(volume, ring.node)?;
@@ -129,7 +202,7 @@ fn finish(
     volume: &Volume,
     ring: &Ring,
     mut header: Header,
-    scan: Scan,
+    (scan, writer): (Scan, Writer),
     next: (u64, u64),
 ) -> Result<Replayed> {
     let mut done = Replayed { transactions: scan.transactions, ..Replayed::default() };
@@ -141,7 +214,7 @@ fn finish(
     }
     let dead = Life { slot: ring.node, incarnation: header.incarnation };
     for batch in images.chunks(BATCH) {
-        let written = put_back(volume, ring, dead, batch)?;
+        let written = put_back(volume, ring, (dead, writer), batch)?;
         done.written += written;
         done.skipped += batch.len() as u64 - written;
     }
@@ -359,7 +432,12 @@ fn is_slot(volume: &Volume, block: BlockNo) -> bool {
 
 /// Writes those of `batch` in place that are newer than what stands there. Returns how many.
 /// Complete, not durable.
-fn put_back(volume: &Volume, ring: &Ring, dead: Life, batch: &[(BlockNo, Found)]) -> Result<u64> {
+fn put_back(
+    volume: &Volume,
+    ring: &Ring,
+    (dead, writer): (Life, Writer),
+    batch: &[(BlockNo, Found)],
+) -> Result<u64> {
     let len = Bytes(ring.image).to_usize();
     let mut images = AlignedBuf::zeroed(batch.len() * len);
     let mut places = AlignedBuf::zeroed(batch.len() * len);
@@ -379,7 +457,9 @@ fn put_back(volume: &Volume, ring: &Ring, dead: Life, batch: &[(BlockNo, Found)]
             .map_err(|source| Error::Damaged { block: *block, source })?;
         let older = match MetaHeader::decode(place, *block) {
             Ok((in_place, _)) => in_place.generation() < found.generation,
-            Err(_) => may_mend(volume, dead, *block, &header)?,
+            Err(damage) => {
+                writer.may_have_changed(&damage) && may_mend(volume, dead, *block, &header)?
+            }
         };
         if older {
             newer.push((*block, image));
@@ -434,4 +514,4 @@ mod copies;
 mod proof;
 pub(crate) use copies::sectors;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

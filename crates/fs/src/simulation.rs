@@ -164,7 +164,7 @@ pub struct Replayed {
 /// # Errors
 /// When a device fails, or the journal is damaged.
 pub fn replay(places: &Places, dead: NodeId) -> Result<Replayed> {
-    let done = crate::replay::replay(&places.0, dead)?;
+    let done = crate::replay::replay(&places.0, dead, crate::replay::Writer::Any)?;
     let crate::replay::Replayed { transactions, written, skipped } = done;
     Ok(Replayed { transactions, written, skipped })
 }

@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 
 use super::*;
 use crate::make::{MakeOptions, make};
-use crate::replay::replay;
+use crate::replay::tests::replay;
 use crate::test_volume::Rng;
 
 #[derive(Default)]

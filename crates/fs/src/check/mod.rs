@@ -305,10 +305,11 @@ impl Checker {
         // No node is alive: the log of any slot may serve what is written from here on.
         self.volume.pool.attach_with(0, &verifier)?;
         for slot in (0..self.volume.sb.node_slots.get()).map(NodeId) {
+            let writer = replay::Writer::of_slot(&self.volume, slot)?;
             let done = if repair {
-                replay::salvage(&self.volume, slot)
+                replay::salvage(&self.volume, slot, writer)
             } else {
-                match replay::replay(&self.volume, slot) {
+                match replay::replay(&self.volume, slot, writer) {
                     Err(e) if e.is_damage() => Ok((replay::Replayed::default(), Some(e))),
                     done => done.map(|done| (done, None)),
                 }

@@ -7,7 +7,8 @@ use braid_format::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::replay::{Replayed, replay};
+use crate::replay::Replayed;
+use crate::replay::tests::replay;
 use crate::test_volume::{Fate, Rng, Shape, TestVolume};
 
 const NODE: NodeId = NodeId(0);

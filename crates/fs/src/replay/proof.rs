@@ -14,8 +14,8 @@
 //! What cannot be told from the end of the journal: damage of the last record, and of the one before
 //! it when the last stands at the start of the ring. Nothing is written after them.
 
-use braid_format::Bytes;
 use braid_format::journal::RawTxHeader;
+use braid_format::{Bytes, Incarnation};
 use braid_pool::device::AlignedBuf;
 
 use super::{Scan, collect, copies, in_ring, next_record};
@@ -116,10 +116,14 @@ fn whole_records(
     Ok(found)
 }
 
-/// A header that leads to the newest whole records that follow one another without a gap: all that
-/// were not yet in place are among them, if none is damaged.
-pub(super) fn newest_chain(volume: &Volume, ring: &Ring) -> Result<Option<Header>> {
-    let mut all = whole_records(volume, ring, &|_| true)?;
+/// A header that leads to the newest whole records that follow one another without a gap, of lives that
+/// `wanted` holds for: all that were not yet in place are among them, if none is damaged.
+pub(super) fn newest_chain(
+    volume: &Volume,
+    ring: &Ring,
+    wanted: &dyn Fn(Incarnation) -> bool,
+) -> Result<Option<Header>> {
+    let mut all = whole_records(volume, ring, &|head| wanted(head.incarnation))?;
     all.sort_by_key(|(_, head)| head.sequence);
     let Some((mut at, mut first)) = all.pop() else { return Ok(None) };
     while let Some((before, head)) = all.pop() {

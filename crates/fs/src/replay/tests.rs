@@ -14,6 +14,14 @@ use crate::test_volume::{Rng, Shape, TestVolume};
 const NODE: NodeId = NodeId(1);
 const KIND: MetaKind = MetaKind::Index;
 
+/// Of whatever life.
+pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
+    super::replay(volume, node, Writer::Any)
+}
+fn salvage(volume: &Volume, node: NodeId) -> Result<(Replayed, Option<Error>)> {
+    super::salvage(volume, node, Writer::Any)
+}
+
 fn open(t: &TestVolume, incarnation: u32) -> Meta {
     Meta::open(t.volume.clone(), NODE, Incarnation(incarnation), 1 << 20).unwrap()
 }
@@ -401,6 +409,79 @@ fn a_clean_header_is_not_believed_when_records_were_written_after_it() {
         let outcome = replay(&after.volume, NODE);
         assert!(matches!(outcome, Err(Error::Journal { .. })), "{outcome:?}");
     }
+}
+
+/// Blocks that life 1 changed become file data.
+fn become_data(t: &TestVolume) {
+    let block = vec![0x5a; Bytes(t.volume.geo.slot_bytes()).to_usize()];
+    for n in 0..3 {
+        t.volume.pool.write(t.volume.slot_at(t.slot(n)), &block).unwrap();
+    }
+}
+fn are_data(t: &TestVolume) -> bool {
+    let mut block = vec![0; Bytes(t.volume.geo.slot_bytes()).to_usize()];
+    (0..3).all(|n| {
+        t.volume.pool.read(t.volume.slot_at(t.slot(n)), &mut block).unwrap();
+        block.iter().all(|b| *b == 0x5a)
+    })
+}
+
+#[test]
+fn records_of_a_life_that_has_left_are_not_put_in_place_whatever_headers_are_lost() {
+    let (t, ring) = used_again(4);
+    let newest = Header::read(&t.volume, &ring).unwrap();
+    become_data(&t);
+    for (both, writer) in [false, true]
+        .into_iter()
+        .flat_map(|both| [Writer::Nobody, Writer::Life(Incarnation(2))].map(|w| (both, w)))
+    {
+        let spoiled = || {
+            let after = TestVolume::from_image(&t.tape.bytes());
+            spoil_copy(&after, newest.copy);
+            if both {
+                spoil_copy(&after, 1 - newest.copy);
+            }
+            after
+        };
+        // So it would be if nobody knew whose the records are.
+        let after = spoiled();
+        salvage(&after.volume, NODE).unwrap();
+        assert_eq!(are_data(&after), !both);
+        let after = spoiled();
+        if !both {
+            let done = super::replay(&after.volume, NODE, writer).unwrap();
+            assert_eq!(done, Replayed::default());
+            assert!(are_data(&after));
+        }
+        let after = if both { after } else { spoiled() };
+        let (done, _) = super::salvage(&after.volume, NODE, writer).unwrap();
+        assert_eq!(done, Replayed::default());
+        assert!(are_data(&after), "both {both}, {writer:?}");
+        // The next life's records are found, and only those.
+        let meta = open(&after, 2);
+        let mut tx = meta.begin().unwrap();
+        let block = after.slot(9);
+        tx.create(block, LockNo::from(block), KIND, |b| b[64..].fill(8)).unwrap();
+        drop(tx);
+        meta.commit().unwrap();
+        let life = Writer::Life(Incarnation(2));
+        for spoil in [0, 1, 2] {
+            let after = after.crash();
+            (0..spoil).for_each(|copy| spoil_copy(&after, copy));
+            let (done, _) = super::salvage(&after.volume, NODE, life).unwrap();
+            assert_eq!((done.transactions, value(&after, 9)), (1, Some(8)), "{spoil} lost");
+            assert!(are_data(&after));
+        }
+    }
+}
+
+#[test]
+fn where_the_slot_is_damaged_too_nothing_is_written_over_what_is_no_metadata() {
+    let (t, _) = used_again(4);
+    become_data(&t);
+    (0..2).for_each(|copy| spoil_copy(&t, copy));
+    super::salvage(&t.volume, NODE, Writer::Unknown).unwrap();
+    assert!(are_data(&t));
 }
 
 #[test]
