@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use braid_format::{BlockNo, InodeNo, LockNo};
-use braid_lock::{Guard, Liveness, Local, LockManager, Me, Membership, Mode};
+use braid_format::{BlockNo, FormatError, InodeNo, LockNo};
+use braid_lock::{Guard, Liveness, Local, LockError, LockManager, Me, Membership, Mode};
 
 use crate::alloc::Alloc;
 use crate::attr::KernelCache;
@@ -49,6 +49,8 @@ pub(crate) struct Core {
     pub membership: Arc<Membership>,
     /// First failure, once the node has withdrawn.
     pub withdrawn: OnceLock<Arc<str>>,
+    /// Blocks of unused metadata that are space for data again since this node was mounted.
+    pub given_back: OnceLock<u64>,
 }
 
 impl Core {
@@ -60,8 +62,20 @@ impl Core {
     /// Takes an inode's lock and loads its state.
     pub fn lock(&self, ino: InodeNo, mode: Mode, local: Local) -> Result<Locked> {
         self.check_ino(ino)?;
-        let guard = self.guard(LockNo::from(ino), mode, local)?;
+        let guard = self.guard(LockNo::from(ino), mode, local);
+        let guard = guard.map_err(|e| self.stale_if_no_slot(ino, e))?;
         self.loaded(ino, guard)
+    }
+    /// A number that somebody has kept may lead to where a slot was: nothing there looks like one.
+    fn stale_if_no_slot(&self, ino: InodeNo, e: Error) -> Error {
+        let magic = |e: &FormatError| matches!(e, FormatError::BadMagic { .. });
+        if !matches!(&e, Error::Lock(LockError::Record { source, .. }) if magic(source)) {
+            return e;
+        }
+        match self.volume.read_body(BlockNo::from(ino)) {
+            Err(Error::Damaged { source, .. }) if magic(&source) => Error::Stale(ino),
+            _ => e,
+        }
     }
     /// Shared: to read.
     pub fn lock_shared(&self, ino: InodeNo) -> Result<Locked> {

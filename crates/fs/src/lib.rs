@@ -37,6 +37,7 @@
 //!  discard, maintenance  free space goes back to the devices; filling, moving, scrubbing members
 //!  exclusive_use    nobody else has the file system mounted
 //!  growth           space that was added to the pool is used
+//!  unused_metadata  metadata that nobody uses becomes space for data again
 //!  mount            joining and leaving
 //!  inspect          a look from outside; nothing is joined, locked or changed
 //!  simulation       parts by themselves, for `crates/sim`
@@ -108,6 +109,7 @@ mod tests_space;
 mod tests_subpools;
 mod tree;
 mod trim;
+mod unused_metadata;
 mod verifier;
 mod volume;
 mod writeback;

@@ -33,6 +33,7 @@ use crate::meta::Meta;
 use crate::options::MountOptions;
 use crate::recovery::Recoverer;
 use crate::stop::Stop;
+use crate::unused_metadata::{self, Alone};
 use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
 
@@ -229,6 +230,7 @@ impl Mounted {
             me,
             membership: membership.clone(),
             withdrawn: OnceLock::new(),
+            given_back: OnceLock::new(),
         });
         let others = membership.clone();
         core.alloc.set_others(Box::new(move || {
@@ -236,6 +238,8 @@ impl Mounted {
             (!alone).then(|| others.others_deltas())
         }));
         deferred_ops.core.set(Arc::downgrade(&core)).ok();
+        // Before the watcher, which changes what dead nodes had.
+        let alone = Alone::look(&core.volume, me.slot)?;
         let for_space = Arc::downgrade(&core);
         core.alloc.set_leaving(Box::new(move || {
             let core = for_space.upgrade();
@@ -257,6 +261,7 @@ impl Mounted {
         let me = core.me.slot;
         let other = |n: &NodeView| n.state != SlotState::Free && n.life.slot != me;
         crate::growth::catch_up(&core, !membership.nodes().iter().any(other))?;
+        unused_metadata::give_back(&core, alone.as_ref())?;
         crate::orphan::reap(&core)?;
         Ok(core)
     }

@@ -27,6 +27,8 @@ pub struct MountOptions {
     pub commit_interval: Duration,
     /// What is freed goes back to the devices by itself, some time after that is durable.
     pub discard: bool,
+    /// After a repair: metadata that nobody uses becomes space for data again, however much is free.
+    pub after_repair: bool,
     /// For people: where it is mounted.
     pub mount_point: PathBuf,
     /// All timers of its membership.
@@ -51,6 +53,7 @@ impl Default for MountOptions {
             locks_max: 0,
             commit_interval: Duration::from_secs(5),
             discard: false,
+            after_repair: false,
             mount_point: PathBuf::new(),
             timing: Timing::default(),
             fence: FenceOptions::default(),

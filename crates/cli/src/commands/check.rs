@@ -6,7 +6,7 @@ use anyhow::Result;
 use braid_fs::check::{CheckOptions, check};
 
 use crate::pools::sources;
-use crate::terminal::ui;
+use crate::terminal::{size, ui};
 
 /// Verify a file system that no node has mounted, and repair it when asked.
 ///
@@ -44,6 +44,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     for line in report.left.iter().filter(|_| args.repair) {
         println!("NOT MENDED: {line}");
+    }
+    if report.given_back > 0 {
+        let bytes = size::show(report.given_back);
+        println!("{bytes} of metadata that nobody used is space for data again");
     }
     println!(
         "{} inodes, {} directories, {} data blocks, {} journals replayed: {}",

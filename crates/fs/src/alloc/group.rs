@@ -145,6 +145,10 @@ impl Group {
         let local = self.local(start).filter(|i| len <= self.shape.block_count - i);
         local.ok_or(Error::Inconsistent { block: BlockNo(start), what: "run outside its group" })
     }
+    /// Blocks that one bitmap speaks of.
+    pub fn blocks_of_bitmap(&self) -> u64 {
+        self.per_bitmap
+    }
     /// Block number of the `i`-th block.
     pub fn block(&self, i: u64) -> u64 {
         self.shape.first_block + i

@@ -19,8 +19,8 @@
 //! * exactly one of (a group, a window, a free log) knows that a block is free; so windows of two
 //!   nodes may overlap (a block of one, freed by another, taken by a third) and still agree;
 //! * what is takeable in memory is free in a durable image of the window, or was never used;
-//! * a metadata slot never becomes anything else, and its `Free` body is stable before its bit
-//!   says `MetaFree` where another node may look;
+//! * a metadata slot becomes nothing else while two nodes live ([`crate::unused_metadata`]), and its
+//!   `Free` body is stable before its bit says `MetaFree` where another node may look;
 //! * promises never exceed what is takeable.
 //!
 //! Lock order: the space lock ([`share`]), then [`Refill`] (held across I/O and group locks), then [`State`] (short, never across
@@ -41,6 +41,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 pub(crate) mod trim;
+mod unused;
 mod window;
 
 use std::collections::HashMap;
@@ -68,6 +69,7 @@ pub(crate) use self::private::window_head;
 use self::refill::Refill;
 use self::share::Share;
 use self::state::State;
+pub(crate) use self::unused::Spoken;
 use self::window::Extent;
 use crate::error::{Error, Result};
 use crate::groups::{takes_data, takes_slots};

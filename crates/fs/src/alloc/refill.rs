@@ -428,7 +428,7 @@ impl Inner {
             *buf = AlignedBuf::zeroed(len);
         }
         let buf = buf.get_mut(..len).unwrap_or_default();
-        // Nothing was ever compared with a record here: any nonce is fresh.
+        // Nobody who lives has compared with a record here: any nonce is fresh.
         let nonce = u64::from(self.incarnation.get()) << 32 | u64::from(self.node.get());
         for (i, slot) in (0..slots).zip(buf.chunks_exact_mut(bytes.to_usize())) {
             let block = BlockNo(start + i * geo.slot_blocks());

@@ -1,5 +1,6 @@
-//! Inodes without a name get one in `/lost+found`: by the file system's own code, mounted by the
-//! check for this alone, once all that can be mended has been.
+//! What a check leaves to the file system's own code, mounted for this alone, once all that can be mended
+//! has been: inodes without a name get one in `/lost+found`, metadata that nobody uses becomes space for
+//! data again.
 
 use std::sync::Arc;
 
@@ -65,4 +66,15 @@ fn reconnect_all(fs: &Fs, lost: &[Lost], done: &mut u64) -> Result<()> {
         *done += 1;
     }
     Ok(())
+}
+
+/// Makes unused metadata space for data: how many bytes.
+pub(super) fn give_back(pool: Pool) -> Result<u64> {
+    let options = MountOptions { after_repair: true, ..MountOptions::default() };
+    let fs = Fs::mount(pool, options, Arc::new(NoKernelCache))?;
+    let core = fs.core();
+    let blocks = core.given_back.get().copied().unwrap_or(0);
+    let bytes = blocks * core.volume.geo.block_size.bytes().get();
+    fs.unmount()?;
+    Ok(bytes)
 }

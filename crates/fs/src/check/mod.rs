@@ -90,6 +90,8 @@ pub struct Report {
     pub cut: Vec<String>,
     /// Those of the problems that are left: all without a repair.
     pub left: Vec<String>,
+    /// Bytes of metadata that nobody used and that a repair has made space for data again.
+    pub given_back: u64,
 }
 
 /// Checks the file system on `pool`. `progress` gets (done, total). Without
@@ -147,11 +149,15 @@ pub fn check(
         repair::slots(&checker)?;
     }
     let lost = if options.repair { checker.lost(&found) } else { Vec::new() };
+    let to_give_back = options.repair && !found.any() && checker.space.has_unused(&checker.volume);
     checker.volume.pool.detach()?;
     // What is left to do is a node's work.
     drop((seized, claimed));
     if !lost.is_empty() {
         checker.reconnect(&lost);
+    }
+    if to_give_back {
+        checker.report.given_back = lost::give_back(checker.volume.pool.clone())?;
     }
     Ok(checker.finish())
 }

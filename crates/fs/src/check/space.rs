@@ -11,6 +11,7 @@ use super::{BATCH, Checker, Mendable};
 use crate::alloc::{Counters, bits, check_group_header, fits};
 use crate::error::Result;
 use crate::groups::{GroupShape, Groups, PER_BYTE, takes_data, takes_slots};
+use crate::unused_metadata::is_worth_it;
 use crate::volume::Volume;
 
 /// What a node's private blocks say beside the groups.
@@ -100,6 +101,16 @@ impl Space {
             }
             (free, meta + count(g, BlockState::Free) + count(g, BlockState::MetaFree))
         })
+    }
+    /// Whether a good part of the blocks that may hold data are free slots, a chunk or more together.
+    pub fn has_unused(&self, volume: &Volume) -> bool {
+        let both = |g: &&GroupMap| takes_data(g.shape.kind) && takes_slots(g.shape.kind);
+        let chunk = volume.geo.chunk_blocks();
+        let unused = self.groups.iter().filter(both).map(|g| {
+            let runs = bits::runs(&g.bits, 0, g.shape.block_count, BlockState::MetaFree);
+            runs.map(|(_, n)| n).filter(|n| *n >= chunk).sum::<u64>()
+        });
+        is_worth_it(unused.sum(), volume.groups.totals().0, true)
     }
     /// Notes that a run is used: data may go on from one group to the next.
     pub fn mark(
