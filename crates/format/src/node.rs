@@ -630,8 +630,8 @@ pub struct RawCounters {
     pub free_blocks: U64,
     /// Inodes in use (a delta in `NodeInfo`).
     pub inodes: U64,
-    /// Blocks of metadata groups that are free, or free metadata slots (a delta in `NodeInfo`).
-    /// `free_blocks` is of data groups then. Zero where groups are for both.
+    /// Blocks of free metadata slots, and free blocks of groups for metadata alone, which `free_blocks`
+    /// leaves out (a delta in `NodeInfo`).
     pub free_meta: U64,
 }
 

@@ -73,7 +73,7 @@ pub struct Deltas {
     pub free: i64,
     /// Inodes in use.
     pub inodes: i64,
-    /// Free metadata blocks, where these stand apart from file data.
+    /// Blocks of free metadata slots, and free blocks of groups for metadata alone.
     pub meta: i64,
 }
 impl std::ops::Add for Deltas {

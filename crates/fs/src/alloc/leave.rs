@@ -28,7 +28,7 @@ pub(crate) struct Use {
     pub meta: u64,
     /// As the cluster's counters count them: free blocks that may become file data.
     pub free: u64,
-    /// The same of groups for metadata alone.
+    /// Free slots, and free blocks of groups for metadata alone.
     pub free_meta: u64,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Shut {
     pub blocks: u64,
     /// Of those, free.
     pub free: u64,
-    /// Free blocks of groups for metadata alone.
+    /// Free slots, and free blocks of groups for metadata alone.
     pub meta: u64,
 }
 
@@ -107,11 +107,12 @@ impl Inner {
             // One that is being written, or cannot be read, is counted the next time.
             let raw = header.ok().flatten();
             let free = raw.as_ref().map_or(0, |raw| raw.free_blocks.get());
+            found.meta += raw.map_or(0, |raw| raw.free_meta.get());
             if takes_data(volume.groups.kind(index)) {
                 found.blocks += volume.group_shape(index).map_or(0, |s| s.block_count);
                 found.free += free;
             } else {
-                found.meta += free + raw.map_or(0, |raw| raw.free_meta.get());
+                found.meta += free;
             }
             Ok(())
         });
@@ -130,7 +131,7 @@ fn use_of(group: &Group) -> Use {
         data: count(BlockState::Data),
         meta: count(BlockState::MetaUsed),
         free: if apart { 0 } else { free },
-        free_meta: if apart { free + chunks } else { 0 },
+        free_meta: if apart { free + chunks } else { chunks },
     }
 }
 

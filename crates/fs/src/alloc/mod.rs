@@ -94,7 +94,7 @@ pub(crate) struct Counters {
     pub free: u64,
     /// Inodes in use.
     pub inodes: u64,
-    /// Blocks of metadata groups that are free, or free slots; 0 where groups are for both.
+    /// Free slots, and free blocks of groups for metadata alone.
     pub meta: u64,
 }
 
@@ -226,11 +226,9 @@ impl Inner {
         self.state.lock().deltas += change;
         Ok(())
     }
-    /// What taking so many slots changes: free slots are counted only where they are all that
-    /// their groups are for.
+    /// What taking so many slots changes.
     fn slots_taken(&self, slots: i64) -> Deltas {
-        let blocks = if self.volume.groups.split() { Self::signed(self.slot_blocks()) } else { 0 };
-        Deltas { meta: -slots * blocks, ..Deltas::default() }
+        Deltas { meta: -slots * Self::signed(self.slot_blocks()), ..Deltas::default() }
     }
     /// Blocks as a change of a counter.
     fn signed(n: u64) -> i64 {
@@ -554,7 +552,9 @@ impl Alloc {
         let free = counted.free.saturating_sub(shut.free).min(total);
         let meta = counted.meta.saturating_sub(shut.meta);
         let split = inner.volume.groups.split();
-        let files_free = if split { meta } else { free } / inner.slot_blocks();
+        // Free blocks may become slots where groups are for both.
+        let room = if split { meta } else { meta.saturating_add(free) };
+        let files_free = room / inner.slot_blocks();
         let available = self.available(free, split.then_some(files_free));
         Totals { blocks: total, free, available, inodes: counted.inodes, files_free }
     }
@@ -717,7 +717,8 @@ fn read_counters(volume: &Volume) -> Result<Counters> {
         Ok((raw, _)) if kind == MetaKind::Counters => Ok(Counters {
             free: raw.free_blocks.get(),
             inodes: raw.inodes.get(),
-            meta: raw.free_meta.get(),
+            // Less than none where a pool of before did not count the slots.
+            meta: raw.free_meta.get().cast_signed().max(0).cast_unsigned(),
         }),
         _ => Err(bad),
     }

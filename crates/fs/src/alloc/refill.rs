@@ -366,7 +366,8 @@ impl Inner {
         let runs = [(at, blocks, BlockState::MetaFree)];
         self.private().set_window_bits(&mut tx, place, &runs)?;
         if !self.volume.groups.split() {
-            let change = Deltas { free: -Self::signed(blocks), ..Deltas::default() };
+            let blocks = Self::signed(blocks);
+            let change = Deltas { free: -blocks, meta: blocks, ..Deltas::default() };
             self.meta.sealed(self.count(&mut tx, change))?;
         }
         drop(tx);

@@ -86,7 +86,8 @@ impl Inner {
             freed += n;
         }
         let mut tx = self.meta.begin()?;
-        let change = Deltas { free: Self::signed(freed), ..Deltas::default() };
+        let blocks = Self::signed(freed);
+        let change = Deltas { free: blocks, meta: -blocks, ..Deltas::default() };
         let done = group.apply(&mut tx, &edits).and_then(|()| self.count(&mut tx, change));
         drop(tx);
         // Half of a transaction must not be committed.

@@ -92,14 +92,16 @@ impl Space {
     pub fn may_hold_slot(&mut self, start: u64, len: u64) -> bool {
         self.locate(start, len).is_some_and(|(g, _)| takes_slots(g.shape.kind))
     }
-    /// What the cluster's counters must be of `bits`: (free blocks, free metadata blocks).
+    /// What the cluster's counters must be of `bits`: free blocks; free slots, and free blocks of groups
+    /// for metadata alone.
     pub fn free(&self, bits: impl Fn(&GroupMap) -> &[u8]) -> (u64, u64) {
         let count = |g: &GroupMap, state| bits::count(bits(g), 0, g.shape.block_count, state);
         self.groups.iter().fold((0, 0), |(free, meta), g| {
+            let slots = count(g, BlockState::MetaFree);
             if takes_data(g.shape.kind) {
-                return (free + count(g, BlockState::Free), meta);
+                return (free + count(g, BlockState::Free), meta + slots);
             }
-            (free, meta + count(g, BlockState::Free) + count(g, BlockState::MetaFree))
+            (free, meta + count(g, BlockState::Free) + slots)
         })
     }
     /// Whether a good part of the blocks that may hold data are free slots, a chunk or more together.

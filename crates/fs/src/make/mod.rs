@@ -396,6 +396,7 @@ impl Maker<'_> {
             meta -= slot;
         } else {
             free -= self.geo.chunk_blocks();
+            meta += self.geo.chunk_blocks() - slot;
         }
         self.slots(block, 1, |_, bytes| {
             Fresh::own(block, MetaKind::Counters, self.nonce).write(self.geo, bytes, |body| {

@@ -1,7 +1,7 @@
 //! Space of removed inodes becomes space for data again.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::rgrp::{BlockState, RawWindow};
@@ -136,6 +136,36 @@ fn a_mount_that_is_alone_makes_room_for_data_of_inodes_that_are_gone() {
 /// What stands in metadata of a pool: blocks of free slots, in no window.
 fn unused_in(fs: &Fs) -> u64 {
     fs.core().alloc.data_and_unused().unwrap().1
+}
+
+#[test]
+fn slots_of_inodes_that_are_gone_are_room_for_inodes_on_every_node_and_none_for_data() {
+    let rig = Rig::new(1, 52);
+    let (fs, other) = (rig.mount(), rig.mount());
+    let first = fs.statfs().unwrap();
+    assert!(first.files_free > first.free, "the root's chunk has free slots");
+    let made = fill_with_inodes(&fs, u64::MAX);
+    let full = fs.statfs().unwrap();
+    assert!(full.files_free < 64, "{}", full.files_free);
+    remove_all(&fs, made);
+    for node in [&fs, &other] {
+        // A heartbeat tells the other one.
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let stat = node.statfs().unwrap();
+            if stat.files_free >= made && stat.available < 64 {
+                break;
+            }
+            let (room, data) = (stat.files_free, stat.available);
+            assert!(Instant::now() < until, "room for {room} of {made}, data {data}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(fill_with_inodes(&fs, made), made);
+    assert!(fs.statfs().unwrap().files_free < 64);
+    fs.unmount().unwrap();
+    other.unmount().unwrap();
+    rig.check(false);
 }
 
 #[test]
