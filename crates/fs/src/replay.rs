@@ -110,7 +110,7 @@ pub(crate) fn replay(volume: &Volume, node: NodeId, writer: Writer) -> Result<Re
         return Ok(Replayed::default());
     }
     if !writer.may_be(header.incarnation) {
-        return finish_former(volume, &ring, header);
+        return finish_former(volume, &ring, header, writer);
     }
     let (scan, damage) = scan(volume, &ring, &header)?;
     damage.map_or(Ok(()), Err)?;
@@ -119,7 +119,11 @@ pub(crate) fn replay(volume: &Volume, node: NodeId, writer: Writer) -> Result<Re
 }
 
 /// The header is of a life whose journal is in place: the one that said so is lost. Nothing is replayed.
-fn finish_former(volume: &Volume, ring: &Ring, header: Header) -> Result<Replayed> {
+///
+/// # Errors
+/// When a device fails, or the ring holds records of the writer: then a header of its own is lost, too.
+fn finish_former(volume: &Volume, ring: &Ring, header: Header, writer: Writer) -> Result<Replayed> {
+    proof::holds_none(volume, ring, &|of| writer.may_be(of))?;
     let (node, incarnation) = (ring.node, header.incarnation);
     tracing::warn!(%node, ?incarnation, "a journal's newest header is lost: it said that nothing is left of that life");
     let next = header.tail_sequence.max(proof::highest(volume, ring)? + 1);
@@ -149,7 +153,10 @@ pub(crate) fn salvage(
             return Ok((Replayed::default(), None));
         }
         Ok(header) if !writer.may_be(header.incarnation) => {
-            return Ok((finish_former(volume, &ring, header)?, None));
+            return match finish_former(volume, &ring, header, writer) {
+                Err(e) if e.is_damage() => salvage_ring(volume, &ring, writer, &e),
+                done => Ok((done?, None)),
+            };
         }
         Ok(header) => header,
         Err(e) if e.is_damage() => return salvage_ring(volume, &ring, writer, &e),

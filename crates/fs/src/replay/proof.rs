@@ -99,6 +99,25 @@ pub(super) fn believed(volume: &Volume, ring: &Ring, header: Header) -> Result<H
     Ok(header)
 }
 
+/// That no whole record of a life that `wanted` holds for is in the ring.
+///
+/// # Errors
+/// When a device fails, or one is there: the header that led to it is lost.
+pub(super) fn holds_none(
+    volume: &Volume,
+    ring: &Ring,
+    wanted: &dyn Fn(Incarnation) -> bool,
+) -> Result<()> {
+    match whole_records(volume, ring, &|head| wanted(head.incarnation))?.first() {
+        None => Ok(()),
+        Some((at, head)) => {
+            let what =
+                format!("the headers know nothing of the life that wrote record {}", head.sequence);
+            Err(in_ring(volume, ring, *at, &what))
+        }
+    }
+}
+
 /// All whole records, and where they stand.
 fn whole_records(
     volume: &Volume,

@@ -426,6 +426,27 @@ fn are_data(t: &TestVolume) -> bool {
     })
 }
 
+/// One header is lost, and a device brought the other one back as it was in the life before.
+#[test]
+fn records_of_the_life_in_the_slot_are_not_dropped_for_a_header_of_the_one_before() {
+    let (t, ring) = used_again(4);
+    let clean = Header::read(&t.volume, &ring).unwrap().copy;
+    let block = |copy| t.volume.node_area(NODE, RawSuperblock::AREA_JOURNAL_HEADERS + copy);
+    let (running, _, _) = t.volume.read_body(block(1 - clean)).unwrap();
+    put(&t, &open(&t, 2), 3, 9);
+    let after = t.crash();
+    after.volume.write_bodies(&[(block(1 - clean), &running)]).unwrap();
+    spoil_copy(&after, clean);
+    let former = Header::read(&after.volume, &ring).unwrap();
+    assert!(!former.clean && former.incarnation == Incarnation(1));
+    let life = Writer::Life(Incarnation(2));
+    let refused = super::replay(&after.volume, NODE, life).unwrap_err();
+    assert!(refused.to_string().contains("know nothing of the life"), "{refused}");
+    let (done, damage) = super::salvage(&after.volume, NODE, life).unwrap();
+    assert!(damage.is_some());
+    assert_eq!((done.transactions, value(&after, 0)), (1, Some(9)));
+}
+
 #[test]
 fn records_of_a_life_that_has_left_are_not_put_in_place_whatever_headers_are_lost() {
     let (t, ring) = used_again(4);
