@@ -189,7 +189,7 @@ pub enum Error {
     #[error(
         "what the pool was made with stands on it, which never leaves, and no other member can take its place: {why}; move it to another device (`braid evacuate POOL MEMBER --to DEVICE`); nothing was changed"
     )]
-    NoHeir {
+    NoSuccessor {
         /// Of each part of the pool.
         why: String,
     },
@@ -336,7 +336,7 @@ impl Error {
             | Self::NodesPerSector { .. } => E::INVAL,
             Self::NotSupported(_)
             | Self::Founding { .. }
-            | Self::NoHeir { .. }
+            | Self::NoSuccessor { .. }
             | Self::Immovable { .. } => E::OPNOTSUPP,
             Self::NotPermitted => E::PERM,
             Self::ReadOnly => E::ROFS,

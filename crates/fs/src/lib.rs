@@ -131,6 +131,6 @@ pub use mount::{NamedLock, NodeStatus, give_slot_back, vouch_dead};
 pub use options::MountOptions;
 pub use plock::Canceller;
 pub use plock_table::{LockDone, Plock, PlockKind, WaitId};
-pub use reshape::{Fill, Heir, Leaving, Left, Rebalanced};
+pub use reshape::{Fill, Leaving, Left, Rebalanced, Successor};
 pub use trim::{TrimRange, Trimmed};
 pub use xattr::KILL_GROUP;

@@ -5,9 +5,9 @@
     reason = "every call fails with `Error`, whose variants say why and which errno that is"
 )]
 
-mod heir;
 pub(crate) mod leave;
 pub(crate) mod rebalance;
+mod successor;
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use braid_pool::device::Device;
 use braid_pool::reshape::Reopen;
 use braid_pool::{AddOptions, Added, Destination, MemberSelector, Moving, Removed};
 
-pub use self::heir::Heir;
 pub use self::leave::{Leaving, Left};
 pub use self::rebalance::{Fill, Rebalanced};
+pub use self::successor::Successor;
 use crate::error::{Error, Result};
 use crate::{Fs, growth};
 

@@ -75,8 +75,8 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
 fn shrink(args: &Args, session: &Session, before: &View, member: &Named) -> Result<ExitCode> {
     let view = crate::commands::remove::leave(session, member, false)?;
     print!("{}", view.said.as_deref().unwrap_or_default());
-    if let Some(heir) = view.heir {
-        succeed(session, member, heir, args.remove)?;
+    if let Some(successor) = view.successor {
+        succeed(session, member, successor, args.remove)?;
         return Ok(ExitCode::SUCCESS);
     }
     let was = path(before, member.place);
@@ -89,12 +89,12 @@ fn shrink(args: &Args, session: &Session, before: &View, member: &Named) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Moves what stands on a member to an heir, and waits for the end of that; as [`follow`].
+/// Moves what stands on a member to a successor, and waits for the end of that; as [`follow`].
 ///
 /// # Errors
 /// The move failed.
-pub fn succeed(session: &Session, member: &Named, heir: Named, remove: bool) -> Result<()> {
-    let to = Some(Target::Member(heir));
+pub fn succeed(session: &Session, member: &Named, successor: Named, remove: bool) -> Result<()> {
+    let to = Some(Target::Member(successor));
     session.order(&Order::Evacuate { member: member.clone(), to, force: false })?;
     follow(session, member, remove)
 }

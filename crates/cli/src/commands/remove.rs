@@ -67,8 +67,8 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         if args.dry_run {
             return Ok(ExitCode::SUCCESS);
         }
-        if let Some(heir) = view.heir {
-            evacuate::succeed(session, &member, heir, true)?;
+        if let Some(successor) = view.successor {
+            evacuate::succeed(session, &member, successor, true)?;
             return Ok(ExitCode::SUCCESS);
         }
     }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use braid_format::MemberIndex;
-use braid_fs::{Error, Fs, Heir};
+use braid_fs::{Error, Fs, Successor};
 use braid_pool::MemberSelector;
 
 use crate::control::Named;
@@ -12,21 +12,21 @@ use crate::terminal::size;
 /// leaves: who can take the member's place, on whom nothing stands then.
 ///
 /// # Errors
-/// As [`Fs::leave`], [`Fs::plan_heir`]; it was told to stop.
+/// As [`Fs::leave`], [`Fs::plan_successor`]; it was told to stop.
 pub fn leave(fs: &Fs, member: MemberSelector, dry_run: bool) -> Result<(String, Option<Named>)> {
     let done = if dry_run { planned(fs, member) } else { left(fs, member) };
     match done {
         Err(Error::Founding { failed: false, .. }) if dry_run => {
-            let heir = fs.plan_heir(member)?;
-            Ok((would_succeed(fs, &heir), Some(named(&heir))))
+            let successor = fs.plan_successor(member)?;
+            Ok((would_succeed(fs, &successor), Some(named(&successor))))
         }
         Err(Error::Founding { failed: false, .. }) => {
-            let Some((heir, moved)) = fs.make_heir(member)? else { bail!(STOPPED) };
-            let text = match &heir.leaving {
+            let Some((successor, moved)) = fs.make_successor(member)? else { bail!(STOPPED) };
+            let text = match &successor.leaving {
                 None => String::new(),
                 Some(l) => gone(fs, moved, &l.members),
             };
-            Ok((text, Some(named(&heir))))
+            Ok((text, Some(named(&successor))))
         }
         done => {
             let Some(text) = done? else { bail!(STOPPED) };
@@ -37,8 +37,8 @@ pub fn leave(fs: &Fs, member: MemberSelector, dry_run: bool) -> Result<(String, 
 
 const STOPPED: &str = "it was told to stop, and what has moved stays moved; if the node has ended, nothing is put into that part of the pool until `braid remove` goes on with it, or `braid remove POOL --cancel` ends it";
 
-fn named(heir: &Heir) -> Named {
-    Named { place: heir.member.get(), uuid: heir.uuid.to_string() }
+fn named(successor: &Successor) -> Named {
+    Named { place: successor.member.get(), uuid: successor.uuid.to_string() }
 }
 
 fn list(members: &[MemberIndex]) -> String {
@@ -71,17 +71,17 @@ fn planned(fs: &Fs, member: MemberSelector) -> Result<Option<String>, Error> {
     )))
 }
 
-fn would_succeed(fs: &Fs, heir: &Heir) -> String {
-    let Some(plan) = &heir.leaving else {
+fn would_succeed(fs: &Fs, successor: &Successor) -> String {
+    let Some(plan) = &successor.leaving else {
         return format!(
             "what the pool was made with stands on it, which never leaves: member {}, on which nothing stands, would take its place; nothing was changed\n",
-            heir.member
+            successor.member
         );
     };
     format!(
         "what the pool was made with stands on it, which never leaves: what was added with member {} would leave, and member {} take its place; {} would move before, and the rest of the pool has room for {}; nothing was changed\n",
         list(&plan.members),
-        heir.member,
+        successor.member,
         bytes(fs, plan.blocks),
         bytes(fs, plan.room),
     )

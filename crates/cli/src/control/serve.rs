@@ -119,7 +119,7 @@ fn open(path: &Path) -> Result<Arc<dyn Device>> {
 /// # Errors
 /// It cannot be done.
 pub fn obey(fs: &Fs, order: Order) -> Result<View> {
-    let (mut said, mut heir) = (None, None);
+    let (mut said, mut successor) = (None, None);
     match order {
         // A place that is named next is one of the newest epoch, not of what this node last heard of.
         Order::Members => fs.follow_pool()?,
@@ -149,7 +149,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         }
         Order::Leave { member, dry_run } => {
             let (text, taker) = leave(fs, whom(fs, &member)?, dry_run)?;
-            (said, heir) = (Some(text), taker);
+            (said, successor) = (Some(text), taker);
         }
         Order::LeaveEnd => fs.stop_leaving()?,
         Order::Scrub { run } => {
@@ -159,7 +159,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
             fs.scrub(run);
         }
     }
-    Ok(View { said, heir, ..view(fs) })
+    Ok(View { said, successor, ..view(fs) })
 }
 
 /// The member that was named, if it is in that place still.

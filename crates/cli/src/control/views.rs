@@ -107,7 +107,7 @@ pub struct View {
     pub said: Option<String>,
     /// Who can take the place of a member that was to leave, and cannot leave without that.
     #[serde(default)]
-    pub heir: Option<Named>,
+    pub successor: Option<Named>,
 }
 
 /// How full a file system is, as told.
@@ -173,7 +173,7 @@ pub fn view(fs: &Fs) -> View {
         size: pool.info().size.get() - pool.info().holes.get(),
         space: space(fs),
         said: None,
-        heir: None,
+        successor: None,
     }
 }
 

@@ -59,11 +59,11 @@ fn members(label: &Label, at: u64) -> Result<(), FormatError> {
 
 /// Whether the successor of member `i`, `m`, can be that.
 fn succeeds(label: &Label, i: usize, m: &Member) -> bool {
-    let heir = m.successor.and_then(|s| label.members.get(usize::from(s.0)));
+    let successor = m.successor.and_then(|s| label.members.get(usize::from(s.0)));
     let others = || label.members.iter().enumerate().filter(|(j, _)| *j != i);
     m.state == MemberState::Leaving
         && others().all(|(_, o)| o.successor != m.successor)
-        && heir.is_some_and(|h| {
+        && successor.is_some_and(|h| {
             h.state == MemberState::Spare
                 && (h.data_start, h.data_len) == (m.data_start, m.data_len)
         })

@@ -270,9 +270,9 @@ fn broken_groups_are_refused() {
 
 #[test]
 fn a_leaving_member_names_its_successor() {
-    let leaving = |state, heir: Member, successor| {
+    let leaving = |state, taker: Member, successor| {
         let mut l = sample();
-        l.members.push(heir);
+        l.members.push(taker);
         l.members[0].state = state;
         l.members[0].successor = Some(MemberIndex(successor));
         l

@@ -158,7 +158,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::begin_evacuation`] of `member`.
-    pub fn heirs(
+    pub fn successors(
         &self,
         member: impl Into<MemberSelector>,
         idle: &[MemberIndex],
@@ -167,15 +167,15 @@ impl Pool {
         let topology = self.0.epochs.read();
         let old = topology.may_leave(topology.place_of(&resolved)?)?;
         let used = topology.map.members();
-        let mut heirs: Vec<_> = (0..)
+        let mut successors: Vec<_> = (0..)
             .map(MemberIndex)
             .zip(&topology.label.members)
             .filter(|(_, m)| can_succeed(m.state) && m.state != MemberState::Leaving)
             .filter(|(i, _)| idle.contains(i) || !used.contains(i))
             .filter(|(i, m)| m.uuid != old.uuid && fits(topology.device(*i), &old).is_ok())
             .collect();
-        heirs.sort_by_key(|(_, m)| m.device_size);
-        Ok(heirs.into_iter().map(|(i, m)| (i, m.uuid)).collect())
+        successors.sort_by_key(|(_, m)| m.device_size);
+        Ok(successors.into_iter().map(|(i, m)| (i, m.uuid)).collect())
     }
 
     /// The move under way.

@@ -326,15 +326,19 @@ impl Node {
         if outside(&disk) && others.any(|d| doubtful(Some(d))) {
             return false;
         }
-        let heir = |m: MemberIndex| moving.filter(|x| x.leaving == m).and_then(|x| of(x.successor));
+        let successor_of =
+            |m: MemberIndex| moving.filter(|x| x.leaving == m).and_then(|x| of(x.successor));
         let weak = |m: &MemberIndex| {
             let s = states.get(usize::from(m.0)).map(|s| s.1);
             let readable = matches!(s, Some(MemberState::Active | MemberState::Leaving));
-            let hit = of(*m) == Some(disk) || heir(*m) == Some(disk);
-            !readable || hit || doubtful(of(*m)) || heir(*m).is_some_and(|h| doubtful(Some(h)))
+            let hit = of(*m) == Some(disk) || successor_of(*m) == Some(disk);
+            !readable
+                || hit
+                || doubtful(of(*m))
+                || successor_of(*m).is_some_and(|h| doubtful(Some(h)))
         };
         let bare = map.bare_members();
-        if bare.iter().any(|m| of(*m) == Some(disk) || heir(*m) == Some(disk)) {
+        if bare.iter().any(|m| of(*m) == Some(disk) || successor_of(*m) == Some(disk)) {
             return false;
         }
         map.groups().iter().all(|g| g.members().filter(weak).count() <= g.spare_columns())

@@ -110,33 +110,37 @@ fn who_holds_what_never_leaves_gives_its_place_to_another() {
     let none = FaultPlan::default();
     let old = disks("old", &[64; 2], &none);
     let fs = mount(made(all(&old), &CreateOptions::new("p")));
-    let e = fs.plan_heir(MemberIndex(0)).unwrap_err();
-    assert!(matches!(&e, Error::NoHeir { why } if why.contains("nothing was added")), "{e}");
+    let e = fs.plan_successor(MemberIndex(0)).unwrap_err();
+    assert!(matches!(&e, Error::NoSuccessor { why } if why.contains("nothing was added")), "{e}");
     let room = free(&fs) / 256;
     fs.add_devices(&all(&disks("small", &[48; 2], &none)), &AddOptions::default()).unwrap();
-    let e = fs.plan_heir(MemberIndex(0)).unwrap_err();
-    assert!(matches!(&e, Error::NoHeir { why } if why.contains("part 1 is large enough")), "{e}");
+    let e = fs.plan_successor(MemberIndex(0)).unwrap_err();
+    assert!(
+        matches!(&e, Error::NoSuccessor { why } if why.contains("part 1 is large enough")),
+        "{e}"
+    );
     fs.add_devices(&all(&disks("large", &[80, 64], &none)), &AddOptions::default()).unwrap();
     let full = write(&fs, "full", room + 100);
-    let e = fs.plan_heir(MemberIndex(0)).unwrap_err();
-    assert!(matches!(&e, Error::NoHeir { why } if why.contains("part 2 cannot leave")), "{e}");
+    let e = fs.plan_successor(MemberIndex(0)).unwrap_err();
+    assert!(matches!(&e, Error::NoSuccessor { why } if why.contains("part 2 cannot leave")), "{e}");
     fs.unlink(fs.root(), b"full").unwrap();
     let kept = write(&fs, "kept", full / 2);
     // The smaller of the two that fit; the part that has only too small ones stays.
-    let planned = fs.plan_heir(MemberIndex(0)).unwrap();
+    let planned = fs.plan_successor(MemberIndex(0)).unwrap();
     assert_eq!(planned.member, MemberIndex(5));
     assert_eq!(planned.leaving.as_ref().unwrap().parts, [2]);
-    let (heir, _) = fs.make_heir(MemberIndex(0)).unwrap().unwrap();
-    assert_eq!(heir.uuid, planned.uuid);
+    let (successor, _) = fs.make_successor(MemberIndex(0)).unwrap().unwrap();
+    assert_eq!(successor.uuid, planned.uuid);
     let uuid = |i: usize| fs.pool().label().members[i].uuid;
     let (leaves, spare) = (uuid(0), uuid(4));
-    fs.evacuate_member(MemberIndex(0), braid_pool::Destination::Member(heir.uuid.into())).unwrap();
+    fs.evacuate_member(MemberIndex(0), braid_pool::Destination::Member(successor.uuid.into()))
+        .unwrap();
     while fs.pool().moving().is_some() {
         std::thread::sleep(PAUSE / 10);
     }
     fs.remove_member(leaves).unwrap();
-    // The other one that came with the part is an heir at once.
-    let next = fs.plan_heir(MemberIndex(1)).unwrap();
+    // The other one that came with the part is a successor at once.
+    let next = fs.plan_successor(MemberIndex(1)).unwrap();
     assert_eq!((next.uuid, next.leaving), (spare, None));
     expect(&fs, "kept", kept);
     let pool = unmounted(fs);

@@ -20,7 +20,7 @@ fn page(device: &FaultyDevice, at: ByteOffset) -> u8 {
 fn a_successor_without_copies_is_brought_after_the_device_that_leaves() {
     let (nodes, mut all) = nodes(2, Redundancy::None);
     let (a, b) = (&nodes[0], &nodes[1]);
-    all.push(fresh("heir", &all[0]));
+    all.push(fresh("successor", &all[0]));
     let target = all.last().unwrap().clone();
     let shelf = Arc::new(Shelf(all.clone()));
     nodes.iter().for_each(|n| n.pool.simulate(shelf.clone()));

@@ -27,7 +27,7 @@ fn a_successor_that_has_missed_a_write_is_not_read() {
     for on_old in [true, false] {
         let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
         let (a, b) = (&nodes[0], &nodes[1]);
-        all.push(fresh("heir", &all[0]));
+        all.push(fresh("successor", &all[0]));
         let shelf = Arc::new(Shelf(all.clone()));
         nodes.iter().for_each(|n| n.pool.simulate(shelf.clone()));
         let to = Destination::Device { device: all[4].clone(), force: false };

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// Who takes a member's place, and what leaves the pool for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heir {
+pub struct Successor {
     /// Its place in the pool.
     pub member: MemberIndex,
     /// Its identity.
@@ -27,14 +27,14 @@ impl Fs {
     /// leave the pool, of those with the least to be moved. Nothing is changed.
     ///
     /// # Errors
-    /// [`Error::NoHeir`]; the pool's, where the member cannot be moved.
-    pub fn plan_heir(&self, member: impl Into<MemberSelector>) -> Result<Heir> {
+    /// [`Error::NoSuccessor`]; the pool's, where the member cannot be moved.
+    pub fn plan_successor(&self, member: impl Into<MemberSelector>) -> Result<Successor> {
         self.core().check_alive()?;
         let (pool, member) = (self.pool(), member.into());
-        if let Some((member, uuid)) = pool.heirs(member, &[])?.into_iter().next() {
-            return Ok(Heir { member, uuid, leaving: None });
+        if let Some((member, uuid)) = pool.successors(member, &[])?.into_iter().next() {
+            return Ok(Successor { member, uuid, leaving: None });
         }
-        let (mut best, mut why): (Option<Heir>, Vec<String>) = (None, Vec::new());
+        let (mut best, mut why): (Option<Successor>, Vec<String>) = (None, Vec::new());
         for (parts, planned) in self.plans()? {
             let leaving = match planned {
                 Ok(leaving) => leaving,
@@ -43,33 +43,38 @@ impl Fs {
                     continue;
                 }
             };
-            let Some((member, uuid)) = pool.heirs(member, &leaving.members)?.into_iter().next()
+            let Some((member, uuid)) =
+                pool.successors(member, &leaving.members)?.into_iter().next()
             else {
                 why.push(format!("no device of part {parts} is large enough"));
                 continue;
             };
-            let fewer = |b: &Heir| b.leaving.as_ref().is_none_or(|l| leaving.blocks < l.blocks);
+            let fewer =
+                |b: &Successor| b.leaving.as_ref().is_none_or(|l| leaving.blocks < l.blocks);
             if best.as_ref().is_none_or(fewer) {
-                best = Some(Heir { member, uuid, leaving: Some(leaving) });
+                best = Some(Successor { member, uuid, leaving: Some(leaving) });
             }
         }
         if why.is_empty() {
             why.push("nothing was added to it".to_owned());
         }
-        best.ok_or_else(|| Error::NoHeir { why: why.join("; ") })
+        best.ok_or_else(|| Error::NoSuccessor { why: why.join("; ") })
     }
 
-    /// As [`Fs::plan_heir`], and what stands on the heir has left the pool when this returns. Blocks
+    /// As [`Fs::plan_successor`], and what stands on the successor has left the pool when this returns. Blocks
     /// that were moved; `None`: it was told to stop ([`Fs::stop_leaving`]), all is in use again.
     ///
     /// # Errors
-    /// As [`Fs::plan_heir`], [`Fs::leave`].
-    pub fn make_heir(&self, member: impl Into<MemberSelector>) -> Result<Option<(Heir, u64)>> {
-        let heir = self.plan_heir(member)?;
-        if heir.leaving.is_none() {
-            return Ok(Some((heir, 0)));
+    /// As [`Fs::plan_successor`], [`Fs::leave`].
+    pub fn make_successor(
+        &self,
+        member: impl Into<MemberSelector>,
+    ) -> Result<Option<(Successor, u64)>> {
+        let successor = self.plan_successor(member)?;
+        if successor.leaving.is_none() {
+            return Ok(Some((successor, 0)));
         }
-        let left = self.leave(heir.uuid)?;
-        Ok(left.finished.then_some((heir, left.moved)))
+        let left = self.leave(successor.uuid)?;
+        Ok(left.finished.then_some((successor, left.moved)))
     }
 }
