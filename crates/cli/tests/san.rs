@@ -233,6 +233,20 @@ fn two_hosts_that_have_lost_each_others_copy_do_not_both_go_on() {
     unmount_idle(Path::new(&back));
 }
 
+fn copy_is_refused_on_one_host(path: &dyn Fn(&str) -> String, create: &[&str]) {
+    ok(create);
+    let (node, other) = (path("node"), path("other"));
+    std::fs::create_dir_all(&node).unwrap();
+    std::fs::create_dir_all(&other).unwrap();
+    ok(&["mount", &path("d0"), &path("d1"), &node]);
+    sh(&format!("echo one > {node}/f; sync {node}/f; cp --sparse=always {0} {0}-copy", path("d1")));
+    let said = fails(&["mount", &path("d0"), &path("d1-copy"), &other]);
+    assert!(said.contains("copy of a member"), "{said}");
+    ok(&["mount", &path("d0"), &path("d1"), &other]);
+    unmount_idle(Path::new(&other));
+    unmount_idle(Path::new(&node));
+}
+
 /// A copy of a member, as `cp` or a snapshot makes it, is not taken for the member while a node lives on
 /// the original: on its host, or on another one.
 #[test]
@@ -247,19 +261,11 @@ fn a_copy_of_a_member_is_refused_while_a_node_uses_the_original() {
         file.set_len(256 << 20).unwrap();
     }
     // On one host.
-    ok(&["create", "copied", "--mirror", "2", &path("d0"), &path("d1")]);
-    let node = path("node");
-    std::fs::create_dir_all(&node).unwrap();
-    ok(&["mount", &path("d0"), &path("d1"), &node]);
-    sh(&format!("echo one > {node}/f; sync {node}/f; cp --sparse=always {0} {0}-copy", path("d1")));
-    let other = path("other");
-    std::fs::create_dir_all(&other).unwrap();
-    let said = fails(&["mount", &path("d0"), &path("d1-copy"), &other]);
-    assert!(said.contains("copy of a member"), "{said}");
-    ok(&["mount", &path("d0"), &path("d1"), &other]);
-    unmount_idle(Path::new(&other));
-    unmount_idle(Path::new(&node));
+    copy_is_refused_on_one_host(&path, &["create", "striped", &path("d0"), &path("d1")]);
+    let mirror = ["create", "--force", "copied", "--mirror", "2", &path("d0"), &path("d1")];
+    copy_is_refused_on_one_host(&path, &mirror);
     // On two.
+    let other = path("other");
     let original = San::new(&[&path("d0"), &path("d1")], &[]);
     let node = original.mount_as("host-a", "a", "io_timeout=2");
     sh(&format!(

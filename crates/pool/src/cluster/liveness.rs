@@ -1,9 +1,9 @@
 //! Liveness bytes: byte locks on the members, which the kernel drops if the process that holds them
 //! ends.
 //!
-//! A pool without redundancy has them on member 0, without which the pool cannot be used. In a
-//! redundant pool members may come and go, so a node holds its byte on every member in use, and on
-//! each member that joins. A host that opens the pool with any one of these members sees the lock.
+//! A node holds its byte on every member in use, and on each member that joins: in a redundant pool
+//! members may come and go, and a process that opens a copy of a member beside the others sees that it
+//! bears no lock. A host that opens the pool with any one of these members sees the lock.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -21,10 +21,8 @@ use crate::topology::Topology;
 pub(crate) struct HeldBytes(pub Mutex<BTreeMap<u64, Vec<(Uuid, ByteLockGuard)>>>);
 
 /// Members whose bytes count.
-pub(crate) fn bearers(topology: &Topology, redundant: bool) -> Vec<MemberIndex> {
-    let count = if redundant { usize::MAX } else { 1 };
-    let members = topology.members().take(count);
-    members.filter(|m| topology.state(*m) != MemberState::Failed).collect()
+pub(crate) fn bearers(topology: &Topology) -> Vec<MemberIndex> {
+    topology.members().filter(|m| topology.state(*m) != MemberState::Failed).collect()
 }
 
 pub(crate) fn distinct(places: &mut Vec<LockPlace>) {
@@ -44,7 +42,7 @@ impl HeldBytes {
     /// Takes every held byte on members that have joined.
     pub fn join(&self, topology: &Topology) {
         for (byte, guards) in self.0.lock().iter_mut() {
-            for member in bearers(topology, true) {
+            for member in bearers(topology) {
                 let Some(m) = topology.label.members.get(usize::from(member.0)) else { continue };
                 if guards.iter().any(|(uuid, _)| *uuid == m.uuid) {
                     continue;

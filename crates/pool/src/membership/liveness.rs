@@ -31,7 +31,7 @@ impl Pool {
     pub fn lock_byte(&self, byte: u64) -> Result<Option<PoolByteLock>, PoolError> {
         let topology = self.0.epochs.read();
         let mut guards = Vec::new();
-        for member in bearers(&topology, self.0.redundancy.present) {
+        for member in bearers(&topology) {
             let uuid = topology.label.members.get(usize::from(member.0)).map(|m| m.uuid);
             let Some(guard) = topology.device(member).lock_byte(byte)? else { return Ok(None) };
             guards.extend(uuid.map(|u| (u, guard)));
@@ -43,7 +43,7 @@ impl Pool {
     /// Where this process looks for liveness bytes, each place once.
     pub fn lock_places(&self) -> Vec<LockPlace> {
         let topology = self.0.epochs.snapshot();
-        let bearers = bearers(&topology, self.0.redundancy.present);
+        let bearers = bearers(&topology);
         let mut places: Vec<_> =
             bearers.iter().filter_map(|m| topology.device(*m).info().lock_place).collect();
         distinct(&mut places);
@@ -77,7 +77,7 @@ impl Pool {
     /// [`PoolError::Device`].
     pub fn byte_locked(&self, byte: u64) -> Result<bool, PoolError> {
         let topology = self.0.epochs.snapshot();
-        for member in bearers(&topology, self.0.redundancy.present) {
+        for member in bearers(&topology) {
             if topology.device(member).byte_locked(byte)? {
                 return Ok(true);
             }
@@ -85,15 +85,15 @@ impl Pool {
         Ok(false)
     }
 
-    /// Whether others hold it on some members and not on others: where members may come and go, a node
-    /// holds it on all that it uses, so one of these is not a member to that node.
+    /// Whether others hold it on some members and not on others: a node holds it on all that it uses, so
+    /// one of these is not a member to that node.
     ///
     /// # Errors
     /// [`PoolError::Device`].
     pub fn byte_partly_locked(&self, byte: u64) -> Result<bool, PoolError> {
         let topology = self.0.epochs.snapshot();
         let (mut held, mut free) = (false, false);
-        for member in bearers(&topology, self.0.redundancy.present) {
+        for member in bearers(&topology) {
             let locked = topology.device(member).byte_locked(byte)?;
             held |= locked;
             free |= !locked;
