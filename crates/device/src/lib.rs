@@ -99,5 +99,6 @@ pub use scsi::{Reservation, ReservationKind};
 pub use signature::{Foreign, probe};
 pub use traffic::{IoCounters, Issued, SIZE_CLASSES, Traffic};
 pub use traits::{
-    ByteLockGuard, CAW_MAX, Capabilities, CawOutcome, Device, DeviceInfo, Reservations, RingTarget,
+    ByteLockGuard, CAW_MAX, CHANGE_BYTE, Capabilities, CawOutcome, Device, DeviceInfo,
+    Reservations, RingTarget,
 };

@@ -15,6 +15,9 @@ use crate::model::ModelDevice;
 use crate::scsi::{Reservation, ReservationKind};
 use crate::traffic::IoCounters;
 
+/// The liveness byte that is held for the time of a change, not for a life.
+pub const CHANGE_BYTE: u64 = 0;
+
 /// Longest compare-and-write: the largest sector there is.
 pub const CAW_MAX: Bytes = Bytes(4096);
 
@@ -323,7 +326,8 @@ pub trait Device: Send + Sync + Debug {
     }
     /// Takes liveness byte `byte` (below 2^62), or `None` if anybody on this host holds it. It is
     /// let go when the guard is dropped or the process ends. A process forked meanwhile that does
-    /// not `exec` keeps it held.
+    /// not `exec` keeps it held. Byte [`CHANGE_BYTE`] is held for a moment, by who changes what the
+    /// device says of itself; any other one for a life.
     ///
     /// # Errors
     /// See [`DeviceError`].

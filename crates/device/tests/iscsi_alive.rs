@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_device::{Device, IscsiDevice, MemoryDevice, OpenOptions};
+use braid_device::{CHANGE_BYTE, Device, IscsiDevice, MemoryDevice, OpenOptions};
 use braid_format::{ByteOffset, Bytes};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 
@@ -71,6 +71,22 @@ fn child_process() {
         // Bytes that are taken after that are let go as ever, and it logs in again where it can.
         for _ in 0..2 {
             drop(unit.lock_byte(6).unwrap().unwrap());
+        }
+        unit.read(ByteOffset(0), &mut [1; 512]).unwrap();
+        return;
+    }
+    if task == "change" {
+        drop(held);
+        let change = unit.lock_byte(CHANGE_BYTE).unwrap().unwrap();
+        let lost = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
+        lost.lease(Instant::now());
+        println!("\nboth");
+        std::io::stdout().flush().unwrap();
+        assert!(lost.write(ByteOffset(0), &[7; 512]).is_err());
+        drop(change);
+        // It may be changed again, and it logs in again where it can.
+        for _ in 0..2 {
+            drop(unit.lock_byte(CHANGE_BYTE).unwrap().expect("the byte"));
         }
         unit.read(ByteOffset(0), &mut [1; 512]).unwrap();
         return;
@@ -150,6 +166,20 @@ fn who_lost_a_session_goes_on_with_the_others() {
     wait_until("the write has come", || target.commands() != 0);
     assert_eq!(target.cut("holder"), 2);
     ends(child);
+}
+
+/// What it had under way when it made the change lands no more once another has the byte.
+#[test]
+fn who_lost_a_session_during_a_change_makes_the_next_one() {
+    let (target, name, unit) = serve();
+    target.faults().add("write late=600000 times=1").unwrap();
+    let (child, mut lines) = holder("change", &name);
+    assert!(lines.any(|l| l == "both"));
+    wait_until("the write has come", || target.commands() != 0);
+    assert_eq!(target.cut("holder"), 2);
+    ends(child);
+    wait_until("its session is taken over", || unit.lock_byte(CHANGE_BYTE).unwrap().is_some());
+    never_landed(&target, &unit);
 }
 
 #[test]

@@ -15,7 +15,9 @@
 //!
 //! A process that lives on after a session of its own broke with commands under way, while it had the
 //! byte, and that did not log in again, lets the lock go and leaves the note: those commands may land
-//! until somebody has taken the session over. From then on it logs in as none of its ports.
+//! until somebody has taken the session over. From then on it logs in as none of its ports. If it had the
+//! byte for a change only ([`CHANGE_BYTE`]) it lives on as it did: it may take the byte again, and logs in
+//! again, which ends those commands; so does another process that takes the byte first.
 //!
 //! Other hosts have files of their own: the bytes say nothing about them.
 
@@ -31,11 +33,11 @@ use braid_format::node::LockPlace;
 use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 
-use super::carried::{is_unsettled, last_broken, let_go};
+use super::carried::{has_let_go, is_unsettled, last_broken, let_go};
 use super::name::UnitName;
 use super::session::{Port, Session};
-use crate::ByteLockGuard;
 use crate::host_locks::{Locks, lock_place};
+use crate::{ByteLockGuard, CHANGE_BYTE};
 
 /// Room for a note's name beside each byte.
 const NOTE_MAX: usize = 64;
@@ -206,10 +208,11 @@ impl Alive {
         }
         let mut room = [0; NOTE_MAX];
         let own = NOTE.lock().as_ref().map(|n| n.name.clone()).unwrap_or_default();
+        // What stayed of its own: those commands may be under way yet when this is over.
+        let after = if self.note(byte)?.is_some_and(|n| n == own) { 0 } else { last_broken() };
         room.iter_mut().zip(own.bytes()).for_each(|(r, b)| *r = b);
         self.file.write_all_at(&room, place)?;
         let file = self.file.clone();
-        let after = last_broken();
         Ok(Some(ByteLockGuard::new(Taken { _held: held, file, byte, after })))
     }
     /// Whether somebody has the byte, or had it and may still have something under way.
@@ -230,8 +233,9 @@ impl Alive {
         let path = self.dir.join(&name);
         let own = NOTE.lock().as_ref().is_some_and(|n| n.name == name);
         if own {
-            // This process had it, and has lost a session since: only its end settles that.
-            return Ok(false);
+            // This process had it, and has lost a session since. Where it logs in again, that ends what the
+            // session had under way; where it does not, only its end does.
+            return Ok(byte == CHANGE_BYTE && !has_let_go());
         }
         match Note::read(&path) {
             Ok(sessions) => {
@@ -285,8 +289,11 @@ struct Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         if is_unsettled(self.after) {
-            // Whoever comes takes the sessions over: they must not come back after that.
-            let_go();
+            // Whoever comes takes the sessions over. Those of a life must not come back after that; one that
+            // only made a change does: what it had under way then is ended by its own next login.
+            if self.byte != CHANGE_BYTE {
+                let_go();
+            }
             return;
         }
         // Before the lock goes: fields drop after this.

@@ -29,4 +29,4 @@ pub(crate) use read::{id, own_uuid};
 pub(crate) use write::{try_copies, wipe, wipe_behind, wipe_labels, write_second};
 
 /// Byte of liveness locks that a writer of labels holds where no claim tells others of it.
-pub const LABEL_LOCK_BYTE: u64 = 0;
+pub const LABEL_LOCK_BYTE: u64 = braid_device::CHANGE_BYTE;
