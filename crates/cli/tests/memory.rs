@@ -7,8 +7,10 @@ mod common;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
-use common::{Cluster, can_mount, fails};
+use common::san::San;
+use common::{Cluster, Disks, braid, can_mount, fails, is_mounted, ok, pid_of, sh, unmount_idle};
 
 /// The bound asked for, MiB; and what the process may have beside what the bound is about: its
 /// program, its threads, and what they transfer at a time.
@@ -61,6 +63,81 @@ fn a_bound_of_memory_binds() {
     within("looked at all");
     drop(file);
     c.finish();
+}
+
+/// Threads that each move 1 MiB at a time of 32 files: where, how many, how. All into the same memory, so
+/// that this takes little itself.
+const STORM: &str = r#"
+import mmap, os, sys, threading
+where, threads, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+MIB = 1 << 20
+memory = memoryview(mmap.mmap(-1, MIB))
+direct = os.O_DIRECT if how.startswith("direct") else 0
+flags = os.O_RDWR | os.O_CREAT if how.endswith("write") else os.O_RDONLY
+failed = []
+def work(n):
+    try:
+        fd = os.open(f"{where}/f{n % 32}", flags | direct)
+        # What is not whole blocks goes through the cache.
+        part = memory if direct or flags == os.O_RDONLY else memory[:MIB - 100]
+        move = os.pwrite if flags & os.O_RDWR else lambda fd, to, at: os.preadv(fd, [to], at)
+        assert move(fd, part, n // 32 * MIB) == len(part)
+        os.close(fd)
+    except BaseException as e:
+        failed.append(repr(e))
+threading.stack_size(1 << 16)
+all = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
+for t in all: t.start()
+for t in all: t.join()
+assert not failed, failed[:3]
+"#;
+/// A mount, which does not stay if a test fails.
+struct Node(String);
+impl Drop for Node {
+    fn drop(&mut self) {
+        if is_mounted(Path::new(&self.0)) {
+            braid(&["unmount", "--lazy", &self.0]);
+        }
+    }
+}
+
+/// Inodes that a storm finds in memory.
+const KNOWN: usize = 4_000;
+/// What a node has beside its bound: its program, of which the kernel may take pages back, and what
+/// several hundred threads take each.
+const PROGRAM: u64 = 24;
+
+#[test]
+fn a_storm_on_slow_devices_stays_within_the_bound() {
+    if !can_mount() {
+        return;
+    }
+    let disks = Disks::new(2, 768);
+    let san = San::new(&disks.names(), &[]);
+    ok(&san.with(&["create", "test"], &[]));
+    let dir = san.path("node");
+    fs::create_dir(&dir).unwrap();
+    let log = format!("log={dir}.log,memory={BOUND}M");
+    ok(&san.with(&["mount"], &[&dir, "-o", &log]));
+    let _node = Node(dir.clone());
+    let pid = pid_of(&dir).as_raw_nonzero().get();
+    fs::create_dir(format!("{dir}/many")).unwrap();
+    for n in 0..KNOWN {
+        File::create(format!("{dir}/many/{n}")).unwrap();
+    }
+    fs::write(disks.path("storm.py"), STORM).unwrap();
+    san.tell(&["add", "read", "delay=100"]);
+    san.tell(&["add", "write", "delay=100"]);
+    for threads in [128, 512] {
+        for how in ["direct-write", "direct-read", "write", "read"] {
+            sh(&format!("timeout 300 python3 {} {dir} {threads} {how}", disks.path("storm.py")));
+            let peak = resident_mib(pid, "VmHWM:");
+            println!("{threads} threads, {how}: {peak} MiB at most");
+            assert!(peak <= BOUND + PROGRAM, "{threads} threads, {how}: {peak} MiB");
+        }
+    }
+    san.tell(&["clear"]);
+    unmount_idle(Path::new(&dir));
 }
 
 #[test]

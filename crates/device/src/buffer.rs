@@ -1,42 +1,69 @@
 //! Memory for I/O.
 //!
-//! Buffers of up to a page come from slabs of their own: a general allocator that is asked for
-//! aligned memory leaves a gap as large as the alignment beside each block, and a file system holds
-//! tens of thousands of such buffers.
+//! Buffers of up to 64 KiB come from slabs of their own, by size: a general allocator that is asked for
+//! aligned memory leaves a gap as large as the alignment beside each block, does not find such a block
+//! again when one is asked for, and so takes many times what is in use at a time. A file system holds tens
+//! of thousands of such buffers.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use parking_lot::Mutex;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 use crate::HugeBuf;
+use crate::huge::fitting;
 
-/// Pages that nobody uses. What was ever in use at a time stays with the process.
-static FREE: Mutex<Pages> = Mutex::new(Pages(Vec::new()));
+/// Blocks that nobody uses, by size: 4, 8, 16, 32 and 64 KiB.
+static FREE: [Mutex<Blocks>; 5] = [const { Mutex::new(Blocks::new()) }; 5];
+/// Bytes of free blocks of a size that stay with the process; of pages, all do.
+const KEPT: usize = 4 << 20;
+/// Bytes taken from the system at a time.
+const SLAB: usize = 1 << 20;
 
-struct Pages(Vec<NonNull<u8>>);
-// SAFETY: owns the pages in it.
-unsafe impl Send for Pages {}
+struct Blocks {
+    /// Of whatever bytes.
+    kept: Vec<NonNull<u8>>,
+    /// Zeroes, without memory until they are touched.
+    given_back: Vec<NonNull<u8>>,
+}
+// SAFETY: owns the blocks in it.
+unsafe impl Send for Blocks {}
 
-impl Pages {
-    /// Pages taken from the system at a time.
-    const SLAB: usize = 256;
-
-    /// A page of whatever bytes.
-    fn take(&mut self) -> NonNull<u8> {
-        if let Some(page) = self.0.pop() {
-            return page;
+impl Blocks {
+    const fn new() -> Self {
+        Self { kept: Vec::new(), given_back: Vec::new() }
+    }
+    /// A block of `size` bytes, and whether they are zeroes.
+    fn take(&mut self, size: usize) -> (NonNull<u8>, bool) {
+        if let Some(block) = self.kept.pop() {
+            return (block, false);
         }
-        let layout = AlignedBuf::layout(Self::SLAB * AlignedBuf::ALIGN);
-        // SAFETY: the layout's size is not 0.
-        let raw = unsafe { alloc_zeroed(layout) };
-        let Some(slab) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        for n in 1..Self::SLAB {
-            // SAFETY: inside the slab, which is never freed.
-            self.0.push(unsafe { slab.add(n * AlignedBuf::ALIGN) });
+        if self.given_back.is_empty() {
+            // SAFETY: new memory, wherever the kernel puts it.
+            let slab = unsafe {
+                let read_write = ProtFlags::READ | ProtFlags::WRITE;
+                mmap_anonymous(ptr::null_mut(), SLAB, read_write, MapFlags::PRIVATE)
+            };
+            let Some(slab) = slab.ok().and_then(|slab| NonNull::new(slab.cast::<u8>())) else {
+                handle_alloc_error(AlignedBuf::layout(SLAB));
+            };
+            for n in (0..SLAB / size).rev() {
+                // SAFETY: inside the slab, which is never unmapped.
+                self.given_back.push(unsafe { slab.add(n * size) });
+            }
         }
-        slab
+        (self.given_back.pop().expect("a slab has blocks"), true)
+    }
+    /// Takes a block of `size` bytes back, which nobody uses any more.
+    fn give(&mut self, block: NonNull<u8>, size: usize) {
+        let room = size == AlignedBuf::ALIGN || self.kept.len() < fitting(KEPT / size);
+        // SAFETY: a part of a private mapping of nothing, used by nobody.
+        let gone = !room
+            && unsafe { madvise(block.as_ptr().cast(), size, Advice::LinuxDontNeed) }.is_ok();
+        let list = if gone { &mut self.given_back } else { &mut self.kept };
+        list.push(block);
     }
 }
 
@@ -51,6 +78,13 @@ pub struct AlignedBuf {
 impl AlignedBuf {
     /// Alignment in bytes.
     pub const ALIGN: usize = 4096;
+    /// Larger ones are not of [`FREE`].
+    const BLOCK_MAX: usize = Self::ALIGN << (FREE.len() - 1);
+    /// Where blocks for `len` bytes are, and their size.
+    fn blocks(len: usize) -> (&'static Mutex<Blocks>, usize) {
+        let size = len.next_power_of_two().clamp(Self::ALIGN, Self::BLOCK_MAX);
+        (&FREE[(size / Self::ALIGN).ilog2() as usize], size)
+    }
     fn layout(len: usize) -> Layout {
         Layout::from_size_align(len, Self::ALIGN).expect("length below isize::MAX")
     }
@@ -61,10 +95,13 @@ impl AlignedBuf {
     pub fn zeroed(len: usize) -> Self {
         match len {
             0 => Self { ptr: NonNull::dangling(), len, huge: None },
-            1..=Self::ALIGN => {
-                let ptr = FREE.lock().take();
-                // SAFETY: a page, so at least `len` bytes, that nobody else has.
-                unsafe { ptr.write_bytes(0, len) };
+            1..=Self::BLOCK_MAX => {
+                let (blocks, size) = Self::blocks(len);
+                let (ptr, zeroed) = blocks.lock().take(size);
+                if !zeroed {
+                    // SAFETY: a block of at least `len` bytes, that nobody else has.
+                    unsafe { ptr.write_bytes(0, len) };
+                }
                 Self { ptr, len, huge: None }
             }
             _ => {
@@ -96,7 +133,10 @@ impl Drop for AlignedBuf {
         }
         match self.len {
             0 => {}
-            1..=Self::ALIGN => FREE.lock().0.push(self.ptr),
+            1..=Self::BLOCK_MAX => {
+                let (blocks, size) = Self::blocks(self.len);
+                blocks.lock().give(self.ptr, size);
+            }
             // SAFETY: allocated in `zeroed` with this layout, freed once.
             _ => unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) },
         }
@@ -134,11 +174,11 @@ unsafe impl Sync for AlignedBuf {}
 
 #[cfg(test)]
 mod tests {
-    use super::AlignedBuf;
+    use super::{AlignedBuf, Blocks};
 
     #[test]
     fn zeroed_aligned_and_apart_whatever_was_there_before() {
-        let lens = [0, 1, 512, 3584, 4096, 4097, 1 << 20];
+        let lens = [0, 1, 512, 3584, 4096, 4097, 8192, 40_000, 65_536, 65_537, 1 << 20];
         for _ in 0..3 {
             let mut all: Vec<AlignedBuf> =
                 lens.iter().chain([&3584; 600]).map(|&len| AlignedBuf::zeroed(len)).collect();
@@ -152,6 +192,28 @@ mod tests {
                 assert!(buf.iter().all(|b| usize::from(*b) == n % 250 + 1));
                 assert!(**buf == *buf.clone());
             }
+        }
+    }
+
+    #[test]
+    fn blocks_beyond_those_kept_are_given_back_and_used_again() {
+        const SIZE: usize = 64 << 10;
+        let mut blocks = Blocks::new();
+        let mut take = |blocks: &mut Blocks, n: usize| -> Vec<_> {
+            let taken = (0..n).map(|_| {
+                let (block, zeroed) = blocks.take(SIZE);
+                // SAFETY: a block that nobody else has.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(block.as_ptr(), SIZE) };
+                assert!(!zeroed || bytes.iter().all(|b| *b == 0));
+                bytes.fill(1);
+                block
+            });
+            taken.collect()
+        };
+        for _ in 0..2 {
+            let all = take(&mut blocks, 100);
+            all.into_iter().for_each(|block| blocks.give(block, SIZE));
+            assert_eq!((blocks.kept.len(), blocks.given_back.len()), (64, 112 - 64));
         }
     }
 }

@@ -12,18 +12,23 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 /// Memory of a process, in MiB, for which bounds of buffers are made: one that may have less keeps fewer
 /// alike.
 const MADE_FOR_MIB: usize = 512;
-/// Memory that this process may have, MiB, at most [`MADE_FOR_MIB`].
+/// Memory that this process may have, MiB.
 static MEMORY_MIB: AtomicUsize = AtomicUsize::new(MADE_FOR_MIB);
 
 /// This process may have `bytes` of memory: with less than 512 MiB fewer huge pages are asked for, and
 /// [`fitting`] buffers kept. Holds for what is asked for from then on.
 pub fn fit_memory(bytes: Bytes) {
     let mib = usize::try_from(bytes.get() >> 20).unwrap_or(usize::MAX);
-    MEMORY_MIB.store(mib.min(MADE_FOR_MIB), Ordering::Relaxed);
+    MEMORY_MIB.store(mib, Ordering::Relaxed);
 }
 /// How many of `most` buffers may be kept in the memory that this process may have; at least one.
 pub fn fitting(most: usize) -> usize {
-    (most * MEMORY_MIB.load(Ordering::Relaxed) / MADE_FOR_MIB).max(1)
+    let mib = MEMORY_MIB.load(Ordering::Relaxed).min(MADE_FOR_MIB);
+    (most * mib / MADE_FOR_MIB).max(1)
+}
+/// One `part`-th of the memory that this process may have, in bytes.
+pub fn memory_part(part: usize) -> usize {
+    MEMORY_MIB.load(Ordering::Relaxed).saturating_mul(1 << 20) / part
 }
 
 /// How many huge pages buffers of one use may ask for in this process, which bounds what they take
@@ -124,6 +129,26 @@ impl HugeBuf {
             PLACES.write().insert(start.addr(), len);
         }
         Self { ptr, len, pages: if few { pages } else { 0 }, of }
+    }
+    /// Whether huge pages were asked for: the first byte that is touched of each takes all of it.
+    pub fn is_huge(&self) -> bool {
+        self.pages > 0
+    }
+    /// Gives what is behind the first `from` bytes back to the machine, where huge pages were not asked
+    /// for: it reads as zeroes, and is there again when touched.
+    pub fn discard_from(&mut self, from: usize) {
+        let from = from.next_multiple_of(4096);
+        if self.is_huge() || from >= self.len {
+            return;
+        }
+        // SAFETY: inside a private mapping of nothing, that this value owns.
+        let done = unsafe {
+            let behind = self.ptr.as_ptr().add(from);
+            madvise(behind.cast(), self.len - from, Advice::LinuxDontNeed)
+        };
+        if done.is_err() {
+            self[from..].fill(0);
+        }
     }
     /// Gives it back to the machine: it reads as zeroes, and is there again when touched.
     pub fn discard(&mut self) {

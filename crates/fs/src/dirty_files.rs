@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use braid_format::InodeNo;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::file_data::SpareBuffers;
 use crate::inode::Inode;
@@ -15,6 +16,9 @@ use crate::inode::Inode;
 pub(crate) struct DirtyFiles {
     bytes: AtomicU64,
     files: Mutex<HashMap<InodeNo, Arc<Inode>>>,
+    /// Writers wait here until less is dirty.
+    waiting: Mutex<()>,
+    fell: Condvar,
     /// Memory of pages that were written out.
     pub spare: SpareBuffers,
 }
@@ -30,12 +34,21 @@ impl DirtyFiles {
             self.bytes.fetch_add(after - before, Ordering::Relaxed);
         } else {
             self.bytes.fetch_sub(before - after, Ordering::Relaxed);
+            self.call_waiting();
         }
         if before == 0 && after > 0 {
             self.files.lock().insert(inode.ino, inode.clone());
         } else if before > 0 && after == 0 {
             self.files.lock().remove(&inode.ino);
         }
+    }
+    /// Waits until less is dirty, or for so long.
+    pub fn wait(&self, most: Duration) {
+        self.fell.wait_for(&mut self.waiting.lock(), most);
+    }
+    /// One of those who wait looks again.
+    pub fn call_waiting(&self) {
+        self.fell.notify_one();
     }
     /// Dirty files, the largest first.
     pub fn largest(&self) -> Vec<Arc<Inode>> {

@@ -17,14 +17,26 @@ use parking_lot::Mutex;
 /// Bytes that an open file may have under way before others wait: half of what `read_ahead=` is
 /// usually.
 const MOST: u64 = 4 << 20;
-/// Less than this waits for nobody, nor is it waited for: it is no read-ahead of a stream.
+/// What is smaller is no read-ahead of a stream.
 const LARGE: u64 = 256 << 10;
 
-/// The reads of one open file that have a turn, and those that wait for one.
-#[derive(Debug, Default)]
-pub(crate) struct ReadaheadLimiter(Mutex<State>);
+/// Reads of which so many bytes may be under way at a time: those of one open file, or all of this node.
+#[derive(Debug)]
+pub(crate) struct ReadaheadLimiter {
+    /// Bytes.
+    most: fn() -> u64,
+    /// Reads of fewer bytes wait for nobody, nor are they waited for.
+    least: u64,
+    state: Mutex<State>,
+}
 
-#[derive(Debug, Default)]
+impl Default for ReadaheadLimiter {
+    fn default() -> Self {
+        Self::new(|| MOST, LARGE)
+    }
+}
+
+#[derive(Debug)]
 struct State {
     under_way: u64,
     /// By offset; the number tells those of the same offset apart.
@@ -47,14 +59,19 @@ pub(crate) struct ReadTurn<'a> {
 }
 
 impl ReadaheadLimiter {
+    /// `most` bytes at a time, of reads of at least `least` bytes.
+    pub const fn new(most: fn() -> u64, least: u64) -> Self {
+        let state = State { under_way: 0, waiting: BTreeMap::new(), next: 0 };
+        Self { most, least, state: Mutex::new(state) }
+    }
     /// Waits for this read's turn. Whoever has one waits for devices only, never for a lock of an
     /// inode: the wait may be under such locks.
     pub fn wait(&self, offset: u64, len: u64) -> Option<ReadTurn<'_>> {
-        if len < LARGE {
+        if len < self.least {
             return None;
         }
-        let mut state = self.0.lock();
-        if state.waiting.is_empty() && state.fits(len) {
+        let mut state = self.state.lock();
+        if state.waiting.is_empty() && state.fits(len, (self.most)()) {
             state.under_way += len;
             return Some(ReadTurn { limiter: self, len });
         }
@@ -73,13 +90,13 @@ impl ReadaheadLimiter {
 
 impl State {
     /// Something always may: a request may be larger than what is allowed.
-    fn fits(&self, len: u64) -> bool {
-        self.under_way == 0 || self.under_way + len <= MOST
+    fn fits(&self, len: u64, most: u64) -> bool {
+        self.under_way == 0 || self.under_way + len <= most
     }
     /// Calls those whose turn it is; what they read is under way from here on.
-    fn call(&mut self) {
+    fn call(&mut self, most: u64) {
         while let Some(len) = self.waiting.first_key_value().map(|(_, first)| first.len)
-            && self.fits(len)
+            && self.fits(len, most)
             && let Some((_, first)) = self.waiting.pop_first()
         {
             self.under_way += len;
@@ -91,9 +108,9 @@ impl State {
 
 impl Drop for ReadTurn<'_> {
     fn drop(&mut self) {
-        let mut state = self.limiter.0.lock();
+        let mut state = self.limiter.state.lock();
         state.under_way -= self.len;
-        state.call();
+        state.call((self.limiter.most)());
     }
 }
 
@@ -127,7 +144,7 @@ mod tests {
                     drop(turn);
                 });
                 // Whoever comes earlier does not go first for that.
-                wait_until("it stands in line", || limiter.0.lock().waiting.len() == n + 1);
+                wait_until("it stands in line", || limiter.state.lock().waiting.len() == n + 1);
             }
             assert!(said.try_recv().is_err());
             // One goes; those behind it follow one by one as each ends.
@@ -136,7 +153,7 @@ mod tests {
             assert_eq!(order, [4, 5, 6, 7]);
         });
         drop(first);
-        assert_eq!(limiter.0.lock().under_way, 0);
+        assert_eq!(limiter.state.lock().under_way, 0);
     }
     #[test]
     fn small_reads_wait_for_nobody_and_huge_ones_not_for_ever() {

@@ -12,6 +12,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::reply::Device;
+use crate::space::Space;
 
 /// Longest time that the leader asks before it sleeps: a few times what sleeping and waking cost.
 const PATIENCE: Duration = Duration::from_micros(50);
@@ -51,12 +52,12 @@ impl Intake {
     pub fn crowded(&self) -> bool {
         self.crowd.load(Ordering::Relaxed) >= CROWDED
     }
-    /// The next request: its length in `space`. For one thread at a time: others that sleep at the
+    /// The next request: its length. For one thread at a time: others that sleep at the
     /// device would be woken, at the programs' expense, for requests that the first one takes.
     ///
     /// # Errors
     /// `ENODEV`: unmounted. `ENOENT`: the request was withdrawn meanwhile; ask again.
-    pub fn next(&self, space: &mut [u8]) -> Result<usize, Errno> {
+    pub fn next(&self, space: &mut Space) -> Result<usize, Errno> {
         let first = self.read(space);
         // The program that was answered last may be this quick: only a second one makes a crowd.
         let crowd = first.is_ok() && self.pending();
@@ -81,7 +82,7 @@ impl Intake {
     }
     /// A request that stands in line, for a thread that does not lead, if requests lately did: it
     /// need not be called for it. `None`: there is none.
-    pub fn beside(&self, space: &mut [u8]) -> Option<Result<usize, Errno>> {
+    pub fn beside(&self, space: &mut Space) -> Option<Result<usize, Errno>> {
         if !self.crowded() {
             return None;
         }
@@ -96,11 +97,11 @@ impl Intake {
         let mut readable = [PollFd::new(&self.device, PollFlags::IN)];
         poll(&mut readable, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
     }
-    fn read(&self, space: &mut [u8]) -> Result<usize, Errno> {
-        rustix::io::read(&self.device, space)
+    fn read(&self, space: &mut Space) -> Result<usize, Errno> {
+        rustix::io::readv(&self.device, &mut space.slices())
     }
     /// Asks for a while, if that is likely to be worth it.
-    fn ask(&self, space: &mut [u8]) -> Option<Result<usize, Errno>> {
+    fn ask(&self, space: &mut Space) -> Option<Result<usize, Errno>> {
         let turn = self.sleeps.fetch_add(1, Ordering::Relaxed);
         if self.hope.load(Ordering::Relaxed) == 0 && !turn.is_multiple_of(TRY_EVERY) {
             return None;
@@ -109,7 +110,7 @@ impl Intake {
         learn(&self.hope, found.is_some(), HOPE, HOPE_MAX);
         found
     }
-    fn ask_until(&self, end: Instant, space: &mut [u8]) -> Option<Result<usize, Errno>> {
+    fn ask_until(&self, end: Instant, space: &mut Space) -> Option<Result<usize, Errno>> {
         while Instant::now() < end {
             match self.read(space) {
                 // Whoever else wants this processor goes first.

@@ -250,6 +250,7 @@ mod tests {
         use zerocopy::IntoBytes;
 
         use crate::abi::InHeader;
+        use crate::space::{Kept, Space};
 
         let line = Arc::<Line>::default();
         let killed = Arc::new(Killed::new(Arc::clone(&line)));
@@ -257,7 +258,10 @@ mod tests {
         let _place = killed.place(&device);
         interrupt::begin(4, 10 | ANY_SIGNAL);
         for (unique, pid) in [(6, 11), (8, 12)] {
-            assert!(line.push(InHeader { unique, pid, ..InHeader::default() }.as_bytes()));
+            let message = InHeader { unique, pid, ..InHeader::default() };
+            let mut space = Space::new(4096);
+            space.put(Kept::Short(message.as_bytes().into()));
+            assert!(line.push(&mut space));
         }
         let under_way = HashSet::from([4, 6, 8]);
         let dying = |thread| thread == 10 || thread == 12;

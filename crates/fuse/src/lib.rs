@@ -14,6 +14,7 @@
 //!  shut                 whether requests are answered: not without a lease
 //!  notify               drops of what the kernel caches
 //!  terms, threads       what was agreed in the greeting; what all threads share
+//!  payloads, space      memory for large messages, bounded; that of a thread for one message
 //!  line                 requests that stand in line while all threads are busy
 //!  killed               requests of killed programs: their waits end
 //!  dispatch             one opcode, one call
@@ -27,7 +28,7 @@
 //! message of the kernel, however short or odd, panics; (3) a thread that answers requests never
 //! sends a notification, except to drop attributes alone; (4) what the kernel may cache is covered by a lock that this node holds,
 //! and is dropped before the lock goes ([`nodes`] has the races); (5) a request blocked on a lock
-//! holds up no other; one that waits for a lock of another program has no thread.
+//! holds up no other (large writes that fill all the memory for them: for 100 ms each, see [`payloads`]); one that waits for a lock of another program has no thread.
 //!
 //! How data flows. A file open for reading only is read through the kernel's page cache, filled
 //! while the inode's lock is held ([`Files::read_reply`]). A file that may be written, or that is
@@ -54,12 +55,14 @@ mod moves;
 mod nodes;
 mod notify;
 pub mod options;
+mod payloads;
 mod reply;
 mod request;
 mod seat;
 mod seats;
 pub mod session;
 mod shut;
+mod space;
 mod terms;
 mod threads;
 mod wire;

@@ -6,51 +6,63 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use braid_fs::pool::device::fitting;
 use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, LkIn, WriteIn, op, write};
+use crate::space::{Kept, Space};
 
-/// Most bytes in line. What does not fit keeps its thread.
-const BYTES_MAX: usize = 64 << 20;
+/// Most bytes of short messages in line. What does not fit keeps its thread. Long ones keep the memory
+/// that is lent for them, which is bounded.
+const BYTES_MAX: usize = 32 << 20;
 
 /// Messages, first come first.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
-    messages: Mutex<(VecDeque<Box<[u8]>>, usize)>,
+    messages: Mutex<(VecDeque<Kept>, usize)>,
+}
+
+/// Bytes of a message that count.
+fn counted(message: &Kept) -> usize {
+    match message {
+        Kept::Short(bytes) => bytes.len(),
+        Kept::Lent(..) => 0,
+    }
 }
 
 impl Line {
     /// Puts a message at the end. `false`: there is no room.
-    pub fn push(&self, message: &[u8]) -> bool {
+    pub fn push(&self, space: &mut Space) -> bool {
         let (messages, bytes) = &mut *self.messages.lock();
-        if *bytes + message.len() > BYTES_MAX {
+        if !space.is_long() && *bytes + space.message().len() > fitting(BYTES_MAX) {
             return false;
         }
-        *bytes += message.len();
-        messages.push_back(message.into());
+        let message = space.take();
+        *bytes += counted(&message);
+        messages.push_back(message);
         true
     }
-    /// Takes the first one: its length in `space`.
-    pub fn pop(&self, space: &mut [u8]) -> Option<usize> {
-        let (messages, bytes) = &mut *self.messages.lock();
-        let message = messages.pop_front()?;
-        *bytes -= message.len();
-        let to = space.get_mut(..message.len())?;
-        to.copy_from_slice(&message);
-        Some(message.len())
+    /// Takes the first one. `false`: there is none.
+    pub fn pop(&self, space: &mut Space) -> bool {
+        let mut state = self.messages.lock();
+        let Some(message) = state.0.pop_front() else { return false };
+        state.1 -= counted(&message);
+        drop(state);
+        space.put(message);
+        true
     }
     /// The threads that wait for the answers, by request.
     pub fn whose(&self) -> HashMap<u64, u32> {
         let (messages, _) = &*self.messages.lock();
-        messages.iter().filter_map(|m| header(m)).map(|h| (h.unique, h.pid)).collect()
+        messages.iter().filter_map(|m| header(m.bytes())).map(|h| (h.unique, h.pid)).collect()
     }
     /// Takes a request out: whoever does answers it. `false`: it does not stand in line any more.
     pub fn remove(&self, unique: u64) -> bool {
         let (messages, bytes) = &mut *self.messages.lock();
-        let at = messages.iter().position(|m| header(m).is_some_and(|h| h.unique == unique));
+        let at = messages.iter().position(|m| header(m.bytes()).is_some_and(|h| h.unique == unique));
         let message = at.and_then(|at| messages.remove(at));
-        *bytes -= message.as_ref().map_or(0, |m| m.len());
+        *bytes -= message.as_ref().map_or(0, counted);
         message.is_some()
     }
 }
@@ -89,20 +101,28 @@ mod tests {
 
     use super::*;
 
+    /// With a message in it.
+    fn space(message: &[u8]) -> Space {
+        let mut space = Space::new(4096);
+        space.put(Kept::Short(message.into()));
+        space
+    }
+
     #[test]
     fn the_line_keeps_its_order_and_its_bound() {
         let line = Line::default();
-        let mut space = vec![0; 2 << 20];
-        assert!(line.push(b"first") && line.push(b"second"));
-        assert_eq!(line.pop(&mut space).map(|n| space[..n].to_vec()), Some(b"first".to_vec()));
-        let large = vec![1; 1 << 20];
-        let took = (0..100).take_while(|_| line.push(&large)).count();
-        assert_eq!(took, 63);
-        assert_eq!(line.pop(&mut space), Some(6));
+        assert!(line.push(&mut space(b"first")) && line.push(&mut space(b"second")));
+        let mut next = space(b"");
+        assert!(line.pop(&mut next));
+        assert_eq!(next.message(), b"first");
+        let large = vec![1; 8 << 10];
+        let took = (0..10_000).take_while(|_| line.push(&mut space(&large))).count();
+        assert_eq!(took, (BYTES_MAX - 6) / large.len());
+        assert!(line.pop(&mut next) && next.message() == b"second");
         for _ in 0..took {
-            assert_eq!(line.pop(&mut space), Some(1 << 20));
+            assert!(line.pop(&mut next) && next.message() == large);
         }
-        assert_eq!(line.pop(&mut space), None);
+        assert!(!line.pop(&mut next));
         assert_eq!(line.messages.lock().1, 0);
     }
 
@@ -111,12 +131,12 @@ mod tests {
         let line = Line::default();
         for (unique, pid) in [(2, 10), (4, 11), (6, 12)] {
             let message = InHeader { unique, pid, ..InHeader::default() };
-            assert!(line.push(message.as_bytes()));
+            assert!(line.push(&mut space(message.as_bytes())));
         }
         assert_eq!(line.whose(), HashMap::from([(2, 10), (4, 11), (6, 12)]));
         assert!(line.remove(4) && !line.remove(4));
-        let mut space = [0; size_of::<InHeader>()];
-        let mut next = || line.pop(&mut space).and_then(|_| header(&space)).map(|h| h.unique);
+        let mut taken = space(b"");
+        let mut next = || line.pop(&mut taken).then(|| header(taken.message()).unwrap().unique);
         assert_eq!([next(), next(), next()], [Some(2), Some(6), None]);
         assert_eq!(line.messages.lock().1, 0);
     }

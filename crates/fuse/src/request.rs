@@ -16,8 +16,8 @@ const WRITE_HEAD: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 const SETXATTR_MAX: usize =
     size_of::<InHeader>() + size_of::<SetxattrIn>() + size_of::<SetxattrMoreIn>() + 256 + 65_536;
 
-/// Where a request starts, so that the payload of a WRITE starts on the next page.
-const START: usize = PAYLOAD_ALIGN - WRITE_HEAD;
+/// Where a request starts in memory, so that the payload of a WRITE starts on the next page.
+pub const REQUEST_START: usize = PAYLOAD_ALIGN - WRITE_HEAD;
 
 /// Every thread that waits for requests has room for one, but only large writes fill it: those of the
 /// first threads go to the devices as one segment. What is read has huge pages of its own.
@@ -31,11 +31,16 @@ pub struct RequestBuf {
     len: usize,
 }
 
+/// Length of the longest request with a payload of at most `max_write` bytes.
+pub fn longest(max_write: usize) -> usize {
+    (WRITE_HEAD + max_write).max(READ_BUFFER_LEAST).max(SETXATTR_MAX)
+}
+
 impl RequestBuf {
     /// For requests with payloads of at most `max_write` bytes.
     pub fn new(max_write: usize) -> Self {
-        let len = (WRITE_HEAD + max_write).max(READ_BUFFER_LEAST).max(SETXATTR_MAX);
-        Self { memory: HugeBuf::within(&PAGES, START + len), len }
+        let len = longest(max_write);
+        Self { memory: HugeBuf::within(&PAGES, REQUEST_START + len), len }
     }
     /// Gives its memory back until it is touched again.
     pub fn discard(&mut self) {
@@ -43,11 +48,11 @@ impl RequestBuf {
     }
     /// Where the device puts the next request.
     pub fn space(&mut self) -> &mut [u8] {
-        self.memory.get_mut(START..START + self.len).unwrap_or_default()
+        self.memory.get_mut(REQUEST_START..REQUEST_START + self.len).unwrap_or_default()
     }
     /// The first `len` bytes of it.
     pub fn filled(&self, len: usize) -> &[u8] {
-        self.memory.get(START..START.saturating_add(len)).unwrap_or_default()
+        self.memory.get(REQUEST_START..REQUEST_START.saturating_add(len)).unwrap_or_default()
     }
 }
 

@@ -28,8 +28,10 @@ use crate::intake::Intake;
 use crate::line::frees_others;
 use crate::options::FuseOptions;
 use crate::reply::{Device, Way};
-use crate::request::{Request, RequestBuf};
+use crate::payloads::Payloads;
+use crate::request::{Request, longest};
 use crate::seats::Prepared;
+use crate::space::Space;
 use crate::threads::{AbortOnPanic, Note};
 
 /// Threads that stay parked, beyond one per processor, however long nothing happens.
@@ -49,6 +51,7 @@ const _: () = assert!(alert::LOOKS_QUIET < LOOKS_IDLE, "nobody looks any more");
 struct Pool<F: Files> {
     device: Device,
     intake: Intake,
+    payloads: Arc<Payloads>,
     server: Arc<Server<F>>,
     threads_max: usize,
     /// Threads that answer.
@@ -95,6 +98,7 @@ pub fn run<F: Files>(
     let pool = Arc::new(Pool {
         device: Arc::clone(device),
         intake: Intake::new(Arc::clone(device)).map_err(FuseError::Device)?,
+        payloads: Payloads::new(longest(server.terms().max_write.to_usize())),
         server: Arc::clone(server),
         threads_max: options.workers_max,
         busy: AtomicUsize::new(0),
@@ -205,15 +209,15 @@ impl<F: Files> Pool<F> {
 
     /// Until unmounted or superfluous.
     fn serve(self: &Arc<Self>) -> Result<(), FuseError> {
-        let mut buf = RequestBuf::new(self.server.terms().max_write.to_usize());
+        let mut space = Space::new(self.server.terms().max_write.to_usize());
         let mut scratch = Vec::new();
         let _place = self.server.place(&self.device);
         self.state.lock().coming = false;
-        while let Some(taken) = self.take(buf.space()) {
+        while let Some(taken) = self.take(&mut space) {
             match taken {
-                Ok(len) => {
-                    self.leave(opcode(buf.filled(len)));
-                    self.answer(&mut buf, len, &mut scratch);
+                Ok(()) => {
+                    self.leave(opcode(space.message()));
+                    self.answer(&mut space, &mut scratch);
                 }
                 // ENOENT: the request was withdrawn while it was being read.
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
@@ -229,39 +233,46 @@ impl<F: Files> Pool<F> {
     }
     /// Answers a request, and then what stands in line; or puts it there, if all threads but those
     /// kept for others are busy.
-    fn answer(&self, buf: &mut RequestBuf, len: usize, scratch: &mut Vec<u8>) {
+    fn answer(&self, space: &mut Space, scratch: &mut Vec<u8>) {
         let busy = self.busy.fetch_add(1, Ordering::SeqCst);
-        let message = buf.filled(len);
-        let stands =
-            busy >= self.threads_max && !frees_others(message) && self.server.line().push(message);
-        let mut next = (!stands).then_some(len);
+        let mut stands = busy >= self.threads_max
+            && !frees_others(space.message())
+            && self.server.line().push(space);
         loop {
-            if let Some(len) = next {
-                self.server.answer(Way::Device(&self.device), buf.filled(len), scratch);
+            if !stands {
+                space.with(|message| {
+                    self.server.answer(Way::Device(&self.device), message, scratch);
+                });
+                space.clear();
             }
+            stands = false;
             // Whoever leaves fewer than the bound takes what stands in line: the last of those that
             // were busy when it was put there, at the latest.
             if self.busy.fetch_sub(1, Ordering::SeqCst) > self.threads_max {
                 return;
             }
-            next = self.server.line().pop(buf.space());
-            if next.is_none() {
+            if !self.server.line().pop(space) {
                 return;
             }
             self.busy.fetch_add(1, Ordering::SeqCst);
         }
     }
-    /// The next request: its length in `space`. `None`: this thread is to end.
-    fn take(&self, space: &mut [u8]) -> Option<Result<usize, Errno>> {
+    /// The next request. `None`: this thread is to end.
+    fn take(&self, space: &mut Space) -> Option<Result<(), Errno>> {
         // Taking a large write out of the device is copying it. Who leads may be at that while
         // others stand in line.
         if self.led.load(Ordering::SeqCst)
-            && let Some(taken) = self.intake.beside(space)
+            && self.intake.crowded()
+            && space.prepare(&self.payloads)
         {
-            return Some(taken);
+            if let Some(taken) = self.intake.beside(space) {
+                return Some(taken.map(|len| space.filled(len)));
+            }
+            space.clear();
         }
         self.lead().then(|| {
-            let taken = self.intake.next(space);
+            space.prepare_waiting(&self.payloads);
+            let taken = self.intake.next(space).map(|len| space.filled(len));
             self.led.store(false, Ordering::SeqCst);
             taken
         })
@@ -319,7 +330,10 @@ impl<F: Files> Pool<F> {
             } else {
                 self.dozing.store(true, Ordering::SeqCst);
                 // Either a leader that leaves sees `dozing`, or it is seen to have left.
-                if self.led.load(Ordering::SeqCst) {
+                if self.led.load(Ordering::SeqCst)
+                    && self.roused.wait_for(&mut state, PARKED_MAX).timed_out()
+                {
+                    self.payloads.give_back();
                     self.roused.wait(&mut state);
                 }
                 self.dozing.store(false, Ordering::SeqCst);

@@ -9,14 +9,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 thread_local! {
     static CURRENT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
     static HELD: Cell<u32> = const { Cell::new(0) };
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
 }
+
+/// Waits for locks, of threads that have them counted.
+static WAITS: AtomicUsize = AtomicUsize::new(0);
 
 type Waker = Arc<dyn Fn() + Send + Sync>;
 
@@ -164,6 +168,34 @@ pub fn end() {
 pub fn is_interrupted() -> bool {
     HELD.get() == 0
         && CURRENT.with_borrow(|current| current.as_ref().is_some_and(Interrupt::is_tripped))
+}
+
+/// Whether waits of this thread for locks count in [`waits_counted`] from now on.
+pub fn count_waits(count: bool) {
+    COUNTED.set(count);
+}
+
+/// Threads that wait for a lock, of those whose waits count.
+pub fn waits_counted() -> usize {
+    WAITS.load(Ordering::Relaxed)
+}
+
+/// This thread waits for a lock until the answer is dropped. `None`: its waits do not count.
+pub fn counted_wait() -> Option<CountedWait> {
+    COUNTED.get().then(|| {
+        WAITS.fetch_add(1, Ordering::Relaxed);
+        CountedWait(())
+    })
+}
+
+/// See [`counted_wait`].
+#[must_use]
+pub struct CountedWait(());
+
+impl Drop for CountedWait {
+    fn drop(&mut self) {
+        WAITS.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Has `waker` called when this thread is interrupted, until the answer is dropped. Who waits looks at

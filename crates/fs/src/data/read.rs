@@ -6,7 +6,7 @@ use std::time::Duration;
 use braid_format::dinode::Layout;
 use braid_lock::Mode;
 use braid_pool::PoolRequest;
-use braid_pool::device::{HugeBuf, fitting};
+use braid_pool::device::{HugeBuf, fitting, memory_part};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::OpenFile;
 use crate::inode::Locked;
-use crate::readahead::ReadaheadLimiter;
+use crate::readahead::{ReadTurn, ReadaheadLimiter};
 
 /// Buffers up to this size are kept.
 const SCRATCH_MAX: usize = 8 << 20;
@@ -31,8 +31,19 @@ const FILL_PAUSE: Duration = Duration::from_millis(1);
 /// descriptors: one request after the other).
 static SCRATCH: Mutex<Vec<HugeBuf>> = Mutex::new(Vec::new());
 
-/// Lends `f` a buffer, `len` bytes of whatever was in it before.
+/// What part of the node's memory reads under way may fill, beyond what is kept.
+const READS_PART: usize = 16;
+/// Reads of at least so many bytes wait until there is memory. Whoever has it waits for devices only: the
+/// wait may be under locks.
+const READS_LEAST: u64 = 16 << 10;
+
+/// The reads under way that have memory.
+static READS: ReadaheadLimiter =
+    ReadaheadLimiter::new(|| memory_part(READS_PART) as u64, READS_LEAST);
+
+/// Lends `f`, which waits for nothing but devices, a buffer, `len` bytes of whatever was in it before.
 pub(super) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    let _turn = READS.wait(0, len as u64);
     let kept = SCRATCH.lock().pop().filter(|b| b.len() >= len);
     let mut buf = kept.unwrap_or_else(|| HugeBuf::new(len));
     let r = f(buf.get_mut(..len).unwrap_or_default());
@@ -259,13 +270,10 @@ impl<'a> ReadPlan<'a> {
         (first, bytes(self.held.blocks_for(self.end - (first << shift)), shift))
     }
 
-    /// Reads whole blocks into memory of this length, in the file's turn if reading ahead.
-    fn read(&self, readahead: Option<&ReadaheadLimiter>, memory: &mut [u8]) -> Result<()> {
+    /// Waits for the file's turn, if reading ahead.
+    fn turn<'r>(&self, readahead: Option<&'r ReadaheadLimiter>) -> Option<ReadTurn<'r>> {
         let (first, n) = self.blocks();
-        let turn = readahead.and_then(|r| r.wait(first << self.held.shift(), n as u64));
-        self.held.read_blocks(first, memory)?;
-        drop(turn);
-        Ok(())
+        readahead.and_then(|r| r.wait(first << self.held.shift(), n as u64))
     }
 
     /// Calls `f` with the bytes.
@@ -284,8 +292,11 @@ impl<'a> ReadPlan<'a> {
         }
         let (first, n) = self.blocks();
         let skipped = small(self.offset - (first << self.held.shift()));
+        // First: those that wait for it have no memory.
+        let turn = self.turn(readahead);
         with_scratch(n, |memory| {
-            self.read(readahead, memory)?;
+            self.held.read_blocks(first, memory)?;
+            drop(turn);
             let end = skipped + small(self.end - self.offset);
             Ok(f(memory.get(skipped..end).unwrap_or_default()))
         })
@@ -297,7 +308,8 @@ impl<'a> ReadPlan<'a> {
         let aligned = first << self.held.shift() == self.offset;
         if let Some(whole) = memory.get_mut(..n).filter(|_| aligned && self.stuffed.is_none()) {
             if !whole.is_empty() {
-                self.read(readahead, whole)?;
+                let _turn = self.turn(readahead);
+                self.held.read_blocks(first, whole)?;
             }
             return Ok(small(self.end - self.offset));
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use braid_pool::device::AlignedBuf;
+use braid_pool::device::{AlignedBuf, fitting};
 use parking_lot::Mutex;
 
 /// Bytes of file that one page covers: 16 blocks of 4 KiB, one of 64 KiB.
@@ -24,7 +24,7 @@ struct Page {
 pub(crate) struct SpareBuffers(Mutex<Vec<AlignedBuf>>);
 
 impl SpareBuffers {
-    /// Most that are kept.
+    /// Most that are kept, in much memory.
     const KEPT_MAX: usize = 256;
 
     fn take(&self) -> AlignedBuf {
@@ -32,7 +32,7 @@ impl SpareBuffers {
     }
     fn give(&self, bufs: impl Iterator<Item = AlignedBuf>) {
         let mut kept = self.0.lock();
-        let room = Self::KEPT_MAX.saturating_sub(kept.len());
+        let room = fitting(Self::KEPT_MAX).saturating_sub(kept.len());
         kept.extend(bufs.filter(|b| b.len() == PAGE).take(room));
     }
 }

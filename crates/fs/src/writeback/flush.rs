@@ -35,11 +35,11 @@ pub(crate) fn flush(held: Held<'_>, what: What) -> Result<()> {
     flush_locked(held, &mut delalloc, what)
 }
 
-/// As [`flush`], unless somebody is at it: for those who hold another file's `change`.
-pub(crate) fn try_flush(held: Held<'_>) -> Result<()> {
+/// As [`flush`], unless somebody is at it: for those who hold another file's `change`. Whether it was.
+pub(crate) fn try_flush(held: Held<'_>) -> Result<bool> {
     match held.data().change.try_lock() {
-        Some(mut delalloc) => flush_locked(held, &mut delalloc, What::Contents),
-        None => Ok(()),
+        Some(mut delalloc) => flush_locked(held, &mut delalloc, What::Contents).map(|()| true),
+        None => Ok(false),
     }
 }
 

@@ -1,6 +1,9 @@
 //! The node's bound on dirty data. Whoever would pass it writes dirty files out itself, the largest
 //! first, and only files whose locks this node holds and nobody uses: no new cluster lock is taken,
-//! so a writer never waits for another node here.
+//! so a writer never waits for another node here. It waits for whoever writes a file out just now, as
+//! long as that gets on: else many writers to slow devices would each dirty some more.
+
+use std::time::{Duration, Instant};
 
 use braid_lock::{Local, Mode};
 
@@ -8,21 +11,42 @@ use super::{Held, flush};
 use crate::core::Core;
 use crate::error::{Error, Result};
 
+/// A writer goes on if nothing has been written out for so long.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often who waits looks whether it can write something out itself.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Before `len` more bytes are dirtied: if they would pass the bound, writes files out until three
-/// quarters of it are left. The caller holds no lock of an inode.
+/// quarters of it are left, and waits for those who are at it, if the writer `may_wait`. The caller holds
+/// no lock of an inode. Those who come at the same time may all pass, each with what it holds in memory
+/// already.
 ///
 /// # Errors
 /// Only what makes the node withdraw: a file that cannot be written tells its own users.
-pub(crate) fn make_room(core: &Core, len: u64) -> Result<()> {
-    if would_pass(core, len) {
-        write_out(core, core.options.dirty_max.get() / 4 * 3)
-    } else {
-        Ok(())
+pub(crate) fn make_room(core: &Core, len: u64, may_wait: bool) -> Result<()> {
+    if !would_pass(core, len) {
+        return Ok(());
+    }
+    let (dirty, target) = (&core.dirty, core.options.dirty_max.get() / 4 * 3);
+    let (mut least, mut since) = (u64::MAX, Instant::now());
+    loop {
+        let busy = write_out(core, target)?;
+        if dirty.bytes() < least {
+            (least, since) = (dirty.bytes(), Instant::now());
+        }
+        if !may_wait || !busy || !would_pass(core, len) || since.elapsed() > PATIENCE {
+            // There may be room for the next that waits, too.
+            dirty.call_waiting();
+            return Ok(());
+        }
+        dirty.wait(LOOK);
     }
 }
 
-/// Writes dirty files out until at most `target` bytes are left, or nobody's is idle.
-pub(crate) fn write_out(core: &Core, target: u64) -> Result<()> {
+/// Writes dirty files out until at most `target` bytes are left, or nobody's is idle. Returns whether
+/// somebody uses or writes out another one.
+pub(crate) fn write_out(core: &Core, target: u64) -> Result<bool> {
+    let mut busy = false;
     for inode in core.dirty.largest() {
         if core.dirty.bytes() <= target {
             break;
@@ -32,18 +56,20 @@ pub(crate) fn write_out(core: &Core, target: u64) -> Result<()> {
         }
         let Some(guard) = core.locks.try_acquire(inode.lock_no(), Mode::Exclusive, Local::Shared)
         else {
+            busy = true;
             continue;
         };
         let done = flush::try_flush(Held { core, inode: &inode });
         drop(guard);
         match done {
+            Ok(done) => busy |= !done,
             // Its pages stay dirty: whoever writes or syncs it hears of it.
-            Ok(()) | Err(Error::Contents(_)) => {}
+            Err(Error::Contents(_)) => {}
             Err(e) if e.damaged_block().is_some() => core.meta.note_damage(&e),
             Err(e) => return Err(e),
         }
     }
-    Ok(())
+    Ok(busy)
 }
 
 /// Whether `len` more bytes would pass the bound.

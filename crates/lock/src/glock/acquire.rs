@@ -113,6 +113,7 @@ impl Core {
         let waiter = Waiter::new(request);
         state.queue.push_back(waiter.clone());
         let interruptible = self.options.interruptible;
+        let _counted = interrupt::counted_wait();
         let _waking = interruptible.then(|| wake_when_interrupted(glock, &waiter)).flatten();
         let mut asked = Instant::now();
         loop {
