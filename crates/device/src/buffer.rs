@@ -60,8 +60,8 @@ impl Blocks {
     fn give(&mut self, block: NonNull<u8>, size: usize) {
         let room = size == AlignedBuf::ALIGN || self.kept.len() < fitting(KEPT / size);
         // SAFETY: a part of a private mapping of nothing, used by nobody.
-        let gone = !room
-            && unsafe { madvise(block.as_ptr().cast(), size, Advice::LinuxDontNeed) }.is_ok();
+        let gone =
+            !room && unsafe { madvise(block.as_ptr().cast(), size, Advice::LinuxDontNeed) }.is_ok();
         let list = if gone { &mut self.given_back } else { &mut self.kept };
         list.push(block);
     }

@@ -73,11 +73,14 @@ impl MountOptions {
     /// Memory of an idle inode and its cluster lock (measured, with the allocator's share).
     pub const INODE_BYTES: u64 = 1280;
 
-    /// Shares out `total` bytes: three quarters over what can be bounded one by one, a quarter for
-    /// the rest (buffers, threads, what the allocator cannot give back).
+    /// What a node takes before it has anything to do, and what the allocator cannot give back.
+    const PROGRAM: u64 = 16 << 20;
+
+    /// Shares out `total` bytes, but for what the program takes: three quarters over what can be bounded
+    /// one by one, a quarter for what is under way (contents of requests, reads).
     pub fn bound_memory(&mut self, total: Bytes) {
         self.memory = total;
-        let sixteenth = total.get() / 16;
+        let sixteenth = total.get().saturating_sub(Self::PROGRAM) / 16;
         self.metadata_cache = Bytes(3 * sixteenth);
         self.dirty_max = Bytes(3 * sixteenth);
         self.logged_max = Bytes(2 * sixteenth);

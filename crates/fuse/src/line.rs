@@ -60,7 +60,8 @@ impl Line {
     /// Takes a request out: whoever does answers it. `false`: it does not stand in line any more.
     pub fn remove(&self, unique: u64) -> bool {
         let (messages, bytes) = &mut *self.messages.lock();
-        let at = messages.iter().position(|m| header(m.bytes()).is_some_and(|h| h.unique == unique));
+        let at =
+            messages.iter().position(|m| header(m.bytes()).is_some_and(|h| h.unique == unique));
         let message = at.and_then(|at| messages.remove(at));
         *bytes -= message.as_ref().map_or(0, counted);
         message.is_some()

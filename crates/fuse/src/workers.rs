@@ -27,8 +27,8 @@ use crate::files::Files;
 use crate::intake::Intake;
 use crate::line::frees_others;
 use crate::options::FuseOptions;
-use crate::reply::{Device, Way};
 use crate::payloads::Payloads;
+use crate::reply::{Device, Way};
 use crate::request::{Request, longest};
 use crate::seats::Prepared;
 use crate::space::Space;
@@ -261,9 +261,7 @@ impl<F: Files> Pool<F> {
     fn take(&self, space: &mut Space) -> Option<Result<(), Errno>> {
         // Taking a large write out of the device is copying it. Who leads may be at that while
         // others stand in line.
-        if self.led.load(Ordering::SeqCst)
-            && self.intake.crowded()
-            && space.prepare(&self.payloads)
+        if self.led.load(Ordering::SeqCst) && self.intake.crowded() && space.prepare(&self.payloads)
         {
             if let Some(taken) = self.intake.beside(space) {
                 return Some(taken.map(|len| space.filled(len)));

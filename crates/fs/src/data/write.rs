@@ -45,8 +45,8 @@ pub(crate) fn write(
         return Ok(0);
     }
     // What goes past the cache dirties nothing, and what comes from the kernel's may be waited for.
-    let may_wait = !what.flags.from_page_cache
-        && !wants_direct(core, what.offset, what.bytes, what.flags);
+    let may_wait =
+        !what.flags.from_page_cache && !wants_direct(core, what.offset, what.bytes, what.flags);
     limit::make_room(core, what.bytes.len() as u64, may_wait)?;
     if what.flags.from_page_cache {
         // Stores into a mapping are made durable by msync(2), which asks for it after this. Here the
