@@ -221,6 +221,54 @@ fn readers_that_are_killed_leave_nothing_under_way() {
     unmount_idle(Path::new(&b.0));
 }
 
+/// Each node has stored into a mapping of a file of its own, of which it holds the lock; then 32 threads on
+/// each write to the other's. Whoever gives its lock up needs its kernel's pages first, which come behind
+/// writes that wait for the other.
+const CROSSED: &str = r#"
+import mmap, os, sys, threading
+dirs = sys.argv[1:]
+MIB = 1 << 20
+memory = memoryview(mmap.mmap(-1, MIB))
+failed = []
+def write(fd, n):
+    try: assert os.pwrite(fd, memory, n * MIB) == MIB
+    except BaseException as e: failed.append(repr(e))
+threading.stack_size(1 << 16)
+for _ in range(3):
+    fds = [[os.open(f"{dir}/f{n}", os.O_RDWR | os.O_DIRECT) for n in range(2)] for dir in dirs]
+    maps = [mmap.mmap(fds[n][n], 4 * MIB) for n in range(2)]
+    for m in maps:
+        for at in range(0, 4 * MIB, 4096): m[at] = 1
+    writes = [threading.Thread(target=write, args=(fds[n][1 - n], w)) for w in range(32) for n in range(2)]
+    for t in writes: t.start()
+    for t in writes: t.join()
+    assert not failed, failed[:3]
+    for m in maps: m.close()
+    for fd in sum(fds, []): os.close(fd)
+"#;
+
+#[test]
+fn writes_that_fill_the_bound_do_not_keep_a_lock_from_its_next_holder() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(2, 256, 0);
+    let memory = format!("memory={BOUND}M");
+    let dirs = [c.mount(&[&memory]), c.mount(&[&memory])];
+    for n in 0..2 {
+        fs::write(dirs[0].join(format!("f{n}")), vec![0; 32 << 20]).unwrap();
+    }
+    let program = c.disks.path("crossed.py");
+    fs::write(&program, CROSSED).unwrap();
+    sh(&format!("timeout 100 python3 {program} {} {}", dirs[0].display(), dirs[1].display()));
+    for n in 0..2 {
+        let pid = c.pid(n);
+        let peak = resident_mib(pid, "VmHWM:") - resident_mib(pid, "RssFile:");
+        println!("node {n}: {peak} MiB at most");
+    }
+    c.finish();
+}
+
 #[test]
 fn a_bound_that_is_too_small_is_refused() {
     if !can_mount() {

@@ -56,14 +56,21 @@ impl Blocks {
         }
         (self.given_back.pop().expect("a slab has blocks"), true)
     }
+    /// Whether one more block of `size` bytes stays with the process.
+    fn has_room(&self, size: usize) -> bool {
+        size == AlignedBuf::ALIGN || self.kept.len() < fitting(KEPT / size)
+    }
     /// Takes a block of `size` bytes back, which nobody uses any more.
-    fn give(&mut self, block: NonNull<u8>, size: usize) {
-        let room = size == AlignedBuf::ALIGN || self.kept.len() < fitting(KEPT / size);
+    fn give(blocks: &Mutex<Self>, block: NonNull<u8>, size: usize) {
+        let mut state = blocks.lock();
+        if state.has_room(size) {
+            return state.kept.push(block);
+        }
+        drop(state);
         // SAFETY: a part of a private mapping of nothing, used by nobody.
-        let gone =
-            !room && unsafe { madvise(block.as_ptr().cast(), size, Advice::LinuxDontNeed) }.is_ok();
-        let list = if gone { &mut self.given_back } else { &mut self.kept };
-        list.push(block);
+        let gone = unsafe { madvise(block.as_ptr().cast(), size, Advice::LinuxDontNeed) }.is_ok();
+        let state = &mut *blocks.lock();
+        if gone { &mut state.given_back } else { &mut state.kept }.push(block);
     }
 }
 
@@ -135,7 +142,7 @@ impl Drop for AlignedBuf {
             0 => {}
             1..=Self::BLOCK_MAX => {
                 let (blocks, size) = Self::blocks(self.len);
-                blocks.lock().give(self.ptr, size);
+                Blocks::give(blocks, self.ptr, size);
             }
             // SAFETY: allocated in `zeroed` with this layout, freed once.
             _ => unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) },
@@ -174,7 +181,7 @@ unsafe impl Sync for AlignedBuf {}
 
 #[cfg(test)]
 mod tests {
-    use super::{AlignedBuf, Blocks};
+    use super::{AlignedBuf, Blocks, Mutex};
 
     #[test]
     fn zeroed_aligned_and_apart_whatever_was_there_before() {
@@ -198,10 +205,10 @@ mod tests {
     #[test]
     fn blocks_beyond_those_kept_are_given_back_and_used_again() {
         const SIZE: usize = 64 << 10;
-        let mut blocks = Blocks::new();
-        let mut take = |blocks: &mut Blocks, n: usize| -> Vec<_> {
+        let blocks = Mutex::new(Blocks::new());
+        let take = |n: usize| -> Vec<_> {
             let taken = (0..n).map(|_| {
-                let (block, zeroed) = blocks.take(SIZE);
+                let (block, zeroed) = blocks.lock().take(SIZE);
                 // SAFETY: a block that nobody else has.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(block.as_ptr(), SIZE) };
                 assert!(!zeroed || bytes.iter().all(|b| *b == 0));
@@ -211,9 +218,9 @@ mod tests {
             taken.collect()
         };
         for _ in 0..2 {
-            let all = take(&mut blocks, 100);
-            all.into_iter().for_each(|block| blocks.give(block, SIZE));
-            assert_eq!((blocks.kept.len(), blocks.given_back.len()), (64, 112 - 64));
+            take(100).into_iter().for_each(|block| Blocks::give(&blocks, block, SIZE));
+            let state = blocks.lock();
+            assert_eq!((state.kept.len(), state.given_back.len()), (64, 112 - 64));
         }
     }
 }

@@ -26,9 +26,11 @@
 //!
 //! Invariants: (1) every request is answered exactly once, except those that want no answer; (2) no
 //! message of the kernel, however short or odd, panics; (3) a thread that answers requests never
-//! sends a notification, except to drop attributes alone; (4) what the kernel may cache is covered by a lock that this node holds,
-//! and is dropped before the lock goes ([`nodes`] has the races); (5) a request blocked on a lock
-//! holds up no other (large writes that fill all the memory for them: for 100 ms each, see [`payloads`]); one that waits for a lock of another program has no thread.
+//! sends a notification, except to drop attributes alone; (4) what the kernel may cache is covered
+//! by a lock that this node holds, and is dropped before the lock goes ([`nodes`] has the races);
+//! (5) a request blocked on a lock holds up no other, but that each large write beyond the memory
+//! for them holds up what comes behind it for 100 ms ([`payloads`]); one that waits for a lock of
+//! another program has no thread.
 //!
 //! How data flows. A file open for reading only is read through the kernel's page cache, filled
 //! while the inode's lock is held ([`Files::read_reply`]). A file that may be written, or that is

@@ -8,7 +8,8 @@
 //! A message that has memory may wait for what another frees that is not read yet: a lock of another node,
 //! which waits for pages of this node's kernel. So who waits for memory gets some beyond the bound when
 //! nothing came back for a while: soon if a request that has memory waits for a lock, and late otherwise,
-//! as a device answers by itself.
+//! as a device answers by itself. Small messages then come without a wait, until a large one fills that
+//! memory: only large ones are held up, one for a while each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,6 +50,8 @@ struct State {
     taken: usize,
     /// How often memory came back from a message.
     returns: u64,
+    /// The next large message has memory beyond the bound.
+    beyond: bool,
 }
 
 #[derive(Debug)]
@@ -91,8 +94,8 @@ impl Payloads {
     pub fn wait(self: &Arc<Self>) -> Payload {
         let mut state = self.state.lock();
         let (mut seen, mut since) = (state.returns, Instant::now());
-        let mut bound = self.bound;
         loop {
+            let bound = if state.beyond { usize::MAX } else { self.bound };
             if let Some(payload) = self.lend_of(&mut state, bound) {
                 return payload;
             }
@@ -101,9 +104,7 @@ impl Payloads {
                 (seen, since) = (state.returns, Instant::now());
             }
             let patience = if interrupt::waits_counted() > 0 { PATIENCE } else { PATIENCE_DEVICES };
-            if since.elapsed() >= patience {
-                bound = usize::MAX;
-            }
+            state.beyond |= since.elapsed() >= patience;
         }
     }
     fn lend_of(self: &Arc<Self>, state: &mut State, bound: usize) -> Option<Payload> {
@@ -149,6 +150,7 @@ impl Payload {
         self.used = true;
         let need = memory.need(len);
         let mut state = self.of.state.lock();
+        state.beyond = false;
         let short = state.taken > self.of.bound / 2;
         if short && memory.touched > need + WORTH {
             memory.bytes.discard_from(need);
@@ -168,7 +170,10 @@ impl Drop for Payload {
         let Some(memory) = self.memory.take() else { return };
         let mut state = self.of.state.lock();
         state.taken -= self.counted - memory.touched;
-        state.returns += u64::from(self.used);
+        if self.used {
+            state.returns += 1;
+            state.beyond = false;
+        }
         if state.taken > self.of.bound {
             state.taken -= memory.touched;
             drop(state);
@@ -238,9 +243,18 @@ mod tests {
         interrupt::count_waits(true);
         let waits = interrupt::counted_wait();
         interrupt::count_waits(false);
-        let beyond = all.wait();
+        let mut beyond = all.wait();
         assert!(begun.elapsed() < PATIENCE_DEVICES);
         assert!(all.state.lock().taken > all.bound);
+        // Small messages give it back as it is: the next ones wait no more, a large one does.
+        let begun = Instant::now();
+        for _ in 0..100 {
+            drop(beyond);
+            beyond = all.wait();
+        }
+        assert!(begun.elapsed() < 100 * PATIENCE);
+        beyond.keep(MIB);
+        assert!(!all.state.lock().beyond);
         drop((beyond, lent, waits));
         assert!(all.state.lock().taken <= all.bound);
     }

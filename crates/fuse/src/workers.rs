@@ -220,7 +220,8 @@ impl<F: Files> Pool<F> {
                     self.answer(&mut space, &mut scratch);
                 }
                 // ENOENT: the request was withdrawn while it was being read.
-                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                // It may be long until this thread reads another: others have the memory meanwhile.
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => space.clear(),
                 Err(Errno::NODEV) => {
                     // Waits for locks would otherwise outlive the mount.
                     self.close();

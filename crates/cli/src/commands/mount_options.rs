@@ -39,9 +39,9 @@ const GROUPS: [(&str, &[Entry]); 8] = [
         "Memory of this node",
         &[
             ("memory=", "size", "512M", "Bound of all of it; sets the three below."),
-            ("cache=", "size, 8M at least", "96M", "Metadata that is kept."),
-            ("dirty=", "size, 8M at least", "96M", "Unwritten data that is kept."),
-            ("locks=", "inodes, 1000 at least", "104857", "Idle inodes that are kept."),
+            ("cache=", "size, 8M at least", "93M", "Metadata that is kept."),
+            ("dirty=", "size, 8M at least", "93M", "Unwritten data that is kept."),
+            ("locks=", "inodes, 1000 at least", "101580", "Idle inodes that are kept."),
         ],
     ),
     (
