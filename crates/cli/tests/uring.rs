@@ -28,7 +28,7 @@ fn log(dir: &Path) -> String {
 }
 
 /// How many threads of a process answer by io_uring, and how often they waited.
-fn seats(pid: i32) -> (usize, u64) {
+fn ring_threads(pid: i32) -> (usize, u64) {
     let (mut count, mut waits) = (0, 0);
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
         // One that has ended meanwhile is none.
@@ -39,7 +39,7 @@ fn seats(pid: i32) -> (usize, u64) {
             let line = status.lines().find_map(|l| l.strip_prefix(name)).unwrap();
             line.trim().to_owned()
         };
-        if field("Name:") == "fuse-seat" {
+        if field("Name:") == "fuse-ring" {
             count += 1;
             waits += field("voluntary_ctxt_switches:").parse::<u64>().unwrap();
         }
@@ -141,15 +141,15 @@ fn everyday_use_of_two_mounts_by_io_uring() {
     let pid = cluster.pid(0);
     let said = log(&a);
     assert!(said.contains("for this whole host") && !log(&b).contains("whole host"), "{said}");
-    let (count, before) = seats(pid);
+    let (count, before) = ring_threads(pid);
     if count == 0 {
         // A kernel that refuses rings, for example.
         return braid_testkit::skip(&format!("no FUSE by io_uring here: {}", log(&a)));
     }
     python(&cluster, EVERYDAY);
-    assert!(seats(pid).1 > before + 500, "the requests went another way");
+    assert!(ring_threads(pid).1 > before + 500, "the requests went another way");
     python(&cluster, WAITS);
-    assert!(seats(pid).0 > count, "threads were added");
+    assert!(ring_threads(pid).0 > count, "threads were added");
 
     // A daemon dies: the other goes on, and takes over what it held. Its programs get an error.
     std::fs::write(a.join("kept"), "kept").unwrap();

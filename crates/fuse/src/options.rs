@@ -61,13 +61,13 @@ pub struct FuseOptions {
     /// When the kernel may cache names.
     pub cache_names: CacheNames,
     /// Files open for reading only may be read through the kernel's page cache, except while other
-    /// nodes pull at them ([`crate::nodes`]). Off: reads are exact whatever happens, and slower.
+    /// nodes pull at them ([`crate::caches::nodes`]). Off: reads are exact whatever happens, and slower.
     pub cache_data: bool,
     /// While requests come fast, the processors of this machine may not sleep deeply when idle
-    /// ([`crate::alert`]): programs get their answers sooner, for some power. Needs root.
-    pub alert: bool,
+    /// ([`crate::transport::cpu_latency`]): programs get their answers sooner, for some power. Needs root.
+    pub keep_awake: bool,
     /// Requests come by io_uring, answered on the processor of the program that makes them, if the
-    /// kernel can do that (Linux 6.14; [`crate::seat`]). Root switches it on for the whole host.
+    /// kernel can do that (Linux 6.14; [`crate::transport::ring`]). Root switches it on for the whole host.
     pub rings: bool,
     /// Mount through fusermount3 even as root.
     pub use_helper: bool,
@@ -97,7 +97,7 @@ impl FuseOptions {
             cache_attributes: true,
             cache_names: CacheNames::SingleNode,
             cache_data: true,
-            alert: true,
+            keep_awake: true,
             rings: false,
             use_helper: false,
         }
@@ -158,7 +158,7 @@ impl FuseOptions {
             "cachenames" => self.cache_names = CacheNames::Always,
             "nocachenames" => self.cache_names = CacheNames::Never,
             "nocachedata" => self.cache_data = false,
-            "noalert" => self.alert = false,
+            "noalert" => self.keep_awake = false,
             "uring" => self.rings = true,
             _ => return self.apply_value(word),
         }

@@ -16,7 +16,7 @@ use braid_fs::{
     Attr, Canceller, Cred, DirEntry, EarlyReply, Fh, KernelCache, Plock, PlockKind, SetAttr,
     StatFs, Time, TimeSet, Write, WriteFlags,
 };
-use braid_fuse::files::LockAnswer;
+use braid_fuse::LockAnswer;
 use braid_fuse::{Answer, Errno, Files, KernelLink};
 use parking_lot::{Condvar, Mutex, RwLock};
 

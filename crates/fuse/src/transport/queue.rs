@@ -1,6 +1,6 @@
-//! Requests that stand in line while every thread is busy.
+//! Requests that waits in the queue while every thread is busy.
 //!
-//! A few threads are kept for requests that free others: what they read besides goes into this line, to
+//! A few threads are kept for requests that free others: what they read besides goes into this queue, to
 //! be answered as soon as another thread is done. Without it, requests that wait for what is
 //! behind them at the device would wait for ever.
 
@@ -11,15 +11,15 @@ use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, LkIn, WriteIn, op, write};
-use crate::space::{Kept, Space};
+use crate::transport::space::{Kept, Space};
 
-/// Most bytes of short messages in line. What does not fit keeps its thread. Long ones keep the memory
+/// Most bytes of short messages in queue. What does not fit keeps its thread. Long ones keep the memory
 /// that is lent for them, which is bounded.
 const BYTES_MAX: usize = 32 << 20;
 
 /// Messages, first come first.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct RequestQueue {
     messages: Mutex<(VecDeque<Kept>, usize)>,
 }
 
@@ -31,7 +31,7 @@ fn counted(message: &Kept) -> usize {
     }
 }
 
-impl Line {
+impl RequestQueue {
     /// Puts a message at the end. `false`: there is no room.
     pub fn push(&self, space: &mut Space) -> bool {
         let (messages, bytes) = &mut *self.messages.lock();
@@ -57,7 +57,7 @@ impl Line {
         let (messages, _) = &*self.messages.lock();
         messages.iter().filter_map(|m| header(m.bytes())).map(|h| (h.unique, h.pid)).collect()
     }
-    /// Takes a request out: whoever does answers it. `false`: it does not stand in line any more.
+    /// Takes a request out: whoever does answers it. `false`: it does not waits in the queue any more.
     pub fn remove(&self, unique: u64) -> bool {
         let (messages, bytes) = &mut *self.messages.lock();
         let at =
@@ -111,35 +111,35 @@ mod tests {
 
     #[test]
     fn the_line_keeps_its_order_and_its_bound() {
-        let line = Line::default();
-        assert!(line.push(&mut space(b"first")) && line.push(&mut space(b"second")));
+        let queue = RequestQueue::default();
+        assert!(queue.push(&mut space(b"first")) && queue.push(&mut space(b"second")));
         let mut next = space(b"");
-        assert!(line.pop(&mut next));
+        assert!(queue.pop(&mut next));
         assert_eq!(next.message(), b"first");
         let large = vec![1; 8 << 10];
-        let took = (0..10_000).take_while(|_| line.push(&mut space(&large))).count();
+        let took = (0..10_000).take_while(|_| queue.push(&mut space(&large))).count();
         assert_eq!(took, (BYTES_MAX - 6) / large.len());
-        assert!(line.pop(&mut next) && next.message() == b"second");
+        assert!(queue.pop(&mut next) && next.message() == b"second");
         for _ in 0..took {
-            assert!(line.pop(&mut next) && next.message() == large);
+            assert!(queue.pop(&mut next) && next.message() == large);
         }
-        assert!(!line.pop(&mut next));
-        assert_eq!(line.messages.lock().1, 0);
+        assert!(!queue.pop(&mut next));
+        assert_eq!(queue.messages.lock().1, 0);
     }
 
     #[test]
-    fn a_request_can_leave_the_line() {
-        let line = Line::default();
+    fn a_request_can_leave_the_queue() {
+        let queue = RequestQueue::default();
         for (unique, pid) in [(2, 10), (4, 11), (6, 12)] {
             let message = InHeader { unique, pid, ..InHeader::default() };
-            assert!(line.push(&mut space(message.as_bytes())));
+            assert!(queue.push(&mut space(message.as_bytes())));
         }
-        assert_eq!(line.whose(), HashMap::from([(2, 10), (4, 11), (6, 12)]));
-        assert!(line.remove(4) && !line.remove(4));
+        assert_eq!(queue.whose(), HashMap::from([(2, 10), (4, 11), (6, 12)]));
+        assert!(queue.remove(4) && !queue.remove(4));
         let mut taken = space(b"");
-        let mut next = || line.pop(&mut taken).then(|| header(taken.message()).unwrap().unique);
+        let mut next = || queue.pop(&mut taken).then(|| header(taken.message()).unwrap().unique);
         assert_eq!([next(), next(), next()], [Some(2), Some(6), None]);
-        assert_eq!(line.messages.lock().1, 0);
+        assert_eq!(queue.messages.lock().1, 0);
     }
 
     #[test]

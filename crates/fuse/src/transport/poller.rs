@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::reply::Device;
-use crate::space::Space;
+use crate::transport::reply::Device;
+use crate::transport::space::Space;
 
 /// Longest time that the leader asks before it sleeps: a few times what sleeping and waking cost.
 const PATIENCE: Duration = Duration::from_micros(50);
@@ -31,14 +31,14 @@ const CROWDED: u32 = 8;
 
 /// The device, and what has been learnt about the requests that come from it.
 #[derive(Debug)]
-pub struct Intake {
+pub struct RequestPoller {
     device: Device,
     hope: AtomicU32,
     crowd: AtomicU32,
     sleeps: AtomicU32,
 }
 
-impl Intake {
+impl RequestPoller {
     /// For a device whose greeting is done.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Intake {
         let (hope, crowd, sleeps) = Default::default();
         Ok(Self { device, hope, crowd, sleeps })
     }
-    /// Whether requests lately stood in line.
+    /// Whether requests lately waited in the queue.
     pub fn crowded(&self) -> bool {
         self.crowd.load(Ordering::Relaxed) >= CROWDED
     }
@@ -80,7 +80,7 @@ impl Intake {
             }
         }
     }
-    /// A request that stands in line, for a thread that does not lead, if requests lately did: it
+    /// A request that waits in the queue, for a thread that does not lead, if requests lately did: it
     /// need not be called for it. `None`: there is none.
     pub fn beside(&self, space: &mut Space) -> Option<Result<usize, Errno>> {
         if !self.crowded() {

@@ -13,7 +13,7 @@
 //! gone, and it takes away what is mounted there.
 //!
 //! Dropping pages waits for those that are being filled or written. So such requests can be answered
-//! by somebody else than the thread that has them ([`Shut::fail_pages`]): the kernel takes the first
+//! by somebody else than the thread that has them ([`LeaseGate::fail_pages`]): the kernel takes the first
 //! answer, and tells whoever comes second that there is no such request.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::abi::op;
-use crate::reply::{Device, Reply, Way};
+use crate::transport::reply::{Device, Reply, Way};
 
 /// Lookups wait so many times as long as other requests.
 const LOOKUP_PATIENCE: u32 = 20;
@@ -43,7 +43,7 @@ enum State {
 
 /// The state, and the requests under way that hold pages.
 #[derive(Debug, Default)]
-pub(crate) struct Shut {
+pub(crate) struct LeaseGate {
     /// Not open: all that an ordinary request looks at.
     closed: AtomicBool,
     state: Mutex<State>,
@@ -54,17 +54,17 @@ pub(crate) struct Shut {
 /// A request that holds pages is under way until this is dropped.
 #[derive(Debug)]
 pub(crate) struct HoldsPages<'a> {
-    shut: &'a Shut,
+    gate: &'a LeaseGate,
     unique: u64,
 }
 
 impl Drop for HoldsPages<'_> {
     fn drop(&mut self) {
-        self.shut.shard(self.unique).lock().retain(|u| *u != self.unique);
+        self.gate.shard(self.unique).lock().retain(|u| *u != self.unique);
     }
 }
 
-impl Shut {
+impl LeaseGate {
     fn shard(&self, unique: u64) -> &Mutex<Vec<u64>> {
         // Numbers of requests are even.
         let at = usize::try_from(unique / 2 % SHARDS as u64).unwrap_or(0);
@@ -74,7 +74,7 @@ impl Shut {
     /// A request that holds pages begins.
     pub fn holds_pages(&self, unique: u64) -> HoldsPages<'_> {
         self.shard(unique).lock().push(unique);
-        HoldsPages { shut: self, unique }
+        HoldsPages { gate: self, unique }
     }
     /// From now on nothing is answered; returns whether that is new. Requests wait for `patience`.
     pub fn shut(&self, for_good: bool, patience: Duration) -> bool {
@@ -199,22 +199,22 @@ mod tests {
 
     #[test]
     fn requests_wait_for_the_lease_and_then_fail() {
-        let shut = Shut::default();
-        shut.admit(op::READ).unwrap();
-        assert!(shut.shut(false, Duration::from_millis(20)));
-        assert!(!shut.shut(false, Duration::ZERO), "known already");
-        shut.admit(op::FORGET).unwrap();
-        assert_eq!(shut.admit(op::READ), Err(Errno::IO));
+        let gate = LeaseGate::default();
+        gate.admit(op::READ).unwrap();
+        assert!(gate.shut(false, Duration::from_millis(20)));
+        assert!(!gate.shut(false, Duration::ZERO), "known already");
+        gate.admit(op::FORGET).unwrap();
+        assert_eq!(gate.admit(op::READ), Err(Errno::IO));
         std::thread::scope(|s| {
-            let waits = s.spawn(|| shut.admit(op::LOOKUP));
-            shut.reopen();
+            let waits = s.spawn(|| gate.admit(op::LOOKUP));
+            gate.reopen();
             waits.join().unwrap().unwrap();
         });
-        shut.admit(op::READ).unwrap();
-        assert!(shut.shut(true, Duration::from_secs(60)));
-        shut.reopen();
-        assert_eq!(shut.admit(op::LOOKUP), Err(Errno::IO));
-        shut.admit(op::RELEASE).unwrap();
+        gate.admit(op::READ).unwrap();
+        assert!(gate.shut(true, Duration::from_secs(60)));
+        gate.reopen();
+        assert_eq!(gate.admit(op::LOOKUP), Err(Errno::IO));
+        gate.admit(op::RELEASE).unwrap();
     }
 
     #[test]

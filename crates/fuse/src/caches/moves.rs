@@ -27,7 +27,7 @@ use braid_fs::pool::device::own_mount::{self, MountedDir};
 use parking_lot::{Condvar, Mutex};
 
 use crate::abi::ROOT_ID;
-use crate::nodes::Nodes;
+use crate::caches::nodes::Nodes;
 
 /// Moves that are looked after at a time; of more, programs see what the kernel makes of them.
 const MOVES_MAX: usize = 64;

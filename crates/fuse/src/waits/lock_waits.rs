@@ -2,15 +2,15 @@
 //! its number and the file system's name for the wait, so that an INTERRUPT finds it; whoever makes
 //! the lock free answers it.
 //!
-//! A request that came by a ring keeps its seat, and with it a thread ([`crate::seats`]): of those only
-//! so many may wait, and one user only for a part of them, so that seats are left for what frees
+//! A request that came by a ring keeps its ring entry, and with it a thread ([`crate::session::ring_threads`]): of those only
+//! so many may wait, and one user only for a part of them, so that entries are left for what frees
 //! others.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-/// The part (divisor) of a mount's threads that may wait for locks in their seats.
+/// The part (divisor) of a mount's threads that may wait for locks in their ring entries.
 const SEATED_PART: usize = 2;
 /// The part (divisor) of those that one user other than root may have.
 const USER_PART: usize = 4;
@@ -50,34 +50,34 @@ impl<W: Copy> LockWaits<W> {
     }
 }
 
-/// Waits that keep a seat.
+/// Waits that keep a ring entry.
 #[derive(Debug, Default)]
-pub(crate) struct SeatedWaits {
+pub(crate) struct RingWaits {
     all_max: usize,
     by_uid: Mutex<HashMap<u32, usize>>,
 }
 
 /// One of them; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct SeatedWait<'a> {
-    waits: &'a SeatedWaits,
+pub(crate) struct RingWait<'a> {
+    waits: &'a RingWaits,
     uid: u32,
 }
 
-impl SeatedWaits {
+impl RingWaits {
     /// Of a mount with so many threads.
     pub fn new(threads: usize) -> Self {
         Self { all_max: (threads / SEATED_PART).max(1), by_uid: Mutex::default() }
     }
     /// One more of `uid`. `None`: there are too many.
-    pub fn enter(&self, uid: u32) -> Option<SeatedWait<'_>> {
+    pub fn enter(&self, uid: u32) -> Option<RingWait<'_>> {
         let user_max = if uid == 0 { self.all_max } else { (self.all_max / USER_PART).max(1) };
         let mut by_uid = self.by_uid.lock();
         let all: usize = by_uid.values().sum();
         let own = by_uid.entry(uid).or_default();
         if all < self.all_max && *own < user_max {
             *own += 1;
-            return Some(SeatedWait { waits: self, uid });
+            return Some(RingWait { waits: self, uid });
         }
         if *own == 0 {
             by_uid.remove(&uid);
@@ -86,7 +86,7 @@ impl SeatedWaits {
     }
 }
 
-impl Drop for SeatedWait<'_> {
+impl Drop for RingWait<'_> {
     fn drop(&mut self) {
         let mut by_uid = self.waits.by_uid.lock();
         if let Some(own) = by_uid.get_mut(&self.uid) {
@@ -114,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn one_user_does_not_get_all_seats() {
-        let waits = SeatedWaits::new(32);
+    fn one_user_does_not_get_all_entries() {
+        let waits = RingWaits::new(32);
         let mut held: Vec<_> = std::iter::from_fn(|| waits.enter(7)).collect();
         assert_eq!(held.len(), 4);
         assert!(waits.enter(8).is_some());

@@ -1,4 +1,4 @@
-//! The threads that answer requests by io_uring, one for each [`Place`]. A few for each processor's
+//! The threads that answer requests by io_uring, one for each [`RingEntry`]. A few for each processor's
 //! queue are there from the start; as long as fewer than [`RESERVE`] of a queue are free, more are
 //! added, up to the bound of all that answer: a request that waits has its thread, and the next one
 //! finds another.
@@ -15,33 +15,33 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::dispatch::Server;
-use crate::files::Files;
+use crate::filesystem::files::Files;
+use crate::handlers::Server;
 use crate::options::FuseOptions;
-use crate::reply::{Device, Way};
-use crate::request::RequestBuf;
-use crate::seat::Place;
-use crate::threads::{AbortOnPanic, Note};
+use crate::session::threads::{AbortOnPanic, Note};
+use crate::transport::reply::{Device, Way};
+use crate::transport::request::RequestBuf;
+use crate::transport::ring::RingEntry;
 
-/// Seats of each queue at the start.
+/// RingThreads of each queue at the start.
 const FIRST: usize = 4;
 /// The least of them.
 const LEAST: usize = 2;
-/// Seats of a queue that are to be free.
+/// RingThreads of a queue that are to be free.
 const RESERVE: usize = 2;
 /// The processors that there may ever be: each has a queue.
 const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
 
-type Work = Box<dyn FnOnce(Place) + Send>;
+type Work = Box<dyn FnOnce(RingEntry) + Send>;
 
 /// Threads with their places, of which the kernel does not know yet. They end when this is dropped.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedRing {
     queues: u16,
     threads: Vec<(u16, SyncSender<Work>)>,
 }
 
-impl Prepared {
+impl PreparedRing {
     /// Everything that the kernel could refuse, short of taking requests to it.
     ///
     /// # Errors
@@ -74,9 +74,9 @@ impl Prepared {
         server: &Arc<Server<F>>,
         options: &FuseOptions,
         note: Arc<dyn Note>,
-    ) -> Arc<Seats<F>> {
+    ) -> Arc<RingThreads<F>> {
         let queue = |_| Queue { free: AtomicUsize::new(0), coming: AtomicBool::new(false) };
-        let seats = Arc::new(Seats {
+        let all = Arc::new(RingThreads {
             device: Arc::clone(device),
             server: Arc::clone(server),
             queues: (0..self.queues).map(queue).collect(),
@@ -88,16 +88,16 @@ impl Prepared {
             ended: Condvar::new(),
         });
         for (queue, give) in self.threads {
-            let work = Arc::clone(&seats);
+            let work = Arc::clone(&all);
             // It waits for this.
             let _ = give.send(Box::new(move |place| work.run(place, queue, Came::First)));
         }
-        seats
+        all
     }
 }
 
 fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name("fuse-seat".into()).spawn(work).map(drop)
+    std::thread::Builder::new().name("fuse-ring".into()).spawn(work).map(drop)
 }
 
 /// A thread before it is told what to do.
@@ -109,7 +109,7 @@ fn sit(
     work: &Receiver<Work>,
 ) {
     processors::keep_to(usize::from(queue));
-    match Place::new(device, queue, max) {
+    match RingEntry::new(device, queue, max) {
         Ok(place) => {
             let _ = tell.send(Ok(()));
             if let Ok(work) = work.recv() {
@@ -150,17 +150,17 @@ struct Queue {
     coming: AtomicBool,
 }
 
-/// When a seat came.
+/// When an entry came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Came {
-    /// With the mount, before anybody could stand in line.
+    /// With the mount, before anybody could waits in the queue.
     First,
     /// Later, because few were free.
     Added,
 }
 
 /// The threads of a mount.
-pub struct Seats<F: Files> {
+pub struct RingThreads<F: Files> {
     device: Device,
     server: Arc<Server<F>>,
     queues: Vec<Queue>,
@@ -174,7 +174,7 @@ pub struct Seats<F: Files> {
     ended: Condvar,
 }
 
-impl<F: Files> Seats<F> {
+impl<F: Files> RingThreads<F> {
     /// Waits until the mount is gone and every request under way is answered.
     pub fn wait(&self) {
         let mut threads = self.threads.lock();
@@ -186,7 +186,7 @@ impl<F: Files> Seats<F> {
         &self.queues[usize::from(queue)]
     }
 
-    fn run(self: Arc<Self>, mut place: Place, queue: u16, came: Came) {
+    fn run(self: Arc<Self>, mut place: RingEntry, queue: u16, came: Came) {
         let _abort = AbortOnPanic;
         if let Err(errno) = self.serve(&mut place, queue, came) {
             tracing::warn!(queue, %errno, "the kernel refused a thread that answers requests");
@@ -198,7 +198,7 @@ impl<F: Files> Seats<F> {
         self.ended.notify_all();
     }
     /// Until unmounted.
-    fn serve(self: &Arc<Self>, place: &mut Place, queue: u16, came: Came) -> Result<(), Errno> {
+    fn serve(self: &Arc<Self>, place: &mut RingEntry, queue: u16, came: Came) -> Result<(), Errno> {
         place.register().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         let own = self.queue(queue);
         own.coming.store(false, Ordering::SeqCst);
@@ -223,14 +223,14 @@ impl<F: Files> Seats<F> {
             if left < RESERVE {
                 self.grow(queue);
             }
-            taken.serve(&mut copy, |seat, message| {
-                self.server.answer(Way::Seat(seat), message, &mut scratch);
+            taken.serve(&mut copy, |entry, message| {
+                self.server.answer(Way::Ring(entry), message, &mut scratch);
             });
             own.free.fetch_add(1, Ordering::SeqCst);
         }
         Ok(())
     }
-    /// One more seat in a queue.
+    /// One more entry in a queue.
     fn grow(self: &Arc<Self>, queue: u16) {
         if self.queue(queue).coming.swap(true, Ordering::SeqCst) {
             return;
@@ -239,15 +239,15 @@ impl<F: Files> Seats<F> {
         if *threads >= self.threads_max {
             return self.no_more(queue, "as many as workers_max");
         }
-        let seats = Arc::clone(self);
+        let all = Arc::clone(self);
         let started = spawn(move || {
             processors::keep_to(usize::from(queue));
-            let max = seats.server.terms().max_write.to_usize();
-            match Place::new(&seats.device, queue, max) {
-                Ok(place) => seats.run(place, queue, Came::Added),
+            let max = all.server.terms().max_write.to_usize();
+            match RingEntry::new(&all.device, queue, max) {
+                Ok(place) => all.run(place, queue, Came::Added),
                 Err(error) => {
-                    seats.no_more(queue, &error.to_string());
-                    seats.leave();
+                    all.no_more(queue, &error.to_string());
+                    all.leave();
                 }
             }
         });
@@ -256,16 +256,16 @@ impl<F: Files> Seats<F> {
             Err(error) => self.no_more(queue, &error.to_string()),
         }
     }
-    /// There is no further seat for now.
+    /// There is no further entry for now.
     fn no_more(&self, queue: u16, why: &str) {
         self.queue(queue).coming.store(false, Ordering::SeqCst);
         if !self.bound_met.swap(true, Ordering::Relaxed) {
             tracing::warn!(why, "every thread is busy; further requests wait");
         }
     }
-    /// The kernel hands requests that stand in line to whoever answers, not to a seat that has just come.
-    /// This makes a request that the new seat gets and answers, so that it takes one from the line,
-    /// whatever all the others wait for. Each added seat needs that: when it was asked for, another was
+    /// The kernel hands requests that waits in the queue to whoever answers, not to an entry that has just come.
+    /// This makes a request that the new entry gets and answers, so that it takes one from the line,
+    /// whatever all the others wait for. Each added entry needs that: when it was asked for, another was
     /// free, but the line may have formed since.
     fn nudge(&self, queue: u16) {
         let mount_point = self.mount_point.clone();

@@ -18,7 +18,7 @@ use braid_fs::lock::interrupt;
 use braid_fs::pool::device::{HugeBuf, memory_part};
 use parking_lot::{Condvar, Mutex};
 
-use crate::request::{PAGES, REQUEST_START};
+use crate::transport::request::{PAGES, REQUEST_START};
 
 /// What part of the node's memory may be lent.
 const PART: usize = 8;
@@ -68,7 +68,7 @@ impl Memory {
     }
 }
 
-/// Memory that is lent to one message, laid out like [`crate::request::RequestBuf`].
+/// Memory that is lent to one message, laid out like [`crate::transport::request::RequestBuf`].
 #[derive(Debug)]
 pub(crate) struct Payload {
     /// There until it is dropped.

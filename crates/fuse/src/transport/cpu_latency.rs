@@ -1,4 +1,4 @@
-//! Keeps idle processors alert while requests come fast.
+//! Keeps idle processors from sleeping deep while requests come fast.
 //!
 //! A program that makes one call after another sleeps for every answer, and its processor with it.
 //! Waking a processor can cost several times what the answer does: in a virtual machine, its sleep
@@ -24,9 +24,9 @@ const BURST: u64 = 4;
 /// After so many looks without a burst it is over.
 pub const LOOKS_QUIET: u32 = 10;
 
-/// Whether idle processors are being kept alert.
+/// Whether idle processors are being kept from that.
 #[derive(Debug)]
-pub struct Alert {
+pub struct CpuLatency {
     /// The request, while it stands.
     request: Option<File>,
     /// It is to be made in bursts, and was not refused.
@@ -34,7 +34,7 @@ pub struct Alert {
     quiet: u32,
 }
 
-impl Alert {
+impl CpuLatency {
     /// Asks for nothing yet; never will unless it `may`.
     pub fn new(may: bool) -> Self {
         Self { request: None, may, quiet: 0 }
@@ -90,30 +90,30 @@ mod tests {
 
     #[test]
     fn it_lasts_as_long_as_the_burst_and_a_little() {
-        let mut alert = Alert::new(true);
-        alert.look_with(BURST - 1, || unreachable!("no burst"));
-        alert.look_with(BURST, null);
+        let mut latency = CpuLatency::new(true);
+        latency.look_with(BURST - 1, || unreachable!("no burst"));
+        latency.look_with(BURST, null);
         for _ in 0..2 {
             for _ in 1..LOOKS_QUIET {
-                alert.look_with(BURST - 1, || unreachable!("no burst"));
-                assert!(alert.request.is_some());
+                latency.look_with(BURST - 1, || unreachable!("no burst"));
+                assert!(latency.request.is_some());
             }
-            alert.look_with(BURST, || unreachable!("it stands"));
+            latency.look_with(BURST, || unreachable!("it stands"));
         }
         for _ in 0..LOOKS_QUIET {
-            alert.look_with(0, || unreachable!("no burst"));
+            latency.look_with(0, || unreachable!("no burst"));
         }
-        assert!(alert.request.is_none());
-        alert.look_with(BURST, null);
-        assert!(alert.request.is_some());
+        assert!(latency.request.is_none());
+        latency.look_with(BURST, null);
+        assert!(latency.request.is_some());
     }
 
     #[test]
     fn whoever_is_refused_does_not_ask_again() {
-        let mut alert = Alert::new(true);
-        alert.look_with(BURST, || Err(io::ErrorKind::PermissionDenied.into()));
-        alert.look_with(BURST, || unreachable!("refused before"));
-        Alert::new(false).look_with(BURST, || unreachable!("switched off"));
+        let mut latency = CpuLatency::new(true);
+        latency.look_with(BURST, || Err(io::ErrorKind::PermissionDenied.into()));
+        latency.look_with(BURST, || unreachable!("refused before"));
+        CpuLatency::new(false).look_with(BURST, || unreachable!("switched off"));
     }
 
     #[test]

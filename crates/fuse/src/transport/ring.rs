@@ -1,8 +1,8 @@
 //! Requests that the kernel hands over by io_uring (Linux 6.14): memory, messages and answers of
 //! one place in a queue.
 //!
-//! The kernel keeps a queue for each processor and puts a request into any *seat* of the queue that
-//! is free. A seat is a thread with its ring and with memory of its own, so a request that waits
+//! The kernel keeps a queue for each processor and puts a request into any *entry* of the queue that
+//! is free. An entry is a thread with its ring and with memory of its own, so a request that waits
 //! holds up nobody; the program's own processor answers, and one system call both gives an answer
 //! and fetches the next request.
 //!
@@ -14,7 +14,7 @@
 //! Here a message is put together as it would have come from `/dev/fuse`: header and first
 //! structure are copied in front of the payload. An answer goes to the place of the payload, so a
 //! message that is needed until the answer is copied away first; only data of large direct writes
-//! stays where it is, and its answer waits ([`Seat`]).
+//! stays where it is, and its answer waits ([`EntryReply`]).
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -28,8 +28,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::abi::{
     InHeader, OutHeader, READ_BUFFER_LEAST, RingCommand, RingHead, WriteIn, o, op, ring,
 };
-use crate::reply::Seated;
-use crate::request::{self, RequestBuf};
+use crate::transport::reply::RingReply;
+use crate::transport::request::{self, RequestBuf};
 
 /// Where the payload begins: a page, as O_DIRECT to the devices needs it.
 const PAYLOAD_AT: usize = 4096;
@@ -42,7 +42,7 @@ const USED_MAX: Duration = Duration::from_secs(10);
 
 /// A place in the queue of a processor. Belongs to the thread that made it.
 #[derive(Debug)]
-pub struct Place {
+pub struct RingEntry {
     ring: CommandRing,
     queue: u16,
     payload: usize,
@@ -50,7 +50,7 @@ pub struct Place {
     used: bool,
 }
 
-impl Place {
+impl RingEntry {
     /// In this queue, for requests and answers of at most `max` bytes.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Place {
     /// Tells the kernel of it. From now on requests may come, once every queue has a place.
     ///
     /// # Errors
-    /// The ring failed; that the kernel refused is what [`Place::next`] says.
+    /// The ring failed; that the kernel refused is what [`RingEntry::next`] says.
     pub fn register(&mut self) -> std::io::Result<()> {
         self.command(ring::REGISTER, 0);
         self.ring.hand_over()
@@ -148,7 +148,7 @@ struct Message {
 /// A request that the kernel handed over, in its place.
 #[derive(Debug)]
 pub struct Taken<'a> {
-    place: &'a mut Place,
+    place: &'a mut RingEntry,
     message: Message,
 }
 
@@ -201,12 +201,12 @@ impl Taken<'_> {
         WriteIn::read_from_prefix(arguments).is_ok_and(|(write, _)| write.flags & o::DIRECT != 0)
     }
     /// Has the request answered: `answer` gets the message and where its answer goes.
-    pub fn serve(mut self, copy: &mut RequestBuf, answer: impl FnOnce(&Seat<'_>, &[u8])) {
+    pub fn serve(mut self, copy: &mut RequestBuf, answer: impl FnOnce(&EntryReply<'_>, &[u8])) {
         let mut kept = Kept { unique: self.message.unique, ..Kept::default() };
         if self.in_place() {
-            let seat = Seat { state: RefCell::new(State { taken: None, kept }) };
-            answer(&seat, self.message());
-            kept = seat.state.into_inner().kept;
+            let entry = EntryReply { state: RefCell::new(State { taken: None, kept }) };
+            answer(&entry, self.message());
+            kept = entry.state.into_inner().kept;
         } else {
             let len = self.message.to - self.message.from;
             let to = copy.space().get_mut(..len);
@@ -214,9 +214,9 @@ impl Taken<'_> {
                 Some(to) => to.copy_from_slice(self.message()),
                 None => return self.finish(&kept),
             }
-            let seat = Seat { state: RefCell::new(State { taken: Some(self), kept }) };
-            answer(&seat, copy.filled(len));
-            let state = seat.state.into_inner();
+            let entry = EntryReply { state: RefCell::new(State { taken: Some(self), kept }) };
+            answer(&entry, copy.filled(len));
+            let state = entry.state.into_inner();
             match state.taken {
                 Some(taken) => self = taken,
                 None => return,
@@ -260,11 +260,11 @@ struct State<'a> {
 /// Takes the answer. It goes into its place, and then to the kernel; if the message stands there, it
 /// is kept until that is no longer needed.
 #[derive(Debug)]
-pub struct Seat<'a> {
+pub struct EntryReply<'a> {
     state: RefCell<State<'a>>,
 }
 
-impl Seated for Seat<'_> {
+impl RingReply for EntryReply<'_> {
     fn answer(
         &self,
         unique: u64,
@@ -309,7 +309,7 @@ impl Seated for Seat<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Request;
+    use crate::transport::request::Request;
 
     const MAX: usize = 8192;
 
@@ -361,11 +361,12 @@ mod tests {
 
     #[test]
     fn an_answer_is_kept_while_its_message_is_in_place() {
-        let seat = Seat { state: RefCell::new(State { taken: None, kept: Kept::default() }) };
-        assert!(!seat.may_be_early());
-        assert_eq!(seat.fill(6, &mut |_| Ok(0)), Err(Errno::IO));
-        seat.answer(6, 0, [b"ab", b"cd"], true).unwrap();
-        let kept = seat.state.into_inner().kept;
+        let entry =
+            EntryReply { state: RefCell::new(State { taken: None, kept: Kept::default() }) };
+        assert!(!entry.may_be_early());
+        assert_eq!(entry.fill(6, &mut |_| Ok(0)), Err(Errno::IO));
+        entry.answer(6, 0, [b"ab", b"cd"], true).unwrap();
+        let kept = entry.state.into_inner().kept;
         assert_eq!((kept.unique, kept.code, &kept.bytes[..]), (6, Some(0), &b"abcd"[..]));
         assert!(kept.given);
     }

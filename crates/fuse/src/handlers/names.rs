@@ -11,10 +11,10 @@ use crate::abi::{
     OpenOut, ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, SetxattrMoreIn,
     StatxIn, StatxOut,
 };
-use crate::files::{Answer, Files};
-use crate::moves::Moved;
-use crate::nodes::{Keep, Stamp};
-use crate::wire::{self, OpenMode};
+use crate::caches::moves::Moved;
+use crate::caches::nodes::{Keep, Stamp};
+use crate::filesystem::files::{Answer, Files};
+use crate::filesystem::wire::{self, OpenMode};
 use braid_fs::{Attr, Cred, DirEntry, Fh, KILL_GROUP};
 
 /// Longest answer to a READDIR, however much is asked for.

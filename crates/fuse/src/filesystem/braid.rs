@@ -6,7 +6,7 @@ use braid_fs::{
     SetAttr, StatFs, TrimRange, WaitId, Write,
 };
 
-use crate::files::{Answer, Errno, Files, LockAnswer};
+use crate::filesystem::files::{Answer, Errno, Files, LockAnswer};
 
 /// What the program sees. Failures that are not the program's doing are logged here, with all
 /// that errno cannot say.

@@ -1,4 +1,4 @@
-//! Answers: one writev(2) each, or what a seat gives back to the kernel.
+//! Answers: one writev(2) each, or what a ring entry gives back to the kernel.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -32,10 +32,10 @@ pub fn send(device: &Device, unique: u64, code: i32, parts: [&[u8]; 2]) -> Resul
     writev(device, slices.get(..used).unwrap_or(&slices)).map(|_| ())
 }
 
-/// Takes the answer to one request that came by a ring ([`crate::seat`]).
-pub trait Seated: std::fmt::Debug {
+/// Takes the answer to one request that came by a ring ([`crate::transport::ring`]).
+pub trait RingReply: std::fmt::Debug {
     /// Takes it: a negative errno and nothing, or 0 and parts one behind the other. With `at_once`
-    /// the kernel has it on return, if [`Seated::may_be_early`].
+    /// the kernel has it on return, if [`RingReply::may_be_early`].
     ///
     /// # Errors
     /// It is too large.
@@ -44,7 +44,7 @@ pub trait Seated: std::fmt::Debug {
     /// Whether it can go while its message is still needed.
     fn may_be_early(&self) -> bool;
     /// Lends the memory of the answer to `fill`, which says how many bytes there are; then the kernel
-    /// has them, still before this returns. Only if [`Seated::may_be_early`].
+    /// has them, still before this returns. Only if [`RingReply::may_be_early`].
     ///
     /// # Errors
     /// That of `fill`: nothing was answered.
@@ -61,7 +61,7 @@ pub enum Way<'a> {
     /// The device.
     Device(&'a Device),
     /// A ring.
-    Seat(&'a dyn Seated),
+    Ring(&'a dyn RingReply),
 }
 
 /// Where the answer to one request goes. Exactly one answer must be sent.
@@ -77,7 +77,7 @@ impl Reply<'_> {
     fn send(self, code: i32, parts: [&[u8]; 2], at_once: bool) -> Result<(), Errno> {
         match self.way {
             Way::Device(device) => send(device, self.unique, code, parts),
-            Way::Seat(seat) => seat.answer(self.unique, code, parts, at_once),
+            Way::Ring(entry) => entry.answer(self.unique, code, parts, at_once),
         }
     }
     fn success(self, parts: [&[u8]; 2], at_once: bool) -> bool {
@@ -113,10 +113,10 @@ impl Reply<'_> {
     pub fn value_at_once<T: IntoBytes + Immutable>(self, value: &T) -> bool {
         self.bytes_at_once(value.as_bytes())
     }
-    /// The seat, if it lends memory for the answer.
-    pub fn free_seat(&self) -> Option<&dyn Seated> {
+    /// The ring entry, if it lends memory for the answer.
+    pub fn free_entry(&self) -> Option<&dyn RingReply> {
         match self.way {
-            Way::Seat(seat) if seat.may_be_early() => Some(seat),
+            Way::Ring(entry) if entry.may_be_early() => Some(entry),
             _ => None,
         }
     }
@@ -124,7 +124,7 @@ impl Reply<'_> {
     pub fn may_be_early(self) -> bool {
         match self.way {
             Way::Device(_) => true,
-            Way::Seat(seat) => seat.may_be_early(),
+            Way::Ring(entry) => entry.may_be_early(),
         }
     }
     /// Failure.

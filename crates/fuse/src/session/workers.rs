@@ -1,16 +1,16 @@
 //! The threads that answer requests. One of them at a time *leads*: it waits for a request at the
 //! device; the others are busy or parked. Having got a request, the leader
-//! * first calls another thread to lead, if the request may take long or others stand in line;
+//! * first calls another thread to lead, if the request may take long or others wait in the queue;
 //! * otherwise answers it and leads on: a program's calls one after the other are then served
 //!   without waking anybody but the program.
 //!
-//! A thread that has answered takes what stands in line, if requests lately did, before it parks: the
+//! A thread that has answered takes what waits in the queue, if requests lately did, before it parks: the
 //! leader may be busy copying a large write out of the device.
 //!
 //! What looks short may block all the same, on a lock of another node. The *deputy* looks every
 //! other millisecond whether the device has been without a leader since it last looked, and calls
 //! one: so a request blocked on another node never holds up those behind it for longer. It also
-//! sees to it that processors stay alert in a burst of requests.
+//! sees to it that processors do not sleep deep in a burst of requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,24 +20,24 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::abi::op;
-use crate::alert::{self, Alert};
-use crate::dispatch::Server;
 use crate::error::FuseError;
-use crate::files::Files;
-use crate::intake::Intake;
-use crate::line::frees_others;
+use crate::filesystem::files::Files;
+use crate::handlers::Server;
 use crate::options::FuseOptions;
-use crate::payloads::Payloads;
-use crate::reply::{Device, Way};
-use crate::request::{Request, longest};
-use crate::seats::Prepared;
-use crate::space::Space;
-use crate::threads::{AbortOnPanic, Note};
+use crate::session::ring_threads::PreparedRing;
+use crate::session::threads::{AbortOnPanic, Note};
+use crate::transport::cpu_latency::{self, CpuLatency};
+use crate::transport::payloads::Payloads;
+use crate::transport::poller::RequestPoller;
+use crate::transport::queue::frees_others;
+use crate::transport::reply::{Device, Way};
+use crate::transport::request::{Request, longest};
+use crate::transport::space::Space;
 
 /// Threads that stay parked, beyond one per processor, however long nothing happens.
 const SPARE: usize = 2;
 /// Threads beyond the bound, for requests that free others when all are busy: what they get besides
-/// stands in line.
+/// waits in the queue.
 const KEPT: usize = 8;
 /// Others end after having been parked for so long.
 const PARKED_MAX: Duration = Duration::from_secs(10);
@@ -45,12 +45,12 @@ const PARKED_MAX: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(2);
 /// After so many looks at a mount where nothing happens it sleeps until something does.
 const LOOKS_IDLE: u32 = 50;
-const _: () = assert!(alert::LOOKS_QUIET < LOOKS_IDLE, "nobody looks any more");
+const _: () = assert!(cpu_latency::LOOKS_QUIET < LOOKS_IDLE, "nobody looks any more");
 
 #[derive(Debug)]
 struct Pool<F: Files> {
     device: Device,
-    intake: Intake,
+    poller: RequestPoller,
     payloads: Arc<Payloads>,
     server: Arc<Server<F>>,
     threads_max: usize,
@@ -93,11 +93,11 @@ pub fn run<F: Files>(
     device: &Device,
     server: &Arc<Server<F>>,
     options: &FuseOptions,
-    seats: Option<Prepared>,
+    ring: Option<PreparedRing>,
 ) -> Result<(), FuseError> {
     let pool = Arc::new(Pool {
         device: Arc::clone(device),
-        intake: Intake::new(Arc::clone(device)).map_err(FuseError::Device)?,
+        poller: RequestPoller::new(Arc::clone(device)).map_err(FuseError::Device)?,
         payloads: Payloads::new(longest(server.terms().max_write.to_usize())),
         server: Arc::clone(server),
         threads_max: options.workers_max,
@@ -111,15 +111,15 @@ pub fn run<F: Files>(
         roused: Condvar::new(),
         ended: Condvar::new(),
     });
-    let seats = seats.map(|seats| {
+    let ring = ring.map(|ring| {
         let note: Arc<dyn Note> = Arc::<Pool<F>>::clone(&pool);
-        seats.start(device, server, options, note)
+        ring.start(device, server, options, note)
     });
     let deputy = Arc::clone(&pool);
-    let alert = Alert::new(options.alert);
+    let latency = CpuLatency::new(options.keep_awake);
     let deputy = std::thread::Builder::new()
         .name("fuse-deputy".into())
-        .spawn(move || deputy.stand_by(alert))
+        .spawn(move || deputy.stand_by(latency))
         .map_err(FuseError::Thread)?;
     let started = pool.start(&mut pool.state.lock());
     if started.is_err() {
@@ -135,8 +135,8 @@ pub fn run<F: Files>(
     // It does not panic; nothing is lost if it did.
     let _ = deputy.join();
     started.and(failure.map_or(Ok(()), Err))?;
-    if let Some(seats) = seats {
-        seats.wait();
+    if let Some(ring) = ring {
+        ring.wait();
     }
     Ok(())
 }
@@ -232,13 +232,13 @@ impl<F: Files> Pool<F> {
         }
         Ok(())
     }
-    /// Answers a request, and then what stands in line; or puts it there, if all threads but those
+    /// Answers a request, and then what waits in the queue; or puts it there, if all threads but those
     /// kept for others are busy.
     fn answer(&self, space: &mut Space, scratch: &mut Vec<u8>) {
         let busy = self.busy.fetch_add(1, Ordering::SeqCst);
         let mut stands = busy >= self.threads_max
             && !frees_others(space.message())
-            && self.server.line().push(space);
+            && self.server.queue().push(space);
         loop {
             if !stands {
                 space.with(|message| {
@@ -247,12 +247,12 @@ impl<F: Files> Pool<F> {
                 space.clear();
             }
             stands = false;
-            // Whoever leaves fewer than the bound takes what stands in line: the last of those that
+            // Whoever leaves fewer than the bound takes what waits in the queue: the last of those that
             // were busy when it was put there, at the latest.
             if self.busy.fetch_sub(1, Ordering::SeqCst) > self.threads_max {
                 return;
             }
-            if !self.server.line().pop(space) {
+            if !self.server.queue().pop(space) {
                 return;
             }
             self.busy.fetch_add(1, Ordering::SeqCst);
@@ -261,17 +261,17 @@ impl<F: Files> Pool<F> {
     /// The next request. `None`: this thread is to end.
     fn take(&self, space: &mut Space) -> Option<Result<(), Errno>> {
         // Taking a large write out of the device is copying it. Who leads may be at that while
-        // others stand in line.
-        if self.led.load(Ordering::SeqCst) && self.intake.crowded() && space.prepare(&self.payloads)
+        // others wait in the queue.
+        if self.led.load(Ordering::SeqCst) && self.poller.crowded() && space.prepare(&self.payloads)
         {
-            if let Some(taken) = self.intake.beside(space) {
+            if let Some(taken) = self.poller.beside(space) {
                 return Some(taken.map(|len| space.filled(len)));
             }
             space.clear();
         }
         self.lead().then(|| {
             space.prepare_waiting(&self.payloads);
-            let taken = self.intake.next(space).map(|len| space.filled(len));
+            let taken = self.poller.next(space).map(|len| space.filled(len));
             self.led.store(false, Ordering::SeqCst);
             taken
         })
@@ -304,7 +304,7 @@ impl<F: Files> Pool<F> {
     /// A thread has got a request: lets another one lead, or the deputy watch.
     fn leave(self: &Arc<Self>, opcode: u32) {
         self.taken.fetch_add(1, Ordering::Relaxed);
-        if self.intake.crowded() || may_take_long(opcode) {
+        if self.poller.crowded() || may_take_long(opcode) {
             self.call();
         } else {
             self.rouse();
@@ -320,7 +320,7 @@ impl<F: Files> Pool<F> {
     }
 
     /// What the deputy does, until all ends.
-    fn stand_by(self: Arc<Self>, mut alert: Alert) {
+    fn stand_by(self: Arc<Self>, mut latency: CpuLatency) {
         let (mut seen, mut idle) = (0, 0);
         let mut state = self.state.lock();
         while !state.closed {
@@ -340,7 +340,7 @@ impl<F: Files> Pool<F> {
             }
             let taken = self.taken.load(Ordering::Relaxed);
             let led = self.led.load(Ordering::SeqCst);
-            alert.look(taken.wrapping_sub(seen));
+            latency.look(taken.wrapping_sub(seen));
             if taken != seen {
                 idle = 0;
             } else if led {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use braid_fs::lock::interrupt;
 use braid_fs::pool::device::AlignedBuf;
 
-use crate::payloads::{Payload, Payloads};
-use crate::request::{REQUEST_START, longest};
+use crate::transport::payloads::{Payload, Payloads};
+use crate::transport::request::{REQUEST_START, longest};
 
 /// Memory of a thread's own. Messages that fit into it, such as writes of 8 KiB, need no other; of longer
 /// ones so much is copied once more.
@@ -15,7 +15,7 @@ const OWN: usize = 16 << 10;
 /// Longest message in a thread's own memory.
 const SHORT: usize = OWN - REQUEST_START;
 
-/// Room for one message, laid out like [`crate::request::RequestBuf`].
+/// Room for one message, laid out like [`crate::transport::request::RequestBuf`].
 #[derive(Debug)]
 pub(crate) struct Space {
     own: AlignedBuf,

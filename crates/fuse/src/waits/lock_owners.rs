@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 
 /// Owners by open file.
 #[derive(Debug, Default)]
-pub(crate) struct Lockers {
+pub(crate) struct LockOwners {
     by_file: Mutex<HashMap<Fh, Vec<u64>>>,
     /// Entries in the map: most closes find none and take no lock.
     files: AtomicUsize,
 }
 
-impl Lockers {
+impl LockOwners {
     /// `owner` is about to lock through `fh`.
     pub fn locking(&self, fh: Fh, owner: u64) {
         let mut map = self.by_file.lock();
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn only_who_never_flushed_is_left() {
-        let lockers = Lockers::default();
+        let lockers = LockOwners::default();
         assert!(lockers.released(1).is_empty());
         for owner in [7, 8, 8] {
             lockers.locking(1, owner);

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::{Call, Outcome};
 use crate::abi::{self, IoctlIn, IoctlOut, TrimOut, TrimWanted};
-use crate::files::Files;
+use crate::filesystem::files::Files;
 use braid_format::{ByteOffset, Bytes};
 use braid_fs::{Cred, TrimRange};
 

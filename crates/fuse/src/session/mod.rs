@@ -4,6 +4,11 @@
 //! them. A panic while answering a request ends the process at once: an invariant is broken, and
 //! a node that stops is repaired by the others, while one that goes on might not be.
 
+pub(crate) mod connect;
+mod ring_threads;
+mod threads;
+mod workers;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,17 +16,16 @@ use braid_format::Bytes;
 use rustix::io::Errno;
 
 use crate::abi::{self, InitIn, InitOut, init, op};
-use crate::connect;
-use crate::dispatch::Server;
+use crate::caches::notify::KernelLink;
 use crate::error::{BadRequest, FuseError};
-use crate::files::Files;
-use crate::notify::KernelLink;
+use crate::filesystem::files::Files;
+use crate::handlers::Server;
 use crate::options::{CacheNames, FuseOptions};
-use crate::reply::{Device, Reply, Way};
-use crate::request::{Request, RequestBuf};
-use crate::seats::Prepared;
 use crate::terms::Terms;
-use crate::workers;
+use crate::transport::reply::{Device, Reply, Way};
+use crate::transport::request::{Request, RequestBuf};
+
+use self::ring_threads::PreparedRing;
 
 const PAGE: u64 = 4096;
 /// Pages in a request where the kernel has no limit to be asked for.
@@ -62,7 +66,7 @@ pub struct Session {
     /// The host's switch of requests by io_uring was off.
     switched_on: bool,
     /// Where requests come by io_uring, or why they do not, if that was asked for.
-    seats: Option<Result<Prepared, String>>,
+    ring: Option<Result<PreparedRing, String>>,
     served: bool,
 }
 
@@ -79,19 +83,19 @@ impl Session {
         let switched_on = matches!(switch, Some(Ok(true)));
         let device: Device = Arc::new(connect::mount(source, &options)?);
         let unmount_on_error = Unmount(Some(&options.mount_point));
-        let prepare = || Prepared::new(&device, max_write.to_usize(), &options);
-        let mut seats = switch.map(|on| on.and_then(|_| prepare()));
-        let ready = matches!(seats, Some(Ok(_)));
+        let prepare = || PreparedRing::new(&device, max_write.to_usize(), &options);
+        let mut ring = switch.map(|on| on.and_then(|_| prepare()));
+        let ready = matches!(ring, Some(Ok(_)));
         let terms = greet(&device, max_write, &options, ready)?;
         if ready && terms.flags & init::OVER_IO_URING == 0 {
-            seats = Some(Err("this kernel does not offer it (Linux 6.14)".to_owned()));
+            ring = Some(Err("this kernel does not offer it (Linux 6.14)".to_owned()));
         }
         unmount_on_error.disarm();
         if options.read_ahead > Bytes(0) {
             connect::set_read_ahead(&options.mount_point, options.read_ahead.get() / 1024);
         }
         let link = KernelLink::new();
-        Ok(Self { device, options, terms, link, switched_on, seats, served: false })
+        Ok(Self { device, options, terms, link, switched_on, ring, served: false })
     }
     /// What was agreed on.
     pub fn terms(&self) -> Terms {
@@ -122,8 +126,8 @@ impl Session {
         }
         let threads = self.options.workers_max;
         let server = Arc::new(Server::new(files, Arc::clone(&self.link), self.terms, threads));
-        let seats = self.seats.take().and_then(|seats| self.say(seats));
-        let result = workers::run(&self.device, &server, &self.options, seats);
+        let ring = self.ring.take().and_then(|ring| self.say(ring));
+        let result = workers::run(&self.device, &server, &self.options, ring);
         self.link.disconnect();
         server.close();
         // After a clean end the kernel has already let go of the mount.
@@ -134,12 +138,12 @@ impl Session {
 
 impl Session {
     /// What became of `uring`. Said once somebody reads the log.
-    fn say(&self, seats: Result<Prepared, String>) -> Option<Prepared> {
+    fn say(&self, ring: Result<PreparedRing, String>) -> Option<PreparedRing> {
         if self.switched_on {
             tracing::warn!("uring: switched {RING_SWITCH} on, for this whole host");
         }
-        match seats {
-            Ok(seats) => Some(seats),
+        match ring {
+            Ok(ring) => Some(ring),
             Err(why) => {
                 tracing::warn!("uring: no requests by io_uring, but from /dev/fuse: {why}");
                 None

@@ -17,10 +17,10 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::abi::{InvalInodeOut, PruneOut, ROOT_ID, WriteOut, notify};
-use crate::moves::Moves;
-use crate::nodes::Nodes;
-use crate::reply::{Device, Reply, Way, send};
-use crate::shut::{Rounds, Shut};
+use crate::caches::lease_gate::{LeaseGate, Rounds};
+use crate::caches::moves::Moves;
+use crate::caches::nodes::Nodes;
+use crate::transport::reply::{Device, Reply, Way, send};
 use braid_fs::KernelCache;
 use braid_fs::pool::device::processors;
 
@@ -85,7 +85,7 @@ pub struct KernelLink {
     gone: AtomicBool,
     /// This kernel cannot be told to let go of an inode (before Linux 6.18).
     cannot_prune: AtomicBool,
-    shut: Shut,
+    gate: LeaseGate,
     /// Held while everything is dropped: whether that was done since the mount was shut for good.
     dropping: Mutex<bool>,
     me: Weak<Self>,
@@ -113,8 +113,8 @@ impl KernelLink {
         self.gone.store(true, Ordering::Release);
     }
     /// Whether requests are answered.
-    pub(crate) fn gate(&self) -> &Shut {
-        &self.shut
+    pub(crate) fn gate(&self) -> &LeaseGate {
+        &self.gate
     }
     pub(crate) fn nodes(&self) -> &Nodes {
         &self.nodes
@@ -233,7 +233,7 @@ impl KernelLink {
         let end = since + within;
         let mut left = rounds.wait_until(since + within / 4);
         while left > 0 && Instant::now() < end {
-            self.shut.fail_pages(&connection.device);
+            self.gate.fail_pages(&connection.device);
             left = rounds.wait_until(Instant::now() + FAIL_AGAIN);
         }
         if left > 0 {
@@ -246,7 +246,7 @@ impl KernelLink {
 
 impl KernelCache for KernelLink {
     fn shut(&self, for_good: bool, within: Duration) {
-        let new = self.shut.shut(for_good, within / 2);
+        let new = self.gate.shut(for_good, within / 2);
         let Some(connection) = self.connection.get() else { return };
         // Who comes second waits until the first is done.
         let mut dropped = self.dropping.lock();
@@ -257,7 +257,7 @@ impl KernelCache for KernelLink {
         *dropped = for_good;
     }
     fn reopen(&self) {
-        self.shut.reopen();
+        self.gate.reopen();
     }
     fn invalidate_inode(&self, ino: InodeNo, data: bool) {
         let Some(connection) = self.connection.get() else { return };

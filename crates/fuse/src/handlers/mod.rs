@@ -15,20 +15,20 @@ use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{self, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InterruptIn, WriteIn, op};
+use crate::caches::lease_gate::HoldsPages;
+use crate::caches::nodes::{Keep, Nodes, Stamp};
+use crate::caches::notify::{KernelLink, Late};
 use crate::error::BadRequest;
-use crate::files::{Answer, Files};
-use crate::interrupts::Interrupts;
-use crate::killed::{ANY_SIGNAL, Killed, Place};
-use crate::line::Line;
-use crate::lockers::Lockers;
-use crate::lockwaits::{LockWaits, SeatedWaits};
-use crate::nodes::{Keep, Nodes, Stamp};
-use crate::notify::{KernelLink, Late};
-use crate::reply::{Device, Reply, Way};
-use crate::request::{Body, Request};
-use crate::shut::HoldsPages;
+use crate::filesystem::files::{Answer, Files};
+use crate::filesystem::wire;
 use crate::terms::Terms;
-use crate::wire;
+use crate::transport::queue::RequestQueue;
+use crate::transport::reply::{Device, Reply, Way};
+use crate::transport::request::{Body, Request};
+use crate::waits::interrupts::Interrupts;
+use crate::waits::killed::{ANY_SIGNAL, Killed, Watched};
+use crate::waits::lock_owners::LockOwners;
+use crate::waits::lock_waits::{LockWaits, RingWaits};
 use braid_fs::lock::interrupt;
 use braid_fs::{Attr, Cred};
 
@@ -79,11 +79,11 @@ pub struct Server<F: Files> {
     single: bool,
     link: Arc<KernelLink>,
     interrupts: Interrupts,
-    line: Arc<Line>,
+    queue: Arc<RequestQueue>,
     killed: Arc<Killed>,
-    lockers: Lockers,
+    lockers: LockOwners,
     waits: Arc<LockWaits<F::Wait>>,
-    seated: SeatedWaits,
+    ring_waits: RingWaits,
     late: Arc<Late>,
 }
 
@@ -103,7 +103,7 @@ impl<F: Files> Server<F> {
     pub fn new(files: F, link: Arc<KernelLink>, terms: Terms, threads: usize) -> Self {
         let (root, single) = (files.root(), files.is_single_node());
         let late = Late::new(Arc::clone(&link));
-        let line = Arc::<Line>::default();
+        let queue = Arc::<RequestQueue>::default();
         Self {
             files,
             root,
@@ -111,11 +111,11 @@ impl<F: Files> Server<F> {
             single,
             link,
             interrupts: Interrupts::default(),
-            killed: Arc::new(Killed::new(Arc::clone(&line))),
-            line,
-            lockers: Lockers::default(),
+            killed: Arc::new(Killed::new(Arc::clone(&queue))),
+            queue,
+            lockers: LockOwners::default(),
             waits: Arc::default(),
-            seated: SeatedWaits::new(threads),
+            ring_waits: RingWaits::new(threads),
             late,
         }
     }
@@ -132,12 +132,12 @@ impl<F: Files> Server<F> {
         self.link.moves().close();
     }
     /// Requests that came by the device and that no thread answers yet.
-    pub(crate) fn line(&self) -> &Line {
-        &self.line
+    pub(crate) fn queue(&self) -> &RequestQueue {
+        &self.queue
     }
     /// For a thread that answers, as long as it lives: what it waits for others may then end when the
     /// program that waits for the answer is killed.
-    pub fn place(&self, device: &Device) -> Place<'_> {
+    pub fn place(&self, device: &Device) -> Watched<'_> {
         self.killed.place(device)
     }
     /// Answers one message, whatever it holds. `scratch` is reused between requests.

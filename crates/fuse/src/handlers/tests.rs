@@ -14,10 +14,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Server;
 use crate::abi::{self, InHeader, LkIn, OutHeader, WriteIn, op};
-use crate::files::{Answer, Errno, Files, LockAnswer};
-use crate::notify::KernelLink;
-use crate::reply::{Device, Way};
+use crate::caches::notify::KernelLink;
+use crate::filesystem::files::{Answer, Errno, Files, LockAnswer};
 use crate::terms::Terms;
+use crate::transport::reply::{Device, Way};
 
 /// Says yes and no in turn. Keeps what the last write was to make durable.
 #[derive(Debug, Default)]

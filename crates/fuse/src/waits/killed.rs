@@ -5,10 +5,10 @@
 //! files, so a request is interrupted only when its program is about to end: the kernel then shows SIGKILL
 //! pending for each of its threads. One that has got another signal may be killed later, and of that
 //! nothing is said: such requests are looked at until they are answered. A request that no thread has
-//! begun ([`crate::line`]) is answered at once.
+//! begun ([`crate::transport::queue`]) is answered at once.
 //!
 //! INTERRUPT only makes this quick. It may be read before its request has got to a thread, or while the
-//! request is between the line and a thread, and the kernel sends none for a request that goes to a ring
+//! request is between the queue and a thread, and the kernel sends none for a request that goes to a ring
 //! just then. So every request that lasts longer than [`SLOW_LOOK`] is looked at, too.
 
 use std::collections::{HashMap, HashSet};
@@ -21,8 +21,8 @@ use braid_fs::lock::interrupt::{Interrupt, Scope};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
-use crate::line::Line;
-use crate::reply::{Device, Reply, Way};
+use crate::transport::queue::RequestQueue;
+use crate::transport::reply::{Device, Reply, Way};
 
 /// Between two looks at programs that have got a signal while they wait.
 const LOOK: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const SLOW_LOOK: Duration = Duration::from_secs(1);
 /// An INTERRUPT may be read before the request that it names has got to its thread.
 const EARLY: Duration = Duration::from_secs(1);
-/// Interrupted requests that are looked at: those of threads, those in line, and some that came early.
+/// Interrupted requests that are looked at: those of threads, those in the queue, and some that came early.
 const SUSPECTS_MAX: usize = 4096;
 /// Signals that end a program with a core dump: SIGQUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
 const CORE: [u32; 10] = [3, 4, 5, 6, 7, 8, 11, 24, 25, 31];
@@ -41,7 +41,7 @@ pub const ANY_SIGNAL: u32 = 1 << 31;
 
 struct Suspect {
     unique: u64,
-    /// Where the answer goes if the request still stands in line.
+    /// Where the answer goes if the request still waits in the queue.
     device: Device,
     since: Instant,
 }
@@ -52,10 +52,10 @@ struct State {
     closed: bool,
 }
 
-/// Requests under way, by the threads that answer them, and those in line.
+/// Requests under way, by the threads that answer them, and those in the queue.
 pub struct Killed {
-    line: Arc<Line>,
-    /// Where answers to requests in line go.
+    queue: Arc<RequestQueue>,
+    /// Where answers to requests in the queue go.
     device: OnceLock<Weak<OwnedFd>>,
     threads: Mutex<Vec<Interrupt>>,
     state: Mutex<State>,
@@ -69,27 +69,27 @@ impl std::fmt::Debug for Killed {
 }
 
 /// A thread's place; it goes with the thread.
-pub struct Place<'a> {
+pub struct Watched<'a> {
     of: &'a Killed,
     interrupt: Interrupt,
     _scope: Scope,
 }
 
 impl Killed {
-    /// None. Requests that no thread answers yet stand in `line`.
-    pub fn new(line: Arc<Line>) -> Self {
+    /// None. Requests that no thread answers yet stand in `queue`.
+    pub fn new(queue: Arc<RequestQueue>) -> Self {
         let (device, threads, state, called) = Default::default();
-        Self { line, device, threads, state, called }
+        Self { queue, device, threads, state, called }
     }
     /// For a thread that answers requests of the mount of `device`, as long as it lives.
-    pub fn place(self: &Arc<Self>, device: &Device) -> Place<'_> {
+    pub fn place(self: &Arc<Self>, device: &Device) -> Watched<'_> {
         let interrupt = Interrupt::of_requests();
         self.threads.lock().push(interrupt.clone());
         let scope = interrupt.scope();
         if self.device.set(Arc::downgrade(device)).is_ok() {
             self.start();
         }
-        Place { of: self, interrupt, _scope: scope }
+        Watched { of: self, interrupt, _scope: scope }
     }
     fn start(self: &Arc<Self>) {
         let this = Arc::clone(self);
@@ -120,8 +120,8 @@ impl Killed {
         while !state.closed {
             let suspects = std::mem::take(&mut state.suspects);
             drop(state);
-            let in_line = if suspects.is_empty() { HashMap::new() } else { self.line.whose() };
-            let stay: Vec<_> = suspects.into_iter().filter(|s| self.look(s, &in_line)).collect();
+            let queued = if suspects.is_empty() { HashMap::new() } else { self.queue.whose() };
+            let stay: Vec<_> = suspects.into_iter().filter(|s| self.look(s, &queued)).collect();
             if looked.elapsed() >= SLOW_LOOK {
                 before = self.look_at_all(&before, &is_killed);
                 looked = Instant::now();
@@ -149,23 +149,23 @@ impl Killed {
             }
         }
         let device = self.device.get().and_then(Weak::upgrade);
-        for (unique, thread) in self.line.whose() {
+        for (unique, thread) in self.queue.whose() {
             now.insert(unique);
             if let Some(device) = &device
                 && before.contains(&unique)
                 && killed(thread)
-                && self.line.remove(unique)
+                && self.queue.remove(unique)
             {
                 Reply { way: Way::Device(device), unique }.error(Errno::INTR);
             }
         }
         now
     }
-    /// Whether a request is to be looked at again. `in_line`: the threads that wait for those in line.
-    fn look(&self, suspect: &Suspect, in_line: &HashMap<u64, u32>) -> bool {
+    /// Whether a request is to be looked at again. `queued`: the threads that wait for those in the queue.
+    fn look(&self, suspect: &Suspect, queued: &HashMap<u64, u32>) -> bool {
         let unique = suspect.unique;
-        if let Some(thread) = in_line.get(&unique) {
-            let ends = is_dying(*thread) && self.line.remove(unique);
+        if let Some(thread) = queued.get(&unique) {
+            let ends = is_dying(*thread) && self.queue.remove(unique);
             if ends {
                 Reply { way: Way::Device(&suspect.device), unique }.error(Errno::INTR);
             }
@@ -183,7 +183,7 @@ impl Killed {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Watched<'_> {
     fn drop(&mut self) {
         self.of.threads.lock().retain(|i| !i.is(&self.interrupt));
     }
@@ -250,10 +250,10 @@ mod tests {
         use zerocopy::IntoBytes;
 
         use crate::abi::InHeader;
-        use crate::space::{Kept, Space};
+        use crate::transport::space::{Kept, Space};
 
-        let line = Arc::<Line>::default();
-        let killed = Arc::new(Killed::new(Arc::clone(&line)));
+        let queue = Arc::<RequestQueue>::default();
+        let killed = Arc::new(Killed::new(Arc::clone(&queue)));
         let device: Device = Arc::new(std::fs::File::create("/dev/null").unwrap().into());
         let _place = killed.place(&device);
         interrupt::begin(4, 10 | ANY_SIGNAL);
@@ -261,17 +261,17 @@ mod tests {
             let message = InHeader { unique, pid, ..InHeader::default() };
             let mut space = Space::new(4096);
             space.put(Kept::Short(message.as_bytes().into()));
-            assert!(line.push(&mut space));
+            assert!(queue.push(&mut space));
         }
         let under_way = HashSet::from([4, 6, 8]);
         let dying = |thread| thread == 10 || thread == 12;
         assert_eq!(killed.look_at_all(&HashSet::new(), &dying), under_way);
-        assert!(!interrupt::is_interrupted() && line.whose().len() == 2, "they have just begun");
+        assert!(!interrupt::is_interrupted() && queue.whose().len() == 2, "they have just begun");
         killed.look_at_all(&under_way, &|_| false);
-        assert!(!interrupt::is_interrupted() && line.whose().len() == 2, "nobody is killed");
+        assert!(!interrupt::is_interrupted() && queue.whose().len() == 2, "nobody is killed");
         killed.look_at_all(&under_way, &dying);
         assert!(interrupt::is_interrupted());
-        assert_eq!(line.whose(), HashMap::from([(6, 11)]));
+        assert_eq!(queue.whose(), HashMap::from([(6, 11)]));
         interrupt::begin(14, 10);
         killed.look_at_all(&under_way, &dying);
         assert!(!interrupt::is_interrupted(), "another request of the same thread");

@@ -10,11 +10,11 @@ use crate::abi::{
     self, CopyFileRangeIn, FallocateIn, FlushIn, FsyncIn, LkIn, LseekIn, OpenIn, OpenOut, ReadIn,
     ReleaseIn, WriteIn, WriteOut, o, op, write,
 };
+use crate::caches::notify::{LateWrite, Told};
 use crate::error::BadRequest;
-use crate::files::{Answer, Files, LockAnswer};
-use crate::notify::{LateWrite, Told};
-use crate::reply::{Reply, Way};
-use crate::wire::{self, OpenMode};
+use crate::filesystem::files::{Answer, Files, LockAnswer};
+use crate::filesystem::wire::{self, OpenMode};
+use crate::transport::reply::{Reply, Way};
 use braid_format::InodeNo;
 use braid_fs::{Durable, EarlyReply, KernelCache, Plock, PlockKind, SetAttr, Write, WriteFlags};
 
@@ -117,9 +117,9 @@ impl<F: Files> Call<'_, F> {
             self.server.nodes().filling(self.nodeid);
         }
         let reply = self.reply;
-        if let Some(seat) = reply.free_seat() {
+        if let Some(entry) = reply.free_entry() {
             let mut hold = None;
-            return Ok(seat.fill(reply.unique, &mut |memory| {
+            return Ok(entry.fill(reply.unique, &mut |memory| {
                 let len = what.size.min(u32::try_from(memory.len()).unwrap_or(u32::MAX));
                 let (n, lock) = self.files().read_into(fh, what.offset, len, fill, memory)?;
                 hold = Some(lock);
@@ -172,7 +172,7 @@ impl<F: Files> Call<'_, F> {
         let (told, wait) = match self.reply.way {
             Way::Device(device) => (Told::Program(Arc::clone(device), self.reply.unique), None),
             // The kernel lends this thread its memory until the answer: others cannot give it.
-            Way::Seat(_) => {
+            Way::Ring(_) => {
                 let (tell, wait) = sync_channel(1);
                 (Told::Thread(tell), Some(wait))
             }
@@ -252,7 +252,7 @@ impl<F: Files> Call<'_, F> {
     fn lock_later(&self, lock: &Plock, whole: bool) -> Outcome<()> {
         let device = match self.reply.way {
             Way::Device(device) => Arc::clone(device),
-            Way::Seat(_) => return self.lock_seated(lock, whole),
+            Way::Ring(_) => return self.lock_in_ring(lock, whole),
         };
         let (waits, unique) = (Arc::clone(&self.server.waits), self.reply.unique);
         let answer = Box::new(move |how: Answer<()>| {
@@ -269,9 +269,9 @@ impl<F: Files> Call<'_, F> {
         self.done(Ok(()))
     }
     /// The same for a request whose answer only this thread can give.
-    fn lock_seated(&self, lock: &Plock, whole: bool) -> Outcome<()> {
-        let seated = self.server.seated.enter(self.cred.uid);
-        if seated.is_none() {
+    fn lock_in_ring(&self, lock: &Plock, whole: bool) -> Outcome<()> {
+        let waits = self.server.ring_waits.enter(self.cred.uid);
+        if waits.is_none() {
             let (files, ino) = (self.files(), self.ino());
             return match if whole { files.flock(ino, lock) } else { files.setlk(ino, lock) } {
                 Err(Errno::AGAIN) => Err(Errno::NOLCK.into()),
