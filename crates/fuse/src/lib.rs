@@ -20,7 +20,7 @@
 //! sends a notification, except to drop attributes alone; (4) what the kernel may cache is covered
 //! by a lock that this node holds, and is dropped before the lock goes ([`caches::nodes`] has the races);
 //! (5) a request blocked on a lock holds up no other, but that each large write beyond the memory
-//! for them holds up what comes behind it for 100 ms ([`transport::payloads`]); one that waits for a lock of
+//! for them holds up what comes behind it for some ms ([`transport::payloads`]); one that waits for a lock of
 //! another program has no thread.
 //!
 //! How data flows. A file open for reading only is read through the kernel's page cache, filled

@@ -9,7 +9,8 @@
 //! which waits for pages of this node's kernel. So who waits for memory gets some beyond the bound when
 //! nothing came back for a while: soon if a request that has memory waits for a lock, and late otherwise,
 //! as a device answers by itself. Small messages then come without a wait, until a large one fills that
-//! memory: only large ones are held up, one for a while each.
+//! memory. The next large ones come sooner, as long as nothing comes back: whoever is behind them waits
+//! for each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ const LEAST: usize = 2;
 const WORTH: usize = 128 << 10;
 /// Nothing came back for so long while a request waits for a lock: there is more.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// Nothing came back since there was more for the last one.
+const PATIENCE_AGAIN: Duration = Duration::from_millis(10);
 /// The same while all wait for devices.
 const PATIENCE_DEVICES: Duration = Duration::from_secs(2);
 
@@ -52,6 +55,8 @@ struct State {
     returns: u64,
     /// The next large message has memory beyond the bound.
     beyond: bool,
+    /// One had, and nothing came back since.
+    was_beyond: bool,
 }
 
 #[derive(Debug)]
@@ -99,11 +104,15 @@ impl Payloads {
             if let Some(payload) = self.lend_of(&mut state, bound) {
                 return payload;
             }
-            self.returned.wait_for(&mut state, PATIENCE);
+            let patience = match interrupt::waits_counted() {
+                0 => PATIENCE_DEVICES,
+                _ if state.was_beyond => PATIENCE_AGAIN,
+                _ => PATIENCE,
+            };
+            self.returned.wait_for(&mut state, patience.min(PATIENCE));
             if state.returns != seen {
                 (seen, since) = (state.returns, Instant::now());
             }
-            let patience = if interrupt::waits_counted() > 0 { PATIENCE } else { PATIENCE_DEVICES };
             state.beyond |= since.elapsed() >= patience;
         }
     }
@@ -150,6 +159,7 @@ impl Payload {
         self.used = true;
         let need = memory.need(len);
         let mut state = self.of.state.lock();
+        state.was_beyond |= state.beyond;
         state.beyond = false;
         let short = state.taken > self.of.bound / 2;
         if short && memory.touched > need + WORTH {
@@ -172,7 +182,7 @@ impl Drop for Payload {
         state.taken -= self.counted - memory.touched;
         if self.used {
             state.returns += 1;
-            state.beyond = false;
+            (state.beyond, state.was_beyond) = (false, false);
         }
         if state.taken > self.of.bound {
             state.taken -= memory.touched;
@@ -254,8 +264,9 @@ mod tests {
         }
         assert!(begun.elapsed() < 100 * PATIENCE);
         beyond.keep(MIB);
-        assert!(!all.state.lock().beyond);
+        assert!(!all.state.lock().beyond && all.state.lock().was_beyond);
         drop((beyond, lent, waits));
+        assert!(!all.state.lock().was_beyond);
         assert!(all.state.lock().taken <= all.bound);
     }
 }
