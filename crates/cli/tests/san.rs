@@ -282,3 +282,140 @@ fn a_copy_of_a_member_is_refused_while_a_node_uses_the_original() {
     assert_eq!(sh(&format!("cat {node}/f")), "two\n");
     unmount_idle(Path::new(&node));
 }
+
+/// Of a mirror on a target for each of its units: a node that dies with one of the targets.
+struct DiesWithTarget {
+    units: [San; 2],
+    disks: tempfile::TempDir,
+}
+
+impl DiesWithTarget {
+    /// `beside`: with another node of this host, which lives on, and where it is mounted.
+    fn new(beside: bool) -> (Self, String) {
+        let disks = tempfile::tempdir().unwrap();
+        let units = [0, 1].map(|n| Self::target(&disks, n));
+        let (one, other) = (&units[0].units[0], &units[1].units[0]);
+        ok(&["create", "moved", "--mirror", "2", "--nodes", "4", one, other]);
+        let node = disks.path().join("node").to_str().unwrap().to_owned();
+        std::fs::create_dir(&node).unwrap();
+        ok(&["mount", one, other, &node, "-o", "io_timeout=2"]);
+        sh(&format!("echo kept > {node}/file; sync {node}/file"));
+        let process = common::pid_of(&node);
+        let mut dead = Self { units, disks };
+        let other = if beside { dead.mount("other", "io_timeout=2") } else { String::new() };
+        dead.units[1].kill();
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+        let ended = || rustix::process::test_kill_process(process).is_err();
+        wait_until("its process has ended", ended);
+        sh(&format!("umount -l {node}"));
+        (dead, other)
+    }
+    fn target(disks: &tempfile::TempDir, n: usize) -> San {
+        let disk = disks.path().join(format!("d{n}"));
+        let file = std::fs::File::options().write(true).create(true).truncate(false).open(&disk);
+        file.unwrap().set_len(256 << 20).unwrap();
+        San::new(&[disk.to_str().unwrap()], &[])
+    }
+    fn mount(&self, name: &str, options: &str) -> String {
+        let dir = self.disks.path().join(name).to_str().unwrap().to_owned();
+        let all: &[&str] = &[&self.units[0].units[0], &self.units[1].units[0]];
+        let units = if options.contains("degraded") { &all[..1] } else { all };
+        std::fs::create_dir(&dir).unwrap();
+        ok(&[&["mount"], units, &[&dir, "-o", &format!("log={dir}.log,{options}")]].concat());
+        dir
+    }
+    /// What the dead node wrote is there.
+    fn is_served(&self, dir: &str) {
+        let script = format!("timeout -s KILL 30 cat {dir}/file && echo more >> {dir}/file");
+        let out = Command::new("bash").args(["-c", &script]).output().unwrap();
+        if out.stdout != b"kept\n" {
+            let log = std::fs::read_to_string(format!("{dir}.log"));
+            sh(&format!("umount -l {dir}"));
+            panic!("{out:?} {log:?}");
+        }
+        unmount_idle(Path::new(dir));
+    }
+}
+
+/// A node and a target die, and the target comes back at another address: the unit is the same, so what
+/// the dead process had under way is ended there, and the pool is not closed to this host.
+#[test]
+fn a_node_is_recovered_whose_target_has_another_address_now() {
+    if !can_mount() {
+        return;
+    }
+    let (mut dead, _) = DiesWithTarget::new(false);
+    let (was, is) = (dead.units[1].units.clone(), DiesWithTarget::target(&dead.disks, 1));
+    dead.units[1] = is;
+    assert_ne!(was, dead.units[1].units);
+    dead.is_served(&dead.mount("after", "io_timeout=2"));
+    let [one, other] = dead.units.each_ref().map(|t| t.units[0].as_str());
+    let said = ok(&["check", one, other]);
+    assert!(said.contains("clean"), "{said}");
+}
+
+/// A node and a target die, and the target does not come back: nothing says that what was sent to it has
+/// ended, but for a person, whose word is taken once the node is silent.
+#[test]
+fn a_persons_word_is_taken_for_a_dead_node_of_this_host_whose_target_is_gone() {
+    if !can_mount() {
+        return;
+    }
+    let (dead, _) = DiesWithTarget::new(false);
+    let unit = &*dead.units[0].units[0];
+    let said = fails(&["check", "--degraded", unit]);
+    assert!(said.contains("unmount it first"), "{said}");
+    let said = fails(&["fence", "--degraded", unit, "0"]);
+    assert!(said.contains("--confirm"), "{said}");
+    let said = ok(&["fence", "--confirm", "--degraded", unit, "0"]);
+    assert!(said.contains("counts as dead"), "{said}");
+    dead.is_served(&dead.mount("after", "io_timeout=2,degraded"));
+    let said = ok(&["check", "--degraded", unit]);
+    assert!(said.contains("clean"), "{said}");
+}
+
+/// The same, by the word that is given to a node of this host that is mounted.
+#[test]
+fn a_mounted_node_takes_a_persons_word_for_a_dead_one_of_its_host() {
+    if !can_mount() {
+        return;
+    }
+    let (dead, other) = DiesWithTarget::new(true);
+    let refused = std::cell::RefCell::new(String::new());
+    wait_until("the word is taken, or refused for good", || {
+        let out = braid(&["fence", "--confirm", &other, "0"]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let soon = said.contains("heartbeats of late");
+        *refused.borrow_mut() = if out.status.success() { String::new() } else { said };
+        !soon
+    });
+    if !refused.borrow().is_empty() {
+        sh(&format!("umount -l {other}"));
+    }
+    assert_eq!(*refused.borrow(), "");
+    dead.is_served(&other);
+}
+
+/// A node of this host whose process lives, and does nothing, is not taken for dead by anybody's word.
+#[test]
+fn a_stopped_node_of_this_host_is_never_taken_for_dead() {
+    use rustix::process::{Signal, kill_process};
+    if !can_mount() {
+        return;
+    }
+    let san = San::new(&["memory:256M"], &[]);
+    ok(&san.with(&["create", "stopped"], &[]));
+    let dir = san.path("a");
+    std::fs::create_dir(&dir).unwrap();
+    ok(&san.with(&["mount"], &[&dir, "-o", "io_timeout=2"]));
+    sh(&format!("echo kept > {dir}/file; sync {dir}/file"));
+    let process = common::pid_of(&dir);
+    kill_process(process, Signal::STOP).unwrap();
+    // Longer than it may be silent while it lives.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    let said = fails(&san.with(&["fence", "--confirm"], &["0"]));
+    kill_process(process, Signal::CONT).unwrap();
+    sh(&format!("echo more >> {dir}/file; sync {dir}/file"));
+    unmount_idle(Path::new(&dir));
+    assert!(said.contains("its process holds its lock"), "{said}");
+}

@@ -406,6 +406,12 @@ impl Device for FaultyDevice {
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
         self.inner.byte_locked(byte)
     }
+    fn byte_held(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.inner.byte_held(byte)
+    }
+    fn settle_byte(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.inner.settle_byte(byte)
+    }
 }
 
 #[cfg(test)]

@@ -90,6 +90,12 @@ macro_rules! pass_on {
         fn byte_locked(&self, byte: u64) -> ::core::result::Result<bool, $crate::DeviceError> {
             self.$inner.byte_locked(byte)
         }
+        fn byte_held(&self, byte: u64) -> ::core::result::Result<bool, $crate::DeviceError> {
+            self.$inner.byte_held(byte)
+        }
+        fn settle_byte(&self, byte: u64) -> ::core::result::Result<bool, $crate::DeviceError> {
+            self.$inner.settle_byte(byte)
+        }
     };
     (@reservations $inner:tt) => {
         fn reservations(&self) -> ::core::option::Option<&dyn $crate::Reservations> {

@@ -337,4 +337,20 @@ pub trait Device: Send + Sync + Debug {
     /// # Errors
     /// See [`DeviceError`].
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError>;
+    /// Whether a process of this host that lives holds liveness byte `byte`: not one that died and of
+    /// which something may still be under way, which counts as its holder, too.
+    ///
+    /// # Errors
+    /// See [`DeviceError`].
+    fn byte_held(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.byte_locked(byte)
+    }
+    /// A person has seen to it that nothing can land any more of who held liveness byte `byte` and died:
+    /// it is nobody's from now on. False, and nothing is done, if a process that lives holds it.
+    ///
+    /// # Errors
+    /// See [`DeviceError`].
+    fn settle_byte(&self, byte: u64) -> Result<bool, DeviceError> {
+        Ok(!self.byte_held(byte)?)
+    }
 }

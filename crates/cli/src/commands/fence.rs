@@ -4,8 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use braid_format::NodeId;
+use braid_pool::PoolError;
 
 use crate::control::{self, Order};
+use crate::pools::sources;
 
 /// Say that the host of a silent node is off, so that it is recovered.
 ///
@@ -13,12 +15,14 @@ use crate::control::{self, Order};
 /// reservation or by the program of the mount option fence_command. If the host is not off, what it still
 /// writes damages the file system. A node of this host whose disk has another device node since (a loop
 /// device attached under another number) is not known by the kernel either: see that its process has ended.
+/// Nor is one whose process has ended while a target of its units cannot be reached any more: see that the
+/// target is off, or was started anew since. A node whose process lives is never taken for dead.
 ///
 /// Where no node of this host has the pool mounted, the word is written into the node's slot: every node takes
 /// it for a fence, `braid check` too, and the next to mount recovers it. That takes 5/4 of the node's
 /// io_timeout, during which it must show no heartbeat.
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "braid fence --confirm <NAME|DIR|DEVICE>... <NODE>")]
+#[command(override_usage = "braid fence --confirm [--degraded] <NAME|DIR|DEVICE>... <NODE>")]
 pub struct Args {
     /// The pool's name, its directory, or all of its devices; then the node's number in `braid nodes`
     #[arg(required = true, num_args = 2.., value_name = "NAME|DIR|DEVICE... NODE")]
@@ -26,11 +30,14 @@ pub struct Args {
     /// You have seen to it that the host is off, or cut off from all devices
     #[arg(long)]
     confirm: bool,
+    /// Do without members that are missing
+    #[arg(long)]
+    degraded: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (node, sources) = args.words.split_last().context("name a pool, then a node")?;
+    let (node, named) = args.words.split_last().context("name a pool, then a node")?;
     let node: u16 =
         node.parse().with_context(|| format!("{node}: not a node's number (see `braid nodes`)"))?;
     if !args.confirm {
@@ -38,7 +45,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "turn the host of node {node} off, or cut it off from all devices, and say --confirm: what it writes later damages the file system"
         );
     }
-    let mount = match sources {
+    let mount = match named {
         [one] => control::look(one)?,
         _ => None,
     };
@@ -48,7 +55,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "node {node} counts as dead and is recovered; `braid nodes` shows when it is done"
         );
     } else {
-        let pool = crate::pools::sources::open(sources, false)?;
+        let pool = if args.degraded {
+            sources::open_degraded(named, false)?
+        } else {
+            sources::open(named, false).map_err(|e| match e.downcast_ref() {
+                Some(PoolError::Missing { .. }) => {
+                    e.context("`--degraded` does without members that are missing")
+                }
+                _ => e,
+            })?
+        };
         braid_fs::vouch_dead(pool, NodeId(node))?;
         println!(
             "node {node} counts as dead from now on: the next mount recovers it, and `braid check` can run"

@@ -1,7 +1,7 @@
 //! `braid target`
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let listener =
         TcpListener::bind(&args.listen).with_context(|| format!("--listen {}", args.listen))?;
     let devices = luns.iter().map(|l| l.device.clone()).collect::<Vec<_>>();
-    let _alone = await_former(&devices, &args.name, listener.local_addr()?);
+    let _alone = await_former(&devices, &args.name);
     let options = TargetOptions { name: args.name.clone(), luns, chap };
     let target = Target::start(listener, options)?;
     for fault in &args.faults {
@@ -100,17 +100,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Waits until nothing can land any more of an earlier target of this name at this portal: what its
+/// Waits until nothing can land any more of an earlier target of this name, at whatever portal: what its
 /// process had given to the kernel may outlive it by a moment, and initiators that log in here issue
 /// it again. Each target holds a liveness byte of its own of its devices, which the kernel lets go
 /// when all that was under way by the same descriptor has ended.
-fn await_former(devices: &[Arc<dyn Device>], name: &str, at: SocketAddr) -> Vec<ByteLockGuard> {
+fn await_former(devices: &[Arc<dyn Device>], name: &str) -> Vec<ByteLockGuard> {
     const PATIENCE: u32 = 3000;
     const LOOK: Duration = Duration::from_millis(10);
     let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
     let mut held = Vec::new();
     for (n, device) in devices.iter().enumerate().filter(|(_, d)| !d.info().read_only) {
-        let own = format!("{n} {name} {at}");
+        let own = format!("{n} {name}");
         let byte = 1 << 61 | own.bytes().fold(0xcbf2_9ce4_8422_2325, step) >> 4;
         for look in 1..=PATIENCE {
             match device.lock_byte(byte) {

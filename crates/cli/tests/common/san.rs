@@ -28,6 +28,11 @@ impl San {
         let units = out.lines().map_while(Result::ok).take(devices.len()).collect();
         Self { process, units, dir }
     }
+    /// Ends its process at once.
+    pub fn kill(&mut self) {
+        self.process.kill().expect("kill");
+        self.process.wait().expect("wait");
+    }
     pub fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }

@@ -5,7 +5,10 @@
 //! process has, and a byte whose lock is gone counts as held until those sessions have been *taken
 //! over*: a login as the same port (initiator and ISID) ends the old session with all its commands
 //! before it is answered (RFC 7143, section 6.3.5). Then nothing of the dead process can land any
-//! more. Where that login fails the byte stays held.
+//! more. The identity of the unit decides, not its address: where the unit does not answer by the
+//! address at which the dead process had it, and this process has the same unit of the same target
+//! open by another one, the login there counts. Where none succeeds the byte stays held, until a
+//! person says that nothing can land any more.
 //!
 //! ```text
 //! lock taken, note written -> (process) -> note erased, lock let go
@@ -28,19 +31,31 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use braid_format::node::LockPlace;
 use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 
-use super::carried::{has_let_go, is_unsettled, last_broken, let_go};
+use super::carried::{Carried, has_let_go, is_unsettled, last_broken, let_go};
 use super::name::UnitName;
-use super::session::{Port, Session};
-use crate::host_locks::{Locks, lock_place};
+use super::probe::{Identity, identity};
+use super::session::{Ended, LOGIN_TIME, Patience, Port, Session};
+use crate::host_locks::{ByteHeld, Locks, lock_place};
 use crate::{ByteLockGuard, CHANGE_BYTE};
 
 /// Room for a note's name beside each byte.
 const NOTE_MAX: usize = 64;
+
+/// Where the turns of the bytes are locked: beyond all bytes that have a note.
+const TURNS_AT: u64 = 1 << 40;
+
+/// How long a dead process's address is tried where its unit may be reached by another one.
+const OLD_ADDRESS_TIME: Duration = Duration::from_secs(3);
+/// How long a unit may take to say which one it is.
+const IDENTITY_TIME: Duration = Duration::from_secs(3);
+/// Between two warnings that sessions of a dead process are not taken over.
+const SAID_AGAIN: Duration = Duration::from_secs(30);
 
 /// Names this initiator, instead of what the host says.
 const INITIATOR_VARIABLE: &str = "BRAID_INITIATOR";
@@ -72,12 +87,108 @@ fn initiator() -> String {
     })
 }
 
+/// A session of a process, as its note tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NotedSession {
+    port: Port,
+    unit: UnitName,
+    /// Unknown in notes of earlier versions.
+    identity: Option<Identity>,
+}
+
+impl NotedSession {
+    fn line(&self) -> String {
+        let (random, qualifier) = self.port.isid;
+        let mut line = format!("{random} {qualifier} {} {}", self.port.initiator, self.unit);
+        if let Some(identity) = &self.identity {
+            let _ = write!(line, " {} {}", hex(&identity.unit), hex(&identity.target_port));
+        }
+        line
+    }
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let isid = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let port = Port { initiator: words.next()?.to_owned(), isid };
+        let unit = UnitName::parse(words.next()?)?;
+        let identity = match words.next() {
+            None => None,
+            Some(id) => {
+                let id = bytes(id)?.try_into().ok()?;
+                Some(Identity { unit: id, target_port: bytes(words.next()?)? })
+            }
+        };
+        Some(Self { port, unit, identity })
+    }
+    /// Ends the session of a dead process, with all that it has under way: at its own address, or else
+    /// by one at which this process has the same unit.
+    fn take_over(&self) -> Result<(), Ended> {
+        let elsewhere = self.elsewhere();
+        let time = if elsewhere.is_empty() { LOGIN_TIME } else { OLD_ADDRESS_TIME };
+        let mut why = match self.log_in(&self.unit, time) {
+            // A unit that does not say which one it is: its address and its target's name are right.
+            Ok(None) => return Ok(()),
+            Ok(Some(found)) if self.identity.as_ref().is_none_or(|own| *own == found) => {
+                return Ok(());
+            }
+            Ok(Some(_)) => Ended("another unit answers by its name now".into()),
+            Err(why) => why,
+        };
+        for unit in elsewhere {
+            match self.log_in(&unit, LOGIN_TIME) {
+                Ok(found) if found.is_some() && found == self.identity => {
+                    tracing::warn!(was = %self.unit, is = %unit, "a dead process's session is ended by the address that its unit has now");
+                    return Ok(());
+                }
+                Ok(_) => {}
+                Err(e) => why = e,
+            }
+        }
+        Err(why)
+    }
+    /// By which other names this process has that unit of that target open.
+    fn elsewhere(&self) -> Vec<UnitName> {
+        let Some(identity) = &self.identity else { return Vec::new() };
+        let note = NOTE.lock();
+        let own = note.as_ref().map_or(&[][..], |n| &n.sessions);
+        let same = |s: &&NotedSession| {
+            s.identity.as_ref() == Some(identity)
+                && s.unit.target == self.unit.target
+                && s.unit.portal != self.unit.portal
+        };
+        let mut units: Vec<_> = own.iter().filter(same).map(|s| s.unit.clone()).collect();
+        units.dedup();
+        units
+    }
+    /// Logs in as the session's port, which ends that session; which unit answers, if it says it.
+    fn log_in(&self, unit: &UnitName, time: Duration) -> Result<Option<Identity>, Ended> {
+        let never = std::sync::atomic::AtomicBool::new(false);
+        let patience = Patience { until: Instant::now() + time, given_up: &never };
+        let carried: Arc<Carried> = Arc::default();
+        carried.set_answers_within(IDENTITY_TIME);
+        let session = Session::login_again(unit, &self.port, patience, &carried)?;
+        Ok(identity(&session, unit).ok())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for b in bytes {
+        let _ = write!(text, "{b:02x}");
+    }
+    text
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    let pair = |at| hex.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    (0..hex.len()).step_by(2).map(pair).collect()
+}
+
 /// The sessions of this process: a file that others read when it has died.
 #[derive(Debug)]
 struct Note {
     dir: PathBuf,
     name: String,
-    sessions: Vec<(Port, UnitName)>,
+    sessions: Vec<NotedSession>,
 }
 
 /// One for the process; made at the first session.
@@ -85,24 +196,14 @@ static NOTE: Mutex<Option<Note>> = Mutex::new(None);
 
 impl Note {
     fn write(&self) -> io::Result<()> {
-        let mut text = String::new();
-        for (port, unit) in &self.sessions {
-            let (random, qualifier) = port.isid;
-            let _ = writeln!(text, "{random} {qualifier} {} {unit}", port.initiator);
-        }
+        let text: String = self.sessions.iter().map(|s| s.line() + "\n").collect();
         let new = self.dir.join(format!("{}.new", self.name));
         std::fs::write(&new, text)?;
         std::fs::rename(&new, self.dir.join(&self.name))
     }
-    fn read(path: &Path) -> io::Result<Vec<(Port, UnitName)>> {
+    fn read(path: &Path) -> io::Result<Vec<NotedSession>> {
         let text = std::fs::read_to_string(path)?;
-        let line = |line: &str| {
-            let mut words = line.splitn(4, ' ');
-            let isid = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-            let initiator = words.next()?.to_owned();
-            Some((Port { initiator, isid }, UnitName::parse(words.next()?)?))
-        };
-        let all = text.lines().map(line).collect::<Option<Vec<_>>>();
+        let all = text.lines().map(NotedSession::parse).collect::<Option<Vec<_>>>();
         all.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
@@ -153,25 +254,28 @@ pub(super) struct Alive {
     locks: Locks,
     /// The folder: whoever uses it meets everybody else who does on one file for each unit.
     lock_place: LockPlace,
+    /// When it was said last that a dead process's sessions are not taken over.
+    said: Mutex<Option<Instant>>,
 }
 
 impl Alive {
     /// Those of the unit with this identity, for the session that `port` has.
-    pub fn new(unit: &UnitName, port: &Port, id: &[u8; 16]) -> io::Result<Self> {
+    pub fn new(unit: &UnitName, port: &Port, identity: &Identity) -> io::Result<Self> {
         let dir = directory()?;
-        let id = id.iter().fold(String::new(), |all, b| all + &format!("{b:02x}"));
-        let path = dir.join(format!("unit-{id}"));
+        let path = dir.join(format!("unit-{}", hex(&identity.unit)));
         let file = Arc::new(open_shared(&path)?);
         let mut note = NOTE.lock();
         let note = note.get_or_insert_with(|| {
             let name = format!("process-{}-{:08x}", std::process::id(), random() >> 32);
             Note { dir: dir.clone(), name, sessions: Vec::new() }
         });
-        note.sessions.push((port.clone(), unit.clone()));
+        let identity = Some(identity.clone());
+        note.sessions.push(NotedSession { port: port.clone(), unit: unit.clone(), identity });
         note.write()?;
         let lock_place = lock_place(&std::fs::metadata(&dir)?)?;
         let locks = Locks::new(file.clone());
-        Ok(Self { port: port.clone(), dir, path, locks, file, lock_place })
+        let said = Mutex::new(None);
+        Ok(Self { port: port.clone(), dir, path, locks, file, lock_place, said })
     }
     /// Where its bytes are locked: the same for all who use one folder.
     pub fn lock_place(&self) -> LockPlace {
@@ -202,10 +306,11 @@ impl Alive {
     /// Takes a byte, or `None` if somebody has it, or had it and cannot be taken over.
     pub fn take(&self, byte: u64) -> io::Result<Option<ByteLockGuard>> {
         let place = Self::place(byte)?;
-        let Some(held) = self.locks.byte(byte)? else { return Ok(None) };
-        if !self.settled(byte)? {
+        let Some(_turn) = self.turn(byte)? else { return Ok(None) };
+        if self.locks.is_byte_locked(byte)? || !self.settled(byte)? {
             return Ok(None);
         }
+        let Some(held) = self.locks.byte(byte)? else { return Ok(None) };
         let mut room = [0; NOTE_MAX];
         let own = NOTE.lock().as_ref().map(|n| n.name.clone()).unwrap_or_default();
         // What stayed of its own: those commands may be under way yet when this is over.
@@ -223,11 +328,15 @@ impl Alive {
         if self.note(byte)?.is_none() {
             return Ok(false);
         }
-        // As its holder, so that nobody takes it over at the same time.
-        let Some(_held) = self.locks.byte(byte)? else { return Ok(true) };
-        Ok(!self.settled(byte)?)
+        let Some(_turn) = self.turn(byte)? else { return Ok(true) };
+        Ok(self.locks.is_byte_locked(byte)? || !self.settled(byte)?)
     }
-    /// With the byte's lock held: whether nothing of who had it last can land any more.
+    /// The turn to take the byte, or to end what a dead process had under way: one at a time on this
+    /// host. Not the byte's own lock: who only looks does not hold it.
+    fn turn(&self, byte: u64) -> io::Result<Option<ByteHeld>> {
+        self.locks.byte(TURNS_AT + byte)
+    }
+    /// In its turn, the byte's lock being free: whether nothing of who had it last can land any more.
     fn settled(&self, byte: u64) -> io::Result<bool> {
         let Some(name) = self.note(byte)? else { return Ok(true) };
         let path = self.dir.join(&name);
@@ -239,10 +348,9 @@ impl Alive {
         }
         match Note::read(&path) {
             Ok(sessions) => {
-                for (port, unit) in &sessions {
-                    if let Err(e) = Session::login(unit, port) {
-                        let why = &e.0;
-                        tracing::warn!(%unit, %why, "a dead process's session is not taken over");
+                for session in &sessions {
+                    if let Err(e) = session.take_over() {
+                        self.say_not_taken_over(&session.unit, &e.0);
                         return Ok(false);
                     }
                 }
@@ -252,6 +360,29 @@ impl Alive {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
         }
+        Self::erase(&self.file, byte)?;
+        Ok(true)
+    }
+    fn say_not_taken_over(&self, unit: &UnitName, why: &str) {
+        let mut said = self.said.lock();
+        if said.is_some_and(|at| at.elapsed() < SAID_AGAIN) {
+            return;
+        }
+        *said = Some(Instant::now());
+        tracing::warn!(
+            %unit,
+            %why,
+            "a dead process's session is not taken over, so its node counts as alive: where its target is gone for good, see to it that nothing it was sent can land any more, and say `braid fence --confirm`"
+        );
+    }
+    /// Whether somebody who lives has the byte.
+    pub fn is_held(&self, byte: u64) -> io::Result<bool> {
+        self.locks.is_byte_locked(byte)
+    }
+    /// By a person's word nothing can land any more of who had the byte last; false if somebody who
+    /// lives has it.
+    pub fn settle_by_word(&self, byte: u64) -> io::Result<bool> {
+        let Some(_held) = self.locks.byte(byte)? else { return Ok(false) };
         Self::erase(&self.file, byte)?;
         Ok(true)
     }
@@ -265,7 +396,7 @@ impl Drop for Alive {
         }
         let mut note = NOTE.lock();
         let Some(all) = note.as_mut() else { return };
-        all.sessions.retain(|(port, _)| *port != self.port);
+        all.sessions.retain(|s| s.port != self.port);
         let written = if all.sessions.is_empty() {
             std::fs::remove_file(all.dir.join(&all.name))
         } else {
@@ -280,7 +411,7 @@ impl Drop for Alive {
 
 /// A byte held.
 struct Taken {
-    _held: crate::host_locks::ByteHeld,
+    _held: ByteHeld,
     file: Arc<File>,
     byte: u64,
     /// The last session that broke before it was taken: what that had under way is not of its time.
@@ -299,6 +430,31 @@ impl Drop for Taken {
         // Before the lock goes: fields drop after this.
         if let Err(error) = Alive::erase(&self.file, self.byte) {
             tracing::warn!(%error, "a liveness byte's note stays");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_noted_session_is_read_as_it_was_written() {
+        let unit = UnitName::parse("iscsi://[::1]:99/iqn.x/3").unwrap();
+        let port = Port { initiator: "iqn.2026-11.org.braid:host:a".to_owned(), isid: (7, 8) };
+        for target_port in [&b"iqn.x,t,0x0001"[..], b"a port", b""] {
+            let identity = Some(Identity { unit: [5; 16], target_port: target_port.to_vec() });
+            let session = NotedSession { port: port.clone(), unit: unit.clone(), identity };
+            assert_eq!(NotedSession::parse(&session.line()), Some(session));
+        }
+        // Of an earlier version.
+        let early = NotedSession { port, unit, identity: None };
+        assert_eq!(NotedSession::parse(&early.line()), Some(early.clone()));
+        for bad in ["", "1 2", "1 2 iqn.a no-unit", "1 2 iqn.a iscsi://h/t/0 zz zz"] {
+            assert_eq!(NotedSession::parse(bad), None, "{bad}");
+        }
+        for bad in ["00", "0000000000000000000000000000000g -", "é0"] {
+            assert_eq!(NotedSession::parse(&format!("{} {bad}", early.line())), None, "{bad}");
         }
     }
 }

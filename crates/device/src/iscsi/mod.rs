@@ -102,7 +102,7 @@ impl IscsiDevice {
         let port = alive::new_port();
         let link = Link::open(&name, &port, options.read_only)?;
         let (mut info, limits) = (link.found().info.clone(), link.found().limits);
-        let alive = Alive::new(&name, &port, &limits.id);
+        let alive = Alive::new(&name, &port, &link.found().identity());
         let alive = alive.map_err(|e| probe::failed(&name, "liveness files", e))?;
         info.lock_place = Some(alive.lock_place());
         Ok(Arc::new(Self { info, link, limits, alive, poisoned: AtomicBool::new(false) }))
@@ -389,5 +389,11 @@ impl Device for IscsiDevice {
     }
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
         self.alive.is_taken(byte).map_err(|e| self.error("lock", ByteOffset(byte), e))
+    }
+    fn byte_held(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.alive.is_held(byte).map_err(|e| self.error("lock", ByteOffset(byte), e))
+    }
+    fn settle_byte(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.alive.settle_by_word(byte).map_err(|e| self.error("lock", ByteOffset(byte), e))
     }
 }

@@ -26,6 +26,16 @@ pub(super) struct Probe<'a> {
     pub name: &'a UnitName,
 }
 
+/// Which unit of which port of a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// The unit's world-wide name.
+    pub unit: [u8; 16],
+    /// Name of the target's port: of the target and of its portal group. A login in another group ends
+    /// no session of this one. Empty where the unit does not say it, as where there is one group.
+    pub target_port: Vec<u8>,
+}
+
 /// What a unit is.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
@@ -34,12 +44,18 @@ pub(super) struct Found {
     /// As it was to be opened.
     pub opened_read_only: bool,
     serial: Vec<u8>,
+    /// Name of its target's port.
+    target_port: Vec<u8>,
     /// Its target's word for what keeps completed writes: as long as it stays the same, those are not
     /// lost. A page of this target's own; empty if there is none.
     cache: Vec<u8>,
 }
 
 impl Found {
+    /// Which unit it is, of which port of its target.
+    pub fn identity(&self) -> Identity {
+        Identity { unit: self.limits.id, target_port: self.target_port.clone() }
+    }
     /// What is found later under the name, if it is not this unit as it was. `durable`: all that was
     /// written had been flushed.
     pub fn differs(&self, later: &Self, durable: bool) -> Option<&'static str> {
@@ -55,6 +71,11 @@ impl Found {
         }
         None
     }
+}
+
+/// Asks which unit it is.
+pub(super) fn identity(session: &Session, name: &UnitName) -> Result<Identity, DeviceError> {
+    Probe { session, name }.identity()
 }
 
 /// Asks what the unit is.
@@ -82,13 +103,14 @@ pub(super) fn probe(
     let mode = probe.ask(&[0x1a, 0x08, 0x08, 0, 64, 0], 64)?.unwrap_or_default();
     let reserves = probe.ask(&cdb::reserve_in(2, 8), 8)?;
     let rotation = probe.page(0xb1, 64)?;
+    let Identity { unit: id, target_port } = probe.identity()?;
     let limits = Limits {
         write_cache: has_write_cache(&mode),
         same_unmaps: unmaps(0x40),
         reads_zeros,
         unmap: if unmaps(0x80) { limits.unmap } else { 0 },
         keeps_keys: reserves.as_ref().is_some_and(|r| byte(r, 2) & 1 != 0),
-        id: probe.identity()?,
+        id,
         ..limits
     };
     let info = DeviceInfo {
@@ -117,7 +139,7 @@ pub(super) fn probe(
     };
     let serial = probe.page(0x80, 255)?;
     let cache = probe.cache()?;
-    Ok(Found { info, limits, opened_read_only: read_only, serial, cache })
+    Ok(Found { info, limits, opened_read_only: read_only, serial, target_port, cache })
 }
 
 fn capacity_cdb() -> [u8; 16] {
@@ -220,27 +242,42 @@ impl Probe<'_> {
         let told = self.ask(&cdb::supported(opcode), 32)?.map(|b| byte(&b, 1) & 7);
         Ok(told.filter(|support| matches!(support, 1 | 3)).map(|support| support == 3))
     }
-    /// Its world-wide name; by its portal, target and number where it has none.
-    fn identity(&self) -> Result<[u8; 16], DeviceError> {
+    /// Its world-wide name, by its portal, target and number where it has none; and its target's port.
+    fn identity(&self) -> Result<Identity, DeviceError> {
         let page = self.page(0x83, 255)?;
-        let mut rest = page.get(4..).unwrap_or_default();
-        while let [codes, kind, _, len, tail @ ..] = rest {
-            let name = tail.get(..usize::from(*len)).unwrap_or_default();
-            // Of the unit, binary, NAA or EUI-64.
-            if codes & 0x0f == 1 && kind & 0x30 == 0 && matches!(kind & 0x0f, 2 | 3) {
-                let mut id = [0; 16];
-                id.iter_mut().zip(name).for_each(|(i, n)| *i = *n);
-                return Ok(id);
+        let (mut id, target_port) = names(page.get(4..).unwrap_or_default());
+        let unit = *id.get_or_insert_with(|| {
+            let shown = format!("{}/{}/{}", self.name.portal, self.name.target, self.name.lun);
+            let mut id = [0_u8; 16];
+            for (n, b) in shown.bytes().enumerate() {
+                id[n % 16] = id[n % 16].wrapping_mul(31).wrapping_add(b);
             }
-            rest = tail.get(usize::from(*len)..).unwrap_or_default();
-        }
-        let shown = format!("{}/{}/{}", self.name.portal, self.name.target, self.name.lun);
-        let mut id = [0_u8; 16];
-        for (n, b) in shown.bytes().enumerate() {
-            id[n % 16] = id[n % 16].wrapping_mul(31).wrapping_add(b);
-        }
-        Ok(id)
+            id
+        });
+        Ok(Identity { unit, target_port })
     }
+}
+
+/// In a list of designators: the unit's world-wide name, if it has one; the name of the target's port,
+/// empty if there is none.
+fn names(mut designators: &[u8]) -> (Option<[u8; 16]>, Vec<u8>) {
+    let (mut unit, mut target_port) = (None, Vec::new());
+    while let [codes, kind, _, len, tail @ ..] = designators {
+        let name = tail.get(..usize::from(*len)).unwrap_or_default();
+        // Of the unit, binary, NAA or EUI-64.
+        if unit.is_none() && codes & 0x0f == 1 && kind & 0x30 == 0 && matches!(kind & 0x0f, 2 | 3) {
+            let mut id = [0; 16];
+            id.iter_mut().zip(name).for_each(|(i, n)| *i = *n);
+            unit = Some(id);
+        }
+        // Of the port, text, a SCSI name.
+        if codes & 0x0f == 3 && kind & 0x3f == 0x18 {
+            let end = name.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+            target_port = name.split_at(end).0.to_vec();
+        }
+        designators = tail.get(usize::from(*len)..).unwrap_or_default();
+    }
+    (unit, target_port)
 }
 
 #[cfg(test)]
@@ -266,6 +303,7 @@ mod tests {
             limits: Limits { write_cache, ..Limits::default() },
             opened_read_only: false,
             serial: b"7".to_vec(),
+            target_port: Vec::new(),
             cache: cache.into(),
         };
         let lost = |before: (bool, &str), after: (bool, &str), durable| {
@@ -282,6 +320,22 @@ mod tests {
         let mut grown = found(false, "");
         grown.info.size = Bytes(2 << 20);
         assert!(found(false, "").differs(&grown, true).is_some());
+    }
+
+    #[test]
+    fn a_unit_and_its_targets_port_are_told_by_their_names() {
+        let naa = [1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7];
+        let vendor = [2, 1, 0, 4, b'V', b'E', b'N', b' '];
+        let port = [&[0x53, 0x98, 0, 16][..], b"iqn.x,t,0x0001\0\0"].concat();
+        let target = [&[0x53, 0xa8, 0, 8][..], b"iqn.x\0\0\0"].concat();
+        let id = [0x60, 1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0];
+        let all = [&naa[..], &vendor, &port, &target].concat();
+        assert_eq!(names(&all), (Some(id), b"iqn.x,t,0x0001".to_vec()));
+        assert_eq!(names(&[&vendor[..], &target].concat()), (None, Vec::new()));
+        // Cut off.
+        for len in 0..all.len() {
+            names(&all[..len]);
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ use super::unanswered::{self, Since, Unanswered};
 /// A peer that acknowledges nothing for so long is gone, and the session with it.
 const SILENCE: Duration = Duration::from_secs(30);
 /// A login takes no longer.
-const LOGIN_TIME: Duration = Duration::from_secs(15);
+pub(super) const LOGIN_TIME: Duration = Duration::from_secs(15);
 /// How often the helper looks at an idle session: for pings of the target, and its end.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -436,14 +436,6 @@ pub struct Patience<'a> {
 }
 
 impl Session {
-    /// Logs in to a unit.
-    ///
-    /// # Errors
-    /// [`Ended`] with the reason.
-    pub fn login(name: &UnitName, port: &Port) -> Result<Self, Ended> {
-        let patience = Patience { until: now() + LOGIN_TIME, given_up: &AtomicBool::new(false) };
-        Self::login_again(name, port, patience, &Arc::default())
-    }
     /// Logs in as a port that had a session before: the target has ended all commands of that one
     /// when it answers.
     ///

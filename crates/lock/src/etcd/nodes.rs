@@ -147,6 +147,12 @@ impl NodeStore for EtcdNodes {
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         Ok(self.pool.life_locked(slot)? || self.lives_elsewhere(slot)?)
     }
+    fn life_held(&self, slot: NodeId) -> Result<bool, StoreError> {
+        Ok(self.pool.life_held(slot)? || self.lives_elsewhere(slot)?)
+    }
+    fn settle_life(&self, slot: NodeId) -> Result<bool, StoreError> {
+        Ok(self.pool.settle_life(slot)? && !self.lives_elsewhere(slot)?)
+    }
     fn life_partly_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         self.pool.life_partly_locked(slot)
     }

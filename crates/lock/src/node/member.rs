@@ -292,10 +292,9 @@ impl Membership {
         let Some(record) = cached.filter(|r| r.state != SlotState::Free) else {
             return refuse("nobody has it");
         };
-        if inner.sees_lock_of(record)
-            && inner.store.life_locked(slot).map_err(LockError::NodeStore)?
-        {
-            return refuse("it is of this host: end its process, then it is known to be dead");
+        let seen = inner.sees_lock_of(record);
+        if seen && inner.store.life_held(slot).map_err(LockError::NodeStore)? {
+            return refuse(super::vouch::IS_HELD);
         }
         let life = record.acting();
         if inner.silence(record).0 < Timing::of_slot(record.io_timeout).suspect() {
@@ -303,6 +302,7 @@ impl Membership {
                 "it has shown heartbeats of late: turn its host off and wait until it is silent",
             );
         }
+        super::vouch::settle(&*inner.store, slot, seen)?;
         tracing::warn!(?life, host = record.host, "dead, by the operator's word");
         inner.options.proofs.add(record, FenceMethod::Operator);
         Ok(life)

@@ -63,6 +63,22 @@ pub trait NodeStore: Send + Sync {
     /// # Errors
     /// The device's.
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError>;
+    /// Whether another process of this host that lives holds it: not one that died and of which
+    /// something may still be under way.
+    ///
+    /// # Errors
+    /// The device's.
+    fn life_held(&self, slot: NodeId) -> Result<bool, StoreError> {
+        self.life_locked(slot)
+    }
+    /// A person has seen to it that nothing can land any more of the process that held the liveness lock
+    /// of `slot` and died. False if one that lives holds it.
+    ///
+    /// # Errors
+    /// The device's.
+    fn settle_life(&self, slot: NodeId) -> Result<bool, StoreError> {
+        Ok(!self.life_held(slot)?)
+    }
     /// Whether another process of this host holds it on some members of this pool and not on others.
     ///
     /// # Errors
@@ -287,6 +303,12 @@ impl NodeStore for PoolNodes {
     }
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         Ok(self.pool.byte_locked(Self::byte(slot))?)
+    }
+    fn life_held(&self, slot: NodeId) -> Result<bool, StoreError> {
+        Ok(self.pool.byte_held(Self::byte(slot))?)
+    }
+    fn settle_life(&self, slot: NodeId) -> Result<bool, StoreError> {
+        Ok(self.pool.settle_byte(Self::byte(slot))?)
     }
     fn life_partly_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         Ok(self.pool.byte_partly_locked(Self::byte(slot))?)

@@ -1,5 +1,9 @@
 //! A person's word that a node's host is off, where no node of this host has the pool mounted: it is put
 //! into the node's slot, for all to see.
+//!
+//! It is taken for a node of this host, too, whose process has ended and whose lock still counts as held:
+//! because what it sent to the target of a unit may still be under way, and cannot be ended from here (the
+//! target is gone). It is never taken where a process that lives holds the lock, or heartbeats come.
 
 use std::time::Instant;
 
@@ -19,7 +23,7 @@ use crate::error::LockError;
 /// reservations.
 ///
 /// # Errors
-/// [`LockError::NotDead`]: it shows signs of life, its liveness lock is held here, or it is being
+/// [`LockError::NotDead`]: it shows signs of life, a process of this host holds its lock, or it is being
 /// recovered by another node, which is the one to speak of. [`LockError::NodeStore`].
 pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockError> {
     let slots = store.slots();
@@ -32,18 +36,34 @@ pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockErr
         return refuse("nobody has it");
     }
     let seen = super::watch::this_host().sees_lock_of(&record, &store.lock_places());
-    if seen && store.life_locked(slot).map_err(LockError::NodeStore)? {
-        return refuse("it is of this host: end its process, then it is known to be dead");
+    if seen && store.life_held(slot).map_err(LockError::NodeStore)? {
+        return refuse(IS_HELD);
     }
     if record.recoverer.is_some_and(|by| by.slot != slot) {
         return refuse(
             "it is fenced already, and another node recovers it (`braid nodes` says which): if that one's host is off, give the word for it instead",
         );
     }
+    if !record.vouched {
+        await_silence(store, &record)?;
+    }
+    settle(store, slot, seen)?;
     if record.vouched {
         return Ok(FenceMethod::Operator);
     }
-    await_silence(store, &record)?;
+    match say(store, &record) {
+        // Its lock would be seen here, and is gone: nothing more is needed on this host.
+        Err(e) if seen && !matches!(e, LockError::NotDead { .. }) => {
+            tracing::warn!(%slot, "it is known to be dead on this host alone: {e}");
+            Ok(FenceMethod::Operator)
+        }
+        said => said,
+    }
+}
+
+/// Takes its key from the members, if they have reservations, and notes the word in its slot.
+fn say(store: &dyn NodeStore, record: &SlotRecord) -> Result<FenceMethod, LockError> {
+    let slot = record.life.slot;
     let registered = store.pool().reservable() == Reservable::All;
     let mut key = 0;
     if registered {
@@ -52,11 +72,21 @@ pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockErr
         let own = key_of(store.fs_uuid(), Me { slot, incarnation: next });
         key = store.pool().register(own).map_err(LockError::NodeStore)?;
     }
-    let noted = note(store, &record, key);
+    let noted = note(store, record, key);
     if registered {
         store.pool().unregister();
     }
     noted
+}
+
+/// Why a person's word is not taken.
+pub(super) const IS_HELD: &str = "it is of this host, and its process holds its lock: end that process, then it is known to be dead";
+
+/// Lets go of the lock of a slot whose node was of this host and has died. `seen`: its lock would be seen
+/// here, so that one that lives is found.
+pub(super) fn settle(store: &dyn NodeStore, slot: NodeId, seen: bool) -> Result<(), LockError> {
+    let settled = store.settle_life(slot).map_err(LockError::NodeStore)?;
+    if settled || !seen { Ok(()) } else { Err(LockError::NotDead { slot, why: IS_HELD }) }
 }
 
 fn read(store: &dyn NodeStore, slot: NodeId) -> Result<SlotRecord, LockError> {

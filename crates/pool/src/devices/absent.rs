@@ -166,4 +166,10 @@ impl Device for ShortDevice {
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
         self.now().byte_locked(byte)
     }
+    fn byte_held(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.now().byte_held(byte)
+    }
+    fn settle_byte(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.now().settle_byte(byte)
+    }
 }

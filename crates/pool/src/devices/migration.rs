@@ -273,4 +273,10 @@ impl Device for MemberMigration {
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
         self.old.byte_locked(byte)
     }
+    fn byte_held(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.old.byte_held(byte)
+    }
+    fn settle_byte(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.old.settle_byte(byte)
+    }
 }

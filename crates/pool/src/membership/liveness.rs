@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+#[cfg(doc)]
+use braid_device::Device;
 use braid_format::node::LockPlace;
 
 use crate::cluster::liveness::{bearers, distinct};
@@ -83,6 +85,34 @@ impl Pool {
             }
         }
         Ok(false)
+    }
+
+    /// Whether a process of this host that lives holds it: see [`Device::byte_held`].
+    ///
+    /// # Errors
+    /// [`PoolError::Device`].
+    pub fn byte_held(&self, byte: u64) -> Result<bool, PoolError> {
+        let topology = self.0.epochs.snapshot();
+        for member in bearers(&topology) {
+            if topology.device(member).byte_held(byte)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// By a person's word it is nobody's any more whose holder has died: see [`Device::settle_byte`].
+    /// False if a process that lives holds it on some member.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`].
+    pub fn settle_byte(&self, byte: u64) -> Result<bool, PoolError> {
+        let topology = self.0.epochs.snapshot();
+        let mut settled = true;
+        for member in bearers(&topology) {
+            settled &= topology.device(member).settle_byte(byte)?;
+        }
+        Ok(settled)
     }
 
     /// Whether others hold it on some members and not on others: a node holds it on all that it uses, so
