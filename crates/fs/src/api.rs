@@ -148,6 +148,10 @@ impl Fs {
         self.core().check_alive()?;
         self.mounted.vouch(slot)
     }
+    /// Whether another node of this host shows no heartbeat: its process may be dead and not ended.
+    pub fn has_silent_neighbour(&self) -> bool {
+        self.mounted.has_silent_neighbour()
+    }
     /// Locks of this node: those that went to other nodes most often (`hot`), or those that are
     /// waited for and then the others; at most `most`.
     pub fn locks(&self, hot: bool, most: usize) -> Vec<crate::mount::NamedLock> {

@@ -9,8 +9,8 @@ use braid_format::{LockNo, MemberIndex, NodeId};
 use braid_lock::etcd::HintWatch;
 use braid_lock::interrupt::Interrupt;
 use braid_lock::{
-    GlockView, HintsBy, JoinOptions, LockError, LockManager, LockStats, ManagerOptions, Me,
-    Membership, NodeView, NodeWait, OnLease,
+    FenceMethod, GlockView, HintsBy, JoinOptions, LockError, LockManager, LockStats,
+    ManagerOptions, Me, Membership, NodeView, NodeWait, OnLease,
 };
 use braid_pool::device::UnitName;
 use braid_pool::{BackgroundIo, EpochTag, Pool};
@@ -334,6 +334,14 @@ impl Mounted {
         let me = self.core.me.slot;
         let there = |n: &&NodeView| n.state != SlotState::Free && n.life.slot != me;
         self.membership.nodes().iter().filter(there).count()
+    }
+
+    /// See [`crate::Fs::has_silent_neighbour`].
+    pub fn has_silent_neighbour(&self) -> bool {
+        let me = self.core.me;
+        let silent = |n: &NodeView| n.last_beat.is_none_or(|since| since > n.timing.beat() * 2);
+        let here = |n: &NodeView| n.life != me && n.fence == FenceMethod::Kernel;
+        self.membership.nodes().iter().any(|n| here(n) && silent(n))
     }
 
     /// See [`crate::Fs::stuck`].

@@ -24,7 +24,7 @@ use braid_pool::device::MountTable;
 use super::mount_options;
 use crate::control::Control;
 use crate::pools::sources;
-use crate::process::{ending::Ending, guard::Guard, mounts};
+use crate::process::{ending::Ending, guard::Guard, left_behind, mounts};
 use crate::terminal::size;
 
 /// Mount a pool's file system as one more node.
@@ -296,6 +296,8 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
         }
     };
     let guard = Guard::start(&plan_dir);
+    let neighbours = fs.clone();
+    let neighbours = left_behind::Watch::start(move || neighbours.has_silent_neighbour());
     let control = Control::serve(&fs);
     let note = mounts::Note::write(&plan_dir, &name, &plan.devices);
     if args.ready {
@@ -307,6 +309,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let served = session.serve(fs.clone());
     ending.over();
     drop(control);
+    drop(neighbours);
     let (life, left) = (fs.life(), fs.unmount());
     drop(note);
     drop(guard);

@@ -8,6 +8,8 @@ use anyhow::{Result, bail};
 use braid_pool::device::{self, Device, OpenOptions, UnitName};
 use braid_pool::{Pool, PoolError, discover};
 
+use crate::process::left_behind;
+
 /// Opens the pool that `sources` name: one pool name (found by label), or all of its devices.
 ///
 /// # Errors
@@ -78,6 +80,10 @@ pub fn open_as_can_be(paths: &[PathBuf]) -> Result<(Vec<Arc<dyn Device>>, bool)>
 /// # Errors
 /// Names the device that cannot be opened, or that nobody can write ([`PoolError::ReadOnly`]).
 pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn Device>>> {
+    if !read_only {
+        // What such a node holds of the devices would be in use for ever.
+        left_behind::end_all();
+    }
     paths
         .iter()
         .map(|path| {

@@ -4,6 +4,7 @@
 pub mod connection;
 pub mod ending;
 pub mod guard;
+pub mod left_behind;
 pub mod mounts;
 pub mod secrets;
 pub mod signals;
