@@ -44,6 +44,7 @@
 //!  api              the facade
 //!  check            fsck
 //!  reshape, trim    changes of the pool that a mounted node makes; space given back when asked for
+//!  file_system      the operations as a trait, for FUSE and other carriers
 //! ```
 //!
 //! Invariants of every operation, in order: (1) take cluster locks (named < inodes ascending <
@@ -70,6 +71,7 @@ mod discard;
 pub mod error;
 mod exclusive_use;
 mod file_data;
+pub mod file_system;
 mod groups;
 mod growth;
 mod handle;
@@ -126,6 +128,7 @@ pub use braid_pool as pool;
 pub use damage::DamagedBlock;
 pub use data::{ReadHold, ReadRange};
 pub use error::Error;
+pub use file_system::{Answer, Errno, FileSystem, LockAnswer};
 pub use inspect::{ClusterView, inspect};
 pub use mount::{NamedLock, NodeStatus, give_slot_back, vouch_dead};
 pub use options::MountOptions;

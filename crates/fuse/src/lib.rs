@@ -6,12 +6,11 @@
 //!  abi         messages of the kernel, to the byte
 //!  error       why a mount or a message is refused
 //!  transport   how messages come and answers go: by the device, or by io_uring
-//!  filesystem  the file system as a trait; the real one; its values in the kernel's form
 //!  caches      what the kernel caches, and how that ends in time
 //!  waits       requests that wait, and what ends their waits
 //!  options     how a mount behaves
 //!  terms       what was agreed in the greeting
-//!  handlers    one opcode, one call
+//!  handlers    one opcode, one call; values of the file system in the kernel's form
 //!  session     mount, threads, unmount
 //! ```
 //!
@@ -24,7 +23,7 @@
 //! another program has no thread.
 //!
 //! How data flows. A file open for reading only is read through the kernel's page cache, filled
-//! while the inode's lock is held ([`Files::read_reply`]). A file that may be written, or that is
+//! while the inode's lock is held ([`braid_fs::FileSystem::read_reply`]). A file that may be written, or that is
 //! opened with `O_DIRECT`, goes past the page cache, with parallel writes; mapping it shared still
 //! works. After a write, pages that others on this node may have filled meanwhile are dropped
 //! before the program goes on ([`caches::notify`]).
@@ -34,7 +33,6 @@
 pub mod abi;
 mod caches;
 pub mod error;
-mod filesystem;
 mod handlers;
 pub mod options;
 pub mod session;
@@ -44,7 +42,6 @@ mod waits;
 
 pub use caches::notify::KernelLink;
 pub use error::{BadRequest, FuseError};
-pub use filesystem::files::{Answer, Errno, Files, LockAnswer};
 pub use options::{CacheNames, FuseOptions};
 pub use session::Session;
 pub use session::connect::unmount;

@@ -17,7 +17,7 @@ use crate::error::FuseError;
 pub enum CacheNames {
     /// Each step of a path is a request.
     Never,
-    /// If no other node can ever mount the file system ([`crate::Files::is_single_node`]).
+    /// If no other node can ever mount the file system ([`braid_fs::FileSystem::is_single_node`]).
     SingleNode,
     /// Always: another node that changes a directory in use here takes away what is mounted inside
     /// this mount. Needs Linux 6.16; as [`CacheNames::SingleNode`] before.

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use braid_fuse::{Errno, FuseError, FuseOptions, Session, unmount};
+use braid_fs::Errno;
+use braid_fuse::{FuseError, FuseOptions, Session, unmount};
 use common::memfs::{MemFs, Shared};
 use common::{Mounted, PATIENCE, can_mount, eventually, sh, unmount_idle};
 

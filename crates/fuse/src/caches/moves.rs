@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use braid_fs::pool::device::own_mount::{self, MountedDir};
+use braid_device::own_mount::{self, MountedDir};
 use parking_lot::{Condvar, Mutex};
 
 use crate::abi::ROOT_ID;

@@ -21,8 +21,8 @@ use crate::caches::lease_gate::{LeaseGate, Rounds};
 use crate::caches::moves::Moves;
 use crate::caches::nodes::Nodes;
 use crate::transport::reply::{Device, Reply, Way, send};
+use braid_device::processors;
 use braid_fs::KernelCache;
-use braid_fs::pool::device::processors;
 
 /// Between two tries to drop an inode that the kernel makes of an answer it has been given.
 const RETRY_FIRST: Duration = Duration::from_micros(20);

@@ -5,6 +5,7 @@ use std::sync::mpsc::sync_channel;
 
 use rustix::io::Errno;
 
+use super::wire::{self, OpenMode};
 use super::{Call, Outcome};
 use crate::abi::{
     self, CopyFileRangeIn, FallocateIn, FlushIn, FsyncIn, LkIn, LseekIn, OpenIn, OpenOut, ReadIn,
@@ -12,21 +13,20 @@ use crate::abi::{
 };
 use crate::caches::notify::{LateWrite, Told};
 use crate::error::BadRequest;
-use crate::filesystem::files::{Answer, Files, LockAnswer};
-use crate::filesystem::wire::{self, OpenMode};
 use crate::transport::reply::{Reply, Way};
 use braid_format::InodeNo;
+use braid_fs::{Answer, FileSystem, LockAnswer};
 use braid_fs::{Durable, EarlyReply, KernelCache, Plock, PlockKind, SetAttr, Write, WriteFlags};
 
 /// The answer to a write that the devices do not have yet.
-struct Early<'a, 'b, F: Files> {
+struct Early<'a, 'b, F: FileSystem> {
     call: &'a Call<'b, F>,
     size: u32,
     /// The write takes privileges off: the kernel must hear of that first.
     sheds: bool,
     sent: bool,
 }
-impl<F: Files> EarlyReply for Early<'_, '_, F> {
+impl<F: FileSystem> EarlyReply for Early<'_, '_, F> {
     /// Whoever fills pages from here on waits for the bytes. Pages filled before are seen to once
     /// they are written, and the program waits.
     fn may(&mut self) -> bool {
@@ -40,7 +40,7 @@ impl<F: Files> EarlyReply for Early<'_, '_, F> {
     }
 }
 
-impl<F: Files> Call<'_, F> {
+impl<F: FileSystem> Call<'_, F> {
     pub(super) fn open(&mut self) -> Outcome<()> {
         let how: OpenIn = self.body.take()?;
         let mode = OpenMode::of(how.flags, self.server.may_cache(self.nodeid));

@@ -4,11 +4,11 @@ use rustix::io::Errno;
 
 use super::{Call, Outcome};
 use crate::abi::{self, IoctlIn, IoctlOut, TrimOut, TrimWanted};
-use crate::filesystem::files::Files;
 use braid_format::{ByteOffset, Bytes};
+use braid_fs::FileSystem;
 use braid_fs::{Cred, TrimRange};
 
-impl<F: Files> Call<'_, F> {
+impl<F: FileSystem> Call<'_, F> {
     /// Others are none of this file system's: as if it had none.
     pub(super) fn ioctl(&mut self) -> Outcome<()> {
         let what: IoctlIn = self.body.take()?;

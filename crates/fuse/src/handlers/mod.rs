@@ -1,4 +1,4 @@
-//! Requests to calls: each opcode is one call of [`Files`], its arguments checked and its result
+//! Requests to calls: each opcode is one call of [`FileSystem`], its arguments checked and its result
 //! put into the kernel's form. No decisions are made here beyond what may be cached.
 
 mod data;
@@ -6,6 +6,7 @@ mod ioctl;
 mod names;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,8 +20,6 @@ use crate::caches::lease_gate::HoldsPages;
 use crate::caches::nodes::{Keep, Nodes, Stamp};
 use crate::caches::notify::{KernelLink, Late};
 use crate::error::BadRequest;
-use crate::filesystem::files::{Answer, Files};
-use crate::filesystem::wire;
 use crate::terms::Terms;
 use crate::transport::queue::RequestQueue;
 use crate::transport::reply::{Device, Reply, Way};
@@ -30,6 +29,7 @@ use crate::waits::killed::{ANY_SIGNAL, Killed, Watched};
 use crate::waits::lock_owners::LockOwners;
 use crate::waits::lock_waits::{LockWaits, RingWaits};
 use braid_fs::lock::interrupt;
+use braid_fs::{Answer, FileSystem};
 use braid_fs::{Attr, Cred};
 
 /// Whether a request's waits may end when its program is killed. What gives something back, which a
@@ -71,7 +71,7 @@ type Outcome<T> = Result<T, Fault>;
 
 /// A file system and everything needed to answer for it. Shared by all threads.
 #[derive(Debug)]
-pub struct Server<F: Files> {
+pub struct Server<F: FileSystem> {
     files: F,
     root: InodeNo,
     terms: Terms,
@@ -88,7 +88,7 @@ pub struct Server<F: Files> {
 }
 
 /// One request under way.
-struct Call<'a, F: Files> {
+struct Call<'a, F: FileSystem> {
     server: &'a Server<F>,
     nodeid: u64,
     cred: Cred,
@@ -98,7 +98,7 @@ struct Call<'a, F: Files> {
     scratch: &'a mut Vec<u8>,
 }
 
-impl<F: Files> Server<F> {
+impl<F: FileSystem> Server<F> {
     /// Ready to answer, with so many threads.
     pub fn new(files: F, link: Arc<KernelLink>, terms: Terms, threads: usize) -> Self {
         let (root, single) = (files.root(), files.is_single_node());
@@ -231,7 +231,7 @@ impl<F: Files> Server<F> {
     }
 }
 
-impl<'a, F: Files> Call<'a, F> {
+impl<'a, F: FileSystem> Call<'a, F> {
     fn files(&self) -> &F {
         &self.server.files
     }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
+use super::wire::{self, OpenMode};
 use super::{Call, Outcome};
 use crate::abi::{
     self, AttrOut, CreateIn, Dirent, EntryOut, GetxattrIn, GetxattrOut, LinkIn, MkdirIn, MknodIn,
@@ -13,8 +14,7 @@ use crate::abi::{
 };
 use crate::caches::moves::Moved;
 use crate::caches::nodes::{Keep, Stamp};
-use crate::filesystem::files::{Answer, Files};
-use crate::filesystem::wire::{self, OpenMode};
+use braid_fs::{Answer, FileSystem};
 use braid_fs::{Attr, Cred, DirEntry, Fh, KILL_GROUP};
 
 /// Longest answer to a READDIR, however much is asked for.
@@ -22,7 +22,7 @@ const LISTING_MAX: usize = 256 << 10;
 /// Bytes that entries are padded to.
 const ENTRY_ALIGN: usize = 8;
 
-impl<F: Files> Call<'_, F> {
+impl<F: FileSystem> Call<'_, F> {
     /// Answers with an entry; takes its count back if the kernel does not want it any more.
     fn entry(&self, attr: &Attr, stamp: Stamp, keep: Keep) {
         let entry = self.server.entry(attr, stamp, keep);

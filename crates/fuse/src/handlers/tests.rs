@@ -15,9 +15,9 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::Server;
 use crate::abi::{self, InHeader, LkIn, OutHeader, WriteIn, op};
 use crate::caches::notify::KernelLink;
-use crate::filesystem::files::{Answer, Errno, Files, LockAnswer};
 use crate::terms::Terms;
 use crate::transport::reply::{Device, Way};
+use braid_fs::{Answer, Errno, FileSystem, LockAnswer};
 
 /// Says yes and no in turn. Keeps what the last write was to make durable.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl Moody {
     }
 }
 
-impl Files for Moody {
+impl FileSystem for Moody {
     fn root(&self) -> InodeNo {
         InodeNo(5)
     }

@@ -18,12 +18,12 @@ use rustix::io::Errno;
 use crate::abi::{self, InitIn, InitOut, init, op};
 use crate::caches::notify::KernelLink;
 use crate::error::{BadRequest, FuseError};
-use crate::filesystem::files::Files;
 use crate::handlers::Server;
 use crate::options::{CacheNames, FuseOptions};
 use crate::terms::Terms;
 use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Request, RequestBuf};
+use braid_fs::FileSystem;
 
 use self::ring_threads::PreparedRing;
 
@@ -114,7 +114,7 @@ impl Session {
     ///
     /// # Errors
     /// The device failed, or no thread could be started; the mount is then taken away.
-    pub fn serve<F: Files>(mut self, files: F) -> Result<(), FuseError> {
+    pub fn serve<F: FileSystem>(mut self, files: F) -> Result<(), FuseError> {
         // What no other node can change stays true.
         let drop_names = self.terms.cache_names && !files.is_single_node();
         if self.options.cache_names != CacheNames::Never {

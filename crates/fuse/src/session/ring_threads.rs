@@ -10,18 +10,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use braid_fs::pool::device::processors;
+use braid_device::processors;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::filesystem::files::Files;
 use crate::handlers::Server;
 use crate::options::FuseOptions;
 use crate::session::threads::{AbortOnPanic, Note};
 use crate::transport::reply::{Device, Way};
 use crate::transport::request::RequestBuf;
 use crate::transport::ring::RingEntry;
+use braid_fs::FileSystem;
 
 /// RingThreads of each queue at the start.
 const FIRST: usize = 4;
@@ -68,7 +68,7 @@ impl PreparedRing {
         Ok(Self { queues, threads })
     }
     /// Tells the kernel of the places: requests are answered from now on.
-    pub fn start<F: Files>(
+    pub fn start<F: FileSystem>(
         self,
         device: &Device,
         server: &Arc<Server<F>>,
@@ -160,7 +160,7 @@ enum Came {
 }
 
 /// The threads of a mount.
-pub struct RingThreads<F: Files> {
+pub struct RingThreads<F: FileSystem> {
     device: Device,
     server: Arc<Server<F>>,
     queues: Vec<Queue>,
@@ -174,7 +174,7 @@ pub struct RingThreads<F: Files> {
     ended: Condvar,
 }
 
-impl<F: Files> RingThreads<F> {
+impl<F: FileSystem> RingThreads<F> {
     /// Waits until the mount is gone and every request under way is answered.
     pub fn wait(&self) {
         let mut threads = self.threads.lock();

@@ -21,7 +21,6 @@ use rustix::io::Errno;
 
 use crate::abi::op;
 use crate::error::FuseError;
-use crate::filesystem::files::Files;
 use crate::handlers::Server;
 use crate::options::FuseOptions;
 use crate::session::ring_threads::PreparedRing;
@@ -33,6 +32,7 @@ use crate::transport::queue::frees_others;
 use crate::transport::reply::{Device, Way};
 use crate::transport::request::{Request, longest};
 use crate::transport::space::Space;
+use braid_fs::FileSystem;
 
 /// Threads that stay parked, beyond one per processor, however long nothing happens.
 const SPARE: usize = 2;
@@ -48,7 +48,7 @@ const LOOKS_IDLE: u32 = 50;
 const _: () = assert!(cpu_latency::LOOKS_QUIET < LOOKS_IDLE, "nobody looks any more");
 
 #[derive(Debug)]
-struct Pool<F: Files> {
+struct Pool<F: FileSystem> {
     device: Device,
     poller: RequestPoller,
     payloads: Arc<Payloads>,
@@ -89,7 +89,7 @@ struct State {
 ///
 /// # Errors
 /// The device failed, or no thread could be started.
-pub fn run<F: Files>(
+pub fn run<F: FileSystem>(
     device: &Device,
     server: &Arc<Server<F>>,
     options: &FuseOptions,
@@ -141,14 +141,14 @@ pub fn run<F: Files>(
     Ok(())
 }
 
-impl<F: Files> Note for Pool<F> {
+impl<F: FileSystem> Note for Pool<F> {
     fn note(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.rouse();
     }
 }
 
-impl<F: Files> Pool<F> {
+impl<F: FileSystem> Pool<F> {
     /// Starts a thread, unless there are as many as there may be.
     fn start(self: &Arc<Self>, state: &mut State) -> Result<(), FuseError> {
         if state.threads >= self.threads_max && !state.bound_met {

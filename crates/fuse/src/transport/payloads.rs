@@ -15,8 +15,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use braid_device::{HugeBuf, memory_part};
 use braid_fs::lock::interrupt;
-use braid_fs::pool::device::{HugeBuf, memory_part};
 use parking_lot::{Condvar, Mutex};
 
 use crate::transport::request::{PAGES, REQUEST_START};

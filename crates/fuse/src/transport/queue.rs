@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use braid_fs::pool::device::fitting;
+use braid_device::fitting;
 use parking_lot::Mutex;
 use zerocopy::FromBytes;
 

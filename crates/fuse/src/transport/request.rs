@@ -1,7 +1,7 @@
 //! Requests as they come from the device: one buffer per thread, checked slices of it. Nothing
 //! here trusts a length or an end mark.
 
-use braid_fs::pool::device::{HugeBuf, HugePages};
+use braid_device::{HugeBuf, HugePages};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{InHeader, READ_BUFFER_LEAST, SetxattrIn, SetxattrMoreIn, WriteIn};

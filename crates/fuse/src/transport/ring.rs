@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_fs::pool::device::{CommandRing, HugeBuf};
+use braid_device::{CommandRing, HugeBuf};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -3,8 +3,8 @@
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
+use braid_device::AlignedBuf;
 use braid_fs::lock::interrupt;
-use braid_fs::pool::device::AlignedBuf;
 
 use crate::transport::payloads::{Payload, Payloads};
 use crate::transport::request::{REQUEST_START, longest};

@@ -12,12 +12,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use braid_format::InodeNo;
+use braid_fs::{Answer, Errno, FileSystem, LockAnswer};
 use braid_fs::{
     Attr, Canceller, Cred, DirEntry, EarlyReply, Fh, KernelCache, Plock, PlockKind, SetAttr,
     StatFs, Time, TimeSet, Write, WriteFlags,
 };
-use braid_fuse::LockAnswer;
-use braid_fuse::{Answer, Errno, Files, KernelLink};
+use braid_fuse::KernelLink;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 /// The root's number: not 1, so that its translation is tried.
@@ -342,7 +342,7 @@ impl std::ops::Deref for Shared {
     }
 }
 
-impl Files for Shared {
+impl FileSystem for Shared {
     fn root(&self) -> InodeNo {
         self.0.root()
     }

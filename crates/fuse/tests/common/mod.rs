@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use braid_fuse::{Errno, FuseError, FuseOptions, KernelLink, Session, Terms, unmount};
+use braid_fs::Errno;
+use braid_fuse::{FuseError, FuseOptions, KernelLink, Session, Terms, unmount};
 use memfs::{MemFs, Shared};
 
 /// Longest wait for what comes about by itself, on a machine that does much else.

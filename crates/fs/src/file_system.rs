@@ -1,12 +1,131 @@
-//! The real file system as [`Files`].
+//! The file system as a trait: the operations of [`Fs`], by inode numbers and handles, with the errno that a
+//! program sees. Whoever carries them to programs (FUSE, other protocols) calls these, and can be tested
+//! without devices.
+//!
+//! Methods may block; each call has a thread of its own. They may panic only on a broken invariant, which
+//! ends the process.
 
 use braid_format::InodeNo;
-use braid_fs::{
-    Attr, Canceller, Cred, DirEntry, EarlyReply, Error, Fh, Fs, Plock, ReadHold, ReadRange,
-    SetAttr, StatFs, TrimRange, WaitId, Write,
-};
+pub use rustix::io::Errno;
 
-use crate::filesystem::files::{Answer, Errno, Files, LockAnswer};
+use crate::api::Fs;
+use crate::attr::{Attr, Cred, DirEntry, EarlyReply, Fh, SetAttr, StatFs, Write};
+use crate::data::{ReadHold, ReadRange};
+use crate::error::Error;
+use crate::plock::Canceller;
+use crate::plock_table::{Plock, WaitId};
+use crate::trim::TrimRange;
+
+/// Result of a call: a value, or the errno that the program sees.
+pub type Answer<T> = Result<T, Errno>;
+
+/// Takes the outcome of a wait for a lock.
+pub type LockAnswer = Box<dyn FnOnce(Answer<()>) + Send>;
+
+/// A file system that can be mounted.
+#[allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "one to one with the facade of the file system"
+)]
+pub trait FileSystem: Send + Sync + 'static {
+    /// The root directory's number.
+    fn root(&self) -> InodeNo;
+    /// Whether no other node can ever mount this file system, so that what the kernel has cached of
+    /// it stays true.
+    fn is_single_node(&self) -> bool {
+        false
+    }
+    fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr>;
+    fn revisit(&self, ino: InodeNo) -> Answer<Attr>;
+    fn forgotten(&self, ino: InodeNo) -> Answer<()>;
+    fn getattr(&self, ino: InodeNo) -> Answer<Attr>;
+    fn setattr(&self, ino: InodeNo, set: &SetAttr, fh: Option<Fh>) -> Answer<Attr>;
+    fn mknod(&self, dir: InodeNo, name: &[u8], mode: u32, rdev: u64, cred: &Cred) -> Answer<Attr>;
+    fn mkdir(&self, dir: InodeNo, name: &[u8], mode: u32, cred: &Cred) -> Answer<Attr>;
+    fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], cred: &Cred) -> Answer<Attr>;
+    fn readlink(&self, ino: InodeNo) -> Answer<Vec<u8>>;
+    fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Answer<Attr>;
+    fn unlink(&self, dir: InodeNo, name: &[u8]) -> Answer<()>;
+    fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Answer<()>;
+    fn rename(&self, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), flags: u32) -> Answer<()>;
+    fn readdir(
+        &self,
+        ino: InodeNo,
+        cookie: u64,
+        plus: bool,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Answer<()>;
+    fn create(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+        cred: &Cred,
+    ) -> Answer<(Attr, Fh)>;
+    fn tmpfile(&self, dir: InodeNo, mode: u32, flags: i32, cred: &Cred) -> Answer<(Attr, Fh)>;
+    fn open(&self, ino: InodeNo, flags: i32) -> Answer<Fh>;
+    fn release(&self, fh: Fh) -> Answer<()>;
+    fn flush(&self, fh: Fh, lock_owner: u64) -> Answer<()>;
+    fn fsync(&self, fh: Fh, data_only: bool) -> Answer<()>;
+    fn fsync_dir(&self, ino: InodeNo) -> Answer<()>;
+    fn sync(&self) -> Answer<()>;
+    /// `reply` runs once, with at most `len` bytes, while the inode's lock is still held; not at
+    /// all if the call fails.
+    fn read_reply<R>(
+        &self,
+        fh: Fh,
+        offset: u64,
+        len: u32,
+        fill: bool,
+        reply: impl FnOnce(&[u8]) -> R,
+    ) -> Answer<R>;
+    /// Holds an inode's lock until it is dropped.
+    type Hold;
+    /// The same into `memory`, of at least `len` bytes; returns how many there are. The inode's lock
+    /// is held until what is returned beside is dropped.
+    fn read_into(
+        &self,
+        fh: Fh,
+        offset: u64,
+        len: u32,
+        fill: bool,
+        memory: &mut [u8],
+    ) -> Answer<(usize, Self::Hold)>;
+    /// `reply` may be used: then the result is nobody's any more.
+    fn write(&self, fh: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize>;
+    fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()>;
+    fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Answer<u64>;
+    fn copy_file_range(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Answer<u64>;
+    fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>>;
+    fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: i32) -> Answer<()>;
+    fn listxattr(&self, ino: InodeNo) -> Answer<Vec<u8>>;
+    fn removexattr(&self, ino: InodeNo, name: &[u8]) -> Answer<()>;
+    fn statfs(&self) -> Answer<StatFs>;
+    /// Gives free space back to the devices: how many bytes of it. Interrupted: an error.
+    fn trim(&self, _range: TrimRange, _canceller: &Canceller) -> Answer<u64> {
+        Err(Errno::NOTTY)
+    }
+    fn getlk(&self, ino: InodeNo, lock: &Plock) -> Answer<Option<Plock>>;
+    /// fcntl(2) locks, without waiting for other programs.
+    fn setlk(&self, ino: InodeNo, lock: &Plock) -> Answer<()>;
+    /// flock(2) locks, without waiting for other programs.
+    fn flock(&self, ino: InodeNo, lock: &Plock) -> Answer<()>;
+    /// Names a wait for a lock.
+    type Wait: Copy + Send + std::fmt::Debug + 'static;
+    /// The same for who waits (`whole`: flock). `None`: granted. Else `done` is called when the wait
+    /// ends, on any thread, maybe before this returns; only then.
+    fn lock_later(
+        &self,
+        ino: InodeNo,
+        lock: &Plock,
+        whole: bool,
+        done: LockAnswer,
+    ) -> Answer<Option<Self::Wait>>;
+    /// Ends a wait with `EINTR`, if it still stands.
+    fn end_lock_wait(&self, wait: Self::Wait);
+}
 
 /// What the program sees. Failures that are not the program's doing are logged here, with all
 /// that errno cannot say.
@@ -22,7 +141,7 @@ fn seen<T>(result: Result<T, Error>) -> Answer<T> {
     result.map_err(|error| errno(&error))
 }
 
-impl Files for Fs {
+impl FileSystem for Fs {
     fn root(&self) -> InodeNo {
         self.root()
     }
