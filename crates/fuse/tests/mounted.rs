@@ -48,8 +48,7 @@ fn a_tree_by_tar() {
     let m = Mounted::new();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     sh(m.dir(), &format!("tar -C {source} -cf - . | tar -xf -; diff -r {source} ."));
-    let files = fs::read_dir(m.dir()).unwrap().count();
-    assert!(files > 10);
+    assert!(m.path("lib.rs").exists() && m.path("abi/mod.rs").exists());
     sh(m.dir(), "find . -type f | xargs cat > /dev/null; rm -rf ./*; test -z \"$(ls)\"");
     eventually("the kernel forgets", || {
         fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
