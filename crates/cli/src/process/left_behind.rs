@@ -18,8 +18,8 @@
 //!   connection open from the moment it is mounted, and what is opened by way of that is the same file.
 //! * All is read beneath one directory of `/proc`, kept open, which is that process's or nobody's.
 //!
-//! What cannot be ended so: a process that this one does not see in its `/proc` (of another container, of
-//! another user), or that waits for something else (a disk that does not answer, another file system).
+//! What cannot be ended so: a process that this one does not see in its `/proc` (of another container), one
+//! of another user, or one that waits for something else (a disk that does not answer, another file system).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -141,6 +141,12 @@ impl Process {
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
+    /// Whether it is of this user: what another one's process has open says nothing. Its directory's owner
+    /// does not tell, if it may not be dumped.
+    fn is_own(&self) -> bool {
+        let status = std::fs::read_to_string(self.path().join("status"));
+        status.is_ok_and(|status| is_of_user(&status, rustix::process::geteuid().as_raw()))
+    }
     /// Whether its first thread has ended or will not run its program any more: one file read.
     fn seems_dead(&self) -> bool {
         let stat = std::fs::read_to_string(self.path().join("stat"));
@@ -169,7 +175,7 @@ impl Node {
     /// `None`: it is no node's, it lives, or it has ended.
     fn open(dir: &Path) -> Option<Self> {
         let process = Process::open(dir)?;
-        if !process.seems_dead() || process.is_dead() != Some(true) {
+        if !process.seems_dead() || !process.is_own() || process.is_dead() != Some(true) {
             return None;
         }
         let abort = process.threads()?.iter().find_map(|thread| abort_of(thread))?;
@@ -207,6 +213,12 @@ fn words(stat: &str) -> Option<Vec<&str>> {
     Some(stat.rsplit_once(") ")?.1.split(' ').collect())
 }
 
+/// In a `status` of `/proc`: whether all its identities are this user's.
+fn is_of_user(status: &str, user: u32) -> bool {
+    let ids = status.lines().find_map(|l| l.strip_prefix("Uid:"));
+    ids.is_some_and(|ids| ids.split_whitespace().all(|id| id.parse() == Ok(user)))
+}
+
 fn has_ended(stat: &str) -> bool {
     words(stat).is_none_or(|w| matches!(w.first(), None | Some(&("Z" | "X"))))
 }
@@ -242,11 +254,17 @@ fn is_abort(file: &Path) -> bool {
     file.file_name() == Some("abort".as_ref()) && connection.and_then(number).is_some()
 }
 
-/// Opens the file that another process has open there, if it is fusectl's.
+/// Opens the file that another process has open there, if it is fusectl's. What else may be called so (a FIFO, a
+/// device) is not opened: that could wait, or do something.
 fn open_abort(fd: &Path) -> Option<File> {
-    let file = File::options().write(true).open(fd).ok()?;
-    let kind = u64::try_from(rustix::fs::fstatfs(&file).ok()?.f_type).ok()?;
-    (kind == FUSECTL).then_some(file)
+    use rustix::fs::{Mode, OFlags, open};
+    let looked = open(fd, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let kind = u64::try_from(rustix::fs::fstatfs(&looked).ok()?.f_type).ok()?;
+    if kind != FUSECTL {
+        return None;
+    }
+    let path = format!("/proc/self/fd/{}", looked.as_raw_fd());
+    File::options().write(true).open(path).ok()
 }
 
 /// In what `fdinfo` says of a file: `lock: 1: OFDLCK ADVISORY WRITE -1 fd:01:12 START END`.
@@ -295,6 +313,29 @@ mod tests {
             assert_eq!(has_liveness_lock(&info(lock)), is, "{lock}");
         }
         assert!(!has_liveness_lock("pos:\t0\n"));
+    }
+
+    #[test]
+    fn a_process_of_another_user_is_none_of_ours() {
+        let status =
+            |ids: &str| format!("Name:\tbraid\nState:\tD\nUid:\t{ids}\nGid:\t0\t0\t0\t0\n");
+        assert!(is_of_user(&status("7\t7\t7\t7"), 7));
+        assert!(!is_of_user(&status("7\t0\t0\t0"), 0));
+        assert!(!is_of_user("Name:\tbraid\n", 0));
+    }
+
+    /// Nobody reads from it: who opens it to write waits.
+    #[test]
+    fn what_is_called_like_the_file_of_a_connection_is_not_opened() {
+        use rustix::fs::{Mode, OFlags, open};
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("1")).unwrap();
+        let fifo = dir.path().join("1/abort");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success() && is_abort(&fifo));
+        let held = open(&fifo, OFlags::PATH, Mode::empty()).unwrap();
+        let fd = format!("/proc/self/fd/{}", held.as_raw_fd());
+        assert!(open_abort(Path::new(&fd)).is_none());
     }
 
     #[test]
