@@ -76,8 +76,10 @@ impl Loop {
             text.trim().parse().ok().map(Bytes)
         };
         let file = read("backing_file")?;
+        // A name may end with a space.
+        let file = file.strip_suffix(b"\n").unwrap_or(&file).to_vec();
         Some(Self {
-            file: PathBuf::from(std::ffi::OsString::from_vec(file.trim_ascii_end().to_vec())),
+            file: PathBuf::from(std::ffi::OsString::from_vec(file)),
             offset: number("offset").unwrap_or_default(),
             limit: number("sizelimit").unwrap_or_default(),
         })
@@ -97,7 +99,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let loop_dir = dir.path().join("loop");
         std::fs::create_dir(&loop_dir).unwrap();
-        std::fs::write(loop_dir.join("backing_file"), "/some where/file\n").unwrap();
+        std::fs::write(loop_dir.join("backing_file"), "/some where/file \n").unwrap();
         std::fs::write(loop_dir.join("offset"), format!("{offset}\n")).unwrap();
         std::fs::write(loop_dir.join("sizelimit"), format!("{limit}\n")).unwrap();
         Loop::described(dir.path()).unwrap()
@@ -106,7 +108,7 @@ mod tests {
     #[test]
     fn a_loop_device_is_read_from_sysfs() {
         let whole = described(0, 0);
-        assert_eq!((whole.file.as_path(), whole.end()), (Path::new("/some where/file"), u64::MAX));
+        assert_eq!((whole.file.as_path(), whole.end()), (Path::new("/some where/file "), u64::MAX));
         assert_eq!(described(4096, 8192).end(), 12288);
     }
     #[test]
