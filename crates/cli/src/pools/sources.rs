@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use anyhow::{Result, bail};
 use braid_pool::device::{self, Device, OpenOptions, UnitName};
@@ -81,8 +81,10 @@ pub fn open_as_can_be(paths: &[PathBuf]) -> Result<(Vec<Arc<dyn Device>>, bool)>
 /// Names the device that cannot be opened, or that nobody can write ([`PoolError::ReadOnly`]).
 pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn Device>>> {
     if !read_only {
-        // What such a node holds of the devices would be in use for ever.
-        left_behind::end_all();
+        // What such a node holds of the devices would be in use for ever. Once is enough for a command, which
+        // may open many devices; a mounted node looks again by itself.
+        static LOOKED: Once = Once::new();
+        LOOKED.call_once(left_behind::end_all);
     }
     paths
         .iter()

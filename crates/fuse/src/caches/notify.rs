@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
+use braid_fs::KernelCache;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -22,7 +23,6 @@ use crate::caches::moves::Moves;
 use crate::caches::nodes::Nodes;
 use crate::transport::reply::{Device, Reply, Way, send};
 use braid_device::processors;
-use braid_fs::KernelCache;
 
 /// Between two tries to drop an inode that the kernel makes of an answer it has been given.
 const RETRY_FIRST: Duration = Duration::from_micros(20);

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
+use braid_fs::{
+    Answer, Durable, EarlyReply, FileSystem, KernelCache, LockAnswer, Plock, PlockKind, SetAttr,
+    Write, WriteFlags,
+};
 use rustix::io::Errno;
 
 use super::wire::{self, OpenMode};
@@ -15,8 +19,6 @@ use crate::caches::notify::{LateWrite, Told};
 use crate::error::BadRequest;
 use crate::transport::reply::{Reply, Way};
 use braid_format::InodeNo;
-use braid_fs::{Answer, FileSystem, LockAnswer};
-use braid_fs::{Durable, EarlyReply, KernelCache, Plock, PlockKind, SetAttr, Write, WriteFlags};
 
 /// The answer to a write that the devices do not have yet.
 struct Early<'a, 'b, F: FileSystem> {

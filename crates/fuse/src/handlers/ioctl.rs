@@ -1,12 +1,11 @@
 //! The one ioctl(2) that there is: FITRIM, which gives free space back to the devices (fstrim(8)).
 
+use braid_fs::{Cred, FileSystem, TrimRange};
 use rustix::io::Errno;
 
 use super::{Call, Outcome};
 use crate::abi::{self, IoctlIn, IoctlOut, TrimOut, TrimWanted};
 use braid_format::{ByteOffset, Bytes};
-use braid_fs::FileSystem;
-use braid_fs::{Cred, TrimRange};
 
 impl<F: FileSystem> Call<'_, F> {
     /// Others are none of this file system's: as if it had none.

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use braid_fs::{Answer, Attr, Cred, DirEntry, Fh, FileSystem, KILL_GROUP};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -14,8 +15,6 @@ use crate::abi::{
 };
 use crate::caches::moves::Moved;
 use crate::caches::nodes::{Keep, Stamp};
-use braid_fs::{Answer, FileSystem};
-use braid_fs::{Attr, Cred, DirEntry, Fh, KILL_GROUP};
 
 /// Longest answer to a READDIR, however much is asked for.
 const LISTING_MAX: usize = 256 << 10;

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::{Bytes, InodeNo};
 use braid_fs::{
-    Attr, Cred, DirEntry, Durable, EarlyReply, Fh, Plock, SetAttr, StatFs, Time, Write,
+    Answer, Attr, Cred, DirEntry, Durable, EarlyReply, Errno, Fh, FileSystem, LockAnswer, Plock,
+    SetAttr, StatFs, Time, Write,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -17,7 +18,6 @@ use crate::abi::{self, InHeader, LkIn, OutHeader, WriteIn, op};
 use crate::caches::notify::KernelLink;
 use crate::terms::Terms;
 use crate::transport::reply::{Device, Way};
-use braid_fs::{Answer, Errno, FileSystem, LockAnswer};
 
 /// Says yes and no in turn. Keeps what the last write was to make durable.
 #[derive(Debug, Default)]

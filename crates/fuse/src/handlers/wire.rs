@@ -1,8 +1,9 @@
 //! The file system's values as the kernel wants them, and back.
 
+use braid_fs::{Attr, Plock, PlockKind, SetAttr, StatFs, Time, TimeSet};
+
 use crate::abi::SetattrIn;
 use crate::abi::{self, FileLock, StatfsOut, Statx, StatxTime, WireAttr, setattr};
-use braid_fs::{Attr, Plock, PlockKind, SetAttr, StatFs, Time, TimeSet};
 
 /// Seconds that something under a held lock may be cached: until told otherwise.
 pub const FOREVER: u64 = 1 << 31;

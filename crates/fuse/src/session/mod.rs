@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use braid_format::Bytes;
+use braid_fs::FileSystem;
 use rustix::io::Errno;
 
 use crate::abi::{self, InitIn, InitOut, init, op};
@@ -23,7 +24,6 @@ use crate::options::{CacheNames, FuseOptions};
 use crate::terms::Terms;
 use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Request, RequestBuf};
-use braid_fs::FileSystem;
 
 use self::ring_threads::PreparedRing;
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use braid_device::processors;
+use braid_fs::FileSystem;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -21,7 +22,6 @@ use crate::session::threads::{AbortOnPanic, Note};
 use crate::transport::reply::{Device, Way};
 use crate::transport::request::RequestBuf;
 use crate::transport::ring::RingEntry;
-use braid_fs::FileSystem;
 
 /// RingThreads of each queue at the start.
 const FIRST: usize = 4;

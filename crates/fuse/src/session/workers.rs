@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use braid_fs::FileSystem;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
@@ -32,7 +33,6 @@ use crate::transport::queue::frees_others;
 use crate::transport::reply::{Device, Way};
 use crate::transport::request::{Request, longest};
 use crate::transport::space::Space;
-use braid_fs::FileSystem;
 
 /// Threads that stay parked, beyond one per processor, however long nothing happens.
 const SPARE: usize = 2;

@@ -12,10 +12,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use braid_format::InodeNo;
-use braid_fs::{Answer, Errno, FileSystem, LockAnswer};
 use braid_fs::{
-    Attr, Canceller, Cred, DirEntry, EarlyReply, Fh, KernelCache, Plock, PlockKind, SetAttr,
-    StatFs, Time, TimeSet, Write, WriteFlags,
+    Answer, Attr, Canceller, Cred, DirEntry, EarlyReply, Errno, Fh, FileSystem, KernelCache,
+    LockAnswer, Plock, PlockKind, SetAttr, StatFs, Time, TimeSet, Write, WriteFlags,
 };
 use braid_fuse::KernelLink;
 use parking_lot::{Condvar, Mutex, RwLock};
