@@ -102,6 +102,8 @@ mod reshape;
 pub mod simulation;
 mod stop;
 #[cfg(test)]
+mod test_pool;
+#[cfg(test)]
 mod test_volume;
 #[cfg(test)]
 mod tests_features;

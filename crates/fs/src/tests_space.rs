@@ -1,55 +1,18 @@
 //! The last free blocks: whatever `df` shows can be had, by whichever node asks, and comes back.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use braid_format::{Bytes, InodeNo};
-use braid_pool::device::{Device, MemoryDevice};
-use braid_pool::layout::Redundancy;
-use braid_pool::{CreateOptions, Pool};
+use braid_format::InodeNo;
 
-use crate::attr::{Cred, Fh, NoKernelCache, WriteFlags};
-use crate::check::{CheckOptions, check};
-use crate::make::{MakeOptions, make};
+use crate::attr::{Cred, Fh, WriteFlags};
+use crate::test_pool::TestPool;
 use crate::test_volume::Rng;
-use crate::{Error, Fs, MountOptions};
+use crate::{Error, Fs};
 
 const O_RDWR: i32 = 2;
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
-
-/// A pool in memory, of so many copies.
-struct Rig {
-    devices: Vec<Arc<dyn Device>>,
-}
-
-impl Rig {
-    fn new(copies: u16, mib: u64) -> Self {
-        let device = |n: u16| MemoryDevice::new(&n.to_string(), Bytes(mib << 20), Bytes(512));
-        let devices: Vec<Arc<dyn Device>> =
-            (0..copies).map(|n| device(n) as Arc<dyn Device>).collect();
-        let redundancy =
-            if copies > 1 { Redundancy::Mirror(copies) } else { CreateOptions::new("").redundancy };
-        let options = CreateOptions { redundancy, log_slots: 4, ..CreateOptions::new("test") };
-        let pool = Pool::create(devices.clone(), &options).unwrap();
-        let options =
-            MakeOptions { nodes: Some(4), journal_size: Some(2 << 20), ..MakeOptions::default() };
-        make(&pool, &options, &mut |_, _| {}).unwrap();
-        Self { devices }
-    }
-    fn mount(&self) -> Fs {
-        let pool = Pool::assemble(self.devices.clone()).unwrap();
-        let options = MountOptions { dirty_max: Bytes(8 << 20), ..MountOptions::default() };
-        Fs::mount(pool, options, Arc::new(NoKernelCache)).unwrap()
-    }
-    /// Nothing is lost, doubled or miscounted, once all nodes have left.
-    fn check(&self) {
-        let pool = Pool::assemble(self.devices.clone()).unwrap();
-        let report = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap();
-        assert_eq!(report.problems, Vec::<String>::new());
-    }
-}
 
 fn available(fs: &Fs) -> u64 {
     fs.statfs().unwrap().available
@@ -109,8 +72,8 @@ fn until(what: &str, most: Duration, mut f: impl FnMut() -> bool) -> Duration {
 
 /// One file gets all that is available, on a node that is alone.
 fn one_node(copies: u16, fragmented: bool) {
-    let rig = Rig::new(copies, 96);
-    let fs = rig.mount();
+    let pool = TestPool::new(copies, 96, 4);
+    let fs = pool.mount();
     if fragmented {
         fragment(&fs);
     }
@@ -120,7 +83,7 @@ fn one_node(copies: u16, fragmented: bool) {
     fs.fallocate(fh, 0, 0, avail * BLOCK).unwrap();
     assert!(fs.statfs().unwrap().free < avail / 50 + 200, "df had kept much back");
     fs.unmount().unwrap();
-    rig.check();
+    pool.check(false);
 }
 
 #[test]
@@ -137,8 +100,8 @@ fn one_node_can_allocate_what_df_calls_available_in_pieces() {
 /// What another node keeps in its windows, idle or while it writes, is to be had too.
 fn two_nodes(copies: u16, busy: bool) {
     const TAKES: u64 = 2 * MIB / BLOCK;
-    let rig = Rig::new(copies, 96);
-    let (one, two) = (rig.mount(), rig.mount());
+    let pool = TestPool::new(copies, 96, 4);
+    let (one, two) = (pool.mount(), pool.mount());
     let (_, fh) = create(&one, "all");
     let (_, other) = create(&two, "other");
     assert_eq!(append(&two, other, 0, 100), 100);
@@ -169,7 +132,7 @@ fn two_nodes(copies: u16, busy: bool) {
     });
     two.unmount().unwrap();
     one.unmount().unwrap();
-    rig.check();
+    pool.check(false);
 }
 
 #[test]
@@ -187,8 +150,8 @@ fn a_node_gets_what_a_busy_one_has_in_its_windows() {
 /// Two writers that fill the pool together get all of it, and both get on.
 #[test]
 fn two_nodes_that_fill_a_pool_together_leave_nothing() {
-    let rig = Rig::new(1, 96);
-    let nodes = [rig.mount(), rig.mount()];
+    let pool = TestPool::new(1, 96, 4);
+    let nodes = [pool.mount(), pool.mount()];
     let handles = ["f0", "f1", "f2", "f3"].map(|name| create(&nodes[0], name));
     std::thread::sleep(Duration::from_secs(1));
     let avail = available(&nodes[0]);
@@ -209,14 +172,14 @@ fn two_nodes_that_fill_a_pool_together_leave_nothing() {
         fs.sync().unwrap();
     }
     nodes.iter().for_each(|fs| fs.unmount().unwrap());
-    rig.check();
+    pool.check(false);
 }
 
 /// What one node has just removed is there for the other at once.
 #[test]
 fn what_another_node_has_removed_is_there_at_once() {
-    let rig = Rig::new(1, 64);
-    let (one, two) = (rig.mount(), rig.mount());
+    let pool = TestPool::new(1, 64, 4);
+    let (one, two) = (pool.mount(), pool.mount());
     let (_, a) = create(&one, "a");
     let (_, b) = create(&two, "b");
     assert!(append(&two, b, 0, 2000) == 2000);
@@ -234,7 +197,7 @@ fn what_another_node_has_removed_is_there_at_once() {
     }
     one.unmount().unwrap();
     two.unmount().unwrap();
-    rig.check();
+    pool.check(false);
 }
 
 impl Fs {
@@ -248,8 +211,8 @@ impl Fs {
 /// The nodes agree on what is free soon after the last write, and with what is then allocated.
 #[test]
 fn df_of_two_nodes_agrees_within_a_second() {
-    let rig = Rig::new(1, 96);
-    let (one, two) = (rig.mount(), rig.mount());
+    let pool = TestPool::new(1, 96, 4);
+    let (one, two) = (pool.mount(), pool.mount());
     let mut took = Vec::new();
     let mut furthest = 0;
     for round in 0..6 {
@@ -281,8 +244,8 @@ fn df_of_two_nodes_agrees_within_a_second() {
 
 /// Fills the pool and empties it by turns, with all that makes and gives up space: nothing is lost.
 fn alternate(nodes: usize) {
-    let rig = Rig::new(1, 64);
-    let all: Vec<Fs> = (0..nodes).map(|_| rig.mount()).collect();
+    let pool = TestPool::new(1, 64, 4);
+    let all: Vec<Fs> = (0..nodes).map(|_| pool.mount()).collect();
     let mut start = None;
     for round in 0..8 {
         std::thread::scope(|scope| {
@@ -304,8 +267,8 @@ fn alternate(nodes: usize) {
     std::thread::sleep(Duration::from_secs(1));
     let counted = all[0].statfs().unwrap().free;
     all.iter().for_each(|fs| fs.unmount().unwrap());
-    rig.check();
-    let again = rig.mount();
+    pool.check(false);
+    let again = pool.mount();
     assert_eq!(again.statfs().unwrap().free, counted);
     again.unmount().unwrap();
 }

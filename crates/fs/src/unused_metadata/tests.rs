@@ -6,57 +6,23 @@ use std::time::{Duration, Instant};
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::rgrp::{BlockState, RawWindow};
 use braid_format::superblock::RawSuperblock;
-use braid_format::{BlockNo, Bytes, InodeNo, NodeId};
+use braid_format::{BlockNo, InodeNo, NodeId};
 use braid_lock::Timing;
-use braid_pool::device::{AlignedBuf, Device, MemoryDevice, RecordingDevice};
-use braid_pool::layout::Redundancy;
-use braid_pool::{CreateOptions, Pool};
+use braid_pool::device::{AlignedBuf, RecordingDevice};
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::bits;
 use crate::attr::{Cred, Fh, NoKernelCache, WriteFlags};
-use crate::check::{CheckOptions, Report, check};
+use crate::check::{CheckOptions, check};
 use crate::groups::{PER_BYTE, blocks_per_bitmap};
-use crate::make::{MakeOptions, make};
 use crate::orphan_list;
+use crate::test_pool::TestPool;
 use crate::volume::Volume;
 use crate::{Error, Fs, MountOptions};
 
 const O_RDWR: i32 = 2;
 const BLOCK: u64 = 4096;
-
-struct Rig {
-    devices: Vec<Arc<dyn Device>>,
-}
-
-impl Rig {
-    fn new(copies: u16, mib: u64) -> Self {
-        let device = |n: u16| MemoryDevice::new(&n.to_string(), Bytes(mib << 20), Bytes(512));
-        let devices: Vec<Arc<dyn Device>> =
-            (0..copies).map(|n| device(n) as Arc<dyn Device>).collect();
-        let redundancy =
-            if copies > 1 { Redundancy::Mirror(copies) } else { CreateOptions::new("").redundancy };
-        let options = CreateOptions { redundancy, log_slots: 2, ..CreateOptions::new("test") };
-        let pool = Pool::create(devices.clone(), &options).unwrap();
-        let options =
-            MakeOptions { nodes: Some(2), journal_size: Some(2 << 20), ..MakeOptions::default() };
-        make(&pool, &options, &mut |_, _| {}).unwrap();
-        Self { devices }
-    }
-    fn pool(&self) -> Pool {
-        Pool::assemble(self.devices.clone()).unwrap()
-    }
-    fn mount(&self) -> Fs {
-        let options = MountOptions { dirty_max: Bytes(8 << 20), ..MountOptions::default() };
-        Fs::mount(self.pool(), options, Arc::new(NoKernelCache)).unwrap()
-    }
-    fn check(&self, repair: bool) -> Report {
-        let report = check(self.pool(), CheckOptions { repair }, &mut |_, _| {}).unwrap();
-        assert_eq!(report.problems, Vec::<String>::new());
-        report
-    }
-}
 
 fn create(fs: &Fs, dir: InodeNo, name: &str) -> Result<(InodeNo, Fh), Error> {
     fs.create(dir, name.as_bytes(), 0o644, O_RDWR, &Cred::default()).map(|(a, fh)| (a.ino, fh))
@@ -108,26 +74,26 @@ fn is_intact(fs: &Fs, name: &str, blocks: u64) {
     fs.release(fh).unwrap();
 }
 /// A pool that was full of inodes and has none any more.
-fn filled(copies: u16, mib: u64) -> (Rig, u64) {
-    let rig = Rig::new(copies, mib);
-    let fs = rig.mount();
+fn filled(copies: u16, mib: u64) -> (TestPool, u64) {
+    let test = TestPool::new(copies, mib, 2);
+    let fs = test.mount();
     let made = fill_with_inodes(&fs, u64::MAX);
     assert!(made > 1000, "{made}");
     remove_all(&fs, made);
     fs.unmount().unwrap();
-    (rig, made)
+    (test, made)
 }
 
 #[test]
 fn a_mount_that_is_alone_makes_room_for_data_of_inodes_that_are_gone() {
     for copies in [1, 2] {
-        let (rig, made) = filled(copies, 56);
-        let fs = rig.mount();
+        let (test, made) = filled(copies, 56);
+        let fs = test.mount();
         let room = write(&fs, "data", u64::MAX);
         assert!(room > made * 9 / 10, "{room} blocks for data after {made} inodes");
         fs.unmount().unwrap();
-        rig.check(false);
-        let fs = rig.mount();
+        test.check(false);
+        let fs = test.mount();
         is_intact(&fs, "data", room);
         fs.unmount().unwrap();
     }
@@ -140,8 +106,8 @@ fn unused_in(fs: &Fs) -> u64 {
 
 #[test]
 fn slots_of_inodes_that_are_gone_are_room_for_inodes_on_every_node_and_none_for_data() {
-    let rig = Rig::new(1, 52);
-    let (fs, other) = (rig.mount(), rig.mount());
+    let test = TestPool::new(1, 52, 2);
+    let (fs, other) = (test.mount(), test.mount());
     let first = fs.statfs().unwrap();
     assert!(first.files_free > first.free, "the root's chunk has free slots");
     let made = fill_with_inodes(&fs, u64::MAX);
@@ -165,64 +131,64 @@ fn slots_of_inodes_that_are_gone_are_room_for_inodes_on_every_node_and_none_for_
     assert!(fs.statfs().unwrap().files_free < 64);
     fs.unmount().unwrap();
     other.unmount().unwrap();
-    rig.check(false);
+    test.check(false);
 }
 
 #[test]
 fn a_mount_gives_nothing_back_unless_data_is_short_of_space_and_a_repair_does() {
-    let rig = Rig::new(1, 256);
-    let fs = rig.mount();
+    let test = TestPool::new(1, 256, 2);
+    let fs = test.mount();
     let made = fill_with_inodes(&fs, 6000);
     remove_all(&fs, made);
     fs.unmount().unwrap();
-    let fs = rig.mount();
+    let fs = test.mount();
     let unused = unused_in(&fs);
     assert!(unused > 4000, "{unused}");
     fs.unmount().unwrap();
-    assert_eq!(rig.check(false).given_back, 0);
-    let given = rig.check(true).given_back / BLOCK;
+    assert_eq!(test.check(false).given_back, 0);
+    let given = test.check(true).given_back / BLOCK;
     assert!(given > unused * 9 / 10, "{given} of {unused}");
-    assert_eq!(rig.check(true).given_back, 0);
-    let fs = rig.mount();
+    assert_eq!(test.check(true).given_back, 0);
+    let fs = test.mount();
     assert!(unused_in(&fs) < 64 + unused / 10);
     assert_eq!(fill_with_inodes(&fs, 6000), 6000);
     fs.unmount().unwrap();
-    rig.check(false);
+    test.check(false);
 }
 
 #[test]
 fn what_is_in_use_stays() {
-    let rig = Rig::new(1, 52);
-    let fs = rig.mount();
+    let test = TestPool::new(1, 52, 2);
+    let fs = test.mount();
     let made = fill_with_inodes(&fs, u64::MAX);
     let kept = |n: u64| n % 700 == 3;
     for n in (0..made).filter(|n| !kept(*n)) {
         fs.unlink(fs.root(), format!("empty{n}").as_bytes()).unwrap();
     }
     fs.unmount().unwrap();
-    let fs = rig.mount();
+    let fs = test.mount();
     let room = write(&fs, "data", u64::MAX);
     assert!(room > made / 2, "{room} blocks for data after {made} inodes");
     for n in (0..made).filter(|n| kept(*n)) {
         fs.lookup(fs.root(), format!("empty{n}").as_bytes()).unwrap();
     }
     fs.unmount().unwrap();
-    rig.check(false);
+    test.check(false);
 }
 
 #[test]
 fn nothing_is_given_back_beside_another_node() {
-    let (rig, _) = filled(1, 52);
+    let (test, _) = filled(1, 52);
     // It is alone, but has a read-only view of things, and changes nothing.
     let options = MountOptions { read_only: true, ..MountOptions::default() };
-    let first = Fs::mount(rig.pool(), options, Arc::new(NoKernelCache)).unwrap();
+    let first = Fs::mount(test.pool(), options, Arc::new(NoKernelCache)).unwrap();
     let unused = unused_in(&first);
-    let second = rig.mount();
+    let second = test.mount();
     assert_eq!(unused_in(&first), unused);
     assert_eq!(second.core().given_back.get(), None);
     second.unmount().unwrap();
     first.unmount().unwrap();
-    let alone = rig.mount();
+    let alone = test.mount();
     let given = *alone.core().given_back.get().unwrap();
     assert!(given > unused * 9 / 10, "{given} of {unused}");
     alone.unmount().unwrap();
@@ -230,8 +196,8 @@ fn nothing_is_given_back_beside_another_node() {
 
 #[test]
 fn a_number_that_somebody_has_kept_leads_nowhere_and_changes_nothing() {
-    let rig = Rig::new(1, 52);
-    let fs = rig.mount();
+    let test = TestPool::new(1, 52, 2);
+    let fs = test.mount();
     let made = fill_with_inodes(&fs, u64::MAX);
     let numbers: Vec<InodeNo> = (0..made)
         .step_by(97)
@@ -239,7 +205,7 @@ fn a_number_that_somebody_has_kept_leads_nowhere_and_changes_nothing() {
         .collect();
     remove_all(&fs, made);
     fs.unmount().unwrap();
-    let fs = rig.mount();
+    let fs = test.mount();
     let all_stale = |fs: &Fs| {
         for ino in &numbers {
             let found = fs.getattr(*ino);
@@ -260,34 +226,34 @@ fn a_number_that_somebody_has_kept_leads_nowhere_and_changes_nothing() {
     let room = write(&fs, "data", u64::MAX);
     all_stale(&fs);
     fs.unmount().unwrap();
-    let fs = rig.mount();
+    let fs = test.mount();
     all_stale(&fs);
     is_intact(&fs, "data", room);
     assert!(fs.status().damaged.is_empty());
     fs.unmount().unwrap();
-    rig.check(false);
+    test.check(false);
 }
 
 #[test]
 fn journals_whose_headers_are_lost_bring_nothing_back() {
-    let (rig, _) = filled(1, 52);
+    let (test, _) = filled(1, 52);
     // By the other slot: the newest records in the first one's ring are of slots that are data now.
     let options = MountOptions { slot: Some(NodeId(1)), ..MountOptions::default() };
-    let fs = Fs::mount(rig.pool(), options, Arc::new(NoKernelCache)).unwrap();
+    let fs = Fs::mount(test.pool(), options, Arc::new(NoKernelCache)).unwrap();
     let room = write(&fs, "data", u64::MAX);
     fs.unmount().unwrap();
-    let volume = Volume::open(rig.pool()).unwrap();
+    let volume = Volume::open(test.pool()).unwrap();
     for node in [NodeId(0), NodeId(1)] {
         for copy in 0..2 {
             let block = volume.node_area(node, RawSuperblock::AREA_JOURNAL_HEADERS + copy);
             volume.pool.write(volume.body_at(block), &[7; 512]).unwrap();
         }
     }
-    let report = check(rig.pool(), CheckOptions { repair: true }, &mut |_, _| {}).unwrap();
+    let report = check(test.pool(), CheckOptions { repair: true }, &mut |_, _| {}).unwrap();
     assert_eq!(report.problems.len(), 2, "{:?}", report.problems);
     assert_eq!(report.left, Vec::<String>::new());
-    rig.check(false);
-    let fs = rig.mount();
+    test.check(false);
+    let fs = test.mount();
     is_intact(&fs, "data", room);
     fs.unmount().unwrap();
 }
@@ -306,8 +272,8 @@ fn put(volume: &Volume, node: u16, place: u64, kind: MetaKind, f: impl FnOnce(&m
 
 #[test]
 fn what_private_blocks_of_any_node_speak_of_stays() {
-    let (rig, _) = filled(1, 52);
-    let volume = Volume::open(rig.pool()).unwrap();
+    let (test, _) = filled(1, 52);
+    let volume = Volume::open(test.pool()).unwrap();
     let chunk = volume.geo.chunk_blocks();
     let shape = volume.group_shape(1).unwrap();
     let start = (shape.first_block + 2 * chunk).next_multiple_of(chunk);
@@ -332,58 +298,58 @@ fn what_private_blocks_of_any_node_speak_of_stays() {
         let (body, ..) = fs.core().volume.read_body(bitmap).unwrap();
         bits::get(&body[MetaHeader::LEN..], at)
     };
-    let fs = rig.mount();
+    let fs = test.mount();
     assert!(*fs.core().given_back.get().unwrap() > 10 * chunk);
     let room = write(&fs, "data", u64::MAX);
     fs.unmount().unwrap();
     // The slot's next owner returns the window, and looks at what is listed.
     let options = MountOptions { slot: Some(NodeId(1)), ..MountOptions::default() };
-    let fs = Fs::mount(rig.pool(), options, Arc::new(NoKernelCache)).unwrap();
+    let fs = Fs::mount(test.pool(), options, Arc::new(NoKernelCache)).unwrap();
     assert_eq!(state(&fs, listed.get()), BlockState::MetaFree);
     fs.unmount().unwrap();
-    rig.check(false);
-    let fs = rig.mount();
+    test.check(false);
+    let fs = test.mount();
     is_intact(&fs, "data", room);
     fs.unmount().unwrap();
 }
 
 #[test]
 fn power_may_be_cut_at_any_write_while_metadata_is_given_back() {
-    let (rig, made) = filled(1, 52);
-    let device = RecordingDevice::new(rig.devices[0].clone()).unwrap();
-    let rig = Rig { devices: vec![device.clone()] };
+    let (test, made) = filled(1, 52);
+    let device = RecordingDevice::new(test.devices[0].clone()).unwrap();
+    let test = TestPool { devices: vec![device.clone()] };
     // What is found dead is looked at for some beats.
     let timing = Timing::of(Duration::from_secs(4));
     let options = MountOptions { slot: Some(NodeId(0)), timing, ..MountOptions::default() };
     let mount =
-        |rig: &Rig| Fs::mount(rig.pool(), options.clone(), Arc::new(NoKernelCache)).unwrap();
-    let fs = mount(&rig);
+        |test: &TestPool| Fs::mount(test.pool(), options.clone(), Arc::new(NoKernelCache)).unwrap();
+    let fs = mount(&test);
     let given = *fs.core().given_back.get().unwrap();
     let end = device.len();
     drop(fs);
     assert!(given > made * 9 / 10);
     let (mut replay, mut cuts) = (device.replay(), 0);
     while replay.position() < end && replay.step().is_some() {
-        let rig = Rig { devices: vec![replay.crash_image(cuts)] };
+        let test = TestPool { devices: vec![replay.crash_image(cuts)] };
         cuts += 1;
-        rig.check(false);
+        test.check(false);
         // The dead node's own slot: it is recovered before the mount is done.
-        let fs = mount(&rig);
+        let fs = mount(&test);
         if cuts % 8 != 0 {
             fs.unmount().unwrap();
-            rig.check(false);
+            test.check(false);
             continue;
         }
         let mut room = write(&fs, "data", u64::MAX);
         fs.unmount().unwrap();
         if room <= made * 9 / 10 {
             // What had been given back was enough for a while.
-            let fs = rig.mount();
+            let fs = test.mount();
             room += write(&fs, "more", u64::MAX);
             fs.unmount().unwrap();
         }
         assert!(room > made * 9 / 10, "event {}: {room}", replay.position());
-        rig.check(false);
+        test.check(false);
     }
     eprintln!("{cuts} cuts");
     assert!(cuts > 20);
@@ -391,8 +357,8 @@ fn power_may_be_cut_at_any_write_while_metadata_is_given_back() {
 
 #[test]
 fn inodes_made_again_take_the_slots_of_those_that_are_gone() {
-    let rig = Rig::new(1, 128);
-    let fs = rig.mount();
+    let test = TestPool::new(1, 128, 2);
+    let fs = test.mount();
     let mut most = Vec::new();
     for _ in 0..6 {
         let made = fill_with_inodes(&fs, 8000);
@@ -405,5 +371,5 @@ fn inodes_made_again_take_the_slots_of_those_that_are_gone() {
     eprintln!("{most:?}");
     assert!(most[5] + most[5] / 8 >= most[0], "{most:?}");
     fs.unmount().unwrap();
-    rig.check(false);
+    test.check(false);
 }
