@@ -201,6 +201,15 @@ pub enum LockError {
     },
 }
 
+impl LockError {
+    /// Trying again does not help: the bytes are no lock record, or there is no such lock.
+    pub fn is_lasting(&self) -> bool {
+        let outside = |source: &StoreError| matches!(source, StoreError::Outside { .. });
+        matches!(self, Self::Record { .. })
+            || matches!(self, Self::Store { source, .. } if outside(source))
+    }
+}
+
 fn stranger(node: Me, host: &str, here: bool) -> String {
     let slot = node.slot;
     if here {

@@ -5,7 +5,7 @@
 //! shard's mutex and the lock's own, no I/O and no allocation. The thread at the head of a lock's
 //! queue talks to the record itself; demoter threads answer the wishes of other nodes.
 //!
-//! Lock order inside: shard, then glock, then (leaves) the demoters' queue, the wishes, a waiter's
+//! Lock order inside: shard, then entry, then (leaves) the demoters' queue, the wishes, a waiter's
 //! answer. No mutex is held during I/O, while a hint is sent, or during [`GlockOps::demote`].
 
 mod acquire;
@@ -13,7 +13,9 @@ mod census;
 mod demote;
 mod drive;
 mod guess;
+mod hold;
 mod state;
+mod step;
 mod table;
 
 use std::collections::HashMap;
@@ -27,14 +29,16 @@ pub use census::Times;
 use census::{HandOvers, Histogram};
 use parking_lot::{Condvar, Mutex};
 
-use crate::dlock::{Dlock, Hint};
+use crate::dlock::Hint;
 use crate::error::LockError;
 use crate::peers::Peers;
 use crate::runtime::join_all;
 use crate::store::LockStore;
 use crate::{Me, Mode};
 
-use state::{Admission, Glock, Wish};
+pub use state::{Admission, Glock, Request, Wish};
+pub use step::{Action, Context, Event};
+use table::Entry;
 
 /// Exclusion among the threads of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,7 +50,7 @@ pub enum Local {
 }
 
 /// What a demotion left behind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Demoted {
     /// A program here has the file open: recorded in the lock as an opener.
     pub opened: bool,
@@ -379,7 +383,7 @@ impl LockManager {
         alone: Mode,
         local: Local,
     ) -> Result<Guard, LockError> {
-        self.core.acquire(lock, Wish { mode: alone, beside: true }, local, None, None)
+        self.core.acquire(lock, Wish { mode: alone, concurrent: true }, local, None, None)
     }
     /// For operations that the kernel waits for while it holds what a demotion may need (the lock
     /// of a page that is being filled; its own writes held back during a truncation): when a
@@ -398,8 +402,8 @@ impl LockManager {
     ) -> Result<Guard, LockError> {
         self.core.acquire(lock, cluster.into(), local, Some(patience), None)
     }
-    /// As [`Self::acquire`]; `vain` is asked now and then, with no mutex held, whether to wait any
-    /// longer has no sense: `None` then.
+    /// As [`Self::acquire`]; `cancelled` is asked now and then, with no mutex held, whether the wait
+    /// is to end: `None` then.
     ///
     /// # Errors
     /// As [`Self::acquire`].
@@ -408,9 +412,9 @@ impl LockManager {
         lock: LockNo,
         cluster: Mode,
         local: Local,
-        vain: &dyn Fn() -> bool,
+        cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<Guard>, LockError> {
-        match self.core.acquire(lock, cluster.into(), local, None, Some(vain)) {
+        match self.core.acquire(lock, cluster.into(), local, None, Some(cancelled)) {
             Err(LockError::GivenUp) => Ok(None),
             guard => guard.map(Some),
         }
@@ -428,11 +432,10 @@ impl LockManager {
     /// chunk, `LockRecord::born`): held from now on without a compare-and-write each.
     pub fn adopt(&self, locks: impl Iterator<Item = LockNo>) {
         for lock in locks {
-            let glock = self.core.glock(lock);
-            let mut state = glock.state.lock();
+            let entry = self.core.entry(lock);
+            let mut state = entry.state.lock();
             if state.is_idle() {
-                state.dlock = Dlock::born(lock);
-                state.note_grant(Mode::Unlocked, || self.core.next_tenure());
+                state.adopt(lock, self.core.next_tenure());
                 state.used = self.core.tick.load(Ordering::Relaxed);
             } else {
                 tracing::error!(%lock, "born although it is in use");
@@ -454,8 +457,8 @@ impl LockManager {
     }
     /// What this node holds of `lock` now.
     pub fn held(&self, lock: LockNo) -> Mode {
-        let glock = self.core.table.get(lock);
-        glock.map_or(Mode::Unlocked, |g| g.state.lock().dlock.held())
+        let entry = self.core.table.get(lock);
+        entry.map_or(Mode::Unlocked, |entry| entry.state.lock().dlock().held())
     }
     /// Locks in memory.
     pub fn count(&self) -> usize {
@@ -481,23 +484,23 @@ impl LockManager {
     /// Every lock in memory, for status.
     pub fn snapshot(&self) -> Vec<GlockView> {
         let mut all = Vec::with_capacity(self.count());
-        self.core.table.for_each(|glock| {
-            let state = glock.state.lock();
-            let held = state.dlock.held();
-            let granted = state.hold.since().filter(|_| held > Mode::Unlocked);
+        self.core.table.for_each(|entry| {
+            let state = entry.state.lock();
+            let known = state.dlock().known();
+            let held_since = state.held_since();
             all.push(GlockView {
-                lock: glock.lock,
-                held,
-                wanted: state.dlock.want(),
+                lock: entry.lock,
+                held: state.dlock().held(),
+                wanted: state.dlock().want(),
                 users: state.users(),
-                waiting: u32::try_from(state.queue.len()).unwrap_or(u32::MAX),
-                demoting: state.demotion.map(|d| d.to),
-                holders: state.dlock.known().map_or_else(Vec::new, |k| k.holders.clone()),
-                waiters: state.dlock.known().map_or_else(Vec::new, |k| {
+                waiting: u32::try_from(state.waiters().count()).unwrap_or(u32::MAX),
+                demoting: state.demoting(),
+                holders: known.map_or_else(Vec::new, |k| k.holders.clone()),
+                waiters: known.map_or_else(Vec::new, |k| {
                     k.waiters.iter().map(|w| (w.life, w.mode)).collect()
                 }),
-                held_for: granted.map(|g| g.elapsed()),
-                hand_overs: self.core.counters.hand_overs.of(glock.lock),
+                held_for: held_since.map(|since| self.core.now().saturating_sub(since)),
+                hand_overs: self.core.counters.hand_overs.of(entry.lock),
             });
         });
         all.sort_by_key(|view| view.lock);
@@ -528,9 +531,9 @@ impl LockManager {
             ages.filter(|(_, age)| *age > time).collect()
         };
         let holders = |lock| {
-            let glock = self.core.table.get(lock)?;
-            let state = glock.state.lock();
-            state.dlock.known().map(|known| known.holders.clone())
+            let entry = self.core.table.get(lock)?;
+            let state = entry.state.lock();
+            state.dlock().known().map(|known| known.holders.clone())
         };
         long.into_iter().map(|(lock, age)| (lock, age, holders(lock).unwrap_or_default())).collect()
     }
@@ -563,9 +566,9 @@ impl LockManager {
             return Err(LockError::Withdrawn);
         }
         let mut all = Vec::new();
-        self.core.table.for_each(|glock| all.push(glock.clone()));
-        for glock in &all {
-            while glock.state.lock().users() > 0 {
+        self.core.table.for_each(|entry| all.push(entry.clone()));
+        for entry in &all {
+            while entry.state.lock().users() > 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
@@ -605,14 +608,14 @@ impl Drop for LockManager {
 
 /// A lock in use. Dropping it ends the use; the node keeps the lock until it is asked for.
 pub struct Guard {
-    glock: Arc<Glock>,
+    entry: Arc<Entry>,
     admission: Admission,
 }
 
 impl Guard {
     /// The lock.
     pub fn lock(&self) -> LockNo {
-        self.glock.lock
+        self.entry.lock
     }
     /// The mode this use may rely on: the one asked for, or for a fill admitted during a demotion
     /// the one still held.
@@ -632,12 +635,12 @@ impl Guard {
     /// Living nodes that gave the lock up while a program of theirs had the file open, without
     /// this one. Complete only under an exclusive guard.
     pub fn openers(&self) -> Vec<Me> {
-        let named = match self.glock.state.lock().dlock.known() {
+        let named = match self.entry.state.lock().dlock().known() {
             Some(known) => known.openers.clone(),
             None => Vec::new(),
         };
         let lock = self.lock();
-        match self.glock.core.upgrade() {
+        match self.entry.core.upgrade() {
             Some(core) => {
                 named.into_iter().filter(|l| *l != core.me && !core.is_dead(lock, *l)).collect()
             }
@@ -647,29 +650,28 @@ impl Guard {
     /// When contents were last changed under concurrent holds as far as the dinode does not say so
     /// yet: nanoseconds since 1970, 0: it says all. Stays as it is under a shared or exclusive guard.
     pub fn written(&self) -> u64 {
-        self.glock.state.lock().dlock.known().map_or(0, |known| known.written)
+        self.entry.state.lock().dlock().known().map_or(0, |known| known.written)
     }
     /// The record's version: counts releases of exclusive and concurrent holds.
     pub fn version(&self) -> u64 {
-        self.glock.state.lock().dlock.known().map_or(0, |known| known.version)
+        self.entry.state.lock().dlock().known().map_or(0, |known| known.version)
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let mut state = self.glock.state.lock();
-        state.end(self.admission.mode, self.admission.local);
-        if state.concerns_others()
-            && let Some(core) = self.glock.core.upgrade()
+        let mut state = self.entry.state.lock();
+        if state.end(&self.admission)
+            && let Some(core) = self.entry.core.upgrade()
         {
-            core.settle(&self.glock, &mut state);
+            core.tell(&self.entry, &mut state, Event::Ended);
         }
     }
 }
 
 impl std::fmt::Debug for Guard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Guard").field(&self.glock.lock).field(&self.admission).finish()
+        f.debug_tuple("Guard").field(&self.entry.lock).field(&self.admission).finish()
     }
 }
 

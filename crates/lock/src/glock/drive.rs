@@ -1,4 +1,5 @@
-//! Runs the protocol's step against the store, and what follows from each change of a lock.
+//! Does what the steps of a lock say: reads and writes its record, calls the file system, wakes
+//! threads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,19 +10,41 @@ use braid_format::lock_record::LockRecord;
 use parking_lot::MutexGuard;
 
 use super::demote::Work;
-use super::state::{Glock, State};
+use super::step::{Action, Context, Event};
+use super::table::{Entry, State, Thread};
 use super::{Core, RUNNING, WITHDRAWN};
-use crate::dlock::{Action, Context, Event, Hint, Seen, Time};
+use crate::dlock::{self, Hint, Seen, Time};
 use crate::error::LockError;
 use crate::peers::Liveness;
 use crate::store::{CawOutcome, change, read_record};
 use crate::{Me, Mode};
 
-/// After so many failures in a row waiting threads get the error.
-const FAILURES_MAX: u32 = 8;
 /// A hint about a lock that is not in memory is heeded only while the demoters keep up.
 const STRAY_HINTS_MAX: usize = 10_000;
 const TICK: Duration = Duration::from_millis(100);
+
+/// What a step asks for that is done without the lock's mutex.
+#[derive(Default)]
+struct Outside {
+    hints: Vec<(Me, Hint)>,
+    /// [`Action::Record`], [`Action::Demote`] or [`Action::Forget`]: it is answered.
+    call: Option<Action<Thread>>,
+    withdraw: bool,
+}
+impl Outside {
+    fn is_nothing(&self) -> bool {
+        self.hints.is_empty() && self.call.is_none() && !self.withdraw
+    }
+}
+
+/// What happened while an event and all that followed from it were taken.
+#[derive(Default)]
+pub(super) struct Ran {
+    /// Something was done without the lock's mutex: everything may have changed.
+    pub(super) unlocked: bool,
+    /// [`Action::Released`]: somebody may wait for that ([`Core::drop_idle`]).
+    pub(super) released: bool,
+}
 
 impl Core {
     pub(super) fn now(&self) -> Time {
@@ -41,63 +64,119 @@ impl Core {
         let n = self.nonces.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let nonce = (n ^ (n >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let poll = (self.options.poll_min, self.options.poll_max);
-        Context { me: self.me, now: self.now(), nonce: nonce ^ (nonce >> 29), poll }
+        let nonce = nonce ^ (nonce >> 29);
+        Context {
+            record: dlock::Context { me: self.me, now: self.now(), nonce, poll },
+            tenure: self.next_tenure(),
+            hold_max: self.options.hold_max,
+            stopped: self.stopped().is_some(),
+        }
     }
 
-    /// Feeds `event` to the protocol and does what it says, until it has nothing to read or write.
-    /// The mutex is released during I/O. The caller has seen that nobody else drives.
-    pub(super) fn drive(
+    /// Takes `event` and does what follows from it, until nothing is left to do. The mutex is
+    /// released during I/O and calls.
+    pub(super) fn run(
         &self,
-        glock: &Arc<Glock>,
+        entry: &Arc<Entry>,
         state: &mut MutexGuard<'_, State>,
-        event: Event,
-    ) {
-        assert!(!state.io, "two threads at one record");
-        state.io = true;
+        event: Event<Thread>,
+    ) -> Ran {
+        let (mut ran, mut answered) = (Ran::default(), false);
         let mut next = Some(event);
         while let Some(event) = next.take() {
-            if state.dlock.is_guess() {
-                self.guesses.heed(&event);
-            }
-            let before = state.dlock.held();
-            let mut io = None;
-            let mut hints = Vec::new();
-            for action in state.dlock.step(&self.context(), event) {
-                match action {
-                    Action::Granted(mode) => {
-                        self.ops.granted(glock.lock, mode);
-                        state.note_grant(before, || self.next_tenure());
-                        state.hold.granted(Instant::now());
-                    }
-                    Action::Demote(to) => {
-                        state.demand = Some(state.demand.map_or(to, |d| d.meet(to)));
-                    }
-                    Action::Hint { to, hint } => hints.push((to, hint)),
-                    io_action => io = Some(io_action),
+            if let Event::Record(answer) = &event {
+                answered = true;
+                if state.dlock().is_guess() {
+                    self.guesses.heed(answer);
                 }
             }
-            // Those who waited come before those who ask for it back.
-            state.serve_queue();
-            if io.is_none() && hints.is_empty() {
-                if std::mem::take(&mut state.look) {
-                    next = Some(Event::Look);
-                }
-                continue;
+            let outside = self.step(entry, state, event, &mut ran);
+            if !outside.is_nothing() {
+                ran.unlocked = true;
+                next = MutexGuard::unlocked(state, || self.do_outside(entry.lock, outside));
             }
-            let (answer, error) = MutexGuard::unlocked(state, || {
-                self.send(glock.lock, &hints);
-                io.map_or((None, None), |io| self.perform(glock.lock, &io))
-            });
-            if error.is_some() {
-                state.error = error;
-            }
-            next = answer;
         }
-        state.io = false;
-        Self::report_failures(state);
-        self.report_lost(glock.lock, state);
-        self.publish_wish(glock.lock, state);
-        self.settle(glock, state);
+        if answered && let Some(error) = self.hopeless(entry.lock, state) {
+            self.tell(entry, state, Event::Hopeless(error));
+        }
+        ran
+    }
+
+    /// Takes an event that asks for nothing outside the mutex.
+    pub(super) fn tell(&self, entry: &Arc<Entry>, state: &mut State, event: Event<Thread>) {
+        let mut ran = Ran::default();
+        let outside = self.step(entry, state, event, &mut ran);
+        debug_assert!(outside.is_nothing(), "nobody here would do it");
+        if ran.released {
+            self.shrinks.done();
+        }
+    }
+
+    /// One step, and what follows from it at once.
+    fn step(
+        &self,
+        entry: &Arc<Entry>,
+        state: &mut State,
+        event: Event<Thread>,
+        ran: &mut Ran,
+    ) -> Outside {
+        let cx = self.context();
+        let due = state.timer_is_due(&cx);
+        let mut outside = Outside::default();
+        for action in state.step(&cx, event) {
+            match action {
+                Action::Granted(mode) => self.ops.granted(entry.lock, mode),
+                Action::Admit(thread, admission) => thread.reply(Ok(admission)),
+                Action::Refuse(thread, error) => thread.reply(Err(error)),
+                Action::Wake(thread) => thread.wake(),
+                Action::Visit => self.work_for(entry.lock).push(entry.clone()),
+                Action::VisitAt(at) => {
+                    self.work_for(entry.lock).push_at(self.origin + at, entry.clone());
+                }
+                Action::Wish(mode) => self.publish_wish(entry.lock, mode),
+                Action::Hint(to, hint) => outside.hints.push((to, hint)),
+                Action::HandedOver(asked_for) => {
+                    self.counters.demotions.fetch_add(1, Ordering::Relaxed);
+                    if asked_for {
+                        self.counters.hand_overs.note(entry.lock);
+                    }
+                }
+                Action::Released => ran.released = true,
+                Action::Unreachable(error) => tracing::error!("{error}"),
+                Action::Withdraw => {
+                    tracing::error!(lock = %entry.lock, "demotion failed: this node withdraws");
+                    outside.withdraw = true;
+                }
+                call @ (Action::Record(_) | Action::Demote { .. } | Action::Forget) => {
+                    if due && matches!(call, Action::Record(dlock::Action::Read)) {
+                        self.counters.polls.fetch_add(1, Ordering::Relaxed);
+                    }
+                    outside.call = Some(call);
+                }
+            }
+        }
+        outside
+    }
+
+    fn do_outside(&self, lock: LockNo, outside: Outside) -> Option<Event<Thread>> {
+        self.send(lock, &outside.hints);
+        if outside.withdraw {
+            self.withdraw();
+        }
+        match outside.call? {
+            Action::Record(io) => Some(match self.access(lock, &io) {
+                Ok(answer) => Event::Record(answer),
+                Err(error) => Event::RecordFailed(error),
+            }),
+            Action::Demote { from, to } => {
+                Some(Event::Demoted(self.ops.demote(lock, from, to).ok()))
+            }
+            Action::Forget => {
+                self.ops.forget(lock);
+                Some(Event::Forgotten)
+            }
+            _ => None,
+        }
     }
 
     fn send(&self, lock: LockNo, hints: &[(Me, Hint)]) {
@@ -110,22 +189,18 @@ impl Core {
         }
     }
 
-    /// One read or write of the record, and its answer.
-    fn perform(&self, lock: LockNo, io: &Action) -> (Option<Event>, Option<LockError>) {
-        let answer = match (self.stopped(), io) {
+    /// One read or write of the record.
+    fn access(&self, lock: LockNo, io: &dlock::Action) -> Result<dlock::Event, LockError> {
+        match (self.stopped(), io) {
             (Some(error), _) => Err(error),
-            (None, Action::CompareAndWrite { expected, new }) => {
+            (None, dlock::Action::CompareAndWrite { expected, new }) => {
                 self.counters.caws.fetch_add(1, Ordering::Relaxed);
                 self.compare_and_write(lock, expected, new)
             }
             (None, _) => {
                 self.counters.reads.fetch_add(1, Ordering::Relaxed);
-                self.read(lock).map(Event::Read)
+                self.read(lock).map(dlock::Event::Read)
             }
-        };
-        match answer {
-            Ok(event) => (Some(event), None),
-            Err(error) => (Some(Event::Failed), Some(error)),
         }
     }
 
@@ -141,7 +216,7 @@ impl Core {
         lock: LockNo,
         expected: &LockRecord,
         new: &LockRecord,
-    ) -> Result<Event, LockError> {
+    ) -> Result<dlock::Event, LockError> {
         let len = self.store.sector_len();
         let mut bytes = vec![0; 2 * len];
         let (old_bytes, new_bytes) = bytes.split_at_mut(len);
@@ -150,11 +225,11 @@ impl Core {
         let outcome = change(&*self.store, lock, old_bytes, new_bytes)
             .map_err(|source| LockError::Store { lock, source })?;
         match outcome {
-            CawOutcome::Written => Ok(Event::Written),
+            CawOutcome::Written => Ok(dlock::Event::Written),
             CawOutcome::Mismatch(stands) => match LockRecord::decode(&stands, lock) {
-                Ok(record) => Ok(Event::Mismatch(self.seen(lock, record))),
+                Ok(record) => Ok(dlock::Event::Mismatch(self.seen(lock, record))),
                 // Torn, or damaged: read again.
-                Err(_) => self.read(lock).map(Event::Mismatch),
+                Err(_) => self.read(lock).map(dlock::Event::Mismatch),
             },
         }
     }
@@ -172,80 +247,21 @@ impl Core {
         Seen { record: Arc::new(record), dead }
     }
 
-    /// Waiting threads learn of a record that stays out of reach.
-    fn report_failures(state: &mut State) {
-        let failures = state.dlock.failures();
-        if failures == 0 {
-            state.error = None;
-            return;
+    /// Why only a repair can give waiting threads the lock.
+    fn hopeless(&self, lock: LockNo, state: &State) -> Option<LockError> {
+        if !state.pursuing() || state.waiters().next().is_none() {
+            return None;
         }
-        let Some(error) = state.error.clone() else { return };
-        let hopeless = matches!(error, LockError::Record { .. })
-            || matches!(&error, LockError::Store { source: crate::StoreError::Outside { .. }, .. });
-        if hopeless || failures >= FAILURES_MAX {
-            if !state.queue.is_empty() || state.demotion.is_some() {
-                tracing::error!("{error}");
-            }
-            state.fail_queue(&error);
-        }
+        let mut holders = state.dlock().known()?.holders.iter().filter(|l| **l != self.me);
+        let (node, damage) = holders.find_map(|l| self.peers.lost(*l).map(|d| (l.slot, d)))?;
+        Some(LockError::Lost { lock, node, part: damage.part.name(), block: damage.block })
     }
 
-    /// Waiting threads learn that only a repair can give them the lock.
-    fn report_lost(&self, lock: LockNo, state: &mut State) {
-        if !state.pursuing() || state.queue.is_empty() {
-            return;
-        }
-        let Some(known) = state.dlock.known() else { return };
-        let mut holders = known.holders.iter().filter(|l| **l != self.me);
-        let lost = holders.find_map(|l| self.peers.lost(*l).map(|d| (l.slot, d)));
-        if let Some((node, damage)) = lost {
-            let (part, block) = (damage.part.name(), damage.block);
-            state.fail_queue(&LockError::Lost { lock, node, part, block });
-        }
-    }
-
-    fn publish_wish(&self, lock: LockNo, state: &mut State) {
-        let waits = state.pursuing() && state.dlock.timer().is_some();
-        if waits != state.wished {
-            state.wished = waits;
-            let mut wishes = self.wishes.lock();
-            if waits {
-                wishes.insert(lock, (Instant::now(), state.dlock.want()));
-            } else {
-                wishes.remove(&lock);
-            }
-        }
-    }
-
-    /// Wakes or calls everybody who can now go on. Call after every change.
-    pub(super) fn settle(&self, glock: &Arc<Glock>, state: &mut State) {
-        state.serve_queue();
-        if state.demotion.is_some() {
-            state.wake_fills();
-        }
-        if self.stopped().is_some() {
-            self.end_shrink(state);
-            return;
-        }
-        if !state.queued && !state.working {
-            if self.has_work(state) {
-                state.queued = true;
-                self.work_for(glock.lock).push(glock.clone());
-            } else if state.visit.is_none()
-                && !state.io
-                && !state.attended()
-                && let Some(at) = state.dlock.timer()
-            {
-                let at = self.origin + at;
-                state.visit = Some(at);
-                self.work_for(glock.lock).push_at(at, glock.clone());
-            }
-        }
-        if !state.io
-            && let Some(head) = state.queue.front()
-            && !state.dlock.held().covers(head.request.cluster)
-        {
-            head.condition.notify_one();
+    fn publish_wish(&self, lock: LockNo, mode: Option<Mode>) {
+        let mut wishes = self.wishes.lock();
+        match mode {
+            Some(mode) => drop(wishes.insert(lock, (Instant::now(), mode))),
+            None => drop(wishes.remove(&lock)),
         }
     }
 
@@ -255,21 +271,18 @@ impl Core {
         if stray && (hint == Hint::Granted || self.work_for(lock).len() > STRAY_HINTS_MAX) {
             return;
         }
-        let glock = known.unwrap_or_else(|| self.glock(lock));
-        let mut state = glock.state.lock();
+        let entry = known.unwrap_or_else(|| self.entry(lock));
+        let mut state = entry.state.lock();
         if !state.gone {
-            state.look = true;
-            self.settle(&glock, &mut state);
+            self.tell(&entry, &mut state, Event::Look);
         }
     }
 
     pub(super) fn heed_wish(self: &Arc<Self>, lock: LockNo, mode: Mode) {
-        let Some(glock) = self.table.get(lock) else { return };
-        let mut state = glock.state.lock();
-        let in_the_way = !mode.beside().covers(state.dlock.held());
-        if !state.gone && (in_the_way || state.pursuing()) && state.demotion.is_none() {
-            state.look = true;
-            self.settle(&glock, &mut state);
+        let Some(entry) = self.table.get(lock) else { return };
+        let mut state = entry.state.lock();
+        if !state.gone {
+            self.tell(&entry, &mut state, Event::Wished(mode));
         }
     }
 
@@ -281,12 +294,8 @@ impl Core {
         drop(mutex.lock());
         condition.notify_all();
         if before == RUNNING || before < how {
-            self.table.for_each(|glock| {
-                let mut state = glock.state.lock();
-                self.end_shrink(&mut state);
-                for waiter in &state.queue {
-                    waiter.condition.notify_one();
-                }
+            self.table.for_each(|entry| {
+                self.tell(entry, &mut entry.state.lock(), Event::Stopped);
             });
         }
         before == WITHDRAWN
@@ -303,37 +312,38 @@ impl Core {
             return;
         }
         let mut idle = Vec::new();
-        self.table.for_each(|glock| {
-            let state = glock.state.lock();
-            if !state.concerns_others() && state.users() == 0 && !state.io {
-                idle.push((state.used, glock.clone()));
+        self.table.for_each(|entry| {
+            let state = entry.state.lock();
+            if state.may_be_released() {
+                idle.push((state.used, entry.clone()));
             }
         });
         if excess < idle.len() {
             idle.select_nth_unstable_by_key(excess, |(used, _)| *used);
             idle.truncate(excess);
         }
-        for (_, glock) in idle {
-            let mut state = glock.state.lock();
+        for (_, entry) in idle {
+            let state = entry.state.lock();
             if state.is_idle() {
                 drop(state);
-                self.table.remove_idle(&glock);
-            } else if self.stopped().is_none() && !state.concerns_others() {
-                state.shrink = true;
-                self.shrinks.begin();
-                self.settle(&glock, &mut state);
+                self.table.remove_idle(&entry);
+            } else {
+                self.begin_release(&entry, state);
             }
         }
     }
 
+    /// Begins to give `lock` up, if nobody here uses it or waits for it.
     pub(super) fn release(&self, lock: LockNo) {
-        let Some(glock) = self.table.get(lock) else { return };
-        let mut state = glock.state.lock();
-        let in_use = state.users() > 0 || !state.queue.is_empty();
-        if self.stopped().is_none() && !in_use && !state.gone && !state.concerns_others() {
-            state.shrink = true;
+        if let Some(entry) = self.table.get(lock) {
+            self.begin_release(&entry, entry.state.lock());
+        }
+    }
+
+    fn begin_release(&self, entry: &Arc<Entry>, mut state: MutexGuard<'_, State>) {
+        if self.stopped().is_none() && !state.gone && state.may_be_released() {
             self.shrinks.begin();
-            self.settle(&glock, &mut state);
+            self.tell(entry, &mut state, Event::Release);
         }
     }
 

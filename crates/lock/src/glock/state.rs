@@ -1,4 +1,4 @@
-//! One cluster lock in memory: who uses it, who waits, what is being done about it.
+//! One cluster lock at one node: who uses it, who waits, what is being done about it.
 //!
 //! ```text
 //!   users, sticky hold --- somebody else wants it ---> demand
@@ -6,77 +6,79 @@
 //!        |                                               v
 //!        |     +------------------ fills admitted --- Draining  (no new users but fills)
 //!        |     |                                         | incompatible users gone
-//!        |     +------------------------------------- Calling   (ops.demote, no lock held)
+//!        |     +------------------------------------- Calling   (Action::Demote, no mutex held)
 //!        |                                               | nobody was admitted meanwhile
 //!        |                                               v
 //!        +---------- the record shows it ------------ Releasing (belief lowered)
 //! ```
 //!
-//! Invariants, under the mutex of [`Glock`]:
+//! Here is what the lock is and who may use it; [`super::step`] says what becomes of it. Both do no
+//! I/O, read no clock and wake nobody: the lock manager and the simulator run the same code.
+//!
+//! Invariants:
 //! * users are admitted only under a belief at least as strong as they rely on, and only while no
 //!   demotion would take it from them, except fills (never once `Releasing`);
-//! * the queue is served in order; every waiter that could go on has been notified;
-//! * one thread at a time talks to the record (`io`), one demoter works on the lock (`working`).
+//! * the queue is served in order; every waiter that could go on has been woken;
+//! * one driver at a time talks to the record, one demoter works on the lock (`working`).
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 use braid_format::LockNo;
-use braid_format::lock_record::Waiter as LockWaiter;
-use parking_lot::{Condvar, Mutex};
+use braid_format::lock_record::{LockRecord, Waiter as LockWaiter};
 
-use super::{Core, Demoted, Local};
-use crate::dlock::Dlock;
+use super::hold::Hold;
+use super::{Demoted, Local};
+use crate::dlock::{Dlock, Time};
 use crate::error::LockError;
 use crate::{Me, Mode};
 
-/// A lock in the table.
-pub(crate) struct Glock {
-    pub(super) lock: LockNo,
-    pub(super) core: Weak<Core>,
-    pub(super) state: Mutex<State>,
-}
-
-/// A thread in the queue. Its fields but the condition are guarded by the glock's mutex.
-pub(super) struct Waiter {
-    pub(super) condition: Condvar,
-    pub(super) request: Request,
-    pub(super) answer: Mutex<Option<Result<Admission, LockError>>>,
-}
-
 /// In which mode a thread wants the lock among nodes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wish {
-    pub(super) mode: Mode,
-    /// [`Mode::Concurrent`] will do, where others change the contents too.
-    pub(super) beside: bool,
+pub struct Wish {
+    /// The mode.
+    pub mode: Mode,
+    /// [`Mode::Concurrent`] will do if other nodes change the contents, too.
+    pub concurrent: bool,
 }
 impl From<Mode> for Wish {
     fn from(mode: Mode) -> Self {
-        Self { mode, beside: false }
+        Self { mode, concurrent: false }
     }
 }
 
 /// What a thread asks for.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Request {
-    pub(super) cluster: Mode,
-    pub(super) local: Local,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// The mode among nodes.
+    pub cluster: Mode,
+    /// Exclusion among the threads of this node.
+    pub local: Local,
     /// For a page fill: when it may be admitted during a demotion.
-    pub(super) fill: Option<Instant>,
+    pub fill: Option<Time>,
 }
 
 /// What a thread got.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Admission {
-    pub(super) mode: Mode,
-    pub(super) local: Local,
-    pub(super) first: bool,
-    pub(super) tenure: u64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Admission {
+    /// The mode that it may rely on.
+    pub mode: Mode,
+    /// As it was asked for.
+    pub local: Local,
+    /// The first use since the lock was taken.
+    pub first: bool,
+    /// Counts the times this node took the lock from nothing.
+    pub tenure: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Who talks to the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Driver {
+    /// The head of the queue.
+    Waiter,
+    Demoter,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     Draining,
     Calling,
@@ -85,7 +87,7 @@ pub(super) enum Phase {
     Releasing,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Demotion {
     pub(super) to: Mode,
     pub(super) phase: Phase,
@@ -93,58 +95,6 @@ pub(super) struct Demotion {
     pub(super) admitted: bool,
     /// What the last call left behind.
     pub(super) left: Demoted,
-}
-
-/// Keeps a lock a little longer where that saves moving it to and fro.
-///
-/// Sequential users at two nodes gain nothing from it, a thread that comes back at once gains a
-/// lot; so it is tried after evidence (`eager`) and dropped for a while when it did not help.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Hold {
-    granted: Option<Instant>,
-    released: Option<Instant>,
-    /// Uses when the lingering began or went on.
-    lingering: Option<u32>,
-    eager: i8,
-}
-
-impl Hold {
-    /// A return within this counts as "at once"; also how long an unused lock lingers.
-    const SOON: Duration = Duration::from_micros(200);
-    const ENOUGH: i8 = 3;
-    const DISCOURAGED: i8 = -16;
-
-    pub(super) fn granted(&mut self, now: Instant) {
-        self.granted = Some(now);
-        self.lingering = None;
-    }
-    pub(super) fn since(&self) -> Option<Instant> {
-        self.granted
-    }
-    pub(super) fn released(&mut self, now: Instant) {
-        self.released = Some(now);
-    }
-    /// A thread of this node wants the lock that was given away.
-    pub(super) fn wanted(&mut self, now: Instant) {
-        if let Some(released) = self.released.take() {
-            let soon = now.saturating_duration_since(released) < Self::SOON;
-            self.eager = if soon { (self.eager + 1).min(Self::ENOUGH) } else { self.eager.min(0) };
-        }
-    }
-    /// Whether a demanded lock is kept, and until when to look again.
-    pub(super) fn until(&mut self, now: Instant, uses: u32, longest: Duration) -> Option<Instant> {
-        let granted = self.granted?;
-        let over = now.saturating_duration_since(granted) >= longest;
-        if self.eager < Self::ENOUGH || over {
-            return None;
-        }
-        if self.lingering == Some(uses) {
-            self.eager = Self::DISCOURAGED;
-            return None;
-        }
-        self.lingering = Some(uses);
-        Some(now + Self::SOON)
-    }
 }
 
 /// How many users rely on a hold of each mode.
@@ -175,23 +125,31 @@ impl Relied {
     }
 }
 
-/// What changes about a lock.
+/// A thread in the queue.
+#[derive(Debug, Clone)]
+pub(super) struct Queued<W> {
+    pub(super) waiter: W,
+    pub(super) request: Request,
+}
+
+/// One cluster lock at one node. `W` is how the caller knows a waiting thread.
+#[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not states of one machine")]
-pub(super) struct State {
+pub struct Glock<W> {
     pub(super) dlock: Dlock,
     /// Local shared users.
-    pub(super) shared: u32,
+    shared: u32,
     /// All users, by the mode that they rely on.
     relied: Relied,
-    pub(super) exclusive: bool,
-    pub(super) queue: VecDeque<Arc<Waiter>>,
+    exclusive: bool,
+    pub(super) queue: VecDeque<Queued<W>>,
     /// Others want it: keep no more than this.
     pub(super) demand: Option<Mode>,
     pub(super) demotion: Option<Demotion>,
-    /// To be released because it is idle; somebody waits for that.
-    pub(super) shrink: bool,
-    /// A thread talks to the record.
-    pub(super) io: bool,
+    /// To be released because it is idle.
+    pub(super) releasing_idle: bool,
+    /// Who talks to the record now; also set while the cache is being forgotten.
+    pub(super) driver: Option<Driver>,
     /// Somebody said that the record has changed.
     pub(super) look: bool,
     /// In the demoters' queue; in their hands; came again meanwhile.
@@ -199,23 +157,21 @@ pub(super) struct State {
     pub(super) working: bool,
     pub(super) again: bool,
     /// A timed visit of the demoters is due then.
-    pub(super) visit: Option<Instant>,
-    /// No longer in the table.
-    pub(super) gone: bool,
+    pub(super) visit: Option<Time>,
     /// Published as a wish.
     pub(super) wished: bool,
     /// Nobody has used the lock since it was taken.
-    pub(super) fresh: bool,
-    pub(super) tenure: u64,
+    fresh: bool,
+    tenure: u64,
     pub(super) uses: u32,
-    /// Tick of the last use.
-    pub(super) used: u32,
     pub(super) hold: Hold,
+    /// Why the record was out of reach the last time.
     pub(super) error: Option<LockError>,
 }
 
-impl State {
-    pub(super) fn new(lock: LockNo) -> Self {
+impl<W: Clone + PartialEq> Glock<W> {
+    /// A lock of which this node knows nothing.
+    pub fn new(lock: LockNo) -> Self {
         Self {
             dlock: Dlock::new(lock),
             shared: 0,
@@ -224,33 +180,98 @@ impl State {
             queue: VecDeque::new(),
             demand: None,
             demotion: None,
-            shrink: false,
-            io: false,
+            releasing_idle: false,
+            driver: None,
             look: false,
             queued: false,
             working: false,
             again: false,
             visit: None,
-            gone: false,
             wished: false,
             fresh: false,
             tenure: 0,
             uses: 0,
-            used: 0,
             hold: Hold::default(),
             error: None,
         }
     }
-    pub(super) fn users(&self) -> u32 {
+    /// Takes the lock as held exclusively: this node wrote its record so. Only if idle.
+    pub(super) fn adopt(&mut self, lock: LockNo, tenure: u64) {
+        self.dlock = Dlock::born(lock);
+        self.note_grant(Mode::Unlocked, tenure);
+    }
+
+    // What it is.
+
+    /// The protocol's state.
+    pub fn dlock(&self) -> &Dlock {
+        &self.dlock
+    }
+    /// Threads that use it.
+    pub fn users(&self) -> u32 {
         self.shared + u32::from(self.exclusive)
     }
+    /// Threads that wait for it, the first of the queue first.
+    pub fn waiters(&self) -> impl Iterator<Item = &W> {
+        self.queue.iter().map(|queued| &queued.waiter)
+    }
+    /// To which mode it is being demoted.
+    pub fn demoting(&self) -> Option<Mode> {
+        self.demotion.map(|demotion| demotion.to)
+    }
+    /// When it was last taken, or taken stronger.
+    pub fn held_since(&self) -> Option<Time> {
+        self.hold.since().filter(|_| self.dlock.held() > Mode::Unlocked)
+    }
+    /// The lock is wanted from other nodes by the head of the queue.
+    pub fn pursuing(&self) -> bool {
+        !self.dlock.held().covers(self.dlock.want())
+    }
+    /// Nothing happens to it and nobody needs it: it may be forgotten.
+    pub fn is_idle(&self) -> bool {
+        self.dlock.is_idle()
+            && self.users() == 0
+            && self.queue.is_empty()
+            && self.demotion.is_none()
+            && self.driver.is_none()
+            && !self.look
+            && !self.queued
+            && !self.working
+            && !self.releasing_idle
+    }
+    /// It may be released: nobody uses it, waits for it, or does anything about it.
+    pub fn may_be_released(&self) -> bool {
+        self.users() == 0 && self.driver.is_none() && !self.concerns_others()
+    }
+    /// Whether the end of a use, or anything else, can matter to somebody.
+    pub(super) fn concerns_others(&self) -> bool {
+        !self.queue.is_empty()
+            || self.demand.is_some()
+            || self.demotion.is_some()
+            || self.releasing_idle
+    }
+    /// No user relies on more than `to`.
+    pub fn drained(&self, to: Mode) -> bool {
+        self.relied.none_beyond(to)
+    }
+    /// `waiter` is first in the queue.
+    pub(super) fn is_head(&self, waiter: &W) -> bool {
+        self.queue.front().is_some_and(|head| head.waiter == *waiter)
+    }
+    /// The head of the queue needs more than is held: it takes care of the record.
+    pub(super) fn attended(&self) -> bool {
+        self.queue.front().is_some_and(|head| !self.dlock.held().covers(head.request.cluster))
+    }
+
+    // Who may use it.
+
     fn local_free(&self, local: Local) -> bool {
         !self.exclusive && (local == Local::Shared || self.shared == 0)
     }
     /// The mode that serves a wish with the least waiting, as far as `me` knows the record.
-    pub(super) fn mode_for(&self, wish: Wish, me: Me) -> Mode {
+    pub fn mode_for(&self, wish: Wish, me: Me) -> Mode {
         let kept = self.demotion.map_or(self.dlock.held(), |d| d.to);
-        if !wish.beside || kept.covers(wish.mode) {
+        if !wish.concurrent || kept.covers(wish.mode) {
             return wish.mode;
         }
         let others_change = || {
@@ -267,21 +288,26 @@ impl State {
         wish.mode
     }
     /// Whether a user may begin now, leaving the queue aside.
-    pub(super) fn admits(&self, cluster: Mode, local: Local) -> bool {
+    fn admits(&self, cluster: Mode, local: Local) -> bool {
         self.dlock.held().covers(cluster)
             && self.local_free(local)
             && self.demotion.is_none_or(|d| d.to.covers(cluster))
     }
     /// Whether a fill may begin during the demotion under way. One that must be alone gets nothing
     /// weaker than it asks for.
-    pub(super) fn admits_fill(&self, cluster: Mode, local: Local) -> bool {
-        let least = match local {
+    pub(super) fn admits_fill(&self, request: &Request) -> bool {
+        let least = match request.local {
             Local::Shared => Mode::Shared,
-            Local::Exclusive => cluster,
+            Local::Exclusive => request.cluster,
         };
         self.demotion.is_some_and(|d| d.phase != Phase::Releasing)
             && self.dlock.held().covers(least)
-            && self.local_free(local)
+            && self.local_free(request.local)
+    }
+    /// Begins a use, if that needs neither I/O nor waiting.
+    pub fn try_admit(&mut self, cluster: Mode, local: Local) -> Option<Admission> {
+        let free = self.queue.is_empty() && self.admits(cluster, local);
+        free.then(|| self.admit(cluster, local))
     }
     /// Begins a use.
     pub(super) fn admit(&mut self, mode: Mode, local: Local) -> Admission {
@@ -295,91 +321,56 @@ impl State {
         Admission { mode, local, first, tenure: self.tenure }
     }
     /// Begins a use of a fill during a demotion.
-    pub(super) fn admit_fill(&mut self, cluster: Mode, local: Local) -> Admission {
+    pub(super) fn admit_fill(&mut self, request: &Request) -> Admission {
         if let Some(demotion) = &mut self.demotion {
             demotion.admitted = true;
         }
-        self.admit(cluster.meet(self.dlock.held()), local)
+        self.admit(request.cluster.meet(self.dlock.held()), request.local)
     }
-    /// Ends a use.
-    pub(super) fn end(&mut self, mode: Mode, local: Local) {
-        match local {
+    /// Ends a use. Whether that concerns others: then the step [`super::step::Event::Ended`] follows.
+    pub fn end(&mut self, admission: &Admission) -> bool {
+        match admission.local {
             Local::Shared => self.shared -= 1,
             Local::Exclusive => self.exclusive = false,
         }
-        *self.relied.on(mode) -= 1;
+        *self.relied.on(admission.mode) -= 1;
+        self.concerns_others()
     }
-    /// Whether the end of a use, or anything else, can matter to somebody.
-    pub(super) fn concerns_others(&self) -> bool {
-        !self.queue.is_empty() || self.demand.is_some() || self.demotion.is_some() || self.shrink
+    /// Puts a thread at the end of the queue; then it has a turn.
+    pub fn queue_up(&mut self, waiter: W, request: Request) {
+        self.queue.push_back(Queued { waiter, request });
     }
-    /// No user relies on more than `to`.
-    pub(super) fn drained(&self, to: Mode) -> bool {
-        self.relied.none_beyond(to)
+    /// The first of the queue, if it may begin now.
+    pub(super) fn admit_head(&mut self) -> Option<(W, Admission)> {
+        let Request { cluster, local, .. } = self.queue.front()?.request;
+        if !self.admits(cluster, local) {
+            return None;
+        }
+        let head = self.queue.pop_front()?;
+        Some((head.waiter, self.admit(cluster, local)))
     }
-    /// The lock is wanted from other nodes by the head of the queue.
-    pub(super) fn pursuing(&self) -> bool {
-        !self.dlock.held().covers(self.dlock.want())
+    pub(super) fn leave_queue(&mut self, waiter: &W) {
+        self.queue.retain(|queued| queued.waiter != *waiter);
     }
-    /// A waiting thread takes care of the record: the head of the queue needs more than is held.
-    pub(super) fn attended(&self) -> bool {
-        self.queue.front().is_some_and(|head| !self.dlock.held().covers(head.request.cluster))
-    }
-    /// Nothing happens to it and nobody needs it: it may leave the table.
-    pub(super) fn is_idle(&self) -> bool {
-        self.dlock.is_idle()
-            && self.users() == 0
-            && self.queue.is_empty()
-            && self.demotion.is_none()
-            && !self.io
-            && !self.look
-            && !self.queued
-            && !self.working
-            && !self.shrink
-    }
+
+    // What is known of the record.
+
     /// The lock was taken, or taken stronger.
-    pub(super) fn note_grant(&mut self, from: Mode, tenure: impl FnOnce() -> u64) {
+    pub(super) fn note_grant(&mut self, from: Mode, tenure: u64) {
         if from == Mode::Unlocked {
-            self.tenure = tenure();
+            self.tenure = tenure;
             self.fresh = true;
         }
     }
-    /// Lets in from the head of the queue all who may begin.
-    pub(super) fn serve_queue(&mut self) {
-        while let Some(head) = self.queue.front() {
-            let Request { cluster, local, .. } = head.request;
-            if !self.admits(cluster, local) {
-                return;
-            }
-            if let Some(head) = self.queue.pop_front() {
-                let admission = self.admit(cluster, local);
-                head.answer(Ok(admission));
-            }
-        }
+    /// `waiter` is about to ask for a lock of which nothing is known: a guess may save the read.
+    pub(super) fn may_guess(&self, waiter: &W) -> bool {
+        self.dlock.known().is_none()
+            && self.driver.is_none()
+            && !self.pursuing()
+            && self.attended()
+            && self.is_head(waiter)
     }
-    /// Wakes the fills in the queue: a demotion begins, their patience counts.
-    pub(super) fn wake_fills(&self) {
-        for waiter in self.queue.iter().filter(|w| w.request.fill.is_some()) {
-            waiter.condition.notify_one();
-        }
-    }
-    /// Ends all waiting with an error.
-    pub(super) fn fail_queue(&mut self, error: &LockError) {
-        for waiter in self.queue.drain(..) {
-            waiter.answer(Err(error.clone()));
-        }
-    }
-    pub(super) fn leave_queue(&mut self, waiter: &Arc<Waiter>) {
-        self.queue.retain(|w| !Arc::ptr_eq(w, waiter));
-    }
-}
-
-impl Waiter {
-    pub(super) fn new(request: Request) -> Arc<Self> {
-        Arc::new(Self { condition: Condvar::new(), request, answer: Mutex::new(None) })
-    }
-    fn answer(&self, answer: Result<Admission, LockError>) {
-        *self.answer.lock() = Some(answer);
-        self.condition.notify_one();
+    pub(super) fn guess(&mut self, record: LockRecord) {
+        self.dlock.guess(record);
     }
 }

@@ -1,16 +1,93 @@
 //! The locks in memory, by number, in shards.
 //!
-//! Lock order: a shard's mutex, then a glock's. Nobody takes a shard's mutex with a glock's held.
+//! Lock order: a shard's mutex, then an entry's. Nobody takes a shard's mutex with an entry's held.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use braid_format::LockNo;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::state::Glock;
+use super::Core;
+use super::state::{Admission, Glock};
+use crate::error::LockError;
+
+/// A lock in the table.
+pub(super) struct Entry {
+    pub(super) lock: LockNo,
+    pub(super) core: Weak<Core>,
+    pub(super) state: Mutex<State>,
+}
+impl Entry {
+    pub(super) fn new(lock: LockNo, core: Weak<Core>) -> Self {
+        let state = State { glock: Glock::new(lock), gone: false, used: 0 };
+        Self { lock, core, state: Mutex::new(state) }
+    }
+}
+
+/// The lock itself, and what the table keeps beside it.
+pub(super) struct State {
+    glock: Glock<Thread>,
+    /// No longer in the table.
+    pub(super) gone: bool,
+    /// Tick of the last use.
+    pub(super) used: u32,
+}
+impl Deref for State {
+    type Target = Glock<Thread>;
+    fn deref(&self) -> &Self::Target {
+        &self.glock
+    }
+}
+impl DerefMut for State {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.glock
+    }
+}
+
+/// A thread that waits for a lock. It sleeps under the mutex of that lock's [`Entry`].
+#[derive(Clone, Default)]
+pub(super) struct Thread(Arc<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    condition: Condvar,
+    answer: Mutex<Option<Result<Admission, LockError>>>,
+}
+
+impl PartialEq for Thread {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Thread {
+    /// Wakes it with its answer.
+    pub(super) fn reply(&self, answer: Result<Admission, LockError>) {
+        *self.0.answer.lock() = Some(answer);
+        self.wake();
+    }
+    pub(super) fn wake(&self) {
+        self.0.condition.notify_one();
+    }
+    /// Takes the answer, if there is one.
+    pub(super) fn answer(&self) -> Option<Result<Admission, LockError>> {
+        self.0.answer.lock().take()
+    }
+    pub(super) fn is_answered(&self) -> bool {
+        self.0.answer.lock().is_some()
+    }
+    /// Sleeps until it is woken, at most until then.
+    pub(super) fn sleep(&self, state: &mut MutexGuard<'_, State>, until: Option<Instant>) {
+        match until {
+            Some(at) => drop(self.0.condition.wait_until(state, at)),
+            None => self.0.condition.wait(state),
+        }
+    }
+}
 
 /// Lock numbers are block numbers: one multiplication spreads them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,7 +106,7 @@ impl Hasher for LockHasher {
     }
 }
 
-type Map = HashMap<LockNo, Arc<Glock>, BuildHasherDefault<LockHasher>>;
+type Map = HashMap<LockNo, Arc<Entry>, BuildHasherDefault<LockHasher>>;
 
 #[derive(Default)]
 struct Shard {
@@ -66,8 +143,8 @@ impl Table {
     pub(super) fn get_or_insert(
         &self,
         lock: LockNo,
-        make: impl FnOnce() -> Arc<Glock>,
-    ) -> Arc<Glock> {
+        make: impl FnOnce() -> Arc<Entry>,
+    ) -> Arc<Entry> {
         let mut shard = self.shard(lock).lock();
         shard.acquires += 1;
         if let Some(found) = shard.map.get(&lock) {
@@ -78,17 +155,17 @@ impl Table {
         self.count.fetch_add(1, Ordering::Relaxed);
         new
     }
-    pub(super) fn get(&self, lock: LockNo) -> Option<Arc<Glock>> {
+    pub(super) fn get(&self, lock: LockNo) -> Option<Arc<Entry>> {
         self.shard(lock).lock().map.get(&lock).cloned()
     }
-    /// Takes `glock` out if it is idle.
-    pub(super) fn remove_idle(&self, glock: &Arc<Glock>) {
-        let mut shard = self.shard(glock.lock).lock();
-        let mut state = glock.state.lock();
-        let present = shard.map.get(&glock.lock).is_some_and(|found| Arc::ptr_eq(found, glock));
+    /// Takes `entry` out if it is idle.
+    pub(super) fn remove_idle(&self, entry: &Arc<Entry>) {
+        let mut shard = self.shard(entry.lock).lock();
+        let mut state = entry.state.lock();
+        let present = shard.map.get(&entry.lock).is_some_and(|found| Arc::ptr_eq(found, entry));
         if present && state.is_idle() {
             state.gone = true;
-            shard.map.remove(&glock.lock);
+            shard.map.remove(&entry.lock);
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -99,9 +176,9 @@ impl Table {
         self.shards.iter().map(|s| s.0.lock().acquires).sum()
     }
     /// All locks, one shard at a time; `visit` runs without a shard's mutex.
-    pub(super) fn for_each(&self, mut visit: impl FnMut(&Arc<Glock>)) {
+    pub(super) fn for_each(&self, mut visit: impl FnMut(&Arc<Entry>)) {
         for shard in &self.shards {
-            let all: Vec<Arc<Glock>> = shard.0.lock().map.values().cloned().collect();
+            let all: Vec<Arc<Entry>> = shard.0.lock().map.values().cloned().collect();
             all.iter().for_each(&mut visit);
         }
     }

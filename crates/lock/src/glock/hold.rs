@@ -1,0 +1,57 @@
+//! When a lock that another node asks for is kept a little longer.
+
+use std::time::Duration;
+
+use crate::dlock::Time;
+
+/// Keeps a lock a little longer if that saves moving it to and fro.
+///
+/// Sequential users at two nodes gain nothing from it, a thread that comes back at once gains a
+/// lot; so it is tried after evidence (`eager`) and dropped for a while when it did not help.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Hold {
+    granted: Option<Time>,
+    released: Option<Time>,
+    /// Uses when the lingering began or went on.
+    lingering: Option<u32>,
+    eager: i8,
+}
+
+impl Hold {
+    /// A return within this counts as "at once"; also how long an unused lock lingers.
+    const SOON: Duration = Duration::from_micros(200);
+    const ENOUGH: i8 = 3;
+    const DISCOURAGED: i8 = -16;
+
+    pub(super) fn granted(&mut self, now: Time) {
+        self.granted = Some(now);
+        self.lingering = None;
+    }
+    pub(super) fn since(&self) -> Option<Time> {
+        self.granted
+    }
+    pub(super) fn released(&mut self, now: Time) {
+        self.released = Some(now);
+    }
+    /// A thread of this node wants the lock that was given away.
+    pub(super) fn wanted(&mut self, now: Time) {
+        if let Some(released) = self.released.take() {
+            let soon = now.saturating_sub(released) < Self::SOON;
+            self.eager = if soon { (self.eager + 1).min(Self::ENOUGH) } else { self.eager.min(0) };
+        }
+    }
+    /// Whether a demanded lock is kept, and until when to look again.
+    pub(super) fn until(&mut self, now: Time, uses: u32, longest: Duration) -> Option<Time> {
+        let granted = self.granted?;
+        let over = now.saturating_sub(granted) >= longest;
+        if self.eager < Self::ENOUGH || over {
+            return None;
+        }
+        if self.lingering == Some(uses) {
+            self.eager = Self::DISCOURAGED;
+            return None;
+        }
+        self.lingering = Some(uses);
+        Some(now + Self::SOON)
+    }
+}
