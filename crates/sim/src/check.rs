@@ -22,13 +22,13 @@ impl World {
         let mut broken = None;
         for process in self.processes.iter().filter(|p| !p.recovered) {
             let (Some(me), Some(l)) = (process.me, process.locks.get(lock)) else { continue };
-            let held = l.dlock.held();
+            let held = l.held();
             holders += u32::from(held > Mode::Unlocked);
             exclusive |= held == Mode::Exclusive;
             if held > record.mode_of(me) {
                 broken = Some(format!("{me:?} believes in {held:?} of lock {lock}: {record:?}"));
             }
-            if l.used() > held {
+            if l.is_overused() {
                 broken = Some(format!("{me:?} uses lock {lock} beyond {held:?}"));
             }
         }
@@ -73,7 +73,7 @@ impl World {
         let living = self.processes.iter().filter(|p| p.state != State::Gone && !p.fenced);
         let living = living.filter(|p| !p.recovered);
         let mut holders =
-            living.filter(|p| p.locks.get(lock).is_some_and(|l| l.dlock.held() > Mode::Unlocked));
+            living.filter(|p| p.locks.get(lock).is_some_and(|l| l.held() > Mode::Unlocked));
         holders.next().and_then(|p| p.me)
     }
     /// What a node reads under a lock is the latest there is.

@@ -1,10 +1,12 @@
 //! A cluster in virtual time: several nodes, several devices, one seed. It runs the real code:
-//! * of `braid_lock`, the protocol of a lock (`dlock`) and of death and recovery (`node::watch`);
+//! * of `braid_lock`, the protocol of a lock (`dlock`), users, queue and demotion of a node's locks
+//!   (`glock`), and death and recovery (`node::watch`);
 //! * of `braid_fs`, mkfs, the journal, the metadata cache with commits and write-back, and replay
 //!   (through `braid_fs::simulation`);
 //! * of `braid_pool`, striping and labels; of `braid_format`, every record.
 //!
-//! Only threads, sockets, kernel locks and devices are simulated. The code of `braid_fs` blocks; it
+//! Only threads, sockets, kernel locks and devices are simulated: for the threads of the lock manager,
+//! which do what the steps of `glock` say, stand the events `Turn`, `Visit` and the answers. The code of `braid_fs` blocks; it
 //! runs in a `lane`, a stack of its own that goes on only while the world waits for it, so that every request
 //! to a device is a point where other nodes go on, where a node dies, or the power goes.
 //! The same seed gives the same run, to the last event: `cargo run -p braid-sim -- SEED --trace`.
@@ -33,6 +35,7 @@
 //! * **Failed read.** Of metadata: the node withdraws, as if it had died; of a recovery: another try.
 //! * **Slow I/O.** Any request may take up to `late_max`.
 //! * **Hints** are lost, doubled, late, or about a lock that nobody asked for.
+//! * **Interruption.** A thread that waits for a lock gives up.
 //! * **Stall.** A node is stopped for up to [`Faults::stall_max`] (as by SIGSTOP) and then goes on
 //!   as if nothing had happened; its I/O lands meanwhile.
 //! * **Hosts** ([`Cluster::of_hosts`]; `sim --hosts SEED`). Each node is on a host of its own. Nobody sees
@@ -46,7 +49,7 @@
 //! Not permitted here: misdirected or corrupted writes (`braid-device`'s faulty device has them),
 //! failed writes and flushes (they withdraw the node), loss of power of one device alone, silence
 //! taken for death (on one host nobody is fenced). Not run here: two commits or write-backs of one node at once,
-//! the blocking lock manager, allocation, files.
+//! allocation, files, concurrent holds.
 //!
 //! # Checked at every event that could change it
 //! * exclusion: of all lives not yet recovered, none believes in EX beside another's belief;

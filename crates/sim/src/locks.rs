@@ -1,88 +1,101 @@
-//! A node's cluster locks in virtual time: users, queue, demotion; what `braid_lock::glock` does
-//! with threads. The protocol itself is the real `Dlock`.
+//! A node's cluster locks in virtual time: the real `Glock` with the real `Dlock` in it. What the
+//! threads of `braid_lock`'s manager do is done by events: a waiting thread's turn, a demoter's
+//! visit, an answer of the store.
 
-use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
-use braid_lock::dlock::{Action, Context, Dlock, Event as LockEvent, Seen, Time};
-use braid_lock::{Me, Mode};
+use braid_lock::dlock::{self, Seen, Time};
+use braid_lock::glock::{Action, Admission, Context, Demoted, Event as LockEvent, Glock, Request};
+use braid_lock::{Local, LockError, Me, Mode, StoreError};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
+use crate::lane::text_of;
 use crate::node::{Purpose, State};
 use crate::world::{Event, Pid, World};
 
-/// The locks that a thread takes, one after the other, and how many it has.
+/// As the manager's options have it.
+const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+const HOLD_MAX: Duration = Duration::from_millis(10);
+/// How long a woken thread takes to run.
+const WAKES: Duration = Duration::from_micros(20);
+
+/// The locks that a thread takes, one after the other, and those that it has.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
     locks: Vec<usize>,
     mode: Mode,
-    got: usize,
+    alone: bool,
+    /// As a page fill: it does not wait for a demotion for longer than this.
+    patience: Option<Duration>,
+    got: Vec<Admission>,
+}
+impl Plan {
+    fn local(&self) -> Local {
+        if self.alone { Local::Exclusive } else { Local::Shared }
+    }
 }
 
+/// The node leaves: what is cached is put in place, the record stays as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Draining,
-    Calling,
-    Ready,
-    Releasing,
-    /// The node leaves: the work is called, the record stays as it is.
-    Keeping,
-    Kept,
+enum Keeping {
+    Begun,
+    Done,
 }
 
 pub(crate) struct Lock {
-    pub(crate) dlock: Dlock,
+    glock: Glock<usize>,
     number: LockNo,
-    users: u32,
-    writer: bool,
-    queue: VecDeque<(usize, Mode)>,
-    demand: Option<Mode>,
-    demotion: Option<(Mode, Phase)>,
-    timer: Option<Time>,
+    /// What heartbeats say that this node waits for.
+    wish: Option<Mode>,
+    /// The waiting thread that talks to the record.
+    driving: Option<usize>,
+    keeping: Option<Keeping>,
+    /// What it covers is being put in place for a demotion.
+    called: bool,
+    /// When a waiting thread looks by itself, by its number.
+    alarms: Vec<Option<Time>>,
 }
 
 impl Lock {
-    pub(crate) fn new(number: LockNo) -> Self {
+    pub(crate) fn new(number: LockNo, threads: usize) -> Self {
         Self {
-            dlock: Dlock::new(number),
+            glock: Glock::new(number),
             number,
-            users: 0,
-            writer: false,
-            queue: VecDeque::new(),
-            demand: None,
-            demotion: None,
-            timer: None,
+            wish: None,
+            driving: None,
+            keeping: None,
+            called: false,
+            alarms: vec![None; threads],
         }
     }
-    pub(crate) fn dlock_no(&self) -> LockNo {
-        self.number
+    pub(crate) fn held(&self) -> Mode {
+        self.glock.dlock().held()
     }
-    pub(crate) fn waits(&self) -> bool {
-        self.dlock.want() > self.dlock.held()
+    pub(crate) fn wish(&self) -> Option<(LockNo, Mode)> {
+        self.wish.map(|mode| (self.number, mode))
+    }
+    pub(crate) fn number(&self) -> LockNo {
+        self.number
     }
     /// Used, waited for, or being given up.
     pub(crate) fn in_use(&self) -> bool {
-        let kept = self.demotion.is_none_or(|d| d.1 == Phase::Kept);
-        self.users > 0 || !self.queue.is_empty() || !kept
+        self.glock.users() > 0
+            || self.glock.waiters().next().is_some()
+            || self.glock.is_worked_on()
+            || self.keeping == Some(Keeping::Begun)
     }
     /// Nothing under it is dirty, for good.
     pub(crate) fn settled(&self) -> bool {
-        self.dlock.held() == Mode::Unlocked || self.demotion.is_some_and(|d| d.1 == Phase::Kept)
+        self.held() == Mode::Unlocked || self.keeping == Some(Keeping::Done)
     }
-    /// The most that a user relies on.
-    pub(crate) fn used(&self) -> Mode {
-        match (self.users, self.writer) {
-            (0, _) => Mode::Unlocked,
-            (_, false) => Mode::Shared,
-            (_, true) => Mode::Exclusive,
-        }
-    }
-    fn drained(&self, to: Mode) -> bool {
-        self.used() <= to
+    /// A user relies on more than is held.
+    pub(crate) fn is_overused(&self) -> bool {
+        !self.glock.drained(self.held())
     }
 }
 
@@ -91,14 +104,18 @@ impl World {
         self.processes.get_mut(pid)?.locks.get_mut(lock)
     }
     pub(crate) fn lock_waits(&self, pid: Pid, lock: usize) -> bool {
-        self.processes.get(pid).and_then(|p| p.locks.get(lock)).is_some_and(Lock::waits)
+        let lock = self.processes.get(pid).and_then(|p| p.locks.get(lock));
+        lock.is_some_and(|l| l.wish.is_some())
     }
+
+    // What threads do.
 
     /// A thread wants some locks, and takes them in the order of their numbers.
     pub(crate) fn thread_wants(&mut self, pid: Pid, thread: usize) {
         if self.processes.get(pid).is_none_or(|p| p.state != State::Running) {
             return;
         }
+        self.release_idle(pid);
         let share = 1 + self.random.below(3);
         let mut locks: Vec<usize> =
             (0..usize::from(self.cluster.locks)).filter(|_| self.random.below(6) < share).collect();
@@ -107,132 +124,228 @@ impl World {
             locks.push(usize::try_from(lock).unwrap_or(0));
         }
         let mode = *self.random.pick(&[Mode::Shared, Mode::Exclusive]);
+        let alone = mode == Mode::Exclusive || self.random.below(4) == 0;
+        // A fill has no other lock.
+        let fill = locks.len() == 1 && mode == Mode::Shared && self.random.below(2) == 0;
+        let patience = fill.then(|| self.random.time(Duration::from_millis(2)));
         let Some(process) = self.processes.get_mut(pid) else { return };
         if let Some(plan) = process.plans.get_mut(thread) {
-            *plan = Plan { locks, mode, got: 0 };
+            *plan = Plan { locks, mode, alone, patience, got: Vec::new() };
         }
         self.wants_next(pid, thread);
     }
-    /// Queues up for the next lock of the plan, or begins when it has them all.
-    fn wants_next(&mut self, pid: Pid, thread: usize) {
-        let now = self.now;
-        let Some(process) = self.processes.get_mut(pid) else { return };
-        let Some(plan) = process.plans.get(thread).cloned() else { return };
-        let next = plan.locks.get(plan.got).copied();
-        if let Some(wait) = process.waits.get_mut(thread) {
-            *wait = next.map(|_| now);
+    /// As the bound of locks in memory does.
+    fn release_idle(&mut self, pid: Pid) {
+        if self.random.below(32) != 0 {
+            return;
         }
-        let Some(next) = next else {
-            return self.use_begins(pid, thread, plan.locks, plan.mode);
-        };
-        if let Some(lock) = process.locks.get_mut(next) {
-            lock.queue.push_back((thread, plan.mode));
+        let lock = self.random.below(u64::from(self.cluster.locks));
+        let lock = usize::try_from(lock).unwrap_or(0);
+        if self.lock_mut(pid, lock).is_some_and(|l| l.glock.may_be_released()) {
+            self.step(pid, lock, LockEvent::Release);
         }
-        self.pump(pid, next);
+    }
+
+    /// Takes the next locks of the plan, queues up for one that is not to be had at once, or begins
+    /// when it has them all.
+    pub(crate) fn wants_next(&mut self, pid: Pid, thread: usize) {
+        loop {
+            let now = self.now;
+            let Some(process) = self.processes.get_mut(pid) else { return };
+            let Some(plan) = process.plans.get_mut(thread) else { return };
+            let next = plan.locks.get(plan.got.len()).copied();
+            if let Some(wait) = process.waits.get_mut(thread) {
+                *wait = next.map(|_| now);
+            }
+            let Some(next) = next else {
+                let (locks, mode) = (plan.locks.clone(), plan.mode);
+                return self.use_begins(pid, thread, locks, mode);
+            };
+            let Some(lock) = process.locks.get_mut(next) else { return };
+            let (cluster, local) = (plan.mode, plan.local());
+            if let Some(admission) = lock.glock.try_admit(cluster, local) {
+                plan.got.push(admission);
+                continue;
+            }
+            let fill = plan.patience.map(|patience| now + patience);
+            lock.glock.queue_up(thread, Request { cluster, local, fill });
+            return self.step(pid, next, LockEvent::Turn(thread));
+        }
     }
 
     pub(crate) fn end_use(&mut self, pid: Pid, thread: usize) {
-        let Some(process) = self.processes.get_mut(pid) else { return };
-        let Some(plan) = process.plans.get_mut(thread).map(std::mem::take) else { return };
-        for lock in &plan.locks {
-            if let Some(l) = process.locks.get_mut(*lock) {
-                l.users -= 1;
-                l.writer &= l.users > 0;
-            }
-        }
         self.report.uses += 1;
         // Once nothing goes wrong any more, little is to be seen.
         let pause = if self.faulty() { 40 } else { 300 };
         let pause = self.random.time(Duration::from_millis(pause));
         self.after(pause, Event::Thread { pid, thread });
-        for lock in plan.locks {
-            self.pump(pid, lock);
+        self.let_go(pid, thread);
+    }
+    /// A thread gives up what it has.
+    fn let_go(&mut self, pid: Pid, thread: usize) {
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let Some(plan) = process.plans.get_mut(thread).map(std::mem::take) else { return };
+        for (lock, admission) in plan.locks.into_iter().zip(plan.got) {
+            if self.lock_mut(pid, lock).is_some_and(|l| l.glock.end(&admission)) {
+                self.step(pid, lock, LockEvent::Ended);
+            }
+        }
+        self.leave_if_done(pid);
+    }
+    /// A thread does without the locks of its plan.
+    fn gives_up_plan(&mut self, pid: Pid, thread: usize) {
+        if let Some(wait) = self.processes.get_mut(pid).and_then(|p| p.waits.get_mut(thread)) {
+            *wait = None;
+        }
+        let pause = self.random.time(Duration::from_millis(40));
+        self.after(pause, Event::Thread { pid, thread });
+        self.let_go(pid, thread);
+    }
+
+    /// A waiting thread was woken, or looks by itself; now and then it waits no longer.
+    pub(crate) fn turn(&mut self, pid: Pid, lock: usize, thread: usize) {
+        let interrupted = self.faulty() && self.random.permille(5);
+        let now = self.now;
+        let Some(l) = self.lock_mut(pid, lock) else { return };
+        if let Some(alarm) = l.alarms.get_mut(thread).filter(|alarm| **alarm == Some(now)) {
+            *alarm = None;
+        }
+        let waits = l.glock.waiters().any(|waiter| *waiter == thread);
+        if !waits || l.driving == Some(thread) {
+            return;
+        }
+        if interrupted {
+            self.step(pid, lock, LockEvent::GaveUp(thread));
+            self.gives_up_plan(pid, thread);
+        } else {
+            self.step(pid, lock, LockEvent::Turn(thread));
         }
     }
-
-    pub(crate) fn lock_timer(&mut self, pid: Pid, lock: usize) {
-        if let Some(l) = self.lock_mut(pid, lock) {
-            l.timer = None;
-        }
-        self.dlock(pid, lock, LockEvent::Timer);
-    }
-
-    pub(crate) fn lock_hint(&mut self, pid: Pid, lock: usize) {
-        self.lock_look(pid, lock);
-    }
-
-    pub(crate) fn lock_answered(&mut self, pid: Pid, lock: usize, answer: Answer) {
-        let reading =
-            self.lock_mut(pid, lock).is_some_and(|l| l.dlock.is_busy() && l.dlock.is_reading());
-        let event = match answer {
-            Answer::Failed | Answer::Fenced => LockEvent::Failed,
-            Answer::Done(_) if !reading => LockEvent::Written,
-            Answer::Done(bytes) => match self.seen(pid, lock, &bytes) {
-                Some(seen) => LockEvent::Read(seen),
-                None => return,
-            },
-            Answer::Mismatch(bytes) => match self.seen(pid, lock, &bytes) {
-                Some(seen) => LockEvent::Mismatch(seen),
-                None => return,
-            },
+    fn set_alarm(&mut self, pid: Pid, lock: usize, thread: usize) {
+        let Some(l) = self.lock_mut(pid, lock) else { return };
+        let Some(at) = l.glock.wait_until(&thread) else { return };
+        let Some(alarm) = l.alarms.get_mut(thread).filter(|alarm| **alarm != Some(at)) else {
+            return;
         };
-        self.dlock(pid, lock, event);
+        *alarm = Some(at);
+        self.at(at, Event::Turn { pid, lock, thread });
     }
 
-    fn seen(&mut self, pid: Pid, lock: usize, bytes: &[u8]) -> Option<Seen> {
-        match LockRecord::decode(bytes, self.disk.image.lock_no(lock)) {
-            Err(e) => {
-                self.fail(e.to_string());
-                None
-            }
-            Ok(record) => {
-                let process = self.processes.get(pid)?;
-                let waiters = record.waiters.iter().map(|w| &w.life);
-                let named = record.holders.iter().chain(waiters).chain(&record.openers);
-                let wrong = self.cluster.sabotage == Some(Sabotage::BreakLiving);
-                let mut dead: Vec<Me> = named
-                    .copied()
-                    .filter(|l| Some(*l) != process.me && (wrong || process.says_dead(*l)))
-                    .collect();
-                dead.dedup();
-                Some(Seen { record: Arc::new(record), dead })
-            }
-        }
-    }
+    // What the step says.
 
-    /// One step of the protocol, and what it asks for.
-    pub(crate) fn dlock(&mut self, pid: Pid, lock: usize, event: LockEvent) {
+    /// One step of a lock, and what it asks for.
+    pub(crate) fn step(&mut self, pid: Pid, lock: usize, event: LockEvent<usize>) {
         let (now, nonce) = (self.now, self.nonce());
         let Some(process) = self.processes.get_mut(pid) else { return };
         let (Some(me), Some(l)) = (process.me, process.locks.get_mut(lock)) else { return };
-        let poll = (Duration::from_millis(1), Duration::from_millis(100));
-        let actions = l.dlock.step(&Context { me, now, nonce, poll }, event);
-        for action in actions {
-            match action {
-                Action::Read => {
-                    self.submit(pid, Address::Lock(lock), Op::Read, Purpose::Lock(lock));
-                }
-                Action::CompareAndWrite { expected, new } => {
-                    let encode = |record: &LockRecord| {
-                        let mut bytes = vec![0; LEN];
-                        record.encode(&mut bytes);
-                        bytes
-                    };
-                    let op = Op::CompareAndWrite { expected: encode(&expected), new: encode(&new) };
-                    self.submit(pid, Address::Lock(lock), op, Purpose::Lock(lock));
-                }
-                Action::Hint { to, .. } => self.send_hint(to, lock),
-                Action::Granted(mode) => self.granted(pid, mode),
-                Action::Demote(to) => {
-                    if let Some(l) = self.lock_mut(pid, lock) {
-                        l.demand = Some(l.demand.map_or(to, |d| d.meet(to)));
-                    }
-                }
+        let turn = if let LockEvent::Turn(thread) = event { Some(thread) } else { None };
+        let cx = Context {
+            record: dlock::Context { me, now, nonce, poll: POLL },
+            tenure: nonce,
+            hold_max: HOLD_MAX,
+            stopped: process.stopped,
+        };
+        let mut call = None;
+        for action in l.glock.step(&cx, event) {
+            if let Some(asked) = self.follow(pid, lock, action) {
+                call = Some(asked);
             }
         }
         self.check_lock(lock);
-        self.set_timer(pid, lock);
-        self.pump(pid, lock);
+        let records = matches!(call, Some(Action::Record(_)));
+        if let Some(l) = self.lock_mut(pid, lock) {
+            l.driving = if records { l.driving.or(turn) } else { l.driving };
+            if !records && let Some(thread) = l.driving.take() {
+                self.wake(pid, lock, thread);
+            }
+        }
+        if let Some(thread) = turn.filter(|_| !records) {
+            self.set_alarm(pid, lock, thread);
+        }
+        if let Some(call) = call {
+            self.call(pid, lock, call);
+        }
+        self.leave_if_done(pid);
+    }
+    fn wake(&mut self, pid: Pid, lock: usize, thread: usize) {
+        let pause = self.random.time(WAKES);
+        self.after(pause, Event::Turn { pid, lock, thread });
+    }
+
+    /// Does what is done at once; gives back what is answered later.
+    fn follow(&mut self, pid: Pid, lock: usize, action: Action<usize>) -> Option<Action<usize>> {
+        match action {
+            Action::Granted(mode) => self.granted(pid, mode),
+            Action::Admit(thread, admission) => {
+                if let Some(plan) =
+                    self.processes.get_mut(pid).and_then(|p| p.plans.get_mut(thread))
+                {
+                    plan.got.push(admission);
+                }
+                let pause = self.random.time(WAKES);
+                self.after(pause, Event::Admitted { pid, thread });
+            }
+            Action::Refuse(thread, _) => self.after(WAKES, Event::Refused { pid, thread }),
+            Action::Wake(thread) => self.wake(pid, lock, thread),
+            Action::Visit => {
+                let busy = self.faulty() && self.random.permille(50);
+                let most = if busy { Duration::from_millis(5) } else { WAKES };
+                let pause = self.random.time(most);
+                self.after(pause, Event::Visit { pid, lock });
+            }
+            Action::VisitAt(at) => self.at(at, Event::Visit { pid, lock }),
+            Action::Wish(mode) => {
+                if let Some(l) = self.lock_mut(pid, lock) {
+                    l.wish = mode;
+                }
+            }
+            Action::Hint(to, _) => self.send_hint(to, lock),
+            Action::Withdraw => self.gives_up(pid, &"what is cached cannot be put in place"),
+            Action::HandedOver(_) | Action::Released | Action::Unreachable(_) => {}
+            call @ (Action::Record(_) | Action::Demote { .. } | Action::Forget) => {
+                return Some(call);
+            }
+        }
+        None
+    }
+
+    fn call(&mut self, pid: Pid, lock: usize, call: Action<usize>) {
+        match call {
+            Action::Record(dlock::Action::CompareAndWrite { expected, new }) => {
+                let encode = |record: &LockRecord| {
+                    let mut bytes = vec![0; LEN];
+                    record.encode(&mut bytes);
+                    bytes
+                };
+                let op = Op::CompareAndWrite { expected: encode(&expected), new: encode(&new) };
+                self.submit(pid, Address::Lock(lock), op, Purpose::Lock(lock));
+            }
+            Action::Record(_) => {
+                self.submit(pid, Address::Lock(lock), Op::Read, Purpose::Lock(lock));
+            }
+            Action::Demote { .. } => {
+                if let Some(l) = self.lock_mut(pid, lock) {
+                    l.called = true;
+                }
+                self.demote_work(pid, lock);
+            }
+            Action::Forget => {
+                self.forget(pid, lock);
+                self.step(pid, lock, LockEvent::Forgotten);
+            }
+            _ => {}
+        }
+    }
+    /// Nothing is cached any more under a lock.
+    fn forget(&mut self, pid: Pid, lock: usize) {
+        let owner = self.disk.image.lock_no(lock);
+        let work = self.processes.get(pid).and_then(|p| p.work.as_ref());
+        let Some(metadata) = work.and_then(|work| work.metadata.as_ref()) else { return };
+        // It checks for itself that nothing is lost.
+        let dropped = catch_unwind(AssertUnwindSafe(|| metadata.drop_owner(owner)));
+        if let Err(panic) = dropped {
+            self.fail(format!("process {pid} forgets lock {lock}: {}", text_of(&*panic)));
+        }
     }
 
     fn granted(&mut self, pid: Pid, mode: Mode) {
@@ -242,16 +355,6 @@ impl World {
             && let Some(metadata) = work.and_then(|work| work.metadata.as_ref())
         {
             metadata.note_granted();
-        }
-    }
-
-    fn set_timer(&mut self, pid: Pid, lock: usize) {
-        let Some(l) = self.lock_mut(pid, lock) else { return };
-        if let Some(at) = l.dlock.timer()
-            && l.timer != Some(at)
-        {
-            l.timer = Some(at);
-            self.at(at, Event::Timer { pid, lock });
         }
     }
 
@@ -278,87 +381,73 @@ impl World {
         }
     }
 
-    /// Carries a lock as far as it goes now.
-    pub(crate) fn pump(&mut self, pid: Pid, lock: usize) {
-        while self.broken.is_none() && (self.serve(pid, lock) || self.demote(pid, lock)) {}
-        self.pursue(pid, lock);
-        self.leave_if_done(pid);
-    }
+    // Answers.
 
-    fn serve(&mut self, pid: Pid, lock: usize) -> bool {
-        let Some(l) = self.lock_mut(pid, lock) else { return false };
-        let Some((thread, mode)) = l.queue.front().copied() else { return false };
-        let free = if mode == Mode::Exclusive { l.users == 0 } else { !l.writer };
-        let admits = mode <= l.dlock.held() && l.demotion.is_none_or(|d| mode <= d.0);
-        if !free || !admits {
-            return false;
-        }
-        l.queue.pop_front();
-        l.users += 1;
-        l.writer = mode == Mode::Exclusive;
-        if let Some(plan) = self.processes.get_mut(pid).and_then(|p| p.plans.get_mut(thread)) {
-            plan.got += 1;
-        }
-        self.wants_next(pid, thread);
-        true
-    }
-
-    fn demote(&mut self, pid: Pid, lock: usize) -> bool {
-        let Some(l) = self.lock_mut(pid, lock) else { return false };
-        let held = l.dlock.held();
-        match l.demotion {
-            None => match l.demand.take() {
-                Some(to) if to < held => {
-                    l.demotion = Some((to, Phase::Draining));
-                    true
-                }
-                _ => false,
-            },
-            Some((to, Phase::Draining)) if l.drained(to) => {
-                l.demotion = Some((to, Phase::Calling));
-                self.demote_work(pid, lock, to);
-                true
-            }
-            Some((to, Phase::Ready)) if !l.dlock.is_busy() => {
-                l.demotion = Some((to, Phase::Releasing));
-                self.dlock(pid, lock, LockEvent::Released { to, opened: false, written: None });
-                true
-            }
-            Some((_, Phase::Releasing)) if !l.dlock.is_giving() => {
-                l.demotion = None;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn pursue(&mut self, pid: Pid, lock: usize) {
+    pub(crate) fn lock_answered(&mut self, pid: Pid, lock: usize, answer: Answer) {
         let Some(l) = self.lock_mut(pid, lock) else { return };
-        let (held, want) = (l.dlock.held(), l.dlock.want());
-        let wanted = l.queue.front().map_or(Mode::Unlocked, |w| w.1);
-        if wanted > held && wanted > want {
-            self.dlock(pid, lock, LockEvent::Want(wanted));
-        } else if want > held && wanted <= held {
-            self.dlock(pid, lock, LockEvent::Unwant);
+        let (reading, number) = (l.glock.dlock().is_reading(), l.number);
+        let event = match answer {
+            Answer::Failed | Answer::Fenced => {
+                let why = std::io::Error::other("the device failed");
+                let source = StoreError::Device(Arc::new(why));
+                LockEvent::RecordFailed(LockError::Store { lock: number, source })
+            }
+            Answer::Done(_) if !reading => LockEvent::Record(dlock::Event::Written),
+            Answer::Done(bytes) => match self.seen(pid, lock, &bytes) {
+                Some(seen) => LockEvent::Record(dlock::Event::Read(seen)),
+                None => return,
+            },
+            Answer::Mismatch(bytes) => match self.seen(pid, lock, &bytes) {
+                Some(seen) => LockEvent::Record(dlock::Event::Mismatch(seen)),
+                None => return,
+            },
+        };
+        self.step(pid, lock, event);
+    }
+
+    fn seen(&mut self, pid: Pid, lock: usize, bytes: &[u8]) -> Option<Seen> {
+        match LockRecord::decode(bytes, self.disk.image.lock_no(lock)) {
+            Err(e) => {
+                self.fail(e.to_string());
+                None
+            }
+            Ok(record) => {
+                let process = self.processes.get(pid)?;
+                let waiters = record.waiters.iter().map(|w| &w.life);
+                let named = record.holders.iter().chain(waiters).chain(&record.openers);
+                let wrong = self.cluster.sabotage == Some(Sabotage::BreakLiving);
+                let mut dead: Vec<Me> = named
+                    .copied()
+                    .filter(|l| Some(*l) != process.me && (wrong || process.says_dead(*l)))
+                    .collect();
+                dead.dedup();
+                Some(Seen { record: Arc::new(record), dead })
+            }
         }
+    }
+
+    /// A thread that the lock was refused to tries again later.
+    pub(crate) fn refused_lock(&mut self, pid: Pid, thread: usize) {
+        self.gives_up_plan(pid, thread);
     }
 
     /// A leaving node puts everything in place and keeps the record as it is.
     pub(crate) fn settle_for_leave(&mut self, pid: Pid, lock: usize) {
         if let Some(l) = self.lock_mut(pid, lock) {
-            l.demotion = Some((Mode::Unlocked, Phase::Keeping));
-            self.demote_work(pid, lock, Mode::Unlocked);
+            l.keeping = Some(Keeping::Begun);
+            self.demote_work(pid, lock);
         }
     }
 
     /// What the lock covers is in place.
     pub(crate) fn demoted(&mut self, pid: Pid, lock: usize) {
-        if let Some(l) = self.lock_mut(pid, lock)
-            && let Some((to, phase @ (Phase::Calling | Phase::Keeping))) = l.demotion
-        {
-            let keep = phase == Phase::Keeping;
-            l.demotion = Some((to, if keep { Phase::Kept } else { Phase::Ready }));
-            self.pump(pid, lock);
+        let Some(l) = self.lock_mut(pid, lock) else { return };
+        if l.keeping == Some(Keeping::Begun) {
+            l.keeping = Some(Keeping::Done);
+            self.forget(pid, lock);
+            self.leave_if_done(pid);
+        } else if std::mem::take(&mut l.called) {
+            self.step(pid, lock, LockEvent::Demoted(Some(Demoted::default())));
         }
     }
 }

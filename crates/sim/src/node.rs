@@ -7,7 +7,8 @@ use std::time::Duration;
 use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use braid_format::{Incarnation, NodeId};
 use braid_fs::simulation::Metadata;
-use braid_lock::dlock::{Event as LockEvent, Time};
+use braid_lock::dlock::Time;
+use braid_lock::glock::Event as LockEvent;
 use braid_lock::node::watch::{Recovery, SlotSight, Watch, WatchAction, WatchEvent, freed};
 use braid_lock::{Me, Timing};
 
@@ -89,6 +90,8 @@ pub(crate) struct Process {
     slots: Vec<SlotRecord>,
     beats: Vec<Option<Heartbeat>>,
     sequence: u64,
+    /// It leaves, and nobody uses a lock any more: none is taken or given up from now on.
+    pub(crate) stopped: bool,
     /// Its journal is being closed.
     closing: bool,
     /// Power was cut: nothing of it lands any more.
@@ -140,7 +143,7 @@ impl World {
             in_flight: 0,
             tokens: 0,
             requests: HashMap::new(),
-            locks: (0..locks).map(|l| Lock::new(self.disk.image.lock_no(l))).collect(),
+            locks: (0..locks).map(|l| Lock::new(self.disk.image.lock_no(l), threads)).collect(),
             work: Some(Work::new(self.disk.image.clone(), threads)),
             waits: vec![None; threads],
             plans: vec![Plan::default(); threads],
@@ -150,6 +153,7 @@ impl World {
             slots: Vec::new(),
             beats: vec![None; usize::from(self.cluster.slots)],
             sequence: 0,
+            stopped: false,
             closing: false,
             cut: false,
             life: None,
@@ -338,9 +342,19 @@ impl World {
             return self.submit(pid, address, Op::Flush, Purpose::JoinFlush(device));
         }
         let Some(process) = self.processes.get_mut(pid) else { return };
-        process.me = process.mine.as_ref().map(|mine| mine.life);
-        let me = process.me;
+        let me = process.mine.as_ref().map(|mine| mine.life);
+        process.me = me;
         self.note(|| format!("process {pid} is {me:?}"));
+        // One that was stopped for long while it joined may have been recovered meanwhile.
+        let over = me.map(|me| self.disk.slot(me.slot.0).map(|record| is_over(&record, me)));
+        match over.transpose() {
+            Err(e) => return self.fail(e),
+            Ok(over) => {
+                if let Some(process) = self.processes.get_mut(pid) {
+                    process.recovered = over == Some(true);
+                }
+            }
+        }
         self.work(pid, Task::Open);
     }
     /// The journal is its own: it runs.
@@ -371,7 +385,6 @@ impl World {
         let Some(process) = self.processes.get_mut(pid) else { return };
         let Some(life) = process.me.or(process.life) else { return };
         process.sequence += 1;
-        let waiting = process.locks.iter().filter(|l| l.waits());
         let beat = Heartbeat {
             life,
             pool_epoch: 1,
@@ -381,7 +394,7 @@ impl World {
             inode_delta: 0,
             meta_delta: 0,
             stuck: None,
-            wishes: waiting.map(|l| (l.dlock_no(), l.dlock.want())).collect(),
+            wishes: process.locks.iter().filter_map(Lock::wish).collect(),
         };
         let mut bytes = vec![0; LEN];
         beat.encode(&mut bytes);
@@ -447,14 +460,9 @@ impl World {
         for (lock, mode) in wishes {
             let stubborn = self.random.below(8) == 0;
             let Some(process) = self.processes.get(pid) else { return };
-            let found = process.locks.iter().position(|l| l.dlock_no() == lock);
+            let found = process.locks.iter().position(|l| l.number() == lock);
             let Some(at) = found else { continue };
-            let Some(state) = process.locks.get(at) else { continue };
-            let held = state.dlock.held();
-            let in_the_way = !mode.beside().covers(held);
-            if stubborn || in_the_way || state.waits() {
-                self.lock_hint(pid, at);
-            }
+            self.step(pid, at, if stubborn { LockEvent::Look } else { LockEvent::Wished(mode) });
         }
     }
 
@@ -490,7 +498,7 @@ impl World {
                 WatchAction::Gone(_) => {
                     for lock in 0..usize::from(self.cluster.locks) {
                         if self.lock_waits(pid, lock) {
-                            self.lock_hint(pid, lock);
+                            self.step(pid, lock, LockEvent::Look);
                         }
                     }
                 }
@@ -554,9 +562,7 @@ impl World {
             if let Some(me) = process.me
                 && me.slot == record.life.slot
                 && !process.recovered
-                && (me.incarnation < record.life.incarnation
-                    || record.state == SlotState::Free
-                    || record.is_replayed())
+                && is_over(&record, me)
             {
                 process.recovered = true;
                 over.push(me);
@@ -580,22 +586,19 @@ impl World {
     /// Once nothing is used, waited for or dirty, the slot is freed. A recovery under way is
     /// waited for as well.
     pub(crate) fn leave_if_done(&mut self, pid: Pid) {
-        let Some(process) = self.processes.get(pid) else { return };
+        let Some(process) = self.processes.get_mut(pid) else { return };
         let recovering = process.watch.as_ref().is_some_and(Watch::is_recovering);
         if process.state != State::Leaving || recovering {
             return;
         }
-        let busy = process.locks.iter().any(Lock::in_use);
-        let held = process.locks.iter().position(|l| !l.settled());
-        match held {
-            _ if busy => {}
-            Some(lock) => self.settle_for_leave(pid, lock),
-            None => {
-                let Some(process) = self.processes.get_mut(pid) else { return };
-                if !std::mem::replace(&mut process.closing, true) {
-                    self.work(pid, Task::Close);
-                }
-            }
+        if process.locks.iter().any(Lock::in_use) {
+            return;
+        }
+        process.stopped = true;
+        if let Some(lock) = process.locks.iter().position(|l| !l.settled()) {
+            self.settle_for_leave(pid, lock);
+        } else if !std::mem::replace(&mut process.closing, true) {
+            self.work(pid, Task::Close);
         }
     }
     /// The journal is clean.
@@ -619,11 +622,13 @@ impl World {
         let pause = self.random.time(Duration::from_millis(300));
         self.after(pause, Event::Start(node));
     }
+}
 
-    /// Feeds a lock's event to whoever waits (a hint, a wish).
-    pub(crate) fn lock_look(&mut self, pid: Pid, lock: usize) {
-        self.dlock(pid, lock, LockEvent::Look);
-    }
+/// The slot of `life` shows that it was recovered, or left.
+fn is_over(record: &SlotRecord, life: Me) -> bool {
+    life.incarnation < record.life.incarnation
+        || record.state == SlotState::Free
+        || record.is_replayed()
 }
 
 fn stands(answer: &Answer, new: &SlotRecord) -> bool {

@@ -34,8 +34,8 @@ pub(crate) enum Task {
     Commit { count: usize },
     /// Puts all that is durable in place.
     Checkpoint,
-    /// Puts everything under a lock in place, and keeps at most what `to` allows.
-    Demote { lock: usize, to: Mode },
+    /// Puts everything under a lock in place.
+    Demote { lock: usize },
     /// Replays the journal of a dead node.
     Recover { dead: Me },
     /// Leaves the journal clean.
@@ -143,16 +143,9 @@ fn job(task: &Task, image: &Arc<Image>, me: Option<Me>, metadata: Option<Metadat
             let metadata = metadata?;
             Box::new(move || Outcome::Synced(metadata.close()))
         }
-        Task::Demote { lock, to } => {
+        Task::Demote { lock } => {
             let metadata = metadata?;
-            Box::new(move || {
-                let owner = image.lock_no(lock);
-                let done = metadata.sync_owner(owner);
-                if done.is_ok() && to == Mode::Unlocked {
-                    metadata.drop_owner(owner);
-                }
-                Outcome::Synced(done)
-            })
+            Box::new(move || Outcome::Synced(metadata.sync_owner(image.lock_no(lock))))
         }
     })
 }
@@ -263,7 +256,7 @@ impl World {
                 }
             }
             (Task::Checkpoint, Outcome::Synced(Ok(()))) => {}
-            (Task::Demote { lock, .. }, Outcome::Synced(Ok(()))) => {
+            (Task::Demote { lock }, Outcome::Synced(Ok(()))) => {
                 if let Some(me) = me {
                     let count = self.model.last_in(me, &blocks_of(lock));
                     self.model.durable(me, count);
@@ -315,17 +308,17 @@ impl World {
             self.work(pid, Task::Checkpoint);
         }
     }
-    /// Gives up what is cached under a lock.
-    pub(crate) fn demote_work(&mut self, pid: Pid, lock: usize, to: Mode) {
+    /// Makes what is cached under a lock stable.
+    pub(crate) fn demote_work(&mut self, pid: Pid, lock: usize) {
         match self.cluster.sabotage {
             Some(Sabotage::KeepDirty) => return self.demoted(pid, lock),
             Some(Sabotage::ReleaseEarly) => {
                 self.demoted(pid, lock);
-                return self.work(pid, Task::Demote { lock, to: Mode::Shared });
+                return self.work(pid, Task::Demote { lock });
             }
             _ => {}
         }
-        self.work(pid, Task::Demote { lock, to });
+        self.work(pid, Task::Demote { lock });
     }
     fn replayed(&mut self, pid: Pid, dead: Me, done: Result<Replayed, Error>) {
         if let Some(work) = self.processes.get_mut(pid).and_then(|p| p.work.as_mut()) {

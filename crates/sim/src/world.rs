@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use braid_lock::dlock::Time;
+use braid_lock::glock::Event as LockEvent;
 use braid_lock::{Me, Mode};
 
 use crate::disk::{Address, Answer, Disk, Fates, LEN, Late, Op, blocks_of};
@@ -26,8 +27,14 @@ pub(crate) enum Event {
     Land { pid: Pid, token: u64, address: Address, op: Op, tells: Tells },
     /// A process is told of it.
     Answer { pid: Pid, token: u64, answer: Answer },
-    /// A lock's timer.
-    Timer { pid: Pid, lock: usize },
+    /// A thread that waits for a lock looks what it can do.
+    Turn { pid: Pid, lock: usize, thread: usize },
+    /// A demoter visits a lock.
+    Visit { pid: Pid, lock: usize },
+    /// A thread goes on, for it has a lock.
+    Admitted { pid: Pid, thread: usize },
+    /// A thread goes on without a lock.
+    Refused { pid: Pid, thread: usize },
     /// A hint arrives.
     Hint { pid: Pid, lock: usize },
     /// Time to write a heartbeat.
@@ -62,7 +69,10 @@ impl Event {
             | Self::Trouble => None,
             Self::Fence { pid, .. }
             | Self::Answer { pid, .. }
-            | Self::Timer { pid, .. }
+            | Self::Turn { pid, .. }
+            | Self::Visit { pid, .. }
+            | Self::Admitted { pid, .. }
+            | Self::Refused { pid, .. }
             | Self::Hint { pid, .. }
             | Self::Beat { pid }
             | Self::Look { pid }
@@ -288,8 +298,11 @@ impl World {
                 self.land(pid, token, address, &op, tells);
             }
             Event::Answer { pid, token, answer } => self.answered(pid, token, answer),
-            Event::Timer { pid, lock } => self.lock_timer(pid, lock),
-            Event::Hint { pid, lock } => self.lock_hint(pid, lock),
+            Event::Turn { pid, lock, thread } => self.turn(pid, lock, thread),
+            Event::Visit { pid, lock } => self.step(pid, lock, LockEvent::Visit),
+            Event::Admitted { pid, thread } => self.wants_next(pid, thread),
+            Event::Refused { pid, thread } => self.refused_lock(pid, thread),
+            Event::Hint { pid, lock } => self.step(pid, lock, LockEvent::Look),
             Event::Beat { pid } => self.beat(pid),
             Event::Look { pid } => self.submit(pid, Address::Slots, Op::Read, Purpose::Sight),
             Event::Thread { pid, thread } => self.thread_wants(pid, thread),

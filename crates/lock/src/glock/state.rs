@@ -243,6 +243,10 @@ impl<W: Clone + PartialEq> Glock<W> {
     pub fn may_be_released(&self) -> bool {
         self.users() == 0 && self.driver.is_none() && !self.concerns_others()
     }
+    /// Somebody reads or writes its record, or works on its demotion, now.
+    pub fn is_worked_on(&self) -> bool {
+        self.driver.is_some() || self.working
+    }
     /// Whether the end of a use, or anything else, can matter to somebody.
     pub(super) fn concerns_others(&self) -> bool {
         !self.queue.is_empty()
