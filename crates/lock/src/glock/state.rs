@@ -105,6 +105,7 @@ struct Relied {
     exclusive: u32,
 }
 impl Relied {
+    #[inline]
     fn on(&mut self, mode: Mode) -> &mut u32 {
         match mode {
             Mode::Concurrent => &mut self.concurrent,
@@ -247,8 +248,8 @@ impl<W: Clone + PartialEq> Glock<W> {
     pub fn is_worked_on(&self) -> bool {
         self.driver.is_some() || self.working
     }
-    /// Whether the end of a use, or anything else, can matter to somebody.
-    pub(super) fn concerns_others(&self) -> bool {
+    /// Whether anybody waits for it, here or elsewhere.
+    fn concerns_others(&self) -> bool {
         !self.queue.is_empty()
             || self.demand.is_some()
             || self.demotion.is_some()
@@ -269,10 +270,12 @@ impl<W: Clone + PartialEq> Glock<W> {
 
     // Who may use it.
 
+    #[inline]
     fn local_free(&self, local: Local) -> bool {
         !self.exclusive && (local == Local::Shared || self.shared == 0)
     }
     /// The mode that serves a wish with the least waiting, as far as `me` knows the record.
+    #[inline]
     pub fn mode_for(&self, wish: Wish, me: Me) -> Mode {
         let kept = self.demotion.map_or(self.dlock.held(), |d| d.to);
         if !wish.concurrent || kept.covers(wish.mode) {
@@ -292,6 +295,7 @@ impl<W: Clone + PartialEq> Glock<W> {
         wish.mode
     }
     /// Whether a user may begin now, leaving the queue aside.
+    #[inline]
     fn admits(&self, cluster: Mode, local: Local) -> bool {
         self.dlock.held().covers(cluster)
             && self.local_free(local)
@@ -309,11 +313,13 @@ impl<W: Clone + PartialEq> Glock<W> {
             && self.local_free(request.local)
     }
     /// Begins a use, if that needs neither I/O nor waiting.
+    #[inline]
     pub fn try_admit(&mut self, cluster: Mode, local: Local) -> Option<Admission> {
         let free = self.queue.is_empty() && self.admits(cluster, local);
         free.then(|| self.admit(cluster, local))
     }
     /// Begins a use.
+    #[inline]
     pub(super) fn admit(&mut self, mode: Mode, local: Local) -> Admission {
         match local {
             Local::Shared => self.shared += 1,
@@ -331,14 +337,19 @@ impl<W: Clone + PartialEq> Glock<W> {
         }
         self.admit(request.cluster.meet(self.dlock.held()), request.local)
     }
-    /// Ends a use. Whether that concerns others: then the step [`super::step::Event::Ended`] follows.
+    /// Ends a use. Whether somebody can go on for that: then the step [`super::step::Event::Ended`]
+    /// follows.
+    #[inline]
     pub fn end(&mut self, admission: &Admission) -> bool {
         match admission.local {
             Local::Shared => self.shared -= 1,
             Local::Exclusive => self.exclusive = false,
         }
         *self.relied.on(admission.mode) -= 1;
-        self.concerns_others()
+        let demoter_comes = self.queued || self.working || self.visit.is_some();
+        !self.queue.is_empty()
+            || self.demotion.is_some()
+            || (self.demand.is_some() || self.releasing_idle) && !demoter_comes
     }
     /// Puts a thread at the end of the queue; then it has a turn.
     pub fn queue_up(&mut self, waiter: W, request: Request) {

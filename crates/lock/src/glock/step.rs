@@ -37,7 +37,7 @@ pub enum Event<W> {
     Turn(W),
     /// A thread waits no longer.
     GaveUp(W),
-    /// A use has ended, and [`Glock::end`] says that it concerns others.
+    /// A use has ended, and [`Glock::end`] says that somebody can go on.
     Ended,
     /// Somebody says that the record has changed.
     Look,
@@ -567,3 +567,6 @@ impl<W: Clone + PartialEq> Glock<W> {
         out.push(Action::HandedOver(!self.releasing_idle));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,11 +39,13 @@ pub(super) struct State {
 }
 impl Deref for State {
     type Target = Glock<Thread>;
+    #[inline]
     fn deref(&self) -> &Self::Target {
         &self.glock
     }
 }
 impl DerefMut for State {
+    #[inline]
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.glock
     }

@@ -1,0 +1,234 @@
+use std::sync::Arc;
+
+use braid_format::lock_record::{LockRecord, Waiter};
+use braid_format::{Incarnation, LockNo, NodeId};
+
+use super::*;
+use crate::Local;
+use crate::dlock::Seen;
+use crate::glock::state::Request;
+
+const LOCK: LockNo = LockNo(64);
+const MS: Duration = Duration::from_millis(1);
+
+fn me(slot: u16) -> Me {
+    Me { slot: NodeId(slot), incarnation: Incarnation(1) }
+}
+
+/// One lock of node 0 over a record that answers at once, and what was asked for beside that.
+struct Alone {
+    glock: Glock<u8>,
+    record: LockRecord,
+    now: Time,
+    nonce: u64,
+    stopped: bool,
+    seen: Vec<Action<u8>>,
+}
+impl Alone {
+    fn new() -> Self {
+        Self {
+            glock: Glock::new(LOCK),
+            record: LockRecord::unlocked(LOCK, 1),
+            now: Time::from_secs(1),
+            nonce: 1,
+            stopped: false,
+            seen: Vec::new(),
+        }
+    }
+    /// Takes an event; reads and writes of the record are answered, the rest is kept.
+    fn step(&mut self, event: Event<u8>) {
+        let mut next = Some(event);
+        while let Some(event) = next.take() {
+            self.nonce += 1;
+            let record = dlock::Context {
+                me: me(0),
+                now: self.now,
+                nonce: self.nonce,
+                poll: (MS, 100 * MS),
+            };
+            let (tenure, stopped) = (self.nonce, self.stopped);
+            let cx = Context { record, tenure, hold_max: 10 * MS, stopped };
+            for action in self.glock.step(&cx, event) {
+                match action {
+                    Action::Record(dlock::Action::CompareAndWrite { expected, new }) => {
+                        assert_eq!(*expected, self.record);
+                        self.record = (*new).clone();
+                        next = Some(Event::Record(dlock::Event::Written));
+                    }
+                    Action::Record(_) => {
+                        let record = Arc::new(self.record.clone());
+                        let seen = Seen { record, dead: Vec::new() };
+                        next = Some(Event::Record(dlock::Event::Read(seen)));
+                    }
+                    other => self.seen.push(other),
+                }
+            }
+        }
+    }
+    /// What was asked for since the last time, in a word each.
+    fn words(&mut self) -> Vec<&'static str> {
+        let word = |action: &Action<u8>| match action {
+            Action::Granted(_) => "granted",
+            Action::Admit(..) => "admit",
+            Action::Refuse(..) => "refuse",
+            Action::Wake(_) => "wake",
+            Action::Visit => "visit",
+            Action::VisitAt(_) => "visit at",
+            Action::Wish(_) => "wish",
+            Action::Hint(..) => "hint",
+            Action::Record(_) => "record",
+            Action::Demote { .. } => "demote",
+            Action::Forget => "forget",
+            Action::HandedOver(true) => "handed over",
+            Action::HandedOver(false) => "given up idle",
+            Action::Released => "released",
+            Action::Unreachable(_) => "unreachable",
+            Action::Withdraw => "withdraw",
+        };
+        std::mem::take(&mut self.seen).iter().map(word).collect()
+    }
+    fn queue_up(&mut self, waiter: u8, cluster: Mode, local: Local, fill: Option<Time>) {
+        self.glock.queue_up(waiter, Request { cluster, local, fill });
+        self.step(Event::Turn(waiter));
+    }
+    /// Has the lock exclusively, used by nobody.
+    fn holding() -> Self {
+        let mut alone = Self::new();
+        alone.queue_up(1, Mode::Exclusive, Local::Exclusive, None);
+        assert_eq!(alone.words(), ["granted", "admit"]);
+        alone.end(Mode::Exclusive, Local::Exclusive);
+        alone
+    }
+    fn end(&mut self, mode: Mode, local: Local) {
+        if self.glock.end(&Admission { mode, local, first: false, tenure: 0 }) {
+            self.step(Event::Ended);
+        }
+    }
+    /// Node 1 queues up in the record, and this node is told.
+    fn other_wants(&mut self, mode: Mode) {
+        self.record.waiters.push(Waiter { life: me(1), mode });
+        self.nonce += 1;
+        self.record.nonce = self.nonce;
+        self.step(Event::Look);
+    }
+}
+
+#[test]
+fn a_demotion_makes_stable_forgets_and_hands_over() {
+    let mut alone = Alone::holding();
+    alone.other_wants(Mode::Exclusive);
+    assert_eq!(alone.words(), ["visit"]);
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), ["demote"]);
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    assert_eq!(alone.words(), ["forget"]);
+    assert_eq!(alone.record.holders, [me(0)], "not before everything is forgotten");
+    alone.step(Event::Forgotten);
+    assert_eq!(alone.words(), ["hint", "handed over"]);
+    assert_eq!(alone.record.holders, [me(1)]);
+    assert!(alone.glock.is_idle());
+}
+
+#[test]
+fn a_fill_gets_in_while_caches_are_made_stable_and_they_are_made_stable_again() {
+    let mut alone = Alone::holding();
+    alone.other_wants(Mode::Exclusive);
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), ["visit", "demote"]);
+    // Its patience is over; one that has more of it waits.
+    alone.queue_up(1, Mode::Shared, Local::Shared, Some(alone.now));
+    alone.queue_up(2, Mode::Shared, Local::Shared, Some(alone.now + MS));
+    let admitted = |a: &Action<u8>| matches!(a, Action::Admit(1, a) if a.mode == Mode::Shared);
+    assert!(alone.seen.iter().any(admitted));
+    assert!(!alone.seen.iter().any(|a| matches!(a, Action::Admit(2, _))));
+    alone.words();
+    // It is still in: nothing is given up, and it is not called again before it has gone.
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    assert_eq!(alone.words().iter().filter(|w| **w == "demote").count(), 0);
+    alone.end(Mode::Shared, Local::Shared);
+    assert!(alone.words().contains(&"visit"));
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), ["demote"]);
+    assert_eq!(alone.record.holders, [me(0)]);
+}
+
+#[test]
+fn caches_that_cannot_be_made_stable_keep_the_lock_and_end_the_node() {
+    let mut alone = Alone::holding();
+    alone.other_wants(Mode::Shared);
+    alone.step(Event::Visit);
+    alone.words();
+    alone.step(Event::Demoted(None));
+    assert_eq!(alone.words(), ["withdraw"]);
+    alone.stopped = true;
+    alone.step(Event::Stopped);
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), [""; 0]);
+    assert_eq!(alone.record.holders, [me(0)]);
+}
+
+#[test]
+fn one_that_gives_up_leaves_its_turn_to_the_next() {
+    let mut alone = Alone::new();
+    alone.record.mode = Mode::Exclusive;
+    alone.record.holders = vec![me(1)];
+    alone.queue_up(1, Mode::Exclusive, Local::Exclusive, None);
+    alone.queue_up(2, Mode::Shared, Local::Shared, None);
+    assert_eq!(alone.words(), ["hint", "wish", "wake"]);
+    alone.step(Event::GaveUp(1));
+    assert_eq!(alone.words(), ["wake"]);
+    // The other node lets go: the next one gets it.
+    alone.record.holders.clear();
+    alone.record.mode = Mode::Unlocked;
+    alone.record.waiters.clear();
+    alone.record.nonce = 1000;
+    alone.step(Event::Look);
+    alone.words();
+    alone.step(Event::Turn(2));
+    assert!(alone.words().contains(&"admit"));
+    assert!(alone.record.holders.contains(&me(0)));
+}
+
+#[test]
+fn an_idle_lock_is_given_up_unless_somebody_comes_first() {
+    let mut alone = Alone::holding();
+    alone.step(Event::Release);
+    assert_eq!(alone.words(), ["visit"]);
+    assert!(alone.glock.try_admit(Mode::Shared, Local::Shared).is_some());
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), ["released"]);
+    assert_eq!(alone.record.holders, [me(0)]);
+    alone.end(Mode::Shared, Local::Shared);
+    alone.step(Event::Release);
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), ["visit", "demote"]);
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    alone.step(Event::Forgotten);
+    assert_eq!(alone.words(), ["forget", "given up idle", "released"]);
+    assert!(alone.record.holders.is_empty());
+}
+
+#[test]
+fn a_record_out_of_reach_is_told_to_those_who_wait_after_eight_failures() {
+    let mut alone = Alone::new();
+    alone.glock.queue_up(1, Request { cluster: Mode::Shared, local: Local::Shared, fill: None });
+    let mut tries = 0;
+    while !alone.seen.iter().any(|a| matches!(a, Action::Refuse(1, _))) {
+        alone.now += 200 * MS;
+        let record = dlock::Context { me: me(0), now: alone.now, nonce: 7, poll: (MS, MS) };
+        let cx = Context { record, tenure: 1, hold_max: MS, stopped: false };
+        let mut event = Some(Event::Turn(1));
+        while let Some(now) = event.take() {
+            for action in alone.glock.step(&cx, now) {
+                if matches!(action, Action::Record(_)) {
+                    tries += 1;
+                    event = Some(Event::RecordFailed(LockError::ShutDown));
+                } else {
+                    alone.seen.push(action);
+                }
+            }
+        }
+        assert!(tries < 20);
+    }
+    assert_eq!(tries, 8);
+}
