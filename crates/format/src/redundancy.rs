@@ -230,6 +230,81 @@ impl RawClaim {
     }
 }
 
+/// How often a node slot has counted what its nodes did: one on each member for each slot, in a sector
+/// of 4 KiB at [`RawEventCount::at`], zero behind this. Only the node that has the slot writes it. What
+/// does not verify, or is of another pool, member, state or slot, says nothing.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawEventCount {
+    /// "BREV".
+    pub magic: U32,
+    /// CRC-32C of the 64 bytes with this field zero.
+    pub crc: U32,
+    /// The pool.
+    pub pool_uuid: [u8; 16],
+    /// The member.
+    pub member_uuid: [u8; 16],
+    /// The member's `state_epoch`: what was counted before the member got its state says nothing.
+    pub state_epoch: U64,
+    /// The count.
+    pub count: U64,
+    /// The writer's incarnation, for people.
+    pub incarnation: U32,
+    /// The writer's slot.
+    pub slot: U16,
+    /// Zero.
+    pub reserved: [u8; 2],
+}
+const _: () = assert!(size_of::<RawEventCount>() == 64);
+
+impl RawEventCount {
+    /// "BREV".
+    pub const MAGIC: u32 = u32::from_le_bytes(*b"BREV");
+    /// Where slot 0's stands on a member.
+    pub const AT: ByteOffset = ByteOffset(256 << 10);
+    /// Bytes for each slot: the largest sector there is.
+    pub const SECTOR: usize = 4096;
+    /// Slots that have one: as many as fit before the data area. Later slots are not counted.
+    pub const SLOTS: u16 = 192;
+
+    /// Where a slot's stands on a member; `None`: the slot has none.
+    pub fn at(slot: u16) -> Option<ByteOffset> {
+        (slot < Self::SLOTS).then(|| ByteOffset(Self::AT.0 + u64::from(slot) * 4096))
+    }
+
+    /// The count of `life`'s slot for the member `uuid` of `pool`, which has its state since
+    /// `state_epoch`.
+    pub fn new(
+        (pool, uuid, state_epoch): ([u8; 16], [u8; 16], u64),
+        life: crate::lock_record::Life,
+        count: u64,
+    ) -> Self {
+        let mut raw = Self::new_zeroed();
+        raw.magic.set(Self::MAGIC);
+        raw.pool_uuid = pool;
+        raw.member_uuid = uuid;
+        raw.state_epoch.set(state_epoch);
+        raw.count.set(count);
+        raw.incarnation.set(life.incarnation.0);
+        raw.slot.set(life.slot.0);
+        raw.crc.set(crc32c_with_hole(raw.as_bytes(), core::mem::offset_of!(Self, crc)));
+        raw
+    }
+
+    /// The count that a sector says of that slot and member; `None`: it says nothing.
+    pub fn count(
+        sector: &[u8],
+        (pool, uuid, state_epoch): ([u8; 16], [u8; 16], u64),
+        slot: u16,
+    ) -> Option<u64> {
+        let (raw, _) = Self::read_from_prefix(sector).ok()?;
+        let crc = crc32c_with_hole(raw.as_bytes(), core::mem::offset_of!(Self, crc));
+        let good = raw.magic.get() == Self::MAGIC && raw.crc.get() == crc;
+        let of = (raw.pool_uuid, raw.member_uuid, raw.state_epoch.get());
+        (good && of == (pool, uuid, state_epoch) && raw.slot.get() == slot).then(|| raw.count.get())
+    }
+}
+
 /// Where the parts of a slot's log lie on a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogPlace {
@@ -315,5 +390,26 @@ mod tests {
         assert_eq!(place.ring(LogPlace::RING), mib(5));
         assert!(place.redo_header(1).0 + 4096 <= place.ring(0).0);
         assert!(place.intents(15).0 + 4096 <= place.redo_header(0).0);
+    }
+
+    #[test]
+    fn an_event_count_speaks_of_its_own_member_state_and_slot_only() {
+        let life = crate::lock_record::Life { slot: NodeId(3), incarnation: Incarnation(9) };
+        let of = ([7; 16], [8; 16], 5);
+        let mut sector = vec![0; RawEventCount::SECTOR];
+        assert_eq!(RawEventCount::count(&sector, of, 3), None);
+        sector[..64].copy_from_slice(RawEventCount::new(of, life, 12).as_bytes());
+        assert_eq!(RawEventCount::count(&sector, of, 3), Some(12));
+        assert_eq!(RawEventCount::count(&sector, of, 2), None);
+        for other in [([6; 16], [8; 16], 5), ([7; 16], [6; 16], 5), ([7; 16], [8; 16], 6)] {
+            assert_eq!(RawEventCount::count(&sector, other, 3), None);
+        }
+        sector[48] ^= 1;
+        assert_eq!(RawEventCount::count(&sector, of, 3), None);
+        assert_eq!(RawEventCount::count(&[], of, 3), None);
+        assert_eq!(RawEventCount::at(0), Some(ByteOffset(256 << 10)));
+        let last = RawEventCount::at(RawEventCount::SLOTS - 1).unwrap();
+        assert_eq!(last.0 + 4096, crate::label::Label::DATA_AT.0);
+        assert_eq!(RawEventCount::at(RawEventCount::SLOTS), None);
     }
 }
