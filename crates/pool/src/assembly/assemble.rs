@@ -5,13 +5,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_device::{Device, ScratchDevice};
-use braid_format::Epoch;
 use braid_format::label::{Label, Member, MemberState};
+use braid_format::{Epoch, MemberIndex};
 
 use crate::devices::absent::AbsentDevice;
-use crate::error::PoolError;
-use crate::labels::{Found, LabelAssessment, Verdict, assess_labels, next_epoch, settle_move};
+use crate::error::{MissingMember, PoolError};
+use crate::labels::{
+    Found, LabelAssessment, Verdict, assess_labels, next_epoch, out_of_date, settle_move,
+};
 use crate::pool::Pool;
+
+/// What is done about members that are missing, or out of date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Instead {
+    /// The pool is not opened.
+    Refuse,
+    /// They count as lost.
+    Spare,
+    /// Those out of date are used; the missing are refused.
+    Accept,
+}
 
 impl Pool {
     /// Opens the pool whose members are `devices`: all of them, in any order. Nothing is written:
@@ -21,7 +34,7 @@ impl Pool {
     /// One of [`PoolError`]'s variants for each thing that can be wrong with a member: not one,
     /// both labels damaged, another pool's, a copy of another, removed, truncated, stale, missing.
     pub fn assemble(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
-        Self::assemble_from(devices, false)
+        Self::assemble_from(devices, Instead::Refuse)
     }
 
     /// Opens the pool although members are missing, if the others hold every byte: the operator
@@ -30,10 +43,20 @@ impl Pool {
     /// # Errors
     /// As [`Pool::assemble`]; [`PoolError::TooManyLost`].
     pub fn assemble_degraded(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
-        Self::assemble_from(devices, true)
+        Self::assemble_from(devices, Instead::Spare)
     }
 
-    fn assemble_from(devices: Vec<Arc<dyn Device>>, degraded: bool) -> Result<Self, PoolError> {
+    /// As [`Pool::assemble`], though members may have been put back from an old image: the operator takes
+    /// them as they are. For [`Pool::forget_events`].
+    ///
+    /// # Errors
+    /// As [`Pool::assemble`].
+    pub fn assemble_as_they_are(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
+        Self::assemble_from(devices, Instead::Accept)
+    }
+
+    fn assemble_from(devices: Vec<Arc<dyn Device>>, instead: Instead) -> Result<Self, PoolError> {
+        let degraded = instead == Instead::Spare;
         let found: Vec<Found> = devices.into_iter().map(Found::read).collect();
         one_pool(&found)?;
         let assessment = assess_labels(&found, degraded)?;
@@ -41,14 +64,23 @@ impl Pool {
             refuse(f, verdict, &assessment.label)?;
         }
         let highest = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max().unwrap_or(0);
-        let LabelAssessment { mut label, verdicts, missing } = assessment;
+        let LabelAssessment { mut label, verdicts, mut missing } = assessment;
         let name = label.name.clone();
         if !missing.is_empty() && !degraded {
             return Err(PoolError::Missing { name, missing });
         }
+        let old = if instead == Instead::Accept { Vec::new() } else { out_of_date(&found, &label) };
+        let old_names: Vec<String> = old.iter().map(|(i, m)| old_name(&found, *i, *m)).collect();
+        if !old.is_empty() && !degraded {
+            let devices = found.iter().map(|f| f.device.clone()).collect();
+            let spared = Self::assemble_from(devices, Instead::Spare).is_ok();
+            return Err(PoolError::OutOfDate { name, members: old_names, spared });
+        }
+        missing.extend(old.iter().filter_map(|(_, index)| as_missing(&label, *index)));
         let mut members: Vec<Option<Found>> = vec![None; label.members.len()];
         for (f, verdict) in found.into_iter().zip(verdicts) {
             if let Verdict::Current(index) = verdict
+                && !old.iter().any(|(_, o)| *o == index)
                 && let Some(place) = members.get_mut(usize::from(index.0))
             {
                 *place = Some(f);
@@ -69,7 +101,15 @@ impl Pool {
         };
         let devices: Vec<Arc<dyn Device>> =
             members.iter().zip(&label.members).map(device).collect();
-        let pool = Self::open(devices, label)?;
+        let pool = Self::open(devices, label).map_err(|error| match error {
+            PoolError::TooManyLost { .. } if !old_names.is_empty() => {
+                PoolError::OutOfDate { name, members: old_names.clone(), spared: false }
+            }
+            error => error,
+        })?;
+        for member in old_names {
+            tracing::warn!("{member} was put back from an old image and is not used");
+        }
         pool.0.epochs.attempted.store(highest, Ordering::Release);
         {
             let mut topology = pool.0.epochs.write();
@@ -121,6 +161,15 @@ impl Pool {
             self.0.change(topology, next, devices)
         })
     }
+}
+
+fn old_name(found: &[Found], i: usize, member: MemberIndex) -> String {
+    format!("member {member} ({})", found.get(i).map_or("", |f| f.path()))
+}
+
+fn as_missing(label: &Label, index: MemberIndex) -> Option<MissingMember> {
+    let m = label.members.get(usize::from(index.0))?;
+    Some(MissingMember { index, uuid: m.uuid, last_path: m.path.clone() })
 }
 
 /// All devices carry labels of one pool.

@@ -295,6 +295,26 @@ pub enum PoolError {
         /// The pool's.
         current: Epoch,
     },
+    /// Members that were put back from an old image while no node had the pool mounted.
+    #[error(
+        "{} of pool {name:?} {} as at an earlier time: put back from an old image (a snapshot, a backup, a copy)? Give the current {} instead; {}",
+        members.join(", "),
+        if members.len() == 1 { "is" } else { "are" },
+        if members.len() == 1 { "device" } else { "devices" },
+        if *spared {
+            "or mount without, with `-o degraded`: what is out of date then counts as failed, and `braid replace` fills it anew"
+        } else {
+            "the pool cannot do without; if there is no current one any more, `braid label accept` takes all members as they are, and `braid check --repair` mends what does not fit"
+        }
+    )]
+    OutOfDate {
+        /// The pool.
+        name: String,
+        /// Who, and on which device.
+        members: Vec<String>,
+        /// The others hold everything.
+        spared: bool,
+    },
     /// A member that was used without the others, as they were without it: since then each side
     /// has a history of its own.
     #[error(

@@ -10,7 +10,7 @@ use braid_format::label::Member;
 use braid_format::{Bytes, Epoch, MemberIndex};
 use uuid::Uuid;
 
-use super::{Found, Verdict, assess_labels, own_uuid, same_device};
+use super::{Found, Verdict, assess_labels, out_of_date, own_uuid, same_device};
 use crate::error::MissingMember;
 
 /// Names devices, files and directories to look at besides the machine's block devices, separated
@@ -40,6 +40,8 @@ pub enum MemberCondition {
     Truncated(Bytes),
     /// Another device carries the same label.
     Duplicate(PathBuf),
+    /// As it was at an earlier time: put back from an old image.
+    OutOfDate,
     /// So many members are missing that nothing is known.
     Unknown,
 }
@@ -54,6 +56,7 @@ impl core::fmt::Display for MemberCondition {
             Self::Removed => write!(f, "removed from the pool"),
             Self::Truncated(expected) => write!(f, "truncated, had {expected} bytes"),
             Self::Duplicate(other) => write!(f, "copy of {}", other.display()),
+            Self::OutOfDate => write!(f, "out of date, put back from an old image"),
             Self::Unknown => write!(f, "unknown, too few members"),
         }
     }
@@ -153,11 +156,15 @@ fn describe(found: &[Found]) -> Option<FoundPool> {
     let path = |f: &Found| PathBuf::from(f.path());
     let (label, mut members, missing) = match assess_labels(found, false) {
         Ok(j) => {
-            let members = found.iter().zip(j.verdicts).map(|(f, v)| FoundMember {
+            let old = out_of_date(found, &j.label);
+            let is_old = |i: usize| old.iter().any(|(o, _)| *o == i);
+            let members = found.iter().zip(j.verdicts).enumerate().map(|(i, (f, v))| FoundMember {
                 path: path(f),
                 index: f.newest().map(|l| l.member),
                 state: if f.has_failed(&j.label) {
                     MemberCondition::Failed
+                } else if is_old(i) && matches!(v, Verdict::Current(_)) {
+                    MemberCondition::OutOfDate
                 } else {
                     condition(f, v)
                 },

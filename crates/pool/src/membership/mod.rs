@@ -10,6 +10,7 @@ pub(crate) mod claims;
 pub(crate) mod device_checks;
 pub(crate) mod epoch;
 mod epoch_rollback;
+mod events;
 mod fail_members;
 pub(crate) mod fencing;
 mod heal;
