@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use braid_device::{Device, FileDevice, OpenOptions};
 use common::pool::{Pool, fill, sums};
-use common::{Disks, can_mount, fails, ok, sh, unmount_idle, wait_until};
+use common::{Disks, braid, can_mount, fails, ok, sh, unmount_idle, wait_until};
 
 /// The state of each member, asked by these.
 fn states(disks: &[&str]) -> Vec<String> {
@@ -294,4 +294,69 @@ fn a_scrub_names_the_devices_of_what_it_cannot_decide() {
     let disk = std::fs::File::open(m.disk(0)).unwrap();
     disk.read_exact_at(&mut sector, at).unwrap();
     assert_eq!(sector, [0x55; 512], "it was a guess");
+}
+
+/// Writes `text` to a file in a mounted session of its own.
+fn say(m: &Pool, which: &[usize], text: &str) {
+    m.mount(which, &[]);
+    std::fs::write(m.dir.join("said"), text).unwrap();
+    unmount_idle(&m.dir);
+}
+
+#[test]
+fn a_half_put_back_from_an_old_image_is_refused_and_filled_anew() {
+    if !can_mount() {
+        return;
+    }
+    let m = Pool::new((3, 160), 2, &["--mirror", "2"]);
+    say(&m, &[0, 1], "old");
+    let image = m.disks.path("image");
+    std::fs::copy(m.disk(0), &image).unwrap();
+    say(&m, &[0, 1], "new");
+    std::fs::copy(&image, m.disk(0)).unwrap();
+    let refused = fails(&["mount", m.disk(0), m.disk(1), m.dir()]);
+    assert!(refused.contains("member 0") && refused.contains("disk0"), "{refused}");
+    assert!(refused.contains("old image") && refused.contains("-o degraded"), "{refused}");
+    let seen = ok(&["scan", m.disk(0), m.disk(1)]);
+    assert!(seen.contains("out of date") && seen.contains("INCOMPLETE"), "{seen}");
+    m.mount(&[0, 1], &["-o", "degraded"]);
+    assert_eq!(std::fs::read_to_string(m.dir.join("said")).unwrap(), "new");
+    assert_eq!(states(&[m.dir()]), ["failed", "active"]);
+    ok(&["replace", m.dir(), "0", m.disk(2)]);
+    assert_eq!(states(&[m.dir()]), ["active", "active"]);
+    unmount_idle(&m.dir);
+    m.mount(&[1, 2], &[]);
+    assert_eq!(std::fs::read_to_string(m.dir.join("said")).unwrap(), "new");
+    unmount_idle(&m.dir);
+    m.clean(&[1, 2]);
+}
+
+#[test]
+fn a_stripe_with_an_old_image_is_refused_until_a_person_accepts_it() {
+    if !can_mount() {
+        return;
+    }
+    let m = Pool::new((2, 160), 2, &[]);
+    let image = m.disks.path("image");
+    // From before the first mount.
+    std::fs::copy(m.disk(1), &image).unwrap();
+    say(&m, &[0, 1], "new");
+    let current = std::fs::read(m.disk(1)).unwrap();
+    std::fs::copy(&image, m.disk(1)).unwrap();
+    for options in ["rw", "ro", "degraded"] {
+        let refused = fails(&["mount", m.disk(0), m.disk(1), m.dir(), "-o", options]);
+        assert!(refused.contains("member 1") && refused.contains("disk1"), "{refused}");
+        assert!(refused.contains("braid label accept"), "{refused}");
+    }
+    fails(&["label", "accept", m.disk(0), m.disk(1)]);
+    fails(&["check", m.disk(0), m.disk(1)]);
+    // The disk itself is as good as ever.
+    std::fs::write(m.disk(1), current).unwrap();
+    m.clean(&[0, 1]);
+    std::fs::copy(&image, m.disk(1)).unwrap();
+    let said = ok(&["label", "accept", "--yes", m.disk(0), m.disk(1)]);
+    assert!(said.contains("check --repair"), "{said}");
+    braid(&["check", "--repair", m.disk(0), m.disk(1)]);
+    m.mount(&[0, 1], &[]);
+    unmount_idle(&m.dir);
 }

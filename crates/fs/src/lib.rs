@@ -132,7 +132,7 @@ pub use data::{ReadHold, ReadRange};
 pub use error::Error;
 pub use file_system::{Answer, Errno, FileSystem, LockAnswer};
 pub use inspect::{ClusterView, inspect};
-pub use mount::{NamedLock, NodeStatus, give_slot_back, vouch_dead};
+pub use mount::{NamedLock, NodeStatus, accept_members, give_slot_back, vouch_dead};
 pub use options::MountOptions;
 pub use plock::Canceller;
 pub use plock_table::{LockDone, Plock, PlockKind, WaitId};

@@ -149,6 +149,7 @@ impl Mounted {
                 volume.pool.follow()?;
             }
             volume.pool.heal_labels()?;
+            volume.pool.count_up(membership.me())?;
             let whole = volume
                 .pool
                 .attach_with(membership.me().slot.get(), &VolumeVerifier::of(&volume))?;
@@ -318,6 +319,10 @@ impl Mounted {
             Ok::<(), Error>(())
         })?;
         core.volume.pool.detach()?;
+        // Everything is durable: an image of a member as it was before is known from now on.
+        if let Err(error) = core.volume.pool.count_up(core.me) {
+            tracing::warn!(%error, "event counts stay as they are");
+        }
         if let Some(cluster) = &core.cluster {
             cluster.leave()?;
         }
@@ -611,6 +616,18 @@ pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
         }
     }
     Ok(nodes)
+}
+
+/// Takes all members of `pool` as they are, although some were put back from an old image: a person has
+/// said so. `pool` is from [`Pool::assemble_as_they_are`].
+///
+/// # Errors
+/// A node has the pool mounted; a device failed.
+pub fn accept_members(pool: Pool) -> Result<()> {
+    let volume = Volume::open(pool)?;
+    volume.may_change()?;
+    let _claimed = crate::exclusive_use::claim(&volume)?;
+    Ok(volume.pool.forget_events()?)
 }
 
 /// Frees the slot of `life`, a node of this process that has withdrawn and is unmounted, by way of a new

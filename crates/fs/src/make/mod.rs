@@ -9,11 +9,14 @@ mod plan;
 use braid_format::dinode::{Layout, RawDinode, RawTime};
 use braid_format::journal::RawJournalHeader;
 use braid_format::label::SubpoolKind;
+use braid_format::lock_record::Life;
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::node::{RawCounters, SlotRecord};
 use braid_format::rgrp::BlockState;
 use braid_format::superblock::{RawLockStore, RawSuperblock};
-use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, Generation, LockNo, NodeId};
+use braid_format::{
+    BlockNo, BlockSize, ByteOffset, Bytes, Generation, Incarnation, LockNo, NodeId,
+};
 use braid_lock::EtcdAddress;
 use braid_lock::etcd::LockDomain;
 use braid_pool::device::AlignedBuf;
@@ -114,7 +117,9 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
     pool.flush()?;
     maker.superblocks()?;
     pool.flush()?;
-    Ok(())
+    // An image of a member from before the first mount is known too.
+    let life = Life { slot: NodeId(0), incarnation: Incarnation(0) };
+    Ok(pool.count_up(life)?)
 }
 
 /// Makes zeros of what nobody has written yet, where the devices do that by giving the space back: copies

@@ -1,5 +1,7 @@
-//! `braid label`: the labels of a pool kept in a file, and written again where they are lost.
+//! `braid label`: the labels of a pool kept in a file, and written again where they are lost;
+//! members taken as they are.
 
+mod accept;
 mod dump;
 mod file;
 mod restore;
@@ -8,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-/// Keep a pool's labels in a file, or write labels again that are lost.
+/// Keep a pool's labels in a file, write labels again that are lost, or take members as they are.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -17,6 +19,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Accept(accept::Args),
     Dump(dump::Args),
     Restore(restore::Args),
 }
@@ -24,6 +27,7 @@ enum Command {
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
+        Command::Accept(a) => accept::run(a),
         Command::Dump(a) => dump::run(a),
         Command::Restore(a) => restore::run(a),
     }

@@ -1,0 +1,40 @@
+//! `braid label accept`.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use braid_pool::Pool;
+
+use crate::pools::sources;
+
+/// Take all members as they are, although some were put back from an old image.
+///
+/// What was written since the image was made is then lost, in part: files may hold old and new bytes.
+/// Only for a pool that cannot do without these members. `braid check --repair` afterwards.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool's name, or all of its devices
+    #[arg(required = true, value_name = "NAME|DEVICE")]
+    pub sources: Vec<String>,
+    /// Do it: what the old image does not have is lost
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let devices = sources::open_devices(&sources::resolve(&args.sources)?, !args.yes)?;
+    let refused = Pool::assemble(devices.clone()).err();
+    let pool = Pool::assemble_as_they_are(devices)?;
+    let Some(refused) = refused else {
+        println!("no member is out of date");
+        return Ok(ExitCode::SUCCESS);
+    };
+    if !args.yes {
+        bail!("{refused}; nothing was changed: give --yes to take all members as they are");
+    }
+    let name = pool.info().name.clone();
+    braid_fs::accept_members(pool)?;
+    println!("pool {name:?} takes all members as they are; next: `braid check --repair`");
+    Ok(ExitCode::SUCCESS)
+}
