@@ -4,7 +4,7 @@
 //! slots, and makes each number durable on all members before it writes the next. So a member whose highest
 //! count is behind by two or more has missed something, though its label is of the epoch in force.
 
-use braid_device::{AlignedBuf, Device};
+use braid_device::{AlignedBuf, Device, Op, Request, run};
 use braid_format::MemberIndex;
 use braid_format::label::{Label, Member};
 use braid_format::redundancy::RawEventCount;
@@ -37,15 +37,22 @@ pub(crate) fn out_of_date(found: &[Found], label: &Label) -> Vec<(usize, MemberI
     if used.len() < 2 {
         return Vec::new();
     }
-    let read = |(i, _, member): &(usize, MemberIndex, &Member)| {
-        found.get(*i).and_then(|f| highest_count(&*f.device, label, member))
+    let read = |of: &[(usize, MemberIndex, &Member)]| {
+        let of = of.iter().filter_map(|(i, _, m)| Some((&*found.get(*i)?.device, *m)));
+        highest_counts(label, &of.collect::<Vec<_>>())
     };
-    let all: Vec<Option<u64>> = used.iter().map(read).collect();
+    let all = read(&used);
     let highest = all.iter().flatten().max().copied().unwrap_or(0);
     let is_behind = |count: Option<u64>| count.is_some_and(|c| c.saturating_add(BEHIND) <= highest);
-    let behind = used.iter().zip(&all).filter(|(_, count)| is_behind(**count));
+    let old = used.iter().zip(&all).filter(|(_, count)| is_behind(**count));
+    let mut behind: Vec<_> = old.map(|(u, _)| *u).collect();
+    if behind.is_empty() {
+        return Vec::new();
+    }
     // A node may count just now: whoever is behind still was so when the highest number was written.
-    let behind: Vec<_> = behind.filter(|(u, _)| is_behind(read(u))).map(|(u, _)| *u).collect();
+    let again = read(&behind);
+    let mut again = again.into_iter();
+    behind.retain(|_| is_behind(again.next().flatten()));
     // Or has failed a member, which is then not counted on.
     let moved = |f: &Found| !Found::read(f.device.clone()).labels().eq(f.labels());
     if behind.is_empty() || found.iter().any(moved) {
@@ -54,15 +61,29 @@ pub(crate) fn out_of_date(found: &[Found], label: &Label) -> Vec<(usize, MemberI
     behind.into_iter().map(|(i, index, _)| (i, index)).collect()
 }
 
-/// The highest count of any slot on a member; `None`: there is none, or they cannot be read.
-pub(crate) fn highest_count(device: &dyn Device, label: &Label, member: &Member) -> Option<u64> {
-    let slots = usize::from(RawEventCount::SLOTS);
-    let mut buf = AlignedBuf::zeroed(slots * RawEventCount::SECTOR);
-    if let Err(error) = device.read(RawEventCount::AT, &mut buf) {
-        tracing::warn!(path = device.info().name, %error, "event counts cannot be read");
-        return None;
-    }
-    let of = names(label, member);
-    let sectors = (0_u16..).zip(buf.chunks(RawEventCount::SECTOR));
-    sectors.filter_map(|(slot, sector)| RawEventCount::count(sector, of, slot)).max()
+/// The highest count of any slot on each of these members; `None`: it has none, or they cannot be read.
+pub(crate) fn highest_counts(
+    label: &Label,
+    members: &[(&dyn Device, &Member)],
+) -> Vec<Option<u64>> {
+    let len = usize::from(RawEventCount::SLOTS) * RawEventCount::SECTOR;
+    let mut bufs: Vec<AlignedBuf> = members.iter().map(|_| AlignedBuf::zeroed(len)).collect();
+    let reads = members.iter().zip(&mut bufs);
+    let mut reads: Vec<Request<'_>> = reads
+        .map(|((device, _), buf)| Request::new(*device, RawEventCount::AT, Op::Read(buf)))
+        .collect();
+    run(&mut reads);
+    let results: Vec<_> = reads.into_iter().map(|read| read.result).collect();
+    let counted = members.iter().zip(&bufs).zip(results);
+    counted
+        .map(|(((device, member), buf), result)| {
+            if let Err(error) = result {
+                tracing::warn!(path = device.info().name, %error, "event counts cannot be read");
+                return None;
+            }
+            let of = names(label, member);
+            let sectors = (0_u16..).zip(buf.chunks(RawEventCount::SECTOR));
+            sectors.filter_map(|(slot, sector)| RawEventCount::count(sector, of, slot)).max()
+        })
+        .collect()
 }

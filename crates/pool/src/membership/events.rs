@@ -11,31 +11,34 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use crate::error::PoolError;
-use crate::labels::{counts, event_names, highest_count};
+use crate::labels::{counts, event_names, highest_counts};
 use crate::pool::Pool;
-use crate::topology::{FailedMembers, Topology};
+use crate::topology::Topology;
 
 impl Pool {
     /// Counts up the event count of `life`'s slot twice, durably: this node begins to use the pool, or
     /// has ended. A member put back from an image of an earlier time is found from then on. Nobody else
     /// has the slot.
     ///
+    /// If a member's count cannot be written, nothing is counted beyond what all members have: the log
+    /// says so, the pool is used all the same, and an old image of a member is not found for the time.
+    ///
     /// # Errors
-    /// This node has withdrawn; a member failed that cannot be spared.
+    /// This node has withdrawn; the epoch in use cannot be made durable.
     pub fn count_up(&self, life: Life) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
         let Some(at) = RawEventCount::at(life.slot.0) else { return Ok(()) };
-        loop {
-            // In an epoch that comes to nothing, a member that is failed there would fall behind.
-            self.0.await_ready()?;
-            // The epoch is let go before it is changed.
-            let counted = count_twice(&self.0.epochs.read(), life, at);
-            match counted {
-                Ok(()) => return Ok(()),
-                // The next number comes when it is known that these count no more.
-                Err(failed) => self.0.fail_members(&failed)?,
-            }
+        // In an epoch that comes to nothing, a member that is failed there would fall behind.
+        self.0.await_ready()?;
+        let counted = count_twice(&self.0.epochs.read(), life, at);
+        if let Err((path, error)) = counted {
+            tracing::warn!(
+                path,
+                %error,
+                "the event count cannot be written: members that are put back from an old image are not noticed until it can"
+            );
         }
+        Ok(())
     }
 
     /// Zeroes all event counts of all members: they are taken as they are. Nobody uses the pool.
@@ -66,13 +69,14 @@ fn used(topology: &Topology) -> Vec<Used<'_>> {
 
 /// Brings all members to the highest number, then to the next, then to the one after that: each step is
 /// durable on all before the next begins.
-fn count_twice(topology: &Topology, life: Life, at: ByteOffset) -> Result<(), FailedMembers> {
+fn count_twice(topology: &Topology, life: Life, at: ByteOffset) -> Result<(), NotCounted> {
     let all = used(topology);
+    if all.len() < 2 {
+        return Ok(());
+    }
     let label = &topology.label;
-    let stands = |(_, i, device): &Used<'_>| {
-        label.members.get(*i).and_then(|m| highest_count(&***device, label, m))
-    };
-    let stands: Vec<Option<u64>> = all.iter().map(stands).collect();
+    let members = all.iter().filter_map(|(_, i, d)| Some((&***d, label.members.get(*i)?)));
+    let stands = highest_counts(label, &members.collect::<Vec<_>>());
     let highest = stands.iter().flatten().max().copied().unwrap_or(0);
     let behind = all.iter().zip(&stands).filter(|(_, count)| **count != Some(highest));
     let behind: Vec<Used<'_>> = behind.map(|(u, _)| *u).collect();
@@ -86,12 +90,15 @@ fn count_twice(topology: &Topology, life: Life, at: ByteOffset) -> Result<(), Fa
     Ok(())
 }
 
+/// A device whose count is not durable, and why.
+type NotCounted = (String, DeviceError);
+
 fn write_count(
     label: &Label,
     members: &[Used<'_>],
     (life, at): (Life, ByteOffset),
     count: u64,
-) -> Result<(), FailedMembers> {
+) -> Result<(), NotCounted> {
     let sector = |(_, i, _): &Used<'_>| {
         let mut sector = AlignedBuf::zeroed(RawEventCount::SECTOR);
         if let Some(member) = label.members.get(*i) {
@@ -104,20 +111,19 @@ fn write_count(
     };
     let sectors: Vec<AlignedBuf> = members.iter().map(sector).collect();
     let writes = members.iter().zip(&sectors);
-    all_of(members, writes.map(|((_, _, d), s)| Request::new(&***d, at, Op::Write(s))).collect())
+    all_of(writes.map(|((_, _, d), s)| Request::new(&***d, at, Op::Write(s))).collect())
 }
 
-fn flush(members: &[Used<'_>]) -> Result<(), FailedMembers> {
-    all_of(members, members.iter().map(|(_, _, d)| Request::flush(&***d)).collect())
+fn flush(members: &[Used<'_>]) -> Result<(), NotCounted> {
+    all_of(members.iter().map(|(_, _, d)| Request::flush(&***d)).collect())
 }
 
-/// Runs a request for each of `members`; those whose request failed.
-fn all_of(members: &[Used<'_>], mut requests: Vec<Request<'_>>) -> Result<(), FailedMembers> {
+/// Runs all requests; the first that failed.
+fn all_of(mut requests: Vec<Request<'_>>) -> Result<(), NotCounted> {
     run(&mut requests);
-    let results = requests.into_iter().map(|r| r.result);
-    let failed = |((uuid, _, _), result): (&Used<'_>, Result<(), DeviceError>)| {
-        result.err().map(|error| (*uuid, error))
-    };
-    let failed: FailedMembers = members.iter().zip(results).filter_map(failed).collect();
-    if failed.is_empty() { Ok(()) } else { Err(failed) }
+    for request in requests {
+        let path = request.device.info().name.clone();
+        request.result.map_err(|error| (path, error))?;
+    }
+    Ok(())
 }
