@@ -34,7 +34,7 @@ impl Pool {
     /// One of [`PoolError`]'s variants for each thing that can be wrong with a member: not one,
     /// both labels damaged, another pool's, a copy of another, removed, truncated, stale, missing.
     pub fn assemble(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
-        Self::assemble_from(devices, Instead::Refuse)
+        Self::assemble_from(devices, Instead::Refuse).map(|(pool, _)| pool)
     }
 
     /// Opens the pool although members are missing, if the others hold every byte: the operator
@@ -43,7 +43,11 @@ impl Pool {
     /// # Errors
     /// As [`Pool::assemble`]; [`PoolError::TooManyLost`].
     pub fn assemble_degraded(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
-        Self::assemble_from(devices, Instead::Spare)
+        let (pool, out_of_date) = Self::assemble_from(devices, Instead::Spare)?;
+        for member in out_of_date {
+            tracing::warn!("{member} was put back from an old image and is not used");
+        }
+        Ok(pool)
     }
 
     /// As [`Pool::assemble`], though members may have been put back from an old image: the operator takes
@@ -52,10 +56,14 @@ impl Pool {
     /// # Errors
     /// As [`Pool::assemble`].
     pub fn assemble_as_they_are(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
-        Self::assemble_from(devices, Instead::Accept)
+        Self::assemble_from(devices, Instead::Accept).map(|(pool, _)| pool)
     }
 
-    fn assemble_from(devices: Vec<Arc<dyn Device>>, instead: Instead) -> Result<Self, PoolError> {
+    /// The pool, and the members that are not used because they are out of date.
+    fn assemble_from(
+        devices: Vec<Arc<dyn Device>>,
+        instead: Instead,
+    ) -> Result<(Self, Vec<String>), PoolError> {
         let degraded = instead == Instead::Spare;
         let found: Vec<Found> = devices.into_iter().map(Found::read).collect();
         one_pool(&found)?;
@@ -107,16 +115,13 @@ impl Pool {
             }
             error => error,
         })?;
-        for member in old_names {
-            tracing::warn!("{member} was put back from an old image and is not used");
-        }
         pool.0.epochs.attempted.store(highest, Ordering::Release);
         {
             let mut topology = pool.0.epochs.write();
             topology.provisional = !missing.is_empty();
             pool.0.epochs.replace_snapshot(&topology);
         }
-        Ok(pool)
+        Ok((pool, old_names))
     }
 
     /// The same pool apart from this one: nothing that is changed there reaches a device, and it ends
