@@ -232,7 +232,7 @@ impl RawClaim {
 
 /// How often a node slot has counted what its nodes did: one on each member for each slot, in a sector
 /// of 4 KiB at [`RawEventCount::at`], zero behind this. Only the node that has the slot writes it. What
-/// does not verify, or is of another pool, member, state or slot, says nothing.
+/// is of another pool, member or state says nothing.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawEventCount {
@@ -266,6 +266,8 @@ impl RawEventCount {
     pub const SECTOR: usize = 4096;
     /// Slots that have one: as many as fit before the data area. Later slots are not counted.
     pub const SLOTS: u16 = 192;
+    /// No node counts this far: a higher number is damage.
+    pub const HIGHEST: u64 = 1 << 62;
 
     /// Where a slot's stands on a member; `None`: the slot has none.
     pub fn at(slot: u16) -> Option<ByteOffset> {
@@ -291,18 +293,39 @@ impl RawEventCount {
         raw
     }
 
-    /// The count that a sector says of that slot and member; `None`: it says nothing.
-    pub fn count(
+    /// What a sector says of that slot and member.
+    pub fn said(
         sector: &[u8],
         (pool, uuid, state_epoch): ([u8; 16], [u8; 16], u64),
         slot: u16,
-    ) -> Option<u64> {
-        let (raw, _) = Self::read_from_prefix(sector).ok()?;
+    ) -> EventCount {
+        let Ok((raw, _)) = Self::read_from_prefix(sector) else { return EventCount::Damaged };
+        if raw.as_bytes().iter().all(|b| *b == 0) {
+            return EventCount::Nothing;
+        }
         let crc = crc32c_with_hole(raw.as_bytes(), core::mem::offset_of!(Self, crc));
         let good = raw.magic.get() == Self::MAGIC && raw.crc.get() == crc;
+        if !good || raw.slot.get() != slot || raw.count.get() > Self::HIGHEST {
+            return EventCount::Damaged;
+        }
         let of = (raw.pool_uuid, raw.member_uuid, raw.state_epoch.get());
-        (good && of == (pool, uuid, state_epoch) && raw.slot.get() == slot).then(|| raw.count.get())
+        if of == (pool, uuid, state_epoch) {
+            EventCount::Count(raw.count.get())
+        } else {
+            EventCount::Nothing
+        }
     }
+}
+
+/// What stands in a node slot's place for its event count, on one member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventCount {
+    /// The slot has not counted since the member got its state.
+    Nothing,
+    /// What the slot has counted cannot be known.
+    Damaged,
+    /// The count.
+    Count(u64),
 }
 
 /// Where the parts of a slot's log lie on a member.
@@ -397,16 +420,27 @@ mod tests {
         let life = crate::lock_record::Life { slot: NodeId(3), incarnation: Incarnation(9) };
         let of = ([7; 16], [8; 16], 5);
         let mut sector = vec![0; RawEventCount::SECTOR];
-        assert_eq!(RawEventCount::count(&sector, of, 3), None);
+        assert_eq!(RawEventCount::said(&sector, of, 3), EventCount::Nothing);
         sector[..64].copy_from_slice(RawEventCount::new(of, life, 12).as_bytes());
-        assert_eq!(RawEventCount::count(&sector, of, 3), Some(12));
-        assert_eq!(RawEventCount::count(&sector, of, 2), None);
+        assert_eq!(RawEventCount::said(&sector, of, 3), EventCount::Count(12));
+        assert_eq!(RawEventCount::said(&sector, of, 2), EventCount::Damaged);
         for other in [([6; 16], [8; 16], 5), ([7; 16], [6; 16], 5), ([7; 16], [8; 16], 6)] {
-            assert_eq!(RawEventCount::count(&sector, other, 3), None);
+            assert_eq!(RawEventCount::said(&sector, other, 3), EventCount::Nothing);
         }
-        sector[48] ^= 1;
-        assert_eq!(RawEventCount::count(&sector, of, 3), None);
-        assert_eq!(RawEventCount::count(&[], of, 3), None);
+        for bit in 0..64 * 8 {
+            sector[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(RawEventCount::said(&sector, of, 3), EventCount::Damaged, "bit {bit}");
+            sector[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_eq!(RawEventCount::said(&[], of, 3), EventCount::Damaged);
+        for (count, said) in [
+            (RawEventCount::HIGHEST, EventCount::Count(RawEventCount::HIGHEST)),
+            (RawEventCount::HIGHEST + 1, EventCount::Damaged),
+            (u64::MAX, EventCount::Damaged),
+        ] {
+            sector[..64].copy_from_slice(RawEventCount::new(of, life, count).as_bytes());
+            assert_eq!(RawEventCount::said(&sector, of, 3), said);
+        }
         assert_eq!(RawEventCount::at(0), Some(ByteOffset(256 << 10)));
         let last = RawEventCount::at(RawEventCount::SLOTS - 1).unwrap();
         assert_eq!(last.0 + 4096, crate::label::Label::DATA_AT.0);

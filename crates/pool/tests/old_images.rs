@@ -13,6 +13,7 @@ use braid_pool::device::{Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevic
 use braid_pool::labels::write_copies;
 use braid_pool::layout::Redundancy;
 use braid_pool::{CreateOptions, Pool, PoolError};
+use zerocopy::IntoBytes;
 
 const SIZE: Bytes = Bytes(8 << 20);
 
@@ -177,6 +178,96 @@ fn a_count_that_cannot_be_read_or_written_costs_nothing() {
             assert!(refused(&inner).0.contains("disk0"), "{redundancy:?} {on:?} {nth}");
         }
     }
+}
+
+/// Makes a slot's count on a member, which `disk` is, this number.
+fn count_of(pool: &Label, disk: &Arc<dyn Device>, member: usize, slot: u16, count: u64) {
+    let m = &pool.members[member];
+    let of = (pool.pool.into_bytes(), m.uuid.into_bytes(), m.state_epoch.0);
+    let mut sector = vec![0; 4096];
+    sector[..64].copy_from_slice(RawEventCount::new(of, life(slot), count).as_bytes());
+    disk.write(RawEventCount::at(slot).unwrap(), &sector).unwrap();
+}
+
+/// Damage of the highest count leaves the lower ones of other slots, which must not speak for the member.
+#[test]
+fn a_damaged_count_is_unknown_and_not_old() {
+    for bit in [0, 33, 8 * 8, 24 * 8, 40 * 8, 48 * 8, 60 * 8] {
+        let disks = disks(2);
+        drop(Pool::create(disks.clone(), &CreateOptions::new("p")).unwrap());
+        session(&disks, 1);
+        session(&disks, 0);
+        session(&disks, 0);
+        let at = RawEventCount::at(0).unwrap();
+        let mut sector = vec![0; 4096];
+        disks[1].read(at, &mut sector).unwrap();
+        sector[bit / 8] ^= 1 << (bit % 8);
+        disks[1].write(at, &sector).unwrap();
+        session(&disks, 1);
+        // A node that stops between two members leaves them one apart, also with the damage.
+        let pool = Pool::assemble(disks.clone()).unwrap();
+        count_of(&pool.label(), &disks[0], 0, 1, 17);
+        drop(pool);
+        session(&disks, 2);
+        // The others tell what comes after.
+        let old = image(&disks[1]);
+        session(&disks, 2);
+        disks[1].write(ByteOffset(0), &old).unwrap();
+        assert!(refused(&disks).0.contains("disk1"), "bit {bit}");
+    }
+}
+
+/// No node counts that far: such numbers are damage, or somebody's bad will.
+#[test]
+fn the_highest_numbers_close_no_pool() {
+    for count in [u64::MAX, u64::MAX - 1, (1 << 62) + 1, 1 << 62, (1 << 62) - 1] {
+        for on in [&[0][..], &[1], &[0, 1]] {
+            let (disks, pool) = mirror(2);
+            pool.count_up(life(1)).unwrap();
+            for member in on {
+                count_of(&pool.label(), &disks[*member], *member, 0, count);
+            }
+            drop(pool);
+            if count <= 1 << 62 && on.len() == 1 {
+                // Lower ones are of an earlier time, then.
+                refused(&disks);
+                continue;
+            }
+            for slot in [1, 0, 2, 0] {
+                session(&disks, slot);
+            }
+        }
+    }
+}
+
+/// What was counted is not known when no member can be read: counting from zero on would be behind it.
+#[test]
+fn nothing_is_counted_while_no_member_can_be_read() {
+    let inner = disks(2);
+    let faulty: Vec<_> =
+        inner.iter().map(|d| FaultyDevice::new(d.clone(), FaultPlan::default())).collect();
+    let devices = faulty.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    let pool = Pool::create(devices, &CreateOptions::new("p")).unwrap();
+    pool.count_up(life(1)).unwrap();
+    pool.count_up(life(0)).unwrap();
+    for disk in &faulty {
+        disk.arm(On::Read, 0, FaultKind::Fails);
+    }
+    faulty[1].arm(On::Write, 0, FaultKind::Fails);
+    pool.count_up(life(0)).unwrap();
+    drop(pool);
+    session(&inner, 0);
+}
+
+#[test]
+fn a_node_that_has_withdrawn_counts_nothing() {
+    let (disks, pool) = mirror(2);
+    session(&disks, 0);
+    let node = pool.clone().gated();
+    let before: Vec<_> = disks.iter().map(image).collect();
+    node.close();
+    assert!(matches!(node.count_up(life(0)), Err(PoolError::Closed)));
+    assert!(disks.iter().zip(before).all(|(d, before)| image(d) == before));
 }
 
 /// A member that comes into use again (a spare, one that was emptied) missed what was counted meanwhile.

@@ -7,7 +7,7 @@
 use braid_device::{AlignedBuf, Device, Op, Request, run};
 use braid_format::MemberIndex;
 use braid_format::label::{Label, Member};
-use braid_format::redundancy::RawEventCount;
+use braid_format::redundancy::{EventCount, RawEventCount};
 
 use super::assess::counts;
 use super::read::{Found, id, own_uuid};
@@ -39,20 +39,19 @@ pub(crate) fn out_of_date(found: &[Found], label: &Label) -> Vec<(usize, MemberI
     }
     let read = |of: &[(usize, MemberIndex, &Member)]| {
         let of = of.iter().filter_map(|(i, _, m)| Some((&*found.get(*i)?.device, *m)));
-        highest_counts(label, &of.collect::<Vec<_>>())
+        read_counts(label, &of.collect::<Vec<_>>())
     };
     let all = read(&used);
-    let highest = all.iter().flatten().max().copied().unwrap_or(0);
-    let is_behind = |count: Option<u64>| count.is_some_and(|c| c.saturating_add(BEHIND) <= highest);
-    let old = used.iter().zip(&all).filter(|(_, count)| is_behind(**count));
+    let by_slot = highest_by_slot(&all);
+    let old = used.iter().zip(&all).filter(|(_, counts)| is_behind(counts, &by_slot));
     let mut behind: Vec<_> = old.map(|(u, _)| *u).collect();
     if behind.is_empty() {
         return Vec::new();
     }
     // A node may count just now: whoever is behind still was so when the highest number was written.
     let again = read(&behind);
-    let mut again = again.into_iter();
-    behind.retain(|_| is_behind(again.next().flatten()));
+    let mut again = again.iter();
+    behind.retain(|_| again.next().is_some_and(|counts| is_behind(counts, &by_slot)));
     // Or has failed a member, which is then not counted on.
     let moved = |f: &Found| !Found::read(f.device.clone()).labels().eq(f.labels());
     if behind.is_empty() || found.iter().any(moved) {
@@ -61,11 +60,37 @@ pub(crate) fn out_of_date(found: &[Found], label: &Label) -> Vec<(usize, MemberI
     behind.into_iter().map(|(i, index, _)| (i, index)).collect()
 }
 
-/// The highest count of any slot on each of these members; `None`: it has none, or they cannot be read.
-pub(crate) fn highest_counts(
-    label: &Label,
-    members: &[(&dyn Device, &Member)],
-) -> Vec<Option<u64>> {
+/// The highest number that any of these members has, for each slot.
+fn highest_by_slot(members: &[Counts]) -> Vec<u64> {
+    let of_slot = |slot| {
+        let said = members.iter().filter_map(|counts: &Counts| counts.get(slot).copied());
+        highest(said).unwrap_or(0)
+    };
+    (0..usize::from(RawEventCount::SLOTS)).map(of_slot).collect()
+}
+
+/// The highest of these counts; `None`: they say nothing.
+pub(crate) fn highest(counts: impl IntoIterator<Item = EventCount>) -> Option<u64> {
+    let counts = counts.into_iter().filter_map(|said| match said {
+        EventCount::Count(count) => Some(count),
+        EventCount::Nothing | EventCount::Damaged => None,
+    });
+    counts.max()
+}
+
+/// Whether a member lacks what others have. A slot whose place is damaged says nothing of that: there the
+/// member may have had the number.
+fn is_behind(counts: &Counts, by_slot: &[u64]) -> bool {
+    let Some(own) = highest(counts.iter().copied()) else { return false };
+    let mut slots = counts.iter().zip(by_slot);
+    slots.any(|(said, high)| *said != EventCount::Damaged && high.saturating_sub(own) >= BEHIND)
+}
+
+/// A member's counts, by slot; none if they cannot be read.
+pub(crate) type Counts = Vec<EventCount>;
+
+/// The counts on each of these members.
+pub(crate) fn read_counts(label: &Label, members: &[(&dyn Device, &Member)]) -> Vec<Counts> {
     let len = usize::from(RawEventCount::SLOTS) * RawEventCount::SECTOR;
     let mut bufs: Vec<AlignedBuf> = members.iter().map(|_| AlignedBuf::zeroed(len)).collect();
     let reads = members.iter().zip(&mut bufs);
@@ -79,11 +104,11 @@ pub(crate) fn highest_counts(
         .map(|(((device, member), buf), result)| {
             if let Err(error) = result {
                 tracing::warn!(path = device.info().name, %error, "event counts cannot be read");
-                return None;
+                return Vec::new();
             }
             let of = names(label, member);
             let sectors = (0_u16..).zip(buf.chunks(RawEventCount::SECTOR));
-            sectors.filter_map(|(slot, sector)| RawEventCount::count(sector, of, slot)).max()
+            sectors.map(|(slot, sector)| RawEventCount::said(sector, of, slot)).collect()
         })
         .collect()
 }

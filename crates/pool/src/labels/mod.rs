@@ -24,7 +24,7 @@ pub use read::{Copy, Found};
 pub use write::{write_copies, write_epoch};
 
 pub(crate) use assess::{counts, on_all, second};
-pub(crate) use events::{highest_counts, names as event_names, out_of_date};
+pub(crate) use events::{highest, names as event_names, out_of_date, read_counts};
 pub(crate) use member::{fits, member_of, same_device, state_word};
 pub(crate) use next::{carriers, moving, next_epoch, settle_move};
 pub(crate) use read::{id, own_uuid};

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use crate::error::PoolError;
-use crate::labels::{counts, event_names, highest_counts};
+use crate::labels::{counts, event_names, highest, read_counts};
 use crate::pool::Pool;
 use crate::topology::Topology;
 
@@ -76,14 +76,15 @@ fn count_twice(topology: &Topology, life: Life, at: ByteOffset) -> Result<(), No
     }
     let label = &topology.label;
     let members = all.iter().filter_map(|(_, i, d)| Some((&***d, label.members.get(*i)?)));
-    let stands = highest_counts(label, &members.collect::<Vec<_>>());
-    let highest = stands.iter().flatten().max().copied().unwrap_or(0);
-    let behind = all.iter().zip(&stands).filter(|(_, count)| **count != Some(highest));
-    let behind: Vec<Used<'_>> = behind.map(|(u, _)| *u).collect();
-    write_count(label, &behind, (life, at), highest)?;
-    // All: who wrote the highest may have died before it was durable.
-    flush(&all)?;
-    for count in [highest.saturating_add(1), highest.saturating_add(2)] {
+    let stands = read_counts(label, &members.collect::<Vec<_>>());
+    if stands.iter().all(Vec::is_empty) {
+        // What was counted is not known: a count from zero on would be behind it.
+        return Ok(());
+    }
+    let highest = highest(stands.into_iter().flatten()).unwrap_or(0);
+    // First the highest again, on all: who wrote it may have died before it was durable.
+    for count in [highest, highest.saturating_add(1), highest.saturating_add(2)] {
+        let count = count.min(RawEventCount::HIGHEST);
         write_count(label, &all, (life, at), count)?;
         flush(&all)?;
     }
