@@ -7,7 +7,7 @@ mod common;
 
 use std::fs::{self, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
@@ -466,6 +466,35 @@ fn loop_devices_over_parts_of_a_file_are_devices_unless_they_overlap() {
     let said = fails(&["create", "halves", &a.0, &across.0]);
     assert!(said.contains("same device"), "{said}");
     ok(&["create", "halves", &a.0, &b.0]);
+}
+
+/// Whoever could open a member's file only for reading could take kernel locks on it, and hold nodes up.
+#[test]
+fn files_that_are_members_are_closed_to_other_users() {
+    let open_to_all = fs::Permissions::from_mode(0o646);
+    let modes = |disks: &Disks| {
+        let mode = |path| fs::metadata(path).unwrap().mode() & 0o777;
+        disks.paths.iter().map(mode).collect::<Vec<_>>()
+    };
+    let disks = Disks::new(2, 128);
+    for path in &disks.paths {
+        fs::set_permissions(path, open_to_all.clone()).unwrap();
+    }
+    ok(&disks.with(&["scan"], &[]));
+    assert_eq!(modes(&disks), [0o646; 2]);
+    let made = braid(&disks.with(&["create", "closed"], &["--mirror", "2"]));
+    let said = String::from_utf8(made.stderr).unwrap();
+    assert!(made.status.success() && said.contains("0640"), "{said}");
+    assert_eq!(modes(&disks), [0o640; 2]);
+    if !can_mount() {
+        return;
+    }
+    fs::set_permissions(&disks.paths[1], open_to_all).unwrap();
+    let dir = disks.path("mnt");
+    fs::create_dir(&dir).unwrap();
+    ok(&disks.with(&["mount"], &[&dir]));
+    assert_eq!(modes(&disks), [0o640; 2]);
+    common::unmount_idle(std::path::Path::new(&dir));
 }
 
 #[test]

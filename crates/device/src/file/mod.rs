@@ -9,7 +9,7 @@ mod scsi;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -110,6 +110,31 @@ impl FileDevice {
         match self.info.lock_place {
             Some(_) => Ok(()),
             None => Err(DeviceError::PrivateNode { device: self.info.name.as_str().into() }),
+        }
+    }
+    /// Takes from all users of this host who are neither its owner nor in its group the right to open a
+    /// file whose locks are about to count. Whoever can open it only for reading reads all files in the
+    /// pool, and can take shared kernel locks where liveness bytes and compared sectors are: those
+    /// would keep nodes out, or make them wait for ever.
+    fn close_to_others(&self) {
+        const OTHERS: u32 = 0o007;
+        let Ok(meta) = self.file.metadata() else { return };
+        let mode = meta.permissions().mode() & 0o7777;
+        if self.info.is_block || self.info.read_only || mode & OTHERS == 0 {
+            return;
+        }
+        let file = &self.info.name;
+        let closed = mode & !OTHERS;
+        match self.file.set_permissions(std::fs::Permissions::from_mode(closed)) {
+            Ok(()) => tracing::warn!(
+                file,
+                "every user of this host could open it, read all files in the pool, and hold its nodes up: its mode is {closed:04o} now"
+            ),
+            Err(error) => tracing::warn!(
+                file,
+                %error,
+                "every user of this host can open it, read all files in the pool, and hold its nodes up: its owner should run `chmod o= {file}`"
+            ),
         }
     }
     fn suits(&self, memory: *const u8) -> bool {
@@ -313,6 +338,7 @@ impl Device for FileDevice {
     }
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         self.refuse_private_node()?;
+        self.close_to_others();
         let guard = self.locks.byte(byte).map_err(|e| self.wrap("lock", ByteOffset(byte), e))?;
         Ok(guard.map(ByteLockGuard::new))
     }
