@@ -29,6 +29,7 @@
 pub(crate) mod bits;
 mod choose;
 mod discard;
+mod full;
 mod group;
 pub(crate) mod image;
 mod leave;
@@ -129,6 +130,8 @@ struct Inner {
     refill: Mutex<Refill>,
     /// Whether other nodes ask this one for space.
     share: Share,
+    /// What the last search for space did not find.
+    full: full::Full,
     /// A reservation was dropped.
     released: Condvar,
     /// Which groups there are, blocks that may hold file data, and blocks of groups for metadata alone.
@@ -171,6 +174,9 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         if self.data + self.slots + self.frees != 0 {
             self.home.state.lock().unpromise(self.data, self.slots, self.frees);
+            if self.data > 0 {
+                self.home.note_space();
+            }
             self.home.released.notify_all();
         }
     }
@@ -206,6 +212,7 @@ impl Drop for Run {
     fn drop(&mut self) {
         if let Some(home) = self.home.take() {
             home.state.lock().unclaim(self.start.get(), self.len);
+            home.note_space();
         }
     }
 }
@@ -272,6 +279,7 @@ impl Alloc {
             state: Mutex::new(state),
             refill: Mutex::new(refill),
             share,
+            full: full::Full::default(),
             released: Condvar::new(),
             total,
             kept_back: AtomicU64::new(0),
@@ -408,6 +416,10 @@ impl Alloc {
         let mut state = self.inner.state.lock();
         state.settle(start, len);
         state.unclaim(start + len, run.len - len);
+        drop(state);
+        if len < run.len {
+            self.inner.note_space();
+        }
         Ok(())
     }
     /// A metadata slot for a tree node, attribute block or the like: used from `tx` on. The caller
@@ -473,6 +485,7 @@ impl Alloc {
     /// Gives a claimed dinode slot back.
     pub fn unclaim_dinode(&self, slot: BlockNo) {
         self.inner.state.lock().put_slot(slot.get());
+        self.inner.note_space();
     }
     /// Frees data blocks. One free-log entry of the reservation at most, per resource group touched.
     ///
@@ -673,6 +686,8 @@ impl Inner {
     }
     /// Into a window of this node if it lies in one, else into the free log.
     fn free(self: &Arc<Self>, tx: &mut Tx<'_>, r: &mut Reservation, freed: Freed) -> Result<()> {
+        // A search from now on commits first, and finds it.
+        self.note_space();
         let private = self.private();
         let pending = self.state.lock().begin_free(freed.start, freed.len);
         if let Some((place, at)) = pending {
@@ -686,6 +701,8 @@ impl Inner {
                 } else {
                     state.unclaim(freed.start, freed.len);
                 }
+                drop(state);
+                home.note_space();
             }));
             return Ok(());
         }

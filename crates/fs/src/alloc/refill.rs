@@ -218,17 +218,28 @@ impl Inner {
     /// Gets what a reservation wants, and promises it. If there is nothing, other nodes are asked for what
     /// they have.
     pub(super) fn refill_for(&self, data: u64, slots: u64, frees: u64) -> Result<()> {
+        if self.is_known_full(data, slots) {
+            return Err(Error::NoSpace);
+        }
+        let before = self.before_search();
         let found = {
             let _with_others = self.share(Mode::Shared)?;
             self.refill_from_groups(data, slots, frees)
         };
-        if !matches!(found, Err(Error::NoSpace)) || !self.share.is_common() {
+        if !matches!(found, Err(Error::NoSpace)) {
             return found;
         }
-        match self.share(Mode::Exclusive)? {
-            Some(_alone) => self.refill_from_groups(data, slots, frees),
-            None => found,
+        if !self.share.is_common() {
+            self.note_full(data, slots, None, before);
+            return found;
         }
+        let Some(alone) = self.share(Mode::Exclusive)? else { return found };
+        let before = self.before_search();
+        let found = self.refill_from_groups(data, slots, frees);
+        if matches!(found, Err(Error::NoSpace)) {
+            self.note_full(data, slots, Some(alone.tenure()), before);
+        }
+        found
     }
     fn refill_from_groups(&self, data: u64, slots: u64, frees: u64) -> Result<()> {
         let mut refill = self.turn_to_refill()?;

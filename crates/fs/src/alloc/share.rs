@@ -51,6 +51,10 @@ impl Share {
         let common = volume.sb.node_slots.get() > 1;
         Self { lock: common.then(|| volume.space_lock()), ..Self::default() }
     }
+    /// The space lock; `None`: no other node can come.
+    pub fn lock(&self) -> Option<LockNo> {
+        self.lock
+    }
     /// Whether other nodes may have free space.
     pub fn is_common(&self) -> bool {
         self.lock.is_some()

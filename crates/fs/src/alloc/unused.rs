@@ -66,6 +66,7 @@ impl Alloc {
             inner.meta.barrier()?;
         }
         drop(guard);
+        inner.note_space();
         Ok(Some(freed))
     }
 }
