@@ -86,7 +86,7 @@ impl Drop for Victim {
             self.program.wait().ok();
             self.command.wait().ok();
         }
-        // A namespace's first process has a number that somebody else has outside: its notes stay.
+        // What a killed process has noted goes when somebody next looks at the mounts of this host.
         let note = Path::new("/run/braid/mount-1.json");
         let names = self.dir.to_str().expect("UTF-8");
         if std::fs::read_to_string(note).is_ok_and(|note| note.contains(names)) {

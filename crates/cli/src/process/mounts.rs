@@ -1,10 +1,20 @@
 //! Which mounts this host has: one small file each in the user's runtime
 //! directory (`/run/braid` for root), removed when the mount ends.
+//!
+//! The process that serves a mount holds a lock on its file. A process's number would not tell whether it
+//! lives: in a PID namespace it is another one than outside, and in each of them the first has number 1.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use braid_lock::runtime::private_dir;
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+/// Mounts of one process number: in so many PID namespaces.
+const ALIKE_MAX: u32 = 256;
 
 /// A mount of this host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -23,13 +33,15 @@ pub struct Mount {
 /// A note that removes itself.
 #[derive(Debug)]
 pub struct Note {
-    path: Option<PathBuf>,
+    /// And the file, locked.
+    written: Option<(PathBuf, File)>,
 }
 
 impl Note {
     /// Writes the note. Where no note can be written the mount works all the same.
     pub fn write(mount_point: &Path, pool: &str, sources: &[String]) -> Self {
-        braid_lock::hints::sweep();
+        // Those of dead ones go.
+        drop(mounts());
         let mount = Mount {
             pid: std::process::id(),
             pool: pool.to_owned(),
@@ -42,41 +54,74 @@ impl Note {
                 })
                 .collect(),
         };
-        let written = private_dir().and_then(|dir| {
-            let path = dir.join(format!("mount-{}.json", mount.pid));
-            std::fs::write(&path, serde_json::to_vec(&mount)?)?;
-            Ok(path)
-        });
-        let warn = |e: &std::io::Error| tracing::warn!("no note of this mount: {e}");
-        Self { path: written.inspect_err(warn).ok() }
+        let written = private_dir().and_then(|dir| Self::write_in(&dir, &mount));
+        let warn = |e: &io::Error| tracing::warn!("no note of this mount: {e}");
+        Self { written: written.inspect_err(warn).ok() }
+    }
+    fn write_in(dir: &Path, mount: &Mount) -> io::Result<(PathBuf, File)> {
+        let pid = mount.pid;
+        for n in 0..ALIKE_MAX {
+            let more = if n == 0 { String::new() } else { format!("-{n}") };
+            let path = dir.join(format!("mount-{pid}{more}.json"));
+            let file = File::options().create(true).truncate(false).write(true).open(&path)?;
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                continue;
+            }
+            // Whoever has found it to be a dead one's may have removed it just now.
+            if !names(&path, &file) {
+                continue;
+            }
+            file.set_len(0)?;
+            serde_json::to_writer(&file, mount)?;
+            return Ok((path, file));
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
     }
 }
 impl Drop for Note {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
+        if let Some((path, _locked)) = &self.written {
             std::fs::remove_file(path).ok();
         }
     }
 }
 
+/// Whether a file is still what its path names.
+fn names(path: &Path, file: &File) -> bool {
+    let id = |meta: io::Result<std::fs::Metadata>| meta.ok().map(|m| (m.dev(), m.ino()));
+    id(std::fs::metadata(path)) == id(file.metadata())
+}
+
 /// Mounts whose process lives. Notes, and sockets, of dead ones are removed.
 pub fn mounts() -> Vec<Mount> {
     braid_lock::hints::sweep();
-    let Ok(entries) = private_dir().and_then(std::fs::read_dir) else { return Vec::new() };
-    let mut mounts = Vec::new();
+    private_dir().map(|dir| mounts_in(&dir)).unwrap_or_default()
+}
+
+fn mounts_in(dir: &Path) -> Vec<Mount> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut mounts: Vec<Mount> = Vec::new();
+    let mut dead = Vec::new();
     for entry in entries.flatten() {
         let path = entry.path();
         if !entry.file_name().to_string_lossy().starts_with("mount-") {
             continue;
         }
-        let Ok(bytes) = std::fs::read(&path) else { continue };
-        let Ok(mount) = serde_json::from_slice::<Mount>(&bytes) else { continue };
-        if lives(mount.pid) {
-            mounts.push(mount);
-        } else {
+        let Ok(file) = File::open(&path) else { continue };
+        // Held until the note is gone, so that nobody begins to use it.
+        let lives = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+        let mount = serde_json::from_reader::<_, Mount>(&file);
+        if !lives && names(&path, &file) {
             std::fs::remove_file(&path).ok();
-            control_socket(mount.pid).and_then(std::fs::remove_file).ok();
         }
+        match mount {
+            Ok(mount) if lives => mounts.push(mount),
+            Ok(mount) => dead.push(mount.pid),
+            Err(_) => {}
+        }
+    }
+    for pid in dead.into_iter().filter(|pid| mounts.iter().all(|m| m.pid != *pid)) {
+        std::fs::remove_file(control_socket_in(dir, pid)).ok();
     }
     mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
     mounts
@@ -84,11 +129,59 @@ pub fn mounts() -> Vec<Mount> {
 
 /// Where the process that serves a mount takes orders.
 pub fn control_socket(pid: u32) -> std::io::Result<PathBuf> {
-    Ok(private_dir()?.join(format!("control-{pid}.sock")))
+    Ok(control_socket_in(&private_dir()?, pid))
 }
 
-/// A process that was killed but not yet waited for has no program any more.
-fn lives(pid: u32) -> bool {
-    let program = std::fs::read_link(format!("/proc/{pid}/exe"));
-    !matches!(program, Err(e) if e.kind() == std::io::ErrorKind::NotFound)
+fn control_socket_in(dir: &Path, pid: u32) -> PathBuf {
+    dir.join(format!("control-{pid}.sock"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first_of_a_namespace(mount_point: &str) -> Mount {
+        // Everywhere some process has this number.
+        let (pid, pool, sources) = (1, "pool".to_owned(), Vec::new());
+        Mount { pid, pool, mount_point: mount_point.into(), sources }
+    }
+    fn found(dir: &Path) -> Vec<PathBuf> {
+        mounts_in(dir).into_iter().map(|m| m.mount_point).collect()
+    }
+    fn left(dir: &Path) -> usize {
+        std::fs::read_dir(dir).unwrap().count()
+    }
+
+    #[test]
+    fn the_note_of_a_killed_mount_goes_though_its_number_is_that_of_another_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let dead = serde_json::to_vec(&first_of_a_namespace("/dead")).unwrap();
+        std::fs::write(dir.join("mount-1.json"), &dead).unwrap();
+        std::fs::write(dir.join("control-1.sock"), "").unwrap();
+        assert_eq!(found(dir), [PathBuf::new(); 0]);
+        assert_eq!(left(dir), 0);
+    }
+
+    #[test]
+    fn mounts_of_two_namespaces_have_a_note_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let dead = serde_json::to_vec(&first_of_a_namespace("/dead")).unwrap();
+        std::fs::write(dir.join("mount-1.json"), dead).unwrap();
+        std::fs::write(dir.join("control-1.sock"), "").unwrap();
+        let [one, two] = ["/one", "/two"]
+            .map(|at| Note { written: Note::write_in(dir, &first_of_a_namespace(at)).ok() });
+        assert_eq!(found(dir), [PathBuf::from("/one"), "/two".into()]);
+        drop(one);
+        std::fs::write(
+            dir.join("mount-1.json"),
+            serde_json::to_vec(&first_of_a_namespace("/dead")).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(found(dir), [PathBuf::from("/two")]);
+        assert!(dir.join("control-1.sock").exists(), "one that lives has this number");
+        drop(two);
+        assert_eq!(left(dir), 1);
+    }
 }
