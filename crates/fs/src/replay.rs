@@ -169,11 +169,16 @@ pub(crate) fn salvage(
         Some(e) if scan.transactions == 0 && header.alone => {
             return salvage_ring(volume, &ring, writer, &e);
         }
-        // What is dropped never comes back.
-        Some(e) => (scan.sequence.max(proof::highest(volume, &ring)? + 1), Some(e)),
+        Some(e) => (beyond(volume, &ring, &scan)?, Some(e)),
     };
     let next = (next, scan.offset);
     Ok((finish(volume, &ring, header, (scan, writer), next)?, damage))
+}
+
+/// The number of the next record, so that what is dropped here never comes back: above all whole records,
+/// and above one that is sealed and makes no sense, and a skip record before it, where the next would stand.
+fn beyond(volume: &Volume, ring: &Ring, scan: &Scan) -> Result<u64> {
+    Ok((scan.sequence + 2).max(proof::highest(volume, ring)? + 1))
 }
 
 /// [`salvage`] of a journal whose headers do not say where it begins, for this reason.
@@ -186,12 +191,16 @@ fn salvage_ring(
     let highest = proof::highest(volume, ring)?;
     let found = proof::newest_chain(volume, ring, &|of| writer.may_be(of))?;
     let header = found.unwrap_or_else(|| Header::anew(highest + 1));
-    let (scan, _) = match found {
+    let (scan, unsound) = match found {
         Some(header) => scan(volume, ring, &header)?,
         None => (Scan { sequence: highest + 1, ..Scan::default() }, None),
     };
     let records = scan.transactions;
-    let next = (scan.sequence.max(highest + 1), scan.offset);
+    let next = match unsound {
+        Some(_) => beyond(volume, ring, &scan)?,
+        None => scan.sequence.max(highest + 1),
+    };
+    let next = (next, scan.offset);
     let done = finish(volume, ring, header, (scan, writer), next)?;
     // The other copy too.
     let mut header = Header::read(volume, ring)?;

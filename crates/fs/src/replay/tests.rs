@@ -580,6 +580,10 @@ fn sealed_nonsense_is_refused_before_anything_is_written() {
         let len = after.tape.len();
         assert!(replay(&after.volume, NODE).is_err(), "block {place}");
         assert_eq!(after.tape.len(), len, "block {place}");
+        // A repair drops it for good.
+        assert!(salvage(&after.volume, NODE).unwrap().1.is_some(), "block {place}");
+        assert_eq!(replay(&after.volume, NODE).unwrap(), Replayed::default(), "block {place}");
+        assert!(salvage(&after.volume, NODE).unwrap().1.is_none(), "block {place}");
     }
 }
 
