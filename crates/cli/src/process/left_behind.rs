@@ -141,13 +141,17 @@ impl Process {
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
-    /// Whether it is of this user: what another one's process has open says nothing. Its directory's owner
-    /// does not tell, if it may not be dumped.
-    fn is_own(&self) -> bool {
+    /// Whether it is of this user (what another one's process has open says nothing; its directory's
+    /// owner does not tell, if it may not be dumped), and its first thread neither runs nor sleeps so that
+    /// a signal would wake it. One file is read, which the kernel never makes wait: `stat`, `fd` and `exe`
+    /// of a process that waits for a dead disk may.
+    fn may_be_left_behind(&self) -> bool {
         let status = std::fs::read_to_string(self.path().join("status"));
-        status.is_ok_and(|status| is_of_user(&status, rustix::process::geteuid().as_raw()))
+        status.is_ok_and(|status| {
+            is_of_user(&status, rustix::process::geteuid().as_raw()) && cannot_be_woken(&status)
+        })
     }
-    /// Whether its first thread has ended or will not run its program any more: one file read.
+    /// Whether its first thread has ended or will not run its program any more.
     fn seems_dead(&self) -> bool {
         let stat = std::fs::read_to_string(self.path().join("stat"));
         stat.is_ok_and(|stat| is_dying(&stat) == Some(true))
@@ -175,7 +179,8 @@ impl Node {
     /// `None`: it is no node's, it lives, or it has ended.
     fn open(dir: &Path) -> Option<Self> {
         let process = Process::open(dir)?;
-        if !process.seems_dead() || !process.is_own() || process.is_dead() != Some(true) {
+        if !process.may_be_left_behind() || !process.seems_dead() || process.is_dead() != Some(true)
+        {
             return None;
         }
         let abort = process.threads()?.iter().find_map(|thread| abort_of(thread))?;
@@ -217,6 +222,12 @@ fn words(stat: &str) -> Option<Vec<&str>> {
 fn is_of_user(status: &str, user: u32) -> bool {
     let ids = status.lines().find_map(|l| l.strip_prefix("Uid:"));
     ids.is_some_and(|ids| ids.split_whitespace().all(|id| id.parse() == Ok(user)))
+}
+
+/// In a `status` of `/proc`: whether the task has ended, or waits for something that no signal ends.
+fn cannot_be_woken(status: &str) -> bool {
+    let state = status.lines().find_map(|l| l.strip_prefix("State:"));
+    state.is_none_or(|state| matches!(state.trim_start().get(..1), Some("D" | "Z" | "X") | None))
 }
 
 fn has_ended(stat: &str) -> bool {
@@ -313,6 +324,24 @@ mod tests {
             assert_eq!(has_liveness_lock(&info(lock)), is, "{lock}");
         }
         assert!(!has_liveness_lock("pos:\t0\n"));
+    }
+
+    #[test]
+    fn only_tasks_that_no_signal_wakes_are_looked_at_closely() {
+        for (state, looked_at) in [
+            ("S (sleeping)", false),
+            ("R (running)", false),
+            ("T (stopped)", false),
+            ("I (idle)", false),
+            ("D (disk sleep)", true),
+            ("Z (zombie)", true),
+            ("X (dead)", true),
+        ] {
+            let status = format!("Name:\ta\nUmask:\t0022\nState:\t{state}\nTgid:\t7\n");
+            assert_eq!(cannot_be_woken(&status), looked_at, "{state}");
+        }
+        let own = std::fs::read_to_string("/proc/self/status").unwrap();
+        assert!(!cannot_be_woken(&own), "{own}");
     }
 
     #[test]
