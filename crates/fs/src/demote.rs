@@ -23,6 +23,10 @@ impl GlockOps for Core {
             return self.hand_space_out(to);
         }
         let inode = self.inodes.find(InodeNo(lock.get()));
+        if inode.is_none() {
+            // A resource group's, perhaps: another node may put free space there.
+            self.alloc.note_change_by_others();
+        }
         let done = match &inode {
             Some(inode) => self.demote_inode(inode, from, to),
             // Metadata without an inode (resource group, bucket, counters).
@@ -61,6 +65,7 @@ impl GlockOps for Core {
 impl Core {
     /// Another node has found no space. What is left here after an error that ends nothing is no harm.
     fn hand_space_out(&self, to: Mode) -> std::result::Result<Demoted, DemoteFailed> {
+        self.alloc.note_change_by_others();
         if to == Mode::Unlocked
             && let Err(e) = self.watch(self.alloc.hand_out())
         {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use braid_format::MemberIndex;
+use braid_format::{Epoch, MemberIndex};
 use braid_pool::{EpochTag, Moving, Pace, Pool, Progress, Scrubbed, Verification};
 use parking_lot::{Condvar, Mutex};
 
@@ -133,16 +133,17 @@ impl Worker {
 
     fn run(&self) {
         let begun = Instant::now();
-        // What could not be done is tried again then.
-        let mut retry: Option<Instant> = None;
+        // What could not be done is tried again then, or when the pool has changed.
+        let mut retry: Option<(Instant, Epoch)> = None;
         while !self.stopped() {
             self.watch(begun.elapsed());
             let turn = self.peers.turn();
             self.shared.status.lock().turn = turn;
             let anew = self.shared.anew.swap(false, Ordering::AcqRel);
-            let wait = retry.is_some_and(|at| Instant::now() < at);
+            let wait = retry
+                .is_some_and(|(at, epoch)| Instant::now() < at && epoch == self.pool.info().epoch);
             if turn && (anew || !wait) {
-                retry = (!self.work()).then(|| Instant::now() + RETRY);
+                retry = (!self.work()).then(|| (Instant::now() + RETRY, self.pool.info().epoch));
             } else if !turn && retry.take().is_some() {
                 // Another does it now: perhaps he can.
                 self.peers.say_stuck(None);

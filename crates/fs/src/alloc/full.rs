@@ -2,9 +2,9 @@
 //!
 //! On a full pool every page that a program has stored to through a mapping over a hole comes back for a
 //! block and finds none; each such search commits, and looks into every group. What one found out
-//! holds for the next ones as long as this node keeps the space lock exclusively (nobody else takes
-//! or frees space then) and frees nothing itself. Only the recovery of a dead node gives space back
-//! past that, so it holds for a moment, no longer.
+//! holds for the next ones as long as this node frees nothing itself and no other node asks for the
+//! space lock, which this one holds exclusively, or for a resource group's. It holds for a moment
+//! only, in case a group's lock was not kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

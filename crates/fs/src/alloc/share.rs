@@ -88,6 +88,10 @@ pub(super) struct Spare {
 }
 
 impl Alloc {
+    /// Another node is about to take or free space: what was not found may be there then.
+    pub fn note_change_by_others(&self) {
+        self.inner.note_space();
+    }
     /// Gives what nobody here was promised to the groups: the space lock is given up.
     pub fn hand_out(&self) -> Result<()> {
         let inner = &self.inner;

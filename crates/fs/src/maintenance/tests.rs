@@ -522,6 +522,30 @@ fn who_loses_the_turn_takes_back_that_it_could_not_do_it() {
     maintenance.stop();
 }
 
+/// A member that could not be moved does not keep a spare from stepping in for another.
+#[test]
+fn what_could_not_be_done_is_tried_again_when_the_pool_has_changed() {
+    let memory =
+        |name: &str| MemoryDevice::new(name, Bytes(96 << 20), Bytes(512)) as Arc<dyn Device>;
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(NoChunks(memory("d0"))), memory("d1")];
+    let pool = Pool::create(devices, &CreateOptions::new("test")).unwrap();
+    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    pool.attach(0).unwrap();
+    let to = |name| Destination::Device { device: memory(name), force: false };
+    pool.begin_evacuation(MemberIndex(0), to("to")).unwrap();
+    let alone = Arc::new(Alone::default());
+    alone.turn.store(true, Ordering::Release);
+    let volume = Arc::new(Volume::open(pool.clone()).unwrap());
+    let maintenance = Maintenance::start(&volume, Box::new(alone.clone()));
+    wait("it fails", || maintenance.status().error.is_some());
+    let begun = Instant::now();
+    pool.cancel_evacuation(MemberIndex(0)).unwrap();
+    pool.begin_evacuation(MemberIndex(1), to("another")).unwrap();
+    wait("the other one is moved", || pool.moving().is_none());
+    assert!(begun.elapsed() < super::RETRY, "only when the time had come");
+    maintenance.stop();
+}
+
 #[test]
 fn who_asks_for_a_move_hears_that_another_node_cannot_do_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -202,7 +202,8 @@ impl Pool {
 
     /// Copies what stands on the member that is being moved, while the pool is in use, and puts its
     /// successor in its place. `pace` is called after every chunk (by several threads): it may
-    /// sleep, and ends the work by returning `false`; it then begins again from the start.
+    /// sleep, and ends the work by returning `false`; it then begins again from the start. `false` is
+    /// also the answer when the move was cancelled meanwhile.
     ///
     /// # Errors
     /// The successor fails (it is then out of use, and the member what it was), or bytes can be
@@ -214,6 +215,8 @@ impl Pool {
             match self.copy_all(work, pace) {
                 // A node has died meanwhile.
                 Err(_) if self.begins_again(&migration) => {}
+                // It was cancelled.
+                Err(PoolError::Change(ChangeError::NotMoving { .. })) => return Ok(false),
                 done => return done,
             }
         }

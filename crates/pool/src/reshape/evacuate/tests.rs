@@ -169,6 +169,23 @@ fn a_move_that_is_broken_off_begins_again_and_one_that_is_cancelled_leaves_a_spa
     content.check(&again);
 }
 
+/// It is no failure, after which whoever moves would rest for a while before it does anything else.
+#[test]
+fn a_move_that_is_cancelled_while_it_is_made_ends_well() {
+    let all = devices(4, |_| FaultPlan::default());
+    let pool = made(&all, None);
+    let content = Content::fill(&pool, 2);
+    let to = Destination::Device { device: fresh("new", &all[3]), force: false };
+    pool.begin_evacuation(MemberIndex(3), to).unwrap();
+    let cancel = |_| {
+        pool.cancel_evacuation(MemberIndex(3)).ok();
+        true
+    };
+    assert!(!pool.evacuate(&cancel).unwrap());
+    assert_eq!(states(&pool)[4], MemberState::Spare);
+    content.check(&pool);
+}
+
 #[test]
 fn what_cannot_be_moved_is_said() {
     let all = devices(4, |_| FaultPlan::default());
