@@ -153,10 +153,9 @@ pub struct Glock<W> {
     pub(super) driver: Option<Driver>,
     /// Somebody said that the record has changed.
     pub(super) look: bool,
-    /// In the demoters' queue; in their hands; came again meanwhile.
+    /// In the demoters' queue; in their hands.
     pub(super) queued: bool,
     pub(super) working: bool,
-    pub(super) again: bool,
     /// A timed visit of the demoters is due then.
     pub(super) visit: Option<Time>,
     /// Published as a wish.
@@ -186,7 +185,6 @@ impl<W: Clone + PartialEq> Glock<W> {
             look: false,
             queued: false,
             working: false,
-            again: false,
             visit: None,
             wished: false,
             fresh: false,

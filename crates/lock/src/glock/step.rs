@@ -379,24 +379,16 @@ impl<W: Clone + PartialEq> Glock<W> {
     fn begin_visit(&mut self, cx: &Context, out: &mut Out<W>) {
         self.queued = false;
         self.visit = None;
-        if self.working {
-            self.again = true;
-            return;
+        if !self.working {
+            self.working = true;
+            self.go_on_visiting(cx, out);
         }
-        self.working = true;
-        self.go_on_visiting(cx, out);
     }
 
     /// Goes on until there is nothing to do, or something must be answered first.
     fn go_on_visiting(&mut self, cx: &Context, out: &mut Out<W>) {
-        loop {
-            self.again = false;
-            if self.work_on(cx, out) {
-                return;
-            }
-            if !self.again {
-                break;
-            }
+        if self.work_on(cx, out) {
+            return;
         }
         self.working = false;
         if self.demotion.is_none() && self.dlock.held() == Mode::Unlocked {

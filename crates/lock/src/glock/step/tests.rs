@@ -153,6 +153,66 @@ fn a_fill_gets_in_while_caches_are_made_stable_and_they_are_made_stable_again() 
 }
 
 #[test]
+fn what_is_said_of_the_record_while_it_is_read_or_written_is_looked_at_afterwards() {
+    let mut glock: Glock<u8> = Glock::new(LOCK);
+    let record = dlock::Context { me: me(0), now: MS, nonce: 7, poll: (MS, MS) };
+    let cx = Context { record, tenure: 1, hold_max: MS, stopped: false };
+    let held = LockRecord { mode: Mode::Exclusive, ..LockRecord::unlocked(LOCK, 1) };
+    let held = Arc::new(LockRecord { holders: vec![me(1)], ..held });
+    let seen = || Seen { record: held.clone(), dead: Vec::new() };
+    let asks = |actions: Vec<Action<u8>>| {
+        let mut io = actions.into_iter().filter_map(|action| match action {
+            Action::Record(io) => Some(matches!(io, dlock::Action::Read)),
+            _ => None,
+        });
+        (io.next(), io.next())
+    };
+    let request = Request { cluster: Mode::Shared, local: Local::Shared, fill: None };
+    glock.queue_up(1, request);
+    assert_eq!(asks(glock.step(&cx, Event::Turn(1))), (Some(true), None));
+    let read = Event::Record(dlock::Event::Read(seen()));
+    assert_eq!(asks(glock.step(&cx, read)), (Some(false), None), "it queues up");
+    assert_eq!(asks(glock.step(&cx, Event::Look)), (None, None), "one request at a time");
+    let written = Event::Record(dlock::Event::Written);
+    assert_eq!(asks(glock.step(&cx, written)), (Some(true), None));
+}
+
+/// What it brought into the kernel's cache would stay there.
+#[test]
+fn a_fill_that_has_gone_before_caches_are_stable_has_them_made_stable_again() {
+    let mut alone = Alone::holding();
+    alone.other_wants(Mode::Exclusive);
+    alone.step(Event::Visit);
+    alone.queue_up(1, Mode::Shared, Local::Shared, Some(alone.now));
+    alone.end(Mode::Shared, Local::Shared);
+    alone.words();
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    assert_eq!(alone.words(), ["demote"]);
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    assert_eq!(alone.words(), ["forget"]);
+}
+
+#[test]
+fn a_stronger_demand_is_heeded_by_the_demotion_under_way() {
+    let mut alone = Alone::holding();
+    alone.other_wants(Mode::Shared);
+    alone.step(Event::Visit);
+    let to = |mode| move |a: &Action<u8>| matches!(a, Action::Demote { to, .. } if *to == mode);
+    assert!(alone.seen.drain(..).any(|a| to(Mode::Shared)(&a)));
+    // Another one wants all of it.
+    alone.record.waiters.push(Waiter { life: me(2), mode: Mode::Exclusive });
+    alone.record.nonce = 1000;
+    alone.step(Event::Look);
+    alone.words();
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    assert!(alone.seen.drain(..).any(|a| to(Mode::Unlocked)(&a)), "at once, not one by one");
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    alone.step(Event::Forgotten);
+    assert_eq!(alone.words(), ["forget", "hint", "handed over"]);
+    assert_eq!(alone.record.holders, [me(1)]);
+}
+
+#[test]
 fn caches_that_cannot_be_made_stable_keep_the_lock_and_end_the_node() {
     let mut alone = Alone::holding();
     alone.other_wants(Mode::Shared);
@@ -160,6 +220,11 @@ fn caches_that_cannot_be_made_stable_keep_the_lock_and_end_the_node() {
     alone.words();
     alone.step(Event::Demoted(None));
     assert_eq!(alone.words(), ["withdraw"]);
+    // Before the manager knows.
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), ["demote"]);
+    alone.step(Event::Demoted(None));
+    alone.words();
     alone.stopped = true;
     alone.step(Event::Stopped);
     alone.step(Event::Visit);
