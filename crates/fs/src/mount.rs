@@ -627,7 +627,7 @@ pub fn accept_members(pool: Pool) -> Result<()> {
     let volume = Volume::open(pool)?;
     volume.may_change()?;
     let _claimed = crate::exclusive_use::claim(&volume)?;
-    Ok(volume.pool.forget_events()?)
+    Ok(volume.pool.accept_members()?)
 }
 
 /// Frees the slot of `life`, a node of this process that has withdrawn and is unmounted, by way of a new

@@ -145,8 +145,13 @@ fn a_stripe_is_refused_until_a_person_accepts_it() {
     let degraded = Pool::assemble_degraded(disks.clone()).unwrap_err();
     assert!(matches!(degraded, PoolError::OutOfDate { spared: false, .. }), "{degraded}");
     assert!(degraded.to_string().contains("braid label accept"), "{degraded}");
-    Pool::assemble_as_they_are(disks.clone()).unwrap().forget_events().unwrap();
+    let current = image(&disks[0]);
+    Pool::assemble_as_they_are(disks.clone()).unwrap().accept_members().unwrap();
     session(&disks, 0);
+    // A device from before that word, though it was counted on longest then, is the one that is old.
+    disks[0].write(ByteOffset(0), &current).unwrap();
+    let (members, _) = refused(&disks);
+    assert!(members.contains("disk0") && !members.contains("disk1"), "{members}");
 }
 
 /// A bad sector where a count stands closes no pool, costs no member, and makes none look out of date,

@@ -101,15 +101,16 @@ pub fn mounts() -> Vec<Mount> {
 fn mounts_in(dir: &Path) -> Vec<Mount> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let mut mounts: Vec<Mount> = Vec::new();
-    let mut dead = Vec::new();
+    let (mut dead, mut begins) = (Vec::new(), false);
     for entry in entries.flatten() {
         let path = entry.path();
         if !entry.file_name().to_string_lossy().starts_with("mount-") {
             continue;
         }
         let Ok(file) = File::open(&path) else { continue };
-        // Held until the note is gone, so that nobody begins to use it.
-        let lives = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+        // Held until the note is gone, so that nobody begins to use it; shared, so that two who look at
+        // once do not take each other for a mount.
+        let lives = flock(&file, FlockOperation::NonBlockingLockShared).is_err();
         let mount = serde_json::from_reader::<_, Mount>(&file);
         if !lives && names(&path, &file) {
             std::fs::remove_file(&path).ok();
@@ -117,10 +118,12 @@ fn mounts_in(dir: &Path) -> Vec<Mount> {
         match mount {
             Ok(mount) if lives => mounts.push(mount),
             Ok(mount) => dead.push(mount.pid),
-            Err(_) => {}
+            // It is about to say whose it is: that one's socket must stay.
+            Err(_) => begins |= lives,
         }
     }
-    for pid in dead.into_iter().filter(|pid| mounts.iter().all(|m| m.pid != *pid)) {
+    dead.retain(|pid| !begins && mounts.iter().all(|m| m.pid != *pid));
+    for pid in dead {
         std::fs::remove_file(control_socket_in(dir, pid)).ok();
     }
     mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));

@@ -2,9 +2,10 @@
 //!
 //! On a full pool every page that a program has stored to through a mapping over a hole comes back for a
 //! block and finds none; each such search commits, and looks into every group. What one found out
-//! holds for the next ones as long as this node frees nothing itself and no other node asks for the
-//! space lock, which this one holds exclusively, or for a resource group's. It holds for a moment
-//! only, in case a group's lock was not kept.
+//! holds for the next ones as long as nothing changes here (a free, a promise that ends, space that is
+//! used), and no other node asks for the space lock, which this one holds exclusively, or for a
+//! resource group's. It is believed for 250 ms at most: another node can free into a group whose lock
+//! this one no longer holds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

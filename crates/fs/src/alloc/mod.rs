@@ -174,7 +174,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         if self.data + self.slots + self.frees != 0 {
             self.home.state.lock().unpromise(self.data, self.slots, self.frees);
-            if self.data > 0 {
+            if self.data + self.slots > 0 {
                 self.home.note_space();
             }
             self.home.released.notify_all();
@@ -417,9 +417,8 @@ impl Alloc {
         state.settle(start, len);
         state.unclaim(start + len, run.len - len);
         drop(state);
-        if len < run.len {
-            self.inner.note_space();
-        }
+        // Used space needs no promise any more, and a window that is used up may be given away.
+        self.inner.note_space();
         Ok(())
     }
     /// A metadata slot for a tree node, attribute block or the like: used from `tx` on. The caller
@@ -675,6 +674,7 @@ impl Inner {
         let runs = [(at, self.slot_blocks(), BlockState::MetaUsed)];
         self.private().set_window_bits(tx, place, &runs)?;
         self.state.lock().settle(slot, 1);
+        self.note_space();
         self.count(tx, Deltas { inodes, ..self.slots_taken(1) })
     }
     /// Refuses a run that does not lie in one group, or in one that is not for such blocks.

@@ -229,14 +229,18 @@ impl Inner {
         if !matches!(found, Err(Error::NoSpace)) {
             return found;
         }
+        // Places in the free log are short for a moment only, and nothing is known of space then.
+        let looked = |inner: &Self| data + slots > 0 && inner.state.lock().log_free() >= frees;
         if !self.share.is_common() {
-            self.note_full(data, slots, None, before);
+            if looked(self) {
+                self.note_full(data, slots, None, before);
+            }
             return found;
         }
         let Some(alone) = self.share(Mode::Exclusive)? else { return found };
         let before = self.before_search();
         let found = self.refill_from_groups(data, slots, frees);
-        if matches!(found, Err(Error::NoSpace)) {
+        if matches!(found, Err(Error::NoSpace)) && looked(self) {
             self.note_full(data, slots, Some(alone.tenure()), before);
         }
         found

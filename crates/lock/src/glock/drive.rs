@@ -314,7 +314,7 @@ impl Core {
         let mut idle = Vec::new();
         self.table.for_each(|entry| {
             let state = entry.state.lock();
-            if state.may_be_released() {
+            if state.may_be_released() && !state.is_worked_on() {
                 idle.push((state.used, entry.clone()));
             }
         });

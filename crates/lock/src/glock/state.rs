@@ -238,9 +238,9 @@ impl<W: Clone + PartialEq> Glock<W> {
             && !self.working
             && !self.releasing_idle
     }
-    /// It may be released: nobody uses it, waits for it, or does anything about it.
+    /// It may be released: nobody uses it, or waits for it here or elsewhere.
     pub fn may_be_released(&self) -> bool {
-        self.users() == 0 && self.driver.is_none() && !self.concerns_others()
+        self.users() == 0 && !self.concerns_others()
     }
     /// Somebody reads or writes its record, or works on its demotion, now.
     pub fn is_worked_on(&self) -> bool {

@@ -519,9 +519,8 @@ impl<W: Clone + PartialEq> Glock<W> {
             demotion.phase = Phase::Ready;
             self.go_on_visiting(cx, out);
         } else {
-            // The lock stays held for ever: others must not see what is not stable.
-            demotion.phase = Phase::Draining;
-            self.working = false;
+            // The lock stays held for ever: others must not see what is not stable. The visit does not
+            // end, so nobody begins another before the node has withdrawn.
             self.end_release(out);
             out.push(Action::Withdraw);
         }

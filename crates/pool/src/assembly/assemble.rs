@@ -51,7 +51,7 @@ impl Pool {
     }
 
     /// As [`Pool::assemble`], though members may have been put back from an old image: the operator takes
-    /// them as they are. For [`Pool::forget_events`].
+    /// them as they are. For [`Pool::accept_members`].
     ///
     /// # Errors
     /// As [`Pool::assemble`].

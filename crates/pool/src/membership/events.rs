@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use braid_device::{AlignedBuf, Device, DeviceError, Op, Request, run};
-use braid_format::ByteOffset;
 use braid_format::label::Label;
 use braid_format::lock_record::Life;
 use braid_format::redundancy::RawEventCount;
+use braid_format::{ByteOffset, Incarnation, NodeId};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
@@ -41,20 +41,16 @@ impl Pool {
         Ok(())
     }
 
-    /// Zeroes all event counts of all members: they are taken as they are. Nobody uses the pool.
+    /// Takes all members as they are: each gets numbers beyond all that were counted, so that a device
+    /// that comes back from before this is out of date. Nobody uses the pool.
     ///
     /// # Errors
-    /// [`PoolError::Device`].
-    pub fn forget_events(&self) -> Result<(), PoolError> {
+    /// [`PoolError::Device`]: it is to be done again.
+    pub fn accept_members(&self) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
-        let topology = self.0.epochs.read();
-        let len = usize::from(RawEventCount::SLOTS) * RawEventCount::SECTOR;
-        let zeros = AlignedBuf::zeroed(len);
-        for (_, _, device) in used(&topology) {
-            device.write(RawEventCount::AT, &zeros)?;
-            device.flush()?;
-        }
-        Ok(())
+        let life = Life { slot: NodeId(0), incarnation: Incarnation(0) };
+        let Some(at) = RawEventCount::at(life.slot.0) else { return Ok(()) };
+        count_twice(&self.0.epochs.read(), life, at).map_err(|(_, error)| error.into())
     }
 }
 

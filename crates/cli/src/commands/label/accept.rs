@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use braid_pool::Pool;
+use braid_pool::{Pool, PoolError};
 
 use crate::pools::sources;
 
@@ -25,6 +25,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let devices = sources::open_devices(&sources::resolve(&args.sources)?, !args.yes)?;
     let refused = Pool::assemble(devices.clone()).err();
+    if let Some(spared @ PoolError::OutOfDate { spared: true, .. }) = &refused {
+        bail!("{spared}");
+    }
     let pool = Pool::assemble_as_they_are(devices)?;
     let Some(refused) = refused else {
         println!("no member is out of date");
