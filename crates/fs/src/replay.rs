@@ -169,16 +169,17 @@ pub(crate) fn salvage(
         Some(e) if scan.transactions == 0 && header.alone => {
             return salvage_ring(volume, &ring, writer, &e);
         }
-        Some(e) => (beyond(volume, &ring, &scan)?, Some(e)),
+        Some(e) => (beyond(&scan, proof::highest(volume, &ring)?), Some(e)),
     };
     let next = (next, scan.offset);
     Ok((finish(volume, &ring, header, (scan, writer), next)?, damage))
 }
 
 /// The number of the next record, so that what is dropped here never comes back: above all whole records,
-/// and above one that is sealed and makes no sense, and a skip record before it, where the next would stand.
-fn beyond(volume: &Volume, ring: &Ring, scan: &Scan) -> Result<u64> {
-    Ok((scan.sequence + 2).max(proof::highest(volume, ring)? + 1))
+/// of which `highest` is the last, and above one that is sealed and makes no sense, and a skip record
+/// before it, where the next would stand.
+fn beyond(scan: &Scan, highest: u64) -> u64 {
+    (scan.sequence + 2).max(highest + 1)
 }
 
 /// [`salvage`] of a journal whose headers do not say where it begins, for this reason.
@@ -197,7 +198,7 @@ fn salvage_ring(
     };
     let records = scan.transactions;
     let next = match unsound {
-        Some(_) => beyond(volume, ring, &scan)?,
+        Some(_) => beyond(&scan, highest),
         None => scan.sequence.max(highest + 1),
     };
     let next = (next, scan.offset);

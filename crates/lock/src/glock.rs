@@ -1,5 +1,5 @@
-//! Cluster locks: what this node holds, and the users and caches under it. The blocking edge of
-//! [`crate::dlock`].
+//! Cluster locks: what this node holds, and the users and caches under it. What becomes of a lock is a
+//! pure [`Glock::step`] over [`crate::dlock`]; here are the threads that carry out what it says.
 //!
 //! A lock once taken stays until another node asks for it (sticky), so taking it again costs a
 //! shard's mutex and the lock's own, no I/O and no allocation. The thread at the head of a lock's

@@ -230,9 +230,9 @@ impl Inner {
             return found;
         }
         // Places in the free log are short for a moment only, and nothing is known of space then.
-        let looked = |inner: &Self| data + slots > 0 && inner.state.lock().log_free() >= frees;
+        let was_for_space = || data + slots > 0 && self.state.lock().log_free() >= frees;
         if !self.share.is_common() {
-            if looked(self) {
+            if was_for_space() {
                 self.note_full(data, slots, None, before);
             }
             return found;
@@ -240,7 +240,7 @@ impl Inner {
         let Some(alone) = self.share(Mode::Exclusive)? else { return found };
         let before = self.before_search();
         let found = self.refill_from_groups(data, slots, frees);
-        if matches!(found, Err(Error::NoSpace)) && looked(self) {
+        if matches!(found, Err(Error::NoSpace)) && was_for_space() {
             self.note_full(data, slots, Some(alone.tenure()), before);
         }
         found

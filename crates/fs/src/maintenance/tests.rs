@@ -495,16 +495,25 @@ impl MaintenancePeers for Arc<Alone> {
     }
 }
 
-#[test]
-fn who_loses_the_turn_takes_back_that_it_could_not_do_it() {
-    let memory =
-        |name: &str| MemoryDevice::new(name, Bytes(96 << 20), Bytes(512)) as Arc<dyn Device>;
+fn memory(name: &str) -> Arc<dyn Device> {
+    MemoryDevice::new(name, Bytes(96 << 20), Bytes(512))
+}
+fn to(name: &str) -> Destination {
+    Destination::Device { device: memory(name), force: false }
+}
+/// A pool without redundancy of which member 0 is to be moved, and cannot be read.
+fn with_a_move_that_fails() -> Pool {
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(NoChunks(memory("d0"))), memory("d1")];
     let pool = Pool::create(devices, &CreateOptions::new("test")).unwrap();
     make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     pool.attach(0).unwrap();
-    let to = Destination::Device { device: memory("to"), force: false };
-    pool.begin_evacuation(MemberIndex(0), to).unwrap();
+    pool.begin_evacuation(MemberIndex(0), to("to")).unwrap();
+    pool
+}
+
+#[test]
+fn who_loses_the_turn_takes_back_that_it_could_not_do_it() {
+    let pool = with_a_move_that_fails();
     let alone = Arc::new(Alone::default());
     let volume = Arc::new(Volume::open(pool).unwrap());
     let maintenance = Maintenance::start(&volume, Box::new(alone.clone()));
@@ -525,14 +534,7 @@ fn who_loses_the_turn_takes_back_that_it_could_not_do_it() {
 /// A member that could not be moved does not keep a spare from stepping in for another.
 #[test]
 fn what_could_not_be_done_is_tried_again_when_the_pool_has_changed() {
-    let memory =
-        |name: &str| MemoryDevice::new(name, Bytes(96 << 20), Bytes(512)) as Arc<dyn Device>;
-    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(NoChunks(memory("d0"))), memory("d1")];
-    let pool = Pool::create(devices, &CreateOptions::new("test")).unwrap();
-    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
-    pool.attach(0).unwrap();
-    let to = |name| Destination::Device { device: memory(name), force: false };
-    pool.begin_evacuation(MemberIndex(0), to("to")).unwrap();
+    let pool = with_a_move_that_fails();
     let alone = Arc::new(Alone::default());
     alone.turn.store(true, Ordering::Release);
     let volume = Arc::new(Volume::open(pool.clone()).unwrap());

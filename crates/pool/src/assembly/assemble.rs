@@ -17,11 +17,11 @@ use crate::pool::Pool;
 
 /// What is done about members that are missing, or out of date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Instead {
+enum OnDefect {
     /// The pool is not opened.
     Refuse,
-    /// They count as lost.
-    Spare,
+    /// It is opened without them, if it can be.
+    GoWithout,
     /// Those out of date are used; the missing are refused.
     Accept,
 }
@@ -34,7 +34,7 @@ impl Pool {
     /// One of [`PoolError`]'s variants for each thing that can be wrong with a member: not one,
     /// both labels damaged, another pool's, a copy of another, removed, truncated, stale, missing.
     pub fn assemble(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
-        Self::assemble_from(devices, Instead::Refuse).map(|(pool, _)| pool)
+        Self::assemble_from(devices, OnDefect::Refuse).map(|(pool, _)| pool)
     }
 
     /// Opens the pool although members are missing, if the others hold every byte: the operator
@@ -43,7 +43,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::assemble`]; [`PoolError::TooManyLost`].
     pub fn assemble_degraded(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
-        let (pool, out_of_date) = Self::assemble_from(devices, Instead::Spare)?;
+        let (pool, out_of_date) = Self::assemble_from(devices, OnDefect::GoWithout)?;
         for member in out_of_date {
             tracing::warn!("{member} was put back from an old image and is not used");
         }
@@ -56,15 +56,15 @@ impl Pool {
     /// # Errors
     /// As [`Pool::assemble`].
     pub fn assemble_as_they_are(devices: Vec<Arc<dyn Device>>) -> Result<Self, PoolError> {
-        Self::assemble_from(devices, Instead::Accept).map(|(pool, _)| pool)
+        Self::assemble_from(devices, OnDefect::Accept).map(|(pool, _)| pool)
     }
 
     /// The pool, and the members that are not used because they are out of date.
     fn assemble_from(
         devices: Vec<Arc<dyn Device>>,
-        instead: Instead,
+        on_defect: OnDefect,
     ) -> Result<(Self, Vec<String>), PoolError> {
-        let degraded = instead == Instead::Spare;
+        let degraded = on_defect == OnDefect::GoWithout;
         let found: Vec<Found> = devices.into_iter().map(Found::read).collect();
         one_pool(&found)?;
         let assessment = assess_labels(&found, degraded)?;
@@ -77,11 +77,12 @@ impl Pool {
         if !missing.is_empty() && !degraded {
             return Err(PoolError::Missing { name, missing });
         }
-        let old = if instead == Instead::Accept { Vec::new() } else { out_of_date(&found, &label) };
+        let old =
+            if on_defect == OnDefect::Accept { Vec::new() } else { out_of_date(&found, &label) };
         let old_names: Vec<String> = old.iter().map(|(i, m)| old_name(&found, *i, *m)).collect();
         if !old.is_empty() && !degraded {
             let devices = found.iter().map(|f| f.device.clone()).collect();
-            let spared = Self::assemble_from(devices, Instead::Spare).is_ok();
+            let spared = Self::assemble_from(devices, OnDefect::GoWithout).is_ok();
             return Err(PoolError::OutOfDate { name, members: old_names, spared });
         }
         missing.extend(old.iter().filter_map(|(_, index)| as_missing(&label, *index)));
@@ -173,8 +174,7 @@ fn old_name(found: &[Found], i: usize, member: MemberIndex) -> String {
 }
 
 fn as_missing(label: &Label, index: MemberIndex) -> Option<MissingMember> {
-    let m = label.members.get(usize::from(index.0))?;
-    Some(MissingMember { index, uuid: m.uuid, last_path: m.path.clone() })
+    Some(MissingMember::of(index, label.members.get(usize::from(index.0))?))
 }
 
 /// All devices carry labels of one pool.

@@ -4,7 +4,7 @@
 mod change;
 
 use braid_device::DeviceError;
-use braid_format::label::Label;
+use braid_format::label::{Label, Member};
 use braid_format::{ByteOffset, Bytes, Epoch, FormatError, MemberIndex};
 use thiserror::Error;
 use uuid::Uuid;
@@ -23,6 +23,11 @@ pub struct MissingMember {
     pub uuid: Uuid,
     /// Where it was last seen.
     pub last_path: String,
+}
+impl MissingMember {
+    pub(crate) fn of(index: MemberIndex, member: &Member) -> Self {
+        Self { index, uuid: member.uuid, last_path: member.path.clone() }
+    }
 }
 impl core::fmt::Display for MissingMember {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {

@@ -115,11 +115,7 @@ fn missing_of(label: &Label, present: &BTreeMap<Uuid, usize>) -> Vec<MissingMemb
     (0_u16..)
         .zip(&label.members)
         .filter(|(_, m)| m.state != MemberState::Failed && !present.contains_key(&m.uuid))
-        .map(|(i, m)| MissingMember {
-            index: MemberIndex(i),
-            uuid: m.uuid,
-            last_path: m.path.clone(),
-        })
+        .map(|(i, m)| MissingMember::of(MemberIndex(i), m))
         .collect()
 }
 

@@ -1,13 +1,10 @@
 //! Counting up this node's event count, on every member in use: see [`crate::labels::events`].
 
-use std::sync::Arc;
-
 use braid_device::{AlignedBuf, Device, DeviceError, Op, Request, run};
-use braid_format::label::Label;
+use braid_format::label::{Label, Member};
 use braid_format::lock_record::Life;
 use braid_format::redundancy::RawEventCount;
 use braid_format::{ByteOffset, Incarnation, NodeId};
-use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use crate::error::PoolError;
@@ -54,34 +51,30 @@ impl Pool {
     }
 }
 
-/// A member in use: its identity, its place, its device.
-type Used<'a> = (Uuid, usize, &'a Arc<dyn Device>);
+/// A member in use, and its device.
+type Used<'a> = (&'a dyn Device, &'a Member);
 
 fn used(topology: &Topology) -> Vec<Used<'_>> {
-    let members = topology.label.members.iter().zip(&topology.devices).enumerate();
-    let used = members.filter(|(_, (m, _))| counts(m));
-    used.map(|(i, (m, device))| (m.uuid, i, device)).collect()
+    let members = topology.devices.iter().zip(&topology.label.members);
+    members.filter(|(_, m)| counts(m)).map(|(device, m)| (&**device, m)).collect()
 }
 
 /// Brings all members to the highest number, then to the next, then to the one after that: each step is
 /// durable on all before the next begins.
 fn count_twice(topology: &Topology, life: Life, at: ByteOffset) -> Result<(), NotCounted> {
-    let all = used(topology);
+    let (label, all) = (&topology.label, used(topology));
     if all.len() < 2 {
         return Ok(());
     }
-    let label = &topology.label;
-    let members = all.iter().filter_map(|(_, i, d)| Some((&***d, label.members.get(*i)?)));
-    let stands = read_counts(label, &members.collect::<Vec<_>>());
+    let stands = read_counts(label, &all);
     if stands.iter().all(Vec::is_empty) {
         // What was counted is not known: a count from zero on would be behind it.
         return Ok(());
     }
     let highest = highest(stands.into_iter().flatten()).unwrap_or(0);
     // First the highest again, on all: who wrote it may have died before it was durable.
-    for count in [highest, highest.saturating_add(1), highest.saturating_add(2)] {
-        let count = count.min(RawEventCount::HIGHEST);
-        write_count(label, &all, (life, at), count)?;
+    for count in highest..=highest + 2 {
+        write_count(label, &all, (life, at), count.min(RawEventCount::HIGHEST))?;
         flush(&all)?;
     }
     Ok(())
@@ -96,23 +89,19 @@ fn write_count(
     (life, at): (Life, ByteOffset),
     count: u64,
 ) -> Result<(), NotCounted> {
-    let sector = |(_, i, _): &Used<'_>| {
+    let sector = |(_, member): &Used<'_>| {
         let mut sector = AlignedBuf::zeroed(RawEventCount::SECTOR);
-        if let Some(member) = label.members.get(*i) {
-            let raw = RawEventCount::new(event_names(label, member), life, count);
-            for (to, from) in sector.iter_mut().zip(raw.as_bytes()) {
-                *to = *from;
-            }
-        }
+        let raw = RawEventCount::new(event_names(label, member), life, count);
+        raw.write_to_prefix(&mut sector).expect("a sector holds a count");
         sector
     };
     let sectors: Vec<AlignedBuf> = members.iter().map(sector).collect();
     let writes = members.iter().zip(&sectors);
-    all_of(writes.map(|((_, _, d), s)| Request::new(&***d, at, Op::Write(s))).collect())
+    all_of(writes.map(|((device, _), s)| Request::new(*device, at, Op::Write(s))).collect())
 }
 
 fn flush(members: &[Used<'_>]) -> Result<(), NotCounted> {
-    all_of(members.iter().map(|(_, _, d)| Request::flush(&***d)).collect())
+    all_of(members.iter().map(|(device, _)| Request::flush(*device)).collect())
 }
 
 /// Runs all requests; the first that failed.
